@@ -1,0 +1,188 @@
+"""AstTable: many compact ASTs as flat arrays, in memory and as Parquet. No TVM here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from cdmpp.ast.compact_ast import CompactAST
+from cdmpp.ast.layout import EXTRACTOR_VERSION, KERNEL_WIDTH, LEAF_WIDTH
+from cdmpp.errors import DataError
+
+TARGET_KINDS = ("cpu", "gpu")
+
+
+def _ranges(offsets: np.ndarray, indices: np.ndarray) -> np.ndarray:
+    """Flat row numbers of the ragged groups ``indices``."""
+    lengths = offsets[indices + 1] - offsets[indices]
+    starts = np.repeat(offsets[indices] - np.concatenate([[0], np.cumsum(lengths)[:-1]]), lengths)
+    return starts + np.arange(lengths.sum())
+
+
+@dataclass(frozen=True)
+class AstTable:
+    """n programs; ragged groups are rows ``offsets[i]:offsets[i+1]`` of the flat arrays."""
+
+    leaf_features: np.ndarray
+    """(sum of leaves, LEAF_WIDTH) float32."""
+    leaf_positions: np.ndarray
+    leaf_serial_positions: np.ndarray
+    leaf_kernels: np.ndarray
+    """(sum of leaves,) int32 each."""
+    leaf_offsets: np.ndarray
+    """(n + 1,) int64."""
+    kernel_features: np.ndarray
+    """(sum of kernels, KERNEL_WIDTH) float32."""
+    kernel_offsets: np.ndarray
+    """(n + 1,) int64."""
+    target_kinds: np.ndarray
+    """(n,) uint8, index into TARGET_KINDS."""
+
+    def __len__(self) -> int:
+        return len(self.leaf_offsets) - 1
+
+    def __getitem__(self, index: int) -> CompactAST:
+        leaves = slice(self.leaf_offsets[index], self.leaf_offsets[index + 1])
+        kernels = slice(self.kernel_offsets[index], self.kernel_offsets[index + 1])
+        return CompactAST(
+            self.leaf_features[leaves],
+            self.leaf_positions[leaves],
+            self.leaf_serial_positions[leaves],
+            self.leaf_kernels[leaves],
+            self.kernel_features[kernels],
+            TARGET_KINDS[self.target_kinds[index]],
+        )
+
+    def take(self, indices: Sequence[int] | np.ndarray) -> AstTable:
+        index = np.asarray(indices, dtype=np.int64)
+        rows, kernels = _ranges(self.leaf_offsets, index), _ranges(self.kernel_offsets, index)
+        leaf_counts = np.diff(self.leaf_offsets)[index]
+        kernel_counts = np.diff(self.kernel_offsets)[index]
+        return AstTable(
+            self.leaf_features[rows],
+            self.leaf_positions[rows],
+            self.leaf_serial_positions[rows],
+            self.leaf_kernels[rows],
+            np.concatenate([[0], np.cumsum(leaf_counts)]),
+            self.kernel_features[kernels],
+            np.concatenate([[0], np.cumsum(kernel_counts)]),
+            self.target_kinds[index],
+        )
+
+    @staticmethod
+    def from_asts(asts: Iterable[CompactAST]) -> AstTable:
+        items = list(asts)
+        if not items:
+            return AstTable(
+                np.zeros((0, LEAF_WIDTH), np.float32),
+                *(np.zeros(0, np.int32) for _ in range(3)),
+                np.zeros(1, np.int64),
+                np.zeros((0, KERNEL_WIDTH), np.float32),
+                np.zeros(1, np.int64),
+                np.zeros(0, np.uint8),
+            )
+        return AstTable(
+            np.concatenate([a.leaf_features for a in items]),
+            np.concatenate([a.leaf_positions for a in items]),
+            np.concatenate([a.leaf_serial_positions for a in items]),
+            np.concatenate([a.leaf_kernels for a in items]),
+            np.concatenate([[0], np.cumsum([a.n_leaf for a in items])]).astype(np.int64),
+            np.concatenate([a.kernel_features for a in items]),
+            np.concatenate([[0], np.cumsum([a.n_kernel for a in items])]).astype(np.int64),
+            np.array([TARGET_KINDS.index(a.target_kind) for a in items], np.uint8),
+        )
+
+    @staticmethod
+    def concat(tables: Sequence[AstTable]) -> AstTable:
+        if not tables:
+            return AstTable.from_asts([])
+
+        def joined(name: str) -> np.ndarray:
+            return np.concatenate([getattr(t, name) for t in tables])
+
+        def offsets(name: str) -> np.ndarray:
+            counts = [np.diff(getattr(t, name)) for t in tables]
+            return np.concatenate([[0], np.cumsum(np.concatenate(counts))]).astype(np.int64)
+
+        return AstTable(
+            joined("leaf_features"),
+            joined("leaf_positions"),
+            joined("leaf_serial_positions"),
+            joined("leaf_kernels"),
+            offsets("leaf_offsets"),
+            joined("kernel_features"),
+            offsets("kernel_offsets"),
+            joined("target_kinds"),
+        )
+
+
+_INT_COLUMNS = ("leaf_positions", "leaf_serial_positions", "leaf_kernels")
+
+
+def _as_lists(flat: np.ndarray, offsets: np.ndarray) -> pa.Array:
+    return pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), pa.array(flat))
+
+
+def write_asts(path: Path, record_ids: Sequence[str], table: AstTable) -> None:
+    """Write one row a program, atomically. ``record_ids`` (n,) names the rows."""
+    if len(record_ids) != len(table):
+        raise DataError(f"{len(record_ids)} record ids for {len(table)} ASTs: they must pair one to one")
+    columns: dict[str, pa.Array] = {"record_id": pa.array(list(record_ids), pa.string())}
+    for name in _INT_COLUMNS:
+        columns[name] = _as_lists(getattr(table, name).astype(np.int32), table.leaf_offsets)
+    columns["leaf_features"] = _as_lists(
+        table.leaf_features.astype(np.float32).ravel(), table.leaf_offsets * table.leaf_features.shape[1]
+    )
+    columns["kernel_features"] = _as_lists(
+        table.kernel_features.astype(np.float32).ravel(), table.kernel_offsets * table.kernel_features.shape[1]
+    )
+    columns["target_kind"] = pa.array(table.target_kinds, pa.uint8())
+    arrow = pa.table(columns).replace_schema_metadata({"extractor_version": EXTRACTOR_VERSION})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(path.name + ".tmp")
+    pq.write_table(arrow, temporary, compression="zstd", compression_level=9)
+    os.replace(temporary, path)
+
+
+def read_asts(path: Path) -> tuple[list[str], AstTable]:
+    """Record ids and ASTs of one file.
+
+    Raises:
+        DataError: unreadable file, or ASTs made by another extractor version.
+    """
+    try:
+        arrow = pq.read_table(path)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise DataError(f"{path} is not a readable AST table ({error}); delete it and derive it again") from error
+    found = (arrow.schema.metadata or {}).get(b"extractor_version", b"unknown").decode()
+    if found != EXTRACTOR_VERSION:
+        raise DataError(
+            f"{path} holds ASTs of extractor version {found}; this cdmpp reads version {EXTRACTOR_VERSION}. "
+            "Delete the file and derive the ASTs again from the records (any command that loads the data set does it)"
+        )
+    arrow = arrow.combine_chunks()
+
+    def flat(name: str) -> tuple[np.ndarray, np.ndarray]:
+        column = arrow.column(name).combine_chunks()
+        if isinstance(column, pa.ChunkedArray):
+            column = pa.concat_arrays(column.chunks)
+        return column.flatten().to_numpy(zero_copy_only=False), column.offsets.to_numpy()
+
+    leaves, leaf_ends = flat("leaf_features")
+    kernels, kernel_ends = flat("kernel_features")
+    ints = [flat(name)[0] for name in _INT_COLUMNS]
+    table = AstTable(
+        leaves.reshape(-1, LEAF_WIDTH),
+        *ints,
+        (leaf_ends // LEAF_WIDTH).astype(np.int64),
+        kernels.reshape(-1, KERNEL_WIDTH),
+        (kernel_ends // KERNEL_WIDTH).astype(np.int64),
+        arrow.column("target_kind").to_numpy(),
+    )
+    return arrow.column("record_id").to_pylist(), table

@@ -1,0 +1,23 @@
+"""Every error a user can meet: says what was given, what is allowed and what to do."""
+
+from __future__ import annotations
+
+
+class CdmppError(ValueError):
+    """Base of all errors raised on purpose by this package."""
+
+
+class UnknownDeviceError(CdmppError):
+    """A device name that no ``conf/device/*.yaml`` describes."""
+
+
+class UnsupportedProgramError(CdmppError):
+    """A tensor program that cannot be turned into a compact AST."""
+
+
+class DataError(CdmppError):
+    """Records, tables or databases that cannot be read, or hold impossible values."""
+
+
+class ModelFormatError(CdmppError):
+    """A model folder that this version cannot load."""

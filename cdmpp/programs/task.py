@@ -1,0 +1,42 @@
+"""Task and Program: what is predicted, and where it came from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Task:
+    """An unscheduled tensor program: the thing that many schedules implement."""
+
+    task_id: str
+    """Structural hash of the unscheduled PrimFunc, 16 hex digits; equal for equal computations."""
+    op_name: str
+    """Name given by the network importer, e.g. ``fused_conv2d_add_relu``."""
+    op_class: str
+    """Coarse class used in reports: conv2d, winograd, depthwise, dense, matmul, softmax, norm, pool, reduce, elementwise, other."""
+    workload: str
+    """TVMScript text of the IRModule; ``tvm.script.from_source`` restores it."""
+    flops: float
+    """Arithmetic operations of one execution."""
+    io_bytes: float
+    """Bytes of all inputs and outputs, each counted once."""
+    networks: dict[str, int] = field(default_factory=dict)
+    """Network name -> number of call sites (weight)."""
+    origin: str = ""
+    """Where the task came from: ``torch``, ``onnx``, ``metaschedule:<folder>`` ..."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """One scheduled, lowerable tensor program. ``module`` and ``target`` are TVM objects."""
+
+    module: Any
+    """``tvm.IRModule`` with one PrimFunc ``main``, scheduled (SBlock form) or lowered."""
+    target: Any
+    """``tvm.target.Target`` the program is meant for."""
+    task_id: str = ""
+    trace: str = ""
+    """JSON of the MetaSchedule trace (instructions, decisions); empty where unknown."""
+    name: str = ""
