@@ -1,0 +1,80 @@
+# `make train` and `make test` work from a bare clone: each sets up .venv first, once.
+
+VENV   ?= .venv
+DEVICE ?= xeon-icelake
+ARGS   ?=
+
+TORCH       ?= torch==2.13.0
+TORCHVISION ?= torchvision==0.28.0
+# CPU wheels. `make train TORCH_INDEX=` takes PyPI's own build (with CUDA on Linux).
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+
+PY    := $(VENV)/bin/python
+STAMP := $(VENV)/.cdmpp-installed
+PIP   := $(PY) -m pip --disable-pip-version-check --no-input
+
+.PHONY: help install train test test-slow lint format data evaluate clean
+.DEFAULT_GOAL := help
+
+help:  ## show this text
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */  make \1\t/' | expand -t 20
+	@echo "  DEVICE=$(DEVICE)   ARGS='key=value ...' are passed on to the script"
+
+train: $(STAMP)  ## train on DEVICE's records, print the test table, save the model folder
+	$(PY) scripts/train.py device=$(DEVICE) $(ARGS)
+
+test: $(STAMP)  ## the default test suite (neither slow nor gpu)
+	$(PY) -m pytest $(ARGS)
+
+test-slow: $(STAMP)  ## the slow tests
+	$(PY) -m pytest -m "slow and not gpu" $(ARGS)
+
+lint: $(STAMP)  ## ruff (rules and format) and mypy
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+
+format: $(STAMP)  ## rewrite the sources in the project's format
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+
+data: $(STAMP)  ## measure tensor programs on this CPU as DEVICE (quiet machine, hours; resumable)
+	$(PY) scripts/profile.py device=$(DEVICE) $(ARGS)
+
+evaluate: $(STAMP)  ## all splits, models and baselines: docs/RESULTS.md and docs/results.json
+	$(PY) scripts/evaluate.py $(ARGS)
+
+install: $(STAMP)  ## only set up .venv
+
+clean:  ## remove .venv and caches (data and models stay)
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache
+
+# Whether a Python is fit to build the environment: version in range, and able to make one.
+FIT := import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
+
+$(PY):
+	@for python in python3.11 python3.12 python3.13 python3 python; do \
+	    if $$python -c '$(FIT)' >/dev/null 2>&1; then \
+	        echo "creating $(VENV) with $$($$python --version)"; exec $$python -m venv $(VENV); \
+	    fi; \
+	done; \
+	echo "error: no Python 3.11, 3.12 or 3.13 with the venv module was found on PATH (Debian: apt install python3-venv)" >&2; \
+	exit 1
+
+# The alarm ends the question after 8 seconds even where a name server never answers.
+REACHABLE := import signal, sys, urllib.request; signal.alarm(8); urllib.request.urlopen(sys.argv[1], timeout=5)
+
+$(STAMP): pyproject.toml | $(PY)
+	@if $(PY) -c "import importlib.metadata as m, sys; sys.exit(m.version('torch').split('+')[0] != '$(TORCH)'.split('==')[1])" \
+	        >/dev/null 2>&1; then \
+	    echo "$(TORCH) is here already"; \
+	elif [ -n "$(TORCH_INDEX)" ] && $(PY) -c '$(REACHABLE)' "$(TORCH_INDEX)/torch/" >/dev/null 2>&1; then \
+	    echo "installing $(TORCH) from $(TORCH_INDEX)"; \
+	    $(PIP) install --progress-bar off --extra-index-url "$(TORCH_INDEX)" "$(TORCH)"; \
+	else \
+	    echo "installing $(TORCH) from the default index"; \
+	    $(PIP) install --progress-bar off "$(TORCH)"; \
+	fi
+	$(PIP) install --progress-bar off --quiet -e '.[tvm,networks,plots,baselines,dev]'
+	$(PIP) install --progress-bar off --quiet --no-deps "$(TORCHVISION)"
+	@touch $(STAMP)
