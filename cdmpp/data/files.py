@@ -1,0 +1,86 @@
+"""Files that are either complete or absent: write beside the target, then rename."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from cdmpp.data.schema import SCHEMA_VERSION
+from cdmpp.errors import DataError
+
+_VERSION_KEY = b"cdmpp.schema_version"
+
+
+def write_atomic(path: Path, write: Callable[[Path], None]) -> None:
+    """Call ``write`` on a temporary name beside ``path`` and rename it into place.
+
+    On any failure the temporary file is removed and ``path`` stays as it was. ``OSError`` (disk full, no
+    permission) becomes a ``DataError`` that names the file and says that a rerun continues.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write(temporary)
+        os.replace(temporary, path)
+    except OSError as error:
+        raise DataError(
+            f"cannot write {path}: {error.strerror or error}. Nothing was changed there; free some space or "
+            "choose another folder and run the same command again, it continues where it stopped"
+        ) from error
+    finally:
+        try:
+            temporary.unlink(missing_ok=True)
+        except OSError:  # the folder itself is out of reach: the error above says so
+            pass
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write ``value`` as indented JSON, atomically."""
+    text = json.dumps(value, indent=1, sort_keys=True) + "\n"
+    write_atomic(path, lambda temporary: _write_text(temporary, text))
+
+
+def _write_text(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
+
+
+def read_json(path: Path) -> Any:
+    """Parse a JSON file; ``DataError`` names the file where it is missing or broken."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise DataError(f"no such file: {path}") from error
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise DataError(f"cannot read {path} as JSON: {error}") from error
+
+
+def write_table(path: Path, table: pa.Table) -> None:
+    """Write a Parquet file with the schema version in its metadata, atomically."""
+    metadata = {**(table.schema.metadata or {}), _VERSION_KEY: str(SCHEMA_VERSION).encode()}
+    stamped = table.replace_schema_metadata(metadata)
+    write_atomic(path, lambda temporary: pq.write_table(stamped, temporary, compression="zstd", compression_level=12))
+
+
+def read_table(path: Path) -> pa.Table:
+    """Read a Parquet file; refuses corrupt or truncated files and newer schema versions with a ``DataError``."""
+    try:
+        table = pq.ParquetFile(path).read()
+    except FileNotFoundError as error:
+        raise DataError(f"no such file: {path}") from error
+    except (OSError, pa.ArrowException) as error:
+        raise DataError(
+            f"cannot read {path}: the Parquet file is corrupt or truncated ({str(error).splitlines()[0]}). "
+            "Remove it and import or measure again"
+        ) from error
+    version = (table.schema.metadata or {}).get(_VERSION_KEY, str(SCHEMA_VERSION).encode()).decode()
+    if not version.isdigit() or int(version) > SCHEMA_VERSION:
+        raise DataError(
+            f"{path} has schema version {version}, this cdmpp reads up to {SCHEMA_VERSION}: install a newer cdmpp"
+        )
+    return table

@@ -1,0 +1,203 @@
+"""A data set folder on disk: ``dataset.json``, ``tasks.parquet`` and append-only ``records/part-*.parquet``."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import math
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from cdmpp.data.files import read_json, read_table, write_json, write_table
+from cdmpp.data.schema import SCHEMA_VERSION, Record
+from cdmpp.errors import DataError
+from cdmpp.programs.task import Task
+
+log = logging.getLogger(__name__)
+
+_PART = re.compile(r"part-(\d+)\.parquet")
+_TASK_SCHEMA = pa.schema(
+    [
+        ("task_id", pa.string()),
+        ("op_name", pa.string()),
+        ("op_class", pa.string()),
+        ("workload", pa.string()),
+        ("flops", pa.float64()),
+        ("io_bytes", pa.float64()),
+        ("networks", pa.string()),
+        ("origin", pa.string()),
+    ]
+)
+_RECORD_SCHEMA = pa.schema(
+    [
+        ("record_id", pa.string()),
+        ("task_id", pa.string()),
+        ("device", pa.string()),
+        ("target", pa.string()),
+        ("schedule", pa.string()),
+        ("latency_samples_s", pa.list_(pa.float64())),
+        ("latency_s", pa.float64()),
+        ("statistic", pa.string()),
+        ("latency_min_s", pa.float64()),
+        ("latency_median_s", pa.float64()),
+        ("spread", pa.float64()),
+        ("n_merged", pa.int32()),
+        ("flagged", pa.bool_()),
+        ("protocol", pa.string()),
+        ("software", pa.string()),
+        ("host", pa.string()),
+        ("measured_at", pa.string()),
+        ("extra", pa.string()),
+    ]
+)
+_REQUIRED = ("record_id", "task_id", "device", "target", "schedule", "latency_s")
+
+
+def read_info(folder: Path) -> dict[str, Any]:
+    """Contents of ``dataset.json``; ``DataError`` where the folder is not a data set of ours."""
+    info = read_json(Path(folder) / "dataset.json")
+    if not isinstance(info, dict) or not isinstance(info.get("schema_version"), int):
+        raise DataError(f"{folder}/dataset.json lacks an integer 'schema_version': not a cdmpp data set")
+    if info["schema_version"] > SCHEMA_VERSION:
+        raise DataError(
+            f"{folder} has schema version {info['schema_version']}, this cdmpp reads up to {SCHEMA_VERSION}: "
+            "install a newer cdmpp"
+        )
+    return info
+
+
+def write_info(folder: Path, **fields: Any) -> None:
+    """Create ``dataset.json`` or update ``fields`` in it (name, devices, protocol, counts ...)."""
+    path = Path(folder) / "dataset.json"
+    old = read_json(path) if path.exists() else {}
+    write_json(path, {**old, **fields, "schema_version": SCHEMA_VERSION})
+
+
+def record_parts(folder: Path) -> list[Path]:
+    """Record files of a data set in the order they were written."""
+    parts = [(int(m[1]), p) for p in (Path(folder) / "records").glob("part-*") if (m := _PART.fullmatch(p.name))]
+    return [path for _, path in sorted(parts)]
+
+
+def write_tasks(folder: Path, tasks: Iterable[Task]) -> None:
+    """Add ``tasks`` to ``tasks.parquet``; a task that is there already keeps its workload, the networks are united.
+
+    The workload stays because the block names in the traces of its records refer to it. Columns that this
+    version does not know are kept.
+    """
+    path = Path(folder) / "tasks.parquet"
+    rows: dict[str, dict[str, Any]] = {}
+    extra: list[pa.Field] = []
+    if path.exists():
+        table = read_table(path)
+        extra = [field for field in table.schema if field.name not in _TASK_SCHEMA.names]
+        rows = {row["task_id"]: row for row in table.to_pylist()}
+    for task in tasks:
+        old = rows.get(task.task_id, {})
+        networks = {**json.loads(old.get("networks") or "{}"), **task.networks}
+        new = {**dataclasses.asdict(task), "networks": json.dumps(networks, sort_keys=True)}
+        rows[task.task_id] = {**old, **new, "workload": old.get("workload") or task.workload}
+    write_table(path, pa.Table.from_pylist(list(rows.values()), schema=pa.schema([*_TASK_SCHEMA, *extra])))
+
+
+def read_tasks(folder: Path) -> dict[str, Task]:
+    """Tasks of a data set by task id."""
+    path = Path(folder) / "tasks.parquet"
+    table = read_table(path)
+    _require_columns(path, table, ("task_id", "op_class", "workload", "flops", "io_bytes"))
+    tasks: dict[str, Task] = {}
+    for number, row in enumerate(table.to_pylist()):
+        try:
+            networks = {str(k): int(v) for k, v in json.loads(row.get("networks") or "{}").items()}
+            known = {name: row[name] for name in _TASK_SCHEMA.names if row.get(name) is not None}
+            task = Task(**{"op_name": "", **known, "networks": networks})
+        except (TypeError, ValueError, AttributeError) as error:
+            raise DataError(f"{path} row {number}: {error}") from error
+        tasks[task.task_id] = task
+    return tasks
+
+
+def append_records(folder: Path, records: Iterable[Record]) -> Path | None:
+    """Write ``records`` as one new part file, atomically; returns its path, None where there are none.
+
+    One writer a folder: parts are numbered by what is there.
+    """
+    rows = []
+    for record in records:
+        if reason := _fault(record):
+            raise DataError(f"record {record.record_id or '(no id)'} for {record.device}: {reason}")
+        rows.append({**dataclasses.asdict(record), "extra": json.dumps(record.extra, sort_keys=True)})
+    if not rows:
+        return None
+    parts = record_parts(folder)
+    number = int(_PART.fullmatch(parts[-1].name)[1]) + 1 if parts else 0  # type: ignore[index]
+    path = Path(folder) / "records" / f"part-{number:05d}.parquet"
+    write_table(path, pa.Table.from_pylist(rows, schema=_RECORD_SCHEMA))
+    return path
+
+
+def read_records(folder: Path, device: str | None = None, on_bad: Literal["error", "skip"] = "error") -> list[Record]:
+    """Records of all parts in writing order, those of ``device`` where given.
+
+    A part or row that cannot be used is named by file and number: it raises a ``DataError``, or with
+    ``on_bad="skip"`` it is logged and left out. Columns that this version does not know land in ``extra``.
+    """
+    records: list[Record] = []
+    faults: list[str] = []
+    for path in record_parts(folder):
+        try:
+            table = read_table(path)
+            _require_columns(path, table, _REQUIRED)
+        except DataError as error:
+            if on_bad == "error":
+                raise
+            faults.append(str(error))
+            continue
+        unknown = [name for name in table.column_names if name not in _RECORD_SCHEMA.names]
+        for number, row in enumerate(table.to_pylist()):
+            record, reason = _record_of_row(row, unknown)
+            if record is None:
+                faults.append(f"{path} row {number}: {reason}")
+            elif device is None or record.device == device:
+                records.append(record)
+    if faults:
+        shown = "; ".join(faults[:10]) + (f"; and {len(faults) - 10} more" if len(faults) > 10 else "")
+        if on_bad == "error":
+            raise DataError(f"{len(faults)} unusable rows: {shown}. Pass on_bad='skip' to leave them out")
+        log.warning("left out %d unusable rows: %s", len(faults), shown)
+    return records
+
+
+def _require_columns(path: Path, table: pa.Table, names: Iterable[str]) -> None:
+    missing = [name for name in names if name not in table.column_names]
+    if missing:
+        raise DataError(f"{path} lacks the columns {', '.join(missing)}; it has {', '.join(table.column_names)}")
+
+
+def _record_of_row(row: dict[str, Any], unknown: list[str]) -> tuple[Record | None, str]:
+    try:
+        extra = {str(k): str(v) for k, v in json.loads(row.get("extra") or "{}").items()}
+        extra.update({name: str(row[name]) for name in unknown if row[name] is not None})
+        known = {name: row[name] for name in _RECORD_SCHEMA.names if row.get(name) is not None}
+        samples = tuple(known.get("latency_samples_s", ()))
+        record = Record(**{**known, "latency_samples_s": samples, "extra": extra})
+    except (TypeError, ValueError, AttributeError) as error:
+        return None, str(error).replace("Record.__init__() ", "")
+    reason = _fault(record)
+    return (None, reason) if reason else (record, "")
+
+
+def _fault(record: Record) -> str:
+    """Why a record cannot be used; empty where it can."""
+    for name in _REQUIRED[:-1]:
+        if not getattr(record, name):
+            return f"{name} is empty"
+    for name, value in (("latency_s", record.latency_s), *(("a latency sample", v) for v in record.latency_samples_s)):
+        if not isinstance(value, (int, float)) or not math.isfinite(value) or value <= 0:
+            return f"{name} is {value}: must be a positive number of seconds"
+    return ""
