@@ -66,7 +66,7 @@ def make_split(dataset: LatencyDataset, name: str, seed: int, **options: Any) ->
     for part, index in parts.items():
         counts[f"{part}_programs"] = len(index)
         counts[f"{part}_tasks"] = len(np.unique(task_ids[index]))
-    return Split(name, seed, *(np.sort(index) for index in parts.values()), counts=counts)
+    return Split(name, seed, train, validation, test, counts)
 
 
 def split_names() -> tuple[str, ...]:
@@ -102,7 +102,7 @@ def _random(
     names = np.unique(groups)
     test, rest = _hold_out(names, test_fraction, seed, "test", name, "different programs", keep=2)
     validation, train = _hold_out(rest, validation_fraction, seed, "validation", name, "different programs")
-    return *(np.flatnonzero(np.isin(groups, part)) for part in (train, validation, test)), {"groups": len(names)}
+    return _members(groups, train), _members(groups, validation), _members(groups, test), {"groups": len(names)}
 
 
 def _by_task(
@@ -111,7 +111,7 @@ def _by_task(
     task_ids = np.asarray(dataset.task_ids)
     test, rest = _hold_out(np.unique(task_ids), test_fraction, seed, "test", name, "tasks", keep=2)
     validation, train = _hold_out(rest, validation_fraction, seed, "validation", name, "tasks")
-    return *(np.flatnonzero(np.isin(task_ids, part)) for part in (train, validation, test)), {}
+    return _members(task_ids, train), _members(task_ids, validation), _members(task_ids, test), {}
 
 
 def _by_network(
@@ -156,17 +156,22 @@ def _by_network(
         raise DataError(f"split {name!r}: no task is left for test after {len(both)} shared tasks went to training")
     remaining = np.array(sorted(in_train))
     validation, train = _hold_out(remaining, validation_fraction, seed, "validation", name, "training tasks")
-    parts = (np.flatnonzero(np.isin(task_ids, list(part))) for part in (train, validation, in_test))
-    return *parts, {
+    counts = {
         "test_networks": sorted(held_out),
         "train_networks": sorted(sources),
         "shared_tasks": len(both),
         "shared_rule": shared,
         "unused_tasks": len(set(tasks) - in_test - in_train),
     }
+    test = np.array(sorted(in_test))
+    return _members(task_ids, train), _members(task_ids, validation), _members(task_ids, test), counts
 
 
 KINDS: dict[str, Callable[..., Parts]] = {"random": _random, "by_task": _by_task, "by_network": _by_network}
+
+
+def _members(labels: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+    return np.flatnonzero(np.isin(labels, chosen))
 
 
 def _program_groups(dataset: LatencyDataset) -> np.ndarray:

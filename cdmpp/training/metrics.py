@@ -1,0 +1,166 @@
+"""How good latency predictions are: per program, within a task, and where the error sits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from cdmpp.errors import DataError
+
+METRICS = (
+    "mape",
+    "median_ape",
+    "p90_ape",
+    "within_10",
+    "within_20",
+    "spearman_within_task",
+    "top1_regret",
+    "top8_regret",
+    "weighted_top1_regret",
+    "task_mape",
+    "bias_at_best",
+)
+SPEARMAN_MIN_PROGRAMS = 5
+LATENCY_EDGES_S = (1e-5, 2e-5, 5e-5, 2e-4, 1e-3, 1e-2)
+
+
+def latency_metrics(
+    true_s: np.ndarray,
+    predicted_s: np.ndarray,
+    task_ids: Sequence[str] | np.ndarray,
+    task_weights: Mapping[str, float] | None = None,
+) -> dict[str, float]:
+    """All metrics of ``METRICS``.
+
+    Args:
+        true_s: (n,) measured seconds, positive.
+        predicted_s: (n,) predicted seconds.
+        task_ids: (n,) task of each program.
+        task_weights: call sites of each task for ``weighted_top1_regret``; 1 where absent.
+
+    Returns:
+        Errors and shares in percent; Spearman in -1..1 (mean over tasks of at least five programs); regrets as
+        ratios, 1.0 being best: time of the best of the k programs predicted fastest over the time of the task's
+        fastest (geometric mean over tasks of at least two programs; ``weighted_``: ratio of weighted sums).
+        ``bias_at_best`` is the mean signed error at each task's measured-fastest program. NaN where no task counts.
+
+    Raises:
+        DataError: empty input, lengths that differ, or times that are not positive and finite.
+    """
+    true, predicted, groups, names = _checked(true_s, predicted_s, task_ids)
+    error = (predicted - true) / true
+    ape = np.abs(error)
+    n_groups = len(names)
+    sizes = np.bincount(groups, minlength=n_groups)
+    best_at = _first_of_group(groups, np.lexsort((true, groups)))
+    fastest = true[best_at]
+    ranked = sizes >= 2
+    weights = np.array([(task_weights or {}).get(str(name), 1.0) for name in names])
+    top1, top8 = (_best_of_top(true, predicted, groups, k) for k in (1, 8))
+    weighted_best = float((weights * fastest)[ranked].sum())
+    return {
+        "mape": 100 * float(ape.mean()),
+        "median_ape": 100 * float(np.median(ape)),
+        "p90_ape": 100 * float(np.percentile(ape, 90)),
+        "within_10": 100 * float((ape <= 0.1).mean()),
+        "within_20": 100 * float((ape <= 0.2).mean()),
+        "spearman_within_task": _mean(_spearman(true, predicted, groups)[sizes >= SPEARMAN_MIN_PROGRAMS]),
+        "top1_regret": float(np.exp(_mean(np.log(top1 / fastest)[ranked]))),
+        "top8_regret": float(np.exp(_mean(np.log(top8 / fastest)[ranked]))),
+        "weighted_top1_regret": float((weights * top1)[ranked].sum()) / weighted_best if weighted_best else np.nan,
+        "task_mape": 100 * float((np.bincount(groups, ape) / sizes).mean()),
+        "bias_at_best": 100 * float(error[best_at].mean()),
+    }
+
+
+def breakdown(
+    true_s: np.ndarray, predicted_s: np.ndarray, task_ids: Sequence[str] | np.ndarray, labels: Sequence[str]
+) -> dict[str, dict[str, float]]:
+    """Metrics, ``n_programs`` and ``n_tasks`` of each group of equal ``labels`` (n,), sorted by label."""
+    true, predicted = np.asarray(true_s), np.asarray(predicted_s)
+    tasks, kinds = np.asarray(task_ids), np.asarray(labels)
+    result = {}
+    for label in np.unique(kinds):
+        chosen = kinds == label
+        row = latency_metrics(true[chosen], predicted[chosen], tasks[chosen])
+        row["n_programs"], row["n_tasks"] = int(chosen.sum()), len(np.unique(tasks[chosen]))
+        result[str(label)] = row
+    return result
+
+
+def latency_range_labels(true_s: np.ndarray) -> list[str]:
+    """Name of each program's latency range, e.g. ``20-50 us``, numbered so that names sort by latency."""
+    names = [_range_name(i) for i in range(len(LATENCY_EDGES_S) + 1)]
+    return [names[i] for i in np.searchsorted(LATENCY_EDGES_S, np.asarray(true_s), side="right")]
+
+
+def _range_name(index: int) -> str:
+    def text(seconds: float) -> str:
+        return f"{seconds * 1e6:g} us" if seconds < 1e-3 else f"{seconds * 1e3:g} ms"
+
+    if index == 0:
+        return f"0: under {text(LATENCY_EDGES_S[0])}"
+    if index == len(LATENCY_EDGES_S):
+        return f"{index}: over {text(LATENCY_EDGES_S[-1])}"
+    return f"{index}: {text(LATENCY_EDGES_S[index - 1])} - {text(LATENCY_EDGES_S[index])}"
+
+
+def _checked(
+    true_s: np.ndarray, predicted_s: np.ndarray, task_ids: Sequence[str] | np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    true, predicted = np.asarray(true_s, np.float64), np.asarray(predicted_s, np.float64)
+    tasks = np.asarray(task_ids)
+    if true.ndim != 1 or not true.shape == predicted.shape == tasks.shape:
+        raise DataError(f"metrics need three (n,) arrays; got {true.shape}, {predicted.shape}, {tasks.shape}")
+    if len(true) == 0:
+        raise DataError("metrics of zero programs are not defined: the test part is empty")
+    for name, values in (("measured", true), ("predicted", predicted)):
+        bad = np.flatnonzero(~(np.isfinite(values) & (values > 0)))
+        if len(bad):
+            raise DataError(f"{len(bad)} {name} latencies are not positive numbers, the first at {bad[0]}")
+    names, groups = np.unique(tasks, return_inverse=True)
+    return true, predicted, groups, names
+
+
+def _mean(values: np.ndarray) -> float:
+    return float(values.mean()) if len(values) else float("nan")
+
+
+def _first_of_group(groups: np.ndarray, order: np.ndarray) -> np.ndarray:
+    """Index of the first program of each group in ``order``, which sorts by group first."""
+    ordered = groups[order]
+    return order[np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])]
+
+
+def _best_of_top(true: np.ndarray, predicted: np.ndarray, groups: np.ndarray, k: int) -> np.ndarray:
+    """(groups,) fastest measured time among the k programs of each group that are predicted fastest."""
+    # Equal predictions are ordered by a fixed shuffle: input order may follow the measured times.
+    shuffle = np.random.default_rng(0).permutation(len(true))
+    order = np.lexsort((shuffle, predicted, groups))
+    ordered = groups[order]
+    starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
+    place = np.arange(len(order)) - starts[ordered]
+    return np.minimum.reduceat(np.where(place < k, true[order], np.inf), starts)
+
+
+def _ranks(values: np.ndarray, groups: np.ndarray) -> np.ndarray:
+    """(n,) rank inside its group; ties share their mean rank."""
+    order = np.lexsort((values, groups))
+    new = np.r_[True, (groups[order][1:] != groups[order][:-1]) | (values[order][1:] != values[order][:-1])]
+    tie = np.cumsum(new) - 1
+    ranks = np.empty(len(values))
+    ranks[order] = (np.bincount(tie, np.arange(len(values))) / np.bincount(tie))[tie]
+    return ranks
+
+
+def _spearman(true: np.ndarray, predicted: np.ndarray, groups: np.ndarray) -> np.ndarray:
+    """(groups,) rank correlation; 0 where one side is constant, which orders nothing."""
+    sizes = np.bincount(groups)
+    centred = []
+    for values in (true, predicted):
+        ranks = _ranks(values, groups)
+        centred.append(ranks - (np.bincount(groups, ranks) / sizes)[groups])
+    a, b = centred
+    scale = np.sqrt(np.bincount(groups, a * a) * np.bincount(groups, b * b))
+    return np.where(scale > 0, np.bincount(groups, a * b) / np.where(scale > 0, scale, 1.0), 0.0)

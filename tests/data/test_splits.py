@@ -1,0 +1,172 @@
+"""Splits: disjoint, without shared tasks or programs, fixed by the seed, with clear errors."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cdmpp.ast.compact_ast import CompactAST
+from cdmpp.ast.layout import KERNEL_WIDTH, LEAF_WIDTH
+from cdmpp.ast.table import AstTable
+from cdmpp.data.splits import make_split, split_definition, split_names
+from cdmpp.errors import DataError
+
+
+def dataset(task_of, networks_of=None, duplicate_of=None, seed=0):
+    """A stand-in with the four fields that splits read; ``duplicate_of[i] = j`` gives program i the AST of j."""
+    rng = np.random.default_rng(seed)
+    leaves = rng.normal(size=(len(task_of), 1, LEAF_WIDTH)).astype(np.float32)
+    for i, j in (duplicate_of or {}).items():
+        leaves[i] = leaves[j]
+    zero, kernel = np.zeros(1, np.int32), np.zeros((1, KERNEL_WIDTH), np.float32)
+    asts = AstTable.from_asts([CompactAST(leaf, zero, zero, zero, kernel, "cpu") for leaf in leaves])
+    networks = networks_of or {}
+    return SimpleNamespace(
+        record_ids=np.array([f"r{i}" for i in range(len(task_of))]),
+        task_ids=np.array(task_of),
+        tasks={t: SimpleNamespace(networks=networks.get(t, {})) for t in set(task_of)},
+        asts=asts,
+    )
+
+
+def parts(split):
+    return split.train, split.validation, split.test
+
+
+def many_tasks(n_tasks=20, each=5):
+    return [f"t{i % n_tasks}" for i in range(n_tasks * each)]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.integers(0, 8), min_size=12, max_size=60), st.integers(0, 1000), st.sampled_from(["random", "by_task"])
+)
+def test_parts_are_disjoint_and_complete(tasks, seed, name):
+    if len(set(tasks)) < 3:
+        tasks = [*tasks, 100, 101, 102]
+    data = dataset([f"t{t}" for t in tasks])
+    split = make_split(data, name, seed)
+    together = np.concatenate(parts(split))
+    assert sorted(together) == list(range(len(tasks)))
+    assert all(len(part) for part in parts(split))
+    if name == "by_task":
+        seen = [set(data.task_ids[part]) for part in parts(split)]
+        assert not (seen[0] & seen[1] or seen[0] & seen[2] or seen[1] & seen[2])
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.sets(st.sampled_from("abcd"), min_size=1), min_size=8, max_size=25),
+    st.sampled_from("abcd"),
+    st.sampled_from(["leave_training", "leave_test"]),
+    st.integers(0, 100),
+)
+def test_no_task_of_a_network_split_is_on_two_sides(networks, held_out, rule, seed):
+    networks = [*networks, {held_out}, *({n} for n in "abcd" if n != held_out)]
+    tasks = [f"t{i}" for i in range(len(networks)) for _ in range(3)]
+    data = dataset(tasks, {f"t{i}": dict.fromkeys(names, 1) for i, names in enumerate(networks)})
+    split = make_split(data, "by_network", seed, test_networks=[held_out], shared=rule)
+    train, validation, test = (set(data.task_ids[part]) for part in parts(split))
+    assert train and validation and test
+    assert not (train & test or train & validation or validation & test)
+    touching = {f"t{i}" for i, names in enumerate(networks) if held_out in names}
+    only = {f"t{i}" for i, names in enumerate(networks) if names == {held_out}}
+    assert test == (touching if rule == "leave_training" else only)
+    assert split.counts["shared_tasks"] == len(touching - only)
+
+
+def test_identical_programs_stay_on_one_side_of_random():
+    data = dataset(["t0"] * 40, duplicate_of={i: i - 20 for i in range(20, 40)})
+    for seed in range(10):
+        split = make_split(data, "random", seed)
+        assert split.counts["groups"] == 20
+        for part in parts(split):
+            assert {i % 20 for i in part if i < 20} == {i % 20 for i in part if i >= 20}
+
+
+def test_a_repeated_record_stays_on_one_side():
+    data = dataset(["t0"] * 30)
+    data.record_ids = np.array([f"r{i % 10}" for i in range(30)])
+    split = make_split(data, "random", 0)
+    kept = [set(data.record_ids[part]) for part in parts(split)]
+    assert not (kept[0] & kept[1] or kept[0] & kept[2] or kept[1] & kept[2])
+
+
+def test_the_seed_fixes_the_split_and_input_order_does_not_matter():
+    tasks = many_tasks()
+    data, mirrored = dataset(tasks), dataset(tasks[::-1])
+    first, again, other = (make_split(data, "by_task", seed) for seed in (3, 3, 4))
+    assert all((a == b).all() for a, b in zip(parts(first), parts(again), strict=True))
+    assert set(data.task_ids[first.test]) != set(data.task_ids[other.test])
+    assert set(data.task_ids[first.test]) == set(mirrored.task_ids[make_split(mirrored, "by_task", 3).test])
+
+
+def test_growing_the_data_keeps_most_test_programs():
+    data, grown = dataset(many_tasks(20)), dataset(many_tasks(22))
+    before, after = (set(d.task_ids[make_split(d, "by_task", 0).test]) for d in (data, grown))
+    assert len(before & after) >= 3
+
+
+def test_fractions_count_tasks():
+    split = make_split(dataset(many_tasks(20)), "by_task", 0, test_fraction=0.25, validation_fraction=0.2)
+    assert (split.counts["test_tasks"], split.counts["validation_tasks"], split.counts["train_tasks"]) == (5, 3, 12)
+
+
+def test_networks_without_a_list_are_chosen_by_seed():
+    names = {f"t{i}": {f"net{i // 2}": 1} for i in range(20)}
+    data = dataset([f"t{i}" for i in range(20)], names)
+    chosen = {tuple(make_split(data, "by_network", seed).counts["test_networks"]) for seed in range(6)}
+    assert all(len(names) == 2 for names in chosen) and len(chosen) > 1
+
+
+def test_training_networks_leave_the_rest_unused():
+    names = {f"t{i}": {"abc"[i % 3]: 1} for i in range(12)}
+    data = dataset([f"t{i}" for i in range(12)], names)
+    split = make_split(data, "by_network", 0, test_networks=["a"], train_networks=["b"])
+    assert split.counts["unused_tasks"] == 4
+    assert {next(iter(names[t])) for t in data.task_ids[np.r_[split.train, split.validation]]} == {"b"}
+
+
+@pytest.mark.parametrize(
+    ("tasks", "name", "message"),
+    [
+        (["t0"], "random", "at least 3 programs"),
+        ([], "random", "at least 3 programs"),
+        (["t0"] * 10, "by_task", "at least 3 tasks"),
+        (["t0", "t1"] * 10, "by_task", "at least 3 tasks"),
+        (["t0"] * 10, "by_network", "at least two networks"),
+        (many_tasks(), "by_taks", "nearest: by_task"),
+    ],
+)
+def test_too_little_data_says_what_is_missing(tasks, name, message):
+    with pytest.raises(DataError, match=message):
+        make_split(dataset(tasks), name, 0)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"test_networks": ["resnet5"]}, "'resnet50'"),
+        ({"test_networks": ["resnet50"], "train_networks": ["resnet50"]}, "both a test and a training"),
+        ({"test_networks": ["resnet50"], "shared": "maybe"}, "leave_training"),
+        ({"test_networks": ["resnet50"], "sharing": "x"}, "has no option"),
+        ({"test_networks": ["resnet50"], "validation_fraction": 1.5}, "between 0 and 1"),
+    ],
+)
+def test_network_options_are_checked(options, message):
+    names = {f"t{i}": {["resnet50", "bert"][i % 2]: 1} for i in range(10)}
+    with pytest.raises(DataError, match=message):
+        make_split(dataset([f"t{i}" for i in range(10)], names), "by_network", 0, **options)
+
+
+def test_definitions_on_disk_are_usable():
+    assert {"random", "by_task", "by_network", "by_network_googlenet_to_resnet34"} <= set(split_names())
+    names = {f"t{i}": {["resnet34", "googlenet"][i % 2]: 1} for i in range(10)}
+    data = dataset([f"t{i}" for i in range(10)], names)
+    for name in split_names():
+        assert split_definition(name)["name"] == name
+        assert make_split(data, name, 0).name == name

@@ -1,0 +1,88 @@
+"""Metrics against values worked out by hand, and against scipy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.stats import spearmanr
+
+from cdmpp.errors import DataError
+from cdmpp.training.metrics import METRICS, breakdown, latency_metrics, latency_range_labels
+
+
+def test_values_worked_out_by_hand():
+    # Task a: errors +15 %, -50 %, 0 %; task b: +100 %, -25 %.
+    true = np.array([1.0, 2.0, 4.0, 1.0, 4.0])
+    predicted = np.array([1.15, 1.0, 4.0, 2.0, 3.0])
+    result = latency_metrics(true, predicted, list("aaabb"), {"a": 3.0})
+    assert set(result) == set(METRICS)
+    assert result["mape"] == pytest.approx((15 + 50 + 0 + 100 + 25) / 5)
+    assert result["median_ape"] == pytest.approx(25)
+    assert result["p90_ape"] == pytest.approx(50 + 0.6 * 50)
+    assert result["within_10"] == pytest.approx(20)
+    assert result["within_20"] == pytest.approx(40)
+    assert result["task_mape"] == pytest.approx((65 / 3 + 62.5) / 2)
+    # a: predicted fastest is program 1 (2 s, best 1 s); b: predicted fastest is program 0 (1 s, the best).
+    assert result["top1_regret"] == pytest.approx(np.sqrt(2 * 1))
+    assert result["top8_regret"] == pytest.approx(1)
+    assert result["weighted_top1_regret"] == pytest.approx((3 * 2 + 1 * 1) / (3 * 1 + 1 * 1))
+    assert result["bias_at_best"] == pytest.approx((15 + 100) / 2)
+    assert np.isnan(result["spearman_within_task"])  # neither task has five programs
+
+
+def test_top8_looks_at_eight_programs():
+    true = np.arange(1.0, 13.0)
+    predicted = true[::-1].copy()  # exactly wrong: the eight predicted fastest are 5..12
+    result = latency_metrics(true, predicted, ["a"] * 12)
+    assert result["top8_regret"] == pytest.approx(5)
+    assert result["top1_regret"] == pytest.approx(12)
+    assert result["spearman_within_task"] == pytest.approx(-1)
+
+
+def test_spearman_is_the_mean_over_tasks_and_agrees_with_scipy():
+    rng = np.random.default_rng(1)
+    tasks = rng.integers(0, 7, 200)
+    true = rng.integers(1, 20, 200).astype(float)  # with ties
+    predicted = true * rng.integers(1, 4, 200)
+    expected = np.mean([spearmanr(true[tasks == t], predicted[tasks == t]).statistic for t in range(7)])
+    assert latency_metrics(true, predicted, tasks)["spearman_within_task"] == pytest.approx(expected)
+
+
+def test_a_constant_prediction_gains_nothing_from_sorted_input():
+    true = np.sort(np.random.default_rng(0).lognormal(size=400))
+    tasks = np.repeat(np.arange(20), 20)
+    result = latency_metrics(true, np.ones(400), tasks)
+    assert result["spearman_within_task"] == 0
+    assert result["top1_regret"] > 1.01
+
+
+def test_perfect_prediction():
+    true = np.array([1.0, 2, 3, 4, 5, 6])
+    result = latency_metrics(true, true, ["a"] * 6)
+    assert result["mape"] == result["bias_at_best"] == 0
+    assert result["within_10"] == 100 and result["spearman_within_task"] == pytest.approx(1)
+    assert result["top1_regret"] == result["weighted_top1_regret"] == 1
+
+
+@pytest.mark.parametrize(
+    ("true", "predicted", "message"),
+    [
+        ([], [], "empty"),
+        ([1.0, 0.0], [1.0, 1.0], "1 measured"),
+        ([1.0, 1.0], [1.0, np.nan], "predicted latencies are not positive numbers, the first at 1"),
+        ([1.0, 1.0], [1.0], r"\(n,\)"),
+    ],
+)
+def test_impossible_input_is_refused(true, predicted, message):
+    with pytest.raises(DataError, match=message):
+        latency_metrics(np.array(true), np.array(predicted), ["a"] * len(true))
+
+
+def test_breakdown_by_latency_range():
+    true = np.array([5e-6, 1e-5, 3e-5, 1.0])
+    labels = latency_range_labels(true)
+    assert [label.split(": ")[1] for label in labels] == ["under 10 us", "10 us - 20 us", "20 us - 50 us", "over 10 ms"]
+    parts = breakdown(true, true * [1.1, 1.2, 1.3, 1.4], list("aabb"), labels)
+    assert list(parts) == sorted(labels)
+    assert [round(part["mape"]) for part in parts.values()] == [10, 20, 30, 40]
+    assert all(part["n_programs"] == part["n_tasks"] == 1 for part in parts.values())
