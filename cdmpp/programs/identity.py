@@ -1,0 +1,199 @@
+"""What a tensor program is, whatever its names: identity, op class, work and bytes of a task."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import s_tir, tirx
+from tvm.s_tir.analysis import estimate_tir_flops
+
+from cdmpp.errors import UnsupportedProgramError
+
+OP_CLASSES = (
+    "conv2d",
+    "winograd",
+    "depthwise",
+    "dense",
+    "matmul",
+    "softmax",
+    "norm",
+    "pool",
+    "reduce",
+    "elementwise",
+    "other",
+)
+# Attributes that say how a function is called or was found, not what it computes.
+_NAMING_ATTRIBUTES = ("global_symbol", "op_pattern", "s_tir", "tirx.noalias", "op_attrs", "operator_name")
+_REDUCE = 2  # tirx.IterVar.iter_type of a reduction axis
+
+
+def prim_func(module: tvm.IRModule | tirx.PrimFunc) -> tirx.PrimFunc:
+    """The one PrimFunc of a task; ``UnsupportedProgramError`` where there is none or more than one."""
+    if isinstance(module, tirx.PrimFunc):
+        return module
+    functions = [f for f in module.functions.values() if isinstance(f, tirx.PrimFunc)]
+    if len(functions) != 1:
+        raise UnsupportedProgramError(f"a task is a module with one PrimFunc, this one has {len(functions)}")
+    return functions[0]
+
+
+def task_id(module: tvm.IRModule | tirx.PrimFunc) -> str:
+    """16 hex digits: structural hash of the PrimFunc, blind to names of functions, blocks, buffers and variables.
+
+    TVM's structural hash is the same in every process and on every machine (databases store it).
+    """
+    function = prim_func(module)
+    for key in _NAMING_ATTRIBUTES:
+        if function.attrs is not None and key in function.attrs.keys():
+            function = function.without_attr(key)
+    return f"{int(tvm_ffi.structural_hash(function)) & (2**64 - 1):016x}"
+
+
+def record_id(task: str, device: str, target: str, schedule: str) -> str:
+    """16 hex digits over task id, device name, target JSON and trace JSON; spacing of the JSON does not matter."""
+    parts = (task, device, canonical_json(target), canonical_json(schedule))
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+def canonical_json(text: str) -> str:
+    """One spelling of a JSON text: no blanks, sorted keys. Text that is not JSON is kept."""
+    try:
+        return json.dumps(json.loads(text), sort_keys=True, separators=(",", ":"))
+    except json.JSONDecodeError:
+        return text
+
+
+def flops(module: tvm.IRModule | tirx.PrimFunc) -> float:
+    """Arithmetic operations of one execution of an unscheduled task (a multiply-add is two)."""
+    function = prim_func(module)
+    try:
+        return float(estimate_tir_flops(tvm.IRModule({"main": function})))
+    except Exception:  # TVM's count refuses some nodes (loops of run-time extent, unknown calls)
+        return float(sum(trips for _, trips in _stores(function.body)))
+
+
+def io_bytes(module: tvm.IRModule | tirx.PrimFunc) -> float:
+    """Bytes of all inputs and outputs, each counted once. Symbolic shapes raise ``UnsupportedProgramError``."""
+    total = 0.0
+    for parameter in prim_func(module).params:
+        shape = getattr(parameter, "shape", None)
+        if shape is None:
+            continue
+        if not all(isinstance(extent, (int, tirx.IntImm)) for extent in shape):
+            raise UnsupportedProgramError(
+                f"parameter {parameter.name} has the symbolic shape {list(shape)}: bind it to numbers first"
+            )
+        bits = tvm.DataType(str(parameter.dtype))
+        total += math.prod(int(extent) for extent in shape) * math.ceil(bits.bits * bits.lanes / 8)
+    return total
+
+
+def block_names(module: tvm.IRModule | tirx.PrimFunc) -> list[str]:
+    """Names of the blocks in program order, the root left out. Traces refer to blocks by these."""
+    return [block.name_hint for block in _blocks(module) if block.name_hint != "root"]
+
+
+def op_class(name: str, module: tvm.IRModule | tirx.PrimFunc) -> str:
+    """Coarse class of a task, one of ``OP_CLASSES``; the heaviest operation decides."""
+    blocks = [block for block in _blocks(module) if block.name_hint != "root"]
+    words = " ".join([name, *(block.name_hint for block in blocks)]).lower()
+    if not blocks:
+        return "other"
+    if "winograd" in words or {"bgemm", "data_pack", "inverse"} <= set(words.split()):
+        return "winograd"
+    products = [p for block in blocks if (p := _product(block)) is not None]
+    if products:
+        classes = [_product_class(block, operands, words) for block, operands in products]
+        return min(classes, key=lambda c: ("conv2d", "depthwise", "dense", "matmul", "reduce").index(c))
+    if "softmax" in words:
+        return "softmax"
+    if re.search(r"layer_norm|layernorm|rms_norm|batch_norm|group_norm|instance_norm|red_temp", words):
+        return "norm"
+    if "pool" in words:
+        return "pool"
+    if any(int(axis.iter_type) == _REDUCE for block in blocks for axis in block.iter_vars):
+        return "reduce"
+    return "elementwise"
+
+
+def _product(block: Any) -> tuple[Any, list[Any]] | None:
+    """(block, its two loads) where the block sums products of two tensors over a reduction axis."""
+    if not any(int(axis.iter_type) == _REDUCE for axis in block.iter_vars):
+        return None
+    for store in _find(block.body, tirx.BufferStore):
+        for product in _find(store.value, tvm.tirx.Mul):
+            loads = [_loads(side) for side in (product.a, product.b)]
+            if all(loads) and not loads[0][0].source.same_as(loads[1][0].source):
+                return block, [loads[0][0], loads[1][0]]
+    return None
+
+
+def _product_class(block: Any, operands: list[Any], words: str) -> str:
+    reduced = [axis.var for axis in block.iter_vars if int(axis.iter_type) == _REDUCE]
+    spatial = [axis.var for axis in block.iter_vars if int(axis.iter_type) != _REDUCE]
+    slides = [any(_uses(i, reduced) and _uses(i, spatial) for i in load.indices) for load in operands]
+    if "conv" in words or any(slides):
+        weight = operands[1] if slides[0] or not slides[1] else operands[0]
+        shape = [int(extent) for extent in weight.source.shape if isinstance(extent, (int, tirx.IntImm))]
+        several_channels = len(shape) > 1 and max(shape[:2]) > 1
+        single = "depthwise" in words or (len(shape) >= 3 and shape[1] == 1 and several_channels)
+        return "depthwise" if single and math.prod(_extents(block)) <= math.prod(shape[2:] or [1]) else "conv2d"
+    ranks = sorted(sum(1 for extent in load.source.shape if _extent(extent) != 1) for load in operands)
+    if ranks[0] <= 1 and ranks[1] <= 1:
+        return "reduce"
+    if "dense" in words or "nt_matmul" in words or "matmul_nt" in words:
+        return "dense"
+    declared = sorted(len(load.source.shape) for load in operands)
+    return "dense" if declared[0] == 2 and declared[1] > 2 else "matmul"
+
+
+def _extent(value: Any) -> int:
+    return int(value) if isinstance(value, (int, tirx.IntImm)) else 2
+
+
+def _extents(block: Any) -> list[int]:
+    return [_extent(axis.dom.extent) for axis in block.iter_vars if int(axis.iter_type) == _REDUCE]
+
+
+def _uses(expression: Any, variables: list[Any]) -> bool:
+    return any(v.same_as(found) for found in _find(expression, tirx.Var) for v in variables)
+
+
+def _loads(expression: Any) -> list[Any]:
+    return _find(expression, tvm.ir.TensorLoad)
+
+
+def _blocks(module: tvm.IRModule | tirx.PrimFunc) -> list[Any]:
+    return _find(prim_func(module).body, s_tir.SBlock)
+
+
+def _find(root: Any, kind: type) -> list[Any]:
+    found: list[Any] = []
+    tvm_ffi.structural_walk(root, (kind, found.append), order="pre")
+    return found
+
+
+def _stores(statement: Any, trips: float = 1.0) -> Iterator[tuple[Any, float]]:
+    """Stores below ``statement`` with how often each runs (unknown extents count once)."""
+    if isinstance(statement, tirx.BufferStore):
+        yield statement, trips
+    elif isinstance(statement, tirx.SeqStmt):
+        for child in statement.seq:
+            yield from _stores(child, trips)
+    elif isinstance(statement, s_tir.SBlockRealize):
+        yield from _stores(statement.block.body, trips)
+    else:
+        factor = _extent(statement.extent) if isinstance(statement, tirx.For) else 1
+        for field in ("body", "then_case", "else_case"):
+            child = getattr(statement, field, None)
+            if child is not None:
+                yield from _stores(child, trips * factor)
+
+

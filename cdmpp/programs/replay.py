@@ -1,0 +1,61 @@
+"""Schedule trace -> scheduled module. A stored trace (a few kB) reproduces the measured program exactly."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import tvm
+from tvm.s_tir import Schedule, Trace
+
+from cdmpp.errors import DataError
+from cdmpp.programs.task import Program
+
+
+@lru_cache(maxsize=1024)
+def parse_workload(workload: str) -> tvm.IRModule:
+    """TVMScript text of an unscheduled module -> ``tvm.IRModule``. Cached: parsing costs more than a replay."""
+    try:
+        return tvm.script.from_source(workload)
+    except Exception as error:  # the parser raises whatever the text makes it meet
+        head = workload.strip().splitlines()[0][:80] if workload.strip() else "(empty)"
+        raise DataError(f"cannot parse the TVMScript of a workload that begins with {head!r}: {error}") from error
+
+
+@lru_cache(maxsize=64)
+def _target_of_json(text: str) -> tvm.target.Target:
+    return tvm.target.Target(json.loads(text))
+
+
+def parse_target(target: str | Mapping[str, Any] | tvm.target.Target) -> tvm.target.Target:
+    """TVM target from a ``Target``, a dict or the JSON of a dict. Host and annotations in it are kept."""
+    if isinstance(target, tvm.target.Target):
+        return target
+    try:
+        text = target if isinstance(target, str) else json.dumps(target, sort_keys=True)
+        return _target_of_json(text)
+    except Exception as error:  # json and several kinds of TVM errors
+        raise DataError(f"not a TVM target: {str(target)[:200]} ({error})") from error
+
+
+def replay(
+    workload: str, schedule: str, target: str | Mapping[str, Any] | tvm.target.Target, task_id: str = "", name: str = ""
+) -> Program:
+    """Apply the trace ``schedule`` (JSON ``[instructions, decisions]``) to ``workload`` (TVMScript).
+
+    About 5-20 ms. Raises ``DataError`` where the trace does not fit the workload.
+    """
+    scheduled = replay_schedule(workload, schedule)
+    return Program(scheduled.mod, parse_target(target), task_id, schedule, name)
+
+
+def replay_schedule(workload: str, schedule: str) -> Schedule:
+    """As ``replay``, but the TVM ``Schedule`` itself (what MetaSchedule's feature extractors take)."""
+    result = Schedule(parse_workload(workload), debug_mask="none", error_render_level="none")
+    try:
+        Trace.apply_json_to_schedule(json.loads(schedule), result)
+    except Exception as error:  # TVM raises several types for a step that does not apply
+        raise DataError(f"the schedule trace does not replay on its workload: {error}") from error
+    return result
