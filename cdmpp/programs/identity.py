@@ -29,8 +29,16 @@ OP_CLASSES = (
     "elementwise",
     "other",
 )
-# Attributes that say how a function is called or was found, not what it computes.
-_NAMING_ATTRIBUTES = ("global_symbol", "op_pattern", "s_tir", "tirx.noalias", "op_attrs", "operator_name")
+# Attributes that say how a function is called, was found or may be tuned, not what it computes.
+_NAMING_ATTRIBUTES = (
+    "global_symbol",
+    "op_pattern",
+    "op_attrs",
+    "operator_name",
+    "s_tir",
+    "tirx.noalias",
+    "layout_free_buffers",
+)
 _REDUCE = 2  # tirx.IterVar.iter_type of a reduction axis
 
 
@@ -195,5 +203,3 @@ def _stores(statement: Any, trips: float = 1.0) -> Iterator[tuple[Any, float]]:
             child = getattr(statement, field, None)
             if child is not None:
                 yield from _stores(child, trips * factor)
-
-

@@ -1,0 +1,165 @@
+"""MetaSchedule tuning databases on disk, read line by line so that a broken line is known by its number.
+
+TVM's own reader sorts records by latency, drops failed ones and stops at the first bad line; this one keeps
+file order and reports. Files may be gzipped.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import gzip
+import json
+import math
+import struct
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tvm
+
+from cdmpp.errors import DataError
+from cdmpp.programs.legacy import convert_trace, is_legacy_graph, legacy_to_script
+
+RECORD_FILE = "database_tuning_record.json"
+WORKLOAD_FILE = "database_workload.json"
+FAILED_SECONDS = 1e9
+"""MetaSchedule writes 1e10 s for a program that did not build or run."""
+
+
+@dataclass(frozen=True)
+class TuningLine:
+    number: int
+    """Line number in the record file, from 1."""
+    workload: int
+    """Index into ``read_workloads``."""
+    schedule: str
+    """Trace as JSON ``[instructions, decisions]`` without blanks, in the form of TVM 0.27."""
+    seconds: tuple[float, ...]
+    """Repeats as measured, seconds."""
+    target: str
+    """JSON of the TVM target, keys sorted."""
+
+    @property
+    def failed(self) -> bool:
+        """The program did not build or run when it was tuned."""
+        return any(value >= FAILED_SECONDS for value in self.seconds)
+
+
+@dataclass(frozen=True)
+class BadLine:
+    number: int
+    reason: str
+
+
+def find_file(folder: Path, name: str) -> Path | None:
+    """``name`` or ``name.gz`` in ``folder``."""
+    for candidate in (folder / name, folder / (name + ".gz")):
+        if candidate.is_file():
+            return candidate
+    return None
+
+
+def is_database(folder: Path) -> bool:
+    """True where the folder holds both files of a MetaSchedule database."""
+    return find_file(folder, RECORD_FILE) is not None and find_file(folder, WORKLOAD_FILE) is not None
+
+
+def _required_file(folder: Path, name: str) -> Path:
+    path = find_file(folder, name)
+    if path is None:
+        raise DataError(f"{folder} is not a MetaSchedule database: neither {name} nor {name}.gz is in it")
+    return path
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    opener: Any = gzip.open if path.suffix == ".gz" else open
+    number = 0
+    try:
+        with opener(path, "rt", encoding="utf-8", errors="replace") as stream:
+            for number, line in enumerate(stream, start=1):
+                if line.strip():
+                    yield number, line
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path} ends early or is not readable after line {number}: {error}") from error
+
+
+def _graph_of_line(path: Path, number: int, line: str) -> str:
+    """The JSON graph inside one workload line: base64 of an 8-byte length and the text."""
+    try:
+        _hash, packed = json.loads(line)
+        raw = base64.b64decode(packed, validate=True)
+        (length,) = struct.unpack_from("<Q", raw)
+        if length > len(raw) - 8:
+            raise ValueError(f"{len(raw) - 8} of {length} bytes")
+        return raw[8 : 8 + length].decode("utf-8")
+    except (ValueError, TypeError, struct.error, binascii.Error) as error:
+        raise DataError(f"{path} line {number}: not a workload ({error})") from error
+
+
+def is_legacy(folder: Path) -> bool:
+    """True where the workloads are in the format of TVM 0.16 to 0.20, told by the first of them."""
+    path = _required_file(folder, WORKLOAD_FILE)
+    for number, line in _lines(path):
+        return is_legacy_graph(_graph_of_line(path, number, line))
+    raise DataError(f"{path} is empty: no workload in it")
+
+
+def read_workloads(folder: Path) -> list[tvm.IRModule]:
+    """Unscheduled modules in file order, converted to TVM 0.27 where they are older."""
+    path = _required_file(folder, WORKLOAD_FILE)
+    modules = []
+    for number, line in _lines(path):
+        graph = _graph_of_line(path, number, line)
+        try:
+            if is_legacy_graph(graph):
+                modules.append(tvm.script.from_source(legacy_to_script(graph)))
+            else:
+                modules.append(tvm.ir.load_json(graph))
+        except Exception as error:  # TVM raises several types for a graph it cannot restore
+            raise DataError(f"{path} line {number}: cannot restore the workload: {error}") from error
+    if not modules:
+        raise DataError(f"{path} is empty: no workload in it")
+    return modules
+
+
+def read_lines(folder: Path) -> Iterator[TuningLine | BadLine]:
+    """Every record of the database in file order, failed ones too; a broken line comes as a ``BadLine``.
+
+    A gzip file that ends early raises ``DataError`` with the last good line number.
+    """
+    path = _required_file(folder, RECORD_FILE)
+    targets: dict[str, str] = {}
+    for number, line in _lines(path):
+        try:
+            yield _parse(number, line, targets)
+        except (ValueError, TypeError, KeyError, IndexError) as error:
+            yield BadLine(number, str(error) or type(error).__name__)
+
+
+def _parse(number: int, line: str, targets: dict[str, str]) -> TuningLine:
+    try:
+        value = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"not JSON ({error.msg} at column {error.colno})") from None
+    if not isinstance(value, list) or len(value) != 2 or not isinstance(value[0], int):
+        raise ValueError("expected [workload index, record]")
+    record = value[1]
+    if not isinstance(record, list) or len(record) < 3:
+        count = len(record) if isinstance(record, list) else 0
+        raise ValueError(f"expected [trace, run_secs, target, args_info], got {count} of these fields")
+    trace, seconds, target = record[:3]
+    if not isinstance(trace, list) or len(trace) != 2 or not all(isinstance(part, list) for part in trace):
+        raise ValueError("the trace is not [instructions, decisions]")
+    if not isinstance(seconds, list) or not seconds:
+        raise ValueError("run_secs is missing")
+    for repeat in seconds:
+        if isinstance(repeat, bool) or not isinstance(repeat, (int, float)) or not math.isfinite(repeat) or repeat <= 0:
+            raise ValueError(f"run_secs holds {repeat}: must be a positive number of seconds")
+    if not isinstance(target, dict) or "kind" not in target:
+        raise ValueError("the target lacks its kind")
+    text = json.dumps(target, sort_keys=True, separators=(",", ":"))
+    schedule = json.dumps(convert_trace(trace), sort_keys=True, separators=(",", ":"))
+    return TuningLine(number, value[0], schedule, tuple(map(float, seconds)), targets.setdefault(text, text))
