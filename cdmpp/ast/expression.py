@@ -1,0 +1,126 @@
+"""Numbers out of TVM index expressions: evaluated at many points of the loop space at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+_BINARY = {
+    "Add": np.add,
+    "Sub": np.subtract,
+    "Mul": np.multiply,
+    "FloorDiv": np.floor_divide,
+    "FloorMod": np.mod,
+    "Min": np.minimum,
+    "Max": np.maximum,
+    "EQ": np.equal,
+    "NE": np.not_equal,
+    "LT": np.less,
+    "LE": np.less_equal,
+    "GT": np.greater,
+    "GE": np.greater_equal,
+    "And": np.logical_and,
+    "Or": np.logical_or,
+    "Div": np.floor_divide,
+    "Mod": np.mod,
+}
+DIVISIONS = ("FloorDiv", "FloorMod", "Div", "Mod")
+CHILDREN = ("a", "b", "condition", "true_value", "false_value", "value", "base", "body")
+
+
+def kind_of(expression: Any) -> str:
+    return type(expression).__name__
+
+
+def is_float(expression: Any) -> bool:
+    return "float" in str(expression.ty)
+
+
+def call_name(expression: Any) -> str:
+    """Last part of a Call's operator name: ``if_then_else``, ``exp``, ``shift_right`` ..."""
+    return str(getattr(expression.op, "name", "")).rsplit(".", 1)[-1]
+
+
+def free_variables(expression: Any, found: set[int]) -> set[int]:
+    """Handles of all variables, those inside data-dependent loads included."""
+    kind = kind_of(expression)
+    if kind == "Var":
+        found.add(expression.__chandle__())
+    elif kind == "TensorLoad":
+        for index in expression.indices:
+            free_variables(index, found)
+    elif kind == "Call":
+        for argument in expression.args:
+            free_variables(argument, found)
+    elif kind not in ("IntImm", "FloatImm", "StringImm"):
+        for name in CHILDREN:
+            child = getattr(expression, name, None)
+            if child is not None:
+                free_variables(child, found)
+    return found
+
+
+def has_load(expression: Any) -> bool:
+    kind = kind_of(expression)
+    if kind == "TensorLoad":
+        return True
+    if kind == "Call":
+        return any(has_load(argument) for argument in expression.args)
+    if kind in ("IntImm", "FloatImm", "StringImm", "Var"):
+        return False
+    return any(has_load(c) for c in (getattr(expression, n, None) for n in CHILDREN) if c is not None)
+
+
+def evaluate(expression: Any, env: dict[int, np.ndarray], n_points: int) -> np.ndarray:
+    """Value at each point, (n_points,) int64 (float64 where floats occur).
+
+    Data-dependent parts (loads, unknown calls) count as 0; unbound variables too. Division by zero gives 0.
+    """
+    kind = kind_of(expression)
+    if kind == "IntImm":
+        return np.full(n_points, int(expression.value), np.int64)
+    if kind == "FloatImm":
+        return np.full(n_points, float(expression.value), np.float64)
+    if kind == "Var":
+        value = env.get(expression.__chandle__())
+        return np.zeros(n_points, np.int64) if value is None else value
+    if kind in _BINARY:
+        a, b = evaluate(expression.a, env, n_points), evaluate(expression.b, env, n_points)
+        if kind in DIVISIONS:
+            safe = np.where(b == 0, 1, b)
+            return np.where(b == 0, 0, _BINARY[kind](a, safe))
+        result = _BINARY[kind](a, b)
+        return result.astype(np.int64) if result.dtype == np.bool_ else result
+    if kind == "Not":
+        return (evaluate(expression.a, env, n_points) == 0).astype(np.int64)
+    if kind == "Cast":
+        return evaluate(expression.value, env, n_points)
+    if kind == "Ramp":
+        return evaluate(expression.base, env, n_points)
+    if kind == "Broadcast":
+        return evaluate(expression.value, env, n_points)
+    if kind == "Select":
+        return np.where(
+            evaluate(expression.condition, env, n_points) != 0,
+            evaluate(expression.true_value, env, n_points),
+            evaluate(expression.false_value, env, n_points),
+        )
+    if kind == "Call":
+        name, args = call_name(expression), expression.args
+        if name == "if_then_else":
+            return np.where(
+                evaluate(args[0], env, n_points) != 0,
+                evaluate(args[1], env, n_points),
+                evaluate(args[2], env, n_points),
+            )
+        if name == "likely":
+            return evaluate(args[0], env, n_points)
+        if name in ("shift_right", "shift_left", "bitwise_and"):
+            a = evaluate(args[0], env, n_points).astype(np.int64)
+            b = evaluate(args[1], env, n_points).astype(np.int64)
+            if name == "bitwise_and":
+                return a & b
+            b = np.clip(b, 0, 62)
+            return a >> b if name == "shift_right" else a << b
+    return np.zeros(n_points, np.int64)

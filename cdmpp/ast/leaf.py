@@ -1,0 +1,331 @@
+"""One store -> its computation vector (CDMPP section 4.1, widened by what decides latency on real hardware)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from cdmpp.ast.access import LINE_BYTES, Access, Nest, finish, footprint, loop_is_serial, read_access
+from cdmpp.ast.arithmetic import Arithmetic, count, is_constant, nonzero_fraction
+from cdmpp.ast.expression import evaluate, has_load, kind_of
+from cdmpp.ast.layout import CACHE_KIB, LEAF_WIDTH, N_LOADS, N_LOOPS, OP_NAMES
+from cdmpp.ast.points import Points
+from cdmpp.ast.walk import (
+    BLOCK_TAG,
+    GLOBAL,
+    LOCAL,
+    NO_TAG,
+    PARALLEL,
+    SHARED,
+    THREAD_TAG,
+    VECTORIZED,
+    VTHREAD_TAG,
+    Leaf,
+)
+
+SHORT_REGION_TRIPS = 32
+"""Loop nests up to this many trips are unrolled by nvcc and LLVM without being asked."""
+
+
+def slog(x: float) -> float:
+    return math.copysign(math.log2(1.0 + abs(x)), x)
+
+
+@dataclass
+class LeafFacts:
+    """Everything measured on one store; the leaf vector and the kernel vector are both read from it."""
+
+    leaf: Leaf
+    nest: Nest
+    arithmetic: Arithmetic
+    store: Access
+    loads: list[Access]
+    """Distinct loads without the accumulator, heaviest first."""
+    update: bool
+    constant: bool
+    copy: bool
+    indirect: bool
+    active: float
+    fold: float
+    iterations: float
+    blocks: float
+    threads: float
+    vthreads: float
+    serial_trips: float
+    parallel_extent: float
+    lanes: float
+    unrolled_trips: float
+    region_trips: float
+    reduction_trips: float
+    inner_reduction_trips: float
+    accumulator_tile: float
+    refill_trips: float
+    chain_trips: float
+    scalar: bool
+    miss_bytes: list[float]
+    footprint_bytes: float
+
+    @property
+    def work(self) -> float:
+        """Iterations that really compute."""
+        return self.iterations * self.active * self.fold
+
+    @property
+    def flops_per_iteration(self) -> float:
+        c = self.arithmetic.counts
+        return 2 * c["fma"] + c["fadd"] + c["fmul"] + c["fdiv"] + c["fcompare"] + c["special"]
+
+
+def leaf_facts(leaf: Leaf, gpu: bool) -> LeafFacts:
+    loops = leaf.loops
+    points = Points(loops)
+    nest = _nest(leaf, points, gpu)
+    active = _active(leaf, points)
+    arithmetic = count(leaf.store, loops)
+    store = read_access(leaf.store.buffer, leaf.store.indices, points, loops)
+    finish(store, nest, active)
+    loads: list[Access] = []
+    update = False
+    indirect = store.indirect
+    for buffer, indices, guards in arithmetic.loads:
+        load = read_access(buffer, indices, points, loops)
+        indirect = indirect or load.indirect
+        if load.buffer == store.buffer and np.array_equal(load.offsets, store.offsets):
+            update = True
+            continue
+        if any(load.buffer == other.buffer and np.array_equal(load.offsets, other.offsets) for other in loads):
+            continue
+        finish(load, nest, active)
+        if guards:
+            holds = np.ones(points.count, bool)
+            for condition, positive in guards:
+                holds &= (evaluate(condition, points.env, points.count) != 0) == positive
+            load.guarded_fraction = float(np.mean(holds[points.random]))
+        loads.append(load)
+    order = sorted(range(len(loads)), key=lambda i: (-loads[i].moved_region, -loads[i].unique_bytes, i))
+    loads = [loads[i] for i in order]
+    value = leaf.store.value
+    constant = is_constant(value)
+    inner_value = value
+    while kind_of(inner_value) == "Cast":
+        inner_value = inner_value.value
+    copy = kind_of(inner_value) == "TensorLoad" or (
+        kind_of(inner_value) == "Call" and arithmetic.counts["select"] == 1 and len(arithmetic.loads) == 1
+        and sum(arithmetic.counts[n] for n in ("fma", "fadd", "fmul", "fdiv", "fcompare", "special")) == 0
+    )
+    facts = LeafFacts(
+        leaf, nest, arithmetic, store, loads, update, constant, copy, indirect,
+        float(np.mean(active[points.random])),
+        nonzero_fraction(arithmetic.factors, loops, points),
+        *_trips(leaf, nest, store, loads, update),
+        *_misses(nest, [store, *loads]),
+    )  # fmt: skip
+    return facts
+
+
+def _nest(leaf: Leaf, points: Points, gpu: bool) -> Nest:
+    loops = leaf.loops
+    region, trips = len(loops), 1
+    for i in range(len(loops) - 1, -1, -1):
+        loop = loops[i]
+        if loop.tag != NO_TAG:
+            break
+        trips *= loop.extent
+        if not (loop.unrolled or loop.extent == 1 or (trips <= SHORT_REGION_TRIPS and loop.kind != PARALLEL)):
+            break
+        if loop.branches and not loop.unrolled:
+            break
+        region = i
+    refill = max(
+        (i for i, loop in enumerate(loops) if loop.branches and loop.tag == NO_TAG and not loop.unrolled), default=-1
+    )
+    vector = max((i for i, loop in enumerate(loops) if loop.kind == VECTORIZED and loop.extent > 1), default=-1)
+    inner = max((i for i, loop in enumerate(loops) if loop_is_serial(loop) and loop.extent > 1), default=-1)
+    return Nest(loops, points, region, refill, vector, inner, gpu)
+
+
+def _active(leaf: Leaf, points: Points) -> np.ndarray:
+    active = np.ones(points.count, bool)
+    for condition, positive in leaf.guards:
+        if not has_load(condition):
+            active &= (evaluate(condition, points.env, points.count) != 0) == positive
+    return active
+
+
+def _trips(leaf: Leaf, nest: Nest, store: Access, loads: list[Access], update: bool) -> tuple[float | bool, ...]:
+    iterations = blocks = threads = vthreads = serial = parallel = unrolled = region = reduction = tile = refill = 1.0
+    for i, loop in enumerate(nest.loops):
+        e = float(loop.extent)
+        if loop.tag == VTHREAD_TAG and not any(a.depends[i] for a in [store, *loads]):
+            continue  # TVM does not replicate a statement that its virtual thread does not touch.
+        iterations *= e
+        if loop.tag == BLOCK_TAG:
+            blocks *= e
+        elif loop.tag == THREAD_TAG:
+            threads *= e
+        else:
+            serial *= e
+            if loop.tag == VTHREAD_TAG:
+                vthreads *= e
+            if loop.kind == PARALLEL:
+                parallel *= e
+            if loop.unrolled and loop.kind != VECTORIZED:
+                unrolled *= e
+            if i >= nest.region:
+                region *= e
+                if store.depends[i]:
+                    tile *= e
+            if not store.depends[i]:
+                reduction *= e
+            if i <= nest.refill and loop.tag == NO_TAG:
+                refill *= e
+    lanes = float(nest.loops[nest.vector].extent) if nest.vector >= 0 else float(leaf.lanes)
+    iterations *= leaf.lanes
+    inner_reduction = 1.0
+    for i in range(len(nest.loops) - 1, -1, -1):
+        loop = nest.loops[i]
+        if loop.kind == VECTORIZED or loop.extent == 1:
+            continue
+        if not loop_is_serial(loop) or store.depends[i]:
+            break
+        inner_reduction *= loop.extent
+    scalar = lanes <= 1
+    if scalar and nest.inner >= 0 and store.depends[nest.inner] and store.strides[nest.inner] == 1:
+        scalar = any(load.depends[nest.inner] and load.strides[nest.inner] != 1 for load in loads)
+    chain = serial / max(1.0, tile) if update else 0.0
+    return (
+        iterations, blocks, threads, vthreads, serial, parallel, lanes, unrolled, region, reduction, inner_reduction,
+        tile, refill, chain, scalar,
+    )  # fmt: skip
+
+
+def _misses(nest: Nest, accesses: list[Access]) -> tuple[list[float], float]:
+    """Bytes that reach beyond a cache of each capacity (an LRU estimate from footprints), and the whole footprint."""
+    loops = nest.loops
+    levels = [
+        [footprint(access, loops, first, 0, False)[1] * LINE_BYTES for access in accesses]
+        for first in range(len(loops) + 1)
+    ]
+    whole = sum(levels[0])
+    if nest.gpu:
+        return [0.0] * len(CACHE_KIB), whole
+    misses = []
+    for kib in CACHE_KIB:
+        fit = next((j for j, level in enumerate(levels) if sum(level) <= kib * 1024), len(loops))
+        total = 0.0
+        for access, size in zip(accesses, levels[fit], strict=True):
+            outer = fit
+            while outer > 0 and not access.depends[outer - 1]:
+                outer -= 1
+            repeats = 1.0
+            for i in range(outer):
+                repeats *= loops[i].extent
+            total += size * repeats
+        misses.append(total)
+    return misses, whole
+
+
+def leaf_vector(f: LeafFacts) -> np.ndarray:
+    """(LEAF_WIDTH,) float32 in the order of ``layout.LEAF_NAMES``."""
+    counts, leaf, nest = f.arithmetic.counts, f.leaf, f.nest
+    work = f.work
+    out: list[float] = [slog(counts[name] * work) for name in OP_NAMES]
+    int_ops = counts["int"] + 4 * counts["intdiv"] + counts["compare"] + counts["bool"]
+    out += [
+        slog(f.iterations),
+        slog(f.blocks),
+        slog(f.threads),
+        slog(f.vthreads),
+        slog(f.serial_trips),
+        slog(f.parallel_extent),
+        slog(f.lanes),
+        slog(f.unrolled_trips),
+        slog(f.region_trips),
+        slog(f.reduction_trips),
+        slog(f.inner_reduction_trips),
+        slog(f.accumulator_tile),
+        slog(len(leaf.loops)),
+        slog(sum(loop.extent > 1 for loop in leaf.loops)),
+        slog(leaf.unroll_limit),
+        float(leaf.explicit_unroll),
+        slog(max((loop.stages for loop in leaf.loops), default=1)),
+        slog(len(leaf.guards)),
+        f.active,
+        float(f.constant),
+        float(f.update),
+        float(f.copy),
+        float(f.indirect),
+        f.fold,
+        slog(f.refill_trips),
+        slog(f.flops_per_iteration),
+        slog(int_ops),
+        slog(len(f.loads)),
+        slog(f.iterations / f.lanes),
+        float(f.scalar),
+        slog(f.chain_trips),
+        float(f.store.scope == SHARED),
+    ]
+    out += _access_numbers(f.store, nest, f.update, f.iterations)
+    for i in range(N_LOADS):
+        if i < len(f.loads):
+            out += _access_numbers(f.loads[i], nest, False, f.iterations)
+        else:
+            out += [0.0] * len(_access_numbers(f.store, nest, False, f.iterations))
+    shown = [i for i in range(len(leaf.loops) - 1, -1, -1) if leaf.loops[i].tag == NO_TAG and leaf.loops[i].extent > 1]
+    for k in range(N_LOOPS):
+        if k >= len(shown):
+            out += [0.0] * 7
+            continue
+        i = shown[k]
+        loop = leaf.loops[i]
+        out += [
+            slog(loop.extent),
+            float(not f.store.depends[i]),
+            float(loop.unrolled),
+            float(loop.kind == VECTORIZED),
+            slog(f.store.strides[i] * f.store.element_bytes),
+            slog(f.loads[0].strides[i] * f.loads[0].element_bytes) if f.loads else 0.0,
+            slog(f.loads[1].strides[i] * f.loads[1].element_bytes) if len(f.loads) > 1 else 0.0,
+        ]
+    out += [slog(m) for m in f.miss_bytes] + [slog(f.footprint_bytes)]
+    vector = np.asarray(out, np.float32)
+    assert vector.shape == (LEAF_WIDTH,)
+    return vector
+
+
+def _access_numbers(a: Access, nest: Nest, read_too: bool, iterations: float) -> list[float]:
+    vector, inner = nest.vector, nest.inner
+    vector_stride = a.strides[vector] * a.element_bytes if vector >= 0 else 0.0
+    inner_stride = a.strides[inner] * a.element_bytes if inner >= 0 else 0.0
+    requested = iterations * a.element_bytes
+    return [
+        1.0,
+        float(a.scope == GLOBAL),
+        float(a.scope == SHARED),
+        float(a.scope == LOCAL),
+        float(read_too),
+        slog(a.element_bytes),
+        slog(a.buffer_bytes),
+        slog(a.unique_bytes),
+        slog(requested),
+        slog(requested / a.unique_bytes),
+        slog(a.trips_ideal),
+        slog(a.trips_region),
+        slog(a.sectors),
+        a.use_share,
+        slog(a.lanes_distinct),
+        slog(a.wavefronts),
+        slog(a.access_bytes),
+        slog(a.moved_ideal),
+        slog(a.moved_region),
+        slog(vector_stride),
+        float(vector >= 0 and a.strides[vector] == 1),
+        slog(inner_stride),
+        float(inner >= 0 and a.depends[inner]),
+        slog(a.lines),
+        min(1.0, a.unique_bytes / (a.lines * LINE_BYTES)),
+        slog(a.block_unique_bytes),
+        a.guarded_fraction,
+    ]

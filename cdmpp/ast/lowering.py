@@ -1,0 +1,67 @@
+"""Scheduled TensorIR -> the form leaves are read from: blocks opaque, buffers compact, nothing unrolled yet."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import tvm
+from tvm import s_tir, tirx
+
+from cdmpp.errors import UnsupportedProgramError
+
+
+@functools.cache
+def _passes() -> Any:
+    s, x = s_tir.transform, tirx.transform
+    return tvm.transform.Sequential(
+        [
+            s.RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True),
+            s.LowerCrossThreadReduction(),
+            s.LowerInitBlock(),
+            s.PlanAndUpdateBufferAllocationLocation(),
+            s.ConvertBlocksToOpaque(),
+            s.CompactBufferAllocation(),
+            x.StmtSimplify(),
+            s.UnifyThreadBinding(),
+            s.LowerMatchBuffer(),
+            x.StmtSimplify(),
+        ]
+    )
+
+
+def main_function(module: Any) -> Any:
+    """The one PrimFunc of a module (or the PrimFunc itself).
+
+    Raises:
+        UnsupportedProgramError: none or several functions, or not a TVM program.
+    """
+    if isinstance(module, tirx.PrimFunc):
+        return module
+    if not isinstance(module, tvm.IRModule):
+        raise UnsupportedProgramError(
+            f"a {type(module).__name__} was given; pass a tvm.IRModule or tirx.PrimFunc (for a Schedule, its .mod)"
+        )
+    functions = [f for f in module.functions.values() if isinstance(f, tirx.PrimFunc)]
+    if len(functions) != 1:
+        raise UnsupportedProgramError(
+            f"the module holds {len(functions)} PrimFuncs; pass one tensor program at a time "
+            "(cdmpp.programs.networks splits a Relax module into tasks)"
+        )
+    return functions[0]
+
+
+def lower(module: Any, target: Any) -> Any:
+    """PrimFunc ready for the walk. An already lowered function (no blocks) passes through unchanged in meaning.
+
+    Args:
+        module: IRModule or PrimFunc, scheduled (SBlock form) or lowered.
+        target: ``tvm.target.Target`` bound to the function before lowering.
+    """
+    function = main_function(module)
+    bound = tirx.transform.BindTarget(target)(tvm.IRModule({"main": function.with_attr("global_symbol", "main")}))
+    try:
+        return _passes()(bound)["main"]
+    except (tvm.error.TVMError, ValueError) as error:
+        reason = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
+        raise UnsupportedProgramError(f"TVM could not lower the program: {reason}") from error
