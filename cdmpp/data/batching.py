@@ -1,0 +1,225 @@
+"""Programs as flat tensors on one device, and padded batches gathered from them. No worker processes, no re-collation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cdmpp.ast.table import AstTable
+from cdmpp.devices import SPEC_FIELDS, Device
+from cdmpp.errors import DataError
+
+PAD_EDGES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
+"""Padded lengths: few distinct shapes, so compiled kernels are reused; above the last, multiples of it."""
+
+
+class Batch(NamedTuple):
+    """B programs padded to L leaves and K kernels; masks are True where something is."""
+
+    leaves: Tensor
+    """(B, L, LEAF_WIDTH) float32; zeros where padded."""
+    leaf_mask: Tensor
+    """(B, L) bool."""
+    leaf_positions: Tensor
+    """(B, L) int64, pre-order index of the leaf."""
+    leaf_serial_positions: Tensor
+    """(B, L) int64, index in the serialised tree with closing markers."""
+    leaf_kernels: Tensor
+    """(B, L) int64, the kernel (0..K-1) that holds the leaf; 0 where padded."""
+    kernels: Tensor
+    """(B, K, KERNEL_WIDTH) float32."""
+    kernel_mask: Tensor
+    """(B, K) bool."""
+    kinds: Tensor
+    """(B,) int64, 0 cpu, 1 gpu."""
+    device_vectors: Tensor
+    """(B, V) float32, ``Device.vector()``."""
+    device_specs: Tensor
+    """(B, len(SPEC_FIELDS)) float32, raw numbers in the units of ``SPEC_FIELDS``; 0 where unknown."""
+    log_latency: Tensor
+    """(B,) float32, natural log of seconds; NaN where there is no label."""
+    weights: Tensor
+    """(B,) float32, weight in the loss, mean about 1."""
+    rows: Tensor
+    """(B,) int64, row of the program in the ``ProgramTensors``."""
+
+
+def spec_array(device: Device) -> np.ndarray:
+    """(len(SPEC_FIELDS),) float32 raw datasheet numbers, 0 where unknown."""
+    return np.array([device.spec.get(name) or 0.0 for name in SPEC_FIELDS], np.float32)
+
+
+def _padded_length(longest: int) -> int:
+    for edge in PAD_EDGES:
+        if longest <= edge:
+            return edge
+    return -(-longest // PAD_EDGES[-1]) * PAD_EDGES[-1]
+
+
+@dataclass(frozen=True)
+class ProgramTensors:
+    """n programs as flat tensors, all on one torch device. The last flat row is zeros: padding points at it."""
+
+    leaf_features: Tensor
+    leaf_ints: Tensor
+    """(sum of leaves + 1, 3) int64: position, serial position, kernel."""
+    leaf_starts: Tensor
+    leaf_counts: Tensor
+    kernel_features: Tensor
+    kernel_starts: Tensor
+    kernel_counts: Tensor
+    kinds: Tensor
+    device_index: Tensor
+    device_vectors: Tensor
+    """(number of devices, V)."""
+    device_specs: Tensor
+    log_latency: Tensor
+    weights: Tensor
+    host_leaf_counts: np.ndarray
+    """(n,) on the host: choosing a padded length must not wait for the accelerator."""
+    host_kernel_counts: np.ndarray
+
+    @staticmethod
+    def build(
+        asts: AstTable,
+        devices: Mapping[str, Device],
+        device_names: Sequence[str] | np.ndarray,
+        latency_s: np.ndarray | None = None,
+        weights: np.ndarray | None = None,
+    ) -> ProgramTensors:
+        """From an AST table.
+
+        Args:
+            devices: every device that occurs, by name.
+            device_names: (n,) device of each program.
+            latency_s: (n,) seconds, or None where only predictions are wanted.
+            weights: (n,) loss weights, default 1.
+
+        Raises:
+            DataError: lengths differ, a label is not a positive number, or a device is not among ``devices``.
+        """
+        n = len(asts)
+        if len(device_names) != n or (latency_s is not None and len(latency_s) != n):
+            raise DataError(f"{n} ASTs, {len(device_names)} device names and labels must have the same length")
+        if latency_s is not None and not (np.isfinite(latency_s).all() and (np.asarray(latency_s) > 0).all()):
+            raise DataError("latencies must be positive finite seconds; drop or repair the records that are not")
+        order = {name: index for index, name in enumerate(devices)}
+        missing = sorted({str(name) for name in device_names} - set(order))
+        if missing:
+            raise DataError(f"programs of {', '.join(missing)} but only {', '.join(order)} described")
+
+        def with_zero_row(array: np.ndarray, dtype: type) -> Tensor:
+            return torch.from_numpy(np.concatenate([array, np.zeros((1, array.shape[1]), array.dtype)]).astype(dtype))
+
+        leaf_counts, kernel_counts = np.diff(asts.leaf_offsets), np.diff(asts.kernel_offsets)
+        ints = np.stack([asts.leaf_positions, asts.leaf_serial_positions, asts.leaf_kernels], axis=1)
+        labels = np.full(n, np.nan) if latency_s is None else np.log(np.asarray(latency_s, np.float64))
+        return ProgramTensors(
+            leaf_features=with_zero_row(asts.leaf_features, np.float32),
+            leaf_ints=with_zero_row(ints, np.int64),
+            leaf_starts=torch.from_numpy(asts.leaf_offsets[:-1].astype(np.int64)),
+            leaf_counts=torch.from_numpy(leaf_counts.astype(np.int64)),
+            kernel_features=with_zero_row(asts.kernel_features, np.float32),
+            kernel_starts=torch.from_numpy(asts.kernel_offsets[:-1].astype(np.int64)),
+            kernel_counts=torch.from_numpy(kernel_counts.astype(np.int64)),
+            kinds=torch.from_numpy(asts.target_kinds.astype(np.int64)),
+            device_index=torch.tensor([order[str(name)] for name in device_names], dtype=torch.int64),
+            device_vectors=torch.from_numpy(np.stack([d.vector() for d in devices.values()]).astype(np.float32)),
+            device_specs=torch.from_numpy(np.stack([spec_array(d) for d in devices.values()])),
+            log_latency=torch.from_numpy(labels.astype(np.float32)),
+            weights=torch.from_numpy(np.ones(n, np.float32) if weights is None else weights.astype(np.float32)),
+            host_leaf_counts=leaf_counts,
+            host_kernel_counts=kernel_counts,
+        )
+
+    def __len__(self) -> int:
+        return len(self.host_leaf_counts)
+
+    def to(self, device: torch.device | str) -> ProgramTensors:
+        tensors = {name: value.to(device) for name, value in vars(self).items() if isinstance(value, Tensor)}
+        return replace(self, **tensors)
+
+    def batch(self, rows: np.ndarray) -> Batch:
+        """The programs ``rows`` (B,) int64, padded to a common length."""
+        index = torch.from_numpy(np.ascontiguousarray(rows, np.int64)).to(self.kinds.device, non_blocking=True)
+        leaf_rows, leaf_mask = self._gather(
+            index, self.leaf_starts, self.leaf_counts, self.host_leaf_counts[rows].max(), len(self.leaf_features)
+        )
+        kernel_rows, kernel_mask = self._gather(
+            index, self.kernel_starts, self.kernel_counts, self.host_kernel_counts[rows].max(), len(self.kernel_features)
+        )
+        positions, serial_positions, kernels = self.leaf_ints[leaf_rows].unbind(-1)
+        device = self.device_index[index]
+        return Batch(
+            leaves=self.leaf_features[leaf_rows],
+            leaf_mask=leaf_mask,
+            leaf_positions=positions,
+            leaf_serial_positions=serial_positions,
+            leaf_kernels=kernels,
+            kernels=self.kernel_features[kernel_rows],
+            kernel_mask=kernel_mask,
+            kinds=self.kinds[index],
+            device_vectors=self.device_vectors[device],
+            device_specs=self.device_specs[device],
+            log_latency=self.log_latency[index],
+            weights=self.weights[index],
+            rows=index,
+        )
+
+    @staticmethod
+    def _gather(index: Tensor, starts: Tensor, counts: Tensor, longest: int, n_rows: int) -> tuple[Tensor, Tensor]:
+        steps = torch.arange(_padded_length(int(longest)), device=index.device)
+        mask = steps < counts[index, None]
+        return torch.where(mask, starts[index, None] + steps, n_rows - 1), mask
+
+
+class TrainingBatches:
+    """One epoch of random batches; each is cut into groups of like length, so that little is padded.
+
+    A step's gradient still comes from a plain random sample: only the padding is grouped, not the optimisation.
+    Iterating yields tuples of ``Batch``. The same (seed, epoch) gives the same batches.
+    """
+
+    def __init__(
+        self, programs: ProgramTensors, rows: np.ndarray, batch_size: int, seed: int, epoch: int, length_groups: int = 1
+    ):
+        self.programs, self.rows, self.length_groups = programs, rows, length_groups
+        self.generator_seed = (seed, epoch)
+        # Near-equal batches instead of a small last one: batch statistics never rest on a few programs.
+        self.n_batches = max(1, round(len(rows) / batch_size))
+
+    def __len__(self) -> int:
+        return self.n_batches
+
+    def __iter__(self) -> Iterator[tuple[Batch, ...]]:
+        order = np.random.default_rng(self.generator_seed).permutation(self.rows)
+        lengths = self.programs.host_leaf_counts + self.programs.host_kernel_counts
+        for rows in np.array_split(order, self.n_batches):
+            if self.length_groups > 1:
+                rows = rows[np.argsort(lengths[rows], kind="stable")]
+            groups = [g for g in np.array_split(rows, min(self.length_groups, len(rows))) if len(g)]
+            yield tuple(self.programs.batch(group) for group in groups)
+
+
+def ordered_batches(programs: ProgramTensors, rows: np.ndarray, max_tokens: int = 16384) -> Iterator[Batch]:
+    """Every program of ``rows`` once, sorted by length, at most ``max_tokens`` padded tokens a batch (or one program)."""
+    lengths = programs.host_leaf_counts + programs.host_kernel_counts
+    rows = np.asarray(rows, np.int64)
+    rows = rows[np.argsort(lengths[rows], kind="stable")]
+    start = 0
+    while start < len(rows):
+        end, widest = start, 0
+        while end < len(rows):
+            row = rows[end]
+            width = _padded_length(int(programs.host_leaf_counts[row]))
+            widest = max(widest, width + _padded_length(int(programs.host_kernel_counts[row])))
+            if end > start and (end + 1 - start) * widest > max_tokens:
+                break
+            end += 1
+        yield programs.batch(rows[start:end])
+        start = end

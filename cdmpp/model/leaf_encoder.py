@@ -1,0 +1,101 @@
+"""LeafEncoder: kernel and leaf vectors -> one token each -> pre-norm transformer with a padding mask."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+
+MAX_KERNEL_ORDINAL = 16
+"""Kernels after this one share the last ordinal's embedding."""
+
+
+class Encoded(NamedTuple):
+    kernels: Tensor
+    """(B, K, width) encoded kernel tokens; values where padded mean nothing."""
+    leaves: Tensor
+    """(B, L, width) encoded leaf tokens."""
+
+
+def sinusoidal(positions: Tensor, width: int, theta: float = 10000.0) -> Tensor:
+    """Textbook sine and cosine positional encoding: (...,) int -> (..., width) float32."""
+    half = width // 2
+    frequencies = torch.exp(torch.arange(half, device=positions.device) * (-math.log(theta) / half))
+    angles = positions[..., None].float() * frequencies
+    return torch.cat([angles.sin(), angles.cos()], dim=-1)
+
+
+class Block(nn.Module):
+    """Pre-norm self-attention and feed-forward."""
+
+    def __init__(self, width: int, heads: int, feedforward: int, dropout: float):
+        super().__init__()
+        self.heads, self.dropout = heads, dropout
+        self.norm_attention, self.norm_feedforward = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.feedforward = nn.Sequential(
+            nn.Linear(width, feedforward), nn.GELU(), nn.Dropout(dropout), nn.Linear(feedforward, width)
+        )
+        self.drop = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        batch, tokens, width = x.shape
+        qkv = self.qkv(self.norm_attention(x)).view(batch, tokens, 3, self.heads, width // self.heads)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)
+        attended = scaled_dot_product_attention(q, k, v, mask, self.dropout if self.training else 0.0)
+        x = x + self.drop(self.out(attended.transpose(1, 2).reshape(batch, tokens, width)))
+        return x + self.drop(self.feedforward(self.norm_feedforward(x)))
+
+
+class LeafEncoder(nn.Module):
+    """Standardised vectors in, encoded tokens out; any number of leaves and kernels."""
+
+    def __init__(
+        self,
+        leaf_width: int,
+        kernel_width: int,
+        width: int,
+        layers: int,
+        heads: int,
+        feedforward: int,
+        dropout: float,
+    ):
+        super().__init__()
+        self.width = width
+        self.embed_leaf = nn.Sequential(nn.Linear(leaf_width, width), nn.GELU(), nn.Linear(width, width))
+        self.embed_kernel = nn.Sequential(nn.Linear(kernel_width, width), nn.GELU(), nn.Linear(width, width))
+        # Adds what is known of a leaf's kernel straight to the leaf: no attention hop is spent on finding it.
+        self.kernel_to_leaf = nn.Linear(width, width, bias=False)
+        self.token_type = nn.Parameter(0.02 * torch.randn(2, width))
+        self.kernel_ordinal = nn.Embedding(MAX_KERNEL_ORDINAL, width)
+        nn.init.normal_(self.kernel_ordinal.weight, std=0.02)
+        self.blocks = nn.ModuleList(Block(width, heads, feedforward, dropout) for _ in range(layers))
+        self.norm = nn.LayerNorm(width)
+
+    def forward(
+        self,
+        leaves: Tensor,
+        leaf_mask: Tensor,
+        leaf_positions: Tensor,
+        leaf_kernels: Tensor,
+        kernels: Tensor,
+        kernel_mask: Tensor,
+        context: Tensor,
+    ) -> Encoded:
+        """Args as in ``Batch``, vectors already scaled; ``context`` (B, width) is added to every token."""
+        n_kernel = kernels.shape[1]
+        kernel = self.embed_kernel(kernels)
+        ordinals = torch.arange(n_kernel, device=kernels.device).clamp_max(MAX_KERNEL_ORDINAL - 1)
+        own_kernel = self.kernel_to_leaf(kernel).gather(1, leaf_kernels[..., None].expand(-1, -1, self.width))
+        leaf = self.embed_leaf(leaves) + own_kernel + sinusoidal(leaf_positions, self.width).to(leaves.dtype)
+        leaf = leaf + self.token_type[1] + self.kernel_ordinal(leaf_kernels.clamp_max(MAX_KERNEL_ORDINAL - 1))
+        kernel = kernel + self.token_type[0] + self.kernel_ordinal(ordinals)
+        tokens = torch.cat([kernel, leaf], dim=1) + context[:, None]
+        mask = torch.cat([kernel_mask, leaf_mask], dim=1)[:, None, None, :]
+        for block in self.blocks:
+            tokens = block(tokens, mask)
+        tokens = self.norm(tokens)
+        return Encoded(tokens[:, :n_kernel], tokens[:, n_kernel:])

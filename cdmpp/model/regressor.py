@@ -1,0 +1,162 @@
+"""The default model ``cdmpp``: encoded kernels and leaves + device -> latency, anchored by the analytic time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from cdmpp.data.batching import Batch, ProgramTensors, ordered_batches
+from cdmpp.errors import CdmppError
+from cdmpp.model.analytic import N_TERMS, kernel_times
+from cdmpp.model.anchor import Anchor, masked_logsumexp
+from cdmpp.model.device_encoder import DeviceEncoder
+from cdmpp.model.feature_scaler import FeatureScaler
+from cdmpp.model.label_transform import LabelTransform
+from cdmpp.model.leaf_encoder import Encoded, LeafEncoder
+
+HEADS = ("pooled", "kernel_sum")
+
+
+class Output(NamedTuple):
+    log_latency: Tensor
+    """(B,) natural-log seconds."""
+    label: Tensor
+    """(B,) the same in the standardised units of the label transform."""
+    hidden: Tensor
+    """(B, H) last hidden vector of the regressor: what domain losses compare."""
+
+
+@dataclass(frozen=True)
+class CdmppConfig:
+    """Architecture of the default model."""
+
+    name: str = "cdmpp"
+    width: int = 192
+    layers: int = 3
+    heads: int = 6
+    feedforward: int = 512
+    dropout: float = 0.1
+    hidden: int = 256
+    """Width of the regressor."""
+    head: str = "pooled"
+    """``pooled``: one number from mean and max over tokens. ``kernel_sum``: one per kernel, summed as times."""
+    label: str = "log"
+    anchor: bool = True
+    """Predict the difference to the analytic time rather than the latency itself."""
+    clip: float = 6.0
+    """Standardised features are clipped here, so that an unseen size cannot run away."""
+
+    def __post_init__(self) -> None:
+        if self.head not in HEADS:
+            raise CdmppError(f"model.head is {self.head!r}; one of {', '.join(HEADS)}")
+        if self.head == "kernel_sum" and self.label != "log":
+            raise CdmppError("model.head=kernel_sum adds up kernel times and needs model.label=log")
+        if self.width % self.heads or self.width % 2:
+            raise CdmppError(f"model.width={self.width} must be even and divisible by model.heads={self.heads}")
+
+
+class CdmppModel(nn.Module):
+    """Any number of leaves and kernels; every statistic it needs is a buffer."""
+
+    def __init__(self, config: CdmppConfig, leaf_width: int, kernel_width: int, device_width: int):
+        super().__init__()
+        self.config = config
+        self.leaf_scaler = FeatureScaler(leaf_width, config.clip)
+        self.kernel_scaler = FeatureScaler(kernel_width + N_TERMS, config.clip)
+        self.anchor = Anchor()
+        self.label_transform = LabelTransform(config.label)
+        self.device_encoder = DeviceEncoder(device_width, config.width)
+        self.encoder = LeafEncoder(
+            leaf_width,
+            kernel_width + N_TERMS,
+            config.width,
+            config.layers,
+            config.heads,
+            config.feedforward,
+            config.dropout,
+        )
+        pooled_width = 4 * config.width if config.head == "pooled" else 3 * config.width
+        self.regressor = nn.Sequential(
+            nn.Linear(pooled_width + config.width, config.hidden),
+            nn.GELU(),
+            nn.Dropout(config.dropout),
+            nn.Linear(config.hidden, config.hidden),
+            nn.GELU(),
+        )
+        self.out = nn.Linear(config.hidden, 1)
+        # Start at the anchor: the first steps then correct it instead of finding the scale of time.
+        with torch.no_grad():
+            self.out.weight.mul_(0.1)
+            self.out.bias.zero_()
+
+    @torch.no_grad()
+    def fit_statistics(self, programs: ProgramTensors, rows: np.ndarray) -> None:
+        """Scalers, anchor and label transform from the training programs ``rows`` (n,), and from no other."""
+        leaves, kernels, labels = [], [], []
+        for batch in ordered_batches(programs, rows):
+            leaves.append(batch.leaves[batch.leaf_mask])
+            kernels.append(self._kernel_inputs(batch)[0][batch.kernel_mask])
+            labels.append(batch.log_latency)
+        self.leaf_scaler.fit(torch.cat(leaves))
+        self.kernel_scaler.fit(torch.cat(kernels))
+        self.anchor.fit(programs, rows)
+        self.label_transform.fit(torch.cat(labels))
+
+    def forward(self, batch: Batch) -> Output:
+        kernels, times = self._kernel_inputs(batch)
+        device = self.device_encoder(batch.device_vectors)
+        encoded = self.encoder(
+            self.leaf_scaler(batch.leaves),
+            batch.leaf_mask,
+            batch.leaf_positions,
+            batch.leaf_kernels,
+            self.kernel_scaler(kernels),
+            batch.kernel_mask,
+            device,
+        )
+        head = self._pooled if self.config.head == "pooled" else self._kernel_sum
+        return head(batch, encoded, device, self.anchor(times, batch.kinds))
+
+    def _kernel_inputs(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        times = kernel_times(batch.kernels, batch.device_specs, batch.kinds)
+        return torch.cat([batch.kernels, times.log()], dim=-1), times
+
+    def _pooled(self, batch: Batch, encoded: Encoded, device: Tensor, anchors: Tensor) -> Output:
+        parts = [
+            _masked_mean(encoded.leaves, batch.leaf_mask),
+            _masked_max(encoded.leaves, batch.leaf_mask),
+            _masked_mean(encoded.kernels, batch.kernel_mask),
+            _masked_max(encoded.kernels, batch.kernel_mask),
+            device,
+        ]
+        hidden = self.regressor(torch.cat(parts, dim=-1))
+        label = self.out(hidden)[:, 0].float()
+        if self.config.anchor:
+            label = label + self.label_transform(masked_logsumexp(anchors, batch.kernel_mask))
+        return Output(self.label_transform.inverse(label), label, hidden)
+
+    def _kernel_sum(self, batch: Batch, encoded: Encoded, device: Tensor, anchors: Tensor) -> Output:
+        n_kernel = encoded.kernels.shape[1]
+        belongs = batch.leaf_kernels[:, None, :] == torch.arange(n_kernel, device=anchors.device)[None, :, None]
+        belongs = belongs & batch.leaf_mask[:, None, :]
+        mean = belongs.to(encoded.leaves.dtype) @ encoded.leaves / belongs.sum(-1, keepdim=True).clamp_min(1)
+        everything = _masked_mean(encoded.leaves, batch.leaf_mask)
+        parts = [encoded.kernels, mean, *(x[:, None].expand(-1, n_kernel, -1) for x in (everything, device))]
+        hidden = self.regressor(torch.cat(parts, dim=-1))
+        correction = self.out(hidden)[..., 0].float() * self.label_transform.scale
+        per_kernel = correction + (anchors if self.config.anchor else self.label_transform.mean)
+        log_latency = masked_logsumexp(per_kernel, batch.kernel_mask)
+        return Output(log_latency, self.label_transform(log_latency), _masked_mean(hidden, batch.kernel_mask))
+
+
+def _masked_mean(x: Tensor, mask: Tensor) -> Tensor:
+    weight = mask[..., None].to(x.dtype)
+    return (x * weight).sum(1) / weight.sum(1).clamp_min(1)
+
+
+def _masked_max(x: Tensor, mask: Tensor) -> Tensor:
+    return x.masked_fill(~mask[..., None], -torch.inf).amax(1)

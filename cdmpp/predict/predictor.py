@@ -1,0 +1,272 @@
+"""Predictor: a trained model that turns tensor programs into latencies. Needs neither TVM nor Hydra nor Lightning."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from cdmpp import __version__, devices
+from cdmpp.ast.compact_ast import CompactAST
+from cdmpp.ast.layout import EXTRACTOR_VERSION, KERNEL_WIDTH, LEAF_WIDTH
+from cdmpp.ast.table import TARGET_KINDS, AstTable
+from cdmpp.data.batching import ProgramTensors, ordered_batches
+from cdmpp.devices import SPEC_FIELDS, VECTOR_WIDTH, Device
+from cdmpp.errors import CdmppError, ModelFormatError
+from cdmpp.model.build import Model, build_model, config_from_dict
+
+if TYPE_CHECKING:
+    from cdmpp.programs.task import Program
+
+FORMAT_VERSION = 1
+WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "card.json"
+_PRETRAINED = Path(__file__).parent / "pretrained"
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Latencies of n programs on one device."""
+
+    latency_s: np.ndarray
+    """(n,) float64, seconds."""
+    device: str
+    trained_on_device: bool
+    """False where the model never saw a record of this device and goes by its datasheet alone."""
+    member_spread: np.ndarray
+    """(n,) standard deviation of log-latency between the model's members; zeros with one member."""
+
+    def __len__(self) -> int:
+        return len(self.latency_s)
+
+
+class Predictor:
+    """One model or several of the same kind (members), with the devices they were trained on.
+
+    ``card`` is a dictionary for readers: data, split, validation figures. Nothing in it is needed to predict.
+    """
+
+    def __init__(
+        self, models: Sequence[Model], trained_on: Mapping[str, Device], card: Mapping[str, Any] | None = None
+    ):
+        self.models = [model.eval().requires_grad_(False) for model in models]
+        self.trained_on = dict(trained_on)
+        self.card: dict[str, Any] = dict(card or {})
+
+    def to(self, torch_device: str) -> Predictor:
+        for model in self.models:
+            model.to(torch_device)
+        return self
+
+    def predict(
+        self,
+        programs: Program | Sequence[Program] | AstTable | CompactAST | Sequence[CompactAST] | str | Path,
+        device: str | Device | None = None,
+    ) -> Prediction:
+        """Latency of each program.
+
+        Args:
+            programs: programs (needs TVM), stored ASTs, or the folder of a data set or MetaSchedule database.
+            device: name or Device; may be left out where the model was trained on one device only.
+
+        Raises:
+            CdmppError: no or unknown device, programs lowered for another kind of device, or nothing to predict.
+        """
+        target = self._device(device)
+        asts = _as_table(programs, target)
+        if len(asts) == 0:
+            raise CdmppError("there is no program to predict")
+        wrong = np.flatnonzero([TARGET_KINDS[kind] != _ast_kind(target) for kind in asts.target_kinds])
+        if len(wrong):
+            raise CdmppError(
+                f"{len(wrong)} of {len(asts)} programs (the first is number {wrong[0]}) are lowered for a "
+                f"{TARGET_KINDS[asts.target_kinds[wrong[0]]]}, but {target.name} is a {target.kind}; "
+                "lower them for its target or name another device"
+            )
+        tensors = ProgramTensors.build(asts, {target.name: target}, [target.name] * len(asts))
+        logs = self._log_latency(tensors.to(self._torch_device), np.arange(len(asts)))
+        return Prediction(np.exp(logs.mean(0)), target.name, target.name in self.trained_on, logs.std(0))
+
+    def predict_tensors(self, programs: ProgramTensors, rows: np.ndarray) -> np.ndarray:
+        """(len(rows),) float64 seconds for rows of tensors that lie on the model's torch device."""
+        return np.exp(self._log_latency(programs, np.asarray(rows, np.int64)).mean(0))
+
+    @property
+    def _torch_device(self) -> torch.device:
+        return next(self.models[0].parameters()).device
+
+    @torch.inference_mode()
+    def _log_latency(self, programs: ProgramTensors, rows: np.ndarray) -> np.ndarray:
+        """(members, len(rows)) float64."""
+        result = np.empty((len(self.models), len(programs)))
+        for batch in ordered_batches(programs, rows):
+            place = batch.rows.cpu().numpy()
+            for member, model in enumerate(self.models):
+                result[member, place] = model(batch).log_latency.double().cpu().numpy()
+        return result[:, rows]
+
+    def _device(self, device: str | Device | None) -> Device:
+        if isinstance(device, Device):
+            return device
+        if device is None:
+            if len(self.trained_on) == 1:
+                return next(iter(self.trained_on.values()))
+            raise CdmppError(f"this model knows several devices; name one: device= {', '.join(self.trained_on)}")
+        # The stored numbers win: editing a datasheet must not silently change what a trained model answers.
+        return self.trained_on[device] if device in self.trained_on else devices.get(device)
+
+    def save(self, folder: str | Path) -> None:
+        """Write ``model.safetensors``, ``config.json`` and ``card.json``; each file appears whole or not at all."""
+        out = Path(folder)
+        out.mkdir(parents=True, exist_ok=True)
+        weights = {
+            f"members.{i}.{name}": value.detach().cpu().contiguous()
+            for i, model in enumerate(self.models)
+            for name, value in model.state_dict().items()
+        }
+        config = {
+            "format_version": FORMAT_VERSION,
+            "cdmpp_version": __version__,
+            "extractor_version": EXTRACTOR_VERSION,
+            "leaf_width": LEAF_WIDTH,
+            "kernel_width": KERNEL_WIDTH,
+            "device_width": VECTOR_WIDTH,
+            "members": [_config_dict(model) for model in self.models],
+            "devices": {name: _device_dict(device) for name, device in self.trained_on.items()},
+        }
+        temporary = out / (WEIGHTS + ".tmp")
+        save_file(weights, temporary)
+        temporary.chmod(0o644)  # safetensors makes it readable by the owner only
+        os.replace(temporary, out / WEIGHTS)
+        for name, content in ((CARD, self.card), (CONFIG, config)):
+            temporary = out / (name + ".tmp")
+            temporary.write_text(json.dumps(content, indent=1))
+            os.replace(temporary, out / name)
+
+
+def load(path_or_name: str | Path) -> Predictor:
+    """A predictor from a model folder, or a shipped one by name.
+
+    Raises:
+        ModelFormatError: no such model, missing or damaged files, or a model of another extractor version.
+    """
+    folder = _find(path_or_name)
+    config = _read_json(folder / CONFIG)
+    try:
+        _check_versions(folder, config)
+        trained_on = {name: _device_from_dict(name, values) for name, values in config["devices"].items()}
+        widths = config["leaf_width"], config["kernel_width"], config["device_width"]
+        models = [build_model(config_from_dict(member), *widths) for member in config["members"]]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ModelFormatError(f"{folder / CONFIG} lacks or garbles {error}; copy or train the model again") from error
+    try:
+        weights = load_file(folder / WEIGHTS)
+        for i, model in enumerate(models):
+            prefix = f"members.{i}."
+            model.load_state_dict({k.removeprefix(prefix): v for k, v in weights.items() if k.startswith(prefix)})
+    except (OSError, SafetensorError, RuntimeError) as error:
+        raise ModelFormatError(
+            f"{folder / WEIGHTS} is missing, damaged or of another model ({str(error).splitlines()[0]}); "
+            "copy or train the model again"
+        ) from error
+    return Predictor(models, trained_on, _read_json(folder / CARD) if (folder / CARD).is_file() else {})
+
+
+def pretrained_names() -> list[str]:
+    """Names of the models that ship with the package."""
+    return sorted(path.parent.name for path in _PRETRAINED.glob(f"*/{CONFIG}"))
+
+
+def _find(path_or_name: str | Path) -> Path:
+    for folder in (Path(path_or_name), _PRETRAINED / str(path_or_name)):
+        if (folder / CONFIG).is_file():
+            return folder
+    names = pretrained_names()
+    near = difflib.get_close_matches(str(path_or_name), names, n=3) or names
+    raise ModelFormatError(
+        f"{path_or_name} is neither a model folder (no {CONFIG} in it) nor a shipped model; "
+        f"shipped: {', '.join(near) or 'none'}. `python scripts/train.py device=...` makes one"
+    )
+
+
+def _check_versions(folder: Path, config: Mapping[str, Any]) -> None:
+    if config["format_version"] != FORMAT_VERSION:
+        raise ModelFormatError(
+            f"{folder} has model format {config['format_version']}; this cdmpp {__version__} reads {FORMAT_VERSION}. "
+            f"Install cdmpp {config.get('cdmpp_version', 'of that format')} or train again"
+        )
+    if config["extractor_version"] != EXTRACTOR_VERSION:
+        raise ModelFormatError(
+            f"{folder} was trained on ASTs of extractor version {config['extractor_version']}; this cdmpp {__version__} "
+            f"extracts version {EXTRACTOR_VERSION}, which it would misread. Train again with scripts/train.py, or install "
+            f"cdmpp {config.get('cdmpp_version', 'of that version')}"
+        )
+    widths = config["leaf_width"], config["kernel_width"], config["device_width"]
+    if widths != (LEAF_WIDTH, KERNEL_WIDTH, VECTOR_WIDTH):
+        raise ModelFormatError(
+            f"{folder} expects leaf, kernel and device vectors of widths {widths}; this cdmpp {__version__} makes "
+            f"{(LEAF_WIDTH, KERNEL_WIDTH, VECTOR_WIDTH)}. Train again with scripts/train.py"
+        )
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise ModelFormatError(f"{path} is not readable JSON ({error}); copy or train the model again") from error
+
+
+def _as_table(programs: Any, device: Device) -> AstTable:
+    if isinstance(programs, AstTable):
+        return programs
+    if isinstance(programs, str | Path):
+        from cdmpp.data.dataset import load_asts  # noqa: PLC0415  TVM may be needed below
+
+        return load_asts(Path(programs), device)
+    items = [programs] if isinstance(programs, CompactAST) or not isinstance(programs, Sequence) else list(programs)
+    if items and all(isinstance(item, CompactAST) for item in items):
+        other = sorted({item.extractor_version for item in items} - {EXTRACTOR_VERSION})
+        if other:
+            raise CdmppError(
+                f"ASTs of extractor version {', '.join(other)} given, this model reads {EXTRACTOR_VERSION}; extract again"
+            )
+        return AstTable.from_asts(items)
+    if not items:
+        return AstTable.from_asts([])
+    try:
+        from cdmpp.ast.extract import extract_many
+    except ImportError as error:
+        raise CdmppError(
+            "predicting programs needs TVM to lower them: pip install 'cdmpp[tvm]'. Stored ASTs can be predicted without"
+        ) from error
+    return AstTable.from_asts(extract_many(items))
+
+
+def _ast_kind(device: Device) -> str:
+    """Accelerators other than GPUs are programmed through the same launches."""
+    return "cpu" if device.kind == "cpu" else "gpu"
+
+
+def _config_dict(model: Model) -> dict[str, Any]:
+    return asdict(model.config)
+
+
+def _device_dict(device: Device) -> dict[str, Any]:
+    return {
+        "title": device.title,
+        "kind": device.kind,
+        "target": dict(device.target),
+        "spec": {name: device.spec.get(name) for name in SPEC_FIELDS},
+    }
+
+
+def _device_from_dict(name: str, values: Mapping[str, Any]) -> Device:
+    return Device(name, values["title"], values["kind"], values["target"], values["spec"], {})

@@ -1,0 +1,251 @@
+"""train(...): a data set, a split and a configuration in; a model folder and its validation figures out."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+import logging
+import os
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import cdmpp.training.compat  # noqa: F401  isort: skip  (before Lightning)
+import lightning.pytorch as pl
+import numpy as np
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint, RichProgressBar
+from lightning.pytorch.loggers import CSVLogger
+
+from cdmpp import __version__
+from cdmpp.data.batching import ProgramTensors
+from cdmpp.data.splits import Split
+from cdmpp.devices import Device
+from cdmpp.errors import CdmppError, DataError
+from cdmpp.model.build import Model, build_for
+from cdmpp.predict.predictor import Predictor
+from cdmpp.training.config import TrainConfig
+from cdmpp.training.lit import LatencyModule
+from cdmpp.training.metrics import breakdown, latency_metrics
+
+if TYPE_CHECKING:
+    from cdmpp.data.dataset import LatencyDataset
+
+
+@dataclass(frozen=True)
+class FitResult:
+    model_dir: Path
+    """Folder that ``cdmpp.load`` reads."""
+    val_metrics: dict[str, float]
+    """``latency_metrics`` of the saved model on the validation part."""
+    history: list[dict[str, float]]
+    """One row a validation: member, epoch, train_loss, val_mape, val_median_ape, seconds."""
+    predictor: Predictor
+
+
+def train(
+    dataset: LatencyDataset,
+    split: Split,
+    device: Device | Mapping[str, Device],
+    config: TrainConfig,
+    out_dir: Path | str,
+    seed: int,
+    progress: bool = True,
+    accelerator: str = "auto",
+    unlabelled: np.ndarray | None = None,
+) -> FitResult:
+    """Train on ``split.train``, choose the best epoch on ``split.validation``; ``split.test`` is never looked at.
+
+    A run that was interrupted continues from its last checkpoint when started again with the same ``out_dir``.
+
+    Args:
+        dataset: labelled programs with their compact ASTs.
+        device: the device of all programs, or each device that occurs by name.
+        out_dir: gets ``model/`` (the result), ``member-*/`` (checkpoints, logs) and ``history.csv``.
+        seed: of weights, batches and dropout. On a CPU the same seed gives the same figures.
+        accelerator: ``auto``, ``cpu`` or ``gpu``.
+        unlabelled: (n,) rows of ``dataset`` from the target domain for the CMD loss; their labels are not used.
+
+    Raises:
+        DataError: an empty part, or unlabelled programs that are part of the test.
+        CdmppError: ``out_dir`` belongs to a run of other data or another configuration.
+    """
+    out = Path(out_dir)
+    train_rows, validation_rows = _checked_rows(split, unlabelled)
+    if config.loss.cmd_weight and unlabelled is None:
+        raise CdmppError("loss.cmd_weight is set, but no unlabelled programs of the target domain were given")
+    devices = {device.name: device} if isinstance(device, Device) else dict(device)
+    devices = {name: devices[name] for name in sorted(devices) if name in set(np.unique(dataset.devices).tolist())}
+    # Programs of the test part never reach the tensors a model trains on.
+    used = np.unique(np.concatenate([train_rows, validation_rows, np.asarray(unlabelled or [], np.int64)]))
+    _claim_folder(out, config, seed, dataset, split)
+    weights = np.ones(len(used), np.float32)
+    in_training = np.isin(used, train_rows)
+    tasks = np.asarray(dataset.task_ids)[used]
+    weights[in_training] = task_weights(tasks[in_training], config.trainer.task_weight_power)
+    programs = ProgramTensors.build(
+        dataset.asts.take(used), devices, np.asarray(dataset.devices)[used], dataset.latency_s[used], weights
+    ).to(_torch_device(accelerator))
+
+    def places(rows: np.ndarray) -> np.ndarray:
+        return np.searchsorted(used, rows)
+
+    models, history = [], []
+    for member in range(config.trainer.members):
+        model, rows = _train_member(
+            programs,
+            places(train_rows),
+            places(validation_rows),
+            None if unlabelled is None else places(unlabelled),
+            config,
+            out / f"member-{member}",
+            seed + 1000 * member,
+            progress,
+        )
+        models.append(model)
+        history += [{"member": float(member), **row} for row in rows]
+    predictor = Predictor(models, devices)
+    predicted = predictor.predict_tensors(programs, places(validation_rows))
+    truth, names = dataset.latency_s[validation_rows], np.asarray(dataset.task_ids)[validation_rows]
+    val_metrics = latency_metrics(truth, predicted, names)
+    predictor.card.update(_card(dataset, split, config, seed, validation_rows, predicted, val_metrics))
+    predictor.save(out / "model")
+    _write_history(out / "history.csv", history)
+    return FitResult(out / "model", val_metrics, history, predictor)
+
+
+def task_weights(task_ids: np.ndarray, power: float) -> np.ndarray:
+    """(n,) float32 loss weights, n_task^-power, mean 1."""
+    _, inverse, counts = np.unique(task_ids, return_inverse=True, return_counts=True)
+    weights = counts[inverse].astype(np.float64) ** -power
+    return (weights / weights.mean()).astype(np.float32)
+
+
+def _train_member(
+    programs: ProgramTensors,
+    train_rows: np.ndarray,
+    validation_rows: np.ndarray,
+    unlabelled_rows: np.ndarray | None,
+    config: TrainConfig,
+    folder: Path,
+    seed: int,
+    progress: bool,
+) -> tuple[Model, list[dict[str, float]]]:
+    torch.manual_seed(seed)
+    model = build_for(config.model, programs, train_rows)
+    module = LatencyModule(model, config, programs, train_rows, validation_rows, unlabelled_rows, seed)
+    checkpoints = ModelCheckpoint(
+        folder / "checkpoints",
+        filename="best",
+        monitor="val/mape",
+        mode="min",
+        save_last=True,
+        enable_version_counter=False,
+    )
+    on_gpu = programs.kinds.is_cuda
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*(does not have many workers|Checkpoint directory|logging interval).*")
+        trainer = pl.Trainer(
+            accelerator="gpu" if on_gpu else "cpu",
+            devices=1,
+            precision="bf16-mixed" if config.trainer.precision == "bf16" else "32-true",
+            max_epochs=config.trainer.epochs,
+            gradient_clip_val=config.trainer.grad_clip or None,
+            check_val_every_n_epoch=min(config.trainer.validate_every, config.trainer.epochs),
+            reload_dataloaders_every_n_epochs=1,
+            num_sanity_val_steps=0,
+            logger=CSVLogger(folder, name="logs"),
+            callbacks=[checkpoints, *([RichProgressBar(refresh_rate=5)] if progress else [])],
+            enable_progress_bar=progress,
+            enable_model_summary=False,
+            use_distributed_sampler=False,
+            log_every_n_steps=10**9,
+        )
+        last = folder / "checkpoints" / "last.ckpt"
+        trainer.fit(module, ckpt_path=last if last.is_file() else None, weights_only=True)
+    best = torch.load(folder / "checkpoints" / "best.ckpt", map_location=programs.kinds.device, weights_only=True)
+    module.load_state_dict(best["state_dict"])
+    return module.average.eval(), module.history
+
+
+def _checked_rows(split: Split, unlabelled: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    parts = {"train": split.train, "validation": split.validation}
+    for name, rows in parts.items():
+        if len(rows) == 0:
+            raise DataError(f"the {name} part of split {split.name!r} is empty: there is nothing to learn from or choose by")
+    if unlabelled is not None and np.isin(unlabelled, split.test).any():
+        raise DataError("unlabelled programs for the CMD loss must not be part of the test programs")
+    return np.asarray(split.train, np.int64), np.asarray(split.validation, np.int64)
+
+
+def _torch_device(accelerator: str) -> str:
+    if accelerator not in ("auto", "cpu", "gpu"):
+        raise CdmppError(f"accelerator is {accelerator!r}; one of auto, cpu, gpu")
+    if accelerator == "gpu" and not torch.cuda.is_available():
+        raise CdmppError("accelerator=gpu, but torch sees no CUDA device; use accelerator=cpu or install a CUDA torch")
+    return "cuda" if accelerator != "cpu" and torch.cuda.is_available() else "cpu"
+
+
+def _claim_folder(out: Path, config: TrainConfig, seed: int, dataset: LatencyDataset, split: Split) -> None:
+    """Refuse to continue another run: a checkpoint fits only its own data and configuration."""
+    digest = hashlib.blake2b(digest_size=8)
+    for rows in (split.train, split.validation):
+        digest.update("\n".join(np.asarray(dataset.record_ids)[rows].tolist()).encode())
+    mine = json.loads(json.dumps({"config": config.to_dict(), "seed": seed, "programs": digest.hexdigest()}))
+    path = out / "run.json"
+    if path.is_file():
+        found = json.loads(path.read_text())
+        differing = [key for key in mine if found.get(key) != mine[key]]
+        if differing:
+            raise CdmppError(
+                f"{out} holds a run with another {' and '.join(differing)}; choose another out= folder, "
+                "or delete this one to start over"
+            )
+        return
+    out.mkdir(parents=True, exist_ok=True)
+    _write_text(path, json.dumps(mine, indent=1))
+
+
+def _card(
+    dataset: LatencyDataset,
+    split: Split,
+    config: TrainConfig,
+    seed: int,
+    rows: np.ndarray,
+    predicted: np.ndarray,
+    val_metrics: dict[str, float],
+) -> dict[str, Any]:
+    """What a reader of the model folder needs to know of how it came to be and how good it is."""
+    truth, tasks = dataset.latency_s[rows], np.asarray(dataset.task_ids)[rows]
+    return {
+        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "cdmpp": __version__,
+        "torch": torch.__version__,
+        "data": dataset.source,
+        "split": {"name": split.name, "seed": split.seed, **{k: _plain(v) for k, v in split.counts.items()}},
+        "programs": {"train": len(split.train), "validation": len(split.validation), "test": len(split.test)},
+        "seed": seed,
+        "training": config.to_dict(),
+        "validation": val_metrics,
+        "validation_by_device": breakdown(truth, predicted, tasks, np.asarray(dataset.devices)[rows].tolist()),
+        "validation_by_op_class": breakdown(truth, predicted, tasks, np.asarray(dataset.op_classes)[rows].tolist()),
+    }
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _write_history(path: Path, history: list[dict[str, float]]) -> None:
+    lines = [",".join(history[0])] + [",".join(f"{value:g}" for value in row.values()) for row in history]
+    _write_text(path, "\n".join(lines) + "\n")
+
+
+def _write_text(path: Path, text: str) -> None:
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_text(text)
+    os.replace(temporary, path)

@@ -1,0 +1,166 @@
+"""LatencyModule: one training run as Lightning sees it. Its checkpoints hold tensors and plain numbers only."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import cdmpp.training.compat  # noqa: F401  isort: skip  (before Lightning)
+import lightning.pytorch as pl
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from cdmpp.data.batching import Batch, ProgramTensors, TrainingBatches, ordered_batches
+from cdmpp.model.build import Model
+from cdmpp.model.regressor import Output
+from cdmpp.training.config import TrainConfig, TrainerConfig
+from cdmpp.training.losses import central_moment_discrepancy, hybrid_loss
+from cdmpp.training.schedule import rate_factor
+
+
+class _Batches:
+    """Prepared batches that Lightning may iterate again and again (a bare list would mean several loaders)."""
+
+    def __init__(self, batches: Sequence[Batch]):
+        self.batches = batches
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __iter__(self) -> Iterator[Batch]:
+        return iter(self.batches)
+
+
+class LatencyModule(pl.LightningModule):
+    """Trains ``model`` on rows of ``programs``, validates and keeps a running average of its weights.
+
+    Args:
+        programs: labelled programs on the device that computes.
+        train_rows, validation_rows: (n,) int64 rows of ``programs``.
+        unlabelled_rows: (n,) rows of the target domain whose labels are not looked at, for the CMD loss.
+        seed: with the epoch, decides batches and dropout: a resumed run repeats the one that was not interrupted.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        config: TrainConfig,
+        programs: ProgramTensors,
+        train_rows: np.ndarray,
+        validation_rows: np.ndarray,
+        unlabelled_rows: np.ndarray | None,
+        seed: int,
+    ):
+        super().__init__()
+        self.model = model
+        self.average = copy.deepcopy(model).requires_grad_(False)
+        self.config, self.seed = config, seed
+        self.programs, self.train_rows, self.unlabelled_rows = programs, train_rows, unlabelled_rows
+        self.validation = _Batches(list(ordered_batches(programs, validation_rows)))
+        self.history: list[dict[str, float]] = []
+        self.steps_taken = 0
+        self._forward = torch.compile(model, dynamic=True) if config.trainer.compile else model
+        self._losses: list[Tensor] = []
+        self._errors: list[Tensor] = []
+        self._started = time.monotonic()
+
+    # Data: a new set of random batches every epoch.
+    def train_dataloader(self) -> TrainingBatches:
+        return self._batches(self.train_rows, self.config.trainer.batch_size, self.current_epoch)
+
+    def val_dataloader(self) -> _Batches:
+        return self.validation
+
+    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
+        return batch  # gathered on the device already
+
+    def _batches(self, rows: np.ndarray, batch_size: int, epoch: int) -> TrainingBatches:
+        return TrainingBatches(self.programs, rows, batch_size, self.seed, epoch, self.config.trainer.length_groups)
+
+    # Training
+    def on_train_epoch_start(self) -> None:
+        torch.manual_seed(self.seed * 1_000_003 + self.current_epoch)
+        self._losses, self._started = [], time.monotonic()
+
+    def training_step(self, groups: tuple[Batch, ...], batch_idx: int) -> Tensor:
+        output = self._predict(groups)
+        labels, weights = (torch.cat([getattr(g, name) for g in groups]) for name in ("log_latency", "weights"))
+        loss = hybrid_loss(self.config.loss, output, labels, weights, self.model.label_transform)
+        if self.unlabelled_rows is not None and self.config.loss.cmd_weight:
+            loss = loss + self.config.loss.cmd_weight * self._domain_gap(output.hidden, batch_idx)
+        self._losses.append(loss.detach())
+        return loss
+
+    def _predict(self, groups: Sequence[Batch]) -> Output:
+        parts = [self._forward(group) for group in groups]
+        return Output(*(torch.cat(column) for column in zip(*parts, strict=True)))
+
+    def _domain_gap(self, hidden: Tensor, step: int) -> Tensor:
+        """CMD between this batch's latents and those of as many random unlabelled programs."""
+        assert self.unlabelled_rows is not None
+        size = min(len(hidden), len(self.unlabelled_rows))
+        choice = np.random.default_rng((self.seed, self.current_epoch, step)).choice(self.unlabelled_rows, size, False)
+        target = self._forward(self.programs.batch(choice)).hidden
+        # CMD is defined on a bounded interval; tanh gives one of length 2 without moving what is near zero.
+        return central_moment_discrepancy(
+            hidden.float().tanh(), target.float().tanh(), self.config.loss.cmd_moments, span=2.0
+        )
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self.steps_taken += 1
+        # A short memory at first: the average must not hang on to the untrained weights.
+        decay = min(self.config.trainer.ema, (1 + self.steps_taken) / (10 + self.steps_taken))
+        if self.config.trainer.ema == 0:
+            decay = 0.0
+        with torch.no_grad():
+            torch._foreach_lerp_(list(self.average.parameters()), list(self.model.parameters()), 1.0 - decay)
+
+    # Validation
+    def on_validation_epoch_start(self) -> None:
+        for mine, theirs in zip(self.average.buffers(), self.model.buffers(), strict=True):
+            mine.copy_(theirs)
+        self._errors = []
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        difference = self.average(batch).log_latency.float() - batch.log_latency
+        self._errors.append(torch.expm1(difference).abs())
+
+    def on_validation_epoch_end(self) -> None:
+        errors = torch.cat(self._errors)
+        row = {
+            "epoch": float(self.current_epoch),
+            "train_loss": float(torch.stack(self._losses).mean()) if self._losses else float("nan"),
+            "val_mape": 100 * float(errors.mean()),
+            "val_median_ape": 100 * float(errors.median()),
+            "seconds": time.monotonic() - self._started,
+        }
+        self.history.append(row)
+        self.log("train/loss", row["train_loss"], prog_bar=True)
+        self.log("val/mape", row["val_mape"], prog_bar=True)
+        self.log("val/median_ape", row["val_median_ape"], prog_bar=True)
+
+    # Optimisation and checkpoints
+    def configure_optimizers(self) -> Any:
+        trainer_config = self.config.trainer
+        optimiser = torch.optim.AdamW(
+            parameter_groups(self.model, trainer_config), lr=trainer_config.lr, fused=self.programs.kinds.is_cuda
+        )
+        total = len(self._batches(self.train_rows, trainer_config.batch_size, 0)) * trainer_config.epochs
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: rate_factor(trainer_config, step, total))
+        return {"optimizer": optimiser, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["history"], checkpoint["steps_taken"] = self.history, self.steps_taken
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self.history, self.steps_taken = list(checkpoint["history"]), int(checkpoint["steps_taken"])
+
+
+def parameter_groups(model: nn.Module, config: TrainerConfig) -> list[dict[str, Any]]:
+    """Weight decay on matrices only: biases, norms and embeddings of single rows stay free."""
+    matrices = [p for p in model.parameters() if p.ndim >= 2]
+    others = [p for p in model.parameters() if p.ndim < 2]
+    return [{"params": matrices, "weight_decay": config.weight_decay}, {"params": others, "weight_decay": 0.0}]

@@ -1,0 +1,69 @@
+"""Losses: hybrid relative and absolute error, and the central moment discrepancy between two sets of latents."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import huber_loss
+
+from cdmpp.model.label_transform import LabelTransform
+from cdmpp.model.regressor import Output
+from cdmpp.training.config import LossConfig
+
+
+def hybrid_loss(config: LossConfig, output: Output, log_latency: Tensor, weights: Tensor, label: LabelTransform) -> Tensor:
+    """Weighted mean over programs of the terms that ``config`` gives weight to.
+
+    Args:
+        output: predictions, fields (B,).
+        log_latency: (B,) natural log of measured seconds.
+        weights: (B,) weight of each program.
+        label: turns log-latency into the standardised labels that two of the terms use.
+    """
+    difference = output.log_latency - log_latency
+    loss = torch.zeros_like(difference)
+    if config.log_weight:
+        loss = loss + config.log_weight * _log_error(config, difference)
+    if config.relative_weight:
+        loss = loss + config.relative_weight * relative_error(difference, config.relative_limit)
+    if config.label_mse_weight or config.label_relative_weight:
+        target = label(log_latency)
+        gap = output.label - target
+        loss = loss + config.label_mse_weight * gap.square()
+        loss = loss + config.label_relative_weight * gap.abs() / target.abs().clamp_min(config.label_floor)
+    return (weights * loss).sum() / weights.sum()
+
+
+def _log_error(config: LossConfig, difference: Tensor) -> Tensor:
+    if config.log == "l1":
+        return difference.abs()
+    if config.log == "mse":
+        return difference.square()
+    # Divided by delta, so that its far slope is 1 whatever the delta.
+    zero = torch.zeros_like(difference)
+    return huber_loss(difference, zero, reduction="none", delta=config.huber_delta) / config.huber_delta
+
+
+def relative_error(log_difference: Tensor, limit: float = 1.0) -> Tensor:
+    """|exp(d) - 1|: the relative error of a latency whose log is off by d; linear in d beyond ``limit``."""
+    inside = log_difference.clamp_max(limit)
+    return (torch.exp(inside) * (1 + log_difference - inside) - 1).abs()
+
+
+def central_moment_discrepancy(x: Tensor, y: Tensor, moments: int = 5, span: float = 1.0) -> Tensor:
+    """CMD of two samples (n, H) and (m, H) of values within an interval of length ``span``.
+
+    ||mean x - mean y|| / span + sum over k = 2..moments of ||c_k(x) - c_k(y)|| / span^k, with c_k the k-th central
+    moment of each column.
+    """
+    mean_x, mean_y = x.mean(0), y.mean(0)
+    total = _norm(mean_x - mean_y) / span
+    centred_x, centred_y = x - mean_x, y - mean_y
+    for k in range(2, moments + 1):
+        total = total + _norm((centred_x**k).mean(0) - (centred_y**k).mean(0)) / span**k
+    return total
+
+
+def _norm(x: Tensor) -> Tensor:
+    # The gradient of a plain norm at zero is NaN, and equal samples do occur.
+    return (x.square().sum() + 1e-24).sqrt()
