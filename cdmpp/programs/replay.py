@@ -53,7 +53,12 @@ def replay(
 
 def replay_schedule(workload: str, schedule: str) -> Schedule:
     """As ``replay``, but the TVM ``Schedule`` itself (what MetaSchedule's feature extractors take)."""
-    result = Schedule(parse_workload(workload), debug_mask="none", error_render_level="none")
+    return replay_on(parse_workload(workload), schedule)
+
+
+def replay_on(module: tvm.IRModule, schedule: str) -> Schedule:
+    """Apply a trace to a workload that is a module already."""
+    result = Schedule(module, debug_mask="none", error_render_level="none")
     try:
         Trace.apply_json_to_schedule(json.loads(schedule), result)
     except Exception as error:  # TVM raises several types for a step that does not apply
