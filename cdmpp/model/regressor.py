@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from cdmpp.data.batching import Batch, ProgramTensors, ordered_batches
 from cdmpp.errors import CdmppError
-from cdmpp.model.analytic import N_TERMS, kernel_times
+from cdmpp.model.analytic import N_STATES, N_TERMS, kernel_states, kernel_times
 from cdmpp.model.anchor import Anchor, masked_logsumexp
 from cdmpp.model.device_encoder import DeviceEncoder
 from cdmpp.model.feature_scaler import FeatureScaler
@@ -66,13 +66,13 @@ class CdmppModel(nn.Module):
         super().__init__()
         self.config = config
         self.leaf_scaler = FeatureScaler(leaf_width, config.clip)
-        self.kernel_scaler = FeatureScaler(kernel_width + N_TERMS, config.clip)
+        self.kernel_scaler = FeatureScaler(kernel_width + N_TERMS + N_STATES, config.clip)
         self.anchor = Anchor()
         self.label_transform = LabelTransform(config.label)
         self.device_encoder = DeviceEncoder(device_width, config.width)
         self.encoder = LeafEncoder(
             leaf_width,
-            kernel_width + N_TERMS,
+            kernel_width + N_TERMS + N_STATES,
             config.width,
             config.layers,
             config.heads,
@@ -123,7 +123,8 @@ class CdmppModel(nn.Module):
 
     def _kernel_inputs(self, batch: Batch) -> tuple[Tensor, Tensor]:
         times = kernel_times(batch.kernels, batch.device_specs, batch.kinds)
-        return torch.cat([batch.kernels, times.log()], dim=-1), times
+        states = kernel_states(batch.kernels, batch.device_specs, batch.kinds)
+        return torch.cat([batch.kernels, times.log(), states], dim=-1), times
 
     def _pooled(self, batch: Batch, encoded: Encoded, device: Tensor, anchors: Tensor) -> Output:
         parts = [
