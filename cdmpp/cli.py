@@ -1,0 +1,228 @@
+"""The ``cdmpp`` command. Each verb imports what it needs, so that ``cdmpp devices`` starts without torch or TVM."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import runpy
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+
+from cdmpp import __version__, devices
+from cdmpp.errors import CdmppError
+
+if TYPE_CHECKING:
+    from cdmpp.ast.table import AstTable
+    from cdmpp.programs.task import Program
+
+# Verbs that are Hydra scripts: their arguments are key=value overrides.
+_SCRIPTS = {
+    "train": ("train.py", "train a model on the records of a device"),
+    "evaluate": ("evaluate.py", "models and baselines on the named splits, docs/RESULTS.md"),
+    "import": ("import_data.py", "bring a tuning database into the record format"),
+    "profile": ("profile.py", "measure tensor programs on this machine"),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code: 0 done, 2 wrong input (one line on stderr)."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    options = _parser().parse_args(given[:1] if given[:1] and given[0] in _SCRIPTS else given)
+    run: Callable[[argparse.Namespace], int] = options.run
+    options.rest = given[1:]
+    try:
+        return run(options)
+    except CdmppError as error:
+        print(f"cdmpp: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:  # the reader of a pipe, head for one, has seen enough
+        sys.stderr.close()
+        return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="cdmpp", description="Predict how long a tensor program runs on a device.")
+    parser.add_argument("--version", action="version", version=f"cdmpp {__version__}")
+    verbs = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    verb = verbs.add_parser("devices", help="list the devices, with the data and the models that are here for each")
+    verb.add_argument("--json", action="store_true", help="machine-readable, all numbers with their sources")
+    verb.set_defaults(run=_devices)
+
+    verb = verbs.add_parser("predict", help="predict latencies")
+    verb.add_argument(
+        "programs", help="a TVMScript file, a tuning database or data set folder, or stored ASTs (.parquet)"
+    )
+    verb.add_argument("--device", required=True, help="name of a device, see `cdmpp devices`")
+    verb.add_argument("--model", help="model folder or name of a shipped one (default: one trained on the device)")
+    verb.add_argument("--rows", type=int, default=20, help="rows of the table, fastest first; 0 = all (default 20)")
+    verb.add_argument("--json", action="store_true", help="machine-readable, every program in input order")
+    verb.set_defaults(run=_predict)
+
+    verb = verbs.add_parser("data", help="what data is here")
+    verb.add_argument("what", nargs="?", choices=["summary"], default="summary")
+    verb.add_argument("--path", type=Path, action="append", default=[], help="a further folder to look in")
+    verb.add_argument("--json", action="store_true", help="machine-readable")
+    verb.set_defaults(run=_data)
+
+    for name, (script, text) in _SCRIPTS.items():
+        verb = verbs.add_parser(name, help=f"{text} (scripts/{script})", add_help=False)
+        verb.set_defaults(run=_script, script=script)
+    return parser
+
+
+def _devices(options: argparse.Namespace) -> int:
+    from cdmpp.data.summary import search_paths, summarise
+    from cdmpp.predict.catalogue import models
+
+    data = summarise(search_paths())
+    here = [entry for entry in models() if entry.usable]
+    rows = [
+        (
+            device,
+            [entry for entry in data if entry.device == device.name],
+            [entry.name for entry in here if device.name in entry.devices],
+        )
+        for device in devices.all_devices()
+    ]
+    if options.json:
+        _print_json([_device_dict(device, found, names) for device, found, names in rows])
+        return 0
+    table = Table(title="Devices", caption="- : not published")
+    for heading in ("name", "kind", "what it is"):
+        table.add_column(heading, no_wrap=heading == "name")
+    for heading in ("cores", "MHz", "fp32 TFLOP/s", "GB/s", "GB"):
+        table.add_column(heading, justify="right")
+    for heading in ("data", "model"):
+        table.add_column(heading)
+    for device, found, names in rows:
+        keys = ("core_count", "clock_mhz", "fp32_tflops", "bandwidth_gbps", "memory_gb")
+        numbers = ["-" if device.spec[key] is None else f"{device.spec[key]:.4g}" for key in keys]
+        held = ", ".join(f"{entry.programs} programs" if entry.programs else entry.folder.name for entry in found)
+        table.add_row(device.name, device.kind, device.title, *numbers, held, ", ".join(names))
+    _console().print(table)
+    return 0
+
+
+def _device_dict(device: devices.Device, data: Sequence[Any], models: list[str]) -> dict[str, Any]:
+    spec = {key: {"value": device.spec[key], "source": device.sources[key]} for key in devices.SPEC_FIELDS}
+    held = [{**dataclasses.asdict(entry), "folder": str(entry.folder)} for entry in data]
+    plain = {"name": device.name, "title": device.title, "kind": device.kind, "target": device.target}
+    return {**plain, "spec": spec, "data": held, "models": models}
+
+
+def _predict(options: argparse.Namespace) -> int:
+    device = devices.get(options.device)
+    from cdmpp.predict.catalogue import model_for, models
+
+    name = options.model or model_for(device.name, models()).name
+    import cdmpp
+
+    predictor = cdmpp.load(name)
+    programs, labels = _read_programs(Path(options.programs), device)
+    prediction = predictor.predict(programs, device=device.name)
+    seconds = [float(value) for value in prediction.latency_s]
+    labels = labels or [f"#{i}" for i in range(len(seconds))]
+    if not prediction.trained_on_device:
+        note = f"the model {name} never saw {device.name}: it goes by the datasheet alone, expect large errors"
+        print(f"cdmpp: {note}", file=sys.stderr)
+    if options.json:
+        rows = [{"program": label, "latency_s": value} for label, value in zip(labels, seconds, strict=True)]
+        _print_json({"device": device.name, "model": name, "programs": rows})
+        return 0
+    order = sorted(range(len(seconds)), key=seconds.__getitem__)
+    shown = order[: options.rows] if options.rows > 0 else order
+    caption = f"{len(order) - len(shown)} slower ones not shown (--rows 0 shows all)" if len(shown) < len(order) else ""
+    table = Table(title=f"{device.title}, model {name}", caption=caption or None)
+    table.add_column("program")
+    table.add_column("predicted latency", justify="right")
+    for i in shown:
+        table.add_row(labels[i], format_seconds(seconds[i]))
+    _console().print(table)
+    return 0
+
+
+def _read_programs(path: Path, device: devices.Device) -> tuple[list[Program] | AstTable | Path, list[str]]:
+    """What to predict and a label per program (none where the reader of a folder decides the order)."""
+    if path.is_dir():
+        return path, []
+    if not path.is_file():
+        raise CdmppError(f"{path} does not exist: give a TVMScript file, a folder or a .parquet file of stored ASTs")
+    if path.suffix == ".parquet":
+        from cdmpp.ast.table import read_asts
+
+        labels, table = read_asts(path)
+        return table, list(labels)
+    if path.suffix != ".py":
+        raise CdmppError(f"{path} is neither a .py file with TVMScript nor a .parquet file of stored ASTs nor a folder")
+    try:
+        from tvm.target import Target
+    except ImportError as error:
+        raise CdmppError("reading TVMScript needs TVM: pip install 'cdmpp[tvm]'") from error
+    from cdmpp.programs.script import read_script
+
+    programs = read_script(path, Target(device.target))
+    return programs, [program.name for program in programs]
+
+
+def format_seconds(seconds: float) -> str:
+    """``0.00123`` -> ``1.230 ms``: four significant digits in the unit that fits."""
+    for unit, factor in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if seconds >= factor:
+            return f"{seconds / factor:#.4g} {unit}"
+    return f"{seconds / 1e-9:#.4g} ns"
+
+
+def _data(options: argparse.Namespace) -> int:
+    from cdmpp.data.summary import search_paths, summarise
+
+    missing = [str(path) for path in options.path if not path.is_dir()]
+    if missing:
+        raise CdmppError(f"no such folder: {', '.join(missing)}")
+    paths = search_paths(options.path)
+    entries = summarise(paths)
+    if options.json:
+        _print_json([{**dataclasses.asdict(entry), "folder": str(entry.folder)} for entry in entries])
+        return 0
+    looked = ", ".join(map(str, paths)) or "no folder at all"
+    table = Table(title="Data", caption=f"looked in {looked} ($CDMPP_DATA adds folders)")
+    for heading, side in (("device", "left"), ("programs", "right"), ("tasks", "right"), ("form", "left")):
+        table.add_column(heading, justify="right" if side == "right" else "left")
+    table.add_column("folder", overflow="fold")
+    for entry in entries:
+        counts = ["?" if count is None else str(count) for count in (entry.programs, entry.tasks)]
+        table.add_row(entry.device, *counts, f"{entry.form} {entry.note}".strip(), str(entry.folder))
+    _console().print(table)
+    return 0
+
+
+def _script(options: argparse.Namespace) -> int:
+    """Run a Hydra script of the source checkout with the rest of the command line."""
+    path = Path(__file__).resolve().parents[1] / "scripts" / options.script
+    if not path.is_file():
+        raise CdmppError(
+            f"scripts/{options.script} belongs to a source checkout, and this cdmpp is an installed package; "
+            "clone the repository and run `make install` there"
+        )
+    sys.argv = [str(path), *options.rest]
+    runpy.run_path(str(path), run_name="__main__")
+    return 0
+
+
+def _console() -> Console:
+    """Wide when written to a file or pipe, so that no column is cut there."""
+    return Console() if sys.stdout.isatty() else Console(width=220)
+
+
+def _print_json(value: Any) -> None:
+    print(json.dumps(value, indent=1))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

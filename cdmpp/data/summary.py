@@ -1,0 +1,77 @@
+"""Which data sets are here, and how much each holds. Reads three columns; needs no TVM for data sets of our own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from cdmpp import devices
+from cdmpp.errors import CdmppError
+
+
+@dataclass(frozen=True)
+class DataSummary:
+    """What one folder holds for one device."""
+
+    folder: Path
+    device: str
+    form: str
+    """``records`` (a data set of ours), ``metaschedule`` (a tuning database, not imported yet) or ``unreadable``."""
+    programs: int | None = None
+    """Distinct programs; None where only an import can tell."""
+    tasks: int | None = None
+    note: str = ""
+
+
+def search_paths(extra: Sequence[Path] = ()) -> list[Path]:
+    """Where data is looked for: ``extra``, ``./datasets``, that of a source checkout, the folders in ``$CDMPP_DATA``."""
+    root = Path(__file__).resolve().parents[2]
+    checkout = root / "datasets" if (root / "pyproject.toml").is_file() else Path("datasets")
+    given = [Path(part) for part in os.environ.get("CDMPP_DATA", "").split(os.pathsep) if part]
+    found = [path.resolve() for path in (*extra, Path("datasets"), checkout, *given) if path.is_dir()]
+    return list(dict.fromkeys(found))
+
+
+def summarise(paths: Sequence[Path]) -> list[DataSummary]:
+    """One entry per folder and device, ordered by device and folder; a damaged folder is told, not hidden."""
+    folders = sorted({info.parent for path in paths for info in path.rglob("dataset.json")})
+    entries = [entry for folder in folders for entry in _own(folder)] + _databases(paths, set(folders))
+    return sorted(entries, key=lambda entry: (entry.device, str(entry.folder)))
+
+
+def _own(folder: Path) -> list[DataSummary]:
+    seen: dict[str, tuple[set[str], set[str]]] = {}
+    try:
+        for part in sorted((folder / "records").glob("part-*.parquet")):
+            columns = pq.ParquetFile(part).read(columns=["record_id", "task_id", "device"]).to_pydict()
+            for record, task, device in zip(*columns.values(), strict=True):
+                programs, tasks = seen.setdefault(device, (set(), set()))
+                programs.add(record)
+                tasks.add(task)
+    except Exception as error:  # pyarrow raises its own types for each way a file can be damaged
+        return [DataSummary(folder, "?", "unreadable", note=" ".join(str(error).split())[:120])]
+    return [
+        DataSummary(folder, device, "records", len(programs), len(tasks)) for device, (programs, tasks) in seen.items()
+    ]
+
+
+def _databases(paths: Sequence[Path], own: set[Path]) -> list[DataSummary]:
+    """Raw tuning databases, with the device each counts for."""
+    if not any(True for path in paths for _ in path.rglob("database_tuning_record.json*")):
+        return []
+    try:
+        from cdmpp.data.dataset import find_data
+    except ImportError:
+        return []  # without TVM they cannot be used either
+    entries = []
+    for name in devices.names():
+        try:
+            found = find_data(name, list(paths))
+        except CdmppError:
+            continue
+        entries += [DataSummary(folder, name, "metaschedule") for folder in found if folder not in own]
+    return entries

@@ -1,0 +1,62 @@
+"""Which trained models are here: shipped ones, and those under ``models/`` and ``outputs/``. Opens no weights."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cdmpp.ast.layout import EXTRACTOR_VERSION
+from cdmpp.errors import ModelFormatError
+
+_SHIPPED = Path(__file__).parent / "pretrained"
+_PATTERNS = ("models/*/config.json", "outputs/**/config.json")
+
+
+@dataclass(frozen=True)
+class ModelEntry:
+    name: str
+    """What ``cdmpp.load`` takes: the plain name of a shipped model, a path else."""
+    folder: Path
+    devices: tuple[str, ...]
+    """Devices it was trained on."""
+    usable: bool
+    """False where another extractor version made it."""
+
+
+def models(root: Path = Path()) -> list[ModelEntry]:
+    """Every model folder, shipped ones first, then the newest first."""
+    local = [
+        path for pattern in _PATTERNS for path in root.glob(pattern) if (path.parent / "model.safetensors").is_file()
+    ]
+    local.sort(key=lambda path: path.stat().st_mtime, reverse=True)
+    entries = [_entry(path, path.parent.name) for path in sorted(_SHIPPED.glob("*/config.json"))]
+    entries += [_entry(path, str(path.parent)) for path in dict.fromkeys(local)]
+    return [entry for entry in entries if entry is not None]
+
+
+def model_for(device: str, entries: Sequence[ModelEntry]) -> ModelEntry:
+    """The model to use when none is named: the first usable one trained on ``device``.
+
+    Raises:
+        ModelFormatError: there is none; the message lists what there is.
+    """
+    for entry in entries:
+        if entry.usable and device in entry.devices:
+            return entry
+    known = "; ".join(f"{entry.name} ({', '.join(entry.devices)})" for entry in entries if entry.usable)
+    raise ModelFormatError(
+        f"no model trained on {device} is here. Train one (python scripts/train.py device={device}) or name one with "
+        f"--model to go by the datasheet alone; here now: {known or 'none'}"
+    )
+
+
+def _entry(config: Path, name: str) -> ModelEntry | None:
+    try:
+        content = json.loads(config.read_text(encoding="utf-8"))
+        return ModelEntry(
+            name, config.parent, tuple(content["devices"]), content["extractor_version"] == EXTRACTOR_VERSION
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return None  # some other program's config.json
