@@ -37,11 +37,11 @@ def toy_ast(rng: np.random.Generator, kind: str = "cpu", max_leaves: int = 9, ma
     kernels = np.sort(np.concatenate([np.arange(n_kernel), rng.integers(0, n_kernel, n_leaf - n_kernel)]))
     positions = np.cumsum(rng.integers(1, 4, n_leaf))
     return CompactAST(
-        rng.uniform(0, 20, (n_leaf, LEAF_WIDTH)).astype(np.float32),
+        rng.uniform(0, 6, (n_leaf, LEAF_WIDTH)).astype(np.float32),
         positions.astype(np.int32),
         (2 * positions).astype(np.int32),
         kernels.astype(np.int32),
-        rng.uniform(0, 20, (n_kernel, KERNEL_WIDTH)).astype(np.float32),
+        rng.uniform(0, 6, (n_kernel, KERNEL_WIDTH)).astype(np.float32),
         kind,
     )
 
@@ -52,7 +52,7 @@ def toy_dataset(n: int = 240, seed: int = 0, devices: tuple[str, ...] = ("xeon-i
     asts = [toy_ast(rng, kind) for _ in range(n)]
     places = rng.integers(0, len(devices), n)
     logs = [
-        np.log(1e-5) + 0.04 * a.leaf_features[:, :4].sum() / 2 + 0.03 * a.kernel_features[:, 0].sum() + 0.7 * place
+        np.log(1e-5) + 0.2 * a.leaf_features[:, :2].max() + 0.1 * a.kernel_features[:, :2].mean() + 0.7 * place
         for a, place in zip(asts, places, strict=True)
     ]
     tasks = np.array([f"task{i % max(1, n // 10):03d}" for i in range(n)])

@@ -121,7 +121,9 @@ class CdmppModel(nn.Module):
         head = self._pooled if self.config.head == "pooled" else self._kernel_sum
         return head(batch, encoded, device, self.anchor(times, batch.kinds))
 
+    @torch.no_grad()
     def _kernel_inputs(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Kernel vectors with what the analytic model makes of them, and its times (B, K, N_TERMS) in seconds."""
         times = kernel_times(batch.kernels, batch.device_specs, batch.kinds)
         states = kernel_states(batch.kernels, batch.device_specs, batch.kinds)
         return torch.cat([batch.kernels, times.log(), states], dim=-1), times
