@@ -16,7 +16,15 @@ import numpy as np
 import tvm
 from rich.progress import track
 
-from cdmpp.data.records import append_records, read_info, read_records, read_tasks, record_parts, write_info, write_tasks
+from cdmpp.data.records import (
+    append_records,
+    read_info,
+    read_records,
+    read_tasks,
+    record_parts,
+    write_info,
+    write_tasks,
+)
 from cdmpp.data.schema import Record
 from cdmpp.data.targets import disagreement
 from cdmpp.errors import CdmppError, DataError
@@ -102,7 +110,8 @@ def import_database(
     present = _present(out)
     known = read_tasks(out) if (out / "tasks.parquet").exists() else {}
     used = {tasks[group.line.workload].task_id: tasks[group.line.workload] for group in reversed(groups)}
-    renames = [_renames(module, known.get(t.task_id) or used.get(t.task_id)) for module, t in zip(modules, tasks)]
+    stored = {**used, **known}
+    renames = [_renames(module, stored.get(task.task_id)) for module, task in zip(modules, tasks, strict=True)]
     fresh = []
     for group in groups:
         index = group.line.workload
@@ -208,7 +217,7 @@ def _renames(module: tvm.IRModule, task: Task | None) -> dict[str, str]:
     if task is None:
         return {}
     stored = block_names(tvm.script.from_source(task.workload))
-    return {own: other for own, other in zip(block_names(module), stored) if own != other}
+    return {own: other for own, other in zip(block_names(module), stored, strict=False) if own != other}
 
 
 def _rename_blocks(schedule: str, renames: dict[str, str]) -> str:

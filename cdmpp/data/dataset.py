@@ -1,0 +1,244 @@
+"""LatencyDataset: labelled programs as arrays, aligned by index. Loading needs TVM only where ASTs are missing."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from cdmpp.ast.layout import EXTRACTOR_VERSION
+from cdmpp.ast.table import AstTable, read_asts, write_asts
+from cdmpp.data.cache import cache_root
+from cdmpp.data.derive import chunk_paths, derive, failures
+from cdmpp.data.records import read_info, read_records, read_tasks
+from cdmpp.data.schema import Record
+from cdmpp.errors import DataError
+from cdmpp.programs.task import Task
+
+log = logging.getLogger(__name__)
+
+_MAX_FAILED = 0.05
+"""A larger share of programs without an AST is a fault of the data or of this version, not of single programs."""
+
+
+@dataclass(frozen=True)
+class LatencyDataset:
+    """n programs with their label; index i means the same program in every array."""
+
+    record_ids: np.ndarray
+    """(n,) str."""
+    task_ids: np.ndarray
+    """(n,) str, keys of ``tasks``."""
+    devices: np.ndarray
+    """(n,) str."""
+    latency_s: np.ndarray
+    """(n,) float64, the label in seconds."""
+    spread: np.ndarray
+    """(n,) float64, relative noise of the label, see ``Record.spread``."""
+    asts: AstTable
+    """n compact ASTs."""
+    tasks: dict[str, Task]
+    source: str
+    """Folders it came from."""
+
+    def __post_init__(self) -> None:
+        n = len(self.asts)
+        for name in ("record_ids", "task_ids", "devices", "latency_s", "spread"):
+            if len(getattr(self, name)) != n:
+                raise DataError(f"{name} has {len(getattr(self, name))} entries for {n} ASTs")
+
+    def __len__(self) -> int:
+        return len(self.record_ids)
+
+    def take(self, indices: Sequence[int] | np.ndarray) -> LatencyDataset:
+        """The programs at ``indices`` (positions or a boolean mask), in that order."""
+        index = np.asarray(indices)
+        index = np.flatnonzero(index) if index.dtype == bool else index.astype(np.int64)
+        task_ids = self.task_ids[index]
+        return LatencyDataset(
+            self.record_ids[index],
+            task_ids,
+            self.devices[index],
+            self.latency_s[index],
+            self.spread[index],
+            self.asts.take(index),
+            {task: self.tasks[task] for task in sorted(set(task_ids.tolist()))},
+            self.source,
+        )
+
+    def networks_of(self, index: int) -> tuple[str, ...]:
+        """Networks that the program's task occurs in."""
+        return tuple(sorted(self.tasks[self.task_ids[index]].networks))
+
+    @property
+    def op_classes(self) -> np.ndarray:
+        """(n,) str, see ``Task.op_class``."""
+        return np.array([self.tasks[task].op_class for task in self.task_ids], dtype=str)
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    """One folder's programs before they are joined with others."""
+
+    records: list[Record]
+    tasks: dict[str, Task]
+    asts: AstTable
+
+
+def load_dataset(
+    folder: Path,
+    device: str | None = None,
+    on_bad: Literal["error", "skip"] = "error",
+    workers: int = 2,
+    progress: bool = True,
+) -> LatencyDataset:
+    """The labelled programs of one data set folder, those of ``device`` where given.
+
+    ASTs come from the folder's ``asts/`` or the cache; missing ones are derived with TVM (about 30 programs a
+    second and process) and cached in chunks, so that a killed run continues. Raises ``DataError`` where there is
+    no usable record.
+    """
+    return load_folders([folder], device, on_bad, workers, progress)
+
+
+def load_folders(
+    folders: Sequence[Path],
+    device: str | None = None,
+    on_bad: Literal["error", "skip"] = "error",
+    workers: int = 2,
+    progress: bool = True,
+) -> LatencyDataset:
+    """As ``load_dataset`` over several folders. A program that several hold becomes one, its samples united."""
+    parts = [_load(Path(folder), device, on_bad, workers, progress) for folder in folders]
+    tasks: dict[str, Task] = {}
+    for part in parts:
+        for key, task in part.tasks.items():
+            networks = {**(tasks[key].networks if key in tasks else {}), **task.networks}
+            tasks[key] = dataclasses.replace(tasks.get(key, task), networks=networks)
+    records = [record for part in parts for record in part.records]
+    first: dict[str, int] = {}
+    repeats: dict[str, list[Record]] = {}
+    for position, record in enumerate(records):
+        first.setdefault(record.record_id, position)
+        repeats.setdefault(record.record_id, []).append(record)
+    unique = [merge_records(group) for group in repeats.values()]
+    asts = AstTable.concat([part.asts for part in parts])
+    if len(unique) != len(records):
+        asts = asts.take(list(first.values()))
+    used = {record.task_id for record in unique}
+    return LatencyDataset(
+        np.array([r.record_id for r in unique], dtype=str),
+        np.array([r.task_id for r in unique], dtype=str),
+        np.array([r.device for r in unique], dtype=str),
+        np.array([r.latency_s for r in unique], dtype=np.float64),
+        np.array([r.spread for r in unique], dtype=np.float64),
+        asts,
+        {key: task for key, task in tasks.items() if key in used},
+        ", ".join(str(folder) for folder in folders),
+    )
+
+
+def merge_records(group: Sequence[Record]) -> Record:
+    """One record of several of the same program: all samples, the label by the first one's statistic."""
+    if len(group) == 1:
+        return group[0]
+    samples = tuple(sample for record in group for sample in record.latency_samples_s)
+    labels = [record.latency_s for record in group]
+    best = min(record.latency_min_s or record.latency_s for record in group)
+    median = statistics.median(samples or labels)
+    return dataclasses.replace(
+        group[0],
+        latency_samples_s=samples,
+        latency_s=min(labels) if group[0].statistic == "min" else median,
+        latency_min_s=best,
+        latency_median_s=median,
+        spread=float(np.std(labels) / np.mean(labels)),
+        n_merged=sum(record.n_merged for record in group),
+        flagged=any(record.flagged for record in group),
+    )
+
+
+def ship_asts(folder: Path, device: str | None = None, workers: int = 2) -> Path:
+    """Store a data set's ASTs in its ``asts/`` folder, so that users need no TVM to train on it."""
+    loaded = _load(Path(folder), device, "error", workers, True)
+    path = Path(folder) / "asts" / "part-00000.parquet"
+    write_asts(path, [record.record_id for record in loaded.records], loaded.asts)
+    return path
+
+
+def _load(folder: Path, device: str | None, on_bad: Literal["error", "skip"], workers: int, progress: bool) -> _Loaded:
+    info = read_info(folder)
+    if info.get("complete") is False:
+        log.warning("%s is the beginning of an import that did not end: run the import again to complete it", folder)
+    tasks = read_tasks(folder)
+    everything = read_records(folder, None, on_bad)
+    records = [record for record in everything if device in (None, record.device)]
+    if not records:
+        there = ", ".join(sorted({record.device for record in everything})) or "none at all"
+        raise DataError(f"{folder} has no records of device {device or '(any)'}; it has records of: {there}")
+    orphans = [record.record_id for record in records if record.task_id not in tasks]
+    if orphans:
+        raise DataError(f"{folder}: {len(orphans)} records name a task that tasks.parquet lacks, first {orphans[0]}")
+    cache = ast_cache(folder, info)
+    shipped = sorted((folder / "asts").glob("part-*.parquet"))
+    stored = _read_stored(shipped + chunk_paths(cache), {record.record_id for record in records})
+    failed = failures(cache)
+    missing = _unique(r for r in records if r.record_id not in stored and r.record_id not in failed)
+    if missing:
+        derive("asts", cache, missing, tasks, workers, progress, f"compact ASTs of {folder.name}")
+        stored = _read_stored(shipped + chunk_paths(cache), {record.record_id for record in records})
+        failed = failures(cache)
+    usable = [record for record in records if record.record_id in stored]
+    _report_failed(folder, records, stored, failed)
+    tables = {id(table): table for table, _ in stored.values()}
+    starts, total = {}, 0
+    for key, table in tables.items():
+        starts[key] = total
+        total += len(table)
+    rows = [starts[id(stored[r.record_id][0])] + stored[r.record_id][1] for r in usable]
+    return _Loaded(usable, tasks, AstTable.concat(list(tables.values())).take(rows))
+
+
+def ast_cache(folder: Path, info: Mapping[str, object]) -> Path:
+    """Cache folder of a data set's ASTs. Entries are found by record id, so a shared name does no harm."""
+    return cache_root() / "asts" / f"v{EXTRACTOR_VERSION}" / str(info.get("name") or folder.name)
+
+
+def _unique(records: Iterable[Record]) -> list[Record]:
+    return list({record.record_id: record for record in records}.values())
+
+
+def _read_stored(paths: Sequence[Path], wanted: set[str]) -> dict[str, tuple[AstTable, int]]:
+    """Record id -> (table, row) over all files of this extractor version that can be read."""
+    stored: dict[str, tuple[AstTable, int]] = {}
+    for path in paths:
+        try:
+            ids, table = read_asts(path)
+        except DataError as error:  # another version, or damaged: derived again
+            log.info("%s", error)
+            continue
+        for row, identity in enumerate(ids):
+            if identity in wanted:
+                stored.setdefault(identity, (table, row))
+    return stored
+
+
+def _report_failed(
+    folder: Path, records: Sequence[Record], stored: Mapping[str, object], failed: Mapping[str, str]
+) -> None:
+    lost = [record for record in records if record.record_id not in stored]
+    if not lost:
+        return
+    first = lost[0]
+    where = f"line {first.extra['line']}, " if "line" in first.extra else ""
+    example = f"{where}record {first.record_id}: {failed.get(first.record_id, 'no AST was derived')}"
+    text = f"{folder}: no compact AST for {len(lost)} of {len(records)} records, first {example}"
+    if len(lost) > _MAX_FAILED * len(records):
+        raise DataError(text)
+    log.warning("%s; they are left out", text)

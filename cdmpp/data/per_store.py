@@ -1,0 +1,110 @@
+"""TVM's own per-store features (164 numbers a stored-to buffer): what baselines read beside our ASTs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from cdmpp.data.cache import cache_root
+from cdmpp.data.dataset import LatencyDataset
+from cdmpp.data.derive import chunk_paths, derive, failures
+from cdmpp.data.files import read_table, write_table
+from cdmpp.data.records import read_info, read_records, read_tasks
+from cdmpp.errors import DataError
+
+log = logging.getLogger(__name__)
+
+PER_STORE_WIDTH = 164
+_VERSION = "tvm-0.27"
+
+
+@lru_cache(maxsize=8)
+def _extractor(target: Any) -> tuple[Any, Any]:
+    from tvm.s_tir import meta_schedule as ms
+
+    return ms.feature_extractor.PerStoreFeature(), ms.TuneContext(target=target, num_threads=1)
+
+
+def extract_rows(schedule: Any, target: Any) -> np.ndarray:
+    """(stores, 164) float32 of one TVM ``Schedule``, already compressed by log2(1 + x). About 1-15 ms."""
+    from tvm.s_tir import meta_schedule as ms
+
+    extractor, context = _extractor(target)
+    (rows,) = extractor.extract_from(context, [ms.MeasureCandidate(schedule, [])])
+    return rows.numpy().astype(np.float32)
+
+
+def write_rows(path: Path, rows: Sequence[tuple[str, np.ndarray]]) -> None:
+    """Store (record id, rows) pairs, atomically."""
+    values = [matrix.ravel() for _, matrix in rows]
+    offsets = np.concatenate([[0], np.cumsum([len(v) for v in values])]).astype(np.int64)
+    lists = pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(np.concatenate(values)))
+    write_table(path, pa.table({"record_id": pa.array([i for i, _ in rows], pa.string()), "rows": lists}))
+
+
+def read_rows(path: Path) -> dict[str, np.ndarray]:
+    """Record id -> (stores, 164) float32 of one file."""
+    table = read_table(path)
+    column = table.column("rows").combine_chunks()
+    lists = column.chunk(0) if isinstance(column, pa.ChunkedArray) else column
+    flat, ends = lists.flatten().to_numpy(zero_copy_only=False), lists.offsets.to_numpy()
+    ids = table.column("record_id").to_pylist()
+    return {i: flat[ends[k] : ends[k + 1]].reshape(-1, PER_STORE_WIDTH) for k, i in enumerate(ids)}
+
+
+def load_per_store(
+    dataset: LatencyDataset,
+    folders: Sequence[Path],
+    pool: Callable[[np.ndarray], np.ndarray],
+    workers: int = 2,
+    progress: bool = True,
+) -> np.ndarray:
+    """(n, width of ``pool``) float32 of a data set's programs, index by index.
+
+    ``folders`` are the data set folders it was loaded from; they hold the schedules. Missing rows are derived with
+    TVM (about 30 programs a second and process) and cached in chunks. A program that TVM cannot featurise becomes
+    a row of zeros and is counted in a warning.
+    """
+    found: dict[str, np.ndarray] = {}
+    failed: dict[str, str] = {}
+    wanted = set(dataset.record_ids.tolist())
+    for folder in folders:
+        cache = cache_root() / "per_store" / _VERSION / str(read_info(folder).get("name") or Path(folder).name)
+        found.update(_pooled(cache, wanted - found.keys(), pool))
+        failed.update(failures(cache))
+        records = {
+            r.record_id: r
+            for r in read_records(folder, None, "skip")
+            if r.record_id in wanted and r.record_id not in found and r.record_id not in failed
+        }
+        if records:
+            title = f"per-store features of {Path(folder).name}"
+            derive("per_store", cache, list(records.values()), read_tasks(folder), workers, progress, title)
+            found.update(_pooled(cache, set(records), pool))
+            failed.update(failures(cache))
+    lost = [identity for identity in dataset.record_ids if identity not in found]
+    if len(lost) == len(dataset):
+        reason = next(iter(failed.values()), "none of the folders holds its schedules")
+        raise DataError(f"no per-store features for any of {len(dataset)} programs: {reason}")
+    if lost:
+        log.warning("no per-store features for %d programs, first %s", len(lost), failed.get(lost[0], lost[0]))
+    zeros = np.zeros_like(next(iter(found.values())))
+    return np.stack([found.get(identity, zeros) for identity in dataset.record_ids])
+
+
+def _pooled(cache: Path, wanted: set[str], pool: Callable[[np.ndarray], np.ndarray]) -> Mapping[str, np.ndarray]:
+    pooled = {}
+    for path in chunk_paths(cache):
+        try:
+            rows = read_rows(path)
+        except DataError as error:  # damaged: derived again
+            log.info("%s", error)
+            continue
+        pooled.update({key: pool(value).astype(np.float32) for key, value in rows.items() if key in wanted})
+    return pooled
