@@ -28,7 +28,7 @@ class DataSummary:
 
 
 def search_paths(extra: Sequence[Path] = ()) -> list[Path]:
-    """Where data is looked for: ``extra``, ``./datasets``, that of a source checkout, the folders in ``$CDMPP_DATA``."""
+    """Where data is looked for: ``extra``, ``./datasets``, a checkout's, the folders in ``$CDMPP_DATA``."""
     root = Path(__file__).resolve().parents[2]
     checkout = root / "datasets" if (root / "pyproject.toml").is_file() else Path("datasets")
     given = [Path(part) for part in os.environ.get("CDMPP_DATA", "").split(os.pathsep) if part]
@@ -64,7 +64,7 @@ def _databases(paths: Sequence[Path], own: set[Path]) -> list[DataSummary]:
     if not any(True for path in paths for _ in path.rglob("database_tuning_record.json*")):
         return []
     try:
-        from cdmpp.data.dataset import find_data
+        from cdmpp.data.sources import find_data
     except ImportError:
         return []  # without TVM they cannot be used either
     entries = []

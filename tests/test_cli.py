@@ -1,0 +1,262 @@
+"""The shell command: right numbers, one-line errors with exit code 2, and no foreign code run from a program file."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from toy_data import toy_ast
+
+import cdmpp
+from cdmpp import cli, devices
+from cdmpp.ast.table import AstTable, write_asts
+from cdmpp.data.batching import ProgramTensors
+from cdmpp.data.records import append_records, write_info
+from cdmpp.data.schema import Record
+from cdmpp.model.build import build_for, config_from_dict
+from cdmpp.predict.predictor import Predictor
+
+SCRIPT = '''
+"""Two programs, and a line that must never run."""
+import os
+from tvm.script import ir as I
+from tvm.script import tirx as T
+
+os.system("touch {flag}")
+
+
+@I.ir_module
+class Module:
+    @T.prim_func(s_tir=True)
+    def main(A: T.Buffer((64, 64), "float32"), B: T.Buffer((64, 64), "float32"), C: T.Buffer((64, 64), "float32")):
+        for i, j, k in T.grid(64, 64, 64):
+            with T.sblock("C"):
+                v_i, v_j, v_k = T.axis.remap("SSR", [i, j, k])
+                with T.init():
+                    C[v_i, v_j] = T.float32(0.0)
+                C[v_i, v_j] = C[v_i, v_j] + A[v_i, v_k] * B[v_k, v_j]
+
+
+@T.prim_func(s_tir=True)
+def scale(A: T.Buffer((64,), "float32"), filter: T.Buffer((64,), "float32")):
+    for i in range(64):
+        with T.sblock("B"):
+            v = T.axis.spatial(64, i)
+            filter[v] = A[v] * T.float32(2)
+'''
+
+
+@pytest.fixture(scope="module")
+def asts() -> AstTable:
+    rng = np.random.default_rng(0)
+    return AstTable.from_asts([toy_ast(rng) for _ in range(30)])
+
+
+@pytest.fixture(scope="module")
+def model(asts, tmp_path_factory) -> Path:
+    """A small untrained model: its answers are arbitrary, but the same through every door."""
+    device = devices.get("xeon-icelake")
+    tensors = ProgramTensors.build(asts, {device.name: device}, [device.name] * 30, np.linspace(1e-6, 1e-3, 30))
+    small = config_from_dict({"name": "cdmpp", "width": 16, "layers": 1, "heads": 2, "feedforward": 16, "hidden": 16})
+    folder = tmp_path_factory.mktemp("work") / "models" / "small"
+    Predictor([build_for(small, tensors, np.arange(30))], {device.name: device}).save(folder)
+    return folder
+
+
+@pytest.fixture
+def workplace(tmp_path, monkeypatch) -> Path:
+    """An empty working folder without data or models, whatever the machine has."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("CDMPP_DATA", raising=False)
+    return tmp_path
+
+
+def refused(capsys, *arguments: str) -> str:
+    """The one line on stderr of a command that must end with exit code 2 and print nothing else."""
+    assert cli.main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith("cdmpp: ") and err.count("\n") == 1
+    return err
+
+
+def test_devices_json_has_every_number_and_source(workplace, capsys):
+    assert cli.main(["devices", "--json"]) == 0
+    listed = {entry["name"]: entry for entry in json.loads(capsys.readouterr().out)}
+    assert sorted(listed) == list(devices.names())
+    assert listed["v100"]["spec"]["bandwidth_gbps"]["value"] == 900
+    assert "V100" in listed["v100"]["spec"]["bandwidth_gbps"]["source"]
+    assert listed["hl-100"]["spec"]["clock_mhz"]["value"] is None
+
+
+def test_devices_shows_the_data_and_models_that_are_here(workplace, model, capsys):
+    write_records(workplace / "datasets" / "mine", ["t4", "t4", "v100"])
+    (workplace / "models").symlink_to(model.parent, target_is_directory=True)
+    assert cli.main(["devices", "--json"]) == 0
+    listed = {entry["name"]: entry for entry in json.loads(capsys.readouterr().out)}
+    ours = {
+        name: [data["programs"] for data in entry["data"] if Path(data["folder"]).parent.parent == workplace]
+        for name, entry in listed.items()
+    }
+    assert ours["t4"] == [2] and ours["v100"] == [1] and ours["a100"] == []
+    assert "models/small" in listed["xeon-icelake"]["models"] and "models/small" not in listed["t4"]["models"]
+    assert cli.main(["devices"]) == 0
+    line = next(line for line in capsys.readouterr().out.splitlines() if "│ t4 " in line)
+    assert "NVIDIA T4" in line and "2 programs" in line
+
+
+def write_records(folder: Path, where: list[str]) -> None:
+    write_info(folder, name=folder.name)
+    append_records(
+        folder,
+        [
+            Record(f"r{i}", "task", device, json.dumps(devices.get(device).target), "[[], []]", (1e-3,), 1e-3)
+            for i, device in enumerate(where)
+        ],
+    )
+
+
+def test_data_summary_counts(workplace, capsys):
+    write_records(workplace / "datasets" / "mine", ["t4", "t4", "v100"])
+    assert cli.main(["data", "--json"]) == 0
+    mine = [entry for entry in json.loads(capsys.readouterr().out) if entry["folder"].startswith(str(workplace))]
+    assert [(e["device"], e["programs"], e["tasks"], e["form"]) for e in mine] == [
+        ("t4", 2, 1, "records"),
+        ("v100", 1, 1, "records"),
+    ]
+
+
+def test_data_summary_tells_a_damaged_file(workplace, capsys):
+    write_records(workplace / "datasets" / "mine", ["t4"])
+    part = workplace / "datasets" / "mine" / "records" / "part-00000.parquet"
+    part.write_bytes(part.read_bytes()[:100])
+    assert cli.main(["data", "--json"]) == 0
+    mine = [entry for entry in json.loads(capsys.readouterr().out) if entry["folder"].startswith(str(workplace))]
+    assert [(e["device"], e["form"]) for e in mine] == [("?", "unreadable")] and mine[0]["note"]
+
+
+def test_predict_stored_asts_equals_the_library(workplace, asts, model, capsys):
+    write_asts(workplace / "asts.parquet", [f"program{i}" for i in range(30)], asts)
+    command = ["predict", "asts.parquet", "--device", "xeon-icelake", "--model", str(model)]
+    assert cli.main([*command, "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    expected = cdmpp.load(model).predict(asts).latency_s
+    assert [row["program"] for row in answer["programs"]] == [f"program{i}" for i in range(30)]
+    np.testing.assert_allclose([row["latency_s"] for row in answer["programs"]], expected, rtol=1e-6)
+
+    assert cli.main([*command, "--rows", "3"]) == 0
+    table = capsys.readouterr().out
+    fastest = np.argsort(expected)
+    assert [i for i in range(30) if f"program{i} " in table] == sorted(fastest[:3])
+    assert cli.format_seconds(expected[fastest[0]]) in table and "27 slower ones" in table
+
+
+def test_predict_warns_when_the_model_never_saw_the_device(workplace, asts, model, capsys):
+    write_asts(workplace / "asts.parquet", [str(i) for i in range(30)], asts)
+    assert cli.main(["predict", "asts.parquet", "--device", "epyc-7452", "--model", str(model), "--json"]) == 0
+    assert "never saw epyc-7452" in capsys.readouterr().err
+
+
+@pytest.mark.tvm
+def test_predict_reads_a_script_without_running_it(workplace, model, capsys):
+    pytest.importorskip("tvm")
+    from tvm.target import Target
+
+    from cdmpp.programs.script import read_script
+
+    path = workplace / "two.py"
+    path.write_text(SCRIPT.format(flag=workplace / "ran"))
+    assert cli.main(["predict", str(path), "--device", "xeon-icelake", "--model", str(model), "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    programs = read_script(path, Target(devices.get("xeon-icelake").target))
+    expected = cdmpp.load(model).predict(programs).latency_s
+    assert [row["program"] for row in answer["programs"]] == ["main", "scale"]
+    np.testing.assert_allclose([row["latency_s"] for row in answer["programs"]], expected, rtol=1e-5)
+    assert not (workplace / "ran").exists()
+
+
+@pytest.mark.tvm
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("T.float32(2)", "__import__('os').system('touch ran')", "__import__ is not TVMScript"),
+        ("T.float32(2)", "().__class__", "__class__ is not TVMScript"),
+        ("T.float32(2)", "eval('1')", "eval is not TVMScript"),
+        ("T.float32(2)", "open('ran', 'w')", "open is not TVMScript"),
+        ('T.Buffer((64,), "float32"), filter', "\"__import__('os').system('touch ran')\", filter", "in quotes"),
+        ("T.float32(2)", "UNDEFINED", "UNDEFINED"),
+        ("def scale(", "def scale(:", "not a readable Python file"),
+    ],
+)
+def test_predict_refuses_what_is_no_tvmscript(workplace, model, capsys, old, new, message):
+    pytest.importorskip("tvm")
+    text = SCRIPT.format(flag="ran")
+    assert old in text
+    (workplace / "bad.py").write_text(text.replace(old, new))
+    error = refused(capsys, "predict", "bad.py", "--device", "xeon-icelake", "--model", str(model))
+    assert "bad.py" in error and message in error
+    assert not (workplace / "ran").exists()
+
+
+@pytest.mark.tvm
+def test_predict_refuses_a_script_without_programs(workplace, model, capsys):
+    pytest.importorskip("tvm")
+    (workplace / "empty.py").write_text("x = 1\n")
+    assert "no @T.prim_func" in refused(
+        capsys, "predict", "empty.py", "--device", "xeon-icelake", "--model", str(model)
+    )
+
+
+def test_predict_errors_are_one_line(workplace, model, capsys):
+    assert "nearest: a100" in refused(capsys, "predict", "x.py", "--device", "a1000")
+    assert "does not exist" in refused(capsys, "predict", "x.py", "--device", "t4", "--model", str(model))
+    assert "neither a model folder" in refused(capsys, "predict", "x.py", "--device", "t4", "--model", "nowhere")
+    assert "no model trained on hl-100 is here" in refused(capsys, "predict", "x.py", "--device", "hl-100")
+    (workplace / "x.onnx").write_text("")
+    assert "x.onnx is neither" in refused(capsys, "predict", "x.onnx", "--device", "t4", "--model", str(model))
+    assert "no such folder: nowhere" in refused(capsys, "data", "--path", "nowhere")
+
+
+def test_damaged_asts_are_one_line(workplace, model, capsys):
+    (workplace / "asts.parquet").write_bytes(b"PAR1 nothing PAR1")
+    assert "asts.parquet" in refused(
+        capsys, "predict", "asts.parquet", "--device", "xeon-icelake", "--model", str(model)
+    )
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(1.5, "1.500 s"), (0.00123, "1.230 ms"), (4.5678e-5, "45.68 us"), (9.9e-9, "9.900 ns"), (123.4e-6, "123.4 us")],
+)
+def test_latency_has_a_fitting_unit(seconds, text):
+    assert cli.format_seconds(seconds) == text
+
+
+def test_usage_errors_end_with_code_2(capsys):
+    for arguments in ([], ["predict"], ["nonsense"]):
+        with pytest.raises(SystemExit) as caught:
+            cli.main(arguments)
+        assert caught.value.code == 2
+    assert "usage: cdmpp" in capsys.readouterr().err
+
+
+def test_script_verbs_need_a_checkout(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(cli, "__file__", str(tmp_path / "site-packages" / "cdmpp" / "cli.py"))
+    assert "belongs to a source checkout" in refused(capsys, "train", "device=a100")
+
+
+def test_script_verbs_pass_their_arguments_on(monkeypatch, tmp_path, capsys):
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "scripts" / "train.py").write_text("import sys\nprint(sys.argv[1:])\n")
+    monkeypatch.setattr(cli, "__file__", str(tmp_path / "cdmpp" / "cli.py"))
+    assert cli.main(["train", "device=a100", "--multirun", "--help"]) == 0
+    assert capsys.readouterr().out.strip() == "['device=a100', '--multirun', '--help']"
+
+
+def test_listing_devices_starts_neither_torch_nor_tvm():
+    code = "import sys, cdmpp.cli; cdmpp.cli.devices.all_devices(); print({'torch', 'tvm', 'hydra'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"

@@ -1,0 +1,148 @@
+"""The project as a whole: the wheel is complete, make works from nothing, the README tells the truth."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import cdmpp
+from cdmpp import cli, devices
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
+MEBIBYTE = 2**20
+
+
+def tracked_files() -> list[Path]:
+    if not (REPOSITORY / ".git").exists() or not shutil.which("git"):
+        pytest.skip("not a git checkout")
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    return [REPOSITORY / name for name in listed.stdout.split("\0") if name and (REPOSITORY / name).is_file()]
+
+
+def make(*arguments: str, **changes: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, **changes}
+    for name in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS"):  # the suite itself may run under make
+        environment.pop(name, None)
+    return subprocess.run(["make", *arguments], cwd=REPOSITORY, capture_output=True, text=True, env=environment)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> Path:
+    build = pytest.importorskip("hatchling.build")
+    out = tmp_path_factory.mktemp("wheel")
+    here = os.getcwd()
+    try:
+        os.chdir(REPOSITORY)
+        return out / build.build_wheel(str(out))
+    finally:
+        os.chdir(here)
+
+
+def test_wheel_holds_code_and_configuration_only(wheel):
+    names = set(zipfile.ZipFile(wheel).namelist())
+    assert {"cdmpp/cli.py", "cdmpp/py.typed"} <= names
+    assert {f"cdmpp/conf/device/{name}.yaml" for name in devices.names()} <= names
+    assert {name.split("/")[0] for name in names} == {"cdmpp", f"cdmpp-{cdmpp.__version__}.dist-info"}
+    for path in tracked_files():
+        relative = path.relative_to(REPOSITORY)
+        if relative.parts[0] == "cdmpp":
+            assert str(relative) in names
+        elif relative.parts[0] == "conf":
+            assert f"cdmpp/{relative}" in names
+
+
+def test_installed_package_finds_its_devices(wheel, tmp_path):
+    zipfile.ZipFile(wheel).extractall(tmp_path / "site")
+    code = "import cdmpp.devices as d; print(d.__file__); print(*d.names()); d.all_devices()"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site"), "PYTHONSAFEPATH": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+    )
+    file, names = done.stdout.splitlines()
+    assert Path(file).is_relative_to(tmp_path / "site")
+    assert tuple(names.split()) == devices.names()
+
+
+def test_console_script_and_version():
+    assert PROJECT["project"]["scripts"] == {"cdmpp": "cdmpp.cli:main"}
+    done = subprocess.run([sys.executable, "-m", "cdmpp.cli", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == f"cdmpp {cdmpp.__version__}"
+
+
+def test_make_help_names_every_target():
+    listed = make("help").stdout
+    for target in ("train", "test", "lint", "data"):
+        assert f"make {target} " in listed
+
+
+def test_make_train_passes_the_device_on():
+    assert "scripts/train.py device=xeon-icelake" in make("-n", "train").stdout
+    assert "scripts/train.py device=a100 trainer=fast" in make("-n", "train", "DEVICE=a100", "ARGS=trainer=fast").stdout
+
+
+def test_make_without_a_fit_python_says_so(tmp_path):
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for name in ("sh", "bash", "make", "sed", "grep"):
+        if found := shutil.which(name):
+            (tools / name).symlink_to(found)
+    (tools / "python3").write_text("#!/bin/sh\nexit 1\n")  # one that is there, but too old
+    (tools / "python3").chmod(0o755)
+    done = make("install", f"VENV={tmp_path / 'venv'}", PATH=str(tools))
+    assert done.returncode != 0
+    assert "no Python 3.11, 3.12 or 3.13" in done.stderr
+    assert not (tmp_path / "venv").exists()
+
+
+def test_ci_runs_make_test():
+    script = REPOSITORY / ".ci" / "run"
+    assert os.access(script, os.X_OK)
+    assert re.search(r"^(exec )?make test$", script.read_text(), re.MULTILINE)
+
+
+def test_readme_commands_exist():
+    text = (REPOSITORY / "README.md").read_text()
+    targets = set(re.findall(r"^make ([a-z-]+)", text, re.MULTILINE))
+    assert {"train", "test"} <= targets
+    assert targets <= set(re.findall(r"^([a-z-]+):", (REPOSITORY / "Makefile").read_text(), re.MULTILINE))
+    for script in set(re.findall(r"scripts/\w+\.py", text)):
+        assert (REPOSITORY / script).is_file(), script
+    for verb in set(re.findall(r"^cdmpp ([a-z]+)", text, re.MULTILINE)):
+        with pytest.raises(SystemExit) as caught:
+            cli._parser().parse_args([verb, "--no-such-option"] if verb not in cli._SCRIPTS else [verb, "extra"])
+        assert caught.value.code == 2
+    links = [link for link in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in link]
+    assert links
+    for link in links:
+        assert (REPOSITORY / link).exists(), link
+
+
+def test_readme_python_compiles():
+    blocks = re.findall(r"```python\n(.*?)```", (REPOSITORY / "README.md").read_text(), re.DOTALL)
+    assert blocks
+    for block in blocks:
+        compile(block, "README.md", "exec")
+
+
+def test_tree_stays_small_enough_to_travel():
+    sizes = {path: path.stat().st_size for path in tracked_files()}
+    of = {room: sum(size for path, size in sizes.items() if path.is_relative_to(REPOSITORY / room)) for room in
+          (".", "datasets", "cdmpp/predict/pretrained")}  # fmt: skip
+    assert of["."] < 60 * MEBIBYTE
+    assert of["datasets"] < 40 * MEBIBYTE
+    assert of["cdmpp/predict/pretrained"] < 15 * MEBIBYTE
+
+
+def test_no_pickled_file_is_shipped():
+    assert not [
+        path for path in tracked_files() if path.suffix in {".pkl", ".pickle", ".pt", ".pth", ".ckpt", ".joblib"}
+    ]
