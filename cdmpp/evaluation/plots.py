@@ -1,0 +1,204 @@
+"""Pictures of an evaluation: predicted against measured, error by group, learning curve. PNG, through matplotlib."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cdmpp.training.metrics import latency_range_labels
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_NOT_CURVES = ("epoch", "member", "seconds", "lr", "step")
+_BLUE, _ORANGE, _GREY = "#1f6fb4", "#e07b1a", "#777777"
+
+
+def save_training_plots(
+    out_dir: Path,
+    true_s: np.ndarray,
+    predicted_s: np.ndarray,
+    op_classes: Sequence[str] | np.ndarray,
+    history: Sequence[Mapping[str, float]] = (),
+    title: str = "",
+) -> list[Path]:
+    """Save the four pictures of a training run and return their paths.
+
+    Args:
+        true_s, predicted_s: (m,) seconds of the test programs.
+        op_classes: (m,) op class of each.
+        history: one mapping an epoch, with ``epoch`` and losses or errors by name.
+        title: goes above each picture, e.g. the device and the split.
+    """
+    out_dir.mkdir(parents=True, exist_ok=True)
+    ape = 100 * np.abs(predicted_s - true_s) / true_s
+    saved = [
+        _save(out_dir / "predicted_vs_measured.png", (6.4, 5.6), title, lambda ax: scatter(ax, true_s, predicted_s)),
+        _save(
+            out_dir / "error_by_op_class.png",
+            (7.2, 4.4),
+            title,
+            lambda ax: error_boxes(ax, ape, op_classes, "op class"),
+        ),
+        _save(
+            out_dir / "error_by_latency.png",
+            (7.2, 4.4),
+            title,
+            lambda ax: error_boxes(ax, ape, latency_range_labels(true_s), "measured latency"),
+        ),
+    ]
+    if len(history):
+        saved.append(_save(out_dir / "learning_curve.png", (6.8, 4.4), title, lambda ax: learning_curve(ax, history)))
+    return saved
+
+
+def scatter(axes: Axes, true_s: np.ndarray, predicted_s: np.ndarray) -> None:
+    """Predicted against measured on logarithmic axes, coloured by how many programs lie there."""
+    true, predicted = np.asarray(true_s) * 1e6, np.asarray(predicted_s) * 1e6
+    low, high = _limits(np.concatenate([true, predicted]))
+    edges = np.geomspace(low, high, 71)
+    counts, *_ = np.histogram2d(true, predicted, bins=(edges, edges))
+    cell = [np.clip(np.searchsorted(edges, values) - 1, 0, len(edges) - 2) for values in (true, predicted)]
+    density = counts[cell[0], cell[1]]
+    order = np.argsort(density, kind="stable")
+    points = axes.scatter(
+        true[order], predicted[order], c=density[order], s=7, cmap="viridis", norm="log", linewidths=0, rasterized=True
+    )
+    line = np.array([low, high])
+    axes.plot(line, line, color="black", linewidth=1, label="equal")
+    axes.fill_between(line, line * 0.8, line * 1.2, color=_GREY, alpha=0.25, linewidth=0, label="within 20 %")
+    axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high), aspect="equal")
+    axes.set(xlabel="measured latency (µs)", ylabel="predicted latency (µs)")
+    error = np.abs(predicted - true) / true
+    facts = f"{len(true):,} programs\nMAPE {100 * error.mean():.1f} %\nmedian {100 * np.median(error):.1f} %"
+    axes.text(0.97, 0.04, facts, transform=axes.transAxes, ha="right", va="bottom", fontsize=9)
+    axes.legend(loc="upper left", frameon=False)
+    figure = axes.get_figure()
+    if figure is not None:
+        figure.colorbar(points, ax=axes, label="programs per cell", shrink=0.85)
+
+
+def error_boxes(axes: Axes, ape: np.ndarray, labels: Sequence[str] | np.ndarray, what: str) -> None:
+    """Distribution of the absolute percentage error (m,) in each group: box = quartiles, whiskers = p10 and p90."""
+    kinds = np.asarray(labels)
+    names = sorted(set(kinds.tolist()))
+    groups = [np.maximum(np.asarray(ape)[kinds == name], 1e-2) for name in names]
+    axes.boxplot(
+        groups,
+        whis=(10, 90),
+        showfliers=False,
+        patch_artist=True,
+        boxprops={"facecolor": "#c6dbef", "edgecolor": _BLUE},
+        medianprops={"color": _BLUE, "linewidth": 1.8},
+        whiskerprops={"color": _BLUE},
+        capprops={"color": _BLUE},
+    )
+    means = [group.mean() for group in groups]
+    axes.plot(range(1, len(names) + 1), means, "D", color=_ORANGE, markersize=5, label="MAPE (mean)")
+    axes.plot([], [], color=_BLUE, linewidth=1.8, label="median; box 25–75 %, whiskers 10–90 %")
+    ticks = [f"{name.split(': ')[-1]}\nn={len(group):,}" for name, group in zip(names, groups, strict=True)]
+    axes.set_xticks(range(1, len(names) + 1), ticks, rotation=0 if len(names) <= 7 else 30, fontsize=8)
+    axes.set(xlabel=what, ylabel="absolute percentage error (%)", yscale="log")
+    _plain_numbers(axes)
+    axes.grid(axis="y", alpha=0.3)
+    axes.margins(y=0.22)
+    axes.legend(loc="upper left", frameon=False, fontsize=8)
+
+
+def learning_curve(axes: Axes, history: Sequence[Mapping[str, float]]) -> None:
+    """Losses (left) and percentage errors (right, names with ``ape``) over epochs, a line for each ``member``."""
+    names = [name for name in dict.fromkeys(key for row in history for key in row) if name not in _NOT_CURVES]
+    errors = [name for name in names if "ape" in name]
+    losses = [name for name in names if "loss" in name] or [name for name in names if name not in errors]
+    members = sorted({row.get("member", 0) for row in history})
+
+    def draw(target: Axes, chosen: Sequence[str], style: str, colours: Sequence[str]) -> None:
+        for index, name in enumerate(chosen):
+            for member in members:
+                rows = [row for row in history if row.get("member", 0) == member and name in row]
+                label = name.replace("_", " ").replace("/", " ") if member == members[0] else None
+                colour = colours[index % len(colours)]
+                epochs = [row.get("epoch", i) for i, row in enumerate(rows)]
+                target.plot(epochs, [row[name] for row in rows], style, color=colour, linewidth=1.5, label=label)
+
+    draw(axes, losses, "-", (_BLUE, "#7fb2dd", _GREY))
+    axes.set(xlabel="epoch", ylabel="loss")
+    axes.grid(alpha=0.3)
+    handles, labels = axes.get_legend_handles_labels()
+    if all(value > 0 for line in axes.lines for value in np.asarray(line.get_ydata())) and axes.lines:
+        axes.set_yscale("log")
+        _plain_numbers(axes)
+    if errors:
+        right = axes.twinx() if losses else axes
+        draw(right, errors, "--", (_ORANGE, "#f3b681", "#a85a10"))
+        right.set(ylabel="error (%)", yscale="log")
+        _plain_numbers(right)
+        more = right.get_legend_handles_labels()
+        handles, labels = handles + more[0], labels + more[1]
+    axes.legend(handles, labels, frameon=False, fontsize=9)
+
+
+def model_bars(axes: Axes, cells: Sequence[Mapping[str, Any]], metric: str = "mape", label: str = "MAPE (%)") -> None:
+    """A metric of every model on every split, bars with the standard deviation over seeds."""
+    splits = list(dict.fromkeys(cell["split"] for cell in cells))
+    values: dict[tuple[str, str], list[float]] = {}
+    for cell in cells:
+        if metric in cell["metrics"]:
+            values.setdefault((cell["split"], cell["model"]), []).append(cell["metrics"][metric])
+    overall = {m: np.mean([v for (_, model), vs in values.items() if model == m for v in vs]) for _, m in values}
+    models = sorted(overall, key=lambda model: -overall[model])
+    width = 0.84 / max(1, len(models))
+    for index, model in enumerate(models):
+        at = [i for i, split in enumerate(splits) if (split, model) in values]
+        means = [np.mean(values[splits[i], model]) for i in at]
+        spreads = [np.std(values[splits[i], model]) for i in at]
+        places = np.array(at) + (index - (len(models) - 1) / 2) * width
+        axes.bar(places, means, width, yerr=spreads, label=model, capsize=2, color=_colour(index, len(models)))
+    axes.set_xticks(range(len(splits)), [split.replace("by_network_", "").replace("_", " ") for split in splits])
+    axes.set(ylabel=label, yscale="log")
+    _plain_numbers(axes)
+    axes.grid(axis="y", alpha=0.3)
+    axes.set_axisbelow(True)
+    axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+
+
+def save_evaluation_plot(path: Path, cells: Sequence[Mapping[str, Any]], title: str = "") -> Path:
+    """The bars of ``model_bars`` as a PNG."""
+    splits = len({cell["split"] for cell in cells})
+    return _save(path, (4.0 + 2.4 * splits, 4.6), title, lambda axes: model_bars(axes, cells))
+
+
+def _colour(index: int, count: int) -> Any:
+    from matplotlib import colormaps
+
+    return colormaps["viridis"](0.08 + 0.84 * index / max(1, count - 1))
+
+
+def _limits(values: np.ndarray) -> tuple[float, float]:
+    return float(values.min()) / 1.3, float(values.max()) * 1.3
+
+
+def _plain_numbers(axes: Axes) -> None:
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def _save(path: Path, size: tuple[float, float], title: str, draw: Any) -> Path:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure: Figure = Figure(figsize=size, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    draw(axes)
+    if title:
+        axes.set_title(title, fontsize=10)
+    figure.savefig(path, dpi=130)
+    return path

@@ -1,0 +1,79 @@
+"""Fixed-width vectors from ragged rows: what tree models read of a program."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cdmpp.ast.layout import LEAF_NAMES
+from cdmpp.ast.table import AstTable
+
+_PER_STORE_FLOAT_OPS = slice(0, 7)
+"""Columns of TVM's per-store vector that count floating-point operations."""
+_OPS = [i for i, name in enumerate(LEAF_NAMES) if name.startswith("ops_")]
+
+
+def pool_sum(rows: np.ndarray) -> np.ndarray:
+    """(width,) plain sum over the stores of one program, (stores, width)."""
+    return rows.sum(axis=0)
+
+
+def pool_per_store(rows: np.ndarray) -> np.ndarray:
+    """(4 * width + 1,) of TVM's per-store rows: sum, maximum, store with most work, log of the linear sum, count."""
+    if not len(rows):
+        return np.zeros(4 * rows.shape[1] + 1)
+    busiest = rows[expand(rows[:, _PER_STORE_FLOAT_OPS]).sum(axis=1).argmax()]
+    return np.concatenate([rows.sum(0), rows.max(0), busiest, compress(expand(rows).sum(0)), [len(rows)]])
+
+
+def pool_asts(table: AstTable, kernel_columns: np.ndarray, kernel_seconds: np.ndarray) -> np.ndarray:
+    """(n, columns) float32 of compact ASTs: pooled leaves, pooled kernels, their counts.
+
+    Leaves: sum, maximum, mean, log of the linear sum, the leaf with most operations. Kernels: the same without the
+    mean, and the two that take longest.
+
+    Args:
+        kernel_columns: (sum of kernels, c) further columns of each kernel, compressed like its features.
+        kernel_seconds: (sum of kernels,) estimate by which the longest kernel is chosen.
+    """
+    leaves, kernels = table.leaf_features, np.concatenate([table.kernel_features, kernel_columns], axis=1)
+    leaf_work = expand(leaves[:, _OPS or slice(None)].astype(np.float64)).sum(axis=1)
+    first, second = _top_two(kernel_seconds, table.kernel_offsets)
+    has_second = (np.diff(table.kernel_offsets) > 1)[:, None]
+    counts = [np.diff(table.leaf_offsets), np.diff(table.kernel_offsets), table.target_kinds]
+    columns = [
+        *(pooled_leaves := _pooled(leaves, table.leaf_offsets)),
+        pooled_leaves[0] / counts[0][:, None],
+        leaves[_top_two(leaf_work, table.leaf_offsets)[0]],
+        *_pooled(kernels, table.kernel_offsets),
+        kernels[first],
+        np.where(has_second, kernels[second], 0.0),
+        np.stack(counts, axis=1),
+    ]
+    return np.concatenate(columns, axis=1).astype(np.float32)
+
+
+def expand(values: np.ndarray) -> np.ndarray:
+    """Undo the signed log2(1 + |x|) of feature vectors."""
+    return np.sign(values) * (np.exp2(np.minimum(np.abs(values), 100.0)) - 1.0)
+
+
+def compress(values: np.ndarray) -> np.ndarray:
+    """Signed log2(1 + |x|)."""
+    return np.sign(values) * np.log2(1.0 + np.abs(values))
+
+
+def _pooled(rows: np.ndarray, offsets: np.ndarray) -> list[np.ndarray]:
+    # reduceat on non-empty groups: every program has a leaf and a kernel. A running sum of the linear values would
+    # lose the small programs beside the large ones.
+    starts = offsets[:-1]
+    linear = np.add.reduceat(expand(rows.astype(np.float64)), starts, axis=0)
+    return [np.add.reduceat(rows, starts, axis=0), np.maximum.reduceat(rows, starts, axis=0), compress(linear)]
+
+
+def _top_two(score: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(n,) row with the largest and (n,) with the second largest score of each group (the largest where alone)."""
+    group = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+    order = np.lexsort((-score, group))
+    first = offsets[:-1]
+    second = np.minimum(first + 1, offsets[1:] - 1)
+    return order[first], order[second]

@@ -1,0 +1,89 @@
+"""Baselines learn from the training part alone and beat the constant where there is something to learn."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from cdmpp.data.splits import make_split
+from cdmpp.errors import DataError
+from cdmpp.evaluation.baselines import BASELINES, NEED_PER_STORE, EvaluationData, TreeSettings, make_baseline
+from cdmpp.evaluation.pooling import compress, expand, pool_asts, pool_per_store
+from cdmpp.training.metrics import latency_metrics
+
+SMALL = TreeSettings(depths=(3, 4), rounds=40)
+
+
+def mape(data, split, name):
+    baseline = BASELINES[name](SMALL)
+    baseline.fit(data, split, 0)
+    predicted = baseline.predict(data, split.test)
+    return latency_metrics(data.dataset.latency_s[split.test], predicted, data.dataset.task_ids[split.test])["mape"]
+
+
+@pytest.mark.parametrize("name", sorted(BASELINES))
+def test_every_baseline_predicts_seconds(data, name):
+    split = make_split(data.dataset, "random", 0)
+    error = mape(data, split, name)
+    assert np.isfinite(error)
+    if name in ("xgb_ours", "roofline"):
+        assert error < 0.8 * mape(data, split, "constant")
+
+
+def test_the_roofline_recovers_a_roofline(data):
+    flops = np.array([data.dataset.tasks[t].flops for t in data.dataset.task_ids])
+    kernels = np.diff(data.dataset.asts.kernel_offsets)
+    exact = replace(data.dataset, latency_s=3e-6 * kernels + flops / 5e12)
+    assert mape(EvaluationData(exact), make_split(exact, "by_task", 0), "roofline") < 2
+
+
+@pytest.mark.parametrize("name", ["constant", "roofline", "analytic", "xgb_per_store_sum"])
+def test_labels_outside_training_and_validation_change_nothing(data, name):
+    split = make_split(data.dataset, "by_task", 1)
+    spoiled = data.dataset.latency_s.copy()
+    spoiled[split.test] *= 1000
+    predictions = []
+    for latency in (data.dataset.latency_s, spoiled):
+        baseline = BASELINES[name](SMALL)
+        changed = EvaluationData(replace(data.dataset, latency_s=latency), data.per_store)
+        baseline.fit(changed, split, 0)
+        predictions.append(baseline.predict(changed, split.test))
+    np.testing.assert_array_equal(*predictions)
+
+
+@pytest.mark.parametrize("name", NEED_PER_STORE)
+def test_missing_per_store_features_are_named(data, name):
+    with pytest.raises(DataError, match="per-store features"):
+        make_baseline(name).fit(EvaluationData(data.dataset), make_split(data.dataset, "random", 0), 0)
+
+
+def test_an_unknown_baseline_lists_the_known_ones():
+    with pytest.raises(DataError, match="xgb_ours"):
+        make_baseline("xgboost")
+
+
+def test_pooling_of_per_store_rows_by_hand():
+    rows = np.zeros((2, 164))
+    rows[0, 0], rows[1, 0], rows[1, 20] = 2.0, 3.0, 1.0  # 3 and 7 operations
+    pooled = pool_per_store(rows)
+    assert pooled.shape == (657,)
+    assert (pooled[0], pooled[164], pooled[2 * 164], pooled[2 * 164 + 20], pooled[-1]) == (5, 3, 3, 1, 2)
+    assert pooled[3 * 164] == pytest.approx(np.log2(1 + 3 + 7))
+
+
+def test_pooled_asts_do_not_depend_on_the_neighbours(data):
+    table = data.dataset.asts
+    extra = np.zeros((len(table.kernel_features), 0))
+    seconds = expand(table.kernel_features[:, 0])
+    everything = pool_asts(table, extra, seconds)
+    index = np.array([7, 3])
+    rows = np.concatenate([np.arange(table.kernel_offsets[i], table.kernel_offsets[i + 1]) for i in index])
+    some = pool_asts(table.take(index), extra[rows], seconds[rows])
+    np.testing.assert_allclose(some, everything[index], rtol=1e-6)
+
+
+def test_compress_undoes_expand():
+    values = np.array([-3.0, 0.0, 0.5, 20.0])
+    np.testing.assert_allclose(compress(expand(values)), values)

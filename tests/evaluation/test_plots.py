@@ -1,0 +1,40 @@
+"""Pictures are written, with labels and units, also for little or odd data."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("matplotlib")
+from matplotlib.figure import Figure
+
+from cdmpp.evaluation.plots import learning_curve, save_evaluation_plot, save_training_plots, scatter
+
+HISTORY = [
+    {"member": m, "epoch": e, "train_loss": 1 / (e + 1), "val_mape": 50 / (e + 1)} for m in (0, 1) for e in range(4)
+]
+
+
+@pytest.mark.parametrize("n", [1, 300])
+def test_training_plots(tmp_path, n):
+    rng = np.random.default_rng(0)
+    true = 10 ** rng.uniform(-6, -2, n)
+    saved = save_training_plots(tmp_path, true, true * rng.uniform(0.5, 2, n), ["conv2d"] * n, HISTORY, "a100")
+    assert [path.name for path in saved] == [
+        "predicted_vs_measured.png", "error_by_op_class.png", "error_by_latency.png", "learning_curve.png",
+    ]  # fmt: skip
+    assert all(path.read_bytes()[:4] == b"\x89PNG" and path.stat().st_size > 5000 for path in saved)
+
+
+def test_axes_carry_units():
+    axes = Figure().add_subplot()
+    scatter(axes, np.array([1e-5, 2e-5]), np.array([1e-5, 3e-5]))
+    assert "µs" in axes.get_xlabel() and "µs" in axes.get_ylabel() and axes.get_legend() is not None
+    axes = Figure().add_subplot()
+    learning_curve(axes, HISTORY)
+    assert axes.get_xlabel() == "epoch" and len(axes.lines) == 2
+
+
+def test_model_bars(tmp_path):
+    cells = [{"split": s, "model": m, "metrics": {"mape": 10.0}} for s in ("random", "by_task") for m in "ab"]
+    assert save_evaluation_plot(tmp_path / "m.png", cells).is_file()
