@@ -42,14 +42,12 @@ def kernel_vector(kernel: Kernel, facts: list[LeafFacts], outside: list[Allocati
             out += trips * (getattr(a, weight) if weight else 1.0) * _reach(f)
         return out
 
+    in_memory = _indexed_dynamically(facts)
     dynamic = 0.0
     for f in facts:
         for a in [f.store, *f.loads]:
-            if a.scope == LOCAL and any(
-                a.depends[i] and f.leaf.loops[i].extent > 1 and f.leaf.loops[i].tag == NO_TAG
-                for i in range(f.nest.region)
-            ):
-                dynamic += f.serial_trips * a.element_bytes
+            if a.buffer in in_memory:
+                dynamic += a.trips_region * (2.0 if f.update and a is f.store else 1.0)
     heavy_shared = sum(a.trips_ideal for a in heaviest.loads if a.scope == SHARED)
     heavy_fma = heaviest.arithmetic.counts["fma"] * heaviest.serial_trips
     inner_body = 1.0
@@ -127,6 +125,19 @@ def _block_threads(facts: list[LeafFacts]) -> float:
             if loop.tag == THREAD_TAG:
                 extents[loop.axis] = max(extents[loop.axis], loop.extent)
     return float(extents[0] * extents[1] * extents[2])
+
+
+def _indexed_dynamically(facts: list[LeafFacts]) -> set[int]:
+    """Thread-local buffers indexed by a loop that stays a loop: the compiler keeps these in memory, not registers."""
+    return {
+        a.buffer
+        for f in facts
+        for a in [f.store, *f.loads]
+        if a.scope == LOCAL
+        and any(
+            a.depends[i] and f.leaf.loops[i].extent > 1 and f.leaf.loops[i].tag == NO_TAG for i in range(f.nest.region)
+        )
+    }
 
 
 def _reach(f: LeafFacts) -> float:

@@ -84,7 +84,15 @@ _ACCESS = (
     "guarded_fraction",
 )
 
-_LOOP = ("extent", "reduction_flag", "unrolled_flag", "vector_flag", "store_stride_bytes", "load0_stride_bytes", "load1_stride_bytes")
+_LOOP = (
+    "extent",
+    "reduction_flag",
+    "unrolled_flag",
+    "vector_flag",
+    "store_stride_bytes",
+    "load0_stride_bytes",
+    "load1_stride_bytes",
+)
 
 LEAF_NAMES: tuple[str, ...] = (
     _OPS
@@ -136,7 +144,7 @@ KERNEL_NAMES: tuple[str, ...] = (
     "code_steps",
     "max_region_trips",
     "register_elements",
-    "local_dynamic_bytes",
+    "local_memory_trips",
     "min_active_fraction",
     "fma_per_shared_load",
     "inner_body_trips",

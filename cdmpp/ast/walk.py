@@ -154,12 +154,13 @@ class Walker:
         self.kernel = None
 
     def allocate(self, buffer: Any) -> None:
+        scope, count = scope_of(buffer), elements(buffer)
         copies = 1
         for loop in self.loops:
-            copies = max(copies, loop.stages)
-        scope, count = scope_of(buffer), elements(buffer)
-        if scope != SHARED:
-            copies = 1
+            if scope == SHARED:
+                copies = max(copies, loop.stages)
+            elif scope == LOCAL and loop.tag == VTHREAD_TAG:
+                copies *= loop.extent  # every virtual thread of a thread keeps its own registers
         allocation = Allocation(scope, count * copies, int(count * copies * element_bytes(buffer)))
         (self.function_allocations if self.kernel is None else self.kernel.allocations).append(allocation)
 

@@ -42,6 +42,8 @@ _LAUNCH_S = (2e-7, 1.5e-6)
 _WARP = 32.0
 _L2_OVER_DRAM = 2.6
 _REFILL_CYCLES, _FIRST_LOAD_CYCLES = 700.0, 500.0
+_LOCAL_CYCLES = 35.0
+_MAX_REGISTERS = 255.0
 
 
 class _Kernel:
@@ -94,7 +96,8 @@ def _gpu(k: _Kernel) -> tuple[Tensor, Tensor]:
     clock = k.device("clock_mhz") * 1e6
     cores = k.device("core_count")
     blocks, warps = k["blocks"], k["warps_per_block"].clamp_min(1)
-    registers = (24 + 1.2 * k["register_elements"]).clamp(16, 255)
+    needed = 24 + 1.2 * k["register_elements"]
+    registers = needed.clamp(16, _MAX_REGISTERS)
     resident = torch.stack(
         [
             (k.device("max_threads_per_core") / (warps * _WARP)).floor(),
@@ -122,7 +125,10 @@ def _gpu(k: _Kernel) -> tuple[Tensor, Tensor]:
     l1 = rounds * active_warps * sectors / 2
     l2 = blocks * warps * sectors * 32 / (_L2_OVER_DRAM * 1e9 * k.device("bandwidth_gbps"))
     dram = (k["global_read_bytes"] + k["global_write_bytes"]) / (1e9 * k.device("bandwidth_gbps"))
-    latency = rounds * (k["refill_rounds"] * _REFILL_CYCLES + _FIRST_LOAD_CYCLES)
+    # Thread-local arrays that do not fit, or are not indexed by constants, live in memory: each use is a round trip.
+    spilled = (1 - _MAX_REGISTERS / needed).clamp_min(0) * 2 * fp
+    local = rounds * (k["local_memory_trips"] + spilled) * torch.maximum(torch.full_like(warps, _LOCAL_CYCLES), active_warps)
+    latency = rounds * (k["refill_rounds"] * _REFILL_CYCLES + _FIRST_LOAD_CYCLES) + local
     times = torch.stack([compute / clock, issue / clock, near / clock, l1 / clock, l2, dram, latency / clock], dim=-1)
     state = torch.stack([active_warps, blocks / (cores * resident), rounds, resident, registers], dim=-1)
     return times, state
@@ -142,7 +148,9 @@ def _cpu(k: _Kernel) -> tuple[Tensor, Tensor]:
     dram = _miss_at(misses, k.device("l3_kb")) / (1e9 * k.device("bandwidth_gbps"))
     latency = 4 * k["chain_iterations"] / clock
     times = torch.stack([compute, issue, near, l1, l2, dram, latency], dim=-1) / cores[..., None]
-    state = torch.stack([cores, k["parallel_extent"] / cores, k["code_steps"], k["local_dynamic_bytes"], k["leaves"]], -1)
+    state = torch.stack(
+        [cores, k["parallel_extent"] / cores, k["code_steps"], k["local_memory_trips"], k["leaves"]], -1
+    )
     return times, state
 
 
