@@ -42,6 +42,23 @@ def read_script(path: Path, target: Any) -> list[Program]:
     return programs
 
 
+def parse_text(text: str, where: str) -> Any:
+    """TVMScript text of one module or function -> TVM object, its names checked first.
+
+    For text from elsewhere (records of others): TVM's parser alone would run what stands in it.
+
+    Raises:
+        UnsupportedProgramError: as ``read_script``; ``where`` begins the message.
+    """
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError) as error:
+        raise UnsupportedProgramError(f"{where}: not Python text: {error}") from error
+    names = _names(tree)
+    check_script(tree, names, where)
+    return _parsed(text, names, where)
+
+
 def check_script(tree: ast.AST, names: dict[str, Any], where: str) -> None:
     """Refuse text that could do more than describe a program, before TVM's parser evaluates it.
 
@@ -89,6 +106,14 @@ def _leads_out(node: ast.Attribute, names: dict[str, Any]) -> bool:
     return isinstance(found, ModuleType) and not found.__name__.startswith("tvm.")
 
 
+def _parsed(text: str, names: dict[str, Any], where: str) -> Any:
+    try:
+        return tvm.script.parse(text, extra_vars=dict(names))
+    except Exception as error:  # the parser raises whatever the text makes it meet
+        reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise UnsupportedProgramError(f"{where} does not parse as TVMScript: {reason}") from error
+
+
 def _parse(
     path: Path, text: str, node: ast.ClassDef | ast.FunctionDef, names: dict[str, Any], target: Any
 ) -> list[Program]:
@@ -96,17 +121,11 @@ def _parse(
     check_script(node, names, where)
     first = min(decorator.lineno for decorator in node.decorator_list)
     source = "\n".join(text.splitlines()[first - 1 : node.end_lineno])
-    try:
-        parsed = tvm.script.parse(source, extra_vars=dict(names))
-    except Exception as error:  # the parser raises whatever the text makes it meet
-        reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        raise UnsupportedProgramError(f"{where} (line {node.lineno}) does not parse as TVMScript: {reason}") from error
+    parsed = _parsed(source, names, f"{where} (line {node.lineno})")
     module = parsed if isinstance(parsed, tvm.IRModule) else tvm.IRModule({node.name: parsed})
     functions = {var.name_hint: f for var, f in module.functions.items() if isinstance(f, tvm.tirx.PrimFunc)}
     prefix = f"{node.name}." if isinstance(node, ast.ClassDef) and len(functions) > 1 else ""
     return [
-        Program(
-            tvm.IRModule({"main": f.with_attr("global_symbol", "main")}), target, name=f"{prefix}{name}" or node.name
-        )
+        Program(tvm.IRModule({"main": f.with_attr("global_symbol", "main")}), target, name=f"{prefix}{name}")
         for name, f in functions.items()
     ]
