@@ -1,0 +1,336 @@
+"""The measuring loop: plan -> sample -> build -> measure in windows -> records. Stop it anywhere and run it again.
+
+A window times the programs built just before it for the first time and those of earlier windows for the second or
+third, so that visits to one program lie apart in time. Nothing is built while a window is open.
+"""
+
+from __future__ import annotations
+
+import collections
+import json
+import os
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from cdmpp.data.records import append_records, read_records, write_info
+from cdmpp.data.schema import Record
+from cdmpp.measure import protocol, software
+from cdmpp.measure.isolation import Reply, Worker, run_many
+from cdmpp.measure.plan import Plan, load_plan, schedule_seed
+from cdmpp.measure.progress import CollectionProgress
+from cdmpp.measure.protocol import Visits
+from cdmpp.measure.sentinel import Sentinels
+from cdmpp.programs.task import Task
+
+IMPORT_LIMIT_S = 900.0
+SAMPLE_LIMIT_S = 240.0
+
+
+@dataclass(frozen=True)
+class CollectSettings:
+    """What to measure. Times in seconds."""
+
+    device: str
+    target: Mapping[str, Any]
+    zoo: Mapping[str, Mapping[str, Any]]
+    schedules_per_task: int = 16
+    budget: int | None = None
+    """Programs in the data set when the run ends; None measures the whole plan."""
+    time_limit_s: float | None = None
+    """No new batch is started after this long."""
+    batch: int = 160
+    """Programs built between two measuring windows."""
+    seed: int = 0
+    builders: int = 2
+    max_task_flops: float = 4e9
+    """Heavier tasks are left out: their random schedules run for seconds."""
+    min_separation_s: float = protocol.MIN_SEPARATION_S
+    phase_file: Path | None = None
+    show_progress: bool = True
+
+
+@dataclass
+class Subject:
+    """A program on its way to becoming a record."""
+
+    record_id: str
+    task: Task
+    schedule: str
+    arguments: list[Any]
+    library: Path
+    visits: Visits = field(default_factory=Visits)
+
+
+class Collector:
+    """Collects records of one device into ``folder``."""
+
+    def __init__(self, settings: CollectSettings, folder: Path) -> None:
+        self.settings = settings
+        self.folder = Path(folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.target = json.dumps(dict(settings.target), sort_keys=True)
+        self.failures = self.folder / "failures.jsonl"
+        self.cores = cores = sorted(os.sched_getaffinity(0))
+        self.measurer = Worker(core=cores[-1])
+        self.builders = [Worker(core=cores[i % len(cores)]) for i in range(settings.builders)]
+        self.sentinels = Sentinels(self.measurer, self.folder / "sentinels.jsonl")
+        self.recorded: set[str] = {record.record_id for record in self._records()}
+        self.failed: set[str] = set(self._failed_ids())
+        self.causes: collections.Counter[str] = collections.Counter()
+        self.active: list[Subject] = []
+        self._software = software.versions()
+        self._host = software.host()
+        self._sampled_tasks = self._sampled_programs = 0
+
+    def run(self) -> dict[str, Any]:
+        """Collect until the plan or the budget is used up; returns the report (see ``report``)."""
+        progress = CollectionProgress(
+            self.folder, len(self.recorded), self.settings.phase_file, self.settings.show_progress
+        )
+        start = time.monotonic()
+        limit = self.settings.time_limit_s
+        # Leave the measuring core alone, where there is more than one.
+        os.sched_setaffinity(0, {self.cores[0]})
+        with progress, tempfile.TemporaryDirectory(prefix="cdmpp-measure-") as scratch:
+            self.progress = progress
+            try:
+                progress.enter("sample")
+                plan = load_plan(self.folder, self.settings.zoo, self.settings.seed, self._import)
+                self._write_info(plan)
+                self.sentinels.build(self.builders[0], self.settings.target, Path(scratch))
+                source = self._planned(plan, Path(scratch))
+                while True:
+                    late = limit is not None and time.monotonic() - start > limit
+                    fresh = [] if late else self._next_batch(source)
+                    progress.enter("build")
+                    fresh = self._build(fresh)
+                    if not fresh and not self.active:
+                        break
+                    self._window(fresh)
+                    self._write_info(plan)
+            finally:
+                for worker in (self.measurer, *self.builders):
+                    worker.stop()
+                os.sched_setaffinity(0, set(self.cores))
+        return report(self.folder, self.settings.device)
+
+    # -- before a window ----------------------------------------------------------------------------------------
+
+    def _import(self, name: str, spec: Mapping[str, Any]) -> list[Task] | None:
+        # A fresh process each: an imported network keeps a gigabyte.
+        worker = self.builders[0]
+        reply = worker.request({"op": "import", "network": name, "spec": dict(spec)}, IMPORT_LIMIT_S)
+        worker.stop()
+        if "cause" in reply:
+            self._fail(f"network:{name}", "", reply)
+            return None
+        return [Task(**fields) for fields in reply["tasks"]]
+
+    def _planned(self, plan: Plan, scratch: Path) -> Iterator[list[Subject]]:
+        """Unrecorded programs, a few tasks at a time."""
+        planned = [plan.tasks[task_id] for task_id in plan.order]
+        tasks = [task for task in planned if task.flops <= self.settings.max_task_flops]
+        self._tasks_left = len(tasks)
+        chunk = 2 * len(self.builders)
+        from cdmpp.programs.identity import record_id
+
+        for begin in range(0, len(tasks), chunk):
+            members = tasks[begin : begin + chunk]
+            messages = [self._sample_request(task) for task in members]
+            replies = dict(run_many(self.builders, messages, SAMPLE_LIMIT_S))
+            subjects: list[Subject] = []
+            for index, task in enumerate(members):
+                self._tasks_left -= 1
+                reply = replies[index]
+                if "cause" in reply:
+                    self._fail(f"task:{task.task_id}", task.task_id, reply)
+                    continue
+                self._sampled_tasks += 1
+                self._sampled_programs += len(reply["schedules"])
+                for schedule in reply["schedules"]:
+                    key = record_id(task.task_id, self.settings.device, self.target, schedule)
+                    if key not in self.recorded and key not in self.failed:
+                        subjects.append(Subject(key, task, schedule, reply["arguments"], scratch / f"{key}.so"))
+            yield subjects
+
+    def _sample_request(self, task: Task) -> dict[str, Any]:
+        return {
+            "op": "sample",
+            "task": {"workload": task.workload, **{k: getattr(task, k) for k in _TASK_FIELDS}},
+            "target": dict(self.settings.target),
+            "n": self.settings.schedules_per_task,
+            "seed": schedule_seed(task.task_id, self.settings.seed),
+        }
+
+    def _next_batch(self, source: Iterator[list[Subject]]) -> list[Subject]:
+        self.progress.enter("sample")
+        batch: list[Subject] = []
+        room = self.settings.batch
+        if self.settings.budget is not None:
+            room = min(room, self.settings.budget - len(self.recorded) - len(self.active))
+        while len(batch) < room:
+            subjects = next(source, None)
+            if subjects is None:
+                break
+            batch.extend(subjects)
+        # A task is not torn apart at the edge of a batch; only the budget cuts one.
+        return batch if self.settings.budget is None or room >= self.settings.batch else batch[: max(room, 0)]
+
+    def _build(self, subjects: list[Subject]) -> list[Subject]:
+        messages = [
+            {
+                "op": "build",
+                "workload": subject.task.workload,
+                "schedule": subject.schedule,
+                "target": dict(self.settings.target),
+                "path": str(subject.library),
+            }
+            for subject in subjects
+        ]
+        built = set()
+        for index, reply in run_many(self.builders, messages, protocol.BUILD_LIMIT_S):
+            if "cause" in reply:
+                if reply["cause"] in ("crash", "timeout"):
+                    reply["cause"] = "build " + reply["cause"]
+                self._fail(subjects[index].record_id, subjects[index].task.task_id, reply)
+            else:
+                built.add(index)
+        return [subject for index, subject in enumerate(subjects) if index in built]
+
+    # -- the window ---------------------------------------------------------------------------------------------
+
+    def _window(self, fresh: list[Subject]) -> None:
+        self.measurer.start()
+        again = list(self.active)
+        self.active.extend(fresh)
+        self.progress.enter("measure")
+        quiet = self.sentinels.wait_until_quiet()
+        for group in (fresh, again):
+            if group:
+                quiet = self._segment(group, quiet)
+        finished = [subject for subject in self.active if subject.visits.complete]
+        append_records(self.folder, [self._record(subject) for subject in finished])
+        self.recorded.update(subject.record_id for subject in finished)
+        for subject in finished:
+            subject.library.unlink(missing_ok=True)
+        self.active = [subject for subject in self.active if not subject.visits.complete]
+        self.progress.update(len(self.recorded), self._expected_total())
+
+    def _segment(self, group: list[Subject], quiet_before: bool) -> bool:
+        """One visit to each program of ``group`` between two looks at the sentinels; returns the later look."""
+        taken: list[tuple[Subject, list[float], float]] = []
+        for subject in group:
+            wait = subject.visits.last_start + self.settings.min_separation_s - time.monotonic()
+            if wait > 0:
+                time.sleep(wait)
+            begin = time.monotonic()
+            message = {"op": "time", "path": str(subject.library), "arguments": subject.arguments}
+            reply = self.measurer.request(message, protocol.VISIT_LIMIT_S)
+            if "cause" in reply:
+                self._fail(subject.record_id, subject.task.task_id, reply)
+                self.active.remove(subject)
+                subject.library.unlink(missing_ok=True)
+            else:
+                taken.append((subject, reply["samples"], begin))
+        quiet_after = any(self.sentinels.quiet(self.sentinels.take()) for _ in range(2))
+        for subject, samples, begin in taken:
+            subject.visits.add(samples, quiet_before and quiet_after, begin)
+        return quiet_after
+
+    # -- bookkeeping --------------------------------------------------------------------------------------------
+
+    def _record(self, subject: Subject) -> Record:
+        visits = subject.visits
+        return Record(
+            record_id=subject.record_id,
+            task_id=subject.task.task_id,
+            device=self.settings.device,
+            target=self.target,
+            schedule=subject.schedule,
+            latency_samples_s=tuple(value for visit in visits.samples for value in visit),
+            latency_s=visits.label,
+            statistic="min",
+            latency_min_s=visits.label,
+            latency_median_s=visits.median,
+            spread=visits.spread,
+            flagged=visits.flagged,
+            protocol=protocol.PROTOCOL_ID,
+            software=self._software,
+            host=self._host,
+            measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
+            extra={
+                "samples_per_visit": ",".join(str(len(visit)) for visit in visits.samples),
+                "quiet_visits": ",".join(str(int(quiet)) for quiet in visits.quiet),
+            },
+        )
+
+    def _fail(self, key: str, task_id: str, reply: Reply) -> None:
+        self.causes[reply["cause"]] += 1
+        self.failed.add(key)
+        with self.failures.open("a") as file:
+            file.write(json.dumps({"id": key, "task_id": task_id, "device": self.settings.device, **reply}) + "\n")
+
+    def _failed_ids(self) -> Iterator[str]:
+        for line in self.failures.read_text().splitlines() if self.failures.exists() else ():
+            try:
+                entry = json.loads(line)
+            except ValueError:
+                continue  # a line cut short by a kill
+            if entry.get("device") == self.settings.device and ":" not in entry["id"]:
+                yield entry["id"]
+
+    def _records(self) -> list[Record]:
+        return read_records(self.folder, self.settings.device)
+
+    def _expected_total(self) -> int:
+        mean = self._sampled_programs / max(self._sampled_tasks, 1)
+        total = len(self.recorded) + len(self.active) + int(self._tasks_left * mean)
+        return total if self.settings.budget is None else min(total, max(self.settings.budget, len(self.recorded)))
+
+    def _write_info(self, plan: Plan) -> None:
+        write_info(
+            self.folder,
+            name=self.folder.name,
+            devices=[self.settings.device],
+            protocol=protocol.PROTOCOL_ID,
+            protocol_description=protocol.DESCRIPTION,
+            host=self._host,
+            software=json.loads(self._software),
+            networks=plan.networks,
+            programs=len(self.recorded),
+            planned_tasks=len(plan.order),
+        )
+
+
+_TASK_FIELDS = ("task_id", "op_name", "op_class", "flops", "io_bytes", "networks", "origin")
+
+
+def report(folder: Path, device: str) -> dict[str, Any]:
+    """Counts, failures by cause and the distribution of spreads of the records of ``device``."""
+    import numpy as np
+
+    records = read_records(folder, device)
+    causes: collections.Counter[str] = collections.Counter()
+    path = folder / "failures.jsonl"
+    for line in path.read_text().splitlines() if path.exists() else ():
+        try:
+            causes[json.loads(line)["cause"]] += 1
+        except (ValueError, KeyError):
+            continue
+    spread = np.array([record.spread for record in records]) if records else np.zeros(1)
+    latency = np.array([record.latency_s for record in records]) if records else np.ones(1)
+    return {
+        "programs": len(records),
+        "tasks": len({record.task_id for record in records}),
+        "failures": dict(causes),
+        "spread_median": float(np.median(spread)),
+        "spread_mean": float(spread.mean()),
+        "spread_p90": float(np.quantile(spread, 0.9)),
+        "flagged_share": float(np.mean([record.flagged for record in records])) if records else 0.0,
+        "latency_p10_p50_p90_s": [float(value) for value in np.quantile(latency, (0.1, 0.5, 0.9))],
+    }

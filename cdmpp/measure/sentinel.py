@@ -1,0 +1,114 @@
+"""Fixed programs timed at both ends of every measuring window: they tell a slow program from a slow moment."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from cdmpp.measure import protocol
+from cdmpp.measure.isolation import Worker
+
+TOLERANCE = {"compute": 0.05, "cache": 0.05, "memory": 0.10}
+"""How far above its best-known value a sentinel may lie. Neighbours share the memory, so it gets more."""
+_BEST_QUANTILE = 0.2
+_HISTORY = 200
+_TRIES = 4
+_PAUSE_S = 3.0
+
+
+def _elementwise(elements: int) -> str:
+    return f"""@I.ir_module
+class Module:
+    @T.prim_func(s_tir=True)
+    def main(A: T.Buffer(({elements},), "float32"), B: T.Buffer(({elements},), "float32")):
+        for i in range({elements}):
+            with T.sblock("B"):
+                v = T.axis.spatial({elements}, i)
+                B[v] = A[v] * T.float32(0.5) + T.float32(1.0)
+"""
+
+
+_MATMUL = """@I.ir_module
+class Module:
+    @T.prim_func(s_tir=True)
+    def main(A: T.Buffer((64, 64), "float32"), B: T.Buffer((64, 64), "float32"), C: T.Buffer((64, 64), "float32")):
+        for i, k, j in T.grid(64, 64, 64):
+            with T.sblock("C"):
+                vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+                with T.init():
+                    C[vi, vj] = T.float32(0.0)
+                C[vi, vj] = C[vi, vj] + A[vi, vk] * B[vk, vj]
+"""
+
+WORKLOADS: Mapping[str, str] = {
+    "compute": _MATMUL,
+    "cache": _elementwise(64 * 1024),
+    "memory": _elementwise(8 * 1024 * 1024),
+}
+UNSCHEDULED = "[[],[]]"
+
+
+class Sentinels:
+    """Builds the sentinel programs, times them, and remembers the best-known values in ``log`` (JSON lines)."""
+
+    def __init__(self, worker: Worker, log: Path) -> None:
+        self.worker = worker
+        self.log = log
+        self.history: list[dict[str, float]] = []
+        self._programs: dict[str, dict[str, Any]] = {}
+        if log.exists():
+            for line in log.read_text().splitlines():
+                try:
+                    self.history.append(json.loads(line)["run_s"])
+                except (ValueError, KeyError):
+                    continue  # a line cut short by a kill
+
+    def build(self, builder: Worker, target: Mapping[str, Any], folder: Path) -> None:
+        """Compile the sentinels into ``folder``."""
+        for name, workload in WORKLOADS.items():
+            path = str(folder / f"sentinel-{name}.so")
+            request = {"op": "build", "workload": workload, "schedule": UNSCHEDULED, "path": path}
+            reply = builder.request({**request, "target": dict(target)}, 2 * protocol.BUILD_LIMIT_S)
+            if "cause" in reply:
+                raise RuntimeError(f"the sentinel {name} does not build: {reply}")
+            arguments = [[[64, 64], "float32"]] * 3 if name == "compute" else [[[_size(name)], "float32"]] * 2
+            self._programs[name] = {"op": "time", "path": path, "arguments": arguments}
+
+    def best(self) -> dict[str, float]:
+        """Seconds a run in a quiet moment: a low quantile of what was seen, so that one lucky value does not rule."""
+        recent = self.history[-_HISTORY:]
+        values = {name: sorted(entry[name] for entry in recent if name in entry) for name in self._programs}
+        return {name: v[int(_BEST_QUANTILE * (len(v) - 1))] for name, v in values.items() if v}
+
+    def take(self) -> dict[str, float]:
+        """Time every sentinel once, and log it."""
+        run_s: dict[str, float] = {}
+        for name, request in self._programs.items():
+            reply = self.worker.request(request, protocol.VISIT_LIMIT_S)
+            if "samples" in reply:
+                run_s[name] = min(reply["samples"])
+        self.history.append(run_s)
+        with self.log.open("a") as file:
+            file.write(json.dumps({"time": round(time.time(), 1), "run_s": run_s}) + "\n")
+        return run_s
+
+    def quiet(self, run_s: Mapping[str, float]) -> bool:
+        """True where no sentinel is slower than its best-known value allows."""
+        best = self.best()
+        return all(run_s.get(name, float("inf")) <= best[name] * (1 + TOLERANCE[name]) for name in best)
+
+    def wait_until_quiet(self) -> bool:
+        """Time the sentinels until they are quiet, for about ten seconds at most; returns whether they became so."""
+        for attempt in range(_TRIES):
+            if self.quiet(self.take()):
+                return True
+            if attempt < _TRIES - 1:
+                time.sleep(_PAUSE_S)
+        return False
+
+
+def _size(name: str) -> int:
+    return {"cache": 64 * 1024, "memory": 8 * 1024 * 1024}[name]

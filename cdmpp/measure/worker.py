@@ -1,0 +1,92 @@
+"""The child process behind ``isolation.Worker``: answers one JSON request after another over a pipe.
+
+Started as ``python -m cdmpp.measure.worker FD CORE``; ends when the pipe closes. Everything that may crash or hang
+(importing a network, sampling, compiling, running a kernel) happens here and not in the collector.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+Request = dict[str, Any]
+
+
+def import_tasks(request: Request) -> Request:
+    """``network``, ``spec`` -> ``tasks``: their fields."""
+    import dataclasses
+
+    from cdmpp.programs.networks import import_network
+
+    return {"tasks": [dataclasses.asdict(task) for task in import_network(request["network"], request["spec"])]}
+
+
+def sample(request: Request) -> Request:
+    """``task``, ``target``, ``n``, ``seed`` -> ``schedules``: trace JSON texts; ``arguments`` of the task."""
+    from cdmpp.measure.build import arguments_of
+    from cdmpp.programs.sampling import sample_programs
+    from cdmpp.programs.task import Task
+
+    task = Task(**request["task"])
+    programs = sample_programs(task, request["target"], request["n"], request["seed"])
+    return {"schedules": [program.trace for program in programs], "arguments": arguments_of(task.workload)}
+
+
+def build_program(request: Request) -> Request:
+    """``workload``, ``schedule``, ``target``, ``path`` -> nothing; the library lies at ``path``."""
+    import tvm
+
+    from cdmpp.measure.build import build
+    from cdmpp.programs.replay import replay
+
+    target = tvm.target.Target(request["target"])
+    build(replay(request["workload"], request["schedule"], target), Path(request["path"]))
+    return {}
+
+
+def time_program(request: Request) -> Request:
+    """``path``, ``arguments`` -> ``samples`` or ``cause``."""
+    from cdmpp.measure.timing import time_library
+
+    return time_library(request["path"], request["arguments"])
+
+
+def ready(_: Request) -> Request:
+    """Import TVM now rather than within the time limit of the first request."""
+    import tvm
+
+    return {"tvm": tvm.__version__}
+
+
+OPERATIONS: dict[str, Callable[[Request], Request]] = {
+    "import": import_tasks,
+    "sample": sample,
+    "build": build_program,
+    "time": time_program,
+    "ready": ready,
+}
+
+
+def main(descriptor: int, core: int) -> None:
+    if core >= 0:
+        os.sched_setaffinity(0, {core})
+    connection = Connection(descriptor)
+    while True:
+        try:
+            request = json.loads(connection.recv_bytes())
+        except EOFError:
+            return
+        try:
+            reply = OPERATIONS[request["op"]](request)
+        except Exception as error:  # noqa: BLE001 - whatever went wrong costs this request only
+            reply = {"cause": request["op"] + " error", "message": f"{type(error).__name__}: {str(error)[-500:]}"}
+        connection.send_bytes(json.dumps(reply).encode())
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))

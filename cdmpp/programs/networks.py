@@ -1,0 +1,194 @@
+"""Networks to tasks: a torch model with random weights through Relax to its distinct tensor programs.
+
+The zoo is described in ``conf/data/networks.yaml``. TVM, torch and the model libraries are imported on first use only.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import os
+import sys
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from cdmpp.errors import CdmppError
+from cdmpp.programs.task import Task
+
+ZOO_FILE = Path(__file__).resolve().parents[2] / "conf" / "data" / "networks.yaml"
+HOST_TARGET = {"kind": "llvm", "num-cores": 1}
+_stub: Any = None
+
+
+def read_zoo(path: Path | None = None) -> dict[str, dict[str, Any]]:
+    """Network name -> how to build it."""
+    zoo = yaml.safe_load((path or ZOO_FILE).read_text())["zoo"]
+    return {str(name): dict(spec) for name, spec in zoo.items()}
+
+
+def import_network(name: str, spec: Mapping[str, Any] | None = None) -> list[Task]:
+    """Tasks of the zoo network ``name`` (or of ``spec``), one per structurally distinct PrimFunc.
+
+    ``Task.networks[name]`` is the number of calls in one forward pass. Tasks with symbolic shapes are left out.
+    ``CdmppError`` where the zoo has no such network or its library is not installed.
+    """
+    if spec is None:
+        zoo = read_zoo()
+        if name not in zoo:
+            near = difflib.get_close_matches(name, zoo, n=3) or sorted(zoo)
+            raise CdmppError(f"no network {name!r} in {ZOO_FILE.name}; did you mean {', '.join(near)}?")
+        spec = zoo[name]
+    model, inputs = build_model(spec)
+    return tasks_of_module(to_relax(model, inputs), name)
+
+
+def build_model(spec: Mapping[str, Any]) -> tuple[Any, tuple[Any, ...]]:
+    """``(torch module in eval mode, example inputs)`` of one zoo entry."""
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    import torch
+
+    torch.manual_seed(0)
+    builder = {"torchvision": _build_torchvision, "transformers": _build_transformers}.get(spec["source"])
+    if builder is None:
+        raise CdmppError(f"network source {spec['source']!r} is unknown: use torchvision or transformers")
+    try:
+        model = builder(spec)
+    except ImportError as error:
+        library = spec["source"]
+        raise CdmppError(f"{library} is not installed ({error}): pip install --no-deps {library}") from error
+    kind, size = next(iter(spec["input"].items()))
+    if kind == "tokens":
+        example = torch.randint(0, 100, (1, size))
+    elif kind == "audio":
+        example = torch.randn(1, size)
+    else:
+        example = torch.randn(1, 3, size, size)
+    return model.eval(), (example,)
+
+
+def to_relax(model: Any, inputs: tuple[Any, ...]) -> Any:
+    """Relax module with every operator legalised and fused into PrimFuncs; weights are inputs."""
+    import torch
+    import tvm
+    from tvm import relax
+    from tvm.relax.frontend.torch import from_exported_program
+
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        exported = torch.export.export(model, inputs)
+    module = from_exported_program(exported, keep_params_as_input=True)
+    module, _ = relax.frontend.detach_params(module)
+    passes = relax.transform
+    return tvm.transform.Sequential(
+        [
+            passes.DecomposeOpsForInference(),
+            passes.CanonicalizeBindings(),
+            passes.LegalizeOps(),
+            passes.AnnotateTIROpPattern(),
+            passes.FoldConstant(),
+            passes.FuseOps(),
+            passes.FuseTIR(),
+            passes.DeadCodeElimination(),
+        ]
+    )(module)
+
+
+def tasks_of_module(module: Any, network: str, origin: str = "torch") -> list[Task]:
+    """Distinct tensor programs of a legalised and fused Relax module as tasks of ``network``."""
+    import tvm
+    from tvm.s_tir import meta_schedule
+
+    from cdmpp.programs import identity
+
+    tasks: dict[str, Task] = {}
+    for extracted in meta_schedule.relax_integration.extract_tasks(module, tvm.target.Target(HOST_TARGET)):
+        if not has_static_shapes(extracted.dispatched[0]):
+            continue
+        workload = extracted.dispatched[0].script()
+        # Identity is taken from the parsed text, because that is what every later step starts from.
+        program = tvm.script.from_source(workload)
+        key = identity.task_id(program)
+        weight = int(extracted.weight) + (tasks[key].networks[network] if key in tasks else 0)
+        tasks[key] = Task(
+            task_id=key,
+            op_name=str(extracted.task_name),
+            op_class=identity.op_class(str(extracted.task_name), program),
+            workload=workload,
+            flops=float(identity.flops(program)),
+            io_bytes=float(identity.io_bytes(program)),
+            networks={network: weight},
+            origin=origin,
+        )
+    return list(tasks.values())
+
+
+def has_static_shapes(module: Any) -> bool:
+    """True where every parameter of ``main`` is a buffer whose dimensions are plain integers."""
+    from tvm.tirx import IntImm
+
+    return all(
+        hasattr(param, "shape") and all(isinstance(extent, (int, IntImm)) for extent in param.shape)
+        for param in module["main"].params
+    )
+
+
+def _build_torchvision(spec: Mapping[str, Any]) -> Any:
+    torchvision = _import_torchvision()
+    arguments = dict(spec.get("arguments", {}))
+    model = torchvision.models.get_model(spec["build"], weights=None, **arguments).eval()
+    if spec.get("fold_batch_norm", True):
+        from torch.fx.experimental.optimization import fuse
+
+        model = fuse(model)
+    return model
+
+
+def _build_transformers(spec: Mapping[str, Any]) -> Any:
+    import torch
+
+    # An installed torchvision without its operators breaks transformers too.
+    try:
+        _import_torchvision()
+    except ImportError:
+        pass
+    import transformers
+
+    config = getattr(transformers, spec["config"])(**dict(spec.get("arguments", {})))
+    inner = getattr(transformers, spec["build"])(config)
+    needs_cache_flag = "use_cache" in inspect.signature(inner.forward).parameters
+
+    class FirstOutput(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, x: Any) -> Any:
+            options = {"use_cache": False} if needs_cache_flag else {}
+            return self.inner(x, return_dict=False, **options)[0]
+
+    return FirstOutput()
+
+
+def _import_torchvision() -> Any:
+    """torchvision; wheels built for CUDA lack two operators on a CPU torch and would refuse to import without them."""
+    global _stub
+    import torch
+
+    if _stub is None:
+        try:
+            import torchvision
+
+            return torchvision
+        except (RuntimeError, OSError):
+            for module in [m for m in sys.modules if m.split(".")[0] == "torchvision"]:
+                del sys.modules[module]
+            _stub = torch.library.Library("torchvision", "DEF")
+            for operator in ("nms", "qnms"):
+                _stub.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    import torchvision
+
+    return torchvision

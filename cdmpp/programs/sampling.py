@@ -1,0 +1,94 @@
+"""Schedules for a task: random MetaSchedule traces and mutants of them, every one a different program."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+from cdmpp.programs.task import Program, Task
+
+MUTANT_SHARE = 0.25
+"""Share of programs that come from evolutionary search under a random cost model."""
+_OVERSAMPLE = 1.5
+
+
+def sample_programs(task: Task, target: Any, n: int, seed: int) -> list[Program]:
+    """Up to ``n`` structurally distinct scheduled programs; the same ``(task, target, n, seed)`` gives the same ones.
+
+    Many elementwise tasks have a single CPU schedule and yield one program. ``target`` is a ``tvm.target.Target``
+    or its dict.
+    """
+    import tvm
+    from tvm.s_tir import meta_schedule
+
+    logging.getLogger("tvm.s_tir.meta_schedule").setLevel(logging.ERROR)
+    target = target if isinstance(target, tvm.target.Target) else tvm.target.Target(target)
+    module = tvm.script.from_source(task.workload)
+    n_mutants = int(n * MUTANT_SHARE) if n >= 4 else 0
+    found: dict[int, Program] = {}
+    n_random = int((n - n_mutants) * _OVERSAMPLE) + 1
+    _collect(found, _random_schedules(module, target, n_random, seed), task, target, n - n_mutants)
+    if n_mutants and len(found) > 1:
+        mutants = meta_schedule.search_strategy.EvolutionarySearch(
+            population_size=16, init_measured_ratio=0.0, init_min_unmeasured=16, genetic_num_iters=2
+        )
+        _collect(found, _schedules(module, target, mutants, 2 * n_mutants, seed + 1), task, target, n)
+    if 1 < len(found) < n:
+        _collect(found, _random_schedules(module, target, n_random, seed + 2), task, target, n)
+    return list(found.values())
+
+
+def trace_json(schedule: Any) -> str:
+    """``[instructions, decisions]`` of a schedule as JSON text; replaying it on the task gives the same program."""
+    return json.dumps(_plain(schedule.trace.as_json()), separators=(",", ":"))
+
+
+def _collect(found: dict[int, Program], schedules: list[Any], task: Task, target: Any, limit: int) -> None:
+    import tvm_ffi
+
+    for schedule in schedules:
+        key = int(tvm_ffi.structural_hash(schedule.mod))
+        if len(found) < limit and key not in found:
+            found[key] = Program(schedule.mod, target, task.task_id, trace_json(schedule), task.op_name)
+
+
+def _random_schedules(module: Any, target: Any, n: int, seed: int) -> list[Any]:
+    return _schedules(module, target, "replay-trace", n, seed)
+
+
+def _schedules(module: Any, target: Any, strategy: Any, n: int, seed: int) -> list[Any]:
+    from tvm.s_tir import meta_schedule
+
+    # One thread: with more, which thread draws which candidate is left to chance.
+    context = meta_schedule.TuneContext(
+        mod=module,
+        target=target,
+        space_generator="post-order-apply",
+        search_strategy=strategy,
+        task_name="sample",
+        num_threads=1,
+        rand_state=seed % (2**31 - 2) + 1,
+    )
+    spaces = context.generate_design_space()
+    context.pre_tuning(
+        max_trials=n,
+        num_trials_per_iter=n,
+        design_spaces=spaces,
+        database=meta_schedule.database.MemoryDatabase(),
+        cost_model=meta_schedule.cost_model.RandomModel(seed=seed % (2**31)),
+    )
+    candidates = context.generate_measure_candidates()
+    context.post_tuning()
+    return [candidate.sch for candidate in candidates] if candidates is not None else []
+
+
+def _plain(value: Any) -> Any:
+    """TVM containers and boxed numbers as plain Python ones."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if hasattr(value, "items"):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if hasattr(value, "value"):
+        return _plain(value.value)
+    return [_plain(item) for item in value]
