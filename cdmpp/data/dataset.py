@@ -146,6 +146,7 @@ def load_folders(
 
 def merge_records(group: Sequence[Record]) -> Record:
     """One record of several of the same program: all samples, the label by the first one's statistic."""
+    group = list({record.latency_samples_s: record for record in reversed(group)}.values())[::-1]  # copies count once
     if len(group) == 1:
         return group[0]
     samples = tuple(sample for record in group for sample in record.latency_samples_s)

@@ -26,9 +26,13 @@ _VERSION = "tvm-0.27"
 
 @lru_cache(maxsize=8)
 def _extractor(target: Any) -> tuple[Any, Any]:
+    import tvm_ffi
     from tvm.s_tir import meta_schedule as ms
 
-    return ms.feature_extractor.PerStoreFeature(), ms.TuneContext(target=target, num_threads=1)
+    # The Python constructor of TuneContext imports every tensor intrinsic, which takes 10 s and is not needed here.
+    make_context = tvm_ffi.get_global_func("s_tir.meta_schedule.TuneContext")
+    context = make_context(None, target, None, None, "features", 1, -1, None)
+    return ms.feature_extractor.PerStoreFeature(), context
 
 
 def extract_rows(schedule: Any, target: Any) -> np.ndarray:

@@ -7,11 +7,13 @@ import json
 import logging
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from cdmpp.data.files import read_json, read_table, write_json, write_table
 from cdmpp.data.schema import SCHEMA_VERSION, Record
@@ -82,6 +84,18 @@ def record_parts(folder: Path) -> list[Path]:
     """Record files of a data set in the order they were written."""
     parts = [(int(m[1]), p) for p in (Path(folder) / "records").glob("part-*") if (m := _PART.fullmatch(p.name))]
     return [path for _, path in sorted(parts)]
+
+
+def count_records(folder: Path) -> dict[str, int]:
+    """Device -> number of records, read from the ``device`` column alone. Unreadable parts are left out, logged."""
+    read_info(folder)
+    counts: Counter[str] = Counter()
+    for path in record_parts(folder):
+        try:
+            counts.update(pq.read_table(path, columns=["device"]).column("device").to_pylist())
+        except (OSError, pa.ArrowException) as error:
+            log.warning("%s is corrupt or truncated: %s", path, str(error).splitlines()[0])
+    return {device: counts[device] for device in sorted(filter(None, counts))}
 
 
 def write_tasks(folder: Path, tasks: Iterable[Task]) -> None:

@@ -1,20 +1,44 @@
-"""Does a TVM target of a record belong to a device?"""
+"""Does a TVM target of a record belong to a device? No TVM here: targets are compared as JSON."""
 
 from __future__ import annotations
 
+import gzip
 import json
+import zlib
+from pathlib import Path
+from typing import Any
 
 from cdmpp import devices
+from cdmpp.errors import DataError
 
 
-def disagreement(device: str, target: str) -> str:
+def disagreement(device: str, target: str, exact: bool = False) -> str:
     """Why records with ``target`` (JSON) cannot come from ``device``; empty where nothing speaks against it.
 
-    The kind must be the same, and the architecture of a GPU where both state it. CPU names vary for one and the
-    same processor, so they are not compared.
+    The kind must be the same, and the architecture of a GPU where both state it. Names of one CPU vary, so
+    ``mcpu`` is compared with ``exact`` only.
     """
     expected, found = devices.get(device).target, json.loads(target)
-    for key in ("kind", "arch"):
+    for key in ("kind", "arch", "mcpu") if exact else ("kind", "arch"):
         if key in expected and key in found and expected[key] != found[key]:
             return f"the records' target has {key} {found[key]}, {device} has {expected[key]}"
     return ""
+
+
+def first_target(database: Path) -> str:
+    """JSON of the target of the first readable record of a MetaSchedule database."""
+    plain = database / "database_tuning_record.json"
+    path = plain if plain.is_file() else plain.with_name(plain.name + ".gz")
+    opener: Any = gzip.open if path.suffix == ".gz" else open
+    try:
+        with opener(path, "rt", encoding="utf-8", errors="replace") as stream:
+            for _, line in zip(range(100), stream, strict=False):
+                try:
+                    target = json.loads(line)[1][2]
+                except (ValueError, TypeError, IndexError, KeyError):
+                    continue
+                if isinstance(target, dict) and "kind" in target:
+                    return json.dumps(target)
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path} is not readable: {error}") from error
+    raise DataError(f"{path} has no readable record among its first lines")

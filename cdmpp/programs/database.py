@@ -53,6 +53,9 @@ class BadLine:
     number: int
     reason: str
 
+    def __str__(self) -> str:
+        return f"{self.number}: {self.reason}"
+
 
 def find_file(folder: Path, name: str) -> Path | None:
     """``name`` or ``name.gz`` in ``folder``."""
