@@ -63,7 +63,7 @@ def test_text_that_does_not_parse_says_why(text, message):
 
 
 def test_real_workloads_are_let_through():
-    """Where the A100 records are at hand, every workload of theirs."""
+    """Where the A100 records are at hand, every eighth workload of theirs."""
     found = [
         path
         for folder in os.environ.get("CDMPP_DATA", "").split(os.pathsep)
@@ -73,5 +73,5 @@ def test_real_workloads_are_let_through():
     if not found:
         pytest.skip("no workloads in $CDMPP_DATA")
     for path in found:
-        for row in json.loads(gzip.decompress(path.read_bytes())):
+        for row in json.loads(gzip.decompress(path.read_bytes()))[::8]:
             parse_text(row["tvmscript"], str(path))
