@@ -14,6 +14,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
+COMMAND = (sys.executable, "-m", "cdmpp.measure.worker")
 _START_LIMIT_S = 300.0
 _ENVIRONMENT = {"TVM_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 
@@ -49,7 +50,7 @@ class Worker:
         search = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH", ""))))
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "cdmpp.measure.worker", str(theirs.fileno()), str(self.core)],
+                [*COMMAND, str(theirs.fileno()), str(self.core)],
                 pass_fds=(theirs.fileno(),),
                 env={**os.environ, **_ENVIRONMENT, "PYTHONPATH": search},
                 stdin=subprocess.DEVNULL,

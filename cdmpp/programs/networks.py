@@ -19,14 +19,20 @@ import yaml
 from cdmpp.errors import CdmppError
 from cdmpp.programs.task import Task
 
-ZOO_FILE = Path(__file__).resolve().parents[2] / "conf" / "data" / "networks.yaml"
+_PACKAGE = Path(__file__).resolve().parents[1]
+ZOO_FILES = tuple(folder / "conf" / "data" / "networks.yaml" for folder in (_PACKAGE, _PACKAGE.parent))
+"""Inside the package once installed, beside it in a source checkout."""
 HOST_TARGET = {"kind": "llvm", "num-cores": 1}
 _stub: Any = None
 
 
 def read_zoo(path: Path | None = None) -> dict[str, dict[str, Any]]:
-    """Network name -> how to build it."""
-    zoo = yaml.safe_load((path or ZOO_FILE).read_text())["zoo"]
+    """Network name -> how to build it, from ``path`` or the shipped zoo. ``CdmppError`` where it cannot be read."""
+    path = path or next((file for file in ZOO_FILES if file.exists()), ZOO_FILES[0])
+    try:
+        zoo = yaml.safe_load(path.read_text(encoding="utf-8"))["zoo"]
+    except (OSError, yaml.YAMLError, KeyError, TypeError) as error:
+        raise CdmppError(f"cannot read the networks of {path}: {error}") from error
     return {str(name): dict(spec) for name, spec in zoo.items()}
 
 
@@ -40,7 +46,7 @@ def import_network(name: str, spec: Mapping[str, Any] | None = None) -> list[Tas
         zoo = read_zoo()
         if name not in zoo:
             near = difflib.get_close_matches(name, zoo, n=3) or sorted(zoo)
-            raise CdmppError(f"no network {name!r} in {ZOO_FILE.name}; did you mean {', '.join(near)}?")
+            raise CdmppError(f"no network {name!r} in the zoo; did you mean {', '.join(near)}?")
         spec = zoo[name]
     model, inputs = build_model(spec)
     return tasks_of_module(to_relax(model, inputs), name)
