@@ -116,18 +116,25 @@ def footprint(access: Access, loops: list[Loop], first: int, skip_tag: int, skip
             continue
         if skip_parallel and loop.kind == PARALLEL:
             continue
-        terms.append((access.strides[i] * access.element_bytes, i, loop.extent))
+        # A fused loop jumps (its end is not where its first step points): its steps never join into one run.
+        straight = access.spans[i] == access.strides[i] * (loop.extent - 1)
+        terms.append((access.strides[i] * access.element_bytes, i, loop.extent, straight))
     terms.sort()
-    run, count, product = access.element_bytes, 1.0, 1.0
-    for stride, _, extent in terms:
+    run = line_run = access.element_bytes
+    count = line_count = product = 1.0
+    for stride, _, extent, straight in terms:
         product *= extent
-        if stride <= max(run, LINE_BYTES):
+        if straight and stride <= run:
             run = stride * (extent - 1) + run
         else:
             count *= extent
+        if straight and stride <= max(line_run, LINE_BYTES):
+            line_run = stride * (extent - 1) + line_run
+        else:
+            line_count *= extent
     limit = access.buffer_bytes
     unique = min(count * run, product * access.element_bytes, limit)
-    lines = min(count * -(-run // LINE_BYTES), product, float(-(-limit // LINE_BYTES)))
+    lines = min(line_count * -(-line_run // LINE_BYTES), product, float(-(-limit // LINE_BYTES)))
     return unique, max(1.0, lines)
 
 
