@@ -52,7 +52,7 @@ def toy_dataset(n: int = 240, seed: int = 0, devices: tuple[str, ...] = ("xeon-i
     asts = [toy_ast(rng, kind) for _ in range(n)]
     places = rng.integers(0, len(devices), n)
     logs = [
-        np.log(1e-5) + 0.2 * a.leaf_features[:, :2].max() + 0.1 * a.kernel_features[:, :2].mean() + 0.7 * place
+        np.log(1e-5) + 0.5 * a.leaf_features[:, :2].mean() + 0.1 * a.kernel_features[:, 0].sum() + 0.7 * place
         for a, place in zip(asts, places, strict=True)
     ]
     tasks = np.array([f"task{i % max(1, n // 10):03d}" for i in range(n)])

@@ -1,4 +1,4 @@
-"""Programs as flat tensors on one device, and padded batches gathered from them. No worker processes, no re-collation."""
+"""Programs as flat tensors on one device, and padded batches gathered from them: no workers, no collation."""
 
 from __future__ import annotations
 
@@ -151,7 +151,11 @@ class ProgramTensors:
             index, self.leaf_starts, self.leaf_counts, self.host_leaf_counts[rows].max(), len(self.leaf_features)
         )
         kernel_rows, kernel_mask = self._gather(
-            index, self.kernel_starts, self.kernel_counts, self.host_kernel_counts[rows].max(), len(self.kernel_features)
+            index,
+            self.kernel_starts,
+            self.kernel_counts,
+            self.host_kernel_counts[rows].max(),
+            len(self.kernel_features),
         )
         positions, serial_positions, kernels = self.leaf_ints[leaf_rows].unbind(-1)
         device = self.device_index[index]
@@ -207,18 +211,17 @@ class TrainingBatches:
 
 
 def ordered_batches(programs: ProgramTensors, rows: np.ndarray, max_tokens: int = 16384) -> Iterator[Batch]:
-    """Every program of ``rows`` once, sorted by length, at most ``max_tokens`` padded tokens a batch (or one program)."""
+    """Every program of ``rows`` once, by length; at most ``max_tokens`` padded tokens a batch, or one program."""
     lengths = programs.host_leaf_counts + programs.host_kernel_counts
     rows = np.asarray(rows, np.int64)
     rows = rows[np.argsort(lengths[rows], kind="stable")]
     start = 0
     while start < len(rows):
-        end, widest = start, 0
+        end, leaves, kernels = start, 0, 0
         while end < len(rows):
-            row = rows[end]
-            width = _padded_length(int(programs.host_leaf_counts[row]))
-            widest = max(widest, width + _padded_length(int(programs.host_kernel_counts[row])))
-            if end > start and (end + 1 - start) * widest > max_tokens:
+            leaves = max(leaves, _padded_length(int(programs.host_leaf_counts[rows[end]])))
+            kernels = max(kernels, _padded_length(int(programs.host_kernel_counts[rows[end]])))
+            if end > start and (end + 1 - start) * (leaves + kernels) > max_tokens:
                 break
             end += 1
         yield programs.batch(rows[start:end])

@@ -13,7 +13,7 @@ N_KINDS = 2
 
 
 class Anchor(nn.Module):
-    """Gives a prediction its absolute size before anything is learned: log t = slope * log(analytic) + offset, by kind."""
+    """Gives a prediction its size before anything is learned: log t = slope * log(analytic) + offset, by kind."""
 
     slope: Tensor
     offset: Tensor

@@ -1,4 +1,4 @@
-"""Models by name. A model is an ``nn.Module`` with ``config``, ``fit_statistics(programs, rows)`` and ``forward(Batch)``."""
+"""Models by name. Each is a module with ``config``, ``fit_statistics(programs, rows)`` and ``forward(Batch)``."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class Block(nn.Module):
         self.norm_attention, self.norm_feedforward = nn.LayerNorm(width), nn.LayerNorm(width)
         self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.feedforward = nn.Sequential(nn.Linear(width, feedforward), nn.GELU(), nn.Linear(feedforward, width))
-        # On the two residual branches only: inside attention it would cost the fused kernel, and on a CPU a sixth of a step.
+        # On the residual branches only: inside attention it would cost the fused kernel.
         self.drop = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:

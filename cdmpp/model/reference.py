@@ -3,7 +3,7 @@
 Kept: 11 post-norm encoder layers of 4 heads and feed-forward 2048 without a mask, the code's own positional encoding
 on the serialised tree, one flattening network per leaf count, 69-wide embeddings, device embedding through the same
 affine-free batch norm and added only where there are two or more devices, regression 930 x 3, Box-Cox labels, min-max
-inputs. Trained with 1000 * MSE + relative error on the labels and a cyclic learning rate (``conf/experiment/reference``).
+inputs. Trained (``conf/experiment/reference``) with 1000 * MSE + relative error on the labels, a cyclic rate.
 
 Changed, because the original cannot be evaluated honestly or at all otherwise:
 

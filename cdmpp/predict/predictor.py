@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from cdmpp.ast.compact_ast import CompactAST
 from cdmpp.ast.layout import EXTRACTOR_VERSION, KERNEL_WIDTH, LEAF_WIDTH
 from cdmpp.ast.table import TARGET_KINDS, AstTable
 from cdmpp.data.batching import ProgramTensors, ordered_batches
+from cdmpp.data.files import write_atomic, write_json
 from cdmpp.devices import SPEC_FIELDS, VECTOR_WIDTH, Device
 from cdmpp.errors import CdmppError, ModelFormatError
 from cdmpp.model.build import Model, build_model, config_from_dict
@@ -126,7 +126,6 @@ class Predictor:
     def save(self, folder: str | Path) -> None:
         """Write ``model.safetensors``, ``config.json`` and ``card.json``; each file appears whole or not at all."""
         out = Path(folder)
-        out.mkdir(parents=True, exist_ok=True)
         weights = {
             f"members.{i}.{name}": value.detach().cpu().contiguous()
             for i, model in enumerate(self.models)
@@ -142,14 +141,9 @@ class Predictor:
             "members": [_config_dict(model) for model in self.models],
             "devices": {name: _device_dict(device) for name, device in self.trained_on.items()},
         }
-        temporary = out / (WEIGHTS + ".tmp")
-        save_file(weights, temporary)
-        temporary.chmod(0o644)  # safetensors makes it readable by the owner only
-        os.replace(temporary, out / WEIGHTS)
-        for name, content in ((CARD, self.card), (CONFIG, config)):
-            temporary = out / (name + ".tmp")
-            temporary.write_text(json.dumps(content, indent=1))
-            os.replace(temporary, out / name)
+        write_atomic(out / WEIGHTS, lambda temporary: _save_weights(weights, temporary))
+        write_json(out / CARD, self.card)
+        write_json(out / CONFIG, config)  # last: without it the folder is no model
 
 
 def load(path_or_name: str | Path) -> Predictor:
@@ -205,8 +199,8 @@ def _check_versions(folder: Path, config: Mapping[str, Any]) -> None:
         )
     if config["extractor_version"] != EXTRACTOR_VERSION:
         raise ModelFormatError(
-            f"{folder} was trained on ASTs of extractor version {config['extractor_version']}; this cdmpp {__version__} "
-            f"extracts version {EXTRACTOR_VERSION}, which it would misread. Train again with scripts/train.py, or install "
+            f"{folder} was trained on ASTs of extractor version {config['extractor_version']} and would misread those "
+            f"of this cdmpp {__version__}, version {EXTRACTOR_VERSION}. Train again with scripts/train.py, or install "
             f"cdmpp {config.get('cdmpp_version', 'of that version')}"
         )
     widths = config["leaf_width"], config["kernel_width"], config["device_width"]
@@ -224,6 +218,11 @@ def _read_json(path: Path) -> dict[str, Any]:
         raise ModelFormatError(f"{path} is not readable JSON ({error}); copy or train the model again") from error
 
 
+def _save_weights(weights: dict[str, torch.Tensor], path: Path) -> None:
+    save_file(weights, path)
+    path.chmod(0o644)  # safetensors makes it readable by the owner only
+
+
 def _as_table(programs: Any, device: Device) -> AstTable:
     if isinstance(programs, AstTable):
         return programs
@@ -236,7 +235,8 @@ def _as_table(programs: Any, device: Device) -> AstTable:
         other = sorted({item.extractor_version for item in items} - {EXTRACTOR_VERSION})
         if other:
             raise CdmppError(
-                f"ASTs of extractor version {', '.join(other)} given, this model reads {EXTRACTOR_VERSION}; extract again"
+                f"ASTs of extractor version {', '.join(other)} given, this model reads version {EXTRACTOR_VERSION}; "
+                "extract them again"
             )
         return AstTable.from_asts(items)
     if not items:
@@ -245,7 +245,7 @@ def _as_table(programs: Any, device: Device) -> AstTable:
         from cdmpp.ast.extract import extract_many
     except ImportError as error:
         raise CdmppError(
-            "predicting programs needs TVM to lower them: pip install 'cdmpp[tvm]'. Stored ASTs can be predicted without"
+            "predicting programs needs TVM to lower them: pip install 'cdmpp[tvm]'. Stored ASTs need none"
         ) from error
     return AstTable.from_asts(extract_many(items))
 

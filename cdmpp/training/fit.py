@@ -6,7 +6,7 @@ import datetime
 import hashlib
 import json
 import logging
-import os
+import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,6 +22,7 @@ from lightning.pytorch.loggers import CSVLogger
 
 from cdmpp import __version__
 from cdmpp.data.batching import ProgramTensors
+from cdmpp.data.files import read_json, write_atomic, write_json
 from cdmpp.data.splits import Split
 from cdmpp.devices import Device
 from cdmpp.errors import CdmppError, DataError
@@ -80,7 +81,8 @@ def train(
     devices = {device.name: device} if isinstance(device, Device) else dict(device)
     devices = {name: devices[name] for name in sorted(devices) if name in set(np.unique(dataset.devices).tolist())}
     # Programs of the test part never reach the tensors a model trains on.
-    used = np.unique(np.concatenate([train_rows, validation_rows, np.asarray(unlabelled or [], np.int64)]))
+    pool = np.zeros(0, np.int64) if unlabelled is None else np.asarray(unlabelled, np.int64)
+    used = np.unique(np.concatenate([train_rows, validation_rows, pool]))
     _claim_folder(out, config, seed, dataset, split)
     weights = np.ones(len(used), np.float32)
     in_training = np.isin(used, train_rows)
@@ -99,7 +101,7 @@ def train(
             programs,
             places(train_rows),
             places(validation_rows),
-            None if unlabelled is None else places(unlabelled),
+            places(pool) if len(pool) else None,
             config,
             out / f"member-{member}",
             seed + 1000 * member,
@@ -148,7 +150,9 @@ def _train_member(
     on_gpu = programs.kinds.is_cuda
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*(does not have many workers|Checkpoint directory|logging interval).*")
+        warnings.filterwarnings(
+            "ignore", message=".*(does not have many workers|Checkpoint directory|logging interval).*"
+        )
         trainer = pl.Trainer(
             accelerator="gpu" if on_gpu else "cpu",
             devices=1,
@@ -176,7 +180,9 @@ def _checked_rows(split: Split, unlabelled: np.ndarray | None) -> tuple[np.ndarr
     parts = {"train": split.train, "validation": split.validation}
     for name, rows in parts.items():
         if len(rows) == 0:
-            raise DataError(f"the {name} part of split {split.name!r} is empty: there is nothing to learn from or choose by")
+            raise DataError(
+                f"the {name} part of split {split.name!r} is empty: there is nothing to learn from or choose by"
+            )
     if unlabelled is not None and np.isin(unlabelled, split.test).any():
         raise DataError("unlabelled programs for the CMD loss must not be part of the test programs")
     return np.asarray(split.train, np.int64), np.asarray(split.validation, np.int64)
@@ -198,7 +204,7 @@ def _claim_folder(out: Path, config: TrainConfig, seed: int, dataset: LatencyDat
     mine = json.loads(json.dumps({"config": config.to_dict(), "seed": seed, "programs": digest.hexdigest()}))
     path = out / "run.json"
     if path.is_file():
-        found = json.loads(path.read_text())
+        found = read_json(path)
         differing = [key for key in mine if found.get(key) != mine[key]]
         if differing:
             raise CdmppError(
@@ -206,8 +212,7 @@ def _claim_folder(out: Path, config: TrainConfig, seed: int, dataset: LatencyDat
                 "or delete this one to start over"
             )
         return
-    out.mkdir(parents=True, exist_ok=True)
-    _write_text(path, json.dumps(mine, indent=1))
+    write_json(path, mine)
 
 
 def _card(
@@ -221,12 +226,12 @@ def _card(
 ) -> dict[str, Any]:
     """What a reader of the model folder needs to know of how it came to be and how good it is."""
     truth, tasks = dataset.latency_s[rows], np.asarray(dataset.task_ids)[rows]
-    return {
+    card = {
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "cdmpp": __version__,
         "torch": torch.__version__,
         "data": dataset.source,
-        "split": {"name": split.name, "seed": split.seed, **{k: _plain(v) for k, v in split.counts.items()}},
+        "split": {"name": split.name, "seed": split.seed, **split.counts},
         "programs": {"train": len(split.train), "validation": len(split.validation), "test": len(split.test)},
         "seed": seed,
         "training": config.to_dict(),
@@ -234,18 +239,18 @@ def _card(
         "validation_by_device": breakdown(truth, predicted, tasks, np.asarray(dataset.devices)[rows].tolist()),
         "validation_by_op_class": breakdown(truth, predicted, tasks, np.asarray(dataset.op_classes)[rows].tolist()),
     }
+    return _plain(card)
 
 
 def _plain(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else value
+    """What strict JSON can hold: NaN (no task counts towards a metric) becomes null."""
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, np.generic):
+        value = value.item()
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _write_history(path: Path, history: list[dict[str, float]]) -> None:
     lines = [",".join(history[0])] + [",".join(f"{value:g}" for value in row.values()) for row in history]
-    _write_text(path, "\n".join(lines) + "\n")
-
-
-def _write_text(path: Path, text: str) -> None:
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(text)
-    os.replace(temporary, path)
+    write_atomic(path, lambda temporary: temporary.write_text("\n".join(lines) + "\n") and None)

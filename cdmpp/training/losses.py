@@ -11,7 +11,9 @@ from cdmpp.model.regressor import Output
 from cdmpp.training.config import LossConfig
 
 
-def hybrid_loss(config: LossConfig, output: Output, log_latency: Tensor, weights: Tensor, label: LabelTransform) -> Tensor:
+def hybrid_loss(
+    config: LossConfig, output: Output, log_latency: Tensor, weights: Tensor, label: LabelTransform
+) -> Tensor:
     """Weighted mean over programs of the terms that ``config`` gives weight to.
 
     Args:

@@ -1,0 +1,82 @@
+"""What a training run shows at its end: validation figures, the test table with baselines, plots, the model folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from cdmpp.data.files import write_json
+from cdmpp.data.splits import Split
+from cdmpp.evaluation.cell import score
+from cdmpp.evaluation.run import score_baselines
+
+if TYPE_CHECKING:
+    from cdmpp.data.dataset import LatencyDataset
+    from cdmpp.training.fit import FitResult
+    from cdmpp.training.settings import RunSettings
+
+_COLUMNS = {
+    "mape": "MAPE %",
+    "median_ape": "median %",
+    "p90_ape": "p90 %",
+    "within_20": "within 20 %",
+    "spearman_within_task": "Spearman in task",
+    "top1_regret": "top-1 regret",
+}
+
+
+def report(dataset: LatencyDataset, split: Split, result: FitResult, settings: RunSettings) -> dict[str, Any]:
+    """Score the test part (its only use), print, save ``test.json`` and plots beside the model; returns the figures."""
+    console = Console()
+    _print_parts(console, dataset, split, result)
+    predicted = result.predictor.predict(dataset.asts.take(split.test), settings.device).latency_s
+    mine = score(dataset, split.test, predicted)
+    rows = score_baselines(dataset, split, settings.baselines, settings.seed, settings.threads)
+    rows[settings.training.model.name] = mine["metrics"]
+    figures = {"device": settings.device.name, "split": split.name, "seed": settings.seed, **mine, "models": rows}
+    write_json(settings.out / "test.json", figures)
+    console.print(
+        _table(f"test, {len(split.test):,} programs of split {split.name}", rows, settings.training.model.name)
+    )
+    if settings.plots:
+        from cdmpp.evaluation.plots import save_training_plots
+
+        save_training_plots(
+            settings.out / "plots",
+            dataset.latency_s[split.test],
+            predicted,
+            np.asarray(dataset.op_classes)[split.test],
+            result.history,
+            f"{settings.device.name}, split {split.name}, seed {settings.seed}",
+        )
+        console.print(f"plots: {settings.out / 'plots'}", soft_wrap=True)
+    console.print(f"model: [bold]{result.model_dir}[/]   (cdmpp.load({str(result.model_dir)!r}))", soft_wrap=True)
+    return figures
+
+
+def _print_parts(console: Console, dataset: LatencyDataset, split: Split, result: FitResult) -> None:
+    tasks = np.asarray(dataset.task_ids)
+    parts = {"training": split.train, "validation": split.validation, "test": split.test}
+    sizes = ", ".join(f"{len(rows):,} {name} ({len(np.unique(tasks[rows]))} tasks)" for name, rows in parts.items())
+    console.print(f"programs: {sizes}")
+    console.print(_table("validation", {"saved model": result.val_metrics}, "saved model"))
+
+
+def _table(title: str, rows: Mapping[str, Mapping[str, float]], strong: str) -> Table:
+    table = Table("model", title=title, title_justify="left")
+    for heading in _COLUMNS.values():
+        table.add_column(heading, justify="right")
+    for name, metrics in rows.items():
+        values = [
+            _number(metrics.get(key), 3 if key == "spearman_within_task" or "regret" in key else 1) for key in _COLUMNS
+        ]
+        table.add_row(name, *values, style="bold" if name == strong else "")
+    return table
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "-" if value is None or np.isnan(value) else f"{value:.{digits}f}"

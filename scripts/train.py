@@ -1,0 +1,28 @@
+"""Train a latency predictor: ``python scripts/train.py device=a100``. All settings: ``conf/config.yaml``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cdmpp.data.sources import load_device
+from cdmpp.data.splits import make_split
+from cdmpp.entry import entry
+from cdmpp.evaluation.training_report import report
+from cdmpp.training.fit import train
+from cdmpp.training.settings import RunSettings
+
+
+@entry("config")
+def main(values: dict[str, Any]) -> None:
+    run = RunSettings.from_dict(values)
+    run.keep()
+    dataset = load_device(run.device.name, run.data_paths)
+    split = make_split(dataset, seed=run.seed, **run.split)
+    result = train(
+        dataset, split, run.device, run.training, run.out, run.seed, progress=run.progress, accelerator=run.accelerator
+    )
+    report(dataset, split, result, run)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""What every model must do; a new model joins by one line in MODELS."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from cdmpp import devices
+from cdmpp.data.batching import ProgramTensors
+from cdmpp.errors import CdmppError
+from cdmpp.model.build import build_for, build_model, config_from_dict
+from cdmpp.model.reference import ReferenceConfig, serial_encoding
+from tests.toy_data import toy_dataset
+
+SMALL = {"width": 32, "layers": 2, "heads": 4, "feedforward": 64, "hidden": 32}
+SMALL_REFERENCE = {
+    "name": "reference",
+    "layers": 1,
+    "feedforward": 32,
+    "input_layer": 24,
+    "embedded_layers": [24],
+    "embedding": 8,
+    "device_layers": [8],
+    "regression_layers": [16, 16],
+    "min_programs": 4,
+}
+MODELS = {
+    "pooled": SMALL,
+    "pooled without anchor": {**SMALL, "anchor": False},
+    "pooled box-cox": {**SMALL, "label": "box-cox"},
+    "kernel_sum": {**SMALL, "head": "kernel_sum"},
+    "kernel_sum without anchor": {**SMALL, "head": "kernel_sum", "anchor": False},
+    "reference": SMALL_REFERENCE,
+}
+
+
+@pytest.fixture(scope="module")
+def programs():
+    dataset, _ = toy_dataset(80, devices=("xeon-icelake", "epyc-9005"))
+    sheets = {name: devices.get(name) for name in ("xeon-icelake", "epyc-9005")}
+    return ProgramTensors.build(dataset.asts, sheets, dataset.devices, dataset.latency_s)
+
+
+@pytest.fixture(params=MODELS)
+def model(request, programs):
+    torch.manual_seed(0)
+    return build_for(config_from_dict(MODELS[request.param]), programs, np.arange(60)).eval()
+
+
+def test_any_leaf_count_alone_or_in_a_batch_is_the_same(model, programs):
+    rows = np.arange(60, 80)
+    together = model(programs.batch(rows)).log_latency
+    alone = torch.cat([model(programs.batch(rows[i : i + 1])).log_latency for i in range(len(rows))])
+    assert torch.isfinite(together).all()
+    assert torch.allclose(together, alone, atol=1e-5)
+
+
+def test_label_is_the_transform_of_the_latency(model, programs):
+    output = model(programs.batch(np.arange(20)))
+    assert output.hidden.ndim == 2
+    assert torch.allclose(model.label_transform(output.log_latency), output.label, atol=1e-3)
+
+
+def test_gradients_reach_every_parameter(model, programs):
+    model.train()
+    model(programs.batch(np.arange(60))).log_latency.sum().backward()
+    silent = [name for name, p in model.named_parameters() if p.grad is None or not torch.isfinite(p.grad).all()]
+    assert not [name for name in silent if not name.startswith("flatten.")]
+
+
+def test_state_restores_the_model(model, programs):
+    widths = programs.leaf_features.shape[1], programs.kernel_features.shape[1], programs.device_vectors.shape[1]
+    copy = build_model(model.config, *widths).eval()
+    copy.load_state_dict(model.state_dict())
+    batch = programs.batch(np.arange(10))
+    assert torch.equal(copy(batch).log_latency, model(batch).log_latency)
+
+
+def test_statistics_come_from_the_training_rows_only(programs):
+    config = config_from_dict(SMALL)
+    torch.manual_seed(0)
+    one = build_for(config, programs, np.arange(40))
+    changed = programs.leaf_features.clone()
+    changed[programs.leaf_starts[40] :] += 100.0
+    from dataclasses import replace
+
+    torch.manual_seed(0)
+    other = build_for(config, replace(programs, leaf_features=changed), np.arange(40))
+    assert torch.equal(one.leaf_scaler.shift, other.leaf_scaler.shift)
+    assert torch.equal(one.label_transform.mean, other.label_transform.mean)
+
+
+def test_an_untrained_anchored_model_has_the_scale_of_the_labels(programs):
+    torch.manual_seed(0)
+    model = build_for(config_from_dict(SMALL), programs, np.arange(80)).eval()
+    batch = programs.batch(np.arange(80))
+    with torch.no_grad():
+        assert abs((model(batch).log_latency - batch.log_latency).mean()) < 0.5
+
+
+def test_the_device_changes_the_answer(programs):
+    model = build_for(config_from_dict(SMALL), programs, np.arange(80)).eval()
+    batch = programs.batch(np.arange(8))
+    other = batch._replace(device_vectors=programs.device_vectors[(programs.device_index[:8] + 1) % 2])
+    assert not torch.allclose(model(batch).hidden, model(other).hidden)
+
+
+def test_reference_shares_the_nearest_leaf_count(programs):
+    config = ReferenceConfig(min_programs=5).for_data(programs, np.arange(60))
+    counts, times = np.unique(programs.host_leaf_counts[:60], return_counts=True)
+    assert config.leaf_counts == tuple(counts[times >= 5].tolist())
+    assert config.use_device
+
+
+def test_reference_encoding_by_hand():
+    encoding = serial_encoding(torch.tensor([3]), 4)[0]
+    expected = [np.sin(3.0), np.cos(3 / 10000**0.5), np.sin(3 / 10000**1.0), np.cos(3 / 10000**1.5)]
+    assert encoding.tolist() == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_setting_that_nothing_reads_is_refused():
+    with pytest.raises(CdmppError, match=r"model.widht; did you mean width"):
+        config_from_dict({"widht": 64})
+    with pytest.raises(CdmppError, match="must be a int"):
+        config_from_dict({"width": "64"})
+    with pytest.raises(CdmppError, match="label=log"):
+        config_from_dict({"head": "kernel_sum", "label": "box-cox"})

@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import cdmpp
+from cdmpp import devices
+from cdmpp.ast.table import AstTable, write_asts
+from cdmpp.errors import CdmppError, ModelFormatError, UnknownDeviceError
+from cdmpp.predict import predictor as predictor_module
+from cdmpp.training.config import TrainConfig
+from cdmpp.training.fit import train
+from tests.model.test_models import SMALL
+from tests.toy_data import toy_dataset
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    dataset, split = toy_dataset(150)
+    config = TrainConfig.from_dict({"model": SMALL, "trainer": {"epochs": 2, "batch_size": 32, "members": 2}})
+    out = tmp_path_factory.mktemp("run")
+    return dataset, train(
+        dataset, split, devices.get("xeon-icelake"), config, out, 0, progress=False, accelerator="cpu"
+    )
+
+
+@pytest.fixture
+def folder(trained, tmp_path):
+    return shutil.copytree(trained[1].model_dir, tmp_path / "model")
+
+
+def test_loading_restores_the_predictions(trained, folder):
+    dataset, result = trained
+    loaded = cdmpp.load(folder)
+    assert np.array_equal(loaded.predict(dataset.asts).latency_s, result.predictor.predict(dataset.asts).latency_s)
+    assert loaded.card["split"]["name"] == "random"
+
+
+def test_batch_equals_one_by_one(trained):
+    dataset, result = trained
+    together = result.predictor.predict(dataset.asts).latency_s
+    alone = [result.predictor.predict(dataset.asts[i]).latency_s[0] for i in range(len(dataset))]
+    assert np.allclose(together, alone, rtol=1e-5, atol=0)
+
+
+def test_accepts_tables_lists_and_single_asts(trained):
+    dataset, result = trained
+    asts = [dataset.asts[i] for i in range(3)]
+    expected = result.predictor.predict(dataset.asts.take([0, 1, 2])).latency_s
+    assert result.predictor.predict(asts, device="xeon-icelake").latency_s == pytest.approx(expected, rel=1e-5)
+    assert len(result.predictor.predict(asts[0])) == 1
+
+
+def test_says_whether_the_device_was_trained_on(trained):
+    dataset, result = trained
+    assert result.predictor.predict(dataset.asts).trained_on_device
+    assert not result.predictor.predict(dataset.asts, "epyc-9005").trained_on_device
+
+
+def test_wrong_questions_get_clear_answers(trained):
+    dataset, result = trained
+    with pytest.raises(UnknownDeviceError, match="xeon-icelake"):
+        result.predictor.predict(dataset.asts, "xeon-icelak")
+    with pytest.raises(CdmppError, match="lowered for a cpu, but a100 is a gpu"):
+        result.predictor.predict(dataset.asts, "a100")
+    with pytest.raises(CdmppError, match="no program"):
+        result.predictor.predict([])
+    with pytest.raises(CdmppError, match="extractor version old"):
+        result.predictor.predict([replace(dataset.asts[0], extractor_version="old")])
+
+
+def test_several_devices_must_be_told_apart(trained):
+    dataset, result = trained
+    both = predictor_module.Predictor(
+        result.predictor.models, {n: devices.get(n) for n in ("xeon-icelake", "epyc-9005")}
+    )
+    with pytest.raises(CdmppError, match="epyc-9005"):
+        both.predict(dataset.asts)
+
+
+def _edit(folder, **changes):
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def test_model_of_another_extractor_is_refused_with_what_to_do(folder):
+    _edit(folder, extractor_version="0")
+    with pytest.raises(ModelFormatError, match="version 0 .* Train again"):
+        cdmpp.load(folder)
+
+
+def test_model_of_another_format_or_width_is_refused(folder):
+    _edit(folder, format_version=99)
+    with pytest.raises(ModelFormatError, match="format 99"):
+        cdmpp.load(folder)
+    _edit(folder, format_version=predictor_module.FORMAT_VERSION, leaf_width=3)
+    with pytest.raises(ModelFormatError, match="widths"):
+        cdmpp.load(folder)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
+def test_damaged_files_are_named(folder, name):
+    path = folder / name
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    with pytest.raises(ModelFormatError, match=name):
+        cdmpp.load(folder)
+
+
+def test_a_missing_field_is_named(folder):
+    path = folder / "config.json"
+    content = json.loads(path.read_text())
+    del content["devices"]
+    path.write_text(json.dumps(content))
+    with pytest.raises(ModelFormatError, match="devices"):
+        cdmpp.load(folder)
+
+
+def test_missing_weights_and_unknown_names(folder):
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(ModelFormatError, match="model.safetensors"):
+        cdmpp.load(folder)
+    with pytest.raises(ModelFormatError, match="neither a model folder"):
+        cdmpp.load("no-such-model")
+
+
+def test_shipped_models_are_found_by_name(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(predictor_module, "_PRETRAINED", tmp_path)
+    assert predictor_module.pretrained_names() == ["model"]
+    assert cdmpp.load("model").trained_on
+
+
+def test_works_without_tvm_hydra_and_lightning(trained, folder, tmp_path):
+    asts = AstTable.from_asts([trained[0].asts[i] for i in range(4)])
+    write_asts(tmp_path / "asts.parquet", list("abcd"), asts)
+    code = f"""
+import sys
+for name in ("tvm", "hydra", "omegaconf", "lightning", "pytorch_lightning", "xgboost", "matplotlib"):
+    sys.modules[name] = None
+import cdmpp
+from pathlib import Path
+from cdmpp.ast.table import read_asts
+print(cdmpp.load({str(folder)!r}).predict(read_asts(Path({str(tmp_path / "asts.parquet")!r}))[1]).latency_s.tolist())
+"""
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    expected = trained[1].predictor.predict(asts).latency_s.tolist()
+    assert json.loads(answer.stdout.splitlines()[-1]) == pytest.approx(expected, rel=1e-6)
