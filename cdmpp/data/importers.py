@@ -30,7 +30,7 @@ from cdmpp.data.targets import disagreement
 from cdmpp.errors import CdmppError, DataError
 from cdmpp.programs.database import BadLine, TuningLine, is_legacy, read_lines, read_workloads
 from cdmpp.programs.identity import block_names, flops, io_bytes, op_class, record_id, task_id
-from cdmpp.programs.replay import replay_on
+from cdmpp.programs.replay import parse_workload, replay_on
 from cdmpp.programs.task import Task
 
 log = logging.getLogger(__name__)
@@ -216,7 +216,7 @@ def _renames(module: tvm.IRModule, task: Task | None) -> dict[str, str]:
     """Block names of ``module`` -> those of the stored workload of the same task, where they differ."""
     if task is None:
         return {}
-    stored = block_names(tvm.script.from_source(task.workload))
+    stored = block_names(parse_workload(task.workload))
     return {own: other for own, other in zip(block_names(module), stored, strict=False) if own != other}
 
 

@@ -22,6 +22,7 @@ import tvm
 
 from cdmpp.errors import DataError
 from cdmpp.programs.legacy import convert_trace, is_legacy_graph, legacy_to_script
+from cdmpp.programs.script import parse_text
 
 RECORD_FILE = "database_tuning_record.json"
 WORKLOAD_FILE = "database_workload.json"
@@ -118,7 +119,7 @@ def read_workloads(folder: Path) -> list[tvm.IRModule]:
         graph = _graph_of_line(path, number, line)
         try:
             if is_legacy_graph(graph):
-                modules.append(tvm.script.from_source(legacy_to_script(graph)))
+                modules.append(parse_text(legacy_to_script(graph), "converted workload"))
             else:
                 modules.append(tvm.ir.load_json(graph))
         except Exception as error:  # TVM raises several types for a graph it cannot restore

@@ -10,18 +10,19 @@ from typing import Any
 import tvm
 from tvm.s_tir import Schedule, Trace
 
-from cdmpp.errors import DataError
+from cdmpp.errors import DataError, UnsupportedProgramError
+from cdmpp.programs.script import parse_text
 from cdmpp.programs.task import Program
 
 
 @lru_cache(maxsize=1024)
 def parse_workload(workload: str) -> tvm.IRModule:
     """TVMScript text of an unscheduled module -> ``tvm.IRModule``. Cached: parsing costs more than a replay."""
+    head = workload.strip().splitlines()[0][:80] if workload.strip() else "(empty)"
     try:
-        return tvm.script.from_source(workload)
-    except Exception as error:  # the parser raises whatever the text makes it meet
-        head = workload.strip().splitlines()[0][:80] if workload.strip() else "(empty)"
-        raise DataError(f"cannot parse the TVMScript of a workload that begins with {head!r}: {error}") from error
+        return parse_text(workload, f"workload that begins with {head!r}")
+    except UnsupportedProgramError as error:
+        raise DataError(f"cannot parse the TVMScript of a {error}") from error
 
 
 @lru_cache(maxsize=64)
