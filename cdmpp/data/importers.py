@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import random
@@ -133,6 +134,21 @@ def import_database(
     _finish(out, source, device, network, report)
     report.seconds = time.monotonic() - started
     return report
+
+
+def reclassify(folder: Path) -> int:
+    """Compute class, operations and bytes of every stored task anew; returns how many classes changed.
+
+    For data sets written before a rule changed. Records and identities stay as they are.
+    """
+    changed, tasks = 0, []
+    for task in read_tasks(folder).values():
+        module = parse_workload(task.workload)
+        kind = op_class(task.op_name, module)
+        changed += kind != task.op_class
+        tasks.append(dataclasses.replace(task, op_class=kind, flops=flops(module), io_bytes=io_bytes(module)))
+    write_tasks(folder, tasks)
+    return changed
 
 
 def _check_format(source: Path, source_format: str) -> None:

@@ -122,7 +122,7 @@ def op_class(name: str, module: tvm.IRModule | tirx.PrimFunc) -> str:
         return min(classes, key=lambda c: ("conv2d", "depthwise", "dense", "matmul", "reduce").index(c))
     if "softmax" in words:
         return "softmax"
-    if re.search(r"layer_norm|layernorm|rms_norm|batch_norm|group_norm|instance_norm|red_temp", words):
+    if re.search(r"layer_?norm|rms_norm|batch_norm|group_norm|instance_norm|red_temp|mean.*rsqrt", words):
         return "norm"
     if "pool" in words:
         return "pool"
@@ -156,10 +156,8 @@ def _product_class(block: Any, operands: list[Any], words: str) -> str:
     ranks = sorted(sum(1 for extent in load.source.shape if _extent(extent) != 1) for load in operands)
     if ranks[0] <= 1 and ranks[1] <= 1:
         return "reduce"
-    if "dense" in words or "nt_matmul" in words or "matmul_nt" in words:
-        return "dense"
-    declared = sorted(len(load.source.shape) for load in operands)
-    return "dense" if declared[0] == 2 and declared[1] > 2 else "matmul"
+    # Batched on both sides: a product of activations. With a plain matrix on one side: a layer with weights.
+    return "matmul" if min(len(load.source.shape) for load in operands) > 2 else "dense"
 
 
 def _extent(value: Any) -> int:

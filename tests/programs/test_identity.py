@@ -62,6 +62,11 @@ def _conv(channels: int, groups: int) -> tvm.IRModule:
     return _module(data, weight, topi.nn.group_conv2d_nchw(data, weight, 1, 1, 1, groups))
 
 
+def _pool() -> tvm.IRModule:
+    x = _data(1, 8, 14, 14)
+    return _module(x, topi.nn.pool2d(x, (2, 2), (2, 2), (1, 1), (0, 0, 0, 0), "max"))
+
+
 def _matmul(first: tuple[int, ...], second: tuple[int, ...]) -> tvm.IRModule:
     a, b = te.placeholder(first, name="a"), te.placeholder(second, name="b")
     k = te.reduce_axis((0, first[-1]), name="k")
@@ -80,10 +85,10 @@ def _matmul(first: tuple[int, ...], second: tuple[int, ...]) -> tvm.IRModule:
         ("conv2d", lambda: _conv(16, 4)),
         ("depthwise", lambda: _conv(32, 32)),
         ("dense", lambda: _matmul((1, 16, 32), (32, 64))),
-        ("matmul", lambda: _matmul((64, 32), (32, 64))),
+        ("dense", lambda: _matmul((64, 32), (32, 64))),
         ("matmul", lambda: _matmul((4, 64, 32), (4, 32, 64))),
         ("softmax", lambda: _module(x := _data(8, 64), topi.nn.softmax(x))),
-        ("pool", lambda: _module(x := _data(1, 8, 14, 14), topi.nn.pool2d(x, (2, 2), (2, 2), (1, 1), (0, 0, 0, 0), "max"))),
+        ("pool", _pool),
         ("reduce", lambda: _module(x := _data(8, 64), topi.sum(x, axis=1))),
         ("elementwise", lambda: _module(x := _data(8, 64), topi.nn.relu(x))),
         ("elementwise", lambda: _module(x := _data(8, 64), topi.transpose(x))),
