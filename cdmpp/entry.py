@@ -7,6 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+# A script's own folder comes first on the module path, and there scripts/profile.py would hide Python's `profile`.
+if Path(sys.path[0] or ".").resolve() == Path(__file__).resolve().parents[1] / "scripts":
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
 import hydra
 from omegaconf import DictConfig, OmegaConf
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from cdmpp.entry import entry  # isort: skip  (first: it puts the module path right)
 from cdmpp.data.sources import load_device
 from cdmpp.data.splits import make_split
-from cdmpp.entry import entry
 from cdmpp.evaluation.training_report import report
 from cdmpp.training.fit import train
 from cdmpp.training.settings import RunSettings

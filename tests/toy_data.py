@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
 from cdmpp.ast.compact_ast import CompactAST
 from cdmpp.ast.layout import KERNEL_WIDTH, LEAF_WIDTH
-from cdmpp.ast.table import AstTable
+from cdmpp.ast.table import AstTable, write_asts
+from cdmpp.data.records import append_records, write_info, write_tasks
+from cdmpp.data.schema import Record
 from cdmpp.data.splits import Split
 from cdmpp.programs.task import Task
 
@@ -74,3 +77,16 @@ def toy_dataset(n: int = 240, seed: int = 0, devices: tuple[str, ...] = ("xeon-i
 
 def relabelled(dataset: ToyDataset, **changes: object) -> ToyDataset:
     return replace(dataset, **changes)  # type: ignore[arg-type]
+
+
+def write_toy_dataset(folder: Path, n: int = 120, device: str = "xeon-icelake") -> None:
+    """A data set folder as measuring leaves it, with stored ASTs: loading it needs no TVM."""
+    dataset, _ = toy_dataset(n)
+    records = [
+        Record(str(identity), str(task), device, '{"kind": "llvm"}', "[[],[]]", (float(latency),), float(latency))
+        for identity, task, latency in zip(dataset.record_ids, dataset.task_ids, dataset.latency_s, strict=True)
+    ]
+    write_info(folder, name=folder.name)
+    write_tasks(folder, dataset.tasks.values())
+    append_records(folder, records)
+    write_asts(folder / "asts" / "part-00000.parquet", dataset.record_ids.tolist(), dataset.asts)

@@ -23,6 +23,7 @@ from cdmpp.data.files import write_atomic, write_json
 from cdmpp.devices import SPEC_FIELDS, VECTOR_WIDTH, Device
 from cdmpp.errors import CdmppError, ModelFormatError
 from cdmpp.model.build import Model, build_model, config_from_dict
+from cdmpp.predict.folder import read_path
 
 if TYPE_CHECKING:
     from cdmpp.programs.task import Program
@@ -38,6 +39,8 @@ class Prediction:
 
     latency_s: np.ndarray
     """(n,) float64, seconds."""
+    labels: tuple[str, ...]
+    """(n,) what each program is called: its name, record id or database line, else its number."""
     device: str
     trained_on_device: bool
     """False where the model never saw a record of this device and goes by its datasheet alone."""
@@ -81,7 +84,7 @@ class Predictor:
             CdmppError: no or unknown device, programs lowered for another kind of device, or nothing to predict.
         """
         target = self._device(device)
-        asts = _as_table(programs, target)
+        asts, labels = _as_table(programs, target)
         if len(asts) == 0:
             raise CdmppError("there is no program to predict")
         wrong = np.flatnonzero([TARGET_KINDS[kind] != _ast_kind(target) for kind in asts.target_kinds])
@@ -93,7 +96,7 @@ class Predictor:
             )
         tensors = ProgramTensors.build(asts, {target.name: target}, [target.name] * len(asts))
         logs = self._log_latency(tensors.to(self._torch_device), np.arange(len(asts)))
-        return Prediction(np.exp(logs.mean(0)), target.name, target.name in self.trained_on, logs.std(0))
+        return Prediction(np.exp(logs.mean(0)), labels, target.name, target.name in self.trained_on, logs.std(0))
 
     def predict_tensors(self, programs: ProgramTensors, rows: np.ndarray) -> np.ndarray:
         """(len(rows),) float64 seconds for rows of tensors that lie on the model's torch device."""
@@ -223,13 +226,12 @@ def _save_weights(weights: dict[str, torch.Tensor], path: Path) -> None:
     path.chmod(0o644)  # safetensors makes it readable by the owner only
 
 
-def _as_table(programs: Any, device: Device) -> AstTable:
+def _as_table(programs: Any, device: Device) -> tuple[AstTable, tuple[str, ...]]:
+    """Compact ASTs of whatever was given, and a label for each."""
     if isinstance(programs, AstTable):
-        return programs
+        return programs, _numbers(len(programs))
     if isinstance(programs, str | Path):
-        from cdmpp.data.dataset import load_asts  # noqa: PLC0415  TVM may be needed below
-
-        return load_asts(Path(programs), device)
+        return read_path(Path(programs), device)
     items = [programs] if isinstance(programs, CompactAST) or not isinstance(programs, Sequence) else list(programs)
     if items and all(isinstance(item, CompactAST) for item in items):
         other = sorted({item.extractor_version for item in items} - {EXTRACTOR_VERSION})
@@ -238,16 +240,21 @@ def _as_table(programs: Any, device: Device) -> AstTable:
                 f"ASTs of extractor version {', '.join(other)} given, this model reads version {EXTRACTOR_VERSION}; "
                 "extract them again"
             )
-        return AstTable.from_asts(items)
+        return AstTable.from_asts(items), _numbers(len(items))
     if not items:
-        return AstTable.from_asts([])
+        return AstTable.from_asts([]), ()
     try:
         from cdmpp.ast.extract import extract_many
     except ImportError as error:
         raise CdmppError(
             "predicting programs needs TVM to lower them: pip install 'cdmpp[tvm]'. Stored ASTs need none"
         ) from error
-    return AstTable.from_asts(extract_many(items))
+    labels = tuple(getattr(item, "name", "") or f"#{i}" for i, item in enumerate(items))
+    return AstTable.from_asts(extract_many(items)), labels
+
+
+def _numbers(n: int) -> tuple[str, ...]:
+    return tuple(f"#{i}" for i in range(n))
 
 
 def _ast_kind(device: Device) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +22,7 @@ _GROUPS = ("device", "data", "split", "model", "loss", "trainer")
 class RunSettings:
     device: Device
     data_paths: tuple[Path, ...]
-    """Folders searched for records of the device."""
+    """Folders searched for records of the device, besides those in ``$CDMPP_DATA``."""
     split: Mapping[str, Any]
     """``name`` and options of ``make_split``."""
     training: TrainConfig
@@ -54,14 +53,12 @@ class RunSettings:
         if unknown:
             raise CdmppError(f"unknown settings {', '.join(unknown)}; known: {', '.join((*_GROUPS, *_PLAIN))}")
         data = dict(values["data"])
-        paths = [Path(path).expanduser() for path in data.pop("path")]
+        paths = tuple(Path(path) for path in data.pop("path"))
         if data:
             raise CdmppError(f"unknown settings {', '.join('data.' + key for key in data)}; known: data.path")
-        # Folders named in the environment come on top: a machine's data need not be in anybody's config.
-        paths += [Path(path) for path in os.environ.get("CDMPP_DATA", "").split(os.pathsep) if path]
         return RunSettings(
             device=devices.get(values["device"]["name"]),
-            data_paths=tuple(paths),
+            data_paths=paths,
             split=dict(values["split"]),
             training=TrainConfig.from_dict({name: values[name] for name in ("model", "loss", "trainer")}),
             out=Path(values["out"]),

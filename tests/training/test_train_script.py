@@ -1,0 +1,93 @@
+"""The configuration as a whole, and ``scripts/train.py`` from records to a scored model folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from omegaconf import OmegaConf
+
+import cdmpp
+from cdmpp.entry import conf_folder
+from cdmpp.errors import CdmppError
+from cdmpp.training.settings import RunSettings
+from tests.toy_data import write_toy_dataset
+
+ROOT = Path(__file__).parents[2]
+
+
+def settings(*overrides: str) -> RunSettings:
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(conf_folder()), version_base="1.3"):
+        composed = compose("config", overrides=list(overrides))
+    return RunSettings.from_dict(OmegaConf.to_container(composed, resolve=True))
+
+
+def test_the_default_configuration_is_complete():
+    run = settings()
+    assert run.device.name == "xeon-icelake" and run.split["name"] == "by_task" and run.training.model.name == "cdmpp"
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in (conf_folder() / "experiment").glob("*.yaml")))
+def test_every_experiment_composes(name):
+    assert settings(f"experiment={name}")
+
+
+@pytest.mark.parametrize("group", ["model", "loss", "trainer"])
+def test_every_file_of_a_group_composes(group):
+    for path in (conf_folder() / group).glob("*.yaml"):
+        assert settings(f"{group}={path.stem}")
+
+
+def test_reference_experiment_is_the_published_one():
+    training = settings("experiment=reference").training
+    assert training.model.name == "reference" and training.loss.label_mse_weight == 1000
+    assert training.trainer.schedule == "cyclic" and training.trainer.batch_size == 600
+
+
+@pytest.mark.parametrize("override", ["+model.depth=3", "+data.root=x", "+colour=red", "+trainer.max_epochs=3"])
+def test_keys_that_nothing_reads_are_refused(override):
+    with pytest.raises(CdmppError, match="unknown setting"):
+        settings(override)
+
+
+def test_resume_needs_a_run(tmp_path):
+    with pytest.raises(CdmppError, match="not the folder of a training run"):
+        settings(f"resume={tmp_path}")
+
+
+def train(*overrides: str, **environment: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / "train.py"), *overrides],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "CDMPP_DATA": "", **environment},
+    )
+
+
+def test_from_records_to_a_scored_model_folder(tmp_path):
+    write_toy_dataset(tmp_path / "toy", 120)
+    out = tmp_path / "run"
+    quick = ["experiment=quick", "trainer.epochs=2", "baselines=[constant]", "accelerator=cpu", "progress=false"]
+    done = train(f"data.path=[{tmp_path}]", f"out={out}", *quick)
+    assert done.returncode == 0, done.stderr
+    assert "constant" in done.stdout and str(out / "model") in done.stdout
+    assert {"model", "plots", "test.json", "history.csv", "settings.json"} <= {p.name for p in out.iterdir()}
+    figures = json.loads((out / "test.json").read_text())
+    assert set(figures["models"]) == {"constant", "cdmpp"}
+    assert cdmpp.load(out / "model").trained_on
+
+    again = train(f"resume={out}")
+    assert again.returncode == 0, again.stderr
+    assert json.loads((out / "test.json").read_text())["models"] == figures["models"]
+
+
+def test_an_unknown_device_gets_the_nearest_names():
+    done = train("device=a1000")
+    assert done.returncode != 0 and "a100" in done.stderr and "Traceback" not in done.stderr
