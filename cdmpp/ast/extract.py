@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -10,7 +12,10 @@ from cdmpp.ast.compact_ast import CompactAST
 from cdmpp.ast.kernel import kernel_vector
 from cdmpp.ast.leaf import leaf_facts, leaf_vector
 from cdmpp.ast.lowering import lower
+from cdmpp.ast.native import native_extract, summarise_native
 from cdmpp.ast.walk import Tree, walk
+from cdmpp.errors import UnsupportedProgramError
+from cdmpp.programs.task import Program
 
 
 def is_gpu_target(target: Any) -> bool:
@@ -39,4 +44,46 @@ def summarise(tree: Tree, gpu: bool) -> CompactAST:
 
 
 def extract(module: Any, target: Any) -> CompactAST:
-    return extract_readable(module, target)
+    """Compact AST of a scheduled or lowered program.
+
+    Uses the native walk where it could be compiled (see ``cdmpp.ast.native``), else the readable one.
+
+    Args:
+        module: ``tvm.IRModule`` with one PrimFunc, or the PrimFunc; for a Schedule, its ``.mod``.
+        target: ``tvm.target.Target``.
+
+    Raises:
+        UnsupportedProgramError: no store, symbolic shape, while loop, several functions, or TVM cannot lower it.
+    """
+    function, gpu = lower(module, target), is_gpu_target(target)
+    ast = summarise_native(function, gpu)
+    return summarise(walk(function), gpu) if ast is None else ast
+
+
+def extract_many(programs: Sequence[Program], workers: int = 1, progress: bool = False) -> list[CompactAST]:
+    """Compact ASTs of many programs, in their order. TVM releases the GIL, so ``workers`` are threads.
+
+    Raises:
+        UnsupportedProgramError: for the first program that has none; the message begins with its place and name.
+    """
+    native_extract()  # compile once, before threads ask for it
+
+    def one(numbered: tuple[int, Program]) -> CompactAST:
+        index, program = numbered
+        try:
+            return extract(program.module, program.target)
+        except UnsupportedProgramError as error:
+            name = f" ({program.name})" if program.name else ""
+            raise UnsupportedProgramError(f"program {index}{name}: {error}") from error
+
+    def shown(results: Any) -> list[CompactAST]:
+        if not progress:
+            return list(results)
+        from rich.progress import track
+
+        return list(track(results, description="extracting compact ASTs", total=len(programs)))
+
+    if workers <= 1 or len(programs) <= 1:
+        return shown(map(one, enumerate(programs)))
+    with ThreadPoolExecutor(workers) as pool:
+        return shown(pool.map(one, enumerate(programs)))

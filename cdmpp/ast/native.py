@@ -1,0 +1,129 @@
+"""The C++ twin of the extractor: compiled on first use, kept in the cache, and optional."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import platform
+import tempfile
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cdmpp.ast import access, arithmetic, layout, leaf, points, walk
+from cdmpp.ast.compact_ast import CompactAST
+from cdmpp.data.cache import cache_root
+
+SOURCES = Path(__file__).parent / "native"
+FLAGS = (
+    "-O3",
+    "-fwrapv",  # numpy integers wrap
+    "-ffp-contract=off",  # the readable version rounds after every operation
+    "-fno-math-errno",
+)
+
+
+def constants_header() -> str:
+    """C++ text of the constants that both versions share, taken from the readable one."""
+    ints = {
+        "UNROLL_MAX_DEPTH": walk.UNROLL_MAX_DEPTH,
+        "WARP": points.WARP,
+        "N_RANDOM": points.N_RANDOM,
+        "SECTOR_BYTES": access.SECTOR_BYTES,
+        "BANKS": access.BANKS,
+        "MAX_ENUMERATED": arithmetic.MAX_ENUMERATED,
+        "SHORT_REGION_TRIPS": leaf.SHORT_REGION_TRIPS,
+        "N_LOADS": layout.N_LOADS,
+        "N_LOOPS": layout.N_LOOPS,
+        "N_CACHES": len(layout.CACHE_KIB),
+    }
+    lines = ["#pragma once", "namespace cdmpp {"]
+    lines += [f"constexpr int {name} = {value};" for name, value in ints.items()]
+    lines += [
+        f"constexpr double {name} = {float(getattr(access, name))!r};" for name in ("LINE_BYTES", "WIDEST_ACCESS_BYTES")
+    ]
+    lines.append(f"constexpr double CACHE_KIB[] = {{{', '.join(map(str, layout.CACHE_KIB))}}};")
+    lines.append(f"enum Op {{ {', '.join(f'OP_{name}' for name in layout.OP_NAMES)}, N_OPS }};")
+    return "\n".join([*lines, "}  // namespace cdmpp", ""])
+
+
+def _build() -> Path:
+    """Path of the compiled library; compiles (about 20 s) where this source was not compiled before."""
+    import tvm_ffi
+    import tvm_ffi.cpp
+
+    header = constants_header()
+    digest = hashlib.sha256(repr((header, FLAGS, tvm_ffi.__version__, tvm_ffi.__file__, platform.machine())).encode())
+    for path in sorted(SOURCES.iterdir()):
+        digest.update(path.read_bytes())
+    target = cache_root() / "native" / f"extract-{digest.hexdigest()[:20]}.so"
+    if target.exists():
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+        Path(folder, "constants.h").write_text(header)
+        built = tvm_ffi.cpp.build(
+            "cdmpp_extract",
+            cpp_files=[str(SOURCES / "extract.cpp")],
+            extra_cflags=list(FLAGS),
+            extra_include_paths=[folder, str(SOURCES)],
+            build_directory=folder,
+        )
+        os.replace(built, target)
+    return target
+
+
+@functools.cache
+def native_extract() -> Callable[[Any, bool], bytes] | None:
+    """The compiled function, or None (with one warning) where it cannot be had."""
+    if os.environ.get("CDMPP_NATIVE", "1") == "0":
+        return None
+    try:
+        import tvm_ffi
+
+        return tvm_ffi.load_module(str(_build())).extract
+    except Exception as error:  # no compiler, no ninja, no place to write, a compiler that fails
+        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        warnings.warn(
+            f"the native extractor could not be built ({first}); the Python version gives the same numbers, slower. "
+            "It needs g++ and ninja; CDMPP_NATIVE=0 silences this.",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+        return None
+
+
+def summarise_native(function: Any, gpu: bool) -> CompactAST | None:
+    """Compact AST of a lowered PrimFunc; None where the caller must use the readable version.
+
+    That is so without a compiled library, and for a program that the C++ walk refuses: the readable walk refuses it
+    too and says why.
+    """
+    call = native_extract()
+    if call is None:
+        return None
+    try:
+        data = bytes(call(function, gpu))
+    except (RuntimeError, ValueError):
+        return None
+    return unpack(data, "gpu" if gpu else "cpu")
+
+
+def unpack(data: bytes, target_kind: str) -> CompactAST:
+    """Bytes in the layout that ``extract.cpp`` documents -> CompactAST."""
+    leaves, kernels, leaf_width, kernel_width = (int(n) for n in np.frombuffer(data, np.int32, 4))
+    indices = np.frombuffer(data, np.int32, 3 * leaves, 16).reshape(3, leaves).copy()
+    features = np.frombuffer(data, np.float32, offset=16 + 12 * leaves).copy()
+    split = leaves * leaf_width
+    return CompactAST(
+        features[:split].reshape(leaves, leaf_width),
+        indices[0],
+        indices[1],
+        indices[2],
+        features[split:].reshape(kernels, kernel_width),
+        target_kind,
+    )

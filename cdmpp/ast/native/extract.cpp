@@ -1,0 +1,57 @@
+// Twin of extract.summarise: a lowered PrimFunc -> all numbers of its compact AST in one block of bytes.
+//
+// Layout, little endian as on the host: int32 leaves, kernels, leaf width, kernel width; int32 positions, serial
+// positions and kernel of each leaf; float32 leaf features; float32 kernel features.
+#include <tvm/ffi/function.h>
+
+#include <deque>
+
+#include "kernel.h"
+
+namespace cdmpp {
+
+static void put(std::string& bytes, const void* data, size_t size) {
+  bytes.append(static_cast<const char*>(data), size);
+}
+
+static void put(std::string& bytes, int32_t number) { put(bytes, &number, sizeof number); }
+
+static void put(std::string& bytes, const Numbers& numbers) {
+  for (double number : numbers) {
+    float rounded = static_cast<float>(number);
+    put(bytes, &rounded, sizeof rounded);
+  }
+}
+
+ffi::Bytes extract(ffi::ObjectRef function, bool gpu) {
+  Tree tree = walk(function.get());
+  std::deque<LeafFacts> facts;  // never moves its elements
+  std::vector<Numbers> leaves, kernels;
+  for (const Leaf& leaf : tree.leaves) {
+    facts.push_back(leaf_facts(leaf, gpu));
+    leaves.push_back(leaf_vector(facts.back()));
+  }
+  for (size_t k = 0; k < tree.kernels.size(); ++k) {
+    Facts inside;
+    for (const LeafFacts& f : facts) {
+      if (f.leaf.kernel == static_cast<int32_t>(k)) inside.push_back(&f);
+    }
+    kernels.push_back(kernel_vector(tree.kernels[k], inside, tree.function_allocations, gpu));
+  }
+  std::string bytes;
+  bytes.reserve(64 + leaves.size() * (12 + 4 * leaves[0].size()) + kernels.size() * 4 * kernels[0].size());
+  put(bytes, static_cast<int32_t>(leaves.size()));
+  put(bytes, static_cast<int32_t>(kernels.size()));
+  put(bytes, static_cast<int32_t>(leaves[0].size()));
+  put(bytes, static_cast<int32_t>(kernels[0].size()));
+  for (const Leaf& leaf : tree.leaves) put(bytes, leaf.position);
+  for (const Leaf& leaf : tree.leaves) put(bytes, leaf.serial_position);
+  for (const Leaf& leaf : tree.leaves) put(bytes, leaf.kernel);
+  for (const Numbers& numbers : leaves) put(bytes, numbers);
+  for (const Numbers& numbers : kernels) put(bytes, numbers);
+  return ffi::Bytes(std::move(bytes));
+}
+
+}  // namespace cdmpp
+
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(extract, cdmpp::extract);

@@ -1,0 +1,205 @@
+// Twin of leaf.py: one store -> its computation vector.
+#pragma once
+
+#include <numeric>
+
+#include "access.h"
+#include "arithmetic.h"
+
+namespace cdmpp {
+
+inline double slog(double x) { return std::copysign(std::log2(1.0 + std::abs(x)), x); }
+
+struct LeafFacts {
+  const Leaf& leaf;
+  std::unique_ptr<Points> points;
+  Nest nest;
+  Arithmetic arithmetic;
+  Access store;
+  std::vector<Access> loads;
+  bool update = false, constant = false, copy = false, indirect = false;
+  double active = 1.0, fold = 1.0;
+  double iterations = 1.0, blocks = 1.0, threads = 1.0, vthreads = 1.0, serial_trips = 1.0, parallel_extent = 1.0;
+  double lanes = 1.0, unrolled_trips = 1.0, region_trips = 1.0, reduction_trips = 1.0, inner_reduction_trips = 1.0;
+  double accumulator_tile = 1.0, refill_trips = 1.0, chain_trips = 0.0;
+  bool scalar = false;
+  std::array<double, N_CACHES> miss_bytes{};
+  double footprint_bytes = 0.0;
+
+  // Iterations that really compute.
+  double work() const { return iterations * active * fold; }
+  double flops_per_iteration() const {
+    const auto& c = arithmetic.counts;
+    return 2 * c[OP_fma] + c[OP_fadd] + c[OP_fmul] + c[OP_fdiv] + c[OP_fcompare] + c[OP_special];
+  }
+  // The store first, then the loads.
+  template <typename Visit>
+  void each_access(const Visit& visit) const {
+    visit(store);
+    for (const Access& load : loads) visit(load);
+  }
+};
+
+inline Nest nest_of(const Leaf& leaf, const Points& points, bool gpu) {
+  const Loops& loops = leaf.loops;
+  int64_t n = static_cast<int64_t>(loops.size());
+  Nest nest{loops, points, n, -1, -1, -1, gpu};
+  double trips = 1;
+  for (int64_t i = n - 1; i >= 0; --i) {
+    const Loop& loop = *loops[i];
+    if (loop.tag != NO_TAG) break;
+    trips *= static_cast<double>(loop.extent);
+    if (!(loop.unrolled || loop.extent == 1 || (trips <= SHORT_REGION_TRIPS && loop.kind != PARALLEL))) break;
+    if (loop.branches && !loop.unrolled) break;
+    nest.region = i;
+  }
+  for (int64_t i = 0; i < n; ++i) {
+    const Loop& loop = *loops[i];
+    if (loop.branches && loop.tag == NO_TAG && !loop.unrolled) nest.refill = i;
+    if (loop.kind == VECTORIZED && loop.extent > 1) nest.vector = i;
+    if (loop_is_serial(loop) && loop.extent > 1) nest.inner = i;
+  }
+  return nest;
+}
+
+inline std::vector<char> active_points(const Leaf& leaf, const Points& points) {
+  std::vector<char> active(points.count, 1);
+  for (const auto& [condition, positive] : leaf.guards) {
+    if (!has_load(condition)) restrict_to(active, condition, positive, points.env);
+  }
+  return active;
+}
+
+inline void read_loads(LeafFacts& f, const std::vector<char>& active) {
+  const Points& points = *f.points;
+  for (const Load& found : f.arithmetic.loads) {
+    Access load = read_access(found.buffer, found.indices, points, f.leaf.loops);
+    f.indirect = f.indirect || load.indirect;
+    if (load.buffer == f.store.buffer && load.offsets == f.store.offsets) {
+      f.update = true;
+      continue;
+    }
+    bool seen = std::any_of(f.loads.begin(), f.loads.end(), [&](const Access& other) {
+      return load.buffer == other.buffer && load.offsets == other.offsets;
+    });
+    if (seen) continue;
+    finish(load, f.nest, active);
+    if (!found.guards.empty()) {
+      std::vector<char> holds(points.count, 1);
+      for (const auto& [condition, positive] : found.guards) restrict_to(holds, condition, positive, points.env);
+      load.guarded_fraction = points.share(holds);
+    }
+    f.loads.push_back(std::move(load));
+  }
+  std::stable_sort(f.loads.begin(), f.loads.end(), [](const Access& x, const Access& y) {
+    return std::make_pair(-x.moved_region, -x.unique_bytes) < std::make_pair(-y.moved_region, -y.unique_bytes);
+  });
+}
+
+inline bool is_copy(Node value, const Arithmetic& arithmetic) {
+  while (kind_of(value) == Kind::Cast) value = child(value, Field::value);
+  if (kind_of(value) == Kind::TensorLoad) return true;
+  const auto& c = arithmetic.counts;
+  return kind_of(value) == Kind::Call && c[OP_select] == 1 && arithmetic.loads.size() == 1 &&
+         c[OP_fma] + c[OP_fadd] + c[OP_fmul] + c[OP_fdiv] + c[OP_fcompare] + c[OP_special] == 0;
+}
+
+inline void count_trips(LeafFacts& f) {
+  const Nest& nest = f.nest;
+  const auto& depends = f.store.depends;
+  for (int64_t i = 0; i < static_cast<int64_t>(nest.loops.size()); ++i) {
+    const Loop& loop = *nest.loops[i];
+    double e = static_cast<double>(loop.extent);
+    if (loop.tag == VTHREAD_TAG) {
+      bool touched = false;
+      f.each_access([&](const Access& a) { touched = touched || a.depends[i]; });
+      if (!touched) continue;  // TVM does not replicate a statement that its virtual thread does not touch.
+    }
+    f.iterations *= e;
+    if (loop.tag == BLOCK_TAG) {
+      f.blocks *= e;
+    } else if (loop.tag == THREAD_TAG) {
+      f.threads *= e;
+    } else {
+      f.serial_trips *= e;
+      if (loop.tag == VTHREAD_TAG) f.vthreads *= e;
+      if (loop.kind == PARALLEL) f.parallel_extent *= e;
+      if (loop.unrolled && loop.kind != VECTORIZED) f.unrolled_trips *= e;
+      if (i >= nest.region) {
+        f.region_trips *= e;
+        if (depends[i]) f.accumulator_tile *= e;
+      }
+      if (!depends[i]) f.reduction_trips *= e;
+      if (i <= nest.refill && loop.tag == NO_TAG) f.refill_trips *= e;
+    }
+  }
+  f.lanes = static_cast<double>(nest.vector >= 0 ? nest.loops[nest.vector]->extent : f.leaf.lanes);
+  f.iterations *= static_cast<double>(f.leaf.lanes);
+  for (int64_t i = static_cast<int64_t>(nest.loops.size()) - 1; i >= 0; --i) {
+    const Loop& loop = *nest.loops[i];
+    if (loop.kind == VECTORIZED || loop.extent == 1) continue;
+    if (!loop_is_serial(loop) || depends[i]) break;
+    f.inner_reduction_trips *= static_cast<double>(loop.extent);
+  }
+  f.scalar = f.lanes <= 1;
+  if (f.scalar && nest.inner >= 0 && depends[nest.inner] && f.store.strides[nest.inner] == 1) {
+    f.scalar = std::any_of(f.loads.begin(), f.loads.end(), [&](const Access& load) {
+      return load.depends[nest.inner] && load.strides[nest.inner] != 1;
+    });
+  }
+  f.chain_trips = f.update ? f.serial_trips / std::max(1.0, f.accumulator_tile) : 0.0;
+}
+
+// Bytes that reach beyond a cache of each capacity (an LRU estimate from footprints), and the whole footprint.
+inline void count_misses(LeafFacts& f) {
+  const Loops& loops = f.nest.loops;
+  int64_t n = static_cast<int64_t>(loops.size());
+  std::vector<const Access*> accesses;
+  f.each_access([&](const Access& a) { accesses.push_back(&a); });
+  int64_t levels = f.nest.gpu ? 1 : n + 1;
+  std::vector<std::vector<double>> sizes(levels);
+  std::vector<double> sums(levels, 0.0);
+  for (int64_t first = 0; first < levels; ++first) {
+    for (const Access* access : accesses) {
+      sizes[first].push_back(footprint(*access, loops, first, NO_TAG, false).second * LINE_BYTES);
+      sums[first] += sizes[first].back();
+    }
+  }
+  f.footprint_bytes = sums[0];
+  if (f.nest.gpu) return;
+  for (int c = 0; c < N_CACHES; ++c) {
+    int64_t fit = 0;
+    while (fit < n && !(sums[fit] <= CACHE_KIB[c] * 1024.0)) ++fit;
+    double total = 0.0;
+    for (size_t k = 0; k < accesses.size(); ++k) {
+      int64_t outer = fit;
+      while (outer > 0 && !accesses[k]->depends[outer - 1]) --outer;
+      double repeats = 1.0;
+      for (int64_t i = 0; i < outer; ++i) repeats *= static_cast<double>(loops[i]->extent);
+      total += sizes[fit][k] * repeats;
+    }
+    f.miss_bytes[c] = total;
+  }
+}
+
+inline LeafFacts leaf_facts(const Leaf& leaf, bool gpu) {
+  auto points = std::make_unique<Points>(leaf.loops);
+  Nest nest = nest_of(leaf, *points, gpu);
+  LeafFacts f{leaf, std::move(points), nest};
+  std::vector<char> active = active_points(leaf, *f.points);
+  f.arithmetic = count(leaf.store, leaf.loops);
+  f.store = read_access(child(leaf.store, Field::buffer), list(leaf.store, Field::indices), *f.points, leaf.loops);
+  finish(f.store, f.nest, active);
+  f.indirect = f.store.indirect;
+  read_loads(f, active);
+  Node value = child(leaf.store, Field::value);
+  f.constant = is_constant(value);
+  f.copy = is_copy(value, f.arithmetic);
+  f.active = f.points->share(active);
+  f.fold = nonzero_fraction(f.arithmetic.factors, leaf.loops, *f.points);
+  count_trips(f);
+  count_misses(f);
+  return f;
+}
+
+}  // namespace cdmpp

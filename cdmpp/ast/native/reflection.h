@@ -1,0 +1,171 @@
+// Reading TVM objects through tvm_ffi reflection: TVM's own headers are not shipped, field offsets are looked up once.
+#pragma once
+
+#include <tvm/ffi/container/array.h>
+#include <tvm/ffi/container/map.h>
+#include <tvm/ffi/reflection/accessor.h>
+#include <tvm/ffi/tvm_ffi.h>
+
+#include <array>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+namespace cdmpp {
+
+namespace ffi = tvm::ffi;
+using Node = const ffi::Object*;
+
+// The program cannot be read. The readable version repeats the walk and names the reason.
+struct Unsupported : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+#define CDMPP_KINDS(X)                                                                                              \
+  X(IntImm) X(FloatImm) X(StringImm) X(Var) X(TensorLoad) X(Call) X(Add) X(Sub) X(Mul) X(Div) X(Mod) X(FloorDiv)    \
+  X(FloorMod) X(Min) X(Max) X(EQ) X(NE) X(LT) X(LE) X(GT) X(GE) X(And) X(Or) X(Not) X(Cast) X(Ramp) X(Broadcast)    \
+  X(Select) X(For) X(SeqStmt) X(SBlockRealize) X(SBlock) X(IfThenElse) X(AttrStmt) X(BufferStore) X(Evaluate)       \
+  X(AllocBuffer) X(Bind) X(DeclBuffer) X(AssertStmt) X(While) X(BufferType) X(PrimType)
+
+enum class Kind : uint8_t {
+  Other,
+#define CDMPP_X(name) name,
+  CDMPP_KINDS(CDMPP_X)
+#undef CDMPP_X
+};
+
+#define CDMPP_FIELDS(X)                                                                                             \
+  X(a) X(b) X(condition) X(true_value) X(false_value) X(value) X(base) X(body) X(indices) X(source) X(op) X(args)   \
+  X(ty) X(name) X(loop_var) X(min) X(extent) X(kind) X(thread_binding) X(annotations) X(buffer) X(seq)              \
+  X(predicate) X(block) X(alloc_buffers) X(then_case) X(else_case) X(node) X(attr_key) X(lanes) X(shape) X(dtype)   \
+  X(storage_scope) X(params) X(thread_tag) X(var)
+
+enum class Field : uint8_t {
+#define CDMPP_X(name) name,
+  CDMPP_FIELDS(CDMPP_X)
+#undef CDMPP_X
+  count
+};
+
+// Children that expressions may have, in the order of expression.CHILDREN.
+constexpr std::array<Field, 8> CHILDREN = {Field::a,     Field::b,    Field::condition, Field::true_value, Field::false_value,
+                                           Field::value, Field::base, Field::body};
+
+struct Slot {
+  int64_t offset = -1;
+  int64_t size = 0;
+  TVMFFIFieldGetter getter = nullptr;
+};
+
+struct Type {
+  bool known = false;
+  Kind kind = Kind::Other;
+  std::array<Slot, static_cast<size_t>(Field::count)> slots;
+};
+
+inline Type describe(int32_t index) {
+  static const std::unordered_map<std::string_view, Kind> kinds = {
+#define CDMPP_X(name) {#name, Kind::name},
+      CDMPP_KINDS(CDMPP_X)
+#undef CDMPP_X
+  };
+  static const std::unordered_map<std::string_view, Field> fields = {
+#define CDMPP_X(name) {#name, Field::name},
+      CDMPP_FIELDS(CDMPP_X)
+#undef CDMPP_X
+  };
+  Type type;
+  type.known = true;
+  const TVMFFITypeInfo* info = TVMFFIGetTypeInfo(index);
+  std::string_view key(info->type_key.data, info->type_key.size);
+  if (auto dot = key.rfind('.'); dot != std::string_view::npos) key = key.substr(dot + 1);
+  if (auto it = kinds.find(key); it != kinds.end()) type.kind = it->second;
+  ffi::reflection::ForEachFieldInfo(info, [&](const TVMFFIFieldInfo* field) {
+    if (auto it = fields.find(std::string_view(field->name.data, field->name.size)); it != fields.end()) {
+      type.slots[static_cast<size_t>(it->second)] = {field->offset, field->size, field->getter};
+    }
+  });
+  return type;
+}
+
+inline const Type& type_of(Node node) {
+  // Per thread: no lock on the hottest path.
+  thread_local std::vector<Type> types;
+  auto index = static_cast<size_t>(node->type_index());
+  if (index >= types.size()) types.resize(index + 256);
+  if (!types[index].known) types[index] = describe(node->type_index());
+  return types[index];
+}
+
+inline Kind kind_of(Node node) { return node == nullptr ? Kind::Other : type_of(node).kind; }
+
+inline const Slot& slot_of(Node node, Field field) { return type_of(node).slots[static_cast<size_t>(field)]; }
+
+inline bool has_field(Node node, Field field) { return slot_of(node, field).offset >= 0; }
+
+// Any field as a value (a copy; slower than child()).
+inline ffi::Any read(Node node, Field field) {
+  const Slot& slot = slot_of(node, field);
+  if (slot.offset < 0) throw Unsupported("a TVM object lacks an expected field");
+  TVMFFIAny raw{};
+  char* address = reinterpret_cast<char*>(const_cast<ffi::Object*>(node)) + slot.offset;
+  if (slot.getter(address, &raw) != 0) throw Unsupported("a field of a TVM object cannot be read");
+  return ffi::details::AnyUnsafe::MoveTVMFFIAnyToAny(&raw);
+}
+
+// The object that a field refers to, borrowed from its parent; null where the field is absent or empty.
+inline Node child(Node node, Field field) {
+  const Slot& slot = slot_of(node, field);
+  if (slot.offset < 0) return nullptr;
+  const char* address = reinterpret_cast<const char*>(node) + slot.offset;
+  if (slot.size == sizeof(void*)) return *reinterpret_cast<const Node*>(address);
+  if (slot.size == sizeof(TVMFFIAny)) {
+    const auto* any = reinterpret_cast<const TVMFFIAny*>(address);
+    return any->type_index >= TVMFFITypeIndex::kTVMFFIStaticObjectBegin ? reinterpret_cast<Node>(any->v_obj) : nullptr;
+  }
+  throw Unsupported("a field of a TVM object has an unexpected layout");
+}
+
+inline const ffi::ArrayObj* list(Node node, Field field) {
+  Node found = child(node, field);
+  if (found == nullptr || found->type_index() != TVMFFITypeIndex::kTVMFFIArray) {
+    throw Unsupported("a TVM object lacks an expected array");
+  }
+  return static_cast<const ffi::ArrayObj*>(found);
+}
+
+inline Node item(const ffi::ArrayObj* array, size_t i) { return (*array)[static_cast<int64_t>(i)].as<ffi::Object>(); }
+
+inline std::string text(Node node, Field field) { return read(node, field).cast<ffi::String>(); }
+
+inline const char* address_of(Node node, Field field, int64_t size) {
+  const Slot& slot = slot_of(node, field);
+  if (slot.offset < 0 || slot.size != size) throw Unsupported("a field of a TVM object has an unexpected layout");
+  return reinterpret_cast<const char*>(node) + slot.offset;
+}
+
+// IntImm holds an Any, so that it may grow beyond 64 bits.
+inline int64_t int_value(Node immediate) {
+  const auto* any = reinterpret_cast<const TVMFFIAny*>(address_of(immediate, Field::value, sizeof(TVMFFIAny)));
+  if (any->type_index != TVMFFITypeIndex::kTVMFFIInt) throw Unsupported("an integer beyond 64 bits");
+  return any->v_int64;
+}
+
+inline double float_value(Node immediate) {
+  return *reinterpret_cast<const double*>(address_of(immediate, Field::value, sizeof(double)));
+}
+
+// An int, a bool or an IntImm inside an Any.
+inline int64_t any_integer(const ffi::Any& any) {
+  if (auto number = any.as<int64_t>()) return *number;
+  Node node = any.as<ffi::Object>();
+  if (node != nullptr && kind_of(node) == Kind::IntImm) return int_value(node);
+  throw Unsupported("an annotation is not an integer");
+}
+
+inline DLDataType data_type(Node prim_type) { return read(prim_type, Field::dtype).cast<DLDataType>(); }
+
+}  // namespace cdmpp

@@ -1,0 +1,402 @@
+// Twin of walk.py: lowered PrimFunc -> loop nests, every store with its loops, guards and place in the pre-order walk.
+#pragma once
+
+#include "expression.h"
+
+namespace cdmpp {
+
+enum LoopKind { SERIAL, PARALLEL, VECTORIZED, UNROLLED, THREAD };
+enum Tag { NO_TAG, BLOCK_TAG, THREAD_TAG, VTHREAD_TAG };
+enum Scope { GLOBAL, SHARED, LOCAL };
+
+struct Loop {
+  Node handle = nullptr;
+  int64_t start = 0;
+  int64_t extent = 0;
+  int64_t kind = SERIAL;
+  int tag = NO_TAG;
+  int axis = 0;
+  bool branches = false;
+  bool unrolled = false;
+  int64_t stages = 1;
+};
+
+struct Leaf {
+  Node store;
+  // Shared with the walk: a loop learns whether it is unrolled only after its body was seen.
+  std::vector<std::shared_ptr<Loop>> loops;
+  std::vector<std::pair<Node, bool>> guards;
+  int32_t position;
+  int32_t serial_position;
+  int32_t kernel;
+  int64_t unroll_limit;
+  bool explicit_unroll;
+  int64_t lanes = 1;
+};
+
+struct Allocation {
+  int scope;
+  int64_t elements;
+  int64_t bytes;
+};
+
+struct Kernel {
+  std::vector<Allocation> allocations;
+  double code_steps = 0;
+  double cross_thread_reductions = 0.0;
+  int64_t unroll_limit = 0;
+  int64_t stages = 1;
+};
+
+struct Tree {
+  std::vector<Leaf> leaves;
+  std::vector<Kernel> kernels;
+  std::vector<Allocation> function_allocations;
+};
+
+inline int64_t integer(Node value, const char* what) {
+  if (kind_of(value) == Kind::IntImm) return int_value(value);
+  throw Unsupported(std::string(what) + " is symbolic");
+}
+
+inline int64_t integer_item(const ffi::ArrayObj* array, size_t i, const char* what) {
+  const ffi::Any& any = (*array)[static_cast<int64_t>(i)];
+  if (auto number = any.as<int64_t>()) return *number;
+  return integer(any.as<ffi::Object>(), what);
+}
+
+inline Node buffer_type(Node buffer) {
+  Node type = child(buffer, Field::ty);
+  if (kind_of(type) != Kind::BufferType) throw Unsupported("a buffer has no buffer type");
+  return type;
+}
+
+inline int scope_of(Node buffer) {
+  std::string scope = text(buffer_type(buffer), Field::storage_scope);
+  if (scope.rfind("shared", 0) == 0) return SHARED;
+  return scope.empty() || scope == "global" ? GLOBAL : LOCAL;
+}
+
+inline double element_bytes(Node buffer) {
+  DLDataType type = data_type(child(buffer_type(buffer), Field::dtype));
+  if (type.code == kDLBool || type.code == kDLOpaqueHandle) return 1.0;
+  return std::max(1.0, type.bits / 8.0);
+}
+
+inline int64_t elements(Node buffer) {
+  const auto* shape = list(buffer_type(buffer), Field::shape);
+  int64_t count = 1;
+  for (size_t i = 0; i < shape->size(); ++i) {
+    count *= std::max<int64_t>(1, integer_item(shape, i, "a dimension of a buffer"));
+  }
+  return count;
+}
+
+inline bool holds_statement(Node node) {
+  Kind kind = kind_of(node);
+  return kind != Kind::AllocBuffer && kind != Kind::DeclBuffer && kind != Kind::Bind && kind != Kind::AssertStmt;
+}
+
+inline std::pair<int, int> thread_tag(const std::string& tag) {
+  auto dot = tag.rfind('.');
+  std::string last = dot == std::string::npos ? tag : tag.substr(dot + 1);
+  int axis = last == "y" ? 1 : last == "z" ? 2 : 0;
+  if (tag.rfind("blockIdx", 0) == 0) return {BLOCK_TAG, axis};
+  if (tag.rfind("threadIdx", 0) == 0) return {THREAD_TAG, axis};
+  return {VTHREAD_TAG, axis};
+}
+
+// One depth-first pass. Nodes are loops, attributes, branches and stores; node 0 is the root.
+class Walker {
+ public:
+  Tree run(Node function) {
+    const auto* params = list(function, Field::params);
+    for (size_t i = 0; i < params->size(); ++i) {
+      Node parameter = item(params, i);
+      if (kind_of(child(parameter, Field::ty)) == Kind::BufferType) elements(parameter);
+    }
+    top_level(child(function, Field::body));
+    return std::move(tree_);
+  }
+
+ private:
+  using Annotations = std::vector<std::pair<std::string, ffi::Any>>;
+
+  // (steps, normal loop depth, unroll depth) the way TVM's UnrollLoop counts them.
+  struct Cost {
+    double steps = 0;
+    int normal = 0;
+    int unrolled = 0;
+    void join(const Cost& other) {
+      steps += other.steps;
+      normal = std::max(normal, other.normal);
+      unrolled = std::max(unrolled, other.unrolled);
+    }
+  };
+
+  struct Arm {
+    Node condition;
+    bool positive;
+    Node body;
+  };
+
+  // A program's kernels are its top-level loop nests: launches on a GPU, passes over memory on a CPU.
+  void top_level(Node node) {
+    Kind kind = kind_of(node);
+    if (kind == Kind::SBlockRealize) return top_level(child(node, Field::block));
+    if (kind == Kind::SBlock) {
+      allocate_all(list(node, Field::alloc_buffers));
+      return top_level(child(node, Field::body));
+    }
+    if (kind == Kind::SeqStmt) {
+      const auto* seq = list(node, Field::seq);
+      for (size_t i = 0; i < seq->size(); ++i) top_level(item(seq, i));
+      return;
+    }
+    if (kind == Kind::AllocBuffer) return allocate(child(node, Field::buffer));
+    if (kind == Kind::DeclBuffer) return;
+    if (kind == Kind::AttrStmt) {
+      std::string key = text(node, Field::attr_key);
+      if (key != "thread_extent" && key != "virtual_thread" && key.rfind("pragma_", 0) != 0) {
+        return top_level(child(node, Field::body));
+      }
+    }
+    nest(node);
+  }
+
+  void nest(Node node) {
+    tree_.kernels.emplace_back();
+    inside_ = true;
+    size_t before = tree_.leaves.size();
+    kernel().code_steps = visit(node).steps;
+    if (tree_.leaves.size() == before) tree_.kernels.pop_back();
+    inside_ = false;
+  }
+
+  Kernel& kernel() { return tree_.kernels.back(); }
+
+  void allocate_all(const ffi::ArrayObj* buffers) {
+    for (size_t i = 0; i < buffers->size(); ++i) allocate(item(buffers, i));
+  }
+
+  void allocate(Node buffer) {
+    int scope = scope_of(buffer);
+    int64_t count = elements(buffer), copies = 1;
+    for (const auto& loop : loops_) {
+      if (scope == SHARED) {
+        copies = std::max(copies, loop->stages);
+      } else if (scope == LOCAL && loop->tag == VTHREAD_TAG) {
+        copies *= loop->extent;  // every virtual thread of a thread keeps its own registers
+      }
+    }
+    Allocation allocation{scope, count * copies, static_cast<int64_t>(count * copies * element_bytes(buffer))};
+    (inside_ ? kernel().allocations : tree_.function_allocations).push_back(allocation);
+  }
+
+  int32_t enter() {
+    ++serial_length_;
+    return next_id_++;
+  }
+
+  void leave() { ++serial_length_; }
+
+  Cost visit(Node node) {
+    switch (kind_of(node)) {
+      case Kind::For: return visit_for(node);
+      case Kind::SeqStmt: {
+        Cost total;
+        const auto* seq = list(node, Field::seq);
+        for (size_t i = 0; i < seq->size(); ++i) total.join(visit(item(seq, i)));
+        return total;
+      }
+      case Kind::SBlockRealize: {
+        Node predicate = child(node, Field::predicate), block = child(node, Field::block);
+        return kind_of(predicate) == Kind::IntImm ? visit(block) : branch({{predicate, true, block}});
+      }
+      case Kind::SBlock:
+        allocate_all(list(node, Field::alloc_buffers));
+        return visit(child(node, Field::body));
+      case Kind::IfThenElse: {
+        Node condition = child(node, Field::condition), other = child(node, Field::else_case);
+        std::vector<Arm> arms = {{condition, true, child(node, Field::then_case)}};
+        if (other != nullptr) arms.push_back({condition, false, other});
+        return branch(arms);
+      }
+      case Kind::AttrStmt: return visit_attribute(node);
+      case Kind::BufferStore: return visit_store(node);
+      case Kind::Evaluate: {
+        Node value = child(node, Field::value);
+        if (kind_of(value) == Kind::Call && call_name(value) == "tvm_thread_allreduce" && inside_) {
+          double trips = 1.0;
+          for (const auto& loop : loops_) {
+            if (loop->tag == NO_TAG) trips *= loop->extent;
+          }
+          kernel().cross_thread_reductions += trips;
+        }
+        return {1, 0, 0};
+      }
+      case Kind::AllocBuffer: allocate(child(node, Field::buffer)); return {};
+      case Kind::Bind:
+      case Kind::DeclBuffer:
+      case Kind::AssertStmt: return {};
+      case Kind::While: throw Unsupported("a while loop");
+      default: {
+        Node body = node == nullptr ? nullptr : child(node, Field::body);
+        if (body == nullptr) throw Unsupported("an unknown statement");
+        return visit(body);
+      }
+    }
+  }
+
+  Cost visit_store(Node node) {
+    int32_t position = enter();
+    int32_t serial = serial_length_ - 1;
+    leave();
+    int64_t lanes = 1;
+    const auto* indices = list(node, Field::indices);
+    for (size_t i = 0; i < indices->size(); ++i) {
+      Node index = item(indices, i);
+      if (kind_of(index) == Kind::Ramp) lanes = std::max(lanes, integer(child(index, Field::lanes), "a vector width"));
+    }
+    tree_.leaves.push_back({node, loops_, guards_, position, serial, static_cast<int32_t>(tree_.kernels.size()) - 1,
+                            unroll_limit_, explicit_, lanes});
+    return {1, 0, 0};
+  }
+
+  Cost branch(const std::vector<Arm>& arms) {
+    enter();
+    Cost total;
+    for (const Arm& arm : arms) {
+      guards_.emplace_back(arm.condition, arm.positive);
+      total.join(visit(arm.body));
+      guards_.pop_back();
+    }
+    leave();
+    return total;
+  }
+
+  Cost visit_attribute(Node node) {
+    std::string key = text(node, Field::attr_key);
+    if (key == "thread_extent" || key == "virtual_thread") {
+      Loop loop;
+      loop.extent = integer(child(node, Field::value), "a thread extent");
+      loop.kind = THREAD;
+      Node iteration = child(node, Field::node);
+      std::tie(loop.tag, loop.axis) = thread_tag(text(iteration, Field::thread_tag));
+      loop.handle = child(iteration, Field::var);
+      return in_loop(std::move(loop), child(node, Field::body), {});
+    }
+    Annotations annotations;
+    if (key.rfind("pragma_", 0) == 0) annotations.emplace_back(key, read(node, Field::value));
+    enter();
+    auto saved = std::make_pair(unroll_limit_, explicit_);
+    pragma(annotations);
+    Cost found = visit(child(node, Field::body));
+    std::tie(unroll_limit_, explicit_) = saved;
+    leave();
+    return found;
+  }
+
+  void pragma(const Annotations& annotations) {
+    for (const auto& [key, value] : annotations) {
+      if (key == "pragma_auto_unroll_max_step") {
+        unroll_limit_ = std::max<int64_t>(0, any_integer(value));
+        if (inside_) kernel().unroll_limit = std::max(kernel().unroll_limit, unroll_limit_);
+      } else if (key == "pragma_unroll_explicit") {
+        explicit_ = any_integer(value) != 0;
+      }
+    }
+  }
+
+  Cost visit_for(Node node) {
+    Loop loop;
+    loop.kind = read(node, Field::kind).cast<int64_t>();
+    loop.extent = integer(child(node, Field::extent), "the extent of a loop");
+    if (loop.kind == THREAD) {
+      std::tie(loop.tag, loop.axis) = thread_tag(text(child(node, Field::thread_binding), Field::thread_tag));
+    }
+    loop.handle = child(node, Field::loop_var);
+    Node start = child(node, Field::min);
+    loop.start = kind_of(start) == Kind::IntImm ? int_value(start) : 0;
+    Annotations annotations;
+    const auto* map = static_cast<const ffi::MapObj*>(child(node, Field::annotations));
+    if (map != nullptr && map->size() > 0) {
+      for (const auto& [key, value] : read(node, Field::annotations).cast<ffi::Map<ffi::Any, ffi::Any>>()) {
+        annotations.emplace_back(std::string(key.cast<ffi::String>()), value);
+      }
+    }
+    for (const auto& [key, value] : annotations) {
+      if (key == "software_pipeline_stage") loop.stages = pipeline_depth(value);
+    }
+    if (inside_) kernel().stages = std::max(kernel().stages, loop.stages);
+    return in_loop(std::move(loop), child(node, Field::body), annotations);
+  }
+
+  static int64_t pipeline_depth(const ffi::Any& stages) {
+    auto numbers = stages.cast<ffi::Array<ffi::Any>>();
+    if (numbers.empty()) return 1;
+    int64_t low = any_integer(numbers[0]), high = low;
+    for (const ffi::Any& number : numbers) {
+      low = std::min(low, any_integer(number));
+      high = std::max(high, any_integer(number));
+    }
+    return high - low + 1;
+  }
+
+  Cost in_loop(Loop described, Node body, const Annotations& annotations) {
+    if (described.extent <= 0) return {};
+    auto loop = std::make_shared<Loop>(std::move(described));
+    enter();
+    auto saved = std::make_pair(unroll_limit_, explicit_);
+    pragma(annotations);
+    loop->branches = several_statements(body);
+    loops_.push_back(loop);
+    Cost found = visit(body);
+    loops_.pop_back();
+    double extent = static_cast<double>(loop->extent);
+    if (loop->kind == VECTORIZED) {
+      loop->unrolled = true;
+    } else if (loop->kind == UNROLLED || (loop->kind == SERIAL && found.normal == 0 && found.unrolled <= UNROLL_MAX_DEPTH &&
+                                          extent * found.steps <= static_cast<double>(unroll_limit_))) {
+      loop->unrolled = true;
+      found.steps *= extent;
+      found.unrolled += 1;
+    } else if (loop->tag == NO_TAG) {
+      found.normal += 1;
+    } else if (loop->tag == VTHREAD_TAG) {
+      found.steps *= extent;
+    }
+    std::tie(unroll_limit_, explicit_) = saved;
+    leave();
+    return found;
+  }
+
+  static bool several_statements(Node inner) {
+    for (Kind kind = kind_of(inner); kind == Kind::SBlockRealize || kind == Kind::SBlock || kind == Kind::AttrStmt;
+         kind = kind_of(inner)) {
+      inner = child(inner, kind == Kind::SBlockRealize ? Field::block : Field::body);
+    }
+    if (kind_of(inner) != Kind::SeqStmt) return false;
+    const auto* seq = list(inner, Field::seq);
+    int statements = 0;
+    for (size_t i = 0; i < seq->size(); ++i) statements += holds_statement(item(seq, i));
+    return statements > 1;
+  }
+
+  Tree tree_;
+  int32_t next_id_ = 1;
+  int32_t serial_length_ = 1;
+  std::vector<std::shared_ptr<Loop>> loops_;
+  std::vector<std::pair<Node, bool>> guards_;
+  int64_t unroll_limit_ = 0;
+  bool explicit_ = false;
+  bool inside_ = false;
+};
+
+inline Tree walk(Node function) {
+  Tree tree = Walker().run(function);
+  if (tree.leaves.empty()) throw Unsupported("no store");
+  return tree;
+}
+
+}  // namespace cdmpp
