@@ -1,0 +1,197 @@
+"""A database becomes records: failures dropped, repeats merged, broken lines named, kills survived."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("tvm")
+
+from cdmpp.data import importers  # noqa: E402
+from cdmpp.data.importers import import_database, reclassify  # noqa: E402
+from cdmpp.data.records import read_info, read_records, read_tasks, record_parts  # noqa: E402
+from cdmpp.errors import CdmppError, DataError  # noqa: E402
+from cdmpp.programs.identity import record_id  # noqa: E402
+from cdmpp.programs.replay import replay  # noqa: E402
+
+
+def _lines(database: Path) -> list[str]:
+    return gzip.decompress((database / "database_tuning_record.json.gz").read_bytes()).decode().splitlines()
+
+
+def _with_lines(database: Path, folder: Path, lines: list[str]) -> Path:
+    shutil.copytree(database, folder)
+    (folder / "database_tuning_record.json.gz").unlink()
+    (folder / "database_tuning_record.json").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def test_import(tmp_path, native_database):
+    report = import_database(native_database, tmp_path / "out", "a100", "resnet34", progress=False)
+    assert (report.lines, report.failed, report.programs, report.written) == (43, 6, 34, 34)
+    records, tasks = read_records(tmp_path / "out"), read_tasks(tmp_path / "out")
+    assert len(records) == 34 and {r.task_id for r in records} == set(tasks) and len(tasks) == 4
+    assert {t.op_class for t in tasks.values()} == {"conv2d", "pool", "winograd", "softmax"}
+    for record in records:
+        assert record.statistic == "median" and record.latency_s == statistics.median(record.latency_samples_s)
+        assert record.record_id == record_id(record.task_id, "a100", record.target, record.schedule)
+        assert 0 < record.latency_s < 1
+    merged = [r for r in records if r.n_merged > 1]
+    assert len(merged) == 3 and all(len(r.latency_samples_s) > 3 and r.spread > 0 for r in merged)
+    assert sum(r.n_merged for r in records) == 37
+    replay(tasks[records[-1].task_id].workload, records[-1].schedule, records[-1].target)
+    info = read_info(tmp_path / "out")
+    assert info["complete"] and info["devices"] == ["a100"] and info["counts"] == {"records": 34, "tasks": 4}
+
+
+def test_legacy_gives_the_same_records(tmp_path, native_database, legacy_database):
+    import_database(native_database, tmp_path / "new", "a100", "resnet34", "metaschedule", progress=False)
+    import_database(legacy_database, tmp_path / "old", "a100", "resnet34", "metaschedule_legacy", progress=False)
+    assert read_records(tmp_path / "old") == read_records(tmp_path / "new")
+    assert {t: v.op_class for t, v in read_tasks(tmp_path / "old").items()} == {
+        t: v.op_class for t, v in read_tasks(tmp_path / "new").items()
+    }
+    with pytest.raises(DataError, match="source=metaschedule_legacy"):
+        import_database(legacy_database, tmp_path / "x", "a100", "resnet34", "metaschedule", progress=False)
+
+
+def test_broken_lines_stop_before_anything_is_written(tmp_path, native_database):
+    lines = _lines(native_database)
+    record = json.loads(lines[4])
+    lines[4] = json.dumps([record[0], record[1][:1]])
+    lines[8] = lines[8][: len(lines[8]) // 2]
+    lines[9] = json.dumps([77, json.loads(lines[9])[1]])
+    source = _with_lines(native_database, tmp_path / "db", lines)
+    with pytest.raises(DataError, match=r"3 broken lines.*line 5:.*line 9:.*line 10: workload 77"):
+        import_database(source, tmp_path / "out", "a100", "resnet34", progress=False)
+    assert not (tmp_path / "out").exists()
+    report = import_database(source, tmp_path / "out", "a100", "resnet34", on_bad="skip", progress=False)
+    assert [bad.number for bad in report.bad] == [5, 9, 10] and report.written == len(read_records(tmp_path / "out"))
+
+
+def test_empty_and_failed_databases(tmp_path, native_database):
+    failed = [line for line in _lines(native_database) if "10000000000" in line or "1e+10" in line or "1e10" in line]
+    assert len(failed) == 6
+    for name, lines in (("empty", [""]), ("failed", failed)):
+        source = _with_lines(native_database, tmp_path / name, lines)
+        with pytest.raises(DataError, match="no successful measurement"):
+            import_database(source, tmp_path / "out", "a100", "resnet34", progress=False)
+    assert not (tmp_path / "out").exists()
+
+
+def test_wrong_and_unknown_device(tmp_path, native_database):
+    with pytest.raises(DataError, match="arch sm_80, v100 has sm_70"):
+        import_database(native_database, tmp_path / "out", "v100", "resnet34", progress=False)
+    with pytest.raises(CdmppError, match="a100"):
+        import_database(native_database, tmp_path / "out", "a1000", "resnet34", progress=False)
+
+
+def test_foreign_traces_are_refused(tmp_path, native_database):
+    lines = [json.loads(line) for line in _lines(native_database)]
+    source = _with_lines(native_database, tmp_path / "db", [json.dumps([3 - i, rest]) for i, rest in lines])
+    with pytest.raises(DataError, match="none of 12 sampled traces"):
+        import_database(source, tmp_path / "out", "a100", "resnet34", progress=False)
+
+
+def test_continues_after_a_full_disk(tmp_path, native_database, monkeypatch):
+    monkeypatch.setattr(importers, "PART_SIZE", 10)
+    out, parts, real = tmp_path / "out", [], os.replace
+
+    def replace(source, target):
+        if Path(target).name.startswith("part-"):
+            parts.append(target)
+            if len(parts) == 3:
+                raise OSError(28, "No space left on device")
+        real(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", replace)
+        with pytest.raises(DataError, match="No space left"):
+            import_database(native_database, out, "a100", "resnet34", progress=False)
+    assert len(record_parts(out)) == 2 and len(read_records(out)) == 20 and not read_info(out)["complete"]
+    assert not list(out.rglob("*.tmp"))
+    report = import_database(native_database, out, "a100", "resnet34", progress=False)
+    assert (report.present, report.written) == (20, 14) and read_info(out)["complete"]
+    assert len({r.record_id for r in read_records(out)}) == 34
+
+
+def test_continues_after_a_kill(tmp_path, native_database):
+    out = tmp_path / "out"
+    script = f"""
+import os, signal
+from cdmpp.data import importers, records
+importers.PART_SIZE = 10
+real, done = importers.append_records, []
+def append(folder, items):
+    if len(done) == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    done.append(real(folder, items))
+importers.append_records = append
+importers.import_database({str(native_database)!r}, {str(out)!r}, "a100", "resnet34", progress=False)
+"""
+    root = str(Path(__file__).parents[2])
+    killed = subprocess.run([sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": root})
+    assert killed.returncode == -9 and len(read_records(out)) == 20
+    report = import_database(native_database, out, "a100", "resnet34", progress=False)
+    assert (report.present, report.written) == (20, 14)
+    whole = import_database(native_database, tmp_path / "whole", "a100", "resnet34", progress=False)
+    assert whole.written == 34 and read_records(out) == read_records(tmp_path / "whole")
+    assert import_database(native_database, out, "a100", "resnet34", progress=False).written == 0
+
+
+def test_second_network_with_other_block_names(tmp_path, native_database):
+    """The same task under other block names: one task, and every trace fits the workload that is kept."""
+    import base64
+    import struct
+
+    out = tmp_path / "out"
+    import_database(native_database, out, "a100", "resnet34", progress=False)
+    other = tmp_path / "db"
+    shutil.copytree(native_database, other)
+    path = other / "database_workload.json.gz"
+    renamed = []
+    for line in gzip.decompress(path.read_bytes()).decode().splitlines():
+        raw = base64.b64decode(json.loads(line)[1])
+        text = raw[8:].decode().replace('"pad_temp"', '"padded"').encode()
+        renamed.append(json.dumps(["0", base64.b64encode(struct.pack("<Q", len(text)) + text).decode()]))
+    path.write_bytes(gzip.compress("\n".join(renamed).encode()))
+    records = other / "database_tuning_record.json.gz"
+    text = gzip.decompress(records.read_bytes()).decode().replace('"pad_temp"', '"padded"')
+    # Other latencies, other decisions: new programs.
+    records.write_bytes(gzip.compress(text.replace("[0,16,64,512,1024]", "[0,16,64,512,2048]").encode()))
+    report = import_database(other, out, "a100", "vgg", progress=False)
+    tasks = read_tasks(out)
+    assert (
+        report.written > 0 and len(tasks) == 4 and all(set(t.networks) == {"resnet34", "vgg"} for t in tasks.values())
+    )
+    for record in read_records(out)[34:]:
+        replay(tasks[record.task_id].workload, record.schedule, record.target)
+
+
+def test_reclassify(tmp_path, native_database):
+    out = tmp_path / "out"
+    import_database(native_database, out, "a100", "resnet34", progress=False)
+    assert reclassify(out) == 0 and len(read_tasks(out)) == 4
+
+
+def test_script(tmp_path, native_database):
+    root = Path(__file__).parents[2]
+    command = [sys.executable, str(root / "scripts" / "import_data.py"), f"path={native_database}", "device=a100"]
+    environment = {**os.environ, "PYTHONPATH": str(root)}
+    done = subprocess.run(
+        [*command, "network=resnet34", f"out={tmp_path / 'out'}"], env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "34 programs of 4 tasks" in done.stdout and len(read_records(tmp_path / "out")) == 34
+    done = subprocess.run(
+        [*command[:2], f"path={tmp_path}", "device=a100", "network=x"], env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 1 and "not a MetaSchedule database" in done.stderr and "Traceback" not in done.stderr
