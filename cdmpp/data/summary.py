@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from cdmpp import devices
-from cdmpp.errors import CdmppError
+from cdmpp.data import sources
 
 
 @dataclass(frozen=True)
@@ -31,15 +29,14 @@ def search_paths(extra: Sequence[Path] = ()) -> list[Path]:
     """Where data is looked for: ``extra``, ``./datasets``, a checkout's, the folders in ``$CDMPP_DATA``."""
     root = Path(__file__).resolve().parents[2]
     checkout = root / "datasets" if (root / "pyproject.toml").is_file() else Path("datasets")
-    given = [Path(part) for part in os.environ.get("CDMPP_DATA", "").split(os.pathsep) if part]
-    found = [path.resolve() for path in (*extra, Path("datasets"), checkout, *given) if path.is_dir()]
+    found = [path.resolve() for path in sources.search_paths([*extra, Path("datasets"), checkout]) if path.is_dir()]
     return list(dict.fromkeys(found))
 
 
 def summarise(paths: Sequence[Path]) -> list[DataSummary]:
     """One entry per folder and device, ordered by device and folder; a damaged folder is told, not hidden."""
     folders = sorted({info.parent for path in paths for info in path.rglob("dataset.json")})
-    entries = [entry for folder in folders for entry in _own(folder)] + _databases(paths, set(folders))
+    entries = [entry for folder in folders for entry in _own(folder)] + _databases(paths)
     return sorted(entries, key=lambda entry: (entry.device, str(entry.folder)))
 
 
@@ -59,19 +56,11 @@ def _own(folder: Path) -> list[DataSummary]:
     ]
 
 
-def _databases(paths: Sequence[Path], own: set[Path]) -> list[DataSummary]:
+def _databases(paths: Sequence[Path]) -> list[DataSummary]:
     """Raw tuning databases, with the device each counts for."""
-    if not any(True for path in paths for _ in path.rglob("database_tuning_record.json*")):
-        return []
-    try:
-        from cdmpp.data.sources import find_data
-    except ImportError:
-        return []  # without TVM they cannot be used either
     entries = []
-    for name in devices.names():
-        try:
-            found = find_data(name, list(paths))
-        except CdmppError:
-            continue
-        entries += [DataSummary(folder, name, "metaschedule") for folder in found if folder not in own]
+    for found in sources.survey(paths):
+        if found.raw:
+            for device in found.counts or {"?": 0}:
+                entries.append(DataSummary(found.path, device, "metaschedule", note=found.unclear))
     return entries
