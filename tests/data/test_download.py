@@ -1,0 +1,125 @@
+"""Pinned files come from a server once, checked; anything else leaves nothing behind."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from cdmpp.data import download as module
+from cdmpp.data.download import COMMIT, PINNED, PinnedDatabase, PinnedFile, download, pinned
+from cdmpp.errors import DataError
+
+CONTENT = b"[0, [[[], []]]]\n" * 1000
+DATABASE = PinnedDatabase(
+    "a100",
+    "tiny",
+    "meta_cuda_a100_tiny_10k",
+    (
+        PinnedFile("database_workload.json", hashlib.sha256(b"w").hexdigest()),
+        PinnedFile("database_tuning_record.json.gz", hashlib.sha256(CONTENT).hexdigest()),
+    ),
+)
+
+
+class Server(ThreadingHTTPServer):
+    files: dict[str, bytes]
+    cut: int
+    asked: list[str]
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server
+
+    def do_GET(self) -> None:
+        self.server.asked.append(self.path)
+        content = self.server.files.get(self.path)
+        if content is None:
+            self.send_error(404)
+            return
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content[: len(content) - self.server.cut])
+
+    def log_message(self, *args) -> None:
+        pass
+
+
+@pytest.fixture
+def server():
+    running = Server(("127.0.0.1", 0), Handler)
+    running.files = {
+        f"/ms/{DATABASE.folder}/database_workload.json": b"w",
+        f"/ms/{DATABASE.folder}/database_tuning_record.json.gz": gzip.compress(CONTENT),
+    }
+    running.cut, running.asked = 0, []
+    threading.Thread(target=running.serve_forever, daemon=True).start()
+    yield running
+    running.shutdown()
+    running.server_close()
+
+
+def _url(server: Server) -> str:
+    return f"http://127.0.0.1:{server.server_address[1]}/ms"
+
+
+def _files(folder) -> list[str]:
+    return sorted(path.name for path in folder.rglob("*") if path.is_file())
+
+
+def test_downloads_once(server, own_cache):
+    folder = download(DATABASE, _url(server), progress=False)
+    assert folder.name == "tiny_a100" and COMMIT[:12] in str(folder) and own_cache in folder.parents
+    assert _files(folder) == ["database_tuning_record.json.gz", "database_workload.json"]
+    assert gzip.decompress((folder / "database_tuning_record.json.gz").read_bytes()) == CONTENT
+    assert download(DATABASE, _url(server), progress=False) == folder and len(server.asked) == 2
+    (folder / "database_workload.json").write_bytes(b"changed")
+    download(DATABASE, _url(server), progress=False)
+    assert len(server.asked) == 3 and (folder / "database_workload.json").read_bytes() == b"w"
+
+
+def test_packing_does_not_matter(server):
+    server.files[f"/ms/{DATABASE.folder}/database_tuning_record.json.gz"] = gzip.compress(CONTENT, 1)
+    download(DATABASE, _url(server), progress=False)
+
+
+@pytest.mark.parametrize("fault", ["other content", "cut", "missing", "not gzip", "refused"])
+def test_faults_leave_nothing_behind(server, own_cache, fault):
+    url, path = _url(server), f"/ms/{DATABASE.folder}/database_tuning_record.json.gz"
+    expected = "cannot download"
+    if fault == "other content":
+        server.files[path], expected = gzip.compress(CONTENT + b"x"), "not the pinned file"
+    elif fault == "cut":
+        server.cut = 1
+    elif fault == "missing":
+        del server.files[path]
+    elif fault == "not gzip":
+        server.files[path] = gzip.compress(CONTENT)[:-9]
+    else:
+        server.shutdown()
+        server.server_close()
+    with pytest.raises(DataError, match=expected):
+        download(DATABASE, url, progress=False)
+    assert "database_tuning_record.json.gz" not in _files(own_cache)
+    assert not [name for name in _files(own_cache) if name.endswith(".tmp")]
+
+
+def test_full_disk(server, own_cache, monkeypatch):
+    def fail(*args):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(module.os, "replace", fail)
+    with pytest.raises(DataError, match="No space left"):
+        download(DATABASE, _url(server), progress=False)
+    assert _files(own_cache) == []
+
+
+def test_the_pinned_source():
+    (database,) = pinned("a100")
+    assert database in PINNED and pinned("v100") == ()
+    assert all(len(file.sha256) == 64 for file in database.files)
+    assert module.BASE_URL.startswith("https://raw.githubusercontent.com/lac-dcc/bennu/" + COMMIT)

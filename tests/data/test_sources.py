@@ -1,0 +1,128 @@
+"""Data within reach is found; where there is none the message says what to do."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import shutil
+
+import pytest
+
+from cdmpp.data import download, sources
+from cdmpp.data.records import append_records, read_records, write_info, write_tasks
+from cdmpp.data.sources import data_folders, devices_with_data, find_data, name_parts, search_paths, survey
+from cdmpp.errors import DataError, UnknownDeviceError
+
+
+@pytest.fixture
+def own_set(tmp_path, make_record, task):
+    folder = tmp_path / "datasets" / "mine"
+    write_tasks(folder, [task])
+    append_records(folder, [make_record(1), make_record(2, device="v100")])
+    write_info(folder, name="mine")
+    return folder
+
+
+@pytest.fixture
+def no_web(monkeypatch):
+    def refuse(database, progress=True):
+        raise DataError("cannot download https://example: Name or service not known")
+
+    monkeypatch.setattr(sources, "download", refuse)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("resnet34_a100", ("resnet34", "a100")),
+        ("googlenet_a100_reconstructed", ("googlenet", "a100")),
+        ("mobilenet_v2_a100-80gb", ("mobilenet_v2", "a100-80gb")),
+        ("meta_cuda_a100_mobilenet_v2_10k", ("mobilenet_v2", "a100")),
+        ("raw_legacy_resnet34", ("", "")),
+        ("a100_v100", ("", "")),
+        ("a100", ("", "a100")),
+    ],
+)
+def test_name_parts(name, expected):
+    assert name_parts(name) == expected
+
+
+def test_finds_own_sets_and_raw_databases(tmp_path, monkeypatch, own_set, native_database, legacy_database):
+    extra = tmp_path / "elsewhere"
+    shutil.copytree(native_database, extra / "deep" / "resnet34_a100")
+    shutil.copytree(legacy_database, extra / "deep" / "raw_legacy_resnet34")
+    shutil.copytree(native_database, extra / "vgg_v100")
+    monkeypatch.setenv("CDMPP_DATA", os.pathsep.join([str(extra), str(tmp_path / "missing")]))
+    assert search_paths(["datasets"])[1:] == [extra, tmp_path / "missing"]
+    assert find_data("a100", [tmp_path / "datasets"]) == [own_set, extra / "deep" / "resnet34_a100"]
+    assert find_data("v100", [tmp_path / "datasets"]) == [own_set]
+    assert find_data("h100", [tmp_path / "datasets"]) == []
+    assert list(devices_with_data([tmp_path / "datasets"])) == ["a100", "v100"]
+    unclear = {item.path.name: item.unclear for item in survey() if item.unclear}
+    assert set(unclear) == {"raw_legacy_resnet34", "vgg_v100"} and "sm_80" in unclear["vgg_v100"]
+    with pytest.raises(UnknownDeviceError, match="a100"):
+        find_data("a1000")
+
+
+def test_message_where_nothing_is_found(tmp_path, monkeypatch, own_set, native_database, no_web):
+    shutil.copytree(native_database, tmp_path / "extra" / "unnamed")
+    monkeypatch.setenv("CDMPP_DATA", str(tmp_path / "extra"))
+    with pytest.raises(DataError) as error:
+        data_folders("h100", [tmp_path / "datasets", tmp_path / "missing"])
+    text = str(error.value)
+    for part in (
+        "device h100",
+        str(tmp_path / "datasets"),
+        f"{tmp_path / 'missing'} (no such folder)",
+        str(tmp_path / "extra"),
+        "import_data.py source=metaschedule",
+        "device=h100",
+        "profile.py",
+        f"a100: {own_set} (1 records)",
+        "v100:",
+        f"{tmp_path / 'extra' / 'unnamed'}: the folder name",
+        "no public source is pinned",
+    ):
+        assert part in text
+
+
+def test_message_where_the_download_fails(tmp_path, no_web):
+    with pytest.raises(DataError, match="(?s)lac-dcc/bennu at ad7179973cc9: cannot download.*CDMPP_DATA.*none|not set"):
+        data_folders("a100", [tmp_path])
+    with pytest.raises(DataError, match="downloading was not asked for"):
+        data_folders("a100", [tmp_path], fetch=False)
+
+
+def test_damaged_folders_do_not_stop_the_search(tmp_path, own_set, caplog):
+    (tmp_path / "datasets" / "broken").mkdir()
+    (tmp_path / "datasets" / "broken" / "dataset.json").write_text("{")
+    assert find_data("a100", [tmp_path / "datasets"]) == [own_set]
+    assert "broken" in caplog.text
+
+
+def test_raw_databases_are_imported_once(tmp_path, monkeypatch, native_database):
+    pytest.importorskip("tvm")
+    raw = tmp_path / "raw" / "resnet34_a100"
+    shutil.copytree(native_database, raw)
+    (folder,) = data_folders("a100", [tmp_path / "raw"], progress=False)
+    assert len(read_records(folder)) == 34 and (tmp_path / "cache") in folder.parents
+    written = (folder / "dataset.json").stat().st_mtime_ns
+    assert data_folders("a100", [tmp_path / "raw"], progress=False) == [folder]
+    assert (folder / "dataset.json").stat().st_mtime_ns == written
+    path = raw / "database_tuning_record.json.gz"
+    lines = gzip.decompress(path.read_bytes()).decode().splitlines()
+    broken = json.dumps([0, []])
+    path.write_bytes(gzip.compress("\n".join([*lines, broken]).encode()))
+    (again,) = data_folders("a100", [tmp_path / "raw"], progress=False)
+    assert again != folder and len(read_records(again)) == 34
+
+
+def test_download_stands_in_for_missing_data(tmp_path, monkeypatch, legacy_database):
+    pytest.importorskip("tvm")
+    fetched = tmp_path / "cache" / "downloads" / "x" / "resnet34_a100"
+    shutil.copytree(legacy_database, fetched)
+    asked = []
+    monkeypatch.setattr(sources, "download", lambda database, progress=True: asked.append(database) or fetched)
+    (folder,) = data_folders("a100", [tmp_path / "datasets"], progress=False)
+    assert asked == list(download.PINNED) and len(read_records(folder)) == 34
