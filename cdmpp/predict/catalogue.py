@@ -1,4 +1,4 @@
-"""Which trained models are here: shipped ones, and those under ``models/`` and ``outputs/``. Opens no weights."""
+"""Which trained models are here: shipped ones, those in ``models/``, and what ``train.py`` left. Opens no weights."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cdmpp.ast.layout import EXTRACTOR_VERSION
 from cdmpp.errors import ModelFormatError
 
 _SHIPPED = Path(__file__).parent / "pretrained"
-_PATTERNS = ("models/*/config.json", "outputs/**/config.json")
+_PATTERNS = ("models/*/config.json", "outputs/*/*/model/config.json")  # outputs/<device>/<time>/model: train.py
 
 
 @dataclass(frozen=True)
