@@ -18,7 +18,6 @@ from cdmpp import __version__, devices
 from cdmpp.errors import CdmppError
 
 if TYPE_CHECKING:
-    from cdmpp.ast.table import AstTable
     from cdmpp.programs.task import Program
 
 # Verbs that are Hydra scripts: their arguments are key=value overrides.
@@ -125,10 +124,8 @@ def _predict(options: argparse.Namespace) -> int:
     import cdmpp
 
     predictor = cdmpp.load(name)
-    programs, labels = _read_programs(Path(options.programs), device)
-    prediction = predictor.predict(programs, device=device.name)
-    seconds = [float(value) for value in prediction.latency_s]
-    labels = labels or [f"#{i}" for i in range(len(seconds))]
+    prediction = predictor.predict(_programs(Path(options.programs), device), device=device.name)
+    seconds, labels = [float(value) for value in prediction.latency_s], prediction.labels
     if not prediction.trained_on_device:
         note = f"the model {name} never saw {device.name}: it goes by the datasheet alone, expect large errors"
         print(f"cdmpp: {note}", file=sys.stderr)
@@ -148,17 +145,12 @@ def _predict(options: argparse.Namespace) -> int:
     return 0
 
 
-def _read_programs(path: Path, device: devices.Device) -> tuple[list[Program] | AstTable | Path, list[str]]:
-    """What to predict and a label per program (none where the reader of a folder decides the order)."""
-    if path.is_dir():
-        return path, []
-    if not path.is_file():
+def _programs(path: Path, device: devices.Device) -> Sequence[Program] | Path:
+    """What ``Predictor.predict`` takes: the programs of a TVMScript file, any other path as it is."""
+    if not path.exists():
         raise CdmppError(f"{path} does not exist: give a TVMScript file, a folder or a .parquet file of stored ASTs")
-    if path.suffix == ".parquet":
-        from cdmpp.ast.table import read_asts
-
-        labels, table = read_asts(path)
-        return table, list(labels)
+    if path.is_dir() or path.suffix == ".parquet":
+        return path
     if path.suffix != ".py":
         raise CdmppError(f"{path} is neither a .py file with TVMScript nor a .parquet file of stored ASTs nor a folder")
     try:
@@ -167,8 +159,7 @@ def _read_programs(path: Path, device: devices.Device) -> tuple[list[Program] | 
         raise CdmppError("reading TVMScript needs TVM: pip install 'cdmpp[tvm]'") from error
     from cdmpp.programs.script import read_script
 
-    programs = read_script(path, Target(device.target))
-    return programs, [program.name for program in programs]
+    return read_script(path, Target(device.target))
 
 
 def format_seconds(seconds: float) -> str:

@@ -13,11 +13,13 @@ from toy_data import toy_ast
 
 import cdmpp
 from cdmpp import cli, devices
+from cdmpp.ast.layout import EXTRACTOR_VERSION
 from cdmpp.ast.table import AstTable, write_asts
 from cdmpp.data.batching import ProgramTensors
 from cdmpp.data.records import append_records, write_info
 from cdmpp.data.schema import Record
 from cdmpp.model.build import build_for, config_from_dict
+from cdmpp.predict.catalogue import model_for, models
 from cdmpp.predict.predictor import Predictor
 
 SCRIPT = '''
@@ -154,6 +156,22 @@ def test_predict_stored_asts_equals_the_library(workplace, asts, model, capsys):
     assert cli.format_seconds(expected[fastest[0]]) in table and "27 slower ones" in table
 
 
+def test_stored_asts_are_predicted_and_scripts_refused_without_tvm(workplace, asts, model):
+    write_asts(workplace / "asts.parquet", [str(i) for i in range(30)], asts)
+    (workplace / "two.py").write_text(SCRIPT.format(flag="ran"))
+    code = "import sys; sys.modules['tvm'] = None; from cdmpp.cli import main; sys.exit(main(sys.argv[1:]))"
+
+    def run(programs: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", code, "predict", programs, "--device", "xeon-icelake", "--model", str(model)]
+        return subprocess.run([*command, "--json"], capture_output=True, text=True)
+
+    done = run("asts.parquet")
+    assert done.returncode == 0, done.stderr
+    assert len(json.loads(done.stdout)["programs"]) == 30
+    done = run("two.py")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1) and "needs TVM" in done.stderr
+
+
 def test_predict_warns_when_the_model_never_saw_the_device(workplace, asts, model, capsys):
     write_asts(workplace / "asts.parquet", [str(i) for i in range(30)], asts)
     assert cli.main(["predict", "asts.parquet", "--device", "epyc-7452", "--model", str(model), "--json"]) == 0
@@ -208,6 +226,50 @@ def test_predict_refuses_a_script_without_programs(workplace, model, capsys):
     assert "no @T.prim_func" in refused(
         capsys, "predict", "empty.py", "--device", "xeon-icelake", "--model", str(model)
     )
+
+
+def test_model_is_chosen_by_device_and_extractor_version(workplace, model, capsys):
+    other = workplace / "models" / "older"
+    other.mkdir(parents=True)
+    (other / "model.safetensors").write_bytes(b"")
+    (other / "config.json").write_text(json.dumps({"devices": {"hl-100": {}}, "extractor_version": "0"}))
+    (workplace / "models" / "foreign").mkdir()
+    (workplace / "models" / "foreign" / "config.json").write_text("{}")
+    assert [entry.usable for entry in models() if entry.folder.name == "older"] == [False]
+    assert "no model trained on hl-100 is here" in refused(capsys, "predict", "x.py", "--device", "hl-100")
+    (other / "config.json").write_text(json.dumps({"devices": {"hl-100": {}}, "extractor_version": EXTRACTOR_VERSION}))
+    assert model_for("hl-100", models()).name == "models/older"
+    trained = workplace / "outputs" / "hl-100" / "2026-01-01" / "model"
+    trained.parent.mkdir(parents=True)
+    trained.symlink_to(other, target_is_directory=True)
+    assert "outputs/hl-100/2026-01-01/model" in [entry.name for entry in models()]
+
+
+@pytest.mark.tvm
+def test_predict_reads_a_tuning_database(workplace, model, capsys):
+    """Two records of one matmul, written by TVM itself."""
+    pytest.importorskip("tvm")
+    from tvm.s_tir import Schedule
+    from tvm.s_tir import meta_schedule as ms
+    from tvm.target import Target
+
+    from cdmpp.programs.script import read_script
+
+    (workplace / "two.py").write_text(SCRIPT.format(flag="ran"))
+    matmul = read_script(workplace / "two.py", None)[0].module
+    target = Target(devices.get("xeon-icelake").target)
+    database = ms.database.JSONDatabase(work_dir=str(workplace))
+    workload = database.commit_workload(matmul)
+    for tile in (4, 16):
+        schedule = Schedule(matmul)
+        i, _, _ = schedule.get_loops(schedule.get_sblock("C"))
+        schedule.split(i, [None, tile])
+        arguments = ms.arg_info.ArgInfo.from_prim_func(matmul["main"])
+        database.commit_tuning_record(ms.database.TuningRecord(schedule.trace, workload, [1e-3], target, arguments))
+    assert cli.main(["predict", ".", "--device", "xeon-icelake", "--model", str(model), "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["programs"]
+    assert len(rows) == 2 and len({row["program"] for row in rows}) == 2
+    assert all(row["latency_s"] > 0 for row in rows)
 
 
 def test_predict_errors_are_one_line(workplace, model, capsys):
