@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -114,9 +114,10 @@ class TreeSettings:
     """XGBoost on log-latency with an absolute-error objective; ``depths`` are compared on the validation part."""
 
     depths: tuple[int, ...] = (5, 7)
-    rounds: int = 700
-    patience: int = 60
+    rounds: int = 600
+    patience: int = 50
     eta: float = 0.06
+    bins: int = 128
     subsample: float = 0.8
     colsample: float = 0.4
     min_child_weight: float = 3.0
@@ -133,6 +134,9 @@ class Trees:
         from xgboost import XGBRegressor
 
         x, y = self.features(data), np.log(data.dataset.latency_s)
+        # Many columns never vary on one kind of device; searching them takes time and finds nothing.
+        self.columns = np.flatnonzero(np.ptp(x[split.train], axis=0) > 0)
+        x = x[:, self.columns]
         # Trees take the first split at the base score; centring keeps it near the data.
         self.centre, chosen = float(np.median(y[split.train])), self.settings
         best = np.inf
@@ -142,6 +146,7 @@ class Trees:
                 eval_metric="mae",
                 tree_method="hist",
                 max_depth=depth,
+                max_bin=chosen.bins,
                 n_estimators=chosen.rounds,
                 early_stopping_rounds=chosen.patience,
                 learning_rate=chosen.eta,
@@ -157,7 +162,9 @@ class Trees:
                 best, self.model = model.best_score, model
 
     def predict(self, data: EvaluationData, indices: np.ndarray) -> np.ndarray:
-        return np.exp(self.model.predict(self.features(data)[indices]).astype(np.float64) + self.centre)
+        return np.exp(
+            self.model.predict(self.features(data)[indices][:, self.columns]).astype(np.float64) + self.centre
+        )
 
 
 def per_store_sum(data: EvaluationData) -> np.ndarray:
@@ -193,7 +200,7 @@ def analytic_kernels(dataset: LatencyDataset) -> tuple[np.ndarray, np.ndarray]:
     sheets = np.stack([spec_array(devices.get(str(name))) for name in names])[which]
     with torch.no_grad():
         times = kernel_times(
-            torch.from_numpy(asts.kernel_features)[:, None],
+            torch.tensor(asts.kernel_features)[:, None],
             torch.from_numpy(sheets[owner]),
             torch.from_numpy(asts.target_kinds[owner].astype(np.int64)),
         )
@@ -229,8 +236,8 @@ BASELINES: dict[str, Callable[[TreeSettings], Baseline]] = {
 NEED_PER_STORE = ("xgb_per_store_sum", "xgb_per_store")
 
 
-def make_baseline(name: str, threads: int = 1) -> Baseline:
+def make_baseline(name: str, settings: TreeSettings) -> Baseline:
     """Baseline by name; ``DataError`` lists the names."""
     if name not in BASELINES:
         raise DataError(f"unknown baseline {name!r}; known: {', '.join(BASELINES)}")
-    return BASELINES[name](replace(TreeSettings(), threads=threads))
+    return BASELINES[name](settings)

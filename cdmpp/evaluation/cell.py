@@ -18,7 +18,7 @@ from cdmpp.data.dataset import LatencyDataset
 from cdmpp.data.files import read_json, write_atomic, write_json
 from cdmpp.data.splits import Split, make_split
 from cdmpp.errors import DataError
-from cdmpp.evaluation.baselines import BASELINES, EvaluationData, make_baseline
+from cdmpp.evaluation.baselines import BASELINES, EvaluationData, TreeSettings, make_baseline
 from cdmpp.training.metrics import breakdown, latency_metrics, latency_range_labels
 
 
@@ -123,7 +123,7 @@ def _predict_test(
         members = [Cell(cell.split, cell.seed, name).path(options.out, dataset_name) for name in cell.model.split("+")]
         return np.exp(np.mean([np.log(_aligned(data.dataset, split, path)) for path in members], axis=0))
     if cell.model in BASELINES:
-        baseline = make_baseline(cell.model, options.threads)
+        baseline = make_baseline(cell.model, TreeSettings(threads=options.threads))
         baseline.fit(data, split, cell.seed)
         return baseline.predict(data, split.test)
     from cdmpp.evaluation.learned import train_and_predict

@@ -13,7 +13,9 @@ from omegaconf import OmegaConf
 from cdmpp import devices
 from cdmpp.data.dataset import LatencyDataset
 from cdmpp.data.splits import Split
+from cdmpp.entry import conf_folder
 from cdmpp.errors import DataError
+from cdmpp.evaluation.baselines import BASELINES
 from cdmpp.evaluation.cell import Cell, CellOptions
 from cdmpp.training.config import TrainConfig
 
@@ -21,23 +23,30 @@ DEFAULT_MODEL = "cdmpp"
 
 
 def train_config(model: str, overrides: Sequence[str] = ()) -> TrainConfig:
-    """The default config for ``cdmpp``; for another name the groups ``model``, ``loss``, ``trainer`` of that name.
+    """The default config for ``cdmpp``, ``experiment=NAME`` for a file of ``conf/experiment``, else ``model=NAME``.
 
-    Groups without a file of that name keep their default. ``overrides`` are Hydra overrides of these groups.
+    ``overrides`` are Hydra overrides of the groups ``model``, ``loss``, ``trainer`` for every trained model;
+    ``NAME:override`` is for one.
     """
-    folder = _conf_folder()
-    chosen = []
-    if model != DEFAULT_MODEL:
-        if not (folder / "model" / f"{model}.yaml").is_file():
-            known = sorted(path.stem for path in (folder / "model").glob("*.yaml"))
-            raise DataError(f"unknown model {model!r}; trained models: {DEFAULT_MODEL}, {', '.join(known)}")
-        groups = ("model", "loss", "trainer")
-        chosen = [f"{group}={model}" for group in groups if (folder / group / f"{model}.yaml").is_file()]
+    folder = conf_folder()
+    known = {
+        path.stem: path.parent.name for group in ("model", "experiment") for path in (folder / group).glob("*.yaml")
+    }
+    if model not in known:
+        names = ", ".join((*BASELINES, *sorted(known)))
+        raise DataError(f"unknown model {model!r}; known: {names}, and means of them such as xgb_ours+cdmpp")
+    chosen = [] if model == DEFAULT_MODEL else [f"{known[model]}={model}"]
+    for override in overrides:
+        owner, _, rest = override.partition(":")
+        if not rest or "=" in owner:
+            chosen.append(override)
+        elif owner == model:
+            chosen.append(rest)
     GlobalHydra.instance().clear()  # evaluate.py itself runs inside Hydra
     with initialize_config_dir(str(folder), version_base="1.3"):
-        composed = compose("config", overrides=[*chosen, *overrides])
-    groups_only = {name: OmegaConf.to_container(composed[name], resolve=True) for name in ("model", "loss", "trainer")}
-    return TrainConfig.from_dict(groups_only)
+        composed = compose("config", overrides=chosen)
+    groups = {name: OmegaConf.to_container(composed[name], resolve=True) for name in ("model", "loss", "trainer")}
+    return TrainConfig.from_dict(groups)
 
 
 def train_and_predict(
@@ -65,9 +74,3 @@ def train_and_predict(
             programs = dataset.asts.take(split.test[chosen])
             predicted[chosen] = fitted.predictor.predict(programs, device=name).latency_s
     return predicted
-
-
-def _conf_folder() -> Path:
-    package = Path(__file__).parents[1]
-    inside = package / "conf"
-    return inside if inside.is_dir() else package.parent / "conf"

@@ -28,8 +28,8 @@ def pool_per_store(rows: np.ndarray) -> np.ndarray:
 def pool_asts(table: AstTable, kernel_columns: np.ndarray, kernel_seconds: np.ndarray) -> np.ndarray:
     """(n, columns) float32 of compact ASTs: pooled leaves, pooled kernels, their counts.
 
-    Leaves: sum, maximum, mean, log of the linear sum, the leaf with most operations. Kernels: the same without the
-    mean, and the two that take longest.
+    Leaves: log of the linear sum, and the leaf with most operations. Kernels: the two that take longest, and where
+    there are several the log of the linear sum. More poolings make trees slower, not better.
 
     Args:
         kernel_columns: (sum of kernels, c) further columns of each kernel, compressed like its features.
@@ -38,15 +38,15 @@ def pool_asts(table: AstTable, kernel_columns: np.ndarray, kernel_seconds: np.nd
     leaves, kernels = table.leaf_features, np.concatenate([table.kernel_features, kernel_columns], axis=1)
     leaf_work = expand(leaves[:, _OPS or slice(None)].astype(np.float64)).sum(axis=1)
     first, second = _top_two(kernel_seconds, table.kernel_offsets)
-    has_second = (np.diff(table.kernel_offsets) > 1)[:, None]
+    several = (np.diff(table.kernel_offsets) > 1)[:, None]
     counts = [np.diff(table.leaf_offsets), np.diff(table.kernel_offsets), table.target_kinds]
     columns = [
-        *(pooled_leaves := _pooled(leaves, table.leaf_offsets)),
-        pooled_leaves[0] / counts[0][:, None],
+        _log_sum(leaves, table.leaf_offsets),
         leaves[_top_two(leaf_work, table.leaf_offsets)[0]],
-        *_pooled(kernels, table.kernel_offsets),
         kernels[first],
-        np.where(has_second, kernels[second], 0.0),
+        np.where(several, kernels[second], 0.0),
+        # Of a single kernel these would only repeat it.
+        np.where(several, _log_sum(kernels, table.kernel_offsets), 0.0),
         np.stack(counts, axis=1),
     ]
     return np.concatenate(columns, axis=1).astype(np.float32)
@@ -62,12 +62,9 @@ def compress(values: np.ndarray) -> np.ndarray:
     return np.sign(values) * np.log2(1.0 + np.abs(values))
 
 
-def _pooled(rows: np.ndarray, offsets: np.ndarray) -> list[np.ndarray]:
-    # reduceat on non-empty groups: every program has a leaf and a kernel. A running sum of the linear values would
-    # lose the small programs beside the large ones.
-    starts = offsets[:-1]
-    linear = np.add.reduceat(expand(rows.astype(np.float64)), starts, axis=0)
-    return [np.add.reduceat(rows, starts, axis=0), np.maximum.reduceat(rows, starts, axis=0), compress(linear)]
+def _log_sum(rows: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+    """(n, width) of ragged groups, none empty: a program has a leaf and a kernel."""
+    return compress(np.add.reduceat(expand(rows.astype(np.float64)), offsets[:-1], axis=0))
 
 
 def _top_two(score: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -56,12 +56,12 @@ def test_labels_outside_training_and_validation_change_nothing(data, name):
 @pytest.mark.parametrize("name", NEED_PER_STORE)
 def test_missing_per_store_features_are_named(data, name):
     with pytest.raises(DataError, match="per-store features"):
-        make_baseline(name).fit(EvaluationData(data.dataset), make_split(data.dataset, "random", 0), 0)
+        make_baseline(name, SMALL).fit(EvaluationData(data.dataset), make_split(data.dataset, "random", 0), 0)
 
 
 def test_an_unknown_baseline_lists_the_known_ones():
     with pytest.raises(DataError, match="xgb_ours"):
-        make_baseline("xgboost")
+        make_baseline("xgboost", SMALL)
 
 
 def test_pooling_of_per_store_rows_by_hand():
