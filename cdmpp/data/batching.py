@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -141,8 +141,8 @@ class ProgramTensors:
         return len(self.host_leaf_counts)
 
     def to(self, device: torch.device | str) -> ProgramTensors:
-        tensors = {name: value.to(device) for name, value in vars(self).items() if isinstance(value, Tensor)}
-        return replace(self, **tensors)
+        moved: dict[str, Any] = {k: v.to(device) for k, v in vars(self).items() if isinstance(v, Tensor)}
+        return replace(self, **moved)
 
     def batch(self, rows: np.ndarray) -> Batch:
         """The programs ``rows`` (B,) int64, padded to a common length."""

@@ -137,10 +137,15 @@ class CdmppModel(nn.Module):
             device,
         ]
         hidden = self.regressor(torch.cat(parts, dim=-1))
-        label = self.out(hidden)[:, 0].float()
+        label = self._scalar(hidden)
         if self.config.anchor:
             label = label + self.label_transform(masked_logsumexp(anchors, batch.kernel_mask))
         return Output(self.label_transform.inverse(label), label, hidden)
+
+    def _scalar(self, hidden: Tensor) -> Tensor:
+        """The regressor's one number, in full precision also under bf16: three digits would be seen in a latency."""
+        with torch.autocast(hidden.device.type, enabled=False):
+            return self.out(hidden.float())[..., 0]
 
     def _kernel_sum(self, batch: Batch, encoded: Encoded, device: Tensor, anchors: Tensor) -> Output:
         n_kernel = encoded.kernels.shape[1]
@@ -150,7 +155,7 @@ class CdmppModel(nn.Module):
         everything = _masked_mean(encoded.leaves, batch.leaf_mask)
         parts = [encoded.kernels, mean, *(x[:, None].expand(-1, n_kernel, -1) for x in (everything, device))]
         hidden = self.regressor(torch.cat(parts, dim=-1))
-        correction = self.out(hidden)[..., 0].float() * self.label_transform.scale
+        correction = self._scalar(hidden) * self.label_transform.scale
         per_kernel = correction + (anchors if self.config.anchor else self.label_transform.mean)
         log_latency = masked_logsumexp(per_kernel, batch.kernel_mask)
         return Output(log_latency, self.label_transform(log_latency), _masked_mean(hidden, batch.kernel_mask))

@@ -139,15 +139,12 @@ def _train_member(
     torch.manual_seed(seed)
     model = build_for(config.model, programs, train_rows)
     module = LatencyModule(model, config, programs, train_rows, validation_rows, unlabelled_rows, seed)
-    checkpoints = ModelCheckpoint(
-        folder / "checkpoints",
-        filename="best",
-        monitor="val/mape",
-        mode="min",
-        save_last=True,
-        enable_version_counter=False,
-    )
+    # Two callbacks: `save_last` of one would write only where the best improves, and a resumed run would go far back.
+    best = ModelCheckpoint(folder / "checkpoints", "best", monitor="val/mape", mode="min", enable_version_counter=False)
+    latest = ModelCheckpoint(folder / "checkpoints", "last", enable_version_counter=False)
     on_gpu = programs.kinds.is_cuda
+    if on_gpu:
+        torch.set_float32_matmul_precision("high")
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     with warnings.catch_warnings():
         warnings.filterwarnings(
@@ -163,7 +160,7 @@ def _train_member(
             reload_dataloaders_every_n_epochs=1,
             num_sanity_val_steps=0,
             logger=CSVLogger(folder, name="logs"),
-            callbacks=[checkpoints, *([RichProgressBar(refresh_rate=5)] if progress else [])],
+            callbacks=[best, latest, *([RichProgressBar(refresh_rate=5)] if progress else [])],
             enable_progress_bar=progress,
             enable_model_summary=False,
             use_distributed_sampler=False,
@@ -171,8 +168,8 @@ def _train_member(
         )
         last = folder / "checkpoints" / "last.ckpt"
         trainer.fit(module, ckpt_path=last if last.is_file() else None, weights_only=True)
-    best = torch.load(folder / "checkpoints" / "best.ckpt", map_location=programs.kinds.device, weights_only=True)
-    module.load_state_dict(best["state_dict"])
+    chosen = torch.load(folder / "checkpoints" / "best.ckpt", map_location=programs.kinds.device, weights_only=True)
+    module.load_state_dict(chosen["state_dict"])
     return module.average.eval(), module.history
 
 
@@ -253,4 +250,9 @@ def _plain(value: Any) -> Any:
 
 def _write_history(path: Path, history: list[dict[str, float]]) -> None:
     lines = [",".join(history[0])] + [",".join(f"{value:g}" for value in row.values()) for row in history]
-    write_atomic(path, lambda temporary: temporary.write_text("\n".join(lines) + "\n") and None)
+    text = "\n".join(lines) + "\n"
+
+    def write(temporary: Path) -> None:
+        temporary.write_text(text)
+
+    write_atomic(path, write)

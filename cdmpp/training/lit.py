@@ -62,7 +62,8 @@ class LatencyModule(pl.LightningModule):
         self.validation = _Batches(list(ordered_batches(programs, validation_rows)))
         self.history: list[dict[str, float]] = []
         self.steps_taken = 0
-        self._forward = torch.compile(model, dynamic=True) if config.trainer.compile else model
+        # A function, not a module: as a module it would enter the checkpoint a second time.
+        self._forward = torch.compile(model.forward, dynamic=True) if config.trainer.compile else model.forward
         self._losses: list[Tensor] = []
         self._errors: list[Tensor] = []
         self._started = time.monotonic()
