@@ -43,7 +43,7 @@ class CollectSettings:
     """Programs in the data set when the run ends; None measures the whole plan."""
     time_limit_s: float | None = None
     """No new batch is started after this long."""
-    batch: int = 160
+    batch: int = 192
     """Programs built between two measuring windows."""
     seed: int = 0
     builders: int = 2
@@ -79,8 +79,12 @@ class Collector:
         self.measurer = Worker(core=cores[-1])
         self.builders = [Worker(core=cores[i % len(cores)]) for i in range(settings.builders)]
         self.sentinels = Sentinels(self.measurer, self.folder / "sentinels.jsonl")
-        self.recorded: set[str] = {record.record_id for record in self._records()}
+        records = read_records(self.folder, settings.device)
+        self.recorded: set[str] = {record.record_id for record in records}
+        self._per_task = collections.Counter(record.task_id for record in records)
         self.failed: set[str] = set(self._failed_ids())
+        self.samples = self.folder / "samples.jsonl"
+        self._known_samples = {tuple(entry[:3]): entry[3] for entry in read_lines(self.samples) if len(entry) == 4}
         self.causes: collections.Counter[str] = collections.Counter()
         self.active: list[Subject] = []
         self._software = software.versions()
@@ -136,9 +140,10 @@ class Collector:
         planned = [plan.tasks[task_id] for task_id in plan.order]
         tasks = [task for task in planned if task.flops <= self.settings.max_task_flops]
         self._tasks_left = len(tasks)
-        chunk = 2 * len(self.builders)
+        chunk = max(1, min(4 * len(self.builders), self.settings.batch // self.settings.schedules_per_task))
         from cdmpp.programs.identity import record_id
 
+        tasks = [task for task in tasks if not self._finished(task)]
         for begin in range(0, len(tasks), chunk):
             members = tasks[begin : begin + chunk]
             messages = [self._sample_request(task) for task in members]
@@ -152,11 +157,27 @@ class Collector:
                     continue
                 self._sampled_tasks += 1
                 self._sampled_programs += len(reply["schedules"])
+                self._remember(task, len(reply["schedules"]))
                 for schedule in reply["schedules"]:
                     key = record_id(task.task_id, self.settings.device, self.target, schedule)
                     if key not in self.recorded and key not in self.failed:
                         subjects.append(Subject(key, task, schedule, reply["arguments"], scratch / f"{key}.so"))
             yield subjects
+
+    def _finished(self, task: Task) -> bool:
+        """True where every program sampled for ``task`` has a record or a failure: no need to sample it again."""
+        n = self._known_samples.get((task.task_id, self.settings.schedules_per_task, self.settings.seed))
+        finished = n is not None and self._per_task[task.task_id] >= n
+        if finished:
+            self._tasks_left -= 1
+            self._sampled_tasks += 1
+            self._sampled_programs += n or 0
+        return finished
+
+    def _remember(self, task: Task, programs: int) -> None:
+        entry = [task.task_id, self.settings.schedules_per_task, self.settings.seed, programs]
+        with self.samples.open("a") as file:
+            file.write(json.dumps(entry) + "\n")
 
     def _sample_request(self, task: Task) -> dict[str, Any]:
         return {
@@ -276,16 +297,10 @@ class Collector:
             file.write(json.dumps({"id": key, "task_id": task_id, "device": self.settings.device, **reply}) + "\n")
 
     def _failed_ids(self) -> Iterator[str]:
-        for line in self.failures.read_text().splitlines() if self.failures.exists() else ():
-            try:
-                entry = json.loads(line)
-            except ValueError:
-                continue  # a line cut short by a kill
+        for entry in read_lines(self.failures):
             if entry.get("device") == self.settings.device and ":" not in entry["id"]:
+                self._per_task[entry["task_id"]] += 1
                 yield entry["id"]
-
-    def _records(self) -> list[Record]:
-        return read_records(self.folder, self.settings.device)
 
     def _expected_total(self) -> int:
         mean = self._sampled_programs / max(self._sampled_tasks, 1)
@@ -310,18 +325,24 @@ class Collector:
 _TASK_FIELDS = ("task_id", "op_name", "op_class", "flops", "io_bytes", "networks", "origin")
 
 
+def read_lines(path: Path) -> list[Any]:
+    """Values of a JSON-lines file that may end in a line cut short by a kill; empty where there is none."""
+    values = []
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        try:
+            values.append(json.loads(line))
+        except ValueError:
+            continue
+    return values
+
+
 def report(folder: Path, device: str) -> dict[str, Any]:
     """Counts, failures by cause and the distribution of spreads of the records of ``device``."""
     import numpy as np
 
     records = read_records(folder, device)
-    causes: collections.Counter[str] = collections.Counter()
-    path = folder / "failures.jsonl"
-    for line in path.read_text().splitlines() if path.exists() else ():
-        try:
-            causes[json.loads(line)["cause"]] += 1
-        except (ValueError, KeyError):
-            continue
+    failures = [entry for entry in read_lines(folder / "failures.jsonl") if entry["device"] == device]
+    causes = collections.Counter(entry["cause"] for entry in failures)
     spread = np.array([record.spread for record in records]) if records else np.zeros(1)
     latency = np.array([record.latency_s for record in records]) if records else np.ones(1)
     return {

@@ -11,12 +11,12 @@ from typing import Any
 from cdmpp.measure import protocol
 from cdmpp.measure.isolation import Worker
 
-TOLERANCE = {"compute": 0.05, "cache": 0.05, "memory": 0.10}
+TOLERANCE = {"compute": 0.05, "cache": 0.05, "memory": 0.25}
 """How far above its best-known value a sentinel may lie. Neighbours share the memory, so it gets more."""
 _BEST_QUANTILE = 0.2
 _HISTORY = 200
-_TRIES = 4
-_PAUSE_S = 3.0
+_TRIES = 3
+_PAUSE_S = 2.0
 
 
 def _elementwise(elements: int) -> str:

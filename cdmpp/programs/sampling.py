@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import json
 import logging
+from functools import cache
 from typing import Any
 
 from cdmpp.programs.task import Program, Task
 
 MUTANT_SHARE = 0.25
 """Share of programs that come from evolutionary search under a random cost model."""
-_OVERSAMPLE = 1.5
+_OVERSAMPLE = 1.25
 
 
 def sample_programs(task: Task, target: Any, n: int, seed: int) -> list[Program]:
@@ -23,6 +26,7 @@ def sample_programs(task: Task, target: Any, n: int, seed: int) -> list[Program]
     from tvm.s_tir import meta_schedule
 
     logging.getLogger("tvm.s_tir.meta_schedule").setLevel(logging.ERROR)
+    _import_intrinsics()
     target = target if isinstance(target, tvm.target.Target) else tvm.target.Target(target)
     module = tvm.script.from_source(task.workload)
     n_mutants = int(n * MUTANT_SHARE) if n >= 4 else 0
@@ -31,7 +35,7 @@ def sample_programs(task: Task, target: Any, n: int, seed: int) -> list[Program]
     _collect(found, _random_schedules(module, target, n_random, seed), task, target, n - n_mutants)
     if n_mutants and len(found) > 1:
         mutants = meta_schedule.search_strategy.EvolutionarySearch(
-            population_size=16, init_measured_ratio=0.0, init_min_unmeasured=16, genetic_num_iters=2
+            population_size=16, init_measured_ratio=0.0, init_min_unmeasured=16, genetic_num_iters=1
         )
         _collect(found, _schedules(module, target, mutants, 2 * n_mutants, seed + 1), task, target, n)
     if 1 < len(found) < n:
@@ -42,6 +46,17 @@ def sample_programs(task: Task, target: Any, n: int, seed: int) -> list[Program]
 def trace_json(schedule: Any) -> str:
     """``[instructions, decisions]`` of a schedule as JSON text; replaying it on the task gives the same program."""
     return json.dumps(_plain(schedule.trace.as_json()), separators=(",", ":"))
+
+
+@cache
+def _import_intrinsics() -> None:
+    """Import what the schedule rules want, in half the time: its decorators inspect the stack with source lines."""
+    real = inspect.stack
+    inspect.stack = lambda context=0: real(0)  # type: ignore[assignment]
+    try:
+        importlib.import_module("tvm.s_tir.tensor_intrin")
+    finally:
+        inspect.stack = real
 
 
 def _collect(found: dict[int, Program], schedules: list[Any], task: Task, target: Any, limit: int) -> None:

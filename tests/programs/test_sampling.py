@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+tvm = pytest.importorskip("tvm")
+import tvm_ffi  # noqa: E402
+
+from cdmpp.programs.replay import replay  # noqa: E402
+from cdmpp.programs.sampling import sample_programs  # noqa: E402
+from cdmpp.programs.task import Task  # noqa: E402
+
+TARGET = {"kind": "llvm", "num-cores": 1}
+MATMUL = """@I.ir_module
+class Module:
+    @T.prim_func(s_tir=True)
+    def main(A: T.Buffer((32, 64), "float32"), B: T.Buffer((64, 48), "float32"), C: T.Buffer((32, 48), "float32")):
+        for i, j, k in T.grid(32, 48, 64):
+            with T.sblock("C"):
+                vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+                with T.init():
+                    C[vi, vj] = T.float32(0.0)
+                C[vi, vj] = C[vi, vj] + A[vi, vk] * B[vk, vj]
+"""
+ADD = """@I.ir_module
+class Module:
+    @T.prim_func(s_tir=True)
+    def main(A: T.Buffer((64, 64), "float32"), B: T.Buffer((64, 64), "float32")):
+        for i, j in T.grid(64, 64):
+            with T.sblock("B"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                B[vi, vj] = A[vi, vj] + T.float32(1.0)
+"""
+
+
+def task(workload: str) -> Task:
+    return Task("0" * 16, "toy", "matmul", workload, 1.0, 1.0)
+
+
+def test_programs_are_distinct_and_replay_to_themselves() -> None:
+    programs = sample_programs(task(MATMUL), TARGET, 12, seed=5)
+    assert len(programs) == 12
+    assert len({tvm_ffi.structural_hash(program.module) for program in programs}) == 12
+    for program in programs:
+        instructions, _ = json.loads(program.trace)
+        assert instructions
+        again = replay(MATMUL, program.trace, TARGET)
+        assert tvm_ffi.structural_equal(again.module, program.module)
+
+
+def test_the_same_seed_gives_the_same_schedules() -> None:
+    first, second, other = (sample_programs(task(MATMUL), TARGET, 8, seed=seed) for seed in (7, 7, 8))
+    assert [p.trace for p in first] == [p.trace for p in second]
+    assert [p.trace for p in first] != [p.trace for p in other]
+
+
+def test_elementwise_tasks_have_one_schedule() -> None:
+    assert len(sample_programs(task(ADD), TARGET, 8, seed=0)) == 1
