@@ -1,0 +1,257 @@
+"""Data sets as arrays: ASTs derived once, in chunks that survive a kill, and named where they fail."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from cdmpp.ast.compact_ast import CompactAST
+from cdmpp.ast.layout import KERNEL_WIDTH, LEAF_WIDTH
+from cdmpp.ast.table import AstTable, write_asts
+from cdmpp.data import dataset as module
+from cdmpp.data import derive as derive_module
+from cdmpp.data.cache import cache_root
+from cdmpp.data.dataset import LatencyDataset, ast_cache, load_dataset, load_folders, merge_records, ship_asts
+from cdmpp.data.derive import chunk_paths, derive, failures
+from cdmpp.data.records import append_records, read_records, read_tasks, write_info, write_tasks
+from cdmpp.errors import DataError
+
+
+def _ast(value: float, leaves: int = 2) -> CompactAST:
+    positions = np.arange(leaves, dtype=np.int32)
+    return CompactAST(
+        np.full((leaves, LEAF_WIDTH), value, np.float32),
+        positions,
+        positions,
+        np.zeros(leaves, np.int32),
+        np.zeros((1, KERNEL_WIDTH), np.float32),
+        "gpu",
+    )
+
+
+def _folder(path, task, records, name="set"):
+    write_tasks(path, [task])
+    append_records(path, records)
+    write_info(path, name=name)
+    table = AstTable.from_asts(_ast(int(r.record_id, 16), 1 + int(r.record_id, 16) % 3) for r in records)
+    write_asts(path / "asts" / "part-00000.parquet", [r.record_id for r in records], table)
+    return path
+
+
+def test_loads_shipped_asts_without_tvm(tmp_path, task, make_record, monkeypatch):
+    monkeypatch.setattr(derive_module.importlib.util, "find_spec", lambda name: None)
+    records = [make_record(n, latency_s=1e-3 * (n + 1), spread=0.01) for n in (5, 3, 4)] + [
+        make_record(9, device="v100")
+    ]
+    folder = _folder(tmp_path / "set", task, records)
+    data = load_dataset(folder, "a100")
+    assert isinstance(data, LatencyDataset) and len(data) == 3
+    assert data.record_ids.tolist() == [f"{n:016x}" for n in (5, 3, 4)]
+    np.testing.assert_allclose(data.latency_s, [6e-3, 4e-3, 5e-3])
+    assert [data.asts[i].leaf_features[0, 0] for i in range(3)] == [5, 3, 4]
+    assert data.op_classes.tolist() == ["conv2d"] * 3 and data.networks_of(0) == ("resnet34",)
+    assert data.spread.tolist() == [0.01] * 3 and set(data.devices) == {"a100"}
+    part = data.take([2, 0])
+    assert part.record_ids.tolist() == [f"{n:016x}" for n in (4, 5)] and part.asts[1].n_leaf == 3
+    assert len(data.take(data.latency_s > 4.5e-3)) == 2
+    assert set(load_dataset(folder).devices) == {"a100", "v100"}
+
+
+def test_missing_tvm_is_told(tmp_path, task, make_record, monkeypatch):
+    folder = _folder(tmp_path / "set", task, [make_record(1)])
+    shutil.rmtree(folder / "asts")
+    monkeypatch.setattr(derive_module.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(DataError, match=r"TVM is not installed.*cdmpp\[tvm\]"):
+        load_dataset(folder, progress=False)
+
+
+def test_empty_and_foreign_sets(tmp_path, task, make_record):
+    folder = _folder(tmp_path / "set", task, [make_record(1)])
+    with pytest.raises(DataError, match="no records of device h100; it has records of: a100"):
+        load_dataset(folder, "h100")
+    write_tasks(tmp_path / "empty", [task])
+    write_info(tmp_path / "empty", name="empty")
+    with pytest.raises(DataError, match="none at all"):
+        load_dataset(tmp_path / "empty")
+    append_records(folder, [make_record(2, task_id="lost")])
+    with pytest.raises(DataError, match="1 records name a task that tasks.parquet lacks"):
+        load_dataset(folder)
+
+
+def test_folders_join_and_copies_count_once(tmp_path, task, make_record):
+    shared = make_record(1, latency_samples_s=(1.0, 1.2), latency_s=1.1)
+    again = make_record(1, latency_samples_s=(1.6, 1.4), latency_s=1.5)
+    other = dataclasses.replace(task, networks={"vgg": 1})
+    one = _folder(tmp_path / "one", task, [shared, make_record(2)])
+    two = _folder(tmp_path / "two", other, [make_record(3), again, make_record(2)], "two")
+    data = load_folders([one, two], "a100")
+    assert data.record_ids.tolist() == [f"{n:016x}" for n in (1, 2, 3)]
+    np.testing.assert_allclose(data.latency_s, [1.3, 2e-3, 2e-3])
+    assert [data.asts[i].leaf_features[0, 0] for i in range(3)] == [1, 2, 3]
+    assert data.networks_of(0) == ("resnet34", "vgg")
+    assert str(one) in data.source and str(two) in data.source
+
+
+def test_merge_follows_the_statistic(make_record):
+    first = make_record(1, latency_samples_s=(3.0, 2.0), latency_s=2.0, statistic="min", latency_min_s=2.0)
+    second = dataclasses.replace(first, latency_samples_s=(1.0, 5.0), latency_s=1.0, latency_min_s=1.0, flagged=True)
+    merged = merge_records([first, second, first])
+    assert merged.latency_s == 1.0 and merged.latency_median_s == 2.5 and merged.n_merged == 2 and merged.flagged
+    assert merged.spread == pytest.approx(0.5 / 1.5)
+    assert merge_records([first, first]) == first
+
+
+@pytest.fixture(scope="module")
+def imported(tmp_path_factory, native_database):
+    pytest.importorskip("tvm")
+    from cdmpp.data.importers import import_database
+
+    out = tmp_path_factory.mktemp("imported") / "set"
+    import_database(native_database, out, "a100", "resnet34", progress=False)
+    return out
+
+
+NATIVE = cache_root() / "native"  # before a test moves the cache
+
+
+@pytest.fixture
+def small(imported, tmp_path, own_cache):
+    """One record of each of four tasks. The compiled extractor is shared: building it takes seconds."""
+    NATIVE.mkdir(parents=True, exist_ok=True)
+    own_cache.mkdir()
+    (own_cache / "native").symlink_to(NATIVE, target_is_directory=True)
+    records = {record.task_id: record for record in read_records(imported)}
+    write_tasks(tmp_path / "small", read_tasks(imported).values())
+    append_records(tmp_path / "small", records.values())
+    write_info(tmp_path / "small", name="small")
+    return tmp_path / "small"
+
+
+@pytest.mark.tvm
+def test_derives_once_and_continues(small, monkeypatch, own_cache):
+    pytest.importorskip("tvm")
+    from cdmpp.ast.extract import extract_many
+    from cdmpp.programs.replay import replay
+
+    monkeypatch.setattr(derive_module, "CHUNK", 2)
+    data = load_dataset(small, "a100", progress=False)
+    records, tasks = read_records(small), read_tasks(small)
+    for index, record in enumerate(records):
+        (expected,) = extract_many([replay(tasks[record.task_id].workload, record.schedule, record.target)])
+        np.testing.assert_array_equal(data.asts[index].leaf_features, expected.leaf_features)
+        assert data.record_ids[index] == record.record_id
+    cache = ast_cache(small, {"name": "small"})
+    assert len(chunk_paths(cache)) == 2 and own_cache in cache.parents
+
+    asked = []
+    real = module.derive
+
+    def counting(kind, folder, missing, *args):
+        asked.append(len(missing))
+        real(kind, folder, missing, *args)
+
+    monkeypatch.setattr(module, "derive", counting)
+    load_dataset(small, progress=False)
+    assert asked == []
+    chunk_paths(cache)[0].unlink()  # as after a kill
+    again = load_dataset(small, workers=1, progress=False)
+    assert asked == [2]
+    np.testing.assert_array_equal(again.asts.leaf_features, data.asts.leaf_features)
+    chunk_paths(cache)[0].write_bytes(b"damaged")
+    load_dataset(small, workers=1, progress=False)
+    assert asked == [2, 2]
+
+    ship_asts(small)
+    shutil.rmtree(own_cache)
+    np.testing.assert_array_equal(load_dataset(small).asts.leaf_features, data.asts.leaf_features)
+    assert asked == [2, 2]
+
+
+@pytest.mark.tvm
+def test_programs_that_do_not_replay_are_named(small, make_record, caplog, monkeypatch):
+    pytest.importorskip("tvm")
+    good = read_records(small)
+    broken = json.dumps([[["GetSBlock", [], ["nowhere", "main"], ["b0"]]], []])
+    append_records(
+        small, [make_record(1, task_id=good[0].task_id, target=good[0].target, schedule=broken, extra={"line": "7"})]
+    )
+    with pytest.raises(DataError, match=r"no compact AST for 1 of 5 records, first line 7, record 0+1: the schedule"):
+        load_dataset(small, workers=1, progress=False)
+    monkeypatch.setattr(module, "_MAX_FAILED", 0.5)
+    assert len(load_dataset(small, workers=1, progress=False)) == 4
+    assert "left out" in caplog.text
+
+
+@pytest.mark.tvm
+def test_per_store_rows(small):
+    pytest.importorskip("tvm")
+    from cdmpp.data.per_store import PER_STORE_WIDTH, load_per_store
+
+    data = _labels(read_records(small))
+    counts = load_per_store(
+        data, [small], lambda rows: np.array([rows.shape[0], rows.shape[1], rows.max()]), progress=False
+    )
+    assert counts.shape == (4, 3) and (counts[:, 1] == PER_STORE_WIDTH).all() and counts.dtype == np.float32
+    assert (counts[:, 0] >= 1).all() and (counts[:, 2] > 1).all()
+    again = load_per_store(data.take([2]), [small], lambda rows: rows.sum(0), progress=False)
+    assert again.shape == (1, PER_STORE_WIDTH)
+
+
+def _labels(records) -> LatencyDataset:
+    n = len(records)
+    return LatencyDataset(
+        np.array([r.record_id for r in records]),
+        np.array(["t0"] * n),
+        np.array(["a100"] * n),
+        np.ones(n),
+        np.zeros(n),
+        AstTable.from_asts(_ast(i) for i in range(n)),
+        {"t0": None},  # type: ignore[dict-item]
+        "hand",
+    )
+
+
+def test_misaligned_arrays_are_refused(make_record):
+    data = _labels([make_record(1), make_record(2)])
+    with pytest.raises(DataError, match="latency_s has 1 entries for 2 ASTs"):
+        dataclasses.replace(data, latency_s=np.ones(1))
+
+
+class FakeWorker:
+    """Dies on every request that holds record 2; counts what it was asked."""
+
+    asked: list[int] = []
+
+    def __init__(self, stop) -> None:
+        pass
+
+    def ask(self, message):
+        programs = json.loads(message)["programs"]
+        self.asked.append(len(programs))
+        if any(identity == f"{2:016x}" for identity, *_ in programs):
+            return None
+        return {"failed": {identity: "no" for identity, *_ in programs if identity == f"{4:016x}"}}
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_crash_costs_one_record(tmp_path, task, make_record, monkeypatch):
+    monkeypatch.setattr(derive_module, "_Worker", FakeWorker)
+    monkeypatch.setattr(derive_module, "CHUNK", 3)
+    monkeypatch.setattr(FakeWorker, "asked", [])
+    records = [make_record(n) for n in range(6)]
+    derive("asts", tmp_path / "cache", records, {"t0": task}, workers=1, progress=False)
+    assert FakeWorker.asked == [3, 1, 1, 1, 3]
+    assert failures(tmp_path / "cache") == {f"{2:016x}": "TVM crashed on this program", f"{4:016x}": "no"}
+
+
+def test_an_error_of_the_worker_ends_the_run(tmp_path, task, make_record, monkeypatch):
+    monkeypatch.setattr(FakeWorker, "ask", lambda self, message: {"error": "No space left on device"})
+    monkeypatch.setattr(derive_module, "_Worker", FakeWorker)
+    with pytest.raises(DataError, match="No space left"):
+        derive("asts", tmp_path / "cache", [make_record(1)], {"t0": task}, progress=False)
