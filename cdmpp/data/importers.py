@@ -92,6 +92,8 @@ def import_database(
     """
     started = time.monotonic()
     source, out = Path(source), Path(out)
+    if on_bad not in ("error", "skip"):
+        raise DataError(f"on_bad is {on_bad!r}: choose error or skip")
     _check_format(source, source_format)
     report = ImportReport()
     modules = read_workloads(source)

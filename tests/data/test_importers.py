@@ -94,6 +94,13 @@ def test_wrong_and_unknown_device(tmp_path, native_database):
         import_database(native_database, tmp_path / "out", "a1000", "resnet34", progress=False)
 
 
+def test_misspelt_options(tmp_path, native_database):
+    with pytest.raises(DataError, match="choose error or skip"):
+        import_database(native_database, tmp_path / "out", "a100", "x", on_bad="skp", progress=False)
+    with pytest.raises(DataError, match="choose metaschedule or metaschedule_legacy"):
+        import_database(native_database, tmp_path / "out", "a100", "x", "tenset", progress=False)
+
+
 def test_foreign_traces_are_refused(tmp_path, native_database):
     lines = [json.loads(line) for line in _lines(native_database)]
     source = _with_lines(native_database, tmp_path / "db", [json.dumps([3 - i, rest]) for i, rest in lines])
