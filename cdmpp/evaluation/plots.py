@@ -34,7 +34,6 @@ def save_training_plots(
         history: one mapping an epoch, with ``epoch`` and losses or errors by name.
         title: goes above each picture, e.g. the device and the split.
     """
-    out_dir.mkdir(parents=True, exist_ok=True)
     ape = 100 * np.abs(predicted_s - true_s) / true_s
     saved = [
         _save(out_dir / "predicted_vs_measured.png", (6.4, 5.6), title, lambda ax: scatter(ax, true_s, predicted_s)),
@@ -200,5 +199,6 @@ def _save(path: Path, size: tuple[float, float], title: str, draw: Any) -> Path:
     draw(axes)
     if title:
         axes.set_title(title, fontsize=10)
+    path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=130)
     return path

@@ -38,6 +38,8 @@ COLUMNS = (
     Column("task_mape", "task MAPE %", 1, -1),
     Column("bias_at_best", "bias at best %", 1, 0),
 )
+TERMINAL = ("mape", "median_ape", "p90_ape", "within_20", "spearman_within_task", "top1_regret", "bias_at_best")
+"""Columns that fit a terminal of 80 characters."""
 EXPLANATION = """\
 MAPE, median and p90 are absolute percentage errors of the latency of held-out programs; "within" is the share of
 programs with at most that error. Spearman is the mean rank correlation inside tasks of at least five programs. Top-k
@@ -51,17 +53,18 @@ seeds.
 def test_table(
     metrics_by_model: Mapping[str, Mapping[str, float]], n_programs: int, n_tasks: int, title: str = "Held-out test"
 ) -> Table:
-    """Rich table: a row a model, a column a metric, the best of each column in bold."""
+    """Rich table: a row a model, a column each metric of ``TERMINAL``, the best of each column in bold."""
+    columns = [column for column in COLUMNS if column.metric in TERMINAL]
     table = Table(title=f"{title} ({n_programs:,} programs of {n_tasks:,} tasks)", title_justify="left")
-    table.add_column("model")
-    for column in COLUMNS:
+    table.add_column("model", no_wrap=True)
+    for column in columns:
         table.add_column(column.title, justify="right")
     best = {
-        column.metric: _best([m.get(column.metric) for m in metrics_by_model.values()], column) for column in COLUMNS
+        column.metric: _best([m.get(column.metric) for m in metrics_by_model.values()], column) for column in columns
     }
     for model, metrics in metrics_by_model.items():
         cells = []
-        for column in COLUMNS:
+        for column in columns:
             value = metrics.get(column.metric)
             text = _number(value, column.digits)
             cells.append(f"[bold]{text}[/bold]" if value is not None and value == best[column.metric] else text)

@@ -1,0 +1,70 @@
+"""One model (``cdmpp`` or ``reference``) on two cores: predictions a second, training samples a second, memory.
+
+Called as ``python benchmarks/model.py RESULT.json MODEL ASTS.parquet`` by ``run.py``.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import torch
+from timing import best_seconds, finish, peak_memory_mb
+
+from cdmpp import devices
+from cdmpp.ast.table import AstTable, read_asts
+from cdmpp.data.dataset import LatencyDataset
+from cdmpp.data.splits import make_split
+from cdmpp.evaluation.learned import train_config
+from cdmpp.training.fit import train
+
+DEVICE, TRAINED_ON, EPOCHS = "xeon-icelake", 1024, 3
+
+
+def main() -> None:
+    model = sys.argv[2]
+    torch.set_num_threads(2)
+    _, asts = read_asts(Path(sys.argv[3]))
+    data = dataset(asts)
+    split = make_split(data, "random", 0)
+    with tempfile.TemporaryDirectory() as folder:
+        config = train_config(model, [f"trainer.epochs={EPOCHS}"])
+        fitted = train(data, split, devices.get(DEVICE), config, folder, 0, progress=False, accelerator="cpu")
+    training_memory = peak_memory_mb()
+    epoch = statistics.median(row["seconds"] for row in fitted.history)
+    single = asts.take([len(asts) // 2])
+    many = asts.take(np.arange(512) % len(asts))
+    seconds = best_seconds(
+        {
+            "batch_1": lambda: [fitted.predictor.predict(single, DEVICE) for _ in range(20)],
+            "batch_512": lambda: fitted.predictor.predict(many, DEVICE),
+        },
+        rounds=5,
+    )
+    finish(
+        {
+            "parameters": sum(p.numel() for m in fitted.predictor.models for p in m.parameters()),
+            "batch_1": 20 / seconds["batch_1"],
+            "batch_512": 512 / seconds["batch_512"],
+            "training": len(split.train) / epoch,
+            "memory_mb": training_memory,
+        }
+    )
+
+
+def dataset(asts: AstTable) -> LatencyDataset:
+    """``TRAINED_ON`` programs with made-up labels, since only the time matters; tiny shifts make them all different."""
+    table = asts.take(np.arange(TRAINED_ON) % len(asts))
+    table.leaf_features[:, 0] += np.linspace(0, 0.01, len(table.leaf_features), dtype=np.float32)
+    rng = np.random.default_rng(0)
+    ids = np.array([f"{i:016x}" for i in range(TRAINED_ON)])
+    labels = np.exp(rng.normal(-8, 1, TRAINED_ON))
+    names = np.full(TRAINED_ON, DEVICE)
+    return LatencyDataset(ids, np.full(TRAINED_ON, "t"), names, labels, np.zeros(TRAINED_ON), table, {}, "made up")
+
+
+if __name__ == "__main__":
+    main()

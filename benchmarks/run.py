@@ -1,0 +1,113 @@
+"""All benchmarks, each in a process of its own: ``python benchmarks/run.py`` writes docs/BENCHMARKS.md.
+
+Absolute rates depend on the machine and on what else it does; both sides of a ratio are measured in turns.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+TEMPLATE = """\
+# Benchmarks
+
+Written by `python benchmarks/run.py` on {today} ({machine}); do not edit by hand. The two sides of a ratio come from
+one run; the rates themselves vary with the machine.
+
+## Feature extraction
+
+Scheduled programs to features, one thread, lowering included: our compact AST against TVM's PerStoreFeature (164
+numbers a store), in turns, the best of five rounds for each program.
+
+{extraction}
+
+## Model
+
+Two CPU threads, stored compact ASTs of CPU programs of the same operators; training with each model's own settings.
+`reference` is the published architecture. Memory is the peak of the whole process, training included.
+
+{model}
+"""
+DOCUMENT = HERE.parent / "docs" / "BENCHMARKS.md"
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        extraction = _run("extraction.py", Path(folder, "extraction.json"))
+        asts = Path(folder, "asts.parquet")
+        _run("stored.py", asts)
+        models = {m: _run("model.py", Path(folder, f"{m}.json"), m, str(asts)) for m in ("cdmpp", "reference")}
+    text = document(extraction, models)
+    DOCUMENT.parent.mkdir(exist_ok=True)
+    temporary = DOCUMENT.with_suffix(".tmp")
+    temporary.write_text(text)
+    os.replace(temporary, DOCUMENT)
+    print(text)
+
+
+def _run(script: str, output: Path, *arguments: str) -> Any:
+    print(f"{script} {' '.join(arguments[:1])}", file=sys.stderr, flush=True)
+    environment = {**os.environ, "OMP_NUM_THREADS": "2", "PYTHONPATH": str(HERE.parent)}
+    subprocess.run([sys.executable, str(HERE / script), str(output), *arguments], check=True, env=environment)
+    return json.loads(output.read_text()) if output.suffix == ".json" else None
+
+
+def document(extraction: list[dict[str, Any]], models: dict[str, dict[str, float]]) -> str:
+    """The whole of BENCHMARKS.md."""
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    return TEMPLATE.format(
+        today=today,
+        machine=_machine(),
+        extraction="\n".join(_extraction_table(extraction)),
+        model="\n".join(_model_table(models)),
+    )
+
+
+def _extraction_table(rows: list[dict[str, Any]]) -> list[str]:
+    lines = ["| operator | target | programs | ours (programs/s) | PerStoreFeature (programs/s) | ratio |"]
+    lines += ["|---|---|---:|---:|---:|---:|"]
+    groups = [(row["operator"], row["target"], [row]) for row in rows]
+    groups += [("all", kind, [row for row in rows if row["target"] == kind]) for kind in ("cpu", "cuda")]
+    groups += [("**all**", "**both**", rows)]
+    for operator, target, group in groups:
+        count, ours, theirs = (sum(row[key] for row in group) for key in ("programs", "ours", "per_store"))
+        rates = f"{count / ours:,.0f} | {count / theirs:,.0f} | {theirs / ours:.2f}"
+        lines.append(f"| {operator} | {target} | {count} | {rates} |")
+    return lines
+
+
+def _model_table(models: dict[str, dict[str, float]]) -> list[str]:
+    ours, other = models["cdmpp"], models["reference"]
+    titles = {
+        "parameters": "parameters",
+        "batch_1": "predictions/s, batch 1",
+        "batch_512": "predictions/s, batch 512",
+        "training": "training samples/s",
+        "memory_mb": "peak memory (MB)",
+    }
+    lines = ["| | cdmpp | reference | cdmpp / reference |", "|---|---:|---:|---:|"]
+    rows = [(title, ours[key], other[key]) for key, title in titles.items()]
+    return lines + [f"| {title} | {a:,.0f} | {b:,.0f} | {a / b:.2f} |" for title, a, b in rows]
+
+
+def _machine() -> str:
+    cpu = platform.processor() or platform.machine()
+    info = Path("/proc/cpuinfo")
+    if info.is_file():
+        names = [
+            line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if line.startswith("model name")
+        ]
+        cpu = names[0] if names else cpu
+    return f"{cpu}, {os.cpu_count()} cores, Python {platform.python_version()}"
+
+
+if __name__ == "__main__":
+    main()
