@@ -1,0 +1,109 @@
+// Twin of the upper half of walk.py: loops, leaves, allocations and kernels, and what is read off a buffer.
+#pragma once
+
+#include "expression.h"
+
+namespace cdmpp {
+
+enum LoopKind { SERIAL, PARALLEL, VECTORIZED, UNROLLED, THREAD };
+enum Tag { NO_TAG, BLOCK_TAG, THREAD_TAG, VTHREAD_TAG };
+enum Scope { GLOBAL, SHARED, LOCAL };
+
+struct Loop {
+  Node handle = nullptr;
+  int64_t start = 0;
+  int64_t extent = 0;
+  int64_t kind = SERIAL;
+  int tag = NO_TAG;
+  int axis = 0;
+  bool branches = false;
+  bool unrolled = false;
+  int64_t stages = 1;
+};
+
+struct Leaf {
+  Node store;
+  // Shared with the walk: a loop learns whether it is unrolled only after its body was seen.
+  std::vector<std::shared_ptr<Loop>> loops;
+  std::vector<std::pair<Node, bool>> guards;
+  int32_t position;
+  int32_t serial_position;
+  int32_t kernel;
+  int64_t unroll_limit;
+  bool explicit_unroll;
+  int64_t lanes = 1;
+};
+
+struct Allocation {
+  int scope;
+  int64_t elements;
+  int64_t bytes;
+};
+
+struct Kernel {
+  std::vector<Allocation> allocations;
+  double code_steps = 0;
+  double cross_thread_reductions = 0.0;
+  int64_t unroll_limit = 0;
+  int64_t stages = 1;
+};
+
+struct Tree {
+  std::vector<Leaf> leaves;
+  std::vector<Kernel> kernels;
+  std::vector<Allocation> function_allocations;
+};
+
+inline int64_t integer(Node value, const char* what) {
+  if (kind_of(value) == Kind::IntImm) return int_value(value);
+  throw Unsupported(std::string(what) + " is symbolic");
+}
+
+inline int64_t integer_item(const ffi::ArrayObj* array, size_t i, const char* what) {
+  const ffi::Any& any = (*array)[static_cast<int64_t>(i)];
+  if (auto number = any.as<int64_t>()) return *number;
+  return integer(any.as<ffi::Object>(), what);
+}
+
+inline Node buffer_type(Node buffer) {
+  Node type = child(buffer, Field::ty);
+  if (kind_of(type) != Kind::BufferType) throw Unsupported("a buffer has no buffer type");
+  return type;
+}
+
+inline int scope_of(Node buffer) {
+  std::string scope = text(buffer_type(buffer), Field::storage_scope);
+  if (scope.rfind("shared", 0) == 0) return SHARED;
+  return scope.empty() || scope == "global" ? GLOBAL : LOCAL;
+}
+
+inline double element_bytes(Node buffer) {
+  DLDataType type = data_type(child(buffer_type(buffer), Field::dtype));
+  if (type.code == kDLBool || type.code == kDLOpaqueHandle) return 1.0;
+  return std::max(1.0, type.bits / 8.0);
+}
+
+inline int64_t elements(Node buffer) {
+  const auto* shape = list(buffer_type(buffer), Field::shape);
+  int64_t count = 1;
+  for (size_t i = 0; i < shape->size(); ++i) {
+    count *= std::max<int64_t>(1, integer_item(shape, i, "a dimension of a buffer"));
+  }
+  return count;
+}
+
+inline bool holds_statement(Node node) {
+  Kind kind = kind_of(node);
+  return kind != Kind::AllocBuffer && kind != Kind::DeclBuffer && kind != Kind::Bind && kind != Kind::AssertStmt;
+}
+
+inline std::pair<int, int> thread_tag(const std::string& tag) {
+  auto dot = tag.rfind('.');
+  std::string last = dot == std::string::npos ? tag : tag.substr(dot + 1);
+  int axis = last == "y" ? 1 : last == "z" ? 2 : 0;
+  if (tag.rfind("blockIdx", 0) == 0) return {BLOCK_TAG, axis};
+  if (tag.rfind("threadIdx", 0) == 0) return {THREAD_TAG, axis};
+  return {VTHREAD_TAG, axis};
+}
+
+}  // namespace cdmpp
