@@ -131,17 +131,17 @@ class ReferenceModel(nn.Module):
     def forward(self, batch: Batch) -> Output:
         x = pad(self.leaf_scaler(batch.leaves), (0, self.model_width - batch.leaves.shape[-1]))
         x = x + serial_encoding(batch.leaf_serial_positions, self.model_width)
-        true_counts = batch.leaf_mask.sum(1)
-        known = torch.tensor(self.config.leaf_counts, device=true_counts.device)
-        # Twice the distance, plus one for larger counts: a tie goes to the lower one.
-        distance = 2 * (known[None] - true_counts[:, None]).abs() + (known[None] > true_counts[:, None])
-        nearest = known[distance.argmin(1)]
-        embedded = x.new_zeros(len(x), self.config.embedding)
+        # The original has no mask because it never pads; masking what is padded here comes to the same.
+        encoded = self.encoder(x, src_key_padding_mask=~batch.leaf_mask)
+        encoded = encoded.masked_fill(~batch.leaf_mask[..., None], 0.0)
+        nearest = self._nearest_counts(batch.leaf_mask.sum(1))
+        embedded = encoded.new_zeros(len(x), self.config.embedding, dtype=torch.float32)
         for count in self.config.leaf_counts:
-            for members in self._same_length(nearest == count, true_counts):
-                tokens = self.encoder(x[members][:, : int(true_counts[members[0]])])[:, :count]
+            members = (nearest == count).nonzero()[:, 0]
+            if len(members):
+                tokens = encoded[members, :count]
                 tokens = pad(tokens, (0, 0, 0, count - tokens.shape[1]))
-                embedded[members] = _batch_safe(self.flatten[str(count)], tokens.flatten(1)).to(embedded.dtype)
+                embedded[members] = _batch_safe(self.flatten[str(count)], tokens.flatten(1)).float()
         embedded = _batch_safe(self.embedding_norm, embedded)
         if self.config.use_device:
             embedded = embedded + _batch_safe(
@@ -151,8 +151,8 @@ class ReferenceModel(nn.Module):
         label = torch.nan_to_num(self.out(hidden)[:, 0].float())
         return Output(self.label_transform.inverse(label), label, hidden)
 
-    @staticmethod
-    def _same_length(chosen: Tensor, counts: Tensor) -> list[Tensor]:
-        """Rows of ``chosen`` grouped by true leaf count: without a mask, padding must not reach the encoder."""
-        rows = chosen.nonzero()[:, 0]
-        return [rows[counts[rows] == count] for count in torch.unique(counts[rows])]
+    def _nearest_counts(self, counts: Tensor) -> Tensor:
+        """(B,) leaf counts -> the trained count nearest to each; the lower one on a tie."""
+        known = torch.tensor(self.config.leaf_counts, device=counts.device)
+        distance = 2 * (known[None] - counts[:, None]).abs() + (known[None] > counts[:, None])
+        return known[distance.argmin(1)]

@@ -49,6 +49,8 @@ class CdmppConfig:
     """Predict the difference to the analytic time rather than the latency itself."""
     clip: float = 6.0
     """Standardised features are clipped here, so that an unseen size cannot run away."""
+    feature_dropout: float = 0.0
+    """Share of input columns silenced at random for a program while training: no single feature is relied upon."""
 
     def __post_init__(self) -> None:
         if self.head not in HEADS:
@@ -110,16 +112,22 @@ class CdmppModel(nn.Module):
         kernels, times = self._kernel_inputs(batch)
         device = self.device_encoder(batch.device_vectors)
         encoded = self.encoder(
-            self.leaf_scaler(batch.leaves),
+            self._drop_columns(self.leaf_scaler(batch.leaves)),
             batch.leaf_mask,
             batch.leaf_positions,
             batch.leaf_kernels,
-            self.kernel_scaler(kernels),
+            self._drop_columns(self.kernel_scaler(kernels)),
             batch.kernel_mask,
             device,
         )
         head = self._pooled if self.config.head == "pooled" else self._kernel_sum
         return head(batch, encoded, device, self.anchor(times, batch.kinds))
+
+    def _drop_columns(self, x: Tensor) -> Tensor:
+        if not self.training or self.config.feature_dropout == 0:
+            return x
+        kept = torch.rand(len(x), 1, x.shape[-1], device=x.device) >= self.config.feature_dropout
+        return x * kept  # zero is the column's mean
 
     @torch.no_grad()
     def _kernel_inputs(self, batch: Batch) -> tuple[Tensor, Tensor]:
