@@ -232,7 +232,7 @@ def _as_table(programs: Any, device: Device) -> tuple[AstTable, tuple[str, ...]]
         return programs, _numbers(len(programs))
     if isinstance(programs, str | Path):
         return read_path(Path(programs), device)
-    items: list[Any] = [programs] if isinstance(programs, CompactAST) or not isinstance(programs, Sequence) else list(programs)
+    items: list[Any] = list(programs) if isinstance(programs, Sequence) else [programs]
     if items and all(isinstance(item, CompactAST) for item in items):
         other = sorted({item.extractor_version for item in items} - {EXTRACTOR_VERSION})
         if other:
