@@ -8,6 +8,7 @@ from typing import Any
 import tvm
 from tvm import s_tir, tirx
 
+from cdmpp.ast.constant_tables import hide, restore
 from cdmpp.errors import UnsupportedProgramError
 
 
@@ -22,7 +23,6 @@ def _passes() -> Any:
             s.PlanAndUpdateBufferAllocationLocation(),
             s.ConvertBlocksToOpaque(),
             s.CompactBufferAllocation(),
-            x.StmtSimplify(),
             s.UnifyThreadBinding(),
             s.LowerMatchBuffer(),
             x.StmtSimplify(),
@@ -58,10 +58,11 @@ def lower(module: Any, target: Any) -> Any:
         module: IRModule or PrimFunc, scheduled (SBlock form) or lowered.
         target: ``tvm.target.Target`` bound to the function before lowering.
     """
-    function = main_function(module)
+    function, tables = hide(main_function(module))
     bound = tirx.transform.BindTarget(target)(tvm.IRModule({"main": function.with_attr("global_symbol", "main")}))
     try:
-        return _passes()(bound)["main"]
+        lowered = _passes()(bound)["main"]
     except (tvm.error.TVMError, ValueError) as error:
         reason = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
         raise UnsupportedProgramError(f"TVM could not lower the program: {reason}") from error
+    return restore(lowered) if tables else lowered

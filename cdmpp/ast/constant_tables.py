@@ -1,0 +1,56 @@
+"""Constant tables in a program (Winograd's transform matrices): hidden from TVM's simplifier, then put back.
+
+Such a table is a chain of selects with one constant each. The simplifier carries the condition of every link into all
+later ones, which takes most of the lowering time of such programs and finds nothing. As the arguments of one call the
+conditions are simplified one by one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import Call, Op
+from tvm.tirx import FloatImm, IntImm, Select
+
+_NAME = "cdmpp_constant_table"
+_SHORTEST = 4
+"""Chains of fewer links stay as they are."""
+
+
+def hide(function: Any) -> tuple[Any, int]:
+    """(PrimFunc with every table as one call, number of tables)."""
+    found = 0
+
+    def replace(select: Any, mutator: Any) -> Any:
+        nonlocal found
+        parts: list[Any] = []
+        rest = select
+        while isinstance(rest, Select) and isinstance(rest.true_value, IntImm | FloatImm):
+            parts += [rest.condition, rest.true_value]
+            rest = rest.false_value
+        if len(parts) < 2 * _SHORTEST or not isinstance(rest, IntImm | FloatImm):
+            return mutator.default_mutate(select)
+        found += 1
+        return tirx.call_pure_extern(select.ty.dtype, _NAME, *parts, rest)
+
+    return tvm_ffi.structural_mutate(function, (Select, replace)), found
+
+
+def restore(function: Any) -> Any:
+    """The PrimFunc with selects again; links whose condition was found constant are resolved."""
+    extern = Op.get("tirx.call_pure_extern")
+
+    def replace(call: Any, mutator: Any) -> Any:
+        if not call.op.same_as(extern) or call.args[0].value != _NAME:
+            return mutator.default_mutate(call)
+        *parts, value = list(call.args)[1:]
+        for condition, constant in zip(parts[-2::-2], parts[::-2], strict=True):
+            if not isinstance(condition, IntImm):
+                value = Select(condition, constant, value)
+            elif condition.value:
+                value = constant
+        return value
+
+    return tvm_ffi.structural_mutate(function, (Call, replace))
