@@ -1,4 +1,4 @@
-"""One model (``cdmpp`` or ``reference``) on two cores: predictions a second, training samples a second, memory.
+"""One model (``cdmpp`` or ``reference``) on at most two cores: predictions and training samples a second, memory.
 
 Called as ``python benchmarks/model.py RESULT.json MODEL ASTS.parquet`` by ``run.py``.
 """
@@ -19,6 +19,7 @@ from cdmpp.ast.table import AstTable, read_asts
 from cdmpp.data.dataset import LatencyDataset
 from cdmpp.data.splits import make_split
 from cdmpp.evaluation.learned import train_config
+from cdmpp.programs.task import Task
 from cdmpp.training.fit import train
 
 DEVICE, TRAINED_ON, EPOCHS = "xeon-icelake", 1024, 3
@@ -37,17 +38,14 @@ def main() -> None:
     epoch = statistics.median(row["seconds"] for row in fitted.history)
     single = asts.take([len(asts) // 2])
     many = asts.take(np.arange(512) % len(asts))
-    seconds = best_seconds(
-        {
-            "batch_1": lambda: [fitted.predictor.predict(single, DEVICE) for _ in range(20)],
-            "batch_512": lambda: fitted.predictor.predict(many, DEVICE),
-        },
-        rounds=5,
-    )
+    seconds = best_seconds({"batch_512": lambda: fitted.predictor.predict(many, DEVICE)}, rounds=10)
+    # The work of one program is too small to share: a second thread costs more than it gives.
+    torch.set_num_threads(1)
+    seconds |= best_seconds({"batch_1": lambda: fitted.predictor.predict(single, DEVICE)}, rounds=100)
     finish(
         {
             "parameters": sum(p.numel() for m in fitted.predictor.models for p in m.parameters()),
-            "batch_1": 20 / seconds["batch_1"],
+            "batch_1": 1 / seconds["batch_1"],
             "batch_512": 512 / seconds["batch_512"],
             "training": len(split.train) / epoch,
             "memory_mb": training_memory,
@@ -62,8 +60,9 @@ def dataset(asts: AstTable) -> LatencyDataset:
     rng = np.random.default_rng(0)
     ids = np.array([f"{i:016x}" for i in range(TRAINED_ON)])
     labels = np.exp(rng.normal(-8, 1, TRAINED_ON))
-    names = np.full(TRAINED_ON, DEVICE)
-    return LatencyDataset(ids, np.full(TRAINED_ON, "t"), names, labels, np.zeros(TRAINED_ON), table, {}, "made up")
+    names, zeros = np.full(TRAINED_ON, DEVICE), np.zeros(TRAINED_ON)
+    tasks = {"t": Task("t", "mix", "other", "", 1.0, 1.0)}
+    return LatencyDataset(ids, np.full(TRAINED_ON, "t"), names, labels, zeros, table, tasks, "made up")
 
 
 if __name__ == "__main__":

@@ -19,8 +19,8 @@ HERE = Path(__file__).resolve().parent
 TEMPLATE = """\
 # Benchmarks
 
-Written by `python benchmarks/run.py` on {today} ({machine}); do not edit by hand. The two sides of a ratio come from
-one run; the rates themselves vary with the machine.
+Written by `python benchmarks/run.py` on {today}; do not edit by hand. The two sides of a ratio come from one run; the
+rates themselves vary with the machine ({machine}).
 
 ## Feature extraction
 
@@ -31,8 +31,9 @@ numbers a store), in turns, the best of five rounds for each program.
 
 ## Model
 
-Two CPU threads, stored compact ASTs of CPU programs of the same operators; training with each model's own settings.
-`reference` is the published architecture. Memory is the peak of the whole process, training included.
+Two CPU threads (one for batch 1), stored compact ASTs of CPU programs of the same operators; training with each
+model's own settings. `reference` is the published architecture. Memory is the peak of the whole process, training
+included.
 
 {model}
 """
