@@ -13,6 +13,7 @@ from cdmpp.data.dataset import LatencyDataset
 from cdmpp.data.per_store import PER_STORE_WIDTH
 from cdmpp.data.splits import Split
 from cdmpp.errors import CdmppError, DataError
+from cdmpp.evaluation.noise import NoiseFloor
 from cdmpp.evaluation.pooling import compress, pool_asts
 
 
@@ -23,6 +24,8 @@ class EvaluationData:
     dataset: LatencyDataset
     per_store: np.ndarray | None = None
     """(n, 4 * 164 + 1) float32, ``pooling.pool_per_store`` of TVM's PerStoreFeature; None where not derived."""
+    noise: NoiseFloor | None = None
+    """Of the labels; None where the records were not at hand."""
 
 
 class Baseline(Protocol):

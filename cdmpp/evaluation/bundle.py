@@ -14,6 +14,7 @@ from cdmpp.data.files import read_json, read_table, write_atomic, write_json, wr
 from cdmpp.data.records import read_tasks, write_tasks
 from cdmpp.errors import DataError
 from cdmpp.evaluation.baselines import EvaluationData
+from cdmpp.evaluation.noise import NoiseFloor
 
 _COLUMNS = ("record_id", "task_id", "device", "latency_s", "spread")
 
@@ -35,7 +36,9 @@ def save_bundle(folder: Path, data: EvaluationData, name: str) -> None:
     if data.per_store is not None:
         half = data.per_store.astype(np.float16)
         write_atomic(folder / "per_store.npz", lambda path: _save_npz(path, half))
-    write_json(folder / "bundle.json", {"name": name, "source": dataset.source, "programs": len(dataset.record_ids)})
+    noise = dataclasses.asdict(data.noise) if data.noise and data.noise.n_programs else None
+    info = {"name": name, "source": dataset.source, "programs": len(dataset.record_ids), "noise": noise}
+    write_json(folder / "bundle.json", info)
 
 
 def load_bundle(folder: Path) -> tuple[EvaluationData, str]:
@@ -62,7 +65,8 @@ def load_bundle(folder: Path) -> tuple[EvaluationData, str]:
         source=str(info["source"]),
     )
     per_store = _load_npz(folder / "per_store.npz", len(record_ids))
-    return EvaluationData(dataset, per_store), str(info["name"])
+    noise = NoiseFloor(**info["noise"]) if info.get("noise") else None
+    return EvaluationData(dataset, per_store, noise), str(info["name"])
 
 
 def _save_npz(path: Path, values: np.ndarray) -> None:

@@ -12,12 +12,13 @@ import numpy as np
 from rich.console import Console
 
 from cdmpp import devices
-from cdmpp.data.dataset import LatencyDataset, load_folders
+from cdmpp.data.dataset import load_folders
+from cdmpp.data.records import read_records
 from cdmpp.errors import CdmppError
 from cdmpp.evaluation.baselines import NEED_PER_STORE, EvaluationData
 from cdmpp.evaluation.bundle import load_bundle, save_bundle
 from cdmpp.evaluation.cell import CellOptions
-from cdmpp.evaluation.noise import NoiseFloor
+from cdmpp.evaluation.noise import NoiseFloor, noise_floor
 from cdmpp.evaluation.pooling import pool_per_store
 from cdmpp.evaluation.report import test_table, write_report
 from cdmpp.evaluation.rows import collect
@@ -76,7 +77,7 @@ def run_session(settings: EvaluationSettings) -> None:
         settings.out, settings.threads, settings.overrides, settings.accelerator, command, settings.force
     )
     evaluate(data, name, settings.splits, settings.seeds, settings.models, options, settings.jobs)
-    publish(settings.out, settings.docs, {name: noise_of(data.dataset)})
+    publish(settings.out, settings.docs, {name: data.noise} if data.noise else {})
 
 
 def publish(out: Path, docs: Path | None, noise: Mapping[str, NoiseFloor]) -> None:
@@ -98,11 +99,6 @@ def publish(out: Path, docs: Path | None, noise: Mapping[str, NoiseFloor]) -> No
         write_report(cells, docs, noise, images)
 
 
-def noise_of(dataset: LatencyDataset) -> NoiseFloor:
-    """From the spread of the labels. Back-to-back repeats agree to hundredths of a percent and say nothing of it."""
-    return NoiseFloor.of(dataset.spread[dataset.spread > 0])
-
-
 def _print_split(cells: list[dict[str, Any]], title: str) -> None:
     means: dict[str, dict[str, float]] = {}
     for model in dict.fromkeys(cell["model"] for cell in cells):
@@ -121,6 +117,7 @@ def _data(settings: EvaluationSettings) -> tuple[EvaluationData, str]:
 
     folders = data_folders(settings.device, settings.data_paths)
     dataset = load_folders(folders, settings.device, workers=settings.threads)
-    if not set(settings.models) & set(NEED_PER_STORE):
-        return EvaluationData(dataset), settings.name
-    return EvaluationData(dataset, load_per_store(dataset, folders, pool_per_store, settings.threads)), settings.name
+    noise = noise_floor(record for folder in folders for record in read_records(folder, settings.device))
+    wanted = set(settings.models) & set(NEED_PER_STORE)
+    per_store = load_per_store(dataset, folders, pool_per_store, settings.threads) if wanted else None
+    return EvaluationData(dataset, per_store, noise), settings.name

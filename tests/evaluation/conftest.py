@@ -11,6 +11,7 @@ from cdmpp.ast.table import AstTable
 from cdmpp.data.dataset import LatencyDataset
 from cdmpp.data.per_store import PER_STORE_WIDTH
 from cdmpp.evaluation.baselines import EvaluationData
+from cdmpp.evaluation.noise import NoiseFloor
 from cdmpp.programs.task import Task
 
 OP_CLASSES = ("conv2d", "dense", "softmax", "pool")
@@ -49,7 +50,7 @@ def make_data(n_tasks: int = 24, each: int = 12, seed: int = 0, device: str = "a
     )
     per_store = rng.uniform(0, 10, (n, 4 * PER_STORE_WIDTH + 1)).astype(np.float32)
     per_store[:, 0] = [ast.leaf_features[:, 0].max() for ast in asts]
-    return EvaluationData(dataset, per_store)
+    return EvaluationData(dataset, per_store, NoiseFloor(7, 0.8, 0.6, 1.5))
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ from cdmpp.evaluation.bundle import load_bundle, save_bundle
 def test_round_trip(data, tmp_path):
     save_bundle(tmp_path / "b", data, "made-up")
     loaded, name = load_bundle(tmp_path / "b")
-    assert name == "made-up"
+    assert name == "made-up" and loaded.noise == data.noise
     for field in ("record_ids", "task_ids", "devices", "latency_s", "spread"):
         np.testing.assert_array_equal(getattr(loaded.dataset, field), getattr(data.dataset, field))
     np.testing.assert_array_equal(loaded.dataset.asts.leaf_features, data.dataset.asts.leaf_features)
