@@ -94,6 +94,7 @@ inline Type describe(int32_t index) {
 inline const Type& type_of(Node node) {
   // Per thread: no lock on the hottest path.
   thread_local std::vector<Type> types;
+  if (node == nullptr) throw Unsupported("a TVM object lacks an expected part");
   auto index = static_cast<size_t>(node->type_index());
   if (index >= types.size()) types.resize(index + 256);
   if (!types[index].known) types[index] = describe(node->type_index());
