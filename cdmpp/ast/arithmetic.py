@@ -7,7 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from cdmpp.ast.expression import CHILDREN, call_name, evaluate, free_variables, has_load, is_float, kind_of
+from cdmpp.ast.expression import (
+    CHILDREN,
+    DIVISIONS,
+    call_name,
+    evaluate,
+    free_variables,
+    is_float,
+    is_table,
+    kind_of,
+)
 from cdmpp.ast.layout import OP_NAMES
 from cdmpp.ast.points import Points
 from cdmpp.ast.walk import Loop
@@ -26,32 +35,24 @@ class Arithmetic:
     """Constant tables (nested selects of constants) that unrolling folds away."""
 
 
-def is_constant(expression: Any) -> bool:
-    """True where the value depends on loop variables only through selects of constants."""
-    kind = kind_of(expression)
-    if kind in ("FloatImm", "IntImm"):
-        return True
-    if kind == "Select":
-        return (
-            not has_load(expression.condition)
-            and is_constant(expression.true_value)
-            and is_constant(expression.false_value)
-        )
-    if kind in ("Cast", "Broadcast"):
-        return is_constant(expression.value)
-    if kind in ("Mul", "Add", "Sub"):
-        return is_constant(expression.a) and is_constant(expression.b)
-    return False
-
-
-def is_table(expression: Any) -> bool:
-    return kind_of(expression) not in ("FloatImm", "IntImm") and is_constant(expression)
-
-
 class Counter:
-    def __init__(self, unrolled: set[int]) -> None:
-        self.unrolled = unrolled
+    def __init__(self, loops: list[Loop]) -> None:
+        self.loops = loops
+        self.unrolled = {loop.handle for loop in loops if loop.unrolled or loop.extent == 1}
         self.found = Arithmetic()
+
+    def rate(self, expression: Any) -> float:
+        """How often per iteration an integer expression is computed once the compiler has moved it out of the loops
+        that it does not depend on, and folded it where only unrolled loops are left."""
+        names = free_variables(expression, set())
+        deepest = max((i for i, loop in enumerate(self.loops) if loop.handle in names - self.unrolled), default=-1)
+        if deepest < 0:
+            return 0.0
+        inner = 1.0
+        for loop in self.loops[deepest + 1 :]:
+            if loop.handle not in names:
+                inner *= loop.extent
+        return 1.0 / inner
 
     def foldable(self, expression: Any) -> bool:
         return is_table(expression) and free_variables(expression, set()) <= self.unrolled
@@ -90,9 +91,12 @@ class Counter:
             self.call(e, guards)
             return
         if kind in _COMPARE:
-            self.add("fcompare" if is_float(e.a) else "compare")
+            if is_float(e.a):
+                self.add("fcompare")
+            else:
+                self.add("compare", self.rate(e))
         elif kind in ("And", "Or", "Not"):
-            self.add("bool")
+            self.add("bool", self.rate(e))
         elif kind == "Cast":
             self.add("cast")
         for name in CHILDREN:
@@ -116,10 +120,8 @@ class Counter:
                 self.add("fcompare")
             else:
                 self.add("fdiv")
-        elif kind in ("Div", "FloorDiv", "FloorMod", "Mod"):
-            self.add("intdiv")
         else:
-            self.add("int")
+            self.add("intdiv" if kind in DIVISIONS else "int", self.rate(e))
 
     def folds(self, product: Any) -> bool:
         return self.foldable(product.a) or self.foldable(product.b)
@@ -134,7 +136,7 @@ class Counter:
             self.value(args[2], [*guards, (args[0], False)])
             return
         if name.startswith(("shift_", "bitwise_")):
-            self.add("int")
+            self.add("int", self.rate(e))
         elif name == "fma":
             self.add("fma")
         elif name in ("fabs", "floor", "ceil", "round", "trunc", "nearbyint"):
@@ -153,12 +155,12 @@ class Counter:
         if kind == "TensorLoad":
             self.value(e, guards)
             return
-        if kind in ("Div", "FloorDiv", "FloorMod", "Mod"):
+        if kind in DIVISIONS:
             divisor = e.b
             power_of_two = kind_of(divisor) == "IntImm" and int(divisor.value) & (int(divisor.value) - 1) == 0
-            self.add("int" if power_of_two else "intdiv")
+            self.add("int" if power_of_two else "intdiv", self.rate(e))
         elif kind in ("Add", "Sub", "Mul", "Min", "Max"):
-            self.add("int")
+            self.add("int", self.rate(e))
         if kind == "Call":
             for argument in e.args:
                 self.value_of_index(argument, guards)
@@ -170,7 +172,7 @@ class Counter:
 
 
 def count(store: Any, loops: list[Loop]) -> Arithmetic:
-    counter = Counter({loop.handle for loop in loops if loop.unrolled or loop.extent == 1})
+    counter = Counter(loops)
     counter.value(store.value, [])
     for index in store.indices:
         counter.value_of_index(index, [])

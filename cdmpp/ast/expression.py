@@ -72,6 +72,28 @@ def has_load(expression: Any) -> bool:
     return any(has_load(c) for c in (getattr(expression, n, None) for n in CHILDREN) if c is not None)
 
 
+def is_constant(expression: Any) -> bool:
+    """True where the value depends on loop variables only through selects of constants."""
+    kind = kind_of(expression)
+    if kind in ("FloatImm", "IntImm"):
+        return True
+    if kind == "Select":
+        return (
+            not has_load(expression.condition)
+            and is_constant(expression.true_value)
+            and is_constant(expression.false_value)
+        )
+    if kind in ("Cast", "Broadcast"):
+        return is_constant(expression.value)
+    if kind in ("Mul", "Add", "Sub"):
+        return is_constant(expression.a) and is_constant(expression.b)
+    return False
+
+
+def is_table(expression: Any) -> bool:
+    return kind_of(expression) not in ("FloatImm", "IntImm") and is_constant(expression)
+
+
 def evaluate(expression: Any, env: dict[int, np.ndarray], n_points: int) -> np.ndarray:
     """Value at each point, (n_points,) int64 (float64 where floats occur).
 

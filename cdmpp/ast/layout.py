@@ -6,7 +6,7 @@ of the quantity in the unit that the name carries.
 
 from __future__ import annotations
 
-EXTRACTOR_VERSION = "3"
+EXTRACTOR_VERSION = "4"
 
 N_LOADS = 4
 """Loads described per store, heaviest first."""
@@ -52,6 +52,9 @@ _CONTEXT = (
     "scalar_flag",
     "chain_trips",
     "sync_flag",
+    "redundant_trips",
+    "auto_lanes",
+    "odd_lanes_flag",
 )
 
 _ACCESS = (
@@ -153,6 +156,7 @@ KERNEL_NAMES: tuple[str, ...] = (
     "vector_iterations",
     "scalar_iterations",
     "gather_iterations",
+    "odd_vector_iterations",
     "chain_iterations",
     "load_instructions",
     "store_instructions",

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from cdmpp.ast.access import LINE_BYTES, Access, Nest, finish, footprint, loop_is_serial, read_access
-from cdmpp.ast.arithmetic import Arithmetic, count, is_constant, nonzero_fraction
-from cdmpp.ast.expression import evaluate, has_load, kind_of
+from cdmpp.ast.arithmetic import Arithmetic, count, nonzero_fraction
+from cdmpp.ast.expression import evaluate, free_variables, has_load, is_constant, kind_of
 from cdmpp.ast.layout import CACHE_KIB, LEAF_WIDTH, N_LOADS, N_LOOPS, OP_NAMES
 from cdmpp.ast.points import Points
 from cdmpp.ast.walk import (
@@ -23,8 +23,10 @@ from cdmpp.ast.walk import (
     VECTORIZED,
     VTHREAD_TAG,
     Leaf,
+    Loop,
 )
 
+AUTO_LANES = 16
 SHORT_REGION_TRIPS = 32
 """Loop nests up to this many trips are unrolled by nvcc and LLVM without being asked."""
 
@@ -63,6 +65,8 @@ class LeafFacts:
     accumulator_tile: float
     refill_trips: float
     chain_trips: float
+    redundant_trips: float
+    auto_lanes: float
     scalar: bool
     miss_bytes: list[float]
     footprint_bytes: float
@@ -71,6 +75,11 @@ class LeafFacts:
     def work(self) -> float:
         """Iterations that really compute."""
         return self.iterations * self.active * self.fold
+
+    @property
+    def odd_lanes(self) -> bool:
+        """A vector length that is no power of two: LLVM takes such vectors apart."""
+        return int(self.lanes) & (int(self.lanes) - 1) != 0
 
     @property
     def flops_per_iteration(self) -> float:
@@ -119,7 +128,7 @@ def leaf_facts(leaf: Leaf, gpu: bool) -> LeafFacts:
         leaf, nest, arithmetic, store, loads, update, constant, copy, indirect,
         float(np.mean(active[points.random])),
         nonzero_fraction(arithmetic.factors, loops, points),
-        *_trips(leaf, nest, store, loads, update),
+        *_trips(leaf, nest, store, loads, update, constant),
         *_misses(nest, [store, *loads]),
     )  # fmt: skip
     return facts
@@ -142,7 +151,9 @@ def _nest(leaf: Leaf, points: Points, gpu: bool) -> Nest:
         (i for i, loop in enumerate(loops) if loop.branches and loop.tag == NO_TAG and not loop.unrolled), default=-1
     )
     vector = max((i for i, loop in enumerate(loops) if loop.kind == VECTORIZED and loop.extent > 1), default=-1)
-    inner = max((i for i, loop in enumerate(loops) if loop_is_serial(loop) and loop.extent > 1), default=-1)
+    inner = max(
+        (i for i, loop in enumerate(loops) if loop_is_serial(loop) and loop.extent > 1 and not loop.unrolled), default=-1
+    )
     return Nest(loops, points, region, refill, vector, inner, gpu)
 
 
@@ -154,12 +165,21 @@ def _active(leaf: Leaf, points: Points) -> np.ndarray:
     return active
 
 
-def _trips(leaf: Leaf, nest: Nest, store: Access, loads: list[Access], update: bool) -> tuple[float | bool, ...]:
+def _trips(
+    leaf: Leaf, nest: Nest, store: Access, loads: list[Access], update: bool, constant: bool
+) -> tuple[float | bool, ...]:
     iterations = blocks = threads = vthreads = serial = parallel = unrolled = region = reduction = tile = refill = 1.0
+    redundant = 1.0
+    guarding = _guard_variables(leaf)
     for i, loop in enumerate(nest.loops):
         e = float(loop.extent)
-        if loop.tag == VTHREAD_TAG and not any(a.depends[i] for a in [store, *loads]):
+        touched = any(a.depends[i] for a in [store, *loads])
+        if loop.tag == VTHREAD_TAG and not touched:
             continue  # TVM does not replicate a statement that its virtual thread does not touch.
+        if loop.tag == NO_TAG and not touched and loop.handle not in guarding and not constant:
+            if _repeats(loop, store, loads, update):
+                redundant *= e
+                continue
         iterations *= e
         if loop.tag == BLOCK_TAG:
             blocks *= e
@@ -191,14 +211,37 @@ def _trips(leaf: Leaf, nest: Nest, store: Access, loads: list[Access], update: b
         if not loop_is_serial(loop) or store.depends[i]:
             break
         inner_reduction *= loop.extent
-    scalar = lanes <= 1
-    if scalar and nest.inner >= 0 and store.depends[nest.inner] and store.strides[nest.inner] == 1:
-        scalar = any(load.depends[nest.inner] and load.strides[nest.inner] != 1 for load in loads)
-    chain = serial / max(1.0, tile) if update else 0.0
+    auto = _auto_lanes(nest, store, loads) if lanes <= 1 else 1.0
+    spatial = nest.inner >= 0 and store.depends[nest.inner]
+    chain = serial / max(1.0, tile) if update and not spatial else 0.0
     return (
         iterations, blocks, threads, vthreads, serial, parallel, lanes, unrolled, region, reduction, inner_reduction,
-        tile, refill, chain, scalar,
+        tile, refill, chain, redundant, auto, lanes <= 1 and auto <= 1,
     )  # fmt: skip
+
+
+def _guard_variables(leaf: Leaf) -> set[int]:
+    found: set[int] = set()
+    for condition, _ in leaf.guards:
+        free_variables(condition, found)
+    return found
+
+
+def _repeats(loop: Loop, store: Access, loads: list[Access], update: bool) -> bool:
+    """True where every trip of a loop that no access mentions computes the same again: the compiler does it once."""
+    if not loads or any(load.buffer in loop.written for load in loads):
+        return False
+    return store.buffer in loop.started if update else True
+
+
+def _auto_lanes(nest: Nest, store: Access, loads: list[Access]) -> float:
+    """Lanes that the compiler's own vectoriser finds: the innermost loop that stays a loop walks memory in order."""
+    inner = nest.inner
+    if nest.gpu or inner < 0 or not store.depends[inner] or store.strides[inner] != 1:
+        return 1.0
+    if any(load.depends[inner] and load.strides[inner] != 1 for load in loads):
+        return 1.0
+    return float(min(nest.loops[inner].extent, AUTO_LANES))
 
 
 def _misses(nest: Nest, accesses: list[Access]) -> tuple[list[float], float]:
@@ -262,10 +305,13 @@ def leaf_vector(f: LeafFacts) -> np.ndarray:
         slog(f.flops_per_iteration),
         slog(int_ops),
         slog(len(f.loads)),
-        slog(f.iterations / f.lanes),
+        slog(f.iterations / max(f.lanes, f.auto_lanes)),
         float(f.scalar),
         slog(f.chain_trips),
         float(f.store.scope == SHARED),
+        slog(f.redundant_trips),
+        slog(f.auto_lanes),
+        float(f.odd_lanes),
     ]
     out += _access_numbers(f.store, nest, f.update, f.iterations)
     for i in range(N_LOADS):

@@ -37,6 +37,7 @@ def constants_header() -> str:
         "BANKS": access.BANKS,
         "MAX_ENUMERATED": arithmetic.MAX_ENUMERATED,
         "SHORT_REGION_TRIPS": leaf.SHORT_REGION_TRIPS,
+        "AUTO_LANES": leaf.AUTO_LANES,
         "N_LOADS": layout.N_LOADS,
         "N_LOOPS": layout.N_LOOPS,
         "N_CACHES": len(layout.CACHE_KIB),
@@ -108,7 +109,7 @@ def summarise_native(function: Any, gpu: bool) -> CompactAST | None:
         return None
     try:
         data = bytes(call(function, gpu))
-    except (RuntimeError, ValueError):
+    except Exception:  # whatever C++ meets, the readable walk names it better
         return None
     return unpack(data, "gpu" if gpu else "cpu")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from cdmpp.ast.expression import call_name, kind_of
+from cdmpp.ast.expression import call_name, is_constant, kind_of
 from cdmpp.errors import UnsupportedProgramError
 
 SERIAL, PARALLEL, VECTORIZED, UNROLLED, THREAD = range(5)
@@ -28,6 +28,10 @@ class Loop:
     unrolled: bool = False
     stages: int = 1
     """Software pipeline depth: copies of each buffer filled inside."""
+    written: set[int] = field(default_factory=set)
+    """Buffers stored to inside."""
+    started: set[int] = field(default_factory=set)
+    """Buffers that get a constant inside: accumulators that start afresh in every trip."""
 
 
 @dataclass
@@ -86,7 +90,7 @@ def scope_of(buffer: Any) -> int:
 
 def element_bytes(buffer: Any) -> float:
     text = str(buffer.dtype)
-    digits = "".join(c for c in text.split("x")[0] if c.isdigit())
+    digits = "".join(c for c in text.split("x")[0].split("_")[0] if c.isdigit())  # float32x4, float8_e4m3fn
     return 1.0 if text == "bool" or not digits else max(1.0, int(digits) / 8)
 
 
@@ -205,6 +209,10 @@ class Walker:
             serial = self.serial_length - 1
             self.leave()
             lanes = 1
+            for loop in self.loops:
+                loop.written.add(node.buffer.__chandle__())
+                if is_constant(node.value):
+                    loop.started.add(node.buffer.__chandle__())
             for index in node.indices:
                 if kind_of(index) == "Ramp":
                     lanes = max(lanes, integer(index.lanes, "a vector width"))

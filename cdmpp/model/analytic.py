@@ -139,9 +139,11 @@ def _cpu(k: _Kernel) -> tuple[Tensor, Tensor]:
     cores = torch.minimum(k.device("core_count"), k["parallel_extent"].clamp_min(1))
     peak = k.device("fp32_tflops") * 1e12 / k.device("core_count")
     lanes = (k.device("simd_bits") / 32).clamp_min(1)
-    compute = k["flops"] / peak + 20 * k["special_iterations"] / lanes / clock + 8 * k["intdiv_iterations"] / clock
+    special = (20 * k["special_iterations"] + 8 * k["intdiv_iterations"]) / lanes
+    compute = k["flops"] / peak + special / clock
     issue = (k["scalar_iterations"] + k["vector_iterations"]) / 4 / clock
-    near = (k["load_instructions"] / 2 + k["store_instructions"] + k["gather_iterations"]) / clock
+    # LLVM takes vectors whose length is no power of two apart, element by element.
+    near = (k["load_instructions"] / 2 + k["store_instructions"] + k["gather_iterations"] + 0.25 * k["odd_vector_iterations"]) / clock
     misses = torch.stack([k[f"miss_bytes_{kib}kib"] for kib in CACHE_KIB], dim=-1)
     l1 = _miss_at(misses, k.device("l1_kb_per_core")) / (32 * clock)
     l2 = _miss_at(misses, k.device("l2_kb")) / (12 * clock)

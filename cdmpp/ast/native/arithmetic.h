@@ -20,31 +20,13 @@ struct Arithmetic {
   std::vector<Node> factors;
 };
 
-// True where the value depends on loop variables only through selects of constants.
-inline bool is_constant(Node e) {
-  switch (kind_of(e)) {
-    case Kind::FloatImm:
-    case Kind::IntImm: return true;
-    case Kind::Select:
-      return !has_load(child(e, Field::condition)) && is_constant(child(e, Field::true_value)) &&
-             is_constant(child(e, Field::false_value));
-    case Kind::Cast:
-    case Kind::Broadcast: return is_constant(child(e, Field::value));
-    case Kind::Mul:
-    case Kind::Add:
-    case Kind::Sub: return is_constant(child(e, Field::a)) && is_constant(child(e, Field::b));
-    default: return false;
-  }
-}
-
-inline bool is_table(Node e) {
-  Kind kind = kind_of(e);
-  return kind != Kind::FloatImm && kind != Kind::IntImm && is_constant(e);
-}
-
 class Counter {
  public:
-  explicit Counter(std::vector<Node> unrolled) : unrolled_(std::move(unrolled)) {}
+  explicit Counter(const Loops& loops) : loops_(loops) {
+    for (const auto& loop : loops) {
+      if (loop->unrolled || loop->extent == 1) unrolled_.push_back(loop->handle);
+    }
+  }
 
   Arithmetic found;
 
@@ -81,9 +63,13 @@ class Counter {
     }
     if (kind == Kind::Call) return call(e, guards);
     if (is_compare(kind)) {
-      add(is_float(child(e, Field::a)) ? OP_fcompare : OP_compare);
+      if (is_float(child(e, Field::a))) {
+        add(OP_fcompare);
+      } else {
+        add(OP_compare, rate(e));
+      }
     } else if (kind == Kind::And || kind == Kind::Or || kind == Kind::Not) {
-      add(OP_bool);
+      add(OP_bool, rate(e));
     } else if (kind == Kind::Cast) {
       add(OP_cast);
     }
@@ -100,9 +86,9 @@ class Counter {
     if (is_division(kind)) {
       Node divisor = child(e, Field::b);
       bool power_of_two = kind_of(divisor) == Kind::IntImm && (int_value(divisor) & (int_value(divisor) - 1)) == 0;
-      add(power_of_two ? OP_int : OP_intdiv);
+      add(power_of_two ? OP_int : OP_intdiv, rate(e));
     } else if (kind == Kind::Add || kind == Kind::Sub || kind == Kind::Mul || kind == Kind::Min || kind == Kind::Max) {
-      add(OP_int);
+      add(OP_int, rate(e));
     }
     if (kind == Kind::Call) {
       const auto* args = list(e, Field::args);
@@ -115,6 +101,24 @@ class Counter {
   }
 
  private:
+  // How often per iteration an integer expression is computed once the compiler has moved it out of the loops that it
+  // does not depend on, and folded it where only unrolled loops are left.
+  double rate(Node e) const {
+    std::vector<Node> names;
+    free_variables(e, [&](Node variable) { names.push_back(variable); });
+    auto among = [](const std::vector<Node>& all, Node one) { return std::find(all.begin(), all.end(), one) != all.end(); };
+    int64_t n = static_cast<int64_t>(loops_.size()), deepest = -1;
+    for (int64_t i = 0; i < n; ++i) {
+      if (among(names, loops_[i]->handle) && !among(unrolled_, loops_[i]->handle)) deepest = i;
+    }
+    if (deepest < 0) return 0.0;
+    double inner = 1.0;
+    for (int64_t i = deepest + 1; i < n; ++i) {
+      if (!among(names, loops_[i]->handle)) inner *= static_cast<double>(loops_[i]->extent);
+    }
+    return 1.0 / inner;
+  }
+
   bool foldable(Node e) const {
     if (!is_table(e)) return false;
     bool known = true;
@@ -151,7 +155,7 @@ class Counter {
         add(OP_fdiv);
       }
     } else {
-      add(is_division(kind) ? OP_intdiv : OP_int);
+      add(is_division(kind) ? OP_intdiv : OP_int, rate(e));
     }
   }
 
@@ -173,7 +177,7 @@ class Counter {
       return std::any_of(names.begin(), names.end(), [&](const char* other) { return name == other; });
     };
     if (name.rfind("shift_", 0) == 0 || name.rfind("bitwise_", 0) == 0) {
-      add(OP_int);
+      add(OP_int, rate(e));
     } else if (name == "fma") {
       add(OP_fma);
     } else if (any_of({"fabs", "floor", "ceil", "round", "trunc", "nearbyint"})) {
@@ -186,15 +190,12 @@ class Counter {
     }
   }
 
+  const Loops& loops_;
   std::vector<Node> unrolled_;
 };
 
 inline Arithmetic count(Node store, const Loops& loops) {
-  std::vector<Node> unrolled;
-  for (const auto& loop : loops) {
-    if (loop->unrolled || loop->extent == 1) unrolled.push_back(loop->handle);
-  }
-  Counter counter(std::move(unrolled));
+  Counter counter(loops);
   counter.value(child(store, Field::value), {});
   const auto* indices = list(store, Field::indices);
   for (size_t i = 0; i < indices->size(); ++i) counter.value_of_index(item(indices, i), {});

@@ -21,13 +21,15 @@ struct LeafFacts {
   double active = 1.0, fold = 1.0;
   double iterations = 1.0, blocks = 1.0, threads = 1.0, vthreads = 1.0, serial_trips = 1.0, parallel_extent = 1.0;
   double lanes = 1.0, unrolled_trips = 1.0, region_trips = 1.0, reduction_trips = 1.0, inner_reduction_trips = 1.0;
-  double accumulator_tile = 1.0, refill_trips = 1.0, chain_trips = 0.0;
+  double accumulator_tile = 1.0, refill_trips = 1.0, chain_trips = 0.0, redundant_trips = 1.0, auto_lanes = 1.0;
   bool scalar = false;
   std::array<double, N_CACHES> miss_bytes{};
   double footprint_bytes = 0.0;
 
   // Iterations that really compute.
   double work() const { return iterations * active * fold; }
+  // A vector length that is no power of two: LLVM takes such vectors apart.
+  bool odd_lanes() const { return (static_cast<int64_t>(lanes) & (static_cast<int64_t>(lanes) - 1)) != 0; }
   double flops_per_iteration() const {
     const auto& c = arithmetic.counts;
     return 2 * c[OP_fma] + c[OP_fadd] + c[OP_fmul] + c[OP_fdiv] + c[OP_fcompare] + c[OP_special];
@@ -57,7 +59,7 @@ inline Nest nest_of(const Leaf& leaf, const Points& points, bool gpu) {
     const Loop& loop = *loops[i];
     if (loop.branches && loop.tag == NO_TAG && !loop.unrolled) nest.refill = i;
     if (loop.kind == VECTORIZED && loop.extent > 1) nest.vector = i;
-    if (loop_is_serial(loop) && loop.extent > 1) nest.inner = i;
+    if (loop_is_serial(loop) && loop.extent > 1 && !loop.unrolled) nest.inner = i;
   }
   return nest;
 }
@@ -104,16 +106,41 @@ inline bool is_copy(Node value, const Arithmetic& arithmetic) {
          c[OP_fma] + c[OP_fadd] + c[OP_fmul] + c[OP_fdiv] + c[OP_fcompare] + c[OP_special] == 0;
 }
 
+inline bool among(const std::vector<Node>& all, Node one) { return std::find(all.begin(), all.end(), one) != all.end(); }
+
+// True where every trip of a loop that no access mentions computes the same again: the compiler does it once.
+inline bool repeats(const Loop& loop, const LeafFacts& f) {
+  if (f.loads.empty()) return false;
+  for (const Access& load : f.loads) {
+    if (among(loop.written, load.buffer)) return false;
+  }
+  return f.update ? among(loop.started, f.store.buffer) : true;
+}
+
+// Lanes that the compiler's own vectoriser finds: the innermost loop that stays a loop walks memory in order.
+inline double auto_lanes_of(const LeafFacts& f) {
+  int64_t inner = f.nest.inner;
+  if (f.nest.gpu || inner < 0 || !f.store.depends[inner] || f.store.strides[inner] != 1) return 1.0;
+  for (const Access& load : f.loads) {
+    if (load.depends[inner] && load.strides[inner] != 1) return 1.0;
+  }
+  return static_cast<double>(std::min<int64_t>(f.nest.loops[inner]->extent, AUTO_LANES));
+}
+
 inline void count_trips(LeafFacts& f) {
   const Nest& nest = f.nest;
   const auto& depends = f.store.depends;
+  std::vector<Node> guarding;
+  for (const auto& guard : f.leaf.guards) free_variables(guard.first, [&](Node variable) { guarding.push_back(variable); });
   for (int64_t i = 0; i < static_cast<int64_t>(nest.loops.size()); ++i) {
     const Loop& loop = *nest.loops[i];
     double e = static_cast<double>(loop.extent);
-    if (loop.tag == VTHREAD_TAG) {
-      bool touched = false;
-      f.each_access([&](const Access& a) { touched = touched || a.depends[i]; });
-      if (!touched) continue;  // TVM does not replicate a statement that its virtual thread does not touch.
+    bool touched = false;
+    f.each_access([&](const Access& a) { touched = touched || a.depends[i]; });
+    if (loop.tag == VTHREAD_TAG && !touched) continue;  // TVM does not replicate what a virtual thread does not touch.
+    if (loop.tag == NO_TAG && !touched && !among(guarding, loop.handle) && !f.constant && repeats(loop, f)) {
+      f.redundant_trips *= e;
+      continue;
     }
     f.iterations *= e;
     if (loop.tag == BLOCK_TAG) {
@@ -141,13 +168,10 @@ inline void count_trips(LeafFacts& f) {
     if (!loop_is_serial(loop) || depends[i]) break;
     f.inner_reduction_trips *= static_cast<double>(loop.extent);
   }
-  f.scalar = f.lanes <= 1;
-  if (f.scalar && nest.inner >= 0 && depends[nest.inner] && f.store.strides[nest.inner] == 1) {
-    f.scalar = std::any_of(f.loads.begin(), f.loads.end(), [&](const Access& load) {
-      return load.depends[nest.inner] && load.strides[nest.inner] != 1;
-    });
-  }
-  f.chain_trips = f.update ? f.serial_trips / std::max(1.0, f.accumulator_tile) : 0.0;
+  if (f.lanes <= 1) f.auto_lanes = auto_lanes_of(f);
+  f.scalar = f.lanes <= 1 && f.auto_lanes <= 1;
+  bool spatial = nest.inner >= 0 && depends[nest.inner];
+  f.chain_trips = f.update && !spatial ? f.serial_trips / std::max(1.0, f.accumulator_tile) : 0.0;
 }
 
 // Bytes that reach beyond a cache of each capacity (an LRU estimate from footprints), and the whole footprint.

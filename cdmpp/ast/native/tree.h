@@ -19,6 +19,8 @@ struct Loop {
   bool branches = false;
   bool unrolled = false;
   int64_t stages = 1;
+  // Buffers stored to inside; those of them that get a constant: accumulators that start afresh in every trip.
+  std::vector<Node> written, started;
 };
 
 struct Leaf {

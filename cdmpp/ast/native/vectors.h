@@ -111,10 +111,13 @@ inline Numbers leaf_vector(const LeafFacts& f) {
                             slog(f.flops_per_iteration()),
                             slog(int_ops),
                             slog(static_cast<double>(f.loads.size())),
-                            slog(f.iterations / f.lanes),
+                            slog(f.iterations / std::max(f.lanes, f.auto_lanes)),
                             double(f.scalar),
                             slog(f.chain_trips),
                             double(f.store.scope == SHARED),
+                            slog(f.redundant_trips),
+                            slog(f.auto_lanes),
+                            double(f.odd_lanes()),
                         });
   size_t before = out.size();
   access_numbers(out, f.store, f.nest, f.update, f.iterations);

@@ -151,6 +151,12 @@ class Walker {
     int32_t position = enter();
     int32_t serial = serial_length_ - 1;
     leave();
+    Node buffer = child(node, Field::buffer);
+    bool constant = is_constant(child(node, Field::value));
+    for (const auto& loop : loops_) {
+      loop->written.push_back(buffer);
+      if (constant) loop->started.push_back(buffer);
+    }
     int64_t lanes = 1;
     const auto* indices = list(node, Field::indices);
     for (size_t i = 0; i < indices->size(); ++i) {
