@@ -43,7 +43,7 @@ class Nest:
     vector: int
     """Index of the vectorised loop, -1 if none."""
     inner: int
-    """Index of the innermost loop of extent > 1 that is neither vectorised nor a thread, -1 if none."""
+    """Index of the innermost loop that stays a loop (not vectorised, unrolled, short or a thread), -1 if none."""
     gpu: bool
 
 

@@ -27,6 +27,7 @@ from cdmpp.ast.walk import (
 )
 
 AUTO_LANES = 16
+"""float32 lanes of the widest CPU vectors here."""
 SHORT_REGION_TRIPS = 32
 """Loop nests up to this many trips are unrolled by nvcc and LLVM without being asked."""
 
@@ -151,9 +152,8 @@ def _nest(leaf: Leaf, points: Points, gpu: bool) -> Nest:
         (i for i, loop in enumerate(loops) if loop.branches and loop.tag == NO_TAG and not loop.unrolled), default=-1
     )
     vector = max((i for i, loop in enumerate(loops) if loop.kind == VECTORIZED and loop.extent > 1), default=-1)
-    inner = max(
-        (i for i, loop in enumerate(loops) if loop_is_serial(loop) and loop.extent > 1 and not loop.unrolled), default=-1
-    )
+    stays = [i for i, loop in enumerate(loops) if loop_is_serial(loop) and loop.extent > 1 and not loop.unrolled]
+    inner = max((i for i in stays if i < region), default=max(stays, default=-1))
     return Nest(loops, points, region, refill, vector, inner, gpu)
 
 
@@ -235,13 +235,16 @@ def _repeats(loop: Loop, store: Access, loads: list[Access], update: bool) -> bo
 
 
 def _auto_lanes(nest: Nest, store: Access, loads: list[Access]) -> float:
-    """Lanes that the compiler's own vectoriser finds: the innermost loop that stays a loop walks memory in order."""
-    inner = nest.inner
-    if nest.gpu or inner < 0 or not store.depends[inner] or store.strides[inner] != 1:
+    """Lanes that the compiler's own vectorisers find: in the innermost loop that stays a loop, or among the copies of
+    an unrolled body, one loop walks memory in order."""
+    if nest.gpu:
         return 1.0
-    if any(load.depends[inner] and load.strides[inner] != 1 for load in loads):
-        return 1.0
-    return float(min(nest.loops[inner].extent, AUTO_LANES))
+    for i in [*range(len(nest.loops) - 1, nest.region - 1, -1), nest.inner]:
+        if i < 0 or nest.loops[i].extent <= 1 or not store.depends[i] or store.strides[i] != 1:
+            continue
+        if all(load.strides[i] == 1 or not load.depends[i] for load in loads):
+            return float(min(nest.loops[i].extent, AUTO_LANES))
+    return 1.0
 
 
 def _misses(nest: Nest, accesses: list[Access]) -> tuple[list[float], float]:

@@ -59,7 +59,8 @@ inline Nest nest_of(const Leaf& leaf, const Points& points, bool gpu) {
     const Loop& loop = *loops[i];
     if (loop.branches && loop.tag == NO_TAG && !loop.unrolled) nest.refill = i;
     if (loop.kind == VECTORIZED && loop.extent > 1) nest.vector = i;
-    if (loop_is_serial(loop) && loop.extent > 1 && !loop.unrolled) nest.inner = i;
+    bool stays = loop_is_serial(loop) && loop.extent > 1 && !loop.unrolled;
+    if (stays && (i < nest.region || nest.inner < 0 || nest.inner >= nest.region)) nest.inner = i;
   }
   return nest;
 }
@@ -117,14 +118,22 @@ inline bool repeats(const Loop& loop, const LeafFacts& f) {
   return f.update ? among(loop.started, f.store.buffer) : true;
 }
 
-// Lanes that the compiler's own vectoriser finds: the innermost loop that stays a loop walks memory in order.
+// Lanes that the compiler's own vectorisers find: in the innermost loop that stays a loop, or among the copies of an
+// unrolled body, one loop walks memory in order.
 inline double auto_lanes_of(const LeafFacts& f) {
-  int64_t inner = f.nest.inner;
-  if (f.nest.gpu || inner < 0 || !f.store.depends[inner] || f.store.strides[inner] != 1) return 1.0;
-  for (const Access& load : f.loads) {
-    if (load.depends[inner] && load.strides[inner] != 1) return 1.0;
+  const Nest& nest = f.nest;
+  if (nest.gpu) return 1.0;
+  auto lanes = [&](int64_t i) {
+    if (i < 0 || nest.loops[i]->extent <= 1 || !f.store.depends[i] || f.store.strides[i] != 1) return 1.0;
+    for (const Access& load : f.loads) {
+      if (load.strides[i] != 1 && load.depends[i]) return 1.0;
+    }
+    return static_cast<double>(std::min<int64_t>(nest.loops[i]->extent, AUTO_LANES));
+  };
+  for (int64_t i = static_cast<int64_t>(nest.loops.size()) - 1; i >= nest.region; --i) {
+    if (double found = lanes(i); found > 1.0) return found;
   }
-  return static_cast<double>(std::min<int64_t>(f.nest.loops[inner]->extent, AUTO_LANES));
+  return lanes(nest.inner);
 }
 
 inline void count_trips(LeafFacts& f) {
