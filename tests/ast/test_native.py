@@ -92,7 +92,7 @@ def a100_folders() -> list[Path]:
 @needs_native
 @pytest.mark.skipif(not a100_folders(), reason="no A100 databases: set CDMPP_DATA to the folder that holds them")
 @pytest.mark.parametrize("folder", a100_folders(), ids=lambda folder: folder.name)
-def test_equal_on_a100_records(folder, n=40):
+def test_equal_on_a100_records(folder, n=24):
     with gzip.open(folder / "workload_tvmscript.json.gz", "rt") as file:
         scripts = {entry["index"]: entry["tvmscript"] for entry in json.load(file)}
     by_workload: dict[int, list] = {}
@@ -139,6 +139,13 @@ def symbolic():
     n = te.var("n")
     x = te.placeholder((n,), name="x")
     return te.create_prim_func([x, te.compute((n,), lambda i: x[i] + x[i], name="y")])
+
+
+@needs_native
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float8_e4m3fn", "int8", "bool", "float64"])
+def test_equal_on_every_width(dtype):
+    x = te.placeholder((8, 32), dtype, name="x")
+    check(te.create_prim_func([x, te.compute((32, 8), lambda i, j: x[j, i], name="y")]), programs.CPU)
 
 
 @needs_native
