@@ -22,6 +22,7 @@ from cdmpp.ast.points import Points
 from cdmpp.ast.walk import Loop
 
 MAX_ENUMERATED = 4096
+_ARITHMETIC = ("Add", "Sub", "Mul", "Div", "FloorDiv", "FloorMod", "Mod", "Min", "Max")
 _COMPARE = ("EQ", "NE", "LT", "LE", "GT", "GE")
 _FREE_CALLS = ("likely", "reinterpret", "tvm_access_ptr", "address_of")
 
@@ -62,47 +63,37 @@ class Counter:
 
     def value(self, e: Any, guards: list[Any]) -> None:
         kind = kind_of(e)
-        if kind in ("IntImm", "FloatImm", "Var", "StringImm"):
+        if kind in ("IntImm", "FloatImm", "Var", "StringImm") or (kind == "Select" and self.foldable(e)):
             return
         if kind == "TensorLoad":
             self.found.loads.append((e.source, e.indices, list(guards)))
             for index in e.indices:
                 self.value_of_index(index, guards)
-            return
-        if kind == "Mul" and (self.foldable(e.a) or self.foldable(e.b)):
+        elif kind == "Mul" and (self.foldable(e.a) or self.foldable(e.b)):
             table, other = (e.a, e.b) if self.foldable(e.a) else (e.b, e.a)
             self.found.factors.append(table)
             self.value(other, guards)
-            return
-        if kind in ("Add", "Sub", "Mul", "Div", "FloorDiv", "FloorMod", "Mod", "Min", "Max"):
-            self.binary(e, kind)
-            self.value(e.a, guards)
-            self.value(e.b, guards)
-            return
-        if kind == "Select":
-            if self.foldable(e):
-                return
-            self.add("select")
-            self.value(e.condition, guards)
-            self.value(e.true_value, guards)
-            self.value(e.false_value, guards)
-            return
-        if kind == "Call":
+        elif kind == "Call":
             self.call(e, guards)
-            return
-        if kind in _COMPARE:
-            if is_float(e.a):
-                self.add("fcompare")
-            else:
-                self.add("compare", self.rate(e))
+        else:
+            self.operator(e, kind)
+            for name in CHILDREN:
+                child = getattr(e, name, None)
+                if child is not None:
+                    self.value(child, guards)
+
+    def operator(self, e: Any, kind: str) -> None:
+        """Count the node itself, not what is below it."""
+        if kind in _ARITHMETIC:
+            self.binary(e, kind)
+        elif kind in _COMPARE and is_float(e.a):
+            self.add("fcompare")
+        elif kind in _COMPARE:
+            self.add("compare", self.rate(e))
         elif kind in ("And", "Or", "Not"):
             self.add("bool", self.rate(e))
-        elif kind == "Cast":
-            self.add("cast")
-        for name in CHILDREN:
-            child = getattr(e, name, None)
-            if child is not None:
-                self.value(child, guards)
+        elif kind in ("Cast", "Select"):
+            self.add(kind.lower())
 
     def binary(self, e: Any, kind: str) -> None:
         if is_float(e):

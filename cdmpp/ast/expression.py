@@ -108,41 +108,41 @@ def evaluate(expression: Any, env: dict[int, np.ndarray], n_points: int) -> np.n
         value = env.get(expression.__chandle__())
         return np.zeros(n_points, np.int64) if value is None else value
     if kind in _BINARY:
-        a, b = evaluate(expression.a, env, n_points), evaluate(expression.b, env, n_points)
-        if kind in DIVISIONS:
-            safe = np.where(b == 0, 1, b)
-            return np.where(b == 0, 0, _BINARY[kind](a, safe))
-        result = _BINARY[kind](a, b)
-        return result.astype(np.int64) if result.dtype == np.bool_ else result
+        return _binary(kind, evaluate(expression.a, env, n_points), evaluate(expression.b, env, n_points))
     if kind == "Not":
         return (evaluate(expression.a, env, n_points) == 0).astype(np.int64)
-    if kind == "Cast":
+    if kind in ("Cast", "Broadcast"):
         return evaluate(expression.value, env, n_points)
     if kind == "Ramp":
         return evaluate(expression.base, env, n_points)
-    if kind == "Broadcast":
-        return evaluate(expression.value, env, n_points)
     if kind == "Select":
-        return np.where(
-            evaluate(expression.condition, env, n_points) != 0,
-            evaluate(expression.true_value, env, n_points),
-            evaluate(expression.false_value, env, n_points),
-        )
+        return _choose([expression.condition, expression.true_value, expression.false_value], env, n_points)
     if kind == "Call":
-        name, args = call_name(expression), expression.args
-        if name == "if_then_else":
-            return np.where(
-                evaluate(args[0], env, n_points) != 0,
-                evaluate(args[1], env, n_points),
-                evaluate(args[2], env, n_points),
-            )
-        if name == "likely":
-            return evaluate(args[0], env, n_points)
-        if name in ("shift_right", "shift_left", "bitwise_and"):
-            a = evaluate(args[0], env, n_points).astype(np.int64)
-            b = evaluate(args[1], env, n_points).astype(np.int64)
-            if name == "bitwise_and":
-                return a & b
-            b = np.clip(b, 0, 62)
-            return a >> b if name == "shift_right" else a << b
+        return _call(call_name(expression), list(expression.args), env, n_points)
     return np.zeros(n_points, np.int64)
+
+
+def _binary(kind: str, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    if kind in DIVISIONS:
+        return np.where(b == 0, 0, _BINARY[kind](a, np.where(b == 0, 1, b)))
+    result = _BINARY[kind](a, b)
+    return result.astype(np.int64) if result.dtype == np.bool_ else result
+
+
+def _choose(parts: list[Any], env: dict[int, np.ndarray], n_points: int) -> np.ndarray:
+    condition, yes, no = (evaluate(part, env, n_points) for part in parts)
+    return np.where(condition != 0, yes, no)
+
+
+def _call(name: str, args: list[Any], env: dict[int, np.ndarray], n_points: int) -> np.ndarray:
+    if name == "if_then_else":
+        return _choose(args, env, n_points)
+    if name == "likely":
+        return evaluate(args[0], env, n_points)
+    if name not in ("shift_right", "shift_left", "bitwise_and"):
+        return np.zeros(n_points, np.int64)
+    a, b = (evaluate(argument, env, n_points).astype(np.int64) for argument in args)
+    if name == "bitwise_and":
+        return a & b
+    b = np.clip(b, 0, 62)
+    return a >> b if name == "shift_right" else a << b

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -122,7 +123,9 @@ def leaf_facts(leaf: Leaf, gpu: bool) -> LeafFacts:
     while kind_of(inner_value) == "Cast":
         inner_value = inner_value.value
     copy = kind_of(inner_value) == "TensorLoad" or (
-        kind_of(inner_value) == "Call" and arithmetic.counts["select"] == 1 and len(arithmetic.loads) == 1
+        kind_of(inner_value) == "Call"
+        and arithmetic.counts["select"] == 1
+        and len(arithmetic.loads) == 1
         and sum(arithmetic.counts[n] for n in ("fma", "fadd", "fmul", "fdiv", "fcompare", "special")) == 0
     )
     facts = LeafFacts(
@@ -168,56 +171,54 @@ def _active(leaf: Leaf, points: Points) -> np.ndarray:
 def _trips(
     leaf: Leaf, nest: Nest, store: Access, loads: list[Access], update: bool, constant: bool
 ) -> tuple[float | bool, ...]:
-    iterations = blocks = threads = vthreads = serial = parallel = unrolled = region = reduction = tile = refill = 1.0
-    redundant = 1.0
+    loops = nest.loops
+    touched = [any(a.depends[i] for a in [store, *loads]) for i in range(len(loops))]
     guarding = _guard_variables(leaf)
-    for i, loop in enumerate(nest.loops):
-        e = float(loop.extent)
-        touched = any(a.depends[i] for a in [store, *loads])
-        if loop.tag == VTHREAD_TAG and not touched:
-            continue  # TVM does not replicate a statement that its virtual thread does not touch.
-        if loop.tag == NO_TAG and not touched and loop.handle not in guarding and not constant:
-            if _repeats(loop, store, loads, update):
-                redundant *= e
-                continue
-        iterations *= e
-        if loop.tag == BLOCK_TAG:
-            blocks *= e
-        elif loop.tag == THREAD_TAG:
-            threads *= e
-        else:
-            serial *= e
-            if loop.tag == VTHREAD_TAG:
-                vthreads *= e
-            if loop.kind == PARALLEL:
-                parallel *= e
-            if loop.unrolled and loop.kind != VECTORIZED:
-                unrolled *= e
-            if i >= nest.region:
-                region *= e
-                if store.depends[i]:
-                    tile *= e
-            if not store.depends[i]:
-                reduction *= e
-            if i <= nest.refill and loop.tag == NO_TAG:
-                refill *= e
-    lanes = float(nest.loops[nest.vector].extent) if nest.vector >= 0 else float(leaf.lanes)
-    iterations *= leaf.lanes
+
+    def repeated(i: int) -> bool:
+        loop = loops[i]
+        free = loop.tag == NO_TAG and not touched[i] and loop.handle not in guarding and not constant
+        return free and _repeats(loop, store, loads, update)
+
+    # TVM does not replicate a statement that its virtual thread does not touch.
+    real = [i for i, loop in enumerate(loops) if (loop.tag != VTHREAD_TAG or touched[i]) and not repeated(i)]
+    serial = [i for i in real if loops[i].tag not in (BLOCK_TAG, THREAD_TAG)]
+    region = [i for i in serial if i >= nest.region]
+
+    def trips(indices: Iterable[int]) -> float:
+        return float(math.prod(loops[i].extent for i in indices))
+
+    lanes = float(loops[nest.vector].extent) if nest.vector >= 0 else float(leaf.lanes)
     inner_reduction = 1.0
-    for i in range(len(nest.loops) - 1, -1, -1):
-        loop = nest.loops[i]
-        if loop.kind == VECTORIZED or loop.extent == 1:
+    for i in range(len(loops) - 1, -1, -1):
+        if loops[i].kind == VECTORIZED or loops[i].extent == 1:
             continue
-        if not loop_is_serial(loop) or store.depends[i]:
+        if not loop_is_serial(loops[i]) or store.depends[i]:
             break
-        inner_reduction *= loop.extent
+        inner_reduction *= loops[i].extent
+    tile = trips(i for i in region if store.depends[i])
     auto = _auto_lanes(nest, store, loads) if lanes <= 1 else 1.0
     spatial = nest.inner >= 0 and store.depends[nest.inner]
-    chain = serial / max(1.0, tile) if update and not spatial else 0.0
+    chain = trips(serial) / max(1.0, tile) if update and not spatial else 0.0
     return (
-        iterations, blocks, threads, vthreads, serial, parallel, lanes, unrolled, region, reduction, inner_reduction,
-        tile, refill, chain, redundant, auto, lanes <= 1 and auto <= 1,
-    )  # fmt: skip
+        trips(real) * leaf.lanes,
+        trips(i for i in real if loops[i].tag == BLOCK_TAG),
+        trips(i for i in real if loops[i].tag == THREAD_TAG),
+        trips(i for i in serial if loops[i].tag == VTHREAD_TAG),
+        trips(serial),
+        trips(i for i in serial if loops[i].kind == PARALLEL),
+        lanes,
+        trips(i for i in serial if loops[i].unrolled and loops[i].kind != VECTORIZED),
+        trips(region),
+        trips(i for i in serial if not store.depends[i]),
+        inner_reduction,
+        tile,
+        trips(i for i in serial if i <= nest.refill and loops[i].tag == NO_TAG),
+        chain,
+        trips(i for i in range(len(loops)) if repeated(i)),
+        auto,
+        lanes <= 1 and auto <= 1,
+    )
 
 
 def _guard_variables(leaf: Leaf) -> set[int]:

@@ -19,7 +19,8 @@ def decode(name: str, value: float) -> float:
 
 def render(ast: CompactAST) -> str:
     """Kernels and leaves in pre-order, every non-zero feature in its own unit, four significant digits."""
-    lines = [f"{ast.target_kind} program: {ast.n_kernel} kernels, {ast.n_leaf} leaves (extractor {ast.extractor_version})"]
+    size = f"{ast.n_kernel} kernels, {ast.n_leaf} leaves"
+    lines = [f"{ast.target_kind} program: {size} (extractor {ast.extractor_version})"]
     for k in range(ast.n_kernel):
         lines.append(f"kernel {k}")
         lines += _features(KERNEL_NAMES, ast.kernel_features[k])

@@ -77,7 +77,8 @@ def integer(value: Any, what: str) -> int:
     if kind_of(value) == "IntImm":
         return int(value.value)
     raise UnsupportedProgramError(
-        f"{what} is symbolic ({value}); bind every shape to a number before predicting (dynamic shapes have no one latency)"
+        f"{what} is symbolic ({value}); bind every shape to a number before predicting "
+        "(dynamic shapes have no one latency)"
     )
 
 
@@ -179,76 +180,76 @@ class Walker:
 
     def visit(self, node: Any) -> tuple[int, int, int]:
         """(steps, normal loop depth, unroll depth) the way TVM's UnrollLoop counts them."""
-        kind = kind_of(node)
-        if kind == "For":
-            return self.visit_for(node)
-        if kind == "SeqStmt":
-            total = (0, 0, 0)
-            for child in node.seq:
-                found = self.visit(child)
-                total = (total[0] + found[0], max(total[1], found[1]), max(total[2], found[2]))
-            return total
-        if kind == "SBlockRealize":
-            predicate = node.predicate
-            if kind_of(predicate) == "IntImm":
-                return self.visit(node.block)
-            return self.branch([(predicate, True, node.block)])
-        if kind == "SBlock":
-            for buffer in node.alloc_buffers:
-                self.allocate(buffer)
-            return self.visit(node.body)
-        if kind == "IfThenElse":
-            arms = [(node.condition, True, node.then_case)]
-            if node.else_case is not None:
-                arms.append((node.condition, False, node.else_case))
-            return self.branch(arms)
-        if kind == "AttrStmt":
-            return self.visit_attribute(node)
-        if kind == "BufferStore":
-            position = self.enter()
-            serial = self.serial_length - 1
-            self.leave()
-            lanes = 1
-            for loop in self.loops:
-                loop.written.add(node.buffer.__chandle__())
-                if is_constant(node.value):
-                    loop.started.add(node.buffer.__chandle__())
-            for index in node.indices:
-                if kind_of(index) == "Ramp":
-                    lanes = max(lanes, integer(index.lanes, "a vector width"))
-            self.leaves.append(
-                Leaf(
-                    node,
-                    list(self.loops),
-                    list(self.guards),
-                    position,
-                    serial,
-                    len(self.kernels) - 1,
-                    self.unroll_limit,
-                    self.explicit,
-                    lanes,
-                )
-            )
-            return 1, 0, 0
-        if kind == "Evaluate":
-            if kind_of(node.value) == "Call" and call_name(node.value) == "tvm_thread_allreduce" and self.kernel:
-                trips = 1.0
-                for loop in self.loops:
-                    if loop.tag == NO_TAG:
-                        trips *= loop.extent
-                self.kernel.cross_thread_reductions += trips
-            return 1, 0, 0
-        if kind == "AllocBuffer":
-            self.allocate(node.buffer)
-            return 0, 0, 0
-        if kind in ("Bind", "DeclBuffer", "AssertStmt"):
-            return 0, 0, 0
-        if kind == "While":
-            raise UnsupportedProgramError("the program holds a while loop: its trip count, and so its latency, is unknown")
+        visitor = _VISITORS.get(kind_of(node))
+        if visitor is not None:
+            return visitor(self, node)
         body = getattr(node, "body", None)
         if body is None:
-            raise UnsupportedProgramError(f"the program holds a {kind} statement, which the extractor does not know")
+            raise UnsupportedProgramError(
+                f"the program holds a {kind_of(node)} statement, which the extractor does not know"
+            )
         return self.visit(body)
+
+    def visit_sequence(self, node: Any) -> tuple[int, int, int]:
+        total = (0, 0, 0)
+        for child in node.seq:
+            found = self.visit(child)
+            total = (total[0] + found[0], max(total[1], found[1]), max(total[2], found[2]))
+        return total
+
+    def visit_realize(self, node: Any) -> tuple[int, int, int]:
+        if kind_of(node.predicate) == "IntImm":
+            return self.visit(node.block)
+        return self.branch([(node.predicate, True, node.block)])
+
+    def visit_block(self, node: Any) -> tuple[int, int, int]:
+        for buffer in node.alloc_buffers:
+            self.allocate(buffer)
+        return self.visit(node.body)
+
+    def visit_branch(self, node: Any) -> tuple[int, int, int]:
+        arms = [(node.condition, True, node.then_case)]
+        if node.else_case is not None:
+            arms.append((node.condition, False, node.else_case))
+        return self.branch(arms)
+
+    def visit_store(self, node: Any) -> tuple[int, int, int]:
+        position = self.enter()
+        serial = self.serial_length - 1
+        self.leave()
+        for loop in self.loops:
+            loop.written.add(node.buffer.__chandle__())
+            if is_constant(node.value):
+                loop.started.add(node.buffer.__chandle__())
+        lanes = 1
+        for index in node.indices:
+            if kind_of(index) == "Ramp":
+                lanes = max(lanes, integer(index.lanes, "a vector width"))
+        kernel = len(self.kernels) - 1
+        loops, guards = list(self.loops), list(self.guards)
+        leaf = Leaf(node, loops, guards, position, serial, kernel, self.unroll_limit, self.explicit)
+        leaf.lanes = lanes
+        self.leaves.append(leaf)
+        return 1, 0, 0
+
+    def visit_evaluate(self, node: Any) -> tuple[int, int, int]:
+        if kind_of(node.value) == "Call" and call_name(node.value) == "tvm_thread_allreduce" and self.kernel:
+            trips = 1.0
+            for loop in self.loops:
+                if loop.tag == NO_TAG:
+                    trips *= loop.extent
+            self.kernel.cross_thread_reductions += trips
+        return 1, 0, 0
+
+    def visit_allocation(self, node: Any) -> tuple[int, int, int]:
+        self.allocate(node.buffer)
+        return 0, 0, 0
+
+    def visit_nothing(self, node: Any) -> tuple[int, int, int]:
+        return 0, 0, 0
+
+    def visit_while(self, node: Any) -> tuple[int, int, int]:
+        raise UnsupportedProgramError("the program holds a while loop: its trip count, and so its latency, is unknown")
 
     def branch(self, arms: list[tuple[Any, bool, Any]]) -> tuple[int, int, int]:
         self.enter()
@@ -335,6 +336,23 @@ class Walker:
         return steps, normal, unrolled
 
 
+_VISITORS = {
+    "For": Walker.visit_for,
+    "SeqStmt": Walker.visit_sequence,
+    "SBlockRealize": Walker.visit_realize,
+    "SBlock": Walker.visit_block,
+    "IfThenElse": Walker.visit_branch,
+    "AttrStmt": Walker.visit_attribute,
+    "BufferStore": Walker.visit_store,
+    "Evaluate": Walker.visit_evaluate,
+    "AllocBuffer": Walker.visit_allocation,
+    "Bind": Walker.visit_nothing,
+    "DeclBuffer": Walker.visit_nothing,
+    "AssertStmt": Walker.visit_nothing,
+    "While": Walker.visit_while,
+}
+
+
 def holds_statement(node: Any) -> bool:
     return kind_of(node) not in ("AllocBuffer", "DeclBuffer", "Bind", "AssertStmt")
 
@@ -356,5 +374,7 @@ def walk(function: Any) -> Tree:
     """
     tree = Walker().run(function)
     if not tree.leaves:
-        raise UnsupportedProgramError("the program has no store: nothing is computed, so there is no latency to predict")
+        raise UnsupportedProgramError(
+            "the program has no store: nothing is computed, so there is no latency to predict"
+        )
     return tree

@@ -127,7 +127,8 @@ def _gpu(k: _Kernel) -> tuple[Tensor, Tensor]:
     dram = (k["global_read_bytes"] + k["global_write_bytes"]) / (1e9 * k.device("bandwidth_gbps"))
     # Thread-local arrays that do not fit, or are not indexed by constants, live in memory: each use is a round trip.
     spilled = (1 - _MAX_REGISTERS / needed).clamp_min(0) * 2 * fp
-    local = rounds * (k["local_memory_trips"] + spilled) * torch.maximum(torch.full_like(warps, _LOCAL_CYCLES), active_warps)
+    round_trip = torch.maximum(torch.full_like(warps, _LOCAL_CYCLES), active_warps)
+    local = rounds * (k["local_memory_trips"] + spilled) * round_trip
     latency = rounds * (k["refill_rounds"] * _REFILL_CYCLES + _FIRST_LOAD_CYCLES) + local
     times = torch.stack([compute / clock, issue / clock, near / clock, l1 / clock, l2, dram, latency / clock], dim=-1)
     state = torch.stack([active_warps, blocks / (cores * resident), rounds, resident, registers], dim=-1)
@@ -143,7 +144,8 @@ def _cpu(k: _Kernel) -> tuple[Tensor, Tensor]:
     compute = k["flops"] / peak + special / clock
     issue = (k["scalar_iterations"] + k["vector_iterations"]) / 4 / clock
     # LLVM takes vectors whose length is no power of two apart, element by element.
-    near = (k["load_instructions"] / 2 + k["store_instructions"] + k["gather_iterations"] + 0.25 * k["odd_vector_iterations"]) / clock
+    split = k["gather_iterations"] + 0.25 * k["odd_vector_iterations"]
+    near = (k["load_instructions"] / 2 + k["store_instructions"] + split) / clock
     misses = torch.stack([k[f"miss_bytes_{kib}kib"] for kib in CACHE_KIB], dim=-1)
     l1 = _miss_at(misses, k.device("l1_kb_per_core")) / (32 * clock)
     l2 = _miss_at(misses, k.device("l2_kb")) / (12 * clock)

@@ -1,4 +1,4 @@
-"""Golden compact ASTs. After a wanted change: ``python tests/ast/test_golden.py`` rewrites them; read the difference."""
+"""Golden compact ASTs. After a wanted change ``python tests/ast/test_golden.py`` rewrites them: read the difference."""
 
 from __future__ import annotations
 
