@@ -15,8 +15,8 @@ class Task:
     op_name: str
     """Name given by the network importer, e.g. ``fused_conv2d_add_relu``."""
     op_class: str
-    """Coarse class used in reports: conv2d, winograd, depthwise, dense, matmul, softmax, norm, pool, reduce, elementwise
-    or other."""
+    """Coarse class used in reports: conv2d, winograd, depthwise, dense, matmul, softmax, norm, pool, reduce,
+    elementwise or other."""
     workload: str
     """TVMScript text of the IRModule; ``tvm.script.from_source`` restores it."""
     flops: float
