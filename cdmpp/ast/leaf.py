@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -128,14 +129,21 @@ def leaf_facts(leaf: Leaf, gpu: bool) -> LeafFacts:
         and len(arithmetic.loads) == 1
         and sum(arithmetic.counts[n] for n in ("fma", "fadd", "fmul", "fdiv", "fcompare", "special")) == 0
     )
-    facts = LeafFacts(
-        leaf, nest, arithmetic, store, loads, update, constant, copy, indirect,
-        float(np.mean(active[points.random])),
-        nonzero_fraction(arithmetic.factors, loops, points),
-        *_trips(leaf, nest, store, loads, update, constant),
-        *_misses(nest, [store, *loads]),
-    )  # fmt: skip
-    return facts
+    return LeafFacts(
+        leaf=leaf,
+        nest=nest,
+        arithmetic=arithmetic,
+        store=store,
+        loads=loads,
+        update=update,
+        constant=constant,
+        copy=copy,
+        indirect=indirect,
+        active=float(np.mean(active[points.random])),
+        fold=nonzero_fraction(arithmetic.factors, loops, points),
+        **_trips(leaf, nest, store, loads, update, constant),
+        **_misses(nest, [store, *loads]),
+    )
 
 
 def _nest(leaf: Leaf, points: Points, gpu: bool) -> Nest:
@@ -168,9 +176,8 @@ def _active(leaf: Leaf, points: Points) -> np.ndarray:
     return active
 
 
-def _trips(
-    leaf: Leaf, nest: Nest, store: Access, loads: list[Access], update: bool, constant: bool
-) -> tuple[float | bool, ...]:
+def _trips(leaf: Leaf, nest: Nest, store: Access, loads: list[Access], update: bool, constant: bool) -> dict[str, Any]:
+    """Iteration counts and vector shape, by the names of ``LeafFacts``."""
     loops = nest.loops
     touched = [any(a.depends[i] for a in [store, *loads]) for i in range(len(loops))]
     guarding = _guard_variables(leaf)
@@ -200,25 +207,25 @@ def _trips(
     auto = _auto_lanes(nest, store, loads) if lanes <= 1 else 1.0
     spatial = nest.inner >= 0 and store.depends[nest.inner]
     chain = trips(serial) / max(1.0, tile) if update and not spatial else 0.0
-    return (
-        trips(real) * leaf.lanes,
-        trips(i for i in real if loops[i].tag == BLOCK_TAG),
-        trips(i for i in real if loops[i].tag == THREAD_TAG),
-        trips(i for i in serial if loops[i].tag == VTHREAD_TAG),
-        trips(serial),
-        trips(i for i in serial if loops[i].kind == PARALLEL),
-        lanes,
-        trips(i for i in serial if loops[i].unrolled and loops[i].kind != VECTORIZED),
-        trips(region),
-        trips(i for i in serial if not store.depends[i]),
-        inner_reduction,
-        tile,
-        trips(i for i in serial if i <= nest.refill and loops[i].tag == NO_TAG),
-        chain,
-        trips(i for i in range(len(loops)) if repeated(i)),
-        auto,
-        lanes <= 1 and auto <= 1,
-    )
+    return {
+        "iterations": trips(real) * leaf.lanes,
+        "blocks": trips(i for i in real if loops[i].tag == BLOCK_TAG),
+        "threads": trips(i for i in real if loops[i].tag == THREAD_TAG),
+        "vthreads": trips(i for i in serial if loops[i].tag == VTHREAD_TAG),
+        "serial_trips": trips(serial),
+        "parallel_extent": trips(i for i in serial if loops[i].kind == PARALLEL),
+        "lanes": lanes,
+        "unrolled_trips": trips(i for i in serial if loops[i].unrolled and loops[i].kind != VECTORIZED),
+        "region_trips": trips(region),
+        "reduction_trips": trips(i for i in serial if not store.depends[i]),
+        "inner_reduction_trips": inner_reduction,
+        "accumulator_tile": tile,
+        "refill_trips": trips(i for i in serial if i <= nest.refill and loops[i].tag == NO_TAG),
+        "chain_trips": chain,
+        "redundant_trips": trips(i for i in range(len(loops)) if repeated(i)),
+        "auto_lanes": auto,
+        "scalar": lanes <= 1 and auto <= 1,
+    }
 
 
 def _guard_variables(leaf: Leaf) -> set[int]:
@@ -248,7 +255,7 @@ def _auto_lanes(nest: Nest, store: Access, loads: list[Access]) -> float:
     return 1.0
 
 
-def _misses(nest: Nest, accesses: list[Access]) -> tuple[list[float], float]:
+def _misses(nest: Nest, accesses: list[Access]) -> dict[str, Any]:
     """Bytes that reach beyond a cache of each capacity (an LRU estimate from footprints), and the whole footprint."""
     loops = nest.loops
     levels = [
@@ -257,7 +264,7 @@ def _misses(nest: Nest, accesses: list[Access]) -> tuple[list[float], float]:
     ]
     whole = sum(levels[0])
     if nest.gpu:
-        return [0.0] * len(CACHE_KIB), whole
+        return {"miss_bytes": [0.0] * len(CACHE_KIB), "footprint_bytes": whole}
     misses = []
     for kib in CACHE_KIB:
         fit = next((j for j, level in enumerate(levels) if sum(level) <= kib * 1024), len(loops))
@@ -271,7 +278,7 @@ def _misses(nest: Nest, accesses: list[Access]) -> tuple[list[float], float]:
                 repeats *= loops[i].extent
             total += size * repeats
         misses.append(total)
-    return misses, whole
+    return {"miss_bytes": misses, "footprint_bytes": whole}
 
 
 def leaf_vector(f: LeafFacts) -> np.ndarray:

@@ -81,7 +81,9 @@ class AstTable:
         if not items:
             return AstTable(
                 np.zeros((0, LEAF_WIDTH), np.float32),
-                *(np.zeros(0, np.int32) for _ in range(3)),
+                np.zeros(0, np.int32),
+                np.zeros(0, np.int32),
+                np.zeros(0, np.int32),
                 np.zeros(1, np.int64),
                 np.zeros((0, KERNEL_WIDTH), np.float32),
                 np.zeros(1, np.int64),
@@ -176,10 +178,12 @@ def read_asts(path: Path) -> tuple[list[str], AstTable]:
 
     leaves, leaf_ends = flat("leaf_features")
     kernels, kernel_ends = flat("kernel_features")
-    ints = [flat(name)[0] for name in _INT_COLUMNS]
+    positions, serial_positions, owners = (flat(name)[0] for name in _INT_COLUMNS)
     table = AstTable(
         leaves.reshape(-1, LEAF_WIDTH),
-        *ints,
+        positions,
+        serial_positions,
+        owners,
         (leaf_ends // LEAF_WIDTH).astype(np.int64),
         kernels.reshape(-1, KERNEL_WIDTH),
         (kernel_ends // KERNEL_WIDTH).astype(np.int64),

@@ -23,7 +23,8 @@ from cdmpp.programs.task import Task
 _PREFACE = """# Data card
 
 Measured tensor programs that ship with this repository. Written by `python -m cdmpp.data.card datasets`; every figure
-comes from the records. Columns of the Parquet files are described in `cdmpp/data/schema.py` and `cdmpp/programs/task.py`.
+comes from the records. The columns of the Parquet files are described in `cdmpp/data/schema.py` and
+`cdmpp/programs/task.py`.
 
 **How it was measured.** Networks with random weights are imported from `transformers` and `torchvision`
 (`conf/data/networks.yaml`), split into tasks (one fused operator each), and each task is scheduled by TVM MetaSchedule
@@ -32,8 +33,8 @@ compiled by LLVM for the device's target and timed on one pinned core of an othe
 repeats of at least 10 ms (fewer for slow programs), two visits at least a minute apart, a third where they differ by
 more than 5 %. The label is the minimum over the visits; every repeat is kept (`cdmpp/measure/protocol.py`).
 
-**Limits.** One core of a virtual machine whose exact processor model is hidden; static shapes, batch 1, fp32; warm caches.
-Programs that take longer than a second, and tasks above 4 GFLOP, are left out.
+**Limits.** One core of a virtual machine whose exact processor model is hidden; static shapes, batch 1, fp32; warm
+caches. Programs that take longer than a second, and tasks above 4 GFLOP, are left out.
 
 **Licence.** Apache-2.0, as the rest of the repository.
 """
@@ -93,8 +94,8 @@ def _device(records: list[Record], tasks: dict[str, Task], name: str) -> list[st
 
 
 def _quantiles(values: Iterable[float], at: tuple[int, ...], form: str) -> str:
-    found = np.percentile(np.asarray(list(values), np.float64), at) if len(list(values)) else []
-    return " / ".join(form.format(value) for value in found)
+    known = np.asarray(list(values), np.float64)
+    return " / ".join(form.format(value) for value in np.percentile(known, at)) if len(known) else "-"
 
 
 def _failures(folder: Path) -> Counter[str]:
@@ -107,7 +108,11 @@ def _failures(folder: Path) -> Counter[str]:
 def main(root: Path) -> None:
     folders = sorted(path.parent for path in root.glob("*/dataset.json"))
     text = "\n".join([_PREFACE, *(card(folder) for folder in folders)])
-    write_atomic(root / "README.md", lambda path: path.write_text(text) and None)
+
+    def write(path: Path) -> None:
+        path.write_text(text)
+
+    write_atomic(root / "README.md", write)
 
 
 if __name__ == "__main__":

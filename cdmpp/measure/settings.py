@@ -1,0 +1,46 @@
+"""Plain configuration values -> what to measure, with clear errors for what this machine cannot do."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from cdmpp import devices
+from cdmpp.errors import DataError
+from cdmpp.measure.collector import CollectSettings
+
+
+def collect_settings(values: Mapping[str, Any]) -> CollectSettings:
+    """Settings from the keys of ``conf/profile.yaml``.
+
+    Raises:
+        UnknownDeviceError: no such device.
+        DataError: a network that the zoo does not hold, or a device that is no CPU.
+    """
+    device = devices.get(values["device"]["name"])
+    if device.kind != "cpu":
+        raise DataError(
+            f"device {device.name} is a {device.kind}; this command measures on the CPU it runs on. "
+            f"CPUs: {', '.join(d.name for d in devices.all_devices() if d.kind == 'cpu')}. "
+            "For other devices import a tuning database: scripts/import_data.py source=metaschedule"
+        )
+    zoo = values["zoo"]
+    names = list(values["networks"] or zoo)
+    for name in names:
+        if name not in zoo:
+            near = difflib.get_close_matches(name, zoo, n=3) or sorted(zoo)
+            raise DataError(f"network {name!r} is not in the zoo; nearest: {', '.join(near)} (conf/data/networks.yaml)")
+    minutes = values["time_limit_min"]
+    return CollectSettings(
+        device=device.name,
+        target=device.target,
+        zoo={name: zoo[name] for name in names},
+        schedules_per_task=values["schedules_per_task"],
+        budget=values["budget"],
+        time_limit_s=60.0 * minutes if minutes else None,
+        batch=values["batch"],
+        seed=values["seed"],
+        phase_file=Path(values["phase_file"]) if values["phase_file"] else None,
+    )
