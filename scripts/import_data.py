@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
+from typing import Any
 
-import hydra
-from omegaconf import DictConfig
-
+from cdmpp.entry import entry  # isort: skip  (first: it puts the module path right)
 from cdmpp.data.importers import import_database
-from cdmpp.errors import CdmppError
 
 
-@hydra.main(version_base="1.3", config_path="../conf", config_name="import_data")
-def main(config: DictConfig) -> None:
-    try:
-        report = import_database(
-            Path(config.path), Path(config.out), config.device.name, config.network, config.source, config.on_bad
-        )
-    except CdmppError as error:
-        sys.exit(f"error: {error}")
-    print(f"{config.out}: {report}")
+@entry("import_data")
+def main(values: dict[str, Any]) -> None:
+    folder, out = Path(values["path"]), Path(values["out"])
+    device = values["device"]["name"]
+    report = import_database(folder, out, device, values["network"], values["source"], values["on_bad"])
+    print(f"{out}: {report}")
 
 
 if __name__ == "__main__":
