@@ -10,7 +10,8 @@ import numpy as np
 
 from cdmpp.ast.compact_ast import CompactAST
 from cdmpp.ast.kernel import kernel_vector
-from cdmpp.ast.leaf import leaf_facts, leaf_vector
+from cdmpp.ast.leaf import leaf_facts
+from cdmpp.ast.leaf_vector import leaf_vector
 from cdmpp.ast.lowering import lower
 from cdmpp.ast.native import native_extract, summarise_native
 from cdmpp.ast.walk import Tree, walk

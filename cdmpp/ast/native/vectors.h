@@ -1,4 +1,4 @@
-// Twin of leaf.leaf_vector: the numbers of one store in the order of layout.LEAF_NAMES.
+// Twin of leaf_vector.py: the numbers of one store in the order of layout.LEAF_NAMES.
 #pragma once
 
 #include "leaf.h"
