@@ -1,4 +1,4 @@
-"""Analytic kernel times: what each resource of the device would need. Physics and datasheet numbers, no trained weights.
+"""Analytic kernel times: what each resource of the device would need. Physics and datasheets, no trained weights.
 
 GPU: warp-level throughput and latency bounds (issue slots, FMA pipes, shared-memory wavefronts, L1/L2 sectors, DRAM),
 filled wave by wave. CPU: vector and scalar pipes, dependence chains, load ports, and a miss curve read at the
