@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from cdmpp.data.splits import Split
 from cdmpp.errors import CdmppError, DataError
 from cdmpp.evaluation.noise import NoiseFloor
 from cdmpp.evaluation.pooling import compress, pool_asts
+
+if TYPE_CHECKING:
+    from cdmpp.data.batching import ProgramTensors
 
 
 @dataclass(frozen=True)
@@ -87,20 +90,32 @@ class Roofline:
 
 
 class Analytic:
-    """``scale * t ** power`` of the analytic kernel times that the model's anchor starts from; two fitted numbers."""
+    """The model's own anchor alone: analytic kernel times, one factor a part fitted to the training programs."""
 
     def fit(self, data: EvaluationData, split: Split, seed: int) -> None:
-        x, y = self._log_seconds(data.dataset)[split.train], np.log(data.dataset.latency_s[split.train])
-        spread = float(np.var(x))
-        self.power = float(np.clip(np.cov(x, y, bias=True)[0, 1] / spread, 0.1, 2.0)) if spread > 1e-9 else 1.0
-        self.scale = float(np.median(y - self.power * x))
+        from cdmpp.model.anchor import Anchor
+
+        self.anchor = Anchor()
+        self.anchor.fit(_tensors(data.dataset, split.train), np.arange(len(split.train)))
 
     def predict(self, data: EvaluationData, indices: np.ndarray) -> np.ndarray:
-        return np.exp(self.scale + self.power * self._log_seconds(data.dataset)[indices])
+        import torch
 
-    @staticmethod
-    def _log_seconds(dataset: LatencyDataset) -> np.ndarray:
-        return np.log(np.add.reduceat(analytic_kernels(dataset)[1], dataset.asts.kernel_offsets[:-1]))
+        from cdmpp.data.batching import ordered_batches
+
+        programs, predicted = _tensors(data.dataset, indices), np.empty(len(indices))
+        with torch.no_grad():
+            for batch in ordered_batches(programs, np.arange(len(indices))):
+                predicted[batch.rows.numpy()] = self.anchor.total(batch).double().exp().numpy()
+        return predicted
+
+
+def _tensors(dataset: LatencyDataset, rows: np.ndarray) -> ProgramTensors:
+    from cdmpp.data.batching import ProgramTensors
+
+    names = np.asarray(dataset.devices)[rows]
+    sheets = {str(name): devices.get(str(name)) for name in np.unique(names)}
+    return ProgramTensors.build(dataset.asts.take(rows), sheets, names, dataset.latency_s[rows])
 
 
 def _peaks(device: str) -> tuple[float, float]:
@@ -130,13 +145,19 @@ class TreeSettings:
 class Trees:
     """Gradient-boosted trees on a fixed-width vector per program."""
 
-    def __init__(self, features: Callable[[EvaluationData], np.ndarray], settings: TreeSettings) -> None:
-        self.features, self.settings = features, settings
+    def __init__(
+        self, features: Callable[[EvaluationData], np.ndarray], settings: TreeSettings, base: Baseline | None = None
+    ) -> None:
+        """With ``base`` the trees learn the logarithm of the ratio to its predictions."""
+        self.features, self.settings, self.base = features, settings, base
 
     def fit(self, data: EvaluationData, split: Split, seed: int) -> None:
         from xgboost import XGBRegressor
 
         x, y = self.features(data), np.log(data.dataset.latency_s)
+        if self.base:
+            self.base.fit(data, split, seed)
+            y = y - np.log(self.base.predict(data, np.arange(len(y))))
         # Many columns never vary on one kind of device; searching them takes time and finds nothing.
         self.columns = np.flatnonzero(np.ptp(x[split.train], axis=0) > 0)
         x = x[:, self.columns]
@@ -165,9 +186,9 @@ class Trees:
                 best, self.model = model.best_score, model
 
     def predict(self, data: EvaluationData, indices: np.ndarray) -> np.ndarray:
-        return np.exp(
-            self.model.predict(self.features(data)[indices][:, self.columns]).astype(np.float64) + self.centre
-        )
+        x = self.features(data)[indices][:, self.columns]
+        ratio = np.exp(self.model.predict(x).astype(np.float64) + self.centre)
+        return ratio * self.base.predict(data, indices) if self.base else ratio
 
 
 def per_store_sum(data: EvaluationData) -> np.ndarray:
@@ -191,21 +212,23 @@ def ours_pooled(data: EvaluationData) -> np.ndarray:
 
 
 def analytic_kernels(dataset: LatencyDataset) -> tuple[np.ndarray, np.ndarray]:
-    """Seconds of each kernel by the model's analytic formula: (kernels, terms) by resource, (kernels,) together."""
+    """Seconds of each kernel by the model's analytic formula, no factor fitted: (kernels, bounds), (kernels,) in all."""
     import torch
 
     from cdmpp.data.batching import spec_array
-    from cdmpp.model.analytic import kernel_seconds, kernel_times
+    from cdmpp.model.analytic import bound_times, kernel_parts, kernel_seconds
 
     asts = dataset.asts
     owner = np.repeat(np.arange(len(asts)), np.diff(asts.kernel_offsets))
     names, which = np.unique(np.asarray(dataset.devices), return_inverse=True)
     sheets = np.stack([spec_array(devices.get(str(name))) for name in names])[which]
     with torch.no_grad():
-        times = kernel_times(
-            torch.tensor(asts.kernel_features)[:, None],
-            torch.from_numpy(sheets[owner]),
-            torch.from_numpy(asts.target_kinds[owner].astype(np.int64)),
+        times = bound_times(
+            kernel_parts(
+                torch.tensor(asts.kernel_features)[:, None],
+                torch.from_numpy(sheets[owner]),
+                torch.from_numpy(asts.target_kinds[owner].astype(np.int64)),
+            )
         )
         return times[:, 0].numpy().astype(np.float64), kernel_seconds(times)[:, 0].numpy().astype(np.float64)
 
@@ -235,6 +258,7 @@ BASELINES: dict[str, Callable[[TreeSettings], Baseline]] = {
     "xgb_per_store_sum": lambda settings: Trees(per_store_sum, settings),
     "xgb_per_store": lambda settings: Trees(per_store_pooled, settings),
     "xgb_ours": lambda settings: Trees(ours_pooled, settings),
+    "xgb_ours_residual": lambda settings: Trees(ours_pooled, settings, base=Analytic()),
 }
 NEED_PER_STORE = ("xgb_per_store_sum", "xgb_per_store")
 

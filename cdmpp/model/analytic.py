@@ -2,9 +2,9 @@
 
 GPU: warp-level throughput and latency bounds (issue slots, FMA pipes, shared-memory wavefronts, L1/L2 sectors, DRAM),
 filled wave by wave. CPU: vector and scalar pipes, dependence chains, load ports, and a miss curve read at the
-device's own cache sizes. The constants are architectural (cycles) and no optimiser fitted them, but which effects are
-modelled, and the sizes of two of them (``_LOCAL_CYCLES``, the price of odd vector lengths), were chosen by hand after
-looking at residuals over all records, those of later test programs included.
+device's own cache sizes. Each bound is a sum of parts, such as the loads and the stores of one memory; the constants
+here are architectural (cycles), and ``anchor.Anchor`` fits one factor a part to the training programs. Which effects
+are modelled was chosen by hand after looking at residuals over all records, those of later test programs included.
 """
 
 from __future__ import annotations
@@ -15,11 +15,59 @@ from torch import Tensor
 from cdmpp.ast.layout import CACHE_KIB, KERNEL_NAMES
 from cdmpp.devices import SPEC_FIELDS
 
-TERMS = ("compute", "issue", "near_memory", "l1", "l2", "dram", "latency", "launch")
-"""What can bound a kernel, seconds. ``near_memory``: shared memory on GPUs, load and store ports on CPUs.
-``latency`` (refill round trips; dependence chains) and ``launch`` add to the slowest of the others."""
-N_TERMS = len(TERMS)
+BOUNDS = ("compute", "issue", "near_memory", "l1", "l2", "dram", "latency", "launch")
+"""What can bound a kernel. ``near_memory``: shared memory on GPUs, load and store ports on CPUs.
+``latency`` (refill round trips; dependence chains) and ``launch`` add to the others, which overlap."""
+N_BOUNDS = len(BOUNDS)
 N_OVERLAPPING = 6
+CPU_PARTS = {
+    "flops": "compute",
+    "special": "compute",
+    "integer_division": "compute",
+    "scalar_issue": "issue",
+    "vector_issue": "issue",
+    "loop_issue": "issue",
+    "load_ports": "near_memory",
+    "store_ports": "near_memory",
+    "gather": "near_memory",
+    "odd_vectors": "near_memory",
+    "l1_misses": "l1",
+    "l2_misses": "l2",
+    "l3_misses": "dram",
+    "chain": "latency",
+    "call": "launch",
+}
+GPU_PARTS = {
+    "fp": "compute",
+    "special": "compute",
+    "fp_issue": "issue",
+    "special_issue": "issue",
+    "integer_issue": "issue",
+    "select_issue": "issue",
+    "branch_issue": "issue",
+    "shared_load_issue": "issue",
+    "shared_store_issue": "issue",
+    "global_load_issue": "issue",
+    "global_store_issue": "issue",
+    "shared_load": "near_memory",
+    "shared_store": "near_memory",
+    "l1_load": "l1",
+    "l1_store": "l1",
+    "l2_load": "l2",
+    "l2_store": "l2",
+    "dram_read": "dram",
+    "dram_write": "dram",
+    "refill": "latency",
+    "hidden_refill": "latency",
+    "first_load": "latency",
+    "local_memory": "latency",
+    "spill": "latency",
+    "cross_thread": "latency",
+    "launch": "launch",
+}
+PARTS = tuple(f"cpu_{name}" for name in CPU_PARTS) + tuple(f"gpu_{name}" for name in GPU_PARTS)
+N_PARTS = len(PARTS)
+_BOUND_OF_PART = tuple(BOUNDS.index(bound) for bound in (*CPU_PARTS.values(), *GPU_PARTS.values()))
 STATES = ("occupancy_warps", "waves", "rounds", "blocks_per_core", "registers_per_thread")
 """Launch state on this device (log2(1 + x)), for the kernel token."""
 N_STATES = len(STATES)
@@ -40,11 +88,12 @@ _TYPICAL = {
     "fma_units_per_core": (2.0, 64.0),
 }
 _FLOOR_S = 1e-9
-_LAUNCH_S = (2e-7, 1.5e-6)
-_WARP = 32.0
+_ROUNDING = 1e-5
+_CALL_S, _LAUNCH_S = 2e-7, 1.5e-6
+_WARP, _SECTOR_BYTES = 32.0, 32.0
 _L2_OVER_DRAM = 2.6
 _REFILL_CYCLES, _FIRST_LOAD_CYCLES = 700.0, 500.0
-_LOCAL_CYCLES = 35.0
+_LOCAL_CYCLES, _CROSS_THREAD_CYCLES = 35.0, 50.0
 _MAX_REGISTERS = 255.0
 
 
@@ -66,8 +115,8 @@ class _Kernel:
         return torch.where(known > 0, known, typical)[:, None]
 
 
-def kernel_times(kernel_features: Tensor, device_spec: Tensor, kinds: Tensor) -> Tensor:
-    """Seconds that each resource would need.
+def kernel_parts(kernel_features: Tensor, device_spec: Tensor, kinds: Tensor) -> Tensor:
+    """Seconds that each part would need.
 
     Args:
         kernel_features: (B, K, KERNEL_WIDTH), log2(1 + x) of the quantities in ``layout.KERNEL_NAMES``.
@@ -75,89 +124,161 @@ def kernel_times(kernel_features: Tensor, device_spec: Tensor, kinds: Tensor) ->
         kinds: (B,) int64, 0 cpu, 1 gpu.
 
     Returns:
-        (B, K, N_TERMS) seconds, at least a nanosecond each.
+        (B, K, N_PARTS) seconds; zero for the parts of the other kind.
     """
     k = _Kernel(kernel_features, device_spec, kinds)
-    times = torch.where((kinds == 1)[:, None, None], _gpu(k)[0], _cpu(k)[0])
-    launch = torch.tensor(_LAUNCH_S, device=kinds.device, dtype=times.dtype)[kinds]
-    return torch.cat([times, launch[:, None, None].expand(*times.shape[:2], 1)], dim=-1).clamp_min(_FLOOR_S)
+    on_gpu = (kinds == 1)[:, None, None]
+    cpu, gpu = _cpu_parts(k), _gpu_parts(k)
+    cpu_times = torch.stack([cpu[name] for name in CPU_PARTS], dim=-1)
+    gpu_times = torch.stack([gpu[name] for name in GPU_PARTS], dim=-1)
+    zero = torch.zeros((), device=kinds.device, dtype=cpu_times.dtype)
+    return torch.cat([torch.where(on_gpu, zero, cpu_times), torch.where(on_gpu, gpu_times, zero)], dim=-1)
+
+
+def bound_times(parts: Tensor, log_factor: Tensor | None = None) -> Tensor:
+    """(..., N_PARTS) seconds, log factors (N_PARTS,) -> (..., N_BOUNDS) seconds, at least a nanosecond each."""
+    member = torch.zeros(N_PARTS, N_BOUNDS, device=parts.device, dtype=parts.dtype)
+    member[torch.arange(N_PARTS), torch.tensor(_BOUND_OF_PART)] = 1.0
+    weights = member if log_factor is None else member * log_factor.to(parts.dtype).exp()[:, None]
+    return (parts @ weights).clamp_min(_FLOOR_S)
+
+
+def kernel_seconds(times: Tensor, sharpness: Tensor | float = 1.0) -> Tensor:
+    """(..., N_BOUNDS) -> (...): a soft maximum of the overlapping bounds, plus latency and launch.
+
+    ``sharpness`` (broadcasts to the result) is the logarithm of p - 1 in (sum t^p)^(1/p): the larger, the nearer to
+    the slowest bound alone.
+    """
+    p = 1 + torch.as_tensor(sharpness, dtype=times.dtype, device=times.device).exp()
+    overlapping = (p[..., None] * times[..., :N_OVERLAPPING].log()).logsumexp(-1) / p
+    return overlapping.exp() + times[..., N_OVERLAPPING:].sum(-1)
 
 
 def kernel_states(kernel_features: Tensor, device_spec: Tensor, kinds: Tensor) -> Tensor:
-    """(B, K, N_STATES): how the launch fills the device, log2(1 + x). Arguments as ``kernel_times``."""
+    """(B, K, N_STATES): how the launch fills the device, log2(1 + x). Arguments as ``kernel_parts``."""
     k = _Kernel(kernel_features, device_spec, kinds)
-    return torch.log2(1 + torch.where((kinds == 1)[:, None, None], _gpu(k)[1], _cpu(k)[1]).clamp_min(0))
-
-
-def kernel_seconds(times: Tensor) -> Tensor:
-    """(..., N_TERMS) -> (...): the slowest of the overlapping terms plus latency and launch."""
-    return times[..., :N_OVERLAPPING].amax(-1) + times[..., N_OVERLAPPING:].sum(-1)
-
-
-def _gpu(k: _Kernel) -> tuple[Tensor, Tensor]:
-    clock = k.device("clock_mhz") * 1e6
-    cores = k.device("core_count")
-    blocks, warps = k["blocks"], k["warps_per_block"].clamp_min(1)
-    needed = 24 + 1.2 * k["register_elements"]
-    registers = needed.clamp(16, _MAX_REGISTERS)
-    resident = torch.stack(
+    occupancy = _Occupancy(k)
+    gpu = torch.stack(
         [
-            (k.device("max_threads_per_core") / (warps * _WARP)).floor(),
-            (k.device("shared_kb_per_core") * 1024 / (k["shared_bytes"] + 1024)).floor(),
-            (k.device("registers_per_core") / (registers * warps * _WARP)).floor(),
-            torch.full_like(warps, 32.0),
+            occupancy.active_warps,
+            k["blocks"] / (k.device("core_count") * occupancy.resident),
+            occupancy.rounds,
+            occupancy.resident,
+            occupancy.registers,
         ],
-    ).amin(0).clamp_min(1)  # fmt: skip
-    active_blocks = torch.minimum((blocks / cores).ceil(), resident).clamp_min(1)
-    active_warps = active_blocks * warps
-    rounds = (blocks / (cores * active_blocks)).ceil().clamp_min(1)
-    lanes = (k.device("fp32_tflops") * 1e12 / (2 * clock * cores)).clamp_min(_WARP)
-    fp, special = k["fp_per_thread"], k["special_per_thread"]
+        dim=-1,
+    )
+    cores = _parallel_cores(k)
+    cpu = torch.stack(
+        [cores, k["parallel_extent"] / cores, k["code_steps"], k["local_memory_trips"], k["leaves"]], dim=-1
+    )
+    return torch.log2(1 + torch.where((kinds == 1)[:, None, None], gpu, cpu).clamp_min(0))
+
+
+class _Occupancy:
+    """How many blocks a multiprocessor holds, and how often it is filled; (B, K) each."""
+
+    def __init__(self, k: _Kernel) -> None:
+        cores = k.device("core_count")
+        self.warps = warps = k["warps_per_block"].clamp_min(1)
+        self.registers_needed = 24 + 1.2 * k["register_elements"]
+        self.registers = self.registers_needed.clamp(16, _MAX_REGISTERS)
+        limits = [
+            _floor(k.device("max_threads_per_core") / (warps * _WARP)),
+            _floor(k.device("shared_kb_per_core") * 1024 / (k["shared_bytes"] + 1024)),
+            _floor(k.device("registers_per_core") / (self.registers * warps * _WARP)),
+            torch.full_like(warps, 32.0),
+        ]
+        self.resident = torch.stack(limits).amin(0).clamp_min(1)
+        self.active_blocks = torch.minimum(_ceil(k["blocks"] / cores), self.resident).clamp_min(1)
+        self.active_warps = self.active_blocks * warps
+        self.rounds = _ceil(k["blocks"] / (cores * self.active_blocks)).clamp_min(1)
+
+
+# Features are logarithms in single precision: 216 blocks come back as 216.0001 and must not start another round.
+def _floor(x: Tensor) -> Tensor:
+    return (x * (1 + _ROUNDING)).floor()
+
+
+def _ceil(x: Tensor) -> Tensor:
+    return (x * (1 - _ROUNDING)).ceil()
+
+
+def _gpu_parts(k: _Kernel) -> dict[str, Tensor]:
+    on = _Occupancy(k)
+    cycle = 1 / (k.device("clock_mhz") * 1e6)
+    bandwidth = 1e9 * k.device("bandwidth_gbps")
+    lanes = (k.device("fp32_tflops") * 1e12 * cycle / (2 * k.device("core_count"))).clamp_min(_WARP)
     # One warp alone issues an instruction every two cycles at best; enough warps fill the pipes.
-    compute = rounds * (fp + 4 * special) * torch.maximum(torch.full_like(warps, 2.0), active_warps * _WARP / lanes)
-    instructions = (
-        fp + special + k["shared_loads_region_per_thread"] + k["shared_stores_per_thread"]
-        + k["global_loads_region_per_thread"] + k["global_stores_per_thread"]
-        + 0.5 * k["select_per_thread"] + 0.5 * k["branch_per_thread"]
-    )  # fmt: skip
-    issue = rounds * instructions * torch.maximum(torch.full_like(warps, 2.0), active_warps / 4)
-    wavefronts = k["shared_load_wavefronts_per_warp"] + k["shared_store_wavefronts_per_warp"]
-    near = rounds * active_warps * wavefronts
-    sectors = k["global_load_sectors_per_warp"] + k["global_store_sectors_per_warp"]
-    l1 = rounds * active_warps * sectors / 2
-    l2 = blocks * warps * sectors * 32 / (_L2_OVER_DRAM * 1e9 * k.device("bandwidth_gbps"))
-    dram = (k["global_read_bytes"] + k["global_write_bytes"]) / (1e9 * k.device("bandwidth_gbps"))
+    alone = torch.full_like(on.warps, 2.0)
+    pipe = cycle * on.rounds * torch.maximum(alone, on.active_warps * _WARP / lanes)
+    slot = cycle * on.rounds * torch.maximum(alone, on.active_warps / 4)
+    per_warp = cycle * on.rounds * on.active_warps
+    l2 = k["blocks"] * on.warps * _SECTOR_BYTES / (_L2_OVER_DRAM * bandwidth)
     # Thread-local arrays that do not fit, or are not indexed by constants, live in memory: each use is a round trip.
-    spilled = (1 - _MAX_REGISTERS / needed).clamp_min(0) * 2 * fp
-    round_trip = torch.maximum(torch.full_like(warps, _LOCAL_CYCLES), active_warps)
-    local = rounds * (k["local_memory_trips"] + spilled) * round_trip
-    latency = rounds * (k["refill_rounds"] * _REFILL_CYCLES + _FIRST_LOAD_CYCLES) + local
-    times = torch.stack([compute / clock, issue / clock, near / clock, l1 / clock, l2, dram, latency / clock], dim=-1)
-    state = torch.stack([active_warps, blocks / (cores * resident), rounds, resident, registers], dim=-1)
-    return times, state
+    round_trip = cycle * on.rounds * torch.maximum(torch.full_like(on.warps, _LOCAL_CYCLES), on.active_warps)
+    spilled = (1 - _MAX_REGISTERS / on.registers_needed).clamp_min(0) * 2 * k["fp_per_thread"]
+    refill = cycle * on.rounds * k["refill_rounds"] * _REFILL_CYCLES
+    return {
+        "fp": pipe * k["fp_per_thread"],
+        "special": pipe * 4 * k["special_per_thread"],
+        "fp_issue": slot * k["fp_per_thread"],
+        "special_issue": slot * k["special_per_thread"],
+        "integer_issue": slot * 0.3 * k["int_per_thread"],
+        "select_issue": slot * 0.5 * k["select_per_thread"],
+        "branch_issue": slot * 0.5 * k["branch_per_thread"],
+        "shared_load_issue": slot * k["shared_loads_region_per_thread"],
+        "shared_store_issue": slot * k["shared_stores_per_thread"],
+        "global_load_issue": slot * k["global_loads_region_per_thread"],
+        "global_store_issue": slot * k["global_stores_per_thread"],
+        "shared_load": per_warp * k["shared_load_wavefronts_per_warp"],
+        "shared_store": per_warp * k["shared_store_wavefronts_per_warp"],
+        "l1_load": per_warp * k["global_load_sectors_per_warp"] / 2,
+        "l1_store": per_warp * k["global_store_sectors_per_warp"] / 2,
+        "l2_load": l2 * k["global_load_sectors_per_warp"],
+        "l2_store": l2 * k["global_store_sectors_per_warp"],
+        "dram_read": k["global_read_bytes"] / bandwidth,
+        "dram_write": k["global_write_bytes"] / bandwidth,
+        "refill": 0.5 * refill,
+        # Blocks that share a multiprocessor wait for memory while others compute.
+        "hidden_refill": 0.5 * refill / on.active_blocks,
+        "first_load": cycle * on.rounds * _FIRST_LOAD_CYCLES,
+        "local_memory": round_trip * k["local_memory_trips"],
+        "spill": round_trip * spilled,
+        "cross_thread": cycle * on.rounds * k["cross_thread_reductions"] * _CROSS_THREAD_CYCLES,
+        "launch": torch.full_like(on.rounds, _LAUNCH_S),
+    }
 
 
-def _cpu(k: _Kernel) -> tuple[Tensor, Tensor]:
-    clock = k.device("clock_mhz") * 1e6
-    cores = torch.minimum(k.device("core_count"), k["parallel_extent"].clamp_min(1))
+def _cpu_parts(k: _Kernel) -> dict[str, Tensor]:
+    cycle = 1 / (k.device("clock_mhz") * 1e6)
     peak = k.device("fp32_tflops") * 1e12 / k.device("core_count")
     lanes = (k.device("simd_bits") / 32).clamp_min(1)
-    special = (20 * k["special_iterations"] + 8 * k["intdiv_iterations"]) / lanes
-    compute = k["flops"] / peak + special / clock
-    issue = (k["scalar_iterations"] + k["vector_iterations"]) / 4 / clock
-    # LLVM takes vectors whose length is no power of two apart, element by element.
-    split = k["gather_iterations"] + 0.25 * k["odd_vector_iterations"]
-    near = (k["load_instructions"] / 2 + k["store_instructions"] + split) / clock
     misses = torch.stack([k[f"miss_bytes_{kib}kib"] for kib in CACHE_KIB], dim=-1)
-    l1 = _miss_at(misses, k.device("l1_kb_per_core")) / (32 * clock)
-    l2 = _miss_at(misses, k.device("l2_kb")) / (12 * clock)
-    dram = _miss_at(misses, k.device("l3_kb")) / (1e9 * k.device("bandwidth_gbps"))
-    latency = 4 * k["chain_iterations"] / clock
-    times = torch.stack([compute, issue, near, l1, l2, dram, latency], dim=-1) / cores[..., None]
-    state = torch.stack(
-        [cores, k["parallel_extent"] / cores, k["code_steps"], k["local_memory_trips"], k["leaves"]], -1
-    )
-    return times, state
+    one_core = {
+        "flops": k["flops"] / peak,
+        "special": 20 * k["special_iterations"] / lanes * cycle,
+        "integer_division": 8 * k["intdiv_iterations"] / lanes * cycle,
+        "scalar_issue": k["scalar_iterations"] / 4 * cycle,
+        "vector_issue": k["vector_iterations"] / 4 * cycle,
+        "loop_issue": 0.05 * k["iterations"] / 4 * cycle,
+        "load_ports": k["load_instructions"] / 2 * cycle,
+        "store_ports": k["store_instructions"] * cycle,
+        "gather": k["gather_iterations"] * cycle,
+        # LLVM takes vectors whose length is no power of two apart, element by element.
+        "odd_vectors": 0.25 * k["odd_vector_iterations"] * cycle,
+        "l1_misses": _miss_at(misses, k.device("l1_kb_per_core")) / 32 * cycle,
+        "l2_misses": _miss_at(misses, k.device("l2_kb")) / 12 * cycle,
+        "l3_misses": _miss_at(misses, k.device("l3_kb")) / (1e9 * k.device("bandwidth_gbps")),
+        "chain": 4 * k["chain_iterations"] * cycle,
+    }
+    cores = _parallel_cores(k)
+    shared = {name: seconds / cores for name, seconds in one_core.items()}
+    return {**shared, "call": torch.full_like(k["flops"], _CALL_S)}
+
+
+def _parallel_cores(k: _Kernel) -> Tensor:
+    return torch.minimum(k.device("core_count"), k["parallel_extent"].clamp_min(1))
 
 
 def _miss_at(misses: Tensor, capacity_kib: Tensor) -> Tensor:

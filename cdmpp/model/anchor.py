@@ -1,61 +1,87 @@
-"""Anchor: the analytic time of each kernel, corrected by a scale and an offset fitted on training data."""
+"""Anchor: the analytic time of each kernel, with one factor a part fitted on training data."""
 
 from __future__ import annotations
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import huber_loss
 
 from cdmpp.data.batching import Batch, ProgramTensors, ordered_batches
-from cdmpp.model.analytic import kernel_seconds, kernel_times
+from cdmpp.model.analytic import N_PARTS, bound_times, kernel_parts, kernel_seconds
 
 N_KINDS = 2
+MAX_FIT_PROGRAMS = 8192
+"""Some dozens of factors need no more, and the fit stays within seconds."""
+_HUBER, _RIDGE, _ITERATIONS = 0.3, 0.003, 120
 
 
 class Anchor(nn.Module):
-    """Gives a prediction its size before anything is learned: log t = slope * log(analytic) + offset, by kind."""
+    """Gives a prediction its size before anything is learned.
 
-    slope: Tensor
-    offset: Tensor
+    The factors say how far the device's real costs are from the architectural constants of ``analytic``; a ridge
+    holds them at one where the training programs do not tell. Parts of a kind without programs keep factor one.
+    """
+
+    log_factor: Tensor
+    sharpness: Tensor
 
     def __init__(self) -> None:
         super().__init__()
-        self.register_buffer("slope", torch.ones(N_KINDS))
-        self.register_buffer("offset", torch.zeros(N_KINDS))
+        self.register_buffer("log_factor", torch.zeros(N_PARTS))
+        self.register_buffer("sharpness", torch.ones(N_KINDS))
+
+    def times(self, batch: Batch) -> Tensor:
+        """(B, K, N_BOUNDS) seconds that bound each kernel."""
+        return bound_times(kernel_parts(batch.kernels, batch.device_specs, batch.kinds), self.log_factor)
 
     def forward(self, times: Tensor, kinds: Tensor) -> Tensor:
-        """(B, K, N_TERMS) seconds, (B,) kinds -> (B, K) natural-log seconds of each kernel."""
-        return self.slope[kinds, None] * kernel_seconds(times).log() + self.offset[kinds, None]
-
-    @torch.no_grad()
-    def fit(self, programs: ProgramTensors, rows: np.ndarray) -> None:
-        """Least squares on the training ``rows`` (n,); a kind without programs keeps slope 1 and offset 0."""
-        self.slope.fill_(1.0)
-        self.offset.zero_()
-        raw, labels, kinds = self._collect(programs, rows)
-        for kind in range(N_KINDS):
-            x, y = raw[kinds == kind], labels[kinds == kind]
-            if len(x) == 0:
-                continue
-            centred = x - x.mean()
-            variance = centred.square().mean()
-            slope = (centred * (y - y.mean())).mean() / variance if variance > 1e-6 else torch.ones(())
-            self.slope[kind] = float(slope.clamp(0.1, 2.0))
-        # The slope bends each kernel before the sum, so the offset is what is left over after it.
-        bent, labels, kinds = self._collect(programs, rows)
-        for kind in range(N_KINDS):
-            if (kinds == kind).any():
-                self.offset[kind] = float((labels - bent)[kinds == kind].mean())
-
-    def _collect(self, programs: ProgramTensors, rows: np.ndarray) -> tuple[Tensor, Tensor, Tensor]:
-        parts = [(self.total(batch), batch.log_latency, batch.kinds) for batch in ordered_batches(programs, rows)]
-        raw, labels, kinds = (torch.cat(column) for column in zip(*parts, strict=True))
-        return raw.double(), labels.double(), kinds
+        """(B, K, N_BOUNDS) seconds, (B,) kinds -> (B, K) natural-log seconds of each kernel."""
+        return kernel_seconds(times, self.sharpness[kinds, None]).log()
 
     def total(self, batch: Batch) -> Tensor:
         """(B,) natural-log seconds of the whole program: its kernels run one after the other."""
-        times = kernel_times(batch.kernels, batch.device_specs, batch.kinds)
-        return masked_logsumexp(self(times, batch.kinds), batch.kernel_mask)
+        return masked_logsumexp(self(self.times(batch), batch.kinds), batch.kernel_mask)
+
+    def fit(self, programs: ProgramTensors, rows: np.ndarray) -> None:
+        """Factors and sharpness from the training ``rows`` (n,): a robust error of log-latency, by L-BFGS."""
+        if len(rows) > MAX_FIT_PROGRAMS:
+            rows = np.sort(np.random.default_rng(0).choice(rows, MAX_FIT_PROGRAMS, replace=False))
+        parts, owners, kinds, labels = _flattened(programs, rows)
+        log_factor = torch.zeros(N_PARTS, dtype=torch.float64, device=parts.device, requires_grad=True)
+        sharpness = torch.ones(N_KINDS, dtype=torch.float64, device=parts.device, requires_grad=True)
+        optimiser = torch.optim.LBFGS(
+            [log_factor, sharpness], lr=0.5, max_iter=_ITERATIONS, line_search_fn="strong_wolfe"
+        )
+
+        def closure() -> Tensor:
+            optimiser.zero_grad()
+            seconds = kernel_seconds(bound_times(parts, log_factor), sharpness[kinds[owners]])
+            total = torch.zeros_like(labels).index_add(0, owners, seconds)
+            loss = huber_loss(total.log(), labels, delta=_HUBER) / _HUBER
+            loss = loss + _RIDGE * (log_factor.square().mean() + 0.1 * (sharpness - 1).square().mean())
+            loss.backward()
+            return loss
+
+        with torch.enable_grad():
+            optimiser.step(closure)
+        if bool(torch.isfinite(log_factor).all() and torch.isfinite(sharpness).all()):
+            self.log_factor.copy_(log_factor.detach())
+            self.sharpness.copy_(sharpness.detach())
+
+
+@torch.no_grad()
+def _flattened(programs: ProgramTensors, rows: np.ndarray) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Parts (k, N_PARTS) of all kernels, their program (k,), kinds (n,) and log-latency (n,) of the programs."""
+    parts, owners, kinds, labels, first = [], [], [], [], 0
+    for batch in ordered_batches(programs, rows):
+        mask = batch.kernel_mask
+        parts.append(kernel_parts(batch.kernels, batch.device_specs, batch.kinds)[mask])
+        owners.append(first + torch.arange(len(mask), device=mask.device)[:, None].expand_as(mask)[mask])
+        kinds.append(batch.kinds)
+        labels.append(batch.log_latency)
+        first += len(mask)
+    return torch.cat(parts).double(), torch.cat(owners), torch.cat(kinds), torch.cat(labels).double()
 
 
 def masked_logsumexp(x: Tensor, mask: Tensor) -> Tensor:

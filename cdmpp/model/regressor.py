@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from cdmpp.data.batching import Batch, ProgramTensors, ordered_batches
 from cdmpp.errors import CdmppError
-from cdmpp.model.analytic import N_STATES, N_TERMS, kernel_states, kernel_times
+from cdmpp.model.analytic import N_BOUNDS, N_STATES, kernel_states
 from cdmpp.model.anchor import Anchor, masked_logsumexp
 from cdmpp.model.device_encoder import DeviceEncoder
 from cdmpp.model.feature_scaler import FeatureScaler
@@ -68,13 +68,13 @@ class CdmppModel(nn.Module):
         super().__init__()
         self.config = config
         self.leaf_scaler = FeatureScaler(leaf_width, config.clip)
-        self.kernel_scaler = FeatureScaler(kernel_width + N_TERMS + N_STATES, config.clip)
+        self.kernel_scaler = FeatureScaler(kernel_width + N_BOUNDS + N_STATES, config.clip)
         self.anchor = Anchor()
         self.label_transform = LabelTransform(config.label)
         self.device_encoder = DeviceEncoder(device_width, config.width)
         self.encoder = LeafEncoder(
             leaf_width,
-            kernel_width + N_TERMS + N_STATES,
+            kernel_width + N_BOUNDS + N_STATES,
             config.width,
             config.layers,
             config.heads,
@@ -98,6 +98,7 @@ class CdmppModel(nn.Module):
     @torch.no_grad()
     def fit_statistics(self, programs: ProgramTensors, rows: np.ndarray) -> None:
         """Scalers, anchor and label transform from the training programs ``rows`` (n,), and from no other."""
+        self.anchor.fit(programs, rows)  # first: the kernel inputs carry its times
         leaves, kernels, labels = [], [], []
         for batch in ordered_batches(programs, rows):
             leaves.append(batch.leaves[batch.leaf_mask])
@@ -105,7 +106,6 @@ class CdmppModel(nn.Module):
             labels.append(batch.log_latency)
         self.leaf_scaler.fit(torch.cat(leaves))
         self.kernel_scaler.fit(torch.cat(kernels))
-        self.anchor.fit(programs, rows)
         self.label_transform.fit(torch.cat(labels))
 
     def forward(self, batch: Batch) -> Output:
@@ -131,8 +131,8 @@ class CdmppModel(nn.Module):
 
     @torch.no_grad()
     def _kernel_inputs(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Kernel vectors with what the analytic model makes of them, and its times (B, K, N_TERMS) in seconds."""
-        times = kernel_times(batch.kernels, batch.device_specs, batch.kinds)
+        """Kernel vectors with what the analytic model makes of them, and its times (B, K, N_BOUNDS) in seconds."""
+        times = self.anchor.times(batch)
         states = kernel_states(batch.kernels, batch.device_specs, batch.kinds)
         return torch.cat([batch.kernels, times.log(), states], dim=-1), times
 

@@ -1,0 +1,95 @@
+"""The analytic times by hand, and a fit that finds factors it can know."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from cdmpp import devices
+from cdmpp.ast.layout import KERNEL_NAMES
+from cdmpp.data.batching import ProgramTensors, spec_array
+from cdmpp.model.analytic import BOUNDS, N_BOUNDS, N_OVERLAPPING, PARTS, bound_times, kernel_parts, kernel_seconds
+from cdmpp.model.anchor import Anchor
+from tests.toy_data import toy_dataset
+
+
+def parts_of(device: str, kind: int, **quantities: float) -> dict[str, float]:
+    features = torch.zeros(1, 1, len(KERNEL_NAMES), dtype=torch.float64)
+    for name, value in quantities.items():
+        features[0, 0, KERNEL_NAMES.index(name)] = np.log2(1 + value)
+    spec = torch.from_numpy(spec_array(devices.get(device)))[None].double()
+    values = kernel_parts(features, spec, torch.tensor([kind]))[0, 0]
+    return dict(zip(PARTS, values.tolist(), strict=True))
+
+
+def test_gpu_parts_by_hand():
+    # 216 blocks of 8 warps on 108 multiprocessors: two blocks each, 16 active warps, one round.
+    spec = devices.get("a100").spec
+    found = parts_of(
+        "a100", 1, blocks=216, warps_per_block=8, fp_per_thread=1000, shared_load_wavefronts_per_warp=50,
+        global_read_bytes=1e6, refill_rounds=4,
+    )  # fmt: skip
+    assert spec["core_count"] == 108
+    clock = spec["clock_mhz"] * 1e6
+    lanes = spec["fp32_tflops"] * 1e12 / (2 * clock * 108)
+    assert found["gpu_fp"] == pytest.approx(1000 * 16 * 32 / lanes / clock)
+    assert found["gpu_fp_issue"] == pytest.approx(1000 * 16 / 4 / clock)
+    assert found["gpu_shared_load"] == pytest.approx(16 * 50 / clock)
+    assert found["gpu_dram_read"] == pytest.approx(1e6 / (spec["bandwidth_gbps"] * 1e9))
+    assert found["gpu_refill"] == pytest.approx(2 * found["gpu_hidden_refill"])  # two blocks hide each other's waits
+    assert all(value == 0 for name, value in found.items() if name.startswith("cpu_"))
+
+
+def test_cpu_parts_by_hand():
+    spec = devices.get("xeon-icelake").spec
+    clock = spec["clock_mhz"] * 1e6
+    found = parts_of(
+        "xeon-icelake", 0, flops=1e6, load_instructions=1e5, chain_iterations=1e4, parallel_extent=1, miss_bytes_16kib=0
+    )
+    assert found["cpu_flops"] == pytest.approx(1e6 / (spec["fp32_tflops"] * 1e12 / spec["core_count"]))
+    assert found["cpu_load_ports"] == pytest.approx(1e5 / 2 / clock)
+    assert found["cpu_chain"] == pytest.approx(4e4 / clock)
+    assert all(value == 0 for name, value in found.items() if name.startswith("gpu_"))
+
+
+def test_bounds_are_sums_of_their_parts():
+    parts = torch.rand(5, len(PARTS), dtype=torch.float64) + 0.1
+    log_factor = torch.randn(len(PARTS), dtype=torch.float64)
+    expected = parts * log_factor.exp()
+    times = bound_times(parts, log_factor)
+    assert times.shape == (5, N_BOUNDS)
+    assert torch.allclose(times.sum(-1), expected.sum(-1))
+    compute = [PARTS.index(name) for name in ("cpu_flops", "cpu_special", "cpu_integer_division", "gpu_fp", "gpu_special")]
+    assert torch.allclose(times[:, BOUNDS.index("compute")], expected[:, compute].sum(-1))
+
+
+def test_soft_maximum_lies_between_the_slowest_and_the_sum():
+    times = torch.rand(20, N_BOUNDS, dtype=torch.float64) + 0.01
+    rest = times[:, N_OVERLAPPING:].sum(-1)
+    slowest, total = times[:, :N_OVERLAPPING].amax(-1) + rest, times.sum(-1)
+    assert torch.allclose(kernel_seconds(times, 8.0), slowest, rtol=1e-3)
+    assert torch.allclose(kernel_seconds(times, -20.0), total)
+    middle = kernel_seconds(times)
+    assert ((middle > slowest) & (middle < total)).all()
+
+
+def test_fit_finds_the_factors_behind_the_labels():
+    dataset, _ = toy_dataset(200, devices=("a100",), kind="gpu")
+    sheets = {"a100": devices.get("a100")}
+    programs = ProgramTensors.build(dataset.asts, sheets, dataset.devices, dataset.latency_s)
+    truth, rows = Anchor(), np.arange(200)
+    truth.log_factor[PARTS.index("gpu_launch")] = 1.0
+    truth.log_factor[PARTS.index("gpu_global_load_issue")] = -0.7
+    truth.log_factor[PARTS.index("gpu_refill")] = 0.9
+    labels = torch.cat([truth.total(programs.batch(rows[i : i + 1])) for i in rows])
+    programs = replace(programs, log_latency=labels)
+    fitted = Anchor()
+    before = (fitted.total(programs.batch(rows)) - labels).abs().mean()
+    fitted.fit(programs, rows[:150])
+    after = (fitted.total(programs.batch(rows[150:])) - labels[150:]).abs().mean()
+    assert before > 0.2
+    assert after < 0.05
+    assert (fitted.log_factor[: PARTS.index("gpu_fp")].abs() < 1e-6).all()  # no CPU program, nothing learned
