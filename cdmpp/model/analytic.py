@@ -43,6 +43,7 @@ GPU_PARTS = {
     "fp_issue": "issue",
     "special_issue": "issue",
     "integer_issue": "issue",
+    "division_issue": "issue",
     "select_issue": "issue",
     "branch_issue": "issue",
     "shared_load_issue": "issue",
@@ -93,6 +94,7 @@ _CALL_S, _LAUNCH_S = 2e-7, 1.5e-6
 _WARP, _SECTOR_BYTES = 32.0, 32.0
 _L2_OVER_DRAM = 2.6
 _REFILL_CYCLES, _FIRST_LOAD_CYCLES = 700.0, 500.0
+_DIVISION_INSTRUCTIONS = 4.0
 _LOCAL_CYCLES, _CROSS_THREAD_CYCLES = 35.0, 50.0
 _MAX_REGISTERS = 255.0
 
@@ -182,7 +184,9 @@ class _Occupancy:
         cores = k.device("core_count")
         self.warps = warps = k["warps_per_block"].clamp_min(1)
         self.registers_needed = 24 + 1.2 * k["register_elements"]
-        self.registers = self.registers_needed.clamp(16, _MAX_REGISTERS)
+        # The compiler knows the block's size and leaves each thread no more than lets one block run.
+        self.register_limit = (k.device("registers_per_core") / (warps * _WARP)).clamp_max(_MAX_REGISTERS)
+        self.registers = torch.minimum(self.registers_needed, self.register_limit).clamp_min(16)
         limits = [
             _floor(k.device("max_threads_per_core") / (warps * _WARP)),
             _floor(k.device("shared_kb_per_core") * 1024 / (k["shared_bytes"] + 1024)),
@@ -217,7 +221,8 @@ def _gpu_parts(k: _Kernel) -> dict[str, Tensor]:
     l2 = k["blocks"] * on.warps * _SECTOR_BYTES / (_L2_OVER_DRAM * bandwidth)
     # Thread-local arrays that do not fit, or are not indexed by constants, live in memory: each use is a round trip.
     round_trip = cycle * on.rounds * torch.maximum(torch.full_like(on.warps, _LOCAL_CYCLES), on.active_warps)
-    spilled = (1 - _MAX_REGISTERS / on.registers_needed).clamp_min(0) * 2 * k["fp_per_thread"]
+    spilled = (1 - on.register_limit / on.registers_needed).clamp_min(0) * 2 * k["fp_per_thread"]
+    threads = (k["blocks"] * on.warps * _WARP).clamp_min(1)
     refill = cycle * on.rounds * k["refill_rounds"] * _REFILL_CYCLES
     return {
         "fp": pipe * k["fp_per_thread"],
@@ -225,6 +230,7 @@ def _gpu_parts(k: _Kernel) -> dict[str, Tensor]:
         "fp_issue": slot * k["fp_per_thread"],
         "special_issue": slot * k["special_per_thread"],
         "integer_issue": slot * 0.3 * k["int_per_thread"],
+        "division_issue": slot * _DIVISION_INSTRUCTIONS * k["intdiv_iterations"] / threads,
         "select_issue": slot * 0.5 * k["select_per_thread"],
         "branch_issue": slot * 0.5 * k["branch_per_thread"],
         "shared_load_issue": slot * k["shared_loads_region_per_thread"],
