@@ -52,6 +52,7 @@ GPU_PARTS = {
     "global_store_issue": "issue",
     "shared_load": "near_memory",
     "shared_store": "near_memory",
+    "spill_traffic": "near_memory",
     "l1_load": "l1",
     "l1_store": "l1",
     "l2_load": "l2",
@@ -63,6 +64,7 @@ GPU_PARTS = {
     "first_load": "latency",
     "local_memory": "latency",
     "spill": "latency",
+    "barrier": "latency",
     "cross_thread": "latency",
     "launch": "launch",
 }
@@ -94,7 +96,7 @@ _CALL_S, _LAUNCH_S = 2e-7, 1.5e-6
 _WARP, _SECTOR_BYTES = 32.0, 32.0
 _L2_OVER_DRAM = 2.6
 _REFILL_CYCLES, _FIRST_LOAD_CYCLES = 700.0, 500.0
-_DIVISION_INSTRUCTIONS = 4.0
+_DIVISION_INSTRUCTIONS, _BARRIER_CYCLES = 4.0, 10.0
 _LOCAL_CYCLES, _CROSS_THREAD_CYCLES = 35.0, 50.0
 _MAX_REGISTERS = 255.0
 
@@ -196,6 +198,7 @@ class _Occupancy:
         self.resident = torch.stack(limits).amin(0).clamp_min(1)
         self.active_blocks = torch.minimum(_ceil(k["blocks"] / cores), self.resident).clamp_min(1)
         self.active_warps = self.active_blocks * warps
+        self.total_warps = _ceil(k["blocks"] / cores).clamp_min(1) * warps
         self.rounds = _ceil(k["blocks"] / (cores * self.active_blocks)).clamp_min(1)
 
 
@@ -215,9 +218,10 @@ def _gpu_parts(k: _Kernel) -> dict[str, Tensor]:
     lanes = (k.device("fp32_tflops") * 1e12 * cycle / (2 * k.device("core_count"))).clamp_min(_WARP)
     # One warp alone issues an instruction every two cycles at best; enough warps fill the pipes.
     alone = torch.full_like(on.warps, 2.0)
-    pipe = cycle * on.rounds * torch.maximum(alone, on.active_warps * _WARP / lanes)
-    slot = cycle * on.rounds * torch.maximum(alone, on.active_warps / 4)
-    per_warp = cycle * on.rounds * on.active_warps
+    # A pipe is busy for every warp that a multiprocessor ever gets, however they fall into rounds.
+    pipe = cycle * torch.maximum(alone * on.rounds, on.total_warps * _WARP / lanes)
+    slot = cycle * torch.maximum(alone * on.rounds, on.total_warps / 4)
+    per_warp = cycle * on.total_warps
     l2 = k["blocks"] * on.warps * _SECTOR_BYTES / (_L2_OVER_DRAM * bandwidth)
     # Thread-local arrays that do not fit, or are not indexed by constants, live in memory: each use is a round trip.
     round_trip = cycle * on.rounds * torch.maximum(torch.full_like(on.warps, _LOCAL_CYCLES), on.active_warps)
@@ -239,6 +243,7 @@ def _gpu_parts(k: _Kernel) -> dict[str, Tensor]:
         "global_store_issue": slot * k["global_stores_per_thread"],
         "shared_load": per_warp * k["shared_load_wavefronts_per_warp"],
         "shared_store": per_warp * k["shared_store_wavefronts_per_warp"],
+        "spill_traffic": per_warp * 0.5 * spilled,
         "l1_load": per_warp * k["global_load_sectors_per_warp"] / 2,
         "l1_store": per_warp * k["global_store_sectors_per_warp"] / 2,
         "l2_load": l2 * k["global_load_sectors_per_warp"],
@@ -251,6 +256,7 @@ def _gpu_parts(k: _Kernel) -> dict[str, Tensor]:
         "first_load": cycle * on.rounds * _FIRST_LOAD_CYCLES,
         "local_memory": round_trip * k["local_memory_trips"],
         "spill": round_trip * spilled,
+        "barrier": cycle * on.rounds * k["refill_rounds"] * on.warps * _BARRIER_CYCLES,
         "cross_thread": cycle * on.rounds * k["cross_thread_reductions"] * _CROSS_THREAD_CYCLES,
         "launch": torch.full_like(on.rounds, _LAUNCH_S),
     }
