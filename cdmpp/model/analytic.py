@@ -62,6 +62,8 @@ GPU_PARTS = {
     "refill": "latency",
     "hidden_refill": "latency",
     "first_load": "latency",
+    "shared_wait": "latency",
+    "global_wait": "latency",
     "local_memory": "latency",
     "spill": "latency",
     "barrier": "latency",
@@ -97,6 +99,7 @@ _WARP, _SECTOR_BYTES = 32.0, 32.0
 _L2_OVER_DRAM = 2.6
 _REFILL_CYCLES, _FIRST_LOAD_CYCLES = 700.0, 500.0
 _DIVISION_INSTRUCTIONS, _BARRIER_CYCLES = 4.0, 10.0
+_SHARED_WAIT_CYCLES, _GLOBAL_WAIT_CYCLES = 5.0, 20.0
 _LOCAL_CYCLES, _CROSS_THREAD_CYCLES = 35.0, 50.0
 _MAX_REGISTERS = 255.0
 
@@ -254,6 +257,9 @@ def _gpu_parts(k: _Kernel) -> dict[str, Tensor]:
         # Blocks that share a multiprocessor wait for memory while others compute.
         "hidden_refill": 0.5 * refill / on.active_blocks,
         "first_load": cycle * on.rounds * _FIRST_LOAD_CYCLES,
+        # What a warp waits for its loads where too few others are there to fill the time.
+        "shared_wait": cycle * on.rounds * k["shared_loads_region_per_thread"] * _SHARED_WAIT_CYCLES,
+        "global_wait": cycle * on.rounds * k["global_loads_region_per_thread"] * _GLOBAL_WAIT_CYCLES,
         "local_memory": round_trip * k["local_memory_trips"],
         "spill": round_trip * spilled,
         "barrier": cycle * on.rounds * k["refill_rounds"] * on.warps * _BARRIER_CYCLES,

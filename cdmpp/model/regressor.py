@@ -35,21 +35,21 @@ class CdmppConfig:
     """Architecture of the default model."""
 
     name: str = "cdmpp"
-    width: int = 192
-    layers: int = 3
-    heads: int = 6
-    feedforward: int = 512
+    width: int = 128
+    layers: int = 2
+    heads: int = 4
+    feedforward: int = 256
     dropout: float = 0.1
     hidden: int = 256
     """Width of the regressor."""
-    head: str = "pooled"
+    head: str = "kernel_sum"
     """``pooled``: one number from mean and max over tokens. ``kernel_sum``: one per kernel, summed as times."""
     label: str = "log"
     anchor: bool = True
     """Predict the difference to the analytic time rather than the latency itself."""
     clip: float = 6.0
     """Standardised features are clipped here, so that an unseen size cannot run away."""
-    feature_dropout: float = 0.0
+    feature_dropout: float = 0.2
     """Share of input columns silenced at random for a program while training: no single feature is relied upon."""
 
     def __post_init__(self) -> None:

@@ -42,7 +42,7 @@ class LossConfig:
 
 @dataclass(frozen=True)
 class TrainerConfig:
-    epochs: int = 60
+    epochs: int = 20
     batch_size: int = 256
     lr: float = 1e-3
     weight_decay: float = 0.02

@@ -26,9 +26,9 @@ SMALL_REFERENCE = {
     "min_programs": 4,
 }
 MODELS = {
-    "pooled": SMALL,
-    "pooled without anchor": {**SMALL, "anchor": False},
-    "pooled box-cox": {**SMALL, "label": "box-cox"},
+    "pooled": {**SMALL, "head": "pooled"},
+    "pooled without anchor": {**SMALL, "head": "pooled", "anchor": False},
+    "pooled box-cox": {**SMALL, "head": "pooled", "label": "box-cox"},
     "kernel_sum": {**SMALL, "head": "kernel_sum"},
     "kernel_sum without anchor": {**SMALL, "head": "kernel_sum", "anchor": False},
     "reference": SMALL_REFERENCE,
