@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from cdmpp.ast.expression import evaluate, free_variables, has_load
-from cdmpp.ast.points import Points
-from cdmpp.ast.walk import (
+from cdmpp.ast.loop_nest import (
     BLOCK_TAG,
     GLOBAL,
     NO_TAG,
@@ -23,6 +22,7 @@ from cdmpp.ast.walk import (
     integer,
     scope_of,
 )
+from cdmpp.ast.points import Points
 
 LINE_BYTES = 64
 SECTOR_BYTES = 32

@@ -18,8 +18,8 @@ from cdmpp.ast.expression import (
     kind_of,
 )
 from cdmpp.ast.layout import OP_NAMES
+from cdmpp.ast.loop_nest import Loop
 from cdmpp.ast.points import Points
-from cdmpp.ast.walk import Loop
 
 MAX_ENUMERATED = 4096
 _ARITHMETIC = ("Add", "Sub", "Mul", "Div", "FloorDiv", "FloorMod", "Mod", "Min", "Max")

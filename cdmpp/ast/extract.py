@@ -10,13 +10,17 @@ import numpy as np
 
 from cdmpp.ast.compact_ast import CompactAST
 from cdmpp.ast.kernel import kernel_vector
+from cdmpp.ast.layout import KERNEL_NAMES
 from cdmpp.ast.leaf import leaf_facts
 from cdmpp.ast.leaf_vector import leaf_vector
+from cdmpp.ast.loop_nest import THREAD, Tree
 from cdmpp.ast.lowering import lower
 from cdmpp.ast.native import native_extract, summarise_native
-from cdmpp.ast.walk import Tree, walk
+from cdmpp.ast.walk import walk
 from cdmpp.errors import UnsupportedProgramError
 from cdmpp.programs.task import Program
+
+_LAUNCH = [KERNEL_NAMES.index(name) for name in ("blocks", "block_threads")]
 
 
 def is_gpu_target(target: Any) -> bool:
@@ -25,7 +29,10 @@ def is_gpu_target(target: Any) -> bool:
 
 def extract_readable(module: Any, target: Any) -> CompactAST:
     """The defining version, in plain Python; ``extract`` gives the same numbers faster."""
-    return summarise(walk(lower(module, target)), is_gpu_target(target))
+    tree, gpu = walk(lower(module, target)), is_gpu_target(target)
+    if gpu:
+        _refuse_unbound(tree)
+    return summarise(tree, gpu)
 
 
 def summarise(tree: Tree, gpu: bool) -> CompactAST:
@@ -54,11 +61,25 @@ def extract(module: Any, target: Any) -> CompactAST:
         target: ``tvm.target.Target``.
 
     Raises:
-        UnsupportedProgramError: no store, symbolic shape, while loop, several functions, or TVM cannot lower it.
+        UnsupportedProgramError: no store, symbolic shape, while loop, several functions, TVM cannot lower it, or a
+            GPU target and no loop bound to threads.
     """
     function, gpu = lower(module, target), is_gpu_target(target)
     ast = summarise_native(function, gpu)
+    # The features of a loop nest without threads are those of a launch with one; only the tree tells them apart.
+    if gpu and (ast is None or (ast.kernel_features[:, _LAUNCH] <= 1).all(axis=1).any()):
+        _refuse_unbound(walk(function))
     return summarise(walk(function), gpu) if ast is None else ast
+
+
+def _refuse_unbound(tree: Tree) -> None:
+    bound = {leaf.kernel for leaf in tree.leaves if any(loop.kind == THREAD for loop in leaf.loops)}
+    unbound = [kernel for kernel in range(len(tree.kernels)) if kernel not in bound]
+    if unbound:
+        raise UnsupportedProgramError(
+            f"{len(unbound)} of {len(tree.kernels)} loop nests bind no loop to a GPU thread: the program is not "
+            "scheduled for this target. Schedule it (MetaSchedule, dlight) or name a CPU device"
+        )
 
 
 def extract_many(programs: Sequence[Program], workers: int = 1, progress: bool = False) -> list[CompactAST]:

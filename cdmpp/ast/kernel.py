@@ -7,8 +7,8 @@ import numpy as np
 from cdmpp.ast.access import LINE_BYTES, Access
 from cdmpp.ast.layout import CACHE_KIB, KERNEL_WIDTH
 from cdmpp.ast.leaf import LeafFacts, slog
+from cdmpp.ast.loop_nest import GLOBAL, LOCAL, NO_TAG, SHARED, THREAD_TAG, Allocation, Kernel
 from cdmpp.ast.points import WARP
-from cdmpp.ast.walk import GLOBAL, LOCAL, NO_TAG, SHARED, THREAD_TAG, Allocation, Kernel
 
 
 def kernel_vector(kernel: Kernel, facts: list[LeafFacts], outside: list[Allocation], gpu: bool) -> np.ndarray:

@@ -13,8 +13,7 @@ from cdmpp.ast.access import LINE_BYTES, Access, Nest, finish, footprint, loop_i
 from cdmpp.ast.arithmetic import Arithmetic, count, nonzero_fraction
 from cdmpp.ast.expression import evaluate, free_variables, has_load, is_constant, kind_of
 from cdmpp.ast.layout import CACHE_KIB
-from cdmpp.ast.points import Points
-from cdmpp.ast.walk import (
+from cdmpp.ast.loop_nest import (
     BLOCK_TAG,
     NO_TAG,
     PARALLEL,
@@ -24,6 +23,7 @@ from cdmpp.ast.walk import (
     Leaf,
     Loop,
 )
+from cdmpp.ast.points import Points
 
 AUTO_LANES = 16
 """float32 lanes of the widest CPU vectors here."""

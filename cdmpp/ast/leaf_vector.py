@@ -7,7 +7,7 @@ import numpy as np
 from cdmpp.ast.access import LINE_BYTES, Access, Nest
 from cdmpp.ast.layout import LEAF_WIDTH, N_LOADS, N_LOOPS, OP_NAMES
 from cdmpp.ast.leaf import LeafFacts, slog
-from cdmpp.ast.walk import GLOBAL, LOCAL, NO_TAG, SHARED, VECTORIZED
+from cdmpp.ast.loop_nest import GLOBAL, LOCAL, NO_TAG, SHARED, VECTORIZED
 
 
 def leaf_vector(f: LeafFacts) -> np.ndarray:

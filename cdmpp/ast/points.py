@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cdmpp.ast.walk import THREAD_TAG, Loop
+from cdmpp.ast.loop_nest import THREAD_TAG, Loop
 
 WARP = 32
 N_RANDOM = 64

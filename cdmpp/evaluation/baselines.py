@@ -212,7 +212,7 @@ def ours_pooled(data: EvaluationData) -> np.ndarray:
 
 
 def analytic_kernels(dataset: LatencyDataset) -> tuple[np.ndarray, np.ndarray]:
-    """Seconds of each kernel by the model's analytic formula, no factor fitted: (kernels, bounds), (kernels,) in all."""
+    """Seconds of each kernel by the analytic formula, no factor fitted: (kernels, bounds), (kernels,) in all."""
     import torch
 
     from cdmpp.data.batching import spec_array

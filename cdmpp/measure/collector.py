@@ -24,34 +24,13 @@ from cdmpp.measure.isolation import Reply, Worker, run_many
 from cdmpp.measure.plan import Plan, load_plan, schedule_seed
 from cdmpp.measure.progress import CollectionProgress
 from cdmpp.measure.protocol import Visits
+from cdmpp.measure.report import read_lines, report
 from cdmpp.measure.sentinel import Sentinels
+from cdmpp.measure.settings import CollectSettings
 from cdmpp.programs.task import Task
 
 IMPORT_LIMIT_S = 900.0
 SAMPLE_LIMIT_S = 240.0
-
-
-@dataclass(frozen=True)
-class CollectSettings:
-    """What to measure. Times in seconds."""
-
-    device: str
-    target: Mapping[str, Any]
-    zoo: Mapping[str, Mapping[str, Any]]
-    schedules_per_task: int = 16
-    budget: int | None = None
-    """Programs in the data set when the run ends; None measures the whole plan."""
-    time_limit_s: float | None = None
-    """No new batch is started after this long."""
-    batch: int = 192
-    """Programs built between two measuring windows."""
-    seed: int = 0
-    builders: int = 2
-    max_task_flops: float = 4e9
-    """Heavier tasks are left out: their random schedules run for seconds."""
-    min_separation_s: float = protocol.MIN_SEPARATION_S
-    phase_file: Path | None = None
-    show_progress: bool = True
 
 
 @dataclass
@@ -323,35 +302,3 @@ class Collector:
 
 
 _TASK_FIELDS = ("task_id", "op_name", "op_class", "flops", "io_bytes", "networks", "origin")
-
-
-def read_lines(path: Path) -> list[Any]:
-    """Values of a JSON-lines file that may end in a line cut short by a kill; empty where there is none."""
-    values = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
-        try:
-            values.append(json.loads(line))
-        except ValueError:
-            continue
-    return values
-
-
-def report(folder: Path, device: str) -> dict[str, Any]:
-    """Counts, failures by cause and the distribution of spreads of the records of ``device``."""
-    import numpy as np
-
-    records = read_records(folder, device)
-    failures = [entry for entry in read_lines(folder / "failures.jsonl") if entry["device"] == device]
-    causes = collections.Counter(entry["cause"] for entry in failures)
-    spread = np.array([record.spread for record in records]) if records else np.zeros(1)
-    latency = np.array([record.latency_s for record in records]) if records else np.ones(1)
-    return {
-        "programs": len(records),
-        "tasks": len({record.task_id for record in records}),
-        "failures": dict(causes),
-        "spread_median": float(np.median(spread)),
-        "spread_mean": float(spread.mean()),
-        "spread_p90": float(np.quantile(spread, 0.9)),
-        "flagged_share": float(np.mean([record.flagged for record in records])) if records else 0.0,
-        "latency_p10_p50_p90_s": [float(value) for value in np.quantile(latency, (0.1, 0.5, 0.9))],
-    }

@@ -4,12 +4,36 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from cdmpp import devices
 from cdmpp.errors import DataError
-from cdmpp.measure.collector import CollectSettings
+from cdmpp.measure import protocol
+
+
+@dataclass(frozen=True)
+class CollectSettings:
+    """What to measure. Times in seconds."""
+
+    device: str
+    target: Mapping[str, Any]
+    zoo: Mapping[str, Mapping[str, Any]]
+    schedules_per_task: int = 16
+    budget: int | None = None
+    """Programs in the data set when the run ends; None measures the whole plan."""
+    time_limit_s: float | None = None
+    """No new batch is started after this long."""
+    batch: int = 192
+    """Programs built between two measuring windows."""
+    seed: int = 0
+    builders: int = 2
+    max_task_flops: float = 4e9
+    """Heavier tasks are left out: their random schedules run for seconds."""
+    min_separation_s: float = protocol.MIN_SEPARATION_S
+    phase_file: Path | None = None
+    show_progress: bool = True
 
 
 def collect_settings(values: Mapping[str, Any]) -> CollectSettings:

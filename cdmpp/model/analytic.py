@@ -35,6 +35,7 @@ CPU_PARTS = {
     "l2_misses": "l2",
     "l3_misses": "dram",
     "chain": "latency",
+    "allocation": "latency",
     "call": "launch",
 }
 GPU_PARTS = {
@@ -292,7 +293,9 @@ def _cpu_parts(k: _Kernel) -> dict[str, Tensor]:
     }
     cores = _parallel_cores(k)
     shared = {name: seconds / cores for name, seconds in one_core.items()}
-    return {**shared, "call": torch.full_like(k["flops"], _CALL_S)}
+    # Scratch memory is fetched from the system and given back in each call.
+    allocation = 0.01 * k["allocated_bytes"] * cycle
+    return {**shared, "allocation": allocation, "call": torch.full_like(k["flops"], _CALL_S)}
 
 
 def _parallel_cores(k: _Kernel) -> Tensor:

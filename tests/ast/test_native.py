@@ -201,3 +201,20 @@ def test_native_can_be_switched_off(monkeypatch):
         assert native_extract() is None
     finally:
         native_extract.cache_clear()
+
+
+@pytest.mark.parametrize("extract_one", [extract, extract_readable], ids=["native", "readable"])
+def test_a_program_without_threads_is_refused_on_a_gpu(extract_one):
+    module, _ = programs.softmax_cpu()
+    with pytest.raises(UnsupportedProgramError, match="4 of 4 loop nests bind no loop to a GPU thread"):
+        extract_one(module, programs.CUDA)
+
+
+@pytest.mark.parametrize("extract_one", [extract, extract_readable], ids=["native", "readable"])
+def test_one_block_of_one_thread_is_a_launch(extract_one):
+    schedule = tvm.s_tir.Schedule(programs._matmul(4, 4, 4))
+    outer = schedule.get_loops(schedule.get_sblock("C", func_name="main"))[0]
+    for tag in ("blockIdx.x", "threadIdx.x"):
+        unit = schedule.add_unit_loop(outer)
+        schedule.bind(unit, tag)
+    assert len(extract_one(schedule.mod, programs.CUDA).kernel_features) == 1

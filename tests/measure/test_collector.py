@@ -12,7 +12,8 @@ import pytest
 
 from cdmpp.data.records import read_info, read_records
 from cdmpp.measure import collector as module
-from cdmpp.measure.collector import Collector, CollectSettings
+from cdmpp.measure.collector import Collector
+from cdmpp.measure.settings import CollectSettings
 from cdmpp.programs.task import Task
 
 

@@ -62,7 +62,9 @@ def test_bounds_are_sums_of_their_parts():
     times = bound_times(parts, log_factor)
     assert times.shape == (5, N_BOUNDS)
     assert torch.allclose(times.sum(-1), expected.sum(-1))
-    compute = [PARTS.index(name) for name in ("cpu_flops", "cpu_special", "cpu_integer_division", "gpu_fp", "gpu_special")]
+    compute = [
+        PARTS.index(name) for name in ("cpu_flops", "cpu_special", "cpu_integer_division", "gpu_fp", "gpu_special")
+    ]
     assert torch.allclose(times[:, BOUNDS.index("compute")], expected[:, compute].sum(-1))
 
 

@@ -1,0 +1,109 @@
+"""What the walk finds: loops, stores with their place, allocations; and how a buffer or an extent is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from cdmpp.ast.expression import kind_of
+from cdmpp.errors import UnsupportedProgramError
+
+SERIAL, PARALLEL, VECTORIZED, UNROLLED, THREAD = range(5)
+NO_TAG, BLOCK_TAG, THREAD_TAG, VTHREAD_TAG = range(4)
+GLOBAL, SHARED, LOCAL = range(3)
+
+
+@dataclass
+class Loop:
+    handle: int
+    start: int
+    extent: int
+    kind: int
+    tag: int = NO_TAG
+    axis: int = 0
+    branches: bool = False
+    """The body holds several statements, so values kept in registers or shared memory may change between trips."""
+    unrolled: bool = False
+    stages: int = 1
+    """Software pipeline depth: copies of each buffer filled inside."""
+    written: set[int] = field(default_factory=set)
+    """Buffers stored to inside."""
+    started: set[int] = field(default_factory=set)
+    """Buffers that get a constant inside: accumulators that start afresh in every trip."""
+
+
+@dataclass
+class Leaf:
+    store: Any
+    loops: list[Loop]
+    guards: list[tuple[Any, bool]]
+    position: int
+    serial_position: int
+    kernel: int
+    unroll_limit: int
+    explicit_unroll: bool
+    lanes: int = 1
+    """Lanes of an already vectorised (Ramp) store."""
+
+
+@dataclass
+class Allocation:
+    scope: int
+    elements: int
+    bytes: int
+
+
+@dataclass
+class Kernel:
+    allocations: list[Allocation] = field(default_factory=list)
+    code_steps: int = 0
+    cross_thread_reductions: float = 0.0
+    unroll_limit: int = 0
+    stages: int = 1
+
+
+@dataclass
+class Tree:
+    leaves: list[Leaf]
+    kernels: list[Kernel]
+    function_allocations: list[Allocation]
+
+
+def integer(value: Any, what: str) -> int:
+    if isinstance(value, int):
+        return value
+    if kind_of(value) == "IntImm":
+        return int(value.value)
+    raise UnsupportedProgramError(
+        f"{what} is symbolic ({value}); bind every shape to a number before predicting "
+        "(dynamic shapes have no one latency)"
+    )
+
+
+def scope_of(buffer: Any) -> int:
+    scope = str(buffer.scope())
+    if scope.startswith("shared"):
+        return SHARED
+    return GLOBAL if scope in ("", "global") else LOCAL
+
+
+def element_bytes(buffer: Any) -> float:
+    text = str(buffer.dtype)
+    digits = "".join(c for c in text.split("x")[0].split("_")[0] if c.isdigit())  # float32x4, float8_e4m3fn
+    return 1.0 if text == "bool" or not digits else max(1.0, int(digits) / 8)
+
+
+def elements(buffer: Any) -> int:
+    count = 1
+    for extent in buffer.shape:
+        count *= max(1, integer(extent, f"a dimension of buffer {buffer.name}"))
+    return count
+
+
+def thread_tag(tag: str) -> tuple[int, int]:
+    axis = {"x": 0, "y": 1, "z": 2}.get(tag.rsplit(".", 1)[-1], 0)
+    if tag.startswith("blockIdx"):
+        return BLOCK_TAG, axis
+    if tag.startswith("threadIdx"):
+        return THREAD_TAG, axis
+    return VTHREAD_TAG, axis

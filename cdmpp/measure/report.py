@@ -1,0 +1,42 @@
+"""What a collection holds so far: counts, failures by cause, how far repeated visits differ."""
+
+from __future__ import annotations
+
+import collections
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cdmpp.data.records import read_records
+
+
+def read_lines(path: Path) -> list[Any]:
+    """Values of a JSON-lines file that may end in a line cut short by a kill; empty where there is none."""
+    values = []
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        try:
+            values.append(json.loads(line))
+        except ValueError:
+            continue
+    return values
+
+
+def report(folder: Path, device: str) -> dict[str, Any]:
+    """Counts, failures by cause and the distribution of spreads of the records of ``device``."""
+    records = read_records(folder, device)
+    failures = [entry for entry in read_lines(folder / "failures.jsonl") if entry["device"] == device]
+    causes = collections.Counter(entry["cause"] for entry in failures)
+    spread = np.array([record.spread for record in records]) if records else np.zeros(1)
+    latency = np.array([record.latency_s for record in records]) if records else np.ones(1)
+    return {
+        "programs": len(records),
+        "tasks": len({record.task_id for record in records}),
+        "failures": dict(causes),
+        "spread_median": float(np.median(spread)),
+        "spread_mean": float(spread.mean()),
+        "spread_p90": float(np.quantile(spread, 0.9)),
+        "flagged_share": float(np.mean([record.flagged for record in records])) if records else 0.0,
+        "latency_p10_p50_p90_s": [float(value) for value in np.quantile(latency, (0.1, 0.5, 0.9))],
+    }
