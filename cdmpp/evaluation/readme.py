@@ -15,42 +15,54 @@ from cdmpp.data.files import read_json, write_atomic
 from cdmpp.errors import DataError
 
 BEGIN, END = "<!-- figures -->", "<!-- /figures -->"
-COLUMNS = {"mape": "MAPE %", "median_ape": "median %", "spearman_within_task": "Spearman in task"}
+METRICS = ("mape", "median_ape", "spearman_within_task")
 
 
 def figures(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Markdown: one table a device and split, models best first, means over seeds.
+    """Markdown: one table a device, models best first, splits side by side, means over seeds.
 
     Raises:
         DataError: no rows.
     """
     if not rows:
         raise DataError("docs/results.json holds no rows; run scripts/evaluate.py first")
-    parts = []
-    for device, split in sorted({(row["device"], row["split"]) for row in rows}):
-        here = [row for row in rows if (row["device"], row["split"]) == (device, split)]
-        seeds = sorted({row["seed"] for row in here})
-        first = here[0]
-        parts.append(
-            f"`{device}`, split `{split}`, seed {', '.join(map(str, seeds))}: "
-            f"{first['n_programs']:,} test programs of {first['n_tasks']} tasks\n"
-        )
-        parts.append(f"| model | {' | '.join(COLUMNS.values())} |\n|---|{'---:|' * len(COLUMNS)}")
-        table = {model: _means(here, model) for model in {row["model"] for row in here}}
-        for model, means in sorted(table.items(), key=lambda item: item[1]["mape"]):
-            shown = (f"{means[key]:.3f}" if key.startswith("spearman") else f"{means[key]:,.1f}" for key in COLUMNS)
-            parts.append(f"| {model} | {' | '.join(shown)} |")
-        parts.append("")
-    return "\n".join(parts)
+    return "\n".join(
+        _device_table(device, [r for r in rows if r["device"] == device]) for device in _unique(rows, "device")
+    )
 
 
-def _means(rows: Sequence[Mapping[str, Any]], model: str) -> dict[str, float]:
-    return {
-        key: float(
-            np.mean([row["value"] for row in rows if row["model"] == model and row["metric"] == key] or [np.nan])
-        )
-        for key in COLUMNS
+def _device_table(device: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    splits, seeds = _unique(rows, "split"), _unique(rows, "seed")
+    head = [
+        f"`{device}`, seeds {', '.join(map(str, seeds))}: MAPE / median error in % of held-out programs, Spearman in task",
+        "",
+    ]
+    head += ["| model | " + " | ".join(f"`{split}`" for split in splits) + " |", "|---|" + "---:|" * len(splits)]
+    table = {
+        model: [_means([r for r in rows if (r["model"], r["split"]) == (model, split)]) for split in splits]
+        for model in _unique(rows, "model")
     }
+    lines = []
+    for model, cells in sorted(table.items(), key=lambda item: np.nanmean([cell["mape"] for cell in item[1]])):
+        texts = [_cell(cell, len(seeds)) for cell in cells]
+        lines.append(f"| {model} | {' | '.join(texts)} |")
+    return "\n".join([*head, *lines, ""])
+
+
+def _cell(means: Mapping[str, float], n_seeds: int) -> str:
+    if np.isnan(means["mape"]):
+        return "-"
+    text = f"{means['mape']:,.1f} / {means['median_ape']:.1f}, {means['spearman_within_task']:.3f}"
+    return text if means["seeds"] == n_seeds else f"{text} ({means['seeds']:.0f} seed{'s' * (means['seeds'] > 1)})"
+
+
+def _unique(rows: Sequence[Mapping[str, Any]], key: str) -> list[Any]:
+    return sorted({row[key] for row in rows})
+
+
+def _means(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    means = {key: np.mean([r["value"] for r in rows if r["metric"] == key] or [np.nan]) for key in METRICS}
+    return {**means, "seeds": len({row["seed"] for row in rows})}
 
 
 def fill(readme: Path, results: Path) -> None:
