@@ -34,7 +34,7 @@ def figures(rows: Sequence[Mapping[str, Any]]) -> str:
 def _device_table(device: str, rows: Sequence[Mapping[str, Any]]) -> str:
     splits, seeds = _unique(rows, "split"), _unique(rows, "seed")
     head = [
-        f"`{device}`, seeds {', '.join(map(str, seeds))}: MAPE / median error in % of held-out programs, Spearman in task",
+        f"`{device}`, seeds {', '.join(map(str, seeds))}; held-out programs: MAPE / median error in %, Spearman",
         "",
     ]
     head += ["| model | " + " | ".join(f"`{split}`" for split in splits) + " |", "|---|" + "---:|" * len(splits)]

@@ -55,14 +55,15 @@ class CdmppConfig:
     def __post_init__(self) -> None:
         if self.head not in HEADS:
             raise CdmppError(f"model.head is {self.head!r}; one of {', '.join(HEADS)}")
-        if self.head == "kernel_sum" and self.label != "log":
-            raise CdmppError("model.head=kernel_sum adds up kernel times and needs model.label=log")
         if self.width % self.heads or self.width % 2:
             raise CdmppError(f"model.width={self.width} must be even and divisible by model.heads={self.heads}")
 
 
 class CdmppModel(nn.Module):
     """Any number of leaves and kernels; every statistic it needs is a buffer."""
+
+    log_mean: Tensor
+    log_scale: Tensor
 
     def __init__(self, config: CdmppConfig, leaf_width: int, kernel_width: int, device_width: int):
         super().__init__()
@@ -71,6 +72,9 @@ class CdmppModel(nn.Module):
         self.kernel_scaler = FeatureScaler(kernel_width + N_BOUNDS + N_STATES, config.clip)
         self.anchor = Anchor()
         self.label_transform = LabelTransform(config.label)
+        # Of log-latency, in which kernels are corrected and added up whatever the label is.
+        self.register_buffer("log_mean", torch.zeros(()))
+        self.register_buffer("log_scale", torch.ones(()))
         self.device_encoder = DeviceEncoder(device_width, config.width)
         self.encoder = LeafEncoder(
             leaf_width,
@@ -106,7 +110,10 @@ class CdmppModel(nn.Module):
             labels.append(batch.log_latency)
         self.leaf_scaler.fit(torch.cat(leaves))
         self.kernel_scaler.fit(torch.cat(kernels))
-        self.label_transform.fit(torch.cat(labels))
+        log_latency = torch.cat(labels)
+        self.label_transform.fit(log_latency)
+        self.log_mean.copy_(log_latency.double().mean())
+        self.log_scale.copy_(log_latency.double().std(correction=0).clamp_min(1e-3))
 
     def forward(self, batch: Batch) -> Output:
         kernels, times = self._kernel_inputs(batch)
@@ -163,8 +170,8 @@ class CdmppModel(nn.Module):
         everything = _masked_mean(encoded.leaves, batch.leaf_mask)
         parts = [encoded.kernels, mean, *(x[:, None].expand(-1, n_kernel, -1) for x in (everything, device))]
         hidden = self.regressor(torch.cat(parts, dim=-1))
-        correction = self._scalar(hidden) * self.label_transform.scale
-        per_kernel = correction + (anchors if self.config.anchor else self.label_transform.mean)
+        correction = self._scalar(hidden) * self.log_scale
+        per_kernel = correction + (anchors if self.config.anchor else self.log_mean)
         log_latency = masked_logsumexp(per_kernel, batch.kernel_mask)
         return Output(log_latency, self.label_transform(log_latency), _masked_mean(hidden, batch.kernel_mask))
 

@@ -30,6 +30,7 @@ MODELS = {
     "pooled without anchor": {**SMALL, "head": "pooled", "anchor": False},
     "pooled box-cox": {**SMALL, "head": "pooled", "label": "box-cox"},
     "kernel_sum": {**SMALL, "head": "kernel_sum"},
+    "kernel_sum yeo-johnson": {**SMALL, "head": "kernel_sum", "label": "yeo-johnson"},
     "kernel_sum without anchor": {**SMALL, "head": "kernel_sum", "anchor": False},
     "reference": SMALL_REFERENCE,
 }
@@ -124,5 +125,5 @@ def test_a_setting_that_nothing_reads_is_refused():
         config_from_dict({"widht": 64})
     with pytest.raises(CdmppError, match="must be a int"):
         config_from_dict({"width": "64"})
-    with pytest.raises(CdmppError, match="label=log"):
-        config_from_dict({"head": "kernel_sum", "label": "box-cox"})
+    with pytest.raises(CdmppError, match="divisible by model.heads=3"):
+        config_from_dict({"width": 64, "heads": 3})
