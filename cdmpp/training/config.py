@@ -57,7 +57,7 @@ class TrainerConfig:
     """Decay of the running average of weights that is validated and saved; 0 turns it off."""
     precision: str = "32"
     compile: bool = False
-    length_groups: int = 4
+    length_groups: int = 2
     """A batch is computed in this many groups of like length. More: less padding, smaller kernels."""
     validate_every: int = 1
     """Epochs between validations, each of which may save the best model."""
