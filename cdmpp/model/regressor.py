@@ -13,6 +13,7 @@ from cdmpp.data.batching import Batch, ProgramTensors, ordered_batches
 from cdmpp.errors import CdmppError
 from cdmpp.model.analytic import N_BOUNDS, N_STATES, kernel_states
 from cdmpp.model.anchor import Anchor, masked_logsumexp
+from cdmpp.model.bins import QuantileBins
 from cdmpp.model.device_encoder import DeviceEncoder
 from cdmpp.model.feature_scaler import FeatureScaler
 from cdmpp.model.label_transform import LabelTransform
@@ -51,6 +52,8 @@ class CdmppConfig:
     """Standardised features are clipped here, so that an unseen size cannot run away."""
     feature_dropout: float = 0.2
     """Share of input columns silenced at random for a program while training: no single feature is relied upon."""
+    bins: int = 8
+    """Quantile bins that every number of a kernel is also given as, see ``QuantileBins``; 0 is none."""
 
     def __post_init__(self) -> None:
         if self.head not in HEADS:
@@ -70,6 +73,7 @@ class CdmppModel(nn.Module):
         self.config = config
         self.leaf_scaler = FeatureScaler(leaf_width, config.clip)
         self.kernel_scaler = FeatureScaler(kernel_width + N_BOUNDS + N_STATES, config.clip)
+        self.kernel_bins = QuantileBins(kernel_width + N_BOUNDS + N_STATES, config.bins)
         self.anchor = Anchor()
         self.label_transform = LabelTransform(config.label)
         # Of log-latency, in which kernels are corrected and added up whatever the label is.
@@ -78,7 +82,7 @@ class CdmppModel(nn.Module):
         self.device_encoder = DeviceEncoder(device_width, config.width)
         self.encoder = LeafEncoder(
             leaf_width,
-            kernel_width + N_BOUNDS + N_STATES,
+            (kernel_width + N_BOUNDS + N_STATES) * (1 + config.bins),
             config.width,
             config.layers,
             config.heads,
@@ -110,6 +114,7 @@ class CdmppModel(nn.Module):
             labels.append(batch.log_latency)
         self.leaf_scaler.fit(torch.cat(leaves))
         self.kernel_scaler.fit(torch.cat(kernels))
+        self.kernel_bins.fit(self.kernel_scaler(torch.cat(kernels)))
         log_latency = torch.cat(labels)
         self.label_transform.fit(log_latency)
         self.log_mean.copy_(log_latency.double().mean())
@@ -123,7 +128,7 @@ class CdmppModel(nn.Module):
             batch.leaf_mask,
             batch.leaf_positions,
             batch.leaf_kernels,
-            self._drop_columns(self.kernel_scaler(kernels)),
+            self._with_places(self._drop_columns(self.kernel_scaler(kernels))),
             batch.kernel_mask,
             device,
         )
@@ -135,6 +140,9 @@ class CdmppModel(nn.Module):
             return x
         kept = torch.rand(len(x), 1, x.shape[-1], device=x.device) >= self.config.feature_dropout
         return x * kept  # zero is the column's mean
+
+    def _with_places(self, x: Tensor) -> Tensor:
+        return torch.cat([x, self.kernel_bins(x)], dim=-1) if self.config.bins else x
 
     @torch.no_grad()
     def _kernel_inputs(self, batch: Batch) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,48 @@
+"""QuantileBins: a number as its place in each of a few bins, so that a linear layer can bend where the data lie."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+_MAX_ROWS = 65536
+"""Quantiles of more rows than this are taken from as many evenly spaced ones."""
+
+
+class QuantileBins(nn.Module):
+    """Piecewise-linear encoding (Gorishniy et al. 2022, "On Embeddings for Numerical Features in Tabular Deep
+    Learning"): (..., width) -> (..., width * bins), each entry 0 below its bin, 1 above it, centred on the training
+    mean. Bin edges are quantiles of the training rows.
+    """
+
+    low: Tensor
+    factor: Tensor
+    mean: Tensor
+
+    def __init__(self, width: int, bins: int):
+        super().__init__()
+        self.bins = bins
+        self.register_buffer("low", torch.zeros(width, bins))
+        self.register_buffer("factor", torch.ones(width, bins))
+        self.register_buffer("mean", torch.zeros(width, bins))
+
+    @torch.no_grad()
+    def fit(self, rows: Tensor) -> None:
+        """Learn edges and means from standardised ``rows`` (n, width)."""
+        if self.bins == 0:
+            return
+        rows = rows[:: max(1, len(rows) // _MAX_ROWS)].float()
+        shares = torch.linspace(0, 1, self.bins + 1, device=rows.device)
+        ranks = (shares * (len(rows) - 1)).round().long()
+        edges = rows.sort(0).values[ranks].T  # (width, bins + 1)
+        self.low.copy_(edges[:, :-1])
+        spread = edges[:, 1:] - edges[:, :-1]
+        # A bin without width is a step, a little above its value.
+        self.factor.copy_(1.0 / spread.clamp_min(1e-3))
+        self.mean.copy_(self._places(rows).mean(0))
+
+    def _places(self, x: Tensor) -> Tensor:
+        return ((x[..., None] - self.low) * self.factor).clamp(0, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (self._places(x) - self.mean).flatten(-2)
