@@ -14,6 +14,7 @@ import numpy as np
 import yaml
 
 from cdmpp.errors import DataError
+from cdmpp.programs.task import network_family
 
 if TYPE_CHECKING:
     from cdmpp.data.dataset import LatencyDataset
@@ -130,6 +131,8 @@ def _by_network(
     task_ids = np.asarray(dataset.task_ids)
     tasks = np.unique(task_ids)
     networks_of = {task: set(dataset.tasks[task].networks) for task in tasks}
+    # A network and its variants (other inputs) stand on one side: `resnet50@b4` is resnet50.
+    networks_of = {task: {network_family(network) for network in networks_of[task]} for task in tasks}
     known = sorted(set().union(*networks_of.values()))
     held_out = set(test_networks or ())
     if not held_out:

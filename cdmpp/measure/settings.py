@@ -11,6 +11,7 @@ from typing import Any
 from cdmpp import devices
 from cdmpp.errors import DataError
 from cdmpp.measure import protocol
+from cdmpp.programs.networks import expand_zoo
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ def collect_settings(values: Mapping[str, Any]) -> CollectSettings:
             f"CPUs: {', '.join(d.name for d in devices.all_devices() if d.kind == 'cpu')}. "
             "For other devices import a tuning database: scripts/import_data.py source=metaschedule"
         )
-    zoo = values["zoo"]
+    zoo = expand_zoo(values["zoo"])
     names = list(values["networks"] or zoo)
     for name in names:
         if name not in zoo:

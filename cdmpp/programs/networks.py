@@ -6,6 +6,7 @@ The zoo is described in ``conf/data/networks.yaml``. TVM, torch and the model li
 from __future__ import annotations
 
 import difflib
+import importlib
 import inspect
 import os
 import sys
@@ -17,23 +18,36 @@ from typing import Any
 import yaml
 
 from cdmpp.errors import CdmppError
-from cdmpp.programs.task import Task
+from cdmpp.programs.task import VARIANT_MARK, Task
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 ZOO_FILES = tuple(folder / "conf" / "data" / "networks.yaml" for folder in (_PACKAGE, _PACKAGE.parent))
 """Inside the package once installed, beside it in a source checkout."""
 HOST_TARGET = {"kind": "llvm", "num-cores": 1}
+INPUTS = ("image", "tokens", "audio", "mel", "vector")
 _stub: Any = None
 
 
 def read_zoo(path: Path | None = None) -> dict[str, dict[str, Any]]:
-    """Network name -> how to build it, from ``path`` or the shipped zoo. ``CdmppError`` where it cannot be read."""
+    """``expand_zoo`` of ``path`` or of the shipped zoo. ``CdmppError`` where it cannot be read."""
     path = path or next((file for file in ZOO_FILES if file.exists()), ZOO_FILES[0])
     try:
         zoo = yaml.safe_load(path.read_text(encoding="utf-8"))["zoo"]
     except (OSError, yaml.YAMLError, KeyError, TypeError) as error:
         raise CdmppError(f"cannot read the networks of {path}: {error}") from error
-    return {str(name): dict(spec) for name, spec in zoo.items()}
+    return expand_zoo(zoo)
+
+
+def expand_zoo(zoo: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Network name -> how to build it, each variant as an entry of its own: ``resnet50``, ``resnet50@b4`` ..."""
+    expanded = {}
+    for name, entry in zoo.items():
+        spec = dict(entry)
+        variants = spec.pop("variants", None) or {}
+        expanded[str(name)] = spec
+        for suffix, changes in variants.items():
+            expanded[f"{name}{VARIANT_MARK}{suffix}"] = {**spec, "input": {**spec["input"], **changes}}
+    return expanded
 
 
 def import_network(name: str, spec: Mapping[str, Any] | None = None) -> list[Task]:
@@ -58,22 +72,32 @@ def build_model(spec: Mapping[str, Any]) -> tuple[Any, tuple[Any, ...]]:
     import torch
 
     torch.manual_seed(0)
-    builder = {"torchvision": _build_torchvision, "transformers": _build_transformers}.get(spec["source"])
+    builders = {"torchvision": _build_torchvision, "transformers": _build_transformers, "handmade": _build_handmade}
+    builder = builders.get(spec["source"])
     if builder is None:
-        raise CdmppError(f"network source {spec['source']!r} is unknown: use torchvision or transformers")
+        raise CdmppError(f"network source {spec['source']!r} is unknown: use {', '.join(builders)}")
     try:
         model = builder(spec)
     except ImportError as error:
         library = spec["source"]
         raise CdmppError(f"{library} is not installed ({error}): pip install --no-deps {library}") from error
-    kind, size = next(iter(spec["input"].items()))
+    return model.eval(), (_example(spec["input"]),)
+
+
+def _example(given: Mapping[str, Any]) -> Any:
+    """A batch of random input as ``input`` of a zoo entry describes it."""
+    import torch
+
+    shape = dict(given)
+    batch = shape.pop("batch", 1)
+    if len(shape) != 1 or not set(shape) <= set(INPUTS):
+        raise CdmppError(f"network input {dict(given)} must name one of {', '.join(INPUTS)} and may name batch")
+    kind, size = shape.popitem()
     if kind == "tokens":
-        example = torch.randint(0, 100, (1, size))
-    elif kind == "audio":
-        example = torch.randn(1, size)
-    else:
-        example = torch.randn(1, 3, size, size)
-    return model.eval(), (example,)
+        return torch.randint(0, 100, (batch, size))
+    if kind == "image":
+        return torch.randn(batch, 3, size, size)
+    return torch.randn(batch, *(size if kind == "mel" else [size]))
 
 
 def to_relax(model: Any, inputs: tuple[Any, ...]) -> Any:
@@ -164,8 +188,12 @@ def _build_transformers(spec: Mapping[str, Any]) -> Any:
     import transformers
 
     config = getattr(transformers, spec["config"])(**dict(spec.get("arguments", {})))
-    inner = getattr(transformers, spec["build"])(config)
-    needs_cache_flag = "use_cache" in inspect.signature(inner.forward).parameters
+    library = importlib.import_module(spec["module"]) if "module" in spec else transformers
+    inner = getattr(library, spec["build"])(config)
+    options = {"return_dict": False, "use_cache": False}
+    known = inspect.signature(inner.forward).parameters
+    takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in known.values())
+    options = {k: v for k, v in options.items() if k in known or (k == "return_dict" and takes_any)}
 
     class FirstOutput(torch.nn.Module):
         def __init__(self) -> None:
@@ -173,10 +201,17 @@ def _build_transformers(spec: Mapping[str, Any]) -> Any:
             self.inner = inner
 
         def forward(self, x: Any) -> Any:
-            options = {"use_cache": False} if needs_cache_flag else {}
-            return self.inner(x, return_dict=False, **options)[0]
+            return self.inner(x, **options)[0]
 
     return FirstOutput()
+
+
+def _build_handmade(spec: Mapping[str, Any]) -> Any:
+    from cdmpp.programs.handmade import MODELS
+
+    if spec["build"] not in MODELS:
+        raise CdmppError(f"no hand-made network {spec['build']!r}; known: {', '.join(MODELS)}")
+    return MODELS[spec["build"]](**dict(spec.get("arguments", {})))
 
 
 def _import_torchvision() -> Any:

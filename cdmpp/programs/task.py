@@ -5,6 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+VARIANT_MARK = "@"
+"""Between the name of a network and that of its variant."""
+
+
+def network_family(name: str) -> str:
+    """``resnet50`` of ``resnet50@b4``: the network that ``name`` is a variant of (other batch, size or length)."""
+    return name.partition(VARIANT_MARK)[0]
+
 
 @dataclass(frozen=True)
 class Task:

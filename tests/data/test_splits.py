@@ -165,8 +165,18 @@ def test_network_options_are_checked(options, message):
 
 def test_definitions_on_disk_are_usable():
     assert {"random", "by_task", "by_network", "by_network_googlenet_to_resnet34"} <= set(split_names())
-    names = {f"t{i}": {["resnet34", "googlenet"][i % 2]: 1} for i in range(10)}
-    data = dataset([f"t{i}" for i in range(10)], names)
+    networks = ["resnet34", "googlenet", *split_definition("held_out")["test_networks"]]
+    names = {f"t{i}": {networks[i % len(networks)]: 1} for i in range(5 * len(networks))}
+    data = dataset(list(names), names)
     for name in split_names():
         assert split_definition(name)["name"] == name
         assert make_split(data, name, 0).name == name
+
+
+def test_variants_of_a_network_stand_on_its_side():
+    names = {f"t{i}": {["net", "net@b4", "other", "other@r96"][i % 4]: 1} for i in range(40)}
+    split = make_split(dataset(list(names), names), "by_network", 0, test_networks=["net"])
+    assert {next(iter(names[f"t{i}"])) for i in split.test} == {"net", "net@b4"}
+    for seed in range(4):
+        counts = make_split(dataset(list(names), names), "by_network", seed).counts
+        assert set(counts["test_networks"]) <= {"net", "other"}

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from cdmpp.errors import CdmppError
-from cdmpp.programs.networks import build_model, import_network, read_zoo
+from cdmpp.programs.networks import INPUTS, build_model, expand_zoo, import_network, read_zoo
+from cdmpp.programs.task import network_family
 
 TINY = {
     "source": "transformers",
@@ -22,17 +24,41 @@ TINY = {
 
 def test_the_zoo_is_complete_and_well_formed() -> None:
     zoo = read_zoo()
-    assert len(zoo) >= 16
+    assert len(zoo) >= 120 and len({network_family(name) for name in zoo}) >= 70
     for name, spec in zoo.items():
-        assert spec["source"] in ("torchvision", "transformers"), name
-        assert len(spec["input"]) == 1 and set(spec["input"]) <= {"image", "tokens", "audio"}, name
+        assert spec["source"] in ("torchvision", "transformers", "handmade"), name
+        assert len(set(spec["input"]) - {"batch"}) == 1 and set(spec["input"]) <= {"batch", *INPUTS}, name
+
+
+def test_variants_become_entries_of_their_own() -> None:
+    base = {"source": "handmade", "build": "mlp", "input": {"vector": 256}}
+    zoo = expand_zoo({"mlp": {**base, "variants": {"b4": {"batch": 4}, "wide": {"vector": 512}}}})
+    assert zoo == {
+        "mlp": base,
+        "mlp@b4": {**base, "input": {"vector": 256, "batch": 4}},
+        "mlp@wide": {**base, "input": {"vector": 512}},
+    }
+    assert [network_family(name) for name in zoo] == ["mlp"] * 3
 
 
 def test_unknown_networks_and_sources_are_named() -> None:
     with pytest.raises(CdmppError, match="resnet18"):
         import_network("resnet81")
-    with pytest.raises(CdmppError, match="torchvision or transformers"):
+    with pytest.raises(CdmppError, match="torchvision, transformers, handmade"):
         build_model({"source": "keras", "build": "x", "input": {"image": 8}})
+    with pytest.raises(CdmppError, match="known: mlp, dlrm"):
+        build_model({"source": "handmade", "build": "x", "input": {"image": 8}})
+    with pytest.raises(CdmppError, match="one of image, tokens"):
+        build_model({"source": "handmade", "build": "mlp", "input": {"picture": 8}})
+
+
+@pytest.mark.parametrize("name", [name for name, spec in read_zoo().items() if spec["source"] == "handmade"])
+def test_hand_made_networks_run(name: str) -> None:
+    model, inputs = build_model(read_zoo()[name])
+    with torch.no_grad():
+        output = model(*inputs)
+    assert len(output) == read_zoo()[name]["input"].get("batch", 1)
+    assert torch.isfinite(output).all() and output.std() > 0 if output.numel() > 1 else torch.isfinite(output).all()
 
 
 def test_a_network_becomes_distinct_tasks_with_weights() -> None:

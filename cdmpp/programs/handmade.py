@@ -1,0 +1,208 @@
+"""Small hand-made networks: operators and shapes that the model libraries of the zoo do not bring."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+
+def mlp(inputs: int = 256, hidden: int = 1024, layers: int = 3, outputs: int = 64) -> nn.Module:
+    """Plain layers with ReLU."""
+    widths = [inputs, *[hidden] * layers]
+    blocks = [part for a, b in zip(widths, widths[1:], strict=False) for part in (nn.Linear(a, b), nn.ReLU())]
+    return nn.Sequential(*blocks, nn.Linear(hidden, outputs))
+
+
+class Dlrm(nn.Module):
+    """Recommendation: embeddings, two MLPs and pairwise dot products (after Naumov et al. 2019)."""
+
+    def __init__(self, dense: int = 13, tables: int = 8, rows: int = 1000, width: int = 64):
+        super().__init__()
+        self.dense = dense
+        self.tables = nn.ModuleList(nn.Embedding(rows, width) for _ in range(tables))
+        self.bottom = nn.Sequential(nn.Linear(dense, 512), nn.ReLU(), nn.Linear(512, width), nn.ReLU())
+        pairs = (tables + 1) ** 2
+        self.top = nn.Sequential(nn.Linear(width + pairs, 512), nn.ReLU(), nn.Linear(512, 1), nn.Sigmoid())
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = (x[:, : len(self.tables)].abs() * 100).to(torch.int64).clamp(0, 999)
+        bottom = self.bottom(x[:, : self.dense])
+        vectors = torch.stack([bottom, *(table(rows[:, i]) for i, table in enumerate(self.tables))], 1)
+        crossed = torch.bmm(vectors, vectors.transpose(1, 2)).flatten(1)
+        return self.top(torch.cat([bottom, crossed], 1))
+
+
+class Lstm(nn.Module):
+    """Steps of an LSTM cell, written out."""
+
+    def __init__(self, inputs: int = 128, hidden: int = 256, steps: int = 2):
+        super().__init__()
+        self.hidden, self.steps = hidden, steps
+        self.from_input, self.from_state = nn.Linear(inputs, 4 * hidden), nn.Linear(hidden, 4 * hidden)
+
+    def forward(self, x: Tensor) -> Tensor:
+        state = cell = torch.zeros(x.shape[0], self.hidden)
+        for _ in range(self.steps):
+            gates = self.from_input(x) + self.from_state(state)
+            i, f, g, o = gates.chunk(4, 1)
+            cell = torch.sigmoid(f) * cell + torch.sigmoid(i) * torch.tanh(g)
+            state = torch.sigmoid(o) * torch.tanh(cell)
+        return state
+
+
+class Gru(nn.Module):
+    """Steps of a GRU cell, written out."""
+
+    def __init__(self, inputs: int = 128, hidden: int = 192, steps: int = 2):
+        super().__init__()
+        self.hidden, self.steps = hidden, steps
+        self.from_input, self.from_state = nn.Linear(inputs, 3 * hidden), nn.Linear(hidden, 3 * hidden)
+
+    def forward(self, x: Tensor) -> Tensor:
+        state = torch.zeros(x.shape[0], self.hidden)
+        for _ in range(self.steps):
+            a, b = self.from_input(x).chunk(3, 1), self.from_state(state).chunk(3, 1)
+            reset, update = torch.sigmoid(a[0] + b[0]), torch.sigmoid(a[1] + b[1])
+            state = update * state + (1 - update) * torch.tanh(a[2] + reset * b[2])
+        return state
+
+
+class UNet(nn.Module):
+    """Two levels of a convolutional U-Net with skip connections and transposed convolutions."""
+
+    def __init__(self, width: int = 32):
+        super().__init__()
+
+        def double(inputs: int, outputs: int) -> nn.Module:
+            return nn.Sequential(
+                nn.Conv2d(inputs, outputs, 3, padding=1),
+                nn.ReLU(),
+                nn.Conv2d(outputs, outputs, 3, padding=1),
+                nn.ReLU(),
+            )
+
+        self.first, self.second, self.third = double(3, width), double(width, 2 * width), double(2 * width, 4 * width)
+        self.up_2, self.up_1 = (
+            nn.ConvTranspose2d(4 * width, 2 * width, 2, 2),
+            nn.ConvTranspose2d(2 * width, width, 2, 2),
+        )
+        self.merge_2, self.merge_1 = double(4 * width, 2 * width), double(2 * width, width)
+        self.out = nn.Conv2d(width, 2, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        first = self.first(x)
+        second = self.second(functional.max_pool2d(first, 2))
+        third = self.third(functional.max_pool2d(second, 2))
+        merged = self.merge_2(torch.cat([second, self.up_2(third)], 1))
+        return self.out(self.merge_1(torch.cat([first, self.up_1(merged)], 1)))
+
+
+class DiffusionBlock(nn.Module):
+    """Residual block of a diffusion U-Net: group norm, SiLU, convolutions and self-attention over pixels."""
+
+    def __init__(self, width: int = 64, heads: int = 4):
+        super().__init__()
+        self.stem = nn.Conv2d(3, width, 3, padding=1, stride=4)
+        self.norms = nn.ModuleList(nn.GroupNorm(8, width) for _ in range(3))
+        self.convolutions = nn.ModuleList(nn.Conv2d(width, width, 3, padding=1) for _ in range(2))
+        self.qkv, self.out = nn.Conv2d(width, 3 * width, 1), nn.Conv2d(width, width, 1)
+        self.heads = heads
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        batch, width, rows, columns = x.shape
+        hidden = self.convolutions[0](functional.silu(self.norms[0](x)))
+        x = x + self.convolutions[1](functional.silu(self.norms[1](hidden)))
+        qkv = self.qkv(self.norms[2](x)).reshape(batch, 3, self.heads, width // self.heads, rows * columns)
+        q, k, v = qkv[:, 0], qkv[:, 1], qkv[:, 2]
+        weights = torch.softmax(q.transpose(-1, -2) @ k * (width // self.heads) ** -0.5, -1)
+        return x + self.out((v @ weights.transpose(-1, -2)).reshape(batch, width, rows, columns))
+
+
+class Generator(nn.Module):
+    """DCGAN generator: transposed convolutions from a vector to an image."""
+
+    def __init__(self, latent: int = 100, width: int = 64):
+        super().__init__()
+        self.latent = latent
+        sizes = [latent, 4 * width, 2 * width, width, 3]
+        layers: list[nn.Module] = []
+        for i, (a, b) in enumerate(zip(sizes, sizes[1:], strict=False)):
+            layers += [nn.ConvTranspose2d(a, b, 4, 1 if i == 0 else 2, 0 if i == 0 else 1), nn.ReLU()]
+        self.layers = nn.Sequential(*layers[:-1], nn.Tanh())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x.reshape(x.shape[0], self.latent, 1, 1))
+
+
+class Video(nn.Module):
+    """3-D convolutions over a few frames."""
+
+    def __init__(self, width: int = 16):
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Conv3d(3, width, (3, 7, 7), (1, 2, 2), (1, 3, 3)),
+            nn.ReLU(),
+            nn.Conv3d(width, 2 * width, 3, (1, 2, 2), 1),
+            nn.ReLU(),
+            nn.Conv3d(2 * width, 4 * width, 3, 2, 1),
+            nn.ReLU(),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, _, rows, columns = x.shape
+        frames = x[:, :, None].expand(batch, 3, 4, rows, columns)
+        return self.layers(frames).mean((2, 3, 4))
+
+
+class Tcn(nn.Module):
+    """Temporal convolutions with growing dilation over a feature sequence."""
+
+    def __init__(self, inputs: int = 64, width: int = 128, levels: int = 4):
+        super().__init__()
+        self.inputs = inputs
+        self.stem = nn.Conv1d(inputs, width, 1)
+        self.layers = nn.ModuleList(
+            nn.Conv1d(width, width, 3, padding=2**level, dilation=2**level) for level in range(levels)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x.reshape(x.shape[0], self.inputs, -1))
+        for layer in self.layers:
+            x = x + torch.relu(layer(x))
+        return x.amax(-1)
+
+
+class Stress(nn.Module):
+    """Shapes that schedules trip over: prime sizes, wide channels, dilation, stride 3, depthwise 7 x 7, reductions."""
+
+    def __init__(self, width: int = 61):
+        super().__init__()
+        self.odd = nn.Conv2d(3, width, 5, stride=3)
+        self.dilated = nn.Conv2d(width, 2 * width, 3, dilation=2)
+        self.depthwise = nn.Conv2d(2 * width, 2 * width, 7, padding=3, groups=2 * width)
+        self.point = nn.Conv2d(2 * width, 8 * width, 1)
+        self.grouped = nn.Conv2d(8 * width, 8 * width, 3, padding=1, groups=8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.tanh(self.depthwise(functional.hardswish(self.dilated(functional.elu(self.odd(x))))))
+        x = self.grouped(functional.gelu(self.point(x)))
+        moments = torch.cat([x.mean((2, 3)), x.amax((2, 3)), x.var((2, 3))], 1)
+        return torch.log_softmax(moments, -1)
+
+
+MODELS: dict[str, Callable[..., nn.Module]] = {
+    "mlp": mlp,
+    "dlrm": Dlrm,
+    "lstm": Lstm,
+    "gru": Gru,
+    "unet": UNet,
+    "diffusion_block": DiffusionBlock,
+    "dcgan": Generator,
+    "video": Video,
+    "tcn": Tcn,
+    "stress": Stress,
+}
