@@ -9,12 +9,15 @@ from cdmpp.entry import entry  # isort: skip  (first: it puts the module path ri
 from rich import print_json
 
 from cdmpp.measure.collector import Collector
+from cdmpp.measure.repeats import Repeater
 from cdmpp.measure.settings import collect_settings
 
 
 @entry("profile")
 def main(values: dict[str, Any]) -> None:
-    print_json(data=Collector(collect_settings(values), Path(values["out"])).run())
+    settings, folder = collect_settings(values), Path(values["out"])
+    again = values["repeat"]
+    print_json(data=(Repeater(settings, folder, again) if again else Collector(settings, folder)).run())
 
 
 if __name__ == "__main__":

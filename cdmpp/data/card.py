@@ -53,6 +53,7 @@ def card(folder: Path) -> str:
     lines = [f"## {folder.name}", ""]
     for device in sorted({record.device for record in records}):
         lines += _device([r for r in records if r.device == device], tasks, device)
+        lines += _noise_floor(folder, device)
     failures = _failures(folder)
     if failures:
         lines += ["Not recorded: " + ", ".join(f"{n} {cause}" for cause, n in failures.most_common()) + ".", ""]
@@ -92,6 +93,24 @@ def _device(records: list[Record], tasks: dict[str, Task], name: str) -> list[st
     lines += ["", "| network | programs of its tasks |", "|---|---|"]
     lines += [f"| {name} | {n:,} |" for name, n in sorted(networks.items())]
     return [*lines, ""]
+
+
+def _noise_floor(folder: Path, device: str) -> list[str]:
+    path = folder / "repeats.jsonl"
+    entries = [json.loads(line) for line in path.read_text().splitlines() if line.strip()] if path.is_file() else []
+    entries = [entry for entry in entries if entry["device"] == device]
+    if not entries:
+        return []
+    ratio = np.array([entry["again_s"] / entry["first_s"] for entry in entries])
+    percent = 100 * np.abs(ratio - 1)
+    hours, n = min(entry["hours_apart"] for entry in entries), len(entries)
+    return [
+        f"**Noise floor** of `{device}`: {n} programs measured again by the same protocol, at least {hours:.1f} hours "
+        f"later (`scripts/profile.py repeat={n}`). The label moves by {percent.mean():.2f} % on average, "
+        f"{np.median(percent):.2f} % median, {np.percentile(percent, 90):.2f} % p90; drift of the median "
+        f"{100 * (np.median(ratio) - 1):+.2f} %.",
+        "",
+    ]
 
 
 def _quantiles(values: Iterable[float], at: tuple[int, ...], form: str) -> str:

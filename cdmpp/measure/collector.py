@@ -83,7 +83,7 @@ class Collector:
             self.progress = progress
             try:
                 progress.enter("sample")
-                plan = load_plan(self.folder, self.settings.zoo, self.settings.seed, self._import)
+                plan = self._plan()
                 self._write_info(plan)
                 self.sentinels.build(self.builders[0], self.settings.target, Path(scratch))
                 source = self._planned(plan, Path(scratch))
@@ -101,6 +101,9 @@ class Collector:
                     worker.stop()
                 os.sched_setaffinity(0, set(self.cores))
         return report(self.folder, self.settings.device)
+
+    def _plan(self) -> Plan:
+        return load_plan(self.folder, self.settings.zoo, self.settings.seed, self._import)
 
     # -- before a window ----------------------------------------------------------------------------------------
 
@@ -214,7 +217,7 @@ class Collector:
             if group:
                 quiet = self._segment(group, quiet)
         finished = [subject for subject in self.active if subject.visits.complete]
-        append_records(self.folder, [self._record(subject) for subject in finished])
+        self._keep(finished)
         self.recorded.update(subject.record_id for subject in finished)
         for subject in finished:
             subject.library.unlink(missing_ok=True)
@@ -243,6 +246,9 @@ class Collector:
         return quiet_after
 
     # -- bookkeeping --------------------------------------------------------------------------------------------
+
+    def _keep(self, finished: list[Subject]) -> None:
+        append_records(self.folder, [self._record(subject) for subject in finished])
 
     def _record(self, subject: Subject) -> Record:
         visits = subject.visits

@@ -11,6 +11,9 @@ import numpy as np
 
 from cdmpp.data.records import read_records
 
+REPEATS_FILE = "repeats.jsonl"
+"""Programs measured again much later (see ``measure/repeats.py``), a line each."""
+
 
 def read_lines(path: Path) -> list[Any]:
     """Values of a JSON-lines file that may end in a line cut short by a kill; empty where there is none."""
@@ -39,4 +42,21 @@ def report(folder: Path, device: str) -> dict[str, Any]:
         "spread_p90": float(np.quantile(spread, 0.9)),
         "flagged_share": float(np.mean([record.flagged for record in records])) if records else 0.0,
         "latency_p10_p50_p90_s": [float(value) for value in np.quantile(latency, (0.1, 0.5, 0.9))],
+    }
+
+
+def repeat_report(folder: Path, device: str) -> dict[str, Any]:
+    """Deviation |again / first - 1| of programs measured again; ``programs`` is 0 where there is none."""
+    entries = [entry for entry in read_lines(folder / REPEATS_FILE) if entry["device"] == device]
+    if not entries:
+        return {"programs": 0}
+    first, again, hours = (np.array([entry[key] for entry in entries]) for key in ("first_s", "again_s", "hours_apart"))
+    deviation = np.abs(again / first - 1.0)
+    return {
+        "programs": len(entries),
+        "hours_apart_min": float(hours.min()),
+        "deviation_mean": float(deviation.mean()),
+        "deviation_median": float(np.median(deviation)),
+        "deviation_p90": float(np.quantile(deviation, 0.9)),
+        "drift": float(np.median(again / first) - 1.0),
     }

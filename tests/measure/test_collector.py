@@ -10,8 +10,11 @@ from typing import Any
 
 import pytest
 
+from cdmpp.data.card import card
 from cdmpp.data.records import read_info, read_records
+from cdmpp.errors import DataError
 from cdmpp.measure import collector as module
+from cdmpp.measure import repeats
 from cdmpp.measure.collector import Collector
 from cdmpp.measure.settings import CollectSettings
 from cdmpp.programs.task import Task
@@ -210,3 +213,26 @@ def test_time_limit_starts_no_new_batch_but_finishes_what_is_begun(
     records = read_records(tmp_path)
     assert 0 < len(records) < ALL
     assert all(r.extra["samples_per_visit"] == "10,10" for r in records)
+
+
+def test_repeats_measure_recorded_programs_again_and_resume(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repeats, "arguments_of", lambda workload: [[[4], "float32"]])
+    Collector(settings(), tmp_path).run()
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*.parquet")}
+    with pytest.raises(DataError, match="an hour old"):
+        repeats.Repeater(settings(), tmp_path, 5)
+    monkeypatch.setattr(repeats, "MIN_AGE_S", -1.0)
+    slower = json.dumps([[read_records(tmp_path)[0].task_id, 0], []])
+    machine.noise = {slower: [1.1]}
+    machine.kill_after = len(machine.visits) + 15
+    with pytest.raises(KeyboardInterrupt):
+        repeats.Repeater(settings(), tmp_path, ALL).run()
+    machine.kill_after = 10**9
+    found = repeats.Repeater(settings(), tmp_path, ALL).run()
+    entries = [json.loads(line) for line in (tmp_path / "repeats.jsonl").read_text().splitlines()]
+    assert found["programs"] == len(entries) == len({entry["record_id"] for entry in entries}) == ALL
+    assert found["deviation_mean"] == pytest.approx(0.1 / ALL) and found["deviation_median"] == 0
+    assert before == {path: path.read_bytes() for path in tmp_path.rglob("*.parquet")}
+    assert "programs measured again" in card(tmp_path)
