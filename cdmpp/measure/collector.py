@@ -24,6 +24,7 @@ from cdmpp.measure.isolation import Reply, Worker, run_many
 from cdmpp.measure.plan import Plan, load_plan, schedule_seed
 from cdmpp.measure.progress import CollectionProgress
 from cdmpp.measure.protocol import Visits
+from cdmpp.measure.remote import ATTEMPTS, SESSION_LIMIT_S
 from cdmpp.measure.report import read_lines, report
 from cdmpp.measure.sentinel import Sentinels
 from cdmpp.measure.settings import CollectSettings
@@ -55,9 +56,12 @@ class Collector:
         self.target = json.dumps(dict(settings.target), sort_keys=True)
         self.failures = self.folder / "failures.jsonl"
         self.cores = cores = sorted(os.sched_getaffinity(0))
-        self.measurer = Worker(core=cores[-1])
+        if settings.rpc is None:
+            self.measurers = [Worker(core=cores[-1])]
+        else:  # the children only hold sessions and need no core of their own
+            self.measurers = [Worker() for _ in range(settings.rpc.servers)]
         self.builders = [Worker(core=cores[i % len(cores)]) for i in range(settings.builders)]
-        self.sentinels = Sentinels(self.measurer, self.folder / "sentinels.jsonl")
+        self.sentinels = Sentinels(self.measurers[0], self.folder / "sentinels.jsonl", self._timing)
         records = read_records(self.folder, settings.device)
         self.recorded: set[str] = {record.record_id for record in records}
         self._per_task = collections.Counter(record.task_id for record in records)
@@ -67,7 +71,7 @@ class Collector:
         self.causes: collections.Counter[str] = collections.Counter()
         self.active: list[Subject] = []
         self._software = software.versions()
-        self._host = software.host()
+        self._host = software.host() if settings.rpc is None else f"rpc:{settings.rpc.key}"
         self._sampled_tasks = self._sampled_programs = 0
 
     def run(self) -> dict[str, Any]:
@@ -77,8 +81,8 @@ class Collector:
         )
         start = time.monotonic()
         limit = self.settings.time_limit_s
-        # Leave the measuring core alone, where there is more than one.
-        os.sched_setaffinity(0, {self.cores[0]})
+        if self.settings.rpc is None:  # leave the measuring core alone, where there is more than one
+            os.sched_setaffinity(0, {self.cores[0]})
         with progress, tempfile.TemporaryDirectory(prefix="cdmpp-measure-") as scratch:
             self.progress = progress
             try:
@@ -97,7 +101,7 @@ class Collector:
                     self._window(fresh)
                     self._write_info(plan)
             finally:
-                for worker in (self.measurer, *self.builders):
+                for worker in (*self.measurers, *self.builders):
                     worker.stop()
                 os.sched_setaffinity(0, set(self.cores))
         return report(self.folder, self.settings.device)
@@ -208,7 +212,8 @@ class Collector:
     # -- the window ---------------------------------------------------------------------------------------------
 
     def _window(self, fresh: list[Subject]) -> None:
-        self.measurer.start()
+        for worker in self.measurers:
+            worker.start()
         again = list(self.active)
         self.active.extend(fresh)
         self.progress.enter("measure")
@@ -227,23 +232,38 @@ class Collector:
     def _segment(self, group: list[Subject], quiet_before: bool) -> bool:
         """One visit to each program of ``group`` between two looks at the sentinels; returns the later look."""
         taken: list[tuple[Subject, list[float], float]] = []
-        for subject in group:
-            wait = subject.visits.last_start + self.settings.min_separation_s - time.monotonic()
-            if wait > 0:
-                time.sleep(wait)
-            begin = time.monotonic()
-            message = {"op": "time", "path": str(subject.library), "arguments": subject.arguments}
-            reply = self.measurer.request(message, protocol.VISIT_LIMIT_S)
+        begun: list[float] = []
+
+        def requests() -> Iterator[dict[str, Any]]:
+            for subject in group:
+                wait = subject.visits.last_start + self.settings.min_separation_s - time.monotonic()
+                if wait > 0:
+                    time.sleep(wait)
+                begun.append(time.monotonic())
+                yield self._timing(str(subject.library), subject.arguments)
+
+        for index, reply in run_many(self.measurers, requests(), self._visit_limit_s):
+            subject = group[index]
             if "cause" in reply:
                 self._fail(subject.record_id, subject.task.task_id, reply)
                 self.active.remove(subject)
                 subject.library.unlink(missing_ok=True)
             else:
-                taken.append((subject, reply["samples"], begin))
+                taken.append((subject, reply["samples"], begun[index]))
         quiet_after = any(self.sentinels.quiet(self.sentinels.take()) for _ in range(2))
         for subject, samples, begin in taken:
             subject.visits.add(samples, quiet_before and quiet_after, begin)
         return quiet_after
+
+    def _timing(self, path: str, arguments: list[Any]) -> dict[str, Any]:
+        """Request for one visit."""
+        message = {"op": "time", "path": path, "arguments": arguments}
+        rpc = self.settings.rpc
+        return message if rpc is None else {**message, "op": "time_rpc", "tracker": rpc.tracker, "key": rpc.key}
+
+    @property
+    def _visit_limit_s(self) -> float:
+        return protocol.VISIT_LIMIT_S if self.settings.rpc is None else ATTEMPTS * SESSION_LIMIT_S
 
     # -- bookkeeping --------------------------------------------------------------------------------------------
 

@@ -7,8 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -99,17 +98,20 @@ class Worker:
 
 
 def run_many(
-    workers: Sequence[Worker], messages: Sequence[dict[str, Any]], limit_s: float
+    workers: Sequence[Worker], messages: Iterable[dict[str, Any]], limit_s: float
 ) -> Iterator[tuple[int, Reply]]:
-    """Spread ``messages`` over ``workers``; yields ``(index, reply)`` as they come."""
-    waiting = deque(enumerate(messages))
+    """Spread ``messages`` over ``workers``, each drawn when one is free; yields ``(index, reply)`` as they come."""
+    waiting = enumerate(messages)
     busy: dict[int, int] = {}
-    while waiting or busy:
+    while True:
         for slot, worker in enumerate(workers):
-            if slot not in busy and waiting:
-                busy[slot], message = waiting.popleft()
-                worker.start()
-                worker.send(message, limit_s)
+            if slot in busy or (drawn := next(waiting, None)) is None:
+                continue
+            busy[slot], message = drawn
+            worker.start()
+            worker.send(message, limit_s)
+        if not busy:
+            return
         nearest = min(workers[slot].deadline for slot in busy)
         answered = wait([workers[slot].connection for slot in busy], max(0.0, nearest - time.monotonic()))
         now = time.monotonic()

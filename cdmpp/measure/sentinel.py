@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -54,8 +54,10 @@ UNSCHEDULED = "[[],[]]"
 class Sentinels:
     """Builds the sentinel programs, times them, and remembers the best-known values in ``log`` (JSON lines)."""
 
-    def __init__(self, worker: Worker, log: Path) -> None:
+    def __init__(self, worker: Worker, log: Path, timing: Callable[[str, list[Any]], dict[str, Any]]) -> None:
+        """``timing`` makes the request for one visit of (library path, arguments)."""
         self.worker = worker
+        self.timing = timing
         self.log = log
         self.history: list[dict[str, float]] = []
         self._programs: dict[str, dict[str, Any]] = {}
@@ -75,7 +77,7 @@ class Sentinels:
             if "cause" in reply:
                 raise RuntimeError(f"the sentinel {name} does not build: {reply}")
             arguments = [[[64, 64], "float32"]] * 3 if name == "compute" else [[[_size(name)], "float32"]] * 2
-            self._programs[name] = {"op": "time", "path": path, "arguments": arguments}
+            self._programs[name] = self.timing(path, arguments)
 
     def best(self) -> dict[str, float]:
         """Seconds a run in a quiet moment: a low quantile of what was seen, so that one lucky value does not rule."""

@@ -11,7 +11,20 @@ from typing import Any
 from cdmpp import devices
 from cdmpp.errors import DataError
 from cdmpp.measure import protocol
+from cdmpp.measure.remote import free_servers
 from cdmpp.programs.networks import expand_zoo
+
+
+@dataclass(frozen=True)
+class RpcSettings:
+    """Where programs are timed instead of here."""
+
+    tracker: str
+    """host:port of a TVM RPC tracker."""
+    key: str
+    """What the servers registered under."""
+    servers: int
+    """Sessions at the same time."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +48,8 @@ class CollectSettings:
     min_separation_s: float = protocol.MIN_SEPARATION_S
     phase_file: Path | None = None
     show_progress: bool = True
+    rpc: RpcSettings | None = None
+    """None: programs run on this machine."""
 
 
 def collect_settings(values: Mapping[str, Any]) -> CollectSettings:
@@ -49,6 +64,7 @@ def collect_settings(values: Mapping[str, Any]) -> CollectSettings:
         raise DataError(
             f"device {device.name} is a {device.kind}; this command measures on the CPU it runs on. "
             f"CPUs: {', '.join(d.name for d in devices.all_devices() if d.kind == 'cpu')}. "
+            "runner=rpc measures on another CPU machine. "
             "For other devices import a tuning database: scripts/import_data.py source=metaschedule"
         )
     zoo = expand_zoo(values["zoo"])
@@ -58,6 +74,14 @@ def collect_settings(values: Mapping[str, Any]) -> CollectSettings:
             near = difflib.get_close_matches(name, zoo, n=3) or sorted(zoo)
             raise DataError(f"network {name!r} is not in the zoo; nearest: {', '.join(near)} (conf/data/networks.yaml)")
     minutes = values["time_limit_min"]
+    if values["runner"] not in ("local", "rpc"):
+        raise DataError(
+            f"runner={values['runner']!r} is unknown; runner=local times on this machine, runner=rpc elsewhere"
+        )
+    rpc = None
+    if values["runner"] == "rpc":
+        tracker, key = str(values["tracker"] or ""), str(values["key"] or device.name)
+        rpc = RpcSettings(tracker, key, free_servers(tracker, key))
     return CollectSettings(
         device=device.name,
         target=device.target,
@@ -68,4 +92,5 @@ def collect_settings(values: Mapping[str, Any]) -> CollectSettings:
         batch=values["batch"],
         seed=values["seed"],
         phase_file=Path(values["phase_file"]) if values["phase_file"] else None,
+        rpc=rpc,
     )

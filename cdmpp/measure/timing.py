@@ -18,17 +18,21 @@ def time_library(path: str, arguments: Sequence[Sequence[Any]]) -> dict[str, Any
     """One visit: ``{"samples": seconds a run per repeat}``, or ``{"cause": "too slow", "run_s": ...}``."""
     import tvm
 
-    module = tvm.runtime.load_module(path)
-    tensors = tensors_for(arguments)
+    return time_module(tvm.runtime.load_module(path), tensors_for(arguments), tvm.cpu())
+
+
+def time_module(module: Any, tensors: Sequence[Any], device: Any) -> dict[str, Any]:
+    """The same for a loaded module and tensors on ``device``, here or at the other end of an RPC session."""
     run = module["main"]
     # Not the time evaluator, which would add a run of its own before each run it times.
     begin = time.perf_counter()
     run(*tensors)
+    device.sync()
     run_s = time.perf_counter() - begin
     repeats = protocol.repeats_for(run_s)
     if not repeats:
         return {"cause": "too slow", "run_s": run_s}
-    timer = module.time_evaluator("main", tvm.cpu(), number=1, repeat=repeats, min_repeat_ms=protocol.REPEAT_MS)
+    timer = module.time_evaluator("main", device, number=1, repeat=repeats, min_repeat_ms=protocol.REPEAT_MS)
     return {"samples": [float(value) for value in timer(*tensors).results]}
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -56,6 +57,19 @@ def time_program(request: Request) -> Request:
     return time_library(request["path"], request["arguments"])
 
 
+def time_over_rpc(request: Request) -> Request:
+    """``path``, ``arguments``, ``tracker``, ``key`` -> ``samples`` or ``cause``; tried again where a session breaks."""
+    from cdmpp.measure.remote import ATTEMPTS, time_remote
+
+    for attempt in range(ATTEMPTS):
+        try:
+            return time_remote(request["tracker"], request["key"], request["path"], request["arguments"])
+        except Exception as error:  # noqa: BLE001 - TVM raises many kinds, and all mean that the session broke
+            last = f"{type(error).__name__}: {str(error)[-300:]}"
+            time.sleep(attempt)
+    return {"cause": "remote error", "message": last}
+
+
 def ready(_: Request) -> Request:
     """Import TVM now rather than within the time limit of the first request."""
     import tvm
@@ -68,6 +82,7 @@ OPERATIONS: dict[str, Callable[[Request], Request]] = {
     "sample": sample,
     "build": build_program,
     "time": time_program,
+    "time_rpc": time_over_rpc,
     "ready": ready,
 }
 

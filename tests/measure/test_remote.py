@@ -1,0 +1,158 @@
+"""Collection through a real RPC tracker and two real servers on this machine, one of which dies midway."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("tvm")
+pytest.importorskip("tornado")
+
+from cdmpp.data.records import read_records, write_tasks
+from cdmpp.errors import CdmppError
+from cdmpp.measure import sentinel
+from cdmpp.measure.collector import Collector, Subject
+from cdmpp.measure.plan import Plan
+from cdmpp.measure.remote import free_servers, parse_tracker
+from cdmpp.measure.report import read_lines
+from cdmpp.measure.settings import CollectSettings, RpcSettings
+from cdmpp.programs.replay import parse_workload
+from cdmpp.programs.sampling import trace_json
+from cdmpp.programs.task import Task
+
+MATMUL = """@I.ir_module
+class Module:
+    @T.prim_func(s_tir=True)
+    def main(A: T.Buffer((64, 64), "float32"), B: T.Buffer((64, 64), "float32"), C: T.Buffer((64, 64), "float32")):
+        for i, j, k in T.grid(64, 64, 64):
+            with T.sblock("C"):
+                vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+                with T.init():
+                    C[vi, vj] = T.float32(0.0)
+                C[vi, vj] = C[vi, vj] + A[vi, vk] * B[vk, vj]
+"""
+TASK = Task("0" * 16, "matmul", "matmul", MATMUL, 2.0 * 64**3, 3 * 64 * 64 * 4, {"tiny": 1}, "test")
+
+
+def schedules() -> list[str]:
+    """Traces that split one loop, by hand: a tenth of the time that sampling takes."""
+    import tvm
+
+    texts = []
+    for axis in range(3):
+        for factor in (2, 4, 8, 16):
+            schedule = tvm.s_tir.Schedule(parse_workload(MATMUL), debug_mask="none")
+            schedule.split(schedule.get_loops(schedule.get_sblock("C"))[axis], [None, factor])
+            texts.append(trace_json(schedule))
+    return texts
+
+
+def start(*arguments: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    )
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+@pytest.fixture
+def tracker() -> Iterator[tuple[str, list[subprocess.Popen[bytes]]]]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    address = f"127.0.0.1:{port}"
+    processes = [start("tvm.exec.rpc_tracker", "--host", "127.0.0.1", "--port", str(port), "--port-end", str(port + 1))]
+    for _ in range(2):
+        processes.append(
+            start("tvm.exec.rpc_server", "--host", "127.0.0.1", "--port", "9200", "--port-end", "9400",
+                  "--tracker", address, "--key", "board")
+        )  # fmt: skip
+    try:
+        deadline = time.monotonic() + 120
+        while True:
+            try:
+                if free_servers(address, "board") == 2:
+                    break
+            except CdmppError:
+                pass
+            assert time.monotonic() < deadline, "the servers did not register"
+            time.sleep(0.5)
+        yield address, processes
+    finally:
+        for process in reversed(processes):
+            stop(process)
+
+
+class Sabotaged(Collector):
+    """Measures ``schedules()`` and kills one server in the middle of the first window."""
+
+    victim: subprocess.Popen[bytes]
+    asked = 0
+
+    def _plan(self) -> Plan:
+        write_tasks(self.folder, [TASK])
+        return Plan([TASK.task_id], ["tiny"], {TASK.task_id: TASK})
+
+    def _planned(self, plan: Plan, scratch: Path) -> Iterator[list[Subject]]:
+        self._tasks_left = 0
+        for number, schedule in enumerate(schedules()):
+            arguments = [[[64, 64], "float32"]] * 3
+            yield [Subject(f"r{number}", TASK, schedule, arguments, scratch / f"{number}.so")]
+
+    def _timing(self, path: str, arguments: list[Any]) -> dict[str, Any]:
+        if "sentinel" not in path:
+            self.asked += 1
+            if self.asked == 6:
+                stop(self.victim)
+        return super()._timing(path, arguments)
+
+
+def test_a_server_that_dies_costs_no_record_and_doubles_none(
+    tracker: tuple[str, list[subprocess.Popen[bytes]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The big sentinel would be sent over the network again and again.
+    monkeypatch.setattr(sentinel, "WORKLOADS", {"compute": sentinel.WORKLOADS["compute"]})
+    address, processes = tracker
+    with pytest.raises(CdmppError, match="keys it knows: board"):
+        free_servers(address, "nothing")
+    settings = CollectSettings(
+        device="xeon-icelake",
+        target={"kind": "llvm", "num-cores": 1},
+        zoo={},
+        builders=1,
+        min_separation_s=0.0,
+        show_progress=False,
+        rpc=RpcSettings(address, "board", free_servers(address, "board")),
+    )
+    collector = Sabotaged(settings, tmp_path)
+    collector.victim = processes[2]
+    report = collector.run()
+    assert processes[2].poll() is not None and processes[1].poll() is None
+    records = read_records(tmp_path)
+    assert report["failures"] == {} and read_lines(tmp_path / "failures.jsonl") == []
+    assert sorted(r.record_id for r in records) == sorted(f"r{i}" for i in range(len(schedules())))
+    assert all(r.host == "rpc:board" and r.latency_s > 0 and len(r.latency_samples_s) >= 20 for r in records)
+
+
+@pytest.mark.parametrize("text", ["", "localhost", "host:", ":9190", "host:port"])
+def test_tracker_must_be_host_and_port(text: str) -> None:
+    with pytest.raises(CdmppError, match="host:port"):
+        parse_tracker(text)
+
+
+def test_a_tracker_that_is_not_there_is_named() -> None:
+    with pytest.raises(CdmppError, match="rpc_tracker --port 1"):
+        free_servers("127.0.0.1:1", "board")
