@@ -77,26 +77,19 @@ def run_session(settings: EvaluationSettings) -> None:
         settings.out, settings.threads, settings.overrides, settings.accelerator, command, settings.force
     )
     evaluate(data, name, settings.splits, settings.seeds, settings.models, options, settings.jobs)
-    publish(settings.out, settings.docs, {name: data.noise} if data.noise else {})
+    publish(settings.out, name, settings.docs, data.noise)
 
 
-def publish(out: Path, docs: Path | None, noise: Mapping[str, NoiseFloor]) -> None:
-    """Print a table for each split of the finished cells under ``out``; with ``docs`` write the documents too."""
+def publish(out: Path, name: str, docs: Path | None, noise: NoiseFloor | None) -> None:
+    """Print a table for each split of data set ``name`` from its finished cells; with ``docs`` write its documents."""
     from cdmpp.evaluation.plots import save_evaluation_plot
 
-    cells = collect(out)
-    images: dict[str, list[str]] = {}
-    for name in sorted({cell["dataset"] for cell in cells}):
-        own = [cell for cell in cells if cell["dataset"] == name]
-        for split in dict.fromkeys(cell["split"] for cell in own):
-            _print_split([cell for cell in own if cell["split"] == split], f"{name}, {split}")
-        if docs:
-            image = save_evaluation_plot(
-                docs / "images" / f"{name}-mape.png", own, f"{name}: error on held-out programs"
-            )
-            images[name] = [str(image.relative_to(docs))]
+    cells = collect(out, name)
+    for split in dict.fromkeys(cell["split"] for cell in cells):
+        _print_split([cell for cell in cells if cell["split"] == split], f"{name}, {split}")
     if docs:
-        write_report(cells, docs, noise, images)
+        image = save_evaluation_plot(docs / "images" / f"{name}-mape.png", cells, f"{name}: error on held-out programs")
+        write_report(cells, docs, {name: noise} if noise else {}, {name: [str(image.relative_to(docs))]})
 
 
 def _print_split(cells: list[dict[str, Any]], title: str) -> None:
