@@ -1,7 +1,6 @@
 """The measuring loop: plan -> sample -> build -> measure in windows -> records. Stop it anywhere and run it again.
 
-A window times the programs built just before it for the first time and those of earlier windows for the second or
-third, so that visits to one program lie apart in time. Nothing is built while a window is open.
+Nothing is built while a window is open.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import os
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,29 +20,25 @@ from cdmpp.data.records import append_records, read_records, write_info
 from cdmpp.data.schema import Record
 from cdmpp.measure import protocol, software
 from cdmpp.measure.isolation import Reply, Worker, run_many
-from cdmpp.measure.plan import Plan, load_plan, schedule_seed
+from cdmpp.measure.plan import Plan, copy_plan, load_plan, schedule_seed
 from cdmpp.measure.progress import CollectionProgress
-from cdmpp.measure.protocol import Visits
 from cdmpp.measure.remote import ATTEMPTS, SESSION_LIMIT_S
 from cdmpp.measure.report import read_lines, report
 from cdmpp.measure.sentinel import Sentinels
 from cdmpp.measure.settings import CollectSettings
+from cdmpp.measure.window import Timed, Windows
 from cdmpp.programs.task import Task
 
 IMPORT_LIMIT_S = 900.0
 SAMPLE_LIMIT_S = 240.0
 
 
-@dataclass
-class Subject:
+@dataclass(kw_only=True)
+class Subject(Timed):
     """A program on its way to becoming a record."""
 
-    record_id: str
     task: Task
     schedule: str
-    arguments: list[Any]
-    library: Path
-    visits: Visits = field(default_factory=Visits)
 
 
 class Collector:
@@ -57,11 +52,15 @@ class Collector:
         self.failures = self.folder / "failures.jsonl"
         self.cores = cores = sorted(os.sched_getaffinity(0))
         if settings.rpc is None:
-            self.measurers = [Worker(core=cores[-1])]
+            self.measurers = [Worker(cores[-settings.threads :])]
         else:  # the children only hold sessions and need no core of their own
             self.measurers = [Worker() for _ in range(settings.rpc.servers)]
-        self.builders = [Worker(core=cores[i % len(cores)]) for i in range(settings.builders)]
+        self.builders = [Worker([cores[i % len(cores)]]) for i in range(settings.builders)]
         self.sentinels = Sentinels(self.measurers[0], self.folder / "sentinels.jsonl", self._timing)
+        limit_s = protocol.VISIT_LIMIT_S if settings.rpc is None else ATTEMPTS * SESSION_LIMIT_S
+        self.windows: Windows[Subject] = Windows(
+            self.measurers, self.sentinels, self._timing, limit_s, settings.min_separation_s
+        )
         records = read_records(self.folder, settings.device)
         self.recorded: set[str] = {record.record_id for record in records}
         self._per_task = collections.Counter(record.task_id for record in records)
@@ -69,7 +68,6 @@ class Collector:
         self.samples = self.folder / "samples.jsonl"
         self._known_samples = {tuple(entry[:3]): entry[3] for entry in read_lines(self.samples) if len(entry) == 4}
         self.causes: collections.Counter[str] = collections.Counter()
-        self.active: list[Subject] = []
         self._software = software.versions()
         self._host = software.host() if settings.rpc is None else f"rpc:{settings.rpc.key}"
         self._sampled_tasks = self._sampled_programs = 0
@@ -96,7 +94,7 @@ class Collector:
                     fresh = [] if late else self._next_batch(source)
                     progress.enter("build")
                     fresh = self._build(fresh)
-                    if not fresh and not self.active:
+                    if not fresh and not self.windows.active:
                         break
                     self._window(fresh)
                     self._write_info(plan)
@@ -107,7 +105,10 @@ class Collector:
         return report(self.folder, self.settings.device)
 
     def _plan(self) -> Plan:
-        return load_plan(self.folder, self.settings.zoo, self.settings.seed, self._import)
+        settings = self.settings
+        if settings.tasks_from is not None:
+            return copy_plan(self.folder, settings.tasks_from, settings.seed)
+        return load_plan(self.folder, settings.zoo, settings.seed, self._import, self._per_task)
 
     # -- before a window ----------------------------------------------------------------------------------------
 
@@ -147,7 +148,8 @@ class Collector:
                 for schedule in reply["schedules"]:
                     key = record_id(task.task_id, self.settings.device, self.target, schedule)
                     if key not in self.recorded and key not in self.failed:
-                        subjects.append(Subject(key, task, schedule, reply["arguments"], scratch / f"{key}.so"))
+                        library = scratch / f"{key}.so"
+                        subjects.append(Subject(key, reply["arguments"], library, task=task, schedule=schedule))
             yield subjects
 
     def _finished(self, task: Task) -> bool:
@@ -179,7 +181,7 @@ class Collector:
         batch: list[Subject] = []
         room = self.settings.batch
         if self.settings.budget is not None:
-            room = min(room, self.settings.budget - len(self.recorded) - len(self.active))
+            room = min(room, self.settings.budget - len(self.recorded) - len(self.windows.active))
         while len(batch) < room:
             subjects = next(source, None)
             if subjects is None:
@@ -214,56 +216,23 @@ class Collector:
     def _window(self, fresh: list[Subject]) -> None:
         for worker in self.measurers:
             worker.start()
-        again = list(self.active)
-        self.active.extend(fresh)
         self.progress.enter("measure")
-        quiet = self.sentinels.wait_until_quiet()
-        for group in (fresh, again):
-            if group:
-                quiet = self._segment(group, quiet)
-        finished = [subject for subject in self.active if subject.visits.complete]
+        finished = self.windows.measure(fresh, self._cannot_be_timed)
         self._keep(finished)
         self.recorded.update(subject.record_id for subject in finished)
         for subject in finished:
             subject.library.unlink(missing_ok=True)
-        self.active = [subject for subject in self.active if not subject.visits.complete]
         self.progress.update(len(self.recorded), self._expected_total())
 
-    def _segment(self, group: list[Subject], quiet_before: bool) -> bool:
-        """One visit to each program of ``group`` between two looks at the sentinels; returns the later look."""
-        taken: list[tuple[Subject, list[float], float]] = []
-        begun: list[float] = []
-
-        def requests() -> Iterator[dict[str, Any]]:
-            for subject in group:
-                wait = subject.visits.last_start + self.settings.min_separation_s - time.monotonic()
-                if wait > 0:
-                    time.sleep(wait)
-                begun.append(time.monotonic())
-                yield self._timing(str(subject.library), subject.arguments)
-
-        for index, reply in run_many(self.measurers, requests(), self._visit_limit_s):
-            subject = group[index]
-            if "cause" in reply:
-                self._fail(subject.record_id, subject.task.task_id, reply)
-                self.active.remove(subject)
-                subject.library.unlink(missing_ok=True)
-            else:
-                taken.append((subject, reply["samples"], begun[index]))
-        quiet_after = any(self.sentinels.quiet(self.sentinels.take()) for _ in range(2))
-        for subject, samples, begin in taken:
-            subject.visits.add(samples, quiet_before and quiet_after, begin)
-        return quiet_after
+    def _cannot_be_timed(self, subject: Subject, reply: Reply) -> None:
+        self._fail(subject.record_id, subject.task.task_id, reply)
+        subject.library.unlink(missing_ok=True)
 
     def _timing(self, path: str, arguments: list[Any]) -> dict[str, Any]:
         """Request for one visit."""
         message = {"op": "time", "path": path, "arguments": arguments}
         rpc = self.settings.rpc
         return message if rpc is None else {**message, "op": "time_rpc", "tracker": rpc.tracker, "key": rpc.key}
-
-    @property
-    def _visit_limit_s(self) -> float:
-        return protocol.VISIT_LIMIT_S if self.settings.rpc is None else ATTEMPTS * SESSION_LIMIT_S
 
     # -- bookkeeping --------------------------------------------------------------------------------------------
 
@@ -285,7 +254,7 @@ class Collector:
             latency_median_s=visits.median,
             spread=visits.spread,
             flagged=visits.flagged,
-            protocol=protocol.PROTOCOL_ID,
+            protocol=protocol.CPU.protocol_id,
             software=self._software,
             host=self._host,
             measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -309,7 +278,7 @@ class Collector:
 
     def _expected_total(self) -> int:
         mean = self._sampled_programs / max(self._sampled_tasks, 1)
-        total = len(self.recorded) + len(self.active) + int(self._tasks_left * mean)
+        total = len(self.recorded) + len(self.windows.active) + int(self._tasks_left * mean)
         return total if self.settings.budget is None else min(total, max(self.settings.budget, len(self.recorded)))
 
     def _write_info(self, plan: Plan) -> None:
@@ -317,8 +286,8 @@ class Collector:
             self.folder,
             name=self.folder.name,
             devices=[self.settings.device],
-            protocol=protocol.PROTOCOL_ID,
-            protocol_description=protocol.DESCRIPTION,
+            protocol=protocol.CPU.protocol_id,
+            protocol_description=protocol.CPU.describe(self.settings.threads),
             host=self._host,
             software=json.loads(self._software),
             networks=plan.networks,

@@ -15,7 +15,7 @@ from typing import Any
 
 COMMAND = (sys.executable, "-m", "cdmpp.measure.worker")
 _START_LIMIT_S = 300.0
-_ENVIRONMENT = {"TVM_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 
 Reply = dict[str, Any]
 
@@ -26,9 +26,9 @@ class Worker:
     A reply that holds ``cause`` is a failure: ``crash``, ``timeout`` or what the operation itself reported.
     """
 
-    def __init__(self, core: int = -1) -> None:
-        """``core``: processor that the process is pinned to; -1 leaves it free."""
-        self.core = core
+    def __init__(self, cores: Sequence[int] = ()) -> None:
+        """``cores``: processors that the process is pinned to, one TVM thread on each; none leaves it free."""
+        self.cores = tuple(cores)
         self.deadline = 0.0
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
@@ -47,11 +47,12 @@ class Worker:
         ours, theirs = Pipe()
         root = str(Path(__file__).resolve().parents[2])
         search = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH", ""))))
+        threads = str(max(1, len(self.cores)))
         with theirs:
             self._process = subprocess.Popen(
-                [*COMMAND, str(theirs.fileno()), str(self.core)],
+                [*COMMAND, str(theirs.fileno()), ",".join(map(str, self.cores))],
                 pass_fds=(theirs.fileno(),),
-                env={**os.environ, **_ENVIRONMENT, "PYTHONPATH": search},
+                env={**os.environ, **_ENVIRONMENT, "TVM_NUM_THREADS": threads, "PYTHONPATH": search},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,

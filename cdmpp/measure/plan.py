@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from cdmpp.data.files import read_json, write_json
-from cdmpp.data.records import read_tasks, write_tasks
+from cdmpp.data.records import read_records, read_tasks, write_tasks
+from cdmpp.errors import DataError
 from cdmpp.programs.task import Task
 
 PLAN_FILE = "plan.json"
@@ -30,27 +31,64 @@ def load_plan(
     zoo: Mapping[str, Mapping[str, Any]],
     seed: int,
     import_tasks: Callable[[str, Mapping[str, Any]], list[Task] | None],
+    begun: Collection[str] = (),
 ) -> Plan:
     """Plan of ``folder``, extended by the networks of ``zoo`` that it does not have yet.
 
     ``import_tasks(name, spec)`` returns the tasks of a network, or None where it cannot be imported (tried again on
-    the next run). Networks join one by one, so a kill loses one import at most.
+    the next run). Where networks join, the tasks that are not ``begun`` are shuffled anew among all networks.
     """
     path = folder / PLAN_FILE
     known = read_json(path) if path.exists() else {"order": [], "networks": []}
     new = [name for name in zoo if name not in known["networks"]]
-    imported: dict[str, list[str]] = {}
+    imported = []
     for name in new:
         tasks = import_tasks(name, zoo[name])
-        if tasks is None:
-            continue
-        write_tasks(folder, tasks)
-        imported[name] = [task.task_id for task in tasks]
+        if tasks is not None:
+            write_tasks(folder, tasks)
+            imported.append(name)
+    tasks_of = read_tasks(folder)
     if imported:
-        order = known["order"] + interleave(imported, set(known["order"]), seed)
-        known = {"order": order, "networks": known["networks"] + list(imported), "seed": seed}
+        names = [*known["networks"], *imported]
+        order = [task_id for task_id in known["order"] if task_id in begun]
+        order += interleave(_by_network(tasks_of, set(tasks_of) - set(order), names), set(order), seed)
+        known = {"order": order, "networks": names, "seed": seed}
+        write_json(path, known)
+    return Plan(known["order"], known["networks"], tasks_of)
+
+
+def copy_plan(folder: Path, source: Path, seed: int) -> Plan:
+    """Plan of ``folder``, extended by the tasks that were measured in the data set ``source``.
+
+    Raises:
+        DataError: ``source`` holds no records.
+    """
+    path = folder / PLAN_FILE
+    known = read_json(path) if path.exists() else {"order": [], "networks": []}
+    measured = {record.task_id for record in read_records(source)}
+    if not measured:
+        raise DataError(f"tasks_from={source} holds no records, so no tasks to share: measure there first")
+    tasks = read_tasks(source)
+    networks = _by_network(tasks, measured - set(known["order"]))
+    if networks:
+        write_tasks(folder, [tasks[task_id] for task_id in measured])
+        order = known["order"] + interleave(networks, set(known["order"]), seed)
+        known = {"order": order, "networks": sorted({*known["networks"], *networks}), "seed": seed}
         write_json(path, known)
     return Plan(known["order"], known["networks"], read_tasks(folder))
+
+
+def _by_network(
+    tasks: Mapping[str, Task], chosen: Iterable[str], names: Iterable[str] | None = None
+) -> dict[str, list[str]]:
+    """Network -> its tasks among ``chosen``, for the networks of ``names`` (None: all)."""
+    wanted = None if names is None else set(names)
+    networks: dict[str, list[str]] = {}
+    for task_id in sorted(chosen):
+        for name in tasks[task_id].networks:
+            if wanted is None or name in wanted:
+                networks.setdefault(name, []).append(task_id)
+    return networks
 
 
 def interleave(tasks: Mapping[str, Iterable[str]], taken: set[str], seed: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""How a latency is taken, and how visits become a label. A change of any constant needs a new ``PROTOCOL_ID``."""
+"""How a latency is taken, and how visits become a label. A change of any constant needs a new protocol id."""
 
 from __future__ import annotations
 
@@ -6,33 +6,55 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-PROTOCOL_ID = "cpu-v1"
 
-REPEAT_MS = 10
-"""One repeat lasts at least this long: the program is called as often as that takes."""
-REPEATS = ((0.020, 10), (0.100, 5), (float("inf"), 3))
-"""(run time below, repeats): slow programs get fewer."""
-TOO_SLOW_S = 1.0
-"""A program whose warm-up run takes longer is abandoned."""
+@dataclass(frozen=True)
+class Rule:
+    """How one visit to a program is taken."""
+
+    protocol_id: str
+    repeat_ms: int
+    """One repeat lasts at least this long: the program is called as often as that takes."""
+    repeats: tuple[tuple[float, int], ...]
+    """(run time below, repeats): slow programs get fewer."""
+    too_slow_s: float
+    """A program whose warm-up run takes longer is abandoned."""
+    min_separation_s: float
+    """Time between the starts of two visits to one program."""
+    clock: str
+
+    def repeats_for(self, run_s: float) -> int:
+        """Repeats that a program of ``run_s`` seconds a run gets; 0 where it is too slow."""
+        if run_s > self.too_slow_s:
+            return 0
+        return next(repeats for limit, repeats in self.repeats if run_s < limit)
+
+    def describe(self, cores: int = 1) -> str:
+        """The protocol in words, for programs that run on ``cores`` processor cores."""
+        (_, most), *fewer = self.repeats
+        limits = [f"{n} from {1e3 * low:g} ms" for (low, _), (_, n) in zip(self.repeats, fewer, strict=False)]
+        where = "one pinned core" if cores == 1 else f"{cores} pinned cores"
+        return (
+            f"{self.protocol_id}: {self.clock}, {where}, TVM_NUM_THREADS={cores}, 64-byte aligned tensors, "
+            f"warm caches (no flush), one warm-up run, {most} repeats of at least {self.repeat_ms} ms "
+            f"({', '.join(limits)}, none above {self.too_slow_s:g} s); two visits at least {self.min_separation_s:g} s "
+            f"apart, a third where their minima differ by over {AGREEMENT:.0%}; label = minimum over all samples; "
+            "spread = relative difference of the two smallest visit minima; sentinel programs at both ends of every "
+            "measuring window, visits taken while one is over 5 % slow are repeated"
+        )
+
+
+CPU = Rule("cpu-v1", 10, ((0.020, 10), (0.100, 5), (float("inf"), 3)), 1.0, 60.0, "wall clock")
+GPU = Rule("gpu-v1", 3, ((0.003, 5), (0.030, 3), (float("inf"), 2)), 0.5, 10.0, "device events")
+"""Events leave out the launch and repeat closely, and a lent GPU is short of time: fewer, shorter repeats."""
+
 VISIT_LIMIT_S = 15.0
 """A worker that has not answered by then is killed."""
 BUILD_LIMIT_S = 30.0
-MIN_SEPARATION_S = 60.0
-"""Time between the starts of two visits to one program."""
 AGREEMENT = 0.05
 """Visits whose minima differ by more ask for another visit, and flag the record where none helps."""
 MAX_VISITS = 3
 MAX_UNQUIET_VISITS = 1
 """Visits that a sentinel called unquiet, given on top of ``MAX_VISITS``."""
-
-DESCRIPTION = (
-    f"{PROTOCOL_ID}: one pinned core, TVM_NUM_THREADS=1, 64-byte aligned tensors, warm caches (no flush), "
-    "one warm-up run, "
-    f"10 repeats of at least {REPEAT_MS} ms (5 from 20 ms a run, 3 from 100 ms, none above {TOO_SLOW_S:g} s); "
-    f"two visits at least {MIN_SEPARATION_S:g} s apart, a third where their minima differ by over {AGREEMENT:.0%}; "
-    "label = minimum over all samples; spread = relative difference of the two smallest visit minima; "
-    "sentinel programs at both ends of every measuring window, visits taken while one is over 5 % slow are repeated"
-)
 
 
 @dataclass
@@ -82,10 +104,3 @@ class Visits:
         if len(self.samples) >= MAX_VISITS + min(unquiet, MAX_UNQUIET_VISITS):
             return True
         return len(self.samples) >= 2 and sum(self.quiet) >= 1 and not self.flagged
-
-
-def repeats_for(run_s: float) -> int:
-    """Repeats that a program of ``run_s`` seconds a run gets; 0 where it is too slow."""
-    if run_s > TOO_SLOW_S:
-        return 0
-    return next(repeats for limit, repeats in REPEATS if run_s < limit)

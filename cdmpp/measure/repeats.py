@@ -63,7 +63,8 @@ class Repeater(Collector):
             if key in self.recorded:
                 continue
             task = plan.tasks[record.task_id]
-            yield [Subject(key, task, record.schedule, arguments_of(task.workload), scratch / f"{key}.so")]
+            library = scratch / f"{key}.so"
+            yield [Subject(key, arguments_of(task.workload), library, task=task, schedule=record.schedule)]
 
     def _keep(self, finished: list[Subject]) -> None:
         with self.path.open("a", encoding="utf-8") as file:

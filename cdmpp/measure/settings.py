@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,9 +44,13 @@ class CollectSettings:
     """Programs built between two measuring windows."""
     seed: int = 0
     builders: int = 2
+    threads: int = 1
+    """Cores that a program runs on: the target's ``num-cores``, measured here."""
+    tasks_from: Path | None = None
+    """Data set folder whose measured tasks are taken instead of the zoo's, to compare two devices on the same ones."""
     max_task_flops: float = 4e9
     """Heavier tasks are left out: their random schedules run for seconds."""
-    min_separation_s: float = protocol.MIN_SEPARATION_S
+    min_separation_s: float = protocol.CPU.min_separation_s
     phase_file: Path | None = None
     show_progress: bool = True
     rpc: RpcSettings | None = None
@@ -73,7 +78,7 @@ def collect_settings(values: Mapping[str, Any]) -> CollectSettings:
         if name not in zoo:
             near = difflib.get_close_matches(name, zoo, n=3) or sorted(zoo)
             raise DataError(f"network {name!r} is not in the zoo; nearest: {', '.join(near)} (conf/data/networks.yaml)")
-    minutes = values["time_limit_min"]
+    minutes, source = values["time_limit_min"], values["tasks_from"]
     if values["runner"] not in ("local", "rpc"):
         raise DataError(
             f"runner={values['runner']!r} is unknown; runner=local times on this machine, runner=rpc elsewhere"
@@ -93,4 +98,17 @@ def collect_settings(values: Mapping[str, Any]) -> CollectSettings:
         seed=values["seed"],
         phase_file=Path(values["phase_file"]) if values["phase_file"] else None,
         rpc=rpc,
+        threads=1 if rpc else _threads(device),
+        tasks_from=Path(source) if source else None,
     )
+
+
+def _threads(device: devices.Device) -> int:
+    """Cores that the target's programs run on; ``DataError`` where this machine has fewer."""
+    threads, here = int(device.target.get("num-cores", 1)), len(os.sched_getaffinity(0))
+    if threads > here:
+        raise DataError(
+            f"programs of {device.name} run on {threads} cores, this process may use {here}: measure on a machine "
+            "that has them (runner=rpc reaches one), or describe a device with fewer (conf/device/README.md)"
+        )
+    return threads

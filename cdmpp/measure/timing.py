@@ -29,10 +29,10 @@ def time_module(module: Any, tensors: Sequence[Any], device: Any) -> dict[str, A
     run(*tensors)
     device.sync()
     run_s = time.perf_counter() - begin
-    repeats = protocol.repeats_for(run_s)
+    repeats = protocol.CPU.repeats_for(run_s)
     if not repeats:
         return {"cause": "too slow", "run_s": run_s}
-    timer = module.time_evaluator("main", device, number=1, repeat=repeats, min_repeat_ms=protocol.REPEAT_MS)
+    timer = module.time_evaluator("main", device, number=1, repeat=repeats, min_repeat_ms=protocol.CPU.repeat_ms)
     return {"samples": [float(value) for value in timer(*tensors).results]}
 
 

@@ -1,6 +1,6 @@
 """The child process behind ``isolation.Worker``: answers one JSON request after another over a pipe.
 
-Started as ``python -m cdmpp.measure.worker FD CORE``; ends when the pipe closes. Everything that may crash or hang
+Started as ``python -m cdmpp.measure.worker FD CORES``; ends when the pipe closes. Everything that may crash or hang
 (importing a network, sampling, compiling, running a kernel) happens here and not in the collector.
 """
 
@@ -87,9 +87,10 @@ OPERATIONS: dict[str, Callable[[Request], Request]] = {
 }
 
 
-def main(descriptor: int, core: int) -> None:
-    if core >= 0:
-        os.sched_setaffinity(0, {core})
+def main(descriptor: int, cores: str) -> None:
+    """``cores``: comma-separated processors to run on; empty for any."""
+    if cores:
+        os.sched_setaffinity(0, {int(core) for core in cores.split(",")})
     connection = Connection(descriptor)
     while True:
         try:
@@ -104,4 +105,4 @@ def main(descriptor: int, core: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))
+    main(int(sys.argv[1]), sys.argv[2])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from cdmpp.data.card import card
 from cdmpp.data.records import read_info, read_records
 from cdmpp.errors import DataError
 from cdmpp.measure import collector as module
-from cdmpp.measure import repeats
+from cdmpp.measure import repeats, window
 from cdmpp.measure.collector import Collector
 from cdmpp.measure.settings import CollectSettings
 from cdmpp.programs.task import Task
@@ -56,8 +56,8 @@ class Machine:
 class FakeWorker:
     machine: Machine
 
-    def __init__(self, core: int = -1) -> None:
-        self.core = core
+    def __init__(self, cores: Sequence[int] = ()) -> None:
+        self.cores = tuple(cores)
 
     def start(self) -> None: ...
 
@@ -98,7 +98,8 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
 
     monkeypatch.setattr(module, "Worker", FakeWorker)
     monkeypatch.setattr(module, "Sentinels", CalmSentinels)
-    monkeypatch.setattr(module, "run_many", run_many)
+    for place in (module, window):
+        monkeypatch.setattr(place, "run_many", run_many)
     return built
 
 
@@ -208,7 +209,8 @@ def test_time_limit_starts_no_new_batch_but_finishes_what_is_begun(
         sleep = staticmethod(lambda seconds: None)
         monotonic = staticmethod(lambda: float(len(machine.visits)))
 
-    monkeypatch.setattr(module, "time", Clock)
+    for place in (module, window):
+        monkeypatch.setattr(place, "time", Clock)
     Collector(settings(time_limit_s=8.0), tmp_path).run()
     records = read_records(tmp_path)
     assert 0 < len(records) < ALL

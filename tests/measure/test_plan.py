@@ -4,7 +4,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cdmpp.measure.plan import interleave, load_plan, schedule_seed
+import pytest
+
+from cdmpp.data.records import append_records, write_tasks
+from cdmpp.data.schema import Record
+from cdmpp.errors import DataError
+from cdmpp.measure.plan import copy_plan, interleave, load_plan, schedule_seed
 from cdmpp.programs.task import Task
 
 
@@ -28,10 +33,31 @@ def test_a_rerun_imports_new_networks_only_and_keeps_the_order(tmp_path: Path) -
 
     first = load_plan(tmp_path, {"a": {}, "broken": {}}, 0, importer)
     assert first.networks == ["a"] and len(first.order) == 4
-    second = load_plan(tmp_path, {"a": {}, "b": {}, "broken": {}}, 0, importer)
+    begun = first.order[:2]
+    second = load_plan(tmp_path, {"a": {}, "b": {}, "broken": {}}, 0, importer, begun)
     assert asked == ["a", "broken", "b", "broken"]
-    assert second.order[:4] == first.order and len(second.order) == 7
+    assert second.order[:2] == begun and len(set(second.order)) == len(second.order) == 7
+    assert any(key.startswith("b") for key in second.order[2:5]), "the new network waits for nobody"
+    third = load_plan(tmp_path, {"a": {}, "b": {}}, 0, importer, [])
+    assert third.order == second.order
     assert second.tasks["shared"].networks == {"a": 1, "b": 1}
+
+
+def record(task_id: str) -> Record:
+    return Record(f"r{task_id}", task_id, "xeon-icelake", "{}", "[[],[]]", (1e-3,), 1e-3, "min", protocol="cpu-v1")
+
+
+def test_a_second_device_takes_the_measured_tasks_of_the_first(tmp_path: Path) -> None:
+    source, folder = tmp_path / "first", tmp_path / "second"
+    write_tasks(source, [task("1", "a"), task("2", "a"), task("3", "b"), task("4", "b")])
+    append_records(source, [record("1"), record("3")])
+    first = copy_plan(folder, source, 0)
+    assert sorted(first.order) == ["1", "3"] and first.networks == ["a", "b"]
+    append_records(source, [record("2")])
+    second = copy_plan(folder, source, 0)
+    assert second.order == [*first.order, "2"] and second.tasks["2"].networks == {"a": 1}
+    with pytest.raises(DataError, match="measure there first"):
+        copy_plan(folder, tmp_path / "empty", 0)
 
 
 def test_seeds_differ_between_tasks_and_fit_the_sampler() -> None:

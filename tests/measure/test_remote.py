@@ -110,7 +110,8 @@ class Sabotaged(Collector):
         self._tasks_left = 0
         for number, schedule in enumerate(schedules()):
             arguments = [[[64, 64], "float32"]] * 3
-            yield [Subject(f"r{number}", TASK, schedule, arguments, scratch / f"{number}.so")]
+            library = scratch / f"{number}.so"
+            yield [Subject(f"r{number}", arguments, library, task=TASK, schedule=schedule)]
 
     def _timing(self, path: str, arguments: list[Any]) -> dict[str, Any]:
         if "sentinel" not in path:

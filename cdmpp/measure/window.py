@@ -1,0 +1,93 @@
+"""Measuring windows: visits to programs, far enough apart in time and between two looks at the sentinels.
+
+A window times the programs built just before it for the first time and those of earlier windows for the second or
+third, so that visits to one program lie apart in time. Standard library only: measurement kits carry this file.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from cdmpp.measure import protocol
+from cdmpp.measure.isolation import Reply, Worker, run_many
+from cdmpp.measure.protocol import Visits
+from cdmpp.measure.sentinel import Sentinels
+
+Timing = Callable[[str, list[Any]], dict[str, Any]]
+"""(library path, arguments) -> the request for one visit."""
+
+
+@dataclass
+class Timed:
+    """A built program between its first visit and its last."""
+
+    record_id: str
+    arguments: list[Any]
+    library: Path
+    visits: Visits = field(default_factory=Visits)
+
+
+Item = TypeVar("Item", bound=Timed)
+
+
+class Windows(Generic[Item]):
+    """Times programs on ``workers``; those that need another visit wait in ``active`` for the next window."""
+
+    def __init__(
+        self,
+        workers: Sequence[Worker],
+        sentinels: Sentinels,
+        timing: Timing,
+        visit_limit_s: float = protocol.VISIT_LIMIT_S,
+        min_separation_s: float = protocol.CPU.min_separation_s,
+    ) -> None:
+        self.workers = workers
+        self.sentinels = sentinels
+        self.timing = timing
+        self.visit_limit_s = visit_limit_s
+        self.min_separation_s = min_separation_s
+        self.active: list[Item] = []
+
+    def measure(self, fresh: Sequence[Item], fail: Callable[[Item, Reply], None]) -> list[Item]:
+        """One window: a first visit to each of ``fresh``, another to each active program.
+
+        Returns the programs whose visits are complete; ``fail`` is told of those that cannot be timed.
+        """
+        again = list(self.active)
+        self.active.extend(fresh)
+        quiet = self.sentinels.wait_until_quiet()
+        for group in (list(fresh), again):
+            if group:
+                quiet = self._segment(group, quiet, fail)
+        finished = [item for item in self.active if item.visits.complete]
+        self.active = [item for item in self.active if not item.visits.complete]
+        return finished
+
+    def _segment(self, group: Sequence[Item], quiet_before: bool, fail: Callable[[Item, Reply], None]) -> bool:
+        """One visit to each program of ``group`` between two looks at the sentinels; returns the later look."""
+        taken: list[tuple[Item, list[float], float]] = []
+        begun: list[float] = []
+
+        def requests() -> Iterator[dict[str, Any]]:
+            for item in group:
+                wait = item.visits.last_start + self.min_separation_s - time.monotonic()
+                if wait > 0:
+                    time.sleep(wait)
+                begun.append(time.monotonic())
+                yield self.timing(str(item.library), item.arguments)
+
+        for index, reply in run_many(self.workers, requests(), self.visit_limit_s):
+            item = group[index]
+            if "cause" in reply:
+                self.active.remove(item)
+                fail(item, reply)
+            else:
+                taken.append((item, reply["samples"], begun[index]))
+        quiet_after = any(self.sentinels.quiet(self.sentinels.take()) for _ in range(2))
+        for item, samples, begin in taken:
+            item.visits.add(samples, quiet_before and quiet_after, begin)
+        return quiet_after
