@@ -9,15 +9,26 @@ from cdmpp.entry import entry  # isort: skip  (first: it puts the module path ri
 from rich import print_json
 
 from cdmpp.measure.collector import Collector
+from cdmpp.measure.kit.builder import KitBuilder
+from cdmpp.measure.kit.merge import merge_kit, run_parts
 from cdmpp.measure.repeats import Repeater
 from cdmpp.measure.settings import collect_settings
 
 
 @entry("profile")
 def main(values: dict[str, Any]) -> None:
-    settings, folder = collect_settings(values), Path(values["out"])
-    again = values["repeat"]
-    print_json(data=(Repeater(settings, folder, again) if again else Collector(settings, folder)).run())
+    settings, folder, kit = collect_settings(values), Path(values["out"]), Path(values["kit_folder"])
+    if values["kit"] == "build":
+        report = KitBuilder(settings, kit).run()
+    elif values["kit"] == "run":
+        report = run_parts(kit)
+    elif values["kit"] == "merge":
+        report = merge_kit(kit, sorted(kit.glob("results/results-*.jsonl")), folder)
+    elif values["repeat"]:
+        report = Repeater(settings, folder, values["repeat"]).run()
+    else:
+        report = Collector(settings, folder).run()
+    print_json(data=report)
 
 
 if __name__ == "__main__":

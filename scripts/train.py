@@ -16,7 +16,7 @@ from cdmpp.training.settings import RunSettings
 def main(values: dict[str, Any]) -> None:
     run = RunSettings.from_dict(values)
     run.keep()
-    dataset = load_device(run.device.name, run.data_paths)
+    dataset = load_device(run.device.name, run.data_paths, features=run.features)
     split = make_split(dataset, seed=run.seed, **run.split)
     result = train(
         dataset, split, run.device, run.training, run.out, run.seed, progress=run.progress, accelerator=run.accelerator

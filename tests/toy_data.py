@@ -29,6 +29,7 @@ class ToyDataset:
     asts: AstTable
     tasks: dict[str, Task]
     source: str = "toy"
+    features: str = "cdmpp"
 
     def __len__(self) -> int:
         return len(self.record_ids)

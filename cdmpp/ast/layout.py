@@ -167,5 +167,9 @@ KERNEL_NAMES: tuple[str, ...] = (
     "footprint_bytes",
 ) + tuple(f"miss_bytes_{kib}kib" for kib in CACHE_KIB)
 
+FEATURES = {"cdmpp": EXTRACTOR_VERSION, "ansor164": "ansor164-1"}
+"""Name -> version of every kind of leaf vector that models can be trained on. ``ansor164``: the 164 numbers of Ansor's
+per-store extractor, imported from files; zeros fill the rest of the width, and its kernels say nothing."""
+
 LEAF_WIDTH = len(LEAF_NAMES)
 KERNEL_WIDTH = len(KERNEL_NAMES)

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cdmpp.ast.compact_ast import CompactAST
-from cdmpp.ast.layout import EXTRACTOR_VERSION, KERNEL_WIDTH, LEAF_WIDTH
+from cdmpp.ast.layout import FEATURES, KERNEL_WIDTH, LEAF_WIDTH
 from cdmpp.errors import DataError
 
 TARGET_KINDS = ("cpu", "gpu")
@@ -131,8 +131,8 @@ def _as_lists(flat: np.ndarray, offsets: np.ndarray) -> pa.Array:
     return pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), pa.array(flat))
 
 
-def write_asts(path: Path, record_ids: Sequence[str], table: AstTable) -> None:
-    """Write one row a program, atomically. ``record_ids`` (n,) names the rows."""
+def write_asts(path: Path, record_ids: Sequence[str], table: AstTable, features: str = "cdmpp") -> None:
+    """Write one row a program, atomically. ``record_ids`` (n,) names the rows, ``features`` the leaf vectors."""
     if len(record_ids) != len(table):
         raise DataError(f"{len(record_ids)} record ids for {len(table)} ASTs: they must pair one to one")
     columns: dict[str, pa.Array] = {"record_id": pa.array(list(record_ids), pa.string())}
@@ -145,28 +145,35 @@ def write_asts(path: Path, record_ids: Sequence[str], table: AstTable) -> None:
         table.kernel_features.astype(np.float32).ravel(), table.kernel_offsets * table.kernel_features.shape[1]
     )
     columns["target_kind"] = pa.array(table.target_kinds, pa.uint8())
-    arrow = pa.table(columns).replace_schema_metadata({"extractor_version": EXTRACTOR_VERSION})
+    arrow = pa.table(columns).replace_schema_metadata({"extractor_version": FEATURES[features]})
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".tmp")
     pq.write_table(arrow, temporary, compression="zstd", compression_level=9)
     os.replace(temporary, path)
 
 
-def read_asts(path: Path) -> tuple[list[str], AstTable]:
+def read_asts(path: Path, features: str = "cdmpp") -> tuple[list[str], AstTable]:
     """Record ids and ASTs of one file.
 
     Raises:
-        DataError: unreadable file, or ASTs made by another extractor version.
+        DataError: unreadable file, or ASTs made by another extractor than that of ``features``.
     """
     try:
         arrow = pq.read_table(path)
     except (OSError, pa.ArrowInvalid) as error:
         raise DataError(f"{path} is not a readable AST table ({error}); delete it and derive it again") from error
     found = (arrow.schema.metadata or {}).get(b"extractor_version", b"unknown").decode()
-    if found != EXTRACTOR_VERSION:
+    if found != FEATURES[features]:
+        kind = next((name for name, version in FEATURES.items() if version == found), "")
         raise DataError(
-            f"{path} holds ASTs of extractor version {found}; this cdmpp reads version {EXTRACTOR_VERSION}. "
-            "Delete the file and derive the ASTs again from the records (any command that loads the data set does it)"
+            f"{path} holds {kind or 'ASTs'} of extractor version {found}; wanted here is {features}, version "
+            f"{FEATURES[features]}. "
+            + (
+                f"Train with features={kind} to use it"
+                if kind
+                else "Delete the file and derive the ASTs again from "
+                "the records (any command that loads the data set does it)"
+            )
         )
     arrow = arrow.combine_chunks()
 

@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from cdmpp.ast.layout import EXTRACTOR_VERSION
+from cdmpp.ast.layout import EXTRACTOR_VERSION, FEATURES
 from cdmpp.ast.table import AstTable, read_asts, write_asts
 from cdmpp.data.cache import cache_root
 from cdmpp.data.derive import chunk_paths, derive, failures
@@ -46,6 +46,8 @@ class LatencyDataset:
     tasks: dict[str, Task]
     source: str
     """Folders it came from."""
+    features: str = "cdmpp"
+    """What the leaf vectors are, a name in ``layout.FEATURES``."""
 
     def __post_init__(self) -> None:
         n = len(self.asts)
@@ -70,6 +72,7 @@ class LatencyDataset:
             self.asts.take(index),
             {task: self.tasks[task] for task in sorted(set(task_ids.tolist()))},
             self.source,
+            self.features,
         )
 
     def networks_of(self, index: int) -> tuple[str, ...]:
@@ -89,6 +92,7 @@ class _Loaded:
     records: list[Record]
     tasks: dict[str, Task]
     asts: AstTable
+    features: str
 
 
 def load_dataset(
@@ -116,6 +120,9 @@ def load_folders(
 ) -> LatencyDataset:
     """As ``load_dataset`` over several folders. A program that several hold becomes one, its samples united."""
     parts = [_load(Path(folder), device, on_bad, workers, progress) for folder in folders]
+    kinds = sorted({part.features for part in parts})
+    if len(kinds) > 1:
+        raise DataError(f"data sets of different features cannot be joined: {', '.join(kinds)}")
     tasks: dict[str, Task] = {}
     for part in parts:
         for key, task in part.tasks.items():
@@ -141,6 +148,7 @@ def load_folders(
         asts,
         {key: task for key, task in tasks.items() if key in used},
         ", ".join(str(folder) for folder in folders),
+        kinds[0],
     )
 
 
@@ -169,7 +177,7 @@ def ship_asts(folder: Path, device: str | None = None, workers: int = 2) -> Path
     """Store a data set's ASTs in its ``asts/`` folder, so that users need no TVM to train on it."""
     loaded = _load(Path(folder), device, "error", workers, True)
     path = Path(folder) / "asts" / "part-00000.parquet"
-    write_asts(path, [record.record_id for record in loaded.records], loaded.asts)
+    write_asts(path, [record.record_id for record in loaded.records], loaded.asts, loaded.features)
     return path
 
 
@@ -186,24 +194,44 @@ def _load(folder: Path, device: str | None, on_bad: Literal["error", "skip"], wo
     orphans = [record.record_id for record in records if record.task_id not in tasks]
     if orphans:
         raise DataError(f"{folder}: {len(orphans)} records name a task that tasks.parquet lacks, first {orphans[0]}")
-    cache = ast_cache(folder, info)
+    cache, features = ast_cache(folder, info), features_of(info)
     shipped = sorted((folder / "asts").glob("part-*.parquet"))
-    stored = _read_stored(shipped + chunk_paths(cache), {record.record_id for record in records})
+    wanted = {record.record_id for record in records}
+    if features != "cdmpp":  # imported as they are: nothing here could derive them
+        stored = _read_stored(shipped, wanted, features)
+        if lost := wanted - set(stored):
+            raise DataError(f"{folder} lacks the {features} vectors of {len(lost)} programs: import it again")
+        return _join(records, tasks, stored, features)
+    stored = _read_stored(shipped + chunk_paths(cache), wanted)
     failed = failures(cache)
     missing = _unique(r for r in records if r.record_id not in stored and r.record_id not in failed)
     if missing:
         derive("asts", cache, missing, tasks, workers, progress, f"compact ASTs of {folder.name}")
-        stored = _read_stored(shipped + chunk_paths(cache), {record.record_id for record in records})
+        stored = _read_stored(shipped + chunk_paths(cache), wanted)
         failed = failures(cache)
     usable = [record for record in records if record.record_id in stored]
     _report_failed(folder, records, stored, failed)
+    return _join(usable, tasks, stored, features)
+
+
+def _join(
+    records: list[Record], tasks: dict[str, Task], stored: Mapping[str, tuple[AstTable, int]], features: str
+) -> _Loaded:
     tables = {id(table): table for table, _ in stored.values()}
     starts, total = {}, 0
     for key, table in tables.items():
         starts[key] = total
         total += len(table)
-    rows = [starts[id(stored[r.record_id][0])] + stored[r.record_id][1] for r in usable]
-    return _Loaded(usable, tasks, AstTable.concat(list(tables.values())).take(rows))
+    rows = [starts[id(stored[r.record_id][0])] + stored[r.record_id][1] for r in records]
+    return _Loaded(records, tasks, AstTable.concat(list(tables.values())).take(rows), features)
+
+
+def features_of(info: Mapping[str, object]) -> str:
+    """Kind of leaf vectors of a data set, from its ``dataset.json``; ``DataError`` where nothing here knows it."""
+    name = str(info.get("features", "cdmpp"))
+    if name not in FEATURES:
+        raise DataError(f"a data set with features {name!r}: this cdmpp knows {', '.join(FEATURES)}")
+    return name
 
 
 def ast_cache(folder: Path, info: Mapping[str, object]) -> Path:
@@ -215,12 +243,12 @@ def _unique(records: Iterable[Record]) -> list[Record]:
     return list({record.record_id: record for record in records}.values())
 
 
-def _read_stored(paths: Sequence[Path], wanted: set[str]) -> dict[str, tuple[AstTable, int]]:
+def _read_stored(paths: Sequence[Path], wanted: set[str], features: str = "cdmpp") -> dict[str, tuple[AstTable, int]]:
     """Record id -> (table, row) over all files of this extractor version that can be read."""
     stored: dict[str, tuple[AstTable, int]] = {}
     for path in paths:
         try:
-            ids, table = read_asts(path)
+            ids, table = read_asts(path, features)
         except DataError as error:  # another version, or damaged: derived again
             log.info("%s", error)
             continue

@@ -92,6 +92,8 @@ def import_database(
     """
     started = time.monotonic()
     source, out = Path(source), Path(out)
+    if not network:
+        raise DataError("network=NAME is missing: by_network splits go by the name of the network that was tuned")
     if on_bad not in ("error", "skip"):
         raise DataError(f"on_bad is {on_bad!r}: choose error or skip")
     _check_format(source, source_format)

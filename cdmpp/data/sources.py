@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cdmpp import devices
+from cdmpp.ast.layout import FEATURES
 from cdmpp.data.cache import cache_root
 from cdmpp.data.dataset import LatencyDataset, load_folders
 from cdmpp.data.download import COMMIT, REPOSITORY, download, pinned
@@ -36,6 +37,8 @@ class Found:
     counts: dict[str, int]
     """Device -> records; 0 for a raw database, which nobody counted."""
     network: str = ""
+    features: str = "cdmpp"
+    """Kind of leaf vectors, see ``layout.FEATURES``."""
     unclear: str = ""
     """Why a raw database cannot be imported without being told device or network."""
 
@@ -55,11 +58,11 @@ def survey(paths: Sequence[Path | str] = ()) -> list[Found]:
     return list(found.values())
 
 
-def devices_with_data(paths: Sequence[Path | str] = ()) -> dict[str, list[Found]]:
-    """Device -> folders that hold records of it."""
+def devices_with_data(paths: Sequence[Path | str] = (), features: str = "cdmpp") -> dict[str, list[Found]]:
+    """Device -> folders that hold records of it with leaf vectors of the kind ``features``."""
     table: dict[str, list[Found]] = {}
     for item in survey(paths):
-        for device in item.counts:
+        for device in item.counts if item.features == features else ():
             table.setdefault(device, []).append(item)
     return dict(sorted(table.items()))
 
@@ -80,22 +83,35 @@ def load_device(
     workers: int = 2,
     progress: bool = True,
     fetch: bool = True,
+    features: str = "cdmpp",
 ) -> LatencyDataset:
-    """All labelled programs of ``device`` within reach, as one data set.
+    """All labelled programs of ``device`` within reach, as one data set of one kind of ``features``.
 
     Raw databases are imported into the cache first. Where nothing is found and a public source is pinned for the
     device, it is downloaded (``fetch``). Otherwise a ``DataError`` says what was looked for, how to import or
     measure, and which devices have data here.
     """
-    return load_folders(data_folders(device, paths, progress, fetch), device, workers=workers, progress=progress)
+    folders = data_folders(device, paths, progress, fetch, features)
+    return load_folders(folders, device, workers=workers, progress=progress)
 
 
 def data_folders(
-    device: str, paths: Sequence[Path | str] = ("datasets",), progress: bool = True, fetch: bool = True
+    device: str,
+    paths: Sequence[Path | str] = ("datasets",),
+    progress: bool = True,
+    fetch: bool = True,
+    features: str = "cdmpp",
 ) -> list[Path]:
     """The data set folders that ``load_device`` reads, raw databases imported."""
     devices.get(device)
-    found = devices_with_data(paths).get(device, [])
+    if features not in FEATURES:
+        raise CdmppError(f"features={features!r} is unknown; one of {', '.join(FEATURES)}")
+    found = devices_with_data(paths, features).get(device, [])
+    if not found and features != "cdmpp":
+        raise DataError(
+            f"no data set of {device} with {features} vectors in {', '.join(map(str, search_paths(paths)))}; "
+            "scripts/import_data.py source=ansor_features makes one (scripts/exporters/README.md)"
+        )
     if not found:
         found = _download(device, paths, progress, fetch)
     return [_import_into_cache(item, device, progress) if item.raw else item.path for item in found]
@@ -108,7 +124,8 @@ def _visit(folder: Path, depth: int, found: dict[Path, Found]) -> None:
     try:
         names = {entry.name for entry in folder.iterdir()}
         if "dataset.json" in names:
-            found[key] = Found(folder, False, count_records(folder))
+            features = str(read_info(folder).get("features", "cdmpp"))
+            found[key] = Found(folder, False, count_records(folder), features=features)
             return
         if all(name in names or f"{name}.gz" in names for name in _DATABASE_FILES):
             found[key] = _inspect_database(folder)

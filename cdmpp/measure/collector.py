@@ -19,6 +19,7 @@ from typing import Any
 from cdmpp.data.records import append_records, read_records, write_info
 from cdmpp.data.schema import Record
 from cdmpp.measure import protocol, software
+from cdmpp.measure.build import arguments_of
 from cdmpp.measure.isolation import Reply, Worker, run_many
 from cdmpp.measure.plan import Plan, copy_plan, load_plan, schedule_seed
 from cdmpp.measure.progress import CollectionProgress
@@ -71,6 +72,7 @@ class Collector:
         self._software = software.versions()
         self._host = software.host() if settings.rpc is None else f"rpc:{settings.rpc.key}"
         self._sampled_tasks = self._sampled_programs = 0
+        self._recorded_there: dict[str, list[str]] = {}
 
     def run(self) -> dict[str, Any]:
         """Collect until the plan or the budget is used up; returns the report (see ``report``)."""
@@ -79,7 +81,9 @@ class Collector:
         )
         start = time.monotonic()
         limit = self.settings.time_limit_s
-        if self.settings.rpc is None:  # leave the measuring core alone, where there is more than one
+        if (
+            self.settings.rpc is None and self.settings.kit is None
+        ):  # leave the measuring core alone, where there is more than one
             os.sched_setaffinity(0, {self.cores[0]})
         with progress, tempfile.TemporaryDirectory(prefix="cdmpp-measure-") as scratch:
             self.progress = progress
@@ -87,7 +91,7 @@ class Collector:
                 progress.enter("sample")
                 plan = self._plan()
                 self._write_info(plan)
-                self.sentinels.build(self.builders[0], self.settings.target, Path(scratch))
+                self._sentinels(Path(scratch))
                 source = self._planned(plan, Path(scratch))
                 while True:
                     late = limit is not None and time.monotonic() - start > limit
@@ -95,6 +99,7 @@ class Collector:
                     progress.enter("build")
                     fresh = self._build(fresh)
                     if not fresh and not self.windows.active:
+                        self._finish()
                         break
                     self._window(fresh)
                     self._write_info(plan)
@@ -106,9 +111,16 @@ class Collector:
 
     def _plan(self) -> Plan:
         settings = self.settings
-        if settings.tasks_from is not None:
-            return copy_plan(self.folder, settings.tasks_from, settings.seed)
+        source = settings.schedules_from or settings.tasks_from
+        if source is not None:
+            return copy_plan(self.folder, source, settings.seed)
         return load_plan(self.folder, settings.zoo, settings.seed, self._import, self._per_task)
+
+    def _sentinels(self, scratch: Path) -> None:
+        self.sentinels.build(self.builders[0], self.settings.target, scratch)
+
+    def _finish(self) -> None:
+        """Called when nothing is left to do."""
 
     # -- before a window ----------------------------------------------------------------------------------------
 
@@ -133,8 +145,7 @@ class Collector:
         tasks = [task for task in tasks if not self._finished(task)]
         for begin in range(0, len(tasks), chunk):
             members = tasks[begin : begin + chunk]
-            messages = [self._sample_request(task) for task in members]
-            replies = dict(run_many(self.builders, messages, SAMPLE_LIMIT_S))
+            replies = self._schedules(members)
             subjects: list[Subject] = []
             for index, task in enumerate(members):
                 self._tasks_left -= 1
@@ -151,6 +162,24 @@ class Collector:
                         library = scratch / f"{key}.so"
                         subjects.append(Subject(key, reply["arguments"], library, task=task, schedule=schedule))
             yield subjects
+
+    def _schedules(self, tasks: list[Task]) -> dict[int, Reply]:
+        """Index -> ``schedules`` and ``arguments`` of each task: sampled, or those that another device ran."""
+        source = self.settings.schedules_from
+        if source is None:
+            messages = [self._sample_request(task) for task in tasks]
+            return dict(run_many(self.builders, messages, SAMPLE_LIMIT_S))
+        if not self._recorded_there:
+            for record in read_records(source):
+                self._recorded_there.setdefault(record.task_id, []).append(record.schedule)
+        limit = self.settings.schedules_per_task
+        return {
+            index: {
+                "schedules": list(dict.fromkeys(self._recorded_there[task.task_id]))[:limit],
+                "arguments": arguments_of(task.workload),
+            }
+            for index, task in enumerate(tasks)
+        }
 
     def _finished(self, task: Task) -> bool:
         """True where every program sampled for ``task`` has a record or a failure: no need to sample it again."""
@@ -191,16 +220,7 @@ class Collector:
         return batch if self.settings.budget is None or room >= self.settings.batch else batch[: max(room, 0)]
 
     def _build(self, subjects: list[Subject]) -> list[Subject]:
-        messages = [
-            {
-                "op": "build",
-                "workload": subject.task.workload,
-                "schedule": subject.schedule,
-                "target": dict(self.settings.target),
-                "path": str(subject.library),
-            }
-            for subject in subjects
-        ]
+        messages = [self._build_request(subject) for subject in subjects]
         built = set()
         for index, reply in run_many(self.builders, messages, protocol.BUILD_LIMIT_S):
             if "cause" in reply:
@@ -210,6 +230,15 @@ class Collector:
             else:
                 built.add(index)
         return [subject for index, subject in enumerate(subjects) if index in built]
+
+    def _build_request(self, subject: Subject) -> dict[str, Any]:
+        return {
+            "op": "build",
+            "workload": subject.task.workload,
+            "schedule": subject.schedule,
+            "target": dict(self.settings.target),
+            "path": str(subject.library),
+        }
 
     # -- the window ---------------------------------------------------------------------------------------------
 

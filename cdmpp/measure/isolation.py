@@ -26,9 +26,13 @@ class Worker:
     A reply that holds ``cause`` is a failure: ``crash``, ``timeout`` or what the operation itself reported.
     """
 
-    def __init__(self, cores: Sequence[int] = ()) -> None:
-        """``cores``: processors that the process is pinned to, one TVM thread on each; none leaves it free."""
+    def __init__(self, cores: Sequence[int] = (), ready: dict[str, Any] | None = None) -> None:
+        """``cores``: processors that the process is pinned to, one TVM thread on each; none leaves it free.
+
+        ``ready``: the first request, which loads what the later ones need; None imports TVM.
+        """
         self.cores = tuple(cores)
+        self.ready = ready or {"op": "ready"}
         self.deadline = 0.0
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
@@ -40,7 +44,7 @@ class Worker:
         return self._connection
 
     def start(self) -> None:
-        """Start the process unless it runs, and wait until it has imported TVM."""
+        """Start the process unless it runs, and wait until it is ready."""
         if self._process is not None and self._process.poll() is None:
             return
         self.stop()
@@ -58,7 +62,7 @@ class Worker:
                 stderr=subprocess.DEVNULL,
             )
         self._connection = ours
-        self.send({"op": "ready"}, _START_LIMIT_S)
+        self.send(self.ready, _START_LIMIT_S)
         reply = self.receive()
         if "cause" in reply:
             raise RuntimeError(f"the measuring worker does not start: {reply['cause']} {reply.get('message', '')}")
@@ -91,7 +95,10 @@ class Worker:
             if not self.connection.poll(max(0.0, self.deadline - time.monotonic())):
                 self.stop()
                 return {"cause": "timeout"}
-            return json.loads(self.connection.recv_bytes())
+            reply = json.loads(self.connection.recv_bytes())
+            if reply.pop("restart", False):  # the process says itself that it is of no more use
+                self.stop()
+            return reply
         except (EOFError, OSError):
             code = self._process.wait() if self._process else None
             self.stop()

@@ -19,34 +19,55 @@ _TRIES = 3
 _PAUSE_S = 2.0
 
 
-def _elementwise(elements: int) -> str:
-    return f"""@I.ir_module
-class Module:
-    @T.prim_func(s_tir=True)
-    def main(A: T.Buffer(({elements},), "float32"), B: T.Buffer(({elements},), "float32")):
-        for i in range({elements}):
-            with T.sblock("B"):
-                v = T.axis.spatial({elements}, i)
+def _script(arguments: str, loops: str, body: str) -> str:
+    text = f"@I.ir_module\nclass Module:\n    @T.prim_func(s_tir=True)\n    def main({arguments}):\n{loops}{body}"
+    return text
+
+
+def _elementwise(elements: int, gpu: bool = False) -> tuple[str, list[Any]]:
+    buffer = f'T.Buffer(({elements},), "float32")'
+    loops, index = f"        for i in range({elements}):\n", "i"
+    if gpu:
+        loops = (
+            f'        for b in T.thread_binding({elements // 256}, thread="blockIdx.x"):\n'
+            '         for t in T.thread_binding(256, thread="threadIdx.x"):\n'
+        )
+        index = "b * 256 + t"
+    body = f"""            with T.sblock("B"):
+                v = T.axis.spatial({elements}, {index})
                 B[v] = A[v] * T.float32(0.5) + T.float32(1.0)
 """
+    return _script(f"A: {buffer}, B: {buffer}", loops, body), [[[elements], "float32"]] * 2
 
 
-_MATMUL = """@I.ir_module
-class Module:
-    @T.prim_func(s_tir=True)
-    def main(A: T.Buffer((64, 64), "float32"), B: T.Buffer((64, 64), "float32"), C: T.Buffer((64, 64), "float32")):
-        for i, k, j in T.grid(64, 64, 64):
-            with T.sblock("C"):
+def _matmul(n: int, gpu: bool = False) -> tuple[str, list[Any]]:
+    buffer = f'T.Buffer(({n}, {n}), "float32")'
+    loops = f"        for i, k, j in T.grid({n}, {n}, {n}):\n"
+    if gpu:
+        loops = (
+            f'        for i in T.thread_binding({n}, thread="blockIdx.x"):\n'
+            f'         for j in T.thread_binding({n}, thread="threadIdx.x"):\n'
+            f"          for k in range({n}):\n"
+        )
+    body = """            with T.sblock("C"):
                 vi, vj, vk = T.axis.remap("SSR", [i, j, k])
                 with T.init():
                     C[vi, vj] = T.float32(0.0)
                 C[vi, vj] = C[vi, vj] + A[vi, vk] * B[vk, vj]
 """
+    return _script(f"A: {buffer}, B: {buffer}, C: {buffer}", loops, body), [[[n, n], "float32"]] * 3
 
-WORKLOADS: Mapping[str, str] = {
-    "compute": _MATMUL,
+
+WORKLOADS: Mapping[str, tuple[str, list[Any]]] = {
+    "compute": _matmul(64),
     "cache": _elementwise(64 * 1024),
     "memory": _elementwise(8 * 1024 * 1024),
+}
+"""Name -> TVMScript, arguments of the sentinels of a CPU."""
+GPU_WORKLOADS: Mapping[str, tuple[str, list[Any]]] = {
+    "compute": _matmul(256, gpu=True),
+    "cache": _elementwise(1024 * 1024, gpu=True),
+    "memory": _elementwise(64 * 1024 * 1024, gpu=True),
 }
 UNSCHEDULED = "[[],[]]"
 
@@ -70,14 +91,17 @@ class Sentinels:
 
     def build(self, builder: Worker, target: Mapping[str, Any], folder: Path) -> None:
         """Compile the sentinels into ``folder``."""
-        for name, workload in WORKLOADS.items():
+        for name, (workload, arguments) in WORKLOADS.items():
             path = str(folder / f"sentinel-{name}.so")
             request = {"op": "build", "workload": workload, "schedule": UNSCHEDULED, "path": path}
             reply = builder.request({**request, "target": dict(target)}, 2 * protocol.BUILD_LIMIT_S)
             if "cause" in reply:
                 raise RuntimeError(f"the sentinel {name} does not build: {reply}")
-            arguments = [[[64, 64], "float32"]] * 3 if name == "compute" else [[[_size(name)], "float32"]] * 2
-            self._programs[name] = self.timing(path, arguments)
+            self.use(name, path, arguments)
+
+    def use(self, name: str, path: str, arguments: list[Any]) -> None:
+        """Take a sentinel that is built already."""
+        self._programs[name] = self.timing(path, arguments)
 
     def best(self) -> dict[str, float]:
         """Seconds a run in a quiet moment: a low quantile of what was seen, so that one lucky value does not rule."""
@@ -110,7 +134,3 @@ class Sentinels:
             if attempt < _TRIES - 1:
                 time.sleep(_PAUSE_S)
         return False
-
-
-def _size(name: str) -> int:
-    return {"cache": 64 * 1024, "memory": 8 * 1024 * 1024}[name]

@@ -70,6 +70,49 @@ def time_over_rpc(request: Request) -> Request:
     return {"cause": "remote error", "message": last}
 
 
+def build_for_kit(request: Request) -> Request:
+    """``workload``, ``schedule``, ``target``, ``path``, ``symbol`` -> nothing; library and CUDA source lie there."""
+    import tvm
+
+    from cdmpp.measure.kit.compile import compile_program
+    from cdmpp.programs.replay import replay
+
+    target = tvm.target.Target(request["target"])
+    program = replay(request["workload"], request["schedule"], target)
+    compile_program(program, request["symbol"], Path(request["path"]))
+    return {}
+
+
+def expected_output(request: Request) -> Request:
+    """``workload``, ``arguments``, ``path`` -> nothing; what the task computes lies at ``path`` (npy)."""
+    from cdmpp.measure.kit.compile import write_expected
+
+    write_expected(request["workload"], request["arguments"], Path(request["path"]))
+    return {}
+
+
+def ready_in_kit(request: Request) -> Request:
+    """``libraries``, ``cubins`` -> nothing; TVM's runtime is loaded."""
+    from cdmpp.measure.kit import runtime
+
+    runtime.load(request["libraries"], request["cubins"])
+    return {}
+
+
+def time_in_kit(request: Request) -> Request:
+    """``path``, ``symbol``, ``arguments``, ``device``, ``flush_bytes`` -> ``samples`` or ``cause``."""
+    from cdmpp.measure.kit import runtime
+
+    return runtime.guarded(runtime.time_library, request)
+
+
+def check_in_kit(request: Request) -> Request:
+    """As ``time_in_kit``, with ``expected`` (npy) -> ``error``: the largest deviation over the largest value."""
+    from cdmpp.measure.kit import runtime
+
+    return runtime.guarded(runtime.check_library, request)
+
+
 def ready(_: Request) -> Request:
     """Import TVM now rather than within the time limit of the first request."""
     import tvm
@@ -84,6 +127,11 @@ OPERATIONS: dict[str, Callable[[Request], Request]] = {
     "time": time_program,
     "time_rpc": time_over_rpc,
     "ready": ready,
+    "build_kit": build_for_kit,
+    "expect": expected_output,
+    "ready_kit": ready_in_kit,
+    "time_kit": time_in_kit,
+    "check_kit": check_in_kit,
 }
 
 

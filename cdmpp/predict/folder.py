@@ -9,28 +9,33 @@ from cdmpp.devices import Device
 from cdmpp.errors import CdmppError, DataError
 
 
-def read_path(path: Path, device: Device) -> tuple[AstTable, tuple[str, ...]]:
+def read_path(path: Path, device: Device, features: str = "cdmpp") -> tuple[AstTable, tuple[str, ...]]:
     """Compact ASTs and a label for each.
 
     A data set gives its programs of ``device`` by record id (of all devices where it has none of this one), a
     database its lines in file order, whether or not they were measured successfully, a Parquet file its stored ASTs.
 
     Raises:
-        DataError: nothing of these is there, or the database has a line that cannot be read or replayed.
+        DataError: nothing of these is there, vectors of another kind than ``features``, or the database has a line
+            that cannot be read or replayed.
     """
     if path.suffix == ".parquet":
-        labels, table = read_asts(path)
+        labels, table = read_asts(path, features)
         return table, tuple(labels)
     if (path / "dataset.json").is_file():
-        return _data_set(path, device)
+        return _data_set(path, device, features)
+    if features != "cdmpp":
+        raise DataError(f"{path} is no data set; this model reads {features} vectors, which come from files only")
     return _database(path)
 
 
-def _data_set(folder: Path, device: Device) -> tuple[AstTable, tuple[str, ...]]:
+def _data_set(folder: Path, device: Device, features: str) -> tuple[AstTable, tuple[str, ...]]:
     from cdmpp.data.dataset import load_dataset
     from cdmpp.data.records import count_records
 
     dataset = load_dataset(folder, device.name if device.name in count_records(folder) else None)
+    if dataset.features != features:
+        raise DataError(f"{folder} holds {dataset.features} vectors, this model reads {features}")
     return dataset.asts, tuple(str(identity) for identity in dataset.record_ids)
 
 

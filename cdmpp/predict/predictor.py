@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from cdmpp import __version__, devices
 from cdmpp.ast.compact_ast import CompactAST
-from cdmpp.ast.layout import EXTRACTOR_VERSION, KERNEL_WIDTH, LEAF_WIDTH
+from cdmpp.ast.layout import EXTRACTOR_VERSION, FEATURES, KERNEL_WIDTH, LEAF_WIDTH
 from cdmpp.ast.table import TARGET_KINDS, AstTable
 from cdmpp.data.batching import ProgramTensors, ordered_batches
 from cdmpp.data.files import write_atomic, write_json
@@ -58,11 +58,16 @@ class Predictor:
     """
 
     def __init__(
-        self, models: Sequence[Model], trained_on: Mapping[str, Device], card: Mapping[str, Any] | None = None
+        self,
+        models: Sequence[Model],
+        trained_on: Mapping[str, Device],
+        card: Mapping[str, Any] | None = None,
+        features: str = "cdmpp",
     ):
         self.models = [model.eval().requires_grad_(False) for model in models]
         self.trained_on = dict(trained_on)
         self.card: dict[str, Any] = dict(card or {})
+        self.features = features
 
     def to(self, torch_device: str) -> Predictor:
         for model in self.models:
@@ -84,7 +89,7 @@ class Predictor:
             CdmppError: no or unknown device, programs lowered for another kind of device, or nothing to predict.
         """
         target = self._device(device)
-        asts, labels = _as_table(programs, target)
+        asts, labels = _as_table(programs, target, self.features)
         if len(asts) == 0:
             raise CdmppError("there is no program to predict")
         wrong = np.flatnonzero([TARGET_KINDS[kind] != _ast_kind(target) for kind in asts.target_kinds])
@@ -137,7 +142,7 @@ class Predictor:
         config = {
             "format_version": FORMAT_VERSION,
             "cdmpp_version": __version__,
-            "extractor_version": EXTRACTOR_VERSION,
+            "extractor_version": FEATURES[self.features],
             "leaf_width": LEAF_WIDTH,
             "kernel_width": KERNEL_WIDTH,
             "device_width": VECTOR_WIDTH,
@@ -174,7 +179,8 @@ def load(path_or_name: str | Path) -> Predictor:
             f"{folder / WEIGHTS} is missing, damaged or of another model ({str(error).splitlines()[0]}); "
             "copy or train the model again"
         ) from error
-    return Predictor(models, trained_on, _read_json(folder / CARD) if (folder / CARD).is_file() else {})
+    features = next(name for name, version in FEATURES.items() if version == config["extractor_version"])
+    return Predictor(models, trained_on, _read_json(folder / CARD) if (folder / CARD).is_file() else {}, features)
 
 
 def pretrained_names() -> list[str]:
@@ -200,7 +206,7 @@ def _check_versions(folder: Path, config: Mapping[str, Any]) -> None:
             f"{folder} has model format {config['format_version']}; this cdmpp {__version__} reads {FORMAT_VERSION}. "
             f"Install cdmpp {config.get('cdmpp_version', 'of that format')} or train again"
         )
-    if config["extractor_version"] != EXTRACTOR_VERSION:
+    if config["extractor_version"] not in FEATURES.values():
         raise ModelFormatError(
             f"{folder} was trained on ASTs of extractor version {config['extractor_version']} and would misread those "
             f"of this cdmpp {__version__}, version {EXTRACTOR_VERSION}. Train again with scripts/train.py, or install "
@@ -226,12 +232,16 @@ def _save_weights(weights: dict[str, torch.Tensor], path: Path) -> None:
     path.chmod(0o644)  # safetensors makes it readable by the owner only
 
 
-def _as_table(programs: Any, device: Device) -> tuple[AstTable, tuple[str, ...]]:
+def _as_table(programs: Any, device: Device, features: str) -> tuple[AstTable, tuple[str, ...]]:
     """Compact ASTs of whatever was given, and a label for each."""
     if isinstance(programs, AstTable):
         return programs, _numbers(len(programs))
     if isinstance(programs, str | Path):
-        return read_path(Path(programs), device)
+        return read_path(Path(programs), device, features)
+    if features != "cdmpp":
+        raise CdmppError(
+            f"this model reads {features} vectors, which come from files: give it a data set or a Parquet file of them"
+        )
     items: list[Any] = list(programs) if isinstance(programs, Sequence) else [programs]
     if items and all(isinstance(item, CompactAST) for item in items):
         other = sorted({item.extractor_version for item in items} - {EXTRACTOR_VERSION})

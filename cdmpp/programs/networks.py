@@ -46,7 +46,9 @@ def expand_zoo(zoo: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         variants = spec.pop("variants", None) or {}
         expanded[str(name)] = spec
         for suffix, changes in variants.items():
-            expanded[f"{name}{VARIANT_MARK}{suffix}"] = {**spec, "input": {**spec["input"], **changes}}
+            inputs = {**spec["input"], **changes}
+            dtype = inputs.pop("dtype", "float32")
+            expanded[f"{name}{VARIANT_MARK}{suffix}"] = {**spec, "input": inputs, "dtype": dtype}
     return expanded
 
 
@@ -81,7 +83,9 @@ def build_model(spec: Mapping[str, Any]) -> tuple[Any, tuple[Any, ...]]:
     except ImportError as error:
         library = spec["source"]
         raise CdmppError(f"{library} is not installed ({error}): pip install --no-deps {library}") from error
-    return model.eval(), (_example(spec["input"]),)
+    dtype = getattr(torch, spec.get("dtype", "float32"))
+    example = _example(spec["input"])
+    return model.eval().to(dtype), (example.to(dtype) if example.is_floating_point() else example,)
 
 
 def _example(given: Mapping[str, Any]) -> Any:

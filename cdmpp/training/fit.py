@@ -109,7 +109,7 @@ def train(
         )
         models.append(model)
         history += [{"member": float(member), **row} for row in rows]
-    predictor = Predictor(models, devices)
+    predictor = Predictor(models, devices, features=dataset.features)
     predicted = predictor.predict_tensors(programs, places(validation_rows))
     truth, names = dataset.latency_s[validation_rows], np.asarray(dataset.task_ids)[validation_rows]
     val_metrics = latency_metrics(truth, predicted, names)

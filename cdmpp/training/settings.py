@@ -14,7 +14,7 @@ from cdmpp.errors import CdmppError
 from cdmpp.training.config import TrainConfig
 
 _SETTINGS = "settings.json"
-_PLAIN = ("out", "resume", "seed", "accelerator", "progress", "baselines", "plots", "threads")
+_PLAIN = ("out", "resume", "features", "seed", "accelerator", "progress", "baselines", "plots", "threads")
 _GROUPS = ("device", "data", "split", "model", "loss", "trainer")
 
 
@@ -27,6 +27,8 @@ class RunSettings:
     """``name`` and options of ``make_split``."""
     training: TrainConfig
     out: Path
+    features: str = "cdmpp"
+    """Kind of leaf vectors to learn from, see ``layout.FEATURES``."""
     seed: int = 0
     accelerator: str = "auto"
     progress: bool = True
@@ -60,8 +62,9 @@ class RunSettings:
             device=devices.get(values["device"]["name"]),
             data_paths=paths,
             split=dict(values["split"]),
-            training=TrainConfig.from_dict({name: values[name] for name in ("model", "loss", "trainer")}),
+            training=TrainConfig.from_dict(_groups(values)),
             out=Path(values["out"]),
+            features=values["features"],
             seed=int(values["seed"]),
             accelerator=values["accelerator"],
             progress=bool(values["progress"]),
@@ -74,3 +77,11 @@ class RunSettings:
     def keep(self) -> None:
         """Write them into ``out``, so that ``resume=<out>`` needs nothing else."""
         write_json(self.out / _SETTINGS, dict(self.raw))
+
+
+def _groups(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The groups of ``TrainConfig``. Imported vectors describe no kernel: there is no analytic time to start from."""
+    groups = {name: dict(values[name]) for name in ("model", "loss", "trainer")}
+    if values["features"] != "cdmpp" and "anchor" in groups["model"]:
+        groups["model"]["anchor"] = False
+    return groups

@@ -25,35 +25,7 @@ from cdmpp.measure.plan import Plan
 from cdmpp.measure.remote import free_servers, parse_tracker
 from cdmpp.measure.report import read_lines
 from cdmpp.measure.settings import CollectSettings, RpcSettings
-from cdmpp.programs.replay import parse_workload
-from cdmpp.programs.sampling import trace_json
-from cdmpp.programs.task import Task
-
-MATMUL = """@I.ir_module
-class Module:
-    @T.prim_func(s_tir=True)
-    def main(A: T.Buffer((64, 64), "float32"), B: T.Buffer((64, 64), "float32"), C: T.Buffer((64, 64), "float32")):
-        for i, j, k in T.grid(64, 64, 64):
-            with T.sblock("C"):
-                vi, vj, vk = T.axis.remap("SSR", [i, j, k])
-                with T.init():
-                    C[vi, vj] = T.float32(0.0)
-                C[vi, vj] = C[vi, vj] + A[vi, vk] * B[vk, vj]
-"""
-TASK = Task("0" * 16, "matmul", "matmul", MATMUL, 2.0 * 64**3, 3 * 64 * 64 * 4, {"tiny": 1}, "test")
-
-
-def schedules() -> list[str]:
-    """Traces that split one loop, by hand: a tenth of the time that sampling takes."""
-    import tvm
-
-    texts = []
-    for axis in range(3):
-        for factor in (2, 4, 8, 16):
-            schedule = tvm.s_tir.Schedule(parse_workload(MATMUL), debug_mask="none")
-            schedule.split(schedule.get_loops(schedule.get_sblock("C"))[axis], [None, factor])
-            texts.append(trace_json(schedule))
-    return texts
+from tests.measure.tiny_task import TASK, schedules
 
 
 def start(*arguments: str) -> subprocess.Popen[bytes]:

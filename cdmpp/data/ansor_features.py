@@ -1,0 +1,231 @@
+"""Feature files of old TVM environments -> data sets with ``ansor164`` leaf vectors. No TVM here.
+
+TenSet and the published sets of CDMPP hold Ansor records and pickles that no current TVM reads.
+``scripts/exporters/export_ansor.py`` runs inside their environment and writes Parquet files with one row a program:
+
+==================  =============  ============================================================================
+column              type           meaning
+==================  =============  ============================================================================
+latency_s           double         mean over the repeats, seconds
+std_s               double         standard deviation over the repeats; null where unknown
+device              string         a name of ``conf/device``
+network             string         network that the task was taken from
+task                string         what identifies the task there, such as Ansor's workload key
+op_name             string         name of the operator, may be empty
+flops               double         of the task; null or negative where unknown
+leaf_features       list<float>    n_leaf x 164, Ansor's per-store vector, already logarithmic
+node_ids            list<int32>    (n_leaf,) pre-order index of each leaf among the tree nodes
+serialized_tree     list<int32>    node ids in pre-order, -1 after the children of each; may be empty
+==================  =============  ============================================================================
+
+and ``cdmpp_feature_file: ansor164-1`` in the metadata.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from cdmpp import devices
+from cdmpp.ast.compact_ast import CompactAST
+from cdmpp.ast.layout import FEATURES, KERNEL_WIDTH, LEAF_WIDTH
+from cdmpp.ast.table import AstTable, write_asts
+from cdmpp.data.records import append_records, read_info, read_records, write_info, write_tasks
+from cdmpp.data.schema import Record
+from cdmpp.errors import DataError
+from cdmpp.programs.task import Task
+
+NAME = "ansor164"
+WIDTH = 164
+METADATA_KEY = b"cdmpp_feature_file"
+COLUMNS = (
+    "latency_s", "std_s", "device", "network", "task", "op_name", "flops",
+    "leaf_features", "node_ids", "serialized_tree",
+)  # fmt: skip
+PART_SIZE = 20_000
+
+
+@dataclass(frozen=True)
+class FeatureReport:
+    """What an import of feature files met and wrote."""
+
+    rows: int
+    bad: tuple[str, ...]
+    """Rows left out, with the reason."""
+    merged: int
+    written: int
+    tasks: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.rows} rows: {len(self.bad)} left out, {self.merged} repeats of a program merged or there already; "
+            f"{self.written} programs of {self.tasks} tasks written"
+        )
+
+
+@dataclass(frozen=True)
+class _Row:
+    record: Record
+    task: Task
+    ast: CompactAST
+
+
+def import_features(path: Path, out: Path, device: str, on_bad: Literal["error", "skip"] = "error") -> FeatureReport:
+    """Import the rows of ``device`` from a feature file, or all ``*.parquet`` of a folder, into data set ``out``.
+
+    Nothing is written before every file has been read; programs that ``out`` holds are left alone.
+
+    Raises:
+        DataError: no such file, not a feature file, no row of the device, or broken rows (named) with
+            ``on_bad="error"``.
+    """
+    known = devices.get(device)
+    paths = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
+    if not paths:
+        raise DataError(f"{path} holds no *.parquet: write some with scripts/exporters/export_ansor.py")
+    if (out / "dataset.json").exists() and read_info(out).get("features", "cdmpp") != NAME:
+        raise DataError(f"{out} is a data set of other features; choose another out=")
+    rows: dict[str, _Row] = {}
+    bad: list[str] = []
+    total = others = merged = 0
+    for where, values in _rows(paths):
+        total += 1
+        if values.get("device") != device:
+            others += 1
+            continue
+        try:
+            row = _row(values, known)
+        except (ValueError, TypeError, KeyError) as error:
+            bad.append(f"{where}: {error}")
+            continue
+        key = row.record.record_id
+        merged += key in rows
+        rows[key] = _merged(rows[key], row) if key in rows else row
+    if bad and on_bad == "error":
+        more = f"; and {len(bad) - 5} more" if len(bad) > 5 else ""
+        raise DataError(
+            f"{len(bad)} broken rows, nothing was imported: {'; '.join(bad[:5])}{more}. "
+            "Pass on_bad=skip to leave them out"
+        )
+    if not rows:
+        raise DataError(f"{path} has no usable row of device {device}: {total} rows, {others} of other devices")
+    present = {record.record_id for record in read_records(out)}
+    fresh = [row for key, row in rows.items() if key not in present]
+    _write(out, device, fresh, len(present) + len(fresh))
+    return FeatureReport(
+        total - others, tuple(bad), merged + len(rows) - len(fresh), len(fresh), len({r.task.task_id for r in fresh})
+    )
+
+
+def _write(out: Path, device: str, rows: list[_Row], total: int) -> None:
+    write_info(out, name=out.name, devices=[device], features=NAME, programs=total, protocol=NAME, complete=False)
+    write_tasks(out, {row.task.task_id: row.task for row in rows}.values())
+    for start in range(0, len(rows), PART_SIZE):
+        part = rows[start : start + PART_SIZE]
+        number = len(list((out / "asts").glob("part-*.parquet")))
+        table = AstTable.from_asts(row.ast for row in part)
+        # Vectors first: a record without its vector could not be derived again.
+        write_asts(out / "asts" / f"part-{number:05d}.parquet", [r.record.record_id for r in part], table, NAME)
+        append_records(out, [row.record for row in part])
+    write_info(out, complete=True)
+
+
+def _rows(paths: list[Path]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for path in paths:
+        try:
+            file = pq.ParquetFile(path)
+        except (OSError, pa.ArrowException) as error:
+            raise DataError(f"cannot read {path} as Parquet: {str(error).splitlines()[0]}") from error
+        version = (file.schema_arrow.metadata or {}).get(METADATA_KEY, b"").decode()
+        missing = [name for name in COLUMNS if name not in file.schema_arrow.names]
+        if version != FEATURES[NAME] or missing:
+            raise DataError(
+                f"{path} is no feature file of version {FEATURES[NAME]}: metadata says {version or 'nothing'}, "
+                f"missing columns: {', '.join(missing) or 'none'}"
+            )
+        number = 0
+        for batch in file.iter_batches(4096, columns=list(COLUMNS)):
+            for values in batch.to_pylist():
+                number += 1
+                yield f"{path} row {number}", values
+
+
+def _row(values: dict[str, Any], device: devices.Device) -> _Row:
+    """One program; ``ValueError`` says what is wrong with it."""
+    latency, std = values["latency_s"], values["std_s"] or 0.0
+    if latency is None or not math.isfinite(latency) or latency <= 0:
+        raise ValueError(f"latency_s is {latency}: must be a positive number of seconds")
+    if not values["task"] or not values["network"]:
+        raise ValueError("task and network must not be empty")
+    flat = np.asarray(values["leaf_features"] or [], np.float32)
+    nodes = np.asarray(values["node_ids"] or [], np.int32)
+    if len(nodes) == 0 or len(flat) != WIDTH * len(nodes):
+        raise ValueError(
+            f"{len(flat)} leaf numbers for {len(nodes)} leaves: must be {WIDTH} each, and at least one leaf"
+        )
+    if not np.isfinite(flat).all():
+        raise ValueError("a leaf vector holds a number that is not finite")
+    leaves = np.zeros((len(nodes), LEAF_WIDTH), np.float32)
+    leaves[:, :WIDTH] = flat.reshape(-1, WIDTH)
+    task_id = hashlib.sha256(f"ansor:{values['task']}".encode()).hexdigest()[:16]
+    identity = hashlib.sha256(flat.tobytes() + nodes.tobytes()).hexdigest()[:16]
+    flops = values["flops"] if values["flops"] and values["flops"] > 0 else 0.0
+    task = Task(task_id, values["op_name"] or "", "other", values["task"], flops, 0.0, {values["network"]: 1}, "ansor")
+    record = Record(
+        record_id=hashlib.sha256(f"{task_id}:{device.name}:{identity}".encode()).hexdigest()[:16],
+        task_id=task_id,
+        device=device.name,
+        target=json.dumps(device.target, sort_keys=True),
+        schedule=f"ansor164:{identity}",
+        latency_samples_s=(latency,),
+        latency_s=latency,
+        statistic="mean",
+        spread=std / latency,
+        protocol=NAME,
+    )
+    ast = CompactAST(
+        leaves,
+        nodes,
+        _serial_positions(nodes, values["serialized_tree"] or []),
+        np.zeros(len(nodes), np.int32),
+        np.zeros((1, KERNEL_WIDTH), np.float32),
+        "cpu" if device.kind == "cpu" else "gpu",
+        FEATURES[NAME],
+    )
+    return _Row(record, task, ast)
+
+
+def _serial_positions(nodes: np.ndarray, tree: list[int]) -> np.ndarray:
+    """Index of each leaf in the serialised tree; the pre-order index where no tree was exported."""
+    if not tree:
+        return nodes
+    place = {node: index for index, node in enumerate(tree) if node >= 0}
+    lost = [int(node) for node in nodes if int(node) not in place]
+    if lost:
+        raise ValueError(f"leaf {lost[0]} is not in serialized_tree")
+    return np.array([place[int(node)] for node in nodes], np.int32)
+
+
+def _merged(first: _Row, again: _Row) -> _Row:
+    """The same vectors measured twice: one program with the mean of both."""
+    samples = (*first.record.latency_samples_s, *again.record.latency_samples_s)
+    mean = float(np.mean(samples))
+    networks = Counter(first.task.networks) | Counter(again.task.networks)
+    record = replace(
+        first.record,
+        latency_samples_s=samples,
+        latency_s=mean,
+        n_merged=first.record.n_merged + 1,
+        spread=float(np.std(samples) / mean),
+    )
+    return _Row(record, replace(first.task, networks=dict(networks)), first.ast)

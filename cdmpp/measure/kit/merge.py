@@ -1,0 +1,147 @@
+"""Results that came back from a device -> records of a data set."""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from cdmpp.data.files import read_json
+from cdmpp.data.records import append_records, read_records, read_tasks, write_info, write_tasks
+from cdmpp.data.schema import Record
+from cdmpp.errors import DataError
+from cdmpp.measure import protocol
+from cdmpp.measure.kit.builder import KIT_FILE, packed_programs
+from cdmpp.measure.protocol import Visits
+from cdmpp.measure.report import read_lines, report
+
+log = logging.getLogger(__name__)
+
+
+def merge_kit(kit: Path, results: Sequence[Path], out: Path) -> dict[str, Any]:
+    """Append to ``out`` what ``results`` say of programs of ``kit``; programs that ``out`` has are left alone.
+
+    Returns the report of ``out``. Raises:
+        DataError: not a kit, no results, a broken line (named), or a program that the kit does not hold.
+    """
+    header = read_json(kit / KIT_FILE)
+    programs = {row["record_id"]: row for row in packed_programs(kit)}
+    if not results:
+        raise DataError(f"no results-*.jsonl in {kit / 'results'}: run the parts on the device and copy them there")
+    device, rule = header["device"], protocol.CPU if header["kind"] == "cpu" else protocol.GPU
+    known = {record.record_id for record in read_records(out, device)}
+    failed = {entry["id"] for entry in read_lines(out / "failures.jsonl") if entry.get("device") == device}
+    records: dict[str, Record] = {}
+    failures: dict[str, dict[str, Any]] = {}
+    counts: Counter[str] = Counter()
+    facts: dict[str, Any] = {}
+    for path in sorted(results):
+        for where, entry in _lines(path):
+            if "event" in entry:
+                facts = entry if entry["event"] == "start" else facts
+                counts["checked"] += entry.get("programs", 0)
+                counts["right"] += entry.get("right", 0)
+                continue
+            program = programs.get(entry.get("record_id", ""))
+            if program is None:
+                raise DataError(f"{where}: program {entry.get('record_id')} is not in the kit {kit}")
+            key = program["record_id"]
+            if key in known or key in records or key in failed:
+                counts["merged before"] += 1
+            elif "cause" in entry:
+                failures.setdefault(key, {"id": key, "task_id": program["task_id"], "device": device, **entry})
+            else:
+                records[key] = _record(program, entry, facts, header, rule, where)
+                failures.pop(key, None)
+    tasks = read_tasks(kit)
+    out.mkdir(parents=True, exist_ok=True)
+    write_tasks(out, [tasks[key] for key in {record.task_id for record in records.values()}])
+    append_records(out, records.values())
+    with (out / "failures.jsonl").open("a", encoding="utf-8") as file:
+        file.writelines(json.dumps(entry) + "\n" for entry in failures.values())
+    total = len(known) + len(records)
+    host = str(facts.get("host", ""))
+    write_info(
+        out, name=out.name, devices=[device], protocol=rule.protocol_id, protocol_description=rule.describe(),
+        host=host, programs=total,
+    )  # fmt: skip
+    return {"new": len(records), **counts, **report(out, device)}
+
+
+def run_parts(kit: Path) -> dict[str, Any]:
+    """Measure every part of ``kit`` on this machine, one after the other; results land in its ``results/``.
+
+    Raises:
+        DataError: there are no parts.
+    """
+    parts = sorted((kit / "parts").glob("part-*.zip"))
+    if not parts:
+        raise DataError(f"{kit / 'parts'} holds no part: build the kit first (kit=build)")
+    results = kit / "results"
+    results.mkdir(exist_ok=True)
+    status = {}
+    for part in parts:
+        command = [sys.executable, str(part), "--out", str(results / f"results-{part.stem}.jsonl")]
+        status[part.stem] = subprocess.run(command).returncode
+    return {"parts": len(parts), "failed_parts": [name for name, code in status.items() if code]}
+
+
+def _record(
+    program: dict[str, str],
+    entry: dict[str, Any],
+    facts: dict[str, Any],
+    header: dict[str, Any],
+    rule: protocol.Rule,
+    where: str,
+) -> Record:
+    visits = Visits()
+    try:
+        for samples, quiet in zip(entry["visits"], entry["quiet"], strict=True):
+            visits.add([float(value) for value in samples], bool(quiet), 0.0)
+        label = visits.label
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise DataError(f"{where}: not a result: {error!r}") from error
+    gpu = facts.get("gpu", {})
+    flush = {"flush_bytes": str(facts["flush_bytes"])} if facts.get("flush_bytes") else {}
+    return Record(
+        record_id=program["record_id"],
+        task_id=program["task_id"],
+        device=header["device"],
+        target=header["target"],
+        schedule=program["schedule"],
+        latency_samples_s=tuple(value for visit in visits.samples for value in visit),
+        latency_s=label,
+        statistic="min",
+        latency_min_s=label,
+        latency_median_s=visits.median,
+        spread=visits.spread,
+        flagged=visits.flagged,
+        protocol=rule.protocol_id,
+        software=json.dumps({key: facts[key] for key in ("python", "kernel") if key in facts} | gpu, sort_keys=True),
+        host=str(facts.get("host", "")),
+        measured_at=str(entry.get("at", "")),
+        extra={
+            "samples_per_visit": ",".join(str(len(visit)) for visit in visits.samples),
+            "quiet_visits": ",".join(str(int(quiet)) for quiet in visits.quiet),
+            **flush,
+        },
+    )
+
+
+def _lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """("file line n", entry) of a results file. A line cut short by a kill stands before a new start: it is skipped."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    for number, line in enumerate(lines, start=1):
+        where = f"{path} line {number}"
+        try:
+            yield where, json.loads(line)
+        except ValueError as error:
+            following = lines[number] if number < len(lines) else '"event": "start"'
+            if '"event": "start"' not in following:
+                raise DataError(f"{where} is not JSON: {error}. Nothing was merged") from error
+            log.warning("%s was cut short by a kill; its program is measured again by the next run", where)

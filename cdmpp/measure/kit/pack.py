@@ -1,0 +1,120 @@
+"""One part of a kit: a zip file that Python runs, ``python part-000.zip``: programs, runtime and measuring code."""
+
+from __future__ import annotations
+
+import glob
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from cdmpp.data.files import write_atomic
+from cdmpp.errors import CdmppError
+
+_ROOT = Path(__file__).resolve().parents[3]
+_CODE = (
+    "cdmpp/__init__.py",
+    "cdmpp/errors.py",
+    "cdmpp/measure/__init__.py",
+    "cdmpp/measure/isolation.py",
+    "cdmpp/measure/protocol.py",
+    "cdmpp/measure/sentinel.py",
+    "cdmpp/measure/timing.py",
+    "cdmpp/measure/window.py",
+    "cdmpp/measure/worker.py",
+    "cdmpp/measure/kit/__init__.py",
+    "cdmpp/measure/kit/runner.py",
+    "cdmpp/measure/kit/runtime.py",
+)
+"""What the device needs of this package: nothing of it imports more than numpy and tvm_ffi there."""
+_MAIN = '''"""Measure the programs of this part: `python {name}.zip` (see --help)."""
+import sys, tempfile, zipfile
+from pathlib import Path
+
+here = Path(sys.argv[0]).resolve()
+with tempfile.TemporaryDirectory(prefix="cdmpp-kit-") as folder:
+    zipfile.ZipFile(here).extractall(folder)
+    sys.path[:0] = [folder, folder + "/site"]
+    from cdmpp.measure.kit.runner import main
+    status = main(Path(folder), here)
+sys.exit(status)
+'''
+
+
+def runtime_files(kind: str) -> dict[str, Path]:
+    """Archive name -> file of TVM's runtime libraries for a target ``kind``, in loading order.
+
+    Raises:
+        CdmppError: TVM, or the CUDA runtime library for a GPU kit, is not installed here.
+    """
+    spec = importlib.util.find_spec("tvm")
+    if spec is None or spec.origin is None:
+        raise CdmppError("building a kit needs TVM: pip install 'cdmpp[tvm]'")
+    library = Path(spec.origin).parent / "lib"
+    files = [library / "libtvm_runtime.so"]
+    if kind == "cuda":
+        homes = [
+            os.environ.get("CUDA_HOME", ""),
+            os.environ.get("CUDA_PATH", ""),
+            *sorted(glob.glob("/usr/local/cuda*")),
+        ]
+        found = [path for home in homes if home for path in sorted(Path(home).glob("lib64/libcudart.so.*"))]
+        if not found:
+            raise CdmppError("libcudart was not found: install the CUDA toolkit, or set CUDA_HOME to where it is")
+        soname = {path.name: path for path in found if path.name.count(".") == 2}
+        files = [next(iter(soname.values()), found[0]), *files, library / "libtvm_runtime_cuda.so"]
+    return {f"runtime/{path.name}": path for path in files}
+
+
+def fetch_ffi(python: str, folder: Path) -> Path:
+    """Download tvm_ffi and what it needs for Python version ``python`` (such as 3.12) and unpack it into ``folder``.
+
+    Raises:
+        CdmppError: pip finds no wheel for it.
+    """
+    import importlib.metadata
+
+    version = importlib.metadata.version("apache-tvm-ffi")
+    with tempfile.TemporaryDirectory() as wheels:
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--only-binary=:all:", "--dest", wheels]
+        command += ["--python-version", python, f"apache-tvm-ffi=={version}"]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            raise CdmppError(f"pip has no apache-tvm-ffi {version} for Python {python}: {done.stderr[-300:]}")
+        for wheel in sorted(Path(wheels).glob("*.whl")):
+            zipfile.ZipFile(wheel).extractall(folder)
+    return folder
+
+
+def compressed_size(path: Path) -> int:
+    """Bytes that a file takes in a part."""
+    return len(zlib.compress(path.read_bytes(), 6)) + 200
+
+
+def write_part(path: Path, files: Mapping[str, Path], texts: Mapping[str, Any]) -> None:
+    """Write one part atomically: ``files`` (archive name -> file), ``texts`` (archive name -> JSON value), the code."""
+
+    def write(temporary: Path) -> None:
+        with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+            archive.writestr("__main__.py", _MAIN.replace("{name}", path.stem))
+            for name in _CODE:
+                archive.write(_ROOT / name, name)
+            for name, file in files.items():
+                archive.write(file, name)
+            for name, value in texts.items():
+                archive.writestr(name, json.dumps(value))
+
+    write_atomic(path, write)
+
+
+def folder_files(folder: Path, prefix: str) -> dict[str, Path]:
+    """Archive names for all files below ``folder``."""
+    found: Iterable[Path] = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {f"{prefix}/{path.relative_to(folder)}": path for path in found if "__pycache__" not in path.parts}

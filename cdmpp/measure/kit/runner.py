@@ -1,0 +1,171 @@
+"""Measures the programs of one part on the device it was carried to. Standard library, numpy and tvm_ffi only.
+
+``python part-000.zip`` writes ``results-part-000.jsonl`` beside the part, one line per program as it is finished; run
+again after a kill it goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from cdmpp.measure import protocol
+from cdmpp.measure.isolation import Reply, Worker
+from cdmpp.measure.sentinel import Sentinels
+from cdmpp.measure.window import Timed, Windows
+
+TOLERANCE = {"float16": 2e-2, "bfloat16": 1e-1}
+_TOLERANCE = 2e-3
+_GPU_FACTS = "name,driver_version,clocks.sm,clocks.mem,clocks.max.sm,clocks.max.mem,temperature.gpu,power.draw"
+
+
+def main(folder: Path, part: Path) -> int:
+    """Command line of a part that was unpacked into ``folder``; returns the exit status."""
+    words = argparse.ArgumentParser(prog=f"python {part.name}", description=__doc__)
+    words.add_argument("--out", type=Path, default=part.with_name(f"results-{part.stem}.jsonl"), help="results file")
+    words.add_argument("--flush-l2-mb", type=int, default=0, help="overwrite this much memory between repeats")
+    words.add_argument("--limit-s", type=float, default=float("inf"), help="start no new window after this long")
+    words.add_argument("--window", type=int, default=192, help="programs that get their first visit in one window")
+    words.add_argument("--separation-s", type=float, help="least time between two visits (default: the protocol's)")
+    options = words.parse_args()
+    run = KitRun(folder, options.out, options.flush_l2_mb << 20, options.window, options.separation_s)
+    try:
+        return run.run(options.limit_s)
+    except RuntimeError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+class KitRun:
+    """One run over the programs of an unpacked part."""
+
+    def __init__(
+        self, folder: Path, out: Path, flush_bytes: int = 0, window: int = 192, separation_s: float | None = None
+    ) -> None:
+        self.folder, self.out, self.flush_bytes, self.window = folder, out, flush_bytes, window
+        self.kit: dict[str, Any] = json.loads((folder / "kit.json").read_text())
+        self.programs: list[dict[str, Any]] = json.loads((folder / "programs.json").read_text())
+        self.symbols = {str(folder / p["library"]): p["symbol"] for p in self.programs + self.kit["sentinels"]}
+        rule = protocol.CPU if self.kit["kind"] == "cpu" else protocol.GPU
+        self.separation_s = rule.min_separation_s if separation_s is None else separation_s
+        cores = sorted(os.sched_getaffinity(0))
+        if self.kit["cores"] > len(cores):
+            sys.exit(f"error: programs of {self.kit['device']} use {self.kit['cores']} cores, here are {len(cores)}")
+        cubins = folder / "cubins.json"
+        libraries = [str(folder / name) for name in self.kit["libraries"]]
+        ready = {"op": "ready_kit", "libraries": libraries, "cubins": str(cubins) if cubins.exists() else None}
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(folder / "site"), os.environ.get("PYTHONPATH")]))
+        self.worker = Worker(cores[-self.kit["cores"] :], ready)
+        self.done = self._done()
+
+    def run(self, limit_s: float) -> int:
+        """Check, measure, write; returns 0, or 1 where time was short."""
+        begin = time.monotonic()
+        self._write({"event": "start", **self._host()})
+        try:
+            self.worker.start()
+            left = [p for p in self.programs if p["record_id"] not in self.done]
+            wrong = self._check([p for p in left if p.get("expected")])
+            left = [p for p in left if p["record_id"] not in wrong]
+            windows = self._windows()
+            total, begun = len(left), len(left)
+            while left or windows.active:
+                if time.monotonic() - begin > limit_s and left:
+                    total, left = total - len(left), []  # finish what is begun
+                fresh, left = left[: self.window], left[self.window :]
+                for item in windows.measure([self._timed(p) for p in fresh], self._fail):
+                    visits = item.visits
+                    self._write({"record_id": item.record_id, "visits": visits.samples, "quiet": visits.quiet})
+                finished = total - len(left) - len(windows.active)
+                rate = finished / (time.monotonic() - begin)
+                eta = f"{(total - finished) / rate / 60:.1f} min left" if rate else ""
+                print(f"{self.kit['part']}: {finished}/{total} programs, {rate:.2f}/s {eta}", flush=True)
+        finally:
+            self.worker.stop()
+            self._write({"event": "end", **self._host()})
+        print(f"results: {self.out}")
+        return int(total < begun)
+
+    def _windows(self) -> Windows[Timed]:
+        log = self.out.with_suffix(".sentinels.jsonl")
+        sentinels = Sentinels(self.worker, log, self._timing)
+        for entry in self.kit["sentinels"]:
+            sentinels.use(entry["name"], str(self.folder / entry["library"]), entry["arguments"])
+        return Windows([self.worker], sentinels, self._timing, min_separation_s=self.separation_s)
+
+    def _timed(self, program: dict[str, Any]) -> Timed:
+        return Timed(program["record_id"], program["arguments"], self.folder / program["library"])
+
+    def _timing(self, path: str, arguments: list[Any]) -> dict[str, Any]:
+        device = "cpu" if self.kit["kind"] == "cpu" else "cuda"
+        flush = {"device": device, "flush_bytes": self.flush_bytes}
+        return {"op": "time_kit", "path": path, "symbol": self.symbols[path], "arguments": arguments, **flush}
+
+    def _check(self, programs: list[dict[str, Any]]) -> set[str]:
+        """Compare with what the unscheduled tasks gave on the building machine; returns the programs that differ."""
+        wrong: set[str] = set()
+        errors = []
+        for program in programs:
+            path = str(self.folder / program["library"])
+            request = {**self._timing(path, program["arguments"]), "op": "check_kit"}
+            request["expected"] = str(self.folder / program["expected"])
+            reply = self.worker.request(request, protocol.VISIT_LIMIT_S)
+            error, limit = reply.get("error", float("nan")), TOLERANCE.get(program["arguments"][-1][1], _TOLERANCE)
+            errors.append(error)
+            if not error <= limit:
+                wrong.add(program["record_id"])
+                reply = {"cause": "wrong result", "message": f"deviation {error:.3g}, allowed {limit:.3g}", **reply}
+                self._fail(self._timed(program), reply)
+        if programs:
+            good, worst = len(programs) - len(wrong), max((e for e in errors if e == e), default=float("nan"))
+            self._write({"event": "check", "programs": len(programs), "right": good, "largest_error": worst})
+            print(f"{self.kit['part']}: {good} of {len(programs)} checked kernels are right (deviation {worst:.2g})")
+        return wrong
+
+    def _fail(self, item: Timed, reply: Reply) -> None:
+        self._write({"record_id": item.record_id, **reply})
+
+    def _write(self, entry: dict[str, Any]) -> None:
+        entry["at"] = datetime.now(UTC).isoformat(timespec="seconds")
+        with self.out.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(entry) + "\n")
+
+    def _done(self) -> set[str]:
+        """Programs that the results file has; a last line that a kill cut short is ended, so that it stays alone."""
+        if not self.out.exists():
+            return set()
+        text = self.out.read_text(encoding="utf-8")
+        if text and not text.endswith("\n"):
+            with self.out.open("a", encoding="utf-8") as file:
+                file.write("\n")
+        done = set()
+        for line in text.splitlines():
+            try:
+                done.add(json.loads(line).get("record_id", ""))
+            except ValueError:
+                continue
+        return done
+
+    def _host(self) -> dict[str, Any]:
+        """What the device says of itself now."""
+        facts: dict[str, Any] = {"python": platform.python_version(), "kernel": platform.release()}
+        facts["flush_bytes"] = self.flush_bytes
+        if self.kit["kind"] == "cpu":
+            lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+            names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+            return {**facts, "host": names[0] if names else platform.machine()}
+        command = ["nvidia-smi", f"--query-gpu={_GPU_FACTS}", "--format=csv,noheader,nounits", "--id=0"]
+        try:
+            values = subprocess.run(command, capture_output=True, text=True, timeout=30).stdout.strip().split(", ")
+        except (OSError, subprocess.TimeoutExpired):
+            values = []
+        gpu = dict(zip(_GPU_FACTS.split(","), values, strict=False))
+        return {**facts, "host": gpu.get("name", "unknown GPU"), "gpu": gpu}
