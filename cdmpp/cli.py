@@ -18,6 +18,7 @@ from cdmpp import __version__, devices
 from cdmpp.errors import CdmppError
 
 if TYPE_CHECKING:
+    from cdmpp.data.statistics import DeviceStatistics
     from cdmpp.programs.task import Program
 
 # Verbs that are Hydra scripts: their arguments are key=value overrides.
@@ -67,7 +68,8 @@ def _parser() -> argparse.ArgumentParser:
     verb = verbs.add_parser("data", help="what data is here")
     verb.add_argument("what", nargs="?", choices=["summary"], default="summary")
     verb.add_argument("--path", type=Path, action="append", default=[], help="a further folder to look in")
-    verb.add_argument("--json", action="store_true", help="machine-readable")
+    verb.add_argument("--plots", type=Path, metavar="DIR", help="save pictures of the data sets there")
+    verb.add_argument("--json", action="store_true", help="machine-readable, with networks x op classes")
     verb.set_defaults(run=_data)
 
     for name, (script, text) in _SCRIPTS.items():
@@ -171,15 +173,29 @@ def format_seconds(seconds: float) -> str:
 
 
 def _data(options: argparse.Namespace) -> int:
-    from cdmpp.data.summary import search_paths, summarise
+    from cdmpp.data.summary import details, search_paths, summarise
 
     missing = [str(path) for path in options.path if not path.is_dir()]
     if missing:
         raise CdmppError(f"no such folder: {', '.join(missing)}")
     paths = search_paths(options.path)
     entries = summarise(paths)
+    known = details(entries)
+    if options.plots is not None:
+        from cdmpp.data.plots import save_data_plots
+
+        if not known:
+            raise CdmppError("there is no data set to draw; give its folder with --path")
+        for picture in save_data_plots(options.plots, [statistics for _, statistics in known]):
+            print(picture, file=sys.stderr)
     if options.json:
-        _print_json([{**dataclasses.asdict(entry), "folder": str(entry.folder)} for entry in entries])
+        numbers = {(folder, statistics.device): statistics.plain() for folder, statistics in known}
+        _print_json(
+            [
+                {**dataclasses.asdict(e), "folder": str(e.folder), "statistics": numbers.get((e.folder, e.device))}
+                for e in entries
+            ]
+        )
         return 0
     looked = ", ".join(map(str, paths)) or "no folder at all"
     table = Table(title="Data", caption=f"looked in {looked} ($CDMPP_DATA adds folders)")
@@ -190,7 +206,31 @@ def _data(options: argparse.Namespace) -> int:
         counts = ["?" if count is None else str(count) for count in (entry.programs, entry.tasks)]
         table.add_row(entry.device, *counts, f"{entry.form} {entry.note}".strip(), str(entry.folder))
     _console().print(table)
+    if known:
+        _console().print(_data_numbers([statistics for _, statistics in known]))
     return 0
+
+
+def _data_numbers(entries: Sequence[DeviceStatistics]) -> Table:
+    """A column a device: sizes, latencies, noise of the labels, quality of the schedules, op classes."""
+    from cdmpp.data.statistics import quantiles
+
+    table = Table("", *(entry.device for entry in entries), title="In numbers")
+    rows: dict[str, Callable[[DeviceStatistics], str]] = {
+        "networks": lambda e: str(e.networks),
+        "latency p10 / p50 / p90": lambda e: " / ".join(map(format_seconds, quantiles(e.latency_s))),
+        "two best visits differ by, mean": lambda e: f"{100 * e.spread.mean():.2f} %",
+        "measured again, mean change": lambda e: "-" if e.noise is None else f"{100 * e.noise.mean:.2f} %",
+        "slowest / fastest schedule, p10 / p50 / p90": lambda e: (
+            " / ".join(f"{value:.3g}" for value in quantiles(e.schedule_range)) or "-"
+        ),
+        "not recorded": lambda e: str(sum(e.failures.values())),
+    }
+    for name, value in rows.items():
+        table.add_row(name, *map(value, entries))
+    for op_class in dict.fromkeys(name for entry in entries for name in entry.programs_by_class):
+        table.add_row(f"{op_class} programs", *(f"{e.programs_by_class.get(op_class, 0):,}" for e in entries))
+    return table
 
 
 def _script(options: argparse.Namespace) -> int:

@@ -5,20 +5,17 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from cdmpp import devices
 from cdmpp.data.files import write_atomic
-from cdmpp.data.records import read_records, read_tasks
-from cdmpp.data.schema import Record
-from cdmpp.errors import DataError
-from cdmpp.programs.task import Task
+from cdmpp.data.plots import save_data_plots
+from cdmpp.data.records import read_records
+from cdmpp.data.statistics import DeviceStatistics, statistics
 
 _PREFACE = """# Data card
 
@@ -47,70 +44,78 @@ def card(folder: Path) -> str:
     Raises:
         DataError: the folder holds no records.
     """
-    records, tasks = read_records(folder), read_tasks(folder)
-    if not records:
-        raise DataError(f"{folder} holds no records: nothing to describe")
     lines = [f"## {folder.name}", ""]
-    for device in sorted({record.device for record in records}):
-        lines += _device([r for r in records if r.device == device], tasks, device)
-        lines += _noise_floor(folder, device)
-    failures = _failures(folder)
-    if failures:
-        lines += ["Not recorded: " + ", ".join(f"{n} {cause}" for cause, n in failures.most_common()) + ".", ""]
+    for entry in statistics(folder):
+        lines += _device(entry)
     return "\n".join(lines)
 
 
-def _device(records: list[Record], tasks: dict[str, Task], name: str) -> list[str]:
-    used = {record.task_id for record in records}
-    latency = np.array([record.latency_s for record in records])
-    spread = np.array([record.spread for record in records])
-    per_task = Counter(record.task_id for record in records)
-    counts = np.array(list(per_task.values()))
-    extremes: dict[str, list[float]] = {}
-    for record in records:
-        extremes.setdefault(record.task_id, []).append(record.latency_s)
-    width = [max(values) / min(values) for values in extremes.values() if len(values) >= 5]
+def _device(entry: DeviceStatistics) -> list[str]:
+    ratio = entry.schedule_range
     rows = [
-        ("device", f"`{name}`: {devices.get(name).title}"),
-        ("programs", f"{len(records):,}"),
-        ("tasks", f"{len(used):,}"),
-        ("networks", f"{len({n for task in used for n in tasks[task].networks})}"),
-        ("programs per task, p10 / p50 / p90", _quantiles(counts, (10, 50, 90), "{:.0f}")),
-        ("latency in us, p1 / p10 / p50 / p90 / p99", _quantiles(latency * 1e6, (1, 10, 50, 90, 99), "{:.4g}")),
-        ("slowest over fastest schedule of a task, p50 / p90", _quantiles(width, (50, 90), "{:.3g}")),
-        ("difference of the two best visits in %, p50 / p90", _quantiles(spread * 100, (50, 90), "{:.2f}")),
-        ("the same, mean", f"{spread.mean() * 100:.2f} %"),
-        ("flagged (over 5 %)", f"{np.mean([record.flagged for record in records]) * 100:.1f} %"),
-        ("protocol", ", ".join(sorted({record.protocol for record in records}))),
-        ("software", records[-1].software),
+        ("device", f"`{entry.device}`: {devices.get(entry.device).title}"),
+        ("programs", f"{entry.programs:,}"),
+        ("tasks", f"{entry.tasks:,}"),
+        ("networks", f"{entry.networks} ({len(entry.programs_by_network)} with their input variants)"),
+        ("programs per task, p10 / p50 / p90", _quantiles(entry.schedules_per_task, (10, 50, 90), "{:.0f}")),
+        ("latency in us, p1 / p10 / p50 / p90 / p99", _quantiles(entry.latency_s * 1e6, (1, 10, 50, 90, 99), "{:.4g}")),
+        ("slowest over fastest schedule of a task, p50 / p90", _quantiles(ratio, (50, 90), "{:.3g}")),
+        ("median over fastest schedule of a task, p50 / p90", _quantiles(entry.best_over_typical, (50, 90), "{:.3g}")),
+        ("difference of the two best visits in %, p50 / p90", _quantiles(entry.spread * 100, (50, 90), "{:.2f}")),
+        ("the same, mean", f"{entry.spread.mean() * 100:.2f} %"),
+        ("flagged (over 5 %)", f"{entry.flagged_share * 100:.1f} %"),
+        ("protocol", ", ".join(entry.protocols)),
+        ("software", entry.software),
+        ("not recorded", ", ".join(f"{n} {cause}" for cause, n in entry.failures.items()) or "nothing"),
     ]
-    lines = ["| | |", "|---|---|", *(f"| {key} | {value} |" for key, value in rows), ""]
-    classes = Counter(tasks[record.task_id].op_class for record in records)
-    class_tasks = Counter(tasks[task].op_class for task in used)
+    lines = ["| | |", "|---|---|", *(f"| {key} | {value} |" for key, value in rows), "", *_noise_floor(entry)]
     lines += ["| op class | programs | tasks |", "|---|---|---|"]
-    lines += [f"| {name} | {n:,} | {class_tasks[name]} |" for name, n in classes.most_common()]
-    networks = Counter(network for record in records for network in tasks[record.task_id].networks)
-    lines += ["", "| network | programs of its tasks |", "|---|---|"]
-    lines += [f"| {name} | {n:,} |" for name, n in sorted(networks.items())]
+    lines += [f"| {name} | {n:,} | {entry.tasks_by_class[name]} |" for name, n in entry.programs_by_class.items()]
     return [*lines, ""]
 
 
-def _noise_floor(folder: Path, device: str) -> list[str]:
-    path = folder / "repeats.jsonl"
-    entries = [json.loads(line) for line in path.read_text().splitlines() if line.strip()] if path.is_file() else []
-    entries = [entry for entry in entries if entry["device"] == device]
-    if not entries:
+def _noise_floor(entry: DeviceStatistics) -> list[str]:
+    noise = entry.noise
+    if noise is None:
         return []
-    ratio = np.array([entry["again_s"] / entry["first_s"] for entry in entries])
-    percent = 100 * np.abs(ratio - 1)
-    hours, n = min(entry["hours_apart"] for entry in entries), len(entries)
     return [
-        f"**Noise floor** of `{device}`: {n} programs measured again by the same protocol, at least {hours:.1f} hours "
-        f"later (`scripts/profile.py repeat={n}`). The label moves by {percent.mean():.2f} % on average, "
-        f"{np.median(percent):.2f} % median, {np.percentile(percent, 90):.2f} % p90; drift of the median "
-        f"{100 * (np.median(ratio) - 1):+.2f} %.",
+        f"**Noise floor** of `{entry.device}`: {noise.programs} programs measured again by the same protocol, at least "
+        f"{noise.hours_apart:.1f} hours later (`scripts/profile.py repeat={noise.programs}`). The label moves by "
+        f"{100 * noise.mean:.2f} % on average, {100 * noise.median:.2f} % median, {100 * noise.p90:.2f} % p90; drift "
+        f"of the median {100 * noise.drift:+.2f} %.",
         "",
     ]
+
+
+def _networks(entries: Sequence[DeviceStatistics]) -> list[str]:
+    """Networks x devices: programs of their tasks."""
+    names = sorted({name for entry in entries for name in entry.programs_by_network})
+    lines = ["## Networks", "", "Programs of the tasks of each network; a task that several share counts for each.", ""]
+    lines += [f"| network | {' | '.join(entry.device for entry in entries)} |", "|---" * (len(entries) + 1) + "|"]
+    for name in names:
+        counts = [sum(entry.programs_by_network.get(name, {}).values()) for entry in entries]
+        lines.append(f"| {name} | {' | '.join(f'{n:,}' if n else '-' for n in counts)} |")
+    return [*lines, ""]
+
+
+def _shared(entries: Sequence[DeviceStatistics], folders: Sequence[Path]) -> list[str]:
+    """How many tasks the devices have in common."""
+    if len(entries) < 2:
+        return []
+    tasks: dict[str, set[str]] = {}
+    for folder in folders:
+        for record in read_records(folder):
+            tasks.setdefault(record.device, set()).add(record.task_id)
+    common = set.intersection(*tasks.values())
+    text = (
+        f"All {len(tasks)} devices share {len(common):,} tasks; there are {len(set.union(*tasks.values())):,} in all."
+    )
+    return ["## Shared tasks", "", text, ""]
+
+
+def _pictures(root: Path, entries: Sequence[DeviceStatistics]) -> list[str]:
+    paths = save_data_plots(root / "images", entries)
+    return ["## Pictures", "", *(f"![{path.stem}]({path.relative_to(root)})" for path in paths), ""]
 
 
 def _quantiles(values: Iterable[float], at: tuple[int, ...], form: str) -> str:
@@ -118,16 +123,13 @@ def _quantiles(values: Iterable[float], at: tuple[int, ...], form: str) -> str:
     return " / ".join(form.format(value) for value in np.percentile(known, at)) if len(known) else "-"
 
 
-def _failures(folder: Path) -> Counter[str]:
-    path = folder / "failures.jsonl"
-    if not path.is_file():
-        return Counter()
-    return Counter(json.loads(line)["cause"] for line in path.read_text().splitlines() if line.strip())
-
-
 def main(root: Path) -> None:
+    """Write ``root/README.md`` and ``root/images`` for all data sets below ``root``."""
     folders = sorted(path.parent for path in root.glob("*/dataset.json"))
-    text = "\n".join([_PREFACE, *(card(folder) for folder in folders)])
+    entries = [entry for folder in folders for entry in statistics(folder)]
+    sections = [_PREFACE, *(card(folder) for folder in folders)]
+    sections += ["\n".join(part) for part in (_shared(entries, folders), _networks(entries), _pictures(root, entries))]
+    text = "\n".join(section for section in sections if section)
 
     def write(path: Path) -> None:
         path.write_text(text)

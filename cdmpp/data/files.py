@@ -14,6 +14,8 @@ import pyarrow.parquet as pq
 from cdmpp.data.schema import SCHEMA_VERSION
 from cdmpp.errors import DataError
 
+REPEATS_FILE, FAILURES_FILE = "repeats.jsonl", "failures.jsonl"
+"""Beside the records of a data set: programs measured again much later, and what could not be measured."""
 _VERSION_KEY = b"cdmpp.schema_version"
 
 
@@ -58,6 +60,17 @@ def read_json(path: Path) -> Any:
         raise DataError(f"no such file: {path}") from error
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise DataError(f"cannot read {path} as JSON: {error}") from error
+
+
+def read_lines(path: Path) -> list[Any]:
+    """Values of a JSON-lines file that may end in a line cut short by a kill; empty where there is none."""
+    values = []
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        try:
+            values.append(json.loads(line))
+        except ValueError:
+            continue
+    return values
 
 
 def write_table(path: Path, table: pa.Table) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,10 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from cdmpp.data import sources
+from cdmpp.data.statistics import DeviceStatistics, statistics
+from cdmpp.errors import CdmppError
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -38,6 +43,17 @@ def summarise(paths: Sequence[Path]) -> list[DataSummary]:
     folders = sorted({info.parent for path in paths for info in path.rglob("dataset.json")})
     entries = [entry for folder in folders for entry in _own(folder)] + _databases(paths)
     return sorted(entries, key=lambda entry: (entry.device, str(entry.folder)))
+
+
+def details(entries: Sequence[DataSummary]) -> list[tuple[Path, DeviceStatistics]]:
+    """(folder, statistics) of every readable data set of ours among ``entries``."""
+    found = []
+    for folder in dict.fromkeys(entry.folder for entry in entries if entry.form == "records"):
+        try:
+            found += [(folder, device) for device in statistics(folder)]
+        except CdmppError as error:
+            log.warning("%s: %s", folder, error)
+    return sorted(found, key=lambda pair: pair[1].device)
 
 
 def _own(folder: Path) -> list[DataSummary]:

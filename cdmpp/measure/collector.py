@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from cdmpp.data.files import FAILURES_FILE, read_lines
 from cdmpp.data.records import append_records, read_records, write_info
 from cdmpp.data.schema import Record
 from cdmpp.measure import protocol, software
@@ -24,7 +25,7 @@ from cdmpp.measure.isolation import Reply, Worker, run_many
 from cdmpp.measure.plan import Plan, copy_plan, load_plan, schedule_seed
 from cdmpp.measure.progress import CollectionProgress
 from cdmpp.measure.remote import ATTEMPTS, SESSION_LIMIT_S
-from cdmpp.measure.report import read_lines, report
+from cdmpp.measure.report import report
 from cdmpp.measure.sentinel import Sentinels
 from cdmpp.measure.settings import CollectSettings
 from cdmpp.measure.window import Timed, Windows
@@ -50,7 +51,7 @@ class Collector:
         self.folder = Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.target = json.dumps(dict(settings.target), sort_keys=True)
-        self.failures = self.folder / "failures.jsonl"
+        self.failures = self.folder / FAILURES_FILE
         self.cores = cores = sorted(os.sched_getaffinity(0))
         if settings.rpc is None:
             self.measurers = [Worker(cores[-settings.threads :])]

@@ -10,13 +10,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from cdmpp.data.files import REPEATS_FILE, read_lines
 from cdmpp.data.records import read_records, read_tasks
 from cdmpp.data.schema import Record
 from cdmpp.errors import DataError
 from cdmpp.measure.build import arguments_of
 from cdmpp.measure.collector import Collector, Subject
 from cdmpp.measure.plan import Plan
-from cdmpp.measure.report import REPEATS_FILE, read_lines, repeat_report
+from cdmpp.measure.report import repeat_report
 from cdmpp.measure.settings import CollectSettings
 
 MIN_AGE_S = 3600.0

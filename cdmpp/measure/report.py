@@ -3,33 +3,19 @@
 from __future__ import annotations
 
 import collections
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from cdmpp.data.files import FAILURES_FILE, REPEATS_FILE, read_lines
 from cdmpp.data.records import read_records
-
-REPEATS_FILE = "repeats.jsonl"
-"""Programs measured again much later (see ``measure/repeats.py``), a line each."""
-
-
-def read_lines(path: Path) -> list[Any]:
-    """Values of a JSON-lines file that may end in a line cut short by a kill; empty where there is none."""
-    values = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
-        try:
-            values.append(json.loads(line))
-        except ValueError:
-            continue
-    return values
 
 
 def report(folder: Path, device: str) -> dict[str, Any]:
     """Counts, failures by cause and the distribution of spreads of the records of ``device``."""
     records = read_records(folder, device)
-    failures = [entry for entry in read_lines(folder / "failures.jsonl") if entry["device"] == device]
+    failures = [entry for entry in read_lines(folder / FAILURES_FILE) if entry["device"] == device]
     causes = collections.Counter(entry["cause"] for entry in failures)
     spread = np.array([record.spread for record in records]) if records else np.zeros(1)
     latency = np.array([record.latency_s for record in records]) if records else np.ones(1)

@@ -21,6 +21,7 @@ import pytest
 pytest.importorskip("tvm")
 
 from cdmpp import devices
+from cdmpp.data.files import read_lines
 from cdmpp.data.records import read_records, write_tasks
 from cdmpp.errors import CdmppError, DataError
 from cdmpp.measure import sentinel
@@ -30,7 +31,6 @@ from cdmpp.measure.kit.builder import KitBuilder, packed_programs
 from cdmpp.measure.kit.compile import build_cubins
 from cdmpp.measure.kit.merge import merge_kit
 from cdmpp.measure.plan import Plan
-from cdmpp.measure.report import read_lines
 from cdmpp.measure.settings import CollectSettings, KitSettings
 from tests.measure.tiny_task import TASK, cuda_schedules, schedules
 

@@ -17,13 +17,13 @@ import pytest
 pytest.importorskip("tvm")
 pytest.importorskip("tornado")
 
+from cdmpp.data.files import read_lines
 from cdmpp.data.records import read_records, write_tasks
 from cdmpp.errors import CdmppError
 from cdmpp.measure import sentinel
 from cdmpp.measure.collector import Collector, Subject
 from cdmpp.measure.plan import Plan
 from cdmpp.measure.remote import free_servers, parse_tracker
-from cdmpp.measure.report import read_lines
 from cdmpp.measure.settings import CollectSettings, RpcSettings
 from tests.measure.tiny_task import TASK, schedules
 

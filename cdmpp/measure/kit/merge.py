@@ -11,14 +11,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from cdmpp.data.files import read_json
+from cdmpp.data.files import FAILURES_FILE, read_json, read_lines
 from cdmpp.data.records import append_records, read_records, read_tasks, write_info, write_tasks
 from cdmpp.data.schema import Record
 from cdmpp.errors import DataError
 from cdmpp.measure import protocol
 from cdmpp.measure.kit.builder import KIT_FILE, packed_programs
 from cdmpp.measure.protocol import Visits
-from cdmpp.measure.report import read_lines, report
+from cdmpp.measure.report import report
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ def merge_kit(kit: Path, results: Sequence[Path], out: Path) -> dict[str, Any]:
         raise DataError(f"no results-*.jsonl in {kit / 'results'}: run the parts on the device and copy them there")
     device, rule = header["device"], protocol.CPU if header["kind"] == "cpu" else protocol.GPU
     known = {record.record_id for record in read_records(out, device)}
-    failed = {entry["id"] for entry in read_lines(out / "failures.jsonl") if entry.get("device") == device}
+    failed = {entry["id"] for entry in read_lines(out / FAILURES_FILE) if entry.get("device") == device}
     records: dict[str, Record] = {}
     failures: dict[str, dict[str, Any]] = {}
     counts: Counter[str] = Counter()
@@ -62,7 +62,7 @@ def merge_kit(kit: Path, results: Sequence[Path], out: Path) -> dict[str, Any]:
     out.mkdir(parents=True, exist_ok=True)
     write_tasks(out, [tasks[key] for key in {record.task_id for record in records.values()}])
     append_records(out, records.values())
-    with (out / "failures.jsonl").open("a", encoding="utf-8") as file:
+    with (out / FAILURES_FILE).open("a", encoding="utf-8") as file:
         file.writelines(json.dumps(entry) + "\n" for entry in failures.values())
     total = len(known) + len(records)
     host = str(facts.get("host", ""))

@@ -1,0 +1,125 @@
+"""Pictures of data sets: what is there, how long it runs, how far labels and schedules spread. PNG."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from cdmpp.data.files import write_atomic
+from cdmpp.data.statistics import DeviceStatistics
+from cdmpp.errors import CdmppError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_BINS = 60
+
+
+def save_data_plots(out_dir: Path, entries: Sequence[DeviceStatistics]) -> list[Path]:
+    """Save the five pictures of ``entries`` and return their paths.
+
+    Raises:
+        CdmppError: matplotlib is not installed.
+    """
+    rows = len({name for entry in entries for name in entry.programs_by_network})
+    pictures: list[tuple[str, tuple[float, float], Callable[[Axes, Sequence[DeviceStatistics]], None]]] = [
+        ("op_classes", (7.2, 4.2), op_classes),
+        ("networks", (7.6, 1.6 + 0.17 * rows), networks),
+        ("latency", (7.2, 4.2), latency),
+        ("spread", (7.2, 4.2), spread),
+        ("schedules", (7.2, 4.2), schedules),
+    ]
+    return [_save(out_dir / f"{name}.png", size, draw, entries) for name, size, draw in pictures]
+
+
+def op_classes(axes: Axes, entries: Sequence[DeviceStatistics]) -> None:
+    """Programs per op class and device."""
+    names = list(dict.fromkeys(name for entry in entries for name in entry.programs_by_class))
+    width = 0.8 / len(entries)
+    for i, entry in enumerate(entries):
+        counts = [entry.programs_by_class.get(name, 0) for name in names]
+        axes.bar(np.arange(len(names)) + i * width, counts, width, label=entry.device)
+    axes.set_xticks(np.arange(len(names)) + 0.4 - width / 2, names, rotation=30, ha="right")
+    axes.set(ylabel="programs", title="Programs by op class")
+    axes.legend(frameon=False)
+
+
+def networks(axes: Axes, entries: Sequence[DeviceStatistics]) -> None:
+    """Programs of each network and op class, all devices together."""
+    names = sorted({name for entry in entries for name in entry.programs_by_network})
+    classes = list(dict.fromkeys(name for entry in entries for name in entry.programs_by_class))
+    counts = np.zeros((len(names), len(classes)))
+    for entry in entries:
+        for name, row in entry.programs_by_network.items():
+            for op_class, n in row.items():
+                counts[names.index(name), classes.index(op_class)] += n
+    image = axes.imshow(np.where(counts > 0, counts, np.nan), aspect="auto", norm="log", cmap="viridis")
+    axes.set_xticks(range(len(classes)), classes, rotation=30, ha="right")
+    axes.set_yticks(range(len(names)), names, fontsize=6.5)
+    axes.set_title("Programs by network and op class, all devices")
+    figure = axes.get_figure()
+    if figure is not None:
+        figure.colorbar(image, ax=axes, label="programs", shrink=0.6)
+
+
+def latency(axes: Axes, entries: Sequence[DeviceStatistics]) -> None:
+    """Histogram of the labels."""
+    every = np.concatenate([entry.latency_s for entry in entries]) * 1e6
+    edges = np.geomspace(every.min() * 0.9, every.max() * 1.1, _BINS)
+    for entry in entries:
+        axes.hist(entry.latency_s * 1e6, edges.tolist(), histtype="step", linewidth=1.5, label=entry.device)
+    axes.set(xscale="log", xlabel="latency (µs)", ylabel="programs", title="Latency of the programs")
+    axes.legend(frameon=False)
+
+
+def spread(axes: Axes, entries: Sequence[DeviceStatistics]) -> None:
+    """Share of programs whose two best visits differ by less than x."""
+    for entry in entries:
+        values = np.sort(100 * entry.spread).clip(1e-3)
+        axes.plot(values, np.linspace(0, 100, len(values)), label=entry.device)
+        if entry.noise is not None:
+            text = f"{entry.device}: mean change after {entry.noise.hours_apart:.0f} h"
+            axes.axvline(100 * entry.noise.mean, linestyle="--", linewidth=1, color="black", label=text)
+    axes.axvline(5, color="grey", linewidth=1, label="flagged above")
+    axes.set(
+        xscale="log", xlim=(1e-2, 1e2), xlabel="difference of the two best visits (%)", ylabel="programs below (%)"
+    )
+    axes.set_title("Noise of the labels")
+    axes.legend(frameon=False, fontsize=8)
+
+
+def schedules(axes: Axes, entries: Sequence[DeviceStatistics]) -> None:
+    """How far the schedules of one task lie apart."""
+    for entry in entries:
+        if len(entry.schedule_range):
+            for values, style, text in (
+                (entry.schedule_range, "-", "slowest / fastest"),
+                (entry.best_over_typical, ":", "median / fastest"),
+            ):
+                share = np.linspace(0, 100, len(values))
+                axes.plot(np.sort(values), share, style, label=f"{entry.device}: {text}")
+    axes.set(xscale="log", xlabel="ratio of latencies within a task", ylabel="tasks below (%)")
+    axes.set_title("Quality of the schedules of a task")
+    if axes.lines:
+        axes.legend(frameon=False, fontsize=8)
+
+
+def _save(
+    path: Path,
+    size: tuple[float, float],
+    draw: Callable[[Axes, Sequence[DeviceStatistics]], None],
+    entries: Sequence[DeviceStatistics],
+) -> Path:
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise CdmppError("plots need matplotlib: pip install 'cdmpp[plots]'") from error
+    figure = Figure(figsize=size, layout="constrained")
+    FigureCanvasAgg(figure)
+    draw(figure.add_subplot(), entries)
+    write_atomic(path, lambda temporary: figure.savefig(temporary, dpi=110, format="png"))
+    return path

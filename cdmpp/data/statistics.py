@@ -1,0 +1,152 @@
+"""What a data set holds for one device, in numbers: for the data card, ``cdmpp data summary`` and the plots."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cdmpp.data.files import FAILURES_FILE, REPEATS_FILE, read_lines
+from cdmpp.data.records import read_records, read_tasks
+from cdmpp.data.schema import Record
+from cdmpp.errors import DataError
+from cdmpp.programs.task import Task, network_family
+
+_ENOUGH = 5
+"""Schedules a task needs to say how far they spread."""
+
+
+@dataclass(frozen=True)
+class NoiseFloor:
+    """Programs measured again an hour or more later: the label's relative change."""
+
+    programs: int
+    hours_apart: float
+    """Least time between the two measurements."""
+    mean: float
+    median: float
+    p90: float
+    drift: float
+    """Median of again / first, minus 1."""
+
+
+@dataclass(frozen=True)
+class DeviceStatistics:
+    device: str
+    programs: int
+    tasks: int
+    networks: int
+    """Distinct networks; the input variants of one count once."""
+    latency_s: np.ndarray
+    """(programs,)"""
+    spread: np.ndarray
+    """(programs,) relative difference of the two best visits, see ``Record.spread``."""
+    flagged_share: float
+    schedules_per_task: np.ndarray
+    """(tasks,)"""
+    schedule_range: np.ndarray
+    """Slowest over fastest schedule of each task with at least five."""
+    best_over_typical: np.ndarray
+    """Median over fastest schedule of the same tasks."""
+    programs_by_class: dict[str, int]
+    tasks_by_class: dict[str, int]
+    programs_by_network: dict[str, dict[str, int]]
+    """Network -> op class -> programs of its tasks; a task of several networks counts for each."""
+    noise: NoiseFloor | None
+    failures: dict[str, int]
+    protocols: tuple[str, ...]
+    software: str
+    """Of the last record."""
+
+    def plain(self) -> dict[str, Any]:
+        """The same without arrays, for JSON."""
+        at = (1, 10, 50, 90, 99)
+        return {
+            "device": self.device,
+            "programs": self.programs,
+            "tasks": self.tasks,
+            "networks": self.networks,
+            "latency_s": {f"p{q}": float(v) for q, v in zip(at, np.percentile(self.latency_s, at), strict=True)},
+            "spread": {"mean": float(self.spread.mean()), "median": float(np.median(self.spread))},
+            "flagged_share": self.flagged_share,
+            "schedule_range_p50": float(np.median(self.schedule_range)) if len(self.schedule_range) else None,
+            "programs_by_class": self.programs_by_class,
+            "tasks_by_class": self.tasks_by_class,
+            "programs_by_network": self.programs_by_network,
+            "noise_floor": None if self.noise is None else vars(self.noise),
+            "failures": self.failures,
+        }
+
+
+def quantiles(values: np.ndarray, at: tuple[int, ...] = (10, 50, 90)) -> list[float]:
+    """Percentiles of ``values``; empty where there are none."""
+    return [float(value) for value in np.percentile(values, at)] if len(values) else []
+
+
+def statistics(folder: Path) -> list[DeviceStatistics]:
+    """One entry per device of a data set folder, by name.
+
+    Raises:
+        DataError: the folder holds no records, or a record of a task that it does not describe.
+    """
+    records, tasks = read_records(folder), read_tasks(folder)
+    if not records:
+        raise DataError(f"{folder} holds no records: nothing to describe")
+    if orphans := {record.task_id for record in records} - set(tasks):
+        raise DataError(f"{folder}: {len(orphans)} tasks of its records are not in tasks.parquet")
+    return [
+        _of_device([r for r in records if r.device == device], tasks, device, folder)
+        for device in sorted({record.device for record in records})
+    ]
+
+
+def _of_device(records: list[Record], tasks: dict[str, Task], device: str, folder: Path) -> DeviceStatistics:
+    latencies: dict[str, list[float]] = {}
+    for record in records:
+        latencies.setdefault(record.task_id, []).append(record.latency_s)
+    several = [values for values in latencies.values() if len(values) >= _ENOUGH]
+    networks: dict[str, Counter[str]] = {}
+    for record in records:
+        task = tasks[record.task_id]
+        for network in task.networks:
+            networks.setdefault(network, Counter())[task.op_class] += 1
+    by_class = Counter(tasks[record.task_id].op_class for record in records)
+    failures = Counter(e["cause"] for e in read_lines(folder / FAILURES_FILE) if e.get("device") == device)
+    return DeviceStatistics(
+        device=device,
+        programs=len(records),
+        tasks=len(latencies),
+        networks=len({network_family(name) for name in networks}),
+        latency_s=np.array([record.latency_s for record in records]),
+        spread=np.array([record.spread for record in records]),
+        flagged_share=float(np.mean([record.flagged for record in records])),
+        schedules_per_task=np.array([len(values) for values in latencies.values()]),
+        schedule_range=np.array([max(values) / min(values) for values in several]),
+        best_over_typical=np.array([float(np.median(values)) / min(values) for values in several]),
+        programs_by_class=dict(by_class.most_common()),
+        tasks_by_class=dict(Counter(tasks[task].op_class for task in latencies).most_common()),
+        programs_by_network={name: dict(networks[name]) for name in sorted(networks)},
+        noise=_noise(folder, device),
+        failures=dict(failures.most_common()),
+        protocols=tuple(sorted({record.protocol for record in records})),
+        software=records[-1].software,
+    )
+
+
+def _noise(folder: Path, device: str) -> NoiseFloor | None:
+    entries = [entry for entry in read_lines(folder / REPEATS_FILE) if entry["device"] == device]
+    if not entries:
+        return None
+    ratio = np.array([entry["again_s"] / entry["first_s"] for entry in entries])
+    change = np.abs(ratio - 1)
+    return NoiseFloor(
+        len(entries),
+        min(entry["hours_apart"] for entry in entries),
+        float(change.mean()),
+        float(np.median(change)),
+        float(np.percentile(change, 90)),
+        float(np.median(ratio) - 1),
+    )
