@@ -36,6 +36,12 @@ model's own settings. `reference` is the published architecture. Memory is the p
 included.
 
 {model}
+
+## Loading
+
+From a data set folder with stored compact ASTs to the last batch of the first epoch, one process. Memory is its peak.
+
+{loading}
 """
 DOCUMENT = HERE.parent / "docs" / "BENCHMARKS.md"
 
@@ -46,7 +52,9 @@ def main() -> None:
         asts = Path(folder, "asts.parquet")
         _run("stored.py", asts)
         models = {m: _run("model.py", Path(folder, f"{m}.json"), m, str(asts)) for m in ("cdmpp", "reference")}
-    text = document(extraction, models)
+        sizes = ("5000", "50000")
+        loading = [_run("loading.py", Path(folder, f"loading-{n}.json"), n) for n in sizes]
+    text = document(extraction, models, loading)
     DOCUMENT.parent.mkdir(exist_ok=True)
     temporary = DOCUMENT.with_suffix(".tmp")
     temporary.write_text(text)
@@ -61,7 +69,9 @@ def _run(script: str, output: Path, *arguments: str) -> Any:
     return json.loads(output.read_text()) if output.suffix == ".json" else None
 
 
-def document(extraction: list[dict[str, Any]], models: dict[str, dict[str, float]]) -> str:
+def document(
+    extraction: list[dict[str, Any]], models: dict[str, dict[str, float]], loading: list[dict[str, float]]
+) -> str:
     """The whole of BENCHMARKS.md."""
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     return TEMPLATE.format(
@@ -69,6 +79,7 @@ def document(extraction: list[dict[str, Any]], models: dict[str, dict[str, float
         machine=_machine(),
         extraction="\n".join(_extraction_table(extraction)),
         model="\n".join(_model_table(models)),
+        loading="\n".join(_loading_table(loading)),
     )
 
 
@@ -97,6 +108,15 @@ def _model_table(models: dict[str, dict[str, float]]) -> list[str]:
     lines = ["| | cdmpp | reference | cdmpp / reference |", "|---|---:|---:|---:|"]
     rows = [(title, ours[key], other[key]) for key, title in titles.items()]
     return lines + [f"| {title} | {a:,.0f} | {b:,.0f} | {a / b:.2f} |" for title, a, b in rows]
+
+
+def _loading_table(rows: list[dict[str, float]]) -> list[str]:
+    lines = ["| programs | load (s) | batches (s) | peak memory (MB) |", "|---:|---:|---:|---:|"]
+    keys = ("load_s", "batches_s")
+    for row in rows:
+        seconds = " | ".join(f"{row[key]:.1f}" for key in keys)
+        lines.append(f"| {row['programs']:,.0f} | {seconds} | {row['memory_mb']:,.0f} |")
+    return lines
 
 
 def _machine() -> str:
