@@ -1,7 +1,7 @@
 """From a data set folder to the last training batch: seconds and memory, for 5,000 and 50,000 stored programs.
 
-Called as ``python benchmarks/loading.py RESULT.json PROGRAMS`` by ``run.py``. The shipped programs are written again and
-again under other ids until there are enough.
+Called as ``python benchmarks/loading.py RESULT.json PROGRAMS`` by ``run.py``. The shipped programs are written under
+new ids again and again until there are enough.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from cdmpp.data.records import read_records
 
 
 def report(folder: Path, device: str) -> dict[str, Any]:
-    """Counts, failures by cause and the distribution of spreads of the records of ``device``."""
+    """Counts, failures by cause, distribution of spreads and noise floor of the records of ``device``."""
     records = read_records(folder, device)
     failures = [entry for entry in read_lines(folder / FAILURES_FILE) if entry["device"] == device]
     causes = collections.Counter(entry["cause"] for entry in failures)
@@ -28,6 +28,7 @@ def report(folder: Path, device: str) -> dict[str, Any]:
         "spread_p90": float(np.quantile(spread, 0.9)),
         "flagged_share": float(np.mean([record.flagged for record in records])) if records else 0.0,
         "latency_p10_p50_p90_s": [float(value) for value in np.quantile(latency, (0.1, 0.5, 0.9))],
+        "noise_floor": repeat_report(folder, device),
     }
 
 

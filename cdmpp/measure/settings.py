@@ -129,7 +129,7 @@ def collect_settings(values: Mapping[str, Any]) -> CollectSettings:
 
 
 def runs_on(spec: Mapping[str, Any], device: devices.Device) -> bool:
-    """Whether ``device`` computes in the data type of a zoo entry: float16 and bfloat16 need published half rates."""
+    """Whether ``device`` computes in the data type of a zoo entry: float16 needs published matrix rates."""
     return spec.get("dtype", "float32") == "float32" or bool(device.spec["fp16_matrix_tflops"])
 
 

@@ -24,6 +24,7 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 ZOO_FILES = tuple(folder / "conf" / "data" / "networks.yaml" for folder in (_PACKAGE, _PACKAGE.parent))
 """Inside the package once installed, beside it in a source checkout."""
 HOST_TARGET = {"kind": "llvm", "num-cores": 1}
+DTYPES = ("float32", "float16")
 INPUTS = ("image", "tokens", "audio", "mel", "vector")
 _stub: Any = None
 
@@ -47,8 +48,8 @@ def expand_zoo(zoo: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         expanded[str(name)] = spec
         for suffix, changes in variants.items():
             inputs = {**spec["input"], **changes}
-            dtype = inputs.pop("dtype", "float32")
-            expanded[f"{name}{VARIANT_MARK}{suffix}"] = {**spec, "input": inputs, "dtype": dtype}
+            dtype = {"dtype": inputs.pop("dtype")} if "dtype" in inputs else {}
+            expanded[f"{name}{VARIANT_MARK}{suffix}"] = {**spec, "input": inputs, **dtype}
     return expanded
 
 
@@ -65,7 +66,7 @@ def import_network(name: str, spec: Mapping[str, Any] | None = None) -> list[Tas
             raise CdmppError(f"no network {name!r} in the zoo; did you mean {', '.join(near)}?")
         spec = zoo[name]
     model, inputs = build_model(spec)
-    return tasks_of_module(to_relax(model, inputs), name)
+    return tasks_of_module(to_relax(model, inputs, spec.get("dtype", "float32")), name)
 
 
 def build_model(spec: Mapping[str, Any]) -> tuple[Any, tuple[Any, ...]]:
@@ -83,9 +84,7 @@ def build_model(spec: Mapping[str, Any]) -> tuple[Any, tuple[Any, ...]]:
     except ImportError as error:
         library = spec["source"]
         raise CdmppError(f"{library} is not installed ({error}): pip install --no-deps {library}") from error
-    dtype = getattr(torch, spec.get("dtype", "float32"))
-    example = _example(spec["input"])
-    return model.eval().to(dtype), (example.to(dtype) if example.is_floating_point() else example,)
+    return model.eval(), (_example(spec["input"]),)
 
 
 def _example(given: Mapping[str, Any]) -> Any:
@@ -104,8 +103,13 @@ def _example(given: Mapping[str, Any]) -> Any:
     return torch.randn(batch, *(size if kind == "mel" else [size]))
 
 
-def to_relax(model: Any, inputs: tuple[Any, ...]) -> Any:
-    """Relax module with every operator legalised and fused into PrimFuncs; weights are inputs."""
+def to_relax(model: Any, inputs: tuple[Any, ...], dtype: str = "float32") -> Any:
+    """Relax module with every operator legalised and fused into PrimFuncs; weights are inputs.
+
+    ``dtype="float16"``: mixed precision, products in float16 and the casts fused into what surrounds them.
+    """
+    if dtype not in DTYPES:
+        raise CdmppError(f"network dtype {dtype!r} is unknown: use {', '.join(DTYPES)}")
     import torch
     import tvm
     from tvm import relax
@@ -121,6 +125,7 @@ def to_relax(model: Any, inputs: tuple[Any, ...]) -> Any:
         [
             passes.DecomposeOpsForInference(),
             passes.CanonicalizeBindings(),
+            *([passes.ToMixedPrecision(out_dtype="float16")] if dtype == "float16" else []),
             passes.LegalizeOps(),
             passes.AnnotateTIROpPattern(),
             passes.FoldConstant(),

@@ -3,7 +3,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from cdmpp import devices
 from cdmpp.errors import CdmppError
+from cdmpp.measure.settings import runs_on
 from cdmpp.programs.networks import INPUTS, build_model, expand_zoo, import_network, read_zoo
 from cdmpp.programs.task import network_family
 
@@ -32,13 +34,26 @@ def test_the_zoo_is_complete_and_well_formed() -> None:
 
 def test_variants_become_entries_of_their_own() -> None:
     base = {"source": "handmade", "build": "mlp", "input": {"vector": 256}}
-    zoo = expand_zoo({"mlp": {**base, "variants": {"b4": {"batch": 4}, "wide": {"vector": 512}}}})
+    variants = {"b4": {"batch": 4}, "wide": {"vector": 512}, "fp16": {"dtype": "float16"}}
+    zoo = expand_zoo({"mlp": {**base, "variants": variants}})
     assert zoo == {
         "mlp": base,
         "mlp@b4": {**base, "input": {"vector": 256, "batch": 4}},
         "mlp@wide": {**base, "input": {"vector": 512}},
+        "mlp@fp16": {**base, "dtype": "float16"},
     }
-    assert [network_family(name) for name in zoo] == ["mlp"] * 3
+    assert [network_family(name) for name in zoo] == ["mlp"] * 4
+
+
+def test_float16_networks_multiply_in_float16_and_only_where_the_device_does() -> None:
+    spec = read_zoo()["mlp@fp16"]
+    products = [task for task in import_network("mlp@fp16", spec) if task.op_class in ("dense", "matmul")]
+    assert products and all('"float16"' in task.workload for task in products)
+    assert all("float16" not in task.workload for task in import_network("mlp"))
+    assert runs_on(spec, devices.get("h200")) and not runs_on(spec, devices.get("xeon-icelake"))
+    assert runs_on(read_zoo()["mlp"], devices.get("xeon-icelake"))
+    with pytest.raises(CdmppError, match="use float32, float16"):
+        import_network("mlp", {**spec, "dtype": "float8"})
 
 
 def test_unknown_networks_and_sources_are_named() -> None:
