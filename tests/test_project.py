@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shutil
@@ -146,3 +147,22 @@ def test_no_pickled_file_is_shipped():
     assert not [
         path for path in tracked_files() if path.suffix in {".pkl", ".pickle", ".pt", ".pth", ".ckpt", ".joblib"}
     ]
+
+
+def test_a_room_uses_only_rooms_above_it():
+    """The map at the end of README is the order of the package; imports inside functions count too."""
+    rooms = re.findall(r"^\| `cdmpp/(\w+)(?:\.py|/)` \|", (REPOSITORY / "README.md").read_text(), re.MULTILINE)
+    order = {name: place for place, name in enumerate(["errors", *rooms])}
+    wrong = []
+    for path in sorted((REPOSITORY / "cdmpp").rglob("*.py")):
+        own = path.relative_to(REPOSITORY / "cdmpp").parts[0].removesuffix(".py")
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
+            names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            for name in names:
+                words = name.split(".")
+                if words[0] == "cdmpp" and len(words) > 1 and own in order:
+                    if words[1] in order and order[words[1]] > order[own]:
+                        wrong.append(f"{path.relative_to(REPOSITORY)} imports {name}")
+    assert {"programs", "ast", "data", "measure", "model", "predict", "training", "evaluation"} <= set(order)
+    assert not wrong, wrong

@@ -16,7 +16,7 @@ import numpy as np
 
 from cdmpp.ast import access, arithmetic, layout, leaf, points, walk
 from cdmpp.ast.compact_ast import CompactAST
-from cdmpp.data.cache import cache_root
+from cdmpp.cache import cache_root
 
 SOURCES = Path(__file__).parent / "native"
 FLAGS = (

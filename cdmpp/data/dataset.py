@@ -14,7 +14,7 @@ import numpy as np
 
 from cdmpp.ast.layout import EXTRACTOR_VERSION, FEATURES
 from cdmpp.ast.table import AstTable, read_asts, write_asts
-from cdmpp.data.cache import cache_root
+from cdmpp.cache import cache_root
 from cdmpp.data.derive import chunk_paths, derive, failures
 from cdmpp.data.records import read_info, read_records, read_tasks
 from cdmpp.data.schema import Record

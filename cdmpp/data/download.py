@@ -17,7 +17,7 @@ from typing import Any
 
 from rich.progress import DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-from cdmpp.data.cache import cache_root
+from cdmpp.cache import cache_root
 from cdmpp.errors import DataError
 
 log = logging.getLogger(__name__)

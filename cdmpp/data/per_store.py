@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from cdmpp.data.cache import cache_root
+from cdmpp.cache import cache_root
 from cdmpp.data.dataset import LatencyDataset
 from cdmpp.data.derive import chunk_paths, derive, failures
 from cdmpp.data.files import read_table, write_table

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from cdmpp import devices
 from cdmpp.ast.layout import FEATURES
-from cdmpp.data.cache import cache_root
+from cdmpp.cache import cache_root
 from cdmpp.data.dataset import LatencyDataset, load_folders
 from cdmpp.data.download import COMMIT, REPOSITORY, download, pinned
 from cdmpp.data.records import count_records, read_info
