@@ -37,10 +37,10 @@ class Found:
     counts: dict[str, int]
     """Device -> records; 0 for a raw database, which nobody counted."""
     network: str = ""
-    features: str = "cdmpp"
-    """Kind of leaf vectors, see ``layout.FEATURES``."""
     unclear: str = ""
     """Why a raw database cannot be imported without being told device or network."""
+    features: str = "cdmpp"
+    """Kind of leaf vectors, see ``layout.FEATURES``."""
 
 
 def search_paths(paths: Sequence[Path | str] = ()) -> list[Path]:
