@@ -15,8 +15,8 @@ TOLERANCE = {"compute": 0.05, "cache": 0.05, "memory": 0.25}
 """How far above its best-known value a sentinel may lie. Neighbours share the memory, so it gets more."""
 _BEST_QUANTILE = 0.2
 _HISTORY = 200
-_TRIES = 3
-_PAUSE_S = 2.0
+_TRIES = 6
+_PAUSE_S = 1.5
 
 
 def _script(arguments: str, loops: str, body: str) -> str:
