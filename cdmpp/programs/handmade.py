@@ -173,7 +173,7 @@ class Tcn(nn.Module):
         x = self.stem(x.reshape(x.shape[0], self.inputs, -1))
         for layer in self.layers:
             x = x + torch.relu(layer(x))
-        return x.amax(-1)
+        return functional.max_pool1d(x, x.shape[-1])[..., 0]
 
 
 class Stress(nn.Module):
@@ -190,7 +190,7 @@ class Stress(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = torch.tanh(self.depthwise(functional.hardswish(self.dilated(functional.elu(self.odd(x))))))
         x = self.grouped(functional.gelu(self.point(x)))
-        moments = torch.cat([x.mean((2, 3)), x.amax((2, 3)), x.var((2, 3))], 1)
+        moments = torch.cat([x.mean((2, 3)), functional.max_pool2d(x, x.shape[2:])[..., 0, 0], x.var((2, 3))], 1)
         return torch.log_softmax(moments, -1)
 
 
