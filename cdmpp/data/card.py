@@ -17,6 +17,8 @@ from cdmpp.data.plots import save_data_plots
 from cdmpp.data.records import read_records
 from cdmpp.data.statistics import DeviceStatistics, statistics
 
+_REASON = 120
+"""Characters of a reason that are shown; the last ones, since errors of other libraries end with what went wrong."""
 _PREFACE = """# Data card
 
 Measured tensor programs that ship with this repository. Written by `python -m cdmpp.data.card datasets`; every figure
@@ -71,6 +73,9 @@ def _device(entry: DeviceStatistics) -> list[str]:
     lines = ["| | |", "|---|---|", *(f"| {key} | {value} |" for key, value in rows), "", *_noise_floor(entry)]
     lines += ["| op class | programs | tasks |", "|---|---|---|"]
     lines += [f"| {name} | {n:,} | {entry.tasks_by_class[name]} |" for name, n in entry.programs_by_class.items()]
+    if entry.not_imported:
+        lines += ["", "Networks that could not be imported:", ""]
+        lines += [f"- `{name}`: {reason[-_REASON:]}" for name, reason in entry.not_imported.items()]
     return [*lines, ""]
 
 

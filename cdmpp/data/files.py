@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 from cdmpp.data.schema import SCHEMA_VERSION
 from cdmpp.errors import DataError
 
-REPEATS_FILE, FAILURES_FILE = "repeats.jsonl", "failures.jsonl"
-"""Beside the records of a data set: programs measured again much later, and what could not be measured."""
+REPEATS_FILE, FAILURES_FILE, PLAN_FILE = "repeats.jsonl", "failures.jsonl", "plan.json"
+"""Beside the records of a data set: programs measured again much later, what could not be measured, what is to be."""
 _VERSION_KEY = b"cdmpp.schema_version"
 
 

@@ -9,12 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from cdmpp.data.files import FAILURES_FILE, REPEATS_FILE, read_lines
+from cdmpp.data.files import FAILURES_FILE, PLAN_FILE, REPEATS_FILE, read_json, read_lines
 from cdmpp.data.records import read_records, read_tasks
 from cdmpp.data.schema import Record
 from cdmpp.errors import DataError
 from cdmpp.programs.task import Task, network_family
 
+_NETWORK = "network:"
+"""Before the name in the id of a failure that is a network's."""
 _ENOUGH = 5
 """Schedules a task needs to say how far they spread."""
 
@@ -57,6 +59,9 @@ class DeviceStatistics:
     """Network -> op class -> programs of its tasks; a task of several networks counts for each."""
     noise: NoiseFloor | None
     failures: dict[str, int]
+    """Cause -> programs that could not be built or timed, tasks that could not be sampled."""
+    not_imported: dict[str, str]
+    """Networks of the zoo that could not be imported, with the reason."""
     protocols: tuple[str, ...]
     software: str
     """Of the last record."""
@@ -78,6 +83,7 @@ class DeviceStatistics:
             "programs_by_network": self.programs_by_network,
             "noise_floor": None if self.noise is None else vars(self.noise),
             "failures": self.failures,
+            "not_imported": self.not_imported,
         }
 
 
@@ -114,7 +120,8 @@ def _of_device(records: list[Record], tasks: dict[str, Task], device: str, folde
         for network in task.networks:
             networks.setdefault(network, Counter())[task.op_class] += 1
     by_class = Counter(tasks[record.task_id].op_class for record in records)
-    failures = Counter(e["cause"] for e in read_lines(folder / FAILURES_FILE) if e.get("device") == device)
+    lines = [entry for entry in read_lines(folder / FAILURES_FILE) if entry.get("device") == device]
+    failures = Counter(entry["cause"] for entry in lines if not entry["id"].startswith(_NETWORK))
     return DeviceStatistics(
         device=device,
         programs=len(records),
@@ -131,9 +138,21 @@ def _of_device(records: list[Record], tasks: dict[str, Task], device: str, folde
         programs_by_network={name: dict(networks[name]) for name in sorted(networks)},
         noise=_noise(folder, device),
         failures=dict(failures.most_common()),
+        not_imported=_not_imported(lines, folder),
         protocols=tuple(sorted({record.protocol for record in records})),
         software=records[-1].software,
     )
+
+
+def _not_imported(failures: list[dict[str, Any]], folder: Path) -> dict[str, str]:
+    plan = folder / PLAN_FILE
+    imported = set(read_json(plan)["networks"]) if plan.exists() else set()
+    names = {
+        entry["id"].removeprefix(_NETWORK): " ".join(str(entry.get("message", entry["cause"])).split())
+        for entry in failures
+        if entry["id"].startswith(_NETWORK)
+    }
+    return {name: reason for name, reason in sorted(names.items()) if name not in imported}
 
 
 def _noise(folder: Path, device: str) -> NoiseFloor | None:

@@ -38,7 +38,12 @@ def test_numbers_are_those_of_the_records(tmp_path: Path) -> None:
     repeats = [{"record_id": f"r{i}", "device": "xeon-icelake", "first_s": 1.0, "again_s": a, "hours_apart": 1.5}
                for i, a in enumerate((1.0, 1.02, 0.96))]  # fmt: skip
     (tmp_path / "repeats.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in repeats))
-    (tmp_path / "failures.jsonl").write_text('{"id": "x", "device": "xeon-icelake", "cause": "crash"}\n{"id": "cut')
+    (tmp_path / "failures.jsonl").write_text(
+        '{"id": "x", "device": "xeon-icelake", "cause": "crash"}\n'
+        '{"id": "network:vgg", "device": "xeon-icelake", "cause": "import error", "message": "no  amax"}\n'
+        '{"id": "network:gpt2", "device": "xeon-icelake", "cause": "import error"}\n{"id": "cut'
+    )
+    (tmp_path / "plan.json").write_text('{"networks": ["gpt2", "resnet18"], "order": []}')
     (entry,) = statistics(tmp_path)
     assert (entry.programs, entry.tasks, entry.networks) == (8, 3, 2)
     assert entry.programs_by_class == {"conv2d": 6, "elementwise": 2}
@@ -48,6 +53,7 @@ def test_numbers_are_those_of_the_records(tmp_path: Path) -> None:
     assert entry.schedule_range.tolist() == pytest.approx([6.0])
     assert entry.best_over_typical.tolist() == pytest.approx([3.5])
     assert entry.spread.mean() == pytest.approx(0.035) and entry.failures == {"crash": 1}
+    assert entry.not_imported == {"vgg": "no amax"} and "`vgg`: no amax" in card.card(tmp_path)
     assert entry.noise is not None and entry.noise.programs == 3
     assert entry.noise.mean == pytest.approx(0.02) and entry.noise.median == pytest.approx(0.02)
     assert entry.noise.drift == pytest.approx(0.0)
