@@ -217,6 +217,23 @@ def test_time_limit_starts_no_new_batch_but_finishes_what_is_begun(
     assert all(r.extra["samples_per_visit"] == "10,10" for r in records)
 
 
+def test_another_device_measures_the_tasks_or_the_very_schedules_of_the_first(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "arguments_of", lambda workload: [[[4], "float32"]])
+    Collector(settings(budget=12), tmp_path / "first").run()
+    first, asked = read_records(tmp_path / "first"), machine.samples_asked
+    other = settings(device="xeon-icelake-avx2", schedules_from=tmp_path / "first")
+    Collector(other, tmp_path / "pairs").run()
+    pairs = read_records(tmp_path / "pairs", "xeon-icelake-avx2")
+    assert machine.samples_asked == asked, "nothing is sampled"
+    assert {(r.task_id, r.schedule) for r in pairs} == {(r.task_id, r.schedule) for r in first}
+    assert not {r.record_id for r in pairs} & {r.record_id for r in first}
+    Collector(settings(tasks_from=tmp_path / "first"), tmp_path / "shared").run()
+    shared = read_records(tmp_path / "shared")
+    assert {r.task_id for r in shared} == {r.task_id for r in first} and machine.samples_asked > asked
+
+
 def test_repeats_measure_recorded_programs_again_and_resume(
     machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
