@@ -28,10 +28,10 @@ comes from the records. The columns of the Parquet files are described in `cdmpp
 **How it was measured.** Networks with random weights are imported from `transformers`, `torchvision` and a few
 hand-made ones (`conf/data/networks.yaml`), split into tasks (one fused operator each), and each task is scheduled by
 TVM MetaSchedule at random and by evolution with a random cost model, so that slow, typical and good schedules all
-occur. Each program is compiled by LLVM for the device's target and timed on pinned cores, while every other working process of the machine
-was stopped (`phase_file=` of `scripts/profile.py` tells a watcher when): warm caches, 10 repeats of at least 10 ms
-(fewer for slow programs), two visits at least a minute apart, a third where they differ by more than 5 %. The label is
-the minimum over the visits; every repeat is kept (`cdmpp/measure/protocol.py`).
+occur. Each program is compiled by LLVM for the device's target and timed on pinned cores, while every other working
+process of the machine was stopped (`phase_file=` of `scripts/profile.py` tells a watcher when): warm caches, 10
+repeats of at least 10 ms (fewer for slow programs), two visits at least a minute apart, a third where they differ by
+more than 5 %. The label is the minimum over the visits; every repeat is kept (`cdmpp/measure/protocol.py`).
 
 **Limits.** A virtual machine whose exact processor model and whose neighbours are hidden; static shapes, fp32; warm
 caches. Programs that take longer than a second, and tasks above 4 GFLOP, are left out.
