@@ -82,9 +82,8 @@ class Collector:
         )
         start = time.monotonic()
         limit = self.settings.time_limit_s
-        if (
-            self.settings.rpc is None and self.settings.kit is None
-        ):  # leave the measuring core alone, where there is more than one
+        # Leave the measuring core alone, where there is more than one.
+        if self.settings.rpc is None and self.settings.kit is None:
             os.sched_setaffinity(0, {self.cores[0]})
         with progress, tempfile.TemporaryDirectory(prefix="cdmpp-measure-") as scratch:
             self.progress = progress

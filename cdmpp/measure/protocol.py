@@ -39,7 +39,7 @@ class Rule:
             f"({', '.join(limits)}, none above {self.too_slow_s:g} s); two visits at least {self.min_separation_s:g} s "
             f"apart, a third where their minima differ by over {AGREEMENT:.0%}; label = minimum over all samples; "
             "spread = relative difference of the two smallest visit minima; sentinel programs at both ends of every "
-            "measuring window, visits taken while one is over 5 % slow are repeated"
+            "measuring window, visits are repeated where one stays over 5 % (memory: 25 %) slow over several looks"
         )
 
 
