@@ -74,9 +74,11 @@ def read_info(folder: Path) -> dict[str, Any]:
 
 
 def write_info(folder: Path, **fields: Any) -> None:
-    """Create ``dataset.json`` or update ``fields`` in it (name, devices, protocol, counts ...)."""
+    """Create ``dataset.json`` or update ``fields`` in it (name, devices, counts ...); ``protocols`` gain entries."""
     path = Path(folder) / "dataset.json"
     old = read_json(path) if path.exists() else {}
+    if "protocols" in fields:
+        fields["protocols"] = {**old.get("protocols", {}), **fields["protocols"]}
     write_json(path, {**old, **fields, "schema_version": SCHEMA_VERSION})
 
 

@@ -68,7 +68,11 @@ class Collector:
         self._per_task = collections.Counter(record.task_id for record in records)
         self.failed: set[str] = set(self._failed_ids())
         self.samples = self.folder / "samples.jsonl"
-        self._known_samples = {tuple(entry[:3]): entry[3] for entry in read_lines(self.samples) if len(entry) == 4}
+        self._known_samples: dict[tuple[str, int], tuple[int, int]] = {}
+        """(task, seed) -> (schedules asked for, programs they gave), of the largest sample so far."""
+        for task_id, asked, seed, programs in (entry for entry in read_lines(self.samples) if len(entry) == 4):
+            known = self._known_samples.get((task_id, seed), (0, 0))
+            self._known_samples[task_id, seed] = max(known, (asked, programs))
         self.causes: collections.Counter[str] = collections.Counter()
         self._software = software.versions()
         self._host = software.host() if settings.rpc is None else f"rpc:{settings.rpc.key}"
@@ -183,12 +187,12 @@ class Collector:
 
     def _finished(self, task: Task) -> bool:
         """True where every program sampled for ``task`` has a record or a failure: no need to sample it again."""
-        n = self._known_samples.get((task.task_id, self.settings.schedules_per_task, self.settings.seed))
-        finished = n is not None and self._per_task[task.task_id] >= n
+        asked, n = self._known_samples.get((task.task_id, self.settings.seed), (0, 0))
+        finished = asked >= self.settings.schedules_per_task and self._per_task[task.task_id] >= n
         if finished:
             self._tasks_left -= 1
             self._sampled_tasks += 1
-            self._sampled_programs += n or 0
+            self._sampled_programs += n
         return finished
 
     def _remember(self, task: Task, programs: int) -> None:
@@ -315,8 +319,7 @@ class Collector:
             self.folder,
             name=self.folder.name,
             devices=[self.settings.device],
-            protocol=protocol.CPU.protocol_id,
-            protocol_description=protocol.CPU.describe(self.settings.threads),
+            protocols={protocol.CPU.protocol_id: protocol.CPU.describe(self.settings.threads)},
             host=self._host,
             software=json.loads(self._software),
             networks=plan.networks,

@@ -67,7 +67,7 @@ def merge_kit(kit: Path, results: Sequence[Path], out: Path) -> dict[str, Any]:
     total = len(known) + len(records)
     host = str(facts.get("host", ""))
     write_info(
-        out, name=out.name, devices=[device], protocol=rule.protocol_id, protocol_description=rule.describe(),
+        out, name=out.name, devices=[device], protocols={rule.protocol_id: rule.describe()},
         host=host, programs=total,
     )  # fmt: skip
     return {"new": len(records), **counts, **report(out, device)}
