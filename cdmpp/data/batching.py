@@ -47,11 +47,21 @@ class Batch(NamedTuple):
     """(B,) float32, weight in the loss, mean about 1."""
     rows: Tensor
     """(B,) int64, row of the program in the ``ProgramTensors``."""
+    tasks: Tensor
+    """(B,) int64; equal numbers are programs of one task on one device."""
 
 
 def spec_array(device: Device) -> np.ndarray:
     """(len(SPEC_FIELDS),) float32 raw datasheet numbers, 0 where unknown."""
     return np.array([device.spec.get(name) or 0.0 for name in SPEC_FIELDS], np.float32)
+
+
+def _task_numbers(n: int, task_ids: Sequence[str] | np.ndarray | None, device_names: Sequence[str] | np.ndarray):
+    """(n,) int64; the same program on another device has another latency, so it is another task here."""
+    if task_ids is None:
+        return np.arange(n)
+    pairs = [f"{device} {task}" for device, task in zip(device_names, task_ids, strict=True)]
+    return np.unique(pairs, return_inverse=True)[1].astype(np.int64)
 
 
 def _padded_length(longest: int) -> int:
@@ -80,6 +90,7 @@ class ProgramTensors:
     device_specs: Tensor
     log_latency: Tensor
     weights: Tensor
+    tasks: Tensor
     host_leaf_counts: np.ndarray
     """(n,) on the host: choosing a padded length must not wait for the accelerator."""
     host_kernel_counts: np.ndarray
@@ -91,6 +102,7 @@ class ProgramTensors:
         device_names: Sequence[str] | np.ndarray,
         latency_s: np.ndarray | None = None,
         weights: np.ndarray | None = None,
+        task_ids: Sequence[str] | np.ndarray | None = None,
     ) -> ProgramTensors:
         """From an AST table.
 
@@ -99,6 +111,7 @@ class ProgramTensors:
             device_names: (n,) device of each program.
             latency_s: (n,) seconds, or None where only predictions are wanted.
             weights: (n,) loss weights, default 1.
+            task_ids: (n,) task of each program, for losses within a task; default: each its own.
 
         Raises:
             DataError: lengths differ, a label is not a positive number, or a device is not among ``devices``.
@@ -133,6 +146,7 @@ class ProgramTensors:
             device_specs=torch.from_numpy(np.stack([spec_array(d) for d in devices.values()])),
             log_latency=torch.from_numpy(labels.astype(np.float32)),
             weights=torch.from_numpy(np.ones(n, np.float32) if weights is None else weights.astype(np.float32)),
+            tasks=torch.from_numpy(_task_numbers(n, task_ids, device_names)),
             host_leaf_counts=leaf_counts,
             host_kernel_counts=kernel_counts,
         )
@@ -173,6 +187,7 @@ class ProgramTensors:
             log_latency=self.log_latency[index],
             weights=self.weights[index],
             rows=index,
+            tasks=self.tasks[index],
         )
 
     @staticmethod

@@ -31,6 +31,9 @@ class LossConfig:
     label_relative_weight: float = 0.0
     label_floor: float = 0.1
     """Smallest denominator of the relative error of standardised labels."""
+    rank_weight: float = 0.0
+    """Weight of the pairwise order within a task, see ``ranking.py``."""
+    rank_scale: float = 0.1
     cmd_weight: float = 0.0
     """Weight of the central moment discrepancy to unlabelled programs of the target domain."""
     cmd_moments: int = 5

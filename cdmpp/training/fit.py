@@ -89,7 +89,7 @@ def train(
     tasks = np.asarray(dataset.task_ids)[used]
     weights[in_training] = task_weights(tasks[in_training], config.trainer.task_weight_power)
     programs = ProgramTensors.build(
-        dataset.asts.take(used), devices, np.asarray(dataset.devices)[used], dataset.latency_s[used], weights
+        dataset.asts.take(used), devices, np.asarray(dataset.devices)[used], dataset.latency_s[used], weights, tasks
     ).to(_torch_device(accelerator))
 
     def places(rows: np.ndarray) -> np.ndarray:

@@ -18,6 +18,7 @@ from cdmpp.model.build import Model
 from cdmpp.model.regressor import Output
 from cdmpp.training.config import TrainConfig, TrainerConfig
 from cdmpp.training.losses import central_moment_discrepancy, hybrid_loss
+from cdmpp.training.ranking import ranking_loss
 from cdmpp.training.schedule import rate_factor
 
 
@@ -90,6 +91,10 @@ class LatencyModule(pl.LightningModule):
         output = self._predict(groups)
         labels, weights = (torch.cat([getattr(g, name) for g in groups]) for name in ("log_latency", "weights"))
         loss = hybrid_loss(self.config.loss, output, labels, weights, self.model.label_transform)
+        if self.config.loss.rank_weight:
+            tasks = torch.cat([group.tasks for group in groups])
+            term = ranking_loss(output.log_latency.float(), labels, tasks, self.config.loss.rank_scale)
+            loss = loss + self.config.loss.rank_weight * term
         if self.unlabelled_rows is not None and self.config.loss.cmd_weight:
             loss = loss + self.config.loss.cmd_weight * self._domain_gap(output.hidden, batch_idx)
         self._losses.append(loss.detach())
