@@ -1,0 +1,88 @@
+"""Code vector: numbers of a CPU program that only its compiler knows, read from the optimised LLVM IR.
+
+The compact AST says what a program asks for. How LLVM unrolled, vectorised, masked and spilled it is not in there, and
+on CPUs it decides the latency as often as not (docs/RESULTS.md).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+
+from cdmpp.code.instruction import CLASSES, classify
+from cdmpp.code.ir import Function, parse
+from cdmpp.code.loops import Loop, frequencies, loops_of
+from cdmpp.code.throughput import EXTRA, RESOURCES, chain_cycles, cycles_by_resource, spilled_values, total_cycles
+
+CODE_VERSION = "1"
+CODE_NAMES = (
+    *(f"n_{name}" for name in CLASSES),
+    *(f"cycles_{name}" for name in (*RESOURCES, *EXTRA)),
+    *("cycles", "instructions_run", "instructions_text", "loop_runs", "loop_entries", "unknown_loops"),
+    *("hottest_cycles", "hottest_trips", "hottest_instructions", "hottest_share"),
+)
+"""log2(1 + x) of each, except shares: amounts of a whole run of the program."""
+CODE_WIDTH = len(CODE_NAMES)
+
+
+def code_vector(llvm_ir: str) -> np.ndarray:
+    """(CODE_WIDTH,) float32 of the optimised LLVM IR of one program."""
+    amounts: defaultdict[str, float] = defaultdict(float)
+    hottest = 0.0
+    for function in parse(llvm_ir):
+        if _computes(function.name):
+            hottest = _add_function(function, amounts, hottest)
+    amounts["hottest_share"] = hottest / max(amounts["cycles"], 1.0)
+    values = np.array([amounts[name] for name in CODE_NAMES])
+    shares = np.array([name.endswith("_share") for name in CODE_NAMES])
+    return np.where(shares, values, np.log2(1.0 + values)).astype(np.float32)
+
+
+def _computes(name: str) -> bool:
+    """False for the packed-argument wrapper, which checks shapes and calls what computes."""
+    return name.startswith("__tvm_parallel_lambda") or "compute_" in name
+
+
+def _add_function(function: Function, amounts: defaultdict[str, float], hottest: float) -> float:
+    """Add one function's amounts; returns the cycles of the hottest block so far."""
+    loops = loops_of(function)
+    runs = frequencies(function, loops)
+    _add_loops(loops, runs, amounts)
+    innermost = _innermost(loops)
+    for block, instructions in function.blocks.items():
+        counts: defaultdict[str, float] = defaultdict(float)
+        for line in instructions:
+            for name, amount in classify(line):
+                counts[name] += amount
+        loop = innermost.get(block)
+        chain = chain_cycles(instructions, counts) if loop is not None and len(loop.body) == 1 else 0.0
+        by_resource = cycles_by_resource(counts, chain, spilled_values(function, block) if loop else 0.0)
+        n, cycles = runs[block], runs[block] * total_cycles(by_resource)
+        for name, amount in counts.items():
+            amounts[f"n_{name}"] += n * amount
+        for name, amount in by_resource.items():
+            amounts[f"cycles_{name}"] += n * amount
+        amounts["cycles"] += cycles
+        amounts["instructions_run"] += n * len(instructions)
+        amounts["instructions_text"] += len(instructions)
+        if cycles > hottest:
+            hottest = cycles
+            amounts["hottest_cycles"] = total_cycles(by_resource)
+            amounts["hottest_trips"] = loop.trips if loop else 1.0
+            amounts["hottest_instructions"] = len(instructions)
+    return hottest
+
+
+def _add_loops(loops: list[Loop], runs: dict[str, float], amounts: defaultdict[str, float]) -> None:
+    for loop in loops:
+        amounts["loop_runs"] += runs[loop.header]
+        amounts["loop_entries"] += runs[loop.header] / (loop.trips or 1.0)
+        amounts["unknown_loops"] += loop.trips == 0
+
+
+def _innermost(loops: list[Loop]) -> dict[str, Loop]:
+    table: dict[str, Loop] = {}
+    for loop in sorted(loops, key=lambda loop: len(loop.body), reverse=True):
+        table.update(dict.fromkeys(loop.body, loop))
+    return table

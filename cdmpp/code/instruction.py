@@ -1,0 +1,106 @@
+"""One LLVM instruction -> what it costs an execution core: classes of work and how much of each."""
+
+from __future__ import annotations
+
+import math
+import re
+
+WIDTHS = (1, 4, 8, 16)
+"""Lanes that a class is counted by: scalar, up to 128, 256 and 512 bits of float32."""
+_BY_WIDTH = ("float", "divide", "select", "convert", "load", "store")
+CLASSES = (
+    *(f"{kind}_{width}" for kind in _BY_WIDTH for width in WIDTHS),
+    *("fused_lanes", "load_int", "store_int", "gather", "scatter", "masked", "shuffle", "broadcast", "insert"),
+    *("vector_int", "scalar_int", "extend", "int_divide", "address", "branch", "call", "load_bytes", "store_bytes"),
+)
+"""Names of the classes; ``_bytes`` are bytes, ``fused_lanes`` are multiply-adds, everything else instructions."""
+
+_VECTOR = re.compile(r"<(\d+) x (\w+)>")
+_COPIED = re.compile(r"i64 (\d+), i1")
+_ONE_STEP = re.compile(r"maxnum|minnum|maximum|minimum|fabs|llvm\.[su]m(?:ax|in)|llvm\.(?:floor|ceil|rint|round|trunc)")
+_FREE_CALL = re.compile(r"llvm\.(?:dbg|lifetime|assume|experimental)")
+_FREE = frozenset(
+    ("phi", "switch", "ret", "unreachable", "bitcast", "freeze", "fence", "poison", "addrspacecast", "extractvalue")
+)
+_SCALAR_BYTES = {"float": 4, "double": 8, "half": 2, "bfloat": 2, "ptr": 8}
+_VECTOR_BYTES = 64
+"""Of one register: wider vectors are counted as several."""
+
+
+def classify(line: str) -> list[tuple[str, float]]:
+    """(class, amount) of one instruction; empty where it costs nothing."""
+    text = line.split(" = ", 1)[1] if line.startswith("%") and " = " in line else line
+    operation = text.split(" ", 1)[0]
+    if operation in ("tail", "musttail", "notail"):
+        text = text.split(" ", 1)[1]
+        operation = "call"
+    vector = _VECTOR.search(text)
+    lanes = int(vector[1]) if vector else 1
+    pieces = max(1.0, lanes * _element_bytes(vector[2]) / _VECTOR_BYTES) if vector else 1.0
+    width = next((w for w in WIDTHS if lanes <= w), WIDTHS[-1])
+    if operation in ("fmul", "fadd", "fsub", "fneg"):
+        return [(f"float_{width}", pieces)]
+    if operation == "call":
+        return _call(text, lanes, pieces, width)
+    if operation in ("load", "store"):
+        return _memory(operation, text, lanes, pieces, width)
+    if operation in _FREE:
+        return []
+    simple = {
+        "fdiv": (f"divide_{width}", pieces),
+        "frem": ("call", float(lanes)),
+        "fcmp": (f"select_{width}", pieces),
+        "select": (f"select_{width}", pieces),
+        "shufflevector": ("broadcast" if "zeroinitializer" in text else "shuffle", pieces),
+        "insertelement": ("insert", 1.0),
+        "extractelement": ("insert", 1.0),
+        "getelementptr": ("address", 1.0) if lanes == 1 else ("vector_int", pieces),
+        "br": ("branch", 1.0),
+        **dict.fromkeys(("sdiv", "srem", "udiv", "urem"), ("int_divide", float(lanes))),
+        **dict.fromkeys(("sitofp", "uitofp", "fptosi", "fptoui", "fpext", "fptrunc"), (f"convert_{width}", pieces)),
+    }
+    if operation in simple:
+        return [simple[operation]]
+    if lanes > 1:
+        return [("vector_int", pieces)]
+    return [("extend" if operation in ("sext", "zext", "trunc") else "scalar_int", 1.0)]
+
+
+def _call(text: str, lanes: int, pieces: float, width: int) -> list[tuple[str, float]]:
+    if "llvm.fma" in text or "llvm.fmuladd" in text:
+        return [(f"float_{width}", pieces), ("fused_lanes", float(lanes))]
+    if "masked.gather" in text:
+        return [("gather", float(lanes))]
+    if "masked.scatter" in text:
+        return [("scatter", float(lanes))]
+    for operation in ("load", "store"):
+        if f"masked.{operation}" in text:
+            moved = lanes * _element_bytes(_VECTOR.search(text)[2])  # type: ignore[index]  # it has lanes
+            return [(f"{operation}_{width}", pieces), ("masked", pieces), (f"{operation}_bytes", float(moved))]
+    if "llvm.memset" in text or "llvm.memcpy" in text:
+        size = _COPIED.search(text)
+        copied = float(size[1]) if size else float(_VECTOR_BYTES)
+        return [("store_16", max(1.0, copied / _VECTOR_BYTES)), ("store_bytes", copied)]
+    if "llvm.sqrt" in text:
+        return [(f"divide_{width}", pieces)]
+    if _ONE_STEP.search(text):
+        return [(f"float_{width}", pieces)]
+    if "vector.reduce" in text:
+        return [("shuffle", math.log2(max(2, lanes)))]
+    return [] if _FREE_CALL.search(text) else [("call", 1.0)]
+
+
+def _memory(operation: str, text: str, lanes: int, pieces: float, width: int) -> list[tuple[str, float]]:
+    words = text.split(" ", 3)
+    kind = words[2] if words[1] == "volatile" else words[1]
+    element = _VECTOR.search(text)[2] if lanes > 1 else kind.rstrip(",")  # type: ignore[index]
+    moved = (f"{operation}_bytes", float(lanes * _element_bytes(element)))
+    if lanes == 1 and element not in ("float", "double", "half", "bfloat"):
+        return [(f"{operation}_int", 1.0), moved]
+    return [(f"{operation}_{width}", pieces), moved]
+
+
+def _element_bytes(kind: str) -> int:
+    if kind in _SCALAR_BYTES:
+        return _SCALAR_BYTES[kind]
+    return max(1, int(kind[1:]) // 8) if re.fullmatch(r"i\d+", kind) else 4

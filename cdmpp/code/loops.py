@@ -1,0 +1,183 @@
+"""How often each basic block of a function runs: natural loops and their constant trip counts."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from cdmpp.code.ir import Function
+
+_NAME = r'%"?[\w.$-]+"?'
+_PHI = re.compile(rf"({_NAME}) = phi (?:i\d+|ptr) (.*)")
+_INCOMING = re.compile(r'\[ ([^,]+), %("?[\w.$-]+"?) \]')
+_STEP = re.compile(rf"(add|sub)[\w ]* i\d+ ({_NAME}), (-?\d+)$")
+_DIFFERENCE = re.compile(rf"sub[\w ]* i\d+ ({_NAME}), ({_NAME})$")
+_MINIMUM = re.compile(r"@llvm\.[su]min\.i\d+\(i\d+ (%?[\w.-]+), i\d+ (%?[\w.-]+)\)")
+_CAST = re.compile(rf"(?:trunc|zext|sext)[\w ]* i\d+ ({_NAME}) to")
+_BRANCH = re.compile(rf"br i1 ({_NAME}),")
+_COMPARE = re.compile(rf"icmp (?:samesign )?(\w+) i\d+ ({_NAME}|-?\d+), ({_NAME}|-?\d+)$")
+_RUNS_TWICE = re.compile(r'phi i1 \[ true, %"?[\w.$-]+"? \], \[ false, %"?[\w.$-]+"? \]')
+_MAX_CASTS = 4
+
+
+@dataclass(frozen=True)
+class Loop:
+    header: str
+    body: frozenset[str]
+    """Names of its blocks, the header among them."""
+    trips: float
+    """Iterations each time it is entered; 0 where that is not a constant of the text."""
+
+
+class _Counter(NamedTuple):
+    start: str | None
+    step: int
+    name: str
+    after: str
+    """The value after the step."""
+
+
+def loops_of(function: Function) -> list[Loop]:
+    """Natural loops (Aho et al., one per header) with their trip counts."""
+    bodies = _bodies(function)
+    return [Loop(header, frozenset(body), _trips(function, header, body)) for header, body in bodies.items()]
+
+
+def frequencies(function: Function, loops: list[Loop]) -> dict[str, float]:
+    """Block -> runs per call of the function. Branches inside a loop count as taken; unknown loops run once."""
+    table = dict.fromkeys(function.blocks, 1.0)
+    for loop in loops:
+        for block in loop.body:
+            table[block] *= loop.trips or 1.0
+    return table
+
+
+def _bodies(function: Function) -> dict[str, set[str]]:
+    entry = next(iter(function.blocks))
+    state, back = {entry: "open"}, []
+    stack = [(entry, iter(function.successors[entry]))]
+    while stack:
+        block, targets = stack[-1]
+        for target in targets:
+            if state.get(target) == "open":
+                back.append((block, target))
+            elif target not in state:
+                state[target] = "open"
+                stack.append((target, iter(function.successors[target])))
+                break
+        else:
+            state[block] = "done"
+            stack.pop()
+    bodies: dict[str, set[str]] = defaultdict(set)
+    for latch, header in back:
+        body, work = {header}, [latch]
+        while work:
+            block = work.pop()
+            if block not in body:
+                body.add(block)
+                work += function.predecessors.get(block, [])
+        bodies[header] |= body
+    return dict(bodies)
+
+
+def _trips(function: Function, header: str, body: set[str]) -> float:
+    counters = _counters(function, header, body)
+    best = 0.0
+    for block in sorted(body):
+        targets = function.successors[block]
+        if len(targets) < 2 or all(target in body for target in targets):
+            continue
+        branch = next((m for line in function.blocks[block] if (m := _BRANCH.match(line))), None)
+        condition = function.definitions.get(branch[1]) if branch else None
+        if condition is None:
+            continue
+        if _RUNS_TWICE.match(condition.text):
+            best = max(best, 2.0)
+        elif compared := _COMPARE.match(condition.text):
+            at_the_end = header in targets
+            best = max(best, _from_compare(function, counters, compared, at_the_end))
+    return best
+
+
+def _counters(function: Function, header: str, body: set[str]) -> list[_Counter]:
+    counters = []
+    for line in function.blocks[header]:
+        if not (phi := _PHI.match(line)):
+            continue
+        incoming = _INCOMING.findall(phi[2])
+        start = next((value for value, block in incoming if block.strip('"') not in body), None)
+        after = next((value for value, block in incoming if block.strip('"') in body), None)
+        change = function.definitions.get(after) if after else None
+        if change and (step := _STEP.match(change.text)) and step[2] == phi[1]:
+            amount = int(step[3]) * (1 if step[1] == "add" else -1)
+            if amount:
+                counters.append(_Counter(start, amount, phi[1], after or ""))
+    return counters
+
+
+def _from_compare(function: Function, counters: list[_Counter], compared: re.Match[str], at_the_end: bool) -> float:
+    """Iterations of a loop that is left by ``compared``; 0 where it does not compare a counter with a constant."""
+    for value, bound in ((compared[2], compared[3]), (compared[3], compared[2])):
+        counter = _counter_behind(function, counters, value)
+        limit = constant(function, bound)
+        if counter is None or limit is None:
+            continue
+        start = constant(function, counter.start) or 0 if counter.start else 0
+        steps = (limit - start) / counter.step
+        before = not _leads_to(function, value, counter.after)
+        if compared[1] in ("eq", "ne"):
+            return abs(steps + 1 if before else steps)
+        if compared[1] in ("ult", "slt"):
+            return abs(math.ceil(steps) + 1 if before and at_the_end else math.ceil(steps))
+        return abs(steps)
+    return 0.0
+
+
+def _counter_behind(function: Function, counters: list[_Counter], value: str) -> _Counter | None:
+    for _ in range(_MAX_CASTS):
+        for counter in counters:
+            if value in (counter.name, counter.after):
+                return counter
+        definition = function.definitions.get(value)
+        cast = _CAST.match(definition.text) if definition else None
+        if cast is None:
+            return None
+        value = cast[1]
+    return None
+
+
+def _leads_to(function: Function, value: str, wanted: str) -> bool:
+    for _ in range(_MAX_CASTS):
+        if value == wanted:
+            return True
+        definition = function.definitions.get(value)
+        cast = _CAST.match(definition.text) if definition else None
+        if cast is None:
+            return False
+        value = cast[1]
+    return False
+
+
+def constant(function: Function, value: str, depth: int = 0) -> int | None:
+    """The number that ``value`` is, at most: a tile at the edge (``min(16, n - i)``) counts as a whole one."""
+    if re.fullmatch(r"-?\d+", value):
+        return int(value)
+    definition = function.definitions.get(value)
+    if definition is None or depth > 3:
+        return None
+    text = definition.text
+    if smallest := _MINIMUM.search(text):
+        known = [int(word) for word in smallest.groups() if re.fullmatch(r"-?\d+", word)]
+        return known[0] if known else None
+    if cast := _CAST.match(text):
+        return constant(function, cast[1], depth + 1)
+    if difference := _DIFFERENCE.match(text):
+        whole = function.definitions.get(difference[1])
+        return constant(function, difference[1], depth + 1) if whole and "min" in whole.text else None
+    if (step := _STEP.match(text)) and step[1] == "add":
+        base = constant(function, step[2], depth + 1)
+        return None if base is None else base + int(step[3])
+    return None

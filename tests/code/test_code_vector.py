@@ -1,0 +1,139 @@
+"""The code vector of IR whose counts can be worked out by hand, and of real programs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from cdmpp.code.code_vector import CODE_NAMES, CODE_WIDTH, code_vector
+from cdmpp.code.instruction import CLASSES, classify
+from cdmpp.code.ir import parse
+from cdmpp.code.loops import frequencies, loops_of
+
+NEST = """
+define internal fastcc i32 @main_compute_(ptr noalias align 64 %a, ptr noalias align 64 %b) unnamed_addr {
+entry:
+  br label %for_body
+
+for_body:                                         ; preds = %for_end, %entry
+  %i = phi i64 [ 0, %entry ], [ %next_i, %for_end ]
+  br label %for_body2
+
+for_body2:                                        ; preds = %for_body2, %for_body
+  %j = phi i64 [ 0, %for_body ], [ %next_j, %for_body2 ]
+  %sum = phi <16 x float> [ zeroinitializer, %for_body ], [ %added, %for_body2 ]
+  %address = getelementptr inbounds float, ptr %a, i64 %j
+  %x = load <16 x float>, ptr %address, align 64, !tbaa !3
+  %added = tail call <16 x float> @llvm.fmuladd.v16f32(<16 x float> %x, <16 x float> %x, <16 x float> %sum)
+  %next_j = add nuw nsw i64 %j, 16
+  %done = icmp samesign ult i64 %j, 112
+  br i1 %done, label %for_body2, label %for_end
+
+for_end:                                          ; preds = %for_body2
+  store <16 x float> %added, ptr %b, align 64
+  %next_i = add nuw nsw i64 %i, 1
+  %stop = icmp eq i64 %next_i, 10
+  br i1 %stop, label %end, label %for_body
+
+end:                                              ; preds = %for_end
+  ret i32 0
+}
+"""
+
+
+def amount(vector: np.ndarray, name: str) -> float:
+    return float(2.0 ** vector[CODE_NAMES.index(name)] - 1.0)
+
+
+def test_trip_counts_and_frequencies() -> None:
+    (function,) = parse(NEST)
+    trips = {loop.header: loop.trips for loop in loops_of(function)}
+    assert trips == {"for_body": 10, "for_body2": 8}
+    runs = frequencies(function, loops_of(function))
+    assert runs == {"entry": 1, "for_body": 10, "for_body2": 80, "for_end": 10, "end": 1}
+
+
+def test_counts_are_instructions_times_runs() -> None:
+    vector = code_vector(NEST)
+    assert vector.shape == (CODE_WIDTH,) and vector.dtype == np.float32 and np.isfinite(vector).all()
+    expected = {
+        "n_float_16": 80,
+        "n_fused_lanes": 80 * 16,
+        "n_load_16": 80,
+        "n_load_bytes": 80 * 64,
+        "n_store_16": 10,
+        "n_store_bytes": 10 * 64,
+        "n_call": 0,
+        "loop_runs": 90,
+        "loop_entries": 11,
+        "unknown_loops": 0,
+        "hottest_trips": 8,
+        "hottest_instructions": 8,
+    }
+    assert {name: round(amount(vector, name), 2) for name in expected} == expected
+
+
+def test_a_sum_in_one_register_is_bound_by_its_chain() -> None:
+    vector = code_vector(NEST)
+    assert amount(vector, "cycles_chain") == pytest.approx(80 * 4)
+    assert amount(vector, "cycles") >= 80 * 4
+    twice = NEST.replace("  %next_j", "  %more = fadd <16 x float> %added, %x\n  %next_j")
+    assert amount(code_vector(twice), "cycles_chain") == pytest.approx(80 * 8)
+    second = "%other = phi <16 x float> [ zeroinitializer, %for_body ], [ %more, %for_body2 ]\n  "
+    assert amount(code_vector(twice.replace("%sum = phi", second + "%sum = phi")), "cycles_chain") == pytest.approx(320)
+
+
+def test_an_unknown_limit_is_counted_and_runs_once() -> None:
+    vector = code_vector(NEST.replace("i64 %next_i, 10", "i64 %next_i, %limit"))
+    assert amount(vector, "unknown_loops") == 1
+    assert amount(vector, "n_float_16") == pytest.approx(8)
+
+
+def test_the_wrapper_that_checks_arguments_does_not_count() -> None:
+    wrapper = NEST.replace("@main_compute_", "@__tvm_ffi_main")
+    np.testing.assert_array_equal(code_vector(wrapper + NEST), code_vector(NEST))
+    assert not code_vector(wrapper).any()
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("%1 = fmul fast float %x, %y", {"float_1": 1}),
+        ("%1 = fadd <64 x float> %x, %y", {"float_16": 4}),
+        ("%1 = fdiv <8 x float> %x, %y", {"divide_8": 1}),
+        ("%1 = load i32, ptr %p, align 4", {"load_int": 1, "load_bytes": 4}),
+        ("store float %x, ptr %p, align 4", {"store_1": 1, "store_bytes": 4}),
+        (
+            "call void @llvm.masked.store.v16f32.p0(<16 x float> %x, ptr %p, i32 4, <16 x i1> %m)",
+            {"store_16": 1, "masked": 1, "store_bytes": 64},
+        ),
+        ("%1 = call <8 x float> @llvm.masked.gather.v8f32.v8p0(<8 x ptr> %p, i32 4, <8 x i1> %m)", {"gather": 8}),
+        ("%1 = shufflevector <16 x float> %x, <16 x float> poison, <16 x i32> zeroinitializer", {"broadcast": 1}),
+        ("%1 = call float @expf(float %x)", {"call": 1}),
+        ("%1 = phi float [ 0.0, %entry ], [ %2, %for_body ]", {}),
+        ("%1 = sdiv i32 %x, %y", {"int_divide": 1}),
+    ],
+)
+def test_classes(line: str, expected: dict[str, float]) -> None:
+    found = dict(classify(line))
+    assert found == expected and set(found) <= set(CLASSES)
+
+
+@pytest.mark.parametrize(
+    ("latch", "trips"),
+    [
+        ("%c = icmp eq i64 %n, 24", 12),
+        ("%c = icmp ne i64 %i, 24", 13),
+        ("%c = icmp ult i64 %n, 25", 13),
+        ("%c = icmp ult i64 %i, 25", 14),
+        ("%t = trunc i64 %n to i32\n  %c = icmp eq i32 %t, 24", 12),
+        ("%m = call i64 @llvm.smin.i64(i64 %u, i64 24)\n  %c = icmp eq i64 %n, %m", 12),
+    ],
+)
+def test_ways_to_end_a_loop(latch: str, trips: int) -> None:
+    text = (
+        "define void @main_compute_(i64 %u) {\nentry:\n  br label %body\nbody:\n"
+        "  %i = phi i64 [ 0, %entry ], [ %n, %body ]\n  %n = add i64 %i, 2\n"
+        f"  {latch}\n  br i1 %c, label %body, label %end\nend:\n  ret void\n}}\n"
+    )
+    assert [loop.trips for loop in loops_of(parse(text)[0])] == [trips]
