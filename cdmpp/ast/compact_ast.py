@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cdmpp.ast.layout import EXTRACTOR_VERSION, KERNEL_WIDTH, LEAF_WIDTH
+from cdmpp.code.code_vector import CODE_WIDTH
 from cdmpp.errors import UnsupportedProgramError
 
 
@@ -26,6 +27,8 @@ class CompactAST:
     """(n_kernel, KERNEL_WIDTH) float32, see ``layout.KERNEL_NAMES``."""
     target_kind: str
     """``cpu`` or ``gpu``."""
+    code: np.ndarray | None = None
+    """(CODE_WIDTH,) float32, what the compiler made of the program (``cdmpp.code``); None where nobody compiled it."""
     extractor_version: str = EXTRACTOR_VERSION
 
     def __post_init__(self) -> None:
@@ -43,6 +46,8 @@ class CompactAST:
         ):
             if array.shape != shape:
                 raise UnsupportedProgramError(f"{name} has shape {array.shape}, expected {shape}")
+        if self.code is not None and self.code.shape != (CODE_WIDTH,):
+            raise UnsupportedProgramError(f"code has shape {self.code.shape}, expected {(CODE_WIDTH,)}")
 
     @property
     def n_leaf(self) -> int:

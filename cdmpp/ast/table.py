@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from cdmpp.ast.compact_ast import CompactAST
 from cdmpp.ast.layout import FEATURES, KERNEL_WIDTH, LEAF_WIDTH
+from cdmpp.code.code_vector import CODE_VERSION, CODE_WIDTH
 from cdmpp.errors import DataError
 
 TARGET_KINDS = ("cpu", "gpu")
@@ -43,6 +44,8 @@ class AstTable:
     """(n + 1,) int64."""
     target_kinds: np.ndarray
     """(n,) uint8, index into TARGET_KINDS."""
+    codes: np.ndarray | None = None
+    """(n, CODE_WIDTH) float32 code vectors, NaN rows of programs without one; None where no program has one."""
 
     def __len__(self) -> int:
         return len(self.leaf_offsets) - 1
@@ -57,6 +60,7 @@ class AstTable:
             self.leaf_kernels[leaves],
             self.kernel_features[kernels],
             TARGET_KINDS[self.target_kinds[index]],
+            None if self.codes is None or np.isnan(self.codes[index, 0]) else self.codes[index],
         )
 
     def take(self, indices: Sequence[int] | np.ndarray) -> AstTable:
@@ -73,6 +77,7 @@ class AstTable:
             self.kernel_features[kernels],
             np.concatenate([[0], np.cumsum(kernel_counts)]),
             self.target_kinds[index],
+            None if self.codes is None else self.codes[index],
         )
 
     @staticmethod
@@ -98,6 +103,7 @@ class AstTable:
             np.concatenate([a.kernel_features for a in items]),
             np.concatenate([[0], np.cumsum([a.n_kernel for a in items])]).astype(np.int64),
             np.array([TARGET_KINDS.index(a.target_kind) for a in items], np.uint8),
+            _stacked([a.code for a in items]),
         )
 
     @staticmethod
@@ -121,7 +127,25 @@ class AstTable:
             joined("kernel_features"),
             offsets("kernel_offsets"),
             joined("target_kinds"),
+            None if all(t.codes is None for t in tables) else np.concatenate([t.codes_or_nan() for t in tables]),
         )
+
+    def codes_or_nan(self) -> np.ndarray:
+        """(n, CODE_WIDTH) float32."""
+        return np.full((len(self), CODE_WIDTH), np.nan, np.float32) if self.codes is None else self.codes
+
+    def with_codes(self, codes: np.ndarray | None) -> AstTable:
+        """The same programs with these code vectors, (n, CODE_WIDTH)."""
+        if codes is not None and codes.shape != (len(self), CODE_WIDTH):
+            raise DataError(f"code vectors of shape {codes.shape} for {len(self)} programs; need {CODE_WIDTH} each")
+        return replace(self, codes=codes)
+
+
+def _stacked(codes: Sequence[np.ndarray | None]) -> np.ndarray | None:
+    if all(code is None for code in codes):
+        return None
+    missing = np.full(CODE_WIDTH, np.nan, np.float32)
+    return np.stack([missing if code is None else code for code in codes]).astype(np.float32)
 
 
 _INT_COLUMNS = ("leaf_positions", "leaf_serial_positions", "leaf_kernels")
@@ -145,7 +169,11 @@ def write_asts(path: Path, record_ids: Sequence[str], table: AstTable, features:
         table.kernel_features.astype(np.float32).ravel(), table.kernel_offsets * table.kernel_features.shape[1]
     )
     columns["target_kind"] = pa.array(table.target_kinds, pa.uint8())
-    arrow = pa.table(columns).replace_schema_metadata({"extractor_version": FEATURES[features]})
+    metadata = {"extractor_version": FEATURES[features]}
+    if table.codes is not None:
+        columns["code"] = pa.FixedSizeListArray.from_arrays(pa.array(table.codes.ravel(), pa.float32()), CODE_WIDTH)
+        metadata["code_version"] = CODE_VERSION
+    arrow = pa.table(columns).replace_schema_metadata(metadata)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".tmp")
     pq.write_table(arrow, temporary, compression="zstd", compression_level=9)
@@ -195,5 +223,16 @@ def read_asts(path: Path, features: str = "cdmpp") -> tuple[list[str], AstTable]
         kernels.reshape(-1, KERNEL_WIDTH),
         (kernel_ends // KERNEL_WIDTH).astype(np.int64),
         arrow.column("target_kind").to_numpy(),
+        _read_codes(arrow),
     )
     return arrow.column("record_id").to_pylist(), table
+
+
+def _read_codes(arrow: pa.Table) -> np.ndarray | None:
+    """Code vectors of another version are as good as none: they can be derived again."""
+    if (arrow.schema.metadata or {}).get(b"code_version", b"").decode() != CODE_VERSION:
+        return None
+    column = arrow.column("code").combine_chunks()
+    if isinstance(column, pa.ChunkedArray):
+        column = pa.concat_arrays(column.chunks)
+    return column.flatten().to_numpy(zero_copy_only=False).reshape(-1, CODE_WIDTH).astype(np.float32)

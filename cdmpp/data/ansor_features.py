@@ -200,7 +200,7 @@ def _row(values: dict[str, Any], device: devices.Device) -> _Row:
         np.zeros(len(nodes), np.int32),
         np.zeros((1, KERNEL_WIDTH), np.float32),
         "cpu" if device.kind == "cpu" else "gpu",
-        FEATURES[NAME],
+        extractor_version=FEATURES[NAME],
     )
     return _Row(record, task, ast)
 

@@ -49,6 +49,8 @@ class Batch(NamedTuple):
     """(B,) int64, row of the program in the ``ProgramTensors``."""
     tasks: Tensor
     """(B,) int64; equal numbers are programs of one task on one device."""
+    codes: Tensor
+    """(B, 1 + CODE_WIDTH) float32: 1 and the code vector, or zeros where nobody compiled the program."""
 
 
 def spec_array(device: Device) -> np.ndarray:
@@ -62,6 +64,13 @@ def _task_numbers(n: int, task_ids: Sequence[str] | np.ndarray | None, device_na
         return np.arange(n)
     pairs = [f"{device} {task}" for device, task in zip(device_names, task_ids, strict=True)]
     return np.unique(pairs, return_inverse=True)[1].astype(np.int64)
+
+
+def _flagged_codes(asts: AstTable) -> np.ndarray:
+    """(n, 1 + CODE_WIDTH) float32."""
+    codes = asts.codes_or_nan()
+    known = ~np.isnan(codes[:, :1])
+    return np.concatenate([known, np.where(known, codes, 0.0)], axis=1).astype(np.float32)
 
 
 def _padded_length(longest: int) -> int:
@@ -91,6 +100,7 @@ class ProgramTensors:
     log_latency: Tensor
     weights: Tensor
     tasks: Tensor
+    codes: Tensor
     host_leaf_counts: np.ndarray
     """(n,) on the host: choosing a padded length must not wait for the accelerator."""
     host_kernel_counts: np.ndarray
@@ -147,6 +157,7 @@ class ProgramTensors:
             log_latency=torch.from_numpy(labels.astype(np.float32)),
             weights=torch.from_numpy(np.ones(n, np.float32) if weights is None else weights.astype(np.float32)),
             tasks=torch.from_numpy(_task_numbers(n, task_ids, device_names)),
+            codes=torch.from_numpy(_flagged_codes(asts)),
             host_leaf_counts=leaf_counts,
             host_kernel_counts=kernel_counts,
         )
@@ -188,6 +199,7 @@ class ProgramTensors:
             weights=self.weights[index],
             rows=index,
             tasks=self.tasks[index],
+            codes=self.codes[index],
         )
 
     @staticmethod

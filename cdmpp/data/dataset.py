@@ -15,6 +15,7 @@ import numpy as np
 from cdmpp.ast.layout import EXTRACTOR_VERSION, FEATURES
 from cdmpp.ast.table import AstTable, read_asts, write_asts
 from cdmpp.cache import cache_root
+from cdmpp.data.codes import codes_for
 from cdmpp.data.derive import chunk_paths, derive, failures
 from cdmpp.data.records import read_info, read_records, read_tasks
 from cdmpp.data.schema import Record
@@ -211,7 +212,9 @@ def _load(folder: Path, device: str | None, on_bad: Literal["error", "skip"], wo
         failed = failures(cache)
     usable = [record for record in records if record.record_id in stored]
     _report_failed(folder, records, stored, failed)
-    return _join(usable, tasks, stored, features)
+    joined = _join(usable, tasks, stored, features)
+    codes = codes_for(folder, [record.record_id for record in usable])
+    return dataclasses.replace(joined, asts=joined.asts.with_codes(codes))
 
 
 def _join(

@@ -37,7 +37,7 @@ CHUNK = 256
 @dataclass(frozen=True)
 class Job:
     kind: str
-    """``asts`` or ``per_store``, a key of ``derive_worker.HANDLERS``."""
+    """``asts``, ``per_store`` or ``codes``, a key of ``derive_worker.HANDLERS``."""
     path: Path
     records: Sequence[Record]
 

@@ -208,6 +208,8 @@ def ours_pooled(data: EvaluationData) -> np.ndarray:
     terms, seconds = analytic_kernels(dataset)
     total = np.add.reduceat(seconds, dataset.asts.kernel_offsets[:-1])
     pooled = pool_asts(dataset.asts, compress(terms * 1e9), seconds)
+    if dataset.asts.codes is not None:  # trees take a missing number as such
+        pooled = np.concatenate([pooled, dataset.asts.codes], axis=1)
     return _with_devices(np.concatenate([pooled, compress(size), compress(total[:, None] * 1e9)], axis=1), dataset)
 
 

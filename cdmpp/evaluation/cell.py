@@ -145,6 +145,8 @@ def _fingerprint(dataset: LatencyDataset, cell: Cell, options: CellOptions) -> s
         digest.update(text.encode() + b"\0")
     digest.update("\0".join(map(str, dataset.record_ids)).encode())
     digest.update(np.ascontiguousarray(dataset.latency_s, np.float64).tobytes())
+    if dataset.asts.codes is not None:
+        digest.update(np.ascontiguousarray(dataset.asts.codes).tobytes())
     return digest.hexdigest()
 
 

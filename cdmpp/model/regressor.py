@@ -14,6 +14,7 @@ from cdmpp.errors import CdmppError
 from cdmpp.model.analytic import N_BOUNDS, N_STATES, kernel_states
 from cdmpp.model.anchor import Anchor, masked_logsumexp
 from cdmpp.model.bins import QuantileBins
+from cdmpp.model.code_inputs import N_CODE, code_inputs
 from cdmpp.model.device_encoder import DeviceEncoder
 from cdmpp.model.feature_scaler import FeatureScaler
 from cdmpp.model.label_transform import LabelTransform
@@ -54,6 +55,10 @@ class CdmppConfig:
     """Share of input columns silenced at random for a program while training: no single feature is relied upon."""
     bins: int = 8
     """Quantile bins that every number of a kernel is also given as, see ``QuantileBins``; 0 is none."""
+    code: bool = True
+    """Read code vectors (``cdmpp.code``) where programs have them."""
+    code_dropout: float = 0.2
+    """Share of programs whose code vector is hidden while training: the model must do without, too."""
 
     def __post_init__(self) -> None:
         if self.head not in HEADS:
@@ -71,9 +76,10 @@ class CdmppModel(nn.Module):
     def __init__(self, config: CdmppConfig, leaf_width: int, kernel_width: int, device_width: int):
         super().__init__()
         self.config = config
+        kernel_width += N_BOUNDS + N_STATES + (N_CODE if config.code else 0)
         self.leaf_scaler = FeatureScaler(leaf_width, config.clip)
-        self.kernel_scaler = FeatureScaler(kernel_width + N_BOUNDS + N_STATES, config.clip)
-        self.kernel_bins = QuantileBins(kernel_width + N_BOUNDS + N_STATES, config.bins)
+        self.kernel_scaler = FeatureScaler(kernel_width, config.clip)
+        self.kernel_bins = QuantileBins(kernel_width, config.bins)
         self.anchor = Anchor()
         self.label_transform = LabelTransform(config.label)
         # Of log-latency, in which kernels are corrected and added up whatever the label is.
@@ -82,7 +88,7 @@ class CdmppModel(nn.Module):
         self.device_encoder = DeviceEncoder(device_width, config.width)
         self.encoder = LeafEncoder(
             leaf_width,
-            (kernel_width + N_BOUNDS + N_STATES) * (1 + config.bins),
+            kernel_width * (1 + config.bins),
             config.width,
             config.layers,
             config.heads,
@@ -149,7 +155,18 @@ class CdmppModel(nn.Module):
         """Kernel vectors with what the analytic model makes of them, and its times (B, K, N_BOUNDS) in seconds."""
         times = self.anchor.times(batch)
         states = kernel_states(batch.kernels, batch.device_specs, batch.kinds)
-        return torch.cat([batch.kernels, times.log(), states], dim=-1), times
+        inputs = [batch.kernels, times.log(), states]
+        if self.config.code:
+            codes = self._hide_codes(batch.codes)
+            analytic = masked_logsumexp(self.anchor(times, batch.kinds), batch.kernel_mask)
+            columns = code_inputs(codes, batch.device_specs, analytic)
+            inputs.append(columns[:, None].expand(-1, times.shape[1], -1))
+        return torch.cat(inputs, dim=-1), times
+
+    def _hide_codes(self, codes: Tensor) -> Tensor:
+        if not self.training or self.config.code_dropout == 0:
+            return codes
+        return codes * (torch.rand(len(codes), 1, device=codes.device) >= self.config.code_dropout)
 
     def _pooled(self, batch: Batch, encoded: Encoded, device: Tensor, anchors: Tensor) -> Output:
         parts = [
