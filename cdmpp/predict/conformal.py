@@ -163,17 +163,17 @@ def fit_conformal(
         DataError: no programs, lengths that differ, numbers that are not finite, or an impossible level.
     """
     residuals, names = _checked(log_prediction, log_latency, task_ids, inputs, levels)
-    tasks, which, sizes = np.unique(names, return_inverse=True, return_counts=True)
+    tasks = _in_hash_order(names)
     scale, scores = LocalScale.constant(), residuals
-    if inputs is not None and len(tasks) >= SIGNED_TASKS:
-        weights = (1 / sizes)[which]
-        scale, factors = fit_crosswise(residuals, np.asarray(inputs, np.float64), weights, _folds(names))
+    if inputs is not None and tasks.max() + 1 >= SIGNED_TASKS:
+        weights = 1 / np.bincount(tasks)[tasks]
+        scale, factors = fit_crosswise(residuals, np.asarray(inputs, np.float64), weights, _folds(tasks))
         scores = residuals / factors
     rising = tuple(sorted({float(level) for level in levels}))
-    members = _groups(None if groups is None else np.asarray(groups).astype(str), names)
-    fitted = [_bounds(scores[rows], names[rows], rising) for rows in members.values()]
+    members = _groups(None if groups is None else np.asarray(groups).astype(str), tasks)
+    fitted = [_bounds(scores[rows], tasks[rows], rising) for rows in members.values()]
     methods, lower, upper = (np.array([bounds[i] for bounds in fitted]) for i in range(3))
-    n_tasks = np.array([len(np.unique(names[rows])) for rows in members.values()], np.int64)
+    n_tasks = np.array([len(np.unique(tasks[rows])) for rows in members.values()], np.int64)
     return Conformal(rising, tuple(members), n_tasks, methods, lower, upper, scale)
 
 
@@ -225,13 +225,18 @@ def _mean(values: np.ndarray, folds: np.ndarray) -> float:
     return float(np.mean([values[folds == fold][0] for fold in np.unique(folds)]))
 
 
+def _in_hash_order(names: np.ndarray) -> np.ndarray:
+    """(n,) tasks as numbers 0..K-1 in the order of a hash: the order of programs decides nothing."""
+    tasks, which = np.unique(names, return_inverse=True)
+    keys = [hashlib.blake2b(str(task).encode(), digest_size=8).digest() for task in tasks]
+    places = np.empty(len(tasks), np.int64)
+    places[sorted(range(len(tasks)), key=keys.__getitem__)] = np.arange(len(tasks))
+    return places[which]
+
+
 def _folds(tasks: np.ndarray) -> np.ndarray:
-    """(n,) fold of each program's task, from hashes of the names: no order matters."""
-    names, which = np.unique(tasks, return_inverse=True)
-    keys = [hashlib.blake2b(str(name).encode(), digest_size=8).digest() for name in names]
-    folds = np.empty(len(names), np.int64)
-    folds[sorted(range(len(names)), key=keys.__getitem__)] = np.arange(len(names)) % FOLDS
-    return folds[which]
+    """(n,) fold of each program's task, dealt out in turn."""
+    return np.unique(tasks, return_inverse=True)[1] % FOLDS
 
 
 def _groups(paths: np.ndarray | None, tasks: np.ndarray) -> dict[str, np.ndarray]:
@@ -239,8 +244,9 @@ def _groups(paths: np.ndarray | None, tasks: np.ndarray) -> dict[str, np.ndarray
     members = {"": np.arange(len(tasks))}
     if paths is None:
         return members
-    for prefix in sorted({prefix for path in np.unique(paths) for prefix in _prefixes(str(path))[1:]}):
-        rows = np.flatnonzero([prefix in _prefixes(path) for path in paths])
+    prefixes = {str(path): _prefixes(str(path)) for path in np.unique(paths)}
+    for prefix in sorted({prefix for found in prefixes.values() for prefix in found[1:]}):
+        rows = np.flatnonzero(np.isin(paths, [path for path, found in prefixes.items() if prefix in found]))
         parent = next(p for p in reversed(_prefixes(prefix)[:-1]) if p in members)
         if len(rows) < len(members[parent]) and len(np.unique(tasks[rows])) >= SIGNED_TASKS:
             members[prefix] = rows

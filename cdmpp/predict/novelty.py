@@ -86,7 +86,7 @@ class Novelty:
         return np.asarray(score) > self.border
 
     def arrays(self) -> dict[str, np.ndarray]:
-        return {name: getattr(self, name) for name in _FIELDS}
+        return {name: getattr(self, name) for name in _FIELDS} | {"directions": self.directions.astype(np.float32)}
 
     @staticmethod
     def from_arrays(arrays: Mapping[str, np.ndarray]) -> Novelty:
@@ -109,7 +109,7 @@ def fit_novelty(training: ProgramSketch, validation: ProgramSketch) -> Novelty:
     rest = max(float(values[count:].mean()), 1e-6 * float(values.mean()), 1e-12)
     variances = np.append(np.maximum(values[:count], rest), rest)
     # Single precision is what is stored: a model that was saved and loaded must answer the same.
-    directions = vectors[:, :count].T.astype(np.float32)
+    directions = np.ascontiguousarray(vectors[:, :count].T).astype(np.float32).astype(np.float64)
     largest, smallest = training.largest.max(0), training.smallest.min(0)
     deviation = np.maximum(training.largest.std(0), _SMALLEST_DEVIATION)
     blank = Novelty(mean, directions, variances, largest, smallest, deviation, np.ones(2), np.zeros(1), np.ones(()))

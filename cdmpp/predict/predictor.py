@@ -203,7 +203,7 @@ class Predictor:
         }
         if self.calibration is not None:
             arrays = self.calibration.arrays()
-            weights |= {_CALIBRATION + name: torch.tensor(value) for name, value in arrays.items()}
+            weights |= {_CALIBRATION + name: torch.tensor(value).contiguous() for name, value in arrays.items()}
             config["calibration"] = self.calibration.settings()
         write_atomic(out / WEIGHTS, lambda temporary: _save_weights(weights, temporary))
         write_json(out / CARD, self.card)

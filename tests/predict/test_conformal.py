@@ -38,7 +38,7 @@ def inside_and_width(conformal, residuals, inputs, tasks, level):
 @pytest.mark.parametrize("local", [False, True])
 def test_new_tasks_are_covered_as_promised(uneven, local):
     shares = {level: [] for level in LEVELS}
-    for repeat in range(50):
+    for repeat in range(40):
         rng = np.random.default_rng(repeat)
         residuals, inputs, tasks = made_up(rng, 100, uneven)
         conformal = calibrated(residuals, inputs if local else None, tasks)
@@ -52,7 +52,7 @@ def test_new_tasks_are_covered_as_promised(uneven, local):
 def test_task_effects_would_fool_programs_that_are_taken_for_independent():
     """Few tasks of many programs each: quantiles over programs alone promise too much."""
     by_task, by_program = [], []
-    for repeat in range(150):
+    for repeat in range(100):
         rng = np.random.default_rng(repeat)
         tasks = np.repeat([f"{rng.integers(1 << 60):x}" for _ in range(12)], 50)
         residuals = np.repeat(rng.normal(size=12), 50) + 0.01 * rng.normal(size=600)

@@ -64,4 +64,5 @@ def test_few_programs_and_constant_vectors_do_no_harm(n_train, n_validation):
     same = sketches(rng, 1).take(np.zeros(n_train, np.int64))
     for fitted in (few, fit_novelty(same, same)):
         score = fitted.score(sketches(rng, 10))
-        assert np.isfinite(score).all() and ((fitted.share_nearer(score) >= 0) & (fitted.share_nearer(score) <= 1)).all()
+        share = fitted.share_nearer(score)
+        assert np.isfinite(score).all() and (share >= 0).all() and (share <= 1).all()
