@@ -29,10 +29,10 @@ from cdmpp.predict.local_scale import LocalScale, fit_crosswise
 LEVELS = (0.8, 0.9)
 METHODS = ("signed", "symmetric", "widest")
 """``signed``: each side has its own bound. ``symmetric``: too few tasks to tell the sides apart. ``widest``: too few
-for the level at all; the largest residual seen, times ``WIDENING``, and no promise."""
+for the level at all; what holds the level's share of the programs in *every* calibration task. A new task exceeds the
+widest of K others with probability 1/(K+1), so this promises the level times K/(K+1), and is wide."""
 SIGNED_TASKS = 20
 """Fewest tasks for which the shape, the local scale or a group of its own is fitted."""
-WIDENING = 1.5
 FOLDS = 5
 _NARROWEST_SIDE = 0.1
 """Share of the width that each side has at least, so that no interval excludes its own prediction."""
@@ -103,15 +103,19 @@ class Conformal:
     def describe(self) -> dict[str, dict[str, Any]]:
         """For a model card, by group (``all`` is the empty one): tasks, and by level the method and the promise.
 
-        ``promised`` is the coverage that so few tasks can vouch for: the level, or K/(K+1) where that is less.
+        ``promised`` is the coverage that so few tasks can vouch for, see ``METHODS``.
         """
+
+        def promised(level: float, n_tasks: int, method: str) -> float:
+            return round(level * n_tasks / (n_tasks + 1) if method == "widest" else level, 3)
+
         return {
             group or "all": {
                 "tasks": int(self.n_tasks[g]),
                 "levels": {
                     str(level): {
                         "method": METHODS[self.methods[g, i]],
-                        "promised": round(min(level, float(self.n_tasks[g] / (self.n_tasks[g] + 1))), 3),
+                        "promised": promised(level, int(self.n_tasks[g]), METHODS[self.methods[g, i]]),
                     }
                     for i, level in enumerate(self.levels)
                 },
@@ -197,7 +201,8 @@ def _bounds(
     n_tasks, folds, rows = len(np.unique(tasks)), _folds(tasks), []
     for level in levels:
         if 1 / (n_tasks + 1) > 1 - level + 1e-9:
-            reach = WIDENING * float(np.abs(scores).max())
+            sizes = (np.abs(scores[tasks == task]) for task in np.unique(tasks))
+            reach = max(float(np.quantile(each, level, method="higher")) for each in sizes)
             rows.append((METHODS.index("widest"), -reach, reach))
             continue
         method = "signed" if n_tasks >= SIGNED_TASKS else "symmetric"
