@@ -19,6 +19,7 @@ from cdmpp.errors import CdmppError
 
 if TYPE_CHECKING:
     from cdmpp.data.statistics import DeviceStatistics
+    from cdmpp.predict.predictor import Prediction
     from cdmpp.programs.task import Program
 
 # Verbs that are Hydra scripts: their arguments are key=value overrides.
@@ -132,8 +133,7 @@ def _predict(options: argparse.Namespace) -> int:
         note = f"the model {name} never saw {device.name}: it goes by the datasheet alone, expect large errors"
         print(f"cdmpp: {note}", file=sys.stderr)
     if options.json:
-        rows = [{"program": label, "latency_s": value} for label, value in zip(labels, seconds, strict=True)]
-        _print_json({"device": device.name, "model": name, "programs": rows})
+        _print_json({"device": device.name, "model": name, "programs": _prediction_rows(prediction)})
         return 0
     order = sorted(range(len(seconds)), key=seconds.__getitem__)
     shown = order[: options.rows] if options.rows > 0 else order
@@ -141,10 +141,37 @@ def _predict(options: argparse.Namespace) -> int:
     table = Table(title=f"{device.title}, model {name}", caption=caption or None)
     table.add_column("program")
     table.add_column("predicted latency", justify="right")
+    level = min(prediction.intervals, default=None)
+    if level is not None:
+        table.add_column(f"{100 * level:g} % interval", justify="right")
+    unlike = prediction.unlike_training
+    if unlike is not None:
+        table.add_column("")
     for i in shown:
-        table.add_row(labels[i], format_seconds(seconds[i]))
+        cells = [labels[i], format_seconds(seconds[i])]
+        if level is not None:
+            cells.append(" - ".join(format_seconds(float(bound[i])) for bound in prediction.intervals[level]))
+        if unlike is not None:
+            cells.append("unlike training" if unlike[i] else "")
+        table.add_row(*cells)
     _console().print(table)
     return 0
+
+
+def _prediction_rows(prediction: Prediction) -> list[dict[str, Any]]:
+    """One row a program; intervals and the out-of-range score where the model has them."""
+    rows: list[dict[str, Any]] = []
+    for i, label in enumerate(prediction.labels):
+        row: dict[str, Any] = {"program": label, "latency_s": float(prediction.latency_s[i])}
+        if prediction.intervals:
+            row["intervals_s"] = {
+                str(level): [float(lower[i]), float(upper[i])] for level, (lower, upper) in prediction.intervals.items()
+            }
+        if prediction.novelty is not None and prediction.unlike_training is not None:
+            row["novelty"] = float(prediction.novelty[i])
+            row["unlike_training"] = bool(prediction.unlike_training[i])
+        rows.append(row)
+    return rows
 
 
 def _programs(path: Path, device: devices.Device) -> Sequence[Program] | Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from cdmpp.data.batching import ProgramTensors
 from cdmpp.data.records import append_records, write_info
 from cdmpp.data.schema import Record
 from cdmpp.model.build import build_for, config_from_dict
+from cdmpp.predict.calibration import calibrate
 from cdmpp.predict.catalogue import model_for, models
 from cdmpp.predict.predictor import Predictor
 
@@ -66,6 +68,18 @@ def model(asts, tmp_path_factory) -> Path:
     small = config_from_dict({"name": "cdmpp", "width": 16, "layers": 1, "heads": 2, "feedforward": 16, "hidden": 16})
     folder = tmp_path_factory.mktemp("work") / "models" / "small"
     Predictor([build_for(small, tensors, np.arange(30))], {device.name: device}).save(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def calibrated_model(model, asts, tmp_path_factory) -> Path:
+    predictor, device = cdmpp.load(model), devices.get("xeon-icelake")
+    tensors = ProgramTensors.build(asts, {device.name: device}, [device.name] * 30)
+    seen, tasks = predictor.examine(tensors, np.arange(30)), [f"task{i // 2}" for i in range(30)]
+    measured = seen.log_prediction + np.linspace(-0.3, 0.3, 30)
+    predictor.calibration = calibrate(seen, seen, measured, tasks, ["cpu/xeon-icelake"] * 30)
+    folder = tmp_path_factory.mktemp("work") / "calibrated"
+    predictor.save(folder)
     return folder
 
 
@@ -154,6 +168,23 @@ def test_predict_stored_asts_equals_the_library(workplace, asts, model, capsys):
     fastest = np.argsort(expected)
     assert [i for i in range(30) if f"program{i} " in table] == sorted(fastest[:3])
     assert cli.format_seconds(expected[fastest[0]]) in table and "27 slower ones" in table
+
+
+def test_predict_shows_intervals_and_programs_unlike_the_training_ones(workplace, asts, calibrated_model, capsys):
+    strange = dataclasses.replace(asts[0], leaf_features=asts[0].leaf_features + 50)
+    write_asts(workplace / "asts.parquet", ["usual", "strange"], AstTable.from_asts([asts[0], strange]))
+    command = ["predict", "asts.parquet", "--device", "xeon-icelake", "--model", str(calibrated_model)]
+    assert cli.main([*command, "--json"]) == 0
+    usual, odd = json.loads(capsys.readouterr().out)["programs"]
+    assert usual["intervals_s"]["0.8"][0] <= usual["latency_s"] <= usual["intervals_s"]["0.8"][1]
+    assert usual["intervals_s"]["0.9"][1] >= usual["intervals_s"]["0.8"][1]
+    assert odd["unlike_training"] and not usual["unlike_training"] and odd["novelty"] == 1
+    assert cli.main(command) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert any("80 % interval" in line for line in lines)
+    assert ["unlike training" in line for line in lines if "strange" in line or "usual" in line].count(True) == 1
+    low, high = map(cli.format_seconds, usual["intervals_s"]["0.8"])
+    assert any(f"{low} - {high}" in line for line in lines)
 
 
 def test_stored_asts_are_predicted_and_scripts_refused_without_tvm(workplace, asts, model):

@@ -18,7 +18,8 @@ from cdmpp.data.dataset import LatencyDataset
 from cdmpp.data.files import read_json, write_atomic, write_json
 from cdmpp.data.splits import Split, make_split
 from cdmpp.errors import DataError
-from cdmpp.evaluation.baselines import BASELINES, EvaluationData, TreeSettings, make_baseline
+from cdmpp.evaluation.baselines import BASELINES, EvaluationData, Trees, TreeSettings, make_baseline
+from cdmpp.evaluation.coverage import Forecast, conformal_forecast, coverage
 from cdmpp.training.metrics import breakdown, latency_metrics, latency_range_labels
 
 
@@ -72,14 +73,16 @@ def run_cell(data: EvaluationData, dataset_name: str, cell: Cell, options: CellO
             return found
     split = make_split(data.dataset, cell.split, cell.seed)
     started = time.monotonic()
-    predicted = _predict_test(data, dataset_name, split, cell, options)
+    forecast = _predict_test(data, dataset_name, split, cell, options)
+    tasks, true = np.asarray(data.dataset.task_ids)[split.test], data.dataset.latency_s[split.test]
     result = {
         "dataset": dataset_name,
         "device": "+".join(sorted({str(d) for d in np.asarray(data.dataset.devices)[split.test]})),
         "split": cell.split,
         "seed": cell.seed,
         "model": cell.model,
-        **score(data.dataset, split.test, predicted),
+        **score(data.dataset, split.test, forecast.latency_s),
+        "intervals": coverage(true, forecast.intervals, tasks),
         "split_counts": dict(split.counts),
         "seconds": round(time.monotonic() - started, 2),
         "command": options.command,
@@ -87,7 +90,9 @@ def run_cell(data: EvaluationData, dataset_name: str, cell: Cell, options: CellO
         "fingerprint": fingerprint,
     }
     ids = np.asarray(data.dataset.record_ids)[split.test].astype(str)
-    arrays = {"record_ids": ids, "true_s": data.dataset.latency_s[split.test], "predicted_s": predicted}
+    arrays = {"record_ids": ids, "true_s": true, "predicted_s": forecast.latency_s}
+    for level, bounds in forecast.intervals.items():
+        arrays |= {f"{side}_{level}": bound for side, bound in zip(("lower", "upper"), bounds, strict=True)}
     write_atomic(path.with_suffix(".npz"), lambda temporary: _save(temporary, arrays))
     write_json(path, result)
     return result
@@ -115,17 +120,17 @@ def read_predictions(path: Path) -> dict[str, np.ndarray]:
         raise DataError(f"no readable predictions beside {path} ({error}); run that cell again") from error
 
 
-def _predict_test(
-    data: EvaluationData, dataset_name: str, split: Split, cell: Cell, options: CellOptions
-) -> np.ndarray:
-    """(m,) seconds of the test programs."""
+def _predict_test(data: EvaluationData, dataset_name: str, split: Split, cell: Cell, options: CellOptions) -> Forecast:
+    """Of the test programs; with intervals for trees and trained models."""
     if "+" in cell.model:
         members = [Cell(cell.split, cell.seed, name).path(options.out, dataset_name) for name in cell.model.split("+")]
-        return np.exp(np.mean([np.log(_aligned(data.dataset, split, path)) for path in members], axis=0))
+        return Forecast(np.exp(np.mean([np.log(_aligned(data.dataset, split, path)) for path in members], axis=0)))
     if cell.model in BASELINES:
         baseline = make_baseline(cell.model, TreeSettings(threads=options.threads))
         baseline.fit(data, split, cell.seed)
-        return baseline.predict(data, split.test)
+        if isinstance(baseline, Trees):
+            return conformal_forecast(baseline, data, split)
+        return Forecast(baseline.predict(data, split.test))
     from cdmpp.evaluation.learned import train_and_predict
 
     folder = options.out / "models" / dataset_name / cell.split / str(cell.seed) / cell.model

@@ -17,6 +17,7 @@ from cdmpp.entry import conf_folder
 from cdmpp.errors import DataError
 from cdmpp.evaluation.baselines import BASELINES
 from cdmpp.evaluation.cell import Cell, CellOptions
+from cdmpp.evaluation.coverage import Forecast
 from cdmpp.training.config import TrainConfig
 
 DEFAULT_MODEL = "cdmpp"
@@ -51,8 +52,8 @@ def train_config(model: str, overrides: Sequence[str] = ()) -> TrainConfig:
 
 def train_and_predict(
     dataset: LatencyDataset, split: Split, cell: Cell, options: CellOptions, folder: Path
-) -> np.ndarray:
-    """(m,) seconds of the test programs, by a model trained into ``folder``."""
+) -> Forecast:
+    """Of the test programs, by a model trained into ``folder``."""
     from cdmpp.training.fit import train
 
     names = np.asarray(dataset.devices)
@@ -68,9 +69,15 @@ def train_and_predict(
         accelerator=options.accelerator,
     )
     predicted = np.empty(len(split.test))
+    bounds: dict[float, np.ndarray] = {}
     for name in sheets:
         chosen = names[split.test] == name
         if chosen.any():
             programs = dataset.asts.take(split.test[chosen])
-            predicted[chosen] = fitted.predictor.predict(programs, device=name).latency_s
-    return predicted
+            prediction = fitted.predictor.predict(programs, device=name)
+            predicted[chosen] = prediction.latency_s
+            for level, interval in prediction.intervals.items():
+                bounds.setdefault(level, np.full((2, len(predicted)), np.nan))[:, chosen] = interval
+    # Where a device of the test part has no intervals, the cell has none: it would be judged on a part only.
+    complete = {level: (low, high) for level, (low, high) in bounds.items() if np.isfinite(low).all()}
+    return Forecast(predicted, complete)

@@ -46,7 +46,9 @@ programs with at most that error. Spearman is the mean rank correlation inside t
 is the latency of the best of the k programs predicted fastest over that of the task's measured fastest (geometric mean
 over tasks; weighted: ratio of sums over tasks, weighted by call sites). Task MAPE is the mean of the tasks' MAPEs. Bias
 at best is the mean signed error at each task's measured-fastest program. Figures are mean ± standard deviation over
-seeds.
+seeds. Prediction intervals are calibrated on the validation part by split conformal prediction over tasks: "holds" is
+the share of test programs whose measured latency lies inside, "by task" the mean of the tasks' shares, "width" the
+median ratio of upper to lower bound; those of trees have one width for all programs.
 """
 
 
@@ -120,6 +122,8 @@ def _dataset_section(
     for split in dict.fromkeys(cell["split"] for cell in cells):
         own = [cell for cell in cells if cell["split"] == split]
         lines += [f"### {name}: {split}", "", _split_facts(own), "", *_metric_table(own), ""]
+        if with_intervals := [cell for cell in own if cell.get("intervals")]:
+            lines += ["Prediction intervals:", "", *_interval_table(with_intervals), ""]
         lines += ["MAPE % by op class:", "", *_breakdown_table(own, "by_op_class"), ""]
         lines += ["MAPE % by measured latency:", "", *_breakdown_table(own, "by_latency"), ""]
     for image in images:
@@ -158,6 +162,24 @@ def _metric_table(cells: Sequence[Mapping[str, Any]]) -> list[str]:
         for column in COLUMNS:
             text = _with_spread([cell["metrics"].get(column.metric) for cell in own], column.digits)
             texts.append(f"**{text}**" if text != "–" and means[model][column.metric] == best[column.metric] else text)
+        lines.append(f"| {model} | {len(own)} | {' | '.join(texts)} |")
+    return lines
+
+
+def _interval_table(cells: Sequence[Mapping[str, Any]]) -> list[str]:
+    levels = sorted({level for cell in cells for level in cell["intervals"]})
+    columns = [
+        (level, key, f"{100 * float(level):g} % {title}", digits)
+        for level in levels
+        for key, title, digits in (("coverage", "holds %", 1), ("task_coverage", "by task %", 1), ("width", "width", 2))
+    ]
+    titles = " | ".join(title for *_, title, _ in columns)
+    lines = [f"| model | seeds | {titles} |", f"|---|---:|{'---:|' * len(columns)}"]
+    for model, own in _group(cells).items():
+        texts = [
+            _with_spread([cell["intervals"].get(level, {}).get(key) for cell in own], digits)
+            for level, key, _, digits in columns
+        ]
         lines.append(f"| {model} | {len(own)} | {' | '.join(texts)} |")
     return lines
 

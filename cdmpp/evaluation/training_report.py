@@ -12,6 +12,7 @@ from rich.table import Table
 from cdmpp.data.files import write_json
 from cdmpp.data.splits import Split
 from cdmpp.evaluation.cell import score
+from cdmpp.evaluation.coverage import coverage
 from cdmpp.evaluation.run import score_baselines
 
 if TYPE_CHECKING:
@@ -35,8 +36,11 @@ def report(dataset: LatencyDataset, split: Split, result: FitResult, settings: R
     """Score the test part (its only use), print, save ``test.json`` and plots beside the model; returns the figures."""
     console = Console()
     _print_parts(console, dataset, split, result)
-    predicted = result.predictor.predict(dataset.asts.take(split.test), settings.device).latency_s
+    prediction = result.predictor.predict(dataset.asts.take(split.test), settings.device)
+    predicted = prediction.latency_s
     mine = score(dataset, split.test, predicted)
+    true, tasks = dataset.latency_s[split.test], np.asarray(dataset.task_ids)[split.test]
+    mine["intervals"] = coverage(true, prediction.intervals, tasks)
     ours = dataset.features == "cdmpp"
     names = [name for name in settings.baselines if ours or name in _ON_ANY_VECTORS]
     rows = score_baselines(dataset, split, names, settings.seed, settings.threads)
@@ -46,6 +50,11 @@ def report(dataset: LatencyDataset, split: Split, result: FitResult, settings: R
     console.print(
         _table(f"test, {len(split.test):,} programs of split {split.name}", rows, settings.training.model.name)
     )
+    for level, figure in mine["intervals"].items():
+        console.print(
+            f"intervals of {100 * float(level):g} %: {figure['coverage']:.1f} % of the test programs are inside "
+            f"({figure['task_coverage']:.1f} % by task), upper / lower {figure['width']:.2f}"
+        )
     if settings.plots:
         from cdmpp.evaluation.plots import save_training_plots
 

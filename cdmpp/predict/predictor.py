@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,18 +18,21 @@ from cdmpp import __version__, devices
 from cdmpp.ast.compact_ast import CompactAST
 from cdmpp.ast.layout import EXTRACTOR_VERSION, FEATURES, KERNEL_WIDTH, LEAF_WIDTH
 from cdmpp.ast.table import TARGET_KINDS, AstTable
-from cdmpp.data.batching import ProgramTensors, ordered_batches
+from cdmpp.data.batching import Batch, ProgramTensors, ordered_batches
 from cdmpp.data.files import write_atomic, write_json
 from cdmpp.devices import SPEC_FIELDS, VECTOR_WIDTH, Device
 from cdmpp.errors import CdmppError, ModelFormatError
 from cdmpp.model.build import Model, build_model, config_from_dict
+from cdmpp.predict.calibration import Calibration, Examined
 from cdmpp.predict.folder import read_path
+from cdmpp.predict.novelty import ProgramSketch
 
 if TYPE_CHECKING:
     from cdmpp.programs.task import Program
 
 FORMAT_VERSION = 1
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "card.json"
+_CALIBRATION = "calibration."
 _PRETRAINED = Path(__file__).parent / "pretrained"
 
 
@@ -46,6 +49,13 @@ class Prediction:
     """False where the model never saw a record of this device and goes by its datasheet alone."""
     member_spread: np.ndarray
     """(n,) standard deviation of log-latency between the model's members; zeros with one member."""
+    intervals: Mapping[float, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
+    """(n,) lower and (n,) upper bounds in seconds by level, such as 0.8. Empty where the model was not calibrated or
+    never saw the device: nothing vouches for a coverage there."""
+    novelty: np.ndarray | None = None
+    """(n,) share of the validation programs that were nearer to the training programs; None if not calibrated."""
+    unlike_training: np.ndarray | None = None
+    """(n,) bool, farther from them than 99 % of the validation programs; None if not calibrated."""
 
     def __len__(self) -> int:
         return len(self.latency_s)
@@ -63,11 +73,14 @@ class Predictor:
         trained_on: Mapping[str, Device],
         card: Mapping[str, Any] | None = None,
         features: str = "cdmpp",
+        calibration: Calibration | None = None,
     ):
         self.models = [model.eval().requires_grad_(False) for model in models]
         self.trained_on = dict(trained_on)
         self.card: dict[str, Any] = dict(card or {})
         self.features = features
+        self.calibration = calibration
+        """Fits these very weights; whoever changes them sets it anew (``calibrate``) or to None."""
 
     def to(self, torch_device: str) -> Predictor:
         for model in self.models:
@@ -100,12 +113,51 @@ class Predictor:
                 "lower them for its target or name another device"
             )
         tensors = ProgramTensors.build(asts, {target.name: target}, [target.name] * len(asts))
-        logs = self._log_latency(tensors.to(self._torch_device), np.arange(len(asts)))
-        return Prediction(np.exp(logs.mean(0)), labels, target.name, target.name in self.trained_on, logs.std(0))
+        tensors, rows, trained = tensors.to(self._torch_device), np.arange(len(asts)), target.name in self.trained_on
+        if self.calibration is None:
+            logs = self._log_latency(tensors, rows)
+            return Prediction(np.exp(logs.mean(0)), labels, target.name, trained, logs.std(0))
+        seen = self.examine(tensors, rows)
+        score = self.calibration.novelty.score(seen.sketch)
+        return Prediction(
+            np.exp(seen.log_prediction),
+            labels,
+            target.name,
+            trained,
+            seen.logs.std(0),
+            self.calibration.intervals(seen, [device_group(target)] * len(asts)) if trained else {},
+            self.calibration.novelty.share_nearer(score),
+            self.calibration.novelty.unlike(score),
+        )
 
     def predict_tensors(self, programs: ProgramTensors, rows: np.ndarray) -> np.ndarray:
         """(len(rows),) float64 seconds for rows of tensors that lie on the model's torch device."""
         return np.exp(self._log_latency(programs, np.asarray(rows, np.int64)).mean(0))
+
+    @torch.inference_mode()
+    def examine(self, programs: ProgramTensors, rows: np.ndarray) -> Examined:
+        """Answers and by-products for rows of tensors that lie on the model's torch device: what ``calibrate`` takes.
+
+        Members see in spaces of their own, so hidden vectors are those of the first alone.
+        """
+        rows = np.asarray(rows, np.int64)
+        logs, parts, order = np.empty((len(self.models), len(programs))), [], []
+        for batch in ordered_batches(programs, rows):
+            place = batch.rows.cpu().numpy()
+            outputs = [model(batch) for model in self.models]
+            logs[:, place] = [output.log_latency.double().cpu().numpy() for output in outputs]
+            parts.append(tuple(x.float().cpu().numpy() for x in (outputs[0].hidden, *_extremes(batch))))
+            order.append(place)
+        where = np.empty(len(programs), np.int64)
+        where[np.concatenate(order)] = np.arange(len(rows))
+        hidden, largest, smallest = (np.concatenate(column)[where[rows]] for column in zip(*parts, strict=True))
+        return Examined(
+            logs[:, rows],
+            ProgramSketch(hidden, largest, smallest),
+            programs.host_leaf_counts[rows],
+            programs.host_kernel_counts[rows],
+            programs.kinds.cpu().numpy()[rows],
+        )
 
     @property
     def _torch_device(self) -> torch.device:
@@ -139,7 +191,7 @@ class Predictor:
             for i, model in enumerate(self.models)
             for name, value in model.state_dict().items()
         }
-        config = {
+        config: dict[str, Any] = {
             "format_version": FORMAT_VERSION,
             "cdmpp_version": __version__,
             "extractor_version": FEATURES[self.features],
@@ -149,6 +201,10 @@ class Predictor:
             "members": [_config_dict(model) for model in self.models],
             "devices": {name: _device_dict(device) for name, device in self.trained_on.items()},
         }
+        if self.calibration is not None:
+            arrays = self.calibration.arrays()
+            weights |= {_CALIBRATION + name: torch.tensor(value).contiguous() for name, value in arrays.items()}
+            config["calibration"] = self.calibration.settings()
         write_atomic(out / WEIGHTS, lambda temporary: _save_weights(weights, temporary))
         write_json(out / CARD, self.card)
         write_json(out / CONFIG, config)  # last: without it the folder is no model
@@ -174,13 +230,20 @@ def load(path_or_name: str | Path) -> Predictor:
         for i, model in enumerate(models):
             prefix = f"members.{i}."
             model.load_state_dict({k.removeprefix(prefix): v for k, v in weights.items() if k.startswith(prefix)})
-    except (OSError, SafetensorError, RuntimeError) as error:
+        calibration = _restored(weights, config.get("calibration"))
+    except (OSError, SafetensorError, RuntimeError, KeyError) as error:
         raise ModelFormatError(
             f"{folder / WEIGHTS} is missing, damaged or of another model ({str(error).splitlines()[0]}); "
             "copy or train the model again"
         ) from error
     features = next(name for name, version in FEATURES.items() if version == config["extractor_version"])
-    return Predictor(models, trained_on, _read_json(folder / CARD) if (folder / CARD).is_file() else {}, features)
+    card = _read_json(folder / CARD) if (folder / CARD).is_file() else {}
+    return Predictor(models, trained_on, card, features, calibration)
+
+
+def device_group(device: Device) -> str:
+    """The device's path among the groups of ``Conformal``: kind, then name."""
+    return f"{device.kind}/{device.name}"
 
 
 def pretrained_names() -> list[str]:
@@ -230,6 +293,22 @@ def _read_json(path: Path) -> dict[str, Any]:
 def _save_weights(weights: dict[str, torch.Tensor], path: Path) -> None:
     save_file(weights, path)
     path.chmod(0o644)  # safetensors makes it readable by the owner only
+
+
+def _restored(tensors: Mapping[str, torch.Tensor], settings: Mapping[str, Any] | None) -> Calibration | None:
+    """None for a model that was saved without; ``KeyError`` names a part that is missing."""
+    if settings is None:
+        return None
+    arrays = {k.removeprefix(_CALIBRATION): v.numpy() for k, v in tensors.items() if k.startswith(_CALIBRATION)}
+    return Calibration.restore(arrays, settings)
+
+
+def _extremes(batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+    """(B, F) largest and smallest value of each leaf and kernel number over a program."""
+    pairs = ((batch.leaves, batch.leaf_mask), (batch.kernels, batch.kernel_mask))
+    largest = [x.masked_fill(~mask[..., None], -torch.inf).amax(1) for x, mask in pairs]
+    smallest = [x.masked_fill(~mask[..., None], torch.inf).amin(1) for x, mask in pairs]
+    return torch.cat(largest, dim=-1), torch.cat(smallest, dim=-1)
 
 
 def _as_table(programs: Any, device: Device, features: str) -> tuple[AstTable, tuple[str, ...]]:

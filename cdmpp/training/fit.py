@@ -27,13 +27,17 @@ from cdmpp.data.splits import Split
 from cdmpp.devices import Device
 from cdmpp.errors import CdmppError, DataError
 from cdmpp.model.build import Model, build_for
-from cdmpp.predict.predictor import Predictor
+from cdmpp.predict.calibration import calibrate
+from cdmpp.predict.predictor import Predictor, device_group
 from cdmpp.training.config import TrainConfig
 from cdmpp.training.lit import LatencyModule
 from cdmpp.training.metrics import breakdown, latency_metrics
 
 if TYPE_CHECKING:
     from cdmpp.data.dataset import LatencyDataset
+
+_SKETCHED = 20_000
+"""Training programs that the out-of-range score is fitted on: more would not change it, only take time."""
 
 
 @dataclass(frozen=True)
@@ -110,13 +114,25 @@ def train(
         models.append(model)
         history += [{"member": float(member), **row} for row in rows]
     predictor = Predictor(models, devices, features=dataset.features)
-    predicted = predictor.predict_tensors(programs, places(validation_rows))
+    seen = predictor.examine(programs, places(validation_rows))
     truth, names = dataset.latency_s[validation_rows], np.asarray(dataset.task_ids)[validation_rows]
+    predicted = np.exp(seen.log_prediction)
     val_metrics = latency_metrics(truth, predicted, names)
+    learned_from = predictor.examine(programs, places(_sample(train_rows)))
+    groups = [device_group(devices[name]) for name in np.asarray(dataset.devices)[validation_rows].tolist()]
+    predictor.calibration = calibrate(learned_from, seen, np.log(truth), names, groups)
     predictor.card.update(_card(dataset, split, config, seed, validation_rows, predicted, val_metrics))
+    predictor.card["intervals"] = predictor.calibration.describe()
     predictor.save(out / "model")
     _write_history(out / "history.csv", history)
     return FitResult(out / "model", val_metrics, history, predictor)
+
+
+def _sample(rows: np.ndarray) -> np.ndarray:
+    """At most ``_SKETCHED`` of ``rows``, always the same."""
+    if len(rows) <= _SKETCHED:
+        return rows
+    return np.sort(np.random.default_rng(0).choice(rows, _SKETCHED, replace=False))
 
 
 def task_weights(task_ids: np.ndarray, power: float) -> np.ndarray:

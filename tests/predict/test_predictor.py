@@ -57,6 +57,73 @@ def test_accepts_tables_lists_and_single_asts(trained):
     assert len(result.predictor.predict(asts[0])) == 1
 
 
+def test_intervals_and_novelty_come_with_the_prediction_and_survive_saving(trained, folder):
+    dataset, result = trained
+    ours, loaded = result.predictor.predict(dataset.asts), cdmpp.load(folder).predict(dataset.asts)
+    assert tuple(ours.intervals) == (0.8, 0.9)
+    for level, (lower, upper) in ours.intervals.items():
+        assert (lower <= ours.latency_s).all() and (ours.latency_s <= upper).all() and (lower < upper).all()
+        np.testing.assert_array_equal(loaded.intervals[level], (lower, upper))
+    assert (ours.intervals[0.9][0] <= ours.intervals[0.8][0]).all()
+    np.testing.assert_array_equal(loaded.novelty, ours.novelty)
+    np.testing.assert_array_equal(loaded.unlike_training, ours.unlike_training)
+    assert ours.unlike_training.dtype == bool and ours.unlike_training.mean() < 0.1
+    card = loaded_card(folder)["intervals"]
+    assert card["groups"]["all"]["tasks"] > 0 and "0.8" in card["groups"]["all"]["levels"]
+
+
+def loaded_card(folder):
+    return json.loads((folder / "card.json").read_text())
+
+
+def test_intervals_of_a_batch_equal_those_of_one(trained):
+    dataset, result = trained
+    together = result.predictor.predict(dataset.asts)
+    for i in (0, 7, 149):
+        alone = result.predictor.predict(dataset.asts[i])
+        for level in together.intervals:
+            expected = [bound[i] for bound in together.intervals[level]]
+            assert [bound[0] for bound in alone.intervals[level]] == pytest.approx(expected, rel=1e-4)
+        assert alone.novelty[0] == pytest.approx(together.novelty[i], abs=1e-3)
+
+
+def test_strange_inputs_are_called_unlike_training(trained):
+    dataset, result = trained
+    strange = replace(dataset.asts[0], leaf_features=dataset.asts[0].leaf_features + 50)
+    prediction = result.predictor.predict([dataset.asts[0], strange])
+    assert prediction.unlike_training[1] and prediction.novelty[1] == 1
+
+
+def test_a_device_that_was_never_seen_has_no_intervals(trained):
+    dataset, result = trained
+    prediction = result.predictor.predict(dataset.asts, "epyc-9005")
+    assert not prediction.intervals and prediction.novelty is not None
+
+
+def test_models_saved_without_calibration_still_load(folder, trained):
+    path = folder / "config.json"
+    content = json.loads(path.read_text())
+    del content["calibration"]
+    path.write_text(json.dumps(content))
+    prediction = cdmpp.load(folder).predict(trained[0].asts)
+    assert not prediction.intervals and prediction.novelty is None and prediction.unlike_training is None
+    bare = predictor_module.Predictor(trained[1].predictor.models, trained[1].predictor.trained_on)
+    bare.save(folder)
+    assert cdmpp.load(folder).calibration is None
+    np.testing.assert_allclose(bare.predict(trained[0].asts).latency_s, prediction.latency_s)
+
+
+def test_missing_calibration_tensors_are_named(folder):
+    _edit(folder, calibration={"levels": [0.8], "groups": [""], "more": 1})
+    from safetensors.torch import load_file, save_file
+
+    weights = load_file(folder / "model.safetensors")
+    del weights["calibration.novelty.grid"]
+    save_file(weights, folder / "model.safetensors")
+    with pytest.raises(ModelFormatError, match="grid"):
+        cdmpp.load(folder)
+
+
 def test_says_whether_the_device_was_trained_on(trained):
     dataset, result = trained
     assert result.predictor.predict(dataset.asts).trained_on_device

@@ -1,0 +1,106 @@
+"""How large the error of a program is expected to be: one smooth factor per program, learned from a few inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+RIDGE_TASKS = 20.0
+"""Pull of the coefficients towards zero, as strong as this many tasks: with few of them the scale stays flat."""
+_FLOOR = 1e-3
+"""Smallest residual that counts, in log units: labels repeat no better."""
+_LARGEST_RATIO = 5.0
+"""A residual counts as at most this many times its expectation, so that a few wild ones do not decide the fit."""
+
+
+@dataclass(frozen=True)
+class LocalScale:
+    """s(x) = exp(coefficients . standardised inputs): the expected size of a log-latency residual.
+
+    Without inputs (d = 0) it is 1 everywhere. Inputs are clipped to what calibration has seen.
+    """
+
+    low: np.ndarray
+    """(d,) smallest value of each input in calibration."""
+    high: np.ndarray
+    """(d,)"""
+    mean: np.ndarray
+    """(d,)"""
+    deviation: np.ndarray
+    """(d,) standard deviation; 1 for an input that never varied."""
+    coefficients: np.ndarray
+    """(d + 1,) of the constant and of the standardised inputs; (0,) for the scale 1."""
+
+    @staticmethod
+    def constant() -> LocalScale:
+        """1 everywhere, whatever the inputs."""
+        empty = np.zeros(0)
+        return LocalScale(empty, empty, empty, empty, empty)
+
+    def __call__(self, inputs: np.ndarray) -> np.ndarray:
+        """(n,) positive factors of the programs with ``inputs`` (n, d)."""
+        if len(self.coefficients) == 0:
+            return np.ones(len(inputs))
+        return np.exp(self._design(np.asarray(inputs, np.float64)) @ self.coefficients)
+
+    def _design(self, inputs: np.ndarray) -> np.ndarray:
+        standard = (np.clip(inputs, self.low, self.high) - self.mean) / self.deviation
+        return np.concatenate([np.ones((len(standard), 1)), standard], axis=1)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        return {name: getattr(self, name) for name in _FIELDS}
+
+    @staticmethod
+    def from_arrays(arrays: Mapping[str, np.ndarray]) -> LocalScale:
+        return LocalScale(*(np.asarray(arrays[name], np.float64) for name in _FIELDS))
+
+
+_FIELDS = ("low", "high", "mean", "deviation", "coefficients")
+
+
+def fit_crosswise(
+    residuals: np.ndarray, inputs: np.ndarray, weights: np.ndarray, folds: np.ndarray
+) -> tuple[LocalScale, np.ndarray]:
+    """The scale to predict with, and for each program the scale that was fitted without its fold.
+
+    Dividing a residual by a scale that has seen it would make the scores too small. The scale to predict with has the
+    mean of the folds' coefficients.
+
+    Args:
+        residuals: (n,) of log-latency.
+        inputs: (n, d) finite.
+        weights: (n,) of the programs, those of one task adding up to 1.
+        folds: (n,) number of the program's fold; all programs of a task are in one.
+
+    Returns:
+        The scale, and (n,) factors.
+    """
+    low, high = inputs.min(0), inputs.max(0)
+    mean = np.average(inputs, axis=0, weights=weights)
+    deviation = np.sqrt(np.average((inputs - mean) ** 2, axis=0, weights=weights))
+    deviation = np.where(deviation > 1e-9, deviation, 1.0)
+    blank = LocalScale(low, high, mean, deviation, np.zeros(inputs.shape[1] + 1))
+    design, sizes = blank._design(inputs), np.maximum(np.abs(residuals), _FLOOR)
+    left_out, fitted = np.empty(len(residuals)), []
+    for fold in np.unique(folds):
+        own = folds == fold
+        coefficients = _fit(sizes[~own], design[~own], weights[~own])
+        left_out[own] = np.exp(design[own] @ coefficients)
+        fitted.append(coefficients)
+    return LocalScale(low, high, mean, deviation, np.mean(fitted, axis=0)), left_out
+
+
+def _fit(sizes: np.ndarray, design: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Gamma regression with a log link by Fisher scoring: unlike least squares on the logarithm it ignores zeros."""
+    pull = RIDGE_TASKS * np.eye(design.shape[1])
+    pull[0, 0] = 0.0
+    information = (design * weights[:, None]).T @ design + pull
+    coefficients = np.zeros(design.shape[1])
+    coefficients[0] = np.log(np.average(sizes, weights=weights))
+    for _ in range(100):
+        ratio = np.minimum(sizes * np.exp(-design @ coefficients), _LARGEST_RATIO)
+        # Half steps: the information is that of the unclipped ratio.
+        coefficients += 0.5 * np.linalg.solve(information, design.T @ (weights * (ratio - 1)) - pull @ coefficients)
+    return coefficients

@@ -1,0 +1,124 @@
+"""How unlike the training programs a program is: what a model says about such programs deserves less trust.
+
+Two distances. In the model's own eyes: Mahalanobis distance of the last hidden vector under probabilistic principal
+components of the training programs (Tipping and Bishop, J. R. Stat. Soc. B 1999), whose leading directions keep their
+variances and whose many others share one, so that the covariance can be inverted from few programs. And blind to the
+model, which clips its inputs: how far any input number lies outside the range of the training programs, in standard
+deviations. Each is divided by the border that 99 % of the validation programs keep to; the larger one counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+COMPONENTS = 32
+BORDER_SHARE = 0.99
+"""Share of validation programs inside the border: beyond it a program is called unlike the training programs."""
+_SMALLEST_DEVIATION = 0.25
+"""Of an input number; most are logarithms to base 2, and one that never varied has no scale of its own."""
+_SMALLEST_EXCESS = 1.0
+"""Border of the second distance at least, in standard deviations: a little beyond the range is no new kind."""
+_GRID = 201
+
+
+@dataclass(frozen=True)
+class ProgramSketch:
+    """What is known of n programs for comparing them: cheap by-products of a prediction."""
+
+    hidden: np.ndarray
+    """(n, H) last hidden vector of the model."""
+    largest: np.ndarray
+    """(n, F) largest value of each leaf and kernel number over the program."""
+    smallest: np.ndarray
+    """(n, F)"""
+
+    def take(self, rows: np.ndarray) -> ProgramSketch:
+        return ProgramSketch(self.hidden[rows], self.largest[rows], self.smallest[rows])
+
+
+@dataclass(frozen=True)
+class Novelty:
+    mean: np.ndarray
+    """(H,) of the training programs' hidden vectors."""
+    directions: np.ndarray
+    """(C, H) orthonormal principal directions."""
+    variances: np.ndarray
+    """(C + 1,) along them; the last one is that of any other direction."""
+    largest: np.ndarray
+    """(F,) largest input number over the training programs."""
+    smallest: np.ndarray
+    """(F,)"""
+    deviation: np.ndarray
+    """(F,)"""
+    borders: np.ndarray
+    """(2,) of the hidden distance and of the input excess."""
+    grid: np.ndarray
+    """(201,) quantiles of the validation programs' scores, from the smallest to the largest."""
+    border: np.ndarray
+    """() score that a share ``BORDER_SHARE`` of the validation programs keeps to."""
+
+    def distance(self, hidden: np.ndarray) -> np.ndarray:
+        """(n,) Mahalanobis distance of hidden vectors (n, H) over the root of H: about 1 for a training program."""
+        centred = np.asarray(hidden, np.float64) - self.mean
+        along = centred @ self.directions.T
+        rest = np.maximum((centred**2).sum(1) - (along**2).sum(1), 0.0)
+        squared = (along**2 / self.variances[:-1]).sum(1) + rest / self.variances[-1]
+        return np.sqrt(squared / len(self.mean))
+
+    def excess(self, sketch: ProgramSketch) -> np.ndarray:
+        """(n,) standard deviations by which the worst input number leaves the training range; 0 inside."""
+        outside = np.maximum(sketch.largest - self.largest, self.smallest - sketch.smallest) / self.deviation
+        return np.maximum(outside.max(1), 0.0)
+
+    def score(self, sketch: ProgramSketch) -> np.ndarray:
+        """(n,) the larger of both distances in units of their borders."""
+        return np.maximum(self.distance(sketch.hidden) / self.borders[0], self.excess(sketch) / self.borders[1])
+
+    def share_nearer(self, score: np.ndarray) -> np.ndarray:
+        """(n,) share of the validation programs with a smaller score: 0 nothing is as near, 1 nothing is as far."""
+        return np.interp(score, self.grid, np.linspace(0, 1, len(self.grid)), left=0.0, right=1.0)
+
+    def unlike(self, score: np.ndarray) -> np.ndarray:
+        """(n,) bool: farther from training than the border."""
+        return np.asarray(score) > self.border
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        return {name: getattr(self, name) for name in _FIELDS} | {"directions": self.directions.astype(np.float32)}
+
+    @staticmethod
+    def from_arrays(arrays: Mapping[str, np.ndarray]) -> Novelty:
+        """Raises ``KeyError`` where a part is missing."""
+        return Novelty(*(np.asarray(arrays[name], np.float64) for name in _FIELDS))
+
+
+_FIELDS = ("mean", "directions", "variances", "largest", "smallest", "deviation", "borders", "grid", "border")
+
+
+def fit_novelty(training: ProgramSketch, validation: ProgramSketch) -> Novelty:
+    """Directions and ranges from training programs, borders from validation programs; neither may be empty."""
+    hidden = np.asarray(training.hidden, np.float64)
+    mean, width = hidden.mean(0), hidden.shape[1]
+    covariance = (hidden - mean).T @ (hidden - mean) / len(hidden)
+    values, vectors = np.linalg.eigh(covariance)
+    values, vectors = np.maximum(values[::-1], 0.0), vectors[:, ::-1]
+    # Fewer programs than directions would leave no variance for the rest.
+    count = min(COMPONENTS, width // 2, max(0, (len(hidden) - 1) // 2))
+    rest = max(float(values[count:].mean()), 1e-6 * float(values.mean()), 1e-12)
+    variances = np.append(np.maximum(values[:count], rest), rest)
+    # Single precision is what is stored: a model that was saved and loaded must answer the same.
+    directions = np.ascontiguousarray(vectors[:, :count].T).astype(np.float32).astype(np.float64)
+    largest, smallest = training.largest.max(0), training.smallest.min(0)
+    deviation = np.maximum(training.largest.std(0), _SMALLEST_DEVIATION)
+    blank = Novelty(mean, directions, variances, largest, smallest, deviation, np.ones(2), np.zeros(1), np.ones(()))
+    borders = np.array(
+        [
+            max(float(np.quantile(blank.distance(validation.hidden), BORDER_SHARE)), 1e-6),
+            max(float(np.quantile(blank.excess(validation), BORDER_SHARE)), _SMALLEST_EXCESS),
+        ]
+    )
+    scores = replace(blank, borders=borders).score(validation)
+    grid, border = np.quantile(scores, np.linspace(0, 1, _GRID)), np.quantile(scores, BORDER_SHARE)
+    return replace(blank, borders=borders, grid=grid, border=np.asarray(border))
