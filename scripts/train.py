@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from cdmpp.entry import entry  # isort: skip  (first: it puts the module path right)
-from cdmpp.data.sources import load_device
 from cdmpp.data.splits import make_split
+from cdmpp.devices import sheets_of
 from cdmpp.evaluation.training_report import report
 from cdmpp.training.fit import train
 from cdmpp.training.settings import RunSettings
@@ -16,10 +16,11 @@ from cdmpp.training.settings import RunSettings
 def main(values: dict[str, Any]) -> None:
     run = RunSettings.from_dict(values)
     run.keep()
-    dataset = load_device(run.device.name, run.data_paths, features=run.features)
+    dataset = run.load()
     split = make_split(dataset, seed=run.seed, **run.split)
+    sheets = sheets_of(dataset.devices)
     result = train(
-        dataset, split, run.device, run.training, run.out, run.seed, progress=run.progress, accelerator=run.accelerator
+        dataset, split, sheets, run.training, run.out, run.seed, progress=run.progress, accelerator=run.accelerator
     )
     report(dataset, split, result, run)
 

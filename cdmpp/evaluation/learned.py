@@ -10,13 +10,14 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
-from cdmpp import devices
 from cdmpp.data.dataset import LatencyDataset
 from cdmpp.data.splits import Split
+from cdmpp.devices import sheets_of
 from cdmpp.entry import conf_folder
 from cdmpp.errors import DataError
 from cdmpp.evaluation.baselines import BASELINES
 from cdmpp.evaluation.cell import Cell, CellOptions
+from cdmpp.predict.rows import predict_rows
 from cdmpp.training.config import TrainConfig
 
 DEFAULT_MODEL = "cdmpp"
@@ -55,22 +56,14 @@ def train_and_predict(
     """(m,) seconds of the test programs, by a model trained into ``folder``."""
     from cdmpp.training.fit import train
 
-    names = np.asarray(dataset.devices)
-    sheets = {str(name): devices.get(str(name)) for name in np.unique(names)}
     fitted = train(
         dataset,
         split,
-        sheets,
+        sheets_of(dataset.devices),
         train_config(cell.model, options.overrides),
         folder,
         cell.seed,
         progress=False,
         accelerator=options.accelerator,
     )
-    predicted = np.empty(len(split.test))
-    for name in sheets:
-        chosen = names[split.test] == name
-        if chosen.any():
-            programs = dataset.asts.take(split.test[chosen])
-            predicted[chosen] = fitted.predictor.predict(programs, device=name).latency_s
-    return predicted
+    return predict_rows(fitted.predictor, dataset, split.test)

@@ -36,7 +36,7 @@ def test_the_default_configuration_is_complete():
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in (conf_folder() / "experiment").glob("*.yaml")))
 def test_every_experiment_composes(name):
-    assert settings(f"experiment={name}")
+    assert settings(f"experiment={name}", *(["target=xeon-icelake-avx2"] if name == "cross_device" else []))
 
 
 @pytest.mark.parametrize("group", ["model", "loss", "trainer"])
@@ -55,6 +55,28 @@ def test_reference_experiment_is_the_published_one():
 def test_keys_that_nothing_reads_are_refused(override):
     with pytest.raises(CdmppError, match="unknown setting"):
         settings(override)
+
+
+def test_target_and_sources_enter_the_split():
+    run = settings("experiment=cross_device", "target=xeon-icelake-avx2", "sources=[xeon-icelake]")
+    assert run.device.name == run.target == run.split["target"] == "xeon-icelake-avx2"
+    assert run.split["sources"] == ["xeon-icelake"] and "xeon-icelake-avx2" in str(run.out)
+    assert settings("split=by_device", "target=a100").split["sources"] is None
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["experiment=cross_device"], "needs target="),
+        (["experiment=cross_device", "target=xeon-icelak"], "xeon-icelake"),
+        (["target=a100"], "goes with a split by device"),
+        (["sources=[a100,b100]"], "b100"),
+        (["loss.domain=cdm"], "coral"),
+    ],
+)
+def test_mistaken_targets_are_named(overrides, message):
+    with pytest.raises(CdmppError, match=message):
+        settings(*overrides)
 
 
 def test_resume_needs_a_run(tmp_path):
@@ -86,6 +108,36 @@ def test_from_records_to_a_scored_model_folder(tmp_path):
     again = train(f"resume={out}")
     assert again.returncode == 0, again.stderr
     assert json.loads((out / "test.json").read_text())["models"] == figures["models"]
+
+
+def write_two_devices(folder: Path) -> None:
+    """The same tasks on two devices; the second is slower by a constant factor."""
+    write_toy_dataset(folder / "one", 160)
+    write_toy_dataset(folder / "two", 160, "xeon-icelake-avx2", factor=1.7, prefix="two-")
+
+
+QUICK = ["experiment=quick", "trainer.epochs=2", "accelerator=cpu", "progress=false", "plots=false"]
+
+
+def test_cross_device_in_one_line(tmp_path):
+    write_two_devices(tmp_path)
+    options = [*QUICK, "split=by_device", "loss.domain=cmd", "baselines=[constant,analytic]"]
+    done = train(f"data.path=[{tmp_path}]", f"out={tmp_path}/run", "target=xeon-icelake-avx2", *options)
+    assert done.returncode == 0, done.stderr
+    figures = json.loads((tmp_path / "run" / "test.json").read_text())
+    assert set(figures["models"]) == {"constant", "analytic", "cdmpp"}
+    assert figures["device"].startswith("xeon-icelake-avx2")
+    card = json.loads((tmp_path / "run" / "model" / "card.json").read_text())
+    assert card["split"]["sources"] == ["xeon-icelake"] and card["split"]["test_tasks_seen_on_sources"] == 0
+    assert set(cdmpp.load(tmp_path / "run" / "model").trained_on) == {"xeon-icelake"}
+
+
+def test_joint_training_on_several_devices(tmp_path):
+    write_two_devices(tmp_path)
+    sources = "sources=[xeon-icelake,xeon-icelake-avx2]"
+    done = train(f"data.path=[{tmp_path}]", f"out={tmp_path}/run", sources, "baselines=[xgb_ours]", *QUICK)
+    assert done.returncode == 0, done.stderr
+    assert len(cdmpp.load(tmp_path / "run" / "model").trained_on) == 2
 
 
 def test_an_unknown_device_gets_the_nearest_names():
