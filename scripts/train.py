@@ -7,7 +7,9 @@ from typing import Any
 from cdmpp.entry import entry  # isort: skip  (first: it puts the module path right)
 from cdmpp.data.splits import make_split
 from cdmpp.devices import sheets_of
+from cdmpp.errors import NoRecordsError
 from cdmpp.evaluation.training_report import report
+from cdmpp.evaluation.zero_shot import train_zero_shot
 from cdmpp.training.fit import train
 from cdmpp.training.settings import RunSettings
 
@@ -16,7 +18,11 @@ from cdmpp.training.settings import RunSettings
 def main(values: dict[str, Any]) -> None:
     run = RunSettings.from_dict(values)
     run.keep()
-    dataset = run.load()
+    try:
+        dataset = run.load()
+    except NoRecordsError as error:
+        train_zero_shot(run, error)
+        return
     split = make_split(dataset, seed=run.seed, **run.split)
     sheets = sheets_of(dataset.devices)
     result = train(

@@ -71,6 +71,7 @@ class RunSettings:
             raise CdmppError(f"unknown settings {', '.join('data.' + key for key in data)}; known: data.path")
         target, sources = values.get("target"), tuple(values.get("sources") or ())
         split = _split(values["split"], target, sources)
+        target = target or split.get("target")
         return RunSettings(
             device=devices.get(target or values["device"]["name"]),
             data_paths=paths,

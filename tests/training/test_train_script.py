@@ -16,8 +16,9 @@ from omegaconf import OmegaConf
 import cdmpp
 from cdmpp.entry import conf_folder
 from cdmpp.errors import CdmppError
+from cdmpp.predict.catalogue import model_for, models
 from cdmpp.training.settings import RunSettings
-from tests.toy_data import write_toy_dataset
+from tests.toy_data import toy_dataset, write_toy_dataset
 
 ROOT = Path(__file__).parents[2]
 
@@ -138,6 +139,35 @@ def test_joint_training_on_several_devices(tmp_path):
     done = train(f"data.path=[{tmp_path}]", f"out={tmp_path}/run", sources, "baselines=[xgb_ours]", *QUICK)
     assert done.returncode == 0, done.stderr
     assert len(cdmpp.load(tmp_path / "run" / "model").trained_on) == 2
+
+
+def test_zero_shot_for_a_device_without_records(tmp_path, monkeypatch):
+    write_two_devices(tmp_path / "data")
+    data, out = f"data.path=[{tmp_path}/data]", tmp_path / "outputs" / "graviton2" / "now"
+    options = [data, "device=graviton2", f"out={out}", "baselines=[constant]", *QUICK]
+    refused = train(*options, "allow_zero_shot=false")
+    assert refused.returncode != 0 and "no labelled programs of device graviton2" in refused.stderr
+    done = train(*options)
+    assert done.returncode == 0, done.stderr
+    said = [line for line in done.stdout.splitlines() if line.strip()]
+    assert said[0].startswith("zero-shot: no labelled program of graviton2") and "zero-shot" in "".join(said[-2:])
+    card = json.loads((out / "model" / "card.json").read_text())
+    assert card["label"] == "zero-shot" and card["zero_shot"]["device"] == "graviton2"
+    assert set(card["zero_shot"]["left_out"]) == {"xeon-icelake", "xeon-icelake-avx2"}
+    assert all(row["mape"] > 0 for row in card["zero_shot"]["left_out"].values())
+    monkeypatch.chdir(tmp_path)
+    entry = model_for("graviton2", models())
+    assert entry.folder.resolve() == (out / "model").resolve() and "graviton2" not in entry.devices
+    prediction = cdmpp.load(entry.folder).predict(toy_dataset(20)[0].asts, device="graviton2")
+    assert not prediction.trained_on_device and (prediction.latency_s > 0).all()
+
+
+def test_zero_shot_from_one_source_says_that_no_error_is_known(tmp_path):
+    write_toy_dataset(tmp_path / "data" / "one", 120)
+    done = train(f"data.path=[{tmp_path}/data]", "device=v100", f"out={tmp_path}/run", "baselines=[constant]", *QUICK)
+    assert done.returncode == 0, done.stderr
+    assert "could not be estimated" in done.stdout and "orders of magnitude" in done.stdout
+    assert json.loads((tmp_path / "run" / "model" / "card.json").read_text())["zero_shot"]["left_out"] == {}
 
 
 def test_an_unknown_device_gets_the_nearest_names():
