@@ -58,6 +58,8 @@ class FinetuneSettings:
         for key in ("out", "kit_folder"):
             measure[key] = Path(measure[key]) if measure.get(key) else None
         known = {field.name for field in fields(MeasureSettings)}
+        if measure["out"] is None:
+            raise CdmppError("measure.out must name the folder that new records go to")
         if unknown := sorted(set(measure) - known):
             raise CdmppError(f"unknown setting measure.{unknown[0]}; known: {', '.join(sorted(known))}")
         given |= {

@@ -21,7 +21,7 @@ from cdmpp.errors import DataError, NoRecordsError
 from cdmpp.evaluation.cell import score
 from cdmpp.evaluation.finetune_settings import FinetuneSettings
 from cdmpp.evaluation.training_report import metric_table
-from cdmpp.measure.chosen import measure_tasks
+from cdmpp.measure.chosen import collector_settings, measure_tasks
 from cdmpp.predict.predictor import Predictor
 from cdmpp.predict.rows import predict_rows
 from cdmpp.training.adapt import errors_by_device, fine_tune
@@ -135,7 +135,9 @@ def _from_records(settings: FinetuneSettings) -> Prepared:
 
 def _from_measuring(settings: FinetuneSettings, console: Console) -> Prepared | None:
     """Choose among the tasks of the sources, measure those, and a few more for the test, on the device."""
-    sources = load_devices(settings.source_names(), settings.data_paths)
+    names = settings.source_names()
+    collector_settings(settings.device, settings.measure)  # what cannot be measured is said before anything is trained
+    sources = load_devices(names, settings.data_paths)
     first = make_split(sources, "by_task", settings.seed, test_fraction=settings.test_fraction)
     start = base_model(settings, sources, first)
     chosen, tested = _choice(settings, sources, first, start)

@@ -12,7 +12,7 @@ from cdmpp.errors import DataError
 from cdmpp.measure.collector import Collector
 from cdmpp.measure.kit.builder import KitBuilder
 from cdmpp.measure.plan import add_tasks
-from cdmpp.measure.settings import collect_settings
+from cdmpp.measure.settings import CollectSettings, collect_settings
 from cdmpp.programs.task import Task
 
 WAYS = ("local", "rpc", "kit")
@@ -40,14 +40,8 @@ class MeasureSettings:
             raise DataError(f"measure.how={self.how!r} is unknown; one of {', '.join(WAYS)}, or null for records")
 
 
-def measure_tasks(tasks: Sequence[Task], device: Device, settings: MeasureSettings, seed: int = 0) -> dict[str, Any]:
-    """Random schedules of ``tasks``, in that order, as records in ``settings.out``; or a kit of them (``how=kit``).
-
-    Returns the report of the collector or of the kit builder.
-
-    Raises:
-        DataError: this device cannot be measured this way, or no free server answers.
-    """
+def collector_settings(device: Device, settings: MeasureSettings, seed: int = 0) -> CollectSettings:
+    """What the collector is told; ``DataError`` where the device cannot be measured this way, or no server answers."""
     kit = settings.how == "kit"
     values = {
         "device": {"name": device.name},
@@ -68,7 +62,15 @@ def measure_tasks(tasks: Sequence[Task], device: Device, settings: MeasureSettin
         "tasks_from": None,
         "schedules_from": None,
     }
-    chosen = collect_settings(values)
+    return collect_settings(values)
+
+
+def measure_tasks(tasks: Sequence[Task], device: Device, settings: MeasureSettings, seed: int = 0) -> dict[str, Any]:
+    """Random schedules of ``tasks``, in that order, as records in ``settings.out``; or a kit of them (``how=kit``).
+
+    Returns the report of the collector or of the kit builder; raises as ``collector_settings`` does.
+    """
+    kit, chosen = settings.how == "kit", collector_settings(device, settings, seed)
     folder = Path(settings.kit_folder or f"kits/{device.name}") if kit else settings.out
     folder.mkdir(parents=True, exist_ok=True)
     add_tasks(folder, tasks)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from torch import nn
 
 from cdmpp.ast.table import AstTable
 from cdmpp.data.batching import ProgramTensors, ordered_batches
@@ -72,6 +73,9 @@ def uncertainty(predictor: Predictor, programs: ProgramTensors, seed: int = 0, p
         for model in predictor.models:
             moved = programs.to(next(model.parameters()).device)
             model.train()
+            for module in model.modules():
+                if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                    module.eval()  # statistics of a trained model stay as they are
             try:
                 for _ in range(passes):
                     values = np.empty(len(programs))
@@ -92,5 +96,5 @@ def _pooled(asts: AstTable) -> np.ndarray:
 def _standardised(x: np.ndarray) -> np.ndarray:
     x = x.astype(np.float64)
     spread = x.std(0)
-    varies = spread > 1e-6
+    varies = spread > 1e-4
     return (x[:, varies] - x[:, varies].mean(0)) / spread[varies]

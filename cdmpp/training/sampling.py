@@ -13,6 +13,8 @@ from sklearn.exceptions import ConvergenceWarning
 
 from cdmpp.errors import DataError
 
+KMEANS_STARTS = 4
+
 
 @dataclass(frozen=True)
 class Candidates:
@@ -39,8 +41,8 @@ def choose_tasks(sampler: str, candidates: Candidates, k: int, seed: int) -> tup
     """
     if sampler not in SAMPLERS:
         near = difflib.get_close_matches(sampler, SAMPLERS, n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        raise DataError(f"unknown sampler {sampler!r}{hint} known: {', '.join(SAMPLERS)}")
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise DataError(f"unknown sampler {sampler!r}; {hint}known: {', '.join(SAMPLERS)}")
     there = len(np.unique(candidates.task_ids))
     if not 1 <= k <= there:
         raise DataError(f"budget={k}: there are {there} tasks to choose from; ask for 1 to {there}")
@@ -64,7 +66,7 @@ def kmeans_tasks(candidates: Candidates, k: int, seed: int) -> list[str]:
         raise DataError(f"kmeans makes {k} clusters of {len(x)} programs: choose another sampler")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct programs than clusters
-        found = KMeans(k, random_state=seed, n_init=1).fit(x)
+        found = KMeans(k, random_state=seed, n_init=KMEANS_STARTS).fit(x)
     to_task = np.zeros((len(names), k))
     np.add.at(to_task, tasks, found.transform(x))
     distance = to_task / np.bincount(tasks)[:, None]

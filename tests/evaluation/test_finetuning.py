@@ -77,7 +77,8 @@ class FakeCollector:
     """Records every planned task at once: what a real one does, without a machine."""
 
     seen: list = []
-    lost: set[str] = set()
+    lost = 0
+    """So many tasks at the beginning of the plan cannot be measured."""
 
     def __init__(self, chosen, folder):
         self.chosen, self.folder = chosen, Path(folder)
@@ -87,7 +88,10 @@ class FakeCollector:
         dataset, _ = toy_dataset(300)
         order = read_json(self.folder / "plan.json")["order"]
         assert set(order) <= set(read_tasks(self.folder))
-        rows = np.flatnonzero(np.isin(dataset.task_ids, [task for task in order if task not in self.lost]))
+        rows = np.flatnonzero(np.isin(dataset.task_ids, order[self.lost :]))
+        if len(rows) == 0:
+            write_info(self.folder, name="new")
+            return {"programs": 0}
         ids = [f"measured-{i}" for i in rows]
         records = [
             Record(key, str(dataset.task_ids[i]), NEW, "{}", "[[],[]]", (), float(2 * dataset.latency_s[i]))
@@ -101,7 +105,7 @@ class FakeCollector:
 
 @pytest.fixture
 def collector(monkeypatch: pytest.MonkeyPatch):
-    FakeCollector.seen, FakeCollector.lost = [], set()
+    FakeCollector.seen, FakeCollector.lost = [], 0
     monkeypatch.setattr(measuring, "Collector", FakeCollector)
     return FakeCollector
 
@@ -112,7 +116,7 @@ def test_measuring_the_chosen_tasks_on_the_device(one_device: Path, collector):
     assert asked.device == NEW and asked.zoo == {} and asked.time_limit_s == 20 * 60 and asked.rpc is None
     order = read_json(one_device / "new" / "plan.json")["order"]
     assert set(figures["tasks"]) < set(order) and len(order) == 4 + 3
-    assert figures["after"]["test"]["n_tasks"] == 3 and not set(figures["tasks"]) & set(order) - set(figures["tasks"])
+    assert figures["after"]["test"]["n_tasks"] == 3
     assert {NEW, "xeon-icelake"} == set(cdmpp.load(one_device / "out" / "model").trained_on)
 
 
@@ -126,18 +130,16 @@ def test_a_rerun_keeps_to_the_tasks_chosen_before(one_device: Path, collector, m
 
 def test_tasks_that_could_not_be_measured_are_left_out(one_device: Path, collector, capsys):
     options = ["measure.how=local", "measure.test_tasks=2", "sampler=random"]
-    monkeyed = settings(one_device, *options)
-    dataset, _ = toy_dataset(300)
-    collector.lost = set(np.unique(dataset.task_ids)[::2].tolist())
-    figures = finetune(monkeyed)
-    assert 0 < figures["budget"] < 4 and "have no record" in capsys.readouterr().out
-    collector.lost = set(dataset.task_ids.tolist())
-    with pytest.raises(DataError, match="none of the|no records"):
+    collector.lost = 1
+    figures = finetune(settings(one_device, *options))
+    assert figures["budget"] == len(figures["tasks"]) == 3 and "have no record" in capsys.readouterr().out
+    collector.lost = 99
+    with pytest.raises(DataError, match="no records"):
         finetune(settings(one_device, *options, f"measure.out={one_device}/none", f"out={one_device}/none-out"))
 
 
 def test_a_kit_is_built_and_its_merged_records_are_taken(one_device: Path, monkeypatch, capsys):
-    FakeCollector.seen, FakeCollector.lost = [], set()
+    FakeCollector.seen, FakeCollector.lost = [], 0
     monkeypatch.setattr(measuring, "KitBuilder", FakeCollector)
     options = ["measure.how=kit", f"measure.kit_folder={one_device}/kit"]
     assert finetune(settings(one_device, *options)) is None
@@ -150,9 +152,9 @@ def test_a_kit_is_built_and_its_merged_records_are_taken(one_device: Path, monke
 
 
 def test_the_curve_has_every_cell_and_continues(two_devices: Path, monkeypatch, capsys):
-    options = ["curve=[2,4]", "seeds=[0,1]", "samplers=[random,kmeans,diverse]"]
+    options = ["curve=[2,4]", "seeds=[0,1]", "samplers=[random,kmeans]"]
     cells = sampling_curve(settings(two_devices, *options))
-    assert len(cells) == 2 * (1 + 2 * 3)
+    assert len(cells) == 2 * (1 + 2 * 2)
     assert {cell["budget"] for cell in cells if cell["sampler"] == "kmeans"} == {2, 4}
     means = summary(cells)
     mapes = [c["metrics"]["mape"] for c in cells if (c["sampler"], c["budget"]) == ("random", 2)]

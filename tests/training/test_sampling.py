@@ -14,7 +14,7 @@ from cdmpp.errors import DataError
 from cdmpp.model.build import build_for, config_from_dict
 from cdmpp.predict.predictor import Predictor
 from cdmpp.training.candidates import candidates
-from cdmpp.training.sampling import SAMPLERS, Candidates, choose_tasks, diverse_tasks, kmeans_tasks
+from cdmpp.training.sampling import KMEANS_STARTS, SAMPLERS, Candidates, choose_tasks, diverse_tasks, kmeans_tasks
 from tests.model.test_models import SMALL
 from tests.toy_data import toy_dataset
 
@@ -42,7 +42,7 @@ def test_k_distinct_tasks_and_the_same_again(sampler, k, seed):
 @pytest.mark.parametrize(("k", "seed"), [(1, 0), (3, 0), (5, 1), (12, 2)])
 def test_kmeans_is_the_published_algorithm(k, seed):
     given_ = some(seed=seed)
-    clusters = KMeans(k, random_state=seed, n_init=1).fit(given_.features)
+    clusters = KMeans(k, random_state=seed, n_init=KMEANS_STARTS).fit(given_.features)
     left, expected = sorted(set(given_.task_ids)), []
     for cluster in sorted(range(k), key=lambda c: (-(clusters.labels_ == c).sum(), c)):
         means = {}
