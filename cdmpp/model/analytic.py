@@ -102,6 +102,7 @@ _DIVISION_INSTRUCTIONS, _BARRIER_CYCLES = 4.0, 10.0
 _SHARED_WAIT_CYCLES, _GLOBAL_WAIT_CYCLES = 5.0, 20.0
 _LOCAL_CYCLES, _CROSS_THREAD_CYCLES = 35.0, 50.0
 _MAX_REGISTERS = 255.0
+_COUNTED_LANES = 16.0
 _CORE_GBPS = 20.0
 """What one CPU core gets from memory, however many channels its socket has: its outstanding misses limit it."""
 
@@ -282,6 +283,8 @@ def _cpu_parts(k: _Kernel) -> dict[str, Tensor]:
     cycle = 1 / (k.device("clock_mhz") * 1e6)
     cores = _parallel_cores(k)
     lanes = (k.device("simd_bits") / 32).clamp_min(1)
+    narrower = _narrower(k)
+    vector_share = k["vector_iterations"] / (k["vector_iterations"] + k["scalar_iterations"]).clamp_min(1)
     core_bandwidth = (k.device("bandwidth_gbps") / cores).clamp_max(_CORE_GBPS)
     misses = torch.stack([k[f"miss_bytes_{kib}kib"] for kib in CACHE_KIB], dim=-1)
     one_core = {
@@ -289,10 +292,10 @@ def _cpu_parts(k: _Kernel) -> dict[str, Tensor]:
         "special": 20 * k["special_iterations"] / lanes * cycle,
         "integer_division": 8 * k["intdiv_iterations"] / lanes * cycle,
         "scalar_issue": k["scalar_iterations"] / 4 * cycle,
-        "vector_issue": k["vector_iterations"] / 4 * cycle,
+        "vector_issue": k["vector_iterations"] * narrower / 4 * cycle,
         "loop_issue": 0.05 * k["iterations"] / 4 * cycle,
-        "load_ports": k["load_instructions"] / 2 * cycle,
-        "store_ports": k["store_instructions"] * cycle,
+        "load_ports": k["load_instructions"] * (1 + vector_share * (narrower - 1)) / 2 * cycle,
+        "store_ports": k["store_instructions"] * (1 + vector_share * (narrower - 1)) * cycle,
         "gather": k["gather_iterations"] * cycle,
         # LLVM takes vectors whose length is no power of two apart, element by element.
         "odd_vectors": 0.25 * k["odd_vector_iterations"] * cycle,
@@ -305,6 +308,14 @@ def _cpu_parts(k: _Kernel) -> dict[str, Tensor]:
     # Scratch memory is fetched from the system and given back in each call.
     allocation = 0.01 * k["allocated_bytes"] * cycle
     return {**shared, "allocation": allocation, "call": torch.full_like(k["flops"], _CALL_S)}
+
+
+def _narrower(k: _Kernel) -> Tensor:
+    """How many times the vector instructions that the features count, which take vectors to be 64 bytes wide."""
+    vectorised = (k["iterations"] - k["scalar_iterations"]).clamp_min(0)
+    wanted = vectorised / k["vector_iterations"].clamp_min(1)
+    lanes = (k.device("simd_bits") / 32).clamp_min(1)
+    return (wanted / lanes).clamp_min(1) / (wanted / _COUNTED_LANES).clamp_min(1)
 
 
 def _parallel_cores(k: _Kernel) -> Tensor:

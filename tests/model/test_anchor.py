@@ -124,3 +124,15 @@ def test_an_unpublished_rate_follows_from_lanes_and_units():
     assert spec["fp32_tflops"] is None
     per_second = 2 * spec["simd_bits"] / 32 * (spec["fma_units_per_core"] or 2) * (spec["clock_mhz"] or 2500) * 1e6
     assert parts_of("epyc-9005", 0, flops=1e9)["cpu_flops"] == pytest.approx(1e9 / per_second, rel=1e-5)
+
+
+@pytest.mark.parametrize(("lanes", "times"), [(64, 2), (16, 2), (12, 1.5), (8, 1), (4, 1)])
+def test_narrower_vectors_take_more_instructions(lanes, times):
+    """AVX2 beside AVX-512: twice the instructions for vectors that fill 64 bytes, the same for those of 32."""
+    quantities = {"iterations": 1e6, "vector_iterations": 1e6 / lanes, "load_instructions": 1e6 / lanes}
+    wide, narrow = (parts_of(name, 0, **quantities) for name in ("xeon-icelake", "xeon-icelake-avx2"))
+    for part in ("cpu_vector_issue", "cpu_load_ports"):
+        assert narrow[part] == pytest.approx(times * wide[part], rel=1e-4)
+    alike = [parts_of(name, 0, iterations=1e6, scalar_iterations=1e6, load_instructions=1e6) for name in
+             ("xeon-icelake", "xeon-icelake-avx2")]  # fmt: skip
+    assert alike[0]["cpu_load_ports"] == pytest.approx(alike[1]["cpu_load_ports"], rel=1e-4)
