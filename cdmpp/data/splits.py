@@ -114,7 +114,7 @@ def _random(
     names = np.unique(groups)
     test, rest = _hold_out(names, test_fraction, seed, "test", name, "different programs", keep=2)
     validation, train = _hold_out(rest, validation_fraction, seed, "validation", name, "different programs")
-    return Parts(*(_members(groups, part) for part in (train, validation, test)), {"groups": len(names)})
+    return _parts(groups, train, validation, test, {"groups": len(names)})
 
 
 def _by_task(
@@ -123,7 +123,7 @@ def _by_task(
     task_ids = np.asarray(dataset.task_ids)
     test, rest = _hold_out(np.unique(task_ids), test_fraction, seed, "test", name, "tasks", keep=2)
     validation, train = _hold_out(rest, validation_fraction, seed, "validation", name, "tasks")
-    return Parts(*(_members(task_ids, part) for part in (train, validation, test)), {})
+    return _parts(task_ids, train, validation, test, {})
 
 
 def _by_network(
@@ -184,7 +184,7 @@ def _by_network(
     test, pool = np.array(sorted(in_test)), np.array([], dtype=str)
     if unlabelled_fraction:
         pool, test = _hold_out(test, unlabelled_fraction, seed, "pool", name, "tasks of held-out networks")
-    return Parts(*(_members(task_ids, part) for part in (train, validation, test)), counts, _members(task_ids, pool))
+    return _parts(task_ids, train, validation, test, counts, pool)
 
 
 def _by_device(
@@ -229,9 +229,13 @@ def _by_device(
         "paired": paired,
         "test_tasks_seen_on_sources": len(np.intersect1d(test, task_ids[training])),
     }
-    parts = (training, of_sources & in_validation, of_target & in_test)
-    pool = np.flatnonzero(of_target & ~in_test & ~in_validation)
-    return Parts(*(np.flatnonzero(part) for part in parts), counts, pool)
+    return Parts(
+        np.flatnonzero(training),
+        np.flatnonzero(of_sources & in_validation),
+        np.flatnonzero(of_target & in_test),
+        counts,
+        np.flatnonzero(of_target & ~in_test & ~in_validation),
+    )
 
 
 KINDS: dict[str, Callable[..., Parts]] = {
@@ -240,6 +244,19 @@ KINDS: dict[str, Callable[..., Parts]] = {
     "by_network": _by_network,
     "by_device": _by_device,
 }
+
+
+def _parts(
+    labels: np.ndarray,
+    train: np.ndarray,
+    validation: np.ndarray,
+    test: np.ndarray,
+    counts: dict[str, Any],
+    pool: np.ndarray | None = None,
+) -> Parts:
+    """Programs of the labels (groups or tasks) in each part."""
+    rest = np.zeros(0, np.int64) if pool is None else _members(labels, pool)
+    return Parts(_members(labels, train), _members(labels, validation), _members(labels, test), counts, rest)
 
 
 def _members(labels: np.ndarray, chosen: np.ndarray) -> np.ndarray:
