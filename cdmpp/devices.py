@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -92,6 +92,11 @@ def get(name: str) -> Device:
 def all_devices() -> tuple[Device, ...]:
     """Every described device, sorted by name."""
     return tuple(get(name) for name in names())
+
+
+def sheets_of(occurring: Iterable[str]) -> dict[str, Device]:
+    """The devices that occur in a sequence of names, by name, sorted."""
+    return {name: get(name) for name in sorted({str(name) for name in occurring})}
 
 
 @cache

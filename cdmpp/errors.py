@@ -19,5 +19,9 @@ class DataError(CdmppError):
     """Records, tables or databases that cannot be read, or hold impossible values."""
 
 
+class NoRecordsError(DataError):
+    """No labelled program of the device that was asked for is within reach."""
+
+
 class ModelFormatError(CdmppError):
     """A model folder that this version cannot load."""

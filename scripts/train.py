@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from cdmpp.entry import entry  # isort: skip  (first: it puts the module path right)
-from cdmpp.data.sources import load_device
 from cdmpp.data.splits import make_split
+from cdmpp.devices import sheets_of
+from cdmpp.errors import NoRecordsError
 from cdmpp.evaluation.training_report import report
+from cdmpp.evaluation.zero_shot import train_zero_shot
 from cdmpp.training.fit import train
 from cdmpp.training.settings import RunSettings
 
@@ -16,10 +18,15 @@ from cdmpp.training.settings import RunSettings
 def main(values: dict[str, Any]) -> None:
     run = RunSettings.from_dict(values)
     run.keep()
-    dataset = load_device(run.device.name, run.data_paths, features=run.features)
+    try:
+        dataset = run.load()
+    except NoRecordsError as error:
+        train_zero_shot(run, error)
+        return
     split = make_split(dataset, seed=run.seed, **run.split)
+    sheets = sheets_of(dataset.devices)
     result = train(
-        dataset, split, run.device, run.training, run.out, run.seed, progress=run.progress, accelerator=run.accelerator
+        dataset, split, sheets, run.training, run.out, run.seed, progress=run.progress, accelerator=run.accelerator
     )
     report(dataset, split, result, run)
 

@@ -80,14 +80,20 @@ def relabelled(dataset: ToyDataset, **changes: object) -> ToyDataset:
     return replace(dataset, **changes)  # type: ignore[arg-type]
 
 
-def write_toy_dataset(folder: Path, n: int = 120, device: str = "xeon-icelake") -> None:
-    """A data set folder as measuring leaves it, with stored ASTs: loading it needs no TVM."""
+def write_toy_dataset(
+    folder: Path, n: int = 120, device: str = "xeon-icelake", factor: float = 1.0, prefix: str = ""
+) -> None:
+    """A data set folder as measuring leaves it, with stored ASTs: loading it needs no TVM.
+
+    ``factor`` multiplies the latencies, ``prefix`` goes before the record ids: the same tasks on another device.
+    """
     dataset, _ = toy_dataset(n)
+    ids = [f"{prefix}{identity}" for identity in dataset.record_ids]
     records = [
-        Record(str(identity), str(task), device, '{"kind": "llvm"}', "[[],[]]", (float(latency),), float(latency))
-        for identity, task, latency in zip(dataset.record_ids, dataset.task_ids, dataset.latency_s, strict=True)
+        Record(identity, str(task), device, '{"kind": "llvm"}', "[[],[]]", (latency,), latency)
+        for identity, task, latency in zip(ids, dataset.task_ids, (factor * dataset.latency_s).tolist(), strict=True)
     ]
     write_info(folder, name=folder.name)
     write_tasks(folder, dataset.tasks.values())
     append_records(folder, records)
-    write_asts(folder / "asts" / "part-00000.parquet", dataset.record_ids.tolist(), dataset.asts)
+    write_asts(folder / "asts" / "part-00000.parquet", ids, dataset.asts)

@@ -124,11 +124,7 @@ def load_folders(
     kinds = sorted({part.features for part in parts})
     if len(kinds) > 1:
         raise DataError(f"data sets of different features cannot be joined: {', '.join(kinds)}")
-    tasks: dict[str, Task] = {}
-    for part in parts:
-        for key, task in part.tasks.items():
-            networks = {**(tasks[key].networks if key in tasks else {}), **task.networks}
-            tasks[key] = dataclasses.replace(tasks.get(key, task), networks=networks)
+    tasks = _joined_tasks([part.tasks for part in parts])
     records = [record for part in parts for record in part.records]
     first: dict[str, int] = {}
     repeats: dict[str, list[Record]] = {}
@@ -151,6 +147,38 @@ def load_folders(
         ", ".join(str(folder) for folder in folders),
         kinds[0],
     )
+
+
+def join_datasets(parts: Sequence[LatencyDataset]) -> LatencyDataset:
+    """The programs of all ``parts`` one after the other, such as those of several devices; a shared task is one.
+
+    Raises:
+        DataError: nothing to join, or leaf vectors of different kinds.
+    """
+    kinds = sorted({part.features for part in parts})
+    if len(kinds) != 1:
+        raise DataError(f"data sets of different features cannot be joined: {', '.join(kinds) or 'none given'}")
+    arrays = {
+        name: np.concatenate([getattr(part, name) for part in parts])
+        for name in ("record_ids", "task_ids", "devices", "latency_s", "spread")
+    }
+    return LatencyDataset(
+        **arrays,
+        asts=AstTable.concat([part.asts for part in parts]),
+        tasks=_joined_tasks([part.tasks for part in parts]),
+        source=", ".join(dict.fromkeys(part.source for part in parts)),
+        features=kinds[0],
+    )
+
+
+def _joined_tasks(tables: Iterable[Mapping[str, Task]]) -> dict[str, Task]:
+    """One table; a task that several hold belongs to the networks of all."""
+    tasks: dict[str, Task] = {}
+    for table in tables:
+        for key, task in table.items():
+            networks = {**(tasks[key].networks if key in tasks else {}), **task.networks}
+            tasks[key] = dataclasses.replace(tasks.get(key, task), networks=networks)
+    return tasks
 
 
 def merge_records(group: Sequence[Record]) -> Record:

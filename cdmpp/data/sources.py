@@ -14,11 +14,11 @@ from pathlib import Path
 from cdmpp import devices
 from cdmpp.ast.layout import FEATURES
 from cdmpp.cache import cache_root
-from cdmpp.data.dataset import LatencyDataset, load_folders
+from cdmpp.data.dataset import LatencyDataset, join_datasets, load_folders
 from cdmpp.data.download import COMMIT, REPOSITORY, download, pinned
 from cdmpp.data.records import count_records, read_info
 from cdmpp.data.schema import SCHEMA_VERSION
-from cdmpp.errors import CdmppError, DataError
+from cdmpp.errors import CdmppError, DataError, NoRecordsError
 
 log = logging.getLogger(__name__)
 
@@ -88,11 +88,31 @@ def load_device(
     """All labelled programs of ``device`` within reach, as one data set of one kind of ``features``.
 
     Raw databases are imported into the cache first. Where nothing is found and a public source is pinned for the
-    device, it is downloaded (``fetch``). Otherwise a ``DataError`` says what was looked for, how to import or
+    device, it is downloaded (``fetch``). Otherwise a ``NoRecordsError`` says what was looked for, how to import or
     measure, and which devices have data here.
     """
     folders = data_folders(device, paths, progress, fetch, features)
     return load_folders(folders, device, workers=workers, progress=progress)
+
+
+def load_devices(
+    names: Sequence[str],
+    paths: Sequence[Path | str] = ("datasets",),
+    workers: int = 2,
+    progress: bool = True,
+    fetch: bool = True,
+    features: str = "cdmpp",
+) -> LatencyDataset:
+    """As ``load_device`` for several devices at once, the tasks that they share joined."""
+    return join_datasets([load_device(name, paths, workers, progress, fetch, features) for name in names])
+
+
+def source_devices(target: str, paths: Sequence[Path | str] = ("datasets",), features: str = "cdmpp") -> list[str]:
+    """Devices with records within reach that can teach about ``target``: others of its kind, else all others."""
+    kind = devices.get(target).kind
+    others = [name for name in devices_with_data(paths, features) if name != target]
+    alike = [name for name in others if name in devices.names() and devices.get(name).kind == kind]
+    return alike or others
 
 
 def data_folders(
@@ -202,10 +222,10 @@ def _download(device: str, paths: Sequence[Path | str], progress: bool, fetch: b
             Found(download(database, progress=progress), True, {device: 0}, database.network) for database in public
         ]
     except DataError as error:
-        raise DataError(no_data_message(device, paths, str(error))) from error
+        raise NoRecordsError(no_data_message(device, paths, str(error))) from error
     if not folders:
         reason = "no public source is pinned for this device" if fetch else "downloading was not asked for"
-        raise DataError(no_data_message(device, paths, reason))
+        raise NoRecordsError(no_data_message(device, paths, reason))
     return folders
 
 

@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import yaml
@@ -24,7 +24,7 @@ SHARED_RULES = ("leave_training", "leave_test")
 
 @dataclass(frozen=True)
 class Split:
-    """Index arrays into one data set; the three never overlap."""
+    """Index arrays into one data set; no two of them overlap."""
 
     name: str
     seed: int
@@ -33,6 +33,9 @@ class Split:
     test: np.ndarray
     counts: Mapping[str, Any] = field(default_factory=dict)
     """Programs and tasks of each part, held-out networks, shared tasks: what a report prints."""
+    pool: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    """Programs of the target domain whose tasks are in no other part: unlabelled ones to adapt to, candidates to
+    measure. Empty where the split has no target domain."""
 
 
 def make_split(dataset: LatencyDataset, name: str, seed: int, **options: Any) -> Split:
@@ -40,13 +43,14 @@ def make_split(dataset: LatencyDataset, name: str, seed: int, **options: Any) ->
 
     Args:
         dataset: needs ``record_ids``, ``task_ids`` (n,), ``tasks`` and ``asts``.
-        name: ``random``, ``by_task``, ``by_network`` or the name of a definition.
+        name: ``random``, ``by_task``, ``by_network``, ``by_device`` or the name of a definition.
         seed: every choice is a hash of the seed and an id, so it holds while a data set grows.
         options: override the definition: ``kind``, ``test_fraction``, ``validation_fraction``,
-            and for networks ``test_networks``, ``train_networks``, ``shared``.
+            for networks ``test_networks``, ``train_networks``, ``shared``, ``unlabelled_fraction``,
+            for devices ``target``, ``sources``, ``paired``.
 
     Raises:
-        DataError: unknown name or option, or too few programs, tasks or networks.
+        DataError: unknown name or option, or too few programs, tasks, networks or devices.
     """
     settings = {**split_definition(name), **options}
     kind = str(settings.pop("kind", name))
@@ -61,13 +65,15 @@ def make_split(dataset: LatencyDataset, name: str, seed: int, **options: Any) ->
     allowed = tuple(inspect.signature(KINDS[kind]).parameters)[3:]
     if unknown := sorted(set(settings) - set(allowed)):
         raise DataError(f"split {name!r}: kind {kind!r} has no option {unknown}; it has {list(allowed)}")
-    train, validation, test, counts = KINDS[kind](dataset, name, seed, **settings)
-    parts = {"train": train, "validation": validation, "test": test}
-    task_ids = np.asarray(dataset.task_ids)
+    found = KINDS[kind](dataset, name, seed, **settings)
+    parts = {"train": found.train, "validation": found.validation, "test": found.test}
+    if len(found.pool):
+        parts["pool"] = found.pool
+    task_ids, counts = np.asarray(dataset.task_ids), dict(found.counts)
     for part, index in parts.items():
         counts[f"{part}_programs"] = len(index)
         counts[f"{part}_tasks"] = len(np.unique(task_ids[index]))
-    return Split(name, seed, train, validation, test, counts)
+    return Split(name, seed, found.train, found.validation, found.test, counts, found.pool)
 
 
 def split_names() -> tuple[str, ...]:
@@ -93,7 +99,12 @@ def _conf_folder() -> Path:
     return inside if inside.is_dir() else package.parent / "conf" / "split"
 
 
-Parts = tuple[np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]
+class Parts(NamedTuple):
+    train: np.ndarray
+    validation: np.ndarray
+    test: np.ndarray
+    counts: dict[str, Any]
+    pool: np.ndarray = np.zeros(0, np.int64)
 
 
 def _random(
@@ -103,7 +114,7 @@ def _random(
     names = np.unique(groups)
     test, rest = _hold_out(names, test_fraction, seed, "test", name, "different programs", keep=2)
     validation, train = _hold_out(rest, validation_fraction, seed, "validation", name, "different programs")
-    return _members(groups, train), _members(groups, validation), _members(groups, test), {"groups": len(names)}
+    return _parts(groups, train, validation, test, {"groups": len(names)})
 
 
 def _by_task(
@@ -112,7 +123,7 @@ def _by_task(
     task_ids = np.asarray(dataset.task_ids)
     test, rest = _hold_out(np.unique(task_ids), test_fraction, seed, "test", name, "tasks", keep=2)
     validation, train = _hold_out(rest, validation_fraction, seed, "validation", name, "tasks")
-    return _members(task_ids, train), _members(task_ids, validation), _members(task_ids, test), {}
+    return _parts(task_ids, train, validation, test, {})
 
 
 def _by_network(
@@ -124,8 +135,12 @@ def _by_network(
     shared: str = "leave_training",
     test_fraction: float = 0.2,
     validation_fraction: float = 0.15,
+    unlabelled_fraction: float = 0.0,
 ) -> Parts:
-    """Hold out networks; validation is by task inside the training networks."""
+    """Hold out networks; validation is by task inside the training networks.
+
+    ``unlabelled_fraction`` of the held-out networks' tasks become the pool instead of test.
+    """
     if shared not in SHARED_RULES:
         raise DataError(f"split {name!r}: shared={shared!r} is not one of {', '.join(SHARED_RULES)}")
     task_ids = np.asarray(dataset.task_ids)
@@ -166,11 +181,82 @@ def _by_network(
         "shared_rule": shared,
         "unused_tasks": len(set(tasks) - in_test - in_train),
     }
-    test = np.array(sorted(in_test))
-    return _members(task_ids, train), _members(task_ids, validation), _members(task_ids, test), counts
+    test, pool = np.array(sorted(in_test)), np.array([], dtype=str)
+    if unlabelled_fraction:
+        pool, test = _hold_out(test, unlabelled_fraction, seed, "pool", name, "tasks of held-out networks")
+    return _parts(task_ids, train, validation, test, counts, pool)
 
 
-KINDS: dict[str, Callable[..., Parts]] = {"random": _random, "by_task": _by_task, "by_network": _by_network}
+def _by_device(
+    dataset: LatencyDataset,
+    name: str,
+    seed: int,
+    target: str | None = None,
+    sources: Sequence[str] | None = None,
+    paired: bool = False,
+    test_fraction: float = 0.2,
+    validation_fraction: float = 0.15,
+) -> Parts:
+    """Learn from source devices, test on another one, on tasks that no source programs in training implement.
+
+    Test: programs of ``target`` in held-out tasks. Training and validation: programs of ``sources`` in other tasks.
+    Pool: programs of ``target`` in tasks of neither test nor validation. With ``paired`` the sources' programs of the
+    test tasks train, too: the case of a task that was measured on another device.
+    """
+    names, task_ids = np.asarray(dataset.devices), np.asarray(dataset.task_ids)
+    known = sorted({str(device) for device in names})
+    if target is None:
+        raise DataError(f"split {name!r} needs a target device; the data set holds {', '.join(known)}")
+    chosen = list(dict.fromkeys(sources)) if sources else [device for device in known if device != target]
+    for wanted in (target, *chosen):
+        if wanted not in known:
+            near = difflib.get_close_matches(wanted, known, n=3) or known
+            raise DataError(f"split {name!r}: no program of device {wanted!r} in this data set; it holds {near}")
+    if target in chosen:
+        raise DataError(f"split {name!r}: {target} is both the target and a source device")
+    if not chosen:
+        raise DataError(f"split {name!r} needs a source device; the data set holds {target} alone")
+    of_target, of_sources = names == target, np.isin(names, chosen)
+    test, _ = _hold_out(np.unique(task_ids[of_target]), test_fraction, seed, "test", name, f"tasks of {target}")
+    in_test = np.isin(task_ids, test)
+    rest = np.unique(task_ids[of_sources & ~in_test])
+    validation, _ = _hold_out(rest, validation_fraction, seed, "validation", name, "source tasks outside test")
+    in_validation = np.isin(task_ids, validation)
+    training = of_sources & ~in_validation & (paired | ~in_test)
+    counts = {
+        "target": target,
+        "sources": chosen,
+        "paired": paired,
+        "test_tasks_seen_on_sources": len(np.intersect1d(test, task_ids[training])),
+    }
+    return Parts(
+        np.flatnonzero(training),
+        np.flatnonzero(of_sources & in_validation),
+        np.flatnonzero(of_target & in_test),
+        counts,
+        np.flatnonzero(of_target & ~in_test & ~in_validation),
+    )
+
+
+KINDS: dict[str, Callable[..., Parts]] = {
+    "random": _random,
+    "by_task": _by_task,
+    "by_network": _by_network,
+    "by_device": _by_device,
+}
+
+
+def _parts(
+    labels: np.ndarray,
+    train: np.ndarray,
+    validation: np.ndarray,
+    test: np.ndarray,
+    counts: dict[str, Any],
+    pool: np.ndarray | None = None,
+) -> Parts:
+    """Programs of the labels (groups or tasks) in each part."""
+    rest = np.zeros(0, np.int64) if pool is None else _members(labels, pool)
+    return Parts(_members(labels, train), _members(labels, validation), _members(labels, test), counts, rest)
 
 
 def _members(labels: np.ndarray, chosen: np.ndarray) -> np.ndarray:

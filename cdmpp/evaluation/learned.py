@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
-from cdmpp import devices
 from cdmpp.data.dataset import LatencyDataset
 from cdmpp.data.splits import Split
+from cdmpp.devices import sheets_of
 from cdmpp.entry import conf_folder
 from cdmpp.errors import DataError
 from cdmpp.evaluation.baselines import BASELINES
 from cdmpp.evaluation.cell import Cell, CellOptions
 from cdmpp.evaluation.coverage import Forecast
+from cdmpp.predict.rows import predict_rows_with_intervals
 from cdmpp.training.config import TrainConfig
 
 DEFAULT_MODEL = "cdmpp"
@@ -56,28 +56,14 @@ def train_and_predict(
     """Of the test programs, by a model trained into ``folder``."""
     from cdmpp.training.fit import train
 
-    names = np.asarray(dataset.devices)
-    sheets = {str(name): devices.get(str(name)) for name in np.unique(names)}
     fitted = train(
         dataset,
         split,
-        sheets,
+        sheets_of(dataset.devices),
         train_config(cell.model, options.overrides),
         folder,
         cell.seed,
         progress=False,
         accelerator=options.accelerator,
     )
-    predicted = np.empty(len(split.test))
-    bounds: dict[float, np.ndarray] = {}
-    for name in sheets:
-        chosen = names[split.test] == name
-        if chosen.any():
-            programs = dataset.asts.take(split.test[chosen])
-            prediction = fitted.predictor.predict(programs, device=name)
-            predicted[chosen] = prediction.latency_s
-            for level, interval in prediction.intervals.items():
-                bounds.setdefault(level, np.full((2, len(predicted)), np.nan))[:, chosen] = interval
-    # Where a device of the test part has no intervals, the cell has none: it would be judged on a part only.
-    complete = {level: (low, high) for level, (low, high) in bounds.items() if np.isfinite(low).all()}
-    return Forecast(predicted, complete)
+    return Forecast(*predict_rows_with_intervals(fitted.predictor, dataset, split.test))

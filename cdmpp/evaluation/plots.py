@@ -189,6 +189,29 @@ def _plain_numbers(axes: Axes) -> None:
     axes.yaxis.set_minor_formatter(NullFormatter())
 
 
+def save_budget_plot(path: Path, curves: Mapping[str, Mapping[int, tuple[float, float]]], title: str) -> Path:
+    """Mean error with its spread over seeds against tasks measured: a line a sampler, a dashed one for a lone budget 0.
+
+    Args:
+        curves: sampler -> budget in tasks -> (mean, standard deviation) of the MAPE in percent.
+    """
+
+    def draw(axes: Axes) -> None:
+        for name, points in curves.items():
+            budgets = sorted(points)
+            means = [points[budget][0] for budget in budgets]
+            if budgets == [0]:
+                axes.axhline(means[0], color=_GREY, linestyle="--", linewidth=1.2, label=f"{name} (no task measured)")
+            else:
+                axes.errorbar(budgets, means, [points[b][1] for b in budgets], marker="o", capsize=3, label=name)
+        axes.set(xlabel="tasks measured on the new device", ylabel="MAPE on its other tasks (%)")
+        axes.set_ylim(bottom=0)
+        axes.grid(alpha=0.3)
+        axes.legend(frameon=False)
+
+    return _save(path, (6.8, 4.4), title, draw)
+
+
 def _save(path: Path, size: tuple[float, float], title: str, draw: Any) -> Path:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

@@ -12,7 +12,7 @@ import numpy as np
 from rich.console import Console
 
 from cdmpp import devices
-from cdmpp.data.dataset import load_folders
+from cdmpp.data.dataset import join_datasets, load_folders
 from cdmpp.data.records import read_records
 from cdmpp.errors import CdmppError
 from cdmpp.evaluation.baselines import NEED_PER_STORE, EvaluationData
@@ -28,6 +28,8 @@ from cdmpp.evaluation.run import evaluate
 @dataclass(frozen=True)
 class EvaluationSettings:
     device: str
+    sources: tuple[str, ...]
+    """Further devices in the data set, for splits by device."""
     data_paths: tuple[Path, ...]
     splits: tuple[str, ...]
     seeds: tuple[int, ...]
@@ -53,6 +55,7 @@ class EvaluationSettings:
         given = dict(values)
         given["device"] = devices.get(given["device"]["name"]).name
         given["data_paths"] = tuple(Path(path).expanduser() for path in given.pop("data")["path"])
+        given["sources"] = tuple(devices.get(name).name for name in given["sources"] or ())
         for key in ("splits", "seeds", "models", "overrides"):
             given[key] = tuple(given[key]) if isinstance(given[key], list) else (given[key],)
         for key in ("out", "docs", "bundle", "save_bundle"):
@@ -108,9 +111,13 @@ def _data(settings: EvaluationSettings) -> tuple[EvaluationData, str]:
     from cdmpp.data.per_store import load_per_store
     from cdmpp.data.sources import data_folders
 
-    folders = data_folders(settings.device, settings.data_paths)
-    dataset = load_folders(folders, settings.device, workers=settings.threads)
-    noise = noise_floor(record for folder in folders for record in read_records(folder, settings.device))
+    folders_of = {name: data_folders(name, settings.data_paths) for name in (*settings.sources, settings.device)}
+    dataset = join_datasets(
+        [load_folders(folders, name, workers=settings.threads) for name, folders in folders_of.items()]
+    )
+    folders = list(dict.fromkeys(folder for found in folders_of.values() for folder in found))
+    own = folders_of[settings.device]
+    noise = noise_floor(record for folder in own for record in read_records(folder, settings.device))
     wanted = set(settings.models) & set(NEED_PER_STORE)
     per_store = load_per_store(dataset, folders, pool_per_store, settings.threads) if wanted else None
     return EvaluationData(dataset, per_store, noise), settings.name

@@ -14,6 +14,7 @@ from cdmpp.data.splits import Split
 from cdmpp.evaluation.cell import score
 from cdmpp.evaluation.coverage import coverage
 from cdmpp.evaluation.run import score_baselines
+from cdmpp.predict.rows import predict_rows_with_intervals
 
 if TYPE_CHECKING:
     from cdmpp.data.dataset import LatencyDataset
@@ -36,19 +37,18 @@ def report(dataset: LatencyDataset, split: Split, result: FitResult, settings: R
     """Score the test part (its only use), print, save ``test.json`` and plots beside the model; returns the figures."""
     console = Console()
     _print_parts(console, dataset, split, result)
-    prediction = result.predictor.predict(dataset.asts.take(split.test), settings.device)
-    predicted = prediction.latency_s
+    predicted, intervals = predict_rows_with_intervals(result.predictor, dataset, split.test)
     mine = score(dataset, split.test, predicted)
     true, tasks = dataset.latency_s[split.test], np.asarray(dataset.task_ids)[split.test]
-    mine["intervals"] = coverage(true, prediction.intervals, tasks)
+    mine["intervals"] = coverage(true, intervals, tasks)
     ours = dataset.features == "cdmpp"
     names = [name for name in settings.baselines if ours or name in _ON_ANY_VECTORS]
     rows = score_baselines(dataset, split, names, settings.seed, settings.threads)
     rows[settings.training.model.name] = mine["metrics"]
-    figures = {"device": settings.device.name, "split": split.name, "seed": settings.seed, **mine, "models": rows}
+    figures = {"device": settings.title, "split": split.name, "seed": settings.seed, **mine, "models": rows}
     write_json(settings.out / "test.json", figures)
     console.print(
-        _table(f"test, {len(split.test):,} programs of split {split.name}", rows, settings.training.model.name)
+        metric_table(f"test, {len(split.test):,} programs of split {split.name}", rows, settings.training.model.name)
     )
     for level, figure in mine["intervals"].items():
         console.print(
@@ -64,7 +64,7 @@ def report(dataset: LatencyDataset, split: Split, result: FitResult, settings: R
             predicted,
             np.asarray(dataset.op_classes)[split.test],
             result.history,
-            f"{settings.device.name}, split {split.name}, seed {settings.seed}",
+            f"{settings.title}, split {split.name}, seed {settings.seed}",
         )
         console.print(f"plots: {settings.out / 'plots'}", soft_wrap=True)
     console.print(f"model: [bold]{result.model_dir}[/]   (cdmpp.load({str(result.model_dir)!r}))", soft_wrap=True)
@@ -76,10 +76,11 @@ def _print_parts(console: Console, dataset: LatencyDataset, split: Split, result
     parts = {"training": split.train, "validation": split.validation, "test": split.test}
     sizes = ", ".join(f"{len(rows):,} {name} ({len(np.unique(tasks[rows]))} tasks)" for name, rows in parts.items())
     console.print(f"programs: {sizes}")
-    console.print(_table("validation", {"saved model": result.val_metrics}, "saved model"))
+    console.print(metric_table("validation", {"saved model": result.val_metrics}, "saved model"))
 
 
-def _table(title: str, rows: Mapping[str, Mapping[str, float]], strong: str) -> Table:
+def metric_table(title: str, rows: Mapping[str, Mapping[str, float]], strong: str) -> Table:
+    """A row a model, a column a metric; ``strong`` names the row to stand out."""
     table = Table("model", title=title, title_justify="left")
     for heading in _COLUMNS.values():
         table.add_column(heading, justify="right")

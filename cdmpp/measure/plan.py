@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -74,6 +74,19 @@ def copy_plan(folder: Path, source: Path, seed: int) -> Plan:
         known = {"order": order, "networks": sorted({*known["networks"], *networks}), "seed": seed}
         write_json(path, known)
     return Plan(known["order"], known["networks"], read_tasks(folder))
+
+
+def add_tasks(folder: Path, tasks: Sequence[Task]) -> None:
+    """Put ``tasks`` into the plan of ``folder``, behind those that it has: a run with an empty zoo measures them.
+
+    Their networks do not count as imported: a later run over the zoo still takes them in whole.
+    """
+    path = folder / PLAN_FILE
+    known = read_json(path) if path.exists() else {"order": [], "networks": []}
+    new = [task for task in tasks if task.task_id not in known["order"]]
+    if new:
+        write_tasks(folder, new)
+        write_json(path, {**known, "order": [*known["order"], *(task.task_id for task in new)]})
 
 
 def _by_network(

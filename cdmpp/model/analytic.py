@@ -82,8 +82,7 @@ _TYPICAL = {
     # (cpu, gpu) values where the datasheet is silent.
     "clock_mhz": (2500.0, 1500.0),
     "core_count": (1.0, 80.0),
-    "fp32_tflops": (0.1, 15.0),
-    "bandwidth_gbps": (20.0, 900.0),
+    "bandwidth_gbps": (1e6, 900.0),  # CPUs: no limit but _CORE_GBPS
     "shared_kb_per_core": (0.0, 96.0),
     "l1_kb_per_core": (32.0, 128.0),
     "l2_kb": (1024.0, 6144.0),
@@ -103,6 +102,9 @@ _DIVISION_INSTRUCTIONS, _BARRIER_CYCLES = 4.0, 10.0
 _SHARED_WAIT_CYCLES, _GLOBAL_WAIT_CYCLES = 5.0, 20.0
 _LOCAL_CYCLES, _CROSS_THREAD_CYCLES = 35.0, 50.0
 _MAX_REGISTERS = 255.0
+_COUNTED_LANES = 16.0
+_CORE_GBPS = 20.0
+"""What one CPU core gets from memory, however many channels its socket has: its outstanding misses limit it."""
 
 
 class _Kernel:
@@ -121,6 +123,14 @@ class _Kernel:
         known = self.spec[:, SPEC_FIELDS.index(name)]
         typical = torch.tensor(_TYPICAL[name], device=known.device, dtype=known.dtype)[self.kinds]
         return torch.where(known > 0, known, typical)[:, None]
+
+    def flops_per_cycle(self) -> Tensor:
+        """Multiply and add counted apart, of one core. Where no rate is published, from its lanes and units."""
+        cycles = self.device("clock_mhz") * 1e6 * self.device("core_count")
+        published = self.spec[:, SPEC_FIELDS.index("fp32_tflops")][:, None]
+        lanes = torch.where((self.kinds == 0)[:, None], (self.device("simd_bits") / 32).clamp_min(1), 1.0)
+        units = 2 * lanes * self.device("fma_units_per_core")
+        return torch.where(published > 0, published * 1e12 / cycles, units)
 
 
 def kernel_parts(kernel_features: Tensor, device_spec: Tensor, kinds: Tensor) -> Tensor:
@@ -219,7 +229,7 @@ def _gpu_parts(k: _Kernel) -> dict[str, Tensor]:
     on = _Occupancy(k)
     cycle = 1 / (k.device("clock_mhz") * 1e6)
     bandwidth = 1e9 * k.device("bandwidth_gbps")
-    lanes = (k.device("fp32_tflops") * 1e12 * cycle / (2 * k.device("core_count"))).clamp_min(_WARP)
+    lanes = (k.flops_per_cycle() / 2).clamp_min(_WARP)
     # One warp alone issues an instruction every two cycles at best; enough warps fill the pipes.
     alone = torch.full_like(on.warps, 2.0)
     # A pipe is busy for every warp that a multiprocessor ever gets, however they fall into rounds.
@@ -271,31 +281,41 @@ def _gpu_parts(k: _Kernel) -> dict[str, Tensor]:
 
 def _cpu_parts(k: _Kernel) -> dict[str, Tensor]:
     cycle = 1 / (k.device("clock_mhz") * 1e6)
-    peak = k.device("fp32_tflops") * 1e12 / k.device("core_count")
+    cores = _parallel_cores(k)
     lanes = (k.device("simd_bits") / 32).clamp_min(1)
+    narrower = _narrower(k)
+    vector_share = k["vector_iterations"] / (k["vector_iterations"] + k["scalar_iterations"]).clamp_min(1)
+    core_bandwidth = (k.device("bandwidth_gbps") / cores).clamp_max(_CORE_GBPS)
     misses = torch.stack([k[f"miss_bytes_{kib}kib"] for kib in CACHE_KIB], dim=-1)
     one_core = {
-        "flops": k["flops"] / peak,
+        "flops": k["flops"] / k.flops_per_cycle() * cycle,
         "special": 20 * k["special_iterations"] / lanes * cycle,
         "integer_division": 8 * k["intdiv_iterations"] / lanes * cycle,
         "scalar_issue": k["scalar_iterations"] / 4 * cycle,
-        "vector_issue": k["vector_iterations"] / 4 * cycle,
+        "vector_issue": k["vector_iterations"] * narrower / 4 * cycle,
         "loop_issue": 0.05 * k["iterations"] / 4 * cycle,
-        "load_ports": k["load_instructions"] / 2 * cycle,
-        "store_ports": k["store_instructions"] * cycle,
+        "load_ports": k["load_instructions"] * (1 + vector_share * (narrower - 1)) / 2 * cycle,
+        "store_ports": k["store_instructions"] * (1 + vector_share * (narrower - 1)) * cycle,
         "gather": k["gather_iterations"] * cycle,
         # LLVM takes vectors whose length is no power of two apart, element by element.
         "odd_vectors": 0.25 * k["odd_vector_iterations"] * cycle,
         "l1_misses": _miss_at(misses, k.device("l1_kb_per_core")) / 32 * cycle,
         "l2_misses": _miss_at(misses, k.device("l2_kb")) / 12 * cycle,
-        "l3_misses": _miss_at(misses, k.device("l3_kb")) / (1e9 * k.device("bandwidth_gbps")),
+        "l3_misses": _miss_at(misses, k.device("l3_kb")) / (1e9 * core_bandwidth),
         "chain": 4 * k["chain_iterations"] * cycle,
     }
-    cores = _parallel_cores(k)
     shared = {name: seconds / cores for name, seconds in one_core.items()}
     # Scratch memory is fetched from the system and given back in each call.
     allocation = 0.01 * k["allocated_bytes"] * cycle
     return {**shared, "allocation": allocation, "call": torch.full_like(k["flops"], _CALL_S)}
+
+
+def _narrower(k: _Kernel) -> Tensor:
+    """How many times the vector instructions that the features count, which take vectors to be 64 bytes wide."""
+    vectorised = (k["iterations"] - k["scalar_iterations"]).clamp_min(0)
+    wanted = vectorised / k["vector_iterations"].clamp_min(1)
+    lanes = (k.device("simd_bits") / 32).clamp_min(1)
+    return (wanted / lanes).clamp_min(1) / (wanted / _COUNTED_LANES).clamp_min(1)
 
 
 def _parallel_cores(k: _Kernel) -> Tensor:

@@ -113,6 +113,8 @@ class CdmppModel(nn.Module):
     def fit_statistics(self, programs: ProgramTensors, rows: np.ndarray) -> None:
         """Scalers, anchor and label transform from the training programs ``rows`` (n,), and from no other."""
         self.anchor.fit(programs, rows)  # first: the kernel inputs carry its times
+        seen = torch.from_numpy(np.asarray(rows, np.int64)).to(programs.device_index.device)
+        self.device_encoder.fit(programs.device_vectors[programs.device_index[seen].unique()])
         leaves, kernels, labels = [], [], []
         for batch in ordered_batches(programs, rows):
             leaves.append(batch.leaves[batch.leaf_mask])

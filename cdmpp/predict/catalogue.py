@@ -23,6 +23,8 @@ class ModelEntry:
     """Devices it was trained on."""
     usable: bool
     """False where another extractor version made it."""
+    zero_shot: tuple[str, ...] = ()
+    """Devices it was made for without a record of them."""
 
 
 def models(root: Path = Path()) -> list[ModelEntry]:
@@ -37,14 +39,15 @@ def models(root: Path = Path()) -> list[ModelEntry]:
 
 
 def model_for(device: str, entries: Sequence[ModelEntry]) -> ModelEntry:
-    """The model to use when none is named: the first usable one trained on ``device``.
+    """The model to use when none is named: the first usable one trained on ``device``, else made for it zero-shot.
 
     Raises:
         ModelFormatError: there is none; the message lists what there is.
     """
-    for entry in entries:
-        if entry.usable and device in entry.devices:
-            return entry
+    for names in ("devices", "zero_shot"):
+        for entry in entries:
+            if entry.usable and device in getattr(entry, names):
+                return entry
     known = "; ".join(f"{entry.name} ({', '.join(entry.devices)})" for entry in entries if entry.usable)
     raise ModelFormatError(
         f"no model trained on {device} is here. Train one (python scripts/train.py device={device}) or name one with "
@@ -55,8 +58,15 @@ def model_for(device: str, entries: Sequence[ModelEntry]) -> ModelEntry:
 def _entry(config: Path, name: str) -> ModelEntry | None:
     try:
         content = json.loads(config.read_text(encoding="utf-8"))
-        return ModelEntry(
-            name, config.parent, tuple(content["devices"]), content["extractor_version"] == EXTRACTOR_VERSION
-        )
+        usable = content["extractor_version"] == EXTRACTOR_VERSION
+        return ModelEntry(name, config.parent, tuple(content["devices"]), usable, _zero_shot(config.parent))
     except (OSError, ValueError, KeyError, TypeError):
         return None  # some other program's config.json
+
+
+def _zero_shot(folder: Path) -> tuple[str, ...]:
+    try:
+        card = json.loads((folder / "card.json").read_text(encoding="utf-8"))
+        return (str(card["zero_shot"]["device"]),)
+    except (OSError, ValueError, KeyError, TypeError):
+        return ()

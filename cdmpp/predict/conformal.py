@@ -136,10 +136,14 @@ class Conformal:
     def restore(arrays: Mapping[str, np.ndarray], settings: Mapping[str, Any]) -> Conformal:
         """Raises ``KeyError`` where a part is missing."""
         scale = {name.removeprefix("scale."): value for name, value in arrays.items() if name.startswith("scale.")}
+        n_tasks, methods, lower, upper = (np.asarray(arrays[name]) for name in ("n_tasks", "methods", "lower", "upper"))
         return Conformal(
-            tuple(settings["levels"]),
-            tuple(settings["groups"]),
-            *(np.asarray(arrays[name]) for name in ("n_tasks", "methods", "lower", "upper")),
+            levels=tuple(settings["levels"]),
+            groups=tuple(settings["groups"]),
+            n_tasks=n_tasks,
+            methods=methods,
+            lower=lower,
+            upper=upper,
             scale=LocalScale.from_arrays(scale),
         )
 

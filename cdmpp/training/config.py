@@ -11,6 +11,7 @@ from cdmpp.model.build import ModelConfig, config_from_dict
 from cdmpp.model.regressor import CdmppConfig
 
 LOG_LOSSES = ("huber", "l1", "mse")
+DOMAIN_LOSSES = ("none", "cmd", "mmd", "coral")
 SCHEDULES = ("cosine", "onecycle", "cyclic", "constant")
 PRECISIONS = ("32", "bf16")
 
@@ -34,11 +35,14 @@ class LossConfig:
     rank_weight: float = 0.0
     """Weight of the pairwise order within a task, see ``ranking.py``."""
     rank_scale: float = 0.1
-    cmd_weight: float = 0.0
-    """Weight of the central moment discrepancy to unlabelled programs of the target domain."""
+    domain: str = "none"
+    """How far the latents are from those of unlabelled programs of the target domain: none, cmd, mmd or coral."""
+    domain_weight: float = 0.1
     cmd_moments: int = 5
 
     def __post_init__(self) -> None:
+        if self.domain not in DOMAIN_LOSSES:
+            raise CdmppError(f"loss.domain is {self.domain!r}; one of {', '.join(DOMAIN_LOSSES)}")
         if self.log not in LOG_LOSSES:
             raise CdmppError(f"loss.log is {self.log!r}; one of {', '.join(LOG_LOSSES)}")
 

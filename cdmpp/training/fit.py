@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import datetime
 import hashlib
 import json
@@ -27,6 +28,7 @@ from cdmpp.data.splits import Split
 from cdmpp.devices import Device
 from cdmpp.errors import CdmppError, DataError
 from cdmpp.model.build import Model, build_for
+from cdmpp.model.regressor import CdmppModel
 from cdmpp.predict.calibration import calibrate
 from cdmpp.predict.predictor import Predictor, device_group
 from cdmpp.training.config import TrainConfig
@@ -38,6 +40,18 @@ if TYPE_CHECKING:
 
 _SKETCHED = 20_000
 """Training programs that the out-of-range score is fitted on: more would not change it, only take time."""
+
+
+@dataclass(frozen=True)
+class Replay:
+    """Programs of what a model knows already, mixed into the batches that teach it something new."""
+
+    rows: np.ndarray
+    """(n,) rows of the data set, none of them in the test or validation part."""
+    ratio: float = 1.0
+    """How many of them an epoch sees for each program of ``split.train``, drawn anew every epoch."""
+    weight: float = 1.0
+    """Of each in the loss."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +75,8 @@ def train(
     progress: bool = True,
     accelerator: str = "auto",
     unlabelled: np.ndarray | None = None,
+    initial: Predictor | None = None,
+    replay: Replay | None = None,
 ) -> FitResult:
     """Train on ``split.train``, choose the best epoch on ``split.validation``; ``split.test`` is never looked at.
 
@@ -72,40 +88,62 @@ def train(
         out_dir: gets ``model/`` (the result), ``member-*/`` (checkpoints, logs) and ``history.csv``.
         seed: of weights, batches and dropout. On a CPU the same seed gives the same figures.
         accelerator: ``auto``, ``cpu`` or ``gpu``.
-        unlabelled: (n,) rows of ``dataset`` from the target domain for the CMD loss; their labels are not used.
+        unlabelled: (n,) rows of ``dataset`` from the target domain for ``loss.domain``; their labels are not used.
+            None: the split's pool.
+        initial: go on from these weights, all of which are trained, instead of fresh ones of ``config.model``; one
+            member each. What was fitted with them (scalers, bins, anchor, label transform) stays, so that the
+            function they compute is unchanged where training begins; only datasheet columns in which the devices
+            now differ for the first time are opened, with weight zero.
+        replay: further training programs of which each epoch sees a fresh sample, against forgetting.
 
     Raises:
-        DataError: an empty part, or unlabelled programs that are part of the test.
+        DataError: an empty part, or unlabelled or replayed programs that are part of the test.
         CdmppError: ``out_dir`` belongs to a run of other data or another configuration.
     """
     out = Path(out_dir)
-    train_rows, validation_rows = _checked_rows(split, unlabelled)
-    if config.loss.cmd_weight and unlabelled is None:
-        raise CdmppError("loss.cmd_weight is set, but no unlabelled programs of the target domain were given")
-    devices = {device.name: device} if isinstance(device, Device) else dict(device)
-    devices = {name: devices[name] for name in sorted(devices) if name in set(np.unique(dataset.devices).tolist())}
+    pool = np.zeros(0, np.int64)
+    if config.loss.domain != "none":
+        pool = np.asarray(split.pool if unlabelled is None else unlabelled, np.int64)
+        if len(pool) == 0:
+            raise CdmppError(
+                f"loss.domain={config.loss.domain} needs unlabelled programs of the target domain, and split "
+                f"{split.name!r} sets none apart: use split=by_device, or a by_network split with "
+                "split.unlabelled_fraction=0.25"
+            )
+    replayed = np.zeros(0, np.int64) if replay is None else np.asarray(replay.rows, np.int64)
+    train_rows, validation_rows = _checked_rows(split, pool, replayed)
+    learned = np.concatenate([train_rows, replayed])
     # Programs of the test part never reach the tensors a model trains on.
-    pool = np.zeros(0, np.int64) if unlabelled is None else np.asarray(unlabelled, np.int64)
-    used = np.unique(np.concatenate([train_rows, validation_rows, pool]))
-    _claim_folder(out, config, seed, dataset, split)
+    used = np.unique(np.concatenate([learned, validation_rows, pool]))
+    names = np.asarray(dataset.devices)
+    sheets = {device.name: device} if isinstance(device, Device) else dict(device)
+    sheets = {name: sheets[name] for name in sorted(sheets) if name in set(names[used].tolist())}
+    seen = set(names[learned].tolist()) | (set(initial.trained_on) if initial else set())
+    devices = {**(initial.trained_on if initial else {}), **{name: sheets[name] for name in sheets if name in seen}}
+    _claim_folder(out, config, seed, dataset, split, initial, replay)
     weights = np.ones(len(used), np.float32)
     in_training = np.isin(used, train_rows)
     tasks = np.asarray(dataset.task_ids)[used]
     weights[in_training] = task_weights(tasks[in_training], config.trainer.task_weight_power)
-    programs = ProgramTensors.build(
-        dataset.asts.take(used), devices, np.asarray(dataset.devices)[used], dataset.latency_s[used], weights, tasks
-    ).to(_torch_device(accelerator))
+    if replay is not None:
+        weights[np.isin(used, replayed)] = replay.weight
+    # Nor do the labels of the pool, which may not even exist.
+    latency_s = np.where(np.isin(used, np.concatenate([learned, validation_rows])), dataset.latency_s[used], 1.0)
+    programs = ProgramTensors.build(dataset.asts.take(used), sheets, names[used], latency_s, weights, tasks)
+    programs = programs.to(_torch_device(accelerator))
 
     def places(rows: np.ndarray) -> np.ndarray:
         return np.searchsorted(used, rows)
 
     models, history = [], []
-    for member in range(config.trainer.members):
+    for member in range(len(initial.models) if initial else config.trainer.members):
         model, rows = _train_member(
             programs,
+            _continued(initial.models[member], programs) if initial else None,
             places(train_rows),
             places(validation_rows),
             places(pool) if len(pool) else None,
+            None if replay is None else (places(replayed), replay.ratio),
             config,
             out / f"member-{member}",
             seed + 1000 * member,
@@ -114,13 +152,14 @@ def train(
         models.append(model)
         history += [{"member": float(member), **row} for row in rows]
     predictor = Predictor(models, devices, features=dataset.features)
-    seen = predictor.examine(programs, places(validation_rows))
-    truth, names = dataset.latency_s[validation_rows], np.asarray(dataset.task_ids)[validation_rows]
-    predicted = np.exp(seen.log_prediction)
-    val_metrics = latency_metrics(truth, predicted, names)
+    examined = predictor.examine(programs, places(validation_rows))
+    truth, its_tasks = dataset.latency_s[validation_rows], np.asarray(dataset.task_ids)[validation_rows]
+    predicted = np.exp(examined.log_prediction)
+    val_metrics = latency_metrics(truth, predicted, its_tasks)
     learned_from = predictor.examine(programs, places(_sample(train_rows)))
-    groups = [device_group(devices[name]) for name in np.asarray(dataset.devices)[validation_rows].tolist()]
-    predictor.calibration = calibrate(learned_from, seen, np.log(truth), names, groups)
+    known = {**devices, **sheets}
+    groups = [device_group(known[name]) for name in names[validation_rows].tolist()]
+    predictor.calibration = calibrate(learned_from, examined, np.log(truth), its_tasks, groups)
     predictor.card.update(_card(dataset, split, config, seed, validation_rows, predicted, val_metrics))
     predictor.card["intervals"] = predictor.calibration.describe()
     predictor.save(out / "model")
@@ -144,17 +183,19 @@ def task_weights(task_ids: np.ndarray, power: float) -> np.ndarray:
 
 def _train_member(
     programs: ProgramTensors,
+    model: Model | None,
     train_rows: np.ndarray,
     validation_rows: np.ndarray,
     unlabelled_rows: np.ndarray | None,
+    replay: tuple[np.ndarray, float] | None,
     config: TrainConfig,
     folder: Path,
     seed: int,
     progress: bool,
 ) -> tuple[Model, list[dict[str, float]]]:
     torch.manual_seed(seed)
-    model = build_for(config.model, programs, train_rows)
-    module = LatencyModule(model, config, programs, train_rows, validation_rows, unlabelled_rows, seed)
+    model = model or build_for(config.model, programs, train_rows)
+    module = LatencyModule(model, config, programs, train_rows, validation_rows, unlabelled_rows, seed, replay)
     # Two callbacks: `save_last` of one would write only where the best improves, and a resumed run would go far back.
     best = ModelCheckpoint(folder / "checkpoints", "best", monitor="val/mape", mode="min", enable_version_counter=False)
     latest = ModelCheckpoint(folder / "checkpoints", "last", enable_version_counter=False)
@@ -189,15 +230,26 @@ def _train_member(
     return module.average.eval(), module.history
 
 
-def _checked_rows(split: Split, unlabelled: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+def _continued(model: Model, programs: ProgramTensors) -> Model:
+    """A trainable copy of ``model`` that can tell the devices of ``programs`` apart."""
+    copied = copy.deepcopy(model).requires_grad_(True).train().to(programs.kinds.device)
+    if isinstance(copied, CdmppModel):
+        copied.device_encoder.open_columns(programs.device_vectors)
+    return copied
+
+
+def _checked_rows(split: Split, pool: np.ndarray, replayed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     parts = {"train": split.train, "validation": split.validation}
     for name, rows in parts.items():
         if len(rows) == 0:
             raise DataError(
                 f"the {name} part of split {split.name!r} is empty: there is nothing to learn from or choose by"
             )
-    if unlabelled is not None and np.isin(unlabelled, split.test).any():
-        raise DataError("unlabelled programs for the CMD loss must not be part of the test programs")
+    if np.isin(pool, split.test).any():
+        raise DataError("unlabelled programs for the domain loss must not be part of the test programs")
+    for name, rows in (("test", split.test), ("validation", split.validation)):
+        if np.isin(replayed, rows).any():
+            raise DataError(f"replayed programs must not be part of the {name} programs")
     return np.asarray(split.train, np.int64), np.asarray(split.validation, np.int64)
 
 
@@ -209,11 +261,22 @@ def _torch_device(accelerator: str) -> str:
     return "cuda" if accelerator != "cpu" and torch.cuda.is_available() else "cpu"
 
 
-def _claim_folder(out: Path, config: TrainConfig, seed: int, dataset: LatencyDataset, split: Split) -> None:
+def _claim_folder(
+    out: Path,
+    config: TrainConfig,
+    seed: int,
+    dataset: LatencyDataset,
+    split: Split,
+    initial: Predictor | None,
+    replay: Replay | None,
+) -> None:
     """Refuse to continue another run: a checkpoint fits only its own data and configuration."""
     digest = hashlib.blake2b(digest_size=8)
-    for rows in (split.train, split.validation):
+    for rows in (split.train, split.validation, *([] if replay is None else [replay.rows])):
         digest.update("\n".join(np.asarray(dataset.record_ids)[rows].tolist()).encode())
+    for model in initial.models if initial else []:
+        for value in model.state_dict().values():
+            digest.update(value.detach().cpu().contiguous().numpy().tobytes())
     mine = json.loads(json.dumps({"config": config.to_dict(), "seed": seed, "programs": digest.hexdigest()}))
     path = out / "run.json"
     if path.is_file():

@@ -17,7 +17,7 @@ from cdmpp.data.batching import Batch, ProgramTensors, TrainingBatches, ordered_
 from cdmpp.model.build import Model
 from cdmpp.model.regressor import Output
 from cdmpp.training.config import TrainConfig, TrainerConfig
-from cdmpp.training.losses import central_moment_discrepancy, hybrid_loss
+from cdmpp.training.losses import domain_distance, hybrid_loss
 from cdmpp.training.ranking import ranking_loss
 from cdmpp.training.schedule import rate_factor
 
@@ -41,8 +41,9 @@ class LatencyModule(pl.LightningModule):
     Args:
         programs: labelled programs on the device that computes.
         train_rows, validation_rows: (n,) int64 rows of ``programs``.
-        unlabelled_rows: (n,) rows of the target domain whose labels are not looked at, for the CMD loss.
+        unlabelled_rows: (n,) rows of the target domain whose labels are not looked at, for the domain loss.
         seed: with the epoch, decides batches and dropout: a resumed run repeats the one that was not interrupted.
+        replay: (n,) further rows, and how many of them an epoch draws for each of ``train_rows``.
     """
 
     def __init__(
@@ -54,12 +55,14 @@ class LatencyModule(pl.LightningModule):
         validation_rows: np.ndarray,
         unlabelled_rows: np.ndarray | None,
         seed: int,
+        replay: tuple[np.ndarray, float] | None = None,
     ):
         super().__init__()
         self.model = model
         self.average = copy.deepcopy(model).requires_grad_(False)
         self.config, self.seed = config, seed
         self.programs, self.train_rows, self.unlabelled_rows = programs, train_rows, unlabelled_rows
+        self.replay = replay
         self.validation = _Batches(list(ordered_batches(programs, validation_rows)))
         self.history: list[dict[str, float]] = []
         self.steps_taken = 0
@@ -71,13 +74,21 @@ class LatencyModule(pl.LightningModule):
 
     # Data: a new set of random batches every epoch.
     def train_dataloader(self) -> TrainingBatches:
-        return self._batches(self.train_rows, self.config.trainer.batch_size, self.current_epoch)
+        return self._batches(self._epoch_rows(self.current_epoch), self.config.trainer.batch_size, self.current_epoch)
 
     def val_dataloader(self) -> _Batches:
         return self.validation
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
         return batch  # gathered on the device already
+
+    def _epoch_rows(self, epoch: int) -> np.ndarray:
+        if self.replay is None:
+            return self.train_rows
+        rows, ratio = self.replay
+        count = min(len(rows), round(ratio * len(self.train_rows)))
+        drawn = np.random.default_rng((self.seed, epoch, 1)).choice(rows, count, replace=False)
+        return np.concatenate([self.train_rows, drawn])
 
     def _batches(self, rows: np.ndarray, batch_size: int, epoch: int) -> TrainingBatches:
         return TrainingBatches(self.programs, rows, batch_size, self.seed, epoch, self.config.trainer.length_groups)
@@ -95,8 +106,8 @@ class LatencyModule(pl.LightningModule):
             tasks = torch.cat([group.tasks for group in groups])
             term = ranking_loss(output.log_latency.float(), labels, tasks, self.config.loss.rank_scale)
             loss = loss + self.config.loss.rank_weight * term
-        if self.unlabelled_rows is not None and self.config.loss.cmd_weight:
-            loss = loss + self.config.loss.cmd_weight * self._domain_gap(output.hidden, batch_idx)
+        if self.unlabelled_rows is not None and self.config.loss.domain != "none":
+            loss = loss + self.config.loss.domain_weight * self._domain_gap(output.hidden, batch_idx)
         self._losses.append(loss.detach())
         return loss
 
@@ -105,15 +116,12 @@ class LatencyModule(pl.LightningModule):
         return Output(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
     def _domain_gap(self, hidden: Tensor, step: int) -> Tensor:
-        """CMD between this batch's latents and those of as many random unlabelled programs."""
+        """Distance between this batch's latents and those of as many random unlabelled programs."""
         assert self.unlabelled_rows is not None
         size = min(len(hidden), len(self.unlabelled_rows))
         choice = np.random.default_rng((self.seed, self.current_epoch, step)).choice(self.unlabelled_rows, size, False)
         target = self._forward(self.programs.batch(choice)).hidden
-        # CMD is defined on a bounded interval; tanh gives one of length 2 without moving what is near zero.
-        return central_moment_discrepancy(
-            hidden.float().tanh(), target.float().tanh(), self.config.loss.cmd_moments, span=2.0
-        )
+        return domain_distance(self.config.loss, hidden, target)
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         self.steps_taken += 1
@@ -154,7 +162,7 @@ class LatencyModule(pl.LightningModule):
         optimiser = torch.optim.AdamW(
             parameter_groups(self.model, trainer_config), lr=trainer_config.lr, fused=self.programs.kinds.is_cuda
         )
-        total = len(self._batches(self.train_rows, trainer_config.batch_size, 0)) * trainer_config.epochs
+        total = len(self._batches(self._epoch_rows(0), trainer_config.batch_size, 0)) * trainer_config.epochs
         schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: rate_factor(trainer_config, step, total))
         return {"optimizer": optimiser, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 

@@ -8,25 +8,36 @@ from pathlib import Path
 from typing import Any
 
 from cdmpp import devices
+from cdmpp.data.dataset import LatencyDataset
 from cdmpp.data.files import read_json, write_json
+from cdmpp.data.sources import load_device, load_devices, source_devices
+from cdmpp.data.splits import split_definition
 from cdmpp.devices import Device
-from cdmpp.errors import CdmppError
+from cdmpp.errors import CdmppError, DataError
 from cdmpp.training.config import TrainConfig
 
 _SETTINGS = "settings.json"
 _PLAIN = ("out", "resume", "features", "seed", "accelerator", "progress", "baselines", "plots", "threads")
+_DOMAIN = ("target", "sources", "allow_zero_shot")
 _GROUPS = ("device", "data", "split", "model", "loss", "trainer")
 
 
 @dataclass(frozen=True)
 class RunSettings:
     device: Device
+    """Whose records are learned from; with ``target``, that one."""
     data_paths: tuple[Path, ...]
     """Folders searched for records of the device, besides those in ``$CDMPP_DATA``."""
     split: Mapping[str, Any]
     """``name`` and options of ``make_split``."""
     training: TrainConfig
     out: Path
+    target: str | None = None
+    """Device to test on; the model learns from ``sources``."""
+    sources: tuple[str, ...] = ()
+    """Devices to learn from. Empty: ``device`` alone, or with ``target`` all others of its kind within reach."""
+    allow_zero_shot: bool = True
+    """Without records of ``device`` train on other devices instead of stopping."""
     features: str = "cdmpp"
     """Kind of leaf vectors to learn from, see ``layout.FEATURES``."""
     seed: int = 0
@@ -51,19 +62,25 @@ class RunSettings:
             if not (folder / _SETTINGS).is_file():
                 raise CdmppError(f"resume={folder}: no {_SETTINGS} there, so it is not the folder of a training run")
             values = {**read_json(folder / _SETTINGS), "out": str(folder)}
-        unknown = sorted(set(values) - {*_PLAIN, *_GROUPS})
-        if unknown:
-            raise CdmppError(f"unknown settings {', '.join(unknown)}; known: {', '.join((*_GROUPS, *_PLAIN))}")
+        known = (*_GROUPS, *_PLAIN, *_DOMAIN)
+        if unknown := sorted(set(values) - set(known)):
+            raise CdmppError(f"unknown settings {', '.join(unknown)}; known: {', '.join(known)}")
         data = dict(values["data"])
         paths = tuple(Path(path) for path in data.pop("path"))
         if data:
             raise CdmppError(f"unknown settings {', '.join('data.' + key for key in data)}; known: data.path")
+        target, sources = values.get("target"), tuple(values.get("sources") or ())
+        split = _split(values["split"], target, sources)
+        target = target or split.get("target")
         return RunSettings(
-            device=devices.get(values["device"]["name"]),
+            device=devices.get(target or values["device"]["name"]),
             data_paths=paths,
-            split=dict(values["split"]),
+            split=split,
             training=TrainConfig.from_dict(_groups(values)),
             out=Path(values["out"]),
+            target=target,
+            sources=tuple(devices.get(name).name for name in sources),
+            allow_zero_shot=bool(values.get("allow_zero_shot", True)),
             features=values["features"],
             seed=int(values["seed"]),
             accelerator=values["accelerator"],
@@ -74,9 +91,44 @@ class RunSettings:
             raw={key: value for key, value in values.items() if key != "resume"},
         )
 
+    @property
+    def title(self) -> str:
+        """What the run is about, in a few words."""
+        if self.target:
+            return f"{self.target} from {'+'.join(self.sources) or 'all others'}"
+        return "+".join(self.sources) or self.device.name
+
+    def load(self) -> LatencyDataset:
+        """The programs of every device the run is about; ``NoRecordsError`` where one of them has none."""
+        names = list(self.sources)
+        if self.target:
+            names = names or source_devices(self.target, self.data_paths, self.features)
+            if not names:
+                raise DataError(f"target={self.target}: no other device has records within reach to learn from")
+            names.append(self.target)
+        if names:
+            return load_devices(names, self.data_paths, features=self.features)
+        return load_device(self.device.name, self.data_paths, features=self.features)
+
     def keep(self) -> None:
         """Write them into ``out``, so that ``resume=<out>`` needs nothing else."""
         write_json(self.out / _SETTINGS, dict(self.raw))
+
+
+def _split(values: Mapping[str, Any], target: str | None, sources: tuple[str, ...]) -> dict[str, Any]:
+    """Options of the split; one by device gets its target and sources from the run."""
+    split = dict(values)
+    by_device = split.get("kind", split_definition(split["name"]).get("kind")) == "by_device"
+    if by_device:
+        target = target or split.get("target")
+        if target is None:
+            raise CdmppError(
+                "a split by device needs target=DEVICE, the device to test on (`cdmpp devices` lists them)"
+            )
+        split |= {"target": devices.get(target).name, "sources": list(sources or split.get("sources") or ()) or None}
+    elif target:
+        raise CdmppError(f"target={target} goes with a split by device: experiment=cross_device or split=by_device")
+    return split
 
 
 def _groups(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,8 +11,18 @@ import pytest
 
 from cdmpp.data import download, sources
 from cdmpp.data.records import append_records, read_records, write_info, write_tasks
-from cdmpp.data.sources import data_folders, devices_with_data, find_data, name_parts, search_paths, survey
-from cdmpp.errors import DataError, UnknownDeviceError
+from cdmpp.data.sources import (
+    data_folders,
+    devices_with_data,
+    find_data,
+    load_devices,
+    name_parts,
+    search_paths,
+    source_devices,
+    survey,
+)
+from cdmpp.errors import DataError, NoRecordsError, UnknownDeviceError
+from tests.toy_data import write_toy_dataset
 
 
 @pytest.fixture
@@ -126,3 +136,25 @@ def test_download_stands_in_for_missing_data(tmp_path, monkeypatch, legacy_datab
     monkeypatch.setattr(sources, "download", lambda database, progress=True: asked.append(database) or fetched)
     (folder,) = data_folders("a100", [tmp_path / "datasets"], progress=False)
     assert asked == list(download.PINNED) and len(read_records(folder)) == 34
+
+
+def test_several_devices_become_one_data_set_with_shared_tasks(tmp_path):
+    write_toy_dataset(tmp_path / "one", 40)
+    write_toy_dataset(tmp_path / "two", 40, "xeon-icelake-avx2", factor=2.0, prefix="two-")
+    both = load_devices(["xeon-icelake", "xeon-icelake-avx2"], [tmp_path], progress=False)
+    assert len(both) == 80 and len(both.asts) == 80 and len(both.tasks) == 4 == len(set(both.task_ids))
+    order = [list(both.record_ids).index(f"{prefix}record00007") for prefix in ("", "two-")]
+    assert both.latency_s[order[1]] == 2 * both.latency_s[order[0]]
+    assert list(both.devices[order]) == ["xeon-icelake", "xeon-icelake-avx2"]
+    assert (both.asts[order[0]].leaf_features == both.asts[order[1]].leaf_features).all()
+    with pytest.raises(NoRecordsError, match="graviton2"):
+        load_devices(["xeon-icelake", "graviton2"], [tmp_path], progress=False)
+
+
+def test_sources_are_of_the_targets_kind_where_there_are_any(tmp_path):
+    write_toy_dataset(tmp_path / "one", 20)
+    write_toy_dataset(tmp_path / "gpu", 20, "a100", prefix="g-")
+    assert source_devices("xeon-icelake-avx2", [tmp_path]) == ["xeon-icelake"]
+    assert source_devices("v100", [tmp_path]) == ["a100"]
+    assert source_devices("a100", [tmp_path]) == ["xeon-icelake"], "the only one of its kind"
+    assert source_devices("a100", [tmp_path / "gpu"]) == []

@@ -28,6 +28,7 @@ def dataset(task_of, networks_of=None, duplicate_of=None, seed=0):
     return SimpleNamespace(
         record_ids=np.array([f"r{i}" for i in range(len(task_of))]),
         task_ids=np.array(task_of),
+        devices=np.array([["xeon-icelake", "xeon-icelake-avx2"][i % 2] for i in range(len(task_of))]),
         tasks={t: SimpleNamespace(networks=networks.get(t, {})) for t in set(task_of)},
         asts=asts,
     )
@@ -167,10 +168,12 @@ def test_definitions_on_disk_are_usable():
     assert {"random", "by_task", "by_network", "by_network_googlenet_to_resnet34"} <= set(split_names())
     networks = ["resnet34", "googlenet", *split_definition("held_out")["test_networks"]]
     names = {f"t{i}": {networks[i % len(networks)]: 1} for i in range(5 * len(networks))}
-    data = dataset(list(names), names)
+    data = dataset([*names, *names], names)
     for name in split_names():
-        assert split_definition(name)["name"] == name
-        assert make_split(data, name, 0).name == name
+        definition = split_definition(name)
+        options = {"target": "xeon-icelake-avx2"} if definition["kind"] == "by_device" else {}
+        assert definition["name"] == name
+        assert make_split(data, name, 0, **options).name == name
 
 
 def test_variants_of_a_network_stand_on_its_side():
@@ -180,3 +183,64 @@ def test_variants_of_a_network_stand_on_its_side():
     for seed in range(4):
         counts = make_split(dataset(list(names), names), "by_network", seed).counts
         assert set(counts["test_networks"]) <= {"net", "other"}
+
+
+def on_devices(*names, n_tasks=20, each=3):
+    """``each`` programs of every task on every device."""
+    tasks = [f"t{i}" for i in range(n_tasks) for _ in range(each)]
+    data = dataset(tasks * len(names))
+    data.devices = np.repeat(names, len(tasks))
+    return data
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 1000), st.booleans(), st.integers(2, 4))
+def test_a_device_split_shares_no_task_across_devices(seed, paired, n_devices):
+    names = ["a100", "v100", "t4", "p100"][:n_devices]
+    data = on_devices(*names)
+    split = make_split(data, "by_device", seed, target="a100", paired=paired)
+    tasks = {name: set(data.task_ids[getattr(split, name)]) for name in ("train", "validation", "test", "pool")}
+    assert all(tasks.values())
+    assert set(data.devices[split.test]) == set(data.devices[split.pool]) == {"a100"}
+    assert set(data.devices[np.r_[split.train, split.validation]]) == set(names[1:])
+    assert not tasks["test"] & (tasks["validation"] | tasks["pool"]) and not tasks["validation"] & tasks["train"]
+    assert not tasks["validation"] & tasks["pool"]
+    assert (tasks["test"] <= tasks["train"]) if paired else not (tasks["test"] & tasks["train"])
+    assert split.counts["test_tasks_seen_on_sources"] == (len(tasks["test"]) if paired else 0)
+
+
+def test_device_splits_pair_the_same_test_and_take_the_named_sources():
+    data = on_devices("a100", "v100", "t4")
+    strict, paired = (make_split(data, "by_device", 3, target="t4", paired=p) for p in (False, True))
+    assert (strict.test == paired.test).all() and (strict.pool == paired.pool).all()
+    assert len(paired.train) > len(strict.train)
+    only = make_split(data, "by_device", 3, target="t4", sources=["v100"])
+    assert set(data.devices[only.train]) == {"v100"} and (only.test == strict.test).all()
+
+
+@pytest.mark.parametrize(
+    ("names", "options", "message"),
+    [
+        (("a100", "v100"), {}, "needs a target"),
+        (("a100", "v100"), {"target": "v10"}, "'v10'.*v100"),
+        (("a100", "v100"), {"target": "a100", "sources": ["t4"]}, "no program of device 't4'"),
+        (("a100", "v100"), {"target": "a100", "sources": ["a100"]}, "both the target and a source"),
+        (("a100",), {"target": "a100"}, "needs a source device"),
+    ],
+)
+def test_device_options_are_checked(names, options, message):
+    with pytest.raises(DataError, match=message):
+        make_split(on_devices(*names), "by_device", 0, **options)
+
+
+@pytest.mark.parametrize("rule", ["leave_training", "leave_test"])
+def test_the_pool_of_a_network_split_is_apart_from_everything(rule):
+    names = {f"t{i}": dict.fromkeys([["a"], ["b"], ["a", "b"], ["c"]][i % 4], 1) for i in range(40)}
+    data = dataset([t for t in names for _ in range(2)], names)
+    plain, pooled = (
+        make_split(data, "by_network", 1, test_networks=["a"], shared=rule, unlabelled_fraction=f) for f in (0.0, 0.3)
+    )
+    assert len(plain.pool) == 0 and sorted(np.r_[pooled.pool, pooled.test]) == sorted(plain.test)
+    assert (plain.train == pooled.train).all()
+    assert not set(data.task_ids[pooled.pool]) & set(data.task_ids[np.r_[pooled.test, pooled.train]])
+    assert pooled.counts["pool_tasks"] == round(0.3 * plain.counts["test_tasks"])

@@ -9,7 +9,7 @@ import pytest
 from cdmpp.data.records import append_records, write_tasks
 from cdmpp.data.schema import Record
 from cdmpp.errors import DataError
-from cdmpp.measure.plan import copy_plan, interleave, load_plan, schedule_seed
+from cdmpp.measure.plan import add_tasks, copy_plan, interleave, load_plan, schedule_seed
 from cdmpp.programs.task import Task
 
 
@@ -64,3 +64,12 @@ def test_seeds_differ_between_tasks_and_fit_the_sampler() -> None:
     seeds = {schedule_seed(f"{i:016x}", 0) for i in range(50)}
     assert len(seeds) == 50 and all(0 <= seed < 2**31 for seed in seeds)
     assert schedule_seed("a", 0) == schedule_seed("a", 0) != schedule_seed("a", 1)
+
+
+def test_added_tasks_come_behind_the_planned_ones_and_bar_no_network(tmp_path: Path) -> None:
+    add_tasks(tmp_path, [task("t2", "a"), task("t1", "a")])
+    add_tasks(tmp_path, [task("t1", "a"), task("t3", "b")])
+    plan = load_plan(tmp_path, {}, 0, lambda name, spec: pytest.fail("imported"))
+    assert plan.order == ["t2", "t1", "t3"] and plan.networks == [] and set(plan.tasks) == {"t1", "t2", "t3"}
+    whole = load_plan(tmp_path, {"a": {}}, 0, lambda name, spec: [task("t4", name)], {"t2"})
+    assert whole.networks == ["a"] and "t4" in whole.order

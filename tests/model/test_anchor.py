@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from cdmpp import devices
-from cdmpp.ast.layout import KERNEL_NAMES
+from cdmpp.ast.layout import CACHE_KIB, KERNEL_NAMES
 from cdmpp.data.batching import ProgramTensors, spec_array
 from cdmpp.model.analytic import BOUNDS, N_BOUNDS, N_OVERLAPPING, PARTS, bound_times, kernel_parts, kernel_seconds
 from cdmpp.model.anchor import Anchor
@@ -95,3 +95,44 @@ def test_fit_finds_the_factors_behind_the_labels():
     assert before > 0.2
     assert after < 0.05
     assert (fitted.log_factor[: PARTS.index("gpu_fp")].abs() < 1e-6).all()  # no CPU program, nothing learned
+
+
+@pytest.mark.parametrize("name", devices.names())
+def test_every_described_device_gets_a_sensible_time_however_little_is_published(name):
+    device = devices.get(name)
+    kind = 0 if device.kind == "cpu" else 1
+    found = parts_of(
+        name, kind, flops=1e9, fp_per_thread=1e3, blocks=1024, warps_per_block=8, parallel_extent=1,
+        global_read_bytes=1e7, **{f"miss_bytes_{kib}kib": 1e7 for kib in CACHE_KIB},
+    )  # fmt: skip
+    assert all(np.isfinite(value) and value >= 0 for value in found.values())
+    if kind == 0:  # one core: 1e9 operations at 2 to 400 a nanosecond, 1e7 bytes at 2 to 20 GB/s
+        assert 2.5e-3 < found["cpu_flops"] < 0.5 and 4.9e-4 < found["cpu_l3_misses"] < 5e-3
+    else:  # 2.6e8 multiply-adds, 1e7 bytes at 50 GB/s to 10 TB/s
+        assert 1e-6 < found["gpu_fp"] < 1e-2 and 1e-6 < found["gpu_dram_read"] < 2e-4
+
+
+def test_one_core_does_not_get_the_bandwidth_of_its_socket():
+    alone = parts_of("epyc-7452", 0, parallel_extent=1, **{f"miss_bytes_{kib}kib": 1e9 for kib in CACHE_KIB})
+    every = parts_of("epyc-7452", 0, parallel_extent=32, **{f"miss_bytes_{kib}kib": 1e9 for kib in CACHE_KIB})
+    assert alone["cpu_l3_misses"] == pytest.approx(1e9 / 20e9, rel=1e-6)
+    assert every["cpu_l3_misses"] == pytest.approx(1e9 / 204.8e9, rel=1e-6)
+
+
+def test_an_unpublished_rate_follows_from_lanes_and_units():
+    spec = devices.get("epyc-9005").spec
+    assert spec["fp32_tflops"] is None
+    per_second = 2 * spec["simd_bits"] / 32 * (spec["fma_units_per_core"] or 2) * (spec["clock_mhz"] or 2500) * 1e6
+    assert parts_of("epyc-9005", 0, flops=1e9)["cpu_flops"] == pytest.approx(1e9 / per_second, rel=1e-5)
+
+
+@pytest.mark.parametrize(("lanes", "times"), [(64, 2), (16, 2), (12, 1.5), (8, 1), (4, 1)])
+def test_narrower_vectors_take_more_instructions(lanes, times):
+    """AVX2 beside AVX-512: twice the instructions for vectors that fill 64 bytes, the same for those of 32."""
+    quantities = {"iterations": 1e6, "vector_iterations": 1e6 / lanes, "load_instructions": 1e6 / lanes}
+    wide, narrow = (parts_of(name, 0, **quantities) for name in ("xeon-icelake", "xeon-icelake-avx2"))
+    for part in ("cpu_vector_issue", "cpu_load_ports"):
+        assert narrow[part] == pytest.approx(times * wide[part], rel=1e-4)
+    alike = [parts_of(name, 0, iterations=1e6, scalar_iterations=1e6, load_instructions=1e6) for name in
+             ("xeon-icelake", "xeon-icelake-avx2")]  # fmt: skip
+    assert alike[0]["cpu_load_ports"] == pytest.approx(alike[1]["cpu_load_ports"], rel=1e-4)

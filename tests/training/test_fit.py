@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from numpy.testing import assert_equal
+from numpy.testing import assert_allclose, assert_equal
 
 from cdmpp import devices
-from cdmpp.data.splits import Split
+from cdmpp.ast.table import AstTable
+from cdmpp.data.batching import ProgramTensors
+from cdmpp.data.splits import Split, make_split
+from cdmpp.devices import sheets_of
 from cdmpp.errors import CdmppError, DataError
+from cdmpp.model.analytic import PARTS
+from cdmpp.model.anchor import Anchor
+from cdmpp.predict.rows import predict_rows
 from cdmpp.training.config import TrainConfig
-from cdmpp.training.fit import train
+from cdmpp.training.fit import Replay, train
 from cdmpp.training.lit import LatencyModule
 from tests.model.test_models import SMALL, SMALL_REFERENCE
 from tests.toy_data import toy_dataset
@@ -123,21 +130,132 @@ def test_the_published_model_trains_by_the_same_call(data, tmp_path):
 def test_cmd_uses_unlabelled_programs_apart_from_test(data, tmp_path):
     dataset, split = data
     pool = split.validation[:20]
-    chosen = config(loss={"cmd_weight": 0.1})
+    chosen = config(loss={"domain": "cmd", "domain_weight": 0.1})
     with_cmd = run(data, tmp_path / "a", chosen, unlabelled=pool)
     assert with_cmd.history[0]["train_loss"] > run(data, tmp_path / "b").history[0]["train_loss"]
     with pytest.raises(DataError, match="test programs"):
         run(data, tmp_path / "c", chosen, unlabelled=split.test[:5])
     with pytest.raises(CdmppError, match="unlabelled"):
         run(data, tmp_path / "d", chosen)
+    rest = replace(split, validation=split.validation[20:], pool=pool)
+    by_pool = run((dataset, rest), tmp_path / "e", chosen)
+    assert by_pool.history[0]["train_loss"] == with_cmd.history[0]["train_loss"]
+
+
+@pytest.mark.parametrize("domain", ["cmd", "mmd", "coral"])
+def test_labels_of_the_unlabelled_programs_are_never_used(data, tmp_path, domain):
+    dataset, split = data
+    split = replace(split, pool=split.test[:30], test=split.test[30:])
+    chosen = config(loss={"domain": domain}, epochs=1)
+    result = run((dataset, split), tmp_path / "a", chosen)
+    unknown = dataset.latency_s.copy()
+    unknown[split.pool] = np.nan
+    again = run((replace(dataset, latency_s=unknown), split), tmp_path / "b", chosen)
+    assert_equal(result.val_metrics, again.val_metrics)
 
 
 def test_several_devices(tmp_path):
     names = ("xeon-icelake", "epyc-9005")
     dataset, split = toy_dataset(120, devices=names)
-    sheets = {name: devices.get(name) for name in names}
-    result = train(dataset, split, sheets, config(), tmp_path, 0, progress=False, accelerator="cpu")
+    result = train(dataset, split, sheets_of(names), config(), tmp_path, 0, progress=False, accelerator="cpu")
     assert set(result.predictor.trained_on) == set(names)
+
+
+def test_a_device_of_the_pool_or_test_alone_is_not_trained_on(tmp_path):
+    names = ("xeon-icelake", "epyc-9005")
+    dataset, _ = toy_dataset(160, devices=names)
+    split = make_split(dataset, "by_device", 0, target="epyc-9005")
+    result = train(
+        dataset, split, sheets_of(names), config(loss={"domain": "cmd"}), tmp_path, 0, False, accelerator="cpu"
+    )
+    assert set(result.predictor.trained_on) == {"xeon-icelake"}
+    assert not result.predictor.predict(dataset.asts.take(split.test), "epyc-9005").trained_on_device
+
+
+def test_cpu_and_gpu_programs_together_keep_their_own_analytic_factors(tmp_path):
+    cpu, _ = toy_dataset(80)
+    gpu, _ = toy_dataset(80, seed=1, devices=("a100",), kind="gpu")
+    both = replace(
+        cpu,
+        **{n: np.concatenate([getattr(cpu, n), getattr(gpu, n)]) for n in ("task_ids", "devices", "latency_s", "spread",
+                                                                           "op_classes")},
+        record_ids=np.array([f"r{i}" for i in range(160)]),
+        asts=AstTable.concat([cpu.asts, gpu.asts]),
+    )  # fmt: skip
+    programs = ProgramTensors.build(both.asts, sheets_of(both.devices), both.devices, both.latency_s)
+    together, alone = Anchor(), Anchor()
+    together.fit(programs, np.arange(160))
+    alone.fit(programs, np.arange(80))
+    cpu_parts = [i for i, name in enumerate(PARTS) if name.startswith("cpu_")]
+    assert torch.allclose(together.log_factor[cpu_parts], alone.log_factor[cpu_parts], atol=0.25)
+    split = make_split(both, "by_task", 0)
+    result = train(both, split, sheets_of(both.devices), config(), tmp_path, 0, False, accelerator="cpu")
+    assert np.isfinite(result.val_metrics["mape"]) and set(result.predictor.trained_on) == {"xeon-icelake", "a100"}
+
+
+PAIR = ("xeon-icelake", "epyc-9005")
+
+
+@pytest.fixture(scope="module")
+def started(tmp_path_factory):
+    """A model of one device, and the split that holds the other one's programs."""
+    dataset, _ = toy_dataset(240, devices=PAIR)
+    split = make_split(dataset, "by_device", 0, target="epyc-9005")
+    folder = tmp_path_factory.mktemp("start")
+    source = train(dataset, split, sheets_of(PAIR), config(epochs=6), folder, 0, False, accelerator="cpu")
+    return dataset, split, source.predictor
+
+
+class TestContinuing:
+    """``initial`` and ``replay``."""
+
+    def go_on(self, started, out, **trainer):
+        dataset, split, predictor = started
+        tuned = replace(split, train=split.pool)
+        return train(
+            dataset, tuned, sheets_of(PAIR), config(validate_every=99, **trainer), out, 0, False, "cpu",
+            initial=predictor, replay=Replay(split.train, 0.5),
+        )  # fmt: skip
+
+    def test_learns_the_new_device_from_where_it_stood(self, started, tmp_path):
+        dataset, split, before = started
+        weights = {k: v.clone() for k, v in before.models[0].state_dict().items()}
+        after = self.go_on(started, tmp_path, epochs=12)
+        assert all(torch.equal(v, weights[k]) for k, v in before.models[0].state_dict().items()), "a copy is trained"
+        for name in ("leaf_scaler.shift", "kernel_scaler.factor", "anchor.log_factor", "log_mean"):
+            assert torch.equal(after.predictor.models[0].state_dict()[name], weights[name])
+        assert set(after.predictor.trained_on) == set(PAIR)
+        errors = [
+            np.abs(np.log(predict_rows(predictor, dataset, split.test) / dataset.latency_s[split.test])).mean()
+            for predictor in (before, after.predictor)
+        ]
+        assert errors[1] < errors[0]
+
+    def test_the_first_step_starts_from_the_same_function(self, started, tmp_path):
+        dataset, split, before = started
+        after = self.go_on(started, tmp_path, epochs=1, lr=1e-12)
+        for rows in (split.validation, split.test):
+            assert_allclose(
+                predict_rows(after.predictor, dataset, rows), predict_rows(before, dataset, rows), rtol=1e-5
+            )
+
+    def test_another_start_in_the_same_folder_is_refused(self, started, tmp_path):
+        dataset, split, predictor = started
+        self.go_on(started, tmp_path, epochs=1)
+        other = copy.deepcopy(predictor)
+        with torch.no_grad():
+            other.models[0].out.weight.add_(1)
+        with pytest.raises(CdmppError, match="another programs"):
+            self.go_on((dataset, split, other), tmp_path, epochs=1)
+
+    def test_replayed_programs_of_test_or_validation_are_refused(self, started, tmp_path):
+        dataset, split, predictor = started
+        for rows in (split.test, split.validation):
+            with pytest.raises(DataError, match="replayed"):
+                train(
+                    dataset, split, sheets_of(PAIR), config(), tmp_path, 0, False, "cpu", initial=predictor,
+                    replay=Replay(rows),
+                )  # fmt: skip
 
 
 @pytest.mark.parametrize("part", ["train", "validation"])

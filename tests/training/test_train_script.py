@@ -16,8 +16,9 @@ from omegaconf import OmegaConf
 import cdmpp
 from cdmpp.entry import conf_folder
 from cdmpp.errors import CdmppError
+from cdmpp.predict.catalogue import model_for, models
 from cdmpp.training.settings import RunSettings
-from tests.toy_data import write_toy_dataset
+from tests.toy_data import toy_dataset, write_toy_dataset
 
 ROOT = Path(__file__).parents[2]
 
@@ -36,7 +37,7 @@ def test_the_default_configuration_is_complete():
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in (conf_folder() / "experiment").glob("*.yaml")))
 def test_every_experiment_composes(name):
-    assert settings(f"experiment={name}")
+    assert settings(f"experiment={name}", *(["target=xeon-icelake-avx2"] if name == "cross_device" else []))
 
 
 @pytest.mark.parametrize("group", ["model", "loss", "trainer"])
@@ -55,6 +56,28 @@ def test_reference_experiment_is_the_published_one():
 def test_keys_that_nothing_reads_are_refused(override):
     with pytest.raises(CdmppError, match="unknown setting"):
         settings(override)
+
+
+def test_target_and_sources_enter_the_split():
+    run = settings("experiment=cross_device", "target=xeon-icelake-avx2", "sources=[xeon-icelake]")
+    assert run.device.name == run.target == run.split["target"] == "xeon-icelake-avx2"
+    assert run.split["sources"] == ["xeon-icelake"] and "xeon-icelake-avx2" in str(run.out)
+    assert settings("split=by_device", "target=a100").split["sources"] is None
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["experiment=cross_device"], "needs target="),
+        (["experiment=cross_device", "target=xeon-icelak"], "xeon-icelake"),
+        (["target=a100"], "goes with a split by device"),
+        (["sources=[a100,b100]"], "b100"),
+        (["loss.domain=cdm"], "coral"),
+    ],
+)
+def test_mistaken_targets_are_named(overrides, message):
+    with pytest.raises(CdmppError, match=message):
+        settings(*overrides)
 
 
 def test_resume_needs_a_run(tmp_path):
@@ -86,6 +109,65 @@ def test_from_records_to_a_scored_model_folder(tmp_path):
     again = train(f"resume={out}")
     assert again.returncode == 0, again.stderr
     assert json.loads((out / "test.json").read_text())["models"] == figures["models"]
+
+
+def write_two_devices(folder: Path) -> None:
+    """The same tasks on two devices; the second is slower by a constant factor."""
+    write_toy_dataset(folder / "one", 160)
+    write_toy_dataset(folder / "two", 160, "xeon-icelake-avx2", factor=1.7, prefix="two-")
+
+
+QUICK = ["experiment=quick", "trainer.epochs=2", "accelerator=cpu", "progress=false", "plots=false"]
+
+
+def test_cross_device_in_one_line(tmp_path):
+    write_two_devices(tmp_path)
+    options = [*QUICK, "split=by_device", "loss.domain=cmd", "baselines=[constant,analytic]"]
+    done = train(f"data.path=[{tmp_path}]", f"out={tmp_path}/run", "target=xeon-icelake-avx2", *options)
+    assert done.returncode == 0, done.stderr
+    figures = json.loads((tmp_path / "run" / "test.json").read_text())
+    assert set(figures["models"]) == {"constant", "analytic", "cdmpp"}
+    assert figures["device"].startswith("xeon-icelake-avx2")
+    card = json.loads((tmp_path / "run" / "model" / "card.json").read_text())
+    assert card["split"]["sources"] == ["xeon-icelake"] and card["split"]["test_tasks_seen_on_sources"] == 0
+    assert set(cdmpp.load(tmp_path / "run" / "model").trained_on) == {"xeon-icelake"}
+
+
+def test_joint_training_on_several_devices(tmp_path):
+    write_two_devices(tmp_path)
+    sources = "sources=[xeon-icelake,xeon-icelake-avx2]"
+    done = train(f"data.path=[{tmp_path}]", f"out={tmp_path}/run", sources, "baselines=[xgb_ours]", *QUICK)
+    assert done.returncode == 0, done.stderr
+    assert len(cdmpp.load(tmp_path / "run" / "model").trained_on) == 2
+
+
+def test_zero_shot_for_a_device_without_records(tmp_path, monkeypatch):
+    write_two_devices(tmp_path / "data")
+    data, out = f"data.path=[{tmp_path}/data]", tmp_path / "outputs" / "graviton2" / "now"
+    options = [data, "device=graviton2", f"out={out}", "baselines=[constant]", *QUICK]
+    refused = train(*options, "allow_zero_shot=false")
+    assert refused.returncode != 0 and "no labelled programs of device graviton2" in refused.stderr
+    done = train(*options)
+    assert done.returncode == 0, done.stderr
+    said = [line for line in done.stdout.splitlines() if line.strip()]
+    assert said[0].startswith("zero-shot: no labelled program of graviton2") and "zero-shot" in "".join(said[-2:])
+    card = json.loads((out / "model" / "card.json").read_text())
+    assert card["label"] == "zero-shot" and card["zero_shot"]["device"] == "graviton2"
+    assert set(card["zero_shot"]["left_out"]) == {"xeon-icelake", "xeon-icelake-avx2"}
+    assert all(row["mape"] > 0 for row in card["zero_shot"]["left_out"].values())
+    monkeypatch.chdir(tmp_path)
+    entry = model_for("graviton2", models())
+    assert entry.folder.resolve() == (out / "model").resolve() and "graviton2" not in entry.devices
+    prediction = cdmpp.load(entry.folder).predict(toy_dataset(20)[0].asts, device="graviton2")
+    assert not prediction.trained_on_device and (prediction.latency_s > 0).all()
+
+
+def test_zero_shot_from_one_source_says_that_no_error_is_known(tmp_path):
+    write_toy_dataset(tmp_path / "data" / "one", 120)
+    done = train(f"data.path=[{tmp_path}/data]", "device=v100", f"out={tmp_path}/run", "baselines=[constant]", *QUICK)
+    assert done.returncode == 0, done.stderr
+    assert "could not be estimated" in done.stdout and "orders of magnitude" in done.stdout
+    assert json.loads((tmp_path / "run" / "model" / "card.json").read_text())["zero_shot"]["left_out"] == {}
 
 
 def test_an_unknown_device_gets_the_nearest_names():

@@ -1,0 +1,118 @@
+"""Which tasks of a device to measure: K of those at hand, chosen from their programs without any label."""
+
+from __future__ import annotations
+
+import difflib
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from sklearn.cluster import KMeans
+from sklearn.exceptions import ConvergenceWarning
+
+from cdmpp.errors import DataError
+
+KMEANS_STARTS = 4
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Programs of the tasks that may be chosen; no label among what is known of them."""
+
+    features: np.ndarray
+    """(n, d) float, columns on one scale."""
+    task_ids: np.ndarray
+    """(n,) str."""
+    uncertainty: np.ndarray | None = None
+    """(n,) how unsure the model is of each, in units of log-latency; None: not known."""
+    weights: dict[str, float] | None = None
+    """Call sites of each task in the networks it comes from; 1 where absent."""
+
+
+def choose_tasks(sampler: str, candidates: Candidates, k: int, seed: int) -> tuple[str, ...]:
+    """``k`` distinct task ids, the most valuable first; the same for the same seed.
+
+    Args:
+        sampler: ``random``; ``kmeans``, as published (see ``kmeans_tasks``); ``diverse`` (see ``diverse_tasks``).
+
+    Raises:
+        DataError: unknown sampler, or fewer than ``k`` tasks.
+    """
+    if sampler not in SAMPLERS:
+        near = difflib.get_close_matches(sampler, SAMPLERS, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise DataError(f"unknown sampler {sampler!r}; {hint}known: {', '.join(SAMPLERS)}")
+    there = len(np.unique(candidates.task_ids))
+    if not 1 <= k <= there:
+        raise DataError(f"budget={k}: there are {there} tasks to choose from; ask for 1 to {there}")
+    return tuple(str(task) for task in SAMPLERS[sampler](candidates, k, seed))
+
+
+def random_tasks(candidates: Candidates, k: int, seed: int) -> list[str]:
+    """Every task as likely as any other; a smaller budget of the same seed is the beginning of a larger one."""
+    return list(np.random.default_rng(seed).permutation(np.unique(candidates.task_ids))[:k])
+
+
+def kmeans_tasks(candidates: Candidates, k: int, seed: int) -> list[str]:
+    """The published choice (CDMPP, section on cross-device fine-tuning; Algorithm 1).
+
+    As many clusters as tasks wanted; from the largest cluster to the smallest, each takes the task not yet taken whose
+    programs lie nearest to its centre on average.
+    """
+    names, tasks = np.unique(candidates.task_ids, return_inverse=True)
+    x = np.ascontiguousarray(candidates.features, np.float64)
+    if k > len(x):
+        raise DataError(f"kmeans makes {k} clusters of {len(x)} programs: choose another sampler")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct programs than clusters
+        found = KMeans(k, random_state=seed, n_init=KMEANS_STARTS).fit(x)
+    to_task = np.zeros((len(names), k))
+    np.add.at(to_task, tasks, found.transform(x))
+    distance = to_task / np.bincount(tasks)[:, None]
+    sizes = np.bincount(found.labels_, minlength=k)
+    chosen: list[str] = []
+    for cluster in np.argsort(-sizes, kind="stable"):
+        nearest = int(distance[:, cluster].argmin())
+        chosen.append(names[nearest])
+        distance[nearest] = np.inf
+    return chosen
+
+
+def diverse_tasks(candidates: Candidates, k: int, seed: int) -> list[str]:
+    """Greedily the task that leaves the least unsure work far from any chosen task (a facility-location choice).
+
+    Each task lies at the mean of its programs, and counts by how unsure the model is of them (diversity alone would
+    go to outliers, uncertainty alone to one corner) and by the square root of its call sites. Nothing is random.
+    """
+    names, tasks = np.unique(candidates.task_ids, return_inverse=True)
+    counts = np.bincount(tasks)
+    places = np.zeros((len(names), candidates.features.shape[1]))
+    np.add.at(places, tasks, candidates.features)
+    places /= counts[:, None]
+    unsure = np.ones(len(tasks)) if candidates.uncertainty is None else np.asarray(candidates.uncertainty, np.float64)
+    mass = np.bincount(tasks, unsure) / counts
+    mass *= np.sqrt([(candidates.weights or {}).get(str(name), 1.0) for name in names])
+    distance = np.sqrt(np.maximum(_squared_distances(places), 0))
+    left = np.full(len(names), distance.max() + 1.0)
+    chosen: list[int] = []
+    for _ in range(k):
+        gain = np.maximum(left[:, None] - distance, 0)
+        value = mass @ gain
+        value[chosen] = -np.inf
+        best = int(value.argmax())
+        chosen.append(best)
+        left = np.minimum(left, distance[best])
+    return [names[i] for i in chosen]
+
+
+def _squared_distances(x: np.ndarray) -> np.ndarray:
+    lengths = (x**2).sum(1)
+    return lengths[:, None] + lengths[None] - 2 * x @ x.T
+
+
+SAMPLERS: dict[str, Callable[[Candidates, int, int], list[str]]] = {
+    "random": random_tasks,
+    "kmeans": kmeans_tasks,
+    "diverse": diverse_tasks,
+}
