@@ -28,6 +28,7 @@ _SCRIPTS = {
     "evaluate": ("evaluate.py", "models and baselines on the named splits, docs/RESULTS.md"),
     "import": ("import_data.py", "bring a tuning database into the record format"),
     "profile": ("profile.py", "measure tensor programs on this machine"),
+    "finetune": ("finetune.py", "bring a model to a new device with few measured tasks"),
 }
 
 
@@ -64,13 +65,20 @@ def _parser() -> argparse.ArgumentParser:
     verb.add_argument("--model", help="model folder or name of a shipped one (default: one trained on the device)")
     verb.add_argument("--rows", type=int, default=20, help="rows of the table, fastest first; 0 = all (default 20)")
     verb.add_argument("--json", action="store_true", help="machine-readable, every program in input order")
+    verb.add_argument(
+        "--no-compile",
+        action="store_true",
+        help="do not compile CPU programs to see their machine code: faster, rougher",
+    )
     verb.set_defaults(run=_predict)
 
-    verb = verbs.add_parser("data", help="what data is here")
-    verb.add_argument("what", nargs="?", choices=["summary"], default="summary")
+    verb = verbs.add_parser("data", help="what data is here; or, `data codes`: compile its programs for code vectors")
+    verb.add_argument("what", nargs="?", choices=["summary", "codes"], default="summary")
     verb.add_argument("--path", type=Path, action="append", default=[], help="a further folder to look in")
     verb.add_argument("--plots", type=Path, metavar="DIR", help="save pictures of the data sets there")
     verb.add_argument("--json", action="store_true", help="machine-readable, with networks x op classes")
+    verb.add_argument("--ship", action="store_true", help="codes: write them into the data set instead of the cache")
+    verb.add_argument("--workers", type=int, default=2, help="codes: processes that compile (default 2)")
     verb.set_defaults(run=_data)
 
     for name, (script, text) in _SCRIPTS.items():
@@ -127,7 +135,8 @@ def _predict(options: argparse.Namespace) -> int:
     import cdmpp
 
     predictor = cdmpp.load(name)
-    prediction = predictor.predict(_programs(Path(options.programs), device), device=device.name)
+    compiled = False if options.no_compile else None
+    prediction = predictor.predict(_programs(Path(options.programs), device), device=device.name, compiled=compiled)
     seconds, labels = [float(value) for value in prediction.latency_s], prediction.labels
     if not prediction.trained_on_device:
         note = f"the model {name} never saw {device.name}: it goes by the datasheet alone, expect large errors"
@@ -205,6 +214,8 @@ def _data(options: argparse.Namespace) -> int:
     missing = [str(path) for path in options.path if not path.is_dir()]
     if missing:
         raise CdmppError(f"no such folder: {', '.join(missing)}")
+    if options.what == "codes":
+        return _codes(options)
     paths = search_paths(options.path)
     entries = summarise(paths)
     known = details(entries)
@@ -235,6 +246,16 @@ def _data(options: argparse.Namespace) -> int:
     _console().print(table)
     if known:
         _console().print(_data_numbers([statistics for _, statistics in known]))
+    return 0
+
+
+def _codes(options: argparse.Namespace) -> int:
+    from cdmpp.data.codes import derive_codes
+
+    if not options.path:
+        raise CdmppError("which data set? Give its folder: cdmpp data codes --path datasets/xeon-icelake")
+    for folder in options.path:
+        print(f"{folder}: {derive_codes(folder, options.workers, ship=options.ship)} programs with a code vector")
     return 0
 
 

@@ -9,11 +9,14 @@ from cdmpp.devices import Device
 from cdmpp.errors import CdmppError, DataError
 
 
-def read_path(path: Path, device: Device, features: str = "cdmpp") -> tuple[AstTable, tuple[str, ...]]:
+def read_path(
+    path: Path, device: Device, features: str = "cdmpp", compiled: bool = False
+) -> tuple[AstTable, tuple[str, ...]]:
     """Compact ASTs and a label for each.
 
     A data set gives its programs of ``device`` by record id (of all devices where it has none of this one), a
     database its lines in file order, whether or not they were measured successfully, a Parquet file its stored ASTs.
+    ``compiled``: compile the CPU programs of a database for their code vectors, too.
 
     Raises:
         DataError: nothing of these is there, vectors of another kind than ``features``, or the database has a line
@@ -26,7 +29,7 @@ def read_path(path: Path, device: Device, features: str = "cdmpp") -> tuple[AstT
         return _data_set(path, device, features)
     if features != "cdmpp":
         raise DataError(f"{path} is no data set; this model reads {features} vectors, which come from files only")
-    return _database(path)
+    return _database(path, compiled)
 
 
 def _data_set(folder: Path, device: Device, features: str) -> tuple[AstTable, tuple[str, ...]]:
@@ -39,9 +42,9 @@ def _data_set(folder: Path, device: Device, features: str) -> tuple[AstTable, tu
     return dataset.asts, tuple(str(identity) for identity in dataset.record_ids)
 
 
-def _database(folder: Path) -> tuple[AstTable, tuple[str, ...]]:
+def _database(folder: Path, compiled: bool) -> tuple[AstTable, tuple[str, ...]]:
     try:
-        from cdmpp.ast.extract import extract_many
+        from cdmpp.predict.compiled import read_programs
         from cdmpp.programs.database import BadLine, is_database, read_lines, read_workloads
         from cdmpp.programs.replay import parse_target, replay_on
         from cdmpp.programs.task import Program
@@ -56,4 +59,4 @@ def _database(folder: Path) -> tuple[AstTable, tuple[str, ...]]:
         scheduled = replay_on(workloads[line.workload], line.schedule)
         programs.append(Program(scheduled.mod, parse_target(line.target), trace=line.schedule))
         labels.append(f"line {line.number}")
-    return AstTable.from_asts(extract_many(programs)), tuple(labels)
+    return read_programs(programs, compiled), tuple(labels)

@@ -18,6 +18,7 @@ from cdmpp import __version__, devices
 from cdmpp.ast.compact_ast import CompactAST
 from cdmpp.ast.layout import EXTRACTOR_VERSION, FEATURES, KERNEL_WIDTH, LEAF_WIDTH
 from cdmpp.ast.table import TARGET_KINDS, AstTable
+from cdmpp.code.code_vector import CODE_VERSION
 from cdmpp.data.batching import Batch, ProgramTensors, ordered_batches
 from cdmpp.data.files import write_atomic, write_json
 from cdmpp.devices import SPEC_FIELDS, VECTOR_WIDTH, Device
@@ -91,18 +92,23 @@ class Predictor:
         self,
         programs: Program | Sequence[Program] | AstTable | CompactAST | Sequence[CompactAST] | str | Path,
         device: str | Device | None = None,
+        compiled: bool | None = None,
     ) -> Prediction:
         """Latency of each program.
 
         Args:
             programs: programs (needs TVM), stored ASTs, or the folder of a data set or MetaSchedule database.
             device: name or Device; may be left out where the model was trained on one device only.
+            compiled: also compile CPU programs and read the machine code, about 0.3 s each; None: where the model
+                has learned from that. False is for schedule search, where milliseconds count. Stored ASTs are taken
+                as they are.
 
         Raises:
             CdmppError: no or unknown device, programs lowered for another kind of device, or nothing to predict.
         """
         target = self._device(device)
-        asts, labels = _as_table(programs, target, self.features)
+        compiled = self.reads_code if compiled is None else compiled
+        asts, labels = _as_table(programs, target, self.features, compiled)
         if len(asts) == 0:
             raise CdmppError("there is no program to predict")
         wrong = np.flatnonzero([TARGET_KINDS[kind] != _ast_kind(target) for kind in asts.target_kinds])
@@ -160,6 +166,11 @@ class Predictor:
         )
 
     @property
+    def reads_code(self) -> bool:
+        """True where a member reads code vectors (``cdmpp.code``)."""
+        return any(getattr(model.config, "code", False) for model in self.models)
+
+    @property
     def _torch_device(self) -> torch.device:
         return next(self.models[0].parameters()).device
 
@@ -195,6 +206,7 @@ class Predictor:
             "format_version": FORMAT_VERSION,
             "cdmpp_version": __version__,
             "extractor_version": FEATURES[self.features],
+            **({"code_version": CODE_VERSION} if self.reads_code else {}),
             "leaf_width": LEAF_WIDTH,
             "kernel_width": KERNEL_WIDTH,
             "device_width": VECTOR_WIDTH,
@@ -222,7 +234,9 @@ def load(path_or_name: str | Path) -> Predictor:
         _check_versions(folder, config)
         trained_on = {name: _device_from_dict(name, values) for name, values in config["devices"].items()}
         widths = config["leaf_width"], config["kernel_width"], config["device_width"]
-        models = [build_model(config_from_dict(member), *widths) for member in config["members"]]
+        # Models saved before there were code vectors do not name the setting.
+        members = [{"code": False, **m} if m.get("name") == "cdmpp" else m for m in config["members"]]
+        models = [build_model(config_from_dict(member), *widths) for member in members]
     except (KeyError, TypeError, AttributeError) as error:
         raise ModelFormatError(f"{folder / CONFIG} lacks or garbles {error}; copy or train the model again") from error
     try:
@@ -275,6 +289,11 @@ def _check_versions(folder: Path, config: Mapping[str, Any]) -> None:
             f"of this cdmpp {__version__}, version {EXTRACTOR_VERSION}. Train again with scripts/train.py, or install "
             f"cdmpp {config.get('cdmpp_version', 'of that version')}"
         )
+    if config.get("code_version", CODE_VERSION) != CODE_VERSION:
+        raise ModelFormatError(
+            f"{folder} reads code vectors of version {config['code_version']}, this cdmpp {__version__} makes version "
+            f"{CODE_VERSION}. Train again with scripts/train.py"
+        )
     widths = config["leaf_width"], config["kernel_width"], config["device_width"]
     if widths != (LEAF_WIDTH, KERNEL_WIDTH, VECTOR_WIDTH):
         raise ModelFormatError(
@@ -311,12 +330,12 @@ def _extremes(batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.cat(largest, dim=-1), torch.cat(smallest, dim=-1)
 
 
-def _as_table(programs: Any, device: Device, features: str) -> tuple[AstTable, tuple[str, ...]]:
+def _as_table(programs: Any, device: Device, features: str, compiled: bool) -> tuple[AstTable, tuple[str, ...]]:
     """Compact ASTs of whatever was given, and a label for each."""
     if isinstance(programs, AstTable):
         return programs, _numbers(len(programs))
     if isinstance(programs, str | Path):
-        return read_path(Path(programs), device, features)
+        return read_path(Path(programs), device, features, compiled)
     if features != "cdmpp":
         raise CdmppError(
             f"this model reads {features} vectors, which come from files: give it a data set or a Parquet file of them"
@@ -333,13 +352,13 @@ def _as_table(programs: Any, device: Device, features: str) -> tuple[AstTable, t
     if not items:
         return AstTable.from_asts([]), ()
     try:
-        from cdmpp.ast.extract import extract_many
+        from cdmpp.predict.compiled import read_programs
     except ImportError as error:
         raise CdmppError(
             "predicting programs needs TVM to lower them: pip install 'cdmpp[tvm]'. Stored ASTs need none"
         ) from error
     labels = tuple(getattr(item, "name", "") or f"#{i}" for i, item in enumerate(items))
-    return AstTable.from_asts(extract_many(items)), labels
+    return read_programs(items, compiled), labels
 
 
 def _numbers(n: int) -> tuple[str, ...]:
