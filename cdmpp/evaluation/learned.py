@@ -24,19 +24,18 @@ DEFAULT_MODEL = "cdmpp"
 
 
 def train_config(model: str, overrides: Sequence[str] = ()) -> TrainConfig:
-    """The default config for ``cdmpp``, ``experiment=NAME`` for a file of ``conf/experiment``, else ``model=NAME``.
+    """The default config for ``cdmpp``, else that of a file of ``conf/model``, ``conf/experiment`` or its ``ablation/``.
 
     ``overrides`` are Hydra overrides of the groups ``model``, ``loss``, ``trainer`` for every trained model;
     ``NAME:override`` is for one.
     """
     folder = conf_folder()
-    known = {
-        path.stem: path.parent.name for group in ("model", "experiment") for path in (folder / group).glob("*.yaml")
-    }
+    known = {path.stem: f"{group}={path.stem}" for group in ("model", "experiment") for path in _files(folder / group)}
+    known |= {path.stem: f"experiment=ablation/{path.stem}" for path in _files(folder / "experiment" / "ablation")}
     if model not in known:
         names = ", ".join((*BASELINES, *sorted(known)))
         raise DataError(f"unknown model {model!r}; known: {names}, and means of them such as xgb_ours+cdmpp")
-    chosen = [] if model == DEFAULT_MODEL else [f"{known[model]}={model}"]
+    chosen = [] if model == DEFAULT_MODEL else [known[model]]
     for override in overrides:
         owner, _, rest = override.partition(":")
         if not rest or "=" in owner:
@@ -48,6 +47,10 @@ def train_config(model: str, overrides: Sequence[str] = ()) -> TrainConfig:
         composed = compose("config", overrides=chosen)
     groups = {name: OmegaConf.to_container(composed[name], resolve=True) for name in ("model", "loss", "trainer")}
     return TrainConfig.from_dict(groups)
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.yaml"))
 
 
 def train_and_predict(

@@ -18,7 +18,7 @@ from cdmpp.model.code_inputs import N_CODE, code_inputs
 from cdmpp.model.device_encoder import DeviceEncoder
 from cdmpp.model.feature_scaler import FeatureScaler
 from cdmpp.model.label_transform import LabelTransform
-from cdmpp.model.leaf_encoder import Encoded, LeafEncoder
+from cdmpp.model.leaf_encoder import POSITIONS, Encoded, LeafEncoder
 
 HEADS = ("pooled", "kernel_sum")
 
@@ -46,6 +46,8 @@ class CdmppConfig:
     """Width of the regressor."""
     head: str = "kernel_sum"
     """``pooled``: one number from mean and max over tokens. ``kernel_sum``: one per kernel, summed as times."""
+    positions: str = "preorder"
+    """How the place of a leaf in the tree is told, see ``leaf_encoder.POSITIONS``."""
     label: str = "log"
     anchor: bool = True
     """Predict the difference to the analytic time rather than the latency itself."""
@@ -63,6 +65,8 @@ class CdmppConfig:
     def __post_init__(self) -> None:
         if self.head not in HEADS:
             raise CdmppError(f"model.head is {self.head!r}; one of {', '.join(HEADS)}")
+        if self.positions not in POSITIONS:
+            raise CdmppError(f"model.positions is {self.positions!r}; one of {', '.join(POSITIONS)}")
         if self.width % self.heads or self.width % 2:
             raise CdmppError(f"model.width={self.width} must be even and divisible by model.heads={self.heads}")
 
@@ -94,6 +98,7 @@ class CdmppModel(nn.Module):
             config.heads,
             config.feedforward,
             config.dropout,
+            config.positions,
         )
         pooled_width = 4 * config.width if config.head == "pooled" else 3 * config.width
         self.regressor = nn.Sequential(
@@ -135,6 +140,7 @@ class CdmppModel(nn.Module):
             self._drop_columns(self.leaf_scaler(batch.leaves)),
             batch.leaf_mask,
             batch.leaf_positions,
+            batch.leaf_serial_positions,
             batch.leaf_kernels,
             self._with_places(self._drop_columns(self.kernel_scaler(kernels))),
             batch.kernel_mask,

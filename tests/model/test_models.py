@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from cdmpp import devices
+from cdmpp.code.code_vector import CODE_WIDTH
 from cdmpp.data.batching import ProgramTensors
 from cdmpp.errors import CdmppError
 from cdmpp.model.build import build_for, build_model, config_from_dict
@@ -32,6 +33,9 @@ MODELS = {
     "kernel_sum": {**SMALL, "head": "kernel_sum"},
     "kernel_sum yeo-johnson": {**SMALL, "head": "kernel_sum", "label": "yeo-johnson"},
     "kernel_sum without anchor": {**SMALL, "head": "kernel_sum", "anchor": False},
+    "serial positions": {**SMALL, "positions": "serial"},
+    "relative positions": {**SMALL, "positions": "relative"},
+    "no positions, no attention": {**SMALL, "positions": "none", "layers": 0},
     "reference": SMALL_REFERENCE,
 }
 
@@ -127,3 +131,42 @@ def test_a_setting_that_nothing_reads_is_refused():
         config_from_dict({"width": "64"})
     with pytest.raises(CdmppError, match="divisible by model.heads=3"):
         config_from_dict({"width": 64, "heads": 3})
+
+
+def coded(dataset, share=0.5):
+    """The toy programs with code vectors, of which a share is missing."""
+    rng = np.random.default_rng(1)
+    codes = rng.uniform(0, 20, (len(dataset), CODE_WIDTH)).astype(np.float32)
+    codes[rng.random(len(dataset)) < share] = np.nan
+    return dataset.asts.with_codes(codes)
+
+
+def test_code_vectors_are_read_where_they_are_and_missing_ones_do_no_harm():
+    dataset, _ = toy_dataset(80)
+    sheets, names = {"xeon-icelake": devices.get("xeon-icelake")}, dataset.devices
+    with_codes = ProgramTensors.build(coded(dataset), sheets, names, dataset.latency_s)
+    without = ProgramTensors.build(dataset.asts, sheets, names, dataset.latency_s)
+    torch.manual_seed(0)
+    model = build_for(config_from_dict(SMALL), with_codes, np.arange(60)).eval()
+    torch.nn.init.normal_(model.out.weight)
+    rows = np.arange(60, 80)
+    read, blind = model(with_codes.batch(rows)).log_latency, model(without.batch(rows)).log_latency
+    has_code = with_codes.batch(rows).codes[:, 0] > 0
+    assert 0 < has_code.sum() < 20
+    assert torch.allclose(read[~has_code], blind[~has_code], atol=1e-5)
+    assert (read[has_code] - blind[has_code]).abs().min() > 1e-6
+
+
+def test_a_model_of_data_without_code_vectors_has_no_inputs_for_them(programs):
+    assert build_for(config_from_dict(SMALL), programs, np.arange(60)).config.code is False
+
+
+def test_hidden_code_vectors_look_like_missing_ones():
+    dataset, _ = toy_dataset(80)
+    sheets = {"xeon-icelake": devices.get("xeon-icelake")}
+    tensors = ProgramTensors.build(coded(dataset, 0.0), sheets, dataset.devices, dataset.latency_s)
+    model = build_for(config_from_dict({**SMALL, "code_dropout": 1.0, "feature_dropout": 0.0}), tensors, np.arange(60))
+    batch = tensors.batch(np.arange(60, 80))
+    hidden = model.train()(batch).log_latency
+    missing = model.eval()(batch._replace(codes=torch.zeros_like(batch.codes))).log_latency
+    assert torch.allclose(hidden, missing, atol=1e-5)
