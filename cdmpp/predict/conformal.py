@@ -139,8 +139,11 @@ class Conformal:
         return Conformal(
             tuple(settings["levels"]),
             tuple(settings["groups"]),
-            *(np.asarray(arrays[name]) for name in ("n_tasks", "methods", "lower", "upper")),
-            scale=LocalScale.from_arrays(scale),
+            np.asarray(arrays["n_tasks"]),
+            np.asarray(arrays["methods"]),
+            np.asarray(arrays["lower"]),
+            np.asarray(arrays["upper"]),
+            LocalScale.from_arrays(scale),
         )
 
 
