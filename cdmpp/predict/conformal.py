@@ -8,7 +8,7 @@ with a new one. With K tasks a program of a new task from the same population is
 
 The two sides differ (slow programs are under-predicted): the shape of the interval, like the local scale, is fitted
 crosswise, on the tasks of the other folds, and then widened or narrowed as a whole by the conformal quantile. A
-prediction uses the mean over the folds: the promise is exact for a fixed scale and shape, and nearly so for fitted ones.
+prediction uses the mean over the folds: the promise is exact for a fixed scale and shape, nearly so for fitted ones.
 
 Sources: Lei et al., Distribution-free predictive inference for regression, JASA 2018 (split conformal, local scale);
 Dunn, Wasserman and Ramdas, Distribution-free prediction sets for two-layer hierarchical models, JASA 2023, and Lee,
