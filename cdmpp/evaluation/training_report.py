@@ -53,7 +53,8 @@ def report(dataset: LatencyDataset, split: Split, result: FitResult, settings: R
     for level, figure in mine["intervals"].items():
         console.print(
             f"intervals of {100 * float(level):g} %: {figure['coverage']:.1f} % of the test programs are inside "
-            f"({figure['task_coverage']:.1f} % by task), upper / lower {figure['width']:.2f}"
+            f"({figure['task_coverage']:.1f} % by task), upper / lower {figure['width']:.2f}",
+            soft_wrap=True,
         )
     if settings.plots:
         from cdmpp.evaluation.plots import save_training_plots

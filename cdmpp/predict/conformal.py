@@ -3,11 +3,12 @@
 The score of a program is the residual of its log-latency over a local scale. An interval of level 1 - a is the range of
 scores that a share 1 - a of the calibration programs keeps to, where every *task* weighs 1, however many programs it
 has, and one more unit of weight lies at infinity: programs of a task err together, so tasks are what may be exchanged
-with a new one. With K tasks a program of a new task from the same population is inside with probability at least
-1 - a, and at most about 1/(K + 1) above that.
+with a new one. With K tasks a program of a new task from the same population is then inside with probability at least
+1 - a; the unit at infinity makes intervals a little too wide, which is felt below some fifty tasks.
 
 The two sides differ (slow programs are under-predicted): the shape of the interval, like the local scale, is fitted
-crosswise, on the tasks of the other folds, and then widened or narrowed as a whole by the conformal quantile.
+crosswise, on the tasks of the other folds, and then widened or narrowed as a whole by the conformal quantile. A
+prediction uses the mean over the folds: the promise is exact for a fixed scale and shape, nearly so for fitted ones.
 
 Sources: Lei et al., Distribution-free predictive inference for regression, JASA 2018 (split conformal, local scale);
 Dunn, Wasserman and Ramdas, Distribution-free prediction sets for two-layer hierarchical models, JASA 2023, and Lee,
@@ -136,15 +137,14 @@ class Conformal:
     def restore(arrays: Mapping[str, np.ndarray], settings: Mapping[str, Any]) -> Conformal:
         """Raises ``KeyError`` where a part is missing."""
         scale = {name.removeprefix("scale."): value for name, value in arrays.items() if name.startswith("scale.")}
-        n_tasks, methods, lower, upper = (np.asarray(arrays[name]) for name in ("n_tasks", "methods", "lower", "upper"))
         return Conformal(
-            levels=tuple(settings["levels"]),
-            groups=tuple(settings["groups"]),
-            n_tasks=n_tasks,
-            methods=methods,
-            lower=lower,
-            upper=upper,
-            scale=LocalScale.from_arrays(scale),
+            tuple(settings["levels"]),
+            tuple(settings["groups"]),
+            np.asarray(arrays["n_tasks"]),
+            np.asarray(arrays["methods"]),
+            np.asarray(arrays["lower"]),
+            np.asarray(arrays["upper"]),
+            LocalScale.from_arrays(scale),
         )
 
 
