@@ -26,6 +26,7 @@ from cdmpp.predict.predictor import Predictor
 from cdmpp.predict.rows import predict_rows
 from cdmpp.training.adapt import errors_by_device, fine_tune
 from cdmpp.training.candidates import candidates
+from cdmpp.training.cross_calibration import cross_calibrate
 from cdmpp.training.fit import FitResult, train
 from cdmpp.training.sampling import choose_tasks
 
@@ -66,6 +67,11 @@ def finetune(settings: FinetuneSettings) -> dict[str, Any] | None:
         start, dataset, split, tasks, settings.tuning, settings.out / "tuning", settings.seed,
         settings.training.loss, settings.progress, settings.accelerator,
     )  # fmt: skip
+    told = cross_calibrate(
+        tuned.predictor, start, dataset, split, tasks, settings.tuning, settings.out / "folds", settings.seed,
+        settings.tuning.folds, settings.accelerator,
+    )  # fmt: skip
+    tuned.predictor.card["intervals"] = told
     after = _figures(tuned.predictor, dataset, split)
     figures = {
         "device": settings.device.name,

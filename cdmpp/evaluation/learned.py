@@ -24,7 +24,7 @@ DEFAULT_MODEL = "cdmpp"
 
 
 def train_config(model: str, overrides: Sequence[str] = ()) -> TrainConfig:
-    """The default config for ``cdmpp``, else that of a file of ``conf/model``, ``conf/experiment`` or its ``ablation/``.
+    """The default config for ``cdmpp``, else a file of ``conf/model``, ``conf/experiment`` or its ``ablation/``.
 
     ``overrides`` are Hydra overrides of the groups ``model``, ``loss``, ``trainer`` for every trained model;
     ``NAME:override`` is for one.

@@ -119,7 +119,7 @@ class Predictor:
                 "lower them for its target or name another device"
             )
         tensors = ProgramTensors.build(asts, {target.name: target}, [target.name] * len(asts))
-        tensors, rows, trained = tensors.to(self._torch_device), np.arange(len(asts)), target.name in self.trained_on
+        tensors, rows, trained = tensors.to(self.torch_device), np.arange(len(asts)), target.name in self.trained_on
         if self.calibration is None:
             logs = self._log_latency(tensors, rows)
             return Prediction(np.exp(logs.mean(0)), labels, target.name, trained, logs.std(0))
@@ -171,7 +171,7 @@ class Predictor:
         return any(getattr(model.config, "code", False) for model in self.models)
 
     @property
-    def _torch_device(self) -> torch.device:
+    def torch_device(self) -> torch.device:
         return next(self.models[0].parameters()).device
 
     @torch.inference_mode()

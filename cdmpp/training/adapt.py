@@ -36,6 +36,8 @@ class TuneConfig:
     """Source programs in a batch for each one of the new device."""
     replay_weight: float = 1.0
     """Of each of them in the loss."""
+    folds: int = 5
+    """Of the chosen tasks, for intervals: as many more models are tuned. 0: none, and no intervals."""
 
     def __post_init__(self) -> None:
         if self.steps < 1 or self.batch_size < 1:
@@ -94,7 +96,7 @@ def fine_tune(
     training = TrainConfig(
         start.models[0].config, replace(loss or LossConfig(), domain="none"), config.trainer(len(rows) + replayed)
     )
-    return train(
+    result = train(
         dataset,
         tuned,
         sheets_of(dataset.devices),
@@ -106,6 +108,11 @@ def fine_tune(
         initial=start,
         replay=replay,
     )
+    # Calibrated on the sources' programs, they would promise for the new device what nobody has seen there.
+    result.predictor.calibration = None
+    result.predictor.card["intervals"] = "none: see training/cross_calibration.py"
+    result.predictor.save(result.model_dir)
+    return result
 
 
 def errors_by_device(predictor: Predictor, dataset: LatencyDataset, rows: np.ndarray) -> dict[str, dict[str, float]]:
