@@ -29,9 +29,11 @@ comes from the records. The columns of the Parquet files are described in `cdmpp
 hand-made ones (`conf/data/networks.yaml`), split into tasks (one fused operator each), and each task is scheduled by
 TVM MetaSchedule at random and by evolution with a random cost model, so that slow, typical and good schedules all
 occur. Each program is compiled by LLVM for the device's target and timed on pinned cores, while every other working
-process of the machine was stopped (`phase_file=` of `scripts/profile.py` tells a watcher when): warm caches, 10
-repeats of at least 10 ms (fewer for slow programs), two visits at least a minute apart, a third where they differ by
-more than 5 %. The label is the minimum over the visits; every repeat is kept (`cdmpp/measure/protocol.py`).
+process of the machine was stopped (`phase_file=` of `scripts/profile.py` tells a watcher when): warm caches, two visits
+at least a minute apart, a third where they differ by more than 5 %, and one more where the sentinels were slow. The
+label is the minimum over the visits; every repeat is kept. Every record names its protocol. `cpu-v1` took 10 repeats of
+at least 10 ms a visit, `cpu-v2` 10 of 5 ms, `cpu-v3` 30 of 1 ms (each fewer for slow programs): the host's neighbours
+come and go within milliseconds, so many short repeats find more quiet ones in half the time.
 
 **Limits.** A virtual machine whose exact processor model and whose neighbours are hidden; static shapes, fp32; warm
 caches. Programs that take longer than a second, and tasks above 4 GFLOP, are left out.
@@ -66,7 +68,7 @@ def _device(entry: DeviceStatistics) -> list[str]:
         ("difference of the two best visits in %, p50 / p90", _quantiles(entry.spread * 100, (50, 90), "{:.2f}")),
         ("the same, mean", f"{entry.spread.mean() * 100:.2f} %"),
         ("flagged (over 5 %)", f"{entry.flagged_share * 100:.1f} %"),
-        ("protocol", ", ".join(entry.protocols)),
+        ("programs by protocol", ", ".join(f"{name} {n:,}" for name, n in entry.protocols.items())),
         ("software", entry.software),
         ("not recorded", ", ".join(f"{n} {cause}" for cause, n in entry.failures.items()) or "nothing"),
     ]
@@ -84,7 +86,7 @@ def _noise_floor(entry: DeviceStatistics) -> list[str]:
     if noise is None:
         return []
     return [
-        f"**Noise floor** of `{entry.device}`: {noise.programs} programs measured again by the same protocol, at least "
+        f"**Noise floor** of `{entry.device}`: {noise.programs} programs measured again, at least "
         f"{noise.hours_apart:.1f} hours later (`scripts/profile.py repeat={noise.programs}`). The label moves by "
         f"{100 * noise.mean:.2f} % on average, {100 * noise.median:.2f} % median, {100 * noise.p90:.2f} % p90; drift "
         f"of the median {100 * noise.drift:+.2f} %.",

@@ -62,7 +62,8 @@ class DeviceStatistics:
     """Cause -> programs that could not be built or timed, tasks that could not be sampled."""
     not_imported: dict[str, str]
     """Networks of the zoo that could not be imported, with the reason."""
-    protocols: tuple[str, ...]
+    protocols: dict[str, int]
+    """Protocol -> programs measured by it."""
     software: str
     """Of the last record."""
 
@@ -139,7 +140,7 @@ def _of_device(records: list[Record], tasks: dict[str, Task], device: str, folde
         noise=_noise(folder, device),
         failures=dict(failures.most_common()),
         not_imported=_not_imported(lines, folder),
-        protocols=tuple(sorted({record.protocol for record in records})),
+        protocols=dict(sorted(Counter(record.protocol for record in records).items())),
         software=records[-1].software,
     )
 
