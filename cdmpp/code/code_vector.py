@@ -10,12 +10,13 @@ from collections import defaultdict
 
 import numpy as np
 
+from cdmpp.code.constants import Constants
 from cdmpp.code.instruction import CLASSES, classify
 from cdmpp.code.ir import Function, parse
 from cdmpp.code.loops import Loop, frequencies, loops_of
 from cdmpp.code.throughput import EXTRA, RESOURCES, chain_cycles, cycles_by_resource, spilled_values, total_cycles
 
-CODE_VERSION = "1"
+CODE_VERSION = "2"
 CODE_NAMES = (
     *(f"n_{name}" for name in CLASSES),
     *(f"cycles_{name}" for name in (*RESOURCES, *EXTRA)),
@@ -46,8 +47,9 @@ def _computes(name: str) -> bool:
 
 def _add_function(function: Function, amounts: defaultdict[str, float], hottest: float) -> float:
     """Add one function's amounts; returns the cycles of the hottest block so far."""
-    loops = loops_of(function)
-    runs = frequencies(function, loops)
+    constants = Constants(function)
+    loops = loops_of(function, constants)
+    runs = frequencies(function, constants, loops)
     _add_loops(loops, runs, amounts)
     innermost = _innermost(loops)
     for block, instructions in function.blocks.items():

@@ -11,7 +11,18 @@ _BY_WIDTH = ("float", "divide", "select", "convert", "load", "store")
 CLASSES = (
     *(f"{kind}_{width}" for kind in _BY_WIDTH for width in WIDTHS),
     *("fused_lanes", "load_int", "store_int", "gather", "scatter", "masked", "shuffle", "broadcast", "insert"),
-    *("vector_int", "scalar_int", "extend", "int_divide", "address", "branch", "call", "load_bytes", "store_bytes"),
+    *(
+        "vector_int",
+        "scalar_int",
+        "extend",
+        "int_divide",
+        "address",
+        "branch",
+        "call",
+        "odd_vector",
+        "load_bytes",
+        "store_bytes",
+    ),
 )
 """Names of the classes; ``_bytes`` are bytes, ``fused_lanes`` are multiply-adds, everything else instructions."""
 
@@ -29,6 +40,17 @@ _VECTOR_BYTES = 64
 
 def classify(line: str) -> list[tuple[str, float]]:
     """(class, amount) of one instruction; empty where it costs nothing."""
+    classes = _classify(line)
+    vector = _VECTOR.search(line)
+    # Vectors of, say, 49 lanes are cut and put together again, many of them lane by lane.
+    if classes and vector and (lanes := int(vector[1])) & (lanes - 1):
+        classes.append(("odd_vector", float(registers(line))))
+        if lanes > WIDTHS[-1] and classes[0][0].startswith("float"):
+            classes.append(("odd_wide_lanes", float(lanes)))
+    return classes
+
+
+def _classify(line: str) -> list[tuple[str, float]]:
     text = line.split(" = ", 1)[1] if line.startswith("%") and " = " in line else line
     operation = text.split(" ", 1)[0]
     if operation in ("tail", "musttail", "notail"):
@@ -36,7 +58,7 @@ def classify(line: str) -> list[tuple[str, float]]:
         operation = "call"
     vector = _VECTOR.search(text)
     lanes = int(vector[1]) if vector else 1
-    pieces = max(1.0, lanes * _element_bytes(vector[2]) / _VECTOR_BYTES) if vector else 1.0
+    pieces = float(registers(line)) if vector else 1.0
     width = next((w for w in WIDTHS if lanes <= w), WIDTHS[-1])
     if operation in ("fmul", "fadd", "fsub", "fneg"):
         return [(f"float_{width}", pieces)]
@@ -64,6 +86,12 @@ def classify(line: str) -> list[tuple[str, float]]:
     if lanes > 1:
         return [("vector_int", pieces)]
     return [("extend" if operation in ("sext", "zext", "trunc") else "scalar_int", 1.0)]
+
+
+def registers(line: str) -> int:
+    """Vector registers that the first vector of ``line`` fills; 1 where there is none."""
+    vector = _VECTOR.search(line)
+    return max(1, -(-int(vector[1]) * _element_bytes(vector[2]) // _VECTOR_BYTES)) if vector else 1
 
 
 def _call(text: str, lanes: int, pieces: float, width: int) -> list[tuple[str, float]]:

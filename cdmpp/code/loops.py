@@ -8,14 +8,13 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from cdmpp.code.constants import Constants
 from cdmpp.code.ir import Function
 
 _NAME = r'%"?[\w.$-]+"?'
 _PHI = re.compile(rf"({_NAME}) = phi (?:i\d+|ptr) (.*)")
 _INCOMING = re.compile(r'\[ ([^,]+), %("?[\w.$-]+"?) \]')
 _STEP = re.compile(rf"(add|sub)[\w ]* i\d+ ({_NAME}), (-?\d+)$")
-_DIFFERENCE = re.compile(rf"sub[\w ]* i\d+ ({_NAME}), ({_NAME})$")
-_MINIMUM = re.compile(r"@llvm\.[su]min\.i\d+\(i\d+ (%?[\w.-]+), i\d+ (%?[\w.-]+)\)")
 _CAST = re.compile(rf"(?:trunc|zext|sext)[\w ]* i\d+ ({_NAME}) to")
 _BRANCH = re.compile(rf"br i1 ({_NAME}),")
 _COMPARE = re.compile(rf"icmp (?:samesign )?(\w+) i\d+ ({_NAME}|-?\d+), ({_NAME}|-?\d+)$")
@@ -40,15 +39,20 @@ class _Counter(NamedTuple):
     """The value after the step."""
 
 
-def loops_of(function: Function) -> list[Loop]:
-    """Natural loops (Aho et al., one per header) with their trip counts."""
+def loops_of(function: Function, constants: Constants) -> list[Loop]:
+    """Natural loops (Aho et al., one per header) that are reached, with their trip counts."""
     bodies = _bodies(function)
-    return [Loop(header, frozenset(body), _trips(function, header, body)) for header, body in bodies.items()]
+    return [
+        Loop(header, frozenset(body), _trips(function, constants, header, body))
+        for header, body in bodies.items()
+        if header in constants.reached
+    ]
 
 
-def frequencies(function: Function, loops: list[Loop]) -> dict[str, float]:
-    """Block -> runs per call of the function. Branches inside a loop count as taken; unknown loops run once."""
-    table = dict.fromkeys(function.blocks, 1.0)
+def frequencies(function: Function, constants: Constants, loops: list[Loop]) -> dict[str, float]:
+    """Block -> runs per call of the function; 0 for what is never reached, such as the rest of a vectorised loop whose
+    length is a multiple of the vector. Branches that depend on the run count as taken; unknown loops run once."""
+    table = {block: float(block in constants.reached) for block in function.blocks}
     for loop in loops:
         for block in loop.body:
             table[block] *= loop.trips or 1.0
@@ -83,8 +87,8 @@ def _bodies(function: Function) -> dict[str, set[str]]:
     return dict(bodies)
 
 
-def _trips(function: Function, header: str, body: set[str]) -> float:
-    counters = _counters(function, header, body)
+def _trips(function: Function, constants: Constants, header: str, body: set[str]) -> float:
+    counters = _counters(function, constants, header, body)
     best = 0.0
     for block in sorted(body):
         targets = function.successors[block]
@@ -98,17 +102,19 @@ def _trips(function: Function, header: str, body: set[str]) -> float:
             best = max(best, 2.0)
         elif compared := _COMPARE.match(condition.text):
             at_the_end = header in targets
-            best = max(best, _from_compare(function, counters, compared, at_the_end))
+            best = max(best, _from_compare(function, constants, counters, compared, at_the_end))
     return best
 
 
-def _counters(function: Function, header: str, body: set[str]) -> list[_Counter]:
+def _counters(function: Function, constants: Constants, header: str, body: set[str]) -> list[_Counter]:
     counters = []
     for line in function.blocks[header]:
         if not (phi := _PHI.match(line)):
             continue
         incoming = _INCOMING.findall(phi[2])
-        start = next((value for value, block in incoming if block.strip('"') not in body), None)
+        outside = [(value, block.strip('"')) for value, block in incoming if block.strip('"') not in body]
+        entered = [value for value, block in outside if block in constants.reached and header in constants.taken(block)]
+        start = next(iter(entered or [value for value, _ in outside]), None)
         after = next((value for value, block in incoming if block.strip('"') in body), None)
         change = function.definitions.get(after) if after else None
         if change and (step := _STEP.match(change.text)) and step[2] == phi[1]:
@@ -118,14 +124,16 @@ def _counters(function: Function, header: str, body: set[str]) -> list[_Counter]
     return counters
 
 
-def _from_compare(function: Function, counters: list[_Counter], compared: re.Match[str], at_the_end: bool) -> float:
+def _from_compare(
+    function: Function, constants: Constants, counters: list[_Counter], compared: re.Match[str], at_the_end: bool
+) -> float:
     """Iterations of a loop that is left by ``compared``; 0 where it does not compare a counter with a constant."""
     for value, bound in ((compared[2], compared[3]), (compared[3], compared[2])):
         counter = _counter_behind(function, counters, value)
-        limit = constant(function, bound)
+        limit = constants.at_most(bound)
         if counter is None or limit is None:
             continue
-        start = constant(function, counter.start) or 0 if counter.start else 0
+        start = constants.at_most(counter.start) or 0 if counter.start else 0
         steps = (limit - start) / counter.step
         before = not _leads_to(function, value, counter.after)
         if compared[1] in ("eq", "ne"):
@@ -159,25 +167,3 @@ def _leads_to(function: Function, value: str, wanted: str) -> bool:
             return False
         value = cast[1]
     return False
-
-
-def constant(function: Function, value: str, depth: int = 0) -> int | None:
-    """The number that ``value`` is, at most: a tile at the edge (``min(16, n - i)``) counts as a whole one."""
-    if re.fullmatch(r"-?\d+", value):
-        return int(value)
-    definition = function.definitions.get(value)
-    if definition is None or depth > 3:
-        return None
-    text = definition.text
-    if smallest := _MINIMUM.search(text):
-        known = [int(word) for word in smallest.groups() if re.fullmatch(r"-?\d+", word)]
-        return known[0] if known else None
-    if cast := _CAST.match(text):
-        return constant(function, cast[1], depth + 1)
-    if difference := _DIFFERENCE.match(text):
-        whole = function.definitions.get(difference[1])
-        return constant(function, difference[1], depth + 1) if whole and "min" in whole.text else None
-    if (step := _STEP.match(text)) and step[1] == "add":
-        base = constant(function, step[2], depth + 1)
-        return None if base is None else base + int(step[3])
-    return None

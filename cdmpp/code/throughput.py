@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from cdmpp.code.instruction import WIDTHS
+from cdmpp.code.instruction import WIDTHS, registers
 from cdmpp.code.ir import Function
 
 RESOURCES = ("vector", "load", "store", "shuffle", "issue", "chain")
@@ -20,6 +20,7 @@ EXTRA = ("divider", "call", "spill")
 """What comes on top of it."""
 _FLOAT_LATENCY = 4.0
 _VECTOR_REGISTERS = 30
+_ODD_LANE_CYCLES = 0.4
 _CALL_CYCLES, _SPILL_CYCLES = 15.0, 0.7
 _DIVIDE_CYCLES = {1: 4.0, 4: 5.0, 8: 5.0, 16: 10.0}
 _FLOAT_PHI = re.compile(r"= phi (?:float|double|<\d+ x (?:float|double)>)")
@@ -47,7 +48,7 @@ def cycles_by_resource(counts: Mapping[str, float], chain: float, spilled: float
     arithmetic = all_widths("float") + 0.5 * all_widths("select") + all_widths("convert")
     loads, stores = all_widths("load") + count("load_int"), all_widths("store") + count("store_int")
     scattered = 1.3 * count("gather") + 2.0 * count("scatter")
-    shuffles = count("shuffle") + 1.5 * count("insert")
+    shuffles = count("shuffle") + 1.5 * count("insert") + _ODD_LANE_CYCLES * count("odd_wide_lanes")
     integers = count("scalar_int", "vector_int") + 6.0 * count("int_divide")
     integers += 0.3 * count("address", "extend") + 0.5 * count("branch", "broadcast")
     issued = arithmetic + 0.6 * loads + stores + 2.0 * scattered + shuffles + integers + 40.0 * count("call")
@@ -77,20 +78,21 @@ def chain_cycles(block: Sequence[str], counts: Mapping[str, float]) -> float:
 
 
 def spilled_values(function: Function, name: str) -> float:
-    """Float values alive at one place of the block ``name`` beyond the vector registers."""
+    """Vector registers that the float values alive at one place of the block ``name`` lack."""
     block, definitions = function.blocks[name], function.definitions
     last_use: dict[str, int] = {}
     made: dict[str, int] = {}
+    size: dict[str, int] = {}
     for place, line in enumerate(block):
         value, _, text = line.partition(" = ")
         for operand in _OPERAND.findall(line):
             last_use[operand] = place
         if text and _MAKES_FLOATS.match(text):
-            made[value] = place
+            made[value], size[value] = place, registers(text)
     change = Counter[int]()
     for value, place in made.items():
-        change[place] += 1
-        change[last_use[value]] -= 1
+        change[place] += size[value]
+        change[last_use[value]] -= size[value]
     alive = most = 0
     for place in range(len(block)):
         alive += change[place]
@@ -98,5 +100,6 @@ def spilled_values(function: Function, name: str) -> float:
     outside = 0
     for operand in last_use:
         source = definitions.get(operand)
-        outside += source is not None and source.block != name and bool(_MAKES_FLOATS.match(source.text))
+        if source is not None and source.block != name and _MAKES_FLOATS.match(source.text):
+            outside += registers(source.text)
     return max(0.0, most + outside - _VECTOR_REGISTERS)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from cdmpp.code.code_vector import CODE_NAMES, CODE_WIDTH, code_vector
+from cdmpp.code.constants import Constants
 from cdmpp.code.instruction import CLASSES, classify
 from cdmpp.code.ir import parse
 from cdmpp.code.loops import frequencies, loops_of
@@ -47,9 +48,10 @@ def amount(vector: np.ndarray, name: str) -> float:
 
 def test_trip_counts_and_frequencies() -> None:
     (function,) = parse(NEST)
-    trips = {loop.header: loop.trips for loop in loops_of(function)}
+    trips = {loop.header: loop.trips for loop in loops_of(function, Constants(function))}
     assert trips == {"for_body": 10, "for_body2": 8}
-    runs = frequencies(function, loops_of(function))
+    constants = Constants(function)
+    runs = frequencies(function, constants, loops_of(function, constants))
     assert runs == {"entry": 1, "for_body": 10, "for_body2": 80, "for_end": 10, "end": 1}
 
 
@@ -109,6 +111,11 @@ def test_the_wrapper_that_checks_arguments_does_not_count() -> None:
         ),
         ("%1 = call <8 x float> @llvm.masked.gather.v8f32.v8p0(<8 x ptr> %p, i32 4, <8 x i1> %m)", {"gather": 8}),
         ("%1 = shufflevector <16 x float> %x, <16 x float> poison, <16 x i32> zeroinitializer", {"broadcast": 1}),
+        (
+            "%1 = call <20 x float> @llvm.fmuladd.v20f32(<20 x float> %x, <20 x float> %y, <20 x float> %z)",
+            {"float_16": 2, "fused_lanes": 20, "odd_vector": 2, "odd_wide_lanes": 20},
+        ),
+        ("%1 = fadd <6 x float> %x, %y", {"float_8": 1, "odd_vector": 1}),
         ("%1 = call float @expf(float %x)", {"call": 1}),
         ("%1 = phi float [ 0.0, %entry ], [ %2, %for_body ]", {}),
         ("%1 = sdiv i32 %x, %y", {"int_divide": 1}),
@@ -136,4 +143,4 @@ def test_ways_to_end_a_loop(latch: str, trips: int) -> None:
         "  %i = phi i64 [ 0, %entry ], [ %n, %body ]\n  %n = add i64 %i, 2\n"
         f"  {latch}\n  br i1 %c, label %body, label %end\nend:\n  ret void\n}}\n"
     )
-    assert [loop.trips for loop in loops_of(parse(text)[0])] == [trips]
+    assert [loop.trips for loop in loops_of(parse(text)[0], Constants(parse(text)[0]))] == [trips]
