@@ -20,6 +20,7 @@ CLASSES = (
         "branch",
         "call",
         "odd_vector",
+        "odd_wide_lanes",
         "load_bytes",
         "store_bytes",
     ),
