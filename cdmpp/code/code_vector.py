@@ -11,12 +11,13 @@ from collections import defaultdict
 import numpy as np
 
 from cdmpp.code.constants import Constants
+from cdmpp.code.flow import frequencies, innermost_loops
 from cdmpp.code.instruction import CLASSES, classify
 from cdmpp.code.ir import Function, parse
-from cdmpp.code.loops import Loop, frequencies, loops_of
+from cdmpp.code.loops import Loop, loops_of
 from cdmpp.code.throughput import EXTRA, RESOURCES, chain_cycles, cycles_by_resource, spilled_values, total_cycles
 
-CODE_VERSION = "2"
+CODE_VERSION = "3"
 CODE_NAMES = (
     *(f"n_{name}" for name in CLASSES),
     *(f"cycles_{name}" for name in (*RESOURCES, *EXTRA)),
@@ -51,7 +52,7 @@ def _add_function(function: Function, amounts: defaultdict[str, float], hottest:
     loops = loops_of(function, constants)
     runs = frequencies(function, constants, loops)
     _add_loops(loops, runs, amounts)
-    innermost = _innermost(loops)
+    innermost = innermost_loops(loops)
     for block, instructions in function.blocks.items():
         counts: defaultdict[str, float] = defaultdict(float)
         for line in instructions:
@@ -81,10 +82,3 @@ def _add_loops(loops: list[Loop], runs: dict[str, float], amounts: defaultdict[s
         amounts["loop_runs"] += runs[loop.header]
         amounts["loop_entries"] += runs[loop.header] / (loop.trips or 1.0)
         amounts["unknown_loops"] += loop.trips == 0
-
-
-def _innermost(loops: list[Loop]) -> dict[str, Loop]:
-    table: dict[str, Loop] = {}
-    for loop in sorted(loops, key=lambda loop: len(loop.body), reverse=True):
-        table.update(dict.fromkeys(loop.body, loop))
-    return table

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from cdmpp.code.ir import Function
 
@@ -19,7 +19,9 @@ _SELECT = re.compile(rf"select i1 ({_VALUE}), i\d+ ({_VALUE}), i\d+ ({_VALUE})$"
 _FREEZE = re.compile(rf"freeze i\d+ ({_VALUE})$")
 _PHI = re.compile(r"phi i\d+ (.*)")
 _INCOMING = re.compile(rf'\[ ({_VALUE}), %("?[\w.$-]+"?) \]')
-_BRANCH = re.compile(rf'br i1 ({_VALUE}), label %("?[\w.$-]+"?), label %("?[\w.$-]+"?)')
+BRANCH = re.compile(rf'br i1 ({_VALUE}), label %("?[\w.$-]+"?), label %("?[\w.$-]+"?)')
+_NULL = re.compile(rf"icmp (eq|ne) ptr {_NAME}, null$")
+_STATUS = re.compile(r"(?:tail |musttail |notail )?call i32 (?!@llvm)")
 _ONE_TASK = {"%task_id": 0, "%num_task": 1}
 """TVM's parallel loops hand each task its share: counted is the whole loop, as one task would run it."""
 _LITERALS = {"true": 1, "false": 0}
@@ -59,11 +61,17 @@ class Constants:
     def __init__(self, function: Function) -> None:
         self.function = function
         self._known: dict[tuple[str, bool], int | None] = {}
+        self._fixed: dict[str, int] = {}
         self.reached: set[str] = set(function.blocks)
         # Twice: what is never reached may settle a phi, and that a further branch.
         for _ in range(2):
             self._known.clear()
             self.reached = self._reach()
+        self._known.clear()
+
+    def fix(self, values: Mapping[str, int]) -> None:
+        """Take these SSA values as given until the next call: one iteration of the loops whose counters they are."""
+        self._fixed = dict(values)
         self._known.clear()
 
     def exact(self, value: str) -> int | None:
@@ -88,13 +96,15 @@ class Constants:
     def taken(self, block: str) -> list[str]:
         """Blocks that may follow ``block``."""
         targets = self.function.successors[block]
-        if len(targets) == 2 and (branch := _BRANCH.match(self.function.blocks[block][-1])):
+        if len(targets) == 2 and (branch := BRANCH.match(self.function.blocks[block][-1])):
             condition = self.exact(branch[1])
             if condition is not None:
                 return [branch[2 if condition else 3].strip('"')]
         return targets
 
     def _evaluate(self, value: str, at_most: bool) -> int | None:
+        if value in self._fixed:
+            return self._fixed[value]
         if value in _ONE_TASK:
             return _ONE_TASK[value]
         if value in _LITERALS:
@@ -120,6 +130,10 @@ class Constants:
             return _extreme(match, operand, at_most)
         if match := _COMPARE.match(text):
             return _compare(match, operand)
+        if match := _NULL.match(text):  # allocations succeed ...
+            return int(match[1] == "ne")
+        if _STATUS.match(text):  # ... and so do calls of the runtime
+            return 0
         if match := _SELECT.match(text):
             chosen = operand(match[1])
             return None if chosen is None else operand(match[2 if chosen else 3])

@@ -28,6 +28,8 @@ CLASSES = (
 """Names of the classes; ``_bytes`` are bytes, ``fused_lanes`` are multiply-adds, everything else instructions."""
 
 _VECTOR = re.compile(r"<(\d+) x (\w+)>")
+_MASK = re.compile(r"<\d+ x i1> <([^>]*)>")
+_SHUFFLE_INDICES = re.compile(r"<(\d+) x i32> (?:<([^>]*)>|\w+)$")
 _COPIED = re.compile(r"i64 (\d+), i1")
 _ONE_STEP = re.compile(r"maxnum|minnum|maximum|minimum|fabs|llvm\.[su]m(?:ax|in)|llvm\.(?:floor|ceil|rint|round|trunc)")
 _FREE_CALL = re.compile(r"llvm\.(?:dbg|lifetime|assume|experimental)")
@@ -44,7 +46,8 @@ def classify(line: str) -> list[tuple[str, float]]:
     classes = _classify(line)
     vector = _VECTOR.search(line)
     # Vectors of, say, 49 lanes are cut and put together again, many of them lane by lane.
-    if classes and vector and (lanes := int(vector[1])) & (lanes - 1):
+    odd = not line.split(" = ", 1)[-1].startswith(("shufflevector", "insertelement", "extractelement"))
+    if odd and classes and vector and "masked" not in line and (lanes := int(vector[1])) & (lanes - 1):
         classes.append(("odd_vector", float(registers(line))))
         if lanes > WIDTHS[-1] and classes[0][0].startswith("float"):
             classes.append(("odd_wide_lanes", float(lanes)))
@@ -69,12 +72,13 @@ def _classify(line: str) -> list[tuple[str, float]]:
         return _memory(operation, text, lanes, pieces, width)
     if operation in _FREE:
         return []
+    if operation == "shufflevector":
+        return _shuffle(text, pieces)
     simple = {
         "fdiv": (f"divide_{width}", pieces),
         "frem": ("call", float(lanes)),
         "fcmp": (f"select_{width}", pieces),
         "select": (f"select_{width}", pieces),
-        "shufflevector": ("broadcast" if "zeroinitializer" in text else "shuffle", pieces),
         "insertelement": ("insert", 1.0),
         "extractelement": ("insert", 1.0),
         "getelementptr": ("address", 1.0) if lanes == 1 else ("vector_int", pieces),
@@ -104,8 +108,18 @@ def _call(text: str, lanes: int, pieces: float, width: int) -> list[tuple[str, f
         return [("scatter", float(lanes))]
     for operation in ("load", "store"):
         if f"masked.{operation}" in text:
-            moved = lanes * _element_bytes(_VECTOR.search(text)[2])  # type: ignore[index]  # it has lanes
-            return [(f"{operation}_{width}", pieces), ("masked", pieces), (f"{operation}_bytes", float(moved))]
+            element = _element_bytes(_VECTOR.search(text)[2])  # type: ignore[index]  # it has lanes
+            mask = _MASK.search(text)
+            if mask:  # of a long vector only the registers with a lane in use are moved
+                used = [
+                    i * element // _VECTOR_BYTES for i, bit in enumerate(mask[1].split(",")) if bit.endswith("true")
+                ]
+                lanes, pieces = len(used), float(len(set(used)))
+            return [
+                (f"{operation}_{width}", pieces),
+                ("masked", pieces),
+                (f"{operation}_bytes", float(lanes * element)),
+            ]
     if "llvm.memset" in text or "llvm.memcpy" in text:
         size = _COPIED.search(text)
         copied = float(size[1]) if size else float(_VECTOR_BYTES)
@@ -117,6 +131,17 @@ def _call(text: str, lanes: int, pieces: float, width: int) -> list[tuple[str, f
     if "vector.reduce" in text:
         return [("shuffle", math.log2(max(2, lanes)))]
     return [] if _FREE_CALL.search(text) else [("call", 1.0)]
+
+
+def _shuffle(text: str, pieces: float) -> list[tuple[str, float]]:
+    """By the registers of the result that receive anything."""
+    indices = _SHUFFLE_INDICES.search(text)
+    if indices is None:
+        return [("shuffle", pieces)]
+    if indices[2] is None:
+        return [("broadcast", float(max(1, -(-int(indices[1]) * 4 // _VECTOR_BYTES))))]
+    filled = [i * 4 // _VECTOR_BYTES for i, word in enumerate(indices[2].split(",")) if not word.endswith("poison")]
+    return [("shuffle", float(max(1, len(set(filled)))))]
 
 
 def _memory(operation: str, text: str, lanes: int, pieces: float, width: int) -> list[tuple[str, float]]:

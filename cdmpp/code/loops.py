@@ -1,4 +1,4 @@
-"""How often each basic block of a function runs: natural loops and their constant trip counts."""
+"""Natural loops of a function and their constant trip counts."""
 
 from __future__ import annotations
 
@@ -22,16 +22,9 @@ _RUNS_TWICE = re.compile(r'phi i1 \[ true, %"?[\w.$-]+"? \], \[ false, %"?[\w.$-
 _MAX_CASTS = 4
 
 
-@dataclass(frozen=True)
-class Loop:
-    header: str
-    body: frozenset[str]
-    """Names of its blocks, the header among them."""
-    trips: float
-    """Iterations each time it is entered; 0 where that is not a constant of the text."""
+class Counter(NamedTuple):
+    """An integer that every iteration changes by the same amount."""
 
-
-class _Counter(NamedTuple):
     start: str | None
     step: int
     name: str
@@ -39,24 +32,26 @@ class _Counter(NamedTuple):
     """The value after the step."""
 
 
+@dataclass(frozen=True)
+class Loop:
+    header: str
+    body: frozenset[str]
+    """Names of its blocks, the header among them."""
+    trips: float
+    """Iterations each time it is entered; 0 where that is not a constant of the text."""
+    counters: tuple[Counter, ...] = ()
+
+
 def loops_of(function: Function, constants: Constants) -> list[Loop]:
     """Natural loops (Aho et al., one per header) that are reached, with their trip counts."""
     bodies = _bodies(function)
-    return [
-        Loop(header, frozenset(body), _trips(function, constants, header, body))
-        for header, body in bodies.items()
-        if header in constants.reached
-    ]
-
-
-def frequencies(function: Function, constants: Constants, loops: list[Loop]) -> dict[str, float]:
-    """Block -> runs per call of the function; 0 for what is never reached, such as the rest of a vectorised loop whose
-    length is a multiple of the vector. Branches that depend on the run count as taken; unknown loops run once."""
-    table = {block: float(block in constants.reached) for block in function.blocks}
-    for loop in loops:
-        for block in loop.body:
-            table[block] *= loop.trips or 1.0
-    return table
+    loops = []
+    for header, body in bodies.items():
+        if header in constants.reached:
+            counters = _counters(function, constants, header, body)
+            trips = _trips(function, constants, header, body, counters)
+            loops.append(Loop(header, frozenset(body), trips, tuple(counters)))
+    return loops
 
 
 def _bodies(function: Function) -> dict[str, set[str]]:
@@ -87,8 +82,7 @@ def _bodies(function: Function) -> dict[str, set[str]]:
     return dict(bodies)
 
 
-def _trips(function: Function, constants: Constants, header: str, body: set[str]) -> float:
-    counters = _counters(function, constants, header, body)
+def _trips(function: Function, constants: Constants, header: str, body: set[str], counters: list[Counter]) -> float:
     best = 0.0
     for block in sorted(body):
         targets = function.successors[block]
@@ -106,7 +100,7 @@ def _trips(function: Function, constants: Constants, header: str, body: set[str]
     return best
 
 
-def _counters(function: Function, constants: Constants, header: str, body: set[str]) -> list[_Counter]:
+def _counters(function: Function, constants: Constants, header: str, body: set[str]) -> list[Counter]:
     counters = []
     for line in function.blocks[header]:
         if not (phi := _PHI.match(line)):
@@ -120,12 +114,12 @@ def _counters(function: Function, constants: Constants, header: str, body: set[s
         if change and (step := _STEP.match(change.text)) and step[2] == phi[1]:
             amount = int(step[3]) * (1 if step[1] == "add" else -1)
             if amount:
-                counters.append(_Counter(start, amount, phi[1], after or ""))
+                counters.append(Counter(start, amount, phi[1], after or ""))
     return counters
 
 
 def _from_compare(
-    function: Function, constants: Constants, counters: list[_Counter], compared: re.Match[str], at_the_end: bool
+    function: Function, constants: Constants, counters: list[Counter], compared: re.Match[str], at_the_end: bool
 ) -> float:
     """Iterations of a loop that is left by ``compared``; 0 where it does not compare a counter with a constant."""
     for value, bound in ((compared[2], compared[3]), (compared[3], compared[2])):
@@ -144,7 +138,7 @@ def _from_compare(
     return 0.0
 
 
-def _counter_behind(function: Function, counters: list[_Counter], value: str) -> _Counter | None:
+def _counter_behind(function: Function, counters: list[Counter], value: str) -> Counter | None:
     for _ in range(_MAX_CASTS):
         for counter in counters:
             if value in (counter.name, counter.after):

@@ -7,9 +7,10 @@ import pytest
 
 from cdmpp.code.code_vector import CODE_NAMES, CODE_WIDTH, code_vector
 from cdmpp.code.constants import Constants
+from cdmpp.code.flow import frequencies
 from cdmpp.code.instruction import CLASSES, classify
 from cdmpp.code.ir import parse
-from cdmpp.code.loops import frequencies, loops_of
+from cdmpp.code.loops import loops_of
 
 NEST = """
 define internal fastcc i32 @main_compute_(ptr noalias align 64 %a, ptr noalias align 64 %b) unnamed_addr {
@@ -116,6 +117,22 @@ def test_the_wrapper_that_checks_arguments_does_not_count() -> None:
             {"float_16": 2, "fused_lanes": 20, "odd_vector": 2, "odd_wide_lanes": 20},
         ),
         ("%1 = fadd <6 x float> %x, %y", {"float_8": 1, "odd_vector": 1}),
+        (
+            "%1 = shufflevector <482 x float> %x, <482 x float> poison, <4 x i32> <i32 0, i32 160, i32 320, i32 480>",
+            {"shuffle": 1},
+        ),
+        (
+            "%1 = shufflevector <2 x float> %x, <2 x float> poison, <40 x i32> <i32 0, "
+            + "i32 poison, " * 38
+            + "i32 1>",
+            {"shuffle": 2},
+        ),
+        (
+            "%1 = call <40 x float> @llvm.masked.load.v40f32.p0(ptr align 4 %p, <40 x i1> <i1 true, "
+            + "i1 false, " * 38
+            + "i1 true>, <40 x float> poison)",
+            {"load_16": 2, "masked": 2, "load_bytes": 8},
+        ),
         ("%1 = call float @expf(float %x)", {"call": 1}),
         ("%1 = phi float [ 0.0, %entry ], [ %2, %for_body ]", {}),
         ("%1 = sdiv i32 %x, %y", {"int_divide": 1}),

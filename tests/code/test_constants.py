@@ -6,8 +6,9 @@ import pytest
 
 from cdmpp.code.code_vector import CODE_NAMES, code_vector
 from cdmpp.code.constants import Constants
+from cdmpp.code.flow import frequencies
 from cdmpp.code.ir import parse
-from cdmpp.code.loops import frequencies, loops_of
+from cdmpp.code.loops import loops_of
 
 SHARED = """
 define internal i32 @__tvm_parallel_lambda(i32 %task_id, ptr %env, ptr %a) {
@@ -104,6 +105,8 @@ def test_what_depends_on_the_run_is_unknown() -> None:
         ("icmp samesign ult i64 3, 4", 1),
         ("call i32 @llvm.umin.i32(i32 9, i32 4)", 4),
         ("udiv i32 1, 0", None),
+        ("icmp eq ptr %memory, null", 0),
+        ("tail call i32 %free(i32 1, i64 0, ptr %memory)", 0),
         ("add i32 %argument, 1", None),
     ],
 )
