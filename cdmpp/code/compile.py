@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +10,8 @@ import numpy as np
 
 from cdmpp.code.code_vector import CODE_WIDTH, code_vector
 from cdmpp.programs.task import Program
+
+log = logging.getLogger(__name__)
 
 
 def can_compile(target: Any) -> bool:
@@ -24,15 +27,19 @@ def llvm_ir(program: Program) -> str:
 
 
 def code_vectors(programs: Sequence[Program], progress: bool = False) -> np.ndarray:
-    """(n, CODE_WIDTH) float32; NaN rows for programs of other targets and those that do not compile."""
+    """(n, CODE_WIDTH) float32; NaN for other targets and, with a warning, for what does not compile."""
     from rich.progress import track
 
+    failed: list[str] = []
     rows = np.full((len(programs), CODE_WIDTH), np.nan, np.float32)
     for row, program in enumerate(track(programs, "compiling for code vectors", disable=not progress)):
         if not can_compile(program.target):
             continue
         try:
             rows[row] = code_vector(llvm_ir(program))
-        except Exception:  # noqa: BLE001, S112 - TVM raises many types; the compact AST alone must do then
-            continue
+        except Exception as error:  # noqa: BLE001 - TVM raises many types; the compact AST alone must do then
+            failed.append(f"program {row} ({type(error).__name__}: {str(error)[-200:]})")
+    if failed:
+        text = "%d of %d programs do not compile, they are predicted from their ASTs alone; the first: %s"
+        log.warning(text, len(failed), len(programs), failed[0])
     return rows

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -129,7 +130,7 @@ def _from_compare(
             continue
         start = constants.at_most(counter.start) or 0 if counter.start else 0
         steps = (limit - start) / counter.step
-        before = not _leads_to(function, value, counter.after)
+        before = counter.after not in _uncast(function, value)
         if compared[1] in ("eq", "ne"):
             return abs(steps + 1 if before else steps)
         if compared[1] in ("ult", "slt"):
@@ -139,25 +140,19 @@ def _from_compare(
 
 
 def _counter_behind(function: Function, counters: list[Counter], value: str) -> Counter | None:
-    for _ in range(_MAX_CASTS):
+    for name in _uncast(function, value):
         for counter in counters:
-            if value in (counter.name, counter.after):
+            if name in (counter.name, counter.after):
                 return counter
-        definition = function.definitions.get(value)
-        cast = _CAST.match(definition.text) if definition else None
-        if cast is None:
-            return None
-        value = cast[1]
     return None
 
 
-def _leads_to(function: Function, value: str, wanted: str) -> bool:
+def _uncast(function: Function, value: str) -> Iterator[str]:
+    """``value``, what it was cast from, what that was cast from ..."""
     for _ in range(_MAX_CASTS):
-        if value == wanted:
-            return True
+        yield value
         definition = function.definitions.get(value)
         cast = _CAST.match(definition.text) if definition else None
         if cast is None:
-            return False
+            return
         value = cast[1]
-    return False
