@@ -107,8 +107,48 @@ def read_access(buffer: Any, indices: Any, points: Points, loops: list[Loop]) ->
     )
 
 
-def footprint(access: Access, loops: list[Loop], first: int, skip_tag: int, skip_parallel: bool) -> tuple[float, float]:
-    """(bytes, 64-byte lines) that the loops from index ``first`` inwards touch, each once."""
+@dataclass(frozen=True)
+class Reach:
+    """Memory that some loops touch, in units such as lines or pages."""
+
+    units: float
+    run_bytes: float
+    """Length of each contiguous piece, gaps below a unit included."""
+    jumps: list[tuple[float, int]]
+    """(bytes, extent) of the loops that lead from piece to piece."""
+
+
+def reach(access: Access, loops: list[Loop], first: int, unit_bytes: int) -> Reach:
+    """What the loops from index ``first`` inwards touch, each unit counted once."""
+    terms = _terms(access, loops, first, 0, False)
+    run, count, product, jumps = access.element_bytes, 1.0, 1.0, []
+    for stride, _, extent, straight in terms:
+        product *= extent
+        if straight and stride <= max(run, unit_bytes):
+            run = stride * (extent - 1) + run
+        else:
+            count *= extent
+            jumps.append((stride, extent))
+    units = min(count * -(-run // unit_bytes), product, float(-(-access.buffer_bytes // unit_bytes)))
+    return Reach(max(1.0, units), run, jumps)
+
+
+def footprint(access: Access, loops: list[Loop], skip_tag: int, skip_parallel: bool) -> float:
+    """Bytes that the loops touch, each once."""
+    run, count, product = access.element_bytes, 1.0, 1.0
+    for stride, _, extent, straight in _terms(access, loops, 0, skip_tag, skip_parallel):
+        product *= extent
+        if straight and stride <= run:
+            run = stride * (extent - 1) + run
+        else:
+            count *= extent
+    return min(count * run, product * access.element_bytes, access.buffer_bytes)
+
+
+def _terms(
+    access: Access, loops: list[Loop], first: int, skip_tag: int, skip_parallel: bool
+) -> list[tuple[float, int, int, bool]]:
+    """(stride in bytes, index, extent, straight) of the loops that the index mentions, by growing stride."""
     terms = []
     for i in range(first, len(loops)):
         loop = loops[i]
@@ -119,23 +159,7 @@ def footprint(access: Access, loops: list[Loop], first: int, skip_tag: int, skip
         # A fused loop jumps (its end is not where its first step points): its steps never join into one run.
         straight = access.spans[i] == access.strides[i] * (loop.extent - 1)
         terms.append((access.strides[i] * access.element_bytes, i, loop.extent, straight))
-    terms.sort()
-    run = line_run = access.element_bytes
-    count = line_count = product = 1.0
-    for stride, _, extent, straight in terms:
-        product *= extent
-        if straight and stride <= run:
-            run = stride * (extent - 1) + run
-        else:
-            count *= extent
-        if straight and stride <= max(line_run, LINE_BYTES):
-            line_run = stride * (extent - 1) + line_run
-        else:
-            line_count *= extent
-    limit = access.buffer_bytes
-    unique = min(count * run, product * access.element_bytes, limit)
-    lines = min(line_count * -(-line_run // LINE_BYTES), product, float(-(-limit // LINE_BYTES)))
-    return unique, max(1.0, lines)
+    return sorted(terms)
 
 
 def finish(access: Access, nest: Nest, active: np.ndarray) -> None:
@@ -168,8 +192,9 @@ def finish(access: Access, nest: Nest, active: np.ndarray) -> None:
         access.moved_ideal, access.moved_region = ideal * per_request * warps, region * per_request * warps
     else:
         access.moved_ideal, access.moved_region = ideal * width, region * width
-    access.unique_bytes, access.lines = footprint(access, loops, 0, 0, False)
-    access.block_unique_bytes, _ = footprint(access, loops, 0, BLOCK_TAG, not nest.gpu)
+    access.unique_bytes = footprint(access, loops, 0, False)
+    access.lines = reach(access, loops, 0, LINE_BYTES).units
+    access.block_unique_bytes = footprint(access, loops, BLOCK_TAG, not nest.gpu)
 
 
 def _requests(access: Access, nest: Nest) -> tuple[float, float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from cdmpp.ast.access import LINE_BYTES, Access
-from cdmpp.ast.layout import CACHE_KIB, KERNEL_WIDTH
+from cdmpp.ast.layout import KERNEL_WIDTH
 from cdmpp.ast.leaf import LeafFacts, slog
 from cdmpp.ast.loop_nest import GLOBAL, LOCAL, NO_TAG, SHARED, THREAD_TAG, Allocation, Kernel
 from cdmpp.ast.points import WARP
@@ -111,9 +111,9 @@ def kernel_vector(kernel: Kernel, facts: list[LeafFacts], outside: list[Allocati
         slog(sum(f.arithmetic.counts["special"] * f.work for f in facts)),
         slog(sum(f.arithmetic.counts["intdiv"] * f.work for f in facts)),
         heaviest.work * max(1.0, heaviest.flops_per_iteration) / work,
-        slog(sum(f.footprint_bytes for f in facts)),
+        slog(sum(f.misses.footprint_bytes for f in facts)),
     ]
-    out += [slog(sum(f.miss_bytes[i] for f in facts)) for i in range(len(CACHE_KIB))]
+    out += [slog(sum(column)) for column in zip(*([*f.misses.bytes, *f.misses.in_order] for f in facts), strict=True)]
     vector = np.asarray(out, np.float32)
     assert vector.shape == (KERNEL_WIDTH,)
     return vector

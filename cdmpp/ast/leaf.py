@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from cdmpp.ast.access import LINE_BYTES, Access, Nest, finish, footprint, loop_is_serial, read_access
+from cdmpp.ast.access import Access, Nest, finish, loop_is_serial, read_access
 from cdmpp.ast.arithmetic import Arithmetic, count, nonzero_fraction
 from cdmpp.ast.expression import evaluate, free_variables, has_load, is_constant, kind_of
-from cdmpp.ast.layout import CACHE_KIB
 from cdmpp.ast.loop_nest import (
     BLOCK_TAG,
     NO_TAG,
@@ -23,6 +22,7 @@ from cdmpp.ast.loop_nest import (
     Leaf,
     Loop,
 )
+from cdmpp.ast.misses import Misses, misses_of
 from cdmpp.ast.points import Points
 
 AUTO_LANES = 16
@@ -68,8 +68,7 @@ class LeafFacts:
     redundant_trips: float
     auto_lanes: float
     scalar: bool
-    miss_bytes: list[float]
-    footprint_bytes: float
+    misses: Misses
 
     @property
     def work(self) -> float:
@@ -139,7 +138,7 @@ def leaf_facts(leaf: Leaf, gpu: bool) -> LeafFacts:
         active=float(np.mean(active[points.random])),
         fold=nonzero_fraction(arithmetic.factors, loops, points),
         **_trips(leaf, nest, store, loads, update, constant),
-        **_misses(nest, [store, *loads]),
+        misses=misses_of(nest, [store, *loads]),
     )
 
 
@@ -250,29 +249,3 @@ def _auto_lanes(nest: Nest, store: Access, loads: list[Access]) -> float:
         if all(load.strides[i] == 1 or not load.depends[i] for load in loads):
             return float(min(nest.loops[i].extent, AUTO_LANES))
     return 1.0
-
-
-def _misses(nest: Nest, accesses: list[Access]) -> dict[str, Any]:
-    """Bytes that reach beyond a cache of each capacity (an LRU estimate from footprints), and the whole footprint."""
-    loops = nest.loops
-    levels = [
-        [footprint(access, loops, first, 0, False)[1] * LINE_BYTES for access in accesses]
-        for first in range(len(loops) + 1)
-    ]
-    whole = sum(levels[0])
-    if nest.gpu:
-        return {"miss_bytes": [0.0] * len(CACHE_KIB), "footprint_bytes": whole}
-    misses = []
-    for kib in CACHE_KIB:
-        fit = next((j for j, level in enumerate(levels) if sum(level) <= kib * 1024), len(loops))
-        total = 0.0
-        for access, size in zip(accesses, levels[fit], strict=True):
-            outer = fit
-            while outer > 0 and not access.depends[outer - 1]:
-                outer -= 1
-            repeats = 1.0
-            for i in range(outer):
-                repeats *= loops[i].extent
-            total += size * repeats
-        misses.append(total)
-    return {"miss_bytes": misses, "footprint_bytes": whole}

@@ -75,7 +75,7 @@ def leaf_vector(f: LeafFacts) -> np.ndarray:
             slog(f.loads[0].strides[i] * f.loads[0].element_bytes) if f.loads else 0.0,
             slog(f.loads[1].strides[i] * f.loads[1].element_bytes) if len(f.loads) > 1 else 0.0,
         ]
-    out += [slog(m) for m in f.miss_bytes] + [slog(f.footprint_bytes)]
+    out += [slog(m) for m in [*f.misses.bytes, f.misses.footprint_bytes, *f.misses.in_order]]
     vector = np.asarray(out, np.float32)
     assert vector.shape == (LEAF_WIDTH,)
     return vector

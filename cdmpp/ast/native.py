@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from cdmpp.ast import access, arithmetic, layout, leaf, points, walk
+from cdmpp.ast import access, arithmetic, layout, leaf, misses, points, walk
 from cdmpp.ast.compact_ast import CompactAST
 from cdmpp.cache import cache_root
 
@@ -40,14 +40,18 @@ def constants_header() -> str:
         "AUTO_LANES": leaf.AUTO_LANES,
         "N_LOADS": layout.N_LOADS,
         "N_LOOPS": layout.N_LOOPS,
-        "N_CACHES": len(layout.CACHE_KIB),
+        "SETS": misses.SETS,
     }
     lines = ["#pragma once", "namespace cdmpp {"]
     lines += [f"constexpr int {name} = {value};" for name, value in ints.items()]
-    lines += [
-        f"constexpr double {name} = {float(getattr(access, name))!r};" for name in ("LINE_BYTES", "WIDEST_ACCESS_BYTES")
-    ]
-    lines.append(f"constexpr double CACHE_KIB[] = {{{', '.join(map(str, layout.CACHE_KIB))}}};")
+    doubles = {
+        "LINE_BYTES": access.LINE_BYTES,
+        "WIDEST_ACCESS_BYTES": access.WIDEST_ACCESS_BYTES,
+        "PAGE_BYTES": misses.PAGE_BYTES,
+    }
+    lines += [f"constexpr double {name} = {float(value)!r};" for name, value in doubles.items()]
+    for name in ("CACHE_KIB", "CROWDED_KIB", "PAGE_ENTRIES"):
+        lines.append(f"constexpr double {name}[] = {{{', '.join(map(str, getattr(layout, name)))}}};")
     lines.append(f"enum Op {{ {', '.join(f'OP_{name}' for name in layout.OP_NAMES)}, N_OPS }};")
     return "\n".join([*lines, "}  // namespace cdmpp", ""])
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from cdmpp.ast.layout import CACHE_KIB, KERNEL_NAMES
+from cdmpp.ast.layout import CACHE_KIB, CROWDED_KIB, KERNEL_NAMES
 from cdmpp.devices import SPEC_FIELDS
 
 BOUNDS = ("compute", "issue", "near_memory", "l1", "l2", "dram", "latency", "launch")
@@ -32,7 +32,10 @@ CPU_PARTS = {
     "gather": "near_memory",
     "odd_vectors": "near_memory",
     "l1_misses": "l1",
+    "l1_conflicts": "l1",
     "l2_misses": "l2",
+    "page_misses": "l2",
+    "page_walks": "l2",
     "l3_misses": "dram",
     "chain": "latency",
     "allocation": "latency",
@@ -103,6 +106,7 @@ _SHARED_WAIT_CYCLES, _GLOBAL_WAIT_CYCLES = 5.0, 20.0
 _LOCAL_CYCLES, _CROSS_THREAD_CYCLES = 35.0, 50.0
 _MAX_REGISTERS = 255.0
 _COUNTED_LANES = 16.0
+_PAGE_MISS_CYCLES, _PAGE_WALK_CYCLES = 7.0, 30.0
 _CORE_GBPS = 20.0
 """What one CPU core gets from memory, however many channels its socket has: its outstanding misses limit it."""
 
@@ -287,6 +291,9 @@ def _cpu_parts(k: _Kernel) -> dict[str, Tensor]:
     vector_share = k["vector_iterations"] / (k["vector_iterations"] + k["scalar_iterations"]).clamp_min(1)
     core_bandwidth = (k.device("bandwidth_gbps") / cores).clamp_max(_CORE_GBPS)
     misses = torch.stack([k[f"miss_bytes_{kib}kib"] for kib in CACHE_KIB], dim=-1)
+    crowded = torch.stack([k[f"crowded_miss_bytes_{kib}kib"] for kib in CROWDED_KIB], dim=-1)
+    l1_kib = k.device("l1_kb_per_core")
+    l1_misses = _miss_at(misses, CACHE_KIB, l1_kib)
     one_core = {
         "flops": k["flops"] / k.flops_per_cycle() * cycle,
         "special": 20 * k["special_iterations"] / lanes * cycle,
@@ -299,9 +306,12 @@ def _cpu_parts(k: _Kernel) -> dict[str, Tensor]:
         "gather": k["gather_iterations"] * cycle,
         # LLVM takes vectors whose length is no power of two apart, element by element.
         "odd_vectors": 0.25 * k["odd_vector_iterations"] * cycle,
-        "l1_misses": _miss_at(misses, k.device("l1_kb_per_core")) / 32 * cycle,
-        "l2_misses": _miss_at(misses, k.device("l2_kb")) / 12 * cycle,
-        "l3_misses": _miss_at(misses, k.device("l3_kb")) / (1e9 * core_bandwidth),
+        "l1_misses": l1_misses / 32 * cycle,
+        "l1_conflicts": (_miss_at(crowded, CROWDED_KIB, l1_kib) - l1_misses).clamp_min(0) / 32 * cycle,
+        "l2_misses": _miss_at(misses, CACHE_KIB, k.device("l2_kb")) / 12 * cycle,
+        "page_misses": _PAGE_MISS_CYCLES * k["page_misses_64"] * cycle,
+        "page_walks": _PAGE_WALK_CYCLES * k["page_misses_1536"] * cycle,
+        "l3_misses": _miss_at(misses, CACHE_KIB, k.device("l3_kb")) / (1e9 * core_bandwidth),
         "chain": 4 * k["chain_iterations"] * cycle,
     }
     shared = {name: seconds / cores for name, seconds in one_core.items()}
@@ -322,11 +332,11 @@ def _parallel_cores(k: _Kernel) -> Tensor:
     return torch.minimum(k.device("core_count"), k["parallel_extent"].clamp_min(1))
 
 
-def _miss_at(misses: Tensor, capacity_kib: Tensor) -> Tensor:
-    """Miss curve (B, K, len(CACHE_KIB)) read at a capacity (B, 1): linear in log(capacity), in log(bytes)."""
-    grid = torch.log2(torch.tensor(CACHE_KIB, device=misses.device, dtype=misses.dtype))
+def _miss_at(misses: Tensor, sampled_kib: tuple[int, ...], capacity_kib: Tensor) -> Tensor:
+    """Miss curve (B, K, len(sampled_kib)) read at a capacity (B, 1): linear in log(capacity), in log(bytes)."""
+    grid = torch.log2(torch.tensor(sampled_kib, device=misses.device, dtype=misses.dtype))
     x = torch.log2(capacity_kib.clamp_min(1)).clamp(grid[0], grid[-1]).squeeze(-1)
-    right = torch.searchsorted(grid, x.contiguous()).clamp(1, len(CACHE_KIB) - 1)
+    right = torch.searchsorted(grid, x.contiguous()).clamp(1, len(sampled_kib) - 1)
     share = ((x - grid[right - 1]) / (grid[right] - grid[right - 1]))[:, None]
     logs = torch.log2(1 + misses)
     index = right[:, None, None].expand(-1, misses.shape[1], 1)

@@ -39,7 +39,7 @@ struct Access {
   double unique_bytes = 0.0;
   double block_unique_bytes = 0.0;
   double lines = 0.0;
-  // Loops that the index mentions, by growing stride: footprint() reads them many times.
+  // Loops that the index mentions, by growing stride: reach() reads them many times.
   std::vector<std::pair<double, int64_t>> terms;
 };
 
@@ -83,33 +83,54 @@ inline Access read_access(Node buffer, const ffi::ArrayObj* indices, const Point
   return access;
 }
 
-// (bytes, 64-byte lines) that the loops from index `first` inwards touch, each once.
-inline std::pair<double, double> footprint(const Access& access, const Loops& loops, int64_t first, int skip_tag,
-                                           bool skip_parallel) {
-  double run = access.element_bytes, count = 1.0, line_run = run, line_count = 1.0, product = 1.0;
+// Memory that some loops touch, in units such as lines or pages; see access.Reach.
+struct Reach {
+  double units;
+  double run_bytes;
+  std::vector<std::pair<double, int64_t>> jumps;
+};
+
+// A fused loop jumps (its end is not where its first step points): its steps never join into one run.
+inline bool straight(const Access& access, const Loops& loops, int64_t i) {
+  return access.spans[i] == access.strides[i] * (loops[i]->extent - 1);
+}
+
+// What the loops from index `first` inwards touch, each unit counted once.
+inline Reach reach(const Access& access, const Loops& loops, int64_t first, double unit_bytes) {
+  Reach found{1.0, access.element_bytes, {}};
+  double count = 1.0, product = 1.0;
+  for (const auto& [stride, i] : access.terms) {
+    if (i < first) continue;
+    double extent = static_cast<double>(loops[i]->extent);
+    product *= extent;
+    if (straight(access, loops, i) && stride <= std::max(found.run_bytes, unit_bytes)) {
+      found.run_bytes += stride * (extent - 1);
+    } else {
+      count *= extent;
+      found.jumps.emplace_back(stride, loops[i]->extent);
+    }
+  }
+  double units = std::min(
+      {count * ceil_div(found.run_bytes, unit_bytes), product, ceil_div(access.buffer_bytes, unit_bytes)});
+  found.units = std::max(1.0, units);
+  return found;
+}
+
+// Bytes that the loops touch, each once.
+inline double footprint(const Access& access, const Loops& loops, int skip_tag, bool skip_parallel) {
+  double run = access.element_bytes, count = 1.0, product = 1.0;
   for (const auto& [stride, i] : access.terms) {
     const Loop& loop = *loops[i];
-    if (i < first || (skip_tag != NO_TAG && loop.tag == skip_tag)) continue;
-    if (skip_parallel && loop.kind == PARALLEL) continue;
-    // A fused loop jumps (its end is not where its first step points): its steps never join into one run.
-    bool straight = access.spans[i] == access.strides[i] * (loop.extent - 1);
+    if ((skip_tag != NO_TAG && loop.tag == skip_tag) || (skip_parallel && loop.kind == PARALLEL)) continue;
     double extent = static_cast<double>(loop.extent);
     product *= extent;
-    if (straight && stride <= run) {
-      run = stride * (extent - 1) + run;
+    if (straight(access, loops, i) && stride <= run) {
+      run += stride * (extent - 1);
     } else {
       count *= extent;
     }
-    if (straight && stride <= std::max(line_run, LINE_BYTES)) {
-      line_run = stride * (extent - 1) + line_run;
-    } else {
-      line_count *= extent;
-    }
   }
-  double limit = access.buffer_bytes;
-  double unique = std::min({count * run, product * access.element_bytes, limit});
-  double lines = std::min({line_count * ceil_div(line_run, LINE_BYTES), product, ceil_div(limit, LINE_BYTES)});
-  return {unique, std::max(1.0, lines)};
+  return std::min({count * run, product * access.element_bytes, access.buffer_bytes});
 }
 
 // (instructions one vector iteration needs, bytes each moves).
@@ -194,8 +215,9 @@ inline void finish(Access& access, const Nest& nest, const std::vector<char>& ac
     access.moved_ideal = ideal * width;
     access.moved_region = region * width;
   }
-  std::tie(access.unique_bytes, access.lines) = footprint(access, loops, 0, NO_TAG, false);
-  access.block_unique_bytes = footprint(access, loops, 0, BLOCK_TAG, !nest.gpu).first;
+  access.unique_bytes = footprint(access, loops, NO_TAG, false);
+  access.lines = reach(access, loops, 0, LINE_BYTES).units;
+  access.block_unique_bytes = footprint(access, loops, BLOCK_TAG, !nest.gpu);
 }
 
 inline bool loop_is_serial(const Loop& loop) { return loop.tag == NO_TAG && loop.kind != VECTORIZED; }

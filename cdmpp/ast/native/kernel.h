@@ -216,9 +216,13 @@ inline Numbers kernel_vector(const Kernel& kernel, const Facts& facts, const std
       slog(ops(OP_special)),
       slog(ops(OP_intdiv)),
       heaviness(*heaviest) / work,
-      slog(sum(facts, [](auto* f) { return f->footprint_bytes; })),
+      slog(sum(facts, [](auto* f) { return f->misses.footprint_bytes; })),
   };
-  for (int c = 0; c < N_CACHES; ++c) out.push_back(slog(sum(facts, [&](auto* f) { return f->miss_bytes[c]; })));
+  for (auto column : {&Misses::bytes, &Misses::crowded_bytes, &Misses::pages}) {
+    for (size_t c = 0; c < (facts.front()->misses.*column).size(); ++c) {
+      out.push_back(slog(sum(facts, [&](auto* f) { return (f->misses.*column)[c]; })));
+    }
+  }
   return out;
 }
 

@@ -5,6 +5,7 @@
 
 #include "access.h"
 #include "arithmetic.h"
+#include "misses.h"
 
 namespace cdmpp {
 
@@ -23,8 +24,7 @@ struct LeafFacts {
   double lanes = 1.0, unrolled_trips = 1.0, region_trips = 1.0, reduction_trips = 1.0, inner_reduction_trips = 1.0;
   double accumulator_tile = 1.0, refill_trips = 1.0, chain_trips = 0.0, redundant_trips = 1.0, auto_lanes = 1.0;
   bool scalar = false;
-  std::array<double, N_CACHES> miss_bytes{};
-  double footprint_bytes = 0.0;
+  Misses misses;
 
   // Iterations that really compute.
   double work() const { return iterations * active * fold; }
@@ -183,38 +183,6 @@ inline void count_trips(LeafFacts& f) {
   f.chain_trips = f.update && !spatial ? f.serial_trips / std::max(1.0, f.accumulator_tile) : 0.0;
 }
 
-// Bytes that reach beyond a cache of each capacity (an LRU estimate from footprints), and the whole footprint.
-inline void count_misses(LeafFacts& f) {
-  const Loops& loops = f.nest.loops;
-  int64_t n = static_cast<int64_t>(loops.size());
-  std::vector<const Access*> accesses;
-  f.each_access([&](const Access& a) { accesses.push_back(&a); });
-  int64_t levels = f.nest.gpu ? 1 : n + 1;
-  std::vector<std::vector<double>> sizes(levels);
-  std::vector<double> sums(levels, 0.0);
-  for (int64_t first = 0; first < levels; ++first) {
-    for (const Access* access : accesses) {
-      sizes[first].push_back(footprint(*access, loops, first, NO_TAG, false).second * LINE_BYTES);
-      sums[first] += sizes[first].back();
-    }
-  }
-  f.footprint_bytes = sums[0];
-  if (f.nest.gpu) return;
-  for (int c = 0; c < N_CACHES; ++c) {
-    int64_t fit = 0;
-    while (fit < n && !(sums[fit] <= CACHE_KIB[c] * 1024.0)) ++fit;
-    double total = 0.0;
-    for (size_t k = 0; k < accesses.size(); ++k) {
-      int64_t outer = fit;
-      while (outer > 0 && !accesses[k]->depends[outer - 1]) --outer;
-      double repeats = 1.0;
-      for (int64_t i = 0; i < outer; ++i) repeats *= static_cast<double>(loops[i]->extent);
-      total += sizes[fit][k] * repeats;
-    }
-    f.miss_bytes[c] = total;
-  }
-}
-
 inline LeafFacts leaf_facts(const Leaf& leaf, bool gpu) {
   auto points = std::make_unique<Points>(leaf.loops);
   Nest nest = nest_of(leaf, *points, gpu);
@@ -231,7 +199,9 @@ inline LeafFacts leaf_facts(const Leaf& leaf, bool gpu) {
   f.active = f.points->share(active);
   f.fold = nonzero_fraction(f.arithmetic.factors, leaf.loops, *f.points);
   count_trips(f);
-  count_misses(f);
+  std::vector<const Access*> accesses;
+  f.each_access([&](const Access& a) { accesses.push_back(&a); });
+  f.misses = misses_of(f.nest, accesses);
   return f;
 }
 

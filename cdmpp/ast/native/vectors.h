@@ -130,8 +130,10 @@ inline Numbers leaf_vector(const LeafFacts& f) {
     }
   }
   loop_numbers(out, f);
-  for (double bytes : f.miss_bytes) out.push_back(slog(bytes));
-  out.push_back(slog(f.footprint_bytes));
+  for (double bytes : f.misses.bytes) out.push_back(slog(bytes));
+  out.push_back(slog(f.misses.footprint_bytes));
+  for (double bytes : f.misses.crowded_bytes) out.push_back(slog(bytes));
+  for (double pages : f.misses.pages) out.push_back(slog(pages));
   return out;
 }
 
