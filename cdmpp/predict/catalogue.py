@@ -10,7 +10,8 @@ from pathlib import Path
 from cdmpp.ast.layout import EXTRACTOR_VERSION
 from cdmpp.errors import ModelFormatError
 
-_SHIPPED = Path(__file__).parent / "pretrained"
+SHIPPED = Path(__file__).parent / "pretrained"
+"""Models that come with the package."""
 _PATTERNS = ("models/*/config.json", "outputs/*/*/model/config.json")  # outputs/<device>/<time>/model: train.py
 
 
@@ -33,7 +34,7 @@ def models(root: Path = Path()) -> list[ModelEntry]:
         path for pattern in _PATTERNS for path in root.glob(pattern) if (path.parent / "model.safetensors").is_file()
     ]
     local.sort(key=lambda path: path.stat().st_mtime, reverse=True)
-    entries = [_entry(path, path.parent.name) for path in sorted(_SHIPPED.glob("*/config.json"))]
+    entries = [_entry(path, path.parent.name) for path in sorted(SHIPPED.glob("*/config.json"))]
     entries += [_entry(path, str(path.parent)) for path in dict.fromkeys(local)]
     return [entry for entry in entries if entry is not None]
 

@@ -25,6 +25,7 @@ from cdmpp.devices import SPEC_FIELDS, VECTOR_WIDTH, Device
 from cdmpp.errors import CdmppError, ModelFormatError
 from cdmpp.model.build import Model, build_model, config_from_dict
 from cdmpp.predict.calibration import Calibration, Examined
+from cdmpp.predict.catalogue import SHIPPED
 from cdmpp.predict.folder import read_path
 from cdmpp.predict.novelty import ProgramSketch
 
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 FORMAT_VERSION = 1
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "card.json"
 _CALIBRATION = "calibration."
-_PRETRAINED = Path(__file__).parent / "pretrained"
 
 
 @dataclass(frozen=True)
@@ -262,11 +262,11 @@ def device_group(device: Device) -> str:
 
 def pretrained_names() -> list[str]:
     """Names of the models that ship with the package."""
-    return sorted(path.parent.name for path in _PRETRAINED.glob(f"*/{CONFIG}"))
+    return sorted(path.parent.name for path in SHIPPED.glob(f"*/{CONFIG}"))
 
 
 def _find(path_or_name: str | Path) -> Path:
-    for folder in (Path(path_or_name), _PRETRAINED / str(path_or_name)):
+    for folder in (Path(path_or_name), SHIPPED / str(path_or_name)):
         if (folder / CONFIG).is_file():
             return folder
     names = pretrained_names()

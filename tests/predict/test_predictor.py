@@ -197,7 +197,7 @@ def test_missing_weights_and_unknown_names(folder):
 
 
 def test_shipped_models_are_found_by_name(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(predictor_module, "_PRETRAINED", tmp_path)
+    monkeypatch.setattr(predictor_module, "SHIPPED", tmp_path)
     assert predictor_module.pretrained_names() == ["model"]
     assert cdmpp.load("model").trained_on
 

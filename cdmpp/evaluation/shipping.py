@@ -1,0 +1,77 @@
+"""The model of a finished cell becomes one that ships with the package, its test figures in its card."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from cdmpp.data.files import read_json
+from cdmpp.errors import DataError
+from cdmpp.evaluation.cell import Cell
+from cdmpp.evaluation.noise import NoiseFloor
+from cdmpp.predict.catalogue import SHIPPED
+from cdmpp.predict.predictor import load
+
+MAX_MODEL_BYTES = 6_000_000
+MAX_ALL_BYTES = 15_000_000
+"""Of all shipped models: everybody who installs the package fetches them."""
+LIMITS = (
+    "Knows programs that TVM lowered for the devices listed; for another device it goes by the datasheet alone.",
+    "Latencies are the shortest of repeated runs on inputs without zeros: warm caches, nothing else on the device.",
+    "Trained on the operators of common vision, language and speech networks in float32; `unlike_training` of a "
+    "prediction says where a program is far from them.",
+    "Figures under `test` hold for the split named there. Programs that run slower than any schedule a tuner would "
+    "keep carry most of the mean error.",
+)
+
+
+def ship(
+    out: Path, dataset: str, cell: Cell, name: str, noise: NoiseFloor | None = None, folder: Path = SHIPPED
+) -> Path:
+    """Copy the model of ``cell`` under the evaluation folder ``out`` to ``folder/name``; returns that folder.
+
+    Raises:
+        DataError: the cell or its model is not there, or the model would make the package too large.
+    """
+    result, model = cell.path(out, dataset), out / "models" / dataset / str(cell) / "model"
+    for path in (result, model / "config.json"):
+        if not path.is_file():
+            raise DataError(f"{path} is missing: run scripts/evaluate.py with that split, seed and model first")
+    predictor = load(model)
+    predictor.card |= {"test": _test(read_json(result)), "limits": list(LIMITS)}
+    if noise is not None:
+        predictor.card["noise_floor_percent"] = _plain(asdict(noise))
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".ship-") as scratch:
+        fresh = Path(scratch) / name
+        predictor.save(fresh)
+        size, others = _bytes(fresh), sum(_bytes(path.parent) for path in folder.glob("*/config.json"))
+        others -= _bytes(folder / name)
+        if size > MAX_MODEL_BYTES or size + others > MAX_ALL_BYTES:
+            raise DataError(
+                f"{name} has {size / 1e6:.1f} MB beside {others / 1e6:.1f} MB of other models; at most "
+                f"{MAX_MODEL_BYTES / 1e6:g} MB each and {MAX_ALL_BYTES / 1e6:g} MB in all may ship: make it smaller"
+            )
+        if (folder / name).is_dir():
+            shutil.rmtree(folder / name)
+        fresh.rename(folder / name)
+    return folder / name
+
+
+def _test(result: Mapping[str, Any]) -> dict[str, Any]:
+    kept = ("dataset", "split", "seed", "n_programs", "n_tasks", "metrics", "by_op_class", "by_latency", "intervals")
+    return {key: result[key] for key in (*kept, "date", "command")}
+
+
+def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    """NaN, of devices without repeats, is null in JSON."""
+    return {key: None if isinstance(value, float) and math.isnan(value) else value for key, value in values.items()}
+
+
+def _bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.glob("*")) if folder.is_dir() else 0
