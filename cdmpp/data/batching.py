@@ -213,16 +213,26 @@ class TrainingBatches:
     """One epoch of random batches; each is cut into groups of like length, so that little is padded.
 
     A step's gradient still comes from a plain random sample: only the padding is grouped, not the optimisation.
-    Iterating yields tuples of ``Batch``. The same (seed, epoch) gives the same batches.
+    Iterating yields tuples of ``Batch``. The same (seed, epoch) gives the same batches. With ``share`` (i, n) it is
+    the i-th of n processes that compute a batch together: each takes every n-th program, by length.
     """
 
     def __init__(
-        self, programs: ProgramTensors, rows: np.ndarray, batch_size: int, seed: int, epoch: int, length_groups: int = 1
+        self,
+        programs: ProgramTensors,
+        rows: np.ndarray,
+        batch_size: int,
+        seed: int,
+        epoch: int,
+        length_groups: int = 1,
+        share: tuple[int, int] = (0, 1),
     ):
-        self.programs, self.rows, self.length_groups = programs, rows, length_groups
+        self.programs, self.rows, self.length_groups, self.share = programs, rows, length_groups, share
         self.generator_seed = (seed, epoch)
         # Near-equal batches instead of a small last one: batch statistics never rest on a few programs.
         self.n_batches = max(1, round(len(rows) / batch_size))
+        if share[1] > 1 and len(rows) // self.n_batches < share[1]:
+            raise DataError(f"{share[1]} processes cannot share {self.n_batches} batches of {len(rows)} programs")
 
     def __len__(self) -> int:
         return self.n_batches
@@ -231,8 +241,9 @@ class TrainingBatches:
         order = np.random.default_rng(self.generator_seed).permutation(self.rows)
         lengths = self.programs.host_leaf_counts + self.programs.host_kernel_counts
         for rows in np.array_split(order, self.n_batches):
-            if self.length_groups > 1:
+            if self.length_groups > 1 or self.share[1] > 1:
                 rows = rows[np.argsort(lengths[rows], kind="stable")]
+            rows = rows[self.share[0] :: self.share[1]]
             groups = [g for g in np.array_split(rows, min(self.length_groups, len(rows))) if len(g)]
             yield tuple(self.programs.batch(group) for group in groups)
 

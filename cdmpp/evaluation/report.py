@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from cdmpp.data.files import write_atomic
+from cdmpp.data.files import read_json, write_atomic
+from cdmpp.evaluation.goals import goal_section
 from cdmpp.evaluation.noise import NoiseFloor
 from cdmpp.evaluation.rows import result_rows, update_results
 
@@ -40,6 +41,7 @@ COLUMNS = (
 )
 TERMINAL = ("mape", "median_ape", "p90_ape", "within_20", "spearman_within_task", "top1_regret", "bias_at_best")
 """Columns that fit a terminal of 80 characters."""
+_GOALS = "targets"
 EXPLANATION = """\
 MAPE, median and p90 are absolute percentage errors of the latency of held-out programs; "within" is the share of
 programs with at most that error. Spearman is the mean rank correlation inside tasks of at least five programs. Top-k
@@ -96,7 +98,9 @@ def write_report(
     for name in sorted({cell["dataset"] for cell in cells}):
         own = [cell for cell in cells if cell["dataset"] == name]
         sections[name] = _dataset_section(name, own, (noise or {}).get(name), (images or {}).get(name, ()))
-    body = "\n".join(f"<!-- begin {name} -->\n{sections[name]}<!-- end {name} -->\n" for name in sorted(sections))
+    sections[_GOALS] = goal_section(read_json(docs / "results.json"))
+    names = [_GOALS, *sorted(sections.keys() - {_GOALS})]
+    body = "\n".join(f"<!-- begin {name} -->\n{sections[name]}<!-- end {name} -->\n" for name in names)
     text = f"# Results\n\nWritten by `scripts/evaluate.py`; do not edit by hand.\n\n{EXPLANATION}\n{body}"
     write_atomic(path, lambda temporary: _write(temporary, text))
 

@@ -44,10 +44,13 @@ def result_rows(cells: Iterable[Mapping[str, Any]]) -> list[ResultRow]:
 
 
 def update_results(path: Path, rows: Sequence[ResultRow]) -> None:
-    """Write ``rows`` into the JSON list at ``path``; rows there of the same cell are replaced, others stay."""
-    new = {_cell_key(asdict(row)) for row in rows}
+    """Write ``rows`` into the JSON list at ``path``: they replace all rows there of their data sets.
+
+    A row that stayed although this evaluation lacks its cell would be a figure of older data beside new ones.
+    """
+    new = {row.dataset for row in rows}
     old = read_json(path) if path.is_file() else []
-    merged = [row for row in old if _cell_key(row) not in new] + [asdict(row) for row in rows]
+    merged = [row for row in old if row["dataset"] not in new] + [asdict(row) for row in rows]
     merged.sort(key=lambda row: (*map(str, _cell_key(row)), row["metric"]))
     write_json(path, merged)
 

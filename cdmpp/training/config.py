@@ -72,13 +72,17 @@ class TrainerConfig:
     """Programs of a task with n training programs weigh n^-power (normalised): 0 all equal, 1 tasks equal."""
     members: int = 1
     """Models trained with different seeds; the prediction is their geometric mean."""
+    devices: int = 1
+    """Processes on each machine that share every batch, a GPU each; on CPUs they share the cores."""
+    nodes: int = 1
+    """Machines that train together."""
 
     def __post_init__(self) -> None:
         if self.schedule not in SCHEDULES:
             raise CdmppError(f"trainer.schedule is {self.schedule!r}; one of {', '.join(SCHEDULES)}")
         if self.precision not in PRECISIONS:
             raise CdmppError(f"trainer.precision is {self.precision!r}; one of {', '.join(PRECISIONS)}")
-        for name in ("epochs", "batch_size", "length_groups", "validate_every", "members"):
+        for name in ("epochs", "batch_size", "length_groups", "validate_every", "members", "devices", "nodes"):
             if getattr(self, name) < 1:
                 raise CdmppError(f"trainer.{name} must be at least 1, not {getattr(self, name)}")
 

@@ -34,6 +34,7 @@ from cdmpp.predict.predictor import Predictor, device_group
 from cdmpp.training.config import TrainConfig
 from cdmpp.training.lit import LatencyModule
 from cdmpp.training.metrics import breakdown, latency_metrics
+from cdmpp.training.processes import is_first, local_rank
 
 if TYPE_CHECKING:
     from cdmpp.data.dataset import LatencyDataset
@@ -81,6 +82,8 @@ def train(
     """Train on ``split.train``, choose the best epoch on ``split.validation``; ``split.test`` is never looked at.
 
     A run that was interrupted continues from its last checkpoint when started again with the same ``out_dir``.
+    With ``config.trainer.devices`` or ``nodes`` above one Lightning starts the calling script once more for each
+    process; only the first returns from here.
 
     Args:
         dataset: labelled programs with their compact ASTs.
@@ -120,7 +123,8 @@ def train(
     sheets = {name: sheets[name] for name in sorted(sheets) if name in set(names[used].tolist())}
     seen = set(names[learned].tolist()) | (set(initial.trained_on) if initial else set())
     devices = {**(initial.trained_on if initial else {}), **{name: sheets[name] for name in sheets if name in seen}}
-    _claim_folder(out, config, seed, dataset, split, initial, replay)
+    if is_first():
+        _claim_folder(out, config, seed, dataset, split, initial, replay)
     weights = np.ones(len(used), np.float32)
     in_training = np.isin(used, train_rows)
     tasks = np.asarray(dataset.task_ids)[used]
@@ -151,6 +155,8 @@ def train(
         )
         models.append(model)
         history += [{"member": float(member), **row} for row in rows]
+    if not is_first():
+        raise SystemExit(0)  # its part is done; the first process has the model
     predictor = Predictor(models, devices, features=dataset.features)
     examined = predictor.examine(programs, places(validation_rows))
     truth, its_tasks = dataset.latency_s[validation_rows], np.asarray(dataset.task_ids)[validation_rows]
@@ -209,7 +215,9 @@ def _train_member(
         )
         trainer = pl.Trainer(
             accelerator="gpu" if on_gpu else "cpu",
-            devices=1,
+            devices=config.trainer.devices,
+            num_nodes=config.trainer.nodes,
+            strategy="ddp" if config.trainer.devices * config.trainer.nodes > 1 else "auto",
             precision="bf16-mixed" if config.trainer.precision == "bf16" else "32-true",
             max_epochs=config.trainer.epochs,
             gradient_clip_val=config.trainer.grad_clip or None,
@@ -225,6 +233,8 @@ def _train_member(
         )
         last = folder / "checkpoints" / "last.ckpt"
         trainer.fit(module, ckpt_path=last if last.is_file() else None, weights_only=True)
+    if not is_first():
+        return module.average.eval(), module.history
     chosen = torch.load(folder / "checkpoints" / "best.ckpt", map_location=programs.kinds.device, weights_only=True)
     module.load_state_dict(chosen["state_dict"])
     return module.average.eval(), module.history
@@ -258,7 +268,7 @@ def _torch_device(accelerator: str) -> str:
         raise CdmppError(f"accelerator is {accelerator!r}; one of auto, cpu, gpu")
     if accelerator == "gpu" and not torch.cuda.is_available():
         raise CdmppError("accelerator=gpu, but torch sees no CUDA device; use accelerator=cpu or install a CUDA torch")
-    return "cuda" if accelerator != "cpu" and torch.cuda.is_available() else "cpu"
+    return f"cuda:{local_rank()}" if accelerator != "cpu" and torch.cuda.is_available() else "cpu"
 
 
 def _claim_folder(

@@ -91,7 +91,13 @@ class LatencyModule(pl.LightningModule):
         return np.concatenate([self.train_rows, drawn])
 
     def _batches(self, rows: np.ndarray, batch_size: int, epoch: int) -> TrainingBatches:
-        return TrainingBatches(self.programs, rows, batch_size, self.seed, epoch, self.config.trainer.length_groups)
+        share = (self.global_rank, self._processes())
+        return TrainingBatches(
+            self.programs, rows, batch_size, self.seed, epoch, self.config.trainer.length_groups, share
+        )
+
+    def _processes(self) -> int:
+        return 1 if self._trainer is None else self.trainer.world_size
 
     # Training
     def on_train_epoch_start(self) -> None:
@@ -101,7 +107,11 @@ class LatencyModule(pl.LightningModule):
     def training_step(self, groups: tuple[Batch, ...], batch_idx: int) -> Tensor:
         output = self._predict(groups)
         labels, weights = (torch.cat([getattr(g, name) for g in groups]) for name in ("log_latency", "weights"))
-        loss = hybrid_loss(self.config.loss, output, labels, weights, self.model.label_transform)
+        total = weights.sum()
+        if self._processes() > 1:
+            # Gradients are averaged over processes: this makes them those of the mean over the whole batch.
+            total = self.trainer.strategy.reduce(total, reduce_op="mean")
+        loss = hybrid_loss(self.config.loss, output, labels, weights, self.model.label_transform, total)
         if self.config.loss.rank_weight:
             tasks = torch.cat([group.tasks for group in groups])
             term = ranking_loss(output.log_latency.float(), labels, tasks, self.config.loss.rank_scale)

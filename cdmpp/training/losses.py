@@ -14,7 +14,12 @@ from cdmpp.training.config import LossConfig
 
 
 def hybrid_loss(
-    config: LossConfig, output: Output, log_latency: Tensor, weights: Tensor, label: LabelTransform
+    config: LossConfig,
+    output: Output,
+    log_latency: Tensor,
+    weights: Tensor,
+    label: LabelTransform,
+    total_weight: Tensor | None = None,
 ) -> Tensor:
     """Weighted mean over programs of the terms that ``config`` gives weight to.
 
@@ -23,6 +28,7 @@ def hybrid_loss(
         log_latency: (B,) natural log of measured seconds.
         weights: (B,) weight of each program.
         label: turns log-latency into the standardised labels that two of the terms use.
+        total_weight: () what the weighted sum is divided by; None: the sum of ``weights``.
     """
     difference = output.log_latency - log_latency
     loss = torch.zeros_like(difference)
@@ -35,7 +41,7 @@ def hybrid_loss(
         gap = output.label - target
         loss = loss + config.label_mse_weight * gap.square()
         loss = loss + config.label_relative_weight * gap.abs() / target.abs().clamp_min(config.label_floor)
-    return (weights * loss).sum() / weights.sum()
+    return (weights * loss).sum() / (weights.sum() if total_weight is None else total_weight)
 
 
 def _log_error(config: LossConfig, difference: Tensor) -> Tensor:

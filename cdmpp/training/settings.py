@@ -15,6 +15,7 @@ from cdmpp.data.splits import split_definition
 from cdmpp.devices import Device
 from cdmpp.errors import CdmppError, DataError
 from cdmpp.training.config import TrainConfig
+from cdmpp.training.processes import is_first
 
 _SETTINGS = "settings.json"
 _PLAIN = ("out", "resume", "features", "seed", "accelerator", "progress", "baselines", "plots", "threads")
@@ -112,6 +113,8 @@ class RunSettings:
 
     def keep(self) -> None:
         """Write them into ``out``, so that ``resume=<out>`` needs nothing else."""
+        if not is_first():
+            return
         write_json(self.out / _SETTINGS, dict(self.raw))
 
 

@@ -96,6 +96,16 @@ def test_results_are_replaced_by_cell(data, tmp_path):
     assert len(json.loads((tmp_path / "results.json").read_text())) == len(rows)
 
 
+def test_results_of_other_data_stay_and_older_ones_of_the_same_go(data, tmp_path):
+    for name, model in (("x", "constant"), ("y", "constant")):
+        run_cell(data, name, Cell("random", 0, model), CellOptions(tmp_path / model))
+    update_results(tmp_path / "results.json", result_rows(collect(tmp_path / "constant")))
+    run_cell(data, "x", Cell("random", 0, "roofline"), CellOptions(tmp_path / "roofline"))
+    update_results(tmp_path / "results.json", result_rows(collect(tmp_path / "roofline")))
+    kept = json.loads((tmp_path / "results.json").read_text())
+    assert {(row["dataset"], row["model"]) for row in kept} == {("x", "roofline"), ("y", "constant")}
+
+
 def test_terminal_table(data):
     split = make_split(data.dataset, "random", 0)
     metrics = score_baselines(data.dataset, split, QUICK)

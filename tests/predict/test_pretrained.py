@@ -1,0 +1,87 @@
+"""The models in the package: small, honest cards, the answers they gave when they were shipped.
+
+After shipping other models ``python tests/predict/test_pretrained.py`` rewrites the golden answers: read what differs.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import cdmpp
+from cdmpp.data.dataset import load_dataset
+from cdmpp.data.splits import make_split
+from cdmpp.evaluation.shipping import MAX_ALL_BYTES, MAX_MODEL_BYTES
+from cdmpp.predict.catalogue import SHIPPED
+from cdmpp.predict.predictor import pretrained_names
+from cdmpp.predict.rows import predict_rows_with_intervals
+from cdmpp.training.metrics import latency_metrics
+
+ROOT = Path(__file__).parents[2]
+GOLDEN = Path(__file__).parent / "golden_predictions.json"
+NAMES = pretrained_names()
+
+
+def answers(name: str) -> dict[str, list[float]]:
+    """Device -> seconds of fixed programs: the first of its data set, or hand-written ones where none ships."""
+    model, found = cdmpp.load(name), {}
+    for device in model.trained_on:
+        if (ROOT / "datasets" / device).is_dir():
+            programs = load_dataset(ROOT / "datasets" / device, device).asts.take(np.arange(0, 1000, 100))
+        else:
+            pytest.importorskip("tvm")
+            sys.path.insert(0, str(ROOT / "tests" / "ast"))
+            import programs as written
+
+            from cdmpp.ast.extract import extract
+
+            names = [golden for golden in sorted(written.GOLDEN) if golden.endswith("_cuda")]
+            programs = [extract(*written.GOLDEN[golden]()) for golden in names]
+        found[device] = [float(f"{s:.6g}") for s in model.predict(programs, device).latency_s]
+    return found
+
+
+def test_models_ship():
+    assert set(NAMES) >= {"xeon-icelake", "xeon-icelake-avx2", "xeon-icelake-2c"}
+    sizes = {name: sum(path.stat().st_size for path in (SHIPPED / name).iterdir()) for name in NAMES}
+    assert max(sizes.values()) <= MAX_MODEL_BYTES and sum(sizes.values()) <= MAX_ALL_BYTES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_golden_predictions(name):
+    golden = json.loads(GOLDEN.read_text())[name]
+    found = answers(name)
+    assert found.keys() == golden.keys()
+    for device, expected in golden.items():
+        assert found[device] == pytest.approx(expected, rel=1e-3), device
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_card_says_how_good_it_is(name):
+    card = cdmpp.load(name).card
+    assert card["test"]["metrics"]["mape"] > 0 and card["test"]["n_programs"] > 500
+    assert card["limits"] and card["noise_floor_percent"] and card["created"] and card["cdmpp"]
+    assert not {"/work", "/root", "/tmp"} & {part for part in ("/work", "/root", "/tmp") if part in json.dumps(card)}
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if (ROOT / "datasets" / name).is_dir()])
+def test_the_figures_in_the_card_can_be_had_again(name):
+    model = cdmpp.load(name)
+    figures = model.card["test"]
+    dataset = load_dataset(ROOT / "datasets" / name, name)
+    test = make_split(dataset, figures["split"], figures["seed"]).test
+    predicted, intervals = predict_rows_with_intervals(model, dataset, test)
+    truth, tasks = dataset.latency_s[test], np.asarray(dataset.task_ids)[test]
+    metrics = latency_metrics(truth, predicted, tasks)
+    assert metrics["mape"] == pytest.approx(figures["metrics"]["mape"], rel=2e-3)
+    for level, (lower, upper) in intervals.items():
+        inside = 100 * np.mean((truth >= lower) & (truth <= upper))
+        assert inside == pytest.approx(figures["intervals"][str(level)]["coverage"], abs=0.3)
+
+
+if __name__ == "__main__":
+    GOLDEN.write_text(json.dumps({name: answers(name) for name in NAMES}, indent=1) + "\n")
