@@ -101,7 +101,8 @@ class LatencyModule(pl.LightningModule):
 
     # Training
     def on_train_epoch_start(self) -> None:
-        torch.manual_seed(self.seed * 1_000_003 + self.current_epoch)
+        # Processes must not silence the same columns of their programs.
+        torch.manual_seed(self.seed * 1_000_003 + self.current_epoch + 10_000 * self.global_rank)
         self._losses, self._started = [], time.monotonic()
 
     def training_step(self, groups: tuple[Batch, ...], batch_idx: int) -> Tensor:
