@@ -57,6 +57,10 @@ def _parser() -> argparse.ArgumentParser:
     verb.add_argument("--json", action="store_true", help="machine-readable, all numbers with their sources")
     verb.set_defaults(run=_devices)
 
+    verb = verbs.add_parser("models", help="list the trained models that are here, with the figures of their cards")
+    verb.add_argument("--json", action="store_true", help="machine-readable")
+    verb.set_defaults(run=_models)
+
     verb = verbs.add_parser("predict", help="predict latencies")
     verb.add_argument(
         "programs", help="a TVMScript file, a tuning database or data set folder, or stored ASTs (.parquet)"
@@ -116,6 +120,30 @@ def _devices(options: argparse.Namespace) -> int:
         numbers = ["-" if device.spec[key] is None else f"{device.spec[key]:.4g}" for key in keys]
         held = ", ".join(f"{entry.programs} programs" if entry.programs else entry.folder.name for entry in found)
         table.add_row(device.name, device.kind, device.title, *numbers, held, ", ".join(names))
+    _console().print(table)
+    return 0
+
+
+def _models(options: argparse.Namespace) -> int:
+    from cdmpp.predict.catalogue import models
+
+    rows = [entry.summary() for entry in models()]
+    if options.json:
+        _print_json(rows)
+        return 0
+    table = Table(title="Models", caption="MAPE and median error in %; the card.json in a model's folder says more")
+    for heading in ("name", "devices", "figures of"):
+        table.add_column(heading)
+    for heading in ("MAPE", "median", "Spearman", "top-1", "80 % holds", "MB"):
+        table.add_column(heading, justify="right")
+    table.add_column("made")
+    keys = {"mape": ".1f", "median_ape": ".1f", "spearman_within_task": ".3f", "top1_regret": ".3f"}
+    for row in rows:
+        numbers = ["-" if row[key] is None else format(row[key], form) for key, form in keys.items()]
+        holds = row["interval_coverage"].get("0.8")
+        numbers += ["-" if holds is None else f"{holds:.1f}", f"{row['megabytes']:.1f}"]
+        made = row["created"][:10] if row["usable"] else "another version"
+        table.add_row(row["name"], ", ".join(row["devices"]), row["figures_of"], *numbers, made)
     _console().print(table)
     return 0
 

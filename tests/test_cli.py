@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -106,6 +107,28 @@ def test_devices_json_has_every_number_and_source(workplace, capsys):
     assert listed["v100"]["spec"]["bandwidth_gbps"]["value"] == 900
     assert "V100" in listed["v100"]["spec"]["bandwidth_gbps"]["source"]
     assert listed["hl-100"]["spec"]["clock_mhz"]["value"] is None
+
+
+def test_models_lists_them_with_the_figures_of_their_cards(workplace, model, capsys):
+    shutil.copytree(model, workplace / "models" / "tested")
+    test = {"split": "held_out", "metrics": {"mape": 21.25}, "intervals": {"0.8": {"coverage": 79.4}}}
+    (workplace / "models" / "tested" / "card.json").write_text(
+        json.dumps({"test": test, "created": "2026-02-03T04:05"})
+    )
+    shutil.copytree(model, workplace / "models" / "bare")
+    (workplace / "models" / "bare" / "card.json").unlink()
+    assert cli.main(["models", "--json"]) == 0
+    listed = {entry["name"]: entry for entry in json.loads(capsys.readouterr().out)}
+    tested, bare = listed["models/tested"], listed["models/bare"]
+    assert (tested["figures_of"], tested["mape"], tested["interval_coverage"]) == (
+        "test, held_out",
+        21.25,
+        {"0.8": 79.4},
+    )
+    assert (bare["mape"], bare["devices"]) == (None, ["xeon-icelake"]) and bare["megabytes"] > 0
+    assert cli.main(["models"]) == 0
+    shown = capsys.readouterr().out
+    assert "21.2" in shown and "79.4" in shown and "2026-02-03" in shown
 
 
 def test_devices_shows_the_data_and_models_that_are_here(workplace, model, capsys):

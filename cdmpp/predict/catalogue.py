@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from cdmpp.ast.layout import EXTRACTOR_VERSION
 from cdmpp.errors import ModelFormatError
@@ -26,6 +27,31 @@ class ModelEntry:
     """False where another extractor version made it."""
     zero_shot: tuple[str, ...] = ()
     """Devices it was made for without a record of them."""
+
+    def card(self) -> dict[str, Any]:
+        """What a reader needs to know of the model; empty where it came without."""
+        try:
+            return dict(json.loads((self.folder / "card.json").read_text(encoding="utf-8")))
+        except (OSError, ValueError):
+            return {}
+
+    def summary(self) -> dict[str, Any]:
+        """Size and the figures of its card, those of the test where it has been evaluated, else of the validation."""
+        card = self.card()
+        test = card.get("test")
+        figures = test["metrics"] if test else card.get("validation", {})
+        intervals = {level: part["coverage"] for level, part in (test or {}).get("intervals", {}).items()}
+        return {
+            "name": self.name,
+            "devices": [*self.devices, *(f"{device} (zero-shot)" for device in self.zero_shot)],
+            "megabytes": sum(path.stat().st_size for path in self.folder.iterdir()) / 1e6,
+            "figures_of": f"test, {test['split']}" if test else "validation",
+            **{key: figures.get(key) for key in ("mape", "median_ape", "spearman_within_task", "top1_regret")},
+            "interval_coverage": intervals,
+            "noise_floor_percent": (card.get("noise_floor_percent") or {}).get("mean"),
+            "created": card.get("created", ""),
+            "usable": self.usable,
+        }
 
 
 def models(root: Path = Path()) -> list[ModelEntry]:
