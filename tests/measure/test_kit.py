@@ -116,7 +116,7 @@ def test_a_kit_is_measured_through_a_kill_and_becomes_records(kit: Path, tmp_pat
     report = merge_kit(kit, [results, other], out)
     records = read_records(out, "xeon-icelake")
     assert report["new"] == len(records) == len({r.record_id for r in records}) == 12
-    assert all(r.protocol == "cpu-v3" and 0 < r.latency_s < 1 and len(r.latency_samples_s) >= 20 for r in records)
+    assert all(r.protocol == "cpu-v4" and 0 < r.latency_s < 1 and len(r.latency_samples_s) >= 20 for r in records)
     assert {r.schedule for r in records} == set(schedules())
     assert merge_kit(kit, [results, other], out)["new"] == 0
     assert len(read_records(out)) == 12

@@ -51,7 +51,7 @@ def test_slow_programs_get_fewer_repeats(run_s: float, repeats: int) -> None:
 
 def test_description_names_the_protocol() -> None:
     text = protocol.CPU.describe()
-    assert text.startswith("cpu-v3: wall clock, one pinned core, TVM_NUM_THREADS=1")
+    assert text.startswith("cpu-v4: wall clock, one pinned core, TVM_NUM_THREADS=1")
     assert (
         "30 repeats of at least 1 ms (12 from 2 ms, 6 from 5 ms, 3 from 20 ms, 2 from 100 ms, none above 1 s)" in text
     )
