@@ -99,7 +99,7 @@ def run_cell(data: EvaluationData, dataset_name: str, cell: Cell, options: CellO
 
 
 def score(dataset: LatencyDataset, test: np.ndarray, predicted_s: np.ndarray) -> dict[str, Any]:
-    """Figures of the ``test`` programs (m,) with predictions (m,): overall, by op class, by latency range."""
+    """Figures of the ``test`` programs (m,) with predictions (m,): overall, by op class, latency range and device."""
     true, tasks = dataset.latency_s[test], np.asarray(dataset.task_ids)[test]
     weights = {task: float(max(1, sum(dataset.tasks[task].networks.values()))) for task in np.unique(tasks)}
     return {
@@ -108,6 +108,7 @@ def score(dataset: LatencyDataset, test: np.ndarray, predicted_s: np.ndarray) ->
         "metrics": _finite(latency_metrics(true, predicted_s, tasks, weights)),
         "by_op_class": _each_finite(breakdown(true, predicted_s, tasks, np.asarray(dataset.op_classes)[test])),
         "by_latency": _each_finite(breakdown(true, predicted_s, tasks, latency_range_labels(true))),
+        "by_device": _each_finite(breakdown(true, predicted_s, tasks, np.asarray(dataset.devices)[test])),
     }
 
 

@@ -130,6 +130,8 @@ def _dataset_section(
             lines += ["Prediction intervals:", "", *_interval_table(with_intervals), ""]
         lines += ["MAPE % by op class:", "", *_breakdown_table(own, "by_op_class"), ""]
         lines += ["MAPE % by measured latency:", "", *_breakdown_table(own, "by_latency"), ""]
+        if all(len(cell.get("by_device", ())) > 1 for cell in own):
+            lines += ["MAPE % by device:", "", *_breakdown_table(own, "by_device"), ""]
     for image in images:
         lines += [f"![{Path(image).stem}]({image})", ""]
     commands = dict.fromkeys(f"`{cell['command']}` ({cell['date']})" for cell in cells if cell["command"])

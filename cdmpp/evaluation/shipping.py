@@ -64,8 +64,8 @@ def ship(
 
 
 def _test(result: Mapping[str, Any]) -> dict[str, Any]:
-    kept = ("dataset", "split", "seed", "n_programs", "n_tasks", "metrics", "by_op_class", "by_latency", "intervals")
-    return {key: result[key] for key in (*kept, "date", "command")}
+    kept = ("dataset", "split", "seed", "n_programs", "n_tasks", "metrics", "by_op_class", "by_latency", "by_device")
+    return {key: result[key] for key in (*kept, "intervals", "date", "command") if key in result}
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
