@@ -1,4 +1,4 @@
-"""Where the error of a finished cell sits: ``python -m cdmpp.evaluation.worst device=xeon-icelake cell=held_out/0/cdmpp``.
+"""Where the error of a cell sits: ``python -m cdmpp.evaluation.worst device=xeon-icelake cell=held_out/0/cdmpp``.
 
 Writes a section of ``docs/WORST.md``: how much of the mean error a few programs carry, how it depends on how far a
 program is from the fastest of its task, and the worst programs by name.
@@ -54,10 +54,11 @@ def section(dataset: LatencyDataset, errors: Errors, title: str, n_worst: int = 
     relative, size = errors.relative, np.abs(errors.relative)
     order = np.argsort(-size)
     shares = [100 * size[order[: max(1, round(part * len(size)))]].sum() / size.sum() for part in (0.01, 0.05, 0.10)]
+    too_long, too_short = (100 * np.maximum(sign * relative, 0).mean() for sign in (1, -1))
     lines = [f"## {title}", ""]
     lines += [
-        f"MAPE {100 * size.mean():.1f} %: {100 * np.maximum(relative, 0).mean():.1f} from predictions that are too long, "
-        f"{100 * np.maximum(-relative, 0).mean():.1f} from those too short. The worst 1 % of the {len(size):,} programs "
+        f"MAPE {100 * size.mean():.1f} %: {too_long:.1f} from predictions that are too long, "
+        f"{too_short:.1f} from those too short. The worst 1 % of the {len(size):,} programs "
         f"carry {shares[0]:.0f} % of it, the worst 5 % {shares[1]:.0f} %, the worst 10 % {shares[2]:.0f} %.",
         "",
         "| latency over the task's fastest | programs | MAPE % | median % | mean signed error % |",
@@ -110,9 +111,8 @@ def main(arguments: list[str]) -> None:
     given: Mapping[str, str] = dict(word.split("=", 1) for word in arguments if "=" in word)
     unknown = set(given) - {"device", "cell", "out", "docs"}
     if unknown or "device" not in given or len(given) != len(arguments):
-        raise CdmppError(
-            f"usage: python -m cdmpp.evaluation.worst device=NAME [cell=...] [out=...] [docs=...]; {given}"
-        )
+        usage = "python -m cdmpp.evaluation.worst device=NAME [cell=...] [out=...] [docs=...]"
+        raise CdmppError(f"usage: {usage}; given: {' '.join(arguments)}")
     device, cell = given["device"], Cell.parse(given.get("cell", "held_out/0/cdmpp"))
     dataset = load_device(device)
     errors = errors_of(dataset, Path(given.get("out", "outputs/evaluation")), device, cell)
