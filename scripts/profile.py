@@ -12,6 +12,7 @@ from cdmpp.measure.collector import Collector
 from cdmpp.measure.kit.builder import KitBuilder
 from cdmpp.measure.kit.merge import merge_kit, run_parts
 from cdmpp.measure.repeats import Repeater
+from cdmpp.measure.revisions import Reviser
 from cdmpp.measure.settings import collect_settings
 
 
@@ -26,6 +27,8 @@ def main(values: dict[str, Any]) -> None:
         report = merge_kit(kit, sorted(kit.glob("results/results-*.jsonl")), folder)
     elif values["repeat"]:
         report = Repeater(settings, folder, values["repeat"]).run()
+    elif values["revise"]:
+        report = Reviser(settings, folder, values["revise"]).run()
     else:
         report = Collector(settings, folder).run()
     print_json(data=report)

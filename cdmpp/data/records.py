@@ -143,11 +143,7 @@ def append_records(folder: Path, records: Iterable[Record]) -> Path | None:
 
     One writer a folder: parts are numbered by what is there.
     """
-    rows = []
-    for record in records:
-        if reason := _fault(record):
-            raise DataError(f"record {record.record_id or '(no id)'} for {record.device}: {reason}")
-        rows.append({**dataclasses.asdict(record), "extra": json.dumps(record.extra, sort_keys=True)})
+    rows = [_row_of_record(record) for record in records]
     if not rows:
         return None
     parts = record_parts(folder)
@@ -155,6 +151,31 @@ def append_records(folder: Path, records: Iterable[Record]) -> Path | None:
     path = Path(folder) / "records" / f"part-{number:05d}.parquet"
     write_table(path, pa.Table.from_pylist(rows, schema=_RECORD_SCHEMA))
     return path
+
+
+def replace_records(folder: Path, records: Iterable[Record]) -> int:
+    """Put ``records`` in the place of those with the same id and device, part by part; returns how many were found.
+
+    Each part is written whole or not at all: a kill leaves older and newer records, never none or two of one.
+    """
+    new = {(record.record_id, record.device): _row_of_record(record) for record in records}
+    found = 0
+    for path in record_parts(folder) if new else []:
+        table = read_table(path)
+        rows = table.to_pylist()
+        places = [i for i, row in enumerate(rows) if (row["record_id"], row["device"]) in new]
+        if places:
+            for i in places:
+                rows[i] = {**rows[i], **new[rows[i]["record_id"], rows[i]["device"]]}
+            write_table(path, pa.Table.from_pylist(rows, schema=table.schema))
+            found += len(places)
+    return found
+
+
+def _row_of_record(record: Record) -> dict[str, Any]:
+    if reason := _fault(record):
+        raise DataError(f"record {record.record_id or '(no id)'} for {record.device}: {reason}")
+    return {**dataclasses.asdict(record), "extra": json.dumps(record.extra, sort_keys=True)}
 
 
 def read_records(folder: Path, device: str | None = None, on_bad: Literal["error", "skip"] = "error") -> list[Record]:

@@ -11,6 +11,8 @@ import numpy as np
 
 from cdmpp.measure import protocol
 
+FLAG_TYPES = ("bool", "int8", "uint8")
+"""Inputs of these types are masks; indices come in 32 or 64 bits."""
 _kept: dict[str, Any] = {}
 
 
@@ -61,7 +63,7 @@ def make_inputs(arguments: Sequence[Sequence[Any]]) -> list[np.ndarray]:
 
 
 def _fill(shape: tuple[int, ...], dtype: str, bound: int, random: np.random.Generator) -> np.ndarray:
-    if dtype in ("bool", "int8", "uint8"):
+    if dtype in FLAG_TYPES:
         return np.ones(shape, dtype)
     if "int" in dtype:
         return random.integers(0, bound, shape).astype(dtype)
