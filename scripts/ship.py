@@ -10,16 +10,18 @@ from cdmpp.data.records import read_records
 from cdmpp.data.sources import data_folders
 from cdmpp.evaluation.cell import Cell
 from cdmpp.evaluation.noise import noise_floor
-from cdmpp.evaluation.shipping import ship
+from cdmpp.evaluation.shipping import devices_of, ship
 
 
 @entry("ship")
 def main(values: dict[str, Any]) -> None:
-    device = values["device"]["name"]
-    folders = data_folders(device, [Path(path).expanduser() for path in values["data"]["path"]])
-    noise = noise_floor(record for folder in folders for record in read_records(folder, device))
-    dataset, cell = values["dataset"] or device, Cell.parse(values["cell"])
-    print(ship(Path(values["out"]), dataset, cell, values["name"] or device, noise))
+    paths = [Path(path).expanduser() for path in values["data"]["path"]]
+    dataset, cell, out = values["dataset"] or values["device"]["name"], Cell.parse(values["cell"]), Path(values["out"])
+    noise = {
+        name: noise_floor(record for folder in data_folders(name, paths) for record in read_records(folder, name))
+        for name in devices_of(out, dataset, cell)
+    }
+    print(ship(out, dataset, cell, values["name"] or dataset, noise))
 
 
 if __name__ == "__main__":

@@ -30,22 +30,29 @@ LIMITS = (
 )
 
 
+def devices_of(out: Path, dataset: str, cell: Cell) -> list[str]:
+    """What the model of a finished cell was trained on; ``DataError`` where there is none."""
+    return sorted(read_json(_model(out, dataset, cell) / "config.json")["devices"])
+
+
 def ship(
-    out: Path, dataset: str, cell: Cell, name: str, noise: NoiseFloor | None = None, folder: Path = SHIPPED
+    out: Path,
+    dataset: str,
+    cell: Cell,
+    name: str,
+    noise: Mapping[str, NoiseFloor] | None = None,
+    folder: Path = SHIPPED,
 ) -> Path:
     """Copy the model of ``cell`` under the evaluation folder ``out`` to ``folder/name``; returns that folder.
+
+    ``noise``: of the labels, by device.
 
     Raises:
         DataError: the cell or its model is not there, or the model would make the package too large.
     """
-    result, model = cell.path(out, dataset), out / "models" / dataset / str(cell) / "model"
-    for path in (result, model / "config.json"):
-        if not path.is_file():
-            raise DataError(f"{path} is missing: run scripts/evaluate.py with that split, seed and model first")
-    predictor = load(model)
-    predictor.card |= {"test": _test(read_json(result)), "limits": list(LIMITS)}
-    if noise is not None:
-        predictor.card["noise_floor_percent"] = _plain(asdict(noise))
+    predictor = load(_model(out, dataset, cell))
+    predictor.card |= {"test": _test(read_json(cell.path(out, dataset))), "limits": list(LIMITS)}
+    predictor.card["noise_floor_percent"] = {device: _plain(asdict(floor)) for device, floor in (noise or {}).items()}
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".ship-") as scratch:
         fresh = Path(scratch) / name
@@ -61,6 +68,14 @@ def ship(
             shutil.rmtree(folder / name)
         fresh.rename(folder / name)
     return folder / name
+
+
+def _model(out: Path, dataset: str, cell: Cell) -> Path:
+    model = out / "models" / dataset / str(cell) / "model"
+    for path in (cell.path(out, dataset), model / "config.json"):
+        if not path.is_file():
+            raise DataError(f"{path} is missing: run scripts/evaluate.py with that split, seed and model first")
+    return model
 
 
 def _test(result: Mapping[str, Any]) -> dict[str, Any]:

@@ -48,7 +48,7 @@ class ModelEntry:
             "figures_of": f"test, {test['split']}" if test else "validation",
             **{key: figures.get(key) for key in ("mape", "median_ape", "spearman_within_task", "top1_regret")},
             "interval_coverage": intervals,
-            "noise_floor_percent": (card.get("noise_floor_percent") or {}).get("mean"),
+            "noise_floor_percent": card.get("noise_floor_percent", {}),
             "created": card.get("created", ""),
             "usable": self.usable,
         }

@@ -11,7 +11,7 @@ from cdmpp.errors import DataError
 from cdmpp.evaluation import shipping
 from cdmpp.evaluation.cell import Cell, CellOptions, read_predictions, run_cell
 from cdmpp.evaluation.noise import NoiseFloor
-from cdmpp.evaluation.shipping import ship
+from cdmpp.evaluation.shipping import devices_of, ship
 
 CELL = Cell("by_task", 0, "cdmpp")
 
@@ -24,14 +24,15 @@ def evaluated(data, tmp_path_factory):
 
 
 def test_a_shipped_model_answers_as_in_its_evaluation(data, evaluated, tmp_path):
-    folder = ship(evaluated, "a100", CELL, "a100", NoiseFloor(3, 1.0, 0.5, float("nan")), tmp_path / "shipped")
+    noise = {name: NoiseFloor(3, 1.0, 0.5, float("nan")) for name in devices_of(evaluated, "a100", CELL)}
+    folder = ship(evaluated, "a100", CELL, "a100", noise, tmp_path / "shipped")
     model = cdmpp.load(folder)
     test = make_split(data.dataset, "by_task", 0).test
     stored = read_predictions(CELL.path(evaluated, "a100"))["predicted_s"]
     np.testing.assert_allclose(model.predict(data.dataset.asts.take(test)).latency_s, stored, rtol=1e-5)
     card = model.card
     assert card["test"]["split"] == "by_task" and card["test"]["metrics"]["mape"] > 0 and card["limits"]
-    assert card["noise_floor_percent"] == {"n_programs": 3, "mean": 1.0, "median": 0.5, "p90": None}
+    assert card["noise_floor_percent"] == {"a100": {"n_programs": 3, "mean": 1.0, "median": 0.5, "p90": None}}
     assert ship(evaluated, "a100", CELL, "a100", None, tmp_path / "shipped") == folder  # replaces it
     assert [path.name for path in (tmp_path / "shipped").iterdir()] == ["a100"]
 
