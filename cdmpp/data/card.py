@@ -37,7 +37,7 @@ come and go within milliseconds, so many short repeats find more quiet ones in h
 
 **Limits.** A virtual machine whose exact processor model and whose neighbours are hidden; static shapes, fp32; warm
 caches. Programs that take longer than a second, and tasks above 4 GFLOP, are left out. Up to `cpu-v3` masks of bytes
-held zeros where an input had an axis of length one: the softmax of attention that TVM fused with its mask (43 tasks)
+held zeros where an input had an axis of length one: the softmax of attention that TVM fused with its mask
 may have skipped work in some schedules that real inputs ask for. `cpu-v4` sets them; those tasks are to be taken again.
 
 **Licence.** Apache-2.0, as the rest of the repository.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shutil
 import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -22,11 +21,11 @@ MAX_ALL_BYTES = 15_000_000
 """Of all shipped models: everybody who installs the package fetches them."""
 LIMITS = (
     "Knows programs that TVM lowered for the devices listed; for another device it goes by the datasheet alone.",
-    "Latencies are the shortest of repeated runs on inputs without zeros: warm caches, nothing else on the device.",
+    "Latencies are the shortest of repeated runs on fixed inputs: warm caches, nothing else on the device.",
     "Trained on the operators of common vision, language and speech networks in float32; `unlike_training` of a "
     "prediction says where a program is far from them.",
-    "Figures under `test` hold for the split named there. Programs that run slower than any schedule a tuner would "
-    "keep carry most of the mean error.",
+    "Figures under `test` hold for the split named there. A few programs carry much of the mean error; the card of the "
+    "data says which labels are in doubt.",
 )
 
 
@@ -48,8 +47,11 @@ def ship(
     ``noise``: of the labels, by device.
 
     Raises:
-        DataError: the cell or its model is not there, or the model would make the package too large.
+        DataError: the cell or its model is not there, ``name`` is no plain name, or the model would make the package
+            too large.
     """
+    if not name or Path(name).name != name or name.startswith("."):
+        raise DataError(f"{name!r} cannot name a shipped model: use letters, digits and dashes")
     predictor = load(_model(out, dataset, cell))
     predictor.card |= {"test": _test(read_json(cell.path(out, dataset))), "limits": list(LIMITS)}
     predictor.card["noise_floor_percent"] = {device: _plain(asdict(floor)) for device, floor in (noise or {}).items()}
@@ -65,7 +67,7 @@ def ship(
                 f"{MAX_MODEL_BYTES / 1e6:g} MB each and {MAX_ALL_BYTES / 1e6:g} MB in all may ship: make it smaller"
             )
         if (folder / name).is_dir():
-            shutil.rmtree(folder / name)
+            (folder / name).rename(Path(scratch) / "older")
         fresh.rename(folder / name)
     return folder / name
 

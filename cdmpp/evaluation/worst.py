@@ -71,6 +71,12 @@ def section(dataset: LatencyDataset, errors: Errors, title: str, n_worst: int = 
             label = f"{low:g} to {high:g}" if np.isfinite(high) else f"over {low:g}"
             figures = [100 * size[inside].mean(), 100 * np.median(size[inside]), 100 * relative[inside].mean()]
             lines.append(f"| {label} | {inside.sum():,} | {' | '.join(f'{figure:.1f}' for figure in figures)} |")
+    lines += ["", "| op class | programs | MAPE % | points of the MAPE |", "|---|---:|---:|---:|"]
+    classes = np.array([dataset.tasks[str(task)].op_class for task in dataset.task_ids[errors.rows]])
+    points = {name: 100 * size[classes == name].sum() / len(size) for name in np.unique(classes)}
+    for name in sorted(points, key=points.__getitem__, reverse=True):
+        inside = classes == name
+        lines.append(f"| {name} | {inside.sum():,} | {100 * size[inside].mean():.1f} | {points[name]:.1f} |")
     lines += ["", f"The worst {min(n_worst, len(size))}:", ""]
     lines += ["| program | operator | class | measured us | predicted us | over fastest | label spread % |"]
     lines += ["|---|---|---|---:|---:|---:|---:|"]

@@ -24,7 +24,29 @@ MIN_AGE_S = 3600.0
 """A record younger than this is not measured again: the machine may still be in the same state."""
 
 
-class Repeater(Collector):
+class Recorded(Collector):
+    """Times the ``chosen`` programs of a data set folder again, those in ``recorded`` left out."""
+
+    chosen: list[Record]
+
+    def _plan(self) -> Plan:
+        return Plan([], [], read_tasks(self.folder))
+
+    def _planned(self, plan: Plan, scratch: Path) -> Iterator[list[Subject]]:
+        self._tasks_left = 0
+        for record in self.chosen:
+            key = record.record_id
+            if key in self.recorded:
+                continue
+            task = plan.tasks[record.task_id]
+            library = scratch / f"{key}.so"
+            yield [Subject(key, arguments_of(task.workload), library, task=task, schedule=record.schedule)]
+
+    def _expected_total(self) -> int:
+        return len(self.chosen)
+
+
+class Repeater(Recorded):
     """Times ``count`` programs of a data set folder again, by the same protocol, into ``repeats.jsonl`` beside them.
 
     Which ones is decided by a hash of their ids, so that a rerun goes on with the same list.
@@ -54,19 +76,6 @@ class Repeater(Collector):
         super().run()
         return repeat_report(self.folder, self.settings.device)
 
-    def _plan(self) -> Plan:
-        return Plan([], [], read_tasks(self.folder))
-
-    def _planned(self, plan: Plan, scratch: Path) -> Iterator[list[Subject]]:
-        self._tasks_left = 0
-        for record in self.chosen:
-            key = record.record_id
-            if key in self.recorded:
-                continue
-            task = plan.tasks[record.task_id]
-            library = scratch / f"{key}.so"
-            yield [Subject(key, arguments_of(task.workload), library, task=task, schedule=record.schedule)]
-
     def _keep(self, finished: list[Subject]) -> None:
         with self.path.open("a", encoding="utf-8") as file:
             for subject in finished:
@@ -83,9 +92,6 @@ class Repeater(Collector):
                     "host": again.host,
                 }
                 file.write(json.dumps(entry) + "\n")
-
-    def _expected_total(self) -> int:
-        return len(self.chosen)
 
     def _write_info(self, plan: Plan) -> None:
         pass  # the data set itself does not change

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,10 @@ from cdmpp.data.schema import Record
 from cdmpp.errors import DataError
 from cdmpp.measure import protocol
 from cdmpp.measure.build import arguments_of
-from cdmpp.measure.collector import Collector, Subject
+from cdmpp.measure.collector import Subject
 from cdmpp.measure.plan import Plan
 from cdmpp.measure.protocol import Visits
+from cdmpp.measure.repeats import Recorded
 from cdmpp.measure.report import report
 from cdmpp.measure.settings import CollectSettings
 from cdmpp.measure.timing import FLAG_TYPES
@@ -26,7 +26,7 @@ OTHER_INPUTS = ("cpu-v1", "cpu-v2", "cpu-v3")
 """Protocols under which flags among the inputs were not set."""
 
 
-class Reviser(Collector):
+class Reviser(Recorded):
     """Times ``count`` programs of a data set folder again and merges the visits with those recorded.
 
     First those whose inputs were made in another way, whose old visits do not count; then the flagged ones, the
@@ -55,16 +55,6 @@ class Reviser(Collector):
         super().run()
         return report(self.folder, self.settings.device)
 
-    def _plan(self) -> Plan:
-        return Plan([], [], read_tasks(self.folder))
-
-    def _planned(self, plan: Plan, scratch: Path) -> Iterator[list[Subject]]:
-        self._tasks_left = 0
-        for record in self.chosen:
-            task, library = plan.tasks[record.task_id], scratch / f"{record.record_id}.so"
-            arguments = arguments_of(task.workload)
-            yield [Subject(record.record_id, arguments, library, task=task, schedule=record.schedule)]
-
     def _keep(self, finished: list[Subject]) -> None:
         replace_records(self.folder, [self._merged(subject) for subject in finished])
 
@@ -81,9 +71,6 @@ class Reviser(Collector):
 
     def _outdated(self, record: Record) -> bool:
         return record.task_id in self.stale and record.protocol in OTHER_INPUTS
-
-    def _expected_total(self) -> int:
-        return len(self.chosen)
 
     def _write_info(self, plan: Plan) -> None:
         used = {protocol.CPU.protocol_id: protocol.CPU.describe(self.settings.threads)}

@@ -49,6 +49,13 @@ def test_what_is_too_large_stays_outside(evaluated, tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["first"]
 
 
+def test_a_name_stays_inside_the_package(evaluated, tmp_path):
+    for name in ("../elsewhere", "a/b", "", ".hidden"):
+        with pytest.raises(DataError, match="cannot name a shipped model"):
+            ship(evaluated, "a100", CELL, name, None, tmp_path / "shipped")
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_cell_that_was_not_run_is_named(evaluated, tmp_path):
     with pytest.raises(DataError, match=r"held_out/0/cdmpp\.json is missing: run scripts/evaluate.py"):
         ship(evaluated, "a100", Cell("held_out", 0, "cdmpp"), "a100", None, tmp_path)

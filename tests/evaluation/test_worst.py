@@ -10,6 +10,8 @@ from cdmpp.errors import DataError
 from cdmpp.evaluation.cell import Cell, CellOptions, run_cell
 from cdmpp.evaluation.worst import Errors, errors_of, section, update
 
+OP_CLASSES = ("conv2d", "dense", "softmax", "pool")
+
 
 def test_one_bad_program_leads_the_table_and_carries_the_error(data, tmp_path):
     dataset = data.dataset
@@ -25,6 +27,10 @@ def test_one_bad_program_leads_the_table_and_carries_the_error(data, tmp_path):
     groups = ("| 1", "| 2", "| 5", "| over")
     counted = [int(line.split("|")[2]) for line in text.splitlines() if line.startswith(groups)]
     assert sum(counted) == 100
+    points = [
+        float(line.split("|")[4]) for line in text.splitlines() if line.startswith(tuple(f"| {c} " for c in OP_CLASSES))
+    ]
+    assert sum(points) == pytest.approx(100.0, abs=0.3), "the classes' points add up to the MAPE"
 
 
 def test_errors_are_those_of_the_cell(data, tmp_path):

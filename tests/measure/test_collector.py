@@ -260,7 +260,8 @@ def test_repeats_measure_recorded_programs_again_and_resume(
 def test_doubtful_labels_are_visited_again_and_merged(
     machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(revisions, "arguments_of", lambda workload: [[[4], "float32"]])
+    for place in (repeats, revisions):
+        monkeypatch.setattr(place, "arguments_of", lambda workload: [[[4], "float32"]])
     Collector(settings(budget=12), tmp_path).run()
     with pytest.raises(DataError, match="nothing to revise"):
         revisions.Reviser(settings(), tmp_path, 5)
@@ -296,7 +297,8 @@ def test_labels_taken_with_other_inputs_are_replaced(
         path.unlink()
     old = [dataclasses.replace(r, protocol="cpu-v2", latency_s=1e-9, latency_min_s=1e-9) for r in records]
     append_records(tmp_path, old)
-    monkeypatch.setattr(revisions, "arguments_of", lambda workload: [[[4], "int8"]])
+    for place in (repeats, revisions):
+        monkeypatch.setattr(place, "arguments_of", lambda workload: [[[4], "int8"]])
     revisions.Reviser(settings(), tmp_path, 9).run()
     assert {(r.record_id, r.latency_s, r.protocol) for r in read_records(tmp_path)} == {
         (r.record_id, 1e-3, r.protocol) for r in records

@@ -65,7 +65,7 @@ def test_the_card_says_how_good_it_is(name):
     card = cdmpp.load(name).card
     assert card["test"]["metrics"]["mape"] > 0 and card["test"]["n_programs"] > 500
     assert card["limits"] and card["noise_floor_percent"] and card["created"] and card["cdmpp"]
-    assert not {"/work", "/root", "/tmp"} & {part for part in ("/work", "/root", "/tmp") if part in json.dumps(card)}
+    assert '"/' not in json.dumps(card), "a path of the machine that trained it"
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if (ROOT / "datasets" / name).is_dir()])
