@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import yaml
 
+from cdmpp.data.thinning import OPTIONS, thinned
 from cdmpp.errors import DataError
 from cdmpp.programs.task import network_family
 
@@ -47,7 +48,8 @@ def make_split(dataset: LatencyDataset, name: str, seed: int, **options: Any) ->
         seed: every choice is a hash of the seed and an id, so it holds while a data set grows.
         options: override the definition: ``kind``, ``test_fraction``, ``validation_fraction``,
             for networks ``test_networks``, ``train_networks``, ``shared``, ``unlabelled_fraction``,
-            for devices ``target``, ``sources``, ``paired``.
+            for devices ``target``, ``sources``, ``paired``; for all ``train_tasks`` and ``train_schedules``, the
+            shares of the training part that are used.
 
     Raises:
         DataError: unknown name or option, or too few programs, tasks, networks or devices.
@@ -62,10 +64,14 @@ def make_split(dataset: LatencyDataset, name: str, seed: int, **options: Any) ->
             f"split {name!r} needs at least 3 programs (train, validation, test); the data set holds "
             f"{len(dataset.record_ids)}. Measure or import more records"
         )
-    allowed = tuple(inspect.signature(KINDS[kind]).parameters)[3:]
+    less = {option: float(settings.pop(option)) for option in OPTIONS if settings.get(option) is not None}
+    allowed = (*tuple(inspect.signature(KINDS[kind]).parameters)[3:], *OPTIONS)
     if unknown := sorted(set(settings) - set(allowed)):
         raise DataError(f"split {name!r}: kind {kind!r} has no option {unknown}; it has {list(allowed)}")
     found = KINDS[kind](dataset, name, seed, **settings)
+    if less:
+        ids = np.asarray(dataset.task_ids), np.asarray(dataset.record_ids)
+        found = found._replace(train=thinned(found.train, *ids, seed, **less))
     parts = {"train": found.train, "validation": found.validation, "test": found.test}
     if len(found.pool):
         parts["pool"] = found.pool

@@ -244,3 +244,24 @@ def test_the_pool_of_a_network_split_is_apart_from_everything(rule):
     assert (plain.train == pooled.train).all()
     assert not set(data.task_ids[pooled.pool]) & set(data.task_ids[np.r_[pooled.test, pooled.train]])
     assert pooled.counts["pool_tasks"] == round(0.3 * plain.counts["test_tasks"])
+
+
+@pytest.mark.parametrize("option", ["train_tasks", "train_schedules"])
+def test_less_training_data_is_contained_in_more_and_leaves_the_rest_alone(option):
+    data = dataset(many_tasks(20, 8))
+    whole = make_split(data, "by_task", 3)
+    half, quarter = (make_split(data, "by_task", 3, **{option: share}) for share in (0.5, 0.25))
+    for less in (half, quarter):
+        np.testing.assert_array_equal(less.validation, whole.validation)
+        np.testing.assert_array_equal(less.test, whole.test)
+        assert less.counts["train_programs"] == len(less.train)
+    assert set(quarter.train) < set(half.train) < set(whole.train)
+    assert len(half.train) == pytest.approx(len(whole.train) / 2, abs=8)
+    tasks = len(np.unique(data.task_ids[whole.train]))
+    left = len(np.unique(data.task_ids[half.train]))
+    assert left == (tasks if option == "train_schedules" else round(tasks / 2))
+
+
+def test_a_share_of_nothing_is_refused():
+    with pytest.raises(DataError, match=r"train_tasks=0\.0"):
+        make_split(dataset(many_tasks()), "by_task", 0, train_tasks=0.0)
