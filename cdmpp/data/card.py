@@ -36,9 +36,8 @@ at least 10 ms a visit, `cpu-v2` 10 of 5 ms, `cpu-v3` 30 of 1 ms (each fewer for
 come and go within milliseconds, so many short repeats find more quiet ones in half the time.
 
 **Limits.** A virtual machine whose exact processor model and whose neighbours are hidden; static shapes, fp32; warm
-caches. Programs that take longer than a second, and tasks above 4 GFLOP, are left out. Up to `cpu-v3` masks of bytes
-held zeros where an input had an axis of length one: the softmax of attention that TVM fused with its mask
-may have skipped work in some schedules that real inputs ask for. `cpu-v4` sets them; those tasks are to be taken again.
+caches. Programs that take longer than a second, and tasks above 4 GFLOP, are left out. Flags among the inputs, such
+as attention masks, are all set (`cpu-v4`): a softmax that is fused with its mask must not skip work.
 
 **Licence.** Apache-2.0, as the rest of the repository.
 """
