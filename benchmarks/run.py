@@ -37,6 +37,13 @@ included.
 
 {model}
 
+## Training time to an error
+
+Both models with their own settings on {programs:,} programs of {device} (split {split}, seed 0), two CPU threads. The
+error to reach is the lowest validation MAPE of `reference`, {target:.1f} %, after {epochs} epochs.
+
+{convergence}
+
 ## Loading
 
 From a data set folder with stored compact ASTs to the last batch of the first epoch, one process. Memory is its peak.
@@ -52,9 +59,10 @@ def main() -> None:
         asts = Path(folder, "asts.parquet")
         _run("stored.py", asts)
         models = {m: _run("model.py", Path(folder, f"{m}.json"), m, str(asts)) for m in ("cdmpp", "reference")}
+        convergence = _run("convergence.py", Path(folder, "convergence.json"))
         sizes = ("5000", "50000")
         loading = [_run("loading.py", Path(folder, f"loading-{n}.json"), n) for n in sizes]
-    text = document(extraction, models, loading)
+    text = document(extraction, models, convergence, loading)
     DOCUMENT.parent.mkdir(exist_ok=True)
     temporary = DOCUMENT.with_suffix(".tmp")
     temporary.write_text(text)
@@ -70,7 +78,10 @@ def _run(script: str, output: Path, *arguments: str) -> Any:
 
 
 def document(
-    extraction: list[dict[str, Any]], models: dict[str, dict[str, float]], loading: list[dict[str, float]]
+    extraction: list[dict[str, Any]],
+    models: dict[str, dict[str, float]],
+    convergence: dict[str, Any],
+    loading: list[dict[str, float]],
 ) -> str:
     """The whole of BENCHMARKS.md."""
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
@@ -79,6 +90,12 @@ def document(
         machine=_machine(),
         extraction="\n".join(_extraction_table(extraction)),
         model="\n".join(_model_table(models)),
+        programs=convergence["programs"],
+        device=convergence["device"],
+        split=convergence["split"],
+        target=convergence["target_mape"],
+        epochs=convergence["epochs"]["reference"],
+        convergence="\n".join(_convergence_table(convergence)),
         loading="\n".join(_loading_table(loading)),
     )
 
@@ -108,6 +125,16 @@ def _model_table(models: dict[str, dict[str, float]]) -> list[str]:
     lines = ["| | cdmpp | reference | cdmpp / reference |", "|---|---:|---:|---:|"]
     rows = [(title, ours[key], other[key]) for key, title in titles.items()]
     return lines + [f"| {title} | {a:,.0f} | {b:,.0f} | {a / b:.2f} |" for title, a, b in rows]
+
+
+def _convergence_table(found: dict[str, Any]) -> list[str]:
+    lines = ["| | cdmpp | reference | cdmpp / reference |", "|---|---:|---:|---:|"]
+    titles = {"reached_s": "time to that error (s)", "total_s": "whole training (s)", "best_mape": "lowest error (%)"}
+    for key, title in titles.items():
+        ours, other = found[key]["cdmpp"], found[key]["reference"]
+        ratio = "never reached" if ours is None else f"{ours / other:.3f}"
+        lines.append(f"| {title} | {'–' if ours is None else f'{ours:,.1f}'} | {other:,.1f} | {ratio} |")
+    return lines
 
 
 def _loading_table(rows: list[dict[str, float]]) -> list[str]:

@@ -47,7 +47,7 @@ def make_split(dataset: LatencyDataset, name: str, seed: int, **options: Any) ->
         name: ``random``, ``by_task``, ``by_network``, ``by_device`` or the name of a definition.
         seed: every choice is a hash of the seed and an id, so it holds while a data set grows.
         options: override the definition: ``kind``, ``test_fraction``, ``validation_fraction``,
-            for networks ``test_networks``, ``train_networks``, ``shared``, ``unlabelled_fraction``,
+            for networks ``test_networks``, ``train_networks``, ``shared``, ``unlabelled_fraction``, ``test_labels``,
             for devices ``target``, ``sources``, ``paired``; for all ``train_tasks`` and ``train_schedules``, the
             shares of the training part that are used.
 
@@ -71,7 +71,8 @@ def make_split(dataset: LatencyDataset, name: str, seed: int, **options: Any) ->
     found = KINDS[kind](dataset, name, seed, **settings)
     if less:
         ids = np.asarray(dataset.task_ids), np.asarray(dataset.record_ids)
-        found = found._replace(train=thinned(found.train, *ids, seed, **less))
+        shares = tuple(less.get(option, 1.0) for option in OPTIONS)
+        found = found._replace(train=thinned(found.train, *ids, seed, *shares))
     parts = {"train": found.train, "validation": found.validation, "test": found.test}
     if len(found.pool):
         parts["pool"] = found.pool
@@ -142,10 +143,12 @@ def _by_network(
     test_fraction: float = 0.2,
     validation_fraction: float = 0.15,
     unlabelled_fraction: float = 0.0,
+    test_labels: int = 0,
 ) -> Parts:
     """Hold out networks; validation is by task inside the training networks.
 
-    ``unlabelled_fraction`` of the held-out networks' tasks become the pool instead of test.
+    ``unlabelled_fraction`` of the held-out networks' tasks become the pool instead of test. ``test_labels`` programs of
+    each test task train instead: the case of a user who measures a few schedules of each operator.
     """
     if shared not in SHARED_RULES:
         raise DataError(f"split {name!r}: shared={shared!r} is not one of {', '.join(SHARED_RULES)}")
@@ -190,7 +193,23 @@ def _by_network(
     test, pool = np.array(sorted(in_test)), np.array([], dtype=str)
     if unlabelled_fraction:
         pool, test = _hold_out(test, unlabelled_fraction, seed, "pool", name, "tasks of held-out networks")
-    return _parts(task_ids, train, validation, test, counts, pool)
+    found = _parts(task_ids, train, validation, test, counts, pool)
+    return _with_labels_of_test(found, dataset, seed, test_labels) if test_labels else found
+
+
+def _with_labels_of_test(parts: Parts, dataset: LatencyDataset, seed: int, labels: int) -> Parts:
+    """``labels`` programs of each test task go to training; equal programs stay on one side."""
+    task_ids, groups = np.asarray(dataset.task_ids), _program_groups(dataset)
+    moved = []
+    for task in np.unique(task_ids[parts.test]):
+        names = np.unique(groups[task_ids == task])
+        if len(names) > labels:
+            chosen, _ = _hold_out(names, labels / len(names), seed, "test_labels", "by_network", "programs")
+            moved.append(np.flatnonzero((task_ids == task) & np.isin(groups, chosen)))
+    known = np.concatenate(moved) if moved else np.zeros(0, np.int64)
+    counts = {**parts.counts, "labels_of_each_test_task": labels}
+    train, test = np.union1d(parts.train, known), np.setdiff1d(parts.test, known)
+    return parts._replace(train=train, test=test, counts=counts)
 
 
 def _by_device(

@@ -41,6 +41,8 @@ class FinetuneSettings:
     curve: tuple[int, ...] = ()
     seeds: tuple[int, ...] = (0,)
     samplers: tuple[str, ...] = ()
+    docs: Path | None = None
+    """Folder of RESULTS.md and results.json that a curve is written into, too."""
     seed: int = 0
     accelerator: str = "auto"
     progress: bool = True
@@ -70,6 +72,7 @@ class FinetuneSettings:
             "tuning": config_from_dict(given["tuning"], TuneConfig, "tuning"),
             "measure": MeasureSettings(**measure),
             "out": Path(given["out"]),
+            "docs": Path(given["docs"]) if given.get("docs") else None,
             "curve": tuple(given["curve"] or ()),
             "seeds": tuple(given["seeds"]),
             "samplers": tuple(given["samplers"]),

@@ -52,6 +52,7 @@ def goals() -> list[Goal]:
             Goal("A100, an unknown network", "mape", 17, "a100", split),
             Goal("A100, an unknown network: bias at the best schedule", "bias_at_best", 5, "a100", split),
             Goal("A100, an unknown network: weighted top-1 regret", "weighted_top1_regret", 1.08, "a100", split),
+            Goal("A100, an unknown network, 4 programs of each task measured", "mape", 13, "a100", f"{split}_4_labels"),
         ]
     for device in _CPUS:
         found += [
@@ -64,6 +65,11 @@ def goals() -> list[Goal]:
         ]
     for device in ("avx2", "2c"):
         found.append(Goal("CPU, a device never measured", "mape", 25, f"to-{device}", f"by_device_to_{device}"))
+        few = f"few-labels-xeon-icelake-{device}"
+        found += [
+            Goal("CPU, a new device, 30 of its tasks measured", "mape", 12, few, "30_tasks", "kmeans"),
+            Goal("CPU, KMeans against random sampling", "mape", 0.9, few, "30_tasks", "kmeans", over="random"),
+        ]
     return found
 
 

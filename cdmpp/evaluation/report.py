@@ -14,7 +14,7 @@ from rich.table import Table
 from cdmpp.data.files import read_json, write_atomic
 from cdmpp.evaluation.goals import goal_section
 from cdmpp.evaluation.noise import NoiseFloor
-from cdmpp.evaluation.rows import result_rows, update_results
+from cdmpp.evaluation.rows import ResultRow, result_rows, update_results
 
 
 @dataclass(frozen=True)
@@ -92,16 +92,22 @@ def write_report(
         noise: noise floor of the labels by data set name.
         images: file names beside RESULTS.md by data set name.
     """
-    update_results(docs / "results.json", result_rows(cells))
-    path = docs / "RESULTS.md"
-    sections = _sections(path.read_text()) if path.is_file() else {}
     for name in sorted({cell["dataset"] for cell in cells}):
         own = [cell for cell in cells if cell["dataset"] == name]
-        sections[name] = _dataset_section(name, own, (noise or {}).get(name), (images or {}).get(name, ()))
-    sections[_GOALS] = goal_section(read_json(docs / "results.json"))
+        section = _dataset_section(name, own, (noise or {}).get(name), (images or {}).get(name, ()))
+        put_section(docs, name, section, result_rows(own))
+
+
+def put_section(docs: Path, name: str, section: str, rows: Sequence[ResultRow]) -> None:
+    """Put ``rows`` into ``docs/results.json`` and the Markdown ``section`` into ``docs/RESULTS.md``, in place of older
+    ones of that name; the table of targets follows."""
+    update_results(docs / "results.json", rows)
+    path = docs / "RESULTS.md"
+    sections = _sections(path.read_text()) if path.is_file() else {}
+    sections |= {name: section, _GOALS: goal_section(read_json(docs / "results.json"))}
     names = [_GOALS, *sorted(sections.keys() - {_GOALS})]
-    body = "\n".join(f"<!-- begin {name} -->\n{sections[name]}<!-- end {name} -->\n" for name in names)
-    text = f"# Results\n\nWritten by `scripts/evaluate.py`; do not edit by hand.\n\n{EXPLANATION}\n{body}"
+    body = "\n".join(f"<!-- begin {n} -->\n{sections[n]}<!-- end {n} -->\n" for n in names)
+    text = f"# Results\n\nWritten by scripts; do not edit by hand.\n\n{EXPLANATION}\n{body}"
     write_atomic(path, lambda temporary: _write(temporary, text))
 
 

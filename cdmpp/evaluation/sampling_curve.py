@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 
 from cdmpp.data.dataset import LatencyDataset
 from cdmpp.data.files import read_json, write_json
 from cdmpp.data.splits import Split
 from cdmpp.errors import DataError
 from cdmpp.evaluation.cell import score
+from cdmpp.evaluation.curve_report import ZERO_SHOT, curve_table, publish_curve, summary
 from cdmpp.evaluation.finetune_settings import FinetuneSettings
 from cdmpp.evaluation.finetuning import base_model, device_split, load_target_and_sources
 from cdmpp.evaluation.plots import save_budget_plot
@@ -24,8 +25,6 @@ from cdmpp.predict.rows import predict_rows
 from cdmpp.training.adapt import errors_by_device, fine_tune
 from cdmpp.training.candidates import candidates
 from cdmpp.training.sampling import choose_tasks
-
-ZERO_SHOT = "zero-shot"
 
 
 def sampling_curve(settings: FinetuneSettings) -> list[dict[str, Any]]:
@@ -52,36 +51,9 @@ def sampling_curve(settings: FinetuneSettings) -> list[dict[str, Any]]:
         settings.out / "curve.png", summary(cells), f"{settings.device.name} from {'+'.join(sources)}"
     )
     console.print(f"plot: {picture}, figures: {settings.out / 'curve.json'}", soft_wrap=True)
+    if settings.docs:
+        publish_curve(cells, settings.device.name, sources, picture, settings.docs, " ".join(["python", *sys.argv]))
     return cells
-
-
-def summary(cells: Sequence[Mapping[str, Any]], metric: str = "mape") -> dict[str, dict[int, tuple[float, float]]]:
-    """Sampler -> budget -> mean and standard deviation over seeds of ``metric`` on the test part."""
-    values: dict[str, dict[int, list[float]]] = {}
-    for cell in cells:
-        values.setdefault(cell["sampler"], {}).setdefault(cell["budget"], []).append(cell["metrics"][metric])
-    return {
-        sampler: {budget: (float(np.mean(found)), float(np.std(found))) for budget, found in sorted(budgets.items())}
-        for sampler, budgets in values.items()
-    }
-
-
-def curve_table(cells: Sequence[Mapping[str, Any]], title: str) -> Table:
-    """A row a budget, a column a sampler; what each gains over random beside it."""
-    means = summary(cells)
-    samplers = [name for name in means if name != ZERO_SHOT]
-    zero_mean, zero_std = means[ZERO_SHOT][0]
-    table = Table("tasks", *samplers, title=title, title_justify="left")
-    table.add_row("0", *([f"{zero_mean:.1f} ± {zero_std:.1f}"] * len(samplers)))
-    for budget in sorted({budget for name in samplers for budget in means[name]}):
-        row = []
-        for name in samplers:
-            mean, spread = means[name][budget]
-            random = means.get("random", {}).get(budget)
-            gain = f" ({100 * (mean / random[0] - 1):+.0f} %)" if random and name != "random" else ""
-            row.append(f"{mean:.1f} ± {spread:.1f}{gain}")
-        table.add_row(str(budget), *row)
-    return table
 
 
 def _cells_of_seed(

@@ -265,3 +265,14 @@ def test_less_training_data_is_contained_in_more_and_leaves_the_rest_alone(optio
 def test_a_share_of_nothing_is_refused():
     with pytest.raises(DataError, match=r"train_tasks=0\.0"):
         make_split(dataset(many_tasks()), "by_task", 0, train_tasks=0.0)
+
+
+def test_a_few_labels_of_each_test_task_move_to_training():
+    data = dataset(many_tasks(12, 8), {f"t{i}": {"a": 1} if i < 8 else {"b": 1} for i in range(12)})
+    options = {"kind": "by_network", "test_networks": ["b"], "train_networks": ["a"]}
+    without, some = (make_split(data, "by_network", 1, **options, test_labels=n) for n in (0, 3))
+    np.testing.assert_array_equal(without.validation, some.validation)
+    moved = np.setdiff1d(some.train, without.train)
+    np.testing.assert_array_equal(np.union1d(moved, some.test), without.test)
+    assert set(np.unique(data.task_ids[moved], return_counts=True)[1]) == {3}
+    assert not np.intersect1d(moved, some.test).size and some.counts["labels_of_each_test_task"] == 3

@@ -19,9 +19,10 @@ from cdmpp.data.schema import Record
 from cdmpp.entry import conf_folder
 from cdmpp.errors import CdmppError, DataError, NoRecordsError, UnknownDeviceError
 from cdmpp.evaluation import finetuning
+from cdmpp.evaluation.curve_report import summary
 from cdmpp.evaluation.finetune_settings import FinetuneSettings
 from cdmpp.evaluation.finetuning import finetune
-from cdmpp.evaluation.sampling_curve import sampling_curve, summary
+from cdmpp.evaluation.sampling_curve import sampling_curve
 from cdmpp.measure import chosen as measuring
 from tests.toy_data import toy_dataset, write_toy_dataset
 
@@ -152,7 +153,8 @@ def test_a_kit_is_built_and_its_merged_records_are_taken(one_device: Path, monke
 
 
 def test_the_curve_has_every_cell_and_continues(two_devices: Path, monkeypatch, capsys):
-    options = ["curve=[2,4]", "seeds=[0,1]", "samplers=[random,kmeans]"]
+    docs = two_devices / "docs"
+    options = ["curve=[2,4]", "seeds=[0,1]", "samplers=[random,kmeans]", f"docs={docs}"]
     cells = sampling_curve(settings(two_devices, *options))
     assert len(cells) == 2 * (1 + 2 * 2)
     assert {cell["budget"] for cell in cells if cell["sampler"] == "kmeans"} == {2, 4}
@@ -163,6 +165,12 @@ def test_the_curve_has_every_cell_and_continues(two_devices: Path, monkeypatch, 
     assert json.loads((two_devices / "out" / "curve.json").read_text())["cells"] == json.loads(json.dumps(cells))
     by_seed = {c["seed"]: c["tasks"] for c in cells if (c["sampler"], c["budget"]) == ("random", 4)}
     assert by_seed[0] != by_seed[1]
+    rows = json.loads((docs / "results.json").read_text())
+    told = [r["value"] for r in rows if (r["split"], r["model"], r["metric"]) == ("2_tasks", "random", "mape")]
+    assert sorted(told) == pytest.approx(sorted(mapes))
+    text = (docs / "RESULTS.md").read_text()
+    assert f"| 2 | {np.mean(mapes):.1f} ± {np.std(mapes):.1f} |" in text and "few-labels-" in text
+    assert len(list((docs / "images").glob("few-labels-*.png"))) == 1
     from cdmpp.evaluation import sampling_curve as module
 
     monkeypatch.setattr(module, "fine_tune", lambda *_, **__: pytest.fail("computed again"))

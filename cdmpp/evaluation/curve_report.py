@@ -1,0 +1,104 @@
+"""The error of a new device against the tasks measured on it: on the terminal and as a section of RESULTS.md."""
+
+from __future__ import annotations
+
+import datetime
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.table import Table
+
+from cdmpp.evaluation.report import put_section
+from cdmpp.evaluation.rows import ResultRow
+
+ZERO_SHOT = "zero-shot"
+_TABLES = (("mape", "MAPE %", 1), ("median_ape", "Median error %", 1), ("top1_regret", "Top-1 regret", 3))
+
+
+def summary(cells: Sequence[Mapping[str, Any]], metric: str = "mape") -> dict[str, dict[int, tuple[float, float]]]:
+    """Sampler -> budget -> mean and standard deviation over seeds of ``metric`` on the test part."""
+    values: dict[str, dict[int, list[float]]] = {}
+    for cell in cells:
+        values.setdefault(cell["sampler"], {}).setdefault(cell["budget"], []).append(cell["metrics"][metric])
+    return {
+        sampler: {budget: (float(np.mean(found)), float(np.std(found))) for budget, found in sorted(budgets.items())}
+        for sampler, budgets in values.items()
+    }
+
+
+def curve_table(cells: Sequence[Mapping[str, Any]], title: str) -> Table:
+    """A row a budget, a column a sampler; what each gains over random beside it."""
+    means = summary(cells)
+    samplers = [name for name in means if name != ZERO_SHOT]
+    zero_mean, zero_std = means[ZERO_SHOT][0]
+    table = Table("tasks", *samplers, title=title, title_justify="left")
+    table.add_row("0", *([f"{zero_mean:.1f} ± {zero_std:.1f}"] * len(samplers)))
+    for budget in sorted({budget for name in samplers for budget in means[name]}):
+        row = []
+        for name in samplers:
+            mean, spread = means[name][budget]
+            random = means.get("random", {}).get(budget)
+            gain = f" ({100 * (mean / random[0] - 1):+.0f} %)" if random and name != "random" else ""
+            row.append(f"{mean:.1f} ± {spread:.1f}{gain}")
+        table.add_row(str(budget), *row)
+    return table
+
+
+def curve_name(device: str) -> str:
+    """Of its section, and the data set of its rows in ``results.json``."""
+    return f"few-labels-{device}"
+
+
+def publish_curve(
+    cells: Sequence[Mapping[str, Any]], device: str, sources: Sequence[str], picture: Path, docs: Path, command: str
+) -> None:
+    """Write rows (split ``K_tasks``, model: the sampler), tables and plot of a curve's ``cells`` into ``docs``."""
+    name, date = curve_name(device), datetime.datetime.now(datetime.UTC).date().isoformat()
+    rows = [
+        ResultRow(
+            device=device,
+            dataset=name,
+            split=f"{cell['budget']}_tasks",
+            seed=cell["seed"],
+            model=cell["sampler"],
+            metric=metric,
+            value=value,
+            n_programs=cell["n_programs"],
+            n_tasks=cell["n_tasks"],
+            command=command,
+            date=date,
+        )
+        for cell in cells
+        for metric, value in cell["metrics"].items()
+    ]
+    image = docs / "images" / f"{name}.png"
+    image.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(picture, image)
+    seeds, tests = sorted({cell["seed"] for cell in cells}), [cell["n_tasks"] for cell in cells]
+    lines = [
+        f"## {name}",
+        "",
+        f"A model of {' and '.join(sources)}, tuned with the labels of K tasks of {device} that a sampler chose; "
+        f"tested on {min(tests):,} to {max(tests):,} other tasks that neither saw on any device; seeds "
+        f"{', '.join(map(str, seeds))}. Script: `{command}` ({date}).",
+        "",
+    ]
+    for metric, title, digits in _TABLES:
+        lines += [f"{title} (mean ± standard deviation over seeds):", "", *_table(cells, metric, digits), ""]
+    put_section(docs, name, "\n".join([*lines, f"![{name}](images/{name}.png)", "", ""]), rows)
+
+
+def _table(cells: Sequence[Mapping[str, Any]], metric: str, digits: int) -> list[str]:
+    means = summary(cells, metric)
+    samplers = [name for name in means if name != ZERO_SHOT]
+    lines = [f"| tasks | {' | '.join(samplers)} |", f"|---:|{'---:|' * len(samplers)}"]
+    if ZERO_SHOT in means:
+        mean, spread = means[ZERO_SHOT][0]
+        lines.append(f"| 0 | {' | '.join([f'{mean:.{digits}f} ± {spread:.{digits}f}'] * len(samplers))} |")
+    for budget in sorted({budget for name in samplers for budget in means[name]}):
+        texts = [f"{means[name][budget][0]:.{digits}f} ± {means[name][budget][1]:.{digits}f}" for name in samplers]
+        lines.append(f"| {budget} | {' | '.join(texts)} |")
+    return lines
