@@ -1,7 +1,7 @@
-"""Training time until ``cdmpp`` is as good as ``reference`` ever gets, each with its own settings on the same programs.
+"""Training time until ``cdmpp`` is as good as ``reference`` ever gets, each with its own settings on the same data.
 
-Called as ``python benchmarks/convergence.py RESULT.json [REFERENCE_EPOCHS]`` by ``run.py``. The error is the MAPE on the
-validation tasks, which chooses the epoch of both.
+Called as ``python benchmarks/convergence.py RESULT.json [REFERENCE_EPOCHS]`` by ``run.py``. The error is the MAPE on
+the validation tasks, which chooses the epoch of both.
 """
 
 from __future__ import annotations
