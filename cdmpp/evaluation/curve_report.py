@@ -77,12 +77,12 @@ def publish_curve(
     image = docs / "images" / f"{name}.png"
     image.parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(picture, image)
-    seeds, tests = sorted({cell["seed"] for cell in cells}), [cell["n_tasks"] for cell in cells]
+    seeds, tests = sorted({cell["seed"] for cell in cells}), sorted({f"{cell['n_tasks']:,}" for cell in cells})
     lines = [
         f"## {name}",
         "",
         f"A model of {' and '.join(sources)}, tuned with the labels of K tasks of {device} that a sampler chose; "
-        f"tested on {min(tests):,} to {max(tests):,} other tasks that neither saw on any device; seeds "
+        f"tested on {' or '.join(tests)} other tasks that neither saw on any device; seeds "
         f"{', '.join(map(str, seeds))}. Script: `{command}` ({date}).",
         "",
     ]

@@ -15,6 +15,8 @@ from cdmpp.data.files import read_json, write_atomic
 from cdmpp.errors import DataError
 
 BEGIN, END = "<!-- figures -->", "<!-- /figures -->"
+VARIANTS = ("_tasks", "_schedules", "_labels", "_adapt")
+"""Ends of the names of splits that are only in docs/RESULTS.md, as are experiments on data sets of other names."""
 METRICS = ("mape", "median_ape", "spearman_within_task")
 
 
@@ -26,9 +28,15 @@ def figures(rows: Sequence[Mapping[str, Any]]) -> str:
     """
     if not rows:
         raise DataError("docs/results.json holds no rows; run scripts/evaluate.py first")
+    shown = [row for row in rows if _is_main(row)]
     return "\n".join(
-        _device_table(device, [r for r in rows if r["device"] == device]) for device in _unique(rows, "device")
+        _device_table(device, [r for r in shown if r["device"] == device]) for device in _unique(shown, "device")
     )
+
+
+def _is_main(row: Mapping[str, Any]) -> bool:
+    several = "+" in row["device"]
+    return (several or row["dataset"] == row["device"]) and not row["split"].endswith(VARIANTS)
 
 
 def _device_table(device: str, rows: Sequence[Mapping[str, Any]]) -> str:

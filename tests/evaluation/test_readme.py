@@ -10,7 +10,7 @@ from cdmpp.evaluation.readme import BEGIN, END, figures, fill
 
 def row(model: str, metric: str, value: float, seed: int = 0) -> dict:
     return {
-        "device": "a100", "dataset": "d", "split": "by_task", "seed": seed, "model": model, "metric": metric,
+        "device": "a100", "dataset": "a100", "split": "by_task", "seed": seed, "model": model, "metric": metric,
         "value": value, "n_programs": 1200, "n_tasks": 7,
     }  # fmt: skip
 
@@ -30,6 +30,15 @@ def test_a_split_that_a_model_was_not_run_on_stays_open():
     text = figures(rows)
     assert "| model | `by_task` | `random` |" in text
     assert "| constant | 1.0 / 1.0, 1.000 | - |" in text
+
+
+def test_experiments_stay_out():
+    rows = [row("cdmpp", key, 1.0) for key in ("mape", "median_ape", "spearman_within_task")]
+    others = [{**r, "dataset": "few-labels-a100", "model": "kmeans"} for r in rows]
+    others += [{**r, "split": "by_task_half_tasks"} for r in rows]
+    assert figures(rows + others) == figures(rows)
+    joint = [{**r, "dataset": "cpus", "device": "a100+b"} for r in rows]
+    assert "`a100+b`" in figures(rows + joint)
 
 
 def test_the_readme_keeps_everything_else(tmp_path):
