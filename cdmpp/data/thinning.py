@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-
 import numpy as np
 
+from cdmpp.data.held_out import shuffled
 from cdmpp.errors import DataError
 
 OPTIONS = ("train_tasks", "train_schedules")
@@ -47,6 +46,4 @@ def thinned(
 def _first(names: np.ndarray, share: float, seed: int, what: str) -> np.ndarray:
     if share >= 1.0:
         return names
-    keys = [hashlib.blake2b(f"{seed}/{what}/{name}".encode(), digest_size=8).digest() for name in names]
-    order = sorted(range(len(names)), key=keys.__getitem__)
-    return names[order[: max(1, round(share * len(names)))]]
+    return shuffled(names, seed, what)[: max(1, round(share * len(names)))]

@@ -1,0 +1,56 @@
+"""Which names or programs are held out: chosen by hash, equal programs together."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from cdmpp.errors import DataError
+
+if TYPE_CHECKING:
+    from cdmpp.data.dataset import LatencyDataset
+
+
+def program_groups(dataset: LatencyDataset) -> np.ndarray:
+    """(n,) group of each program. Equal programs share one, so that none is on both sides.
+
+    Equal means the same record id, or the same task and compact AST: traces that differ in text often lower to one
+    program, and the same program may be measured on several devices.
+    """
+    asts, seen, by_record = dataset.asts, dict[bytes, str](), dict[str, str]()
+    groups = []
+    order = np.argsort(np.asarray(dataset.record_ids), kind="stable")
+    for i in order:
+        leaves = slice(asts.leaf_offsets[i], asts.leaf_offsets[i + 1])
+        kernels = slice(asts.kernel_offsets[i], asts.kernel_offsets[i + 1])
+        digest = hashlib.blake2b(str(dataset.task_ids[i]).encode(), digest_size=16)
+        digest.update(np.ascontiguousarray(asts.leaf_features[leaves]).tobytes())
+        digest.update(np.ascontiguousarray(asts.kernel_features[kernels]).tobytes())
+        record = str(dataset.record_ids[i])
+        group = by_record.get(record) or seen.get(digest.digest()) or record
+        by_record[record] = seen[digest.digest()] = group
+        groups.append(group)
+    result = np.empty(len(order), dtype=object)
+    result[order] = groups
+    return result.astype(str)
+
+
+def hold_out(
+    names: np.ndarray, fraction: float, seed: int, part: str, split: str, what: str, keep: int = 1
+) -> tuple[np.ndarray, np.ndarray]:
+    """Take ``fraction`` of ``names`` (at least one) and leave at least ``keep``."""
+    if not 0.0 < fraction < 1.0:
+        raise DataError(f"split {split!r}: the {part} fraction must lie between 0 and 1, not {fraction}")
+    if len(names) < keep + 1:
+        raise DataError(f"split {split!r} needs at least {keep + 1} {what} to choose {part} from; found {len(names)}")
+    count = min(max(1, round(fraction * len(names))), len(names) - keep)
+    ordered = shuffled(names, seed, part)
+    return ordered[:count], ordered[count:]
+
+
+def shuffled(names: np.ndarray, seed: int, part: str) -> np.ndarray:
+    """``names`` in an order of hashes: two of them stand the same way round whatever else there is."""
+    keys = [hashlib.blake2b(f"{seed}/{part}/{name}".encode(), digest_size=8).digest() for name in names]
+    return names[np.array(sorted(range(len(names)), key=keys.__getitem__), dtype=np.int64)]

@@ -1,0 +1,200 @@
+"""The rules by which programs fall into train, validation, test and pool: at random, by task, network or device."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from cdmpp.data.held_out import hold_out, program_groups
+from cdmpp.errors import DataError
+from cdmpp.programs.task import network_family
+
+if TYPE_CHECKING:
+    from cdmpp.data.dataset import LatencyDataset
+
+SHARED_RULES = ("leave_training", "leave_test")
+
+
+class Parts(NamedTuple):
+    train: np.ndarray
+    validation: np.ndarray
+    test: np.ndarray
+    counts: dict[str, Any]
+    pool: np.ndarray = np.zeros(0, np.int64)
+
+
+def _random(
+    dataset: LatencyDataset, name: str, seed: int, test_fraction: float = 0.2, validation_fraction: float = 0.1
+) -> Parts:
+    groups = program_groups(dataset)
+    names = np.unique(groups)
+    test, rest = hold_out(names, test_fraction, seed, "test", name, "different programs", keep=2)
+    validation, train = hold_out(rest, validation_fraction, seed, "validation", name, "different programs")
+    return _parts(groups, train, validation, test, {"groups": len(names)})
+
+
+def _by_task(
+    dataset: LatencyDataset, name: str, seed: int, test_fraction: float = 0.2, validation_fraction: float = 0.15
+) -> Parts:
+    task_ids = np.asarray(dataset.task_ids)
+    test, rest = hold_out(np.unique(task_ids), test_fraction, seed, "test", name, "tasks", keep=2)
+    validation, train = hold_out(rest, validation_fraction, seed, "validation", name, "tasks")
+    return _parts(task_ids, train, validation, test, {})
+
+
+def _by_network(
+    dataset: LatencyDataset,
+    name: str,
+    seed: int,
+    test_networks: Sequence[str] | None = None,
+    train_networks: Sequence[str] | None = None,
+    shared: str = "leave_training",
+    test_fraction: float = 0.2,
+    validation_fraction: float = 0.15,
+    unlabelled_fraction: float = 0.0,
+    test_labels: int = 0,
+) -> Parts:
+    """Hold out networks; validation is by task inside the training networks.
+
+    ``unlabelled_fraction`` of the held-out networks' tasks become the pool instead of test. ``test_labels`` programs of
+    each test task train instead: the case of a user who measures a few schedules of each operator.
+    """
+    if shared not in SHARED_RULES:
+        raise DataError(f"split {name!r}: shared={shared!r} is not one of {', '.join(SHARED_RULES)}")
+    task_ids = np.asarray(dataset.task_ids)
+    tasks = np.unique(task_ids)
+    networks_of = {task: set(dataset.tasks[task].networks) for task in tasks}
+    # A network and its variants (other inputs) stand on one side: `resnet50@b4` is resnet50.
+    networks_of = {task: {network_family(network) for network in networks_of[task]} for task in tasks}
+    known = sorted(set().union(*networks_of.values()))
+    held_out = set(test_networks or ())
+    if not held_out:
+        if len(known) < 2:
+            raise DataError(f"split {name!r} needs at least two networks; the data set names {known or 'none'}")
+        held_out = set(hold_out(np.array(known), test_fraction, seed, "test", name, "networks")[0].tolist())
+    sources = set(train_networks or ()) or {network for network in known if network not in held_out}
+    for wanted in sorted(held_out | sources):
+        if wanted not in known:
+            near = difflib.get_close_matches(wanted, known, n=3) or known
+            raise DataError(f"split {name!r}: no task of network {wanted!r} in this data set; it holds {near}")
+    if held_out & sources:
+        raise DataError(f"split {name!r}: {sorted(held_out & sources)} is both a test and a training network")
+
+    in_test = {task for task in tasks if networks_of[task] & held_out}
+    # Without an explicit list a task that names no network may train: it cannot belong to a held-out one.
+    in_train = {t for t in tasks if networks_of[t] & sources or (not train_networks and not networks_of[t])}
+    both = in_test & in_train
+    if shared == "leave_training":
+        in_train -= both
+    else:
+        in_test -= both
+    if not in_test:
+        raise DataError(f"split {name!r}: no task is left for test after {len(both)} shared tasks went to training")
+    remaining = np.array(sorted(in_train))
+    validation, train = hold_out(remaining, validation_fraction, seed, "validation", name, "training tasks")
+    counts = {
+        "test_networks": sorted(held_out),
+        "train_networks": sorted(sources),
+        "shared_tasks": len(both),
+        "shared_rule": shared,
+        "unused_tasks": len(set(tasks) - in_test - in_train),
+    }
+    test, pool = np.array(sorted(in_test)), np.array([], dtype=str)
+    if unlabelled_fraction:
+        pool, test = hold_out(test, unlabelled_fraction, seed, "pool", name, "tasks of held-out networks")
+    found = _parts(task_ids, train, validation, test, counts, pool)
+    return _with_labels_of_test(found, dataset, seed, test_labels) if test_labels else found
+
+
+def _with_labels_of_test(parts: Parts, dataset: LatencyDataset, seed: int, labels: int) -> Parts:
+    """``labels`` programs of each test task go to training; equal programs stay on one side."""
+    task_ids, groups = np.asarray(dataset.task_ids), program_groups(dataset)
+    moved = []
+    for task in np.unique(task_ids[parts.test]):
+        names = np.unique(groups[task_ids == task])
+        if len(names) > labels:
+            chosen, _ = hold_out(names, labels / len(names), seed, "test_labels", "by_network", "programs")
+            moved.append(np.flatnonzero((task_ids == task) & np.isin(groups, chosen)))
+    known = np.concatenate(moved) if moved else np.zeros(0, np.int64)
+    counts = {**parts.counts, "labels_of_each_test_task": labels}
+    train, test = np.union1d(parts.train, known), np.setdiff1d(parts.test, known)
+    return parts._replace(train=train, test=test, counts=counts)
+
+
+def _by_device(
+    dataset: LatencyDataset,
+    name: str,
+    seed: int,
+    target: str | None = None,
+    sources: Sequence[str] | None = None,
+    paired: bool = False,
+    test_fraction: float = 0.2,
+    validation_fraction: float = 0.15,
+) -> Parts:
+    """Learn from source devices, test on another one, on tasks that no source programs in training implement.
+
+    Test: programs of ``target`` in held-out tasks. Training and validation: programs of ``sources`` in other tasks.
+    Pool: programs of ``target`` in tasks of neither test nor validation. With ``paired`` the sources' programs of the
+    test tasks train, too: the case of a task that was measured on another device.
+    """
+    names, task_ids = np.asarray(dataset.devices), np.asarray(dataset.task_ids)
+    known = sorted({str(device) for device in names})
+    if target is None:
+        raise DataError(f"split {name!r} needs a target device; the data set holds {', '.join(known)}")
+    chosen = list(dict.fromkeys(sources)) if sources else [device for device in known if device != target]
+    for wanted in (target, *chosen):
+        if wanted not in known:
+            near = difflib.get_close_matches(wanted, known, n=3) or known
+            raise DataError(f"split {name!r}: no program of device {wanted!r} in this data set; it holds {near}")
+    if target in chosen:
+        raise DataError(f"split {name!r}: {target} is both the target and a source device")
+    if not chosen:
+        raise DataError(f"split {name!r} needs a source device; the data set holds {target} alone")
+    of_target, of_sources = names == target, np.isin(names, chosen)
+    test, _ = hold_out(np.unique(task_ids[of_target]), test_fraction, seed, "test", name, f"tasks of {target}")
+    in_test = np.isin(task_ids, test)
+    rest = np.unique(task_ids[of_sources & ~in_test])
+    validation, _ = hold_out(rest, validation_fraction, seed, "validation", name, "source tasks outside test")
+    in_validation = np.isin(task_ids, validation)
+    training = of_sources & ~in_validation & (paired | ~in_test)
+    counts = {
+        "target": target,
+        "sources": chosen,
+        "paired": paired,
+        "test_tasks_seen_on_sources": len(np.intersect1d(test, task_ids[training])),
+    }
+    return Parts(
+        np.flatnonzero(training),
+        np.flatnonzero(of_sources & in_validation),
+        np.flatnonzero(of_target & in_test),
+        counts,
+        np.flatnonzero(of_target & ~in_test & ~in_validation),
+    )
+
+
+KINDS: dict[str, Callable[..., Parts]] = {
+    "random": _random,
+    "by_task": _by_task,
+    "by_network": _by_network,
+    "by_device": _by_device,
+}
+
+
+def _parts(
+    labels: np.ndarray,
+    train: np.ndarray,
+    validation: np.ndarray,
+    test: np.ndarray,
+    counts: dict[str, Any],
+    pool: np.ndarray | None = None,
+) -> Parts:
+    """Programs of the labels (groups or tasks) in each part."""
+    rest = np.zeros(0, np.int64) if pool is None else _members(labels, pool)
+    return Parts(_members(labels, train), _members(labels, validation), _members(labels, test), counts, rest)
+
+
+def _members(labels: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+    return np.flatnonzero(np.isin(labels, chosen))
