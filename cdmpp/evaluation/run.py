@@ -7,10 +7,12 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -66,13 +68,14 @@ def evaluate(
             for cell, log in _in_processes(bundle, single, options, jobs):
                 failed += [f"{cell} (see {log})"] if log else []
                 bar.update(task, advance=1, description=str(cell))
-        for cell in means if jobs > 1 else cells:
-            bar.update(task, description=str(cell))
-            try:
-                run_cell(data, dataset_name, cell, options)
-            except CdmppError as error:
-                failed.append(f"{cell} ({error})")
-            bar.advance(task)
+        with _torch_threads(options.threads):
+            for cell in means if jobs > 1 else cells:
+                bar.update(task, description=str(cell))
+                try:
+                    run_cell(data, dataset_name, cell, options)
+                except CdmppError as error:
+                    failed.append(f"{cell} ({error})")
+                bar.advance(task)
     if failed:
         raise DataError(f"{len(failed)} of {len(cells)} cells failed, the rest is kept: " + "; ".join(failed))
     return result_rows(collect(options.out, dataset_name))
@@ -91,6 +94,16 @@ def score_baselines(
         baseline.fit(data, split, seed)
         result[name] = score(dataset, split.test, baseline.predict(data, split.test))["metrics"]
     return result
+
+
+@contextmanager
+def _torch_threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _in_processes(bundle: Path, cells: Sequence[Cell], options: CellOptions, jobs: int):

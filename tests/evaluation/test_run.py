@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
+import torch
 
 from cdmpp.data.splits import make_split
 from cdmpp.errors import DataError
-from cdmpp.evaluation import baselines
+from cdmpp.evaluation import baselines, run
 from cdmpp.evaluation.bundle import save_bundle
 from cdmpp.evaluation.cell import Cell, CellOptions, read_predictions, run_cell
 from cdmpp.evaluation.noise import NoiseFloor
@@ -54,6 +55,14 @@ def test_processes_give_the_same_figures(data, tmp_path):
     two = evaluate(data, "x", ["by_task"], [0], QUICK, CellOptions(tmp_path / "two"), jobs=2, progress=False)
     assert [(r.model, r.metric) for r in one] == [(r.model, r.metric) for r in two]
     assert [r.value for r in one] == pytest.approx([r.value for r in two], rel=1e-4)
+
+
+def test_cells_in_this_process_keep_to_their_threads(data, tmp_path, monkeypatch):
+    before, seen = torch.get_num_threads(), []
+    monkeypatch.setattr(run, "run_cell", lambda *_: seen.append(torch.get_num_threads()))
+    for threads in (1, 2):
+        evaluate(data, "x", ["random"], [0], ["constant"], CellOptions(tmp_path, threads), progress=False)
+    assert seen == [1, 2] and torch.get_num_threads() == before
 
 
 def test_a_failing_cell_is_named_and_the_others_are_kept(data, tmp_path):
