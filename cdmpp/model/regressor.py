@@ -53,7 +53,7 @@ class CdmppConfig:
     """Predict the difference to the analytic time rather than the latency itself."""
     clip: float = 6.0
     """Standardised features are clipped here, so that an unseen size cannot run away."""
-    feature_dropout: float = 0.1
+    feature_dropout: float = 0.0
     """Share of input columns silenced at random for a program while training: no single feature is relied upon."""
     bins: int = 8
     """Quantile bins that every number of a kernel is also given as, see ``QuantileBins``; 0 is none."""
