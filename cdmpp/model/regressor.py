@@ -80,6 +80,7 @@ class CdmppModel(nn.Module):
     def __init__(self, config: CdmppConfig, leaf_width: int, kernel_width: int, device_width: int):
         super().__init__()
         self.config = config
+        self.silenced = config.feature_dropout  # in training mode; ``training.candidates`` raises it for a while
         kernel_width += N_BOUNDS + N_STATES + (N_CODE if config.code else 0)
         self.leaf_scaler = FeatureScaler(leaf_width, config.clip)
         self.kernel_scaler = FeatureScaler(kernel_width, config.clip)
@@ -150,9 +151,9 @@ class CdmppModel(nn.Module):
         return head(batch, encoded, device, self.anchor(times, batch.kinds))
 
     def _drop_columns(self, x: Tensor) -> Tensor:
-        if not self.training or self.config.feature_dropout == 0:
+        if not self.training or self.silenced == 0:
             return x
-        kept = torch.rand(len(x), 1, x.shape[-1], device=x.device) >= self.config.feature_dropout
+        kept = torch.rand(len(x), 1, x.shape[-1], device=x.device) >= self.silenced
         return x * kept  # zero is the column's mean
 
     def _with_places(self, x: Tensor) -> Tensor:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 FEATURE_KINDS = ("hidden", "pooled")
 _PASSES = 8
+_SILENCED = 0.1
+"""Share of input columns that each pass goes without."""
 
 
 def candidates(
@@ -65,13 +67,15 @@ def _hidden(predictor: Predictor, programs: ProgramTensors) -> np.ndarray:
 def uncertainty(predictor: Predictor, programs: ProgramTensors, seed: int = 0, passes: int = _PASSES) -> np.ndarray:
     """(n,) spread of predicted log-latency: between members, and between passes with input columns silenced.
 
-    The passes drop columns at random as training did; how much an answer then moves tells how few inputs it rests on.
+    The passes drop columns at random; how much an answer then moves tells how few inputs it rests on.
     """
     logs = []
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         for model in predictor.models:
             moved = programs.to(next(model.parameters()).device)
+            before = getattr(model, "silenced", 0.0)
+            model.silenced = max(before, _SILENCED)
             model.train()
             for module in model.modules():
                 if isinstance(module, nn.modules.batchnorm._BatchNorm):
@@ -83,6 +87,7 @@ def uncertainty(predictor: Predictor, programs: ProgramTensors, seed: int = 0, p
                         values[batch.rows.cpu().numpy()] = model(batch).log_latency.double().cpu().numpy()
                     logs.append(values)
             finally:
+                model.silenced = before
                 model.eval()
     return np.std(logs, axis=0)
 
