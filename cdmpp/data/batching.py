@@ -10,12 +10,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cdmpp.ast.spool import MappedTable
 from cdmpp.ast.table import AstTable
+from cdmpp.code.code_vector import CODE_WIDTH
 from cdmpp.devices import SPEC_FIELDS, Device
 from cdmpp.errors import DataError
 
 PAD_EDGES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 """Padded lengths: few distinct shapes, so compiled kernels are reused; above the last, multiples of it."""
+STATISTICS_PROGRAMS = 65_536
+"""Of more training programs a sample is what scalers and bins are fitted on: means and quantiles ask for no more."""
 
 
 class Batch(NamedTuple):
@@ -66,11 +70,26 @@ def _task_numbers(n: int, task_ids: Sequence[str] | np.ndarray | None, device_na
     return np.unique(pairs, return_inverse=True)[1].astype(np.int64)
 
 
-def _flagged_codes(asts: AstTable) -> np.ndarray:
-    """(n, 1 + CODE_WIDTH) float32."""
-    codes = asts.codes_or_nan()
-    known = ~np.isnan(codes[:, :1])
-    return np.concatenate([known, np.where(known, codes, 0.0)], axis=1).astype(np.float32)
+def _flat_arrays(asts: AstTable) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Leaf vectors, leaf places (``ProgramTensors.leaf_ints``) and kernel vectors, each with a last row of zeros."""
+    if isinstance(asts, MappedTable):
+        return asts.mapped_leaves, asts.mapped_places, asts.mapped_kernels
+    places = np.stack([asts.leaf_positions, asts.leaf_serial_positions, asts.leaf_kernels], axis=1)
+
+    def with_zero_row(array: np.ndarray, dtype: type) -> np.ndarray:
+        return np.concatenate([array, np.zeros((1, array.shape[1]), array.dtype)]).astype(dtype)
+
+    return (
+        with_zero_row(asts.leaf_features, np.float32),
+        with_zero_row(places, np.int64),
+        with_zero_row(asts.kernel_features, np.float32),
+    )
+
+
+def _flagged(codes: Tensor) -> Tensor:
+    """(B, CODE_WIDTH) with NaN rows -> (B, 1 + CODE_WIDTH), see ``Batch.codes``."""
+    known = ~codes[:, :1].isnan()
+    return torch.cat([known.to(codes.dtype), codes.where(known, 0.0)], dim=1)
 
 
 def _padded_length(longest: int) -> int:
@@ -86,7 +105,7 @@ class ProgramTensors:
 
     leaf_features: Tensor
     leaf_ints: Tensor
-    """(sum of leaves + 1, 3) int64: position, serial position, kernel."""
+    """(sum of leaves + 1, 3) int64 (int32 where mapped): position, serial position, kernel."""
     leaf_starts: Tensor
     leaf_counts: Tensor
     kernel_features: Tensor
@@ -101,6 +120,9 @@ class ProgramTensors:
     weights: Tensor
     tasks: Tensor
     codes: Tensor
+    """(m, CODE_WIDTH) float32 code vectors; NaN for programs that nobody compiled."""
+    code_rows: Tensor
+    """(n,) int64, the row of ``codes`` of each program."""
     host_leaf_counts: np.ndarray
     """(n,) on the host: choosing a padded length must not wait for the accelerator."""
     host_kernel_counts: np.ndarray
@@ -113,10 +135,12 @@ class ProgramTensors:
         latency_s: np.ndarray | None = None,
         weights: np.ndarray | None = None,
         task_ids: Sequence[str] | np.ndarray | None = None,
+        rows: np.ndarray | None = None,
     ) -> ProgramTensors:
-        """From an AST table.
+        """From an AST table. Of a mapped one (``ast.spool``) leaves and kernels stay in its files.
 
         Args:
+            rows: (n,) programs of ``asts`` that are wanted, in that order; None: all. The other arguments are of these.
             devices: every device that occurs, by name.
             device_names: (n,) device of each program.
             latency_s: (n,) seconds, or None where only predictions are wanted.
@@ -126,7 +150,10 @@ class ProgramTensors:
         Raises:
             DataError: lengths differ, a label is not a positive number, or a device is not among ``devices``.
         """
-        n = len(asts)
+        if rows is not None and not isinstance(asts, MappedTable):
+            asts, rows = asts.take(rows), None
+        index = np.arange(len(asts)) if rows is None else np.asarray(rows, np.int64)
+        n = len(index)
         if len(device_names) != n or (latency_s is not None and len(latency_s) != n):
             raise DataError(f"{n} ASTs, {len(device_names)} device names and labels must have the same length")
         if latency_s is not None and not (np.isfinite(latency_s).all() and (np.asarray(latency_s) > 0).all()):
@@ -136,34 +163,40 @@ class ProgramTensors:
         if missing:
             raise DataError(f"programs of {', '.join(missing)} but only {', '.join(order)} described")
 
-        def with_zero_row(array: np.ndarray, dtype: type) -> Tensor:
-            return torch.from_numpy(np.concatenate([array, np.zeros((1, array.shape[1]), array.dtype)]).astype(dtype))
-
-        leaf_counts, kernel_counts = np.diff(asts.leaf_offsets), np.diff(asts.kernel_offsets)
-        ints = np.stack([asts.leaf_positions, asts.leaf_serial_positions, asts.leaf_kernels], axis=1)
+        leaves, places, kernels = _flat_arrays(asts)
+        leaf_counts, kernel_counts = (
+            np.diff(o)[index].astype(np.int64) for o in (asts.leaf_offsets, asts.kernel_offsets)
+        )
+        no_codes = np.full((1, CODE_WIDTH), np.nan, np.float32)
         labels = np.full(n, np.nan) if latency_s is None else np.log(np.asarray(latency_s, np.float64))
         return ProgramTensors(
-            leaf_features=with_zero_row(asts.leaf_features, np.float32),
-            leaf_ints=with_zero_row(ints, np.int64),
-            leaf_starts=torch.from_numpy(asts.leaf_offsets[:-1].astype(np.int64)),
-            leaf_counts=torch.from_numpy(leaf_counts.astype(np.int64)),
-            kernel_features=with_zero_row(asts.kernel_features, np.float32),
-            kernel_starts=torch.from_numpy(asts.kernel_offsets[:-1].astype(np.int64)),
-            kernel_counts=torch.from_numpy(kernel_counts.astype(np.int64)),
-            kinds=torch.from_numpy(asts.target_kinds.astype(np.int64)),
+            leaf_features=torch.from_numpy(leaves),
+            leaf_ints=torch.from_numpy(places),
+            leaf_starts=torch.from_numpy(asts.leaf_offsets[index].astype(np.int64)),
+            leaf_counts=torch.from_numpy(leaf_counts),
+            kernel_features=torch.from_numpy(kernels),
+            kernel_starts=torch.from_numpy(asts.kernel_offsets[index].astype(np.int64)),
+            kernel_counts=torch.from_numpy(kernel_counts),
+            kinds=torch.from_numpy(asts.target_kinds[index].astype(np.int64)),
             device_index=torch.tensor([order[str(name)] for name in device_names], dtype=torch.int64),
             device_vectors=torch.from_numpy(np.stack([d.vector() for d in devices.values()]).astype(np.float32)),
             device_specs=torch.from_numpy(np.stack([spec_array(d) for d in devices.values()])),
             log_latency=torch.from_numpy(labels.astype(np.float32)),
             weights=torch.from_numpy(np.ones(n, np.float32) if weights is None else weights.astype(np.float32)),
             tasks=torch.from_numpy(_task_numbers(n, task_ids, device_names)),
-            codes=torch.from_numpy(_flagged_codes(asts)),
+            codes=torch.from_numpy(no_codes if asts.codes is None else asts.codes),
+            code_rows=torch.from_numpy(np.zeros(n, np.int64) if asts.codes is None else index),
             host_leaf_counts=leaf_counts,
             host_kernel_counts=kernel_counts,
         )
 
     def __len__(self) -> int:
         return len(self.host_leaf_counts)
+
+    def any_codes(self, rows: np.ndarray) -> bool:
+        """True where one of ``rows`` has a code vector."""
+        places = self.code_rows[torch.from_numpy(np.ascontiguousarray(rows, np.int64)).to(self.code_rows.device)]
+        return any(not bool(self.codes[part, 0].isnan().all()) for part in places.split(65536))
 
     def to(self, device: torch.device | str) -> ProgramTensors:
         moved: dict[str, Any] = {k: v.to(device) for k, v in vars(self).items() if isinstance(v, Tensor)}
@@ -182,7 +215,7 @@ class ProgramTensors:
             self.host_kernel_counts[rows].max(),
             len(self.kernel_features),
         )
-        positions, serial_positions, kernels = self.leaf_ints[leaf_rows].unbind(-1)
+        positions, serial_positions, kernels = self.leaf_ints[leaf_rows].long().unbind(-1)
         device = self.device_index[index]
         return Batch(
             leaves=self.leaf_features[leaf_rows],
@@ -199,7 +232,7 @@ class ProgramTensors:
             weights=self.weights[index],
             rows=index,
             tasks=self.tasks[index],
-            codes=self.codes[index],
+            codes=_flagged(self.codes[self.code_rows[index]]),
         )
 
     @staticmethod
@@ -246,6 +279,13 @@ class TrainingBatches:
             rows = rows[self.share[0] :: self.share[1]]
             groups = [g for g in np.array_split(rows, min(self.length_groups, len(rows))) if len(g)]
             yield tuple(self.programs.batch(group) for group in groups)
+
+
+def sample_rows(rows: np.ndarray, most: int) -> np.ndarray:
+    """At most ``most`` of ``rows``, in order, always the same."""
+    if len(rows) <= most:
+        return np.asarray(rows)
+    return np.sort(np.random.default_rng(0).choice(rows, most, replace=False))
 
 
 def ordered_batches(programs: ProgramTensors, rows: np.ndarray, max_tokens: int = 16384) -> Iterator[Batch]:

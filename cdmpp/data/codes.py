@@ -47,10 +47,15 @@ def read_codes(path: Path) -> dict[str, np.ndarray]:
     return dict(zip(table.column("record_id").to_pylist(), rows, strict=True))
 
 
+def code_paths(folder: Path) -> list[Path]:
+    """Files with code vectors of data set ``folder``; where two hold one program, the later counts."""
+    return [*chunk_paths(_cache(folder)), *sorted((folder / CODES_FOLDER).glob("part-*.parquet"))]
+
+
 def codes_for(folder: Path, record_ids: Sequence[str]) -> np.ndarray | None:
     """(n, CODE_WIDTH) of the records of data set ``folder`` that have one here, NaN rows else; None for none at all."""
     known: dict[str, np.ndarray] = {}
-    for path in [*chunk_paths(_cache(folder)), *sorted((folder / CODES_FOLDER).glob("part-*.parquet"))]:
+    for path in code_paths(folder):
         try:
             known.update(read_codes(path))
         except DataError as error:

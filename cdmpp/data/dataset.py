@@ -13,6 +13,7 @@ from typing import Literal
 import numpy as np
 
 from cdmpp.ast.layout import EXTRACTOR_VERSION, FEATURES
+from cdmpp.ast.spool import concat
 from cdmpp.ast.table import AstTable, read_asts, write_asts
 from cdmpp.cache import cache_root
 from cdmpp.data.codes import codes_for
@@ -24,7 +25,7 @@ from cdmpp.programs.task import Task
 
 log = logging.getLogger(__name__)
 
-_MAX_FAILED = 0.05
+MAX_FAILED = 0.05
 """A larger share of programs without an AST is a fault of the data or of this version, not of single programs."""
 
 
@@ -124,7 +125,7 @@ def load_folders(
     kinds = sorted({part.features for part in parts})
     if len(kinds) > 1:
         raise DataError(f"data sets of different features cannot be joined: {', '.join(kinds)}")
-    tasks = _joined_tasks([part.tasks for part in parts])
+    tasks = join_tasks([part.tasks for part in parts])
     records = [record for part in parts for record in part.records]
     first: dict[str, int] = {}
     repeats: dict[str, list[Record]] = {}
@@ -164,14 +165,14 @@ def join_datasets(parts: Sequence[LatencyDataset]) -> LatencyDataset:
     }
     return LatencyDataset(
         **arrays,
-        asts=AstTable.concat([part.asts for part in parts]),
-        tasks=_joined_tasks([part.tasks for part in parts]),
+        asts=concat([part.asts for part in parts], cache_root() / "spool"),
+        tasks=join_tasks([part.tasks for part in parts]),
         source=", ".join(dict.fromkeys(part.source for part in parts)),
         features=kinds[0],
     )
 
 
-def _joined_tasks(tables: Iterable[Mapping[str, Task]]) -> dict[str, Task]:
+def join_tasks(tables: Iterable[Mapping[str, Task]]) -> dict[str, Task]:
     """One table; a task that several hold belongs to the networks of all."""
     tasks: dict[str, Task] = {}
     for table in tables:
@@ -299,6 +300,6 @@ def _report_failed(
     where = f"line {first.extra['line']}, " if "line" in first.extra else ""
     example = f"{where}record {first.record_id}: {failed.get(first.record_id, 'no AST was derived')}"
     text = f"{folder}: no compact AST for {len(lost)} of {len(records)} records, first {example}"
-    if len(lost) > _MAX_FAILED * len(records):
+    if len(lost) > MAX_FAILED * len(records):
         raise DataError(text)
     log.warning("%s; they are left out", text)

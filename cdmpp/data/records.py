@@ -8,7 +8,7 @@ import logging
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -178,15 +178,20 @@ def _row_of_record(record: Record) -> dict[str, Any]:
     return {**dataclasses.asdict(record), "extra": json.dumps(record.extra, sort_keys=True)}
 
 
-def read_records(folder: Path, device: str | None = None, on_bad: Literal["error", "skip"] = "error") -> list[Record]:
-    """Records of all parts in writing order, those of ``device`` where given.
+def read_records(
+    folder: Path,
+    device: str | None = None,
+    on_bad: Literal["error", "skip"] = "error",
+    parts: Sequence[Path] | None = None,
+) -> list[Record]:
+    """Records of all parts (or of ``parts``) in writing order, those of ``device`` where given.
 
     A part or row that cannot be used is named by file and number: it raises a ``DataError``, or with
     ``on_bad="skip"`` it is logged and left out. Columns that this version does not know land in ``extra``.
     """
     records: list[Record] = []
     faults: list[str] = []
-    for path in record_parts(folder):
+    for path in record_parts(folder) if parts is None else parts:
         try:
             table = read_table(path)
             _require_columns(path, table, _REQUIRED)

@@ -14,10 +14,11 @@ from pathlib import Path
 from cdmpp import devices
 from cdmpp.ast.layout import FEATURES
 from cdmpp.cache import cache_root
-from cdmpp.data.dataset import LatencyDataset, join_datasets, load_folders
+from cdmpp.data.dataset import LatencyDataset, join_datasets
 from cdmpp.data.download import COMMIT, REPOSITORY, download, pinned
 from cdmpp.data.records import count_records, read_info
 from cdmpp.data.schema import SCHEMA_VERSION
+from cdmpp.data.streaming import load_programs
 from cdmpp.errors import CdmppError, DataError, NoRecordsError
 
 log = logging.getLogger(__name__)
@@ -92,7 +93,7 @@ def load_device(
     measure, and which devices have data here.
     """
     folders = data_folders(device, paths, progress, fetch, features)
-    return load_folders(folders, device, workers=workers, progress=progress)
+    return load_programs(folders, device, workers=workers, progress=progress)
 
 
 def load_devices(

@@ -12,10 +12,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from cdmpp.data.batching import sample_rows
 from cdmpp.data.dataset import LatencyDataset
 from cdmpp.data.splits import Split
 from cdmpp.errors import CdmppError, DataError
@@ -24,6 +26,7 @@ from cdmpp.evaluation.bundle import load_bundle, save_bundle
 from cdmpp.evaluation.cell import Cell, CellOptions, cells_of, run_cell, score
 from cdmpp.evaluation.rows import ResultRow, collect, result_rows
 
+_BASELINE_PROGRAMS = 50_000
 DEFAULT_MODELS = (
     "constant",
     "roofline",
@@ -87,13 +90,25 @@ def score_baselines(
     """Test metrics of the baselines ``names`` on a split: what a training run prints beside its own.
 
     Trees have one depth here instead of the better of two, and fewer rounds: a training run should not wait for them.
+    Of a part of more than ``_BASELINE_PROGRAMS`` they get a sample, since they hold all vectors in memory.
     """
+    dataset, split = _sample(dataset, split)
     data, result = EvaluationData(dataset), {}
     for name in names:
         baseline = make_baseline(name, TreeSettings(depths=(6,), rounds=400, threads=threads))
         baseline.fit(data, split, seed)
         result[name] = score(dataset, split.test, baseline.predict(data, split.test))["metrics"]
     return result
+
+
+def _sample(dataset: LatencyDataset, split: Split) -> tuple[LatencyDataset, Split]:
+    parts = {name: getattr(split, name) for name in ("train", "validation", "test")}
+    kept = {name: np.sort(sample_rows(rows, _BASELINE_PROGRAMS)) for name, rows in parts.items()}
+    if all(len(kept[name]) == len(rows) for name, rows in parts.items()):
+        return dataset, split
+    rows = np.unique(np.concatenate(list(kept.values())))
+    train, validation, test = (np.searchsorted(rows, part) for part in kept.values())
+    return dataset.take(rows), replace(split, train=train, validation=validation, test=test)
 
 
 @contextmanager

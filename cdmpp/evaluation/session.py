@@ -12,8 +12,9 @@ import numpy as np
 from rich.console import Console
 
 from cdmpp import devices
-from cdmpp.data.dataset import join_datasets, load_folders
+from cdmpp.data.dataset import join_datasets
 from cdmpp.data.records import read_records
+from cdmpp.data.streaming import load_programs
 from cdmpp.errors import CdmppError
 from cdmpp.evaluation.baselines import NEED_PER_STORE, EvaluationData
 from cdmpp.evaluation.bundle import load_bundle, save_bundle
@@ -113,7 +114,7 @@ def _data(settings: EvaluationSettings) -> tuple[EvaluationData, str]:
 
     folders_of = {name: data_folders(name, settings.data_paths) for name in (*settings.sources, settings.device)}
     dataset = join_datasets(
-        [load_folders(folders, name, workers=settings.threads) for name, folders in folders_of.items()]
+        [load_programs(folders, name, workers=settings.threads) for name, folders in folders_of.items()]
     )
     folders = list(dict.fromkeys(folder for found in folders_of.values() for folder in found))
     own = folders_of[settings.device]

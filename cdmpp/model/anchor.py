@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import huber_loss
 
-from cdmpp.data.batching import Batch, ProgramTensors, ordered_batches
+from cdmpp.data.batching import Batch, ProgramTensors, ordered_batches, sample_rows
 from cdmpp.model.analytic import N_PARTS, bound_times, kernel_parts, kernel_seconds
 
 N_KINDS = 2
@@ -45,9 +45,7 @@ class Anchor(nn.Module):
 
     def fit(self, programs: ProgramTensors, rows: np.ndarray) -> None:
         """Factors and sharpness from the training ``rows`` (n,): a robust error of log-latency, by L-BFGS."""
-        if len(rows) > MAX_FIT_PROGRAMS:
-            rows = np.sort(np.random.default_rng(0).choice(rows, MAX_FIT_PROGRAMS, replace=False))
-        parts, owners, kinds, labels = _flattened(programs, rows)
+        parts, owners, kinds, labels = _flattened(programs, sample_rows(rows, MAX_FIT_PROGRAMS))
         log_factor = torch.zeros(N_PARTS, dtype=torch.float64, device=parts.device, requires_grad=True)
         sharpness = torch.ones(N_KINDS, dtype=torch.float64, device=parts.device, requires_grad=True)
         optimiser = torch.optim.LBFGS(

@@ -8,7 +8,6 @@ from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
-import torch
 
 from cdmpp.data.batching import ProgramTensors
 from cdmpp.errors import CdmppError
@@ -66,7 +65,7 @@ def build_for(config: ModelConfig, programs: ProgramTensors, rows: np.ndarray) -
     """A model sized for the data, with its statistics fitted on the training ``rows`` (n,)."""
     if isinstance(config, ReferenceConfig):
         config = config.for_data(programs, rows)
-    elif config.code and not bool(programs.codes[torch.from_numpy(np.asarray(rows))][:, 0].any()):
+    elif config.code and not programs.any_codes(np.asarray(rows)):
         config = replace(config, code=False)  # nothing to learn from: leave the inputs out
     model = build_model(
         config, programs.leaf_features.shape[1], programs.kernel_features.shape[1], programs.device_vectors.shape[1]

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from cdmpp.data.batching import Batch, ProgramTensors, ordered_batches
+from cdmpp.data.batching import STATISTICS_PROGRAMS, Batch, ProgramTensors, ordered_batches, sample_rows
 from cdmpp.errors import ModelFormatError
 from cdmpp.model.feature_scaler import FeatureScaler
 from cdmpp.model.label_transform import LabelTransform
@@ -122,7 +122,7 @@ class ReferenceModel(nn.Module):
     def fit_statistics(self, programs: ProgramTensors, rows: np.ndarray) -> None:
         """Input scale and label transform from the training programs ``rows`` (n,)."""
         leaves, labels = [], []
-        for batch in ordered_batches(programs, rows):
+        for batch in ordered_batches(programs, sample_rows(rows, STATISTICS_PROGRAMS)):
             leaves.append(batch.leaves[batch.leaf_mask])
             labels.append(batch.log_latency)
         self.leaf_scaler.fit(torch.cat(leaves), kind="minmax")

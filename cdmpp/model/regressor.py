@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from cdmpp.data.batching import Batch, ProgramTensors, ordered_batches
+from cdmpp.data.batching import STATISTICS_PROGRAMS, Batch, ProgramTensors, ordered_batches, sample_rows
 from cdmpp.errors import CdmppError
 from cdmpp.model.analytic import N_BOUNDS, N_STATES, kernel_states
 from cdmpp.model.anchor import Anchor, masked_logsumexp
@@ -122,7 +122,7 @@ class CdmppModel(nn.Module):
         seen = torch.from_numpy(np.asarray(rows, np.int64)).to(programs.device_index.device)
         self.device_encoder.fit(programs.device_vectors[programs.device_index[seen].unique()])
         leaves, kernels, labels = [], [], []
-        for batch in ordered_batches(programs, rows):
+        for batch in ordered_batches(programs, sample_rows(rows, STATISTICS_PROGRAMS)):
             leaves.append(batch.leaves[batch.leaf_mask])
             kernels.append(self._kernel_inputs(batch)[0][batch.kernel_mask])
             labels.append(batch.log_latency)

@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from cdmpp.predict.predictor import Predictor
 
 
+_PORTION = 32_768
+"""Programs whose vectors are copied at a time."""
+
+
 def predict_rows(predictor: Predictor, dataset: LatencyDataset, rows: np.ndarray) -> np.ndarray:
     """(len(rows),) seconds of the programs ``rows`` of ``dataset``, each on its own device."""
     return predict_rows_with_intervals(predictor, dataset, rows)[0]
@@ -20,14 +24,16 @@ def predict_rows_with_intervals(
     predictor: Predictor, dataset: LatencyDataset, rows: np.ndarray
 ) -> tuple[np.ndarray, dict[float, tuple[np.ndarray, np.ndarray]]]:
     """The same with lower and upper bounds by level, for the levels that every device among ``rows`` has."""
+    rows = np.asarray(rows)
     names = np.asarray(dataset.devices)[rows]
     predicted = np.empty(len(rows))
     bounds: dict[float, np.ndarray] = {}
     for name in np.unique(names):
-        chosen = names == name
-        prediction = predictor.predict(dataset.asts.take(np.asarray(rows)[chosen]), device=str(name))
-        predicted[chosen] = prediction.latency_s
-        for level, interval in prediction.intervals.items():
-            bounds.setdefault(level, np.full((2, len(predicted)), np.nan))[:, chosen] = interval
+        of_device = np.flatnonzero(names == name)
+        for chosen in np.array_split(of_device, -(-len(of_device) // _PORTION)):
+            prediction = predictor.predict(dataset.asts.take(rows[chosen]), device=str(name))
+            predicted[chosen] = prediction.latency_s
+            for level, interval in prediction.intervals.items():
+                bounds.setdefault(level, np.full((2, len(predicted)), np.nan))[:, chosen] = interval
     # Where a device has no intervals, there are none: they would be judged on a part only.
     return predicted, {level: (low, high) for level, (low, high) in bounds.items() if np.isfinite(low).all()}

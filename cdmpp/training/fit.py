@@ -22,7 +22,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint, RichProgressBar
 from lightning.pytorch.loggers import CSVLogger
 
 from cdmpp import __version__
-from cdmpp.data.batching import ProgramTensors
+from cdmpp.data.batching import ProgramTensors, sample_rows
 from cdmpp.data.files import read_json, write_atomic, write_json
 from cdmpp.data.splits import Split
 from cdmpp.devices import Device
@@ -133,7 +133,7 @@ def train(
         weights[np.isin(used, replayed)] = replay.weight
     # Nor do the labels of the pool, which may not even exist.
     latency_s = np.where(np.isin(used, np.concatenate([learned, validation_rows])), dataset.latency_s[used], 1.0)
-    programs = ProgramTensors.build(dataset.asts.take(used), sheets, names[used], latency_s, weights, tasks)
+    programs = ProgramTensors.build(dataset.asts, sheets, names[used], latency_s, weights, tasks, used)
     programs = programs.to(_torch_device(accelerator))
 
     def places(rows: np.ndarray) -> np.ndarray:
@@ -162,7 +162,7 @@ def train(
     truth, its_tasks = dataset.latency_s[validation_rows], np.asarray(dataset.task_ids)[validation_rows]
     predicted = np.exp(examined.log_prediction)
     val_metrics = latency_metrics(truth, predicted, its_tasks)
-    learned_from = predictor.examine(programs, places(_sample(train_rows)))
+    learned_from = predictor.examine(programs, places(sample_rows(train_rows, _SKETCHED)))
     known = {**devices, **sheets}
     groups = [device_group(known[name]) for name in names[validation_rows].tolist()]
     predictor.calibration = calibrate(learned_from, examined, np.log(truth), its_tasks, groups)
@@ -171,13 +171,6 @@ def train(
     predictor.save(out / "model")
     _write_history(out / "history.csv", history)
     return FitResult(out / "model", val_metrics, history, predictor)
-
-
-def _sample(rows: np.ndarray) -> np.ndarray:
-    """At most ``_SKETCHED`` of ``rows``, always the same."""
-    if len(rows) <= _SKETCHED:
-        return rows
-    return np.sort(np.random.default_rng(0).choice(rows, _SKETCHED, replace=False))
 
 
 def task_weights(task_ids: np.ndarray, power: float) -> np.ndarray:

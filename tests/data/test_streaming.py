@@ -1,0 +1,192 @@
+"""Mapped data sets: the same programs, labels and models as from memory, and nothing left behind."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+
+import numpy as np
+import pytest
+from toy_data import toy_ast, write_toy_dataset
+
+from cdmpp import devices
+from cdmpp.ast.spool import AstSpool, MappedTable, concat
+from cdmpp.ast.table import AstTable, write_asts
+from cdmpp.code.code_vector import CODE_WIDTH
+from cdmpp.data import streaming
+from cdmpp.data.batching import ProgramTensors
+from cdmpp.data.codes import write_codes
+from cdmpp.data.dataset import join_datasets, load_folders
+from cdmpp.data.records import append_records, read_records, write_info, write_tasks
+from cdmpp.data.splits import make_split
+from cdmpp.data.streaming import load_programs, load_streamed
+from cdmpp.errors import DataError
+from cdmpp.evaluation import run
+from cdmpp.predict.rows import predict_rows
+from cdmpp.training.config import TrainConfig, TrainerConfig
+from cdmpp.training.fit import train
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("CDMPP_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A hundred toy programs, half of them with code vectors, their ASTs in two files out of record order."""
+    write_toy_dataset(tmp_path / "set", 100)
+    whole = load_folders([tmp_path / "set"], progress=False)
+    ids = whole.record_ids.tolist()
+    for part, rows in enumerate((np.arange(60, 100), np.arange(60)[::-1])):
+        path = tmp_path / "set" / "asts" / f"part-{part:05d}.parquet"
+        write_asts(path, [ids[row] for row in rows], whole.asts.take(rows))
+    codes = np.random.default_rng(0).uniform(0, 9, (50, CODE_WIDTH)).astype(np.float32)
+    write_codes(tmp_path / "set" / "codes" / "part-00000.parquet", dict(zip(ids[:50], codes, strict=True)))
+    return tmp_path / "set"
+
+
+def in_order(data, like):
+    """``data`` in the order of ``like``."""
+    places = {str(identity): row for row, identity in enumerate(data.record_ids)}
+    return data.take([places[str(identity)] for identity in like.record_ids])
+
+
+def assert_same(a, b):
+    for name in ("record_ids", "task_ids", "devices"):
+        assert getattr(a, name).tolist() == getattr(b, name).tolist()
+    np.testing.assert_array_equal(a.latency_s, b.latency_s)
+    np.testing.assert_array_equal(a.spread, b.spread)
+    assert a.tasks == b.tasks and (a.source, a.features) == (b.source, b.features)
+    for field in dataclasses.fields(AstTable):
+        np.testing.assert_array_equal(getattr(a.asts, field.name), getattr(b.asts, field.name), field.name)
+
+
+def test_the_same_programs_as_from_memory(folder):
+    streamed, whole = load_streamed([folder]), load_folders([folder], progress=False)
+    assert isinstance(streamed.asts, MappedTable) and not isinstance(whole.asts, MappedTable)
+    assert_same(in_order(streamed, whole), whole)
+    assert np.isnan(streamed.asts.codes[:, 0]).sum() == 50
+
+
+def test_samples_of_a_program_in_two_folders_are_united(folder, tmp_path):
+    slower = [dataclasses.replace(r, latency_s=3 * r.latency_s, latency_samples_s=(3 * r.latency_s,)) for r in
+              read_records(folder)[:7]]  # fmt: skip
+    other = tmp_path / "other"
+    write_info(other, name="other")
+    first = load_folders([folder], progress=False)
+    write_tasks(other, first.tasks.values())
+    append_records(other, slower)
+    write_asts(other / "asts" / "part-00000.parquet", first.record_ids[:7].tolist(), first.asts.take(np.arange(7)))
+    streamed, whole = load_streamed([folder, other]), load_folders([folder, other], progress=False)
+    assert len(streamed) == 100 and (whole.spread[:7] > 0).all()
+    np.testing.assert_allclose(in_order(streamed, whole).latency_s, whole.latency_s)
+    np.testing.assert_allclose(in_order(streamed, whole).spread, whole.spread)
+
+
+def test_only_large_sets_are_mapped(folder, monkeypatch):
+    assert not isinstance(load_programs([folder]).asts, MappedTable)
+    monkeypatch.setattr(streaming, "STREAM_ABOVE", 99)
+    assert isinstance(load_programs([folder], "xeon-icelake").asts, MappedTable)
+
+
+def test_files_go_with_the_data(folder, cache):
+    data = load_streamed([folder])
+    assert len(list((cache / "spool").iterdir())) == 1
+    kept = data.take([3])
+    del data
+    gc.collect()
+    assert not list((cache / "spool").iterdir()) and kept.asts[0].n_leaf > 0
+
+
+def test_what_is_missing_is_named(folder):
+    with pytest.raises(DataError, match="no records of device a100; it has records of: xeon-icelake"):
+        load_streamed([folder], "a100")
+    (record,) = read_records(folder)[:1]
+    append_records(folder, [dataclasses.replace(record, record_id="f" * 16, task_id="lost")])
+    with pytest.raises(DataError, match="1 tasks that tasks.parquet lacks, first lost"):
+        load_streamed([folder])
+
+
+def test_a_bad_row_is_named_or_skipped(folder):
+    import pyarrow.parquet as pq
+
+    path = next((folder / "records").glob("part-*"))
+    rows = pq.read_table(path).to_pylist()
+    rows[5]["latency_s"] = -1.0
+    pq.write_table(pq.read_table(path).schema.empty_table().from_pylist(rows, pq.read_schema(path)), path)
+    with pytest.raises(DataError, match=r"part-00000\.parquet row 5: latency_s is -1"):
+        load_streamed([folder])
+    assert len(load_streamed([folder], on_bad="skip")) == 99
+
+
+def test_many_programs_without_asts_are_an_error(folder, monkeypatch):
+    (folder / "asts" / "part-00001.parquet").unlink()
+    monkeypatch.setattr(streaming, "derive", lambda *_: None)
+    with pytest.raises(DataError, match="no compact AST for 60 of 100 records"):
+        load_streamed([folder])
+
+
+def test_missing_asts_are_derived_once(folder, monkeypatch):
+    whole = load_folders([folder], progress=False)
+    (folder / "asts" / "part-00001.parquet").unlink()
+    asked = []
+
+    def derived(kind, cache, records, tasks, *_):
+        asked.extend(record.record_id for record in records)
+        rows = [whole.record_ids.tolist().index(record.record_id) for record in records]
+        write_asts(cache / "chunk-0.parquet", [record.record_id for record in records], whole.asts.take(rows))
+
+    monkeypatch.setattr(streaming, "derive", derived)
+    assert_same(in_order(load_streamed([folder]), whole), whole)
+    assert sorted(asked) == sorted(whole.record_ids[:60].tolist())
+    load_streamed([folder])
+    assert len(asked) == 60
+
+
+def test_joined_with_another_device_it_stays_mapped(folder, tmp_path):
+    write_toy_dataset(tmp_path / "b", 30, "xeon-icelake-avx2", prefix="b")
+    a, b = load_streamed([folder]), load_folders([tmp_path / "b"], progress=False)
+    both, expected = join_datasets([a, b]), AstTable.concat([a.asts, b.asts])
+    assert isinstance(both.asts, MappedTable) and len(both) == 130
+    for field in dataclasses.fields(AstTable):
+        np.testing.assert_array_equal(getattr(both.asts, field.name), getattr(expected, field.name))
+    assert concat([a.asts], tmp_path) is a.asts
+
+
+def test_batches_are_those_of_memory(tmp_path):
+    rng = np.random.default_rng(1)
+    table = AstTable.from_asts([toy_ast(rng) for _ in range(40)])
+    spool = AstSpool(tmp_path)
+    for rows in np.array_split(np.arange(40), 3):
+        spool.append(table.take(rows))
+    mapped, sheet, rows = spool.finish(), devices.get("xeon-icelake"), np.array([7, 3, 31, 12, 20])
+    one, two = (
+        ProgramTensors.build(asts, {sheet.name: sheet}, [sheet.name] * 5, rows=rows) for asts in (table, mapped)
+    )
+    assert not one.any_codes(np.arange(5)) and not two.any_codes(np.arange(5))
+    for a, b in zip(one.batch(np.array([4, 0, 2])), two.batch(np.array([4, 0, 2])), strict=True):
+        np.testing.assert_array_equal(a.numpy(), b.numpy())
+
+
+def test_training_from_files_gives_the_model_of_memory(folder, tmp_path):
+    streamed = load_streamed([folder])
+    whole = in_order(load_folders([folder], progress=False), streamed)
+    config, sheet = TrainConfig(trainer=TrainerConfig(epochs=2, batch_size=16)), devices.get("xeon-icelake")
+    answers = []
+    for name, data in (("a", streamed), ("b", whole)):
+        split = make_split(data, "by_task", 0)
+        result = train(data, split, sheet, config, tmp_path / name, 0, progress=False, accelerator="cpu")
+        answers.append(predict_rows(result.predictor, data, split.test))
+    np.testing.assert_allclose(*answers, rtol=1e-5)
+
+
+def test_baselines_of_a_large_set_see_a_sample(folder, monkeypatch):
+    data = load_streamed([folder])
+    split = make_split(data, "by_task", 0)
+    monkeypatch.setattr(run, "_BASELINE_PROGRAMS", 15)
+    seen = []
+    monkeypatch.setattr(run, "score", lambda dataset, rows, _: seen.append((len(dataset), len(rows))) or {"metrics": 1})
+    assert run.score_baselines(data, split, ["constant"]) == {"constant": 1}
+    assert seen[0][0] <= 45 and seen[0][1] == 15
