@@ -49,6 +49,14 @@ error to reach is the lowest validation MAPE of `reference`, {target:.1f} %, aft
 From a data set folder with stored compact ASTs to the last batch of the first epoch, one process. Memory is its peak.
 
 {loading}
+
+## Training from files
+
+What `load_device` does with more than 100,000 records: vectors stay in mapped files. Here of both sizes: load, fit the
+statistics of the model, take 20 steps, gather every batch of an epoch; one process. Memory is the peak of what is not a
+mapped file (Linux: RssAnon); pages of mapped files stay in memory only while nothing else wants it.
+
+{streaming}
 """
 DOCUMENT = HERE.parent / "docs" / "BENCHMARKS.md"
 
@@ -62,7 +70,9 @@ def main() -> None:
         convergence = _run("convergence.py", Path(folder, "convergence.json"))
         sizes = ("5000", "50000")
         loading = [_run("loading.py", Path(folder, f"loading-{n}.json"), n) for n in sizes]
-    text = document(extraction, models, convergence, loading)
+        sizes = ("10000", "100000")
+        streaming = [_run("streaming.py", Path(folder, f"streaming-{n}.json"), n) for n in sizes]
+    text = document(extraction, models, convergence, loading, streaming)
     DOCUMENT.parent.mkdir(exist_ok=True)
     temporary = DOCUMENT.with_suffix(".tmp")
     temporary.write_text(text)
@@ -82,6 +92,7 @@ def document(
     models: dict[str, dict[str, float]],
     convergence: dict[str, Any],
     loading: list[dict[str, float]],
+    streaming: list[dict[str, float]],
 ) -> str:
     """The whole of BENCHMARKS.md."""
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
@@ -97,6 +108,7 @@ def document(
         epochs=convergence["epochs"]["reference"],
         convergence="\n".join(_convergence_table(convergence)),
         loading="\n".join(_loading_table(loading)),
+        streaming="\n".join(_streaming_table(streaming)),
     )
 
 
@@ -134,6 +146,17 @@ def _convergence_table(found: dict[str, Any]) -> list[str]:
         ours, other = found[key]["cdmpp"], found[key]["reference"]
         ratio = "never reached" if ours is None else f"{ours / other:.3f}"
         lines.append(f"| {title} | {'–' if ours is None else f'{ours:,.1f}'} | {other:,.1f} | {ratio} |")
+    return lines
+
+
+def _streaming_table(rows: list[dict[str, float]]) -> list[str]:
+    lines = ["| programs | vectors in files (MB) | load (s) | rest (s) | memory (MB) | of it before loading (MB) |"]
+    lines.append("|---:|---:|---:|---:|---:|---:|")
+    keys = ("features_mb", "load_s", "rest_s", "anonymous_mb", "start_mb")
+    digits = (0, 1, 1, 0, 0)
+    for row in rows:
+        values = (f"{row[key]:,.{n}f}" for key, n in zip(keys, digits, strict=True))
+        lines.append(f"| {row['programs']:,} | {' | '.join(values)} |")
     return lines
 
 
