@@ -15,6 +15,7 @@ from cdmpp.data.splits import Split
 from cdmpp.errors import CdmppError, DataError
 from cdmpp.evaluation.noise import NoiseFloor
 from cdmpp.evaluation.pooling import compress, pool_asts
+from cdmpp.training.metrics import mape_factor
 
 if TYPE_CHECKING:
     from cdmpp.data.batching import ProgramTensors
@@ -184,10 +185,13 @@ class Trees:
             model.fit(x[split.train], y[split.train] - self.centre, eval_set=held_out, verbose=False)
             if model.best_score < best:
                 best, self.model = model.best_score, model
+        # As our own models do, see ``Predictor.log_shift``: the comparison is of models, not of what is asked of them.
+        found = np.exp(self.model.predict(x[split.validation]).astype(np.float64) + self.centre)
+        self.factor = mape_factor(np.exp(y[split.validation]), found)
 
     def predict(self, data: EvaluationData, indices: np.ndarray) -> np.ndarray:
         x = self.features(data)[indices][:, self.columns]
-        ratio = np.exp(self.model.predict(x).astype(np.float64) + self.centre)
+        ratio = self.factor * np.exp(self.model.predict(x).astype(np.float64) + self.centre)
         return ratio * self.base.predict(data, indices) if self.base else ratio
 
 

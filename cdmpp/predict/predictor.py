@@ -75,6 +75,7 @@ class Predictor:
         card: Mapping[str, Any] | None = None,
         features: str = "cdmpp",
         calibration: Calibration | None = None,
+        log_shift: float = 0.0,
     ):
         self.models = [model.eval().requires_grad_(False) for model in models]
         self.trained_on = dict(trained_on)
@@ -82,6 +83,9 @@ class Predictor:
         self.features = features
         self.calibration = calibration
         """Fits these very weights; whoever changes them sets it anew (``calibrate``) or to None."""
+        self.log_shift = log_shift
+        """Added to every log-latency: training learns its middle, and the mean percentage error favours a little less
+        (``training.metrics.mape_factor`` of the validation part)."""
 
     def to(self, torch_device: str) -> Predictor:
         for model in self.models:
@@ -158,7 +162,7 @@ class Predictor:
         where[np.concatenate(order)] = np.arange(len(rows))
         hidden, largest, smallest = (np.concatenate(column)[where[rows]] for column in zip(*parts, strict=True))
         return Examined(
-            logs[:, rows],
+            logs[:, rows] + self.log_shift,
             ProgramSketch(hidden, largest, smallest),
             programs.host_leaf_counts[rows],
             programs.host_kernel_counts[rows],
@@ -182,7 +186,7 @@ class Predictor:
             place = batch.rows.cpu().numpy()
             for member, model in enumerate(self.models):
                 result[member, place] = model(batch).log_latency.double().cpu().numpy()
-        return result[:, rows]
+        return result[:, rows] + self.log_shift
 
     def _device(self, device: str | Device | None) -> Device:
         if isinstance(device, Device):
@@ -212,6 +216,7 @@ class Predictor:
             "device_width": VECTOR_WIDTH,
             "members": [_config_dict(model) for model in self.models],
             "devices": {name: _device_dict(device) for name, device in self.trained_on.items()},
+            "log_shift": self.log_shift,
         }
         if self.calibration is not None:
             arrays = self.calibration.arrays()
@@ -237,7 +242,8 @@ def load(path_or_name: str | Path) -> Predictor:
         # Models saved before there were code vectors do not name the setting.
         members = [{"code": False, **m} if m.get("name") == "cdmpp" else m for m in config["members"]]
         models = [build_model(config_from_dict(member), *widths) for member in members]
-    except (KeyError, TypeError, AttributeError) as error:
+        log_shift = float(config.get("log_shift", 0.0))
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ModelFormatError(f"{folder / CONFIG} lacks or garbles {error}; copy or train the model again") from error
     try:
         weights = load_file(folder / WEIGHTS)
@@ -252,7 +258,7 @@ def load(path_or_name: str | Path) -> Predictor:
         ) from error
     features = next(name for name, version in FEATURES.items() if version == config["extractor_version"])
     card = _read_json(folder / CARD) if (folder / CARD).is_file() else {}
-    return Predictor(models, trained_on, card, features, calibration)
+    return Predictor(models, trained_on, card, features, calibration, log_shift)
 
 
 def device_group(device: Device) -> str:

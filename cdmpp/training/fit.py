@@ -33,7 +33,7 @@ from cdmpp.predict.calibration import calibrate
 from cdmpp.predict.predictor import Predictor, device_group
 from cdmpp.training.config import TrainConfig
 from cdmpp.training.lit import LatencyModule
-from cdmpp.training.metrics import breakdown, latency_metrics
+from cdmpp.training.metrics import breakdown, latency_metrics, mape_factor
 from cdmpp.training.processes import is_first, local_rank
 
 if TYPE_CHECKING:
@@ -158,8 +158,13 @@ def train(
     if not is_first():
         raise SystemExit(0)  # its part is done; the first process has the model
     predictor = Predictor(models, devices, features=dataset.features)
-    examined = predictor.examine(programs, places(validation_rows))
     truth, its_tasks = dataset.latency_s[validation_rows], np.asarray(dataset.task_ids)[validation_rows]
+    if initial:  # the validation part may be of other devices than those that are learned now
+        predictor.log_shift = initial.log_shift
+    else:
+        unshifted = predictor.predict_tensors(programs, places(validation_rows))
+        predictor.log_shift = float(np.log(mape_factor(truth, unshifted)))
+    examined = predictor.examine(programs, places(validation_rows))
     predicted = np.exp(examined.log_prediction)
     val_metrics = latency_metrics(truth, predicted, its_tasks)
     learned_from = predictor.examine(programs, places(sample_rows(train_rows, _SKETCHED)))

@@ -12,6 +12,7 @@ import pytest
 import cdmpp
 from cdmpp import devices
 from cdmpp.ast.table import AstTable, write_asts
+from cdmpp.data.batching import ProgramTensors
 from cdmpp.errors import CdmppError, ModelFormatError, UnknownDeviceError
 from cdmpp.predict import predictor as predictor_module
 from cdmpp.training.config import TrainConfig
@@ -40,6 +41,24 @@ def test_loading_restores_the_predictions(trained, folder):
     loaded = cdmpp.load(folder)
     assert np.array_equal(loaded.predict(dataset.asts).latency_s, result.predictor.predict(dataset.asts).latency_s)
     assert loaded.card["split"]["name"] == "random"
+
+
+def test_a_shift_moves_every_answer_and_its_interval_alike_and_is_saved(folder, tmp_path):
+    one, two = cdmpp.load(folder), cdmpp.load(folder)
+    two.log_shift -= 0.25
+    two.save(tmp_path / "shifted")
+    shifted, asts = cdmpp.load(tmp_path / "shifted"), toy_dataset(30, seed=5)[0].asts
+    assert shifted.log_shift == two.log_shift
+    before, after = one.predict(asts), shifted.predict(asts)
+    np.testing.assert_allclose(after.latency_s, np.exp(-0.25) * before.latency_s, rtol=1e-6)
+    tensors = ProgramTensors.build(asts, one.trained_on, [next(iter(one.trained_on))] * 30)
+    np.testing.assert_allclose(shifted.predict_tensors(tensors, np.arange(30)), after.latency_s, rtol=1e-5)
+
+
+def test_a_garbled_shift_is_named(folder):
+    _edit(folder, log_shift="much")
+    with pytest.raises(ModelFormatError, match="much"):
+        cdmpp.load(folder)
 
 
 def test_batch_equals_one_by_one(trained):
@@ -107,7 +126,8 @@ def test_models_saved_without_calibration_still_load(folder, trained):
     path.write_text(json.dumps(content))
     prediction = cdmpp.load(folder).predict(trained[0].asts)
     assert not prediction.intervals and prediction.novelty is None and prediction.unlike_training is None
-    bare = predictor_module.Predictor(trained[1].predictor.models, trained[1].predictor.trained_on)
+    whole = trained[1].predictor
+    bare = predictor_module.Predictor(whole.models, whole.trained_on, log_shift=whole.log_shift)
     bare.save(folder)
     assert cdmpp.load(folder).calibration is None
     np.testing.assert_allclose(bare.predict(trained[0].asts).latency_s, prediction.latency_s)

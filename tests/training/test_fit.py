@@ -58,6 +58,17 @@ def test_learns_and_leaves_a_model_folder(data, tmp_path):
     assert card["programs"]["train"] == len(data[1].train) and "xeon-icelake" in card["validation_by_device"]
 
 
+def test_answers_are_scaled_for_the_least_error_of_the_validation_part(data, tmp_path):
+    result = run(data, tmp_path)
+    rows, predictor = data[1].validation, result.predictor
+    truth, predicted = data[0].latency_s[rows], predictor.predict(data[0].asts.take(rows)).latency_s
+    assert predictor.log_shift != 0 and np.abs(predicted / truth - 1).mean() * 100 == pytest.approx(
+        result.val_metrics["mape"], rel=1e-4
+    )
+    for factor in (0.97, 1.03, np.exp(-predictor.log_shift)):
+        assert np.abs(factor * predicted / truth - 1).mean() >= np.abs(predicted / truth - 1).mean() - 1e-9
+
+
 def test_same_seed_same_figures_other_seed_others(data, tmp_path):
     first, again, other = (run(data, tmp_path / name, seed=seed) for name, seed in (("a", 1), ("b", 1), ("c", 2)))
     assert_equal(first.val_metrics, again.val_metrics)

@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import spearmanr
 
 from cdmpp.errors import DataError
-from cdmpp.training.metrics import METRICS, breakdown, latency_metrics, latency_range_labels
+from cdmpp.training.metrics import METRICS, breakdown, latency_metrics, latency_range_labels, mape_factor
 
 
 def test_values_worked_out_by_hand():
@@ -28,6 +28,18 @@ def test_values_worked_out_by_hand():
     assert result["weighted_top1_regret"] == pytest.approx((3 * 2 + 1 * 1) / (3 * 1 + 1 * 1))
     assert result["bias_at_best"] == pytest.approx((15 + 100) / 2)
     assert np.isnan(result["spearman_within_task"])  # neither task has five programs
+
+
+def test_no_other_factor_has_a_lower_mape():
+    rng = np.random.default_rng(0)
+    for n in (1, 2, 7, 200):
+        true = rng.lognormal(-9, 2, n)
+        predicted = true * rng.lognormal(0.1, 0.4, n)
+        least = np.abs(mape_factor(true, predicted) * predicted / true - 1).mean()
+        tried = [np.abs(f * predicted / true - 1).mean() for f in np.linspace(0.2, 3, 2801)]
+        assert least <= min(tried) + 1e-12
+    assert mape_factor(true, true) == 1.0
+    assert 0.7 < mape_factor(np.ones(9999), rng.lognormal(0, 0.3, 9999)) < 0.99  # unbiased in the log is too high
 
 
 def test_top8_looks_at_eight_programs():
