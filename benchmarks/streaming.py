@@ -18,6 +18,7 @@ from loading import write
 from timing import finish, peak_memory_mb
 
 from cdmpp import devices
+from cdmpp.ast.spool import MappedTable
 from cdmpp.data.batching import ProgramTensors, TrainingBatches
 from cdmpp.data.streaming import load_streamed
 from cdmpp.model.build import build_for
@@ -41,6 +42,7 @@ def train(folder: Path) -> None:
     watch = AnonymousMemory()
     start_mb, begin = watch.now_mb(), time.perf_counter()
     data = load_streamed([folder], progress=False)
+    assert isinstance(data.asts, MappedTable)
     loaded = time.perf_counter()
     device, rows = devices.get(str(data.devices[0])), np.arange(len(data))
     programs = ProgramTensors.build(data.asts, {device.name: device}, data.devices, data.latency_s)

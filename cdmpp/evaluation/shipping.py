@@ -22,6 +22,7 @@ MAX_ALL_BYTES = 15_000_000
 LIMITS = (
     "Knows programs that TVM lowered for the devices listed; for another device it goes by the datasheet alone.",
     "Latencies are the shortest of repeated runs on fixed inputs: warm caches, nothing else on the device.",
+    "Scaled for the least mean percentage error, so the middle answer is some percent below the middle measurement.",
     "Trained on the operators of common vision, language and speech networks in float32; `unlike_training` of a "
     "prediction says where a program is far from them.",
     "Figures under `test` hold for the split named there. A few programs carry much of the mean error; the card of the "
