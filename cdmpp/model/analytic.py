@@ -332,6 +332,13 @@ def _parallel_cores(k: _Kernel) -> Tensor:
     return torch.minimum(k.device("core_count"), k["parallel_extent"].clamp_min(1))
 
 
+def cores_used(kernel_features: Tensor, device_spec: Tensor, kinds: Tensor, mask: Tensor) -> Tensor:
+    """(B,) how many cores a CPU program keeps busy on average, its kernels weighed by their iterations."""
+    k = _Kernel(kernel_features, device_spec, kinds)
+    work = (k["iterations"] + 1) * mask
+    return work.sum(1) / (work / _parallel_cores(k)).sum(1)
+
+
 def _miss_at(misses: Tensor, sampled_kib: tuple[int, ...], capacity_kib: Tensor) -> Tensor:
     """Miss curve (B, K, len(sampled_kib)) read at a capacity (B, 1): linear in log(capacity), in log(bytes)."""
     grid = torch.log2(torch.tensor(sampled_kib, device=misses.device, dtype=misses.dtype))

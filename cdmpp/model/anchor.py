@@ -31,9 +31,9 @@ class Anchor(nn.Module):
         self.register_buffer("log_factor", torch.zeros(N_PARTS))
         self.register_buffer("sharpness", torch.ones(N_KINDS))
 
-    def times(self, batch: Batch) -> Tensor:
-        """(B, K, N_BOUNDS) seconds that bound each kernel."""
-        return bound_times(kernel_parts(batch.kernels, batch.device_specs, batch.kinds), self.log_factor)
+    def times(self, parts: Tensor) -> Tensor:
+        """(B, K, N_PARTS) seconds of ``kernel_parts`` -> (B, K, N_BOUNDS) seconds that bound each kernel."""
+        return bound_times(parts, self.log_factor)
 
     def forward(self, times: Tensor, kinds: Tensor) -> Tensor:
         """(B, K, N_BOUNDS) seconds, (B,) kinds -> (B, K) natural-log seconds of each kernel."""
@@ -41,7 +41,8 @@ class Anchor(nn.Module):
 
     def total(self, batch: Batch) -> Tensor:
         """(B,) natural-log seconds of the whole program: its kernels run one after the other."""
-        return masked_logsumexp(self(self.times(batch), batch.kinds), batch.kernel_mask)
+        parts = kernel_parts(batch.kernels, batch.device_specs, batch.kinds)
+        return masked_logsumexp(self(self.times(parts), batch.kinds), batch.kernel_mask)
 
     def fit(self, programs: ProgramTensors, rows: np.ndarray) -> None:
         """Factors and sharpness from the training ``rows`` (n,): a robust error of log-latency, by L-BFGS."""

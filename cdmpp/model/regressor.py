@@ -11,9 +11,10 @@ from torch import Tensor, nn
 
 from cdmpp.data.batching import STATISTICS_PROGRAMS, Batch, ProgramTensors, ordered_batches, sample_rows
 from cdmpp.errors import CdmppError
-from cdmpp.model.analytic import N_BOUNDS, N_STATES, kernel_states
+from cdmpp.model.analytic import N_BOUNDS, N_STATES, kernel_parts, kernel_states
 from cdmpp.model.anchor import Anchor, masked_logsumexp
 from cdmpp.model.bins import QuantileBins
+from cdmpp.model.code_anchor import N_RESOURCES, CodeAnchor
 from cdmpp.model.code_inputs import N_CODE, code_inputs
 from cdmpp.model.device_encoder import DeviceEncoder
 from cdmpp.model.feature_scaler import FeatureScaler
@@ -61,6 +62,8 @@ class CdmppConfig:
     """Read code vectors (``cdmpp.code``) where programs have them."""
     code_dropout: float = 0.2
     """Share of programs whose code vector is hidden while training: the model must do without, too."""
+    code_anchor: bool = True
+    """Start from the time that a code vector tells (``CodeAnchor``) where there is one, instead of the analytic one."""
 
     def __post_init__(self) -> None:
         if self.head not in HEADS:
@@ -82,10 +85,13 @@ class CdmppModel(nn.Module):
         self.config = config
         self.silenced = config.feature_dropout  # in training mode; ``training.candidates`` raises it for a while
         kernel_width += N_BOUNDS + N_STATES + (N_CODE if config.code else 0)
+        kernel_width += 2 + N_RESOURCES if config.code and config.code_anchor else 0
         self.leaf_scaler = FeatureScaler(leaf_width, config.clip)
         self.kernel_scaler = FeatureScaler(kernel_width, config.clip)
         self.kernel_bins = QuantileBins(kernel_width, config.bins)
         self.anchor = Anchor()
+        if config.code and config.code_anchor:
+            self.code_anchor = CodeAnchor()
         self.label_transform = LabelTransform(config.label)
         # Of log-latency, in which kernels are corrected and added up whatever the label is.
         self.register_buffer("log_mean", torch.zeros(()))
@@ -119,6 +125,8 @@ class CdmppModel(nn.Module):
     def fit_statistics(self, programs: ProgramTensors, rows: np.ndarray) -> None:
         """Scalers, anchor and label transform from the training programs ``rows`` (n,), and from no other."""
         self.anchor.fit(programs, rows)  # first: the kernel inputs carry its times
+        if self.config.code and self.config.code_anchor:
+            self.code_anchor.fit(programs, rows)
         seen = torch.from_numpy(np.asarray(rows, np.int64)).to(programs.device_index.device)
         self.device_encoder.fit(programs.device_vectors[programs.device_index[seen].unique()])
         leaves, kernels, labels = [], [], []
@@ -135,7 +143,7 @@ class CdmppModel(nn.Module):
         self.log_scale.copy_(log_latency.double().std(correction=0).clamp_min(1e-3))
 
     def forward(self, batch: Batch) -> Output:
-        kernels, times = self._kernel_inputs(batch)
+        kernels, anchors = self._kernel_inputs(batch)
         device = self.device_encoder(batch.device_vectors)
         encoded = self.encoder(
             self._drop_columns(self.leaf_scaler(batch.leaves)),
@@ -148,7 +156,7 @@ class CdmppModel(nn.Module):
             device,
         )
         head = self._pooled if self.config.head == "pooled" else self._kernel_sum
-        return head(batch, encoded, device, self.anchor(times, batch.kinds))
+        return head(batch, encoded, device, anchors)
 
     def _drop_columns(self, x: Tensor) -> Tensor:
         if not self.training or self.silenced == 0:
@@ -161,16 +169,24 @@ class CdmppModel(nn.Module):
 
     @torch.no_grad()
     def _kernel_inputs(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Kernel vectors with what the analytic model makes of them, and its times (B, K, N_BOUNDS) in seconds."""
-        times = self.anchor.times(batch)
+        """Kernel vectors with what the analytic model and the code make of them; (B, K) natural-log seconds of that."""
+        parts = kernel_parts(batch.kernels, batch.device_specs, batch.kinds)
+        times = self.anchor.times(parts)
+        anchors = self.anchor(times, batch.kinds)
         states = kernel_states(batch.kernels, batch.device_specs, batch.kinds)
         inputs = [batch.kernels, times.log(), states]
         if self.config.code:
             codes = self._hide_codes(batch.codes)
-            analytic = masked_logsumexp(self.anchor(times, batch.kinds), batch.kernel_mask)
-            columns = code_inputs(codes, batch.device_specs, analytic)
-            inputs.append(columns[:, None].expand(-1, times.shape[1], -1))
-        return torch.cat(inputs, dim=-1), times
+            analytic = masked_logsumexp(anchors, batch.kernel_mask)
+            columns = [code_inputs(codes, batch.device_specs, analytic)]
+            if self.config.code_anchor:
+                by_code, shares = self.code_anchor(codes, parts, batch)
+                known = codes[:, :1] * self.code_anchor.fitted
+                ahead = (by_code - analytic)[:, None] * known
+                columns += [by_code[:, None] * known, ahead, shares * known]
+                anchors = anchors + ahead  # the whole moves, how it is spread over the kernels stays
+            inputs.append(torch.cat(columns, dim=1)[:, None].expand(-1, times.shape[1], -1))
+        return torch.cat(inputs, dim=-1), anchors
 
     def _hide_codes(self, codes: Tensor) -> Tensor:
         if not self.training or self.config.code_dropout == 0:

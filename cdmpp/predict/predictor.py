@@ -239,8 +239,9 @@ def load(path_or_name: str | Path) -> Predictor:
         _check_versions(folder, config)
         trained_on = {name: _device_from_dict(name, values) for name, values in config["devices"].items()}
         widths = config["leaf_width"], config["kernel_width"], config["device_width"]
-        # Models saved before there were code vectors do not name the setting.
-        members = [{"code": False, **m} if m.get("name") == "cdmpp" else m for m in config["members"]]
+        # Older models do not name what they had not.
+        older = {"code": False, "code_anchor": False}
+        members = [{**older, **m} if m.get("name") == "cdmpp" else m for m in config["members"]]
         models = [build_model(config_from_dict(member), *widths) for member in members]
         log_shift = float(config.get("log_shift", 0.0))
     except (KeyError, TypeError, AttributeError, ValueError) as error:
