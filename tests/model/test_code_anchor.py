@@ -1,0 +1,110 @@
+"""The fitted costs of code vectors: found again where a known machine made the labels, absent where little tells."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from toy_data import toy_dataset
+
+from cdmpp import devices
+from cdmpp.code.code_vector import CODE_NAMES, CODE_WIDTH
+from cdmpp.data.batching import ProgramTensors
+from cdmpp.model.analytic import cores_used, kernel_parts
+from cdmpp.model.build import build_for, config_from_dict
+from cdmpp.model.code_anchor import MIN_PROGRAMS, CodeAnchor
+from tests.model.test_models import SMALL
+
+SHEET = devices.get("xeon-icelake")
+COSTS = {"n_float_16": 0.5, "n_load_16": 0.5, "n_gather": 2.6, "n_store_16": 1.0}
+
+
+def programs_of(n: int, seed: int = 0, coded: float = 1.0) -> ProgramTensors:
+    """Programs on a machine with two ports: arithmetic on one, memory on the other; the busier one decides."""
+    dataset, _ = toy_dataset(n, seed)
+    rng = np.random.default_rng(seed)
+    amounts = np.zeros((n, CODE_WIDTH))
+    for name in COSTS:
+        amounts[:, CODE_NAMES.index(name)] = 10 ** rng.uniform(6, 9, n) * (rng.random(n) < 0.8)
+    cost = {name: amounts[:, CODE_NAMES.index(name)] * cycles for name, cycles in COSTS.items()}
+    cycles = np.maximum(cost["n_float_16"], cost["n_load_16"] + cost["n_gather"] + cost["n_store_16"]) + 1e6
+    codes = np.log2(1 + amounts).astype(np.float32)
+    codes[rng.random(n) >= coded] = np.nan
+    asts = dataclasses.replace(dataset.asts.with_codes(codes), kernel_features=0 * dataset.asts.kernel_features)
+    seconds = cycles / (1e6 * SHEET.spec["clock_mhz"])
+    return ProgramTensors.build(asts, {SHEET.name: SHEET}, [SHEET.name] * n, seconds)
+
+
+def answers(anchor: CodeAnchor, programs: ProgramTensors, rows: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
+    batch = programs.batch(rows)
+    return anchor(batch.codes, kernel_parts(batch.kernels, batch.device_specs, batch.kinds), batch)
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    programs, anchor = programs_of(1200), CodeAnchor()
+    anchor.fit(programs, np.arange(1000))
+    return anchor, programs
+
+
+def test_programs_it_never_saw_are_timed(fitted):
+    anchor, programs = fitted
+    rows = np.arange(1000, 1200)
+    found, shares = answers(anchor, programs, rows)
+    error = (found - programs.log_latency[rows]).abs()
+    assert float(error.median()) < 0.1 and float(error.mean()) < 0.2
+    assert bool((shares <= 1e-4).all()), "no resource takes longer than the whole"
+
+
+def test_one_program_is_timed_as_in_a_batch(fitted):
+    anchor, programs = fitted
+    together, _ = answers(anchor, programs, np.arange(20))
+    alone = torch.cat([answers(anchor, programs, np.array([row]))[0] for row in range(20)])
+    torch.testing.assert_close(together, alone, rtol=1e-5, atol=1e-5)
+
+
+def test_labels_outside_the_training_rows_change_nothing(fitted):
+    anchor, programs = fitted
+    labels = programs.log_latency.clone()
+    labels[1000:] = 7.0
+    again = CodeAnchor()
+    again.fit(dataclasses.replace(programs, log_latency=labels), np.arange(1000))
+    assert torch.equal(again.log_cost, anchor.log_cost)
+
+
+def test_few_programs_tell_nothing():
+    programs, anchor = programs_of(MIN_PROGRAMS + 100, coded=0.5), CodeAnchor()
+    anchor.fit(programs, np.arange(MIN_PROGRAMS + 100))
+    assert anchor.fitted == 0
+    model = build_for(config_from_dict(SMALL), programs, np.arange(300)).eval()
+    with torch.no_grad():
+        model.out.weight.zero_()
+        batch = programs.batch(np.arange(50))
+        torch.testing.assert_close(model(batch).log_latency, model.anchor.total(batch))
+
+
+def test_an_untrained_model_answers_with_it_where_there_is_code():
+    programs = programs_of(1000, coded=0.9)
+    model = build_for(config_from_dict(SMALL), programs, np.arange(1000)).eval()
+    with torch.no_grad():
+        model.out.weight.zero_()
+        batch = programs.batch(np.arange(100))
+        by_code, _ = answers(model.code_anchor, programs, np.arange(100))
+        expected = torch.where(batch.codes[:, 0] > 0, by_code, model.anchor.total(batch))
+        torch.testing.assert_close(model(batch).log_latency, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_cores_are_those_that_parallel_loops_keep_busy():
+    from cdmpp.ast.layout import KERNEL_NAMES
+    from cdmpp.data.batching import spec_array
+
+    two = devices.get("xeon-icelake-2c")
+    kernels = torch.zeros(2, 2, len(KERNEL_NAMES))
+    kernels[:, :, KERNEL_NAMES.index("iterations")] = 20.0
+    kernels[0, :, KERNEL_NAMES.index("parallel_extent")] = 3.0  # log2(1 + 7)
+    kernels[1, 0, KERNEL_NAMES.index("parallel_extent")] = 3.0
+    spec = torch.from_numpy(np.stack([spec_array(two)] * 2))
+    found = cores_used(kernels, spec, torch.zeros(2, dtype=torch.int64), torch.ones(2, 2, dtype=torch.bool))
+    torch.testing.assert_close(found, torch.tensor([2.0, 4 / 3]))
