@@ -18,7 +18,9 @@ from cdmpp.evaluation.pooling import compress, pool_asts
 from cdmpp.training.metrics import mape_factor
 
 if TYPE_CHECKING:
-    from cdmpp.data.batching import ProgramTensors
+    from torch import Tensor
+
+    from cdmpp.data.batching import Batch, ProgramTensors
 
 
 @dataclass(frozen=True)
@@ -107,11 +109,33 @@ class Analytic:
         programs, predicted = _tensors(data.dataset, indices), np.empty(len(indices))
         with torch.no_grad():
             for batch in ordered_batches(programs, np.arange(len(indices))):
-                predicted[batch.rows.numpy()] = self.anchor.total(batch).double().exp().numpy()
+                predicted[batch.rows.numpy()] = self._log_latency(batch).double().exp().numpy()
         return predicted
+
+    def _log_latency(self, batch: Batch) -> Tensor:
+        return self.anchor.total(batch)
+
+
+class CodeCosts(Analytic):
+    """What the model starts from: fitted costs of what the compiler made; analytic where a program has no code."""
+
+    def fit(self, data: EvaluationData, split: Split, seed: int) -> None:
+        from cdmpp.model.code_anchor import CodeAnchor
+
+        super().fit(data, split, seed)
+        self.by_code = CodeAnchor()
+        self.by_code.fit(_tensors(data.dataset, split.train), np.arange(len(split.train)))
+
+    def _log_latency(self, batch: Batch) -> Tensor:
+        from cdmpp.model.analytic import kernel_parts
+
+        parts = kernel_parts(batch.kernels, batch.device_specs, batch.kinds)
+        known = (batch.codes[:, 0] > 0) & (self.by_code.fitted > 0)
+        return self.by_code(batch.codes, parts, batch)[0].where(known, super()._log_latency(batch))
 
 
 def _tensors(dataset: LatencyDataset, rows: np.ndarray) -> ProgramTensors:
+
     from cdmpp.data.batching import ProgramTensors
 
     names = np.asarray(dataset.devices)[rows]
@@ -261,6 +285,7 @@ BASELINES: dict[str, Callable[[TreeSettings], Baseline]] = {
     "constant": lambda settings: Constant(),
     "roofline": lambda settings: Roofline(),
     "analytic": lambda settings: Analytic(),
+    "code_costs": lambda settings: CodeCosts(),
     "xgb_per_store_sum": lambda settings: Trees(per_store_sum, settings),
     "xgb_per_store": lambda settings: Trees(per_store_pooled, settings),
     "xgb_ours": lambda settings: Trees(ours_pooled, settings),

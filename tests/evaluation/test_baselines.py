@@ -87,3 +87,13 @@ def test_pooled_asts_do_not_depend_on_the_neighbours(data):
 def test_compress_undoes_expand():
     values = np.array([-3.0, 0.0, 0.5, 20.0])
     np.testing.assert_allclose(compress(expand(values)), values)
+
+
+def test_code_costs_are_the_analytic_time_where_nothing_was_compiled(data):
+    split = make_split(data.dataset, "by_task", 0)
+    found = []
+    for name in ("analytic", "code_costs"):
+        baseline = BASELINES[name](SMALL)
+        baseline.fit(data, split, 0)
+        found.append(baseline.predict(data, split.test))
+    np.testing.assert_allclose(*found)
