@@ -21,10 +21,11 @@ MAX_ALL_BYTES = 15_000_000
 """Of all shipped models: everybody who installs the package fetches them."""
 LIMITS = (
     "Knows programs that TVM lowered for the devices listed; for another device it goes by the datasheet alone.",
-    "Latencies are the shortest of repeated runs on fixed inputs: warm caches, nothing else on the device.",
+    "Latencies are those of repeated runs on fixed inputs (our own records: the shortest, imported ones: the middle): "
+    "warm caches, nothing else on the device.",
     "Scaled for the least mean percentage error, so the middle answer is some percent below the middle measurement.",
-    "Trained on the operators of common vision, language and speech networks in float32; `unlike_training` of a "
-    "prediction says where a program is far from them.",
+    "Trained on float32 operators: of CPUs those of common vision, language and speech networks, of the A100 those of "
+    "ResNet-34 and GoogLeNet alone; `unlike_training` of a prediction says where a program is far from them.",
     "Figures under `test` hold for the split named there. A few programs carry much of the mean error; the card of the "
     "data says which labels are in doubt.",
 )
