@@ -56,6 +56,9 @@ def ship(
         raise DataError(f"{name!r} cannot name a shipped model: use letters, digits and dashes")
     predictor = load(_model(out, dataset, cell))
     predictor.card |= {"test": _test(read_json(cell.path(out, dataset))), "limits": list(LIMITS)}
+    # Folders of the machine that trained it say nothing to others; their names do.
+    places = (Path(part) for part in str(predictor.card.get("data", "")).split(", "))
+    predictor.card["data"] = ", ".join(place.name if place.is_absolute() else str(place) for place in places)
     predictor.card["noise_floor_percent"] = {device: _plain(asdict(floor)) for device, floor in (noise or {}).items()}
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".ship-") as scratch:

@@ -33,6 +33,7 @@ def test_a_shipped_model_answers_as_in_its_evaluation(data, evaluated, tmp_path)
     card = model.card
     assert card["test"]["split"] == "by_task" and card["test"]["metrics"]["mape"] > 0 and card["limits"]
     assert card["noise_floor_percent"] == {"a100": {"n_programs": 3, "mean": 1.0, "median": 0.5, "p90": None}}
+    assert '"/' not in (folder / "card.json").read_text()
     assert ship(evaluated, "a100", CELL, "a100", None, tmp_path / "shipped") == folder  # replaces it
     assert [path.name for path in (tmp_path / "shipped").iterdir()] == ["a100"]
 
