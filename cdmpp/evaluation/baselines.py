@@ -290,6 +290,7 @@ BASELINES: dict[str, Callable[[TreeSettings], Baseline]] = {
     "xgb_per_store": lambda settings: Trees(per_store_pooled, settings),
     "xgb_ours": lambda settings: Trees(ours_pooled, settings),
     "xgb_ours_residual": lambda settings: Trees(ours_pooled, settings, base=Analytic()),
+    "xgb_code_residual": lambda settings: Trees(ours_pooled, settings, base=CodeCosts()),
 }
 NEED_PER_STORE = ("xgb_per_store_sum", "xgb_per_store")
 
