@@ -18,7 +18,7 @@ from cdmpp.errors import DataError
 
 PAD_EDGES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 """Padded lengths: few distinct shapes, so compiled kernels are reused; above the last, multiples of it."""
-STATISTICS_PROGRAMS = 65_536
+STATISTICS_PROGRAMS = 24_576
 """Of more training programs a sample is what scalers and bins are fitted on: means and quantiles ask for no more."""
 
 
