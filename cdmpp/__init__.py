@@ -14,6 +14,6 @@ __version__ = "0.1.0"
 
 def load(path_or_name: str | Path) -> Predictor:
     """A trained model: a folder made by training, or a shipped one by name. Needs no TVM."""
-    from cdmpp.predict.predictor import load as load_predictor
+    from cdmpp.predict.model_folder import load as load_predictor
 
     return load_predictor(path_or_name)

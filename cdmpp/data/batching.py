@@ -18,8 +18,6 @@ from cdmpp.errors import DataError
 
 PAD_EDGES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 """Padded lengths: few distinct shapes, so compiled kernels are reused; above the last, multiples of it."""
-STATISTICS_PROGRAMS = 24_576
-"""Of more training programs a sample is what scalers and bins are fitted on: means and quantiles ask for no more."""
 
 
 class Batch(NamedTuple):
@@ -279,13 +277,6 @@ class TrainingBatches:
             rows = rows[self.share[0] :: self.share[1]]
             groups = [g for g in np.array_split(rows, min(self.length_groups, len(rows))) if len(g)]
             yield tuple(self.programs.batch(group) for group in groups)
-
-
-def sample_rows(rows: np.ndarray, most: int) -> np.ndarray:
-    """At most ``most`` of ``rows``, in order, always the same."""
-    if len(rows) <= most:
-        return np.asarray(rows)
-    return np.sort(np.random.default_rng(0).choice(rows, most, replace=False))
 
 
 def ordered_batches(programs: ProgramTensors, rows: np.ndarray, max_tokens: int = 16384) -> Iterator[Batch]:

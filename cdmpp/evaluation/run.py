@@ -17,9 +17,9 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from cdmpp.data.batching import sample_rows
 from cdmpp.data.dataset import LatencyDataset
 from cdmpp.data.splits import Split
+from cdmpp.data.subsample import sample_rows
 from cdmpp.errors import CdmppError, DataError
 from cdmpp.evaluation.baselines import EvaluationData, TreeSettings, make_baseline
 from cdmpp.evaluation.bundle import load_bundle, save_bundle

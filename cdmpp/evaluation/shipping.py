@@ -14,7 +14,7 @@ from cdmpp.errors import DataError
 from cdmpp.evaluation.cell import Cell
 from cdmpp.evaluation.noise import NoiseFloor
 from cdmpp.predict.catalogue import SHIPPED
-from cdmpp.predict.predictor import load
+from cdmpp.predict.model_folder import load
 
 MAX_MODEL_BYTES = 6_000_000
 MAX_ALL_BYTES = 15_000_000

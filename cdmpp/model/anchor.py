@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import huber_loss
 
-from cdmpp.data.batching import Batch, ProgramTensors, ordered_batches, sample_rows
+from cdmpp.data.batching import Batch, ProgramTensors, ordered_batches
+from cdmpp.data.subsample import sample_rows
 from cdmpp.model.analytic import N_PARTS, bound_times, kernel_parts, kernel_seconds
 
 N_KINDS = 2

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.nn.functional import huber_loss, softplus
 
 from cdmpp.code.code_vector import CODE_NAMES
-from cdmpp.data.batching import Batch, ProgramTensors, ordered_batches, sample_rows
+from cdmpp.data.batching import Batch, ProgramTensors, ordered_batches
+from cdmpp.data.subsample import sample_rows
 from cdmpp.devices import SPEC_FIELDS
 from cdmpp.model.analytic import PARTS, cores_used, kernel_parts
 

@@ -26,7 +26,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from cdmpp.data.batching import STATISTICS_PROGRAMS, Batch, ProgramTensors, ordered_batches, sample_rows
+from cdmpp.data.batching import Batch, ProgramTensors, ordered_batches
+from cdmpp.data.subsample import STATISTICS_PROGRAMS, sample_rows
 from cdmpp.errors import ModelFormatError
 from cdmpp.model.feature_scaler import FeatureScaler
 from cdmpp.model.label_transform import LabelTransform

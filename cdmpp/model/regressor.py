@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from cdmpp.data.batching import STATISTICS_PROGRAMS, Batch, ProgramTensors, ordered_batches, sample_rows
+from cdmpp.data.batching import Batch, ProgramTensors, ordered_batches
+from cdmpp.data.subsample import STATISTICS_PROGRAMS, sample_rows
 from cdmpp.errors import CdmppError
 from cdmpp.model.analytic import N_BOUNDS, N_STATES, kernel_parts, kernel_states
 from cdmpp.model.anchor import Anchor, masked_logsumexp

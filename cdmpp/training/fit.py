@@ -22,9 +22,10 @@ from lightning.pytorch.callbacks import ModelCheckpoint, RichProgressBar
 from lightning.pytorch.loggers import CSVLogger
 
 from cdmpp import __version__
-from cdmpp.data.batching import ProgramTensors, sample_rows
+from cdmpp.data.batching import ProgramTensors
 from cdmpp.data.files import read_json, write_atomic, write_json
 from cdmpp.data.splits import Split
+from cdmpp.data.subsample import sample_rows
 from cdmpp.devices import Device
 from cdmpp.errors import CdmppError, DataError
 from cdmpp.model.build import Model, build_for

@@ -7,11 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from cdmpp.code.code_vector import CODE_NAMES, CODE_WIDTH
 from cdmpp.data.splits import make_split
 from cdmpp.errors import DataError
 from cdmpp.evaluation.baselines import BASELINES, NEED_PER_STORE, EvaluationData, TreeSettings, make_baseline
 from cdmpp.evaluation.pooling import compress, expand, pool_asts, pool_per_store
+from cdmpp.model import code_anchor
 from cdmpp.training.metrics import latency_metrics
+from tests.evaluation.conftest import make_data
 
 SMALL = TreeSettings(depths=(3, 4), rounds=40)
 
@@ -97,3 +100,26 @@ def test_code_costs_are_the_analytic_time_where_nothing_was_compiled(data):
         baseline.fit(data, split, 0)
         found.append(baseline.predict(data, split.test))
     np.testing.assert_allclose(*found)
+
+
+def test_code_costs_learn_from_coded_training_programs_alone(monkeypatch):
+    """Labels are cycles by code vectors: the analytic time cannot know them, and the test part has no say."""
+    monkeypatch.setattr(code_anchor, "MIN_PROGRAMS", 100)
+    made = make_data(device="xeon-icelake").dataset
+    rng = np.random.default_rng(3)
+    amounts = np.zeros((len(made), CODE_WIDTH))
+    amounts[:, CODE_NAMES.index("n_gather")] = 10 ** rng.uniform(5, 8, len(made))
+    codes = np.log2(1 + amounts).astype(np.float32)
+    asts = replace(made.asts.with_codes(codes), kernel_features=0 * made.asts.kernel_features)
+    coded = replace(made, asts=asts, latency_s=2.6 * amounts.sum(1) / 2.8e9 + 1e-6)
+    split = make_split(coded, "by_task", 0)
+    assert mape(EvaluationData(coded), split, "code_costs") < 0.5 * mape(EvaluationData(coded), split, "analytic")
+
+    spoiled = coded.latency_s.copy()
+    spoiled[split.test] *= 1000
+    predictions = []
+    for latency in (coded.latency_s, spoiled):
+        baseline = BASELINES["code_costs"](SMALL)
+        baseline.fit(EvaluationData(replace(coded, latency_s=latency)), split, 0)
+        predictions.append(baseline.predict(EvaluationData(coded), split.test))
+    np.testing.assert_array_equal(*predictions)

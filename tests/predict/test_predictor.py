@@ -14,6 +14,7 @@ from cdmpp import devices
 from cdmpp.ast.table import AstTable, write_asts
 from cdmpp.data.batching import ProgramTensors
 from cdmpp.errors import CdmppError, ModelFormatError, UnknownDeviceError
+from cdmpp.predict import model_folder
 from cdmpp.predict import predictor as predictor_module
 from cdmpp.training.config import TrainConfig
 from cdmpp.training.fit import train
@@ -55,9 +56,10 @@ def test_a_shift_moves_every_answer_and_its_interval_alike_and_is_saved(folder, 
     np.testing.assert_allclose(shifted.predict_tensors(tensors, np.arange(30)), after.latency_s, rtol=1e-5)
 
 
-def test_a_garbled_shift_is_named(folder):
-    _edit(folder, log_shift="much")
-    with pytest.raises(ModelFormatError, match="much"):
+@pytest.mark.parametrize("shift", ["much", float("nan"), float("-inf")])
+def test_a_garbled_shift_is_named(folder, shift):
+    _edit(folder, log_shift=shift)
+    with pytest.raises(ModelFormatError, match=str(shift)):
         cdmpp.load(folder)
 
 
@@ -217,8 +219,8 @@ def test_missing_weights_and_unknown_names(folder):
 
 
 def test_shipped_models_are_found_by_name(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(predictor_module, "SHIPPED", tmp_path)
-    assert predictor_module.pretrained_names() == ["model"]
+    monkeypatch.setattr(model_folder, "SHIPPED", tmp_path)
+    assert model_folder.pretrained_names() == ["model"]
     assert cdmpp.load("model").trained_on
 
 

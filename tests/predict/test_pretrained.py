@@ -17,7 +17,7 @@ from cdmpp.data.dataset import load_dataset
 from cdmpp.data.splits import make_split
 from cdmpp.evaluation.shipping import MAX_ALL_BYTES, MAX_MODEL_BYTES
 from cdmpp.predict.catalogue import SHIPPED
-from cdmpp.predict.predictor import pretrained_names
+from cdmpp.predict.model_folder import pretrained_names
 from cdmpp.predict.rows import predict_rows_with_intervals
 from cdmpp.training.metrics import latency_metrics
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from cdmpp.predict.predictor import load
+from cdmpp.predict.model_folder import load
 from cdmpp.training.cross_calibration import cross_calibrate
 from tests.training.test_adapt import NAMES, QUICK, known, tune  # noqa: F401  (known is a fixture)
 

@@ -1,0 +1,15 @@
+"""A part of many programs where all of them would only cost memory."""
+
+from __future__ import annotations
+
+import numpy as np
+
+STATISTICS_PROGRAMS = 24_576
+"""Of more training programs a sample is what scalers and bins are fitted on: means and quantiles ask for no more."""
+
+
+def sample_rows(rows: np.ndarray, most: int) -> np.ndarray:
+    """At most ``most`` of ``rows``, in order, always the same."""
+    if len(rows) <= most:
+        return np.asarray(rows)
+    return np.sort(np.random.default_rng(0).choice(rows, most, replace=False))
