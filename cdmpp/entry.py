@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -34,6 +35,8 @@ def entry(config_name: str) -> Callable[[Callable[[dict[str, Any]], None]], Call
             _in_one_line(lambda: main(OmegaConf.to_container(config, resolve=True)))  # type: ignore[arg-type]
 
         def command() -> None:
+            if isinstance(sys.stdout, io.TextIOWrapper):  # a log then shows what happened at once
+                sys.stdout.reconfigure(line_buffering=True)
             # Hydra would only list every file of the group: an unknown device deserves the nearest names.
             chosen = [word.split("=", 1)[1] for word in sys.argv[1:] if word.startswith("device=")]
             _in_one_line(lambda: [devices.get(name) for value in chosen for name in value.split(",")])

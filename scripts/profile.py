@@ -8,6 +8,7 @@ from typing import Any
 from cdmpp.entry import entry  # isort: skip  (first: it puts the module path right)
 from rich import print_json
 
+from cdmpp.data.codes import derive_codes
 from cdmpp.measure.collector import Collector
 from cdmpp.measure.kit.builder import KitBuilder
 from cdmpp.measure.kit.merge import merge_kit, run_parts
@@ -31,6 +32,8 @@ def main(values: dict[str, Any]) -> None:
         report = Reviser(settings, folder, values["revise"]).run()
     else:
         report = Collector(settings, folder).run()
+    if values["codes"] and values["kit"] in (None, "merge") and settings.target["kind"] == "llvm":
+        report["code_vectors"] = derive_codes(folder, settings.builders)
     print_json(data=report)
 
 

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from cdmpp.data.batching import Batch, ProgramTensors
 
 
+MAX_DEVICES = 16
+
+
 @dataclass(frozen=True)
 class EvaluationData:
     """A data set with the extra features that only baselines read."""
@@ -123,8 +126,9 @@ class CodeCosts(Analytic):
         from cdmpp.model.code_anchor import CodeAnchor
 
         super().fit(data, split, seed)
-        self.by_code = CodeAnchor()
-        self.by_code.fit(_tensors(data.dataset, split.train), np.arange(len(split.train)))
+        programs = _tensors(data.dataset, split.train)
+        self.by_code = CodeAnchor(MAX_DEVICES, programs.device_vectors.shape[1])
+        self.by_code.fit(programs, np.arange(len(split.train)))
 
     def _log_latency(self, batch: Batch) -> Tensor:
         from cdmpp.model.analytic import kernel_parts
@@ -135,7 +139,6 @@ class CodeCosts(Analytic):
 
 
 def _tensors(dataset: LatencyDataset, rows: np.ndarray) -> ProgramTensors:
-
     from cdmpp.data.batching import ProgramTensors
 
     names = np.asarray(dataset.devices)[rows]

@@ -34,7 +34,7 @@ class FinetuneSettings:
     start: str | None = None
     budget: int = 30
     """Tasks."""
-    sampler: str = "kmeans"
+    sampler: str = "kmeans_most"
     sample_by: str = "hidden"
     paired: bool = False
     test_fraction: float = 0.2

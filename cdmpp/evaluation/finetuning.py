@@ -11,6 +11,7 @@ import numpy as np
 from rich.console import Console
 
 import cdmpp
+from cdmpp.data.codes import derive_codes
 from cdmpp.data.dataset import LatencyDataset, join_datasets, load_dataset
 from cdmpp.data.files import read_json, write_json
 from cdmpp.data.records import read_records
@@ -157,6 +158,8 @@ def _from_measuring(settings: FinetuneSettings, console: Console) -> Prepared | 
             console.print(f"kit: {told['programs']} programs in {told['parts']} parts. {told['next']} out={folder}")
             console.print("then run this command again: it fine-tunes on the merged records")
             return None
+    if start.reads_code:  # what it starts from would be missing of the new programs alone
+        derive_codes(folder, progress=settings.progress)
     dataset = join_datasets([sources, load_dataset(folder, name)])
     tasks, new = np.asarray(dataset.task_ids), np.arange(len(dataset)) >= len(sources)
     there = set(tasks[new].tolist())

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-_CPUS = ("xeon-icelake", "xeon-icelake-avx2", "xeon-icelake-2c")
+_CPUS = ("xeon-icelake", "xeon-icelake-avx2", "xeon-icelake-2c", "xeon-emeraldrapids")
 _A100_NETWORKS = ("by_network_googlenet_to_resnet34", "by_network_resnet34_to_googlenet")
 
 
@@ -63,13 +63,15 @@ def goals() -> list[Goal]:
             ),
             Goal("CPU, six unknown networks: top-1 regret", "top1_regret", 1.08, device, "held_out"),
         ]
-    for device in ("avx2", "2c"):
-        found.append(Goal("CPU, a device never measured", "mape", 25, f"to-{device}", f"by_device_to_{device}"))
-        few = f"few-labels-xeon-icelake-{device}"
-        found += [
-            Goal("CPU, a new device, 30 of its tasks measured", "mape", 12, few, "30_tasks", "kmeans"),
-            Goal("CPU, KMeans against random sampling", "mape", 0.9, few, "30_tasks", "kmeans", over="random"),
-        ]
+    for device in ("xeon-icelake-avx2", "xeon-icelake-2c", "xeon-emeraldrapids"):
+        short = device.rsplit("-", 1)[-1]
+        found.append(Goal("CPU, a device never measured", "mape", 25, f"to-{short}", f"by_device_to_{short}"))
+        few = f"few-labels-{device}"
+        for sampler in ("kmeans", "kmeans_most"):
+            found += [
+                Goal(f"CPU, a new device, 30 of its tasks measured ({sampler})", "mape", 12, few, "30_tasks", sampler),
+                Goal(f"CPU, {sampler} against random sampling", "mape", 0.9, few, "30_tasks", sampler, over="random"),
+            ]
     return found
 
 

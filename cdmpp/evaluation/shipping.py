@@ -44,7 +44,9 @@ def ship(
     noise: Mapping[str, NoiseFloor] | None = None,
     folder: Path = SHIPPED,
 ) -> Path:
-    """Copy the model of ``cell`` under the evaluation folder ``out`` to ``folder/name``; returns that folder.
+    """Copy the model of ``cell`` under the evaluation folder ``out`` to ``folder/name``, matrices in half precision.
+
+    Returns that folder.
 
     ``noise``: of the labels, by device.
 
@@ -63,7 +65,7 @@ def ship(
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".ship-") as scratch:
         fresh = Path(scratch) / name
-        predictor.save(fresh)
+        predictor.save(fresh, half=True)
         size, others = _bytes(fresh), sum(_bytes(path.parent) for path in folder.glob("*/config.json"))
         others -= _bytes(folder / name)
         if size > MAX_MODEL_BYTES or size + others > MAX_ALL_BYTES:

@@ -3,6 +3,11 @@
 A handful of resources, each needed so many cycles by every kind of instruction and of cache miss; the busiest decides,
 softly. It is the throughput model of a processor, whose tables nobody has to know: the costs are those that explain
 the training programs best (as uops.info and llvm-mca tables are measured, but under the real memory system).
+
+Where it is fitted to several devices each has *own costs* beside the shared ones: a factor on all of its cycles (its
+clock is not what the datasheet says), one on each kind of amount, and one on the overhead of a call. A ridge keeps them
+near one where its programs do not tell. A device that was not learned has the shared costs, and a few programs of it
+tell its own (``learn_device``).
 """
 
 from __future__ import annotations
@@ -35,6 +40,9 @@ MIN_PROGRAMS = 500
 """With code vectors; fewer do not tell some hundred costs, and the analytic time stays what it is."""
 _MAX_PROGRAMS = 32_768
 _STEPS, _BATCH, _RATE, _HUBER = 2500, 512, 0.05, 0.1
+_OWN_RIDGE, _OWN_STEPS, _OWN_RATE = 4.0, 400, 0.02
+_SCALE, _OVERHEAD = N_INPUTS, N_INPUTS + 1
+N_OWN = N_INPUTS + 2
 
 
 class CodeAnchor(nn.Module):
@@ -43,13 +51,22 @@ class CodeAnchor(nn.Module):
     sharpness: Tensor
     log_overhead: Tensor
     fitted: Tensor
+    known: Tensor
+    """(capacity, device width) datasheet vectors of the devices with own costs; infinite where there is none."""
+    own: Tensor
+    """(capacity, N_OWN) natural log of their factors: of each amount, of all cycles, of the overhead."""
 
-    def __init__(self) -> None:
+    def __init__(self, capacity: int = 0, device_width: int = 0) -> None:
+        """``capacity``: devices that can have own costs; with 0 all have the shared ones."""
         super().__init__()
         self.register_buffer("log_cost", torch.zeros(N_RESOURCES, N_INPUTS))
         self.register_buffer("sharpness", torch.ones(()))
         self.register_buffer("log_overhead", torch.full((), 5.0))
         self.register_buffer("fitted", torch.zeros(()))
+        if capacity:
+            self.register_buffer("known", torch.full((capacity, device_width), torch.inf))
+            self.register_buffer("own", torch.zeros(capacity, N_OWN))
+        self.capacity = capacity
 
     def forward(self, codes: Tensor, parts: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """Of the whole program, meaningless for programs without a code vector.
@@ -62,36 +79,83 @@ class CodeAnchor(nn.Module):
             (B,) natural-log seconds, (B, N_RESOURCES) natural-log share of each resource in them.
         """
         inputs, log_clock = _inputs(codes, parts, batch)
-        logs = _log_resources(inputs, self.log_cost)
-        total = _log_cycles(logs, self.sharpness, self.log_overhead)
+        own = self._own_of(batch.device_vectors) if self.capacity else None
+        total, logs = _log_cycles(inputs, self.log_cost, self.sharpness, self.log_overhead, own)
         return total - log_clock, logs - total[:, None]
 
     def fit(self, programs: ProgramTensors, rows: np.ndarray) -> None:
         """Costs from the training ``rows`` (n,) that have a code vector: a robust error of log-latency, by Adam."""
-        found = [_flat(batch) for batch in ordered_batches(programs, sample_rows(rows, _MAX_PROGRAMS))]
-        inputs, labels = (torch.cat(column).double() for column in zip(*found, strict=True))
+        inputs, labels, vectors = _amounts(programs, sample_rows(rows, _MAX_PROGRAMS))
         if len(labels) < MIN_PROGRAMS:
             return
+        devices, which = vectors.unique(dim=0, return_inverse=True)
+        several = 1 < len(devices) <= self.capacity
         generator = torch.Generator(device="cpu").manual_seed(0)
         start = -4.0 + 1.5 * torch.randn(N_RESOURCES, N_INPUTS, generator=generator, dtype=torch.float64)
         cost = start.to(inputs.device).requires_grad_(True)
         sharpness = torch.ones((), dtype=torch.float64, device=inputs.device, requires_grad=True)
         overhead = torch.full((), 5.0, dtype=torch.float64, device=inputs.device, requires_grad=True)
-        optimiser = torch.optim.Adam([cost, sharpness, overhead], lr=_RATE)
+        own = torch.zeros(len(devices), N_OWN, dtype=torch.float64, device=inputs.device, requires_grad=several)
+        optimiser = torch.optim.Adam([cost, sharpness, overhead, *([own] if several else [])], lr=_RATE)
         with torch.enable_grad():
             for step in range(_STEPS):
                 optimiser.param_groups[0]["lr"] = _RATE * (1 - step / _STEPS) + 1e-4
                 some = torch.randint(len(labels), (_BATCH,), generator=generator).to(inputs.device)
-                predicted = _log_cycles(_log_resources(inputs[some], cost), sharpness, overhead)
+                its_own = own[which[some]] if several else None
+                predicted, _ = _log_cycles(inputs[some], cost, sharpness, overhead, its_own)
                 loss = huber_loss(predicted, labels[some], delta=_HUBER) / _HUBER
+                if several:
+                    loss = loss + _OWN_RIDGE * own.square().sum() / len(labels)
                 optimiser.zero_grad()
                 loss.backward()
                 optimiser.step()
-        if bool(torch.isfinite(cost).all() and torch.isfinite(sharpness) and torch.isfinite(overhead)):
-            self.log_cost.copy_(cost.detach())
+        if all(bool(torch.isfinite(value).all()) for value in (cost, sharpness, overhead, own)):
+            # The same function, with what the devices have in common (their mean) among the shared costs.
+            middle = own.detach().mean(0)
+            self.log_cost.copy_(cost.detach() + middle[:N_INPUTS] + middle[_SCALE])
             self.sharpness.copy_(sharpness.detach())
-            self.log_overhead.copy_(overhead.detach())
+            self.log_overhead.copy_(overhead.detach() + middle[_OVERHEAD] + middle[_SCALE])
             self.fitted.fill_(1.0)
+            if several:
+                for vector, value in zip(devices, own.detach() - middle, strict=True):
+                    self._remember(vector, value)
+
+    def learn_device(self, programs: ProgramTensors, rows: np.ndarray) -> None:
+        """Own costs of the devices of ``rows`` (n,) that have none yet; the shared ones stay as they are.
+
+        Nothing happens where the shared costs were never fitted, or where there is no room for another device.
+        """
+        if not self.capacity or not self.fitted:
+            return
+        inputs, labels, vectors = _amounts(programs, sample_rows(rows, _MAX_PROGRAMS))
+        for vector in vectors.unique(dim=0):
+            mine = (vectors == vector).all(1)
+            if bool((self.known == vector).all(1).any()) or not bool(self.known.isinf().all(1).any()):
+                continue
+            own = torch.zeros(N_OWN, dtype=torch.float64, device=inputs.device, requires_grad=True)
+            optimiser = torch.optim.Adam([own], lr=_OWN_RATE)
+            shared = self.log_cost.double(), self.sharpness.double(), self.log_overhead.double()
+            with torch.enable_grad():
+                for step in range(_OWN_STEPS):
+                    optimiser.param_groups[0]["lr"] = _OWN_RATE * (1 - step / _OWN_STEPS) + 1e-4
+                    predicted, _ = _log_cycles(inputs[mine], *shared, own[None])
+                    loss = huber_loss(predicted, labels[mine], delta=_HUBER) / _HUBER
+                    loss = loss + _OWN_RIDGE * own.square().sum() / int(mine.sum())
+                    optimiser.zero_grad()
+                    loss.backward()
+                    optimiser.step()
+            if bool(torch.isfinite(own).all()):
+                self._remember(vector, own.detach())
+
+    def _remember(self, vector: Tensor, own: Tensor) -> None:
+        place = int(self.known.isinf().all(1).nonzero()[0, 0])
+        self.known[place] = vector.to(self.known)
+        self.own[place] = own.to(self.own)
+
+    def _own_of(self, vectors: Tensor) -> Tensor:
+        """(B, device width) -> (B, N_OWN); zero, the shared costs, for a device without its own."""
+        same = (vectors[:, None] == self.known[None]).all(-1)
+        return same.to(self.own.dtype) @ self.own
 
 
 def _inputs(codes: Tensor, parts: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -104,18 +168,28 @@ def _inputs(codes: Tensor, parts: Tensor, batch: Batch) -> tuple[Tensor, Tensor]
     return torch.cat([amounts / cores[:, None], memory], dim=1), clock_hz.log()
 
 
-def _log_resources(inputs: Tensor, log_cost: Tensor) -> Tensor:
-    return (inputs @ log_cost.exp().T + 1e-3).log()
-
-
-def _log_cycles(logs: Tensor, sharpness: Tensor, log_overhead: Tensor) -> Tensor:
+def _log_cycles(
+    inputs: Tensor, log_cost: Tensor, sharpness: Tensor, log_overhead: Tensor, own: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """(B, N_INPUTS) amounts, (B or 1, N_OWN) own costs -> (B,) log-cycles, (B, N_RESOURCES) of each resource."""
+    if own is not None:
+        inputs = inputs * own[:, :N_INPUTS].exp()
+        log_overhead = log_overhead + own[:, _OVERHEAD]
+    logs = (inputs @ log_cost.exp().T + 1e-3).log()
     power = 1 + softplus(sharpness)
-    return torch.logaddexp((power * logs).logsumexp(dim=1) / power, log_overhead)
+    total = torch.logaddexp((power * logs).logsumexp(dim=1) / power, log_overhead)
+    if own is not None:
+        total, logs = total + own[:, _SCALE], logs + own[:, _SCALE, None]
+    return total, logs
 
 
 @torch.no_grad()
-def _flat(batch: Batch) -> tuple[Tensor, Tensor]:
-    """(m, N_INPUTS) and (m,) log-cycles of the programs of ``batch`` that have a code vector."""
-    known = batch.codes[:, 0] > 0
-    inputs, log_clock = _inputs(batch.codes, kernel_parts(batch.kernels, batch.device_specs, batch.kinds), batch)
-    return inputs[known], (batch.log_latency + log_clock)[known]
+def _amounts(programs: ProgramTensors, rows: np.ndarray) -> tuple[Tensor, Tensor, Tensor]:
+    """Amounts (m, N_INPUTS), log-cycles (m,) and datasheet vectors of the programs that have a code vector."""
+    found = []
+    for batch in ordered_batches(programs, rows):
+        known = batch.codes[:, 0] > 0
+        inputs, log_clock = _inputs(batch.codes, kernel_parts(batch.kernels, batch.device_specs, batch.kinds), batch)
+        found.append((inputs[known], (batch.log_latency + log_clock)[known], batch.device_vectors[known]))
+    inputs, labels, vectors = (torch.cat(column) for column in zip(*found, strict=True))
+    return inputs.double(), labels.double(), vectors

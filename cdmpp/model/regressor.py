@@ -65,6 +65,8 @@ class CdmppConfig:
     """Share of programs whose code vector is hidden while training: the model must do without, too."""
     code_anchor: bool = True
     """Start from the time that a code vector tells (``CodeAnchor``) where there is one, instead of the analytic one."""
+    own_costs: int = 0
+    """Devices at most that have costs of their own in it, beside the shared ones."""
 
     def __post_init__(self) -> None:
         if self.head not in HEADS:
@@ -92,7 +94,7 @@ class CdmppModel(nn.Module):
         self.kernel_bins = QuantileBins(kernel_width, config.bins)
         self.anchor = Anchor()
         if config.code and config.code_anchor:
-            self.code_anchor = CodeAnchor()
+            self.code_anchor = CodeAnchor(config.own_costs, device_width)
         self.label_transform = LabelTransform(config.label)
         # Of log-latency, in which kernels are corrected and added up whatever the label is.
         self.register_buffer("log_mean", torch.zeros(()))
@@ -142,6 +144,13 @@ class CdmppModel(nn.Module):
         self.label_transform.fit(log_latency)
         self.log_mean.copy_(log_latency.double().mean())
         self.log_scale.copy_(log_latency.double().std(correction=0).clamp_min(1e-3))
+
+    @torch.no_grad()
+    def learn_device(self, programs: ProgramTensors, rows: np.ndarray) -> None:
+        """What the labelled ``rows`` (n,) tell of a device that is new, before any weight moves."""
+        self.device_encoder.open_columns(programs.device_vectors)
+        if self.config.code and self.config.code_anchor:
+            self.code_anchor.learn_device(programs, rows)
 
     def forward(self, batch: Batch) -> Output:
         kernels, anchors = self._kernel_inputs(batch)

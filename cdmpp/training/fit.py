@@ -97,7 +97,7 @@ def train(
         initial: go on from these weights, all of which are trained, instead of fresh ones of ``config.model``; one
             member each. What was fitted with them (scalers, bins, anchor, label transform) stays, so that the
             function they compute is unchanged where training begins; only datasheet columns in which the devices
-            now differ for the first time are opened, with weight zero.
+            now differ for the first time are opened, with weight zero, and a new device gets costs of its own.
         replay: further training programs of which each epoch sees a fresh sample, against forgetting.
 
     Raises:
@@ -144,7 +144,7 @@ def train(
     for member in range(len(initial.models) if initial else config.trainer.members):
         model, rows = _train_member(
             programs,
-            _continued(initial.models[member], programs) if initial else None,
+            _continued(initial.models[member], programs, places(train_rows)) if initial else None,
             places(train_rows),
             places(validation_rows),
             places(pool) if len(pool) else None,
@@ -210,7 +210,7 @@ def _train_member(
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     with warnings.catch_warnings():
         warnings.filterwarnings(
-            "ignore", message=".*(does not have many workers|Checkpoint directory|logging interval).*"
+            "ignore", message=".*(does not have many workers|Checkpoint directory|logging interval|LeafSpec).*"
         )
         trainer = pl.Trainer(
             accelerator="gpu" if on_gpu else "cpu",
@@ -239,11 +239,11 @@ def _train_member(
     return module.average.eval(), module.history
 
 
-def _continued(model: Model, programs: ProgramTensors) -> Model:
-    """A trainable copy of ``model`` that can tell the devices of ``programs`` apart."""
+def _continued(model: Model, programs: ProgramTensors, rows: np.ndarray) -> Model:
+    """A trainable copy of ``model`` that knows what the labelled ``rows`` tell of a new device as a whole."""
     copied = copy.deepcopy(model).requires_grad_(True).train().to(programs.kinds.device)
     if isinstance(copied, CdmppModel):
-        copied.device_encoder.open_columns(programs.device_vectors)
+        copied.learn_device(programs, rows)
     return copied
 
 

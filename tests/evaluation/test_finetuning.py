@@ -24,6 +24,7 @@ from cdmpp.evaluation.finetune_settings import FinetuneSettings
 from cdmpp.evaluation.finetuning import finetune
 from cdmpp.evaluation.sampling_curve import sampling_curve
 from cdmpp.measure import chosen as measuring
+from cdmpp.predict.predictor import Predictor
 from tests.toy_data import toy_dataset, write_toy_dataset
 
 NEW = "xeon-icelake-avx2"
@@ -111,13 +112,17 @@ def collector(monkeypatch: pytest.MonkeyPatch):
     return FakeCollector
 
 
-def test_measuring_the_chosen_tasks_on_the_device(one_device: Path, collector):
+def test_measuring_the_chosen_tasks_on_the_device(one_device: Path, collector, monkeypatch):
+    compiled: list[Path] = []
+    monkeypatch.setattr(finetuning, "derive_codes", lambda folder, progress: compiled.append(folder))
+    monkeypatch.setattr(Predictor, "reads_code", True)
     figures = finetune(settings(one_device, "measure.how=local", "measure.test_tasks=3"))
     (asked,) = collector.seen
     assert asked.device == NEW and asked.zoo == {} and asked.time_limit_s == 20 * 60 and asked.rpc is None
     order = read_json(one_device / "new" / "plan.json")["order"]
     assert set(figures["tasks"]) < set(order) and len(order) == 4 + 3
     assert figures["after"]["test"]["n_tasks"] == 3
+    assert compiled == [one_device / "new"], "the new programs have code vectors, as those of the sources"
     assert {NEW, "xeon-icelake"} == set(cdmpp.load(one_device / "out" / "model").trained_on)
 
 

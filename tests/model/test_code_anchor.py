@@ -10,6 +10,7 @@ import torch
 from toy_data import toy_dataset
 
 from cdmpp import devices
+from cdmpp.ast.table import AstTable
 from cdmpp.code.code_vector import CODE_NAMES, CODE_WIDTH
 from cdmpp.data.batching import ProgramTensors
 from cdmpp.model.analytic import cores_used, kernel_parts
@@ -21,8 +22,8 @@ SHEET = devices.get("xeon-icelake")
 COSTS = {"n_float_16": 0.5, "n_load_16": 0.5, "n_gather": 2.6, "n_store_16": 1.0}
 
 
-def programs_of(n: int, seed: int = 0, coded: float = 1.0) -> ProgramTensors:
-    """Programs on a machine with two ports: arithmetic on one, memory on the other; the busier one decides."""
+def coded_asts(n: int, seed: int = 0, coded: float = 1.0) -> tuple[AstTable, np.ndarray]:
+    """Programs and their cycles on a machine with two ports, arithmetic and memory, of which the busier decides."""
     dataset, _ = toy_dataset(n, seed)
     rng = np.random.default_rng(seed)
     amounts = np.zeros((n, CODE_WIDTH))
@@ -33,6 +34,11 @@ def programs_of(n: int, seed: int = 0, coded: float = 1.0) -> ProgramTensors:
     codes = np.log2(1 + amounts).astype(np.float32)
     codes[rng.random(n) >= coded] = np.nan
     asts = dataclasses.replace(dataset.asts.with_codes(codes), kernel_features=0 * dataset.asts.kernel_features)
+    return asts, cycles
+
+
+def programs_of(n: int, seed: int = 0, coded: float = 1.0) -> ProgramTensors:
+    asts, cycles = coded_asts(n, seed, coded)
     seconds = cycles / (1e6 * SHEET.spec["clock_mhz"])
     return ProgramTensors.build(asts, {SHEET.name: SHEET}, [SHEET.name] * n, seconds)
 

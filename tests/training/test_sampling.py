@@ -54,6 +54,18 @@ def test_kmeans_is_the_published_algorithm(k, seed):
     assert kmeans_tasks(given_, k, seed) == expected
 
 
+def test_kmeans_most_takes_tasks_that_fill_their_cluster():
+    """Two groups; in each a task of one program sits on the centre, one of six around it, one has a foot in both."""
+    rng = np.random.default_rng(0)
+    features, tasks = [], []
+    for centre, name in (([0.0, 0.0], "a"), ([9.0, 9.0], "b")):
+        features += [centre, *(centre + rng.normal(0, 0.5, (6, 2))), *(centre + rng.normal(0, 0.1, (3, 2)))]
+        tasks += [f"{name}-single", *[f"{name}-six"] * 6, *["both"] * 3]
+    given_ = Candidates(np.array(features), np.array(tasks))
+    assert set(kmeans_tasks(given_, 2, 0)) == {"a-single", "b-single"}
+    assert set(choose_tasks("kmeans_most", given_, 2, 0)) == {"a-six", "b-six"}
+
+
 def test_diverse_is_the_plain_greedy_choice():
     given_ = some(seed=4)
     names = sorted(set(given_.task_ids))
@@ -71,7 +83,7 @@ def test_diverse_is_the_plain_greedy_choice():
     assert diverse_tasks(given_, 6, 0) == chosen
 
 
-@pytest.mark.parametrize("sampler", ["kmeans", "diverse"])
+@pytest.mark.parametrize("sampler", ["kmeans", "kmeans_most", "diverse"])
 @pytest.mark.parametrize("seed", range(5))
 def test_obvious_clusters_are_each_hit(sampler, seed):
     rng = np.random.default_rng(seed)

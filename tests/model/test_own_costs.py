@@ -1,0 +1,105 @@
+"""Own costs of devices in the code anchor: told apart where several were learned, and found from few programs."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from cdmpp import devices
+from cdmpp.ast.table import AstTable
+from cdmpp.data.batching import ProgramTensors
+from cdmpp.model.build import build_for, config_from_dict
+from cdmpp.model.code_anchor import CodeAnchor
+from cdmpp.model.regressor import CdmppModel
+from tests.model.test_code_anchor import answers, coded_asts
+from tests.model.test_models import SMALL
+
+EACH = 500
+SLOWNESS = {"xeon-icelake": 1.0, "xeon-icelake-avx2": 1.6, "epyc-7452": 0.6}
+"""Cycles of each device, as a multiple of those that its instructions tell."""
+OLD, FEW, LATER = np.arange(2 * EACH), 2 * EACH + np.arange(40), 2 * EACH + np.arange(40, EACH)
+"""Rows of the two devices that are learned first, a few of the third, and the rest of it."""
+
+
+@pytest.fixture(scope="module")
+def programs() -> ProgramTensors:
+    tables, seconds, names = [], [], []
+    for place, (name, slowness) in enumerate(SLOWNESS.items()):
+        asts, cycles = coded_asts(EACH, place)
+        tables.append(asts)
+        seconds.append(slowness * cycles / (1e6 * devices.get(name).spec["clock_mhz"]))
+        names += [name] * EACH
+    sheets = {name: devices.get(name) for name in SLOWNESS}
+    return ProgramTensors.build(AstTable.concat(tables), sheets, names, np.concatenate(seconds))
+
+
+@pytest.fixture(scope="module")
+def anchor(programs) -> CodeAnchor:
+    found = CodeAnchor(4, programs.device_vectors.shape[1])
+    found.fit(programs, OLD)
+    return found
+
+
+def error(anchor: CodeAnchor, programs: ProgramTensors, rows: np.ndarray) -> torch.Tensor:
+    return (answers(anchor, programs, rows)[0] - programs.log_latency[rows]).abs().mean()
+
+
+def test_two_devices_with_the_same_code_and_other_clocks_are_told_apart(anchor, programs):
+    shared = CodeAnchor()
+    shared.fit(programs, OLD)
+    assert error(anchor, programs, OLD) < 0.1 < 0.15 < error(shared, programs, OLD)
+    assert torch.allclose(anchor.own[:2].sum(0), torch.zeros(()), atol=1e-5), "a new device lies in the middle"
+
+
+def test_a_few_programs_tell_the_costs_of_a_new_device_and_leave_the_others_alone(anchor, programs):
+    before = answers(anchor, programs, OLD)[0]
+    learned = copy.deepcopy(anchor)
+    learned.learn_device(programs, FEW)
+    assert error(anchor, programs, LATER) > 0.4
+    assert error(learned, programs, LATER) < 0.15
+    assert torch.equal(answers(learned, programs, OLD)[0], before)
+    assert torch.equal(learned.log_cost, anchor.log_cost)
+    again = copy.deepcopy(learned)
+    again.learn_device(programs, LATER)
+    assert torch.equal(again.own, learned.own), "a device is learned once"
+
+
+def test_labels_outside_the_rows_change_nothing(anchor, programs):
+    labels = programs.log_latency.clone()
+    labels[LATER] = 3.0
+    found = [copy.deepcopy(anchor), copy.deepcopy(anchor)]
+    found[0].learn_device(programs, FEW)
+    found[1].learn_device(dataclasses.replace(programs, log_latency=labels), FEW)
+    assert torch.equal(found[0].own, found[1].own)
+
+
+def test_without_room_or_shared_costs_nothing_is_learned(anchor, programs):
+    width = programs.device_vectors.shape[1]
+    full, empty = CodeAnchor(2, width), CodeAnchor(4, width)
+    full.load_state_dict({name: value[:2] if name in ("known", "own") else value for name, value in _state(anchor)})
+    for one in (full, empty):
+        before = one.own.clone()
+        one.learn_device(programs, FEW)
+        assert torch.equal(one.own, before)
+
+
+def _state(anchor: CodeAnchor) -> list[tuple[str, torch.Tensor]]:
+    return list(anchor.state_dict().items())
+
+
+def test_a_model_starts_from_them_and_keeps_them(programs):
+    model = build_for(config_from_dict({**SMALL, "own_costs": 4}), programs, OLD).eval()
+    assert isinstance(model, CdmppModel)
+    model.learn_device(programs, FEW)
+    with torch.no_grad():
+        model.out.weight.zero_()
+        batch = programs.batch(LATER[:50])
+        expected = answers(model.code_anchor, programs, LATER[:50])[0]
+        torch.testing.assert_close(model(batch).log_latency, expected, rtol=1e-4, atol=1e-4)
+    copied = build_for(config_from_dict({**SMALL, "own_costs": 4}), programs, OLD[:20])
+    copied.load_state_dict(model.state_dict())
+    assert torch.equal(copied.code_anchor.own, model.code_anchor.own)
