@@ -107,8 +107,9 @@ def _one_each(names: np.ndarray, cost: np.ndarray, found: KMeans) -> list[str]:
 def diverse_tasks(candidates: Candidates, k: int, seed: int) -> list[str]:
     """Greedily the task that leaves the least unsure work far from any chosen task (a facility-location choice).
 
-    Each task lies at the mean of its programs, and counts by how unsure the model is of them (diversity alone would
-    go to outliers, uncertainty alone to one corner) and by the square root of its call sites. Nothing is random.
+    Each task lies at the mean of its programs, and counts by how unsure the model is of them in all (diversity alone
+    would go to outliers, uncertainty alone to one corner) and by the square root of its call sites. Tasks with less
+    than half as many programs as the largest teach little and are taken last. Nothing is random.
     """
     names, tasks = np.unique(candidates.task_ids, return_inverse=True)
     counts = np.bincount(tasks)
@@ -116,15 +117,16 @@ def diverse_tasks(candidates: Candidates, k: int, seed: int) -> list[str]:
     np.add.at(places, tasks, candidates.features)
     places /= counts[:, None]
     unsure = np.ones(len(tasks)) if candidates.uncertainty is None else np.asarray(candidates.uncertainty, np.float64)
-    mass = np.bincount(tasks, unsure) / counts
+    mass = np.bincount(tasks, unsure)
     mass *= np.sqrt([(candidates.weights or {}).get(str(name), 1.0) for name in names])
     distance = np.sqrt(np.maximum(_squared_distances(places), 0))
-    left = np.full(len(names), distance.max() + 1.0)
+    left, small = np.full(len(names), distance.max() + 1.0), counts < counts.max() / 2
     chosen: list[int] = []
     for _ in range(k):
         gain = np.maximum(left[:, None] - distance, 0)
         value = mass @ gain
         value[chosen] = -np.inf
+        value[~small & (value > -np.inf)] += value.max() + 1.0
         best = int(value.argmax())
         chosen.append(best)
         left = np.minimum(left, distance[best])

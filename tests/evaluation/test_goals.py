@@ -16,6 +16,11 @@ def test_means_over_seeds_and_ratios_of_the_same_seed():
     rows = [row(10.0), row(20.0, 1), row(99.0, split="random"), row(40.0, 0, "xgb"), row(50.0, 2, "xgb")]
     assert Goal("", "mape", 15, "a100", "by_task").measured(rows) == (15.0, 2)
     assert Goal("", "mape", 0.4, "a100", "by_task", over="xgb").measured(rows) == (0.25, 1)
+    elsewhere = [*rows, row(80.0, 0, "xgb", dataset="a100-trees")]
+    assert Goal("", "mape", 0.4, "a100", "by_task", over="xgb", over_dataset="a100-trees").measured(elsewhere) == (
+        0.125,
+        1,
+    )
     assert Goal("", "median_ape", 10, "a100", "by_task").measured(rows) is None
 
 

@@ -70,7 +70,7 @@ def test_diverse_is_the_plain_greedy_choice():
     given_ = some(seed=4)
     names = sorted(set(given_.task_ids))
     place = {t: given_.features[given_.task_ids == t].mean(0) for t in names}
-    mass = {t: given_.uncertainty[given_.task_ids == t].mean() * given_.weights[t] ** 0.5 for t in names}
+    mass = {t: given_.uncertainty[given_.task_ids == t].sum() * given_.weights[t] ** 0.5 for t in names}
     chosen = []
     for _ in range(6):
 
@@ -103,6 +103,13 @@ def test_diverse_prefers_what_the_model_is_unsure_of():
     assert diverse_tasks(Candidates(features, tasks, np.array([1.0, 1.0, 9.0])), 1, 0) == ["c"]
     assert diverse_tasks(Candidates(features, tasks, np.array([9.0, 1.0, 1.0])), 1, 0) == ["a"]
     assert diverse_tasks(Candidates(features, tasks), 1, 0) == ["b"]
+
+
+def test_diverse_takes_small_tasks_last():
+    features = np.array([[0.0], [0.1], [0.2], [10.0], [10.1], [5.0]])
+    tasks = np.array(["a", "a", "a", "b", "b", "single"])
+    assert set(diverse_tasks(Candidates(features, tasks), 2, 0)) == {"a", "b"}
+    assert diverse_tasks(Candidates(features, tasks), 3, 0)[2] == "single"
 
 
 def test_equal_programs_do_not_stop_it():
