@@ -6,8 +6,8 @@ the training programs best (as uops.info and llvm-mca tables are measured, but u
 
 Where it is fitted to several devices each has *own costs* beside the shared ones: a factor on all of its cycles (its
 clock is not what the datasheet says), one on each kind of amount, and one on the overhead of a call. A ridge keeps them
-near one where its programs do not tell. A device that was not learned has the shared costs, and a few programs of it
-tell its own (``learn_device``).
+near one where its programs do not tell. A device that was not learned has those of the one with the nearest datasheet,
+and a few programs of it tell its own (``learn_device``).
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class CodeAnchor(nn.Module):
                     self._remember(vector, value)
 
     def learn_device(self, programs: ProgramTensors, rows: np.ndarray) -> None:
-        """Own costs of the devices of ``rows`` (n,) that have none yet; the shared ones stay as they are.
+        """Own costs of the devices of ``rows`` (n,) that have none yet, near those of the nearest; the rest stays.
 
         Nothing happens where the shared costs were never fitted, or where there is no room for another device.
         """
@@ -132,7 +132,8 @@ class CodeAnchor(nn.Module):
             mine = (vectors == vector).all(1)
             if bool((self.known == vector).all(1).any()) or not bool(self.known.isinf().all(1).any()):
                 continue
-            own = torch.zeros(N_OWN, dtype=torch.float64, device=inputs.device, requires_grad=True)
+            before = self._own_of(vector[None])[0].double()
+            own = before.clone().requires_grad_(True)
             optimiser = torch.optim.Adam([own], lr=_OWN_RATE)
             shared = self.log_cost.double(), self.sharpness.double(), self.log_overhead.double()
             with torch.enable_grad():
@@ -140,7 +141,7 @@ class CodeAnchor(nn.Module):
                     optimiser.param_groups[0]["lr"] = _OWN_RATE * (1 - step / _OWN_STEPS) + 1e-4
                     predicted, _ = _log_cycles(inputs[mine], *shared, own[None])
                     loss = huber_loss(predicted, labels[mine], delta=_HUBER) / _HUBER
-                    loss = loss + _OWN_RIDGE * own.square().sum() / int(mine.sum())
+                    loss = loss + _OWN_RIDGE * (own - before).square().sum() / int(mine.sum())
                     optimiser.zero_grad()
                     loss.backward()
                     optimiser.step()
@@ -153,9 +154,9 @@ class CodeAnchor(nn.Module):
         self.own[place] = own.to(self.own)
 
     def _own_of(self, vectors: Tensor) -> Tensor:
-        """(B, device width) -> (B, N_OWN); zero, the shared costs, for a device without its own."""
-        same = (vectors[:, None] == self.known[None]).all(-1)
-        return same.to(self.own.dtype) @ self.own
+        """(B, device width) -> (B, N_OWN) of the known device whose datasheet is nearest; zero where none is known."""
+        distance = (vectors[:, None] - self.known[None]).square().sum(-1)
+        return self.own[distance.argmin(1)]
 
 
 def _inputs(codes: Tensor, parts: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:

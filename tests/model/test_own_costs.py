@@ -52,7 +52,7 @@ def test_two_devices_with_the_same_code_and_other_clocks_are_told_apart(anchor, 
     shared = CodeAnchor()
     shared.fit(programs, OLD)
     assert error(anchor, programs, OLD) < 0.1 < 0.15 < error(shared, programs, OLD)
-    assert torch.allclose(anchor.own[:2].sum(0), torch.zeros(()), atol=1e-5), "a new device lies in the middle"
+    assert torch.allclose(anchor.own[:2].sum(0), torch.zeros(()), atol=1e-5)
 
 
 def test_a_few_programs_tell_the_costs_of_a_new_device_and_leave_the_others_alone(anchor, programs):
@@ -66,6 +66,17 @@ def test_a_few_programs_tell_the_costs_of_a_new_device_and_leave_the_others_alon
     again = copy.deepcopy(learned)
     again.learn_device(programs, LATER)
     assert torch.equal(again.own, learned.own), "a device is learned once"
+
+
+def test_an_unknown_device_has_the_costs_of_the_one_most_like_it(anchor, programs):
+    """One whose datasheet is almost that of xeon-icelake counts as xeon-icelake, whatever the others are."""
+    like = programs.device_vectors.clone()
+    like[2] = like[0] + 0.01
+    batch = dataclasses.replace(programs, device_vectors=like).batch(LATER[:20])
+    own = anchor._own_of(batch.device_vectors)
+    torch.testing.assert_close(own, anchor._own_of(like[:1]).expand_as(own))
+    assert not torch.allclose(own, anchor._own_of(like[1:2]).expand_as(own), atol=0.05)
+    assert torch.equal(CodeAnchor(4, like.shape[1])._own_of(like), torch.zeros(3, own.shape[1]))
 
 
 def test_labels_outside_the_rows_change_nothing(anchor, programs):
