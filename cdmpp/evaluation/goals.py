@@ -69,7 +69,7 @@ def goals() -> list[Goal]:
                 "held_out",
                 over="xgb_per_store",
                 over_dataset=f"{device}-per-store",
-            ),  # fmt: skip
+            ),
             Goal("CPU, six unknown networks: top-1 regret", "top1_regret", 1.08, device, "held_out"),
         ]
     for device in ("xeon-icelake-avx2", "xeon-icelake-2c", "xeon-emeraldrapids"):

@@ -116,16 +116,17 @@ class CodeAnchor(nn.Module):
             self.sharpness.copy_(sharpness.detach())
             self.log_overhead.copy_(overhead.detach() + middle[_OVERHEAD] + middle[_SCALE])
             self.fitted.fill_(1.0)
-            if several:
+            if len(devices) <= self.capacity:  # a single one, too: it must not take those of a device learned later
                 for vector, value in zip(devices, own.detach() - middle, strict=True):
                     self._remember(vector, value)
 
     def learn_device(self, programs: ProgramTensors, rows: np.ndarray) -> None:
         """Own costs of the devices of ``rows`` (n,) that have none yet, near those of the nearest; the rest stays.
 
-        Nothing happens where the shared costs were never fitted, or where there is no room for another device.
+        Nothing happens where the shared costs were never fitted, where no device is known that they were fitted to (all
+        of them would take the new one's), or where there is no room for another.
         """
-        if not self.capacity or not self.fitted:
+        if not self.capacity or not self.fitted or bool(self.known.isinf().all()):
             return
         inputs, labels, vectors = _amounts(programs, sample_rows(rows, _MAX_PROGRAMS))
         for vector in vectors.unique(dim=0):

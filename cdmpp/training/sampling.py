@@ -61,10 +61,7 @@ def kmeans_tasks(candidates: Candidates, k: int, seed: int) -> list[str]:
     As many clusters as tasks wanted; from the largest cluster to the smallest, each takes the task not yet taken whose
     programs lie nearest to its centre on average. That is most often a task of a single program, where there are such.
     """
-    names, tasks, found, x = _clustered(candidates, k, seed)
-    to_task = np.zeros((len(names), k))
-    np.add.at(to_task, tasks, found.transform(x))
-    distance = to_task / np.bincount(tasks)[:, None]
+    names, _, found, distance = _clustered(candidates, k, seed)
     return _one_each(names, distance, found)
 
 
@@ -74,24 +71,24 @@ def kmeans_most_tasks(candidates: Candidates, k: int, seed: int) -> list[str]:
     A task teaches by its programs: many elementwise tasks have one schedule, and thirty labels instead of some
     hundreds is what the published rule then gets for the same number of tasks. Of equally many the nearest is taken.
     """
-    names, tasks, found, x = _clustered(candidates, k, seed)
-    there, near = np.zeros((len(names), k)), found.transform(x)
+    names, tasks, found, distance = _clustered(candidates, k, seed)
+    there = np.zeros_like(distance)
     np.add.at(there, (tasks, found.labels_), 1)
-    distance = np.zeros((len(names), k))
-    np.add.at(distance, tasks, near)
-    distance /= np.bincount(tasks)[:, None]
     return _one_each(names, distance / (1 + distance.max()) - there, found)
 
 
 def _clustered(candidates: Candidates, k: int, seed: int) -> tuple[np.ndarray, np.ndarray, KMeans, np.ndarray]:
-    """Task names, the task of each program, ``k`` clusters of the programs, and the programs."""
+    """Task names, the task of each program, ``k`` clusters, (tasks, k) mean distance of a task's programs to each."""
     names, tasks = np.unique(candidates.task_ids, return_inverse=True)
     x = np.ascontiguousarray(candidates.features, np.float64)
     if k > len(x):
         raise DataError(f"kmeans makes {k} clusters of {len(x)} programs: choose another sampler")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct programs than clusters
-        return names, tasks, KMeans(k, random_state=seed, n_init=KMEANS_STARTS).fit(x), x
+        found = KMeans(k, random_state=seed, n_init=KMEANS_STARTS).fit(x)
+    distance = np.zeros((len(names), k))
+    np.add.at(distance, tasks, found.transform(x))
+    return names, tasks, found, distance / np.bincount(tasks)[:, None]
 
 
 def _one_each(names: np.ndarray, cost: np.ndarray, found: KMeans) -> list[str]:

@@ -88,6 +88,16 @@ def test_labels_outside_the_rows_change_nothing(anchor, programs):
     assert torch.equal(found[0].own, found[1].own)
 
 
+def test_a_model_of_one_device_keeps_its_costs_when_it_learns_another(programs):
+    single = CodeAnchor(4, programs.device_vectors.shape[1])
+    single.fit(programs, np.arange(2 * EACH)[programs.device_index[: 2 * EACH] == 0])
+    mine = np.arange(EACH)
+    before = answers(single, programs, mine)[0]
+    single.learn_device(programs, FEW)
+    assert torch.equal(answers(single, programs, mine)[0], before)
+    assert error(single, programs, LATER) < 0.2
+
+
 def test_without_room_or_shared_costs_nothing_is_learned(anchor, programs):
     width = programs.device_vectors.shape[1]
     full, empty = CodeAnchor(2, width), CodeAnchor(4, width)
