@@ -36,6 +36,8 @@ _FIELDS: dict[str, tuple[str, float]] = {
     "warp_size": ("1", 64),
     "simd_bits": ("bit", 2_048),
     "fma_units_per_core": ("1", 256),  # FP32 lanes on GPUs, vector units on CPUs
+    "issue_width": ("1", 64),  # instructions that a CPU core can start in a cycle
+    "gather_cycles_per_lane": ("cycle", 16),  # of a vector gather from L1; microcode mitigations included
 }
 SPEC_FIELDS: tuple[str, ...] = tuple(_FIELDS)
 VECTOR_WIDTH = 2 * len(SPEC_FIELDS) + len(KINDS)

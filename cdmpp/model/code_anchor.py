@@ -2,7 +2,9 @@
 
 A handful of resources, each needed so many cycles by every kind of instruction and of cache miss; the busiest decides,
 softly. It is the throughput model of a processor, whose tables nobody has to know: the costs are those that explain
-the training programs best (as uops.info and llvm-mca tables are measured, but under the real memory system).
+the training programs best (as uops.info and llvm-mca tables are measured, but under the real memory system). What two
+datasheet numbers say beforehand is not left to them: how many instructions a core starts in a cycle, and what a vector
+gather costs, which microcode has made tenfold on some.
 
 Where it is fitted to several devices each has *own costs* beside the shared ones: a factor on all of its cycles (its
 clock is not what the datasheet says), one on each kind of amount, and one on the overhead of a call. A ridge keeps them
@@ -35,7 +37,14 @@ _MEMORY = ("l1_misses", "l1_conflicts", "l2_misses", "page_misses", "page_walks"
 _MEMORY_COLUMNS = tuple(PARTS.index(f"cpu_{name}") for name in _MEMORY)
 N_INPUTS = len(_CODE_COLUMNS) + len(_MEMORY_COLUMNS)
 _CLOCK = SPEC_FIELDS.index("clock_mhz")
-_TYPICAL_CLOCK_MHZ = 2500.0
+_ISSUE_WIDTH = SPEC_FIELDS.index("issue_width")
+_GATHER_CYCLES = SPEC_FIELDS.index("gather_cycles_per_lane")
+_TYPICAL_CLOCK_MHZ, _TYPICAL_ISSUE_WIDTH, _TYPICAL_GATHER_CYCLES = 2500.0, 5.0, 1.0
+_GATHER_COLUMN = _CODE_COLUMNS.index(CODE_NAMES.index("n_gather"))
+_ISSUED = torch.tensor(
+    [CODE_NAMES[place] not in ("n_gather", "cycles_chain", "cycles_divider") for place in _CODE_COLUMNS]
+)
+"""Of the code columns: not what takes its cycles however many instructions start in one."""
 MIN_PROGRAMS = 500
 """With code vectors; fewer do not tell some hundred costs, and the analytic time stays what it is."""
 _MAX_PROGRAMS = 32_768
@@ -162,9 +171,16 @@ class CodeAnchor(nn.Module):
 
 def _inputs(codes: Tensor, parts: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
     """(B, N_INPUTS) amounts, those of memory in cycles, as one core of the device sees them; (B,) log of its clock."""
-    clock = batch.device_specs[:, _CLOCK]
-    clock_hz = 1e6 * torch.where(clock > 0, clock, torch.full_like(clock, _TYPICAL_CLOCK_MHZ))
+
+    def datasheet(place: int, typical: float) -> Tensor:
+        value = batch.device_specs[:, place]
+        return torch.where(value > 0, value, torch.full_like(value, typical))
+
+    clock_hz = 1e6 * datasheet(_CLOCK, _TYPICAL_CLOCK_MHZ)
     amounts = torch.exp2(codes[:, [1 + place for place in _CODE_COLUMNS]]) - 1
+    slower = _TYPICAL_ISSUE_WIDTH / datasheet(_ISSUE_WIDTH, _TYPICAL_ISSUE_WIDTH)
+    amounts = amounts * torch.where(_ISSUED.to(amounts.device), slower[:, None], 1.0)
+    amounts[:, _GATHER_COLUMN] *= datasheet(_GATHER_CYCLES, _TYPICAL_GATHER_CYCLES)
     cores = cores_used(batch.kernels, batch.device_specs, batch.kinds, batch.kernel_mask)
     memory = (parts[:, :, list(_MEMORY_COLUMNS)] * batch.kernel_mask[..., None]).sum(1) * clock_hz[:, None]
     return torch.cat([amounts / cores[:, None], memory], dim=1), clock_hz.log()

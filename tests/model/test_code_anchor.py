@@ -71,6 +71,25 @@ def test_one_program_is_timed_as_in_a_batch(fitted):
     torch.testing.assert_close(together, alone, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "cheaper"),
+    [("gather_cycles_per_lane", 0.3, ("n_gather",)), ("issue_width", 10.0, tuple(set(COSTS) - {"n_gather"}))],
+)
+def test_what_the_datasheet_of_another_device_says_is_believed_without_a_label(fitted, field, value, cheaper):
+    anchor, _ = fitted
+    other = dataclasses.replace(SHEET, name="other", spec={**SHEET.spec, field: value})
+    factor = value / SHEET.spec[field] if "cycles" in field else SHEET.spec[field] / value
+    asts, _ = coded_asts(400, seed=3)
+    amounts = np.exp2(asts.codes) - 1
+    cost = {name: amounts[:, CODE_NAMES.index(name)] * cycles for name, cycles in COSTS.items()}
+    cost = {name: cycles * (factor if name in cheaper else 1.0) for name, cycles in cost.items()}
+    cycles = np.maximum(cost["n_float_16"], cost["n_load_16"] + cost["n_gather"] + cost["n_store_16"]) + 1e6
+    seconds = cycles / (1e6 * SHEET.spec["clock_mhz"])
+    programs = ProgramTensors.build(asts, {"other": other}, ["other"] * 400, seconds)
+    found, _ = answers(anchor, programs, np.arange(400))
+    assert float((found - programs.log_latency).abs().median()) < 0.15
+
+
 def test_labels_outside_the_training_rows_change_nothing(fitted):
     anchor, programs = fitted
     labels = programs.log_latency.clone()
