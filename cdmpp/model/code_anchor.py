@@ -23,7 +23,8 @@ from cdmpp.code.code_vector import CODE_NAMES
 from cdmpp.data.batching import Batch, ProgramTensors, ordered_batches
 from cdmpp.data.subsample import sample_rows
 from cdmpp.devices import SPEC_FIELDS
-from cdmpp.model.analytic import PARTS, cores_used, kernel_parts
+from cdmpp.model.analytic import PARTS, kernel_parts
+from cdmpp.model.cpu_parts import cores_used
 
 N_RESOURCES = 8
 _CODE_COLUMNS = tuple(

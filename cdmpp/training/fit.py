@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import copy
-import datetime
-import hashlib
-import json
 import logging
-import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import cdmpp.training.compat  # noqa: F401  isort: skip  (before Lightning)
 import lightning.pytorch as pl
@@ -21,9 +17,7 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint, RichProgressBar
 from lightning.pytorch.loggers import CSVLogger
 
-from cdmpp import __version__
 from cdmpp.data.batching import ProgramTensors
-from cdmpp.data.files import read_json, write_atomic, write_json
 from cdmpp.data.splits import Split
 from cdmpp.data.subsample import sample_rows
 from cdmpp.devices import Device
@@ -34,8 +28,9 @@ from cdmpp.predict.calibration import calibrate
 from cdmpp.predict.predictor import Predictor, device_group
 from cdmpp.training.config import TrainConfig
 from cdmpp.training.lit import LatencyModule
-from cdmpp.training.metrics import breakdown, latency_metrics, mape_factor
+from cdmpp.training.metrics import latency_metrics, mape_factor
 from cdmpp.training.processes import is_first, local_rank
+from cdmpp.training.run_folder import claim_folder, run_card, write_history
 
 if TYPE_CHECKING:
     from cdmpp.data.dataset import LatencyDataset
@@ -125,7 +120,7 @@ def train(
     seen = set(names[learned].tolist()) | (set(initial.trained_on) if initial else set())
     devices = {**(initial.trained_on if initial else {}), **{name: sheets[name] for name in sheets if name in seen}}
     if is_first():
-        _claim_folder(out, config, seed, dataset, split, initial, replay)
+        claim_folder(out, config, seed, dataset, split, initial, replayed)
     weights = np.ones(len(used), np.float32)
     in_training = np.isin(used, train_rows)
     tasks = np.asarray(dataset.task_ids)[used]
@@ -172,10 +167,10 @@ def train(
     known = {**devices, **sheets}
     groups = [device_group(known[name]) for name in names[validation_rows].tolist()]
     predictor.calibration = calibrate(learned_from, examined, np.log(truth), its_tasks, groups)
-    predictor.card.update(_card(dataset, split, config, seed, validation_rows, predicted, val_metrics))
+    predictor.card.update(run_card(dataset, split, config, seed, validation_rows, predicted, val_metrics))
     predictor.card["intervals"] = predictor.calibration.describe()
     predictor.save(out / "model")
-    _write_history(out / "history.csv", history)
+    write_history(out / "history.csv", history)
     return FitResult(out / "model", val_metrics, history, predictor)
 
 
@@ -268,79 +263,3 @@ def _torch_device(accelerator: str) -> str:
     if accelerator == "gpu" and not torch.cuda.is_available():
         raise CdmppError("accelerator=gpu, but torch sees no CUDA device; use accelerator=cpu or install a CUDA torch")
     return f"cuda:{local_rank()}" if accelerator != "cpu" and torch.cuda.is_available() else "cpu"
-
-
-def _claim_folder(
-    out: Path,
-    config: TrainConfig,
-    seed: int,
-    dataset: LatencyDataset,
-    split: Split,
-    initial: Predictor | None,
-    replay: Replay | None,
-) -> None:
-    """Refuse to continue another run: a checkpoint fits only its own data and configuration."""
-    digest = hashlib.blake2b(digest_size=8)
-    for rows in (split.train, split.validation, *([] if replay is None else [replay.rows])):
-        digest.update("\n".join(np.asarray(dataset.record_ids)[rows].tolist()).encode())
-    for model in initial.models if initial else []:
-        for value in model.state_dict().values():
-            digest.update(value.detach().cpu().contiguous().numpy().tobytes())
-    mine = json.loads(json.dumps({"config": config.to_dict(), "seed": seed, "programs": digest.hexdigest()}))
-    path = out / "run.json"
-    if path.is_file():
-        found = read_json(path)
-        differing = [key for key in mine if found.get(key) != mine[key]]
-        if differing:
-            raise CdmppError(
-                f"{out} holds a run with another {' and '.join(differing)}; choose another out= folder, "
-                "or delete this one to start over"
-            )
-        return
-    write_json(path, mine)
-
-
-def _card(
-    dataset: LatencyDataset,
-    split: Split,
-    config: TrainConfig,
-    seed: int,
-    rows: np.ndarray,
-    predicted: np.ndarray,
-    val_metrics: dict[str, float],
-) -> dict[str, Any]:
-    """What a reader of the model folder needs to know of how it came to be and how good it is."""
-    truth, tasks = dataset.latency_s[rows], np.asarray(dataset.task_ids)[rows]
-    card = {
-        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "cdmpp": __version__,
-        "torch": torch.__version__,
-        "data": dataset.source,
-        "split": {"name": split.name, "seed": split.seed, **split.counts},
-        "programs": {"train": len(split.train), "validation": len(split.validation), "test": len(split.test)},
-        "seed": seed,
-        "training": config.to_dict(),
-        "validation": val_metrics,
-        "validation_by_device": breakdown(truth, predicted, tasks, np.asarray(dataset.devices)[rows].tolist()),
-        "validation_by_op_class": breakdown(truth, predicted, tasks, np.asarray(dataset.op_classes)[rows].tolist()),
-    }
-    return _plain(card)
-
-
-def _plain(value: Any) -> Any:
-    """What strict JSON can hold: NaN (no task counts towards a metric) becomes null."""
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, np.generic):
-        value = value.item()
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _write_history(path: Path, history: list[dict[str, float]]) -> None:
-    lines = [",".join(history[0])] + [",".join(f"{value:g}" for value in row.values()) for row in history]
-    text = "\n".join(lines) + "\n"
-
-    def write(temporary: Path) -> None:
-        temporary.write_text(text)
-
-    write_atomic(path, write)

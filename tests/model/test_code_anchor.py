@@ -13,9 +13,10 @@ from cdmpp import devices
 from cdmpp.ast.table import AstTable
 from cdmpp.code.code_vector import CODE_NAMES, CODE_WIDTH
 from cdmpp.data.batching import ProgramTensors
-from cdmpp.model.analytic import cores_used, kernel_parts
+from cdmpp.model.analytic import kernel_parts
 from cdmpp.model.build import build_for, config_from_dict
 from cdmpp.model.code_anchor import MIN_PROGRAMS, CodeAnchor
+from cdmpp.model.cpu_parts import cores_used
 from tests.model.test_models import SMALL
 
 SHEET = devices.get("xeon-icelake")

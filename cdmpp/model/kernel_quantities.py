@@ -1,0 +1,50 @@
+"""KernelQuantities: what the features of kernels say in physical units, and the device numbers that go with them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from cdmpp.ast.layout import KERNEL_NAMES
+from cdmpp.devices import SPEC_FIELDS
+
+_TYPICAL = {
+    # (cpu, gpu) values where the datasheet is silent.
+    "clock_mhz": (2500.0, 1500.0),
+    "core_count": (1.0, 80.0),
+    "bandwidth_gbps": (1e6, 900.0),  # CPUs: no limit but _CORE_GBPS
+    "shared_kb_per_core": (0.0, 96.0),
+    "l1_kb_per_core": (32.0, 128.0),
+    "l2_kb": (1024.0, 6144.0),
+    "l3_kb": (16384.0, 0.0),
+    "registers_per_core": (32.0, 65536.0),
+    "max_threads_per_core": (1.0, 2048.0),
+    "simd_bits": (256.0, 0.0),
+    "fma_units_per_core": (2.0, 64.0),
+}
+
+
+class KernelQuantities:
+    """Physical quantities of (B, K) kernels by name; device numbers as (B, 1)."""
+
+    def __init__(self, features: Tensor, spec: Tensor, kinds: Tensor) -> None:
+        self.features, self.spec, self.kinds = features, spec, kinds
+
+    def __getitem__(self, name: str) -> Tensor:
+        column = self.features[..., KERNEL_NAMES.index(name)]
+        if name.endswith(("_flag", "_fraction", "_share")):
+            return column
+        return torch.exp2(column) - 1
+
+    def device(self, name: str) -> Tensor:
+        known = self.spec[:, SPEC_FIELDS.index(name)]
+        typical = torch.tensor(_TYPICAL[name], device=known.device, dtype=known.dtype)[self.kinds]
+        return torch.where(known > 0, known, typical)[:, None]
+
+    def flops_per_cycle(self) -> Tensor:
+        """Multiply and add counted apart, of one core. Where no rate is published, from its lanes and units."""
+        cycles = self.device("clock_mhz") * 1e6 * self.device("core_count")
+        published = self.spec[:, SPEC_FIELDS.index("fp32_tflops")][:, None]
+        lanes = torch.where((self.kinds == 0)[:, None], (self.device("simd_bits") / 32).clamp_min(1), 1.0)
+        units = 2 * lanes * self.device("fma_units_per_core")
+        return torch.where(published > 0, published * 1e12 / cycles, units)
