@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from cdmpp.data.files import read_json, write_json
@@ -32,6 +33,8 @@ log = logging.getLogger(__name__)
 
 CHUNK = 256
 """Programs a chunk file: about ten seconds of work, what a kill can lose."""
+_TITLE = 36
+"""Longest name of a progress bar; in a terminal of 80 columns its numbers would not fit beside a longer one."""
 
 
 @dataclass(frozen=True)
@@ -90,8 +93,10 @@ def derive(
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     errors: list[BaseException] = []
     with ExitStack() as stack:
-        bar = stack.enter_context(Progress(*columns, TimeRemainingColumn(), disable=not progress))
-        line = bar.add_task(title or f"deriving {kind}", total=len(ordered))
+        console = Console(stderr=True)
+        bar = stack.enter_context(Progress(*columns, TimeRemainingColumn(), console=console, disable=not progress))
+        name = title or f"deriving {kind}"
+        line = bar.add_task(name if len(name) <= _TITLE else f"{name[: _TITLE - 1]}…", total=len(ordered))
         stop = threading.Event()
         count = max(1, min(workers, -(-len(ordered) // CHUNK)))
         for _ in range(count):
