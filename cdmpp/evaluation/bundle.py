@@ -13,7 +13,7 @@ from cdmpp.data.dataset import LatencyDataset
 from cdmpp.data.files import read_json, read_table, write_atomic, write_json, write_table
 from cdmpp.data.records import read_tasks, write_tasks
 from cdmpp.errors import DataError
-from cdmpp.evaluation.baselines import EvaluationData
+from cdmpp.evaluation.evaluation_data import EvaluationData
 from cdmpp.evaluation.noise import NoiseFloor
 
 _COLUMNS = ("record_id", "task_id", "device", "latency_s", "spread")

@@ -18,8 +18,10 @@ from cdmpp.data.dataset import LatencyDataset
 from cdmpp.data.files import read_json, write_atomic, write_json
 from cdmpp.data.splits import Split, make_split
 from cdmpp.errors import DataError
-from cdmpp.evaluation.baselines import BASELINES, EvaluationData, Trees, TreeSettings, make_baseline
+from cdmpp.evaluation.baselines import BASELINES, make_baseline
 from cdmpp.evaluation.coverage import Forecast, conformal_forecast, coverage
+from cdmpp.evaluation.evaluation_data import EvaluationData
+from cdmpp.evaluation.trees import Trees, TreeSettings
 from cdmpp.training.metrics import breakdown, latency_metrics, latency_range_labels
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from cdmpp.data.splits import Split
-from cdmpp.evaluation.baselines import Baseline, EvaluationData
+from cdmpp.evaluation.evaluation_data import Baseline, EvaluationData
 from cdmpp.predict.conformal import fit_conformal
 
 Intervals = Mapping[float, tuple[np.ndarray, np.ndarray]]

@@ -21,10 +21,12 @@ from cdmpp.data.dataset import LatencyDataset
 from cdmpp.data.splits import Split
 from cdmpp.data.subsample import sample_rows
 from cdmpp.errors import CdmppError, DataError
-from cdmpp.evaluation.baselines import EvaluationData, TreeSettings, make_baseline
+from cdmpp.evaluation.baselines import make_baseline
 from cdmpp.evaluation.bundle import load_bundle, save_bundle
 from cdmpp.evaluation.cell import Cell, CellOptions, cells_of, run_cell, score
+from cdmpp.evaluation.evaluation_data import EvaluationData
 from cdmpp.evaluation.rows import ResultRow, collect, result_rows
+from cdmpp.evaluation.trees import TreeSettings
 
 _BASELINE_PROGRAMS = 50_000
 DEFAULT_MODELS = (

@@ -16,9 +16,10 @@ from cdmpp.data.dataset import join_datasets
 from cdmpp.data.records import read_records
 from cdmpp.data.streaming import load_programs
 from cdmpp.errors import CdmppError
-from cdmpp.evaluation.baselines import NEED_PER_STORE, EvaluationData
+from cdmpp.evaluation.baselines import NEED_PER_STORE
 from cdmpp.evaluation.bundle import load_bundle, save_bundle
 from cdmpp.evaluation.cell import CellOptions
+from cdmpp.evaluation.evaluation_data import EvaluationData
 from cdmpp.evaluation.noise import NoiseFloor, noise_floor
 from cdmpp.evaluation.pooling import pool_per_store
 from cdmpp.evaluation.report import test_table, write_report

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from cdmpp.data.splits import make_split
-from cdmpp.evaluation.baselines import BASELINES, TreeSettings
+from cdmpp.evaluation.baselines import BASELINES
 from cdmpp.evaluation.cell import Cell, CellOptions, run_cell
 from cdmpp.evaluation.coverage import conformal_forecast, coverage
 from cdmpp.evaluation.report import write_report
+from cdmpp.evaluation.trees import TreeSettings
 from tests.evaluation.conftest import make_data
 
 

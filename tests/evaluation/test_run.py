@@ -9,9 +9,10 @@ import torch
 
 from cdmpp.data.splits import make_split
 from cdmpp.errors import DataError
-from cdmpp.evaluation import baselines, run
+from cdmpp.evaluation import formulas, run
 from cdmpp.evaluation.bundle import save_bundle
 from cdmpp.evaluation.cell import Cell, CellOptions, read_predictions, run_cell
+from cdmpp.evaluation.evaluation_data import EvaluationData
 from cdmpp.evaluation.noise import NoiseFloor
 from cdmpp.evaluation.report import test_table as table_of
 from cdmpp.evaluation.report import write_report
@@ -29,7 +30,7 @@ def test_evaluate_writes_cells_and_continues(data, tmp_path, monkeypatch):
     }
     first = next(r for r in rows if r.metric == "mape")
     assert (first.device, first.dataset, first.command) == ("a100", "a100", "here") and first.value > 0
-    monkeypatch.setattr(baselines.Constant, "fit", lambda *_: pytest.fail("a finished cell was computed again"))
+    monkeypatch.setattr(formulas.Constant, "fit", lambda *_: pytest.fail("a finished cell was computed again"))
     assert evaluate(data, "a100", ["random"], [0, 1], ["constant"], options, progress=False) == rows
 
 
@@ -38,7 +39,7 @@ def test_other_data_makes_a_cell_stale(data, tmp_path):
     first = run_cell(data, "x", cell, options)
     from dataclasses import replace
 
-    slower = baselines.EvaluationData(replace(data.dataset, latency_s=2 * data.dataset.latency_s))
+    slower = EvaluationData(replace(data.dataset, latency_s=2 * data.dataset.latency_s))
     assert run_cell(slower, "x", cell, options)["fingerprint"] != first["fingerprint"]
 
 
@@ -66,7 +67,7 @@ def test_cells_in_this_process_keep_to_their_threads(data, tmp_path, monkeypatch
 
 
 def test_a_failing_cell_is_named_and_the_others_are_kept(data, tmp_path):
-    bare = baselines.EvaluationData(data.dataset)
+    bare = EvaluationData(data.dataset)
     with pytest.raises(DataError, match=r"1 of 2 cells failed.*xgb_per_store"):
         evaluate(bare, "x", ["random"], [0], ["constant", "xgb_per_store"], CellOptions(tmp_path), progress=False)
     assert [cell["model"] for cell in collect(tmp_path)] == ["constant"]

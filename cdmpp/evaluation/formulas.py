@@ -1,0 +1,130 @@
+"""Baselines that are formulas: a constant, a fitted roofline, the analytic kernel times, the fitted costs of code."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from cdmpp import devices
+from cdmpp.data.dataset import LatencyDataset
+from cdmpp.data.splits import Split
+from cdmpp.errors import CdmppError
+from cdmpp.evaluation.evaluation_data import EvaluationData
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from cdmpp.data.batching import Batch, ProgramTensors
+
+MAX_DEVICES = 16
+
+
+class Constant:
+    """The median latency of the training programs."""
+
+    def fit(self, data: EvaluationData, split: Split, seed: int) -> None:
+        self.seconds = float(np.median(data.dataset.latency_s[split.train]))
+
+    def predict(self, data: EvaluationData, indices: np.ndarray) -> np.ndarray:
+        return np.full(len(indices), self.seconds)
+
+
+class Roofline:
+    """``kernels * launch + max(flops / rate, bytes / bandwidth)``; three numbers fitted on the training programs.
+
+    Rate and bandwidth are fractions of the device's datasheet values, so that one fit serves several devices. The
+    formula sees the operator, not its schedule.
+    """
+
+    def fit(self, data: EvaluationData, split: Split, seed: int) -> None:
+        from scipy.optimize import minimize
+
+        terms = self._terms(data.dataset, split.train)
+        target = np.log(data.dataset.latency_s[split.train])
+
+        def loss(parameters: np.ndarray) -> float:
+            return float(np.abs(np.log(self._seconds(terms, parameters)) - target).mean())
+
+        shortest = np.log(data.dataset.latency_s[split.train].min())
+        starts = [np.array([rate, rate, shortest]) for rate in np.log([0.01, 0.1, 1.0])]
+        fits = [minimize(loss, start, method="Nelder-Mead", options={"maxiter": 600}) for start in starts]
+        self.parameters = min(fits, key=lambda fit: fit.fun).x
+
+    def predict(self, data: EvaluationData, indices: np.ndarray) -> np.ndarray:
+        return self._seconds(self._terms(data.dataset, indices), self.parameters)
+
+    @staticmethod
+    def _terms(dataset: LatencyDataset, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Seconds at full datasheet speed for arithmetic and for memory, and the number of kernels."""
+        peaks = {name: _peaks(name) for name in np.unique(np.asarray(dataset.devices)[indices])}
+        tasks = [dataset.tasks[task] for task in np.asarray(dataset.task_ids)[indices]]
+        rate, bandwidth = np.array([peaks[name] for name in np.asarray(dataset.devices)[indices]]).T
+        flops, io_bytes = np.array([(task.flops, task.io_bytes) for task in tasks]).T
+        return flops / rate, io_bytes / bandwidth, np.diff(dataset.asts.kernel_offsets)[indices].astype(float)
+
+    @staticmethod
+    def _seconds(terms: tuple[np.ndarray, np.ndarray, np.ndarray], parameters: np.ndarray) -> np.ndarray:
+        compute, memory, kernels = terms
+        rate, bandwidth, launch = np.exp(parameters)
+        return np.maximum(kernels * launch + np.maximum(compute / rate, memory / bandwidth), 1e-9)
+
+
+class Analytic:
+    """The model's own anchor alone: analytic kernel times, one factor a part fitted to the training programs."""
+
+    def fit(self, data: EvaluationData, split: Split, seed: int) -> None:
+        from cdmpp.model.anchor import Anchor
+
+        self.anchor = Anchor()
+        self.anchor.fit(_tensors(data.dataset, split.train), np.arange(len(split.train)))
+
+    def predict(self, data: EvaluationData, indices: np.ndarray) -> np.ndarray:
+        import torch
+
+        from cdmpp.data.batching import ordered_batches
+
+        programs, predicted = _tensors(data.dataset, indices), np.empty(len(indices))
+        with torch.no_grad():
+            for batch in ordered_batches(programs, np.arange(len(indices))):
+                predicted[batch.rows.numpy()] = self._log_latency(batch).double().exp().numpy()
+        return predicted
+
+    def _log_latency(self, batch: Batch) -> Tensor:
+        return self.anchor.total(batch)
+
+
+class CodeCosts(Analytic):
+    """What the model starts from: fitted costs of what the compiler made; analytic where a program has no code."""
+
+    def fit(self, data: EvaluationData, split: Split, seed: int) -> None:
+        from cdmpp.model.code_anchor import CodeAnchor
+
+        super().fit(data, split, seed)
+        programs = _tensors(data.dataset, split.train)
+        self.by_code = CodeAnchor(MAX_DEVICES, programs.device_vectors.shape[1])
+        self.by_code.fit(programs, np.arange(len(split.train)))
+
+    def _log_latency(self, batch: Batch) -> Tensor:
+        from cdmpp.model.analytic import kernel_parts
+
+        parts = kernel_parts(batch.kernels, batch.device_specs, batch.kinds)
+        known = (batch.codes[:, 0] > 0) & (self.by_code.fitted > 0)
+        return self.by_code(batch.codes, parts, batch)[0].where(known, super()._log_latency(batch))
+
+
+def _tensors(dataset: LatencyDataset, rows: np.ndarray) -> ProgramTensors:
+    from cdmpp.data.batching import ProgramTensors
+
+    names = np.asarray(dataset.devices)[rows]
+    sheets = {str(name): devices.get(str(name)) for name in np.unique(names)}
+    return ProgramTensors.build(dataset.asts.take(rows), sheets, names, dataset.latency_s[rows])
+
+
+def _peaks(device: str) -> tuple[float, float]:
+    """Floating-point operations and bytes a second of the datasheet; 1e12 and 1e11 where unknown."""
+    try:
+        spec = devices.get(device).spec
+    except CdmppError:
+        return 1e12, 1e11
+    return (spec.get("fp32_tflops") or 1.0) * 1e12, (spec.get("bandwidth_gbps") or 100.0) * 1e9

@@ -1,0 +1,146 @@
+"""Baselines that are gradient-boosted trees, on fixed-width vectors of pooled features."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from cdmpp import devices
+from cdmpp.data.dataset import LatencyDataset
+from cdmpp.data.per_store import PER_STORE_WIDTH
+from cdmpp.data.splits import Split
+from cdmpp.errors import DataError
+from cdmpp.evaluation.evaluation_data import Baseline, EvaluationData
+from cdmpp.evaluation.pooling import compress, pool_asts
+from cdmpp.training.metrics import mape_factor
+
+
+@dataclass(frozen=True)
+class TreeSettings:
+    """XGBoost on log-latency with an absolute-error objective; ``depths`` are compared on the validation part."""
+
+    depths: tuple[int, ...] = (5, 7)
+    rounds: int = 600
+    patience: int = 50
+    eta: float = 0.06
+    bins: int = 128
+    subsample: float = 0.8
+    colsample: float = 0.4
+    min_child_weight: float = 3.0
+    threads: int = 1
+
+
+class Trees:
+    """Gradient-boosted trees on a fixed-width vector per program."""
+
+    def __init__(
+        self, features: Callable[[EvaluationData], np.ndarray], settings: TreeSettings, base: Baseline | None = None
+    ) -> None:
+        """With ``base`` the trees learn the logarithm of the ratio to its predictions."""
+        self.features, self.settings, self.base = features, settings, base
+
+    def fit(self, data: EvaluationData, split: Split, seed: int) -> None:
+        from xgboost import XGBRegressor
+
+        x, y = self.features(data), np.log(data.dataset.latency_s)
+        if self.base:
+            self.base.fit(data, split, seed)
+            y = y - np.log(self.base.predict(data, np.arange(len(y))))
+        # Many columns never vary on one kind of device; searching them takes time and finds nothing.
+        self.columns = np.flatnonzero(np.ptp(x[split.train], axis=0) > 0)
+        x = x[:, self.columns]
+        # Trees take the first split at the base score; centring keeps it near the data.
+        self.centre, chosen = float(np.median(y[split.train])), self.settings
+        best = np.inf
+        for depth in chosen.depths:
+            model = XGBRegressor(
+                objective="reg:absoluteerror",
+                eval_metric="mae",
+                tree_method="hist",
+                max_depth=depth,
+                max_bin=chosen.bins,
+                n_estimators=chosen.rounds,
+                early_stopping_rounds=chosen.patience,
+                learning_rate=chosen.eta,
+                subsample=chosen.subsample,
+                colsample_bytree=chosen.colsample,
+                min_child_weight=chosen.min_child_weight,
+                random_state=seed,
+                n_jobs=chosen.threads,
+            )
+            held_out = [(x[split.validation], y[split.validation] - self.centre)]
+            model.fit(x[split.train], y[split.train] - self.centre, eval_set=held_out, verbose=False)
+            if model.best_score < best:
+                best, self.model = model.best_score, model
+        # As our own models do, see ``Predictor.log_shift``: the comparison is of models, not of what is asked of them.
+        found = np.exp(self.model.predict(x[split.validation]).astype(np.float64) + self.centre)
+        self.factor = mape_factor(np.exp(y[split.validation]), found)
+
+    def predict(self, data: EvaluationData, indices: np.ndarray) -> np.ndarray:
+        x = self.features(data)[indices][:, self.columns]
+        ratio = self.factor * np.exp(self.model.predict(x).astype(np.float64) + self.centre)
+        return ratio * self.base.predict(data, indices) if self.base else ratio
+
+
+def per_store_sum(data: EvaluationData) -> np.ndarray:
+    """(n, 164) the sum over stores alone."""
+    return _with_devices(_per_store(data)[:, :PER_STORE_WIDTH], data.dataset)
+
+
+def per_store_pooled(data: EvaluationData) -> np.ndarray:
+    """(n, 657) sum, maximum, busiest store, log of the linear sum, count."""
+    return _with_devices(_per_store(data), data.dataset)
+
+
+def ours_pooled(data: EvaluationData) -> np.ndarray:
+    """Pooled compact ASTs with the task's arithmetic and bytes."""
+    dataset = data.dataset
+    size = np.array([(dataset.tasks[task].flops, dataset.tasks[task].io_bytes) for task in dataset.task_ids])
+    terms, seconds = analytic_kernels(dataset)
+    total = np.add.reduceat(seconds, dataset.asts.kernel_offsets[:-1])
+    pooled = pool_asts(dataset.asts, compress(terms * 1e9), seconds)
+    if dataset.asts.codes is not None:  # trees take a missing number as such
+        pooled = np.concatenate([pooled, dataset.asts.codes], axis=1)
+    return _with_devices(np.concatenate([pooled, compress(size), compress(total[:, None] * 1e9)], axis=1), dataset)
+
+
+def analytic_kernels(dataset: LatencyDataset) -> tuple[np.ndarray, np.ndarray]:
+    """Seconds of each kernel by the analytic formula, no factor fitted: (kernels, bounds), (kernels,) in all."""
+    import torch
+
+    from cdmpp.data.batching import spec_array
+    from cdmpp.model.analytic import bound_times, kernel_parts, kernel_seconds
+
+    asts = dataset.asts
+    owner = np.repeat(np.arange(len(asts)), np.diff(asts.kernel_offsets))
+    names, which = np.unique(np.asarray(dataset.devices), return_inverse=True)
+    sheets = np.stack([spec_array(devices.get(str(name))) for name in names])[which]
+    with torch.no_grad():
+        times = bound_times(
+            kernel_parts(
+                torch.tensor(asts.kernel_features)[:, None],
+                torch.from_numpy(sheets[owner]),
+                torch.from_numpy(asts.target_kinds[owner].astype(np.int64)),
+            )
+        )
+        return times[:, 0].numpy().astype(np.float64), kernel_seconds(times)[:, 0].numpy().astype(np.float64)
+
+
+def _per_store(data: EvaluationData) -> np.ndarray:
+    if data.per_store is None:
+        raise DataError(
+            "this baseline needs TVM's per-store features, and they are not derived for this data set: run "
+            "evaluate.py where TVM is installed, or take it out of models"
+        )
+    return data.per_store
+
+
+def _with_devices(columns: np.ndarray, dataset: LatencyDataset) -> np.ndarray:
+    """Datasheet numbers beside the features where the data set has more than one device."""
+    names, which = np.unique(np.asarray(dataset.devices), return_inverse=True)
+    if len(names) < 2:
+        return columns.astype(np.float32)
+    sheets = np.stack([devices.get(str(name)).vector() for name in names])
+    return np.concatenate([columns, sheets[which]], axis=1).astype(np.float32)
