@@ -125,8 +125,8 @@ SECTIONS = {
         "Training time to an error",
         "Both models with their own settings on {programs:,} programs of {device} (split {split}, seed 0), two CPU "
         "threads. The error to reach is the lowest validation MAPE of `reference`, {target_mape:.1f} %, after "
-        "{epochs[reference]} epochs. Times are of the epochs; what each fits before them (scalers, analytic factors, costs "
-        "of code: some seconds, nearly all of them ours) comes on top.",
+        "{epochs[reference]} epochs. Times are of the epochs; what each fits before them (scalers, analytic factors, "
+        "costs of code: some seconds, nearly all of them ours) comes on top.",
         lambda folder: _run("convergence.py", folder / "result.json"),
         tables.convergence,
     ),
