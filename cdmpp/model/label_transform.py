@@ -48,7 +48,7 @@ class LabelTransform(nn.Module):
 
     @torch.no_grad()
     def fit(self, log_latency: Tensor) -> None:
-        """Learn power, mean and scale from the training labels (n,), natural-log seconds."""
+        """Learn power or knots, mean and scale from the training labels (n,), natural-log seconds."""
         if self.kind == "quantile":
             quantiles = torch.quantile(log_latency.double(), torch.special.ndtr(self.scores.double()))
             # Equal labels would make a step without a slope.
