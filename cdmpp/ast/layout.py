@@ -91,7 +91,7 @@ _ACCESS = (
     "guarded_fraction",
 )
 
-_LOOP = (
+LOOP_NAMES = (
     "extent",
     "reduction_flag",
     "unrolled_flag",
@@ -110,7 +110,7 @@ LEAF_NAMES: tuple[str, ...] = (
     + _CONTEXT
     + tuple(f"store_{n}" for n in _ACCESS)
     + tuple(f"load{i}_{n}" for i in range(N_LOADS) for n in _ACCESS)
-    + tuple(f"loop{i}_{n}" for i in range(N_LOOPS) for n in _LOOP)
+    + tuple(f"loop{i}_{n}" for i in range(N_LOOPS) for n in LOOP_NAMES)
     + tuple(f"miss_bytes_{kib}kib" for kib in CACHE_KIB)
     + ("footprint_bytes",)
     + _MISSES

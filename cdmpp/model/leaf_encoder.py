@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
+from cdmpp.model.loop_sequence import LoopSequence
+
 POSITIONS = ("preorder", "serial", "none", "relative")
 """How a leaf's place in the tree is told: sine and cosine of its pre-order index or of its index in the serialised tree
 (CDMPP section 4), not at all, or as an attention bias by the distance between two leaves and whether they share a
@@ -87,10 +89,12 @@ class LeafEncoder(nn.Module):
         feedforward: int,
         dropout: float,
         positions: str = "preorder",
+        loops: str = "flat",
     ):
         super().__init__()
         self.width, self.positions = width, positions
         self.bias = RelativeBias(heads) if positions == "relative" else None
+        self.loops = LoopSequence(width) if loops == "sequence" else None
         self.embed_leaf = nn.Sequential(nn.Linear(leaf_width, width), nn.GELU(), nn.Linear(width, width))
         self.embed_kernel = nn.Sequential(nn.Linear(kernel_width, width), nn.GELU(), nn.Linear(width, width))
         # Adds what is known of a leaf's kernel straight to the leaf: no attention hop is spent on finding it.
@@ -117,7 +121,11 @@ class LeafEncoder(nn.Module):
         kernel = self.embed_kernel(kernels)
         ordinals = torch.arange(n_kernel, device=kernels.device).clamp_max(MAX_KERNEL_ORDINAL - 1)
         own_kernel = self.kernel_to_leaf(kernel).gather(1, leaf_kernels[..., None].expand(-1, -1, self.width))
-        leaf = self.embed_leaf(leaves) + own_kernel
+        if self.loops is None:
+            leaf = self.embed_leaf(leaves) + own_kernel
+        else:
+            rest, nests = self.loops(leaves)
+            leaf = self.embed_leaf(rest) + nests + own_kernel
         if self.positions in ("preorder", "serial"):
             places = leaf_positions if self.positions == "preorder" else leaf_serial_positions
             leaf = leaf + sinusoidal(places, self.width).to(leaves.dtype)

@@ -21,6 +21,7 @@ from cdmpp.model.device_encoder import DeviceEncoder
 from cdmpp.model.feature_scaler import FeatureScaler
 from cdmpp.model.label_transform import LabelTransform
 from cdmpp.model.leaf_encoder import POSITIONS, Encoded, LeafEncoder
+from cdmpp.model.loop_sequence import LOOPS
 
 HEADS = ("pooled", "kernel_sum")
 
@@ -50,6 +51,8 @@ class CdmppConfig:
     """``pooled``: one number from mean and max over tokens. ``kernel_sum``: one per kernel, summed as times."""
     positions: str = "preorder"
     """How the place of a leaf in the tree is told, see ``leaf_encoder.POSITIONS``."""
+    loops: str = "flat"
+    """How the loops around a leaf are read, see ``loop_sequence.LOOPS``."""
     label: str = "log"
     anchor: bool = True
     """Predict the difference to the analytic time rather than the latency itself."""
@@ -73,6 +76,8 @@ class CdmppConfig:
             raise CdmppError(f"model.head is {self.head!r}; one of {', '.join(HEADS)}")
         if self.positions not in POSITIONS:
             raise CdmppError(f"model.positions is {self.positions!r}; one of {', '.join(POSITIONS)}")
+        if self.loops not in LOOPS:
+            raise CdmppError(f"model.loops is {self.loops!r}; one of {', '.join(LOOPS)}")
         if self.width % self.heads or self.width % 2:
             raise CdmppError(f"model.width={self.width} must be even and divisible by model.heads={self.heads}")
 
@@ -109,6 +114,7 @@ class CdmppModel(nn.Module):
             config.feedforward,
             config.dropout,
             config.positions,
+            config.loops,
         )
         pooled_width = 4 * config.width if config.head == "pooled" else 3 * config.width
         self.regressor = nn.Sequential(

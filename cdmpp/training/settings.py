@@ -135,8 +135,14 @@ def _split(values: Mapping[str, Any], target: str | None, sources: tuple[str, ..
 
 
 def _groups(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The groups of ``TrainConfig``. Imported vectors describe no kernel: there is no analytic time to start from."""
+    """The groups of ``TrainConfig``. Imported vectors describe no kernel: there is no analytic time to start from.
+
+    Raises:
+        CdmppError: a model that reads loops one by one is to be trained on vectors that do not list them.
+    """
     groups = {name: dict(values[name]) for name in ("model", "loss", "trainer")}
     if values["features"] != "cdmpp" and "anchor" in groups["model"]:
         groups["model"]["anchor"] = False
+        if groups["model"].get("loops", "flat") != "flat":
+            raise CdmppError(f"model.loops=sequence needs features=cdmpp; {values['features']} vectors list no loops")
     return groups

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from cdmpp import devices
+from cdmpp.ast.layout import LEAF_NAMES, LOOP_NAMES
 from cdmpp.code.code_vector import CODE_WIDTH
 from cdmpp.data.batching import ProgramTensors
 from cdmpp.errors import CdmppError
@@ -35,6 +36,7 @@ MODELS = {
     "kernel_sum without anchor": {**SMALL, "head": "kernel_sum", "anchor": False},
     "serial positions": {**SMALL, "positions": "serial"},
     "relative positions": {**SMALL, "positions": "relative"},
+    "loops one by one": {**SMALL, "loops": "sequence"},
     "no positions, no attention": {**SMALL, "positions": "none", "layers": 0},
     "reference": SMALL_REFERENCE,
 }
@@ -170,3 +172,19 @@ def test_hidden_code_vectors_look_like_missing_ones():
     hidden = model.train()(batch).log_latency
     missing = model.eval()(batch._replace(codes=torch.zeros_like(batch.codes))).log_latency
     assert torch.allclose(hidden, missing, atol=1e-5)
+
+
+def test_loops_one_by_one_tell_an_outer_loop_from_an_inner_one(programs):
+    torch.manual_seed(0)
+    model = build_for(config_from_dict(MODELS["loops one by one"]), programs, np.arange(60)).eval()
+    reader = model.encoder.loops
+    leaves = torch.randn(2, 3, programs.leaf_features.shape[1])
+    first = LEAF_NAMES.index("loop0_extent")
+    swapped = leaves.clone()
+    width = len(LOOP_NAMES)
+    swapped[..., first : first + width] = leaves[..., first + width : first + 2 * width]
+    swapped[..., first + width : first + 2 * width] = leaves[..., first : first + width]
+    rest, nests = reader(leaves)
+    assert not rest[..., first : first + 6 * width].any()
+    torch.testing.assert_close(rest[..., :first], leaves[..., :first])
+    assert not torch.allclose(reader(swapped)[1], nests, atol=1e-4)

@@ -6,6 +6,7 @@ from cdmpp.errors import CdmppError
 from cdmpp.training.config import TrainConfig, TrainerConfig
 from cdmpp.training.fit import task_weights
 from cdmpp.training.schedule import rate_factor
+from cdmpp.training.settings import _groups
 
 
 def test_round_trip_through_plain_values():
@@ -25,12 +26,20 @@ def test_round_trip_through_plain_values():
         ({"loss": {"log": "l2"}}, "huber"),
         ({"trainer": {"epochs": 0}}, "at least 1"),
         ({"trainer": {"schedule": "step"}}, "cosine"),
+        ({"model": {"loops": "tree"}}, "flat, sequence"),
         ({"model": {"width": 30, "heads": 4}}, "divisible"),
     ],
 )
 def test_mistakes_are_named(values, message):
     with pytest.raises(CdmppError, match=message):
         TrainConfig.from_dict(values)
+
+
+def test_imported_vectors_list_no_loops():
+    values = {"features": "ansor164", "loss": {}, "trainer": {}}
+    assert _groups({**values, "model": {"anchor": True, "loops": "flat"}})["model"]["anchor"] is False
+    with pytest.raises(CdmppError, match="ansor164 vectors list no loops"):
+        _groups({**values, "model": {"anchor": True, "loops": "sequence"}})
 
 
 def test_schedules():
