@@ -1,7 +1,8 @@
-"""Code vector: numbers of a CPU program that only its compiler knows, read from the optimised LLVM IR.
+"""Code vector: numbers of a CPU program that only its compiler knows, read from its LLVM IR and its machine code.
 
 The compact AST says what a program asks for. How LLVM unrolled, vectorised, masked and spilled it is not in there, and
-on CPUs it decides the latency as often as not (docs/RESULTS.md).
+on CPUs it decides the latency as often as not (docs/RESULTS.md). The IR tells loops and their trips, the machine code
+what is executed in them.
 """
 
 from __future__ import annotations
@@ -10,32 +11,48 @@ from collections import defaultdict
 
 import numpy as np
 
+from cdmpp.code.assembly import AsmFunction, parse_assembly
 from cdmpp.code.constants import Constants
 from cdmpp.code.flow import frequencies, innermost_loops
 from cdmpp.code.instruction import CLASSES, classify
 from cdmpp.code.ir import Function, parse
 from cdmpp.code.loops import Loop, loops_of
+from cdmpp.code.machine import MACHINE_AMOUNTS, MACHINE_HOTTEST, MACHINE_TEXT, add_machine_amounts
 from cdmpp.code.throughput import EXTRA, RESOURCES, chain_cycles, cycles_by_resource, spilled_values, total_cycles
+from cdmpp.errors import DataError
 
-CODE_VERSION = "3"
+CODE_VERSION = "4"
 CODE_NAMES = (
     *(f"n_{name}" for name in CLASSES),
     *(f"cycles_{name}" for name in (*RESOURCES, *EXTRA)),
     *("cycles", "instructions_run", "instructions_text", "loop_runs", "loop_entries", "unknown_loops"),
     *("hottest_cycles", "hottest_trips", "hottest_instructions", "hottest_share"),
+    *(f"machine_{name}" for name in (*MACHINE_AMOUNTS, *MACHINE_TEXT)),
+    *(f"hottest_machine_{name}" for name in MACHINE_HOTTEST),
 )
 """log2(1 + x) of each, except shares: amounts of a whole run of the program."""
 CODE_WIDTH = len(CODE_NAMES)
 
 
-def code_vector(llvm_ir: str) -> np.ndarray:
-    """(CODE_WIDTH,) float32 of the optimised LLVM IR of one program."""
+def code_vector(llvm_ir: str, assembly: str) -> np.ndarray:
+    """(CODE_WIDTH,) float32 of one program, from its optimised LLVM IR and the assembly made of it.
+
+    Raises:
+        DataError: the assembly is not of x86-64, or lacks a function of the IR.
+    """
     amounts: defaultdict[str, float] = defaultdict(float)
     hottest = 0.0
+    machine = parse_assembly(assembly)
     for function in parse(llvm_ir):
         if _computes(function.name):
-            hottest = _add_function(function, amounts, hottest)
+            if function.name not in machine:
+                raise DataError(
+                    f"no x86-64 machine code of {function.name}: code vectors are of x86-64 programs, others are "
+                    "predicted from their ASTs alone"
+                )
+            hottest = _add_function(function, machine[function.name], amounts, hottest)
     amounts["hottest_share"] = hottest / max(amounts["cycles"], 1.0)
+    amounts["hottest_machine_share"] = amounts["hottest_total"] / max(amounts["machine_cycles"], 1.0)
     values = np.array([amounts[name] for name in CODE_NAMES])
     shares = np.array([name.endswith("_share") for name in CODE_NAMES])
     return np.where(shares, values, np.log2(1.0 + values)).astype(np.float32)
@@ -46,11 +63,12 @@ def _computes(name: str) -> bool:
     return name.startswith("__tvm_parallel_lambda") or "compute_" in name
 
 
-def _add_function(function: Function, amounts: defaultdict[str, float], hottest: float) -> float:
+def _add_function(function: Function, machine: AsmFunction, amounts: defaultdict[str, float], hottest: float) -> float:
     """Add one function's amounts; returns the cycles of the hottest block so far."""
     constants = Constants(function)
     loops = loops_of(function, constants)
     runs = frequencies(function, constants, loops)
+    add_machine_amounts(machine, function, loops, runs, amounts)
     _add_loops(loops, runs, amounts)
     innermost = innermost_loops(loops)
     for block, instructions in function.blocks.items():

@@ -25,6 +25,8 @@ _STATUS = re.compile(r"(?:tail |musttail |notail )?call i32 (?!@llvm)")
 _ONE_TASK = {"%task_id": 0, "%num_task": 1}
 """TVM's parallel loops hand each task its share: counted is the whole loop, as one task would run it."""
 _LITERALS = {"true": 1, "false": 0}
+_OVERLAP = "%found.conflict"
+"""LLVM's name for the outcome of its check whether two buffers overlap: those of TVM's arguments do not."""
 
 _OPERATIONS: dict[str, Callable[[int, int], int | None]] = {
     "add": lambda a, b: a + b,
@@ -109,6 +111,8 @@ class Constants:
             return _ONE_TASK[value]
         if value in _LITERALS:
             return _LITERALS[value]
+        if value.startswith(_OVERLAP):
+            return 0
         if not value.startswith("%"):
             return int(value) if re.fullmatch(r"-?\d+", value) else None
         key = (value, at_most)

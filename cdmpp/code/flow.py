@@ -16,7 +16,7 @@ _FIRST_THEN_OTHER = re.compile(r'(%"?[\w.$-]+"?) = phi i1 \[ (true|false), %"?([
 def frequencies(function: Function, constants: Constants, loops: list[Loop]) -> dict[str, float]:
     """Block -> runs per call of the function.
 
-    A branch inside a loop nest, such as that of a padded convolution, is followed for ``SAMPLES`` random iterations of
+    A branch inside a loop nest, such as that of a padded convolution, is followed for ``SAMPLES`` iterations of
     all loops at once; one that depends on data goes both ways half the time. A loop without known length runs once.
     """
     order = _order(function, constants)
@@ -27,8 +27,12 @@ def frequencies(function: Function, constants: Constants, loops: list[Loop]) -> 
     samples = SAMPLES if open_branches else 1
     total = dict.fromkeys(function.blocks, 0.0)
     generator = random.Random(0)  # noqa: S311 - the same for every program
-    for _ in range(samples):
-        constants.fix(_iteration(function, constants, loops, generator) if open_branches else {})
+    # Each loop's samples are spread evenly over it, and paired with those of the others at random.
+    outer_first = sorted(loops, key=lambda loop: len(loop.body), reverse=True)
+    spread = [generator.sample(range(samples), samples) for _ in loops]
+    for sample in range(samples):
+        places = [(turns[sample] + 0.5) / samples for turns in spread]
+        constants.fix(_iteration(function, constants, outer_first, places) if open_branches else {})
         for block, runs in _one_pass(constants, loops, innermost, endings, order).items():
             total[block] += runs / samples
     constants.fix({})
@@ -43,11 +47,13 @@ def innermost_loops(loops: list[Loop]) -> dict[str, Loop]:
     return table
 
 
-def _iteration(function: Function, constants: Constants, loops: list[Loop], generator: random.Random) -> dict[str, int]:
-    """Counters in a random iteration of every loop."""
+def _iteration(
+    function: Function, constants: Constants, outer_first: list[Loop], places: list[float]
+) -> dict[str, int]:
+    """Counters in one iteration of every loop: that at its of ``places``, from 0 to 1."""
     values: dict[str, int] = {}
-    for loop in sorted(loops, key=lambda loop: len(loop.body), reverse=True):
-        turn = int(generator.random() * max(1.0, loop.trips))
+    for loop, place in zip(outer_first, places, strict=True):
+        turn = int(place * max(1.0, loop.trips))
         constants.fix(values)  # an inner loop may start where an outer one stands
         for counter in loop.counters:
             start = constants.at_most(counter.start) if counter.start else 0

@@ -45,7 +45,7 @@ class Loop:
 
 def loops_of(function: Function, constants: Constants) -> list[Loop]:
     """Natural loops (Aho et al., one per header) that are reached, with their trip counts."""
-    bodies = _bodies(function)
+    bodies = bodies_of(function)
     loops = []
     for header, body in bodies.items():
         if header in constants.reached:
@@ -55,7 +55,7 @@ def loops_of(function: Function, constants: Constants) -> list[Loop]:
     return loops
 
 
-def _bodies(function: Function) -> dict[str, set[str]]:
+def bodies_of(function: Function) -> dict[str, set[str]]:
     entry = next(iter(function.blocks))
     state, back = {entry: "open"}, []
     stack = [(entry, iter(function.successors[entry]))]

@@ -62,7 +62,7 @@ def derive_per_store(programs: _Programs, path: Path) -> dict[str, str]:
 def derive_codes(programs: _Programs, path: Path) -> dict[str, str]:
     """Write the code vectors of ``programs``: each is compiled."""
     from cdmpp.code.code_vector import code_vector
-    from cdmpp.code.compile import llvm_ir
+    from cdmpp.code.compile import compiled
     from cdmpp.data.codes import write_codes
     from cdmpp.programs.replay import replay
 
@@ -70,7 +70,7 @@ def derive_codes(programs: _Programs, path: Path) -> dict[str, str]:
     codes = {}
     for identity, workload, schedule, target in programs:
         try:
-            codes[identity] = code_vector(llvm_ir(replay(workload, schedule, target)))
+            codes[identity] = code_vector(*compiled(replay(workload, schedule, target)))
         except Exception as error:  # TVM raises several types
             failed[identity] = f"{type(error).__name__}: {str(error)[:500]}"
     if codes:

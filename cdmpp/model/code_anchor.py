@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn.functional import huber_loss, softplus
 
 from cdmpp.code.code_vector import CODE_NAMES
+from cdmpp.code.machine import MACHINE_AMOUNTS
 from cdmpp.data.batching import Batch, ProgramTensors, ordered_batches
 from cdmpp.data.subsample import sample_rows
 from cdmpp.devices import SPEC_FIELDS
@@ -33,6 +34,7 @@ _CODE_COLUMNS = tuple(
     if name.startswith("n_")
     or name in ("cycles_chain", "cycles_divider", "cycles_call", "cycles_spill", "cycles")
     or name in ("loop_runs", "loop_entries", "instructions_run")
+    or name.removeprefix("machine_") in MACHINE_AMOUNTS
 )
 _MEMORY = ("l1_misses", "l1_conflicts", "l2_misses", "page_misses", "page_walks", "l3_misses", "allocation", "call")
 _MEMORY_COLUMNS = tuple(PARTS.index(f"cpu_{name}") for name in _MEMORY)
@@ -41,10 +43,13 @@ _CLOCK = SPEC_FIELDS.index("clock_mhz")
 _ISSUE_WIDTH = SPEC_FIELDS.index("issue_width")
 _GATHER_CYCLES = SPEC_FIELDS.index("gather_cycles_per_lane")
 _TYPICAL_CLOCK_MHZ, _TYPICAL_ISSUE_WIDTH, _TYPICAL_GATHER_CYCLES = 2500.0, 5.0, 1.0
-_GATHER_COLUMN = _CODE_COLUMNS.index(CODE_NAMES.index("n_gather"))
-_ISSUED = torch.tensor(
-    [CODE_NAMES[place] not in ("n_gather", "cycles_chain", "cycles_divider") for place in _CODE_COLUMNS]
+_GATHERS = ("n_gather", "machine_gather_lanes")
+_GATHER_COLUMNS = [_CODE_COLUMNS.index(CODE_NAMES.index(name)) for name in _GATHERS]
+_CHAINS = (
+    *("cycles_chain", "cycles_divider"),
+    *(f"machine_{name}" for name in ("cycles", "latency_cycles", "slow_add_cycles", "overlap_cycles")),
 )
+_ISSUED = torch.tensor([CODE_NAMES[place] not in _GATHERS + _CHAINS for place in _CODE_COLUMNS])
 """Of the code columns: not what takes its cycles however many instructions start in one."""
 MIN_PROGRAMS = 500
 """With code vectors; fewer do not tell some hundred costs, and the analytic time stays what it is."""
@@ -181,7 +186,7 @@ def _inputs(codes: Tensor, parts: Tensor, batch: Batch) -> tuple[Tensor, Tensor]
     amounts = torch.exp2(codes[:, [1 + place for place in _CODE_COLUMNS]]) - 1
     slower = _TYPICAL_ISSUE_WIDTH / datasheet(_ISSUE_WIDTH, _TYPICAL_ISSUE_WIDTH)
     amounts = amounts * torch.where(_ISSUED.to(amounts.device), slower[:, None], 1.0)
-    amounts[:, _GATHER_COLUMN] *= datasheet(_GATHER_CYCLES, _TYPICAL_GATHER_CYCLES)
+    amounts[:, _GATHER_COLUMNS] *= datasheet(_GATHER_CYCLES, _TYPICAL_GATHER_CYCLES)[:, None]
     cores = cores_used(batch.kernels, batch.device_specs, batch.kinds, batch.kernel_mask)
     memory = (parts[:, :, list(_MEMORY_COLUMNS)] * batch.kernel_mask[..., None]).sum(1) * clock_hz[:, None]
     return torch.cat([amounts / cores[:, None], memory], dim=1), clock_hz.log()

@@ -11,8 +11,8 @@ from cdmpp.code.code_vector import CODE_NAMES, CODE_WIDTH
 from cdmpp.devices import SPEC_FIELDS
 
 N_CODE = 1 + CODE_WIDTH + 2
-"""Flag, code vector, log-seconds by its cycles, and how far those are from the analytic time."""
-_CYCLES = 1 + CODE_NAMES.index("cycles")
+"""Flag, code vector, log-seconds by the cycles of its machine code, and how far those are from the analytic time."""
+_CYCLES = 1 + CODE_NAMES.index("machine_cycles")
 _CLOCK = SPEC_FIELDS.index("clock_mhz")
 _TYPICAL_CLOCK_MHZ = 2500.0
 

@@ -11,6 +11,7 @@ from cdmpp.code.flow import frequencies
 from cdmpp.code.instruction import CLASSES, classify
 from cdmpp.code.ir import parse
 from cdmpp.code.loops import loops_of
+from cdmpp.errors import DataError
 
 NEST = """
 define internal fastcc i32 @main_compute_(ptr noalias align 64 %a, ptr noalias align 64 %b) unnamed_addr {
@@ -42,6 +43,35 @@ end:                                              ; preds = %for_end
 }
 """
 
+MACHINE_CODE = """
+main_compute_:
+.Lfunc_begin3:
+\txorl\t%eax, %eax
+\t.p2align\t4
+.LBB3_1:
+\tvxorps\t%xmm0, %xmm0, %xmm0
+\txorl\t%ecx, %ecx
+.LBB3_2:
+\tvmovaps\t(%rdi,%rcx,4), %zmm1
+.Ltmp12:
+\tvfmadd231ps\t%zmm1, %zmm1, %zmm0
+\taddq\t$16, %rcx
+\tcmpq\t$128, %rcx
+\tjne\t.LBB3_2
+\tvmovaps\t%zmm0, (%rsi)
+\tincq\t%rax
+\tcmpq\t$10, %rax
+\tjne\t.LBB3_1
+\txorl\t%eax, %eax
+\tvzeroupper
+\tretq
+.Lfunc_end3:
+"""
+
+
+def vector_of(llvm_ir: str) -> np.ndarray:
+    return code_vector(llvm_ir, MACHINE_CODE)
+
 
 def amount(vector: np.ndarray, name: str) -> float:
     return float(2.0 ** vector[CODE_NAMES.index(name)] - 1.0)
@@ -57,7 +87,7 @@ def test_trip_counts_and_frequencies() -> None:
 
 
 def test_counts_are_instructions_times_runs() -> None:
-    vector = code_vector(NEST)
+    vector = vector_of(NEST)
     assert vector.shape == (CODE_WIDTH,) and vector.dtype == np.float32 and np.isfinite(vector).all()
     expected = {
         "n_float_16": 80,
@@ -77,25 +107,63 @@ def test_counts_are_instructions_times_runs() -> None:
 
 
 def test_a_sum_in_one_register_is_bound_by_its_chain() -> None:
-    vector = code_vector(NEST)
+    vector = vector_of(NEST)
     assert amount(vector, "cycles_chain") == pytest.approx(80 * 4)
     assert amount(vector, "cycles") >= 80 * 4
     twice = NEST.replace("  %next_j", "  %more = fadd <16 x float> %added, %x\n  %next_j")
-    assert amount(code_vector(twice), "cycles_chain") == pytest.approx(80 * 8)
+    assert amount(vector_of(twice), "cycles_chain") == pytest.approx(80 * 8)
     second = "%other = phi <16 x float> [ zeroinitializer, %for_body ], [ %more, %for_body2 ]\n  "
-    assert amount(code_vector(twice.replace("%sum = phi", second + "%sum = phi")), "cycles_chain") == pytest.approx(320)
+    assert amount(vector_of(twice.replace("%sum = phi", second + "%sum = phi")), "cycles_chain") == pytest.approx(320)
 
 
 def test_an_unknown_limit_is_counted_and_runs_once() -> None:
-    vector = code_vector(NEST.replace("i64 %next_i, 10", "i64 %next_i, %limit"))
+    vector = vector_of(NEST.replace("i64 %next_i, 10", "i64 %next_i, %limit"))
     assert amount(vector, "unknown_loops") == 1
     assert amount(vector, "n_float_16") == pytest.approx(8)
 
 
+def test_machine_code_is_counted_by_the_loops_of_the_ir() -> None:
+    vector = vector_of(NEST)
+    expected = {
+        "machine_is_fma": 80,
+        "machine_vector_floats": 80,
+        "machine_wide_loads": 80,
+        "machine_stores": 10,
+        "machine_wide_stores": 10,
+        "machine_scalar_floats": 0,
+        "machine_spill_loads": 0,
+        "machine_is_branch": 91,
+        "machine_loop_runs": 80,
+        "machine_loop_entries": 10,
+        "machine_text": 15,
+        "machine_unmatched_loops": 0,
+        "hottest_machine_trips": 8,
+        "hottest_machine_instructions": 5,
+    }
+    assert {name: round(amount(vector, name), 2) for name in expected} == expected
+
+
+def test_the_core_waits_for_the_sum_but_a_new_one_starts_early() -> None:
+    vector = vector_of(NEST)
+    assert amount(vector, "hottest_machine_cycles") == pytest.approx(4, rel=1e-3)
+    assert amount(vector, "machine_cycles") == pytest.approx(80 * 4, rel=0.2)
+    assert amount(vector, "machine_latency_cycles") > 200
+    # Eight iterations fit into the window many times over: then the width of the core decides.
+    assert amount(vector, "machine_overlap_cycles") > 150
+    added = code_vector(NEST, MACHINE_CODE.replace("vfmadd231ps\t%zmm1, %zmm1", "vaddps\t%zmm0, %zmm1"))
+    assert amount(added, "machine_slow_add_cycles") == pytest.approx(80 * 2, rel=0.01)
+    assert amount(vector, "machine_slow_add_cycles") == 0
+
+
+def test_code_of_another_processor_is_refused() -> None:
+    with pytest.raises(DataError, match="no x86-64 machine code of main_compute_"):
+        code_vector(NEST, "main_compute_:\n\tfmla\tv0.4s, v1.4s, v1.4s\n\tret\n")
+
+
 def test_the_wrapper_that_checks_arguments_does_not_count() -> None:
     wrapper = NEST.replace("@main_compute_", "@__tvm_ffi_main")
-    np.testing.assert_array_equal(code_vector(wrapper + NEST), code_vector(NEST))
-    assert not code_vector(wrapper).any()
+    np.testing.assert_array_equal(vector_of(wrapper + NEST), vector_of(NEST))
+    assert not vector_of(wrapper).any()
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,9 @@ exit:
 """
 
 
+NO_LOOPS = "__tvm_parallel_lambda:\n\txorl\t%eax, %eax\n\tretq\n.Lfunc_end0:\n"
+
+
 def shared(extent: int) -> str:
     return SHARED.replace("EXTENT_1", str(extent - 1)).replace("EXTENT", str(extent))
 
@@ -80,9 +83,31 @@ def test_vectors_and_what_is_left_are_told_apart(extent: int, vectors: int, rest
     runs = frequencies(function, constants, loops)
     assert (runs["vector.body"], runs["rest"]) == (vectors, rest)
     assert all(loop.trips for loop in loops)
-    vector = code_vector(shared(extent))
+    vector = code_vector(shared(extent), NO_LOOPS)
     amounts = {name: 2.0 ** float(vector[CODE_NAMES.index(name)]) - 1 for name in ("n_load_8", "n_load_1")}
     assert amounts == pytest.approx({"n_load_8": vectors, "n_load_1": rest}, abs=1e-3)
+
+
+def test_buffers_of_the_arguments_do_not_overlap() -> None:
+    checked = """
+define i32 @main_compute_(ptr %a, ptr %b, i64 %offset) {
+entry:
+  %found.conflict12 = and i1 %bound0, %bound1
+  %far = icmp ugt i64 %offset, 7
+  %slow = select i1 %far, i1 true, i1 %found.conflict12
+  br i1 %found.conflict12, label %scalar, label %vector
+
+scalar:
+  ret i32 0
+
+vector:
+  ret i32 0
+}
+"""
+    (function,) = parse(checked)
+    constants = Constants(function)
+    assert constants.reached == {"entry", "vector"}
+    assert constants.exact("%slow") is None
 
 
 def test_what_depends_on_the_run_is_unknown() -> None:
