@@ -49,6 +49,10 @@ _CHAINS = (
     *("cycles_chain", "cycles_divider"),
     *(f"machine_{name}" for name in ("cycles", "latency_cycles", "slow_add_cycles", "overlap_cycles")),
 )
+_CYCLES, *_SAVED = (
+    _CODE_COLUMNS.index(CODE_NAMES.index(f"machine_{name}")) for name in ("cycles", "slow_add_cycles", "overlap_cycles")
+)
+"""Costs are never negative: of the simulated cycles what is saved enters as what is left."""
 _ISSUED = torch.tensor([CODE_NAMES[place] not in _GATHERS + _CHAINS for place in _CODE_COLUMNS])
 """Of the code columns: not what takes its cycles however many instructions start in one."""
 MIN_PROGRAMS = 500
@@ -187,6 +191,7 @@ def _inputs(codes: Tensor, parts: Tensor, batch: Batch) -> tuple[Tensor, Tensor]
     slower = _TYPICAL_ISSUE_WIDTH / datasheet(_ISSUE_WIDTH, _TYPICAL_ISSUE_WIDTH)
     amounts = amounts * torch.where(_ISSUED.to(amounts.device), slower[:, None], 1.0)
     amounts[:, _GATHER_COLUMNS] *= datasheet(_GATHER_CYCLES, _TYPICAL_GATHER_CYCLES)[:, None]
+    amounts[:, _SAVED] = (amounts[:, [_CYCLES]] - amounts[:, _SAVED]).clamp_min(0)
     cores = cores_used(batch.kernels, batch.device_specs, batch.kinds, batch.kernel_mask)
     memory = (parts[:, :, list(_MEMORY_COLUMNS)] * batch.kernel_mask[..., None]).sum(1) * clock_hz[:, None]
     return torch.cat([amounts / cores[:, None], memory], dim=1), clock_hz.log()
