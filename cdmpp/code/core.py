@@ -15,6 +15,8 @@ WIDTH, WINDOW = 5, 352
 """Instructions that start in a cycle, and those that may be on the way, on Ice Lake server cores."""
 _FORWARD_CYCLES, _BLOCKED_CYCLES = 5, 14
 """From a store to a load of the same bytes; to one that needs more than a single store holds."""
+_ALIAS_BYTES, _ALIASED_CYCLES = 4096, 10
+"""Addresses that far apart are taken for the same at first; cycles that a load loses by it to a store underway."""
 _REPEATED = 1000
 """Instructions at least that a loop is followed for: start and end then weigh little."""
 _LONGEST = 3000
@@ -28,6 +30,8 @@ class Steady:
     cycles: float
     blocked_loads: float
     """Loads that wait for several stores to reach the cache."""
+    aliased_loads: float
+    """Loads that meet a store of another place with the same low address bits."""
 
 
 def run(piece: Sequence[Instruction], trips: float, add_latency: int = 4) -> Steady:
@@ -39,7 +43,7 @@ def run(piece: Sequence[Instruction], trips: float, add_latency: int = 4) -> Ste
         add_latency: cycles of a floating-point addition, which generations differ in.
     """
     if not piece:
-        return Steady(0.0, 0.0)
+        return Steady(0.0, 0.0, 0.0)
     followed = piece[:_LONGEST]
     runs = max(4, min(24, -(-_REPEATED // len(followed)))) if len(followed) < _REPEATED else 2
     # Of a loop that is entered anew within the window of the core, whole entries are followed.
@@ -53,7 +57,8 @@ def run(piece: Sequence[Instruction], trips: float, add_latency: int = 4) -> Ste
         ends.append(core.retired)
     before = (runs // between // 2 * between if between < runs else runs // 2) - 1
     scale = len(piece) / len(followed)
-    return Steady((ends[-1] - ends[before]) / (runs - 1 - before) * scale, core.blocked / runs * scale)
+    cycles = (ends[-1] - ends[before]) / (runs - 1 - before)
+    return Steady(cycles * scale, core.blocked / runs * scale, core.aliased / runs * scale)
 
 
 class _Core:
@@ -61,15 +66,16 @@ class _Core:
         self.add_latency = add_latency
         self.busy = [0] * 8  # of each port: bit t is set where it is taken in cycle t
         self.ready: dict[str, int] = {}
-        self.stored: dict[str, dict[int, tuple[int, int]]] = {}
+        self.stored: dict[str, dict[int, tuple[int, int]]] = {}  # base -> displacement -> width, cycle
+        self.stored_low: dict[tuple[str, int], tuple[int, int]] = {}  # base, low bits -> displacement, cycle
         self.retired = 0
-        self.blocked = 0
+        self.blocked = self.aliased = 0
         self._retirements: list[int] = []
         self._started = 0
 
     def follow(self, piece: Sequence[Instruction], anew: bool) -> None:
         if anew:
-            self.ready, self.stored = {}, {}
+            self.ready, self.stored, self.stored_low = {}, {}, {}
         ready, window = self.ready, self._retirements
         for item in piece:
             self._started += item.slots
@@ -92,6 +98,7 @@ class _Core:
                 base, displacement = item.address
                 width = 4 if item.scalar else item.width
                 self.stored.setdefault(base, {})[displacement] = (width, done)
+                self.stored_low[base, displacement % _ALIAS_BYTES] = (displacement, done)
                 # The widest registers leave one at a time.
                 done = max(done, self._take(STORE_PORTS[:1] if item.width == 64 else STORE_PORTS, done) + 1)
             for register in item.writes:
@@ -119,6 +126,10 @@ class _Core:
         places = self.stored.get(base)
         if not places:
             return 0
+        youngest, done = self.stored_low.get((base, displacement % _ALIAS_BYTES), (displacement, 0))
+        if youngest != displacement:
+            self.aliased += 1
+            return done + _ALIASED_CYCLES
         width = 4 if item.scalar else item.width
         exact = places.get(displacement)
         if exact is not None and exact[0] >= width:
@@ -136,4 +147,5 @@ class _Core:
         if register[0] == "r":
             marks = (f"%{register},", f"%{register})")
             for base in [base for base in self.stored if any(mark in base for mark in marks)]:
-                del self.stored[base]
+                for displacement in self.stored.pop(base):
+                    self.stored_low.pop((base, displacement % _ALIAS_BYTES), None)

@@ -15,7 +15,8 @@ from cdmpp.code.x86 import KINDS, Instruction, decode
 
 MACHINE_AMOUNTS = (
     *("cycles", "latency_cycles", "slow_add_cycles", "overlap_cycles", "slots", "vector_ports", "shuffle_port"),
-    *("loads", "stores", "wide_loads", "wide_stores", "scalar_loads", "scalar_stores", "blocked_loads"),
+    *("loads", "stores", "wide_loads", "wide_stores", "scalar_loads", "scalar_stores"),
+    *("blocked_loads", "aliased_loads"),
     *("spill_loads", "spill_stores", "scalar_floats", "vector_floats", "gather_lanes", "scatter_lanes"),
     *("loop_runs", "loop_entries"),
     *(f"is_{kind}" for kind in KINDS),
@@ -55,7 +56,8 @@ def _add_piece(
     bound = max(bound, (counts["loads"] + counts["gather_lanes"]) / 2, counts["stores"])
     if counts["is_fadd"] and steady.cycles > _CHAINED * bound:
         counts["slow_add_cycles"] = max(0.0, steady.cycles - run(piece, kept, add_latency=2).cycles)
-    counts["cycles"], counts["blocked_loads"] = steady.cycles, steady.blocked_loads
+    counts["cycles"] = steady.cycles
+    counts["blocked_loads"], counts["aliased_loads"] = steady.blocked_loads, steady.aliased_loads
     counts["latency_cycles"] = max(0.0, steady.cycles - bound)
     trips = flow.trips[header] if header else 1.0
     if header:

@@ -50,6 +50,23 @@ def test_a_wide_load_of_narrow_stores_is_blocked() -> None:
     assert narrow.blocked_loads == 0
 
 
+def test_stores_a_page_apart_hold_up_loads() -> None:
+    def sums(stride: int) -> list[str]:
+        return [
+            line
+            for i in range(8)
+            for line in (
+                f"vmovss {stride * i}(%rdi), %xmm0",
+                "vaddss %xmm1, %xmm0, %xmm0",
+                f"vmovss %xmm0, {stride * i}(%rdi)",
+            )
+        ]
+
+    apart, near = (run([decode(line) for line in sums(stride)], math.inf) for stride in (4096, 512))
+    assert apart.aliased_loads == pytest.approx(8, abs=0.1) and near.aliased_loads == 0
+    assert apart.cycles > 7 * 14 > 3 * near.cycles
+
+
 def test_loops_that_are_entered_anew_overlap() -> None:
     line = "vfmadd231ps %ymm1, %ymm2, %ymm0"
     assert cycles(line, trips=8) < 0.3 * cycles(line)
