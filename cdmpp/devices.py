@@ -38,9 +38,12 @@ _FIELDS: dict[str, tuple[str, float]] = {
     "fma_units_per_core": ("1", 256),  # FP32 lanes on GPUs, vector units on CPUs
     "issue_width": ("1", 64),  # instructions that a CPU core can start in a cycle
     "gather_cycles_per_lane": ("cycle", 16),  # of a vector gather from L1; microcode mitigations included
+    "add_latency_cycles": ("cycle", 16),  # from one dependent float addition to the next on a CPU core
 }
 SPEC_FIELDS: tuple[str, ...] = tuple(_FIELDS)
-VECTOR_WIDTH = 2 * len(SPEC_FIELDS) + len(KINDS)
+VECTOR_FIELDS = tuple(name for name in SPEC_FIELDS if name != "add_latency_cycles")
+"""What enters the device vector; an addition's latency is read by the code costs alone."""
+VECTOR_WIDTH = 2 * len(VECTOR_FIELDS) + len(KINDS)
 
 # Where a number may come from when no document states it.
 _OTHER_SOURCES = ("derived", "not published", "not applicable")
@@ -65,11 +68,11 @@ class Device:
     def vector(self) -> np.ndarray:
         """What a model sees of the device: (VECTOR_WIDTH,) float32, all finite.
 
-        First one log-scaled value between about 0 and 1 per spec field (0 where unknown), then one mask per field
-        (1 = known), then a one-hot of the kind.
+        First one log-scaled value between about 0 and 1 per name in ``VECTOR_FIELDS`` (0 where unknown), then one mask
+        each (1 = known), then a one-hot of the kind.
         """
-        known = np.array([self.spec[name] is not None for name in SPEC_FIELDS], dtype=np.float32)
-        scaled = [math.log2(1 + (self.spec[name] or 0)) / math.log2(1 + _FIELDS[name][1]) for name in SPEC_FIELDS]
+        known = np.array([self.spec[name] is not None for name in VECTOR_FIELDS], dtype=np.float32)
+        scaled = [math.log2(1 + (self.spec[name] or 0)) / math.log2(1 + _FIELDS[name][1]) for name in VECTOR_FIELDS]
         kind = [float(self.kind == kind) for kind in KINDS]
         return np.concatenate([np.array(scaled, dtype=np.float32), known, np.array(kind, dtype=np.float32)])
 

@@ -42,13 +42,13 @@ def test_device_is_complete_and_its_vector_finite(name):
     assert tuple(device.spec) == devices.SPEC_FIELDS
     assert all(device.sources[field] for field in devices.SPEC_FIELDS)
     vector = device.vector()
-    n = len(devices.SPEC_FIELDS)
+    n = len(devices.VECTOR_FIELDS)
     assert vector.shape == (devices.VECTOR_WIDTH,) == (2 * n + 3,)
     assert vector.dtype == np.float32
     assert np.isfinite(vector).all()
     values, mask, kind = vector[:n], vector[n : 2 * n], vector[2 * n :]
     assert ((values >= 0) & (values <= 1.05)).all()
-    for i, field in enumerate(devices.SPEC_FIELDS):
+    for i, field in enumerate(devices.VECTOR_FIELDS):
         known = device.spec[field] is not None
         assert mask[i] == known
         assert (values[i] > 0) == known

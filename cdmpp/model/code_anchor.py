@@ -2,9 +2,9 @@
 
 A handful of resources, each needed so many cycles by every kind of instruction and of cache miss; the busiest decides,
 softly. It is the throughput model of a processor, whose tables nobody has to know: the costs are those that explain
-the training programs best (as uops.info and llvm-mca tables are measured, but under the real memory system). What two
-datasheet numbers say beforehand is not left to them: how many instructions a core starts in a cycle, and what a vector
-gather costs, which microcode has made tenfold on some.
+the training programs best (as uops.info and llvm-mca tables are measured, but under the real memory system). What three
+datasheet numbers say beforehand is not left to them: how many instructions a core starts in a cycle, how long an
+addition makes the next one wait, and what a vector gather costs, which microcode has made tenfold on some.
 
 Where it is fitted to several devices each has *own costs* beside the shared ones: a factor on all of its cycles (its
 clock is not what the datasheet says), one on each kind of amount, and one on the overhead of a call. A ridge keeps them
@@ -42,6 +42,8 @@ N_INPUTS = len(_CODE_COLUMNS) + len(_MEMORY_COLUMNS)
 _CLOCK = SPEC_FIELDS.index("clock_mhz")
 _ISSUE_WIDTH = SPEC_FIELDS.index("issue_width")
 _GATHER_CYCLES = SPEC_FIELDS.index("gather_cycles_per_lane")
+_ADD_LATENCY = SPEC_FIELDS.index("add_latency_cycles")
+_SIMULATED_ADD_LATENCY, _FAST_ADD_LATENCY = 4.0, 2.0
 _TYPICAL_CLOCK_MHZ, _TYPICAL_ISSUE_WIDTH, _TYPICAL_GATHER_CYCLES = 2500.0, 5.0, 1.0
 _GATHERS = ("n_gather", "machine_gather_lanes")
 _GATHER_COLUMNS = [_CODE_COLUMNS.index(CODE_NAMES.index(name)) for name in _GATHERS]
@@ -49,10 +51,10 @@ _CHAINS = (
     *("cycles_chain", "cycles_divider"),
     *(f"machine_{name}" for name in ("cycles", "latency_cycles", "slow_add_cycles", "overlap_cycles")),
 )
-_CYCLES, *_SAVED = (
-    _CODE_COLUMNS.index(CODE_NAMES.index(f"machine_{name}")) for name in ("cycles", "slow_add_cycles", "overlap_cycles")
+_CYCLES, _LATENCY, _SLOW_ADD, _OVERLAP = (
+    _CODE_COLUMNS.index(CODE_NAMES.index(f"machine_{name}"))
+    for name in ("cycles", "latency_cycles", "slow_add_cycles", "overlap_cycles")
 )
-"""Costs are never negative: of the simulated cycles what is saved enters as what is left."""
 _ISSUED = torch.tensor([CODE_NAMES[place] not in _GATHERS + _CHAINS for place in _CODE_COLUMNS])
 """Of the code columns: not what takes its cycles however many instructions start in one."""
 MIN_PROGRAMS = 500
@@ -191,7 +193,14 @@ def _inputs(codes: Tensor, parts: Tensor, batch: Batch) -> tuple[Tensor, Tensor]
     slower = _TYPICAL_ISSUE_WIDTH / datasheet(_ISSUE_WIDTH, _TYPICAL_ISSUE_WIDTH)
     amounts = amounts * torch.where(_ISSUED.to(amounts.device), slower[:, None], 1.0)
     amounts[:, _GATHER_COLUMNS] *= datasheet(_GATHER_CYCLES, _TYPICAL_GATHER_CYCLES)[:, None]
-    amounts[:, _SAVED] = (amounts[:, [_CYCLES]] - amounts[:, _SAVED]).clamp_min(0)
+    # Costs are never negative: what is saved of the simulated cycles enters as what is left.
+    faster = _SIMULATED_ADD_LATENCY - datasheet(_ADD_LATENCY, _SIMULATED_ADD_LATENCY)
+    saved = amounts[:, _SLOW_ADD] * faster / (_SIMULATED_ADD_LATENCY - _FAST_ADD_LATENCY)
+    least = (amounts[:, _CYCLES] - amounts[:, _SLOW_ADD]).clamp_min(0)
+    for column in (_CYCLES, _LATENCY):
+        amounts[:, column] = (amounts[:, column] - saved).clamp_min(0)
+    amounts[:, _SLOW_ADD] = least
+    amounts[:, _OVERLAP] = (amounts[:, _CYCLES] - amounts[:, _OVERLAP]).clamp_min(0)
     cores = cores_used(batch.kernels, batch.device_specs, batch.kinds, batch.kernel_mask)
     memory = (parts[:, :, list(_MEMORY_COLUMNS)] * batch.kernel_mask[..., None]).sum(1) * clock_hz[:, None]
     return torch.cat([amounts / cores[:, None], memory], dim=1), clock_hz.log()

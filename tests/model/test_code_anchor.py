@@ -15,7 +15,7 @@ from cdmpp.code.code_vector import CODE_NAMES, CODE_WIDTH
 from cdmpp.data.batching import ProgramTensors
 from cdmpp.model.analytic import kernel_parts
 from cdmpp.model.build import build_for, config_from_dict
-from cdmpp.model.code_anchor import MIN_PROGRAMS, CodeAnchor
+from cdmpp.model.code_anchor import MIN_PROGRAMS, CodeAnchor, _inputs
 from cdmpp.model.cpu_parts import cores_used
 from tests.model.test_models import SMALL
 
@@ -70,6 +70,21 @@ def test_one_program_is_timed_as_in_a_batch(fitted):
     together, _ = answers(anchor, programs, np.arange(20))
     alone = torch.cat([answers(anchor, programs, np.array([row]))[0] for row in range(20)])
     torch.testing.assert_close(together, alone, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("latency", "cycles"), [(4.0, 1e6), (2.0, 6e5), (3.0, 8e5), (None, 1e6)])
+def test_simulated_cycles_are_those_of_the_additions_of_the_device(latency, cycles):
+    device = dataclasses.replace(SHEET, spec={**SHEET.spec, "add_latency_cycles": latency})
+    asts, _ = coded_asts(1)
+    codes = np.zeros((1, CODE_WIDTH), np.float32)
+    for name, amount in {"cycles": 1e6, "latency_cycles": 5e5, "slow_add_cycles": 4e5, "overlap_cycles": 1e5}.items():
+        codes[0, CODE_NAMES.index(f"machine_{name}")] = np.log2(1 + amount)
+    programs = ProgramTensors.build(asts.with_codes(codes), {device.name: device}, [device.name], np.ones(1))
+    batch = programs.batch(np.arange(1))
+    amounts, _ = _inputs(batch.codes, kernel_parts(batch.kernels, batch.device_specs, batch.kinds), batch)
+    found = sorted(round(float(x)) for x in amounts[0] if x > 1e4)
+    saved = 1e6 - cycles
+    assert found == pytest.approx(sorted([cycles, 5e5 - saved, 6e5, cycles - 1e5]), rel=1e-3)
 
 
 @pytest.mark.parametrize(
