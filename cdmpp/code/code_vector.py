@@ -32,6 +32,7 @@ CODE_NAMES = (
 )
 """log2(1 + x) of each, except shares: amounts of a whole run of the program."""
 CODE_WIDTH = len(CODE_NAMES)
+_PARTS = 2.0**15
 
 
 def code_vector(llvm_ir: str, assembly: str) -> np.ndarray:
@@ -55,7 +56,13 @@ def code_vector(llvm_ir: str, assembly: str) -> np.ndarray:
     amounts["hottest_machine_share"] = amounts["hottest_total"] / max(amounts["machine_cycles"], 1.0)
     values = np.array([amounts[name] for name in CODE_NAMES])
     shares = np.array([name.endswith("_share") for name in CODE_NAMES])
-    return np.where(shares, values, np.log2(1.0 + values)).astype(np.float32)
+    return rounded(np.where(shares, values, np.log2(1.0 + values))).astype(np.float32)
+
+
+def rounded(vectors: np.ndarray) -> np.ndarray:
+    """To as many digits as matter: nothing below a thousandth of an amount, and files are a third smaller."""
+    mantissa, exponent = np.frexp(vectors)
+    return np.ldexp(np.round(mantissa * _PARTS) / _PARTS, exponent)
 
 
 def _computes(name: str) -> bool:

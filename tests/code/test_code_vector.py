@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cdmpp.code.code_vector import CODE_NAMES, CODE_WIDTH, code_vector
+from cdmpp.code.code_vector import CODE_NAMES, CODE_WIDTH, code_vector, rounded
 from cdmpp.code.constants import Constants
 from cdmpp.code.flow import frequencies
 from cdmpp.code.instruction import CLASSES, classify
@@ -104,6 +104,16 @@ def test_counts_are_instructions_times_runs() -> None:
         "hottest_instructions": 8,
     }
     assert {name: round(amount(vector, name), 2) for name in expected} == expected
+
+
+def test_rounding_keeps_a_thousandth_of_an_amount() -> None:
+    amounts = 10.0 ** np.linspace(0, 12, 500)
+    kept = rounded(np.log2(1 + amounts))
+    np.testing.assert_allclose(np.exp2(kept) - 1, amounts, rtol=1e-3)
+    np.testing.assert_array_equal(rounded(kept), kept)
+    assert rounded(np.zeros(3)).tolist() == [0, 0, 0]
+    # Small whole numbers, and what is an exact power of two less one, stay what they are.
+    np.testing.assert_array_equal(rounded(np.arange(20.0)), np.arange(20.0))
 
 
 def test_a_sum_in_one_register_is_bound_by_its_chain() -> None:
