@@ -103,7 +103,7 @@ def test_counts_are_instructions_times_runs() -> None:
         "hottest_trips": 8,
         "hottest_instructions": 8,
     }
-    assert {name: round(amount(vector, name), 2) for name in expected} == expected
+    assert {name: amount(vector, name) for name in expected} == pytest.approx(expected, rel=1e-3, abs=1e-6)
 
 
 def test_rounding_keeps_a_thousandth_of_an_amount() -> None:
@@ -118,18 +118,18 @@ def test_rounding_keeps_a_thousandth_of_an_amount() -> None:
 
 def test_a_sum_in_one_register_is_bound_by_its_chain() -> None:
     vector = vector_of(NEST)
-    assert amount(vector, "cycles_chain") == pytest.approx(80 * 4)
-    assert amount(vector, "cycles") >= 80 * 4
+    assert amount(vector, "cycles_chain") == pytest.approx(80 * 4, rel=1e-3)
+    assert amount(vector, "cycles") >= 80 * 4 * 0.999
     twice = NEST.replace("  %next_j", "  %more = fadd <16 x float> %added, %x\n  %next_j")
-    assert amount(vector_of(twice), "cycles_chain") == pytest.approx(80 * 8)
+    assert amount(vector_of(twice), "cycles_chain") == pytest.approx(80 * 8, rel=1e-3)
     second = "%other = phi <16 x float> [ zeroinitializer, %for_body ], [ %more, %for_body2 ]\n  "
-    assert amount(vector_of(twice.replace("%sum = phi", second + "%sum = phi")), "cycles_chain") == pytest.approx(320)
+    assert amount(vector_of(twice.replace("%sum = phi", second + "%sum = phi")), "cycles_chain") == pytest.approx(320, rel=1e-3)
 
 
 def test_an_unknown_limit_is_counted_and_runs_once() -> None:
     vector = vector_of(NEST.replace("i64 %next_i, 10", "i64 %next_i, %limit"))
-    assert amount(vector, "unknown_loops") == 1
-    assert amount(vector, "n_float_16") == pytest.approx(8)
+    assert amount(vector, "unknown_loops") == pytest.approx(1, rel=1e-3)
+    assert amount(vector, "n_float_16") == pytest.approx(8, rel=1e-3)
 
 
 def test_machine_code_is_counted_by_the_loops_of_the_ir() -> None:
@@ -150,7 +150,7 @@ def test_machine_code_is_counted_by_the_loops_of_the_ir() -> None:
         "hottest_machine_trips": 8,
         "hottest_machine_instructions": 5,
     }
-    assert {name: round(amount(vector, name), 2) for name in expected} == expected
+    assert {name: amount(vector, name) for name in expected} == pytest.approx(expected, rel=1e-3, abs=1e-6)
 
 
 def test_the_core_waits_for_the_sum_but_a_new_one_starts_early() -> None:
