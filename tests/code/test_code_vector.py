@@ -123,7 +123,9 @@ def test_a_sum_in_one_register_is_bound_by_its_chain() -> None:
     twice = NEST.replace("  %next_j", "  %more = fadd <16 x float> %added, %x\n  %next_j")
     assert amount(vector_of(twice), "cycles_chain") == pytest.approx(80 * 8, rel=1e-3)
     second = "%other = phi <16 x float> [ zeroinitializer, %for_body ], [ %more, %for_body2 ]\n  "
-    assert amount(vector_of(twice.replace("%sum = phi", second + "%sum = phi")), "cycles_chain") == pytest.approx(320, rel=1e-3)
+    assert amount(vector_of(twice.replace("%sum = phi", second + "%sum = phi")), "cycles_chain") == pytest.approx(
+        320, rel=1e-3
+    )
 
 
 def test_an_unknown_limit_is_counted_and_runs_once() -> None:
