@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
-from dataclasses import dataclass
 from functools import cached_property
+
+from cdmpp.code.block_graph import BlockGraph
 
 _LABEL = re.compile(r"^([\w.$]+):")
 _JUMP = re.compile(r"j(\w+)\s+(\S+)")
@@ -13,12 +13,8 @@ _NO_CODE = (".Ltmp", ".Lfunc_begin", ".LCPI", ".Ldebug", ".Linfo")
 _X86 = re.compile(r"%[re](?:sp|ax|di)\b")
 
 
-@dataclass(frozen=True)
-class AsmFunction:
-    """Instructions by block, in the order of the text; the first block is the entry."""
-
-    name: str
-    blocks: dict[str, list[str]]
+class AsmFunction(BlockGraph):
+    """A function of machine code."""
 
     @cached_property
     def successors(self) -> dict[str, list[str]]:
@@ -32,14 +28,6 @@ class AsmFunction:
                 targets.append(following)
             table[name] = [target for target in dict.fromkeys(targets) if target in self.blocks]
         return table
-
-    @cached_property
-    def predecessors(self) -> dict[str, list[str]]:
-        table = defaultdict(list)
-        for block, targets in self.successors.items():
-            for target in targets:
-                table[target].append(block)
-        return dict(table)
 
 
 def parse_assembly(text: str) -> dict[str, AsmFunction]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from dataclasses import dataclass
 from functools import cached_property
+
+from cdmpp.code.block_graph import BlockGraph
 
 _DEFINE = re.compile(r"^define .*@([\w.]+)\(")
 _LABEL = re.compile(r'^([\w.$-]+|"[^"]+"):')
@@ -23,12 +24,8 @@ class Definition:
     block: str
 
 
-@dataclass(frozen=True)
-class Function:
-    """One function: instructions by block, in the order of the text; the first block is the entry."""
-
-    name: str
-    blocks: dict[str, list[str]]
+class Function(BlockGraph):
+    """A function of LLVM IR."""
 
     @cached_property
     def successors(self) -> dict[str, list[str]]:
@@ -37,14 +34,6 @@ class Function:
             targets = [t.strip('"') for line in instructions if "label %" in line for t in _TARGETS.findall(line)]
             table[name] = [target for target in dict.fromkeys(targets) if target in self.blocks]
         return table
-
-    @cached_property
-    def predecessors(self) -> dict[str, list[str]]:
-        table = defaultdict(list)
-        for block, targets in self.successors.items():
-            for target in targets:
-                table[target].append(block)
-        return dict(table)
 
     @cached_property
     def definitions(self) -> dict[str, Definition]:

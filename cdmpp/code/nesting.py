@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cdmpp.code.assembly import AsmFunction
+from cdmpp.code.block_graph import BlockGraph
 from cdmpp.code.instruction import classify
 from cdmpp.code.ir import Function
 from cdmpp.code.loops import Loop, bodies_of
@@ -212,7 +213,7 @@ def _remembered(size: Callable[[str], np.ndarray]) -> Callable[[str], np.ndarray
     return remembered
 
 
-def _postorder(function: AsmFunction | Function) -> list[str]:
+def _postorder(function: BlockGraph) -> list[str]:
     """Blocks that the entry leads to, each after those it leads to, ways back apart."""
     entry = next(iter(function.blocks))
     seen, finished, stack = {entry}, [], [(entry, iter(function.successors[entry]))]
