@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from cdmpp.code.assembly import AsmFunction
-from cdmpp.code.core import WINDOW, run
+from cdmpp.code.core import WIDTH, WINDOW, run
 from cdmpp.code.ir import Function
 from cdmpp.code.loops import Loop
 from cdmpp.code.nesting import MachineFlow, machine_flow
@@ -32,7 +32,11 @@ _CHAINED = 1.1
 
 
 def add_machine_amounts(
-    assembly: AsmFunction, ir: Function, loops: Sequence[Loop], ir_runs: Mapping[str, float], amounts: dict[str, float]
+    assembly: AsmFunction,
+    ir: Function,
+    loops: Sequence[Loop],
+    ir_runs: Mapping[str, float],
+    amounts: defaultdict[str, float],
 ) -> None:
     """Add one function's to ``amounts``, by ``machine_`` and the names above."""
     flow = machine_flow(assembly, ir, loops, ir_runs)
@@ -43,7 +47,11 @@ def add_machine_amounts(
 
 
 def _add_piece(
-    assembly: AsmFunction, flow: MachineFlow, blocks: Sequence[str], header: str | None, amounts: dict[str, float]
+    assembly: AsmFunction,
+    flow: MachineFlow,
+    blocks: Sequence[str],
+    header: str | None,
+    amounts: defaultdict[str, float],
 ) -> None:
     runs = flow.runs[header or blocks[0]]
     if runs <= 0:
@@ -52,7 +60,7 @@ def _add_piece(
     counts = _count(piece)
     kept = math.inf if header else 1.0
     steady = run(piece, kept)
-    bound = max(counts["slots"] / 5, counts["vector_ports"] / 2, counts["shuffle_port"])
+    bound = max(counts["slots"] / WIDTH, counts["vector_ports"] / 2, counts["shuffle_port"])
     bound = max(bound, (counts["loads"] + counts["gather_lanes"]) / 2, counts["stores"])
     if counts["is_fadd"] and steady.cycles > _CHAINED * bound:
         counts["slow_add_cycles"] = max(0.0, steady.cycles - run(piece, kept, add_latency=2).cycles)
