@@ -111,6 +111,8 @@ def _parsed(text: str, names: dict[str, Any], where: str) -> Any:
         return tvm.script.parse(text, extra_vars=dict(names))
     except Exception as error:  # the parser raises whatever the text makes it meet
         reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        if ".sblock(" in text and "s_tir=True" not in text:
+            reason = f"a function with T.sblock is declared by @T.prim_func(s_tir=True), this text does not; {reason}"
         raise UnsupportedProgramError(f"{where} does not parse as TVMScript: {reason}") from error
 
 

@@ -56,7 +56,14 @@ def test_import_is_refused():
         parse_text(TEXT.replace("        for i in", "        import os\n        for i in"), "here")
 
 
-@pytest.mark.parametrize(("text", "message"), [("def (", "not Python text"), (TEXT.replace("A[v]", "Z[v]"), "Z")])
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("def (", "not Python text"),
+        (TEXT.replace("A[v]", "Z[v]"), "Z"),
+        (TEXT.replace("(s_tir=True)", ""), r"declared by @T.prim_func\(s_tir=True\)"),
+    ],
+)
 def test_text_that_does_not_parse_says_why(text, message):
     with pytest.raises(UnsupportedProgramError, match=message):
         parse_text(text, "here")
