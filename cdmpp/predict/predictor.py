@@ -28,7 +28,7 @@ from cdmpp.predict.novelty import ProgramSketch
 if TYPE_CHECKING:
     from cdmpp.programs.task import Program
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "card.json"
 CALIBRATION = "calibration."
 

@@ -106,6 +106,24 @@ def test_what_the_datasheet_of_another_device_says_is_believed_without_a_label(f
     assert float((found - programs.log_latency).abs().median()) < 0.15
 
 
+def test_no_count_of_gathers_escapes_what_the_datasheet_says_of_them():
+    """One that did let the fit to devices with slow gathers foretell fivefold times on others."""
+    gathers = [name for name in CODE_NAMES if "gather" in name]
+    assert len(gathers) == 3
+    asts, _ = coded_asts(1)
+    codes = np.zeros((1, CODE_WIDTH), np.float32)
+    codes[0, [CODE_NAMES.index(name) for name in gathers]] = np.log2(1 + np.array([1e6, 2e6, 3e6]))
+    found = []
+    for gather_cycles in (1.0, 10.0):
+        device = dataclasses.replace(SHEET, spec={**SHEET.spec, "gather_cycles_per_lane": gather_cycles})
+        programs = ProgramTensors.build(asts.with_codes(codes), {device.name: device}, [device.name], np.ones(1))
+        batch = programs.batch(np.arange(1))
+        amounts, _ = _inputs(batch.codes, kernel_parts(batch.kernels, batch.device_specs, batch.kinds), batch)
+        found.append(sorted(float(x) for x in amounts[0] if x > 1e5))
+    assert found[0] == pytest.approx([1e6, 2e6, 3e6], rel=1e-3)
+    assert found[1] == pytest.approx([1e7, 2e7, 3e7], rel=1e-3)
+
+
 def test_labels_outside_the_training_rows_change_nothing(fitted):
     anchor, programs = fitted
     labels = programs.log_latency.clone()
