@@ -45,7 +45,7 @@ _GATHER_CYCLES = SPEC_FIELDS.index("gather_cycles_per_lane")
 _ADD_LATENCY = SPEC_FIELDS.index("add_latency_cycles")
 _SIMULATED_ADD_LATENCY, _FAST_ADD_LATENCY = 4.0, 2.0
 _TYPICAL_CLOCK_MHZ, _TYPICAL_ISSUE_WIDTH, _TYPICAL_GATHER_CYCLES = 2500.0, 5.0, 1.0
-_GATHERS = ("n_gather", "machine_gather_lanes", "machine_is_gather")
+_GATHERS = tuple(CODE_NAMES[place] for place in _CODE_COLUMNS if "gather" in CODE_NAMES[place])
 _GATHER_COLUMNS = [_CODE_COLUMNS.index(CODE_NAMES.index(name)) for name in _GATHERS]
 _CHAINS = (
     *("cycles_chain", "cycles_divider"),
