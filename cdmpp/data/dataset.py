@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from cdmpp.ast.table import AstTable, read_asts, write_asts
 from cdmpp.cache import cache_root
 from cdmpp.data.codes import codes_for
 from cdmpp.data.derive import chunk_paths, derive, failures
+from cdmpp.data.merge import merge_records
 from cdmpp.data.records import read_info, read_records, read_tasks
 from cdmpp.data.schema import Record
 from cdmpp.errors import DataError
@@ -180,27 +180,6 @@ def join_tasks(tables: Iterable[Mapping[str, Task]]) -> dict[str, Task]:
             networks = {**(tasks[key].networks if key in tasks else {}), **task.networks}
             tasks[key] = dataclasses.replace(tasks.get(key, task), networks=networks)
     return tasks
-
-
-def merge_records(group: Sequence[Record]) -> Record:
-    """One record of several of the same program: all samples, the label by the first one's statistic."""
-    group = list({record.latency_samples_s: record for record in reversed(group)}.values())[::-1]  # copies count once
-    if len(group) == 1:
-        return group[0]
-    samples = tuple(sample for record in group for sample in record.latency_samples_s)
-    labels = [record.latency_s for record in group]
-    best = min(record.latency_min_s or record.latency_s for record in group)
-    median = statistics.median(samples or labels)
-    return dataclasses.replace(
-        group[0],
-        latency_samples_s=samples,
-        latency_s=min(labels) if group[0].statistic == "min" else median,
-        latency_min_s=best,
-        latency_median_s=median,
-        spread=float(np.std(labels) / np.mean(labels)),
-        n_merged=sum(record.n_merged for record in group),
-        flagged=any(record.flagged for record in group),
-    )
 
 
 def ship_asts(folder: Path, device: str | None = None, workers: int = 2) -> Path:

@@ -1,4 +1,8 @@
-"""A data set folder on disk: ``dataset.json``, ``tasks.parquet`` and append-only ``records/part-*.parquet``."""
+"""A data set folder on disk: ``dataset.json``, ``tasks.parquet`` and append-only ``records/part-*.parquet``.
+
+Whatever writes holds the folder (``lock.writing``), so that two writers take turns. Whatever reads or counts takes
+each (record id, device) once: copies in a folder that was damaged before there was a lock do no harm.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,6 @@ import json
 import logging
 import math
 import re
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -16,8 +19,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cdmpp.data.files import read_json, read_table, write_json, write_table
+from cdmpp.data.merge import each_once
 from cdmpp.data.schema import SCHEMA_VERSION, Record
 from cdmpp.errors import DataError
+from cdmpp.lock import writing
 from cdmpp.programs.task import Task
 
 log = logging.getLogger(__name__)
@@ -57,6 +62,7 @@ _RECORD_SCHEMA = pa.schema(
         ("extra", pa.string()),
     ]
 )
+_KEYS = pa.schema([("device", pa.string()), ("record_id", pa.string())])
 _REQUIRED = ("record_id", "task_id", "device", "target", "schedule", "latency_s")
 
 
@@ -76,10 +82,11 @@ def read_info(folder: Path) -> dict[str, Any]:
 def write_info(folder: Path, **fields: Any) -> None:
     """Create ``dataset.json`` or update ``fields`` in it (name, devices, counts ...); ``protocols`` gain entries."""
     path = Path(folder) / "dataset.json"
-    old = read_json(path) if path.exists() else {}
-    if "protocols" in fields:
-        fields["protocols"] = {**old.get("protocols", {}), **fields["protocols"]}
-    write_json(path, {**old, **fields, "schema_version": SCHEMA_VERSION})
+    with writing(folder, "a description", wait=True):
+        old = read_json(path) if path.exists() else {}
+        if "protocols" in fields:
+            fields["protocols"] = {**old.get("protocols", {}), **fields["protocols"]}
+        write_json(path, {**old, **fields, "schema_version": SCHEMA_VERSION})
 
 
 def record_parts(folder: Path) -> list[Path]:
@@ -89,14 +96,16 @@ def record_parts(folder: Path) -> list[Path]:
 
 
 def count_records(folder: Path) -> dict[str, int]:
-    """Device -> number of records, read from the ``device`` column alone. Unreadable parts are left out, logged."""
+    """Device -> number of different records, read from two columns. Unreadable parts are left out, logged."""
     read_info(folder)
-    counts: Counter[str] = Counter()
+    keys = []
     for path in record_parts(folder):
         try:
-            counts.update(pq.read_table(path, columns=["device"]).column("device").to_pylist())
-        except (OSError, pa.ArrowException) as error:
+            keys.append(pq.read_table(path, columns=["device", "record_id"]).cast(_KEYS))
+        except (OSError, ValueError, pa.ArrowException) as error:
             log.warning("%s is corrupt or truncated: %s", path, str(error).splitlines()[0])
+    once = pa.concat_tables([_KEYS.empty_table(), *keys]).group_by(_KEYS.names).aggregate([])
+    counts = {entry["values"]: entry["counts"] for entry in once.column("device").value_counts().to_pylist()}
     return {device: counts[device] for device in sorted(filter(None, counts))}
 
 
@@ -106,7 +115,11 @@ def write_tasks(folder: Path, tasks: Iterable[Task]) -> None:
     The workload stays because the block names in the traces of its records refer to it. Columns that this
     version does not know are kept.
     """
-    path = Path(folder) / "tasks.parquet"
+    with writing(folder, "tasks", wait=True):
+        _write_tasks(Path(folder) / "tasks.parquet", tasks)
+
+
+def _write_tasks(path: Path, tasks: Iterable[Task]) -> None:
     rows: dict[str, dict[str, Any]] = {}
     extra: list[pa.Field] = []
     if path.exists():
@@ -141,16 +154,22 @@ def read_tasks(folder: Path) -> dict[str, Task]:
 def append_records(folder: Path, records: Iterable[Record]) -> Path | None:
     """Write ``records`` as one new part file, atomically; returns its path, None where there are none.
 
-    One writer a folder: parts are numbered by what is there.
+    No part that is there is ever replaced, whoever wrote it.
     """
     rows = [_row_of_record(record) for record in records]
     if not rows:
         return None
-    parts = record_parts(folder)
-    number = int(_PART.fullmatch(parts[-1].name)[1]) + 1 if parts else 0  # type: ignore[index]
-    path = Path(folder) / "records" / f"part-{number:05d}.parquet"
-    write_table(path, pa.Table.from_pylist(rows, schema=_RECORD_SCHEMA))
-    return path
+    table = pa.Table.from_pylist(rows, schema=_RECORD_SCHEMA)
+    with writing(folder, "records", wait=True):
+        while True:
+            parts = record_parts(folder)
+            number = int(_PART.fullmatch(parts[-1].name)[1]) + 1 if parts else 0  # type: ignore[index]
+            path = Path(folder) / "records" / f"part-{number:05d}.parquet"
+            try:
+                write_table(path, table, new=True)
+                return path
+            except FileExistsError:  # by a writer that does not know the lock, such as an older version
+                continue
 
 
 def replace_records(folder: Path, records: Iterable[Record]) -> int:
@@ -159,17 +178,19 @@ def replace_records(folder: Path, records: Iterable[Record]) -> int:
     Each part is written whole or not at all: a kill leaves older and newer records, never none or two of one.
     """
     new = {(record.record_id, record.device): _row_of_record(record) for record in records}
-    found = 0
-    for path in record_parts(folder) if new else []:
-        table = read_table(path)
-        rows = table.to_pylist()
-        places = [i for i, row in enumerate(rows) if (row["record_id"], row["device"]) in new]
-        if places:
-            for i in places:
-                rows[i] = {**rows[i], **new[rows[i]["record_id"], rows[i]["device"]]}
-            write_table(path, pa.Table.from_pylist(rows, schema=table.schema))
-            found += len(places)
-    return found
+    found: set[tuple[str, str]] = set()
+    with writing(folder, "better records", wait=True):
+        for path in record_parts(folder) if new else []:
+            table = read_table(path)
+            rows = table.to_pylist()
+            places = [i for i, row in enumerate(rows) if (row["record_id"], row["device"]) in new]
+            if places:
+                for i in places:
+                    key = rows[i]["record_id"], rows[i]["device"]
+                    rows[i] = {**rows[i], **new[key]}
+                    found.add(key)
+                write_table(path, pa.Table.from_pylist(rows, schema=table.schema))
+    return len(found)
 
 
 def _row_of_record(record: Record) -> dict[str, Any]:
@@ -184,10 +205,12 @@ def read_records(
     on_bad: Literal["error", "skip"] = "error",
     parts: Sequence[Path] | None = None,
 ) -> list[Record]:
-    """Records of all parts (or of ``parts``) in writing order, those of ``device`` where given.
+    """Records of all parts (or of ``parts``) in writing order, those of ``device`` where given, each once.
 
-    A part or row that cannot be used is named by file and number: it raises a ``DataError``, or with
-    ``on_bad="skip"`` it is logged and left out. Columns that this version does not know land in ``extra``.
+    Rows of the same record id and device become one: copies are dropped, differing ones united by ``merge_records``,
+    and a log line counts both. A part or row that cannot be used is named by file and number: it raises a
+    ``DataError``, or with ``on_bad="skip"`` it is logged and left out. Columns that this version does not know land in
+    ``extra``.
     """
     records: list[Record] = []
     faults: list[str] = []
@@ -212,7 +235,10 @@ def read_records(
         if on_bad == "error":
             raise DataError(f"{len(faults)} unusable rows: {shown}. Pass on_bad='skip' to leave them out")
         log.warning("left out %d unusable rows: %s", len(faults), shown)
-    return records
+    once, dropped, merged = each_once(records)
+    if dropped or merged:
+        log.warning("%s holds records twice: %d copies dropped, %d programs merged", folder, dropped, merged)
+    return once
 
 
 def _require_columns(path: Path, table: pa.Table, names: Iterable[str]) -> None:

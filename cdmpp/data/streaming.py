@@ -24,9 +24,9 @@ from cdmpp.data.dataset import (
     features_of,
     join_tasks,
     load_folders,
-    merge_records,
 )
 from cdmpp.data.derive import chunk_paths, derive, failures
+from cdmpp.data.merge import merge_records
 from cdmpp.data.records import count_records, read_info, read_records, read_tasks, record_parts
 from cdmpp.data.schema import Record
 from cdmpp.errors import DataError
@@ -187,14 +187,22 @@ def _stored(
     known = chunk_paths(cache)
     yield from _new([*shipped, *known], features, labels, taken)
     failed = failures(cache)
-    missing: list[Record] = []
+    missing: dict[str, Record] = {}
     for path in record_parts(folder) if not taken.all() else ():
         for record in read_records(folder, device, "skip", [path]):
             place = labels.places([record.record_id])[0]
             if place >= 0 and not taken[place] and record.record_id not in failed:
-                missing.append(record)
+                missing[record.record_id] = record
     if missing:
-        derive("asts", cache, missing, read_tasks(folder), workers, progress, f"compact ASTs of {folder.name}")
+        derive(
+            "asts",
+            cache,
+            list(missing.values()),
+            read_tasks(folder),
+            workers,
+            progress,
+            f"compact ASTs of {folder.name}",
+        )
         yield from _new([path for path in chunk_paths(cache) if path not in set(known)], features, labels, taken)
 
 

@@ -14,8 +14,9 @@ from cdmpp.ast.layout import KERNEL_WIDTH, LEAF_WIDTH
 from cdmpp.ast.table import AstTable, write_asts
 from cdmpp.data import dataset as module
 from cdmpp.data import derive as derive_module
-from cdmpp.data.dataset import LatencyDataset, ast_cache, load_dataset, load_folders, merge_records, ship_asts
+from cdmpp.data.dataset import LatencyDataset, ast_cache, load_dataset, load_folders, ship_asts
 from cdmpp.data.derive import chunk_paths, derive, failures
+from cdmpp.data.merge import merge_records
 from cdmpp.data.records import append_records, read_records, read_tasks, write_info, write_tasks
 from cdmpp.errors import DataError
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import os
 
@@ -10,6 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from cdmpp.data import records
+from cdmpp.data.files import append_lines, read_lines, write_table
+from cdmpp.data.merge import merge_records
 from cdmpp.data.records import (
     append_records,
     count_records,
@@ -17,10 +21,12 @@ from cdmpp.data.records import (
     read_records,
     read_tasks,
     record_parts,
+    replace_records,
     write_info,
     write_tasks,
 )
 from cdmpp.errors import DataError
+from cdmpp.lock import LOCK_FILE
 
 
 def test_round_trip_in_writing_order(tmp_path, make_record):
@@ -113,16 +119,80 @@ def test_full_disk_leaves_nothing_half_written(tmp_path, monkeypatch, make_recor
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
+        if where == "replace":
+            patch.setattr(os, "link", fail)
         patch.setattr(*((os, "replace", fail) if where == "replace" else (pq, "write_table", fail)))
         with pytest.raises(DataError, match="No space left.*run the same command again"):
             append_records(tmp_path, [make_record(2)])
         with pytest.raises(DataError, match="No space left"):
             write_tasks(tmp_path, [dataclasses.replace(task, task_id="t1")])
-    names = sorted(path.name for path in tmp_path.rglob("*") if path.is_file())
+    names = sorted(path.name for path in tmp_path.rglob("*") if path.is_file() and path.name != LOCK_FILE)
     assert names == ["part-00000.parquet", "tasks.parquet"]
     assert len(read_records(tmp_path)) == 1 and list(read_tasks(tmp_path)) == ["t0"]
     append_records(tmp_path, [make_record(2)])
     assert len(read_records(tmp_path)) == 2
+
+
+def test_a_part_that_another_writer_made_is_never_replaced(tmp_path, make_record, monkeypatch):
+    """A writer without the lock, such as an older version, comes in between numbering and writing."""
+    real, rivals = records.write_table, [2, 3]
+
+    def beaten(path, table, new=False):
+        if rivals:
+            row = {**vars(make_record(rivals.pop())), "extra": "{}"}
+            real(path, pa.Table.from_pylist([row], schema=table.schema))
+        real(path, table, new)
+
+    append_records(tmp_path, [make_record(1)])
+    monkeypatch.setattr(records, "write_table", beaten)
+    part = append_records(tmp_path, [make_record(4)])
+    assert part.name == "part-00003.parquet" and not list(tmp_path.rglob("*.tmp"))
+    assert [int(r.record_id, 16) for r in read_records(tmp_path)] == [1, 3, 2, 4]
+
+
+def test_new_parts_without_hard_links(tmp_path, make_record, monkeypatch):
+    def refuse(*args):
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    assert [append_records(tmp_path, [make_record(n)]).name[5:10] for n in (1, 2)] == ["00000", "00001"]
+    with pytest.raises(FileExistsError):
+        write_table(tmp_path / "records" / "part-00001.parquet", pa.table({}), new=True)
+    assert len(read_records(tmp_path)) == 2
+
+
+def test_a_folder_with_doubled_rows_reads_right(tmp_path, make_record, caplog):
+    """What two imports at once left behind before folders were locked."""
+    differing = make_record(2, latency_samples_s=(6e-3,), latency_s=6e-3)
+    write_info(tmp_path, name="x")
+    append_records(tmp_path, [make_record(1), make_record(2), make_record(3, device="v100")])
+    append_records(tmp_path, [make_record(1), differing, make_record(3, device="v100")])
+    append_records(tmp_path, [make_record(1)])
+    found = read_records(tmp_path)
+    assert [r.record_id for r in found] == [make_record(n).record_id for n in (1, 2, 3)]
+    assert found[0] == make_record(1) and found[1] == merge_records([make_record(2), differing])
+    assert found[1].latency_samples_s == (2e-3, 1e-3, 4e-3, 6e-3) and found[1].latency_s == 3e-3
+    assert len(caplog.records) == 1 and "3 copies dropped, 1 programs merged" in caplog.text
+    assert count_records(tmp_path) == {"a100": 2, "v100": 1}
+    better = make_record(1, latency_s=1e-3)
+    assert replace_records(tmp_path, [better]) == 1
+    assert read_records(tmp_path)[0] == better
+
+
+def test_merged_visits_stay_told_apart(make_record):
+    one = make_record(1, extra={"samples_per_visit": "2,1", "quiet_visits": "1,0"})
+    two = make_record(1, latency_samples_s=(5e-3,), extra={"samples_per_visit": "1", "quiet_visits": "1"})
+    merged = merge_records([one, two, one])
+    assert merged.extra == {"samples_per_visit": "2,1,1", "quiet_visits": "1,0,1"}
+    assert len(merged.latency_samples_s) == 4
+
+
+def test_a_line_cut_short_by_a_kill_costs_itself_only(tmp_path):
+    path = tmp_path / "lines.jsonl"
+    append_lines(path, [1, 2])
+    path.write_text(path.read_text() + '{"record_id": "00')
+    append_lines(path, [{"a": 3}])
+    assert read_lines(path) == [1, 2, {"a": 3}]
 
 
 def test_missing_folder(tmp_path):

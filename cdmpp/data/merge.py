@@ -1,0 +1,56 @@
+"""Several records of one program become one: the samples of all, each of them once."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from cdmpp.data.schema import Record
+
+_VISITS = ("samples_per_visit", "quiet_visits")
+"""Of ``Record.extra``: how the samples fall into visits."""
+
+
+def merge_records(group: Sequence[Record]) -> Record:
+    """One record of several of the same program: all samples, the label by the first one's statistic."""
+    first: dict[tuple[float, ...], Record] = {}
+    for record in group:
+        first.setdefault(record.latency_samples_s, record)
+    group = list(first.values())  # copies count once
+    if len(group) == 1:
+        return group[0]
+    samples = tuple(sample for record in group for sample in record.latency_samples_s)
+    labels = [record.latency_s for record in group]
+    best = min(record.latency_min_s or record.latency_s for record in group)
+    median = statistics.median(samples or labels)
+    visits = {
+        name: ",".join(record.extra[name] for record in group)
+        for name in _VISITS
+        if all(name in record.extra for record in group)
+    }
+    return dataclasses.replace(
+        group[0],
+        latency_samples_s=samples,
+        latency_s=min(labels) if group[0].statistic == "min" else median,
+        latency_min_s=best,
+        latency_median_s=median,
+        spread=float(np.std(labels) / np.mean(labels)),
+        n_merged=sum(record.n_merged for record in group),
+        flagged=any(record.flagged for record in group),
+        extra={**group[0].extra, **visits},
+    )
+
+
+def each_once(records: Iterable[Record]) -> tuple[list[Record], int, int]:
+    """(each (record id, device) once where it first stood, copies that were dropped, programs that were merged)."""
+    groups: dict[tuple[str, str], list[Record]] = {}
+    total = 0
+    for record in records:
+        groups.setdefault((record.record_id, record.device), []).append(record)
+        total += 1
+    differing = [group for group in groups.values() if len(group) > 1 and any(r != group[0] for r in group)]
+    merged = sum(len(group) - 1 for group in differing)
+    return [merge_records(group) for group in groups.values()], total - len(groups) - merged, len(differing)

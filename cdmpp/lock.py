@@ -1,0 +1,77 @@
+"""One writer a folder: a lock of the operating system, which ends with its process, however that ends."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import platform
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from cdmpp.errors import CdmppError
+
+log = logging.getLogger(__name__)
+
+LOCK_FILE, HOLDER_FILE = ".writer.lock", ".writer.json"
+"""In the folder. The first is never deleted: a lock on a file that is gone would keep nobody out."""
+
+
+@contextmanager
+def writing(folder: Path, what: str, wait: bool = False) -> Iterator[None]:
+    """Be the only writer of ``folder``, which is made where it is missing. Readers are never held up.
+
+    A thread that holds the folder already goes straight on. A process that was killed holds nothing any more.
+
+    Args:
+        what: what is written, such as "import of resnet34": others are told it.
+        wait: until another writer is done, after saying so; otherwise a busy folder is refused.
+
+    Raises:
+        CdmppError: another process writes there, or nobody can.
+    """
+    folder = Path(folder).resolve()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder / LOCK_FILE, is_singleton=True)
+        nested = lock.is_locked
+        try:
+            lock.acquire(blocking=False)
+        except Timeout:
+            if not wait:
+                raise CdmppError(
+                    f"{folder} is being written by {_holder(folder)}: wait until that has ended, stop it, or choose "
+                    "another folder"
+                ) from None
+            log.warning("%s is being written by %s: waiting until that has ended", folder, _holder(folder))
+            lock.acquire()
+    except OSError as error:
+        raise CdmppError(f"cannot write in {folder}: {error.strerror or error}") from error
+    try:
+        if not nested:
+            _say_who(folder, what)
+        yield
+    finally:
+        if not nested:
+            with suppress(OSError):
+                (folder / HOLDER_FILE).unlink(missing_ok=True)
+        lock.release()
+
+
+def _say_who(folder: Path, what: str) -> None:
+    """For the message of others alone: where it cannot be written nothing is lost."""
+    entry = {"pid": os.getpid(), "host": platform.node(), "what": what, "since": time.strftime("%Y-%m-%d %H:%M:%S")}
+    with suppress(OSError):
+        (folder / HOLDER_FILE).write_text(json.dumps(entry))
+
+
+def _holder(folder: Path) -> str:
+    try:
+        entry = json.loads((folder / HOLDER_FILE).read_text())
+        return f"process {entry['pid']} on {entry['host']} ({entry['what']}, since {entry['since']})"
+    except (OSError, ValueError, TypeError, KeyError):
+        return "another process"
