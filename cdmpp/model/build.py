@@ -30,7 +30,7 @@ def config_from_dict(values: Mapping[str, Any], kind: type | None = None, where:
     """
     if kind is None:
         name = values.get("name", "cdmpp")
-        if name not in CONFIGS:
+        if not isinstance(name, str) or name not in CONFIGS:
             raise CdmppError(f"unknown model {name!r}; one of {', '.join(CONFIGS)}")
         kind = CONFIGS[name]
     defaults = {field.name: field for field in fields(kind)}
@@ -45,10 +45,10 @@ def config_from_dict(values: Mapping[str, Any], kind: type | None = None, where:
 
 def _converted(name: str, value: Any, default: Any) -> Any:
     if isinstance(default, tuple):
-        if not isinstance(value, list | tuple):
-            raise CdmppError(f"{name} must be a list, not {value!r}")
+        if not isinstance(value, list | tuple) or not all(type(item) is int for item in value):
+            raise CdmppError(f"{name} must be a list of whole numbers, not {value!r}")
         return tuple(value)
-    if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
+    if isinstance(default, float) and type(value) is int and abs(value) < 2**53:
         return float(value)
     if isinstance(default, bool | int | float | str) and type(value) is not type(default):
         raise CdmppError(f"{name} must be a {type(default).__name__}, not {value!r}")

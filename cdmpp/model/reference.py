@@ -28,10 +28,27 @@ from torch.nn.functional import pad
 
 from cdmpp.data.batching import Batch, ProgramTensors, ordered_batches
 from cdmpp.data.subsample import STATISTICS_PROGRAMS, sample_rows
-from cdmpp.errors import ModelFormatError
+from cdmpp.errors import CdmppError, ModelFormatError
+from cdmpp.model.bounds import DEPTH, SHARE, WIDTH, check_bounds
 from cdmpp.model.feature_scaler import FeatureScaler
 from cdmpp.model.label_transform import LabelTransform
 from cdmpp.model.regressor import Output
+
+
+_BOUNDS = {
+    "layers": (1, DEPTH[1]),
+    "heads": WIDTH,
+    "feedforward": WIDTH,
+    "dropout": SHARE,
+    "input_layer": WIDTH,
+    "embedded_layers": WIDTH,
+    "embedding": WIDTH,
+    "device_layers": WIDTH,
+    "regression_layers": WIDTH,
+    "min_programs": (1, 10**9),
+    "leaf_counts": (1, 10**5),
+}
+_MAX_COUNTS = 1024
 
 
 @dataclass(frozen=True)
@@ -55,6 +72,15 @@ class ReferenceConfig:
     """Filled in from the training data."""
     use_device: bool = False
     """Filled in: True with two or more training devices."""
+
+    def __post_init__(self) -> None:
+        check_bounds(self, _BOUNDS)
+        if not (self.embedded_layers and self.device_layers and self.regression_layers):
+            raise CdmppError(
+                "model.embedded_layers, model.device_layers and model.regression_layers need an entry each"
+            )
+        if len(self.leaf_counts) > _MAX_COUNTS or list(self.leaf_counts) != sorted(set(self.leaf_counts)):
+            raise CdmppError(f"model.leaf_counts must be at most {_MAX_COUNTS} rising numbers")
 
     def for_data(self, programs: ProgramTensors, rows: np.ndarray) -> ReferenceConfig:
         """This configuration with ``leaf_counts`` and ``use_device`` taken from the training ``rows``."""
@@ -149,7 +175,9 @@ class ReferenceModel(nn.Module):
                 self.embedding_norm, _batch_safe(self.device_encoder, batch.device_vectors)
             )
         hidden = _batch_safe(self.decoder, embedded)
-        label = torch.nan_to_num(self.out(hidden)[:, 0].float())
+        label = self.out(hidden)[:, 0].float()
+        if self.training:  # as published; an answer that is no number must stay visible
+            label = torch.nan_to_num(label)
         return Output(self.label_transform.inverse(label), label, hidden)
 
     def _nearest_counts(self, counts: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from cdmpp.errors import CdmppError
 from cdmpp.model.analytic import N_BOUNDS, N_STATES, kernel_parts, kernel_states
 from cdmpp.model.anchor import Anchor, masked_logsumexp
 from cdmpp.model.bins import QuantileBins
+from cdmpp.model.bounds import DEPTH, SHARE, WIDTH, check_bounds
 from cdmpp.model.code_anchor import N_RESOURCES, CodeAnchor
 from cdmpp.model.code_inputs import N_CODE, code_inputs
 from cdmpp.model.device_encoder import DeviceEncoder
@@ -24,6 +25,19 @@ from cdmpp.model.leaf_encoder import POSITIONS, Encoded, LeafEncoder
 from cdmpp.model.loop_sequence import LOOPS
 
 HEADS = ("pooled", "kernel_sum")
+_BOUNDS = {
+    "width": WIDTH,
+    "layers": DEPTH,
+    "heads": WIDTH,
+    "feedforward": WIDTH,
+    "dropout": SHARE,
+    "hidden": WIDTH,
+    "clip": (1e-3, 1e6),
+    "feature_dropout": SHARE,
+    "bins": (0, 256),
+    "code_dropout": (0.0, 1.0),
+    "own_costs": (0, 1024),
+}
 
 
 class Output(NamedTuple):
@@ -72,6 +86,7 @@ class CdmppConfig:
     """Devices at most that have costs of their own in it, beside the shared ones."""
 
     def __post_init__(self) -> None:
+        check_bounds(self, _BOUNDS)
         if self.head not in HEADS:
             raise CdmppError(f"model.head is {self.head!r}; one of {', '.join(HEADS)}")
         if self.positions not in POSITIONS:

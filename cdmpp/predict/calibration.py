@@ -12,6 +12,8 @@ from cdmpp.predict.conformal import Conformal, fit_conformal
 from cdmpp.predict.novelty import Novelty, ProgramSketch, fit_novelty
 
 _CONFORMAL, _NOVELTY = "conformal.", "novelty."
+LOCAL_INPUTS = 6
+"""Columns of ``_scale_inputs``."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,10 @@ class Calibration:
             level: self.conformal.interval(seen.log_prediction, inputs, level, groups)
             for level in self.conformal.levels
         }
+
+    def promised(self, group: str) -> dict[float, float]:
+        """Level -> coverage that can really be promised to programs of ``group``: less where few tasks vouch for it."""
+        return self.conformal.promised(group)
 
     def describe(self) -> dict[str, Any]:
         """For a model card."""
@@ -106,7 +112,7 @@ def calibrate(
 
 
 def _scale_inputs(seen: Examined, novelty: Novelty) -> np.ndarray:
-    """(n, 6) what the size of an error may depend on."""
+    """(n, LOCAL_INPUTS) what the size of an error may depend on."""
     distance = np.log(np.maximum(novelty.distance(seen.sketch.hidden), 1e-3))
     spread = seen.logs.std(0)
     columns = (seen.log_prediction, distance, np.log(seen.leaf_counts), np.log(seen.kernel_counts), spread, seen.kinds)

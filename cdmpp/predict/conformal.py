@@ -101,24 +101,23 @@ class Conformal:
     def _calibrated(self, path: str) -> str:
         return next(prefix for prefix in reversed(_prefixes(path)) if prefix in self.groups)
 
+    def promised(self, path: str = "") -> dict[float, float]:
+        """Level -> the coverage that the tasks of the group of ``path`` can vouch for, see ``METHODS``."""
+        group = self.groups.index(self._calibrated(path))
+        n_tasks, methods = int(self.n_tasks[group]), [METHODS[method] for method in self.methods[group]]
+        return {
+            level: round(level * n_tasks / (n_tasks + 1) if method == "widest" else level, 3)
+            for level, method in zip(self.levels, methods, strict=True)
+        }
+
     def describe(self) -> dict[str, dict[str, Any]]:
-        """For a model card, by group (``all`` is the empty one): tasks, and by level the method and the promise.
-
-        ``promised`` is the coverage that so few tasks can vouch for, see ``METHODS``.
-        """
-
-        def promised(level: float, n_tasks: int, method: str) -> float:
-            return round(level * n_tasks / (n_tasks + 1) if method == "widest" else level, 3)
-
+        """For a model card, by group (``all`` is the empty one): tasks, and by level the method and the promise."""
         return {
             group or "all": {
                 "tasks": int(self.n_tasks[g]),
                 "levels": {
-                    str(level): {
-                        "method": METHODS[self.methods[g, i]],
-                        "promised": promised(level, int(self.n_tasks[g]), METHODS[self.methods[g, i]]),
-                    }
-                    for i, level in enumerate(self.levels)
+                    str(level): {"method": METHODS[self.methods[g, i]], "promised": promised}
+                    for i, (level, promised) in enumerate(self.promised(group).items())
                 },
             }
             for g, group in enumerate(self.groups)

@@ -3,62 +3,41 @@
 from __future__ import annotations
 
 import difflib
-import json
-import math
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 
-from cdmpp import __version__
-from cdmpp.ast.layout import EXTRACTOR_VERSION, FEATURES, KERNEL_WIDTH, LEAF_WIDTH
-from cdmpp.code.code_vector import CODE_VERSION
-from cdmpp.devices import VECTOR_WIDTH, Device
-from cdmpp.errors import ModelFormatError
-from cdmpp.model.build import build_model, config_from_dict
-from cdmpp.predict.calibration import Calibration
+from cdmpp.ast.layout import KERNEL_WIDTH, LEAF_WIDTH
+from cdmpp.devices import VECTOR_WIDTH
+from cdmpp.errors import CdmppError, ModelFormatError
+from cdmpp.model.build import Model, build_model, config_from_dict
 from cdmpp.predict.catalogue import SHIPPED
-from cdmpp.predict.predictor import CALIBRATION, CARD, CONFIG, FORMAT_VERSION, WEIGHTS, Predictor
+from cdmpp.predict.predictor import Predictor
+from cdmpp.predict.stored_config import CARD, CONFIG, WEIGHTS, StoredConfig, read_config, read_object
+from cdmpp.predict.stored_tensors import fill, read_tensors, restore_calibration
+
+_OLDER = {"code": False, "code_anchor": False}
+"""Older models do not name what they had not."""
 
 
 def load(path_or_name: str | Path) -> Predictor:
     """A predictor from a model folder, or a shipped one by name.
 
     Raises:
-        ModelFormatError: no such model, missing or damaged files, or a model of another extractor version.
+        ModelFormatError: no such model, another version, or a file or field that is missing, damaged or impossible,
+            NaN and infinity among them; the message names it.
     """
     folder = _find(path_or_name)
-    config = _read_json(folder / CONFIG)
-    try:
-        _check_versions(folder, config)
-        trained_on = {name: _device_from_dict(name, values) for name, values in config["devices"].items()}
-        widths = config["leaf_width"], config["kernel_width"], config["device_width"]
-        # Older models do not name what they had not.
-        older = {"code": False, "code_anchor": False}
-        members = [{**older, **m} if m.get("name") == "cdmpp" else m for m in config["members"]]
-        models = [build_model(config_from_dict(member), *widths) for member in members]
-        log_shift = float(config.get("log_shift", 0.0))
-        if not math.isfinite(log_shift):
-            raise ValueError(f"log_shift={log_shift}")
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise ModelFormatError(f"{folder / CONFIG} lacks or garbles {error}; copy or train the model again") from error
-    try:
-        weights = load_file(folder / WEIGHTS)
-        for i, model in enumerate(models):
-            prefix = f"members.{i}."
-            model.load_state_dict({k.removeprefix(prefix): v for k, v in weights.items() if k.startswith(prefix)})
-        calibration = _restored(weights, config.get("calibration"))
-    except (OSError, SafetensorError, RuntimeError, KeyError) as error:
-        raise ModelFormatError(
-            f"{folder / WEIGHTS} is missing, damaged or of another model ({str(error).splitlines()[0]}); "
-            "copy or train the model again"
-        ) from error
-    features = next(name for name, version in FEATURES.items() if version == config["extractor_version"])
-    card = _read_json(folder / CARD) if (folder / CARD).is_file() else {}
-    return Predictor(models, trained_on, card, features, calibration, log_shift)
+    stored = read_config(folder)
+    card = read_object(folder / CARD) if (folder / CARD).exists() else {}
+    models = _built(stored)
+    tensors = read_tensors(folder / WEIGHTS, models, stored.calibration is not None)
+    fill(models, tensors)
+    calibration = None
+    if stored.calibration is not None:
+        hidden, inputs = models[0].out.in_features, LEAF_WIDTH + KERNEL_WIDTH
+        calibration = restore_calibration(folder / WEIGHTS, tensors, stored.calibration, hidden, inputs)
+    return Predictor(models, stored.devices, card, stored.features, calibration, stored.log_shift)
 
 
 def pretrained_names() -> list[str]:
@@ -67,9 +46,10 @@ def pretrained_names() -> list[str]:
 
 
 def _find(path_or_name: str | Path) -> Path:
-    for folder in (Path(path_or_name), SHIPPED / str(path_or_name)):
-        if (folder / CONFIG).is_file():
-            return folder
+    if "\0" not in str(path_or_name):
+        for folder in (Path(path_or_name), SHIPPED / str(path_or_name)):
+            if (folder / CONFIG).is_file():
+                return folder
     names = pretrained_names()
     near = difflib.get_close_matches(str(path_or_name), names, n=3) or names
     raise ModelFormatError(
@@ -78,45 +58,15 @@ def _find(path_or_name: str | Path) -> Path:
     )
 
 
-def _check_versions(folder: Path, config: Mapping[str, Any]) -> None:
-    if config["format_version"] != FORMAT_VERSION:
-        raise ModelFormatError(
-            f"{folder} has model format {config['format_version']}; this cdmpp {__version__} reads {FORMAT_VERSION}. "
-            f"Install cdmpp {config.get('cdmpp_version', 'of that format')} or train again"
-        )
-    if config["extractor_version"] not in FEATURES.values():
-        raise ModelFormatError(
-            f"{folder} was trained on ASTs of extractor version {config['extractor_version']} and would misread those "
-            f"of this cdmpp {__version__}, version {EXTRACTOR_VERSION}. Train again with scripts/train.py, or install "
-            f"cdmpp {config.get('cdmpp_version', 'of that version')}"
-        )
-    if config.get("code_version", CODE_VERSION) != CODE_VERSION:
-        raise ModelFormatError(
-            f"{folder} reads code vectors of version {config['code_version']}, this cdmpp {__version__} makes version "
-            f"{CODE_VERSION}. Train again with scripts/train.py"
-        )
-    widths = config["leaf_width"], config["kernel_width"], config["device_width"]
-    if widths != (LEAF_WIDTH, KERNEL_WIDTH, VECTOR_WIDTH):
-        raise ModelFormatError(
-            f"{folder} expects leaf, kernel and device vectors of widths {widths}; this cdmpp {__version__} makes "
-            f"{(LEAF_WIDTH, KERNEL_WIDTH, VECTOR_WIDTH)}. Train again with scripts/train.py"
-        )
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        return json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise ModelFormatError(f"{path} is not readable JSON ({error}); copy or train the model again") from error
-
-
-def _restored(tensors: Mapping[str, torch.Tensor], settings: Mapping[str, Any] | None) -> Calibration | None:
-    """None for a model that was saved without; ``KeyError`` names a part that is missing."""
-    if settings is None:
-        return None
-    arrays = {k.removeprefix(CALIBRATION): v.numpy() for k, v in tensors.items() if k.startswith(CALIBRATION)}
-    return Calibration.restore(arrays, settings)
-
-
-def _device_from_dict(name: str, values: Mapping[str, Any]) -> Device:
-    return Device(name, values["title"], values["kind"], values["target"], values["spec"], {})
+def _built(stored: StoredConfig) -> list[Model]:
+    """The members without any memory: shapes alone, to be compared with the stored tensors."""
+    models = []
+    for i, member in enumerate(stored.members):
+        settings = {**_OLDER, **member} if member.get("name") == "cdmpp" else member
+        try:
+            config = config_from_dict(settings)
+            with torch.device("meta"):
+                models.append(build_model(config, LEAF_WIDTH, KERNEL_WIDTH, VECTOR_WIDTH))
+        except CdmppError as error:
+            raise ModelFormatError(f"{stored.file}: members[{i}]: {error}; copy or train the model again") from error
+    return models

@@ -24,13 +24,11 @@ from cdmpp.model.build import Model
 from cdmpp.predict.calibration import Calibration, Examined
 from cdmpp.predict.folder import read_path
 from cdmpp.predict.novelty import ProgramSketch
+from cdmpp.predict.stored_config import CARD, CONFIG, FORMAT_VERSION, WEIGHTS
+from cdmpp.predict.stored_tensors import CALIBRATION, trained_matrices
 
 if TYPE_CHECKING:
     from cdmpp.programs.task import Program
-
-FORMAT_VERSION = 2
-WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "card.json"
-CALIBRATION = "calibration."
 
 
 @dataclass(frozen=True)
@@ -202,7 +200,7 @@ class Predictor:
         """
         out, weights = Path(folder), {}
         for i, model in enumerate(self.models):
-            matrices = {name for name, value in model.named_parameters() if value.dim() > 1} if half else set()
+            matrices = trained_matrices(model) if half else set()
             for name, value in model.state_dict().items():
                 kept = value.detach().cpu().contiguous()
                 weights[f"members.{i}.{name}"] = kept.half() if name in matrices else kept
