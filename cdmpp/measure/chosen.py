@@ -9,6 +9,7 @@ from typing import Any
 
 from cdmpp.devices import Device
 from cdmpp.errors import DataError
+from cdmpp.lock import writing
 from cdmpp.measure.collector import Collector
 from cdmpp.measure.kit.builder import KitBuilder
 from cdmpp.measure.plan import add_tasks
@@ -72,6 +73,6 @@ def measure_tasks(tasks: Sequence[Task], device: Device, settings: MeasureSettin
     """
     kit, chosen = settings.how == "kit", collector_settings(device, settings, seed)
     folder = Path(settings.kit_folder or f"kits/{device.name}") if kit else settings.out
-    folder.mkdir(parents=True, exist_ok=True)
-    add_tasks(folder, tasks)
-    return (KitBuilder if kit else Collector)(chosen, folder).run()
+    with writing(folder, f"measuring of {device.name}"):
+        add_tasks(folder, tasks)
+        return (KitBuilder if kit else Collector)(chosen, folder).run()

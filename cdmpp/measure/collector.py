@@ -16,9 +16,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from cdmpp.data.files import FAILURES_FILE, read_lines
+from cdmpp.data.files import FAILURES_FILE, append_lines, read_lines
 from cdmpp.data.records import append_records, read_records, write_info
 from cdmpp.data.schema import Record
+from cdmpp.lock import writing
 from cdmpp.measure import protocol, software
 from cdmpp.measure.build import arguments_of
 from cdmpp.measure.isolation import Reply, Worker, run_many
@@ -49,7 +50,6 @@ class Collector:
     def __init__(self, settings: CollectSettings, folder: Path) -> None:
         self.settings = settings
         self.folder = Path(folder)
-        self.folder.mkdir(parents=True, exist_ok=True)
         self.target = json.dumps(dict(settings.target), sort_keys=True)
         self.failures = self.folder / FAILURES_FILE
         self.cores = cores = sorted(os.sched_getaffinity(0))
@@ -63,16 +63,9 @@ class Collector:
         self.windows: Windows[Subject] = Windows(
             self.measurers, self.sentinels, self._timing, limit_s, settings.min_separation_s
         )
-        records = read_records(self.folder, settings.device)
-        self.recorded: set[str] = {record.record_id for record in records}
-        self._per_task = collections.Counter(record.task_id for record in records)
-        self.failed: set[str] = set(self._failed_ids())
         self.samples = self.folder / "samples.jsonl"
-        self._known_samples: dict[tuple[str, int], tuple[int, int]] = {}
-        """(task, seed) -> (schedules asked for, programs they gave), of the largest sample so far."""
-        for task_id, asked, seed, programs in (entry for entry in read_lines(self.samples) if len(entry) == 4):
-            known = self._known_samples.get((task_id, seed), (0, 0))
-            self._known_samples[task_id, seed] = max(known, (asked, programs))
+        self.recorded: set[str] = set()
+        self.failed: set[str] = set()
         self.causes: collections.Counter[str] = collections.Counter()
         self._software = software.versions()
         self._host = software.host() if settings.rpc is None else f"rpc:{settings.rpc.key}"
@@ -80,7 +73,29 @@ class Collector:
         self._recorded_there: dict[str, list[str]] = {}
 
     def run(self) -> dict[str, Any]:
-        """Collect until the plan or the budget is used up; returns the report (see ``report``)."""
+        """Collect until the plan or the budget is used up; returns the report (see ``report``).
+
+        Raises:
+            CdmppError: another process writes to the folder: two collections at once would spoil each other's times.
+        """
+        with writing(self.folder, f"measuring of {self.settings.device}"):
+            self._recall()
+            self._collect()
+            return report(self.folder, self.settings.device)
+
+    def _recall(self) -> None:
+        """What the folder holds already; read while nobody else can write there."""
+        records = read_records(self.folder, self.settings.device)
+        self.recorded = {record.record_id for record in records}
+        self._per_task = collections.Counter(record.task_id for record in records)
+        self.failed = set(self._failed_ids())
+        self._known_samples: dict[tuple[str, int], tuple[int, int]] = {}
+        """(task, seed) -> (schedules asked for, programs they gave), of the largest sample so far."""
+        for task_id, asked, seed, programs in (entry for entry in read_lines(self.samples) if len(entry) == 4):
+            known = self._known_samples.get((task_id, seed), (0, 0))
+            self._known_samples[task_id, seed] = max(known, (asked, programs))
+
+    def _collect(self) -> None:
         progress = CollectionProgress(
             self.folder, len(self.recorded), self.settings.phase_file, self.settings.show_progress
         )
@@ -111,7 +126,6 @@ class Collector:
                 for worker in (*self.measurers, *self.builders):
                     worker.stop()
                 os.sched_setaffinity(0, set(self.cores))
-        return report(self.folder, self.settings.device)
 
     def _plan(self) -> Plan:
         settings = self.settings
@@ -197,8 +211,7 @@ class Collector:
 
     def _remember(self, task: Task, programs: int) -> None:
         entry = [task.task_id, self.settings.schedules_per_task, self.settings.seed, programs]
-        with self.samples.open("a") as file:
-            file.write(json.dumps(entry) + "\n")
+        append_lines(self.samples, [entry])
 
     def _sample_request(self, task: Task) -> dict[str, Any]:
         return {
@@ -300,8 +313,7 @@ class Collector:
     def _fail(self, key: str, task_id: str, reply: Reply) -> None:
         self.causes[reply["cause"]] += 1
         self.failed.add(key)
-        with self.failures.open("a") as file:
-            file.write(json.dumps({"id": key, "task_id": task_id, "device": self.settings.device, **reply}) + "\n")
+        append_lines(self.failures, [{"id": key, "task_id": task_id, "device": self.settings.device, **reply}])
 
     def _failed_ids(self) -> Iterator[str]:
         for entry in read_lines(self.failures):

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from cdmpp.data.files import REPEATS_FILE, read_lines
+from cdmpp.data.files import REPEATS_FILE, append_lines, read_lines
 from cdmpp.data.records import read_records, read_tasks
 from cdmpp.data.schema import Record
 from cdmpp.errors import DataError
@@ -57,16 +56,20 @@ class Repeater(Recorded):
 
     def __init__(self, settings: CollectSettings, folder: Path, count: int) -> None:
         super().__init__(replace(settings, budget=None), folder)
+        self.count = count
+        self.path = self.folder / REPEATS_FILE
+        self.failures = self.folder / "repeat_failures.jsonl"
+
+    def _recall(self) -> None:
+        super()._recall()
         now = datetime.now(UTC)
-        records = {record.record_id: record for record in read_records(self.folder, settings.device)}
+        records = {record.record_id: record for record in read_records(self.folder, self.settings.device)}
         old = [r for r in records.values() if _age_s(r, now) >= MIN_AGE_S]
         if not old:
             raise DataError(
-                f"{self.folder} holds no record of {settings.device} that is an hour old: nothing to repeat yet"
+                f"{self.folder} holds no record of {self.settings.device} that is an hour old: nothing to repeat yet"
             )
-        self.chosen = sorted(old, key=lambda r: hashlib.sha256(r.record_id.encode()).hexdigest())[:count]
-        self.path = self.folder / REPEATS_FILE
-        self.failures = self.folder / "repeat_failures.jsonl"
+        self.chosen = sorted(old, key=lambda r: hashlib.sha256(r.record_id.encode()).hexdigest())[: self.count]
         self.records = records
         self.recorded = {entry["record_id"] for entry in read_lines(self.path)}
         self.failed = set()
@@ -77,21 +80,21 @@ class Repeater(Recorded):
         return repeat_report(self.folder, self.settings.device)
 
     def _keep(self, finished: list[Subject]) -> None:
-        with self.path.open("a", encoding="utf-8") as file:
-            for subject in finished:
-                again, first = self._record(subject), self.records[subject.record_id]
-                entry = {
-                    "record_id": again.record_id,
-                    "device": again.device,
-                    "first_s": first.latency_s,
-                    "again_s": again.latency_s,
-                    "spread": again.spread,
-                    "hours_apart": round(_age_s(first, datetime.now(UTC)) / 3600, 2),
-                    "measured_at": again.measured_at,
-                    "protocol": again.protocol,
-                    "host": again.host,
-                }
-                file.write(json.dumps(entry) + "\n")
+        append_lines(self.path, map(self._entry, finished))
+
+    def _entry(self, subject: Subject) -> dict[str, Any]:
+        again, first = self._record(subject), self.records[subject.record_id]
+        return {
+            "record_id": again.record_id,
+            "device": again.device,
+            "first_s": first.latency_s,
+            "again_s": again.latency_s,
+            "spread": again.spread,
+            "hours_apart": round(_age_s(first, datetime.now(UTC)) / 3600, 2),
+            "measured_at": again.measured_at,
+            "protocol": again.protocol,
+            "host": again.host,
+        }
 
     def _write_info(self, plan: Plan) -> None:
         pass  # the data set itself does not change

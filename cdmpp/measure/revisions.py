@@ -38,16 +38,21 @@ class Reviser(Recorded):
 
     def __init__(self, settings: CollectSettings, folder: Path, count: int) -> None:
         super().__init__(replace(settings, budget=None), folder)
+        self.count = count
+        self.failures = self.folder / "revision_failures.jsonl"
+
+    def _recall(self) -> None:
+        super()._recall()
+        device = self.settings.device
         tasks = read_tasks(self.folder)
         self.stale = {task_id for task_id, task in tasks.items() if _has_flags(task)}
-        records = read_records(self.folder, settings.device)
+        records = read_records(self.folder, device)
         doubtful = [record for record in records if self._outdated(record) or _unsettled(record)]
         if not doubtful:
-            raise DataError(f"{self.folder}: no label of {settings.device} is in doubt, there is nothing to revise")
+            raise DataError(f"{self.folder}: no label of {device} is in doubt, there is nothing to revise")
         doubtful.sort(key=lambda record: (not self._outdated(record), -record.spread, record.record_id))
-        self.chosen = doubtful[:count]
+        self.chosen = doubtful[: self.count]
         self.records = {record.record_id: record for record in self.chosen}
-        self.failures = self.folder / "revision_failures.jsonl"
         self.recorded, self.failed = set(), set()
 
     def run(self) -> dict[str, Any]:

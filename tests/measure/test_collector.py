@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 from cdmpp.data.card import card
 from cdmpp.data.records import append_records, read_info, read_records
-from cdmpp.errors import DataError
+from cdmpp.errors import CdmppError, DataError
 from cdmpp.measure import collector as module
 from cdmpp.measure import repeats, revisions, window
 from cdmpp.measure.collector import Collector
@@ -157,6 +158,24 @@ def test_a_kill_in_the_middle_costs_a_batch_and_doubles_nothing(machine: Machine
     assert len(ids) == len(set(ids)) == ALL
 
 
+def test_a_second_collection_into_the_folder_is_refused(machine: Machine, tmp_path: Path) -> None:
+    """Another thread is another writer, as another process would be; what it knew before it waited is stale."""
+    second, refused = Collector(settings(), tmp_path), []
+    answer = machine.answer
+
+    def meanwhile(message: dict[str, Any]) -> dict[str, Any]:
+        if message["op"] == "time" and not refused:
+            with ThreadPoolExecutor(1) as pool:
+                refused.append(pool.submit(second.run).exception())
+        return answer(message)
+
+    machine.answer = meanwhile  # type: ignore[method-assign]
+    Collector(settings(), tmp_path).run()
+    assert isinstance(refused[0], CdmppError) and "being written by process" in str(refused[0])
+    visited = len(machine.visits)
+    assert second.run()["programs"] == ALL and len(machine.visits) == visited == 2 * ALL
+
+
 def test_budget_ends_the_run_and_a_larger_one_continues(machine: Machine, tmp_path: Path) -> None:
     assert Collector(settings(budget=8), tmp_path).run()["programs"] == 8
     assert Collector(settings(budget=13), tmp_path).run()["programs"] == 13
@@ -241,7 +260,7 @@ def test_repeats_measure_recorded_programs_again_and_resume(
     Collector(settings(), tmp_path).run()
     before = {path: path.read_bytes() for path in tmp_path.rglob("*.parquet")}
     with pytest.raises(DataError, match="an hour old"):
-        repeats.Repeater(settings(), tmp_path, 5)
+        repeats.Repeater(settings(), tmp_path, 5).run()
     monkeypatch.setattr(repeats, "MIN_AGE_S", -1.0)
     slower = json.dumps([[read_records(tmp_path)[0].task_id, 0], []])
     machine.noise = {slower: [1.1]}
@@ -264,7 +283,7 @@ def test_doubtful_labels_are_visited_again_and_merged(
         monkeypatch.setattr(place, "arguments_of", lambda workload: [[[4], "float32"]])
     Collector(settings(budget=12), tmp_path).run()
     with pytest.raises(DataError, match="nothing to revise"):
-        revisions.Reviser(settings(), tmp_path, 5)
+        revisions.Reviser(settings(), tmp_path, 5).run()
     noisy, worse, calm = read_records(tmp_path)[:3]
     rows = read_records(tmp_path)
     for path in (tmp_path / "records").glob("*.parquet"):

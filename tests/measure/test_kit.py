@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -11,7 +12,8 @@ import subprocess
 import sys
 import time
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +26,13 @@ from cdmpp import devices
 from cdmpp.data.files import read_lines
 from cdmpp.data.records import read_records, write_tasks
 from cdmpp.errors import CdmppError, DataError
+from cdmpp.lock import writing
 from cdmpp.measure import sentinel
 from cdmpp.measure.collector import Subject
 from cdmpp.measure.kit import builder as builder_module
 from cdmpp.measure.kit.builder import KitBuilder, packed_programs
 from cdmpp.measure.kit.compile import build_cubins
-from cdmpp.measure.kit.merge import merge_kit
+from cdmpp.measure.kit.merge import merge_kit, run_parts
 from cdmpp.measure.plan import Plan
 from cdmpp.measure.settings import CollectSettings, KitSettings
 from tests.measure.tiny_task import TASK, cuda_schedules, schedules
@@ -160,9 +163,28 @@ def test_a_crash_or_a_wrong_result_costs_one_program(kit: Path, tmp_path: Path) 
     assert report["new"] == 1 and sum(report["failures"].values()) == 2
 
 
+def test_a_part_that_is_being_measured_is_refused(kit: Path, tmp_path: Path) -> None:
+    results = tmp_path / "results.jsonl"
+    with results.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        done = run_part(kit / "parts" / "part-000.zip", results, tmp_path / "blocked")
+    assert done.returncode != 0 and "another run of this part" in done.stderr and "Traceback" not in done.stderr
+    assert results.read_text() == ""
+    with writing(kit / "results", "another"), pytest.raises(CdmppError, match="being written by process"):
+        in_thread(lambda: run_parts(kit))
+    with writing(tmp_path / "set", "another"), pytest.raises(CdmppError, match="being written by process"):
+        in_thread(TinyKit(settings("xeon-icelake"), tmp_path / "set").run)
+
+
+def in_thread(action: Callable[[], Any]) -> Any:
+    """Another thread is another writer, as another process would be."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(action).result()
+
+
 def test_a_folder_keeps_to_its_device(kit: Path) -> None:
     with pytest.raises(CdmppError, match="another device or target"):
-        KitBuilder(settings("xeon-icelake-avx2"), kit)
+        KitBuilder(settings("xeon-icelake-avx2"), kit).run()
     with pytest.raises(DataError, match="no results"):
         merge_kit(kit, [], kit / "nowhere")
 

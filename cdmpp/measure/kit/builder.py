@@ -42,15 +42,11 @@ class KitBuilder(Collector):
             raise CdmppError("building a kit needs kit settings")
         self.kit: KitSettings = settings.kit
         self.kind = str(settings.target["kind"])
-        header = {"device": settings.device, "kind": "cpu" if self.kind == "llvm" else "gpu", "target": self.target}
-        path = self.folder / KIT_FILE
-        if path.exists() and {key: read_json(path).get(key) for key in header} != header:
-            raise CdmppError(f"{folder} holds a kit of another device or target: choose another kit_folder")
-        write_json(path, header)
-        self.header = header
-        for entry in packed_programs(self.folder):
-            self.recorded.add(entry["record_id"])
-            self._per_task[entry["task_id"]] += 1
+        self.header = {
+            "device": settings.device,
+            "kind": "cpu" if self.kind == "llvm" else "gpu",
+            "target": self.target,
+        }
         self.staged: list[Subject] = []
         self._staged_bytes = 0
         self._checked = 0
@@ -58,9 +54,6 @@ class KitBuilder(Collector):
 
     def run(self) -> dict[str, Any]:
         """Build until the plan or the budget is used up; returns counts and sizes of the parts."""
-        self._site = self.folder / "site"
-        if self.kit.python is not None and not self._site.exists():
-            pack.fetch_ffi(self.kit.python, self._site)
         self._runtime = pack.runtime_files(self.kind)
         super().run()
         parts = sorted((self.folder / "parts").glob("*.zip"))
@@ -73,6 +66,19 @@ class KitBuilder(Collector):
             "next": f"copy {self.folder}/parts to the device, run `python part-000.zip` there, bring results-*.jsonl "
             f"back to {self.folder}/results, then: scripts/profile.py device={self.settings.device} kit=merge",
         }
+
+    def _recall(self) -> None:
+        path = self.folder / KIT_FILE
+        if path.exists() and {key: read_json(path).get(key) for key in self.header} != self.header:
+            raise CdmppError(f"{self.folder} holds a kit of another device or target: choose another kit_folder")
+        super()._recall()
+        write_json(path, self.header)
+        for entry in packed_programs(self.folder):
+            self.recorded.add(entry["record_id"])
+            self._per_task[entry["task_id"]] += 1
+        self._site = self.folder / "site"
+        if self.kit.python is not None and not self._site.exists():
+            pack.fetch_ffi(self.kit.python, self._site)
 
     # -- instead of measuring -----------------------------------------------------------------------------------
 

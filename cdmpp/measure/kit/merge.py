@@ -11,10 +11,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from cdmpp.data.files import FAILURES_FILE, read_json, read_lines
+from cdmpp.data.files import FAILURES_FILE, append_lines, read_json, read_lines
 from cdmpp.data.records import append_records, read_records, read_tasks, write_info, write_tasks
 from cdmpp.data.schema import Record
 from cdmpp.errors import DataError
+from cdmpp.lock import writing
 from cdmpp.measure import protocol
 from cdmpp.measure.kit.builder import KIT_FILE, packed_programs
 from cdmpp.measure.protocol import Visits
@@ -26,7 +27,7 @@ log = logging.getLogger(__name__)
 def merge_kit(kit: Path, results: Sequence[Path], out: Path) -> dict[str, Any]:
     """Append to ``out`` what ``results`` say of programs of ``kit``; programs that ``out`` has are left alone.
 
-    Returns the report of ``out``. Raises:
+    Returns the report of ``out``; waits while another process writes there. Raises:
         DataError: not a kit, no results, a broken line (named), or a program that the kit does not hold.
     """
     header = read_json(kit / KIT_FILE)
@@ -34,11 +35,8 @@ def merge_kit(kit: Path, results: Sequence[Path], out: Path) -> dict[str, Any]:
     if not results:
         raise DataError(f"no results-*.jsonl in {kit / 'results'}: run the parts on the device and copy them there")
     device, rule = header["device"], protocol.CPU if header["kind"] == "cpu" else protocol.GPU
-    known = {record.record_id for record in read_records(out, device)}
-    failed = {entry["id"] for entry in read_lines(out / FAILURES_FILE) if entry.get("device") == device}
-    records: dict[str, Record] = {}
-    failures: dict[str, dict[str, Any]] = {}
     counts: Counter[str] = Counter()
+    measured: list[tuple[str, Record | None, dict[str, Any]]] = []
     facts: dict[str, Any] = {}
     for path in sorted(results):
         for where, entry in _lines(path):
@@ -50,27 +48,40 @@ def merge_kit(kit: Path, results: Sequence[Path], out: Path) -> dict[str, Any]:
             program = programs.get(entry.get("record_id", ""))
             if program is None:
                 raise DataError(f"{where}: program {entry.get('record_id')} is not in the kit {kit}")
-            key = program["record_id"]
-            if key in known or key in records or key in failed:
-                counts["merged before"] += 1
-            elif "cause" in entry:
-                failures.setdefault(key, {"id": key, "task_id": program["task_id"], "device": device, **entry})
-            else:
-                records[key] = _record(program, entry, facts, header, rule, where)
-                failures.pop(key, None)
-    tasks = read_tasks(kit)
-    out.mkdir(parents=True, exist_ok=True)
-    write_tasks(out, [tasks[key] for key in {record.task_id for record in records.values()}])
-    append_records(out, records.values())
-    with (out / FAILURES_FILE).open("a", encoding="utf-8") as file:
-        file.writelines(json.dumps(entry) + "\n" for entry in failures.values())
-    total = len(known) + len(records)
-    host = str(facts.get("host", ""))
-    write_info(
-        out, name=out.name, devices=[device], protocols={rule.protocol_id: rule.describe()},
-        host=host, programs=total,
-    )  # fmt: skip
+            key, failed = program["record_id"], "cause" in entry
+            record = None if failed else _record(program, entry, facts, header, rule, where)
+            measured.append((key, record, {"id": key, "task_id": program["task_id"], "device": device, **entry}))
+    with writing(out, f"merge of the kit {kit}", wait=True):
+        records, failures = _unknown(out, device, measured)
+        counts["merged before"] = len(measured) - len(records) - len(failures)
+        tasks = read_tasks(kit)
+        write_tasks(out, [tasks[key] for key in {record.task_id for record in records}])
+        append_records(out, records)
+        append_lines(out / FAILURES_FILE, failures)
+        write_info(
+            out, name=out.name, devices=[device], protocols={rule.protocol_id: rule.describe()},
+            host=str(facts.get("host", "")), programs=len(read_records(out, device)),
+        )  # fmt: skip
     return {"new": len(records), **counts, **report(out, device)}
+
+
+def _unknown(
+    out: Path, device: str, measured: Sequence[tuple[str, Record | None, dict[str, Any]]]
+) -> tuple[list[Record], list[dict[str, Any]]]:
+    """Records and failures that ``out`` does not have yet, of each program one; a record counts more than a failure."""
+    known = {record.record_id for record in read_records(out, device)}
+    known |= {entry["id"] for entry in read_lines(out / FAILURES_FILE) if entry.get("device") == device}
+    records: dict[str, Record] = {}
+    failures: dict[str, dict[str, Any]] = {}
+    for key, record, entry in measured:
+        if key in known or key in records:
+            continue
+        if record is None:
+            failures.setdefault(key, entry)
+        else:
+            records[key] = record
+            failures.pop(key, None)
+    return list(records.values()), list(failures.values())
 
 
 def run_parts(kit: Path) -> dict[str, Any]:
@@ -83,11 +94,11 @@ def run_parts(kit: Path) -> dict[str, Any]:
     if not parts:
         raise DataError(f"{kit / 'parts'} holds no part: build the kit first (kit=build)")
     results = kit / "results"
-    results.mkdir(exist_ok=True)
     status = {}
-    for part in parts:
-        command = [sys.executable, str(part), "--out", str(results / f"results-{part.stem}.jsonl")]
-        status[part.stem] = subprocess.run(command).returncode
+    with writing(results, f"measuring of the kit {kit}"):
+        for part in parts:
+            command = [sys.executable, str(part), "--out", str(results / f"results-{part.stem}.jsonl")]
+            status[part.stem] = subprocess.run(command).returncode
     return {"parts": len(parts), "failed_parts": [name for name, code in status.items() if code]}
 
 

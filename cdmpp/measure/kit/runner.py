@@ -7,6 +7,7 @@ again after a kill it goes on where it stopped.
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 import os
 import platform
@@ -15,7 +16,7 @@ import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from cdmpp.measure import protocol
 from cdmpp.measure.isolation import Reply, Worker
@@ -64,6 +65,7 @@ class KitRun:
         ready = {"op": "ready_kit", "libraries": libraries, "cubins": str(cubins) if cubins.exists() else None}
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(folder / "site"), os.environ.get("PYTHONPATH")]))
         self.worker = Worker(cores[-self.kit["cores"] :], ready)
+        self.held = self._hold()
         self.done = self._done()
 
     def run(self, limit_s: float) -> int:
@@ -138,10 +140,17 @@ class KitRun:
         with self.out.open("a", encoding="utf-8") as file:
             file.write(json.dumps(entry) + "\n")
 
+    def _hold(self) -> TextIO:
+        """The results file, locked while this process lives: two runs at once would spoil each other's times."""
+        file = self.out.open("a", encoding="utf-8")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            sys.exit(f"error: {self.out} is being written by another run of this part: wait until that has ended")
+        return file
+
     def _done(self) -> set[str]:
         """Programs that the results file has; a last line that a kill cut short is ended, so that it stays alone."""
-        if not self.out.exists():
-            return set()
         text = self.out.read_text(encoding="utf-8")
         if text and not text.endswith("\n"):
             with self.out.open("a", encoding="utf-8") as file:
