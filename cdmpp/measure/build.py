@@ -19,7 +19,7 @@ def build(program: Program, path: Path) -> None:
 @lru_cache(maxsize=64)
 def arguments_of(workload: str) -> list[list[Any]]:
     """``[[shape, dtype], ...]`` of a task's parameters, outputs included."""
-    import tvm
+    from cdmpp.programs.replay import parse_workload
 
-    main = tvm.script.from_source(workload)["main"]
+    main = parse_workload(workload)["main"]
     return [[[int(extent) for extent in param.shape], str(param.dtype)] for param in main.params]

@@ -40,13 +40,10 @@ def sample(request: Request) -> Request:
 
 def build_program(request: Request) -> Request:
     """``workload``, ``schedule``, ``target``, ``path`` -> nothing; the library lies at ``path``."""
-    import tvm
-
     from cdmpp.measure.build import build
     from cdmpp.programs.replay import replay
 
-    target = tvm.target.Target(request["target"])
-    build(replay(request["workload"], request["schedule"], target), Path(request["path"]))
+    build(replay(request["workload"], request["schedule"], request["target"]), Path(request["path"]))
     return {}
 
 
@@ -72,13 +69,10 @@ def time_over_rpc(request: Request) -> Request:
 
 def build_for_kit(request: Request) -> Request:
     """``workload``, ``schedule``, ``target``, ``path``, ``symbol`` -> nothing; library and CUDA source lie there."""
-    import tvm
-
     from cdmpp.measure.kit.compile import compile_program
     from cdmpp.programs.replay import replay
 
-    target = tvm.target.Target(request["target"])
-    program = replay(request["workload"], request["schedule"], target)
+    program = replay(request["workload"], request["schedule"], request["target"])
     compile_program(program, request["symbol"], Path(request["path"]))
     return {}
 

@@ -20,7 +20,8 @@ from typing import Any
 
 import tvm
 
-from cdmpp.errors import DataError
+from cdmpp.errors import CdmppError, DataError
+from cdmpp.programs.gate import load_graph
 from cdmpp.programs.legacy import convert_trace, is_legacy_graph, legacy_to_script
 from cdmpp.programs.script import parse_text
 
@@ -39,9 +40,14 @@ class TuningLine:
     schedule: str
     """Trace as JSON ``[instructions, decisions]`` without blanks, in the form of TVM 0.27."""
     seconds: tuple[float, ...]
-    """Repeats as measured, seconds."""
+    """Repeats as measured, seconds; empty for a schedule that waits to be measured (``run_secs: null``)."""
     target: str
     """JSON of the TVM target, keys sorted."""
+
+    @property
+    def measured(self) -> bool:
+        """False for a schedule that nobody has run yet."""
+        return bool(self.seconds)
 
     @property
     def failed(self) -> bool:
@@ -111,19 +117,23 @@ def is_legacy(folder: Path) -> bool:
     raise DataError(f"{path} is empty: no workload in it")
 
 
-def read_workloads(folder: Path) -> list[tvm.IRModule]:
-    """Unscheduled modules in file order, converted to TVM 0.27 where they are older."""
+def read_workloads(folder: Path) -> list[tvm.IRModule | BadLine]:
+    """Unscheduled modules in file order, converted to TVM 0.27 where they are older.
+
+    A workload that cannot be restored comes as a ``BadLine`` in its place, so that the others keep their index.
+    """
     path = _required_file(folder, WORKLOAD_FILE)
-    modules = []
+    modules: list[tvm.IRModule | BadLine] = []
     for number, line in _lines(path):
-        graph = _graph_of_line(path, number, line)
+        where = f"workload line {number}"
         try:
+            graph = _graph_of_line(path, number, line)
             if is_legacy_graph(graph):
-                modules.append(parse_text(legacy_to_script(graph), "converted workload"))
+                modules.append(parse_text(legacy_to_script(graph), where))
             else:
-                modules.append(tvm.ir.load_json(graph))
-        except Exception as error:  # TVM raises several types for a graph it cannot restore
-            raise DataError(f"{path} line {number}: cannot restore the workload: {error}") from error
+                modules.append(load_graph(graph, where))
+        except CdmppError as error:
+            modules.append(BadLine(number, str(error)))
     if not modules:
         raise DataError(f"{path} is empty: no workload in it")
     return modules
@@ -157,8 +167,9 @@ def _parse(number: int, line: str, targets: dict[str, str]) -> TuningLine:
     trace, seconds, target = record[:3]
     if not isinstance(trace, list) or len(trace) != 2 or not all(isinstance(part, list) for part in trace):
         raise ValueError("the trace is not [instructions, decisions]")
-    if not isinstance(seconds, list) or not seconds:
-        raise ValueError("run_secs is missing")
+    seconds = [] if seconds is None else seconds
+    if not isinstance(seconds, list) or (not seconds and record[1] is not None):
+        raise ValueError("run_secs is missing: a list of seconds, or null for a schedule that was not measured yet")
     for repeat in seconds:
         if isinstance(repeat, bool) or not isinstance(repeat, (int, float)) or not math.isfinite(repeat) or repeat <= 0:
             raise ValueError(f"run_secs holds {repeat}: must be a positive number of seconds")

@@ -6,6 +6,7 @@ below visits it from the root and prints TVMScript, which TVM 0.27 parses back i
 
 from __future__ import annotations
 
+import builtins
 import json
 import keyword
 import re
@@ -76,7 +77,8 @@ class _Writer:
         self.nodes = nodes
         self.lines: list[str] = []
         self.names: dict[int, str] = {}
-        self.taken = {"T", "I", "main", *keyword.kwlist}
+        self.taken = {"T", "I", "main", *keyword.kwlist, *keyword.softkwlist, *dir(builtins)}
+        self.constants: list[int] = []
         self.statements: dict[str, Callable[[dict[str, Any], int], None]] = {
             "tir.SeqStmt": self._sequence,
             "tir.For": self._loop,
@@ -84,6 +86,8 @@ class _Writer:
             "tir.BufferStore": self._store,
             "tir.IfThenElse": self._branch,
             "tir.Evaluate": self._evaluate,
+            "tir.AllocateConst": self._constant,
+            "tir.DeclBuffer": lambda attrs, depth: self.statement(attrs["body"], depth),
         }
 
     # Access to the graph.
@@ -142,7 +146,7 @@ class _Writer:
             parts = (attrs[key] for key in ("condition", "true_value", "false_value"))
             return f"T.Select({', '.join(map(self.expr, parts))})"
         if short == "Cast":
-            return f'T.Cast("{attrs["dtype"]}", {self.expr(attrs["value"])})'
+            return f"T.Cast({json.dumps(attrs['dtype'])}, {self.expr(attrs['value'])})"
         if short == "BufferLoad":
             return f"{self.name(attrs['buffer'])}[{self._subscript(attrs['indices'])}]"
         if short == "Call":
@@ -161,7 +165,7 @@ class _Writer:
         op = self.string(attrs["op"]).removeprefix("tir.")
         arguments = ", ".join(map(self.expr, self.items(attrs["args"])))
         if op == "reinterpret":
-            return f'T.reinterpret("{attrs["dtype"]}", {arguments})'
+            return f"T.reinterpret({json.dumps(attrs['dtype'])}, {arguments})"
         return f"T.{op}({arguments})"
 
     def _subscript(self, indices: str | int) -> str:
@@ -191,7 +195,7 @@ class _Writer:
 
     def _shape(self, buffer: str | int) -> str:
         attrs = self.attrs(buffer)
-        return f'({"".join(self.expr(e) + ", " for e in self.items(attrs["shape"]))}), "{attrs["dtype"]}"'
+        return f"({''.join(self.expr(e) + ', ' for e in self.items(attrs['shape']))}), {json.dumps(attrs['dtype'])}"
 
     # Statements.
 
@@ -220,6 +224,16 @@ class _Writer:
     def _store(self, attrs: dict[str, Any], depth: int) -> None:
         target = f"{self.name(attrs['buffer'])}[{self._subscript(attrs['indices'])}]"
         self.line(depth, f"{target} = {self.expr(attrs['value'])}")
+
+    def _constant(self, attrs: dict[str, Any], depth: int) -> None:
+        """A tensor that the program carries along: its buffers become parameters, its values do not matter here."""
+        variable = int(attrs["buffer_var"])
+        self.constants += [
+            index
+            for index, node in enumerate(self.nodes)
+            if node["type_key"] == "tir.Buffer" and int(node["attrs"]["data"]) == variable
+        ]
+        self.statement(attrs["body"], depth)
 
     def _evaluate(self, attrs: dict[str, Any], depth: int) -> None:
         self.line(depth, f"T.evaluate({self.expr(attrs['value'])})")
@@ -266,19 +280,19 @@ class _Writer:
         parameters = []
         for parameter in self.items(function["params"]):
             if parameter in of_parameter:
-                buffer = of_parameter[parameter]
-                parameters.append(f"{self.name(buffer)}: T.Buffer({self._shape(buffer)})")
+                parameters.append(self._parameter(of_parameter[parameter]))
             else:
                 parameters.append(f"{self.name(parameter)}: T.handle")
         known = self.pairs(self.attrs(function["attrs"])["__dict__"])
         kept = [(_FUNCTION_ATTRIBUTES[key], value) for key, value in known if key in _FUNCTION_ATTRIBUTES]
-        self.lines = ["# from tvm.script import ir as I", "# from tvm.script import tirx as T", "", "@I.ir_module"]
-        self.line(0, "class Module:")
-        self.line(1, "@T.prim_func(s_tir=True)")
-        self.line(1, f"def main({', '.join(parameters)}):")
         if kept:
             notes = ", ".join(f"{json.dumps(key)}: {self._annotation(value)}" for key, value in kept)
             self.line(2, f"T.func_attr({{{notes}}})")
         root_block = self.attrs(self.attrs(function["body"])["block"])
         self._block_body(root_block, 2)
-        return "\n".join(self.lines) + "\n"
+        parameters[-1:-1] = map(self._parameter, self.constants)  # what is written comes last
+        head = ["@I.ir_module", "class Module:", "    @T.prim_func(s_tir=True)"]
+        return "\n".join([*head, f"    def main({', '.join(parameters)}):", *self.lines]) + "\n"
+
+    def _parameter(self, buffer: int) -> str:
+        return f"{self.name(buffer)}: T.Buffer({self._shape(buffer)})"

@@ -11,6 +11,7 @@ import tvm
 from tvm.s_tir import Schedule, Trace
 
 from cdmpp.errors import DataError, UnsupportedProgramError
+from cdmpp.programs.gate import check_target, check_trace
 from cdmpp.programs.script import parse_text
 from cdmpp.programs.task import Program
 
@@ -20,14 +21,17 @@ def parse_workload(workload: str) -> tvm.IRModule:
     """TVMScript text of an unscheduled module -> ``tvm.IRModule``. Cached: parsing costs more than a replay."""
     head = workload.strip().splitlines()[0][:80] if workload.strip() else "(empty)"
     try:
-        return parse_text(workload, f"workload that begins with {head!r}")
+        parsed = parse_text(workload, f"workload that begins with {head!r}")
     except UnsupportedProgramError as error:
         raise DataError(f"cannot parse the TVMScript of a {error}") from error
+    return parsed if isinstance(parsed, tvm.IRModule) else tvm.IRModule({"main": parsed})
 
 
 @lru_cache(maxsize=64)
 def _target_of_json(text: str) -> tvm.target.Target:
-    return tvm.target.Target(json.loads(text))
+    value = json.loads(text)
+    check_target(value, "target")
+    return tvm.target.Target(value)
 
 
 def parse_target(target: str | Mapping[str, Any] | tvm.target.Target) -> tvm.target.Target:
@@ -61,7 +65,9 @@ def replay_on(module: tvm.IRModule, schedule: str) -> Schedule:
     """Apply a trace to a workload that is a module already."""
     result = Schedule(module, debug_mask="none", error_render_level="none")
     try:
-        Trace.apply_json_to_schedule(json.loads(schedule), result)
+        trace = json.loads(schedule)
+        check_trace(trace, "schedule")
+        Trace.apply_json_to_schedule(trace, result)
     except Exception as error:  # TVM raises several types for a step that does not apply
         raise DataError(f"the schedule trace does not replay on its workload: {error}") from error
     return result

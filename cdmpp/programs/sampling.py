@@ -22,13 +22,14 @@ def sample_programs(task: Task, target: Any, n: int, seed: int) -> list[Program]
     Many elementwise tasks have a single CPU schedule and yield one program. ``target`` is a ``tvm.target.Target``
     or its dict.
     """
-    import tvm
     from tvm.s_tir import meta_schedule
+
+    from cdmpp.programs.replay import parse_target, parse_workload
 
     logging.getLogger("tvm.s_tir.meta_schedule").setLevel(logging.ERROR)
     _import_intrinsics()
-    target = target if isinstance(target, tvm.target.Target) else tvm.target.Target(target)
-    module = tvm.script.from_source(task.workload)
+    target = parse_target(target)
+    module = parse_workload(task.workload)
     n_mutants = int(n * MUTANT_SHARE) if n >= 4 else 0
     found: dict[int, Program] = {}
     n_random = int((n - n_mutants) * _OVERSAMPLE) + 1

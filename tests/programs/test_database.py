@@ -12,9 +12,17 @@ tvm_ffi = pytest.importorskip("tvm_ffi")
 pytest.importorskip("tvm")
 
 from cdmpp.errors import DataError  # noqa: E402
-from cdmpp.programs.database import BadLine, TuningLine, is_legacy, read_lines, read_workloads  # noqa: E402
+from cdmpp.programs.database import (  # noqa: E402
+    BadLine,
+    TuningLine,
+    _graph_of_line,
+    is_legacy,
+    read_lines,
+    read_workloads,
+)
 from cdmpp.programs.legacy import convert_trace, legacy_to_script  # noqa: E402
 from cdmpp.programs.replay import replay, replay_on  # noqa: E402
+from cdmpp.programs.script import parse_text  # noqa: E402
 
 
 def test_lines_keep_file_order_and_failures(native_database):
@@ -55,6 +63,49 @@ def test_replay_of_a_foreign_trace_is_refused(native_database, fixture_modules):
         replay(fixture_modules[0].script(), line.schedule, "{")
 
 
+def test_a_schedule_that_was_not_measured_yet_is_read(tmp_path, native_database):
+    shutil.copytree(native_database, tmp_path / "db")
+    (tmp_path / "db" / "database_tuning_record.json.gz").unlink()
+    line = json.dumps([0, [[[], []], None, {"kind": "cuda"}, []]])
+    (tmp_path / "db" / "database_tuning_record.json").write_text(line + "\n")
+    (found,) = read_lines(tmp_path / "db")
+    assert isinstance(found, TuningLine) and not found.measured and not found.failed
+
+
+def _with_constant(graph: dict) -> dict:
+    """The graph of a legacy workload with its last input turned into an ``AllocateConst``."""
+    nodes = graph["nodes"]
+
+    def attrs(index) -> dict:
+        return nodes[int(index)]["attrs"]
+
+    function = attrs(nodes[int(attrs(graph["root"])["functions"])]["data"][1])
+    parameters, buffers = nodes[int(function["params"])]["data"], nodes[int(function["buffer_map"])]["data"]
+    removed = parameters.pop(-2)
+    place = buffers.index(removed)
+    buffer = buffers[place + 1]
+    del buffers[place : place + 2]
+    root = attrs(attrs(function["body"])["block"])
+    nodes.append(
+        {"type_key": "tir.AllocateConst", "attrs": {"buffer_var": attrs(buffer)["data"], "body": root["body"]}}
+    )
+    root["body"] = str(len(nodes) - 1)
+    return graph
+
+
+def test_a_constant_in_a_legacy_workload_becomes_a_parameter(legacy_database, tmp_path):
+    lines = gzip.decompress((legacy_database / "database_workload.json.gz").read_bytes()).decode().splitlines()
+    converted = 0
+    for number, line in enumerate(lines):
+        text = _graph_of_line(tmp_path, number, line)
+        plain = parse_text(legacy_to_script(text), "plain")
+        if len(plain["main"].params) > 2:
+            changed = parse_text(legacy_to_script(json.dumps(_with_constant(json.loads(text)))), "with a constant")
+            assert tvm_ffi.structural_equal(changed, plain)
+            converted += 1
+    assert converted
+
+
 BROKEN = {
     "not json": "[0, [[",
     "no workload index": json.dumps([[[[], []], [1e-3], {"kind": "cuda"}, []]]),
@@ -93,8 +144,9 @@ def test_broken_workload_names_the_line(tmp_path, native_database):
     lines = gzip.decompress(path.read_bytes()).decode().splitlines()
     lines[2] = json.dumps(["0", "AAAA"])
     path.write_bytes(gzip.compress("\n".join(lines).encode()))
-    with pytest.raises(DataError, match="line 3"):
-        read_workloads(tmp_path / "db")
+    workloads = read_workloads(tmp_path / "db")
+    assert [i for i, workload in enumerate(workloads) if isinstance(workload, BadLine)] == [2]
+    assert workloads[2].number == 3 and "line 3" in str(workloads[2])
     path.write_bytes(gzip.compress(b""))
     with pytest.raises(DataError, match="empty"):
         read_workloads(tmp_path / "db")

@@ -52,7 +52,7 @@ def test_text_that_would_run_something_is_refused(tmp_path, monkeypatch, express
 
 
 def test_import_is_refused():
-    with pytest.raises(UnsupportedProgramError, match="an import"):
+    with pytest.raises(UnsupportedProgramError, match="`import`"):
         parse_text(TEXT.replace("        for i in", "        import os\n        for i in"), "here")
 
 

@@ -1,0 +1,187 @@
+"""The gate for everything that becomes IR here: JSON graphs, schedule traces, targets, and the modules made of them.
+
+What TVM restores from a file of somebody else must hold tensor programs and nothing else (docs/security.md). Text goes
+through ``script_check`` first.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import tvm
+import tvm_ffi
+
+from cdmpp.errors import UnsupportedProgramError
+from cdmpp.programs.language import is_attribute_key, is_operation, is_text
+
+MAX_DEPTH = 1000
+"""Nested nodes of a graph; TVM recurses over them on the stack. Real programs have up to 100."""
+_MAX_NODES = 2_000_000
+
+_PLAIN = {"None", "bool", "int", "float", "dtype", "DataType", "ffi.String"}
+_RELAX = {"relax.ShapeType", "relax.expr.ShapeExpr", "relax.TensorType", "relax.FuncType", "relax.ObjectType"}
+_NODES = _PLAIN | _RELAX
+_NODES |= {f"ffi.{name}" for name in "Array Map List Dict Shape".split()}
+_NODES |= {
+    f"ir.{name}"
+    for name in """Call DictAttrs FloatImm FuncType GlobalVar IRModule IntImm Op PointerType PrimType Range
+    SequentialSpan SourceMap SourceName Span StringImm StringType TensorLoad TensorRegion Tuple TupleGetItem TupleType Var""".split()
+}
+_NODES |= {
+    f"prim.{name}"
+    for name in """Add And BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Broadcast Cast Div EQ FloorDiv FloorMod GE GT LE
+    LShift LT Let Max Min Mod Mul NE Not Or RShift Ramp Select Shuffle Sub""".split()
+}
+_NODES |= {
+    f"tirx.{name}"
+    for name in """AllocBuffer AssertStmt AttrStmt Bind BufferRegionType BufferStore BufferType DeclBuffer Evaluate For
+    IfThenElse IndexMap IterVar PrimFunc SeqStmt While""".split()
+}
+_NODES |= {"s_tir.SBlock", "s_tir.SBlockRealize", "s_tir.MatchBufferRegion"}
+
+_TARGET_KINDS = {"llvm", "cuda", "rocm", "metal", "vulkan", "opencl", "webgpu", "ext_dev", "hexagon"}
+_TARGET_KEYS = set(
+    """kind keys tag device model libs host arch mcpu mtriple mattr mabi mfloat-abi num-cores opt-level vector-width
+    max_threads_per_block max_shared_memory_per_block max_local_memory_per_block max_num_threads max_threads
+    max_function_args thread_warp_size registers_per_block l2_cache_size_bytes fast-math fast-math-nnan fast-math-ninf
+    fast-math-nsz fast-math-arcp fast-math-contract fast-math-reassoc unpacked-api interface-api mcode-object-version
+    from_device feature""".split()
+)
+"""Not ``cl-opt`` and ``jit``: options of LLVM itself, some of which name files."""
+
+
+def load_graph(text: str, where: str) -> tvm.IRModule:
+    """A module from the JSON graph that ``tvm.ir.save_json`` makes.
+
+    Raises:
+        UnsupportedProgramError: not such a graph, a node that is no part of a tensor program, or one that TVM cannot
+            restore; ``where`` begins the message.
+    """
+    try:
+        graph = json.loads(text)
+        check_graph(graph, where)
+        module = tvm.ir.load_json(text)
+    except UnsupportedProgramError:
+        raise
+    except Exception as error:  # TVM raises several types for a graph it cannot restore
+        reason = next(iter(str(error).splitlines()), "") or type(error).__name__
+        raise UnsupportedProgramError(f"{where}: cannot restore the workload: {reason}") from error
+    check_module(module, where)
+    return module
+
+
+def check_graph(graph: Any, where: str) -> None:
+    """Raise ``UnsupportedProgramError`` for a JSON graph that could restore more than a tensor program."""
+    nodes = graph.get("nodes") if isinstance(graph, dict) else None
+    if not isinstance(nodes, list) or len(nodes) > _MAX_NODES or set(graph) - {"root_index", "nodes", "metadata"}:
+        raise UnsupportedProgramError(f"{where}: not a JSON graph as tvm.ir.save_json writes it")
+    depths: list[int] = []
+    for number, node in enumerate(nodes):
+        kind, data = _kind(node), node.get("data") if isinstance(node, dict) else None
+        if kind not in _NODES:
+            raise UnsupportedProgramError(f"{where}: node {number} is of type {kind}: no part of a tensor program")
+        for text in () if kind == "ir.SourceName" else _strings(data):  # files are named in remarks alone
+            if not is_text(text):
+                raise UnsupportedProgramError(f"{where}: node {number} holds {text[:60]!r}: texts are plain words")
+        below = [index for index in _references(node) if 0 <= index < number]
+        depths.append(1 + max((depths[index] for index in below), default=0))
+    if max(depths, default=0) > MAX_DEPTH:
+        raise UnsupportedProgramError(f"{where}: nested {max(depths)} deep, at most {MAX_DEPTH} are read")
+
+
+def _kind(node: Any) -> str:
+    return str(node.get("type")) if isinstance(node, dict) else type(node).__name__
+
+
+def _references(node: Any) -> list[int]:
+    """Indices of the nodes that ``node`` refers to; small numbers among its fields may be taken for some."""
+    data, kind = node.get("data") if isinstance(node, dict) else None, _kind(node)
+    if kind in _PLAIN:
+        return []
+    if kind == "ir.Span" and isinstance(data, dict):
+        data = [data.get("source_name")]  # the rest are lines and columns
+    values = data if isinstance(data, list) else data.values() if isinstance(data, dict) else ()
+    return [value for value in values if type(value) is int]
+
+
+def check_module(module: Any, where: str) -> None:
+    """Raise ``UnsupportedProgramError`` unless ``module`` holds PrimFuncs alone that call known operations alone."""
+    if not isinstance(module, tvm.IRModule) or not module.functions:
+        raise UnsupportedProgramError(f"{where}: not a module with a PrimFunc")
+    for name, function in module.functions.items():
+        if not isinstance(function, tvm.tirx.PrimFunc):
+            raise UnsupportedProgramError(f"{where}: {name.name_hint} is not a PrimFunc")
+        for call in _nodes(function, tvm.ir.Call):
+            operation = getattr(call.op, "name", None) or type(call.op).__name__
+            if not is_operation(str(operation)):
+                raise UnsupportedProgramError(f"{where}: calls {operation}, which no tensor program needs")
+        keys = list(function.attrs.keys()) if function.attrs is not None else []
+        keys += [node.attr_key for node in _nodes(function, tvm.tirx.AttrStmt)]
+        annotated = [*_nodes(function, tvm.tirx.For), *_nodes(function, tvm.s_tir.SBlock)]
+        keys += [key for node in annotated for key in node.annotations.keys()]
+        for key in keys:
+            if not is_attribute_key(str(key)):
+                raise UnsupportedProgramError(f"{where}: the attribute {str(key)[:60]!r} is not known here")
+
+
+def _nodes(function: Any, kind: type) -> list[Any]:
+    found: list[Any] = []
+    tvm_ffi.structural_walk(function.body, (kind, found.append), order="pre")
+    return found
+
+
+def check_trace(trace: Any, where: str) -> None:
+    """Raise ``UnsupportedProgramError`` for a schedule trace that names more than steps, blocks and annotations."""
+    if not isinstance(trace, list) or len(trace) != 2 or not all(isinstance(part, list) for part in trace):
+        raise UnsupportedProgramError(f"{where}: a schedule is [instructions, decisions]")
+    for instruction in trace[0]:
+        if not isinstance(instruction, list) or len(instruction) != 4 or not isinstance(instruction[0], str):
+            raise UnsupportedProgramError(f"{where}: an instruction is [name, inputs, attributes, outputs]")
+        name, _, attributes, _ = instruction
+        if name in ("Annotate", "Unannotate"):
+            key = attributes[0] if isinstance(attributes, list) and attributes else None
+            if not isinstance(key, str) or not is_attribute_key(key):
+                raise UnsupportedProgramError(f"{where}: {name} of {str(key)[:60]!r}, which is not known here")
+        for text in _strings(instruction):
+            if text.startswith("{"):
+                check_graph(_parsed_graph(text, where), f"{where}, {name}")
+            elif not is_text(text.removeprefix('"').removesuffix('"')):
+                raise UnsupportedProgramError(f"{where}: {name} holds {text[:60]!r}: texts are plain words")
+
+
+def check_target(target: Any, where: str) -> None:
+    """Raise ``UnsupportedProgramError`` for a target (a dict) with options beyond those that describe a device."""
+    if not isinstance(target, dict) or target.get("kind") not in _TARGET_KINDS:
+        kind = target.get("kind") if isinstance(target, dict) else target
+        raise UnsupportedProgramError(
+            f"{where}: a target is a dictionary with a kind, given {str(kind)[:60]}; "
+            f"known: {', '.join(sorted(_TARGET_KINDS))}"
+        )
+    for key, value in target.items():
+        if key not in _TARGET_KEYS:
+            raise UnsupportedProgramError(f"{where}: the target option {str(key)[:60]!r} is not known here")
+        if key == "host":
+            check_target(value if isinstance(value, dict) else {"kind": value}, where)
+        elif not all(is_text(text) for text in _strings(value)):
+            raise UnsupportedProgramError(f"{where}: the target's {key} {str(value)[:60]!r} is not made of plain words")
+
+
+def _parsed_graph(text: str, where: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise UnsupportedProgramError(f"{where}: {text[:60]!r} is not a JSON graph") from error
+
+
+def _strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield str(key)
+            yield from _strings(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _strings(item)

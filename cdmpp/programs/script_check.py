@@ -1,0 +1,347 @@
+"""A whitelist for TVMScript: TVM's parser evaluates what it reads, so it only gets text made of a tree checked here."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from typing import Any
+
+from cdmpp.errors import UnsupportedProgramError
+from cdmpp.programs import language
+
+MAX_DEPTH = 400
+"""Nested expressions and statements. TVM recurses over them several frames a level; real programs have up to 100."""
+_MAX_NUMBER = 2**64
+_PRIM_FUNC_OPTIONS = {"s_tir", "private", "check_well_formed"}
+_BINARY = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.BitAnd, ast.BitOr, ast.BitXor)
+_UNARY = (ast.USub, ast.UAdd, ast.Not, ast.Invert)
+_COMPARE = (ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE)
+_ROOMS = {"ir": "I", "tirx": "T", "tir": "T"}
+
+
+def checked_text(node: ast.stmt, known: dict[str, Any], where: str) -> str:
+    """Python text of the function or module class ``node`` alone, in the spelling that TVM's parser is given.
+
+    Args:
+        known: ``aliases_and_constants`` of the file it stands in.
+
+    Raises:
+        UnsupportedProgramError: anything in it that ``cdmpp.programs.language`` does not list; ``where`` begins the
+            message, which names the line.
+    """
+    tree = ast.Module([node], [])
+    if (depth := _depth(tree)) > MAX_DEPTH:
+        raise UnsupportedProgramError(
+            f"{where}: nested {depth} deep, at most {MAX_DEPTH} are read; give parts of long expressions a name"
+        )
+    node = _Spelling(known).visit(node)
+    _Check(where).definition(node)
+    tree = ast.fix_missing_locations(ast.Module([node], []))
+    text = ast.unparse(tree)
+    if ast.dump(ast.parse(text)) != ast.dump(tree):
+        raise UnsupportedProgramError(f"{where}: holds something that Python cannot write down again")
+    return text
+
+
+def aliases_and_constants(statements: Iterable[ast.stmt]) -> dict[str, Any]:
+    """What the names of a file mean: ``T`` or ``I`` (as ``ast.Name``) for TVM's script rooms, else a plain number."""
+    known: dict[str, Any] = {name: ast.Name(room, ast.Load()) for name, room in _ROOMS.items()}
+    known |= {room: ast.Name(room, ast.Load()) for room in ("T", "I")}
+    for node in statements:
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tvm.script"):
+            for alias in node.names:
+                if alias.name in _ROOMS:
+                    known[alias.asname or alias.name] = ast.Name(_ROOMS[alias.name], ast.Load())
+        elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            try:
+                value = ast.literal_eval(node.value)
+            except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+                continue
+            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                if isinstance(target, ast.Name) and isinstance(value, bool | int | float | str):
+                    known.setdefault(target.id, value)
+    return known
+
+
+def _depth(tree: ast.AST) -> int:
+    deepest, stack = 0, [(tree, 0)]
+    while stack:
+        node, depth = stack.pop()
+        deepest = max(deepest, depth)
+        stack += [(child, depth + 1) for child in ast.iter_child_nodes(node)]
+    return deepest
+
+
+class _Spelling(ast.NodeTransformer):
+    """Script rooms under the names ``T`` and ``I``, constants of the file in the place of their names."""
+
+    def __init__(self, known: dict[str, Any]):
+        self.known = known
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        stored = {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)}
+        own = stored | {a.arg for a in ast.walk(node) if isinstance(a, ast.arg)}
+        outer, self.known = self.known, {name: v for name, v in self.known.items() if name not in own}
+        node = self.generic_visit(node)  # type: ignore[assignment]
+        self.known = outer
+        return node
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        meaning = self.known.get(node.id)
+        if meaning is None or not isinstance(node.ctx, ast.Load):
+            return node
+        new = ast.Name(meaning.id, ast.Load()) if isinstance(meaning, ast.Name) else ast.Constant(meaning)
+        return ast.copy_location(new, node)
+
+
+class _Check:
+    """Walks a definition; every method lets one kind of node through and refuses the rest."""
+
+    def __init__(self, where: str):
+        self.where = where
+        self.bound: set[str] = set()
+
+    def refuse(self, node: ast.AST, what: str = "", hint: str = "") -> UnsupportedProgramError:
+        try:
+            what = what or ast.unparse(node)
+        except (ValueError, RecursionError):
+            what = type(node).__name__
+        shown = what if len(what) <= 80 else what[:77] + "..."
+        line = getattr(node, "lineno", "?")
+        return UnsupportedProgramError(f"{self.where}, line {line}: {shown} is not TVMScript that cdmpp reads{hint}")
+
+    # Definitions.
+
+    def definition(self, node: ast.stmt) -> None:
+        if isinstance(node, ast.FunctionDef):
+            self.function(node)
+        elif isinstance(node, ast.ClassDef):
+            self.module_class(node)
+        else:
+            raise self.refuse(node, type(node).__name__)
+
+    def module_class(self, node: ast.ClassDef) -> None:
+        if node.bases or node.keywords or getattr(node, "type_params", None):
+            raise self.refuse(node, f"class {node.name} with bases or keywords")
+        self.decorator(node, "I", "ir_module", {"check_well_formed"})
+        for part in node.body:
+            if isinstance(part, ast.FunctionDef):
+                self.function(part)
+            elif not self._nothing(part):
+                raise self.refuse(part, hint=": a module class holds @T.prim_func functions alone")
+
+    def decorator(self, node: ast.FunctionDef | ast.ClassDef, room: str, name: str, options: set[str]) -> None:
+        found = node.decorator_list
+        if len(found) != 1:
+            raise self.refuse(node, f"{node.name} with {len(found)} decorators", f": one, @{room}.{name}, is wanted")
+        call = found[0] if isinstance(found[0], ast.Call) else ast.Call(found[0], [], [])
+        if call.args or _dotted(call.func) != f"{room}.{name}":
+            raise self.refuse(found[0], hint=f": @{room}.{name} is wanted here")
+        for keyword in call.keywords:
+            value = keyword.value
+            if keyword.arg not in options or not (isinstance(value, ast.Constant) and isinstance(value.value, bool)):
+                raise self.refuse(keyword.value, hint=f": options of @{room}.{name} are {', '.join(sorted(options))}")
+
+    def function(self, node: ast.FunctionDef) -> None:
+        self.decorator(node, "T", "prim_func", _PRIM_FUNC_OPTIONS)
+        arguments = node.args
+        odd = [arguments.vararg, arguments.kwarg, *arguments.kwonlyargs, *arguments.posonlyargs]
+        if any(odd) or arguments.defaults or arguments.kw_defaults or getattr(node, "type_params", None):
+            raise self.refuse(node, f"{node.name} with parameters that are not plain buffers or scalars")
+        if node.returns is not None and not (isinstance(node.returns, ast.Constant) and node.returns.value is None):
+            raise self.refuse(node.returns)
+        self.bound = {"T", "I"}
+        for parameter in arguments.args:
+            if parameter.annotation is None:
+                raise self.refuse(parameter, hint=": a parameter needs a type, such as T.Buffer((8,), 'float32')")
+            self.annotation(parameter.annotation)
+            self.bind(parameter, parameter.arg)
+        for child in ast.walk(node):  # a name that is bound further down never means one of Python's own
+            if isinstance(child, ast.Name) and isinstance(child.ctx, ast.Store):
+                self.bind(child, child.id)
+        self.body(node.body)
+
+    def bind(self, node: ast.AST, name: str) -> None:
+        if name in ("T", "I") or name.startswith("__"):
+            raise self.refuse(node, f"a variable named {name}")
+        self.bound.add(name)
+
+    def annotation(self, node: ast.expr) -> None:
+        """``T.Buffer(...)``, ``T.int32``, ``T.let`` or ``T.let[T.int32]``."""
+        if isinstance(node, ast.Subscript) and _dotted(node.value) == "T.let":
+            node = node.slice
+        if isinstance(node, ast.Call):
+            self.call(node)
+        elif not (isinstance(node, ast.Attribute) and _room(node) == "T" and language.is_call(node.attr)):
+            raise self.refuse(node, hint=": a type such as T.Buffer((8,), 'float32') or T.int32 is wanted here")
+
+    # Statements.
+
+    def body(self, statements: list[ast.stmt]) -> None:
+        for statement in statements:
+            self.statement(statement)
+
+    def statement(self, node: ast.stmt) -> None:
+        if isinstance(node, ast.For):
+            self.loop(node)
+        elif isinstance(node, ast.With):
+            self.scope(node)
+        elif isinstance(node, ast.If):
+            self.expression(node.test)
+            self.body(node.body)
+            self.body(node.orelse)
+        elif isinstance(node, ast.Assign):
+            for target in node.targets:
+                self.target(target)
+            self.argument(node.value)
+        elif isinstance(node, ast.AnnAssign):
+            self.target(node.target)
+            self.annotation(node.annotation)
+            if node.value is not None:
+                self.expression(node.value)
+        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+            self.call(node.value)
+        elif not self._nothing(node):
+            raise self.refuse(node, f"the statement `{type(node).__name__.lower()}`")
+
+    @staticmethod
+    def _nothing(node: ast.stmt) -> bool:
+        return isinstance(node, ast.Pass) or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
+
+    def loop(self, node: ast.For) -> None:
+        if node.orelse or node.type_comment:
+            raise self.refuse(node, "a loop with `else`")
+        called = node.iter.func if isinstance(node.iter, ast.Call) else node.iter
+        if isinstance(called, ast.Name) and called.id == "range" and isinstance(node.iter, ast.Call):
+            self.arguments(node.iter)
+        elif isinstance(node.iter, ast.Call) and _room(called) == "T" and called.attr in language.LOOPS:  # type: ignore[attr-defined]
+            self.call(node.iter)
+        else:
+            kinds = ", ".join(f"T.{name}" for name in sorted(language.LOOPS))
+            raise self.refuse(node.iter, hint=f": a loop goes over range, {kinds}")
+        self.target(node.target)
+        self.body(node.body)
+
+    def scope(self, node: ast.With) -> None:
+        for item in node.items:
+            call = item.context_expr
+            name = call.func.attr if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) else ""
+            if name in ("block", "allocate") or name not in language.SCOPES:
+                raise self.refuse(call, hint=language.hint(name))
+            self.call(call)  # type: ignore[arg-type]
+            if item.optional_vars is not None:
+                self.target(item.optional_vars)
+        self.body(node.body)
+
+    def target(self, node: ast.expr) -> None:
+        if isinstance(node, ast.Tuple | ast.List):
+            for part in node.elts:
+                self.target(part)
+        elif isinstance(node, ast.Subscript):
+            self.subscript(node)
+        elif not isinstance(node, ast.Name):  # names were bound beforehand
+            raise self.refuse(node)
+
+    # Expressions.
+
+    def expression(self, node: ast.expr) -> None:
+        """A number, a value or arithmetic on them."""
+        if isinstance(node, ast.Name):
+            self.name(node)
+        elif isinstance(node, ast.Constant):
+            self.number(node)
+        elif isinstance(node, ast.BinOp) and isinstance(node.op, _BINARY):
+            self.expression(node.left)
+            self.expression(node.right)
+        elif isinstance(node, ast.UnaryOp) and isinstance(node.op, _UNARY):
+            self.expression(node.operand)
+        elif isinstance(node, ast.BoolOp):
+            for value in node.values:
+                self.expression(value)
+        elif isinstance(node, ast.Compare) and all(isinstance(op, _COMPARE) for op in node.ops):
+            for value in (node.left, *node.comparators):
+                self.expression(value)
+        elif isinstance(node, ast.Subscript):
+            self.subscript(node)
+        elif isinstance(node, ast.Call):
+            self.call(node)
+        elif isinstance(node, ast.Attribute) and node.attr in language.METHODS - {"astype"}:
+            self.name(node.value)
+        else:
+            raise self.refuse(node)
+
+    def name(self, node: ast.expr) -> None:
+        if not isinstance(node, ast.Name) or node.id not in self.bound - {"T", "I"}:
+            raise self.refuse(node, hint=": no parameter, loop or assignment of this function has that name")
+
+    def number(self, node: ast.Constant) -> None:
+        value = node.value
+        if not isinstance(value, bool | int | float) or (type(value) is int and abs(value) >= _MAX_NUMBER):
+            raise self.refuse(node)
+
+    def subscript(self, node: ast.Subscript) -> None:
+        if not (isinstance(node.value, ast.Attribute) and node.value.attr == "shape"):
+            self.name(node.value)
+        else:
+            self.expression(node.value)
+        parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        for part in parts:
+            bounds = (part.lower, part.upper, part.step) if isinstance(part, ast.Slice) else (part,)
+            for bound in bounds:
+                if bound is not None:
+                    self.expression(bound)
+
+    def call(self, node: ast.Call) -> None:
+        called = node.func
+        if isinstance(called, ast.Attribute) and called.attr == "astype":
+            self.expression(called.value)
+        elif _room(called) == "T":
+            name = called.attr  # type: ignore[attr-defined]
+            if not language.is_call(name):
+                raise self.refuse(called, hint=language.hint(name))
+        elif not (_dotted(called).startswith("T.axis.") and called.attr in language.AXES):  # type: ignore[attr-defined]
+            raise self.refuse(called)
+        self.arguments(node)
+
+    def arguments(self, node: ast.Call) -> None:
+        for argument in node.args:
+            self.argument(argument)
+        for keyword in node.keywords:
+            if keyword.arg is None:
+                raise self.refuse(keyword.value, "** in a call")
+            self.argument(keyword.value)
+
+    def argument(self, node: ast.expr, nested: bool = False) -> None:
+        """As ``expression``; also a list of them, a dictionary of attributes, and a string outside of lists."""
+        if isinstance(node, ast.Tuple | ast.List):
+            for part in node.elts:
+                self.argument(part, nested=True)
+        elif isinstance(node, ast.Dict):
+            self.attributes(node)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and not nested:
+            if not language.is_text(node.value):
+                raise self.refuse(node, hint=": brackets, quotes and line breaks are not for strings of programs")
+        elif not (isinstance(node, ast.Constant) and node.value is None):
+            self.expression(node)
+
+    def attributes(self, node: ast.Dict) -> None:
+        for key, value in zip(node.keys, node.values, strict=True):
+            if not isinstance(key, ast.Constant) or not isinstance(key.value, str):
+                raise self.refuse(node)
+            if not language.is_attribute_key(key.value):
+                raise self.refuse(key, hint=": no attribute of tensor programs that is known here")
+            for part in value.elts if isinstance(value, ast.List | ast.Tuple) else [value]:
+                self.argument(part)
+
+
+def _room(node: ast.expr) -> str:
+    """``T`` of ``T.name``; empty for anything longer or other."""
+    return node.value.id if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) else ""
+
+
+def _dotted(node: ast.expr) -> str:
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    return ".".join([node.id, *reversed(parts)]) if isinstance(node, ast.Name) else ""
