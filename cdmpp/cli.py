@@ -133,18 +133,22 @@ def _models(options: argparse.Namespace) -> int:
         return 0
     table = Table(title="Models", caption="MAPE and median error in %; the card.json in a model's folder says more")
     for heading in ("name", "devices", "figures of"):
-        table.add_column(heading)
-    for heading in ("MAPE", "median", "Spearman", "top-1", "80 % holds", "MB"):
+        table.add_column(heading, overflow="fold")
+    for heading in ("MAPE", "median", "Spearman", "top-1", "80 % promises", "holds", "MB"):
         table.add_column(heading, justify="right")
     table.add_column("made")
     keys = {"mape": ".1f", "median_ape": ".1f", "spearman_within_task": ".3f", "top1_regret": ".3f"}
     for row in rows:
         numbers = ["-" if row[key] is None else format(row[key], form) for key, form in keys.items()]
-        holds = row["interval_coverage"].get("0.8")
-        numbers += ["-" if holds is None else f"{holds:.1f}", f"{row['megabytes']:.1f}"]
-        made = row["created"][:10] if row["usable"] else "another version"
+        promise, holds = row["interval_promised"].get("0.8"), row["interval_coverage"].get("0.8")
+        numbers += ["-" if promise is None else f"{100 * promise:.0f}", "-" if holds is None else f"{holds:.1f}"]
+        numbers.append(f"{row['megabytes']:.1f}")
+        made = row["created"][:10] if row["usable"] else row["state"]
         table.add_row(row["name"], ", ".join(row["devices"]), row["figures_of"], *numbers, made)
     _console().print(table)
+    for row in rows:
+        if row["state"] == "damaged":
+            _console().print(f"{row['name']} is damaged: {row['problem']}", markup=False, soft_wrap=True)
     return 0
 
 
@@ -170,7 +174,9 @@ def _predict(options: argparse.Namespace) -> int:
         note = f"the model {name} never saw {device.name}: it goes by the datasheet alone, expect large errors"
         print(f"cdmpp: {note}", file=sys.stderr)
     if options.json:
-        _print_json({"device": device.name, "model": name, "programs": _prediction_rows(prediction)})
+        promised = {str(level): promise for level, promise in prediction.promised.items()}
+        found = {"device": device.name, "model": name, "interval_promised": promised}
+        _print_json({**found, "programs": _prediction_rows(prediction)})
         return 0
     order = sorted(range(len(seconds)), key=seconds.__getitem__)
     shown = order[: options.rows] if options.rows > 0 else order
@@ -180,7 +186,7 @@ def _predict(options: argparse.Namespace) -> int:
     table.add_column("predicted latency", justify="right")
     level = min(prediction.intervals, default=None)
     if level is not None:
-        table.add_column(f"{100 * level:g} % interval", justify="right")
+        table.add_column(f"{100 * prediction.promised[level]:g} % interval", justify="right")
     unlike = prediction.unlike_training
     if unlike is not None:
         table.add_column("")
@@ -328,7 +334,9 @@ def _console() -> Console:
 
 
 def _print_json(value: Any) -> None:
-    print(json.dumps(value, indent=1))
+    from cdmpp.data.files import plain
+
+    print(json.dumps(plain(value), indent=1, allow_nan=False))
 
 
 if __name__ == "__main__":

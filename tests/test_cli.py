@@ -16,7 +16,6 @@ from toy_data import toy_ast
 
 import cdmpp
 from cdmpp import cli, devices
-from cdmpp.ast.layout import EXTRACTOR_VERSION
 from cdmpp.ast.table import AstTable, write_asts
 from cdmpp.data.batching import ProgramTensors
 from cdmpp.data.records import append_records, write_info
@@ -131,6 +130,62 @@ def test_models_lists_them_with_the_figures_of_their_cards(workplace, model, cap
     assert cli.main(["models"]) == 0
     shown = capsys.readouterr().out
     assert "21.2" in shown and "79.4" in shown and "2026-02-03" in shown
+
+
+GARBLED = {
+    "text": "{",
+    "list": "[1]",
+    "metrics": '{"test": {"split": "x", "metrics": 3}}',
+    "number": '{"validation": {"mape": "ten"}}',
+    "intervals": '{"intervals": {"groups": {"all": {"levels": {"0.8": {"promised": []}}}}}}',
+    "device": '{"zero_shot": 4}',
+}
+
+
+def test_a_garbled_card_damages_its_own_model_only(workplace, model, capsys):
+    for name, text in GARBLED.items():
+        shutil.copytree(model, workplace / "models" / name)
+        (workplace / "models" / name / "card.json").write_text(text)
+    shutil.copytree(model, workplace / "models" / "whole")
+    assert cli.main(["models", "--json"]) == 0
+    listed = {entry["name"]: entry for entry in json.loads(capsys.readouterr().out)}
+    assert listed["models/whole"]["usable"] and not listed["models/whole"]["problem"]
+    for name in GARBLED:
+        entry = listed[f"models/{name}"]
+        assert entry["state"] == "damaged" and f"models/{name}/card.json" in entry["problem"], name
+    assert cli.main(["models"]) == 0
+    shown = capsys.readouterr().out
+    assert all(f"models/{name} is damaged: " in shown for name in GARBLED) and "models/whole is" not in shown
+
+
+def test_few_tasks_promise_less_than_the_nominal_level(workplace, model, asts, capsys):
+    predictor, device = cdmpp.load(model), devices.get("xeon-icelake")
+    tensors = ProgramTensors.build(asts, {device.name: device}, [device.name] * 30)
+    seen = predictor.examine(tensors, np.arange(30))
+    predictor.calibration = calibrate(seen, seen, seen.log_prediction + 0.1, ["task"] * 30, ["cpu/xeon-icelake"] * 30)
+    predictor.card["intervals"] = predictor.calibration.describe()
+    predictor.save(workplace / "models" / "thin")
+    assert predictor.predict(asts).promised == {0.8: 0.4, 0.9: 0.45}
+    write_asts(workplace / "asts.parquet", [f"p{i}" for i in range(30)], asts)
+    asked = ["predict", "asts.parquet", "--device", "xeon-icelake", "--model", "models/thin"]
+    assert cli.main(asked) == 0
+    shown = capsys.readouterr().out
+    assert "40 % interval" in shown and "80 % interval" not in shown
+    assert cli.main([*asked, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["interval_promised"] == {"0.8": 0.4, "0.9": 0.45}
+    assert cli.main(["models", "--json"]) == 0
+    listed = {entry["name"]: entry for entry in json.loads(capsys.readouterr().out)}
+    assert listed["models/thin"]["interval_promised"] == {"0.8": 0.4, "0.9": 0.45}
+
+
+def test_an_answer_that_is_no_number_is_refused(workplace, model, asts, capsys):
+    features = asts.leaf_features.copy()
+    features[0] = np.nan
+    write_asts(
+        workplace / "nan.parquet", [f"p{i}" for i in range(30)], dataclasses.replace(asts, leaf_features=features)
+    )
+    said = refused(capsys, "predict", "nan.parquet", "--device", "xeon-icelake", "--model", str(model), "--json")
+    assert "1 of 30" in said or "NaN" in said
 
 
 def test_devices_shows_the_data_and_models_that_are_here(workplace, model, capsys):
@@ -293,7 +348,9 @@ def test_model_is_chosen_by_device_and_extractor_version(workplace, model, capsy
     (workplace / "models" / "foreign" / "config.json").write_text("{}")
     assert [entry.usable for entry in models() if entry.folder.name == "older"] == [False]
     assert "no model trained on hl-100 is here" in refused(capsys, "predict", "x.py", "--device", "hl-100")
-    (other / "config.json").write_text(json.dumps({"devices": {"hl-100": {}}, "extractor_version": EXTRACTOR_VERSION}))
+    content = json.loads((model / "config.json").read_text())
+    content["devices"]["hl-100"] = content["devices"]["xeon-icelake"]
+    (other / "config.json").write_text(json.dumps(content))
     assert model_for("hl-100", models()).name == "models/older"
     trained = workplace / "outputs" / "hl-100" / "2026-01-01" / "model"
     trained.parent.mkdir(parents=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,9 +22,17 @@ class Compiled(NamedTuple):
     assembly: str
 
 
+def can_have_code(target: Mapping[str, Any]) -> bool:
+    """True where machine code can be read for a target (``Device.target``): CPUs that run x86-64.
+
+    The one place that decides it: what may not have code vectors is neither trained on nor asked with them.
+    """
+    return target["kind"] == "llvm" and str(target.get("mtriple") or "x86_64").startswith("x86_64")
+
+
 def can_compile(target: Any) -> bool:
-    """True for targets that LLVM makes CPU code for."""
-    return str(target.kind.name) == "llvm"
+    """The same of a ``tvm.target.Target``."""
+    return can_have_code({"mtriple": target.attrs.get("mtriple"), "kind": str(target.kind.name)})
 
 
 def compiled(program: Program) -> Compiled:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -65,6 +67,17 @@ def write_json(path: Path, value: Any) -> None:
     """Write ``value`` as indented JSON, atomically."""
     text = json.dumps(value, indent=1, sort_keys=True) + "\n"
     write_atomic(path, lambda temporary: _write_text(temporary, text))
+
+
+def plain(value: Any) -> Any:
+    """What strict JSON can hold: NaN and infinity (no task counts towards a metric) become null."""
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _write_text(path: Path, text: str) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from cdmpp.data.files import write_json
+from cdmpp.data.files import plain, write_json
 from cdmpp.data.splits import Split
 from cdmpp.evaluation.cell import score
 from cdmpp.evaluation.coverage import coverage
@@ -46,7 +46,7 @@ def report(dataset: LatencyDataset, split: Split, result: FitResult, settings: R
     rows = score_baselines(dataset, split, names, settings.seed, settings.threads)
     rows[settings.training.model.name] = mine["metrics"]
     figures = {"device": settings.title, "split": split.name, "seed": settings.seed, **mine, "models": rows}
-    write_json(settings.out / "test.json", figures)
+    write_json(settings.out / "test.json", plain(figures))
     console.print(
         metric_table(f"test, {len(split.test):,} programs of split {split.name}", rows, settings.training.model.name)
     )

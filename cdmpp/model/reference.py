@@ -34,7 +34,6 @@ from cdmpp.model.feature_scaler import FeatureScaler
 from cdmpp.model.label_transform import LabelTransform
 from cdmpp.model.regressor import Output
 
-
 _BOUNDS = {
     "layers": (1, DEPTH[1]),
     "heads": WIDTH,
@@ -76,9 +75,7 @@ class ReferenceConfig:
     def __post_init__(self) -> None:
         check_bounds(self, _BOUNDS)
         if not (self.embedded_layers and self.device_layers and self.regression_layers):
-            raise CdmppError(
-                "model.embedded_layers, model.device_layers and model.regression_layers need an entry each"
-            )
+            raise CdmppError("model.embedded_layers, device_layers and regression_layers need an entry each")
         if len(self.leaf_counts) > _MAX_COUNTS or list(self.leaf_counts) != sorted(set(self.leaf_counts)):
             raise CdmppError(f"model.leaf_counts must be at most {_MAX_COUNTS} rising numbers")
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cdmpp.ast.layout import EXTRACTOR_VERSION
 from cdmpp.errors import ModelFormatError
+from cdmpp.predict.stored_config import CARD, CONFIG, WEIGHTS, other_version, read_config, read_object, wrong
+
+log = logging.getLogger(__name__)
 
 SHIPPED = Path(__file__).parent / "pretrained"
 """Models that come with the package."""
 _PATTERNS = ("models/*/config.json", "outputs/*/*/model/config.json")  # outputs/<device>/<time>/model: train.py
+_METRICS = ("mape", "median_ape", "spearman_within_task", "top1_regret")
 
 
 @dataclass(frozen=True)
@@ -23,45 +26,39 @@ class ModelEntry:
     folder: Path
     devices: tuple[str, ...]
     """Devices it was trained on."""
-    usable: bool
-    """False where another extractor version made it."""
     zero_shot: tuple[str, ...] = ()
     """Devices it was made for without a record of them."""
+    state: str = "usable"
+    """``usable``, ``another version`` or ``damaged``."""
+    problem: str = ""
+    """Why it cannot be used, in a sentence that names the file."""
+    figures: Mapping[str, Any] = field(default_factory=dict)
+    """What its card says of its errors; empty where the card cannot be read."""
 
-    def card(self) -> dict[str, Any]:
-        """What a reader needs to know of the model; empty where it came without."""
-        try:
-            return dict(json.loads((self.folder / "card.json").read_text(encoding="utf-8")))
-        except (OSError, ValueError):
-            return {}
+    @property
+    def usable(self) -> bool:
+        return self.state == "usable"
 
     def summary(self) -> dict[str, Any]:
         """Size and the figures of its card, those of the test where it has been evaluated, else of the validation."""
-        card = self.card()
-        test = card.get("test")
-        figures = test["metrics"] if test else card.get("validation", {})
-        intervals = {level: part["coverage"] for level, part in (test or {}).get("intervals", {}).items()}
         return {
             "name": self.name,
             "devices": [*self.devices, *(f"{device} (zero-shot)" for device in self.zero_shot)],
-            "megabytes": sum(path.stat().st_size for path in self.folder.iterdir()) / 1e6,
-            "figures_of": f"test, {test['split']}" if test else "validation",
-            **{key: figures.get(key) for key in ("mape", "median_ape", "spearman_within_task", "top1_regret")},
-            "interval_coverage": intervals,
-            "noise_floor_percent": card.get("noise_floor_percent", {}),
-            "created": card.get("created", ""),
+            "megabytes": sum(path.stat().st_size for path in self.folder.iterdir() if path.is_file()) / 1e6,
+            **(self.figures or _figures(self.folder / CARD, {})),
             "usable": self.usable,
+            "state": self.state,
+            "problem": self.problem,
         }
 
 
 def models(root: Path = Path()) -> list[ModelEntry]:
     """Every model folder, shipped ones first, then the newest first."""
-    local = [
-        path for pattern in _PATTERNS for path in root.glob(pattern) if (path.parent / "model.safetensors").is_file()
-    ]
+    found = (path for pattern in _PATTERNS for path in root.glob(pattern))
+    local = [path for path in found if path.is_file() and (path.parent / WEIGHTS).is_file()]
     local.sort(key=lambda path: path.stat().st_mtime, reverse=True)
-    entries = [_entry(path, path.parent.name) for path in sorted(SHIPPED.glob("*/config.json"))]
-    entries += [_entry(path, str(path.parent)) for path in dict.fromkeys(local)]
+    entries = [_entry(path.parent, path.parent.name) for path in sorted(SHIPPED.glob("*/config.json"))]
+    entries += [_entry(path.parent, str(path.parent)) for path in dict.fromkeys(local)]
     return [entry for entry in entries if entry is not None]
 
 
@@ -75,6 +72,8 @@ def model_for(device: str, entries: Sequence[ModelEntry]) -> ModelEntry:
         for entry in entries:
             if entry.usable and device in getattr(entry, names):
                 return entry
+            if entry.state == "damaged" and device in getattr(entry, names):
+                log.warning("passed over a damaged model: %s", entry.problem)
     known = "; ".join(f"{entry.name} ({', '.join(entry.devices)})" for entry in entries if entry.usable)
     raise ModelFormatError(
         f"no model trained on {device} is here. Train one (python scripts/train.py device={device}) or name one with "
@@ -82,18 +81,68 @@ def model_for(device: str, entries: Sequence[ModelEntry]) -> ModelEntry:
     )
 
 
-def _entry(config: Path, name: str) -> ModelEntry | None:
+def _entry(folder: Path, name: str) -> ModelEntry | None:
+    """None for some other program's config.json."""
+    devices: tuple[str, ...] = ()
     try:
-        content = json.loads(config.read_text(encoding="utf-8"))
-        usable = content["extractor_version"] == EXTRACTOR_VERSION
-        return ModelEntry(name, config.parent, tuple(content["devices"]), usable, _zero_shot(config.parent))
-    except (OSError, ValueError, KeyError, TypeError):
-        return None  # some other program's config.json
+        config = read_object(folder / CONFIG)
+        if "extractor_version" not in config and "devices" not in config:
+            return None
+        if isinstance(config.get("devices"), dict):
+            devices = tuple(config["devices"])
+        if problem := other_version(folder, config):
+            return ModelEntry(name, folder, devices, state="another version", problem=problem)
+        read_config(folder)
+        card = read_object(folder / CARD) if (folder / CARD).exists() else {}
+        made_for = _at(folder / CARD, card, "zero_shot", "device")
+        zero_shot = () if made_for is None else (str(made_for),)
+        return ModelEntry(name, folder, devices, zero_shot, figures=_figures(folder / CARD, card))
+    except ModelFormatError as error:
+        return ModelEntry(name, folder, devices, state="damaged", problem=str(error))
 
 
-def _zero_shot(folder: Path) -> tuple[str, ...]:
-    try:
-        card = json.loads((folder / "card.json").read_text(encoding="utf-8"))
-        return (str(card["zero_shot"]["device"]),)
-    except (OSError, ValueError, KeyError, TypeError):
-        return ()
+def _figures(file: Path, card: Mapping[str, Any]) -> dict[str, Any]:
+    """What a summary takes from a card; ``ModelFormatError`` names a field that is garbled."""
+    tested = bool(_mapping(file, card, "test"))
+    place = ("test", "metrics") if tested else ("validation",)
+    held = _mapping(file, card, "test", "intervals")
+    promised: dict[str, float] = {}
+    groups = ("intervals", "groups")
+    for group in _mapping(file, card, *groups):
+        for level in _mapping(file, card, *groups, group, "levels"):
+            promise = _number(file, card, *groups, group, "levels", level, "promised")
+            promised[level] = min(1.0 if promise is None else promise, promised.get(level, 1.0))
+    return {
+        "figures_of": f"test, {_at(file, card, 'test', 'split')}" if tested else "validation",
+        **{key: _number(file, card, *place, key) for key in _METRICS},
+        "interval_coverage": {level: _number(file, card, "test", "intervals", level, "coverage") for level in held},
+        "interval_promised": promised,
+        "noise_floor_percent": dict(_mapping(file, card, "noise_floor_percent")),
+        "created": str(card.get("created", "")),
+    }
+
+
+def _at(file: Path, card: Mapping[str, Any], *path: str) -> Any:
+    """What a card holds at a place; None where nothing is there."""
+    value: Any = card
+    for depth, name in enumerate(path):
+        if value is None:
+            return None
+        if not isinstance(value, dict):
+            raise wrong(file, ".".join(path[:depth]), value, "a mapping")
+        value = value.get(name)
+    return value
+
+
+def _mapping(file: Path, card: Mapping[str, Any], *path: str) -> Mapping[str, Any]:
+    value = _at(file, card, *path)
+    if value is not None and not isinstance(value, dict):
+        raise wrong(file, ".".join(path), value, "a mapping")
+    return value or {}
+
+
+def _number(file: Path, card: Mapping[str, Any], *path: str) -> float | None:
+    value = _at(file, card, *path)
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+        raise wrong(file, ".".join(path), value, "a number or null")
+    return value

@@ -16,6 +16,7 @@ from cdmpp.ast.compact_ast import CompactAST
 from cdmpp.ast.layout import EXTRACTOR_VERSION, FEATURES, KERNEL_WIDTH, LEAF_WIDTH
 from cdmpp.ast.table import TARGET_KINDS, AstTable
 from cdmpp.code.code_vector import CODE_VERSION
+from cdmpp.code.compile import can_have_code
 from cdmpp.data.batching import Batch, ProgramTensors, ordered_batches
 from cdmpp.data.files import write_atomic, write_json
 from cdmpp.devices import SPEC_FIELDS, VECTOR_WIDTH, Device
@@ -51,6 +52,20 @@ class Prediction:
     """(n,) share of the validation programs that were nearer to the training programs; None if not calibrated."""
     unlike_training: np.ndarray | None = None
     """(n,) bool, farther from them than 99 % of the validation programs; None if not calibrated."""
+    promised: Mapping[float, float] = field(default_factory=dict)
+    """Level of each of ``intervals`` -> the coverage that it can promise: less where few tasks vouch for it."""
+
+    def __post_init__(self) -> None:
+        bounds = [bound for interval in self.intervals.values() for bound in interval]
+        numbers = np.stack(
+            [self.latency_s, *bounds, self.member_spread, *([] if self.novelty is None else [self.novelty])]
+        )
+        bad = np.flatnonzero(~(np.isfinite(numbers).all(0) & (self.latency_s > 0)))
+        if len(bad):
+            raise CdmppError(
+                f"no number comes out for {len(bad)} of {len(self)} programs, the first is {self.labels[bad[0]]}: "
+                "the model's weights or the vectors of these programs cannot be right"
+            )
 
     def __len__(self) -> int:
         return len(self.latency_s)
@@ -105,10 +120,12 @@ class Predictor:
             CdmppError: no or unknown device, programs lowered for another kind of device, or nothing to predict.
         """
         target = self._device(device)
-        compiled = self.reads_code if compiled is None else compiled
+        compiled = (self.reads_code if compiled is None else compiled) and can_have_code(target.target)
         asts, labels = _as_table(programs, target, self.features, compiled)
         if len(asts) == 0:
             raise CdmppError("there is no program to predict")
+        if not can_have_code(target.target):  # stored ones are of another device
+            asts = asts.with_codes(None)
         wrong = np.flatnonzero([TARGET_KINDS[kind] != _ast_kind(target) for kind in asts.target_kinds])
         if len(wrong):
             raise CdmppError(
@@ -132,6 +149,7 @@ class Predictor:
             self.calibration.intervals(seen, [device_group(target)] * len(asts)) if trained else {},
             self.calibration.novelty.share_nearer(score),
             self.calibration.novelty.unlike(score),
+            self.calibration.promised(device_group(target)) if trained else {},
         )
 
     def predict_tensors(self, programs: ProgramTensors, rows: np.ndarray) -> np.ndarray:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import datetime
 import hashlib
 import json
-import math
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +12,7 @@ import numpy as np
 import torch
 
 from cdmpp import __version__
-from cdmpp.data.files import read_json, write_atomic, write_json
+from cdmpp.data.files import plain, read_json, write_atomic, write_json
 from cdmpp.data.splits import Split
 from cdmpp.errors import CdmppError
 from cdmpp.predict.predictor import Predictor
@@ -87,16 +85,7 @@ def run_card(
         "validation_by_device": breakdown(truth, predicted, tasks, np.asarray(dataset.devices)[rows].tolist()),
         "validation_by_op_class": breakdown(truth, predicted, tasks, np.asarray(dataset.op_classes)[rows].tolist()),
     }
-    return _plain(card)
-
-
-def _plain(value: Any) -> Any:
-    """What strict JSON can hold: NaN (no task counts towards a metric) becomes null."""
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, np.generic):
-        value = value.item()
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return plain(card)
 
 
 def write_history(path: Path, history: list[dict[str, float]]) -> None:
