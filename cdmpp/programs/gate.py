@@ -27,7 +27,8 @@ _NODES |= {f"ffi.{name}" for name in "Array Map List Dict Shape".split()}
 _NODES |= {
     f"ir.{name}"
     for name in """Call DictAttrs FloatImm FuncType GlobalVar IRModule IntImm Op PointerType PrimType Range
-    SequentialSpan SourceMap SourceName Span StringImm StringType TensorLoad TensorRegion Tuple TupleGetItem TupleType Var""".split()
+    SequentialSpan SourceMap SourceName Span StringImm StringType TensorLoad TensorRegion Tuple TupleGetItem TupleType
+    Var""".split()
 }
 _NODES |= {
     f"prim.{name}"

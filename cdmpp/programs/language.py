@@ -20,8 +20,8 @@ AXES = frozenset("spatial reduce scan opaque remap".split())
 OPERATIONS = frozenset(
     """abs acos acosh asin asinh atan atan2 atanh bitwise_and bitwise_not bitwise_or bitwise_xor ceil clz copysign cos
     cosh dp4a erf exp exp10 exp2 fabs floor fma fmod hypot if_then_else isfinite isinf isnan ldexp likely log log10
-    log1p log2 nearbyint nextafter popcount pow q_multiply_shift q_multiply_shift_per_axis reinterpret round rsqrt shift_left
-    shift_right sigmoid sin sinh sqrt tan tanh trunc vscale
+    log1p log2 nearbyint nextafter popcount pow q_multiply_shift q_multiply_shift_per_axis reinterpret round rsqrt
+    shift_left shift_right sigmoid sin sinh sqrt tan tanh trunc vscale
     address_of tvm_access_ptr tvm_thread_allreduce tvm_storage_sync tvm_warp_shuffle tvm_warp_shuffle_up
     tvm_warp_shuffle_down tvm_warp_activemask tvm_fill_fragment tvm_load_matrix_sync tvm_mma_sync
     tvm_store_matrix_sync""".split()

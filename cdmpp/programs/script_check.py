@@ -9,8 +9,8 @@ from typing import Any
 from cdmpp.errors import UnsupportedProgramError
 from cdmpp.programs import language
 
-MAX_DEPTH = 400
-"""Nested expressions and statements. TVM recurses over them several frames a level; real programs have up to 100."""
+MAX_DEPTH = 200
+"""Nested expressions and statements. TVM recurses over them several frames a level; measured programs have up to 40."""
 _MAX_NUMBER = 2**64
 _PRIM_FUNC_OPTIONS = {"s_tir", "private", "check_well_formed"}
 _BINARY = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.BitAnd, ast.BitOr, ast.BitXor)
