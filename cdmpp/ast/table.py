@@ -175,7 +175,7 @@ def write_asts(path: Path, record_ids: Sequence[str], table: AstTable, features:
         metadata["code_version"] = CODE_VERSION
     arrow = pa.table(columns).replace_schema_metadata(metadata)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".tmp")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     pq.write_table(arrow, temporary, compression="zstd", compression_level=9)
     os.replace(temporary, path)
 

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
-from cdmpp.cache import cache_root
 from cdmpp.code.code_vector import CODE_VERSION, CODE_WIDTH
-from cdmpp.data.derive import chunk_paths, derive, failures
+from cdmpp.data.derive import (
+    LIMIT_S,
+    Wanted,
+    chunk_paths,
+    data_set_folder,
+    derive,
+    failures,
+    record_keys,
+    sources_of,
+)
 from cdmpp.data.files import read_table, write_table
-from cdmpp.data.records import read_info, read_records, read_tasks
+from cdmpp.data.records import read_records, read_tasks
+from cdmpp.data.schema import Record
 from cdmpp.errors import DataError
+from cdmpp.programs.task import Task
 
 log = logging.getLogger(__name__)
 
@@ -47,21 +57,50 @@ def read_codes(path: Path) -> dict[str, np.ndarray]:
     return dict(zip(table.column("record_id").to_pylist(), rows, strict=True))
 
 
-def code_paths(folder: Path) -> list[Path]:
-    """Files with code vectors of data set ``folder``; where two hold one program, the later counts."""
-    return [*chunk_paths(_cache(folder)), *sorted((folder / CODES_FOLDER).glob("part-*.parquet"))]
+def code_files(folder: Path) -> list[Path]:
+    """Files with code vectors that came with data set ``folder``."""
+    return sorted((folder / CODES_FOLDER).glob("part-*.parquet"))
 
 
-def codes_for(folder: Path, record_ids: Sequence[str]) -> np.ndarray | None:
-    """(n, CODE_WIDTH) of the records of data set ``folder`` that have one here, NaN rows else; None for none at all."""
-    known: dict[str, np.ndarray] = {}
-    for path in code_paths(folder):
+def code_cache(folder: Path) -> Path:
+    """Cache folder of a data set's code vectors, by ``derive.record_key``."""
+    return data_set_folder("codes", CODE_VERSION, folder)
+
+
+def read_code_files(folder: Path) -> Iterator[tuple[dict[str, np.ndarray], bool]]:
+    """(vectors, True where they are named by ``record_key``, False by record id) of each file; the later ones count.
+
+    A file of the data set that cannot be used is told: a model that reads machine code errs several times as much
+    without it. One of the cache is deleted.
+    """
+    for path in chunk_paths(code_cache(folder)):
         try:
-            known.update(read_codes(path))
+            yield read_codes(path), True
+        except DataError:
+            path.unlink(missing_ok=True)
+    for path in code_files(folder):
+        try:
+            yield read_codes(path), False
         except DataError as error:
-            log.info("%s", error)
+            log.warning(
+                "%s. Its programs count as not compiled, which makes models far worse; "
+                "`cdmpp data codes --path %s` compiles them again",
+                error,
+                folder,
+            )
+
+
+def codes_for(folder: Path, records: Sequence[Record], tasks: Mapping[str, Task]) -> np.ndarray | None:
+    """(n, CODE_WIDTH) of the ``records`` of data set ``folder`` that have one here, NaN rows else; None for none."""
+    known: dict[str, np.ndarray] = {}
+    for found, _ in read_code_files(folder):
+        known.update(found)
+    if not known:
+        return None
     missing = np.full(CODE_WIDTH, np.nan, np.float32)
-    rows = [known.get(identity) for identity in record_ids]
+    ids = [record.record_id for record in records]
+    keys = record_keys(ids, [record.task_id for record in records], tasks)
+    rows = [known.get(identity, known.get(key)) for identity, key in zip(ids, keys, strict=True)]
     if all(row is None for row in rows):
         return None
     return np.stack([missing if row is None else row for row in rows])
@@ -73,13 +112,8 @@ def derive_codes(folder: Path, workers: int = 2, progress: bool = True, ship: bo
     With ``ship`` they are written into the data set's ``codes/``, else they stay in the cache. A killed run continues.
     """
     records, tasks = read_records(folder), read_tasks(folder)
-    records = [record for record in records if '"llvm"' in record.target]
-    have = codes_for(folder, [record.record_id for record in records])
-    known = np.zeros(len(records), bool) if have is None else ~np.isnan(have[:, 0])
-    failed = failures(_cache(folder))
-    todo = [r for r, done in zip(records, known, strict=True) if not done and r.record_id not in failed]
-    derive("codes", _cache(folder), todo, tasks, workers, progress, f"code vectors of {folder.name}")
-    have = codes_for(folder, [record.record_id for record in records])
+    records = [record for record in records if compilable(record)]
+    have, _ = complete_codes(folder, records, tasks, workers, progress)
     if have is None:
         return 0
     found = {r.record_id: row for r, row in zip(records, have, strict=True) if not np.isnan(row[0])}
@@ -88,5 +122,34 @@ def derive_codes(folder: Path, workers: int = 2, progress: bool = True, ship: bo
     return len(found)
 
 
-def _cache(folder: Path) -> Path:
-    return cache_root() / "codes" / f"v{CODE_VERSION}" / str(read_info(folder).get("name") or folder.name)
+def complete_codes(
+    folder: Path,
+    records: Sequence[Record],
+    tasks: Mapping[str, Task],
+    workers: int = 2,
+    progress: bool = True,
+    limit_s: float = LIMIT_S,
+) -> tuple[np.ndarray | None, dict[str, str]]:
+    """``codes_for`` after the CPU programs without one were compiled into the cache; and record id -> why one has none.
+
+    A killed call continues. Programs that could not be compiled before are not tried again.
+    """
+    have = codes_for(folder, records, tasks)
+    known = np.zeros(len(records), bool) if have is None else ~np.isnan(have[:, 0])
+    lacking = [r for r, done in zip(records, known, strict=True) if not done and compilable(r)]
+    if not lacking:
+        return have, {}
+    cache = code_cache(folder)
+    keys = record_keys([r.record_id for r in lacking], [r.task_id for r in lacking], tasks)
+    failed = failures(cache)
+    todo = [source for source in sources_of(lacking, tasks) if source.key not in failed]
+    wanted = Wanted("codes", cache, todo)
+    for_now = derive([wanted], workers, progress, f"code vectors of {folder.name}", limit_s)["codes"]
+    reasons = {**failures(cache), **for_now}
+    named = {r.record_id: reasons[key] for r, key in zip(lacking, keys, strict=True) if key in reasons}
+    return codes_for(folder, records, tasks), named
+
+
+def compilable(record: Record) -> bool:
+    """True of programs that LLVM compiles for a CPU."""
+    return '"llvm"' in record.target

@@ -16,7 +16,7 @@ from cdmpp.ast.spool import concat
 from cdmpp.ast.table import AstTable, read_asts, write_asts
 from cdmpp.cache import cache_root
 from cdmpp.data.codes import codes_for
-from cdmpp.data.derive import chunk_paths, derive, failures
+from cdmpp.data.derive import Wanted, chunk_paths, data_set_folder, derive, failures, record_keys, sources_of
 from cdmpp.data.merge import merge_records
 from cdmpp.data.records import read_info, read_records, read_tasks
 from cdmpp.data.schema import Record
@@ -203,38 +203,48 @@ def _load(folder: Path, device: str | None, on_bad: Literal["error", "skip"], wo
     orphans = [record.record_id for record in records if record.task_id not in tasks]
     if orphans:
         raise DataError(f"{folder}: {len(orphans)} records name a task that tasks.parquet lacks, first {orphans[0]}")
-    cache, features = ast_cache(folder, info), features_of(info)
+    cache, features = ast_cache(folder), features_of(info)
     shipped = sorted((folder / "asts").glob("part-*.parquet"))
-    wanted = {record.record_id for record in records}
+    ids = [record.record_id for record in records]
     if features != "cdmpp":  # imported as they are: nothing here could derive them
-        stored = _read_stored(shipped, wanted, features)
-        if lost := wanted - set(stored):
+        stored = stored_asts(shipped, set(ids), features)
+        if lost := set(ids) - set(stored):
             raise DataError(f"{folder} lacks the {features} vectors of {len(lost)} programs: import it again")
-        return _join(records, tasks, stored, features)
-    stored = _read_stored(shipped + chunk_paths(cache), wanted)
-    failed = failures(cache)
+        return _Loaded(records, tasks, gathered(stored, ids), features)
+    keys = record_keys(ids, [record.task_id for record in records], tasks)
+
+    of_folder = stored_asts(shipped, set(ids))
+
+    def look() -> tuple[dict[str, tuple[AstTable, int]], dict[str, str]]:
+        """By record id: what is stored, and what is known to fail."""
+        known, failed = stored_asts(chunk_paths(cache), set(keys), cached=True), failures(cache)
+        found = {identity: known[key] for identity, key in zip(ids, keys, strict=True) if key in known}
+        faults = {identity: failed[key] for identity, key in zip(ids, keys, strict=True) if key in failed}
+        return found | of_folder, faults
+
+    stored, failed = look()
     missing = _unique(r for r in records if r.record_id not in stored and r.record_id not in failed)
     if missing:
-        derive("asts", cache, missing, tasks, workers, progress, f"compact ASTs of {folder.name}")
-        stored = _read_stored(shipped + chunk_paths(cache), wanted)
-        failed = failures(cache)
+        wanted = Wanted("asts", cache, sources_of(missing, tasks))
+        for_now = derive([wanted], workers, progress, f"compact ASTs of {folder.name}")["asts"]
+        stored, failed = look()
+        failed |= {identity: for_now[key] for identity, key in zip(ids, keys, strict=True) if key in for_now}
     usable = [record for record in records if record.record_id in stored]
     _report_failed(folder, records, stored, failed)
-    joined = _join(usable, tasks, stored, features)
-    codes = codes_for(folder, [record.record_id for record in usable])
-    return dataclasses.replace(joined, asts=joined.asts.with_codes(codes))
+    joined = gathered(stored, [record.record_id for record in usable])
+    codes = codes_for(folder, usable, tasks)
+    return _Loaded(usable, tasks, joined.with_codes(codes), features)
 
 
-def _join(
-    records: list[Record], tasks: dict[str, Task], stored: Mapping[str, tuple[AstTable, int]], features: str
-) -> _Loaded:
+def gathered(stored: Mapping[str, tuple[AstTable, int]], keys: Sequence[str]) -> AstTable:
+    """The programs ``keys``, in that order, of what ``stored_asts`` found."""
     tables = {id(table): table for table, _ in stored.values()}
     starts, total = {}, 0
     for key, table in tables.items():
         starts[key] = total
         total += len(table)
-    rows = [starts[id(stored[r.record_id][0])] + stored[r.record_id][1] for r in records]
-    return _Loaded(records, tasks, AstTable.concat(list(tables.values())).take(rows), features)
+    rows = [starts[id(stored[key][0])] + stored[key][1] for key in keys]
+    return AstTable.concat(list(tables.values())).take(rows)
 
 
 def features_of(info: Mapping[str, object]) -> str:
@@ -245,27 +255,35 @@ def features_of(info: Mapping[str, object]) -> str:
     return name
 
 
-def ast_cache(folder: Path, info: Mapping[str, object]) -> Path:
-    """Cache folder of a data set's ASTs. Entries are found by record id, so a shared name does no harm."""
-    return cache_root() / "asts" / f"v{EXTRACTOR_VERSION}" / str(info.get("name") or folder.name)
+def ast_cache(folder: Path) -> Path:
+    """Cache folder of a data set's ASTs."""
+    return data_set_folder("asts", EXTRACTOR_VERSION, folder)
 
 
 def _unique(records: Iterable[Record]) -> list[Record]:
     return list({record.record_id: record for record in records}.values())
 
 
-def _read_stored(paths: Sequence[Path], wanted: set[str], features: str = "cdmpp") -> dict[str, tuple[AstTable, int]]:
-    """Record id -> (table, row) over all files of this extractor version that can be read."""
+def stored_asts(
+    paths: Sequence[Path], wanted: set[str], features: str = "cdmpp", cached: bool = False
+) -> dict[str, tuple[AstTable, int]]:
+    """Name of a row -> (table, row) over all files of this extractor version that can be read.
+
+    Others are told, or, where they are ``cached``, deleted: what they held is derived again.
+    """
     stored: dict[str, tuple[AstTable, int]] = {}
     for path in paths:
         try:
-            ids, table = read_asts(path, features)
-        except DataError as error:  # another version, or damaged: derived again
-            log.info("%s", error)
+            names, table = read_asts(path, features)
+        except DataError as error:
+            if cached:
+                path.unlink(missing_ok=True)
+            else:
+                log.warning("%s", error)
             continue
-        for row, identity in enumerate(ids):
-            if identity in wanted:
-                stored.setdefault(identity, (table, row))
+        for row, name in enumerate(names):
+            if name in wanted:
+                stored.setdefault(name, (table, row))
     return stored
 
 

@@ -1,29 +1,25 @@
-"""What TVM computes from stored schedules, in worker processes and chunk files: killed runs continue.
+"""What TVM computes of programs, in worker processes and chunk files: killed runs continue, slow programs end.
 
 Workers are plain child processes that speak JSON lines, so a caller's script needs no ``__main__`` guard, and a
-program that crashes TVM costs its own record only.
+program that crashes or stalls TVM costs itself only.
 """
 
 from __future__ import annotations
 
 import hashlib
 import importlib.util
-import json
 import logging
 import os
 import queue
-import subprocess
-import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
+from cdmpp.cache import cache_root
+from cdmpp.data.derive_process import Worker, give_back, take_worker
+from cdmpp.data.derive_progress import Progress
 from cdmpp.data.files import read_json, write_json
 from cdmpp.data.schema import Record
 from cdmpp.errors import DataError
@@ -32,25 +28,67 @@ from cdmpp.programs.task import Task
 log = logging.getLogger(__name__)
 
 CHUNK = 256
-"""Programs a chunk file: about ten seconds of work, what a kill can lose."""
-_TITLE = 36
-"""Longest name of a progress bar; in a terminal of 80 columns its numbers would not fit beside a longer one."""
+"""Programs a request at most."""
+LIMIT_S = 60.0
+"""For one program: lowering takes 30 ms, compiling 0.3 s as a rule."""
+_PER_WORKER, _SMALLEST_CHUNK = 4, 8
 
 
 @dataclass(frozen=True)
-class Job:
+class Source:
+    """A program as text: what a worker makes it of."""
+
+    key: str
+    """Names the result in chunk files: equal for equal programs only."""
+    workload: str
+    """TVMScript of the unscheduled module; or a JSON graph that TVM wrote in this process or a child of it."""
+    schedule: str
+    """Trace as JSON; empty for none."""
+    target: str
+    """JSON."""
+    graph: bool = False
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """``kind`` of every source, into chunk files below ``folder``."""
+
     kind: str
     """``asts``, ``per_store`` or ``codes``, a key of ``derive_worker.HANDLERS``."""
-    path: Path
-    records: Sequence[Record]
+    folder: Path
+    sources: Sequence[Source]
 
-    def message(self, tasks: Mapping[str, Task]) -> str:
-        """One JSON line for a worker; workloads are sent once each."""
-        used = sorted({record.task_id for record in self.records})
-        index = {task: number for number, task in enumerate(used)}
-        programs = [(r.record_id, index[r.task_id], r.schedule, r.target) for r in self.records]
-        workloads = [tasks[task].workload for task in used]
-        return json.dumps({"kind": self.kind, "path": str(self.path), "workloads": workloads, "programs": programs})
+
+def record_key(record_id: str, workload: str) -> str:
+    """Of a record's derived files. The workload counts: one that was mended is another program."""
+    return f"{record_id}-{hashlib.sha256(workload.encode()).hexdigest()[:16]}"
+
+
+def record_keys(record_ids: Iterable[str], task_ids: Iterable[str], tasks: Mapping[str, Task]) -> list[str]:
+    """``record_key`` of many records, hashing each task once."""
+    ends: dict[str, str] = {}
+    for task_id in (task_ids := list(task_ids)):
+        if task_id not in ends:
+            ends[task_id] = record_key("", tasks[task_id].workload)
+    return [record_id + ends[task_id] for record_id, task_id in zip(record_ids, task_ids, strict=True)]
+
+
+def sources_of(records: Iterable[Record], tasks: Mapping[str, Task]) -> list[Source]:
+    """One a record, keyed by ``record_keys``."""
+    records = list(records)
+    keys = record_keys([r.record_id for r in records], [r.task_id for r in records], tasks)
+    return [Source(key, tasks[r.task_id].workload, r.schedule, r.target) for key, r in zip(keys, records, strict=True)]
+
+
+def derived_folder(kind: str, version: str, *parts: str) -> Path:
+    """Cache folder of ``kind``, by a hash of ``parts``: whatever they hold, it lies in the cache."""
+    digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()
+    return cache_root() / kind / f"v{version}" / digest[:20]
+
+
+def data_set_folder(kind: str, version: str, folder: Path) -> Path:
+    """``derived_folder`` of what comes from the data set in ``folder``."""
+    return derived_folder(kind, version, str(Path(folder).resolve()))
 
 
 def chunk_paths(folder: Path) -> list[Path]:
@@ -59,165 +97,159 @@ def chunk_paths(folder: Path) -> list[Path]:
 
 
 def failures(folder: Path) -> dict[str, str]:
-    """Record id -> why nothing could be derived from it, over all chunks of a cache folder."""
+    """Key -> why nothing can be derived from that program, over all chunks of a cache folder."""
     found: dict[str, str] = {}
     for path in sorted(folder.glob("chunk-*.failed.json")):
-        found.update(read_json(path))
+        try:
+            found.update(read_json(path))
+        except (DataError, ValueError, TypeError) as error:  # damaged: tried again
+            log.warning("%s", error)
     return found
 
 
+def has_tvm() -> bool:
+    """Without importing it."""
+    try:
+        return importlib.util.find_spec("tvm") is not None
+    except ValueError:  # hidden on purpose
+        return False
+
+
+def cores() -> int:
+    """That this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def derive(
-    kind: str,
-    folder: Path,
-    records: Sequence[Record],
-    tasks: Mapping[str, Task],
+    wanted: Sequence[Wanted],
     workers: int = 2,
     progress: bool = True,
     title: str = "",
-) -> None:
-    """Derive ``kind`` of every record into chunk files below ``folder``.
+    limit_s: float = LIMIT_S,
+) -> dict[str, dict[str, str]]:
+    """Derive all that is ``wanted``; a bar appears where it takes longer than two seconds.
 
-    Call it with the records that no finished chunk holds. Records that fail are listed by ``failures``.
+    Ask for what no finished chunk holds. Programs of which nothing can be derived are listed by ``failures``.
+
+    Returns:
+        Kind -> key -> reason of those that failed for now: time ran out, or the machine lacked something. The next
+        call tries them again.
+
+    Raises:
+        DataError: no TVM, or files cannot be written.
     """
-    if not records:
-        return
-    if importlib.util.find_spec("tvm") is None:
+    total = sum(len(one.sources) for one in wanted)
+    if not total:
+        return {one.kind: {} for one in wanted}
+    if not has_tvm():
         raise DataError(
-            f"{len(records)} programs have no stored features and TVM is not installed to derive them: "
+            f"{total} programs have no stored features and TVM is not installed to derive them: "
             "pip install 'cdmpp[tvm]', or use a data set that ships its asts/ folder"
         )
-    ordered = sorted(records, key=lambda record: record.task_id)  # neighbours share a parsed workload
-    jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
-    for start in range(0, len(ordered), CHUNK):
-        jobs.put(_job(kind, folder, ordered[start : start + CHUNK]))
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    errors: list[BaseException] = []
-    with ExitStack() as stack:
-        console = Console(stderr=True)
-        bar = stack.enter_context(Progress(*columns, TimeRemainingColumn(), console=console, disable=not progress))
-        name = title or f"deriving {kind}"
-        line = bar.add_task(name if len(name) <= _TITLE else f"{name[: _TITLE - 1]}…", total=len(ordered))
-        stop = threading.Event()
-        count = max(1, min(workers, -(-len(ordered) // CHUNK)))
-        for _ in range(count):
-            jobs.put(None)
-        threads = [
-            threading.Thread(
-                target=_serve, args=(jobs, tasks, lambda n: bar.advance(line, n), stop, errors), daemon=True
-            )
-            for _ in range(count)
-        ]
-        for thread in threads:
-            thread.start()
-        try:
+    jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+    size = min(CHUNK, max(_SMALLEST_CHUNK, -(-total // (_PER_WORKER * max(1, workers)))))
+    count = 0
+    for one in wanted:
+        ordered = sorted(one.sources, key=lambda source: source.workload)  # neighbours share a parsed workload
+        for start in range(0, len(ordered), size):
+            jobs.put(_Job(one.kind, one.folder, ordered[start : start + size]))
+            count += 1
+    run = _Run(jobs, limit_s, {one.kind: {} for one in wanted})
+    threads = [threading.Thread(target=run.serve, daemon=True) for _ in range(max(1, min(workers, count)))]
+    for _ in threads:
+        jobs.put(None)
+    for thread in threads:
+        thread.start()
+    try:
+        shown = Progress(title or f"deriving {wanted[0].kind}", total, progress)
+        with shown:
             for thread in threads:
                 while thread.is_alive():
-                    thread.join(0.2)
-        finally:
-            stop.set()
-    if errors:
-        raise errors[0]
+                    thread.join(0.05)
+                    shown.show(run.done)
+    finally:
+        run.stop.set()
+    if run.errors:
+        raise run.errors[0]
+    return run.for_now
 
 
-def _job(kind: str, folder: Path, records: Sequence[Record]) -> Job:
-    digest = hashlib.sha256("".join(record.record_id for record in records).encode()).hexdigest()[:16]
-    return Job(kind, folder / f"chunk-{digest}.parquet", records)
+@dataclass(frozen=True)
+class _Job:
+    kind: str
+    folder: Path
+    sources: Sequence[Source]
+
+    @property
+    def path(self) -> Path:
+        digest = hashlib.sha256("\0".join(source.key for source in self.sources).encode()).hexdigest()[:16]
+        return self.folder / f"chunk-{digest}.parquet"
+
+    def request(self) -> dict[str, Any]:
+        """For a worker; workloads are sent once each."""
+        index = {text: number for number, text in enumerate(dict.fromkeys(s.workload for s in self.sources))}
+        programs = [(s.key, index[s.workload], s.schedule, s.target, s.graph) for s in self.sources]
+        return {"kind": self.kind, "path": str(self.path), "workloads": list(index), "programs": programs}
 
 
-def _serve(
-    jobs: queue.SimpleQueue[Job | None],
-    tasks: Mapping[str, Task],
-    advance: Callable[[int], None],
-    stop: threading.Event,
-    errors: list[BaseException],
-) -> None:
-    """Feed one worker until the queue ends."""
-    worker: _Worker | None = None
-    try:
-        while not stop.is_set() and (job := jobs.get()) is not None:
-            for part in _attempts(job):
-                worker = worker or _Worker(stop)
-                answer = worker.ask(part.message(tasks))
-                if stop.is_set():
-                    return
-                if answer is None:  # the process died
+@dataclass
+class _Run:
+    """One call of ``derive``, as its threads share it."""
+
+    jobs: queue.SimpleQueue[_Job | None]
+    limit_s: float
+    for_now: dict[str, dict[str, str]]
+    done: int = 0
+    stop: threading.Event = field(default_factory=threading.Event)
+    errors: list[BaseException] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def serve(self) -> None:
+        """Feed one worker until the queue ends."""
+        worker: Worker | None = None
+        try:
+            while not self.stop.is_set() and (job := self.jobs.get()) is not None:
+                while job.sources and not self.stop.is_set():
+                    worker = worker or take_worker()
+                    stored, done = self._ask(worker, job)
+                    if stored == len(job.sources) or self.stop.is_set():
+                        break
+                    reason, lasting = worker.fault(self.limit_s)
                     worker.close()
                     worker = None
-                    if len(part.records) == 1:
-                        _note_failure(part, "TVM crashed on this program")
-                    else:
-                        continue  # _attempts goes on one by one
-                elif "error" in answer:
-                    raise DataError(answer["error"])
-                elif answer["failed"]:
-                    write_json(part.path.with_suffix(".failed.json"), answer["failed"])
-                advance(len(part.records))
-                if len(part.records) == len(job.records):
-                    break
-    except BaseException as error:  # shown to the caller by ``derive``
-        errors.append(error)
-        stop.set()
-    finally:
+                    job = self._without_culprit(job, stored, done, reason, lasting)
+        except BaseException as error:  # shown to the caller by ``derive``
+            self.errors.append(error)
+            self.stop.set()
+        if worker is not None and self.stop.is_set():
+            worker.process.kill()
         if worker is not None:
-            worker.close()
+            give_back(worker)
 
+    def _ask(self, worker: Worker, job: _Job) -> tuple[int, int]:
+        """(programs whose results are on disk, programs that were done) of a job; it may end early."""
+        stored = done = 0
+        for answer in worker.answers(job.request(), self.stop, self.limit_s):
+            now = answer.get("stored", answer.get("done", done))
+            with self.lock:
+                self.done += now - done
+            done = now
+            if "stored" in answer:
+                if answer["failed"]:
+                    write_json(job.path.with_name(f"{job.path.stem}-{stored:03d}.failed.json"), answer["failed"])
+                self.for_now[job.kind].update(answer["for_now"])
+                stored = answer["stored"]
+        return stored, done
 
-def _attempts(job: Job) -> Iterator[Job]:
-    """The whole job, then, for a caller that did not leave after it, its records one by one."""
-    yield job
-    if len(job.records) > 1:
-        for record in job.records:
-            yield _job(job.kind, job.path.parent, [record])
-
-
-def _note_failure(job: Job, reason: str) -> None:
-    write_json(job.path.with_suffix(".failed.json"), {job.records[0].record_id: reason})
-
-
-class _Worker:
-    """A child process that answers one JSON line per JSON line."""
-
-    def __init__(self, stop: threading.Event) -> None:
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "TVM_NUM_THREADS": "1"}
-        # The child must import the same cdmpp as we do, installed or not.
-        root = str(Path(__file__).resolve().parents[2])
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [root, environment.get("PYTHONPATH")]))
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "cdmpp.data.derive_worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=environment,
-            text=True,
-            encoding="utf-8",
-        )
-        self.stop = stop
-        threading.Thread(target=self._watch, daemon=True).start()
-
-    def _watch(self) -> None:
-        while self.process.poll() is None:
-            if self.stop.wait(0.5):
-                self.process.kill()
-
-    def ask(self, message: str) -> dict[str, Any] | None:
-        """The answer; None where the process died."""
-        assert self.process.stdin is not None and self.process.stdout is not None
-        try:
-            self.process.stdin.write(message + "\n")
-            self.process.stdin.flush()
-            line = self.process.stdout.readline()
-        except (BrokenPipeError, OSError):
-            return None
-        return json.loads(line) if line.strip() else None
-
-    def close(self) -> None:
-        assert self.process.stdin is not None and self.process.stdout is not None
-        for stream in (self.process.stdin, self.process.stdout):
-            try:
-                stream.close()
-            except OSError:
-                pass
-        try:
-            self.process.wait(timeout=5)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+    def _without_culprit(self, job: _Job, stored: int, done: int, reason: str, lasting: bool) -> _Job:
+        """What is left of ``job`` after the worker died at program ``done``, which is noted as failed."""
+        if done == len(job.sources):
+            raise DataError(f"a worker died while it wrote {job.path}; run the same command again, it continues")
+        culprit = job.sources[done]
+        if lasting:
+            write_json(replace(job, sources=[culprit]).path.with_suffix(".failed.json"), {culprit.key: reason})
+        else:
+            self.for_now[job.kind][culprit.key] = reason
+        with self.lock:
+            self.done += 1 - (done - stored)
+        return replace(job, sources=[*job.sources[stored:done], *job.sources[done + 1 :]])

@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from cdmpp.cache import cache_root
 from cdmpp.data.dataset import LatencyDataset
-from cdmpp.data.derive import chunk_paths, derive, failures
+from cdmpp.data.derive import Wanted, chunk_paths, data_set_folder, derive, failures, record_keys, sources_of
 from cdmpp.data.files import read_table, write_table
-from cdmpp.data.records import read_info, read_records, read_tasks
+from cdmpp.data.records import read_records, read_tasks
 from cdmpp.errors import DataError
 
 log = logging.getLogger(__name__)
@@ -79,19 +78,18 @@ def load_per_store(
     failed: dict[str, str] = {}
     wanted = set(dataset.record_ids.tolist())
     for folder in folders:
-        cache = cache_root() / "per_store" / _VERSION / str(read_info(folder).get("name") or Path(folder).name)
-        found.update(_pooled(cache, wanted - found.keys(), pool))
-        failed.update(failures(cache))
-        records = {
-            r.record_id: r
-            for r in read_records(folder, None, "skip")
-            if r.record_id in wanted and r.record_id not in found and r.record_id not in failed
-        }
-        if records:
+        cache, tasks = data_set_folder("per_store", _VERSION, folder), read_tasks(folder)
+        records = {r.record_id: r for r in read_records(folder, None, "skip") if r.record_id in wanted - found.keys()}
+        keys = record_keys(records, [r.task_id for r in records.values()], tasks)
+        ids = dict(zip(keys, records, strict=True))
+        found.update(_pooled(cache, ids, pool))
+        failed.update({ids[key]: reason for key, reason in failures(cache).items() if key in ids})
+        if missing := [r for r in records.values() if r.record_id not in found and r.record_id not in failed]:
             title = f"per-store features of {Path(folder).name}"
-            derive("per_store", cache, list(records.values()), read_tasks(folder), workers, progress, title)
-            found.update(_pooled(cache, set(records), pool))
-            failed.update(failures(cache))
+            wanted_rows = Wanted("per_store", cache, sources_of(missing, tasks))
+            for_now = derive([wanted_rows], workers, progress, title)["per_store"]
+            found.update(_pooled(cache, ids, pool))
+            failed.update({ids[key]: reason for key, reason in {**failures(cache), **for_now}.items() if key in ids})
     lost = [identity for identity in dataset.record_ids if identity not in found]
     if len(lost) == len(dataset):
         reason = next(iter(failed.values()), "none of the folders holds its schedules")
@@ -102,13 +100,14 @@ def load_per_store(
     return np.stack([found.get(identity, zeros) for identity in dataset.record_ids])
 
 
-def _pooled(cache: Path, wanted: set[str], pool: Callable[[np.ndarray], np.ndarray]) -> Mapping[str, np.ndarray]:
+def _pooled(cache: Path, ids: Mapping[str, str], pool: Callable[[np.ndarray], np.ndarray]) -> Mapping[str, np.ndarray]:
+    """Record id -> pooled rows; ``ids`` names the record of each key."""
     pooled = {}
     for path in chunk_paths(cache):
         try:
             rows = read_rows(path)
         except DataError as error:  # damaged: derived again
-            log.info("%s", error)
+            log.warning("%s", error)
             continue
-        pooled.update({key: pool(value).astype(np.float32) for key, value in rows.items() if key in wanted})
+        pooled.update({ids[key]: pool(value).astype(np.float32) for key, value in rows.items() if key in ids})
     return pooled

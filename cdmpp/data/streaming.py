@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -16,7 +16,7 @@ from cdmpp.ast.spool import AstSpool
 from cdmpp.ast.table import AstTable, read_asts
 from cdmpp.cache import cache_root
 from cdmpp.code.code_vector import CODE_WIDTH
-from cdmpp.data.codes import code_paths, read_codes
+from cdmpp.data.codes import read_code_files
 from cdmpp.data.dataset import (
     MAX_FAILED,
     LatencyDataset,
@@ -25,11 +25,12 @@ from cdmpp.data.dataset import (
     join_tasks,
     load_folders,
 )
-from cdmpp.data.derive import chunk_paths, derive, failures
+from cdmpp.data.derive import Wanted, chunk_paths, derive, failures, record_keys, sources_of
 from cdmpp.data.merge import merge_records
 from cdmpp.data.records import count_records, read_info, read_records, read_tasks, record_parts
 from cdmpp.data.schema import Record
 from cdmpp.errors import DataError
+from cdmpp.programs.task import Task
 
 log = logging.getLogger(__name__)
 
@@ -151,6 +152,28 @@ class _Labels:
             self.latency_s[place], self.spread[place] = merged.latency_s, merged.spread
 
 
+@dataclass(frozen=True)
+class _Keys:
+    """The same n programs by the names that derived files give them."""
+
+    labels: _Labels
+    keys: list[str]
+    """(n,) ``derive.record_key``; empty where the folder does not describe the task."""
+
+    @staticmethod
+    def of(labels: _Labels, tasks: Mapping[str, Task]) -> _Keys:
+        known = np.isin(labels.task_ids, list(tasks))
+        ids, task_ids = labels.record_ids[known].tolist(), labels.task_ids[known].tolist()
+        keys = np.full(len(labels), "", object)
+        keys[known] = record_keys(ids, task_ids, tasks)
+        return _Keys(labels, keys.tolist())
+
+    def places(self, names: Sequence[str]) -> np.ndarray:
+        """(m,) where they stand, -1 for those that are not here or of another workload."""
+        at = self.labels.places([name.rpartition("-")[0] for name in names])
+        return np.array([p if p >= 0 and self.keys[p] == n else -1 for p, n in zip(at, names, strict=True)], np.int64)
+
+
 def _read_labels(path: Path, folder: Path, on_bad: Literal["error", "skip"]) -> tuple[np.ndarray, ...]:
     """Columns ``_LABELS`` of one part. Where something is wrong with it the slow reader says what."""
     try:
@@ -183,37 +206,33 @@ def _stored(
     if features != "cdmpp":
         yield from _new(shipped, features, labels, taken)
         return
-    cache = ast_cache(folder, read_info(folder))
-    known = chunk_paths(cache)
-    yield from _new([*shipped, *known], features, labels, taken)
+    yield from _new(shipped, features, labels, taken)
+    if taken.all():
+        return
+    cache, tasks = ast_cache(folder), read_tasks(folder)
+    names, known = _Keys.of(labels, tasks), chunk_paths(cache)
+    yield from _new(known, features, names, taken)
     failed = failures(cache)
     missing: dict[str, Record] = {}
     for path in record_parts(folder) if not taken.all() else ():
         for record in read_records(folder, device, "skip", [path]):
             place = labels.places([record.record_id])[0]
-            if place >= 0 and not taken[place] and record.record_id not in failed:
+            if place >= 0 and not taken[place] and names.keys[place] not in failed:
                 missing[record.record_id] = record
     if missing:
-        derive(
-            "asts",
-            cache,
-            list(missing.values()),
-            read_tasks(folder),
-            workers,
-            progress,
-            f"compact ASTs of {folder.name}",
-        )
-        yield from _new([path for path in chunk_paths(cache) if path not in set(known)], features, labels, taken)
+        wanted = Wanted("asts", cache, sources_of(missing.values(), tasks))
+        derive([wanted], workers, progress, f"compact ASTs of {folder.name}")
+        yield from _new([path for path in chunk_paths(cache) if path not in set(known)], features, names, taken)
 
 
 def _new(
-    paths: Sequence[Path], features: str, labels: _Labels, taken: np.ndarray
+    paths: Sequence[Path], features: str, labels: _Labels | _Keys, taken: np.ndarray
 ) -> Iterator[tuple[AstTable, np.ndarray]]:
     for path in paths:
         try:
             ids, table = read_asts(path, features)
         except DataError as error:  # another version, or damaged: derived again
-            log.info("%s", error)
+            log.warning("%s", error)
             continue
         places = labels.places(ids)
         fresh = np.flatnonzero((places >= 0) & ~taken[places])
@@ -225,18 +244,18 @@ def _new(
 
 def _codes(folders: Sequence[Path], labels: _Labels, spool: AstSpool) -> np.ndarray | None:
     """(n, CODE_WIDTH) in a file beside the ASTs, NaN rows where there is none; None where no program has one."""
-    paths = [path for folder in folders for path in code_paths(folder)]
-    if not paths:
-        return None
-    path = Path(spool.folder.name) / "codes-by-id"
-    codes = np.memmap(path, np.float32, "w+", shape=(len(labels), CODE_WIDTH))
-    codes[:] = np.nan
-    for part in paths:
-        try:
-            found = read_codes(part)
-        except DataError as error:
-            log.info("%s", error)
-            continue
-        places, rows = labels.places(list(found)), np.stack(list(found.values()))
-        codes[places[places >= 0]] = rows[places >= 0]
+    codes: np.ndarray | None = None
+    for folder in folders:
+        names: _Keys | None = None
+        for found, keyed in read_code_files(folder):
+            if codes is None:
+                path = Path(spool.folder.name) / "codes-by-id"
+                codes = np.memmap(path, np.float32, "w+", shape=(len(labels), CODE_WIDTH))
+                codes[:] = np.nan
+            if keyed:
+                names = names or _Keys.of(labels, read_tasks(folder))
+            if not found:
+                continue
+            places, rows = (names if keyed and names else labels).places(list(found)), np.stack(list(found.values()))
+            codes[places[places >= 0]] = rows[places >= 0]
     return codes

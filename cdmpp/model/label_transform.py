@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 import torch
-from sklearn.preprocessing import PowerTransformer
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
@@ -55,6 +54,8 @@ class LabelTransform(nn.Module):
             apart = 1e-4 * torch.arange(_N_KNOTS, dtype=quantiles.dtype, device=quantiles.device)
             self.knots.copy_(torch.cummax(quantiles, 0).values + apart)
         elif self.kind != "log":
+            from sklearn.preprocessing import PowerTransformer  # a second to import, which no prediction needs
+
             microseconds = np.exp(log_latency.double().cpu().numpy() + _LOG_MICROSECOND)
             fitted = PowerTransformer(method=self.kind, standardize=False).fit(microseconds[:, None])
             self.power.fill_(float(fitted.lambdas_[0]))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
+import dataclasses
 from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from toy_data import write_toy_dataset
 
 from cdmpp import devices
 from cdmpp.ast.compact_ast import CompactAST
@@ -15,7 +16,12 @@ from cdmpp.ast.layout import KERNEL_WIDTH, LEAF_WIDTH
 from cdmpp.ast.table import AstTable, read_asts, write_asts
 from cdmpp.code.code_vector import CODE_WIDTH
 from cdmpp.data.batching import ProgramTensors
-from cdmpp.data.codes import codes_for, read_codes, write_codes
+from cdmpp.data.codes import code_cache, codes_for, read_codes, write_codes
+from cdmpp.data.dataset import load_folders
+from cdmpp.data.derive import record_keys
+from cdmpp.data.records import read_records
+from cdmpp.data.schema import Record
+from cdmpp.data.streaming import load_streamed
 from cdmpp.errors import DataError
 
 
@@ -50,27 +56,53 @@ def test_a_batch_flags_the_programs_that_have_one() -> None:
     np.testing.assert_array_equal(codes[1, 1:], CODE)
 
 
-def test_shipped_codes_are_found_by_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CDMPP_CACHE", str(tmp_path / "cache"))
-    (tmp_path / "dataset.json").write_text(json.dumps({"name": "mine", "schema_version": 1}))
-    assert codes_for(tmp_path, ["a"]) is None
+@pytest.fixture
+def records(make_record) -> dict[str, Record]:
+    return {name: make_record(record_id=name) for name in "abc"}
+
+
+def test_shipped_codes_are_found_by_record(tmp_path: Path, records, task) -> None:
+    assert codes_for(tmp_path, [records["a"]], {"t0": task}) is None
     write_codes(tmp_path / "codes" / "part-00000.parquet", {"a": CODE, "b": CODE + 1})
-    found = codes_for(tmp_path, ["b", "c", "a"])
+    found = codes_for(tmp_path, [records[name] for name in "bca"], {"t0": task})
     assert found is not None
     np.testing.assert_array_equal(found[[0, 2]], [CODE + 1, CODE])
     assert np.isnan(found[1]).all()
 
 
-def test_another_version_is_refused_and_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CDMPP_CACHE", str(tmp_path / "cache"))
-    (tmp_path / "dataset.json").write_text(json.dumps({"name": "mine", "schema_version": 1}))
+def test_cached_codes_are_those_of_the_workload(tmp_path: Path, records, task) -> None:
+    (key,) = record_keys(["a"], ["t0"], {"t0": task})
+    write_codes(code_cache(tmp_path) / "chunk-0.parquet", {key: CODE})
+    found = codes_for(tmp_path, [records["a"]], {"t0": task})
+    assert found is not None
+    np.testing.assert_array_equal(found, [CODE])
+    assert codes_for(tmp_path, [records["a"]], {"t0": dataclasses.replace(task, workload="mended")}) is None
+
+
+def test_another_version_is_refused_and_told(tmp_path: Path, records, task, caplog) -> None:
     path = tmp_path / "codes" / "part-00000.parquet"
     write_codes(path, {"a": CODE})
     table = pq.read_table(path)
     pq.write_table(table.replace_schema_metadata({**table.schema.metadata, b"code_version": b"0"}), path)
     with pytest.raises(DataError, match="version 0"):
         read_codes(path)
-    assert codes_for(tmp_path, ["a"]) is None
+    assert codes_for(tmp_path, [records["a"]], {"t0": task}) is None
+    assert "version 0" in caplog.text and caplog.records[0].levelname == "WARNING"
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_truncated_codes_are_told_loudly(tmp_path: Path, caplog, streamed: bool) -> None:
+    write_toy_dataset(tmp_path / "set", n=20)
+    ids = [record.record_id for record in read_records(tmp_path / "set")]
+    path = tmp_path / "set" / "codes" / "part-00000.parquet"
+    write_codes(path, dict.fromkeys(ids, CODE))
+    load = load_streamed if streamed else load_folders
+    assert not np.isnan(load([tmp_path / "set"]).asts.codes[:, 0]).any() and not caplog.records
+    path.write_bytes(path.read_bytes()[:-30])
+    data = load([tmp_path / "set"])
+    assert data.asts.codes is None
+    (told,) = caplog.records
+    assert told.levelname == "WARNING" and "part-00000" in told.message and "cdmpp data codes" in told.message
 
 
 def test_a_wrong_number_of_vectors_is_refused() -> None:

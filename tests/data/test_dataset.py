@@ -15,7 +15,7 @@ from cdmpp.ast.table import AstTable, write_asts
 from cdmpp.data import dataset as module
 from cdmpp.data import derive as derive_module
 from cdmpp.data.dataset import LatencyDataset, ast_cache, load_dataset, load_folders, ship_asts
-from cdmpp.data.derive import chunk_paths, derive, failures
+from cdmpp.data.derive import chunk_paths
 from cdmpp.data.merge import merge_records
 from cdmpp.data.records import append_records, read_records, read_tasks, write_info, write_tasks
 from cdmpp.errors import DataError
@@ -139,15 +139,15 @@ def test_derives_once_and_continues(small, monkeypatch, own_cache):
         (expected,) = extract_many([replay(tasks[record.task_id].workload, record.schedule, record.target)])
         np.testing.assert_allclose(data.asts[index].leaf_features, expected.leaf_features, rtol=1e-5)
         assert data.record_ids[index] == record.record_id
-    cache = ast_cache(small, {"name": "small"})
+    cache = ast_cache(small)
     assert len(chunk_paths(cache)) == 2 and own_cache in cache.parents
 
     asked = []
     real = module.derive
 
-    def counting(kind, folder, missing, *args):
-        asked.append(len(missing))
-        real(kind, folder, missing, *args)
+    def counting(wanted, *args):
+        asked.append(len(wanted[0].sources))
+        return real(wanted, *args)
 
     monkeypatch.setattr(module, "derive", counting)
     load_dataset(small, progress=False)
@@ -179,6 +179,32 @@ def test_programs_that_do_not_replay_are_named(small, make_record, caplog, monke
     monkeypatch.setattr(module, "MAX_FAILED", 0.5)
     assert len(load_dataset(small, workers=1, progress=False)) == 4
     assert "left out" in caplog.text
+
+
+@pytest.mark.tvm
+def test_a_mended_workload_is_tried_again(small, monkeypatch):
+    pytest.importorskip("tvm")
+    tasks = read_tasks(small)
+    first = next(iter(tasks))
+    (small / "tasks.parquet").unlink()
+    write_tasks(
+        small, [dataclasses.replace(t, workload="broken(" if k == first else t.workload) for k, t in tasks.items()]
+    )
+    monkeypatch.setattr(module, "MAX_FAILED", 0.5)
+    assert len(load_dataset(small, workers=1, progress=False)) == 3
+    (small / "tasks.parquet").unlink()
+    write_tasks(small, tasks.values())
+    assert len(load_dataset(small, workers=1, progress=False)) == 4
+
+
+@pytest.mark.tvm
+def test_a_name_with_dots_writes_into_the_cache_alone(small, own_cache, tmp_path):
+    pytest.importorskip("tvm")
+    write_info(small, name="../../../outside")
+    before = {path for path in tmp_path.rglob("*") if own_cache not in path.parents}
+    assert len(load_dataset(small, progress=False)) == 4
+    assert {path for path in tmp_path.rglob("*") if own_cache not in path.parents} - before <= {own_cache}
+    assert len(chunk_paths(ast_cache(small))) > 0
 
 
 @pytest.mark.tvm
@@ -214,39 +240,3 @@ def test_misaligned_arrays_are_refused(make_record):
     data = _labels([make_record(1), make_record(2)])
     with pytest.raises(DataError, match="latency_s has 1 entries for 2 ASTs"):
         dataclasses.replace(data, latency_s=np.ones(1))
-
-
-class FakeWorker:
-    """Dies on every request that holds record 2; counts what it was asked."""
-
-    asked: list[int] = []
-
-    def __init__(self, stop) -> None:
-        pass
-
-    def ask(self, message):
-        programs = json.loads(message)["programs"]
-        self.asked.append(len(programs))
-        if any(identity == f"{2:016x}" for identity, *_ in programs):
-            return None
-        return {"failed": {identity: "no" for identity, *_ in programs if identity == f"{4:016x}"}}
-
-    def close(self) -> None:
-        pass
-
-
-def test_a_crash_costs_one_record(tmp_path, task, make_record, monkeypatch):
-    monkeypatch.setattr(derive_module, "_Worker", FakeWorker)
-    monkeypatch.setattr(derive_module, "CHUNK", 3)
-    monkeypatch.setattr(FakeWorker, "asked", [])
-    records = [make_record(n) for n in range(6)]
-    derive("asts", tmp_path / "cache", records, {"t0": task}, workers=1, progress=False)
-    assert FakeWorker.asked == [3, 1, 1, 1, 3]
-    assert failures(tmp_path / "cache") == {f"{2:016x}": "TVM crashed on this program", f"{4:016x}": "no"}
-
-
-def test_an_error_of_the_worker_ends_the_run(tmp_path, task, make_record, monkeypatch):
-    monkeypatch.setattr(FakeWorker, "ask", lambda self, message: {"error": "No space left on device"})
-    monkeypatch.setattr(derive_module, "_Worker", FakeWorker)
-    with pytest.raises(DataError, match="No space left"):
-        derive("asts", tmp_path / "cache", [make_record(1)], {"t0": task}, progress=False)

@@ -133,10 +133,11 @@ def test_missing_asts_are_derived_once(folder, monkeypatch):
     (folder / "asts" / "part-00001.parquet").unlink()
     asked = []
 
-    def derived(kind, cache, records, tasks, *_):
-        asked.extend(record.record_id for record in records)
-        rows = [whole.record_ids.tolist().index(record.record_id) for record in records]
-        write_asts(cache / "chunk-0.parquet", [record.record_id for record in records], whole.asts.take(rows))
+    def derived(wanted, *_):
+        keys = [source.key for source in wanted[0].sources]
+        asked.extend(key.partition("-")[0] for key in keys)
+        rows = [whole.record_ids.tolist().index(key.partition("-")[0]) for key in keys]
+        write_asts(wanted[0].folder / "chunk-0.parquet", keys, whole.asts.take(rows))
 
     monkeypatch.setattr(streaming, "derive", derived)
     assert_same(in_order(load_streamed([folder]), whole), whole)
