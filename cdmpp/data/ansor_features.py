@@ -43,6 +43,7 @@ from cdmpp.ast.table import AstTable, write_asts
 from cdmpp.data.records import append_records, read_info, read_records, write_info, write_tasks
 from cdmpp.data.schema import Record
 from cdmpp.errors import DataError
+from cdmpp.lock import writing
 from cdmpp.programs.task import Task
 
 NAME = "ansor164"
@@ -83,7 +84,8 @@ class _Row:
 def import_features(path: Path, out: Path, device: str, on_bad: Literal["error", "skip"] = "error") -> FeatureReport:
     """Import the rows of ``device`` from a feature file, or all ``*.parquet`` of a folder, into data set ``out``.
 
-    Nothing is written before every file has been read; programs that ``out`` holds are left alone.
+    Nothing is written before every file has been read; programs that ``out`` holds are left alone. While another
+    process writes there, this one waits.
 
     Raises:
         DataError: no such file, not a feature file, no row of the device, or broken rows (named) with
@@ -119,9 +121,10 @@ def import_features(path: Path, out: Path, device: str, on_bad: Literal["error",
         )
     if not rows:
         raise DataError(f"{path} has no usable row of device {device}: {total} rows, {others} of other devices")
-    present = {record.record_id for record in read_records(out)}
-    fresh = [row for key, row in rows.items() if key not in present]
-    _write(out, device, fresh, len(present) + len(fresh))
+    with writing(out, f"import of {path.name}", wait=True):
+        present = {record.record_id for record in read_records(out)}
+        fresh = [row for key, row in rows.items() if key not in present]
+        _write(out, device, fresh, len(present) + len(fresh))
     return FeatureReport(
         total - others, tuple(bad), merged + len(rows) - len(fresh), len(fresh), len({r.task.task_id for r in fresh})
     )

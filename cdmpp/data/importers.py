@@ -9,7 +9,7 @@ import random
 import statistics
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +17,7 @@ import numpy as np
 import tvm
 from rich.progress import track
 
+from cdmpp.data.import_report import ImportReport
 from cdmpp.data.records import (
     append_records,
     read_info,
@@ -29,6 +30,7 @@ from cdmpp.data.records import (
 from cdmpp.data.schema import Record
 from cdmpp.data.targets import disagreement
 from cdmpp.errors import CdmppError, DataError
+from cdmpp.lock import writing
 from cdmpp.programs.database import BadLine, TuningLine, is_legacy, read_lines, read_workloads
 from cdmpp.programs.identity import block_names, flops, io_bytes, op_class, record_id, task_id
 from cdmpp.programs.replay import parse_workload, replay_on
@@ -42,35 +44,17 @@ _SAMPLE = 12  # traces replayed before anything is written
 _FLAG_SPREAD = 0.05
 
 
-@dataclass
-class ImportReport:
-    """What an import met and wrote."""
-
-    lines: int = 0
-    failed: int = 0
-    """Lines whose program did not build or run when it was tuned."""
-    bad: list[BadLine] = field(default_factory=list)
-    programs: int = 0
-    """Distinct measured programs."""
-    written: int = 0
-    present: int = 0
-    """Programs that the folder held already."""
-    tasks: int = 0
-    seconds: float = 0.0
-
-    def __str__(self) -> str:
-        merged = self.lines - self.failed - len(self.bad) - self.programs
-        return (
-            f"{self.lines} lines: {self.failed} failed measurements dropped, {len(self.bad)} broken lines, "
-            f"{merged} repeats merged; {self.programs} programs of {self.tasks} tasks, {self.written} written, "
-            f"{self.present} were there already ({self.seconds:.1f} s)"
-        )
+@dataclass(frozen=True)
+class _Workload:
+    module: tvm.IRModule
+    task: Task
 
 
 @dataclass
 class _Group:
     """Repeats of one program."""
 
+    workload: _Workload
     line: TuningLine
     repeats: list[tuple[float, ...]]
 
@@ -86,9 +70,10 @@ def import_database(
 ) -> ImportReport:
     """Import the MetaSchedule database in folder ``source`` as measured on ``device``, into data set ``out``.
 
-    Nothing is written before the whole database has been read. A broken line raises a ``DataError`` with its
-    number, or is counted with ``on_bad="skip"``. Programs that ``out`` holds already are left alone, so a rerun
-    continues where a kill stopped, and a second network can join the same folder.
+    Nothing is written before the whole database has been read. Broken lines, and lines of a workload that cannot be
+    used, raise one ``DataError`` with their numbers, or are left out and counted with ``on_bad="skip"``. Programs that
+    ``out`` holds already are left alone, so a rerun continues where a kill stopped, and a second network can join the
+    same folder. While another process writes there, this one waits.
     """
     started = time.monotonic()
     source, out = Path(source), Path(out)
@@ -99,34 +84,47 @@ def import_database(
     _check_format(source, source_format)
     report = ImportReport()
     modules = read_workloads(source)
-    groups = _collect(source, len(modules), device, report, progress)
+    workloads = [_workload(module, number, network, source) for number, module in enumerate(modules, start=1)]
+    groups = _collect(source, workloads, device, report, progress)
     if report.bad and on_bad == "error":
-        shown = "; ".join(f"line {bad.number}: {bad.reason}" for bad in report.bad[:10])
-        more = f"; and {len(report.bad) - 10} more" if len(report.bad) > 10 else ""
         raise DataError(
-            f"{source} has {len(report.bad)} broken lines, nothing was imported: {shown}{more}. "
+            f"{source} has {len(report.bad)} broken lines, nothing was imported: {report.bad_lines()}. "
             "Mend them, or pass on_bad=skip to leave them out"
         )
+    if report.bad:
+        log.warning("%s: left out %d broken lines: %s", source, len(report.bad), report.bad_lines())
     if not groups:
-        raise DataError(f"{source} has no successful measurement: {report.lines} lines, {report.failed} failed")
-    tasks = _tasks_of(modules, network, source)
-    _check_replay(groups, modules, source)
+        raise DataError(
+            f"{source} has no successful measurement: {report.lines} lines, {report.failed} failed, "
+            f"{report.unmeasured} not measured yet, {len(report.bad)} broken"
+        )
+    _check_replay(groups, source)
+    with writing(out, f"import of {source.name}", wait=True):
+        _store(groups, out, source, device, report, progress)
+        _finish(out, source, device, network, report)
+    report.seconds = time.monotonic() - started
+    return report
 
+
+def _store(groups: list[_Group], out: Path, source: Path, device: str, report: ImportReport, progress: bool) -> None:
+    """Write the programs that ``out`` does not hold."""
     present = _present(out)
     known = read_tasks(out) if (out / "tasks.parquet").exists() else {}
-    used = {tasks[group.line.workload].task_id: tasks[group.line.workload] for group in reversed(groups)}
+    used = {group.workload.task.task_id: group.workload.task for group in reversed(groups)}
     stored = {**used, **known}
-    renames = [_renames(module, stored.get(task.task_id)) for module, task in zip(modules, tasks, strict=True)]
+    renames: dict[int, dict[str, str]] = {}  # by workload: two of one task may name their blocks differently
     fresh = []
     for group in groups:
-        index = group.line.workload
+        index, task = group.line.workload, group.workload.task
+        if index not in renames:
+            renames[index] = _renames(group.workload.module, stored[task.task_id])
         schedule = _rename_blocks(group.line.schedule, renames[index])
-        identity = record_id(tasks[index].task_id, device, group.line.target, schedule)
+        identity = record_id(task.task_id, device, group.line.target, schedule)
         if identity in present:
             report.present += 1
             continue
         present.add(identity)
-        fresh.append((identity, tasks[index].task_id, schedule, group))
+        fresh.append((identity, task.task_id, schedule, group))
     report.programs, report.tasks = len(groups), len(used)
     origin = {"name": out.name, "protocol": "metaschedule", "complete": False}
     write_info(out, **({} if not fresh and (out / "dataset.json").exists() else origin))
@@ -135,9 +133,6 @@ def import_database(
     for part in track(parts, "writing records", disable=not progress):
         append_records(out, (_record(*item, device=device) for item in part))
         report.written += len(part)
-    _finish(out, source, device, network, report)
-    report.seconds = time.monotonic() - started
-    return report
 
 
 def reclassify(folder: Path) -> int:
@@ -146,12 +141,13 @@ def reclassify(folder: Path) -> int:
     For data sets written before a rule changed. Records and identities stay as they are.
     """
     changed, tasks = 0, []
-    for task in read_tasks(folder).values():
-        module = parse_workload(task.workload)
-        kind = op_class(task.op_name, module)
-        changed += kind != task.op_class
-        tasks.append(dataclasses.replace(task, op_class=kind, flops=flops(module), io_bytes=io_bytes(module)))
-    write_tasks(folder, tasks)
+    with writing(folder, "new classes of tasks", wait=True):
+        for task in read_tasks(folder).values():
+            module = parse_workload(task.workload)
+            kind = op_class(task.op_name, module)
+            changed += kind != task.op_class
+            tasks.append(dataclasses.replace(task, op_class=kind, flops=flops(module), io_bytes=io_bytes(module)))
+        write_tasks(folder, tasks)
     return changed
 
 
@@ -165,7 +161,9 @@ def _check_format(source: Path, source_format: str) -> None:
         raise DataError(f"{source} holds source={found}, not {source_format}: pass source={found}")
 
 
-def _collect(source: Path, n_workloads: int, device: str, report: ImportReport, progress: bool) -> list[_Group]:
+def _collect(
+    source: Path, workloads: list[_Workload | BadLine], device: str, report: ImportReport, progress: bool
+) -> list[_Group]:
     groups: dict[tuple[int, str, str], _Group] = {}
     targets: dict[str, str] = {}
     lines: Iterator[TuningLine | BadLine] = iter(
@@ -176,49 +174,58 @@ def _collect(source: Path, n_workloads: int, device: str, report: ImportReport, 
         if isinstance(line, BadLine):
             report.bad.append(line)
             continue
-        if not 0 <= line.workload < n_workloads:
-            reason = f"workload {line.workload} does not exist, the database has {n_workloads}"
+        if not 0 <= line.workload < len(workloads):
+            reason = f"workload {line.workload} does not exist, the database has {len(workloads)}"
+            report.bad.append(BadLine(line.number, reason))
+            continue
+        workload = workloads[line.workload]
+        if isinstance(workload, BadLine):
+            reason = f"its workload, line {workload.number} of the other file, cannot be used: {workload.reason}"
             report.bad.append(BadLine(line.number, reason))
             continue
         if line.target not in targets:
             targets[line.target] = disagreement(device, line.target)
         if targets[line.target]:
             raise DataError(f"{source} line {line.number} is not of device {device}: {targets[line.target]}")
-        if line.failed:
+        if not line.measured:
+            report.unmeasured += 1
+        elif line.failed:
             report.failed += 1
-            continue
-        key = (line.workload, line.target, line.schedule)
-        groups.setdefault(key, _Group(line, [])).repeats.append(line.seconds)
+        else:
+            key = (line.workload, line.target, line.schedule)
+            groups.setdefault(key, _Group(workload, line, [])).repeats.append(line.seconds)
     return list(groups.values())
 
 
-def _tasks_of(modules: list[tvm.IRModule], network: str, source: Path) -> list[Task]:
-    tasks = []
-    for module in modules:
+def _workload(module: tvm.IRModule | BadLine, number: int, network: str, source: Path) -> _Workload | BadLine:
+    """The task that a workload is, or why it cannot be one; ``number`` is its line."""
+    if isinstance(module, BadLine):
+        return module
+    try:
         names = block_names(module)
         name = "_".join(name for name in names if "pad" not in name)[:80]
-        tasks.append(
-            Task(
-                task_id(module),
-                name,
-                op_class(name, module),
-                module.script(),
-                flops(module),
-                io_bytes(module),
-                {network: 1},
-                f"metaschedule:{source.name}",
-            )
+        task = Task(
+            task_id(module),
+            name,
+            op_class(name, module),
+            module.script(),
+            flops(module),
+            io_bytes(module),
+            {network: 1},
+            f"metaschedule:{source.name}",
         )
-    return tasks
+    except CdmppError as error:
+        return BadLine(number, str(error))
+    return _Workload(module, task)
 
 
-def _check_replay(groups: list[_Group], modules: list[tvm.IRModule], source: Path) -> None:
+def _check_replay(groups: list[_Group], source: Path) -> None:
     """Replay a few traces: a database of another TVM version would fail on all of them."""
     sample = random.Random(0).sample(groups, min(_SAMPLE, len(groups)))
     faults = []
     for group in sample:
         try:
-            replay_on(modules[group.line.workload], group.line.schedule)
+            replay_on(group.workload.module, group.line.schedule)
         except CdmppError as error:
             faults.append(f"line {group.line.number}: {str(error).splitlines()[0][:200]}")
     if len(faults) == len(sample):
@@ -283,6 +290,7 @@ def _finish(out: Path, source: Path, device: str, network: str, report: ImportRe
         "network": network,
         "lines": report.lines,
         "failed": report.failed,
+        "unmeasured": report.unmeasured,
         "broken": len(report.bad),
         "programs": report.programs,
     }

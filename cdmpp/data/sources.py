@@ -20,6 +20,7 @@ from cdmpp.data.records import count_records, read_info
 from cdmpp.data.schema import SCHEMA_VERSION
 from cdmpp.data.streaming import load_programs
 from cdmpp.errors import CdmppError, DataError, NoRecordsError
+from cdmpp.lock import writing
 
 log = logging.getLogger(__name__)
 
@@ -194,26 +195,27 @@ def _inspect_database(folder: Path) -> Found:
 
 
 def _import_into_cache(item: Found, device: str, progress: bool) -> Path:
-    """Import a raw database once; later calls find it by content."""
+    """Import a raw database once; later calls find it by content, and one that runs meanwhile waits for it."""
     digest = hashlib.sha256(f"{SCHEMA_VERSION} {device} {item.network}".encode())
     for path in sorted(item.path.iterdir()):
         if path.name.removesuffix(".gz") in _DATABASE_FILES:
             digest.update(path.read_bytes())
     out = cache_root() / "imported" / f"{item.path.name}-{digest.hexdigest()[:12]}"
-    if (out / "dataset.json").is_file() and read_info(out).get("complete"):
+    if _is_complete(out):
         return out
     if importlib.util.find_spec("tvm") is None:
         raise DataError(f"{item.path} must be imported, which needs TVM: pip install 'cdmpp[tvm]'")
     from cdmpp.data.importers import import_database
 
-    log.info("importing %s as %s on %s into %s", item.path, item.network, device, out)
-    report = import_database(item.path, out, device, item.network, on_bad="skip", progress=progress)
-    if report.bad:
-        first = report.bad[0]
-        log.warning(
-            "%s: left out %d broken lines, first line %d: %s", item.path, len(report.bad), *vars(first).values()
-        )
+    with writing(out, f"import of {item.path}", wait=True):
+        if not _is_complete(out):
+            log.info("importing %s as %s on %s into %s", item.path, item.network, device, out)
+            import_database(item.path, out, device, item.network, on_bad="skip", progress=progress)
     return out
+
+
+def _is_complete(folder: Path) -> bool:
+    return (folder / "dataset.json").is_file() and bool(read_info(folder).get("complete"))
 
 
 def _download(device: str, paths: Sequence[Path | str], progress: bool, fetch: bool) -> list[Found]:

@@ -16,6 +16,7 @@ import pytest
 pytest.importorskip("tvm")
 
 from cdmpp.data import importers  # noqa: E402
+from cdmpp.data.files import read_table  # noqa: E402
 from cdmpp.data.importers import import_database, reclassify  # noqa: E402
 from cdmpp.data.records import read_info, read_records, read_tasks, record_parts  # noqa: E402
 from cdmpp.errors import CdmppError, DataError  # noqa: E402
@@ -110,9 +111,9 @@ def test_foreign_traces_are_refused(tmp_path, native_database):
 
 def test_continues_after_a_full_disk(tmp_path, native_database, monkeypatch):
     monkeypatch.setattr(importers, "PART_SIZE", 10)
-    out, parts, real = tmp_path / "out", [], os.replace
+    out, parts, real = tmp_path / "out", [], os.link
 
-    def replace(source, target):
+    def link(source, target):
         if Path(target).name.startswith("part-"):
             parts.append(target)
             if len(parts) == 3:
@@ -120,7 +121,7 @@ def test_continues_after_a_full_disk(tmp_path, native_database, monkeypatch):
         real(source, target)
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "replace", replace)
+        patch.setattr(os, "link", link)
         with pytest.raises(DataError, match="No space left"):
             import_database(native_database, out, "a100", "resnet34", progress=False)
     assert len(record_parts(out)) == 2 and len(read_records(out)) == 20 and not read_info(out)["complete"]
@@ -154,14 +155,95 @@ importers.import_database({str(native_database)!r}, {str(out)!r}, "a100", "resne
     assert import_database(native_database, out, "a100", "resnet34", progress=False).written == 0
 
 
-def test_second_network_with_other_block_names(tmp_path, native_database):
-    """The same task under other block names: one task, and every trace fits the workload that is kept."""
+def start_import(source: Path, out: Path, network: str) -> subprocess.Popen[str]:
+    """Another process, in parts of five records, that says when it has read the database and then waits for a line."""
+    script = f"""
+import sys
+from cdmpp.data import importers
+importers.PART_SIZE = 5
+real = importers._check_replay
+def check(*arguments):
+    real(*arguments)
+    print("ready", flush=True)
+    sys.stdin.readline()
+importers._check_replay = check
+print(importers.import_database({str(source)!r}, {str(out)!r}, "a100", {network!r}, progress=False))
+"""
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen([sys.executable, "-c", script], env=environment, text=True, **pipes)
+
+
+def release(processes: list[subprocess.Popen[str]]) -> list[str]:
+    for process in processes:
+        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    answers = [process.communicate(timeout=120) for process in processes]
+    assert all(process.returncode == 0 for process in processes), answers
+    return [out for out, _ in answers]
+
+
+def test_two_imports_of_one_database_at_once_are_one(tmp_path, native_database):
+    out = tmp_path / "out"
+    said = release([start_import(native_database, out, "resnet34") for _ in range(2)])
+    assert sorted("34 written, 0 were there" in text for text in said) == [False, True]
+    assert sorted("0 written, 34 were there" in text for text in said) == [False, True]
+    rows = [row for part in record_parts(out) for row in read_table(part).to_pylist()]
+    assert len(rows) == len({row["record_id"] for row in rows}) == 34 and len(record_parts(out)) == 7
+    assert read_info(out)["complete"] and read_info(out)["counts"]["records"] == 34
+
+
+def test_two_networks_at_once_share_their_tasks(tmp_path, native_database, other_network):
+    out = tmp_path / "out"
+    release([start_import(native_database, out, "resnet34"), start_import(other_network, out, "vgg")])
+    rows = [row for part in record_parts(out) for row in read_table(part).to_pylist()]
+    assert len(rows) == len({row["record_id"] for row in rows}) > 34
+    assert all(set(task.networks) == {"resnet34", "vgg"} for task in read_tasks(out).values())
+    assert set(read_info(out)["imports"]) == {native_database.name, other_network.name}
+
+
+def test_a_workload_that_cannot_be_used_costs_its_own_lines(tmp_path, native_database, caplog):
+    source = _with_lines(native_database, tmp_path / "db", _lines(native_database))
+    path = source / "database_workload.json.gz"
+    workloads = gzip.decompress(path.read_bytes()).decode().splitlines()
+    workloads[1] = json.dumps(["0", "bm90IGEgZ3JhcGg="])
+    path.write_bytes(gzip.compress("\n".join(workloads).encode()))
+    hurt = [number for number, line in enumerate(_lines(native_database), start=1) if json.loads(line)[0] == 1]
+    with pytest.raises(DataError, match=rf"{len(hurt)} broken lines.*lines {hurt[0]}, {hurt[1]}.*workload"):
+        import_database(source, tmp_path / "out", "a100", "resnet34", progress=False)
+    assert not (tmp_path / "out").exists() and hurt
+    report = import_database(source, tmp_path / "out", "a100", "resnet34", on_bad="skip", progress=False)
+    assert [bad.number for bad in report.bad] == hurt and "line 2 of the other file" in report.bad[0].reason
+    assert len(read_tasks(tmp_path / "out")) == 3 and 0 < report.written == len(read_records(tmp_path / "out")) < 34
+    assert f"left out {len(hurt)} broken lines" in caplog.text and f"{hurt[0]}, {hurt[1]}" in caplog.text
+
+
+def test_schedules_that_wait_to_be_measured_are_counted_and_left_out(tmp_path, native_database):
+    lines = [json.loads(line) for line in _lines(native_database)]
+    for line in lines[:3]:
+        line[1][1] = None
+    source = _with_lines(native_database, tmp_path / "db", [json.dumps(line) for line in lines])
+    whole = import_database(native_database, tmp_path / "whole", "a100", "resnet34", progress=False)
+    report = import_database(source, tmp_path / "out", "a100", "resnet34", progress=False)
+    assert report.unmeasured == 3 and not report.bad and "3 not measured yet" in str(report)
+    assert report.lines == whole.lines and 31 <= report.written < whole.written
+    for line in lines:
+        line[1][1] = None
+    waiting = _with_lines(native_database, tmp_path / "waiting", [json.dumps(line) for line in lines])
+    with pytest.raises(DataError, match="no successful measurement: 43 lines, 0 failed, 43 not measured yet"):
+        import_database(waiting, tmp_path / "none", "a100", "resnet34", progress=False)
+
+
+@pytest.fixture
+def other_network(tmp_path, native_database) -> Path:
+    """The same tasks under other block names, with other programs."""
     import base64
     import struct
 
-    out = tmp_path / "out"
-    import_database(native_database, out, "a100", "resnet34", progress=False)
-    other = tmp_path / "db"
+    other = tmp_path / "vgg_a100"
     shutil.copytree(native_database, other)
     path = other / "database_workload.json.gz"
     renamed = []
@@ -174,7 +256,14 @@ def test_second_network_with_other_block_names(tmp_path, native_database):
     text = gzip.decompress(records.read_bytes()).decode().replace('"pad_temp"', '"padded"')
     # Other latencies, other decisions: new programs.
     records.write_bytes(gzip.compress(text.replace("[0,16,64,512,1024]", "[0,16,64,512,2048]").encode()))
-    report = import_database(other, out, "a100", "vgg", progress=False)
+    return other
+
+
+def test_second_network_with_other_block_names(tmp_path, native_database, other_network):
+    """The same task under other block names: one task, and every trace fits the workload that is kept."""
+    out = tmp_path / "out"
+    import_database(native_database, out, "a100", "resnet34", progress=False)
+    report = import_database(other_network, out, "a100", "vgg", progress=False)
     tasks = read_tasks(out)
     assert (
         report.written > 0 and len(tasks) == 4 and all(set(t.networks) == {"resnet34", "vgg"} for t in tasks.values())

@@ -6,6 +6,8 @@ import gzip
 import json
 import os
 import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -126,6 +128,28 @@ def test_raw_databases_are_imported_once(tmp_path, monkeypatch, native_database)
     path.write_bytes(gzip.compress("\n".join([*lines, broken]).encode()))
     (again,) = data_folders("a100", [tmp_path / "raw"], progress=False)
     assert again != folder and len(read_records(again)) == 34
+
+
+def test_two_runs_that_miss_the_same_import_make_it_once(tmp_path, monkeypatch, native_database):
+    """A thread stands for a process: each is a writer of its own."""
+    pytest.importorskip("tvm")
+    from cdmpp.data import importers
+
+    shutil.copytree(native_database, tmp_path / "raw" / "resnet34_a100")
+    both, done, real = threading.Barrier(2), [], importers.import_database
+
+    def imported(*arguments, **options):
+        done.append(real(*arguments, **options))
+        return done[-1]
+
+    def folders():
+        both.wait()
+        return data_folders("a100", [tmp_path / "raw"], progress=False)
+
+    monkeypatch.setattr(importers, "import_database", imported)
+    with ThreadPoolExecutor(2) as pool:
+        first, second = [future.result() for future in [pool.submit(folders) for _ in range(2)]]
+    assert first == second and len(done) == 1 and len(read_records(first[0])) == 34
 
 
 def test_download_stands_in_for_missing_data(tmp_path, monkeypatch, legacy_database):
