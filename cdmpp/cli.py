@@ -110,11 +110,11 @@ def _devices(options: argparse.Namespace) -> int:
         return 0
     table = Table(title="Devices", caption="- : not published")
     for heading in ("name", "kind", "what it is"):
-        table.add_column(heading, no_wrap=heading == "name")
+        table.add_column(heading, no_wrap=heading == "name", overflow="fold")
     for heading in ("cores", "MHz", "fp32 TFLOP/s", "GB/s", "GB"):
-        table.add_column(heading, justify="right")
+        table.add_column(heading, justify="right", overflow="fold")
     for heading in ("data", "model"):
-        table.add_column(heading)
+        table.add_column(heading, overflow="fold")
     for device, found, names in rows:
         keys = ("core_count", "clock_mhz", "fp32_tflops", "bandwidth_gbps", "memory_gb")
         numbers = ["-" if device.spec[key] is None else f"{device.spec[key]:.4g}" for key in keys]
@@ -124,6 +124,10 @@ def _devices(options: argparse.Namespace) -> int:
     return 0
 
 
+_CAPTION = """MAPE and median error in %. "80 % is": what can be promised of intervals of that level; "holds": how many test
+programs lay inside. The card.json in a model's folder says more"""
+
+
 def _models(options: argparse.Namespace) -> int:
     from cdmpp.predict.catalogue import models
 
@@ -131,20 +135,20 @@ def _models(options: argparse.Namespace) -> int:
     if options.json:
         _print_json(rows)
         return 0
-    table = Table(title="Models", caption="MAPE and median error in %; the card.json in a model's folder says more")
-    for heading in ("name", "devices", "figures of"):
-        table.add_column(heading, overflow="fold")
-    for heading in ("MAPE", "median", "Spearman", "top-1", "80 % promises", "holds", "MB"):
-        table.add_column(heading, justify="right")
-    table.add_column("made")
+    table = Table(title="Models", caption=_CAPTION)
+    table.add_column("model", overflow="fold", no_wrap=all(len(row["name"]) <= 24 for row in rows))
+    table.add_column("figures of", overflow="fold")
+    for heading in ("MAPE", "median", "Spearman", "top-1", "80 % is", "holds"):
+        table.add_column(heading, justify="right", overflow="fold")
+    table.add_column("made", overflow="fold")
     keys = {"mape": ".1f", "median_ape": ".1f", "spearman_within_task": ".3f", "top1_regret": ".3f"}
     for row in rows:
         numbers = ["-" if row[key] is None else format(row[key], form) for key, form in keys.items()]
         promise, holds = row["interval_promised"].get("0.8"), row["interval_coverage"].get("0.8")
         numbers += ["-" if promise is None else f"{100 * promise:.0f}", "-" if holds is None else f"{holds:.1f}"]
-        numbers.append(f"{row['megabytes']:.1f}")
         made = row["created"][:10] if row["usable"] else row["state"]
-        table.add_row(row["name"], ", ".join(row["devices"]), row["figures_of"], *numbers, made)
+        others = [f"  {device}" for device in row["devices"] if device != row["name"]]
+        table.add_row("\n".join([row["name"], *others]), row["figures_of"], *numbers, made)
     _console().print(table)
     for row in rows:
         if row["state"] == "damaged":
@@ -182,7 +186,7 @@ def _predict(options: argparse.Namespace) -> int:
     shown = order[: options.rows] if options.rows > 0 else order
     caption = f"{len(order) - len(shown)} slower ones not shown (--rows 0 shows all)" if len(shown) < len(order) else ""
     table = Table(title=f"{device.title}, model {name}", caption=caption or None)
-    table.add_column("program")
+    table.add_column("program", overflow="fold")
     table.add_column("predicted latency", justify="right")
     level = min(prediction.intervals, default=None)
     if level is not None:
@@ -272,7 +276,7 @@ def _data(options: argparse.Namespace) -> int:
     looked = ", ".join(map(str, paths)) or "no folder at all"
     table = Table(title="Data", caption=f"looked in {looked} ($CDMPP_DATA adds folders)")
     for heading, side in (("device", "left"), ("programs", "right"), ("tasks", "right"), ("form", "left")):
-        table.add_column(heading, justify="right" if side == "right" else "left")
+        table.add_column(heading, justify="right" if side == "right" else "left", no_wrap=heading == "device")
     table.add_column("folder", overflow="fold")
     for entry in entries:
         counts = ["?" if count is None else str(count) for count in (entry.programs, entry.tasks)]
@@ -297,7 +301,9 @@ def _data_numbers(entries: Sequence[DeviceStatistics]) -> Table:
     """A column a device: sizes, latencies, noise of the labels, quality of the schedules, op classes."""
     from cdmpp.data.statistics import quantiles
 
-    table = Table("", *(entry.device for entry in entries), title="In numbers")
+    table = Table("", title="In numbers")
+    for entry in entries:
+        table.add_column(entry.device, overflow="fold")
     rows: dict[str, Callable[[DeviceStatistics], str]] = {
         "networks": lambda e: str(e.networks),
         "latency p10 / p50 / p90": lambda e: " / ".join(map(format_seconds, quantiles(e.latency_s))),

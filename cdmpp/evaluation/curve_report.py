@@ -34,7 +34,9 @@ def curve_table(cells: Sequence[Mapping[str, Any]], title: str) -> Table:
     means = summary(cells)
     samplers = [name for name in means if name != ZERO_SHOT]
     zero_mean, zero_std = means[ZERO_SHOT][0]
-    table = Table("tasks", *samplers, title=title, title_justify="left")
+    table = Table("tasks", title=title, title_justify="left")
+    for name in samplers:
+        table.add_column(name, overflow="fold")
     table.add_row("0", *([f"{zero_mean:.1f} ± {zero_std:.1f}"] * len(samplers)))
     for budget in sorted({budget for name in samplers for budget in means[name]}):
         row = []

@@ -102,9 +102,9 @@ def error_boxes(axes: Axes, ape: np.ndarray, labels: Sequence[str] | np.ndarray,
     ticks = [f"{name.split(': ')[-1]}\nn={len(group):,}" for name, group in zip(names, groups, strict=True)]
     axes.set_xticks(range(1, len(names) + 1), ticks, rotation=0 if len(names) <= 7 else 30, fontsize=8)
     axes.set(xlabel=what, ylabel="absolute percentage error (%)", yscale="log")
-    _plain_numbers(axes)
     axes.grid(axis="y", alpha=0.3)
     axes.margins(y=0.22)
+    _plain_numbers(axes)
     axes.legend(loc="upper left", frameon=False, fontsize=8)
 
 
@@ -125,7 +125,7 @@ def learning_curve(axes: Axes, history: Sequence[Mapping[str, float]]) -> None:
                 target.plot(epochs, [row[name] for row in rows], style, color=colour, linewidth=1.5, label=label)
 
     draw(axes, losses, "-", (_BLUE, "#7fb2dd", _GREY))
-    axes.set(xlabel="epoch", ylabel="loss")
+    axes.set(xlabel="epoch", ylabel="training loss (no unit)" if losses else "")
     axes.grid(alpha=0.3)
     handles, labels = axes.get_legend_handles_labels()
     if all(value > 0 for line in axes.lines for value in np.asarray(line.get_ydata())) and axes.lines:
@@ -134,7 +134,7 @@ def learning_curve(axes: Axes, history: Sequence[Mapping[str, float]]) -> None:
     if errors:
         right = axes.twinx() if losses else axes
         draw(right, errors, "--", (_ORANGE, "#f3b681", "#a85a10"))
-        right.set(ylabel="error (%)", yscale="log")
+        right.set(ylabel="validation error (%)", yscale="log")
         _plain_numbers(right)
         more = right.get_legend_handles_labels()
         handles, labels = handles + more[0], labels + more[1]
@@ -182,9 +182,12 @@ def _limits(values: np.ndarray) -> tuple[float, float]:
 
 
 def _plain_numbers(axes: Axes) -> None:
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+    """Numbers at a logarithmic y axis, several of them also where it spans less than a decade; after all drawing."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    low, high = axes.get_ylim()
+    wide = high / low > 10
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)) if wide else MaxNLocator(6, steps=[1, 2, 5, 10]))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.yaxis.set_minor_formatter(NullFormatter())
 

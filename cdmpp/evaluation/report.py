@@ -61,9 +61,9 @@ def test_table(
     """Rich table: a row a model, a column each metric of ``TERMINAL``, the best of each column in bold."""
     columns = [column for column in COLUMNS if column.metric in TERMINAL]
     table = Table(title=f"{title} ({n_programs:,} programs of {n_tasks:,} tasks)", title_justify="left")
-    table.add_column("model", no_wrap=True)
+    add_name_column(table, "model", metrics_by_model)
     for column in columns:
-        table.add_column(column.title, justify="right")
+        table.add_column(column.title, justify="right", overflow="fold")
     best = {
         column.metric: _best([m.get(column.metric) for m in metrics_by_model.values()], column) for column in columns
     }
@@ -75,6 +75,11 @@ def test_table(
             cells.append(f"[bold]{text}[/bold]" if value is not None and value == best[column.metric] else text)
         table.add_row(model, *cells)
     return table
+
+
+def add_name_column(table: Table, heading: str, names: Iterable[str]) -> None:
+    """A column whose entries are told apart on the narrowest terminal: never cut, folded where longer than 24."""
+    table.add_column(heading, overflow="fold", no_wrap=all(len(name) <= 24 for name in names))
 
 
 test_table.__test__ = False  # type: ignore[attr-defined]  # pytest would collect it by its name

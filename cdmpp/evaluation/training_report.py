@@ -13,6 +13,7 @@ from cdmpp.data.files import plain, write_json
 from cdmpp.data.splits import Split
 from cdmpp.evaluation.cell import score
 from cdmpp.evaluation.coverage import coverage
+from cdmpp.evaluation.report import add_name_column
 from cdmpp.evaluation.run import score_baselines
 from cdmpp.predict.rows import predict_rows_with_intervals
 
@@ -82,9 +83,10 @@ def _print_parts(console: Console, dataset: LatencyDataset, split: Split, result
 
 def metric_table(title: str, rows: Mapping[str, Mapping[str, float]], strong: str) -> Table:
     """A row a model, a column a metric; ``strong`` names the row to stand out."""
-    table = Table("model", title=title, title_justify="left")
+    table = Table(title=title, title_justify="left")
+    add_name_column(table, "model", rows)
     for heading in _COLUMNS.values():
-        table.add_column(heading, justify="right")
+        table.add_column(heading, justify="right", overflow="fold")
     for name, metrics in rows.items():
         values = [
             _number(metrics.get(key), 3 if key == "spearman_within_task" or "regret" in key else 1) for key in _COLUMNS

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 pytest.importorskip("matplotlib")
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from cdmpp.evaluation.plots import learning_curve, save_evaluation_plot, save_training_plots, scatter
@@ -38,3 +39,28 @@ def test_axes_carry_units():
 def test_model_bars(tmp_path):
     cells = [{"split": s, "model": m, "metrics": {"mape": 10.0}} for s in ("random", "by_task") for m in "ab"]
     assert save_evaluation_plot(tmp_path / "m.png", cells).is_file()
+
+
+def numbers_shown(axes) -> int:
+    """Tick labels that lie inside the axis."""
+    low, high = axes.get_ylim()
+    shown = zip(axes.get_yticks(), [label.get_text() for label in axes.get_yticklabels()], strict=True)
+    return sum(bool(text) and low <= place <= high for place, text in shown)
+
+
+@pytest.mark.parametrize("spread", [0.02, 0.3, 20.0, 2000.0])
+def test_both_axes_of_a_learning_curve_have_a_name_a_unit_and_numbers(spread):
+    """Late in training errors move from 16 to 14 %: an axis with a number at 10, 20 and 50 only would show none."""
+    history = [
+        {"epoch": e, "train_loss": 0.11 * (1 + spread / (e + 1)), "val_mape": 14 * (1 + spread / (e + 1))}
+        for e in range(8)
+    ]
+    figure = Figure()
+    FigureCanvasAgg(figure)
+    left = figure.add_subplot()
+    learning_curve(left, history)
+    figure.canvas.draw()
+    right = next(axes for axes in figure.axes if axes is not left)
+    assert left.get_ylabel() == "training loss (no unit)" and right.get_ylabel() == "validation error (%)"
+    assert left.get_xlabel() == "epoch"
+    assert min(numbers_shown(left), numbers_shown(right)) >= 3
