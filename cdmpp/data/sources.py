@@ -241,7 +241,15 @@ def no_data_message(device: str, paths: Sequence[Path | str], download_result: s
         f"no labelled programs of device {device}.",
         "Looked for: data sets (dataset.json) and MetaSchedule databases in folders named <network>_<device>",
         f"  in: {', '.join(where)}",
-        f"  on the web: {REPOSITORY} at {COMMIT[:12]}: {download_result}",
+        f"  on the web: https://github.com/{REPOSITORY} at {COMMIT[:12]}: {download_result}",
+        *(
+            [
+                "To use the public records without a network here: clone that repository elsewhere, copy it, and",
+                f"  CDMPP_DATA=COPY python scripts/train.py device={device}",
+            ]
+            if pinned(device)
+            else []
+        ),
         "To import a MetaSchedule database (metaschedule_legacy for TVM 0.20 and older):",
         f"  python scripts/import_data.py source=metaschedule path=DIR device={device} network=NAME",
         "To measure on this machine, if it is that device:",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,10 +15,13 @@ from cdmpp.evaluation.cell import score
 from cdmpp.evaluation.coverage import coverage
 from cdmpp.evaluation.report import add_name_column
 from cdmpp.evaluation.run import score_baselines
+from cdmpp.model.code_anchor import MIN_PROGRAMS
 from cdmpp.predict.rows import predict_rows_with_intervals
+from cdmpp.predict.stored_config import CARD
 
 if TYPE_CHECKING:
     from cdmpp.data.dataset import LatencyDataset
+    from cdmpp.predict.calibration import Calibration
     from cdmpp.training.fit import FitResult
     from cdmpp.training.settings import RunSettings
 
@@ -51,10 +54,12 @@ def report(dataset: LatencyDataset, split: Split, result: FitResult, settings: R
     console.print(
         metric_table(f"test, {len(split.test):,} programs of split {split.name}", rows, settings.training.model.name)
     )
+    calibration = result.predictor.calibration
+    promised = calibration.conformal.promised() if calibration else {}
     for level, figure in mine["intervals"].items():
         console.print(
-            f"intervals of {100 * float(level):g} %: {figure['coverage']:.1f} % of the test programs are inside "
-            f"({figure['task_coverage']:.1f} % by task), upper / lower {figure['width']:.2f}",
+            f"intervals that promise {100 * promised[float(level)]:g} %: {figure['coverage']:.1f} % of the test "
+            f"programs are inside ({figure['task_coverage']:.1f} % by task), upper / lower {figure['width']:.2f}",
             soft_wrap=True,
         )
     if settings.plots:
@@ -69,8 +74,33 @@ def report(dataset: LatencyDataset, split: Split, result: FitResult, settings: R
             f"{settings.title}, split {split.name}, seed {settings.seed}",
         )
         console.print(f"plots: {settings.out / 'plots'}", soft_wrap=True)
+    if warnings := thin_data(split, tasks_of=dataset.task_ids, calibration=calibration):
+        result.predictor.card["warnings"] = warnings
+        write_json(result.model_dir / CARD, result.predictor.card)
+        for warning in warnings:
+            console.print(f"[bold red]WARNING[/] {warning}", soft_wrap=True)
     console.print(f"model: [bold]{result.model_dir}[/]   (cdmpp.load({str(result.model_dir)!r}))", soft_wrap=True)
     return figures
+
+
+def thin_data(split: Split, tasks_of: Sequence[str] | np.ndarray, calibration: Calibration | None) -> list[str]:
+    """What a reader must know of a model of few data: a sentence each for training and for the intervals."""
+    found, n_tasks = [], len(np.unique(np.asarray(tasks_of)[split.train]))
+    if len(split.train) < MIN_PROGRAMS:
+        found.append(
+            f"only {len(split.train)} programs of {n_tasks} tasks to learn from, fewer than {MIN_PROGRAMS}: expect "
+            "larger errors on other tasks than the figures say, and measure more"
+        )
+    short = {level: p for level, p in (calibration.conformal.promised() if calibration else {}).items() if p < level}
+    if calibration and short:
+        vouch = int(calibration.conformal.n_tasks[0])
+        told = ", ".join(f"of {100 * level:g} % can promise {100 * promise:g} %" for level, promise in short.items())
+        needed = ", ".join(f"{np.ceil(level / (1 - level) - 1e-9):.0f} for {100 * level:g} %" for level in short)
+        found.append(
+            f"only {vouch} {'task vouches' if vouch == 1 else 'tasks vouch'} for the intervals, so those {told} of the "
+            f"programs of a new task. Tasks that the validation part needs: {needed}"
+        )
+    return found
 
 
 def _print_parts(console: Console, dataset: LatencyDataset, split: Split, result: FitResult) -> None:

@@ -10,7 +10,9 @@ import numpy as np
 from rich.console import Console
 
 from cdmpp import devices
+from cdmpp.code.compile import can_have_code
 from cdmpp.data.dataset import LatencyDataset
+from cdmpp.data.download import pinned
 from cdmpp.data.sources import source_devices
 from cdmpp.data.splits import make_split
 from cdmpp.devices import sheets_of
@@ -29,15 +31,24 @@ def train_zero_shot(run: RunSettings, cause: NoRecordsError) -> dict[str, Any]:
     """Train on all devices of the kind of ``run.device``, or of every kind where none is; returns what the card says.
 
     The datasheet carries the scale, through the analytic times. Where there are several sources of that kind, each is
-    left out once (a shorter training) and predicted: that error stands in the card.
+    left out once (a shorter training) and predicted: that error stands in the card. A device that cannot have code
+    vectors is learned for, and the error told, without those of the sources.
 
     Raises:
-        NoRecordsError: ``cause``, where this is not allowed or there is no other device to learn from.
+        NoRecordsError: ``cause``, where this is not allowed, was not asked for although public records exist, or there
+            is no other device to learn from.
     """
     device, console = run.device, Console()
     names = source_devices(device.name, run.data_paths, run.features)
-    if not run.allow_zero_shot or run.features != "cdmpp" or run.target or run.sources or not names:
+    wanted = run.allow_zero_shot == "true" or (run.allow_zero_shot == "auto" and not pinned(device.name))
+    if run.features != "cdmpp" or run.target or run.sources or not names:
         raise cause
+    if not wanted:
+        raise NoRecordsError(
+            f"{cause}\nTo train on {', '.join(names)} instead, and answer for {device.name} by its datasheet alone:\n"
+            f"  python scripts/train.py device={device.name} allow_zero_shot=true"
+        ) from cause
+    console.print(str(cause), markup=False, soft_wrap=True)
     alike = [name for name in names if devices.get(name).kind == device.kind]
     whole = replace(run, sources=tuple(names))
     first = f"[bold]zero-shot[/]: no labelled program of {device.name} is within reach"
@@ -46,6 +57,9 @@ def train_zero_shot(run: RunSettings, cause: NoRecordsError) -> dict[str, Any]:
     if not alike:
         console.print(f"none of these is a {device.kind}: take the predictions as orders of magnitude", soft_wrap=True)
     dataset = whole.load()
+    if not can_have_code(device.target):
+        dataset = replace(dataset, asts=dataset.asts.with_codes(None))
+        console.print(f"{device.name} is no x86-64 CPU: nothing is learned from machine code", soft_wrap=True)
     left_out = _leave_one_out(whole, dataset, alike, console) if len(alike) > 1 else {}
     split = make_split(dataset, seed=run.seed, **run.split)
     result = train(

@@ -108,7 +108,8 @@ def _figures(file: Path, card: Mapping[str, Any]) -> dict[str, Any]:
     held = _mapping(file, card, "test", "intervals")
     promised: dict[str, float] = {}
     groups = ("intervals", "groups")
-    for group in _mapping(file, card, *groups):
+    told = not isinstance(card.get("intervals"), str)  # a fine-tuned model may say in words why it has none
+    for group in _mapping(file, card, *groups) if told else ():
         for level in _mapping(file, card, *groups, group, "levels"):
             promise = _number(file, card, *groups, group, "levels", level, "promised")
             promised[level] = min(1.0 if promise is None else promise, promised.get(level, 1.0))

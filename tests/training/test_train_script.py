@@ -101,6 +101,9 @@ def test_from_records_to_a_scored_model_folder(tmp_path):
     done = train(f"data.path=[{tmp_path}]", f"out={out}", *quick)
     assert done.returncode == 0, done.stderr
     assert "constant" in done.stdout and str(out / "model") in done.stdout
+    told = json.loads((out / "model" / "card.json").read_text())["warnings"]
+    assert len(told) == 2 and all(f"WARNING {sentence}" in done.stdout for sentence in told)
+    assert "programs of" in told[0] and "can promise" in told[1] and "intervals that promise 80 %" not in done.stdout
     assert {"model", "plots", "test.json", "history.csv", "settings.json"} <= {p.name for p in out.iterdir()}
     figures = json.loads((out / "test.json").read_text())
     assert set(figures["models"]) == {"constant", "cdmpp"}
@@ -150,7 +153,8 @@ def test_zero_shot_for_a_device_without_records(tmp_path, monkeypatch):
     done = train(*options)
     assert done.returncode == 0, done.stderr
     said = [line for line in done.stdout.splitlines() if line.strip()]
-    assert said[0].startswith("zero-shot: no labelled program of graviton2") and "zero-shot" in "".join(said[-2:])
+    assert said[0].startswith("no labelled programs of device graviton2") and "zero-shot" in "".join(said[-2:])
+    assert "nothing is learned from machine code" in done.stdout
     card = json.loads((out / "model" / "card.json").read_text())
     assert card["label"] == "zero-shot" and card["zero_shot"]["device"] == "graviton2"
     assert set(card["zero_shot"]["left_out"]) == {"xeon-icelake", "xeon-icelake-avx2"}
@@ -160,6 +164,37 @@ def test_zero_shot_for_a_device_without_records(tmp_path, monkeypatch):
     assert entry.folder.resolve() == (out / "model").resolve() and "graviton2" not in entry.devices
     prediction = cdmpp.load(entry.folder).predict(toy_dataset(20)[0].asts, device="graviton2")
     assert not prediction.trained_on_device and (prediction.latency_s > 0).all()
+
+
+def test_public_records_out_of_reach_stop_the_run_with_what_was_looked_for(tmp_path):
+    """No proxy and no name server answer here: it must not train on CPU records instead."""
+    write_toy_dataset(tmp_path / "data" / "one", 120)
+    options = [f"data.path=[{tmp_path}/data]", f"out={tmp_path}/run", "baselines=[constant]", *QUICK]
+    blocked = {"https_proxy": "http://127.0.0.1:9", "CDMPP_CACHE": str(tmp_path / "cache")}
+    done = train("device=a100", *options, **blocked)
+    assert done.returncode != 0 and "Traceback" not in done.stderr and "zero-shot:" not in done.stdout
+    for told in (
+        "no labelled programs of device a100",
+        str(tmp_path / "data"),
+        "$CDMPP_DATA (not set)",
+        "lac-dcc/bennu",
+        "cannot download",
+        "scripts/import_data.py",
+        "clone that repository",
+        "allow_zero_shot=true",
+    ):
+        assert told in done.stderr, told  # fmt: skip
+    assert not (tmp_path / "run" / "model").exists()
+    done = train("device=a100", *options, "allow_zero_shot=true", **blocked)
+    assert done.returncode == 0 and "orders of magnitude" in done.stdout, done.stderr
+
+
+def test_zero_shot_has_three_settings():
+    assert [settings(f"allow_zero_shot={value}").allow_zero_shot for value in ("auto", "true", "false")] == [
+        "auto", "true", "false",
+    ]  # fmt: skip
+    with pytest.raises(CdmppError, match="auto, true, false"):
+        settings("allow_zero_shot=perhaps")
 
 
 def test_zero_shot_from_one_source_says_that_no_error_is_known(tmp_path):
