@@ -1,15 +1,18 @@
-"""What the Hydra scripts share: configuration in as plain Python, our own errors out as one line."""
+"""What the Hydra scripts share: configuration in as plain Python, our own errors and Ctrl-C out as one line."""
 
 from __future__ import annotations
 
+import errno
 import io
+import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 # A script's own folder comes first on the module path, and there scripts/profile.py would hide Python's `profile`.
-if Path(sys.path[0] or ".").resolve() == Path(__file__).resolve().parents[1] / "scripts":
+if _IN_A_SCRIPT := Path(sys.path[0] or ".").resolve() == Path(__file__).resolve().parents[1] / "scripts":
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import hydra
@@ -17,6 +20,20 @@ from omegaconf import DictConfig, OmegaConf
 
 from cdmpp import devices
 from cdmpp.errors import CdmppError
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
+"""Where no file of ours is written, a log of Lightning's or a picture, a full disk arrives as it is."""
+
+
+def _without_traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    if issubclass(kind, KeyboardInterrupt):
+        print("\nstopped before anything was begun", file=sys.stderr)
+    else:
+        sys.__excepthook__(kind, error, trace)
+
+
+if _IN_A_SCRIPT:  # Ctrl-C in the seconds that its imports take
+    sys.excepthook = _without_traceback
 
 
 def conf_folder() -> Path:
@@ -32,14 +49,16 @@ def entry(config_name: str) -> Callable[[Callable[[dict[str, Any]], None]], Call
     def decorate(main: Callable[[dict[str, Any]], None]) -> Callable[[], None]:
         @hydra.main(version_base="1.3", config_path=str(conf_folder()), config_name=config_name)
         def composed(config: DictConfig) -> None:
-            _in_one_line(lambda: main(OmegaConf.to_container(config, resolve=True)))  # type: ignore[arg-type]
+            values: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
+            stamped = "${now" in str(OmegaConf.to_container(config, resolve=False).get("out"))  # type: ignore[union-attr]
+            _in_one_line(lambda: main(values), lambda: _how_to_go_on(values, stamped))
 
         def command() -> None:
             if isinstance(sys.stdout, io.TextIOWrapper):  # a log then shows what happened at once
                 sys.stdout.reconfigure(line_buffering=True)
             # Hydra would only list every file of the group: an unknown device deserves the nearest names.
             chosen = [word.split("=", 1)[1] for word in sys.argv[1:] if word.startswith("device=")]
-            _in_one_line(lambda: [devices.get(name) for value in chosen for name in value.split(",")])
+            _in_one_line(lambda: [devices.get(name) for value in chosen for name in value.split(",")], lambda: "")
             composed()
 
         return command
@@ -47,8 +66,25 @@ def entry(config_name: str) -> Callable[[Callable[[dict[str, Any]], None]], Call
     return decorate
 
 
-def _in_one_line(action: Callable[[], Any]) -> None:
+def _in_one_line(action: Callable[[], Any], hint: Callable[[], str]) -> None:
+    """Run ``action``; where Ctrl-C stops it, ``hint`` says how to go on and the exit status is the shell's, 130."""
     try:
         action()
     except CdmppError as error:
         sys.exit(f"error: {error}")
+    except OSError as error:
+        if error.errno not in _NO_ROOM:
+            raise
+        sys.exit(f"error: cannot write {error.filename or 'a file'}: {error.strerror}. Free some space. {hint()}")
+    except KeyboardInterrupt:
+        print(f"\nstopped. {hint()}", file=sys.stderr)
+        sys.exit(130)
+
+
+def _how_to_go_on(values: Mapping[str, Any], stamped: bool) -> str:
+    """``stamped``: the output folder is named by the time, so that the same command would choose another one."""
+    out = str(values.get("resume") or values.get("out"))
+    if "resume" in values and (Path(out) / "settings.json").is_file():
+        return f"To go on: python {shlex.quote(sys.argv[0])} {shlex.quote(f'resume={out}')}"
+    again = "To go on, run the same command again"
+    return f"{again} with {shlex.quote(f'out={out}')}" if stamped else f"{again}: what is done is kept"

@@ -8,15 +8,17 @@ from cdmpp.entry import entry  # isort: skip  (first: it puts the module path ri
 from cdmpp.evaluation.finetune_settings import FinetuneSettings
 from cdmpp.evaluation.finetuning import finetune
 from cdmpp.evaluation.sampling_curve import sampling_curve
+from cdmpp.training.processes import one_writer
 
 
 @entry("finetune")
 def main(values: dict[str, Any]) -> None:
     settings = FinetuneSettings.from_dict(values)
-    if settings.curve:
-        sampling_curve(settings)
-    else:
-        finetune(settings)
+    with one_writer(settings.out):
+        if settings.curve:
+            sampling_curve(settings)
+        else:
+            finetune(settings)
 
 
 if __name__ == "__main__":

@@ -17,18 +17,18 @@ from cdmpp.training.settings import RunSettings
 @entry("config")
 def main(values: dict[str, Any]) -> None:
     run = RunSettings.from_dict(values)
-    run.keep()
-    try:
-        dataset = run.load()
-    except NoRecordsError as error:
-        train_zero_shot(run, error)
-        return
-    split = make_split(dataset, seed=run.seed, **run.split)
-    sheets = sheets_of(dataset.devices)
-    result = train(
-        dataset, split, sheets, run.training, run.out, run.seed, progress=run.progress, accelerator=run.accelerator
-    )
-    report(dataset, split, result, run)
+    with run.kept():
+        try:
+            dataset = run.load()
+        except NoRecordsError as error:
+            train_zero_shot(run, error)
+            return
+        split = make_split(dataset, seed=run.seed, **run.split)
+        sheets = sheets_of(dataset.devices)
+        result = train(
+            dataset, split, sheets, run.training, run.out, run.seed, progress=run.progress, accelerator=run.accelerator
+        )
+        report(dataset, split, result, run)
 
 
 if __name__ == "__main__":

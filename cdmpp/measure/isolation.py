@@ -60,6 +60,7 @@ class Worker:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
+                start_new_session=True,  # a worker that Ctrl-C killed would look like a program that crashes
             )
         self._connection = ours
         self.send(self.ready, _START_LIMIT_S)

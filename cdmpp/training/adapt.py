@@ -17,6 +17,7 @@ from cdmpp.predict.rows import predict_rows
 from cdmpp.training.config import LossConfig, TrainConfig, TrainerConfig
 from cdmpp.training.fit import FitResult, Replay, train
 from cdmpp.training.metrics import latency_metrics
+from cdmpp.training.processes import one_writer
 
 if TYPE_CHECKING:
     from cdmpp.data.dataset import LatencyDataset
@@ -96,22 +97,23 @@ def fine_tune(
     training = TrainConfig(
         start.models[0].config, replace(loss or LossConfig(), domain="none"), config.trainer(len(rows) + replayed)
     )
-    result = train(
-        dataset,
-        tuned,
-        sheets_of(dataset.devices),
-        training,
-        out,
-        seed,
-        progress=progress,
-        accelerator=accelerator,
-        initial=start,
-        replay=replay,
-    )
-    # Calibrated on the sources' programs, they would promise for the new device what nobody has seen there.
-    result.predictor.calibration = None
-    result.predictor.card["intervals"] = "none: see training/cross_calibration.py"
-    result.predictor.save(result.model_dir)
+    with one_writer(Path(out)):
+        result = train(
+            dataset,
+            tuned,
+            sheets_of(dataset.devices),
+            training,
+            out,
+            seed,
+            progress=progress,
+            accelerator=accelerator,
+            initial=start,
+            replay=replay,
+        )
+        # Calibrated on the sources' programs, they would promise for the new device what nobody has seen there.
+        result.predictor.calibration = None
+        result.predictor.card["intervals"] = "none: see training/cross_calibration.py"
+        result.predictor.save(result.model_dir)
     return result
 
 

@@ -29,7 +29,7 @@ from cdmpp.predict.predictor import Predictor, device_group
 from cdmpp.training.config import TrainConfig
 from cdmpp.training.lit import LatencyModule
 from cdmpp.training.metrics import latency_metrics, mape_factor
-from cdmpp.training.processes import is_first, local_rank
+from cdmpp.training.processes import is_first, local_rank, one_writer
 from cdmpp.training.run_folder import claim_folder, run_card, write_history
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def train(
 
     Raises:
         DataError: an empty part, or unlabelled or replayed programs that are part of the test.
-        CdmppError: ``out_dir`` belongs to a run of other data or another configuration.
+        CdmppError: ``out_dir`` belongs to a run of other data or another configuration, or to one that still goes on.
     """
     out = Path(out_dir)
     pool = np.zeros(0, np.int64)
@@ -119,59 +119,60 @@ def train(
     sheets = {name: sheets[name] for name in sorted(sheets) if name in set(names[used].tolist())}
     seen = set(names[learned].tolist()) | (set(initial.trained_on) if initial else set())
     devices = {**(initial.trained_on if initial else {}), **{name: sheets[name] for name in sheets if name in seen}}
-    if is_first():
-        claim_folder(out, config, seed, dataset, split, initial, replayed)
-    weights = np.ones(len(used), np.float32)
-    in_training = np.isin(used, train_rows)
-    tasks = np.asarray(dataset.task_ids)[used]
-    weights[in_training] = task_weights(tasks[in_training], config.trainer.task_weight_power)
-    if replay is not None:
-        weights[np.isin(used, replayed)] = replay.weight
-    # Nor do the labels of the pool, which may not even exist.
-    latency_s = np.where(np.isin(used, np.concatenate([learned, validation_rows])), dataset.latency_s[used], 1.0)
-    programs = ProgramTensors.build(dataset.asts, sheets, names[used], latency_s, weights, tasks, used)
-    programs = programs.to(_torch_device(accelerator))
+    with one_writer(out):
+        if is_first():
+            claim_folder(out, config, seed, dataset, split, initial, replayed)
+        weights = np.ones(len(used), np.float32)
+        in_training = np.isin(used, train_rows)
+        tasks = np.asarray(dataset.task_ids)[used]
+        weights[in_training] = task_weights(tasks[in_training], config.trainer.task_weight_power)
+        if replay is not None:
+            weights[np.isin(used, replayed)] = replay.weight
+        # Nor do the labels of the pool, which may not even exist.
+        latency_s = np.where(np.isin(used, np.concatenate([learned, validation_rows])), dataset.latency_s[used], 1.0)
+        programs = ProgramTensors.build(dataset.asts, sheets, names[used], latency_s, weights, tasks, used)
+        programs = programs.to(_torch_device(accelerator))
 
-    def places(rows: np.ndarray) -> np.ndarray:
-        return np.searchsorted(used, rows)
+        def places(rows: np.ndarray) -> np.ndarray:
+            return np.searchsorted(used, rows)
 
-    models, history = [], []
-    for member in range(len(initial.models) if initial else config.trainer.members):
-        model, rows = _train_member(
-            programs,
-            _continued(initial.models[member], programs, places(train_rows)) if initial else None,
-            places(train_rows),
-            places(validation_rows),
-            places(pool) if len(pool) else None,
-            None if replay is None else (places(replayed), replay.ratio),
-            config,
-            out / f"member-{member}",
-            seed + 1000 * member,
-            progress,
-        )
-        models.append(model)
-        history += [{"member": float(member), **row} for row in rows]
-    if not is_first():
-        raise SystemExit(0)  # its part is done; the first process has the model
-    predictor = Predictor(models, devices, features=dataset.features)
-    truth, its_tasks = dataset.latency_s[validation_rows], np.asarray(dataset.task_ids)[validation_rows]
-    if initial:  # the validation part may be of other devices than those that are learned now
-        predictor.log_shift = initial.log_shift
-    else:
-        unshifted = predictor.predict_tensors(programs, places(validation_rows))
-        predictor.log_shift = float(np.log(mape_factor(truth, unshifted)))
-    examined = predictor.examine(programs, places(validation_rows))
-    predicted = np.exp(examined.log_prediction)
-    val_metrics = latency_metrics(truth, predicted, its_tasks)
-    learned_from = predictor.examine(programs, places(sample_rows(train_rows, _SKETCHED)))
-    known = {**devices, **sheets}
-    groups = [device_group(known[name]) for name in names[validation_rows].tolist()]
-    predictor.calibration = calibrate(learned_from, examined, np.log(truth), its_tasks, groups)
-    predictor.card.update(run_card(dataset, split, config, seed, validation_rows, predicted, val_metrics))
-    predictor.card["intervals"] = predictor.calibration.describe()
-    predictor.save(out / "model")
-    write_history(out / "history.csv", history)
-    return FitResult(out / "model", val_metrics, history, predictor)
+        models, history = [], []
+        for member in range(len(initial.models) if initial else config.trainer.members):
+            model, rows = _train_member(
+                programs,
+                _continued(initial.models[member], programs, places(train_rows)) if initial else None,
+                places(train_rows),
+                places(validation_rows),
+                places(pool) if len(pool) else None,
+                None if replay is None else (places(replayed), replay.ratio),
+                config,
+                out / f"member-{member}",
+                seed + 1000 * member,
+                progress,
+            )
+            models.append(model)
+            history += [{"member": float(member), **row} for row in rows]
+        if not is_first():
+            raise SystemExit(0)  # its part is done; the first process has the model
+        predictor = Predictor(models, devices, features=dataset.features)
+        truth, its_tasks = dataset.latency_s[validation_rows], np.asarray(dataset.task_ids)[validation_rows]
+        if initial:  # the validation part may be of other devices than those that are learned now
+            predictor.log_shift = initial.log_shift
+        else:
+            unshifted = predictor.predict_tensors(programs, places(validation_rows))
+            predictor.log_shift = float(np.log(mape_factor(truth, unshifted)))
+        examined = predictor.examine(programs, places(validation_rows))
+        predicted = np.exp(examined.log_prediction)
+        val_metrics = latency_metrics(truth, predicted, its_tasks)
+        learned_from = predictor.examine(programs, places(sample_rows(train_rows, _SKETCHED)))
+        known = {**devices, **sheets}
+        groups = [device_group(known[name]) for name in names[validation_rows].tolist()]
+        predictor.calibration = calibrate(learned_from, examined, np.log(truth), its_tasks, groups)
+        predictor.card.update(run_card(dataset, split, config, seed, validation_rows, predicted, val_metrics))
+        predictor.card["intervals"] = predictor.calibration.describe()
+        predictor.save(out / "model")
+        write_history(out / "history.csv", history)
+        return FitResult(out / "model", val_metrics, history, predictor)
 
 
 def task_weights(task_ids: np.ndarray, power: float) -> np.ndarray:
@@ -226,7 +227,12 @@ def _train_member(
             log_every_n_steps=10**9,
         )
         last = folder / "checkpoints" / "last.ckpt"
-        trainer.fit(module, ckpt_path=last if last.is_file() else None, weights_only=True)
+        try:
+            trainer.fit(module, ckpt_path=last if last.is_file() else None, weights_only=True)
+        except SystemExit as stop:  # so Lightning ends a run where Ctrl-C was pressed
+            if stop.code == 1 and trainer.interrupted:
+                raise KeyboardInterrupt from None
+            raise
     if not is_first():
         return module.average.eval(), module.history
     chosen = torch.load(folder / "checkpoints" / "best.ckpt", map_location=programs.kinds.device, weights_only=True)

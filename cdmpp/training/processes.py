@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+
+from cdmpp.lock import writing
 
 
 def is_first() -> bool:
@@ -10,6 +14,15 @@ def is_first() -> bool:
     if "RANK" in os.environ:  # torchrun, Slurm through torchrun
         return os.environ["RANK"] == "0"
     return os.environ.get("LOCAL_RANK", "0") == "0" and os.environ.get("NODE_RANK", "0") == "0"
+
+
+def one_writer(folder: Path) -> AbstractContextManager[None]:
+    """Hold the folder of a run; a second run there is refused. The processes of one run share it: the first holds it.
+
+    Raises:
+        CdmppError: another run writes there.
+    """
+    return writing(folder, "training") if is_first() else nullcontext()
 
 
 def local_rank() -> int:

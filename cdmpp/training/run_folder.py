@@ -22,6 +22,8 @@ from cdmpp.training.metrics import breakdown
 if TYPE_CHECKING:
     from cdmpp.data.dataset import LatencyDataset
 
+RUN_FILE = "run.json"
+
 
 def claim_folder(
     out: Path,
@@ -48,7 +50,7 @@ def claim_folder(
         for value in model.state_dict().values():
             digest.update(value.detach().cpu().contiguous().numpy().tobytes())
     mine = json.loads(json.dumps({"config": config.to_dict(), "seed": seed, "programs": digest.hexdigest()}))
-    path = out / "run.json"
+    path = out / RUN_FILE
     if path.is_file():
         found = read_json(path)
         differing = [key for key in mine if found.get(key) != mine[key]]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,10 +17,13 @@ from cdmpp.data.splits import split_definition
 from cdmpp.devices import Device
 from cdmpp.errors import CdmppError, DataError
 from cdmpp.training.config import TrainConfig
-from cdmpp.training.processes import is_first
+from cdmpp.training.processes import is_first, one_writer
+from cdmpp.training.run_folder import RUN_FILE
 
 _SETTINGS = "settings.json"
 _PLAIN = ("out", "resume", "features", "seed", "accelerator", "progress", "baselines", "plots", "threads")
+_OF_NO_EFFECT = ("out", "progress", "accelerator", "baselines", "plots", "threads", "allow_zero_shot")
+"""On what a run learns: it may go on with others."""
 _DOMAIN = ("target", "sources", "allow_zero_shot")
 _GROUPS = ("device", "data", "split", "model", "loss", "trainer")
 
@@ -111,11 +116,26 @@ class RunSettings:
             return load_devices(names, self.data_paths, features=self.features)
         return load_device(self.device.name, self.data_paths, features=self.features)
 
-    def keep(self) -> None:
-        """Write them into ``out``, so that ``resume=<out>`` needs nothing else."""
-        if not is_first():
-            return
-        write_json(self.out / _SETTINGS, dict(self.raw))
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Hold ``out`` and keep the settings there, so that ``resume=<out>`` needs nothing else.
+
+        Raises:
+            CdmppError: another run writes there, or one with other settings began there.
+        """
+        path = self.out / _SETTINGS
+        with one_writer(self.out):
+            if is_first():
+                mine = json.loads(json.dumps(dict(self.raw)))
+                found = read_json(path) if path.is_file() else mine
+                differing = [key for key in mine if key not in _OF_NO_EFFECT and found.get(key) != mine[key]]
+                if differing and (self.out / RUN_FILE).is_file():
+                    raise CdmppError(
+                        f"{self.out} holds a run with another {' and '.join(differing)}; choose another out= folder, "
+                        f"delete this one to start over, or go on with it by resume={self.out}"
+                    )
+                write_json(path, mine)
+            yield
 
 
 def _split(values: Mapping[str, Any], target: str | None, sources: tuple[str, ...]) -> dict[str, Any]:
