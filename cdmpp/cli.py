@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import runpy
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.table import Table
-
-from cdmpp import __version__, devices
+from cdmpp import __version__, cli_predict, devices
+from cdmpp.cli_output import console, format_seconds, print_json, say
 from cdmpp.errors import CdmppError
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from cdmpp.data.statistics import DeviceStatistics
-    from cdmpp.predict.predictor import Prediction
-    from cdmpp.programs.task import Program
 
 # Verbs that are Hydra scripts: their arguments are key=value overrides.
 _SCRIPTS = {
@@ -41,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return run(options)
     except CdmppError as error:
-        print(f"cdmpp: {' '.join(str(error).split())}", file=sys.stderr)
+        say(str(error))
         return 2
     except BrokenPipeError:  # the reader of a pipe, head for one, has seen enough
         sys.stderr.close()
@@ -62,19 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     verb.set_defaults(run=_models)
 
     verb = verbs.add_parser("predict", help="predict latencies")
-    verb.add_argument(
-        "programs", help="a TVMScript file, a tuning database or data set folder, or stored ASTs (.parquet)"
-    )
-    verb.add_argument("--device", required=True, help="name of a device, see `cdmpp devices`")
-    verb.add_argument("--model", help="model folder or name of a shipped one (default: one trained on the device)")
-    verb.add_argument("--rows", type=int, default=20, help="rows of the table, fastest first; 0 = all (default 20)")
-    verb.add_argument("--json", action="store_true", help="machine-readable, every program in input order")
-    verb.add_argument(
-        "--no-compile",
-        action="store_true",
-        help="do not compile CPU programs to see their machine code: faster, rougher",
-    )
-    verb.set_defaults(run=_predict)
+    cli_predict.add_arguments(verb)
 
     verb = verbs.add_parser("data", help="what data is here; or, `data codes`: compile its programs for code vectors")
     verb.add_argument("what", nargs="?", choices=["summary", "codes"], default="summary")
@@ -92,6 +77,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _devices(options: argparse.Namespace) -> int:
+    from rich.table import Table
+
     from cdmpp.data.summary import search_paths, summarise
     from cdmpp.predict.catalogue import models
 
@@ -106,7 +93,7 @@ def _devices(options: argparse.Namespace) -> int:
         for device in devices.all_devices()
     ]
     if options.json:
-        _print_json([_device_dict(device, found, names) for device, found, names in rows])
+        print_json([_device_dict(device, found, names) for device, found, names in rows])
         return 0
     table = Table(title="Devices", caption="- : not published")
     for heading in ("name", "kind", "what it is"):
@@ -120,20 +107,22 @@ def _devices(options: argparse.Namespace) -> int:
         numbers = ["-" if device.spec[key] is None else f"{device.spec[key]:.4g}" for key in keys]
         held = ", ".join(f"{entry.programs} programs" if entry.programs else entry.folder.name for entry in found)
         table.add_row(device.name, device.kind, device.title, *numbers, held, ", ".join(names))
-    _console().print(table)
+    console().print(table)
     return 0
 
 
-_CAPTION = """MAPE and median error in %. "80 % is": what can be promised of intervals of that level; "holds": how many test
-programs lay inside. The card.json in a model's folder says more"""
+_CAPTION = """MAPE and median error in %. "80 % is": what can be promised of intervals of that level,
+"holds": how many test programs lay inside. The card.json in a model's folder says more"""
 
 
 def _models(options: argparse.Namespace) -> int:
+    from rich.table import Table
+
     from cdmpp.predict.catalogue import models
 
     rows = [entry.summary() for entry in models()]
     if options.json:
-        _print_json(rows)
+        print_json(rows)
         return 0
     table = Table(title="Models", caption=_CAPTION)
     table.add_column("model", overflow="fold", no_wrap=all(len(row["name"]) <= 24 for row in rows))
@@ -149,10 +138,10 @@ def _models(options: argparse.Namespace) -> int:
         made = row["created"][:10] if row["usable"] else row["state"]
         others = [f"  {device}" for device in row["devices"] if device != row["name"]]
         table.add_row("\n".join([row["name"], *others]), row["figures_of"], *numbers, made)
-    _console().print(table)
+    console().print(table)
     for row in rows:
         if row["state"] == "damaged":
-            _console().print(f"{row['name']} is damaged: {row['problem']}", markup=False, soft_wrap=True)
+            console().print(f"{row['name']} is damaged: {row['problem']}", markup=False, soft_wrap=True)
     return 0
 
 
@@ -163,90 +152,9 @@ def _device_dict(device: devices.Device, data: Sequence[Any], models: list[str])
     return {**plain, "spec": spec, "data": held, "models": models}
 
 
-def _predict(options: argparse.Namespace) -> int:
-    device = devices.get(options.device)
-    from cdmpp.predict.catalogue import model_for, models
-
-    name = options.model or model_for(device.name, models()).name
-    import cdmpp
-
-    predictor = cdmpp.load(name)
-    compiled = False if options.no_compile else None
-    prediction = predictor.predict(_programs(Path(options.programs), device), device=device.name, compiled=compiled)
-    seconds, labels = [float(value) for value in prediction.latency_s], prediction.labels
-    if not prediction.trained_on_device:
-        note = f"the model {name} never saw {device.name}: it goes by the datasheet alone, expect large errors"
-        print(f"cdmpp: {note}", file=sys.stderr)
-    if options.json:
-        promised = {str(level): promise for level, promise in prediction.promised.items()}
-        found = {"device": device.name, "model": name, "interval_promised": promised}
-        _print_json({**found, "programs": _prediction_rows(prediction)})
-        return 0
-    order = sorted(range(len(seconds)), key=seconds.__getitem__)
-    shown = order[: options.rows] if options.rows > 0 else order
-    caption = f"{len(order) - len(shown)} slower ones not shown (--rows 0 shows all)" if len(shown) < len(order) else ""
-    table = Table(title=f"{device.title}, model {name}", caption=caption or None)
-    table.add_column("program", overflow="fold")
-    table.add_column("predicted latency", justify="right")
-    level = min(prediction.intervals, default=None)
-    if level is not None:
-        table.add_column(f"{100 * prediction.promised[level]:g} % interval", justify="right")
-    unlike = prediction.unlike_training
-    if unlike is not None:
-        table.add_column("")
-    for i in shown:
-        cells = [labels[i], format_seconds(seconds[i])]
-        if level is not None:
-            cells.append(" - ".join(format_seconds(float(bound[i])) for bound in prediction.intervals[level]))
-        if unlike is not None:
-            cells.append("unlike training" if unlike[i] else "")
-        table.add_row(*cells)
-    _console().print(table)
-    return 0
-
-
-def _prediction_rows(prediction: Prediction) -> list[dict[str, Any]]:
-    """One row a program; intervals and the out-of-range score where the model has them."""
-    rows: list[dict[str, Any]] = []
-    for i, label in enumerate(prediction.labels):
-        row: dict[str, Any] = {"program": label, "latency_s": float(prediction.latency_s[i])}
-        if prediction.intervals:
-            row["intervals_s"] = {
-                str(level): [float(lower[i]), float(upper[i])] for level, (lower, upper) in prediction.intervals.items()
-            }
-        if prediction.novelty is not None and prediction.unlike_training is not None:
-            row["novelty"] = float(prediction.novelty[i])
-            row["unlike_training"] = bool(prediction.unlike_training[i])
-        rows.append(row)
-    return rows
-
-
-def _programs(path: Path, device: devices.Device) -> Sequence[Program] | Path:
-    """What ``Predictor.predict`` takes: the programs of a TVMScript file, any other path as it is."""
-    if not path.exists():
-        raise CdmppError(f"{path} does not exist: give a TVMScript file, a folder or a .parquet file of stored ASTs")
-    if path.is_dir() or path.suffix == ".parquet":
-        return path
-    if path.suffix != ".py":
-        raise CdmppError(f"{path} is neither a .py file with TVMScript nor a .parquet file of stored ASTs nor a folder")
-    try:
-        from tvm.target import Target
-    except ImportError as error:
-        raise CdmppError("reading TVMScript needs TVM: pip install 'cdmpp[tvm]'") from error
-    from cdmpp.programs.script import read_script
-
-    return read_script(path, Target(device.target))
-
-
-def format_seconds(seconds: float) -> str:
-    """``0.00123`` -> ``1.230 ms``: four significant digits in the unit that fits."""
-    for unit, factor in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
-        if seconds >= factor:
-            return f"{seconds / factor:#.4g} {unit}"
-    return f"{seconds / 1e-9:#.4g} ns"
-
-
 def _data(options: argparse.Namespace) -> int:
+    from rich.table import Table
+
     from cdmpp.data.summary import details, search_paths, summarise
 
     missing = [str(path) for path in options.path if not path.is_dir()]
@@ -266,7 +174,7 @@ def _data(options: argparse.Namespace) -> int:
             print(picture, file=sys.stderr)
     if options.json:
         numbers = {(folder, statistics.device): statistics.plain() for folder, statistics in known}
-        _print_json(
+        print_json(
             [
                 {**dataclasses.asdict(e), "folder": str(e.folder), "statistics": numbers.get((e.folder, e.device))}
                 for e in entries
@@ -281,9 +189,9 @@ def _data(options: argparse.Namespace) -> int:
     for entry in entries:
         counts = ["?" if count is None else str(count) for count in (entry.programs, entry.tasks)]
         table.add_row(entry.device, *counts, f"{entry.form} {entry.note}".strip(), str(entry.folder))
-    _console().print(table)
+    console().print(table)
     if known:
-        _console().print(_data_numbers([statistics for _, statistics in known]))
+        console().print(_data_numbers([statistics for _, statistics in known]))
     return 0
 
 
@@ -299,6 +207,8 @@ def _codes(options: argparse.Namespace) -> int:
 
 def _data_numbers(entries: Sequence[DeviceStatistics]) -> Table:
     """A column a device: sizes, latencies, noise of the labels, quality of the schedules, op classes."""
+    from rich.table import Table
+
     from cdmpp.data.statistics import quantiles
 
     table = Table("", title="In numbers")
@@ -332,17 +242,6 @@ def _script(options: argparse.Namespace) -> int:
     sys.argv = [str(path), *options.rest]
     runpy.run_path(str(path), run_name="__main__")
     return 0
-
-
-def _console() -> Console:
-    """Wide when written to a file or pipe, so that no column is cut there."""
-    return Console() if sys.stdout.isatty() else Console(width=220)
-
-
-def _print_json(value: Any) -> None:
-    from cdmpp.data.files import plain
-
-    print(json.dumps(plain(value), indent=1, allow_nan=False))
 
 
 if __name__ == "__main__":

@@ -311,13 +311,13 @@ def test_predict_reads_a_script_without_running_it(workplace, model, capsys):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("T.float32(2)", "__import__('os').system('touch ran')", "__import__ is not TVMScript"),
+        ("T.float32(2)", "__import__('os').system('touch ran')", "__import__('os').system is not TVMScript"),
         ("T.float32(2)", "().__class__", "__class__ is not TVMScript"),
         ("T.float32(2)", "eval('1')", "eval is not TVMScript"),
         ("T.float32(2)", "open('ran', 'w')", "open is not TVMScript"),
-        ('T.Buffer((64,), "float32"), filter', "\"__import__('os').system('touch ran')\", filter", "in quotes"),
+        ('T.Buffer((64,), "float32"), filter', "\"__import__('os').system('touch ran')\", filter", "a type such as"),
         ("T.float32(2)", "UNDEFINED", "UNDEFINED"),
-        ("def scale(", "def scale(:", "not a readable Python file"),
+        ("def scale(", "def scale(:", "not Python text"),
     ],
 )
 def test_predict_refuses_what_is_no_tvmscript(workplace, model, capsys, old, new, message):

@@ -67,17 +67,23 @@ def code_cache(folder: Path) -> Path:
     return data_set_folder("codes", CODE_VERSION, folder)
 
 
-def read_code_files(folder: Path) -> Iterator[tuple[dict[str, np.ndarray], bool]]:
-    """(vectors, True where they are named by ``record_key``, False by record id) of each file; the later ones count.
-
-    A file of the data set that cannot be used is told: a model that reads machine code errs several times as much
-    without it. One of the cache is deleted.
-    """
-    for path in chunk_paths(code_cache(folder)):
+def cached_codes(cache: Path) -> dict[str, np.ndarray]:
+    """Key -> code vector, over the chunk files of a cache folder. Damaged ones are deleted: they are derived again."""
+    found: dict[str, np.ndarray] = {}
+    for path in chunk_paths(cache):
         try:
-            yield read_codes(path), True
+            found.update(read_codes(path))
         except DataError:
             path.unlink(missing_ok=True)
+    return found
+
+
+def read_code_files(folder: Path) -> Iterator[tuple[dict[str, np.ndarray], bool]]:
+    """(vectors, True where they are named by ``record_key``, False by record id) of the cache and of each file; the later ones count.
+
+    A file that cannot be used is told: a model that reads machine code errs several times as much without it.
+    """
+    yield cached_codes(code_cache(folder)), True
     for path in code_files(folder):
         try:
             yield read_codes(path), False

@@ -154,8 +154,9 @@ def derive(
         for start in range(0, len(ordered), size):
             jobs.put(_Job(one.kind, one.folder, ordered[start : start + size]))
             count += 1
+    needed = -(-total // _SMALLEST_CHUNK)  # a further process costs a second to start
     run = _Run(jobs, limit_s, {one.kind: {} for one in wanted})
-    threads = [threading.Thread(target=run.serve, daemon=True) for _ in range(max(1, min(workers, count)))]
+    threads = [threading.Thread(target=run.serve, daemon=True) for _ in range(max(1, min(workers, count, needed)))]
     for _ in threads:
         jobs.put(None)
     for thread in threads:

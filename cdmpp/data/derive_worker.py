@@ -137,13 +137,14 @@ def read_script(request: dict[str, Any], answer: Callable[..., None]) -> None:
     from cdmpp.programs.script import read_script as read
 
     try:
-        programs = read(Path(request["path"]), parse_target(request["target"]))
+        target = parse_target(request["target"])
+        programs = read(Path(request["path"]), target)
     except CdmppError as error:
         answer(refused=str(error), last=True)
     except Exception as error:  # whatever a file makes TVM meet
         answer(refused=f"{request['path']}: {_reason(error)}", last=True)
     else:
-        answer(programs=[(p.name, tvm.ir.save_json(p.module)) for p in programs], last=True)
+        answer(programs=[(p.name, tvm.ir.save_json(p.module)) for p in programs], target=str(target), last=True)
 
 
 def _reason(error: BaseException) -> str:

@@ -12,16 +12,17 @@ from cdmpp import devices
 from cdmpp.errors import DataError
 
 
-def disagreement(device: str, target: str, exact: bool = False) -> str:
-    """Why records with ``target`` (JSON) cannot come from ``device``; empty where nothing speaks against it.
+def disagreement(device: str | devices.Device, target: str, exact: bool = False) -> str:
+    """Why programs for ``target`` (JSON) are not of ``device``; empty where nothing speaks against it.
 
     The kind must be the same, and the architecture of a GPU where both state it. Names of one CPU vary, so
     ``mcpu`` is compared with ``exact`` only.
     """
-    expected, found = devices.get(device).target, json.loads(target)
+    sheet = devices.get(device) if isinstance(device, str) else device
+    expected, found = sheet.target, json.loads(target)
     for key in ("kind", "arch", "mcpu") if exact else ("kind", "arch"):
         if key in expected and key in found and expected[key] != found[key]:
-            return f"the records' target has {key} {found[key]}, {device} has {expected[key]}"
+            return f"the target has {key} {found[key]}, {sheet.name} has {expected[key]}"
     return ""
 
 

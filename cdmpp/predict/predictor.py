@@ -3,72 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save as serialised
 
 from cdmpp import __version__, devices
 from cdmpp.ast.compact_ast import CompactAST
-from cdmpp.ast.layout import EXTRACTOR_VERSION, FEATURES, KERNEL_WIDTH, LEAF_WIDTH
+from cdmpp.ast.layout import FEATURES, KERNEL_WIDTH, LEAF_WIDTH
 from cdmpp.ast.table import TARGET_KINDS, AstTable
 from cdmpp.code.code_vector import CODE_VERSION
 from cdmpp.code.compile import can_have_code
 from cdmpp.data.batching import Batch, ProgramTensors, ordered_batches
+from cdmpp.data.derive import LIMIT_S
 from cdmpp.data.files import write_atomic, write_json
 from cdmpp.devices import SPEC_FIELDS, VECTOR_WIDTH, Device
 from cdmpp.errors import CdmppError
 from cdmpp.model.build import Model
 from cdmpp.predict.calibration import Calibration, Examined
-from cdmpp.predict.folder import read_path
+from cdmpp.predict.flags import FLAGS, UNLIKE_TRAINING, flag_programs
+from cdmpp.predict.inputs import Inputs, Wishes, read_inputs
 from cdmpp.predict.novelty import ProgramSketch
+from cdmpp.predict.prediction import Prediction
 from cdmpp.predict.stored_config import CARD, CONFIG, FORMAT_VERSION, WEIGHTS
 from cdmpp.predict.stored_tensors import CALIBRATION, trained_matrices
 
 if TYPE_CHECKING:
     from cdmpp.programs.task import Program
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """Latencies of n programs on one device."""
-
-    latency_s: np.ndarray
-    """(n,) float64, seconds."""
-    labels: tuple[str, ...]
-    """(n,) what each program is called: its name, record id or database line, else its number."""
-    device: str
-    trained_on_device: bool
-    """False where the model never saw a record of this device and goes by its datasheet alone."""
-    member_spread: np.ndarray
-    """(n,) standard deviation of log-latency between the model's members; zeros with one member."""
-    intervals: Mapping[float, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
-    """(n,) lower and (n,) upper bounds in seconds by level, such as 0.8. Empty where the model was not calibrated or
-    never saw the device: nothing vouches for a coverage there."""
-    novelty: np.ndarray | None = None
-    """(n,) share of the validation programs that were nearer to the training programs; None if not calibrated."""
-    unlike_training: np.ndarray | None = None
-    """(n,) bool, farther from them than 99 % of the validation programs; None if not calibrated."""
-    promised: Mapping[float, float] = field(default_factory=dict)
-    """Level of each of ``intervals`` -> the coverage that it can promise: less where few tasks vouch for it."""
-
-    def __post_init__(self) -> None:
-        bounds = [bound for interval in self.intervals.values() for bound in interval]
-        numbers = np.stack(
-            [self.latency_s, *bounds, self.member_spread, *([] if self.novelty is None else [self.novelty])]
-        )
-        bad = np.flatnonzero(~(np.isfinite(numbers).all(0) & (self.latency_s > 0)))
-        if len(bad):
-            raise CdmppError(
-                f"no number comes out for {len(bad)} of {len(self)} programs, the first is {self.labels[bad[0]]}: "
-                "the model's weights or the vectors of these programs cannot be right"
-            )
-
-    def __len__(self) -> int:
-        return len(self.latency_s)
 
 
 class Predictor:
@@ -106,26 +70,32 @@ class Predictor:
         programs: Program | Sequence[Program] | AstTable | CompactAST | Sequence[CompactAST] | str | Path,
         device: str | Device | None = None,
         compiled: bool | None = None,
+        limit_s: float = LIMIT_S,
     ) -> Prediction:
         """Latency of each program.
 
         Args:
-            programs: programs (needs TVM), stored ASTs, or the folder of a data set or MetaSchedule database.
+            programs: programs (needs TVM), stored ASTs, a TVMScript file, or the folder of a data set or MetaSchedule
+                database.
             device: name or Device; may be left out where the model was trained on one device only.
             compiled: also compile CPU programs and read the machine code, about 0.3 s each; None: where the model
-                has learned from that. False is for schedule search, where milliseconds count. Stored ASTs are taken
-                as they are.
+                has learned from that. False is for schedule search, where milliseconds count. Stored ASTs in memory
+                are taken as they are.
+            limit_s: longest time for compiling one program; past it the AST alone must do, and a flag says so.
 
         Raises:
             CdmppError: no or unknown device, programs lowered for another kind of device, or nothing to predict.
         """
         target = self._device(device)
+        wants_code = self.reads_code and compiled is not False
         compiled = (self.reads_code if compiled is None else compiled) and can_have_code(target.target)
-        asts, labels = _as_table(programs, target, self.features, compiled)
+        inputs = read_inputs(programs, Wishes(target, self.features, compiled, limit_s))
+        asts, labels = inputs.asts, inputs.labels
         if len(asts) == 0:
             raise CdmppError("there is no program to predict")
         if not can_have_code(target.target):  # stored ones are of another device
             asts = asts.with_codes(None)
+            inputs = replace(inputs, asts=asts)
         wrong = np.flatnonzero([TARGET_KINDS[kind] != _ast_kind(target) for kind in asts.target_kinds])
         if len(wrong):
             raise CdmppError(
@@ -137,10 +107,11 @@ class Predictor:
         tensors, rows, trained = tensors.to(self.torch_device), np.arange(len(asts)), target.name in self.trained_on
         if self.calibration is None:
             logs = self._log_latency(tensors, rows)
-            return Prediction(np.exp(logs.mean(0)), labels, target.name, trained, logs.std(0))
+            plain = Prediction(np.exp(logs.mean(0)), labels, target.name, trained, logs.std(0))
+            return self._flagged(plain, inputs, target, wants_code)
         seen = self.examine(tensors, rows)
         score = self.calibration.novelty.score(seen.sketch)
-        return Prediction(
+        answer = Prediction(
             np.exp(seen.log_prediction),
             labels,
             target.name,
@@ -151,6 +122,14 @@ class Predictor:
             self.calibration.novelty.unlike(score),
             self.calibration.promised(device_group(target)) if trained else {},
         )
+        return self._flagged(answer, inputs, target, wants_code)
+
+    def _flagged(self, answer: Prediction, inputs: Inputs, device: Device, wants_code: bool) -> Prediction:
+        found = flag_programs(inputs.asts, device, answer.latency_s, wants_code) if self.features == "cdmpp" else {}
+        if answer.unlike_training is not None:
+            found[UNLIKE_TRAINING] = answer.unlike_training
+        flags = tuple(tuple(name for name in FLAGS if name in found and found[name][i]) for i in range(len(answer)))
+        return replace(answer, flags=flags, refused=inputs.refused, reasons=inputs.reasons)
 
     def predict_tensors(self, programs: ProgramTensors, rows: np.ndarray) -> np.ndarray:
         """(len(rows),) float64 seconds for rows of tensors that lie on the model's torch device."""
@@ -249,8 +228,7 @@ def device_group(device: Device) -> str:
 
 
 def _save_weights(weights: dict[str, torch.Tensor], path: Path) -> None:
-    save_file(weights, path)
-    path.chmod(0o644)  # safetensors makes it readable by the owner only
+    path.write_bytes(serialised(weights))  # of a full disk safetensors itself would not say so
 
 
 def _extremes(batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
@@ -259,41 +237,6 @@ def _extremes(batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
     largest = [x.masked_fill(~mask[..., None], -torch.inf).amax(1) for x, mask in pairs]
     smallest = [x.masked_fill(~mask[..., None], torch.inf).amin(1) for x, mask in pairs]
     return torch.cat(largest, dim=-1), torch.cat(smallest, dim=-1)
-
-
-def _as_table(programs: Any, device: Device, features: str, compiled: bool) -> tuple[AstTable, tuple[str, ...]]:
-    """Compact ASTs of whatever was given, and a label for each."""
-    if isinstance(programs, AstTable):
-        return programs, _numbers(len(programs))
-    if isinstance(programs, str | Path):
-        return read_path(Path(programs), device, features, compiled)
-    if features != "cdmpp":
-        raise CdmppError(
-            f"this model reads {features} vectors, which come from files: give it a data set or a Parquet file of them"
-        )
-    items: list[Any] = list(programs) if isinstance(programs, Sequence) else [programs]
-    if items and all(isinstance(item, CompactAST) for item in items):
-        other = sorted({item.extractor_version for item in items} - {EXTRACTOR_VERSION})
-        if other:
-            raise CdmppError(
-                f"ASTs of extractor version {', '.join(other)} given, this model reads version {EXTRACTOR_VERSION}; "
-                "extract them again"
-            )
-        return AstTable.from_asts(items), _numbers(len(items))
-    if not items:
-        return AstTable.from_asts([]), ()
-    try:
-        from cdmpp.predict.compiled import read_programs
-    except ImportError as error:
-        raise CdmppError(
-            "predicting programs needs TVM to lower them: pip install 'cdmpp[tvm]'. Stored ASTs need none"
-        ) from error
-    labels = tuple(getattr(item, "name", "") or f"#{i}" for i, item in enumerate(items))
-    return read_programs(items, compiled), labels
-
-
-def _numbers(n: int) -> tuple[str, ...]:
-    return tuple(f"#{i}" for i in range(n))
 
 
 def _ast_kind(device: Device) -> str:

@@ -7,9 +7,15 @@ import logging
 import numpy as np
 import pytest
 
+tvm = pytest.importorskip("tvm")
+
+from tvm import te  # noqa: E402
+
+from cdmpp import devices
 from cdmpp.code import compile as compiling
 from cdmpp.code.code_vector import CODE_NAMES, CODE_WIDTH
 from cdmpp.predict.compiled import read_programs
+from cdmpp.predict.inputs import Wishes
 from cdmpp.programs.task import Program
 from tests.ast.programs import matmul_cpu, matmul_cuda
 
@@ -38,8 +44,9 @@ def test_every_multiply_add_is_counted_and_gpu_programs_have_none(program):
 
 
 def test_asts_carry_it_only_when_asked(program):
-    assert read_programs([program], compiled=False).codes is None
-    codes = read_programs([program], compiled=True).codes
+    device = devices.get("xeon-icelake")
+    assert read_programs([program], Wishes(device)).asts.codes is None
+    codes = read_programs([program], Wishes(device, compiled=True)).asts.codes
     assert codes is not None and codes.shape == (1, CODE_WIDTH) and np.isfinite(codes).all()
 
 
@@ -51,3 +58,36 @@ def test_what_does_not_compile_is_said(program, monkeypatch, caplog):
     with caplog.at_level(logging.WARNING):
         assert np.isnan(compiling.code_vectors([program])).all()
     assert "1 of 1 programs have no code vector" in caplog.text and "no such instruction" in caplog.text
+
+
+def _matmul(n: int, order: str, noalias: bool) -> tvm.IRModule:
+    """A plain product as TE gives it, in one of three loop orders."""
+    a, b = te.placeholder((n, n), name="A"), te.placeholder((n, n), name="B")
+    k = te.reduce_axis((0, n), name="k")
+    c = te.compute((n, n), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name="C")
+    function = te.create_prim_func([a, b, c]).with_attr("global_symbol", "main")
+    function = function.with_attr("tirx.noalias", True) if noalias else function.without_attr("tirx.noalias")
+    schedule = tvm.s_tir.Schedule(tvm.IRModule({"main": function}))
+    i, j, k = schedule.get_loops(schedule.get_sblock("C"))
+    if order == "reordered":
+        schedule.reorder(i, k, j)
+    if order == "vectorized":
+        outer, inner = schedule.split(j, [None, 16])
+        schedule.reorder(i, outer, k, inner)
+        schedule.vectorize(inner)
+        schedule.parallel(i)
+    return schedule.mod
+
+
+@pytest.mark.parametrize("noalias", [True, False])
+@pytest.mark.parametrize("order", ["unscheduled", "reordered", "vectorized"])
+def test_the_work_of_a_plain_program_is_counted_wherever_llvm_puts_it(order, noalias):
+    """LLVM takes the first turn out of plain loops and unrolls the rest; without ``noalias`` it moves them into the
+    wrapper that checks the arguments."""
+    n, target = 128, tvm.target.Target({"kind": "llvm", "mcpu": "icelake-server", "num-cores": 1})
+    vector = dict(zip(CODE_NAMES, compiling.code_vectors([Program(_matmul(n, order, noalias), target)])[0], strict=True))
+    assert 2 ** vector["n_fused_lanes"] - 1 == pytest.approx(n**3, rel=0.01)
+    assert vector["unknown_loops"] == 0
+    # Four cycles each where one waits for the other, two vectors of sixteen in a cycle at best.
+    least = 4 * n**3 if order == "unscheduled" else n**3 / 32
+    assert 0.95 * least <= 2 ** vector["machine_cycles"] <= 10 * least

@@ -1,0 +1,58 @@
+"""Prediction: the answer, with what is known of its errors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from cdmpp.errors import CdmppError
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Latencies of n programs on one device."""
+
+    latency_s: np.ndarray
+    """(n,) float64, seconds."""
+    labels: tuple[str, ...]
+    """(n,) what each program is called: its name, record id or database line, else its number."""
+    device: str
+    trained_on_device: bool
+    """False where the model never saw a record of this device and goes by its datasheet alone."""
+    member_spread: np.ndarray
+    """(n,) standard deviation of log-latency between the model's members; zeros with one member."""
+    intervals: Mapping[float, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
+    """(n,) lower and (n,) upper bounds in seconds by level, such as 0.8. Empty where the model was not calibrated or
+    never saw the device: nothing vouches for a coverage there."""
+    novelty: np.ndarray | None = None
+    """(n,) share of the validation programs that were nearer to the training programs; None if not calibrated."""
+    unlike_training: np.ndarray | None = None
+    """(n,) bool, farther from them than 99 % of the validation programs; None if not calibrated."""
+    promised: Mapping[float, float] = field(default_factory=dict)
+    """Level of each of ``intervals`` -> the coverage that it can promise: less where few tasks vouch for it."""
+
+    flags: tuple[tuple[str, ...], ...] = ()
+    """(n,) what to know before trusting each, names in ``flags.FLAGS``; empty where nothing speaks against it."""
+    refused: tuple[str, ...] = ()
+    """Programs that were left out, lines of a database say, each with the reason."""
+    reasons: Mapping[int, str] = field(default_factory=dict)
+    """Program -> why it has no machine code, where that is known."""
+
+    def __post_init__(self) -> None:
+        if not self.flags:
+            object.__setattr__(self, "flags", ((),) * len(self))
+        bounds = [bound for interval in self.intervals.values() for bound in interval]
+        numbers = np.stack(
+            [self.latency_s, *bounds, self.member_spread, *([] if self.novelty is None else [self.novelty])]
+        )
+        bad = np.flatnonzero(~(np.isfinite(numbers).all(0) & (self.latency_s > 0)))
+        if len(bad):
+            raise CdmppError(
+                f"no number comes out for {len(bad)} of {len(self)} programs, the first is {self.labels[bad[0]]}: "
+                "the model's weights or the vectors of these programs cannot be right"
+            )
+
+    def __len__(self) -> int:
+        return len(self.latency_s)
