@@ -21,7 +21,7 @@ from cdmpp.code.machine import MACHINE_AMOUNTS, MACHINE_HOTTEST, MACHINE_TEXT, a
 from cdmpp.code.throughput import EXTRA, RESOURCES, chain_cycles, cycles_by_resource, spilled_values, total_cycles
 from cdmpp.errors import DataError
 
-CODE_VERSION = "4"
+CODE_VERSION = "5"
 CODE_NAMES = (
     *(f"n_{name}" for name in CLASSES),
     *(f"cycles_{name}" for name in (*RESOURCES, *EXTRA)),
@@ -33,6 +33,7 @@ CODE_NAMES = (
 """log2(1 + x) of each, except shares: amounts of a whole run of the program."""
 CODE_WIDTH = len(CODE_NAMES)
 _PARTS = 2.0**15
+_WRAPPER, _REFUSAL = "__tvm_ffi_main", "__tvm_set_raised"
 
 
 def code_vector(llvm_ir: str, assembly: str) -> np.ndarray:
@@ -44,14 +45,18 @@ def code_vector(llvm_ir: str, assembly: str) -> np.ndarray:
     amounts: defaultdict[str, float] = defaultdict(float)
     hottest = 0.0
     machine = parse_assembly(assembly)
-    for function in parse(llvm_ir):
-        if _computes(function.name):
-            if function.name not in machine:
-                raise DataError(
-                    f"no x86-64 machine code of {function.name}: code vectors are of x86-64 programs, others are "
-                    "predicted from their ASTs alone"
-                )
-            hottest = _add_function(function, machine[function.name], amounts, hottest)
+    for function in _computing(parse(llvm_ir)):
+        assembled = machine.get(function.name)
+        if assembled is None:
+            raise DataError(
+                f"no x86-64 machine code of {function.name}: code vectors are of x86-64 programs, others are "
+                "predicted from their ASTs alone"
+            )
+        if function.name == _WRAPPER:
+            assembled = assembled.after_checks(_REFUSAL)
+        hottest = _add_function(function, assembled, amounts, hottest)
+    if not amounts["instructions_text"]:
+        raise DataError("no function of the compiled module computes anything that is known here")
     amounts["hottest_share"] = hottest / max(amounts["cycles"], 1.0)
     amounts["hottest_machine_share"] = amounts["hottest_total"] / max(amounts["machine_cycles"], 1.0)
     values = np.array([amounts[name] for name in CODE_NAMES])
@@ -65,9 +70,12 @@ def rounded(vectors: np.ndarray) -> np.ndarray:
     return np.ldexp(np.round(mantissa * _PARTS) / _PARTS, exponent)
 
 
-def _computes(name: str) -> bool:
-    """False for the packed-argument wrapper, which checks shapes and calls what computes."""
-    return name.startswith("__tvm_parallel_lambda") or "compute_" in name
+def _computing(functions: list[Function]) -> list[Function]:
+    """The functions that compute. TVM's wrapper checks shapes first; without ``noalias`` LLVM puts all the rest there."""
+    found = [f for f in functions if f.name.startswith("__tvm_parallel_lambda") or "compute_" in f.name]
+    if not any("compute_" in f.name for f in found):
+        found += [f.after_checks(_REFUSAL) for f in functions if f.name == _WRAPPER]
+    return found
 
 
 def _add_function(function: Function, machine: AsmFunction, amounts: defaultdict[str, float], hottest: float) -> float:

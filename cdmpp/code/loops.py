@@ -20,6 +20,7 @@ _CAST = re.compile(rf"(?:trunc|zext|sext)[\w ]* i\d+ ({_NAME}) to")
 _BRANCH = re.compile(rf"br i1 ({_NAME}),")
 _COMPARE = re.compile(rf"icmp (?:samesign )?(\w+) i\d+ ({_NAME}|-?\d+), ({_NAME}|-?\d+)$")
 _RUNS_TWICE = re.compile(r'phi i1 \[ true, %"?[\w.$-]+"? \], \[ false, %"?[\w.$-]+"? \]')
+_OFFSET = re.compile(rf"(add|sub|or disjoint)[\w ]* i\d+ ({_NAME}), (-?\d+)$")
 _MAX_CASTS = 4
 
 
@@ -124,12 +125,13 @@ def _from_compare(
 ) -> float:
     """Iterations of a loop that is left by ``compared``; 0 where it does not compare a counter with a constant."""
     for value, bound in ((compared[2], compared[3]), (compared[3], compared[2])):
-        counter = _counter_behind(function, counters, value)
+        counter, offset = _counter_behind(function, counters, value)
         limit = constants.at_most(bound)
         if counter is None or limit is None:
             continue
         start = constants.at_most(counter.start) or 0 if counter.start else 0
-        steps = (limit - start) / counter.step
+        # An unrolled loop whose first iteration was taken out is left in the middle, between the counter and its step.
+        steps = (limit - offset - start) / counter.step
         before = counter.after not in _uncast(function, value)
         if compared[1] in ("eq", "ne"):
             return abs(steps + 1 if before else steps)
@@ -139,12 +141,18 @@ def _from_compare(
     return 0.0
 
 
-def _counter_behind(function: Function, counters: list[Counter], value: str) -> Counter | None:
+def _counter_behind(function: Function, counters: list[Counter], value: str) -> tuple[Counter | None, int]:
+    """The counter that ``value`` is cast from, and the constant that was added to it on the way (not its step)."""
     for name in _uncast(function, value):
         for counter in counters:
             if name in (counter.name, counter.after):
-                return counter
-    return None
+                return counter, 0
+        definition = function.definitions.get(name)
+        if definition and (shifted := _OFFSET.match(definition.text)):
+            for counter in counters:
+                if shifted[2] == counter.name:
+                    return counter, int(shifted[3]) * (-1 if shifted[1] == "sub" else 1)
+    return None, 0
 
 
 def _uncast(function: Function, value: str) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The gate for everything that becomes IR here: JSON graphs, schedule traces, targets, and the modules made of them.
+"""The gate for everything that becomes IR here: JSON graphs, schedule traces, and the modules made of them.
 
 What TVM restores from a file of somebody else must hold tensor programs and nothing else (docs/security.md). Text goes
 through ``script_check`` first.
@@ -7,7 +7,6 @@ through ``script_check`` first.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import tvm
@@ -15,6 +14,7 @@ import tvm_ffi
 
 from cdmpp.errors import UnsupportedProgramError
 from cdmpp.programs.language import is_attribute_key, is_operation, is_text
+from cdmpp.programs.target_options import texts_in
 
 MAX_DEPTH = 1000
 """Nested nodes of a graph; TVM recurses over them on the stack. Real programs have up to 100."""
@@ -28,6 +28,7 @@ _NODES |= {
     f"ir.{name}"
     for name in """Call DictAttrs FloatImm FuncType GlobalVar IRModule IntImm Op PointerType PrimType Range
     SequentialSpan SourceMap SourceName Span StringImm StringType TensorLoad TensorRegion Tuple TupleGetItem TupleType
+    Type
     Var""".split()
 }
 _NODES |= {
@@ -41,16 +42,6 @@ _NODES |= {
     IfThenElse IndexMap IterVar PrimFunc SeqStmt While""".split()
 }
 _NODES |= {"s_tir.SBlock", "s_tir.SBlockRealize", "s_tir.MatchBufferRegion"}
-
-_TARGET_KINDS = {"llvm", "cuda", "rocm", "metal", "vulkan", "opencl", "webgpu", "ext_dev", "hexagon"}
-_TARGET_KEYS = set(
-    """kind keys tag device model libs host arch mcpu mtriple mattr mabi mfloat-abi num-cores opt-level vector-width
-    max_threads_per_block max_shared_memory_per_block max_local_memory_per_block max_num_threads max_threads
-    max_function_args thread_warp_size registers_per_block l2_cache_size_bytes fast-math fast-math-nnan fast-math-ninf
-    fast-math-nsz fast-math-arcp fast-math-contract fast-math-reassoc unpacked-api interface-api mcode-object-version
-    from_device feature""".split()
-)
-"""Not ``cl-opt`` and ``jit``: options of LLVM itself, some of which name files."""
 
 
 def load_graph(text: str, where: str) -> tvm.IRModule:
@@ -83,7 +74,7 @@ def check_graph(graph: Any, where: str) -> None:
         kind, data = _kind(node), node.get("data") if isinstance(node, dict) else None
         if kind not in _NODES:
             raise UnsupportedProgramError(f"{where}: node {number} is of type {kind}: no part of a tensor program")
-        for text in () if kind == "ir.SourceName" else _strings(data):  # files are named in remarks alone
+        for text in () if kind == "ir.SourceName" else texts_in(data):  # files are named in remarks alone
             if not is_text(text):
                 raise UnsupportedProgramError(f"{where}: node {number} holds {text[:60]!r}: texts are plain words")
         below = [index for index in _references(node) if 0 <= index < number]
@@ -145,28 +136,11 @@ def check_trace(trace: Any, where: str) -> None:
             key = attributes[0] if isinstance(attributes, list) and attributes else None
             if not isinstance(key, str) or not is_attribute_key(key):
                 raise UnsupportedProgramError(f"{where}: {name} of {str(key)[:60]!r}, which is not known here")
-        for text in _strings(instruction):
+        for text in texts_in(instruction):
             if text.startswith("{"):
                 check_graph(_parsed_graph(text, where), f"{where}, {name}")
             elif not is_text(text.removeprefix('"').removesuffix('"')):
                 raise UnsupportedProgramError(f"{where}: {name} holds {text[:60]!r}: texts are plain words")
-
-
-def check_target(target: Any, where: str) -> None:
-    """Raise ``UnsupportedProgramError`` for a target (a dict) with options beyond those that describe a device."""
-    if not isinstance(target, dict) or target.get("kind") not in _TARGET_KINDS:
-        kind = target.get("kind") if isinstance(target, dict) else target
-        raise UnsupportedProgramError(
-            f"{where}: a target is a dictionary with a kind, given {str(kind)[:60]}; "
-            f"known: {', '.join(sorted(_TARGET_KINDS))}"
-        )
-    for key, value in target.items():
-        if key not in _TARGET_KEYS:
-            raise UnsupportedProgramError(f"{where}: the target option {str(key)[:60]!r} is not known here")
-        if key == "host":
-            check_target(value if isinstance(value, dict) else {"kind": value}, where)
-        elif not all(is_text(text) for text in _strings(value)):
-            raise UnsupportedProgramError(f"{where}: the target's {key} {str(value)[:60]!r} is not made of plain words")
 
 
 def _parsed_graph(text: str, where: str) -> Any:
@@ -174,15 +148,3 @@ def _parsed_graph(text: str, where: str) -> Any:
         return json.loads(text)
     except ValueError as error:
         raise UnsupportedProgramError(f"{where}: {text[:60]!r} is not a JSON graph") from error
-
-
-def _strings(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            yield str(key)
-            yield from _strings(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _strings(item)

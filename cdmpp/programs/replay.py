@@ -11,8 +11,9 @@ import tvm
 from tvm.s_tir import Schedule, Trace
 
 from cdmpp.errors import DataError, UnsupportedProgramError
-from cdmpp.programs.gate import check_target, check_trace
+from cdmpp.programs.gate import check_trace
 from cdmpp.programs.script import parse_text
+from cdmpp.programs.target_options import check_target
 from cdmpp.programs.task import Program
 
 

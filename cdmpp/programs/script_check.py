@@ -8,6 +8,7 @@ from typing import Any
 
 from cdmpp.errors import UnsupportedProgramError
 from cdmpp.programs import language
+from cdmpp.programs.target_options import check_target
 
 MAX_DEPTH = 200
 """Nested expressions and statements. TVM recurses over them several frames a level; measured programs have up to 40."""
@@ -330,8 +331,21 @@ class _Check:
                 raise self.refuse(node)
             if not language.is_attribute_key(key.value):
                 raise self.refuse(key, hint=": no attribute of tensor programs that is known here")
+            if isinstance(value, ast.Call) and _dotted(value.func) == "T.target":
+                self.target_attribute(value)
+                continue
             for part in value.elts if isinstance(value, ast.List | ast.Tuple) else [value]:
                 self.argument(part)
+
+    def target_attribute(self, node: ast.Call) -> None:
+        """``T.target({...})``: what a lowered function is compiled for."""
+        try:
+            options = ast.literal_eval(node.args[0])
+        except (ValueError, TypeError, IndexError):
+            options = None
+        if len(node.args) != 1 or node.keywords or not isinstance(options, dict):
+            raise self.refuse(node, hint=": a target is a dictionary of plain options")
+        check_target(options, self.where)
 
 
 def _room(node: ast.expr) -> str:

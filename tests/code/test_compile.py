@@ -85,7 +85,9 @@ def test_the_work_of_a_plain_program_is_counted_wherever_llvm_puts_it(order, noa
     """LLVM takes the first turn out of plain loops and unrolls the rest; without ``noalias`` it moves them into the
     wrapper that checks the arguments."""
     n, target = 128, tvm.target.Target({"kind": "llvm", "mcpu": "icelake-server", "num-cores": 1})
-    vector = dict(zip(CODE_NAMES, compiling.code_vectors([Program(_matmul(n, order, noalias), target)])[0], strict=True))
+    vector = dict(
+        zip(CODE_NAMES, compiling.code_vectors([Program(_matmul(n, order, noalias), target)])[0], strict=True)
+    )
     assert 2 ** vector["n_fused_lanes"] - 1 == pytest.approx(n**3, rel=0.01)
     assert vector["unknown_loops"] == 0
     # Four cycles each where one waits for the other, two vectors of sixteen in a cycle at best.
