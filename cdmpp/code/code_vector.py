@@ -71,7 +71,7 @@ def rounded(vectors: np.ndarray) -> np.ndarray:
 
 
 def _computing(functions: list[Function]) -> list[Function]:
-    """The functions that compute. TVM's wrapper checks shapes first; without ``noalias`` LLVM puts all the rest there."""
+    """The functions that compute: without ``noalias`` LLVM puts them into the wrapper, behind its checks of shapes."""
     found = [f for f in functions if f.name.startswith("__tvm_parallel_lambda") or "compute_" in f.name]
     if not any("compute_" in f.name for f in found):
         found += [f.after_checks(_REFUSAL) for f in functions if f.name == _WRAPPER]

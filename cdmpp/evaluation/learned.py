@@ -57,16 +57,13 @@ def train_and_predict(
     dataset: LatencyDataset, split: Split, cell: Cell, options: CellOptions, folder: Path
 ) -> Forecast:
     """Of the test programs, by a model trained into ``folder``."""
+    from cdmpp.training.cross_calibration import calibrate_by_folds
     from cdmpp.training.fit import train
 
-    fitted = train(
-        dataset,
-        split,
-        sheets_of(dataset.devices),
-        train_config(cell.model, options.overrides),
-        folder,
-        cell.seed,
-        progress=False,
-        accelerator=options.accelerator,
-    )
+    config, sheets = train_config(cell.model, options.overrides), sheets_of(dataset.devices)
+    fitted = train(dataset, split, sheets, config, folder, cell.seed, progress=False, accelerator=options.accelerator)
+    if folds := config.trainer.interval_folds:
+        where = folder / "folds"
+        calibrate_by_folds(fitted.predictor, dataset, split, config, where, cell.seed, folds, options.accelerator)
+        fitted.predictor.save(fitted.model_dir)
     return Forecast(*predict_rows_with_intervals(fitted.predictor, dataset, split.test))

@@ -72,6 +72,8 @@ class TrainerConfig:
     """Programs of a task with n training programs weigh n^-power (normalised): 0 all equal, 1 tasks equal."""
     members: int = 1
     """Models trained with different seeds; the prediction is their geometric mean."""
+    interval_folds: int = 0
+    """Further models that are trained to calibrate the intervals on all tasks, see ``calibrate_by_folds``; 0: none."""
     devices: int = 1
     """Processes on each machine that share every batch, a GPU each; on CPUs they share the cores."""
     nodes: int = 1
@@ -85,6 +87,8 @@ class TrainerConfig:
         for name in ("epochs", "batch_size", "length_groups", "validate_every", "members", "devices", "nodes"):
             if getattr(self, name) < 1:
                 raise CdmppError(f"trainer.{name} must be at least 1, not {getattr(self, name)}")
+        if self.interval_folds and self.interval_folds < 3:
+            raise CdmppError(f"trainer.interval_folds must be 0 or at least 3, not {self.interval_folds}")
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,8 @@
-"""Intervals of a fine-tuned model: from what models that did without a part of the new labels say of that part."""
+"""Intervals where few tasks vouch for them: from what models that did without a part of the labels say of that part.
+
+Cross-conformal prediction (Vovk, Annals of Mathematics and AI 2015): every task is predicted by a model that has not
+learned from it, so that all tasks calibrate. Those models saw fewer tasks, so the intervals are a little wide.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +16,14 @@ import numpy as np
 from cdmpp.data.batching import ProgramTensors
 from cdmpp.data.splits import Split
 from cdmpp.devices import sheets_of
+from cdmpp.errors import DataError
 from cdmpp.predict.calibration import calibrate
 from cdmpp.predict.conformal import SIGNED_TASKS
 from cdmpp.predict.predictor import Predictor, device_group
 from cdmpp.predict.rows import predict_rows
 from cdmpp.training.adapt import TuneConfig, fine_tune
+from cdmpp.training.config import TrainConfig
+from cdmpp.training.fit import train
 
 if TYPE_CHECKING:
     from cdmpp.data.dataset import LatencyDataset
@@ -39,9 +46,8 @@ def cross_calibrate(
 ) -> str:
     """Give ``tuned`` intervals for the new device and the sources; returns what the card says of them.
 
-    The ``tasks`` that it learned from are dealt into ``folds``; a model tuned on the others predicts each, as in the
-    cross-conformal method (Vovk, Annals of Mathematics and AI 2015). Those models saw fewer tasks, so the intervals
-    are a little wide. With fewer tasks than a device needs for intervals of its own there are none.
+    The ``tasks`` that it learned from are dealt into ``folds``; a model tuned on the others predicts each. With fewer
+    tasks than a device needs for intervals of its own there are none.
 
     Args:
         tuned, start, dataset, split, tasks, config, seed: as ``fine_tune`` got and returned them.
@@ -63,23 +69,86 @@ def cross_calibrate(
         held_out.append(rows)
         predicted.append(np.log(predict_rows(rest, dataset, rows)))
     new = np.concatenate(held_out)
-    rows = np.concatenate([new, split.validation])
-    sheets, devices = sheets_of(dataset.devices), np.asarray(dataset.devices)
+    learned = np.concatenate([np.setdiff1d(split.train, np.concatenate([new, split.validation])), new])
+    _calibrate(tuned, dataset, new, np.concatenate(predicted), split.validation, learned)
+    return f"cross-conformal over {folds} folds of the {len(tasks)} tasks, sources by their validation part"
+
+
+def calibrate_by_folds(
+    trained: Predictor,
+    dataset: LatencyDataset,
+    split: Split,
+    config: TrainConfig,
+    out: Path | str,
+    seed: int,
+    folds: int,
+    accelerator: str = "auto",
+) -> str:
+    """Give ``trained`` intervals from all tasks of the training and validation part; returns what they come from.
+
+    Where the validation part has a handful of tasks its intervals are wide. Here the tasks of both parts are dealt into
+    ``folds``; a model of the same configuration, trained without a fold and with the next one as its validation part,
+    predicts it. ``split.test`` is never looked at.
+
+    Args:
+        trained, dataset, split, config, seed: as ``train`` got and returned them.
+        out: gets a folder a fold; a rerun continues.
+        folds: models that are trained, at least 3.
+
+    Raises:
+        DataError: fewer folds, or fewer tasks than folds.
+    """
+    names = np.asarray(dataset.task_ids)
+    both = np.concatenate([split.train, split.validation])
+    tasks = np.random.default_rng(seed).permutation(np.unique(names[both]))
+    if not 3 <= folds <= len(tasks):
+        raise DataError(f"trainer.interval_folds={folds}: 3 to {len(tasks)}, the tasks of training and validation")
+    parts = [both[np.isin(names[both], tasks[fold::folds])] for fold in range(folds)]
+    predicted = []
+    for fold, part in enumerate(parts):
+        validation = parts[(fold + 1) % folds]
+        learned = np.setdiff1d(both, np.concatenate([part, validation]))
+        without = replace(split, train=learned, validation=validation, pool=np.zeros(0, np.int64))
+        plain = replace(config, loss=replace(config.loss, domain="none"))
+        sheets = sheets_of(dataset.devices)
+        fitted = train(
+            dataset, without, sheets, plain, Path(out) / f"fold-{fold}", seed, progress=False, accelerator=accelerator
+        )
+        predicted.append(np.log(predict_rows(fitted.predictor, dataset, part)))
+    rows = np.concatenate(parts)
+    _calibrate(trained, dataset, rows, np.concatenate(predicted), np.zeros(0, np.int64), split.train)
+    described = trained.calibration.describe() if trained.calibration else {}
+    trained.card["intervals"] = {
+        **described,
+        "calibrated_on": f"cross-conformal over {folds} folds of the {len(tasks)} tasks of training and validation",
+    }
+    return str(trained.card["intervals"]["calibrated_on"])
+
+
+def _calibrate(
+    predictor: Predictor,
+    dataset: LatencyDataset,
+    crossed: np.ndarray,
+    crossed_logs: np.ndarray,
+    validation: np.ndarray,
+    learned: np.ndarray,
+) -> None:
+    """Intervals from the ``crossed`` rows, as other models predict them (log seconds), and from ``validation``."""
+    rows = np.concatenate([crossed, validation])
+    sheets, devices, names = sheets_of(dataset.devices), np.asarray(dataset.devices), np.asarray(dataset.task_ids)
 
     def tensors(chosen: np.ndarray) -> ProgramTensors:
-        return ProgramTensors.build(dataset.asts.take(chosen), sheets, devices[chosen]).to(str(tuned.torch_device))
+        return ProgramTensors.build(dataset.asts.take(chosen), sheets, devices[chosen]).to(str(predictor.torch_device))
 
-    seen = tuned.examine(tensors(rows), np.arange(len(rows)))
+    seen = predictor.examine(tensors(rows), np.arange(len(rows)))
     logs = seen.logs.copy()
-    logs[:, : len(new)] += np.concatenate(predicted) - logs[:, : len(new)].mean(0)
-    learned = np.concatenate([np.setdiff1d(split.train, rows), new])
+    logs[:, : len(crossed)] += crossed_logs - logs[:, : len(crossed)].mean(0)
     if len(learned) > _LEARNED_FROM:
         learned = np.sort(np.random.default_rng(0).choice(learned, _LEARNED_FROM, replace=False))
-    tuned.calibration = calibrate(
-        tuned.examine(tensors(learned), np.arange(len(learned))),
+    predictor.calibration = calibrate(
+        predictor.examine(tensors(learned), np.arange(len(learned))),
         replace(seen, logs=logs),
         np.log(dataset.latency_s[rows]),
         names[rows],
         [device_group(sheets[name]) for name in devices[rows].tolist()],
     )
-    return f"cross-conformal over {folds} folds of the {len(tasks)} tasks, sources by their validation part"

@@ -7,10 +7,6 @@ import logging
 import numpy as np
 import pytest
 
-tvm = pytest.importorskip("tvm")
-
-from tvm import te  # noqa: E402
-
 from cdmpp import devices
 from cdmpp.code import compile as compiling
 from cdmpp.code.code_vector import CODE_NAMES, CODE_WIDTH
@@ -18,6 +14,9 @@ from cdmpp.predict.compiled import read_programs
 from cdmpp.predict.inputs import Wishes
 from cdmpp.programs.task import Program
 from tests.ast.programs import matmul_cpu, matmul_cuda
+
+tvm = pytest.importorskip("tvm")
+te = pytest.importorskip("tvm.te")
 
 
 @pytest.fixture(scope="module")

@@ -77,9 +77,7 @@ def test_a_file_with_a_byte_order_mark_is_read(tmp_path):
 def test_constants_of_the_file_stand_for_their_values(tmp_path):
     named = FREE.replace("(8,)", "(N,)").replace("serial(8,", "serial(N,").replace("spatial(8,", "spatial(N,")
     named = named.replace('"float32"', "DTYPE").replace("T.float32(0)", "T.float32(ZERO)")
-    head = (
-        'import numpy as np\nfrom tvm.script import tirx as T\nN, M = 1, 2\nN = 8\nDTYPE: str = "float32"\nZERO = 0.0\n'
-    )
+    head = 'import numpy as np\nfrom tvm.script import tirx as T\nN = 8\nDTYPE: str = "float32"\nZERO = 0.0\n'
     (program,) = read(tmp_path, head + named)
     tvm.ir.assert_structural_equal(program.module, tvm.IRModule({"main": parse_text(FREE, "here")}))
 
