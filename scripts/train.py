@@ -10,6 +10,7 @@ from cdmpp.devices import sheets_of
 from cdmpp.errors import NoRecordsError
 from cdmpp.evaluation.training_report import report
 from cdmpp.evaluation.zero_shot import train_zero_shot
+from cdmpp.training.cross_calibration import calibrate_by_folds
 from cdmpp.training.fit import train
 from cdmpp.training.settings import RunSettings
 
@@ -28,6 +29,7 @@ def main(values: dict[str, Any]) -> None:
         result = train(
             dataset, split, sheets, run.training, run.out, run.seed, progress=run.progress, accelerator=run.accelerator
         )
+        calibrate_by_folds(result, dataset, split, run.training, run.seed, run.accelerator)
         report(dataset, split, result, run)
 
 

@@ -62,8 +62,5 @@ def train_and_predict(
 
     config, sheets = train_config(cell.model, options.overrides), sheets_of(dataset.devices)
     fitted = train(dataset, split, sheets, config, folder, cell.seed, progress=False, accelerator=options.accelerator)
-    if folds := config.trainer.interval_folds:
-        where = folder / "folds"
-        calibrate_by_folds(fitted.predictor, dataset, split, config, where, cell.seed, folds, options.accelerator)
-        fitted.predictor.save(fitted.model_dir)
+    calibrate_by_folds(fitted, dataset, split, config, cell.seed, options.accelerator)
     return Forecast(*predict_rows_with_intervals(fitted.predictor, dataset, split.test))

@@ -17,13 +17,13 @@ from cdmpp.data.batching import ProgramTensors
 from cdmpp.data.splits import Split
 from cdmpp.devices import sheets_of
 from cdmpp.errors import DataError
-from cdmpp.predict.calibration import calibrate
+from cdmpp.predict.calibration import Calibration, calibrate
 from cdmpp.predict.conformal import SIGNED_TASKS
 from cdmpp.predict.predictor import Predictor, device_group
 from cdmpp.predict.rows import predict_rows
 from cdmpp.training.adapt import TuneConfig, fine_tune
 from cdmpp.training.config import TrainConfig
-from cdmpp.training.fit import train
+from cdmpp.training.fit import FitResult, train
 
 if TYPE_CHECKING:
     from cdmpp.data.dataset import LatencyDataset
@@ -75,54 +75,42 @@ def cross_calibrate(
 
 
 def calibrate_by_folds(
-    trained: Predictor,
-    dataset: LatencyDataset,
-    split: Split,
-    config: TrainConfig,
-    out: Path | str,
-    seed: int,
-    folds: int,
-    accelerator: str = "auto",
-) -> str:
-    """Give ``trained`` intervals from all tasks of the training and validation part; returns what they come from.
+    result: FitResult, dataset: LatencyDataset, split: Split, config: TrainConfig, seed: int, accelerator: str = "auto"
+) -> None:
+    """Give a trained model intervals from all tasks of training and validation, and save it again.
 
     Where the validation part has a handful of tasks its intervals are wide. Here the tasks of both parts are dealt into
-    ``folds``; a model of the same configuration, trained without a fold and with the next one as its validation part,
-    predicts it. ``split.test`` is never looked at.
+    ``config.trainer.interval_folds`` (0: nothing is done); a model of the same configuration, trained without a fold
+    and with the next one as its validation part, predicts it. ``split.test`` is never looked at. The folds' models lie
+    beside the model; a rerun continues.
 
     Args:
-        trained, dataset, split, config, seed: as ``train`` got and returned them.
-        out: gets a folder a fold; a rerun continues.
-        folds: models that are trained, at least 3.
+        result, dataset, split, config, seed: as ``train`` got and returned them.
 
     Raises:
-        DataError: fewer folds, or fewer tasks than folds.
+        DataError: fewer tasks than folds.
     """
-    names = np.asarray(dataset.task_ids)
-    both = np.concatenate([split.train, split.validation])
+    folds, out, trained = config.trainer.interval_folds, result.model_dir.parent / "folds", result.predictor
+    if not folds:
+        return
+    names, both = np.asarray(dataset.task_ids), np.concatenate([split.train, split.validation])
     tasks = np.random.default_rng(seed).permutation(np.unique(names[both]))
-    if not 3 <= folds <= len(tasks):
-        raise DataError(f"trainer.interval_folds={folds}: 3 to {len(tasks)}, the tasks of training and validation")
+    if folds > len(tasks):
+        raise DataError(f"trainer.interval_folds={folds}, and training and validation have {len(tasks)} tasks")
     parts = [both[np.isin(names[both], tasks[fold::folds])] for fold in range(folds)]
+    plain, sheets = replace(config, loss=replace(config.loss, domain="none")), sheets_of(dataset.devices)
     predicted = []
     for fold, part in enumerate(parts):
         validation = parts[(fold + 1) % folds]
         learned = np.setdiff1d(both, np.concatenate([part, validation]))
         without = replace(split, train=learned, validation=validation, pool=np.zeros(0, np.int64))
-        plain = replace(config, loss=replace(config.loss, domain="none"))
-        sheets = sheets_of(dataset.devices)
-        fitted = train(
-            dataset, without, sheets, plain, Path(out) / f"fold-{fold}", seed, progress=False, accelerator=accelerator
-        )
+        fitted = train(dataset, without, sheets, plain, out / f"fold-{fold}", seed, False, accelerator)
         predicted.append(np.log(predict_rows(fitted.predictor, dataset, part)))
     rows = np.concatenate(parts)
-    _calibrate(trained, dataset, rows, np.concatenate(predicted), np.zeros(0, np.int64), split.train)
-    described = trained.calibration.describe() if trained.calibration else {}
-    trained.card["intervals"] = {
-        **described,
-        "calibrated_on": f"cross-conformal over {folds} folds of the {len(tasks)} tasks of training and validation",
-    }
-    return str(trained.card["intervals"]["calibrated_on"])
+    calibration = _calibrate(trained, dataset, rows, np.concatenate(predicted), np.zeros(0, np.int64), split.train)
+    where = f"{folds} folds of the {len(tasks)} tasks of training and validation (cross-conformal)"
+    trained.card["intervals"] = {**calibration.describe(), "calibrated_on": where}
+    trained.save(result.model_dir)
 
 
 def _calibrate(
@@ -132,8 +120,8 @@ def _calibrate(
     crossed_logs: np.ndarray,
     validation: np.ndarray,
     learned: np.ndarray,
-) -> None:
-    """Intervals from the ``crossed`` rows, as other models predict them (log seconds), and from ``validation``."""
+) -> Calibration:
+    """Set from the ``crossed`` rows, as other models predict them (log seconds), and from ``validation``."""
     rows = np.concatenate([crossed, validation])
     sheets, devices, names = sheets_of(dataset.devices), np.asarray(dataset.devices), np.asarray(dataset.task_ids)
 
@@ -152,3 +140,4 @@ def _calibrate(
         names[rows],
         [device_group(sheets[name]) for name in devices[rows].tolist()],
     )
+    return predictor.calibration
