@@ -29,7 +29,7 @@ def is_gpu_target(target: Any) -> bool:
 
 def extract_readable(module: Any, target: Any) -> CompactAST:
     """The defining version, in plain Python; ``extract`` gives the same numbers faster."""
-    tree, gpu = walk(lower(module, target)), is_gpu_target(target)
+    tree, gpu = _walk(lower(module, target)), is_gpu_target(target)
     if gpu:
         _refuse_unbound(tree)
     return summarise(tree, gpu)
@@ -68,8 +68,15 @@ def extract(module: Any, target: Any) -> CompactAST:
     ast = summarise_native(function, gpu)
     # The features of a loop nest without threads are those of a launch with one; only the tree tells them apart.
     if gpu and (ast is None or (ast.kernel_features[:, _LAUNCH] <= 1).all(axis=1).any()):
-        _refuse_unbound(walk(function))
-    return summarise(walk(function), gpu) if ast is None else ast
+        _refuse_unbound(_walk(function))
+    return summarise(_walk(function), gpu) if ast is None else ast
+
+
+def _walk(function: Any) -> Tree:
+    try:
+        return walk(function)
+    except RecursionError as error:
+        raise UnsupportedProgramError("the loops and branches of the program are nested too deep to walk") from error
 
 
 def _refuse_unbound(tree: Tree) -> None:

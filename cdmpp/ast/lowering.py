@@ -6,10 +6,15 @@ import functools
 from typing import Any
 
 import tvm
+import tvm_ffi
 from tvm import s_tir, tirx
 
 from cdmpp.ast.constant_tables import hide, restore
+from cdmpp.ast.expression import CHILDREN, kind_of
 from cdmpp.errors import UnsupportedProgramError
+
+MAX_DEPTH = 300
+"""Of one stored expression. TVM's passes and the extractors recurse over it; real programs have up to 100."""
 
 
 @functools.cache
@@ -57,8 +62,13 @@ def lower(module: Any, target: Any) -> Any:
     Args:
         module: IRModule or PrimFunc, scheduled (SBlock form) or lowered.
         target: ``tvm.target.Target`` bound to the function before lowering.
+
+    Raises:
+        UnsupportedProgramError: not one function, an expression nested too deep, or TVM cannot lower it.
     """
-    function, tables = hide(main_function(module))
+    function = main_function(module)
+    _refuse_deep(function)
+    function, tables = hide(function)
     bound = tirx.transform.BindTarget(target)(tvm.IRModule({"main": function.with_attr("global_symbol", "main")}))
     try:
         lowered = _passes()(bound)["main"]
@@ -66,3 +76,25 @@ def lower(module: Any, target: Any) -> Any:
         reason = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
         raise UnsupportedProgramError(f"TVM could not lower the program: {reason}") from error
     return restore(lowered) if tables else lowered
+
+
+def _refuse_deep(function: Any) -> None:
+    """TVM would end the whole process on a sum of some thousand terms."""
+    stores: list[Any] = []
+    tvm_ffi.structural_walk(function.body, (tirx.BufferStore, stores.append), order="pre")
+    for store in stores:
+        below = [(part, 1) for part in (store.value, *store.indices)]
+        while below:
+            node, depth = below.pop()
+            if depth > MAX_DEPTH:
+                raise UnsupportedProgramError(
+                    f"what is stored to {store.buffer.name} is nested more than {MAX_DEPTH} deep: give parts of long "
+                    "sums a buffer of their own"
+                )
+            if (kind := kind_of(node)) in ("Call", "TensorLoad"):
+                below += [(part, depth + 1) for part in (node.args if kind == "Call" else node.indices)]
+                continue
+            for name in CHILDREN:
+                child = getattr(node, name, None)
+                if child is not None:
+                    below.append((child, depth + 1))

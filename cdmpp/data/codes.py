@@ -79,7 +79,9 @@ def cached_codes(cache: Path) -> dict[str, np.ndarray]:
 
 
 def read_code_files(folder: Path) -> Iterator[tuple[dict[str, np.ndarray], bool]]:
-    """(vectors, True where they are named by ``record_key``, False by record id) of the cache and of each file; the later ones count.
+    """(vectors, whether they are named by ``record_key`` instead of record id) of the cache, then of each file.
+
+    What comes later counts.
 
     A file that cannot be used is told: a model that reads machine code errs several times as much without it.
     """

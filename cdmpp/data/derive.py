@@ -32,6 +32,7 @@ CHUNK = 256
 LIMIT_S = 60.0
 """For one program: lowering takes 30 ms, compiling 0.3 s as a rule."""
 _PER_WORKER, _SMALLEST_CHUNK = 4, 8
+_DOING = {"asts": "lowering", "codes": "compiling", "per_store": "featurising"}
 
 
 @dataclass(frozen=True)
@@ -215,7 +216,7 @@ class _Run:
                     stored, done = self._ask(worker, job)
                     if stored == len(job.sources) or self.stop.is_set():
                         break
-                    reason, lasting = worker.fault(self.limit_s)
+                    reason, lasting = worker.fault(_DOING[job.kind], self.limit_s)
                     worker.close()
                     worker = None
                     job = self._without_culprit(job, stored, done, reason, lasting)

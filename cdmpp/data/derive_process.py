@@ -77,17 +77,17 @@ class Worker:
             if answer.get("last"):
                 return
 
-    def fault(self, limit_s: float) -> tuple[str, bool]:
+    def fault(self, doing: str, limit_s: float) -> tuple[str, bool]:
         """Why the child is gone, and whether that will be so again: not of time that ran out, nor of a kill."""
         if self.timed_out:
-            return f"it took more than {limit_s:g} s", False
+            return f"{doing} took more than {limit_s:g} s", False
         try:
             code = self.process.wait(5)
         except subprocess.TimeoutExpired:
             code = 0
         if code == -9:
-            return "the process was killed from outside, for memory perhaps", False
-        return "TVM crashed on this program", True
+            return f"{doing} was killed from outside, for memory perhaps", False
+        return f"TVM crashed while {doing} this program", True
 
     def close(self) -> None:
         assert self.process.stdin is not None

@@ -14,6 +14,7 @@ from cdmpp.ast.layout import EXTRACTOR_VERSION
 from cdmpp.ast.table import AstTable, read_asts
 from cdmpp.code.code_vector import CODE_VERSION, CODE_WIDTH
 from cdmpp.data.derive import (
+    LIMIT_S,
     Source,
     Wanted,
     chunk_paths,
@@ -97,9 +98,10 @@ def _script(path: Path, wishes: Wishes) -> Inputs:
     """Parsed, lowered and compiled in child processes: this one never imports TVM."""
     request = {"kind": "script", "path": str(path.resolve()), "target": dict(wishes.device.target)}
     worker, stop = take_worker(), threading.Event()
-    answer = next(worker.answers(request, stop, wishes.limit_s), None)
+    limit_s = max(wishes.limit_s, LIMIT_S)  # for all programs of the file
+    answer = next(worker.answers(request, stop, limit_s), None)
     if answer is None:
-        reason, _ = worker.fault(wishes.limit_s)
+        reason, _ = worker.fault("reading", limit_s)
         worker.close()
         raise UnsupportedProgramError(f"{path} cannot be read: {reason}")
     give_back(worker)

@@ -38,8 +38,8 @@ def test_crashes_hangs_and_missing_tools_cost_their_own_program_only(tmp_path):
     wanted = Wanted("asts", tmp_path, sources("", "crash", "", "hang", "bad", "no tool", ""))
     for_now = derive([wanted], workers=1, progress=False, limit_s=1)
     assert stored(tmp_path) == ["k0", "k2", "k6"]
-    assert failures(tmp_path) == {"k1": "TVM crashed on this program", "k4": "no"}
-    assert for_now == {"asts": {"k3": "it took more than 1 s", "k5": "no tool"}}  # tried again next time
+    assert failures(tmp_path) == {"k1": "TVM crashed while lowering this program", "k4": "no"}
+    assert for_now == {"asts": {"k3": "lowering took more than 1 s", "k5": "no tool"}}  # tried again next time
 
 
 def test_two_kinds_share_the_workers(tmp_path):

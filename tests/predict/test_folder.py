@@ -1,0 +1,172 @@
+"""Predictions of what lies on disk: nothing is dropped in silence, one bad line costs itself, slow programs end."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from toy_data import write_toy_dataset
+
+import cdmpp
+from cdmpp import cli, devices
+from cdmpp.ast.table import read_asts
+from cdmpp.code.code_vector import CODE_WIDTH
+from cdmpp.data import derive_process
+from cdmpp.data.codes import write_codes
+from cdmpp.data.derive import has_tvm
+from cdmpp.errors import CdmppError, DataError
+from cdmpp.predict import folder as module
+from cdmpp.predict.flags import NO_MACHINE_CODE
+from cdmpp.predict.folder import read_path
+from cdmpp.predict.inputs import Wishes
+
+FIXTURE = Path(__file__).parents[1] / "fixtures" / "resnet34_a100"
+XEON, A100 = devices.get("xeon-icelake"), devices.get("a100")
+needs_tvm = pytest.mark.skipif(not has_tvm(), reason="needs TVM")
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch) -> Path:
+    monkeypatch.setenv("CDMPP_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("CDMPP_NATIVE", "0")  # an empty cache would have the workers compile it
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def data_set(tmp_path) -> tuple[Path, dict[str, np.ndarray]]:
+    folder = tmp_path / "set"
+    write_toy_dataset(folder, n=12)
+    ids, _ = read_asts(folder / "asts" / "part-00000.parquet")
+    codes = {identity: np.full(CODE_WIDTH, i + 1, np.float32) for i, identity in enumerate(ids)}
+    write_codes(folder / "codes" / "part-00000.parquet", codes)
+    return folder, codes
+
+
+def test_a_parquet_file_of_a_data_set_brings_its_code_vectors(data_set):
+    folder, codes = data_set
+    inputs = read_path(folder / "asts" / "part-00000.parquet", Wishes(XEON, compiled=True))
+    np.testing.assert_array_equal(inputs.asts.codes, [codes[label] for label in inputs.labels])
+    declined = read_path(folder / "asts" / "part-00000.parquet", Wishes(XEON))
+    assert declined.asts.codes is None
+
+
+def test_damaged_codes_without_tvm_are_told_and_flagged(data_set, monkeypatch, caplog):
+    folder, _ = data_set
+    path = folder / "codes" / "part-00000.parquet"
+    path.write_bytes(path.read_bytes()[:-20])
+    monkeypatch.setattr(module, "has_tvm", lambda: False)
+    predictor = cdmpp.load("xeon-icelake")
+    for given in (folder, folder / "asts" / "part-00000.parquet"):
+        caplog.clear()
+        flags = predictor.predict(given, device="xeon-icelake").flags
+        assert all(NO_MACHINE_CODE in one for one in flags)
+        assert any("corrupt or truncated" in r.message and r.levelname == "WARNING" for r in caplog.records)
+        declined = predictor.predict(given, device="xeon-icelake", compiled=False).flags
+        assert not any(NO_MACHINE_CODE in one for one in declined)
+
+
+@needs_tvm
+@pytest.mark.tvm
+def test_damaged_codes_are_compiled_again(data_set, monkeypatch):
+    folder, codes = data_set
+    (folder / "codes" / "part-00000.parquet").write_bytes(b"PAR1")
+    asked = []
+
+    def derive(wanted, *_):
+        asked.extend(source.key for source in wanted[0].sources)
+        again = {source.key: codes[source.key.rpartition("-")[0]] for source in wanted[0].sources}
+        write_codes(wanted[0].folder / "chunk-0.parquet", again)
+        return {"codes": {}}
+
+    monkeypatch.setattr("cdmpp.data.codes.derive", derive)
+    inputs = read_path(folder, Wishes(XEON, compiled=True))
+    np.testing.assert_array_equal(inputs.asts.codes, [codes[label] for label in inputs.labels])
+    assert len(asked) == 12
+    read_path(folder, Wishes(XEON, compiled=True))
+    assert len(asked) == 12  # from the cache
+
+
+@pytest.fixture
+def database(tmp_path) -> Path:
+    """Seven lines: three good ones (one not measured yet) among four that are not."""
+    folder = tmp_path / "resnet34_a100"
+    folder.mkdir()
+    shutil.copy(FIXTURE / "database_workload.json.gz", folder)
+    with gzip.open(FIXTURE / "database_tuning_record.json.gz", "rt") as stream:
+        lines = [json.loads(line) for _, line in zip(range(6), stream, strict=False)]
+    lines[1][1][1] = None  # not measured
+    lines[3][0] = 999  # no such workload
+    lines[4][1][0] = [[["GetSBlock", [], ["nowhere", "main"], ["b0"]]], []]  # does not replay
+    lines[5][1][2] = {**lines[5][1][2], "arch": "sm_75"}  # of another device
+    texts = [*map(json.dumps, lines), "not json"]
+    (folder / "database_tuning_record.json").write_text("\n".join(texts) + "\n")
+    return folder
+
+
+@needs_tvm
+@pytest.mark.tvm
+def test_bad_lines_of_a_database_are_left_out_and_named(database, monkeypatch, capsys):
+    assert cli.main(["predict", str(database), "--device", "a100", "--json"]) == 0
+    out, err = capsys.readouterr()
+    answer = json.loads(out)
+    assert [row["program"] for row in answer["programs"]] == ["line 1", "line 2", "line 3"]
+    assert [text.partition(":")[0] for text in sorted(answer["refused"])] == ["line 4", "line 5", "line 6", "line 7"]
+    reasons = "; ".join(sorted(answer["refused"]))
+    for part in ("workload 999 does not exist", "does not replay", "arch sm_75, a100 has sm_80", "not JSON"):
+        assert part in reasons
+    assert "4 of 7 programs left out: line" in err and "and 1 more" in err
+
+    monkeypatch.setattr(derive_process, "take_worker", None)  # a second call needs no worker
+    monkeypatch.setattr(module, "take_worker", None)
+    assert cli.main(["predict", str(database), "--device", "a100", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == answer
+
+
+@needs_tvm
+@pytest.mark.tvm
+def test_a_database_without_a_good_line_is_refused(database):
+    with pytest.raises(DataError, match="no line that can be predicted: line 1: the target has arch sm_80, h100 has"):
+        read_path(database, Wishes(devices.get("h100")))
+
+
+@needs_tvm
+@pytest.mark.tvm
+def test_programs_in_memory_of_another_architecture_are_refused():
+    import tvm
+
+    from cdmpp.predict.compiled import read_programs
+    from cdmpp.programs.database import read_workloads
+    from cdmpp.programs.task import Program
+
+    module_ = read_workloads(FIXTURE)[0]
+    program = Program(module_, tvm.target.Target({**A100.target, "arch": "sm_90"}), name="mine")
+    with pytest.raises(CdmppError, match="program mine: the target has arch sm_90, a100 has sm_80"):
+        read_programs([program], Wishes(A100))
+
+
+SCRIPT = """
+from tvm.script import tirx as T
+
+@T.prim_func
+def main(A: T.Buffer((64,), "float32"), B: T.Buffer((64,), "float32")):
+    for i in range(64):
+        B[i] = A[i]
+"""
+
+
+@needs_tvm
+@pytest.mark.tvm
+def test_a_program_that_compiles_too_long_is_predicted_from_its_ast(tmp_path, capsys):
+    loops = "".join(f"    for j{i} in range(64):\n        B[j{i}] = A[j{i}] * T.float32({i}.5)\n" for i in range(400))
+    (tmp_path / "long.py").write_text(SCRIPT + loops)
+    command = ["predict", str(tmp_path / "long.py"), "--device", "xeon-icelake", "--json", "--limit"]
+    assert cli.main([*command, "2"]) == 0
+    out, err = capsys.readouterr()
+    (row,) = json.loads(out)["programs"]
+    assert NO_MACHINE_CODE in row["flags"] and row["why_no_machine_code"] == "compiling took more than 2 s"
+    assert "1 of 1 programs: no machine code" in err and "compiling took more than 2 s" in err
+    assert cli.main([*command, "-1"]) == 2
