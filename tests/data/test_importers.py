@@ -22,6 +22,7 @@ from cdmpp.data.records import read_info, read_records, read_tasks, record_parts
 from cdmpp.errors import CdmppError, DataError  # noqa: E402
 from cdmpp.programs.identity import record_id  # noqa: E402
 from cdmpp.programs.replay import replay  # noqa: E402
+from tests.data.other_network import other_network as make_other_network  # noqa: E402
 
 
 def _lines(database: Path) -> list[str]:
@@ -239,24 +240,7 @@ def test_schedules_that_wait_to_be_measured_are_counted_and_left_out(tmp_path, n
 
 @pytest.fixture
 def other_network(tmp_path, native_database) -> Path:
-    """The same tasks under other block names, with other programs."""
-    import base64
-    import struct
-
-    other = tmp_path / "vgg_a100"
-    shutil.copytree(native_database, other)
-    path = other / "database_workload.json.gz"
-    renamed = []
-    for line in gzip.decompress(path.read_bytes()).decode().splitlines():
-        raw = base64.b64decode(json.loads(line)[1])
-        text = raw[8:].decode().replace('"pad_temp"', '"padded"').encode()
-        renamed.append(json.dumps(["0", base64.b64encode(struct.pack("<Q", len(text)) + text).decode()]))
-    path.write_bytes(gzip.compress("\n".join(renamed).encode()))
-    records = other / "database_tuning_record.json.gz"
-    text = gzip.decompress(records.read_bytes()).decode().replace('"pad_temp"', '"padded"')
-    # Other latencies, other decisions: new programs.
-    records.write_bytes(gzip.compress(text.replace("[0,16,64,512,1024]", "[0,16,64,512,2048]").encode()))
-    return other
+    return make_other_network(native_database, tmp_path / "vgg_a100")
 
 
 def test_second_network_with_other_block_names(tmp_path, native_database, other_network):

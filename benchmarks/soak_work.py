@@ -1,0 +1,88 @@
+"""What ``soak.py`` kills: an import, a collection and a training, each small enough to be done a hundred times."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import torch
+
+from cdmpp import devices
+from cdmpp.data import importers
+from cdmpp.data.files import read_json, write_json
+from cdmpp.data.records import write_tasks
+from cdmpp.measure import sentinel
+from cdmpp.measure.collector import Collector, Subject
+from cdmpp.measure.plan import Plan
+from cdmpp.measure.settings import CollectSettings
+from cdmpp.training.config import TrainConfig
+from cdmpp.training.fit import train
+from tests.data.other_network import other_network
+from tests.measure.tiny_task import TASK, schedules
+from tests.toy_data import toy_dataset
+
+_ROOT = Path(__file__).resolve().parents[1]
+_SCHEDULES = "schedules.json"
+_EPOCHS = 12
+
+
+def prepare(scratch: Path) -> tuple[Path, Path]:
+    """Two networks' databases; the programs to measure are left in ``scratch``."""
+    write_json(scratch / _SCHEDULES, {f"{number:016x}": text for number, text in enumerate(schedules())})
+    first = _ROOT / "tests" / "fixtures" / "resnet34_a100"
+    return first, other_network(first, scratch / "vgg_a100")
+
+
+def work(command: Sequence[str], pipe: Connection, log: str) -> None:
+    """A child process: says that it could begin, waits for leave, and works."""
+    file = os.open(log, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    torch.set_num_threads(1)
+    pipe.send("ready")
+    pipe.recv()
+    _WORK[command[0]](*command[1:])
+
+
+def _import(source: str, out: str, network: str) -> None:
+    importers.PART_SIZE = 2
+    importers.import_database(Path(source), Path(out), "a100", network, progress=False)
+
+
+def _train(out: str, seed: str) -> None:
+    dataset, split = toy_dataset(240)
+    small = {"name": "cdmpp", "width": 16, "layers": 1, "heads": 2, "feedforward": 16, "hidden": 16}
+    trainer = {"epochs": _EPOCHS, "batch_size": 16, "members": 2}
+    config = TrainConfig.from_dict({"model": small, "loss": {}, "trainer": trainer})
+    train(dataset, split, devices.get("xeon-icelake"), config, out, int(seed), False, "cpu")
+
+
+class _Tiny(Collector):
+    """Measures the hand-made schedules of one task."""
+
+    def _plan(self) -> Plan:
+        write_tasks(self.folder, [TASK])
+        return Plan([TASK.task_id], ["tiny"], {TASK.task_id: TASK})
+
+    def _planned(self, plan: Plan, scratch: Path) -> Iterator[list[Subject]]:
+        self._tasks_left = 0
+        for key, schedule in read_json(self.folder.parent / _SCHEDULES).items():
+            if key not in self.recorded and key not in self.failed:
+                arguments = [[[64, 64], "float32"]] * 3
+                yield [Subject(key, arguments, scratch / f"{key}.so", task=TASK, schedule=schedule)]
+
+
+def _profile(out: str) -> None:
+    # How long the programs take does not matter here, so the machine need not be quiet.
+    sentinel.TOLERANCE = dict.fromkeys(sentinel.TOLERANCE, 1e9)
+    sentinel.WORKLOADS = {"compute": sentinel.WORKLOADS["compute"]}
+    device = devices.get("xeon-icelake")
+    settings = CollectSettings(
+        device.name, device.target, zoo={}, builders=1, batch=2, min_separation_s=0.0, show_progress=False
+    )
+    _Tiny(settings, Path(out)).run()
+
+
+_WORK: dict[str, Callable[..., None]] = {"import": _import, "profile": _profile, "train": _train}
