@@ -435,3 +435,19 @@ def test_listing_devices_starts_neither_torch_nor_tvm():
     code = "import sys, cdmpp.cli; cdmpp.cli.devices.all_devices(); print({'torch', 'tvm', 'hydra'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+@pytest.mark.tvm
+def test_predicting_a_script_imports_neither_tvm_nor_what_training_needs(workplace):
+    """Each of these costs a second; TVM is imported by a child process in the meantime."""
+    pytest.importorskip("tvm")
+    (workplace / "two.py").write_text(SCRIPT.format(flag="ran"))
+    heavy = {"tvm", "sklearn", "scipy", "pandas", "hydra", "lightning", "matplotlib", "torch._dynamo", "sympy"}
+    code = (
+        "import sys; from cdmpp.cli import main; main(sys.argv[1:]); "
+        f"print(sorted({heavy!r} & set(sys.modules)), file=sys.stderr)"
+    )
+    command = [sys.executable, "-c", code, "predict", "two.py", "--device", "xeon-icelake", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stderr.splitlines()[-1] == "[]"
+    assert [row["flags"] for row in json.loads(done.stdout)["programs"]] == [["not scheduled"]] * 2

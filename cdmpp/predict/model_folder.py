@@ -8,9 +8,11 @@ from pathlib import Path
 import torch
 
 from cdmpp.ast.layout import KERNEL_WIDTH, LEAF_WIDTH
+from cdmpp.code.code_vector import CODE_WIDTH
 from cdmpp.devices import VECTOR_WIDTH
 from cdmpp.errors import CdmppError, ModelFormatError
-from cdmpp.model.build import Model, build_model, config_from_dict
+from cdmpp.model.build import Model, ModelConfig, build_model, config_from_dict
+from cdmpp.model.regressor import CdmppConfig
 from cdmpp.predict.catalogue import SHIPPED
 from cdmpp.predict.predictor import Predictor
 from cdmpp.predict.stored_config import CARD, CONFIG, WEIGHTS, StoredConfig, read_config, read_object
@@ -18,6 +20,8 @@ from cdmpp.predict.stored_tensors import fill, read_tensors, restore_calibration
 
 _OLDER = {"code": False, "code_anchor": False}
 """Older models do not name what they had not."""
+_SMALL = 2**28
+"""Values of all members that may be allocated before its weights are known to be there."""
 
 
 def load(path_or_name: str | Path) -> Predictor:
@@ -59,14 +63,27 @@ def _find(path_or_name: str | Path) -> Path:
 
 
 def _built(stored: StoredConfig) -> list[Model]:
-    """The members without any memory: shapes alone, to be compared with the stored tensors."""
+    """The members with shapes to be compared with the stored tensors; large ones without any memory.
+
+    That takes torch a second or two to prepare for (it imports its compiler), which a small model need not wait for.
+    """
     models = []
     for i, member in enumerate(stored.members):
         settings = {**_OLDER, **member} if member.get("name") == "cdmpp" else member
         try:
             config = config_from_dict(settings)
-            with torch.device("meta"):
+            with torch.device("cpu" if _is_small(config, len(stored.members)) else "meta"):
                 models.append(build_model(config, LEAF_WIDTH, KERNEL_WIDTH, VECTOR_WIDTH))
         except CdmppError as error:
             raise ModelFormatError(f"{stored.file}: members[{i}]: {error}; copy or train the model again") from error
     return models
+
+
+def _is_small(config: ModelConfig, members: int) -> bool:
+    """By a bound from above, every layer as wide as the widest one; the reference model holds many networks."""
+    if not isinstance(config, CdmppConfig):
+        return False
+    inputs = LEAF_WIDTH + (1 + config.bins) * KERNEL_WIDTH + CODE_WIDTH + VECTOR_WIDTH
+    widest = max(config.width, config.feedforward, config.hidden)
+    values = 12 * (config.layers + 8) * widest**2 + 8 * inputs * widest + 1000 * config.own_costs
+    return members * values < _SMALL
