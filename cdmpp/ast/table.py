@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from cdmpp.ast.columns import list_column, plain_column
 from cdmpp.ast.compact_ast import CompactAST
 from cdmpp.ast.layout import FEATURES, KERNEL_WIDTH, LEAF_WIDTH
 from cdmpp.code.code_vector import CODE_VERSION, CODE_WIDTH
@@ -187,10 +188,11 @@ def read_asts(path: Path, features: str = "cdmpp") -> tuple[list[str], AstTable]
         DataError: unreadable file, or ASTs made by another extractor than that of ``features``.
     """
     try:
-        arrow = pq.read_table(path)
-    except (OSError, pa.ArrowInvalid) as error:
-        raise DataError(f"{path} is not a readable AST table ({error}); delete it and derive it again") from error
-    found = (arrow.schema.metadata or {}).get(b"extractor_version", b"unknown").decode()
+        arrow = pq.ParquetFile(path).read()
+    except (OSError, ValueError, pa.ArrowException) as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise DataError(f"{path} is not a readable AST table ({reason}); delete it and derive it again") from error
+    found = _version(arrow, b"extractor_version") or "unknown"
     if found != FEATURES[features]:
         kind = next((name for name, version in FEATURES.items() if version == found), "")
         raise DataError(
@@ -203,36 +205,53 @@ def read_asts(path: Path, features: str = "cdmpp") -> tuple[list[str], AstTable]
                 "the records (any command that loads the data set does it)"
             )
         )
-    arrow = arrow.combine_chunks()
+    try:
+        return _decoded(arrow)
+    except (DataError, UnicodeDecodeError, pa.ArrowException) as error:
+        raise DataError(f"{path} is no AST table: {error}; delete it and derive it again") from error
 
-    def flat(name: str) -> tuple[np.ndarray, np.ndarray]:
-        column = arrow.column(name).combine_chunks()
-        if isinstance(column, pa.ChunkedArray):
-            column = pa.concat_arrays(column.chunks)
-        return column.flatten().to_numpy(zero_copy_only=False), column.offsets.to_numpy()
 
-    leaves, leaf_ends = flat("leaf_features")
-    kernels, kernel_ends = flat("kernel_features")
-    positions, serial_positions, owners = (flat(name)[0] for name in _INT_COLUMNS)
+def _decoded(arrow: pa.Table) -> tuple[list[str], AstTable]:
+    """Record ids and ASTs; ``DataError`` where columns are missing, of another type, or do not fit each other."""
+    leaves, leaf_ends = list_column(arrow, "leaf_features", pa.float32())
+    kernels, kernel_ends = list_column(arrow, "kernel_features", pa.float32())
+    (positions, serial_positions, owners), ends = zip(
+        *(list_column(arrow, name, pa.int32()) for name in _INT_COLUMNS), strict=True
+    )
+    leaf_offsets, kernel_offsets = leaf_ends // LEAF_WIDTH, kernel_ends // KERNEL_WIDTH
+    whole = (leaf_ends % LEAF_WIDTH == 0).all() and (kernel_ends % KERNEL_WIDTH == 0).all()
+    if not whole or not all(np.array_equal(end, leaf_offsets) for end in ends):
+        raise DataError("leaf and kernel vectors of this width and leaf places do not pair one to one")
+    n_kernels, kinds = np.diff(kernel_offsets), plain_column(arrow, "target_kind", pa.uint8())
+    if (np.diff(leaf_offsets) < 1).any() or (n_kernels < 1).any():
+        raise DataError("a program without a leaf or without a kernel")
+    if (owners < 0).any() or (owners >= np.repeat(n_kernels, np.diff(leaf_offsets))).any():
+        raise DataError("a leaf of a kernel that its program has not")
+    if (kinds >= len(TARGET_KINDS)).any():
+        raise DataError(f"a target kind beyond {len(TARGET_KINDS) - 1}")
     table = AstTable(
         leaves.reshape(-1, LEAF_WIDTH),
         positions,
         serial_positions,
         owners,
-        (leaf_ends // LEAF_WIDTH).astype(np.int64),
+        leaf_offsets,
         kernels.reshape(-1, KERNEL_WIDTH),
-        (kernel_ends // KERNEL_WIDTH).astype(np.int64),
-        arrow.column("target_kind").to_numpy(),
+        kernel_offsets,
+        kinds,
         _read_codes(arrow),
     )
-    return arrow.column("record_id").to_pylist(), table
+    return plain_column(arrow, "record_id", pa.string()).tolist(), table
 
 
 def _read_codes(arrow: pa.Table) -> np.ndarray | None:
     """Code vectors of another version are as good as none: they can be derived again."""
-    if (arrow.schema.metadata or {}).get(b"code_version", b"").decode() != CODE_VERSION:
+    if _version(arrow, b"code_version") != CODE_VERSION:
         return None
-    column = arrow.column("code").combine_chunks()
-    if isinstance(column, pa.ChunkedArray):
-        column = pa.concat_arrays(column.chunks)
-    return column.flatten().to_numpy(zero_copy_only=False).reshape(-1, CODE_WIDTH).astype(np.float32)
+    codes, ends = list_column(arrow, "code", pa.float32())
+    if (np.diff(ends) != CODE_WIDTH).any():
+        raise DataError(f"code vectors of another width than {CODE_WIDTH}")
+    return codes.reshape(-1, CODE_WIDTH)
+
+
+def _version(arrow: pa.Table, key: bytes) -> str:
+    return (arrow.schema.metadata or {}).get(key, b"").decode("utf-8", "replace")

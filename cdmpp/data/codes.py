@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from cdmpp.ast.columns import list_column, plain_column
 from cdmpp.code.code_vector import CODE_VERSION, CODE_WIDTH
 from cdmpp.data.derive import (
     LIMIT_S,
@@ -44,17 +45,20 @@ def write_codes(path: Path, codes: Mapping[str, np.ndarray]) -> None:
 def read_codes(path: Path) -> dict[str, np.ndarray]:
     """Record id -> code vector. ``DataError``: unreadable, or vectors of another version."""
     table = read_table(path)
-    found = (table.schema.metadata or {}).get(b"code_version", b"unknown").decode()
+    found = (table.schema.metadata or {}).get(b"code_version", b"unknown").decode("utf-8", "replace")
     if found != CODE_VERSION:
         raise DataError(
             f"{path} holds code vectors of version {found}, this cdmpp reads {CODE_VERSION}: delete the file, and "
             "derive them again with `cdmpp data codes` where they are wanted"
         )
-    column = table.column("code").combine_chunks()
-    if isinstance(column, pa.ChunkedArray):
-        column = pa.concat_arrays(column.chunks)
-    rows = column.flatten().to_numpy(zero_copy_only=False).reshape(-1, CODE_WIDTH).astype(np.float32)
-    return dict(zip(table.column("record_id").to_pylist(), rows, strict=True))
+    try:
+        rows, ends = list_column(table, "code", pa.float32())
+        ids = plain_column(table, "record_id", pa.string())
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from error
+    if (np.diff(ends) != CODE_WIDTH).any():
+        raise DataError(f"{path}: code vectors of another width than {CODE_WIDTH}")
+    return dict(zip(ids.tolist(), rows.reshape(-1, CODE_WIDTH), strict=True))
 
 
 def code_files(folder: Path) -> list[Path]:

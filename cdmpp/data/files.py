@@ -90,7 +90,7 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise DataError(f"no such file: {path}") from error
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"cannot read {path} as JSON: {error}") from error
 
 
@@ -135,7 +135,7 @@ def read_table(path: Path) -> pa.Table:
             f"cannot read {path}: the Parquet file is corrupt or truncated ({str(error).splitlines()[0]}). "
             "Remove it and import or measure again"
         ) from error
-    version = (table.schema.metadata or {}).get(_VERSION_KEY, str(SCHEMA_VERSION).encode()).decode()
+    version = (table.schema.metadata or {}).get(_VERSION_KEY, str(SCHEMA_VERSION).encode()).decode("utf-8", "replace")
     if not version.isdigit() or int(version) > SCHEMA_VERSION:
         raise DataError(
             f"{path} has schema version {version}, this cdmpp reads up to {SCHEMA_VERSION}: install a newer cdmpp"

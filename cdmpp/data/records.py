@@ -137,8 +137,7 @@ def _write_tasks(path: Path, tasks: Iterable[Task]) -> None:
 def read_tasks(folder: Path) -> dict[str, Task]:
     """Tasks of a data set by task id."""
     path = Path(folder) / "tasks.parquet"
-    table = read_table(path)
-    _require_columns(path, table, ("task_id", "op_class", "workload", "flops", "io_bytes"))
+    table = _typed(path, read_table(path), _TASK_SCHEMA, ("task_id", "op_class", "workload", "flops", "io_bytes"))
     tasks: dict[str, Task] = {}
     for number, row in enumerate(table.to_pylist()):
         try:
@@ -216,8 +215,7 @@ def read_records(
     faults: list[str] = []
     for path in record_parts(folder) if parts is None else parts:
         try:
-            table = read_table(path)
-            _require_columns(path, table, _REQUIRED)
+            table = _typed(path, read_table(path), _RECORD_SCHEMA, _REQUIRED)
         except DataError as error:
             if on_bad == "error":
                 raise
@@ -241,10 +239,19 @@ def read_records(
     return once
 
 
-def _require_columns(path: Path, table: pa.Table, names: Iterable[str]) -> None:
+def _typed(path: Path, table: pa.Table, schema: pa.Schema, names: Iterable[str]) -> pa.Table:
+    """``table`` with its known columns in the types of ``schema``; all of ``names`` must be there, each once."""
     missing = [name for name in names if name not in table.column_names]
     if missing:
         raise DataError(f"{path} lacks the columns {', '.join(missing)}; it has {', '.join(table.column_names)}")
+    for place, name in enumerate(table.column_names):
+        if name in schema.names:
+            try:
+                table = table.set_column(place, name, table.column(place).cast(schema.field(name).type))
+            except (pa.ArrowException, UnicodeDecodeError) as error:
+                kind, wanted = table.schema.field(place).type, schema.field(name).type
+                raise DataError(f"{path}: column {name} of type {kind} cannot be read as {wanted}") from error
+    return table
 
 
 def _record_of_row(row: dict[str, Any], unknown: list[str]) -> tuple[Record | None, str]:

@@ -199,3 +199,29 @@ def test_missing_folder(tmp_path):
     assert read_records(tmp_path / "nowhere") == []
     with pytest.raises(DataError, match="no such file"):
         read_info(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("name", ["latency_s", "spread", "n_merged"])
+def test_a_column_of_another_type_is_named(tmp_path, make_record, name):
+    write_info(tmp_path, name="x")
+    path = append_records(tmp_path, [make_record(1)])
+    table = pq.read_table(path)
+    pq.write_table(table.set_column(table.column_names.index(name), name, pa.array(["x"])), path)
+    with pytest.raises(DataError, match=f"column {name} of type string cannot be read as"):
+        read_records(tmp_path)
+    assert read_records(tmp_path, on_bad="skip") == []
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "9" * 10_000, "\x00"])
+def test_json_beyond_what_can_be_read_is_named(tmp_path, text):
+    (tmp_path / "dataset.json").write_text(text)
+    with pytest.raises(DataError, match="dataset.json"):
+        read_info(tmp_path)
+
+
+def test_a_version_that_is_no_text_is_refused(tmp_path, make_record):
+    write_info(tmp_path, name="x")
+    path = append_records(tmp_path, [make_record(1)])
+    pq.write_table(pq.read_table(path).replace_schema_metadata({b"cdmpp.schema_version": b"\xff"}), path)
+    with pytest.raises(DataError, match="schema version"):
+        read_records(tmp_path)

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -235,3 +237,15 @@ print(cdmpp.load({str(folder)!r}).predict(read_asts(Path({str(tmp_path / "asts.p
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     expected = trained[1].predictor.predict(asts).latency_s.tolist()
     assert json.loads(answer.stdout.splitlines()[-1]) == pytest.approx(expected, rel=1e-6)
+
+
+def test_a_full_disk_while_saving_keeps_the_model_before(trained, folder, monkeypatch):
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+
+    def full(path, content):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(CdmppError, match="model.safetensors: No space left on device"):
+        trained[1].predictor.save(folder)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before

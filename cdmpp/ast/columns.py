@@ -1,0 +1,38 @@
+"""Columns of a Parquet file of somebody else as arrays: there, of the wanted type, without nulls; else a DataError."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from cdmpp.errors import DataError
+
+
+def plain_column(arrow: pa.Table, name: str, kind: pa.DataType) -> np.ndarray:
+    """(n,) values; texts as objects."""
+    column = _column(arrow, name, kind)
+    if column.null_count:
+        raise DataError(f"column {name} has {column.null_count} rows without a value")
+    return column.to_numpy(zero_copy_only=False)
+
+
+def list_column(arrow: pa.Table, name: str, kind: pa.DataType) -> tuple[np.ndarray, np.ndarray]:
+    """All items of all rows, and (n + 1,) int64 where the rows begin and end."""
+    column = _column(arrow, name, pa.large_list(kind))
+    items = column.flatten()
+    if column.null_count or items.null_count:
+        raise DataError(f"column {name} has {column.null_count} rows and {items.null_count} items without a value")
+    offsets = column.offsets.to_numpy().astype(np.int64)
+    return items.to_numpy(zero_copy_only=False), offsets - offsets[0]
+
+
+def _column(arrow: pa.Table, name: str, kind: pa.DataType) -> pa.Array:
+    if arrow.schema.names.count(name) != 1:
+        raise DataError(f"there is no column {name}, or more than one")
+    column = arrow.column(name)
+    try:
+        return (
+            pa.concat_arrays([chunk.cast(kind) for chunk in column.chunks]) if column.num_chunks else pa.array([], kind)
+        )
+    except (pa.ArrowException, UnicodeDecodeError) as error:
+        raise DataError(f"column {name} is of type {column.type}, expected {kind}") from error
