@@ -85,6 +85,23 @@ def test_samples_of_a_program_in_two_folders_are_united(folder, tmp_path):
     np.testing.assert_allclose(in_order(streamed, whole).spread, whole.spread)
 
 
+def test_a_folder_with_doubled_rows_holds_each_program_once(folder):
+    """What two imports at once left behind before folders were locked; seven of the copies were measured anew."""
+    before = load_folders([folder], progress=False)
+    copies = read_records(folder)
+    for place in range(7):
+        samples = (3 * copies[place].latency_s,)
+        copies[place] = dataclasses.replace(copies[place], latency_s=samples[0], latency_samples_s=samples)
+    append_records(folder, copies)
+    streamed, whole = load_streamed([folder]), load_folders([folder], progress=False)
+    assert len(streamed) == len(whole) == 100
+    assert_same(in_order(streamed, whole), whole)
+    np.testing.assert_array_equal(whole.latency_s, before.latency_s)  # these labels are minima
+    np.testing.assert_allclose(whole.spread[:7], 0.5)
+    np.testing.assert_array_equal(whole.spread[7:], before.spread[7:])
+    assert not isinstance(load_programs([folder]).asts, MappedTable)
+
+
 def test_only_large_sets_are_mapped(folder, monkeypatch):
     assert not isinstance(load_programs([folder]).asts, MappedTable)
     monkeypatch.setattr(streaming, "STREAM_ABOVE", 99)
