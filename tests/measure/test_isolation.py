@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -22,6 +23,8 @@ while True:
         os.abort()
     if request["op"] == "hang":
         time.sleep(60)
+    if request["op"] == "group":
+        request["value"] = os.getpgid(0)
     connection.send_bytes(json.dumps({"echo": request.get("value")}).encode())
 """
 
@@ -58,3 +61,8 @@ def test_many_requests_share_the_workers_and_all_are_answered(workers: list[Work
 
 def test_no_message_no_process(workers: list[Worker]) -> None:
     assert list(run_many(workers, [], 20)) == []
+
+
+def test_ctrl_c_of_the_terminal_does_not_reach_a_worker(workers: list[Worker]) -> None:
+    """A worker that it killed would be taken for a program that crashes, and that program is never tried again."""
+    assert workers[0].request({"op": "group"}, 20)["echo"] != os.getpgid(0)
