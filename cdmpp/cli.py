@@ -30,7 +30,7 @@ _SCRIPTS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit code: 0 done, 2 wrong input (one line on stderr)."""
+    """Run one command; returns the exit code: 0 done, 2 wrong input (one line on stderr), 130 stopped by Ctrl-C."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     options = _parser().parse_args(given[:1] if given[:1] and given[0] in _SCRIPTS else given)
     run: Callable[[argparse.Namespace], int] = options.run
@@ -40,6 +40,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except CdmppError as error:
         say(str(error))
         return 2
+    except KeyboardInterrupt:
+        say("stopped. What was derived so far is kept: the same command goes on from there")
+        return 130
     except BrokenPipeError:  # the reader of a pipe, head for one, has seen enough
         sys.stderr.close()
         return 0
