@@ -27,6 +27,24 @@ _REFERENCE: dict[str, Any] = {
 }  # fmt: skip
 
 
+_MEMBER_KEYS = ("name", "width", "layers", "heads", "feedforward", "hidden", "head", "label", "positions", "loops",
+                "bins", "clip", "dropout", "own_costs", "code", "anchor", "leaf_counts", "input_layer", "depth")  # fmt: skip
+_ODD = (0, -1, 1, 3, 10**9, 10**400, "x", None, [], {}, float("nan"), float("inf"), 1e308, True, [2, 1], [1] * 5000)
+_IMPOSSIBLE: tuple[tuple[tuple[Any, ...], Any], ...] = (
+    *((("members",), value) for value in ([], {}, None, 3, [[]], [{}], [{"name": "reference"}])),
+    *((("devices",), value) for value in ([], {}, None, {"x": {}}, {"": {}})),
+    *((("devices", "xeon-icelake", "spec"), value) for value in ({}, [], None, {"clock_mhz": 1.0})),
+    *((("devices", "xeon-icelake", key), None) for key in ("kind", "target", "title")),
+    *(
+        (("calibration",), value)
+        for value in ({}, [], 3, {"groups": [], "levels": []}, {"groups": [""], "levels": [2]})
+    ),
+    *((("calibration", key), value) for key in ("groups", "levels") for value in ([], None, [0.8], ["", "", "x"], 1)),
+    *(((key,), value) for key in ("leaf_width", "kernel_width", "format_version", "log_shift") for value in _ODD),
+    *(((key,), value) for key in ("extractor_version", "code_version") for value in ("0", None, [], {})),
+)
+
+
 def write_bases(home: Path) -> None:
     """Valid model folders of one CPU: the shipped ones, and one of the published architecture."""
     for name in ("xeon-icelake", "cpus"):
@@ -65,15 +83,24 @@ def _edit_json(path: Path, rng: random.Random) -> None:
         value = json.loads(path.read_text())
     except (ValueError, UnicodeDecodeError):
         return
-    if path.name == "config.json" and isinstance(value, dict) and rng.random() < 0.5:
-        members = value.get("members")
-        if isinstance(members, list) and members and isinstance(members[0], dict):
-            key = rng.choice([*members[0], "depth"])
-            odd = [0, -1, 1, 3, 10**9, 10**400, "x", None, [], float("nan"), 1e308, True, [2, 1], [1] * 5000]
-            members[0][key] = rng.choice(odd)
+    choice = rng.random()
+    if path.name == "config.json" and choice < 0.3:
+        _set(value, *rng.choice(_IMPOSSIBLE))
+    elif path.name == "config.json" and choice < 0.6:
+        _set(value, ("members", 0, rng.choice(_MEMBER_KEYS)), rng.choice(_ODD))
     else:
         value = damaged_json(value, rng, ATTACKS)
     path.write_text(to_json(value), encoding="utf-8", errors="surrogatepass")
+
+
+def _set(value: Any, place: tuple[Any, ...], new: Any) -> None:
+    for step in place[:-1]:
+        try:
+            value = value[step]
+        except (KeyError, IndexError, TypeError):
+            return
+    if isinstance(value, dict):
+        value[place[-1]] = new
 
 
 def _edit_tensors(path: Path, rng: random.Random) -> None:

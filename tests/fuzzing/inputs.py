@@ -6,6 +6,7 @@ import base64
 import gzip
 import json
 import random
+import re
 import shutil
 from pathlib import Path
 
@@ -27,6 +28,11 @@ ATTACKS = [
     f"__import__('os').{RUN}",
     f"(lambda m: m.os.{RUN})(T)",
     f"T.entry.inspect.os.{RUN}",
+    f"T.parser.tvm.os.{RUN}",
+    f"(lambda m: m.parser.core.entry.inspect.os.{RUN})(I)",
+    f"(T, I)[0].entry.inspect.os.{RUN}",
+    f'T.utils.inspect.sys.modules["os"].{RUN}',
+    f"T.inline(lambda m: m.os.{RUN})(T)",
     f"[T][0].parser.tvm.os.{RUN}",
     f'T.entry.parse("import os; os.{RUN}")',
     f"(m := T).entry.inspect.os.{RUN}",
@@ -116,7 +122,15 @@ def _attacked(text: str, rng: random.Random) -> str:
     attack, lines = rng.choice(ATTACKS), text.split("\n")
     at, line = rng.randrange(len(text)), rng.randrange(len(lines))
     indent = lines[line][: len(lines[line]) - len(lines[line].lstrip())]
-    match rng.randrange(5):
+    match rng.randrange(7):
+        case 5:  # text that a checker may count as another line than the parser does
+            end = rng.choice("\x0c\x1c\x85\u2028\u2029\x0b\r")
+            hidden = f'"""\n@T.prim_func\ndef f(a: {attack}): pass\n"""'
+            return f"# {end * rng.choice([1, 3, 9])}\n{hidden}\n{text}"
+        case 6:
+            calls = list(re.finditer(r"T\.\w+\([^()]*\)", text)) or [re.search("", text)]
+            call = rng.choice(calls)
+            return text[: call.start()] + attack + text[call.end() :]
         case 0:
             places = [i for i, c in enumerate(text) if c in "(,=[:"] or [at]
             place = rng.choice(places) + 1
