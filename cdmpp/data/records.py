@@ -144,7 +144,7 @@ def read_tasks(folder: Path) -> dict[str, Task]:
             networks = {str(k): int(v) for k, v in json.loads(row.get("networks") or "{}").items()}
             known = {name: row[name] for name in _TASK_SCHEMA.names if row.get(name) is not None}
             task = Task(**{"op_name": "", **known, "networks": networks})
-        except (TypeError, ValueError, AttributeError) as error:
+        except (TypeError, ValueError, AttributeError, RecursionError) as error:
             raise DataError(f"{path} row {number}: {error}") from error
         tasks[task.task_id] = task
     return tasks
@@ -261,7 +261,7 @@ def _record_of_row(row: dict[str, Any], unknown: list[str]) -> tuple[Record | No
         known = {name: row[name] for name in _RECORD_SCHEMA.names if row.get(name) is not None}
         samples = tuple(known.get("latency_samples_s", ()))
         record = Record(**{**known, "latency_samples_s": samples, "extra": extra})
-    except (TypeError, ValueError, AttributeError) as error:
+    except (TypeError, ValueError, AttributeError, RecursionError) as error:
         return None, str(error).replace("Record.__init__() ", "")
     reason = _fault(record)
     return (None, reason) if reason else (record, "")

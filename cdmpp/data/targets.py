@@ -36,7 +36,7 @@ def first_target(database: Path) -> str:
             for _, line in zip(range(100), stream, strict=False):
                 try:
                     target = json.loads(line)[1][2]
-                except (ValueError, TypeError, IndexError, KeyError):
+                except (ValueError, TypeError, IndexError, KeyError, RecursionError):
                     continue
                 if isinstance(target, dict) and "kind" in target:
                     return json.dumps(target)

@@ -105,7 +105,7 @@ def _graph_of_line(path: Path, number: int, line: str) -> str:
         if length > len(raw) - 8:
             raise ValueError(f"{len(raw) - 8} of {length} bytes")
         return raw[8 : 8 + length].decode("utf-8")
-    except (ValueError, TypeError, struct.error, binascii.Error) as error:
+    except (ValueError, TypeError, RecursionError, struct.error, binascii.Error) as error:
         raise DataError(f"{path} line {number}: not a workload ({error})") from error
 
 
@@ -158,6 +158,8 @@ def _parse(number: int, line: str, targets: dict[str, str]) -> TuningLine:
         value = json.loads(line)
     except json.JSONDecodeError as error:
         raise ValueError(f"not JSON ({error.msg} at column {error.colno})") from None
+    except RecursionError:
+        raise ValueError("not JSON that can be read: nested too deep") from None
     if not isinstance(value, list) or len(value) != 2 or not isinstance(value[0], int):
         raise ValueError("expected [workload index, record]")
     record = value[1]

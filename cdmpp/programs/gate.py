@@ -146,5 +146,5 @@ def check_trace(trace: Any, where: str) -> None:
 def _parsed_graph(text: str, where: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UnsupportedProgramError(f"{where}: {text[:60]!r} is not a JSON graph") from error

@@ -64,7 +64,7 @@ def legacy_to_script(text: str) -> str:
     try:
         graph = json.loads(text)
         return _Writer(graph["nodes"]).module(int(graph["root"]))
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionError) as error:
         if isinstance(error, DataError):
             raise
         raise DataError(f"not a legacy workload graph: {type(error).__name__} {error}") from error

@@ -28,7 +28,8 @@ _REFERENCE: dict[str, Any] = {
 
 
 _MEMBER_KEYS = ("name", "width", "layers", "heads", "feedforward", "hidden", "head", "label", "positions", "loops",
-                "bins", "clip", "dropout", "own_costs", "code", "anchor", "leaf_counts", "input_layer", "depth")  # fmt: skip
+                "bins", "clip", "dropout", "own_costs", "code", "anchor", "leaf_counts", "input_layer",
+                "depth")  # fmt: skip
 _ODD = (0, -1, 1, 3, 10**9, 10**400, "x", None, [], {}, float("nan"), float("inf"), 1e308, True, [2, 1], [1] * 5000)
 _IMPOSSIBLE: tuple[tuple[tuple[Any, ...], Any], ...] = (
     *((("members",), value) for value in ([], {}, None, 3, [[]], [{}], [{"name": "reference"}])),
@@ -58,8 +59,7 @@ def write_mutant(home: Path, out: Path, rng: random.Random) -> Path:
     """A tampered copy of one of them in the empty folder ``out``."""
     folder = out / "model"
     shutil.copytree(rng.choice(sorted((home / "folder").iterdir())), folder)
-    for _ in range(rng.choice([1, 1, 1, 2])):
-        name = rng.choice(["config.json", "config.json", "model.safetensors", "model.safetensors", "card.json"])
+    for name in rng.sample(FILES, rng.choice([1, 1, 1, 2]), counts=[2, 1, 2]):
         path, choice = folder / name, rng.random()
         if not path.is_file():
             continue

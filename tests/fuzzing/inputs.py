@@ -199,8 +199,8 @@ def _dataset(base: Path, out: Path, rng: random.Random) -> Path:
     for part in ("asts", "codes"):
         if rng.random() < 0.4:  # to be derived: workloads and schedules reach TVM
             shutil.rmtree(folder / part)
-    for _ in range(rng.choice([1, 1, 2])):
-        path = rng.choice(sorted(path for path in folder.rglob("*") if path.is_file()))
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    for path in rng.sample(files, min(len(files), rng.choice([1, 1, 2]))):
         if path.suffix == ".parquet":
             damage_parquet(path, rng, ATTACKS)
         elif rng.random() < 0.3:
@@ -209,7 +209,6 @@ def _dataset(base: Path, out: Path, rng: random.Random) -> Path:
             value = json.loads(path.read_text())
             value = rng.choice([{**value, "name": rng.choice(ATTACKS)}, damaged_json(value, rng, ATTACKS)])
             path.write_text(to_json(value), encoding="utf-8", errors="surrogatepass")
-            return folder
     return folder
 
 

@@ -169,3 +169,14 @@ def test_unknown_legacy_nodes_are_named():
         legacy_to_script("{}")
     with pytest.raises(DataError, match="legacy"):
         legacy_to_script("not json")
+
+
+def test_a_line_nested_beyond_what_can_be_read_is_a_bad_line(native_database, tmp_path):
+    folder = tmp_path / "database"
+    folder.mkdir()
+    for name in ("database_workload.json", "database_tuning_record.json"):
+        lines = gzip.decompress((native_database / f"{name}.gz").read_bytes()).decode().splitlines()
+        (folder / name).write_text("\n".join([lines[0], "[" * 100_000]) + "\n")
+    good, bad = read_lines(folder)
+    assert isinstance(bad, BadLine) and "nested too deep" in bad.reason and not isinstance(good, BadLine)
+    assert [isinstance(found, BadLine) for found in read_workloads(folder)] == [False, True]
