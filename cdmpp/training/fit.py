@@ -26,6 +26,7 @@ from cdmpp.model.build import Model, build_for
 from cdmpp.model.regressor import CdmppModel
 from cdmpp.predict.calibration import calibrate
 from cdmpp.predict.predictor import Predictor, device_group
+from cdmpp.training.checkpoints import WholeCheckpoints, read_checkpoint
 from cdmpp.training.config import TrainConfig
 from cdmpp.training.lit import LatencyModule
 from cdmpp.training.metrics import latency_metrics, mape_factor
@@ -225,8 +226,11 @@ def _train_member(
             enable_model_summary=False,
             use_distributed_sampler=False,
             log_every_n_steps=10**9,
+            plugins=[WholeCheckpoints()],
         )
         last = folder / "checkpoints" / "last.ckpt"
+        if last.is_file():
+            read_checkpoint(last, module)
         try:
             trainer.fit(module, ckpt_path=last if last.is_file() else None, weights_only=True)
         except SystemExit as stop:  # so Lightning ends a run where Ctrl-C was pressed
@@ -235,7 +239,7 @@ def _train_member(
             raise
     if not is_first():
         return module.average.eval(), module.history
-    chosen = torch.load(folder / "checkpoints" / "best.ckpt", map_location=programs.kinds.device, weights_only=True)
+    chosen = read_checkpoint(folder / "checkpoints" / "best.ckpt", module, programs.kinds.device)
     module.load_state_dict(chosen["state_dict"])
     return module.average.eval(), module.history
 

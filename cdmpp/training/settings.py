@@ -42,8 +42,9 @@ class RunSettings:
     """Device to test on; the model learns from ``sources``."""
     sources: tuple[str, ...] = ()
     """Devices to learn from. Empty: ``device`` alone, or with ``target`` all others of its kind within reach."""
-    allow_zero_shot: bool = True
-    """Without records of ``device`` train on other devices instead of stopping."""
+    allow_zero_shot: str = "auto"
+    """Without records of ``device`` train on other devices instead of stopping: true, false, or auto, which is true
+    for devices without public records."""
     features: str = "cdmpp"
     """Kind of leaf vectors to learn from, see ``layout.FEATURES``."""
     seed: int = 0
@@ -86,7 +87,7 @@ class RunSettings:
             out=Path(values["out"]),
             target=target,
             sources=tuple(devices.get(name).name for name in sources),
-            allow_zero_shot=bool(values.get("allow_zero_shot", True)),
+            allow_zero_shot=_zero_shot(values.get("allow_zero_shot", "auto")),
             features=values["features"],
             seed=int(values["seed"]),
             accelerator=values["accelerator"],
@@ -136,6 +137,13 @@ class RunSettings:
                     )
                 write_json(path, mine)
             yield
+
+
+def _zero_shot(value: Any) -> str:
+    text = str(value).lower()
+    if text not in ("auto", "true", "false"):
+        raise CdmppError(f"allow_zero_shot is {value!r}; one of auto, true, false")
+    return text
 
 
 def _split(values: Mapping[str, Any], target: str | None, sources: tuple[str, ...]) -> dict[str, Any]:
