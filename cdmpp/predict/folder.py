@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
@@ -125,6 +126,8 @@ def _database(folder: Path, wishes: Wishes) -> Inputs:
 
     if not is_database(folder):
         raise DataError(f"{folder} is neither a data set (dataset.json) nor a MetaSchedule database (two JSON files)")
+    if sum(path.stat().st_size for path in folder.glob("database_*")) > _LARGE:
+        print(f"reading {folder}", file=sys.stderr, flush=True)
     workloads = read_workloads(folder)
     graphs = ["" if isinstance(module, BadLine) else tvm.ir.save_json(module) for module in workloads]
     sources: list[Source] = []
@@ -161,6 +164,8 @@ def _database(folder: Path, wishes: Wishes) -> Inputs:
     return Inputs(inputs.asts, inputs.labels, tuple(refused), inputs.reasons)
 
 
+_LARGE = 4_000_000
+"""Bytes of a database that takes some seconds to read."""
 _VERSIONS = {"asts": EXTRACTOR_VERSION, "codes": CODE_VERSION}
 
 
