@@ -248,14 +248,14 @@ def _codes(folders: Sequence[Path], labels: _Labels, spool: AstSpool) -> np.ndar
     for folder in folders:
         names: _Keys | None = None
         for found, keyed in read_code_files(folder):
+            if not found:
+                continue
             if codes is None:
                 path = Path(spool.folder.name) / "codes-by-id"
                 codes = np.memmap(path, np.float32, "w+", shape=(len(labels), CODE_WIDTH))
                 codes[:] = np.nan
             if keyed:
                 names = names or _Keys.of(labels, read_tasks(folder))
-            if not found:
-                continue
             places, rows = (names if keyed and names else labels).places(list(found)), np.stack(list(found.values()))
             codes[places[places >= 0]] = rows[places >= 0]
     return codes
