@@ -46,7 +46,7 @@ def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
 def test_a_second_run_is_refused_and_ctrl_c_says_how_to_go_on(tmp_path):
     write_toy_dataset(tmp_path / "toy", 60)
     out = tmp_path / "my run"
-    command = [f"data.path=[{tmp_path}]", "trainer.epochs=12", "trainer.validate_every=3", *QUICK]
+    command = [f"data.path=[{tmp_path}]", "trainer.epochs=60", "trainer.validate_every=15", *QUICK]
     first = start(*command, f"out={out}")
     wait_for(out / "member-0" / "checkpoints" / "last.ckpt", first)
     os.killpg(first.pid, signal.SIGSTOP)  # so that it is still there when the second comes
@@ -65,7 +65,7 @@ def test_a_second_run_is_refused_and_ctrl_c_says_how_to_go_on(tmp_path):
     again = start(resume)
     again.communicate(timeout=200)
     epochs = [line.split(",")[1] for line in (out / "history.csv").read_text().splitlines()[1:]]
-    assert again.returncode == 0 and epochs == ["2", "5", "8", "11"] and (out / "model" / "card.json").is_file()
+    assert again.returncode == 0 and epochs == ["14", "29", "44", "59"] and (out / "model" / "card.json").is_file()
 
 
 def test_a_run_with_other_settings_leaves_those_of_the_folder_alone(tmp_path):
