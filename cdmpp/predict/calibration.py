@@ -45,7 +45,7 @@ class Calibration:
         self, seen: Examined, groups: Sequence[str] | np.ndarray
     ) -> dict[float, tuple[np.ndarray, np.ndarray]]:
         """(n,) lower and (n,) upper bounds in seconds by level. ``groups`` (n,) as in ``calibrate``."""
-        inputs = _scale_inputs(seen, self.novelty)
+        inputs = scale_inputs(seen, self.novelty)
         return {
             level: self.conformal.interval(seen.log_prediction, inputs, level, groups)
             for level in self.conformal.levels
@@ -107,11 +107,11 @@ def calibrate(
         DataError: see ``fit_conformal``.
     """
     novelty = fit_novelty(training.sketch, validation.sketch)
-    inputs = _scale_inputs(validation, novelty)
+    inputs = scale_inputs(validation, novelty)
     return Calibration(fit_conformal(validation.log_prediction, log_latency, task_ids, inputs, groups), novelty)
 
 
-def _scale_inputs(seen: Examined, novelty: Novelty) -> np.ndarray:
+def scale_inputs(seen: Examined, novelty: Novelty) -> np.ndarray:
     """(n, LOCAL_INPUTS) what the size of an error may depend on."""
     distance = np.log(np.maximum(novelty.distance(seen.sketch.hidden), 1e-3))
     spread = seen.logs.std(0)

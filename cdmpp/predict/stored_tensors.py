@@ -101,7 +101,8 @@ def restore_calibration(
     Raises:
         ModelFormatError: parts that do not fit each other or the model, or numbers that cannot be.
     """
-    arrays = {name.removeprefix(CALIBRATION): v.numpy() for name, v in tensors.items() if name.startswith(CALIBRATION)}
+    kept = {name.removeprefix(CALIBRATION): v for name, v in tensors.items() if name.startswith(CALIBRATION)}
+    arrays = {name: v.numpy().copy() for name, v in kept.items()}  # else they would change with the mapped file
     sizes = {"G": len(settings["groups"]), "L": len(settings["levels"]), "H": hidden, "F": inputs}
     # A constant scale has no inputs and not even a constant among its coefficients.
     constant = arrays["conformal.scale.coefficients"].shape == (0,)

@@ -17,8 +17,8 @@ from cdmpp.data.batching import ProgramTensors
 from cdmpp.data.splits import Split
 from cdmpp.devices import sheets_of
 from cdmpp.errors import DataError
-from cdmpp.predict.calibration import Calibration, calibrate
-from cdmpp.predict.conformal import SIGNED_TASKS
+from cdmpp.predict.calibration import Calibration, calibrate, scale_inputs
+from cdmpp.predict.conformal import SIGNED_TASKS, fit_conformal
 from cdmpp.predict.predictor import Predictor, device_group
 from cdmpp.predict.rows import predict_rows
 from cdmpp.training.adapt import TuneConfig, fine_tune
@@ -70,7 +70,19 @@ def cross_calibrate(
         predicted.append(np.log(predict_rows(rest, dataset, rows)))
     new = np.concatenate(held_out)
     learned = np.concatenate([np.setdiff1d(split.train, np.concatenate([new, split.validation])), new])
-    _calibrate(tuned, dataset, new, np.concatenate(predicted), split.validation, learned)
+    rows, sheets, devices = np.concatenate([new, split.validation]), sheets_of(dataset.devices), dataset.devices
+    seen = tuned.examine(_tensors(tuned, dataset, rows), np.arange(len(rows)))
+    logs = seen.logs.copy()
+    logs[:, : len(new)] += np.concatenate(predicted) - logs[:, : len(new)].mean(0)
+    if len(learned) > _LEARNED_FROM:
+        learned = np.sort(np.random.default_rng(0).choice(learned, _LEARNED_FROM, replace=False))
+    tuned.calibration = calibrate(
+        tuned.examine(_tensors(tuned, dataset, learned), np.arange(len(learned))),
+        replace(seen, logs=logs),
+        np.log(dataset.latency_s[rows]),
+        names[rows],
+        [device_group(sheets[name]) for name in np.asarray(devices)[rows].tolist()],
+    )
     return f"cross-conformal over {folds} folds of the {len(tasks)} tasks, sources by their validation part"
 
 
@@ -99,45 +111,33 @@ def calibrate_by_folds(
         raise DataError(f"trainer.interval_folds={folds}, and training and validation have {len(tasks)} tasks")
     parts = [both[np.isin(names[both], tasks[fold::folds])] for fold in range(folds)]
     plain, sheets = replace(config, loss=replace(config.loss, domain="none")), sheets_of(dataset.devices)
-    predicted = []
+    logs, inputs = [], []
     for fold, part in enumerate(parts):
         validation = parts[(fold + 1) % folds]
         learned = np.setdiff1d(both, np.concatenate([part, validation]))
         without = replace(split, train=learned, validation=validation, pool=np.zeros(0, np.int64))
-        fitted = train(dataset, without, sheets, plain, out / f"fold-{fold}", seed, False, accelerator)
-        predicted.append(np.log(predict_rows(fitted.predictor, dataset, part)))
-    rows = np.concatenate(parts)
-    calibration = _calibrate(trained, dataset, rows, np.concatenate(predicted), np.zeros(0, np.int64), split.train)
+        other = train(dataset, without, sheets, plain, out / f"fold-{fold}", seed, False, accelerator).predictor
+        seen = other.examine(_tensors(other, dataset, part), np.arange(len(part)))
+        logs.append(seen.log_prediction)
+        inputs.append(scale_inputs(seen, _calibration_of(other).novelty))
+    rows, devices = np.concatenate(parts), np.asarray(dataset.devices)
+    groups = [device_group(sheets[name]) for name in devices[rows].tolist()]
+    conformal = fit_conformal(
+        np.concatenate(logs), np.log(dataset.latency_s[rows]), names[rows], np.concatenate(inputs), groups
+    )
+    # How far a program lies from those learned from is told by programs that were not: the validation part.
+    trained.calibration = Calibration(conformal, _calibration_of(trained).novelty)
     where = f"{folds} folds of the {len(tasks)} tasks of training and validation (cross-conformal)"
-    trained.card["intervals"] = {**calibration.describe(), "calibrated_on": where}
+    trained.card["intervals"] = {**trained.calibration.describe(), "calibrated_on": where}
     trained.save(result.model_dir)
 
 
-def _calibrate(
-    predictor: Predictor,
-    dataset: LatencyDataset,
-    crossed: np.ndarray,
-    crossed_logs: np.ndarray,
-    validation: np.ndarray,
-    learned: np.ndarray,
-) -> Calibration:
-    """Set from the ``crossed`` rows, as other models predict them (log seconds), and from ``validation``."""
-    rows = np.concatenate([crossed, validation])
-    sheets, devices, names = sheets_of(dataset.devices), np.asarray(dataset.devices), np.asarray(dataset.task_ids)
-
-    def tensors(chosen: np.ndarray) -> ProgramTensors:
-        return ProgramTensors.build(dataset.asts.take(chosen), sheets, devices[chosen]).to(str(predictor.torch_device))
-
-    seen = predictor.examine(tensors(rows), np.arange(len(rows)))
-    logs = seen.logs.copy()
-    logs[:, : len(crossed)] += crossed_logs - logs[:, : len(crossed)].mean(0)
-    if len(learned) > _LEARNED_FROM:
-        learned = np.sort(np.random.default_rng(0).choice(learned, _LEARNED_FROM, replace=False))
-    predictor.calibration = calibrate(
-        predictor.examine(tensors(learned), np.arange(len(learned))),
-        replace(seen, logs=logs),
-        np.log(dataset.latency_s[rows]),
-        names[rows],
-        [device_group(sheets[name]) for name in devices[rows].tolist()],
-    )
+def _calibration_of(predictor: Predictor) -> Calibration:
+    if predictor.calibration is None:
+        raise DataError("a model without calibration cannot tell how far a program is from its training programs")
     return predictor.calibration
+
+
+def _tensors(predictor: Predictor, dataset: LatencyDataset, rows: np.ndarray) -> ProgramTensors:
+    sheets, devices = sheets_of(dataset.devices), np.asarray(dataset.devices)
+    return ProgramTensors.build(dataset.asts.take(rows), sheets, devices[rows]).to(str(predictor.torch_device))
