@@ -1,4 +1,4 @@
-"""The README's short table of figures, from ``docs/results.json``.
+"""The short tables of figures in ``docs/accuracy.md``, from ``docs/results.json``.
 
 ``python -m cdmpp.evaluation.readme`` rewrites what stands between ``<!-- figures -->`` and ``<!-- /figures -->``.
 """
@@ -88,4 +88,4 @@ def fill(readme: Path, results: Path) -> None:
 
 
 if __name__ == "__main__":
-    fill(Path("README.md"), Path("docs/results.json"))
+    fill(Path("docs/accuracy.md"), Path("docs/results.json"))

@@ -6,6 +6,7 @@ After shipping other models ``python tests/predict/test_pretrained.py`` rewrites
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -16,7 +17,7 @@ import cdmpp
 from cdmpp.data.dataset import load_dataset
 from cdmpp.data.splits import make_split
 from cdmpp.evaluation.shipping import MAX_ALL_BYTES, MAX_MODEL_BYTES
-from cdmpp.predict.catalogue import SHIPPED
+from cdmpp.predict.catalogue import SHIPPED, models
 from cdmpp.predict.model_folder import pretrained_names
 from cdmpp.predict.rows import predict_rows_with_intervals
 from cdmpp.training.metrics import latency_metrics
@@ -81,6 +82,19 @@ def test_the_figures_in_the_card_can_be_had_again(name):
     for level, (lower, upper) in intervals.items():
         inside = 100 * np.mean((truth >= lower) & (truth <= upper))
         assert inside == pytest.approx(figures["intervals"][str(level)]["coverage"], abs=0.3)
+
+
+def test_the_figures_in_readme_are_those_of_the_cards(tmp_path):
+    text = (ROOT / "README.md").read_text()
+    rows = re.findall(r"^\| `([\w-]+)` \| [^|]+ \| ([\d.]+) / ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|", text, re.M)
+    shown = {name: figures for name, *figures in rows}
+    for entry in models(tmp_path):
+        if len(entry.devices) == 1:
+            figures = entry.summary()
+            expected = [f"{figures['mape']:.1f}", f"{figures['median_ape']:.1f}"]
+            expected += [f"{figures['spearman_within_task']:.3f}", f"{figures['top1_regret']:.3f}"]
+            assert shown.pop(entry.name) == expected
+    assert not shown
 
 
 if __name__ == "__main__":
