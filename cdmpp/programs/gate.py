@@ -19,6 +19,7 @@ from cdmpp.programs.target_options import texts_in
 MAX_DEPTH = 1000
 """Nested nodes of a graph; TVM recurses over them on the stack. Real programs have up to 100."""
 _MAX_NODES = 2_000_000
+"""With every shared node counted as often as it is met, as TVM's passes do. Real workloads have some ten thousand."""
 
 _PLAIN = {"None", "bool", "int", "float", "dtype", "DataType", "ffi.String"}
 _RELAX = {"relax.ShapeType", "relax.expr.ShapeExpr", "relax.TensorType", "relax.FuncType", "relax.ObjectType"}
@@ -42,6 +43,9 @@ _NODES |= {
     IfThenElse IndexMap IterVar PrimFunc SeqStmt While""".split()
 }
 _NODES |= {"s_tir.SBlock", "s_tir.SBlockRealize", "s_tir.MatchBufferRegion"}
+
+_NUMBERS = set("line column end_line end_column data_alignment offset_factor kind iter_type ndim".split())
+"""Fields that hold a number itself and not the index of a node."""
 
 
 def load_graph(text: str, where: str) -> tvm.IRModule:
@@ -70,6 +74,7 @@ def check_graph(graph: Any, where: str) -> None:
     if not isinstance(nodes, list) or len(nodes) > _MAX_NODES or set(graph) - {"root_index", "nodes", "metadata"}:
         raise UnsupportedProgramError(f"{where}: not a JSON graph as tvm.ir.save_json writes it")
     depths: list[int] = []
+    sizes: list[int] = []
     for number, node in enumerate(nodes):
         kind, data = _kind(node), node.get("data") if isinstance(node, dict) else None
         if kind not in _NODES:
@@ -77,8 +82,13 @@ def check_graph(graph: Any, where: str) -> None:
         for text in () if kind == "ir.SourceName" else texts_in(data):  # files are named in remarks alone
             if not is_text(text):
                 raise UnsupportedProgramError(f"{where}: node {number} holds {text[:60]!r}: texts are plain words")
-        below = [index for index in _references(node) if 0 <= index < number]
+        below = _references(node)
+        if any(not 0 <= index < number for index in below):  # a circle would have no end
+            raise UnsupportedProgramError(f"{where}: node {number} refers to one that does not come before it")
         depths.append(1 + max((depths[index] for index in below), default=0))
+        sizes.append(1 + sum(sizes[index] for index in below))
+        if sizes[-1] > _MAX_NODES:
+            raise UnsupportedProgramError(f"{where}: node {number} stands for more than {_MAX_NODES:,} nodes")
     if max(depths, default=0) > MAX_DEPTH:
         raise UnsupportedProgramError(f"{where}: nested {max(depths)} deep, at most {MAX_DEPTH} are read")
 
@@ -88,14 +98,11 @@ def _kind(node: Any) -> str:
 
 
 def _references(node: Any) -> list[int]:
-    """Indices of the nodes that ``node`` refers to; small numbers among its fields may be taken for some."""
-    data, kind = node.get("data") if isinstance(node, dict) else None, _kind(node)
-    if kind in _PLAIN:
-        return []
-    if kind == "ir.Span" and isinstance(data, dict):
-        data = [data.get("source_name")]  # the rest are lines and columns
-    values = data if isinstance(data, list) else data.values() if isinstance(data, dict) else ()
-    return [value for value in values if type(value) is int]
+    """Indices of the nodes that ``node`` refers to."""
+    data = node.get("data") if isinstance(node, dict) and _kind(node) not in _PLAIN else None
+    if isinstance(data, dict):
+        return [value for name, value in data.items() if type(value) is int and name not in _NUMBERS]
+    return [value for value in data if type(value) is int] if isinstance(data, list) else []
 
 
 def check_module(module: Any, where: str) -> None:

@@ -276,6 +276,10 @@ GRAPHS = {
     "a chain": json.dumps(
         {"root_index": 4999, "nodes": [{"type": "None"}, *({"type": "ffi.Array", "data": [i]} for i in range(4999))]}
     ),
+    "doubled forty times": json.dumps(
+        {"root_index": 40, "nodes": [{"type": "None"}, *({"type": "ffi.Array", "data": [i, i]} for i in range(40))]}
+    ),
+    "a circle": json.dumps({"root_index": 0, "nodes": [{"type": "ffi.Array", "data": [0]}]}),
     "no module": json.dumps({"root_index": 0, "nodes": [{"type": "int", "data": 3}]}),
     "text": '"nodes"',
 }
