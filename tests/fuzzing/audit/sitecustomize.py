@@ -32,8 +32,9 @@ def _outside(path: object) -> bool:
 
 
 def _carries(code: CodeType) -> bool:
-    return any(CANARY in const if isinstance(const, str) else isinstance(const, CodeType) and _carries(const)
-               for const in code.co_consts)  # fmt: skip
+    """Whether a canary's name stands in it as one that code would make; a path of its name alone is only a text."""
+    return any(CANARY in const and "/.." not in const if isinstance(const, str)
+               else isinstance(const, CodeType) and _carries(const) for const in code.co_consts)  # fmt: skip
 
 
 def _watch(event: str, arguments: tuple) -> None:
