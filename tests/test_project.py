@@ -115,6 +115,7 @@ PAGES = ["README.md", *(f"docs/{name}.md" for name in "accuracy data measuring n
 
 def test_readme_is_read_in_three_minutes():
     assert len((REPOSITORY / "README.md").read_text().splitlines()) <= 150
+    assert f"# {len(devices.names())} devices;" in (REPOSITORY / "README.md").read_text()
     assert {"train", "test"} <= set(
         re.findall(r"^make ([a-z-]+)", (REPOSITORY / "README.md").read_text(), re.MULTILINE)
     )
