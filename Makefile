@@ -39,7 +39,7 @@ format: $(STAMP)  ## rewrite the sources in the project's format
 	$(PY) -m ruff format .
 
 data: $(STAMP)  ## measure tensor programs on this CPU as DEVICE (quiet machine, hours; resumable)
-	$(PY) scripts/profile.py device=$(DEVICE) $(ARGS)
+	$(PY) scripts/measure.py device=$(DEVICE) $(ARGS)
 
 evaluate: $(STAMP)  ## all splits, models and baselines: docs/RESULTS.md and docs/results.json
 	$(PY) scripts/evaluate.py $(ARGS)

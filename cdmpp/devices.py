@@ -14,6 +14,7 @@ import numpy as np
 import yaml
 
 from cdmpp.errors import CdmppError, UnknownDeviceError
+from cdmpp.paths import conf_folder
 
 KINDS = ("cpu", "gpu", "accelerator")
 
@@ -168,12 +169,10 @@ def _check_field(path: Path, field: str, entry: Any, documents: Mapping[str, str
 
 
 def _folder() -> Path:
-    """``conf/device``: inside the package once installed, beside it in a source checkout."""
-    package = Path(__file__).resolve().parent
-    for folder in (package / "conf" / "device", package.parent / "conf" / "device"):
-        if folder.is_dir():
-            return folder
-    raise CdmppError(f"no device descriptions found in {package / 'conf' / 'device'}: the installation is incomplete")
+    folder = conf_folder() / "device"
+    if not folder.is_dir():
+        raise CdmppError(f"no device descriptions found in {folder}: the installation is incomplete")
+    return folder
 
 
 def _unknown(name: str) -> str:

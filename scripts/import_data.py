@@ -1,26 +1,6 @@
-"""Import a tuning database or feature files: ``import_data.py path=DIR device=a100 network=resnet34``."""
+"""``cdmpp import`` from a source checkout; its settings are in ``conf/import_data.yaml``."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
-from cdmpp.entry import entry  # isort: skip  (first: it puts the module path right)
-from cdmpp.data.ansor_features import import_features
-
-
-@entry("import_data")
-def main(values: dict[str, Any]) -> None:
-    path, device, network = Path(values["path"]), values["device"]["name"], values["network"]
-    ansor = values["source"] == "ansor_features"
-    out = Path(values["out"] or f"datasets/{'ansor' if ansor else network}_{device}")
-    if ansor:
-        print(f"{out}: {import_features(path, out, device, values['on_bad'])}")
-        return
-    from cdmpp.data.importers import import_database  # needs TVM
-
-    print(f"{out}: {import_database(path, out, device, network, values['source'], values['on_bad'])}")
-
+from cdmpp.cli.import_data import main
 
 if __name__ == "__main__":
     main()

@@ -1,37 +1,6 @@
-"""Train a latency predictor: ``python scripts/train.py device=a100``. All settings: ``conf/config.yaml``."""
+"""``cdmpp train`` from a source checkout; its settings are in ``conf/config.yaml``."""
 
-from __future__ import annotations
-
-from typing import Any
-
-from cdmpp.entry import entry  # isort: skip  (first: it puts the module path right)
-from cdmpp.data.splits import make_split
-from cdmpp.devices import sheets_of
-from cdmpp.errors import NoRecordsError
-from cdmpp.evaluation.training_report import report
-from cdmpp.evaluation.zero_shot import train_zero_shot
-from cdmpp.training.cross_calibration import calibrate_by_folds
-from cdmpp.training.fit import train
-from cdmpp.training.settings import RunSettings
-
-
-@entry("config")
-def main(values: dict[str, Any]) -> None:
-    run = RunSettings.from_dict(values)
-    with run.kept():
-        try:
-            dataset = run.load()
-        except NoRecordsError as error:
-            train_zero_shot(run, error)
-            return
-        split = make_split(dataset, seed=run.seed, **run.split)
-        sheets = sheets_of(dataset.devices)
-        result = train(
-            dataset, split, sheets, run.training, run.out, run.seed, progress=run.progress, accelerator=run.accelerator
-        )
-        calibrate_by_folds(result, dataset, split, run.training, run.seed, run.accelerator)
-        report(dataset, split, result, run)
-
+from cdmpp.cli.train import main
 
 if __name__ == "__main__":
     main()

@@ -50,7 +50,7 @@ def wheel(tmp_path_factory) -> Path:
 
 def test_wheel_holds_code_and_configuration_only(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
-    assert {"cdmpp/cli.py", "cdmpp/py.typed"} <= names
+    assert {"cdmpp/cli/command.py", "cdmpp/py.typed"} <= names
     assert {f"cdmpp/conf/device/{name}.yaml" for name in devices.names()} <= names
     assert {name.split("/")[0] for name in names} == {"cdmpp", f"cdmpp-{cdmpp.__version__}.dist-info"}
     for path in tracked_files():

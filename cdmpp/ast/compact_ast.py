@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from cdmpp.ast.layout import EXTRACTOR_VERSION, KERNEL_WIDTH, LEAF_WIDTH
-from cdmpp.code.code_vector import CODE_WIDTH
 from cdmpp.errors import UnsupportedProgramError
+from cdmpp.machine_code.code_vector import CODE_WIDTH
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class CompactAST:
     target_kind: str
     """``cpu`` or ``gpu``."""
     code: np.ndarray | None = None
-    """(CODE_WIDTH,) float32, what the compiler made of the program (``cdmpp.code``); None where nobody compiled it."""
+    """(CODE_WIDTH,) float32, what the compiler made of it (``cdmpp.machine_code``); None where nobody compiled it."""
     extractor_version: str = EXTRACTOR_VERSION
 
     def __post_init__(self) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 
 from cdmpp.ast import access, arithmetic, layout, leaf, misses, points, walk
 from cdmpp.ast.compact_ast import CompactAST
-from cdmpp.cache import cache_root
+from cdmpp.paths import cache_root
 
 SOURCES = Path(__file__).parent / "native"
 FLAGS = (

@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 
 from cdmpp.ast.columns import list_column, plain_column
-from cdmpp.code.code_vector import CODE_VERSION, CODE_WIDTH
 from cdmpp.data.derive import (
     LIMIT_S,
     Wanted,
@@ -25,6 +24,7 @@ from cdmpp.data.files import read_table, write_table
 from cdmpp.data.records import read_records, read_tasks
 from cdmpp.data.schema import Record
 from cdmpp.errors import DataError
+from cdmpp.machine_code.code_vector import CODE_VERSION, CODE_WIDTH
 from cdmpp.programs.task import Task
 
 log = logging.getLogger(__name__)

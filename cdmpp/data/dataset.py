@@ -14,13 +14,13 @@ import numpy as np
 from cdmpp.ast.layout import EXTRACTOR_VERSION, FEATURES
 from cdmpp.ast.spool import concat
 from cdmpp.ast.table import AstTable, read_asts, write_asts
-from cdmpp.cache import cache_root
 from cdmpp.data.codes import codes_for
 from cdmpp.data.derive import Wanted, chunk_paths, data_set_folder, derive, failures, record_keys, sources_of
 from cdmpp.data.merge import merge_records
 from cdmpp.data.records import read_info, read_records, read_tasks
 from cdmpp.data.schema import Record
 from cdmpp.errors import DataError
+from cdmpp.paths import cache_root
 from cdmpp.programs.task import Task
 
 log = logging.getLogger(__name__)

@@ -17,12 +17,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from cdmpp.cache import cache_root
 from cdmpp.data.derive_process import Worker, give_back, take_worker
 from cdmpp.data.derive_progress import Progress
 from cdmpp.data.files import read_json, write_json
 from cdmpp.data.schema import Record
 from cdmpp.errors import DataError
+from cdmpp.paths import cache_root
 from cdmpp.programs.task import Task
 
 log = logging.getLogger(__name__)

@@ -83,8 +83,8 @@ def _write_per_store(path: Path, rows: list[tuple[str, Any]]) -> None:
 def _code(source: _Source) -> Any:
     from tvm.runtime import enabled
 
-    from cdmpp.code.code_vector import code_vector
-    from cdmpp.code.compile import compiled
+    from cdmpp.machine_code.code_vector import code_vector
+    from cdmpp.machine_code.compile import compiled
 
     if not enabled("llvm"):
         raise ImportError("this TVM was built without LLVM")

@@ -17,8 +17,8 @@ from typing import Any
 
 from rich.progress import DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-from cdmpp.cache import cache_root
 from cdmpp.errors import DataError
+from cdmpp.paths import cache_root
 
 log = logging.getLogger(__name__)
 

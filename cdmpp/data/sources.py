@@ -13,7 +13,6 @@ from pathlib import Path
 
 from cdmpp import devices
 from cdmpp.ast.layout import FEATURES
-from cdmpp.cache import cache_root
 from cdmpp.data.dataset import LatencyDataset, join_datasets
 from cdmpp.data.download import COMMIT, REPOSITORY, download, pinned
 from cdmpp.data.records import count_records, read_info
@@ -21,6 +20,7 @@ from cdmpp.data.schema import SCHEMA_VERSION
 from cdmpp.data.streaming import load_programs
 from cdmpp.errors import CdmppError, DataError, NoRecordsError
 from cdmpp.lock import writing
+from cdmpp.paths import cache_root
 
 log = logging.getLogger(__name__)
 
@@ -253,7 +253,7 @@ def no_data_message(device: str, paths: Sequence[Path | str], download_result: s
         "To import a MetaSchedule database (metaschedule_legacy for TVM 0.20 and older):",
         f"  python scripts/import_data.py source=metaschedule path=DIR device={device} network=NAME",
         "To measure on this machine, if it is that device:",
-        f"  python scripts/profile.py device={device}",
+        f"  python scripts/measure.py device={device}",
     ]
     table = devices_with_data(paths)
     lines.append("Devices with data here now:" + ("" if table else " none"))

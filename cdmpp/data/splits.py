@@ -6,7 +6,6 @@ import difflib
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +14,7 @@ import yaml
 from cdmpp.data.split_rules import KINDS
 from cdmpp.data.thinning import OPTIONS, thinned
 from cdmpp.errors import DataError
+from cdmpp.paths import conf_folder
 
 if TYPE_CHECKING:
     from cdmpp.data.dataset import LatencyDataset
@@ -82,12 +82,12 @@ def make_split(dataset: LatencyDataset, name: str, seed: int, **options: Any) ->
 
 def split_names() -> tuple[str, ...]:
     """Names of the definitions in ``conf/split/``."""
-    return tuple(sorted(path.stem for path in _conf_folder().glob("*.yaml")))
+    return tuple(sorted(path.stem for path in (conf_folder() / "split").glob("*.yaml")))
 
 
 def split_definition(name: str) -> dict[str, Any]:
     """Options of ``conf/split/<name>.yaml``; of a bare kind without such a file, nothing."""
-    path = _conf_folder() / f"{name}.yaml"
+    path = conf_folder() / "split" / f"{name}.yaml"
     if path.is_file():
         return dict(yaml.safe_load(path.read_text()) or {})
     if name in KINDS:
@@ -95,9 +95,3 @@ def split_definition(name: str) -> dict[str, Any]:
     known = sorted({*split_names(), *KINDS})
     near = difflib.get_close_matches(name, known, n=3) or known
     raise DataError(f"unknown split {name!r}; nearest: {', '.join(near)}; all are in conf/split/")
-
-
-def _conf_folder() -> Path:
-    package = Path(__file__).parents[1]
-    inside = package / "conf" / "split"
-    return inside if inside.is_dir() else package.parent / "conf" / "split"

@@ -14,8 +14,6 @@ import pyarrow.parquet as pq
 
 from cdmpp.ast.spool import AstSpool
 from cdmpp.ast.table import AstTable, read_asts
-from cdmpp.cache import cache_root
-from cdmpp.code.code_vector import CODE_WIDTH
 from cdmpp.data.codes import read_code_files
 from cdmpp.data.dataset import (
     MAX_FAILED,
@@ -30,6 +28,8 @@ from cdmpp.data.merge import merge_records
 from cdmpp.data.records import count_records, read_info, read_records, read_tasks, record_parts
 from cdmpp.data.schema import Record
 from cdmpp.errors import DataError
+from cdmpp.machine_code.code_vector import CODE_WIDTH
+from cdmpp.paths import cache_root
 from cdmpp.programs.task import Task
 
 log = logging.getLogger(__name__)

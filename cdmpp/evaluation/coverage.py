@@ -9,7 +9,7 @@ import numpy as np
 
 from cdmpp.data.splits import Split
 from cdmpp.evaluation.evaluation_data import Baseline, EvaluationData
-from cdmpp.predict.conformal import fit_conformal
+from cdmpp.uncertainty.conformal import fit_conformal
 
 Intervals = Mapping[float, tuple[np.ndarray, np.ndarray]]
 """(m,) lower and (m,) upper bounds in seconds by level."""

@@ -12,11 +12,11 @@ from omegaconf import OmegaConf
 from cdmpp.data.dataset import LatencyDataset
 from cdmpp.data.splits import Split
 from cdmpp.devices import sheets_of
-from cdmpp.entry import conf_folder
 from cdmpp.errors import DataError
 from cdmpp.evaluation.baselines import BASELINES
 from cdmpp.evaluation.cell import Cell, CellOptions
 from cdmpp.evaluation.coverage import Forecast
+from cdmpp.paths import conf_folder
 from cdmpp.predict.rows import predict_rows_with_intervals
 from cdmpp.training.config import TrainConfig
 
@@ -57,7 +57,7 @@ def train_and_predict(
     dataset: LatencyDataset, split: Split, cell: Cell, options: CellOptions, folder: Path
 ) -> Forecast:
     """Of the test programs, by a model trained into ``folder``."""
-    from cdmpp.training.cross_calibration import calibrate_by_folds
+    from cdmpp.recipes.cross_calibration import calibrate_by_folds
     from cdmpp.training.fit import train
 
     config, sheets = train_config(cell.model, options.overrides), sheets_of(dataset.devices)

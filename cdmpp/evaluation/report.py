@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
+from benchmarks.publish.goals import goal_section
 from cdmpp.data.files import read_json, write_atomic
-from cdmpp.evaluation.goals import goal_section
 from cdmpp.evaluation.noise import NoiseFloor
 from cdmpp.evaluation.rows import ResultRow, result_rows, update_results
 

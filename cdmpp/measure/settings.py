@@ -79,7 +79,7 @@ class CollectSettings:
 
 
 def collect_settings(values: Mapping[str, Any]) -> CollectSettings:
-    """Settings from the keys of ``conf/profile.yaml``.
+    """Settings from the keys of ``conf/measure.yaml``.
 
     Raises:
         UnknownDeviceError: no such device.

@@ -19,11 +19,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import huber_loss, softplus
 
-from cdmpp.code.code_vector import CODE_NAMES
-from cdmpp.code.machine import MACHINE_AMOUNTS
 from cdmpp.data.batching import Batch, ProgramTensors, ordered_batches
 from cdmpp.data.subsample import sample_rows
 from cdmpp.devices import SPEC_FIELDS
+from cdmpp.machine_code.code_vector import CODE_NAMES
+from cdmpp.machine_code.machine import MACHINE_AMOUNTS
 from cdmpp.model.analytic import PARTS, kernel_parts
 from cdmpp.model.cpu_parts import cores_used
 

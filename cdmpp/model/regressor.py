@@ -77,7 +77,7 @@ class CdmppConfig:
     bins: int = 8
     """Quantile bins that every number of a kernel is also given as, see ``QuantileBins``; 0 is none."""
     code: bool = True
-    """Read code vectors (``cdmpp.code``) where programs have them."""
+    """Read code vectors (``cdmpp.machine_code``) where programs have them."""
     code_dropout: float = 0.2
     """Share of programs whose code vector is hidden while training: the model must do without, too."""
     code_anchor: bool = True

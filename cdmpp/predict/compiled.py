@@ -12,12 +12,12 @@ import tvm
 
 from cdmpp.ast.extract import extract_many
 from cdmpp.ast.table import AstTable
-from cdmpp.code.code_vector import CODE_WIDTH
-from cdmpp.code.compile import can_compile
 from cdmpp.data.codes import read_codes
 from cdmpp.data.derive import Source, Wanted, chunk_paths, cores, derive, failures
 from cdmpp.data.targets import disagreement
 from cdmpp.errors import UnsupportedProgramError
+from cdmpp.machine_code.code_vector import CODE_WIDTH
+from cdmpp.machine_code.compile import can_compile
 from cdmpp.predict.inputs import Inputs, Wishes
 from cdmpp.programs.task import Program
 

@@ -13,7 +13,6 @@ import numpy as np
 
 from cdmpp.ast.layout import EXTRACTOR_VERSION
 from cdmpp.ast.table import AstTable, read_asts
-from cdmpp.code.code_vector import CODE_VERSION, CODE_WIDTH
 from cdmpp.data.derive import (
     LIMIT_S,
     Source,
@@ -27,6 +26,7 @@ from cdmpp.data.derive import (
 )
 from cdmpp.data.derive_process import give_back, take_worker
 from cdmpp.errors import CdmppError, DataError, UnsupportedProgramError
+from cdmpp.machine_code.code_vector import CODE_VERSION, CODE_WIDTH
 from cdmpp.predict.inputs import Inputs, Wishes
 
 

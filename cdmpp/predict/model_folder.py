@@ -8,9 +8,9 @@ from pathlib import Path
 import torch
 
 from cdmpp.ast.layout import KERNEL_WIDTH, LEAF_WIDTH
-from cdmpp.code.code_vector import CODE_WIDTH
 from cdmpp.devices import VECTOR_WIDTH
 from cdmpp.errors import CdmppError, ModelFormatError
+from cdmpp.machine_code.code_vector import CODE_WIDTH
 from cdmpp.model.build import Model, ModelConfig, build_model, config_from_dict
 from cdmpp.model.regressor import CdmppConfig
 from cdmpp.predict.catalogue import SHIPPED

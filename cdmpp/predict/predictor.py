@@ -15,21 +15,21 @@ from cdmpp import __version__, devices
 from cdmpp.ast.compact_ast import CompactAST
 from cdmpp.ast.layout import FEATURES, KERNEL_WIDTH, LEAF_WIDTH
 from cdmpp.ast.table import TARGET_KINDS, AstTable
-from cdmpp.code.code_vector import CODE_VERSION
-from cdmpp.code.compile import can_have_code
 from cdmpp.data.batching import Batch, ProgramTensors, ordered_batches
 from cdmpp.data.derive import LIMIT_S
 from cdmpp.data.files import write_atomic, write_json
 from cdmpp.devices import SPEC_FIELDS, VECTOR_WIDTH, Device
 from cdmpp.errors import CdmppError
+from cdmpp.machine_code.code_vector import CODE_VERSION
+from cdmpp.machine_code.compile import can_have_code
 from cdmpp.model.build import Model
-from cdmpp.predict.calibration import Calibration, Examined
 from cdmpp.predict.flags import FLAGS, UNLIKE_TRAINING, flag_programs
 from cdmpp.predict.inputs import Inputs, Wishes, read_inputs
-from cdmpp.predict.novelty import ProgramSketch
 from cdmpp.predict.prediction import Prediction
 from cdmpp.predict.stored_config import CARD, CONFIG, FORMAT_VERSION, WEIGHTS
 from cdmpp.predict.stored_tensors import CALIBRATION, trained_matrices
+from cdmpp.uncertainty.calibration import Calibration, Examined
+from cdmpp.uncertainty.novelty import ProgramSketch
 
 if TYPE_CHECKING:
     from cdmpp.programs.task import Program
@@ -162,7 +162,7 @@ class Predictor:
 
     @property
     def reads_code(self) -> bool:
-        """True where a member reads code vectors (``cdmpp.code``)."""
+        """True where a member reads code vectors (``cdmpp.machine_code``)."""
         return any(getattr(model.config, "code", False) for model in self.models)
 
     @property

@@ -11,9 +11,9 @@ from typing import Any
 
 from cdmpp import __version__
 from cdmpp.ast.layout import EXTRACTOR_VERSION, FEATURES, KERNEL_WIDTH, LEAF_WIDTH
-from cdmpp.code.code_vector import CODE_VERSION
 from cdmpp.devices import KINDS, SPEC_FIELDS, VECTOR_FIELDS, VECTOR_WIDTH, Device
 from cdmpp.errors import ModelFormatError
+from cdmpp.machine_code.code_vector import CODE_VERSION
 
 FORMAT_VERSION = 2
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "card.json"

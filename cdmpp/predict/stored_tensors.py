@@ -16,8 +16,8 @@ from torch import Tensor
 
 from cdmpp.errors import ModelFormatError
 from cdmpp.model.build import Model
-from cdmpp.predict.calibration import LOCAL_INPUTS, Calibration
-from cdmpp.predict.conformal import METHODS
+from cdmpp.uncertainty.calibration import LOCAL_INPUTS, Calibration
+from cdmpp.uncertainty.conformal import METHODS
 
 CALIBRATION = "calibration."
 _TYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "I64": torch.int64}

@@ -18,11 +18,9 @@ from typing import Any
 import yaml
 
 from cdmpp.errors import CdmppError
+from cdmpp.paths import conf_folder
 from cdmpp.programs.task import VARIANT_MARK, Task
 
-_PACKAGE = Path(__file__).resolve().parents[1]
-ZOO_FILES = tuple(folder / "conf" / "data" / "networks.yaml" for folder in (_PACKAGE, _PACKAGE.parent))
-"""Inside the package once installed, beside it in a source checkout."""
 HOST_TARGET = {"kind": "llvm", "num-cores": 1}
 DTYPES = ("float32", "float16")
 INPUTS = ("image", "tokens", "audio", "mel", "vector")
@@ -31,7 +29,7 @@ _stub: Any = None
 
 def read_zoo(path: Path | None = None) -> dict[str, dict[str, Any]]:
     """``expand_zoo`` of ``path`` or of the shipped zoo. ``CdmppError`` where it cannot be read."""
-    path = path or next((file for file in ZOO_FILES if file.exists()), ZOO_FILES[0])
+    path = path or conf_folder() / "data" / "networks.yaml"
     try:
         zoo = yaml.safe_load(path.read_text(encoding="utf-8"))["zoo"]
     except (OSError, yaml.YAMLError, KeyError, TypeError) as error:

@@ -24,7 +24,6 @@ from cdmpp.devices import Device
 from cdmpp.errors import CdmppError, DataError
 from cdmpp.model.build import Model, build_for
 from cdmpp.model.regressor import CdmppModel
-from cdmpp.predict.calibration import calibrate
 from cdmpp.predict.predictor import Predictor, device_group
 from cdmpp.training.checkpoints import WholeCheckpoints, read_checkpoint
 from cdmpp.training.config import TrainConfig
@@ -32,6 +31,7 @@ from cdmpp.training.lit import LatencyModule
 from cdmpp.training.metrics import latency_metrics, mape_factor
 from cdmpp.training.processes import is_first, local_rank, one_writer
 from cdmpp.training.run_folder import claim_folder, run_card, write_history
+from cdmpp.uncertainty.calibration import calibrate
 
 if TYPE_CHECKING:
     from cdmpp.data.dataset import LatencyDataset

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from cdmpp.ast.table import read_asts, write_asts
-from cdmpp.code.code_vector import CODE_WIDTH
 from cdmpp.errors import DataError
+from cdmpp.machine_code.code_vector import CODE_WIDTH
 from tests.toy_data import toy_dataset
 
 

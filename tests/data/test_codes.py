@@ -14,7 +14,6 @@ from cdmpp import devices
 from cdmpp.ast.compact_ast import CompactAST
 from cdmpp.ast.layout import KERNEL_WIDTH, LEAF_WIDTH
 from cdmpp.ast.table import AstTable, read_asts, write_asts
-from cdmpp.code.code_vector import CODE_WIDTH
 from cdmpp.data.batching import ProgramTensors
 from cdmpp.data.codes import code_cache, codes_for, read_codes, write_codes
 from cdmpp.data.dataset import load_folders
@@ -23,6 +22,7 @@ from cdmpp.data.records import read_records
 from cdmpp.data.schema import Record
 from cdmpp.data.streaming import load_streamed
 from cdmpp.errors import DataError
+from cdmpp.machine_code.code_vector import CODE_WIDTH
 
 
 def ast(code: np.ndarray | None) -> CompactAST:

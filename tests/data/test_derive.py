@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from cdmpp.cache import cache_root
 from cdmpp.data import derive as module
 from cdmpp.data import derive_process
 from cdmpp.data.derive import Source, Wanted, data_set_folder, derive, failures, record_keys, sources_of
 from cdmpp.errors import DataError
+from cdmpp.paths import cache_root
 
 
 @pytest.fixture(autouse=True)

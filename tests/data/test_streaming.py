@@ -12,7 +12,6 @@ from toy_data import toy_ast, write_toy_dataset
 from cdmpp import devices
 from cdmpp.ast.spool import AstSpool, MappedTable, concat
 from cdmpp.ast.table import AstTable, write_asts
-from cdmpp.code.code_vector import CODE_WIDTH
 from cdmpp.data import streaming
 from cdmpp.data.batching import ProgramTensors
 from cdmpp.data.codes import write_codes
@@ -22,6 +21,7 @@ from cdmpp.data.splits import make_split
 from cdmpp.data.streaming import load_programs, load_streamed
 from cdmpp.errors import DataError
 from cdmpp.evaluation import run
+from cdmpp.machine_code.code_vector import CODE_WIDTH
 from cdmpp.predict.rows import predict_rows
 from cdmpp.training.config import TrainConfig, TrainerConfig
 from cdmpp.training.fit import train

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from rich.console import Console
 
-from cdmpp.evaluation.curve_report import ZERO_SHOT, curve_table
+from benchmarks.publish.curve_report import ZERO_SHOT, curve_table
 from cdmpp.evaluation.report import test_table as evaluation_table
-from cdmpp.evaluation.training_report import metric_table
+from cdmpp.recipes.training_report import metric_table
 
 NAMES = ("xeon-icelake", "xeon-icelake-avx2", "xeon-icelake-2c", "xeon-emeraldrapids")
 METRICS = {

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cdmpp.data.card import card
+from benchmarks.publish.card import card
 from cdmpp.data.records import append_records, read_info, read_records
 from cdmpp.errors import CdmppError, DataError
 from cdmpp.measure import collector as module

@@ -1,4 +1,4 @@
-"""What the values of conf/profile.yaml become, and what is refused."""
+"""What the values of conf/measure.yaml become, and what is refused."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def values(device: str, **changes: Any) -> dict[str, Any]:
     """The shipped configuration without Hydra."""
-    defaults = yaml.safe_load((ROOT / "conf/profile.yaml").read_text())
+    defaults = yaml.safe_load((ROOT / "conf/measure.yaml").read_text())
     zoo = yaml.safe_load((ROOT / "conf/data/networks.yaml").read_text())
     return {**defaults, **zoo, "device": {"name": device}, **changes}
 

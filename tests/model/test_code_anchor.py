@@ -11,8 +11,8 @@ from toy_data import toy_dataset
 
 from cdmpp import devices
 from cdmpp.ast.table import AstTable
-from cdmpp.code.code_vector import CODE_NAMES, CODE_WIDTH
 from cdmpp.data.batching import ProgramTensors
+from cdmpp.machine_code.code_vector import CODE_NAMES, CODE_WIDTH
 from cdmpp.model.analytic import kernel_parts
 from cdmpp.model.build import build_for, config_from_dict
 from cdmpp.model.code_anchor import MIN_PROGRAMS, CodeAnchor, _inputs

@@ -8,9 +8,9 @@ import torch
 
 from cdmpp import devices
 from cdmpp.ast.layout import LEAF_NAMES, LOOP_NAMES
-from cdmpp.code.code_vector import CODE_WIDTH
 from cdmpp.data.batching import ProgramTensors
 from cdmpp.errors import CdmppError
+from cdmpp.machine_code.code_vector import CODE_WIDTH
 from cdmpp.model.build import build_for, build_model, config_from_dict
 from cdmpp.model.reference import ReferenceConfig, serial_encoding
 from tests.toy_data import toy_dataset

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 import cdmpp
+from benchmarks.publish.shipping import MAX_ALL_BYTES, MAX_MODEL_BYTES
 from cdmpp.data.dataset import load_dataset
 from cdmpp.data.splits import make_split
-from cdmpp.evaluation.shipping import MAX_ALL_BYTES, MAX_MODEL_BYTES
 from cdmpp.predict.catalogue import SHIPPED, models
 from cdmpp.predict.model_folder import pretrained_names
 from cdmpp.predict.rows import predict_rows_with_intervals

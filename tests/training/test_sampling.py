@@ -13,7 +13,7 @@ from cdmpp.data.batching import ProgramTensors
 from cdmpp.errors import DataError
 from cdmpp.model.build import build_for, config_from_dict
 from cdmpp.predict.predictor import Predictor
-from cdmpp.training.candidates import candidates
+from cdmpp.recipes.candidates import candidates
 from cdmpp.training.sampling import KMEANS_STARTS, SAMPLERS, Candidates, choose_tasks, diverse_tasks, kmeans_tasks
 from tests.model.test_models import SMALL
 from tests.toy_data import toy_dataset

@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 
 from cdmpp.errors import CdmppError
+from cdmpp.recipes.settings import _groups
 from cdmpp.training.config import TrainConfig, TrainerConfig
 from cdmpp.training.fit import task_weights
 from cdmpp.training.schedule import rate_factor
-from cdmpp.training.settings import _groups
 
 
 def test_round_trip_through_plain_values():

@@ -64,7 +64,7 @@ class KitBuilder(Collector):
             "largest_part_mb": round(max(sizes, default=0) / 1e6, 2),
             "failures": dict(self.causes),
             "next": f"copy {self.folder}/parts to the device, run `python part-000.zip` there, bring results-*.jsonl "
-            f"back to {self.folder}/results, then: scripts/profile.py device={self.settings.device} kit=merge",
+            f"back to {self.folder}/results, then: scripts/measure.py device={self.settings.device} kit=merge",
         }
 
     def _recall(self) -> None:

@@ -1,0 +1,13 @@
+"""Models beside baselines: `python scripts/evaluate.py device=a100 split=[random,by_task]`. See conf/evaluate.yaml."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cdmpp.cli.hydra_entry import entry
+from cdmpp.evaluation.session import EvaluationSettings, run_session
+
+
+@entry("evaluate", renamed={"split": "splits"})
+def main(values: dict[str, Any]) -> None:
+    run_session(EvaluationSettings.from_dict(values))

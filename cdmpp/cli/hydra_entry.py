@@ -1,0 +1,82 @@
+"""What the Hydra scripts share: configuration in as plain Python, our own errors and Ctrl-C out as one line."""
+
+from __future__ import annotations
+
+import errno
+import io
+import shlex
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import hydra
+from omegaconf import DictConfig, OmegaConf
+
+from cdmpp import devices
+from cdmpp.errors import CdmppError
+from cdmpp.paths import conf_folder
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
+"""Where no file of ours is written, a log of Lightning's or a picture, a full disk arrives as it is."""
+
+
+def entry(
+    config_name: str, renamed: Mapping[str, str] | None = None
+) -> Callable[[Callable[[dict[str, Any]], None]], Callable[[], None]]:
+    """Decorator: ``main(settings)`` becomes a command that composes ``conf/<config_name>.yaml`` with its arguments.
+
+    ``renamed``: keys of the command line that mean another key, since Hydra takes theirs for a group.
+    """
+
+    def decorate(main: Callable[[dict[str, Any]], None]) -> Callable[[], None]:
+        @hydra.main(version_base="1.3", config_path=str(conf_folder()), config_name=config_name)
+        def composed(config: DictConfig) -> None:
+            values: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
+            stamped = "${now" in str(OmegaConf.to_container(config, resolve=False).get("out"))  # type: ignore[union-attr]
+            _in_one_line(lambda: main(values), lambda: _how_to_go_on(values, stamped))
+
+        def command() -> None:
+            if isinstance(sys.stdout, io.TextIOWrapper):  # a log then shows what happened at once
+                sys.stdout.reconfigure(line_buffering=True)
+            for short, key in (renamed or {}).items():
+                sys.argv = [
+                    f"{key}={word.removeprefix(f'{short}=')}" if word.startswith(f"{short}=") else word
+                    for word in sys.argv
+                ]
+            # Hydra would only list every file of the group: an unknown device deserves the nearest names.
+            chosen = [word.split("=", 1)[1] for word in sys.argv[1:] if word.startswith("device=")]
+            _in_one_line(lambda: [devices.get(name) for value in chosen for name in value.split(",")], lambda: "")
+            composed()
+
+        return command
+
+    return decorate
+
+
+def _in_one_line(action: Callable[[], Any], hint: Callable[[], str]) -> None:
+    """Run ``action``; where Ctrl-C stops it, ``hint`` says how to go on and the exit status is the shell's, 130."""
+    try:
+        action()
+    except CdmppError as error:
+        sys.exit(f"error: {error}")
+    except OSError as error:
+        if error.errno not in _NO_ROOM:
+            raise
+        sys.exit(f"error: cannot write {error.filename or 'a file'}: {error.strerror}. Free some space. {hint()}")
+    except KeyboardInterrupt:
+        print(f"\nstopped. {hint()}", file=sys.stderr)
+        sys.exit(130)
+
+
+def _how_to_go_on(values: Mapping[str, Any], stamped: bool) -> str:
+    """``stamped``: the output folder is named by the time, so that the same command would choose another one."""
+    out = str(values.get("resume") or values.get("out"))
+    if "resume" in values and (Path(out) / "settings.json").is_file():
+        return f"To go on: {_command()} {shlex.quote(f'resume={out}')}"
+    again = "To go on, run the same command again"
+    return f"{again} with {shlex.quote(f'out={out}')}" if stamped else f"{again}: what is done is kept"
+
+
+def _command() -> str:
+    return f"python {shlex.quote(sys.argv[0])}" if sys.argv[0].endswith(".py") else sys.argv[0]

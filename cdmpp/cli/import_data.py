@@ -1,0 +1,22 @@
+"""Import a tuning database or feature files: ``import_data.py path=DIR device=a100 network=resnet34``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from cdmpp.cli.hydra_entry import entry
+from cdmpp.data.ansor_features import import_features
+
+
+@entry("import_data")
+def main(values: dict[str, Any]) -> None:
+    path, device, network = Path(values["path"]), values["device"]["name"], values["network"]
+    ansor = values["source"] == "ansor_features"
+    out = Path(values["out"] or f"datasets/{'ansor' if ansor else network}_{device}")
+    if ansor:
+        print(f"{out}: {import_features(path, out, device, values['on_bad'])}")
+        return
+    from cdmpp.data.importers import import_database  # needs TVM
+
+    print(f"{out}: {import_database(path, out, device, network, values['source'], values['on_bad'])}")

@@ -1,0 +1,140 @@
+"""``cdmpp predict``: programs in, a table or JSON out, and a loud line for each thing that lowers the trust in it."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cdmpp import devices
+from cdmpp.cli.output import console, format_seconds, print_json, say
+from cdmpp.errors import CdmppError
+
+if TYPE_CHECKING:
+    from cdmpp.predict.prediction import Prediction
+
+_NAMED = 3
+"""Left-out programs that are named; the JSON has all."""
+
+
+def add_arguments(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument(
+        "programs", help="a TVMScript file, a tuning database or data set folder, or stored ASTs (.parquet)"
+    )
+    verb.add_argument("--device", required=True, help="name of a device, see `cdmpp devices`")
+    verb.add_argument("--model", help="model folder or name of a shipped one (default: one trained on the device)")
+    verb.add_argument("--rows", type=int, default=20, help="rows of the table, fastest first; 0 = all (default 20)")
+    verb.add_argument("--json", action="store_true", help="machine-readable, every program in input order")
+    verb.add_argument(
+        "--no-compile",
+        action="store_true",
+        help="do not compile CPU programs to see their machine code: faster, rougher",
+    )
+    verb.add_argument(
+        "--limit", type=float, default=60.0, help="seconds to lower or compile one program at most (default 60)"
+    )
+    verb.set_defaults(run=predict)
+
+
+def predict(options: argparse.Namespace) -> int:
+    device, path = devices.get(options.device), Path(options.programs)
+    gc.disable()  # a third of the time to start would go into looking at what was just imported
+    from cdmpp.predict.catalogue import model_for, models
+
+    name = options.model or model_for(device.name, models()).name
+    if path.suffix == ".py" and path.exists():  # TVM is imported there while torch is here
+        from cdmpp.data.derive import has_tvm
+        from cdmpp.data.derive_process import start_worker
+
+        if has_tvm():
+            start_worker()
+    import cdmpp
+
+    predictor = cdmpp.load(name)
+    gc.freeze()
+    gc.enable()
+    _check(path, options.limit)
+    compiled = False if options.no_compile else None
+    prediction = predictor.predict(path, device=device.name, compiled=compiled, limit_s=options.limit)
+    _tell(prediction, name)
+    if options.json:
+        promised = {str(level): promise for level, promise in prediction.promised.items()}
+        found = {"device": device.name, "model": name, "interval_promised": promised}
+        print_json({**found, "programs": _rows(prediction), "refused": list(prediction.refused)})
+    else:
+        _print_table(prediction, f"{device.title}, model {name}", options.rows)
+    return 0
+
+
+def _check(path: Path, limit: float) -> None:
+    if not path.exists():
+        raise CdmppError(f"{path} does not exist: give a TVMScript file, a folder or a .parquet file of stored ASTs")
+    if not path.is_dir() and path.suffix not in (".parquet", ".py"):
+        raise CdmppError(f"{path} is neither a .py file with TVMScript nor a .parquet file of stored ASTs nor a folder")
+    if not limit > 0:
+        raise CdmppError(f"--limit {limit:g}: must be a positive number of seconds")
+
+
+def _tell(prediction: Prediction, model: str) -> None:
+    """One line on stderr for each kind of doubt."""
+    from cdmpp.predict.flags import FLAGS, NO_MACHINE_CODE
+
+    if not prediction.trained_on_device:
+        say(f"the model {model} never saw {prediction.device}: it goes by the datasheet alone, expect large errors")
+    total = len(prediction)
+    if refused := prediction.refused:
+        more = f"; and {len(refused) - _NAMED} more (--json lists all)" if len(refused) > _NAMED else ""
+        say(f"{len(refused)} of {total + len(refused)} programs left out: {'; '.join(refused[:_NAMED])}{more}")
+    for flag, meaning in FLAGS.items():
+        rows = [i for i, flags in enumerate(prediction.flags) if flag in flags]
+        if not rows:
+            continue
+        why = next((i for i in rows if i in prediction.reasons), None) if flag == NO_MACHINE_CODE else None
+        reason = "" if why is None else f" ({prediction.labels[why]}: {prediction.reasons[why]})"
+        say(f"{len(rows)} of {total} programs: {flag}: {meaning}{reason}")
+
+
+def _print_table(prediction: Prediction, title: str, rows: int) -> None:
+    from rich.table import Table
+
+    seconds, labels = [float(value) for value in prediction.latency_s], prediction.labels
+    order = sorted(range(len(seconds)), key=seconds.__getitem__)
+    shown = order[:rows] if rows > 0 else order
+    caption = f"{len(order) - len(shown)} slower ones not shown (--rows 0 shows all)" if len(shown) < len(order) else ""
+    table = Table(title=title, caption=caption or None)
+    table.add_column("program", overflow="fold")
+    table.add_column("predicted latency", justify="right")
+    level = min(prediction.intervals, default=None)
+    if level is not None:
+        table.add_column(f"{100 * prediction.promised[level]:g} % interval", justify="right")
+    flagged = any(prediction.flags[i] for i in shown)
+    if flagged:
+        table.add_column("doubts", overflow="fold")
+    for i in shown:
+        cells = [labels[i], format_seconds(seconds[i])]
+        if level is not None:
+            cells.append(" - ".join(format_seconds(float(bound[i])) for bound in prediction.intervals[level]))
+        if flagged:
+            cells.append(", ".join(prediction.flags[i]))
+        table.add_row(*cells)
+    console().print(table)
+
+
+def _rows(prediction: Prediction) -> list[dict[str, Any]]:
+    """One row a program; intervals and the out-of-range score where the model has them."""
+    rows: list[dict[str, Any]] = []
+    for i, label in enumerate(prediction.labels):
+        row: dict[str, Any] = {"program": label, "latency_s": float(prediction.latency_s[i])}
+        if prediction.intervals:
+            row["intervals_s"] = {
+                str(level): [float(lower[i]), float(upper[i])] for level, (lower, upper) in prediction.intervals.items()
+            }
+        if prediction.novelty is not None and prediction.unlike_training is not None:
+            row["novelty"] = float(prediction.novelty[i])
+            row["unlike_training"] = bool(prediction.unlike_training[i])
+        row["flags"] = list(prediction.flags[i])
+        if i in prediction.reasons:
+            row["why_no_machine_code"] = prediction.reasons[i]
+        rows.append(row)
+    return rows

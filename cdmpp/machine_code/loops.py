@@ -1,0 +1,166 @@
+"""Natural loops of a function and their constant trip counts."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from cdmpp.machine_code.constants import Constants
+from cdmpp.machine_code.ir import Function
+
+_NAME = r'%"?[\w.$-]+"?'
+_PHI = re.compile(rf"({_NAME}) = phi (?:i\d+|ptr) (.*)")
+_INCOMING = re.compile(r'\[ ([^,]+), %("?[\w.$-]+"?) \]')
+_STEP = re.compile(rf"(add|sub)[\w ]* i\d+ ({_NAME}), (-?\d+)$")
+_CAST = re.compile(rf"(?:trunc|zext|sext)[\w ]* i\d+ ({_NAME}) to")
+_BRANCH = re.compile(rf"br i1 ({_NAME}),")
+_COMPARE = re.compile(rf"icmp (?:samesign )?(\w+) i\d+ ({_NAME}|-?\d+), ({_NAME}|-?\d+)$")
+_RUNS_TWICE = re.compile(r'phi i1 \[ true, %"?[\w.$-]+"? \], \[ false, %"?[\w.$-]+"? \]')
+_OFFSET = re.compile(rf"(add|sub|or disjoint)[\w ]* i\d+ ({_NAME}), (-?\d+)$")
+_MAX_CASTS = 4
+
+
+class Counter(NamedTuple):
+    """An integer that every iteration changes by the same amount."""
+
+    start: str | None
+    step: int
+    name: str
+    after: str
+    """The value after the step."""
+
+
+@dataclass(frozen=True)
+class Loop:
+    header: str
+    body: frozenset[str]
+    """Names of its blocks, the header among them."""
+    trips: float
+    """Iterations each time it is entered; 0 where that is not a constant of the text."""
+    counters: tuple[Counter, ...] = ()
+
+
+def loops_of(function: Function, constants: Constants) -> list[Loop]:
+    """Natural loops (Aho et al., one per header) that are reached, with their trip counts."""
+    bodies = bodies_of(function)
+    loops = []
+    for header, body in bodies.items():
+        if header in constants.reached:
+            counters = _counters(function, constants, header, body)
+            trips = _trips(function, constants, header, body, counters)
+            loops.append(Loop(header, frozenset(body), trips, tuple(counters)))
+    return loops
+
+
+def bodies_of(function: Function) -> dict[str, set[str]]:
+    entry = next(iter(function.blocks))
+    state, back = {entry: "open"}, []
+    stack = [(entry, iter(function.successors[entry]))]
+    while stack:
+        block, targets = stack[-1]
+        for target in targets:
+            if state.get(target) == "open":
+                back.append((block, target))
+            elif target not in state:
+                state[target] = "open"
+                stack.append((target, iter(function.successors[target])))
+                break
+        else:
+            state[block] = "done"
+            stack.pop()
+    bodies: dict[str, set[str]] = defaultdict(set)
+    for latch, header in back:
+        body, work = {header}, [latch]
+        while work:
+            block = work.pop()
+            if block not in body:
+                body.add(block)
+                work += function.predecessors.get(block, [])
+        bodies[header] |= body
+    return dict(bodies)
+
+
+def _trips(function: Function, constants: Constants, header: str, body: set[str], counters: list[Counter]) -> float:
+    best = 0.0
+    for block in sorted(body):
+        targets = function.successors[block]
+        if len(targets) < 2 or all(target in body for target in targets):
+            continue
+        branch = next((m for line in function.blocks[block] if (m := _BRANCH.match(line))), None)
+        condition = function.definitions.get(branch[1]) if branch else None
+        if condition is None:
+            continue
+        if _RUNS_TWICE.match(condition.text):
+            best = max(best, 2.0)
+        elif compared := _COMPARE.match(condition.text):
+            at_the_end = header in targets
+            best = max(best, _from_compare(function, constants, counters, compared, at_the_end))
+    return best
+
+
+def _counters(function: Function, constants: Constants, header: str, body: set[str]) -> list[Counter]:
+    counters = []
+    for line in function.blocks[header]:
+        if not (phi := _PHI.match(line)):
+            continue
+        incoming = _INCOMING.findall(phi[2])
+        outside = [(value, block.strip('"')) for value, block in incoming if block.strip('"') not in body]
+        entered = [value for value, block in outside if block in constants.reached and header in constants.taken(block)]
+        start = next(iter(entered or [value for value, _ in outside]), None)
+        after = next((value for value, block in incoming if block.strip('"') in body), None)
+        change = function.definitions.get(after) if after else None
+        if change and (step := _STEP.match(change.text)) and step[2] == phi[1]:
+            amount = int(step[3]) * (1 if step[1] == "add" else -1)
+            if amount:
+                counters.append(Counter(start, amount, phi[1], after or ""))
+    return counters
+
+
+def _from_compare(
+    function: Function, constants: Constants, counters: list[Counter], compared: re.Match[str], at_the_end: bool
+) -> float:
+    """Iterations of a loop that is left by ``compared``; 0 where it does not compare a counter with a constant."""
+    for value, bound in ((compared[2], compared[3]), (compared[3], compared[2])):
+        counter, offset = _counter_behind(function, counters, value)
+        limit = constants.at_most(bound)
+        if counter is None or limit is None:
+            continue
+        start = constants.at_most(counter.start) or 0 if counter.start else 0
+        # An unrolled loop whose first iteration was taken out is left in the middle, between the counter and its step.
+        steps = (limit - offset - start) / counter.step
+        before = counter.after not in _uncast(function, value)
+        if compared[1] in ("eq", "ne"):
+            return abs(steps + 1 if before else steps)
+        if compared[1] in ("ult", "slt"):
+            return abs(math.ceil(steps) + 1 if before and at_the_end else math.ceil(steps))
+        return abs(steps)
+    return 0.0
+
+
+def _counter_behind(function: Function, counters: list[Counter], value: str) -> tuple[Counter | None, int]:
+    """The counter that ``value`` is cast from, and the constant that was added to it on the way (not its step)."""
+    for name in _uncast(function, value):
+        for counter in counters:
+            if name in (counter.name, counter.after):
+                return counter, 0
+        definition = function.definitions.get(name)
+        if definition and (shifted := _OFFSET.match(definition.text)):
+            for counter in counters:
+                if shifted[2] == counter.name:
+                    return counter, int(shifted[3]) * (-1 if shifted[1] == "sub" else 1)
+    return None, 0
+
+
+def _uncast(function: Function, value: str) -> Iterator[str]:
+    """``value``, what it was cast from, what that was cast from ..."""
+    for _ in range(_MAX_CASTS):
+        yield value
+        definition = function.definitions.get(value)
+        cast = _CAST.match(definition.text) if definition else None
+        if cast is None:
+            return
+        value = cast[1]

@@ -1,0 +1,105 @@
+"""Cycles of one basic block on a wide out-of-order core: a lower bound for each resource, and their maximum.
+
+The numbers are those of the public instruction tables for recent x86 server cores, rounded: two vector and two load
+ports, one store and one shuffle port, four to five instructions a cycle, four cycles from a multiply-add to the next.
+They give a scale to counts; a model that learns from measurements corrects them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from cdmpp.machine_code.instruction import WIDTHS, registers
+from cdmpp.machine_code.ir import Function
+
+RESOURCES = ("vector", "load", "store", "shuffle", "issue", "chain")
+"""What a block may be bound by; the largest of these counts."""
+EXTRA = ("divider", "call", "spill")
+"""What comes on top of it."""
+_FLOAT_LATENCY = 4.0
+_VECTOR_REGISTERS = 30
+_ODD_LANE_CYCLES = 0.4
+_CALL_CYCLES, _SPILL_CYCLES = 15.0, 0.7
+_DIVIDE_CYCLES = {1: 4.0, 4: 5.0, 8: 5.0, 16: 10.0}
+_FLOAT_PHI = re.compile(r"= phi (?:float|double|<\d+ x (?:float|double)>)")
+_OPERAND = re.compile(r'%"?[\w.$-]+"?')
+_MAKES_FLOATS = re.compile(
+    r"(?:fmul|fadd|fsub|fneg|load|phi|call|tail call|shufflevector|insertelement)\b[^,(]*(?:float|double)"
+)
+
+
+def cycles_by_resource(counts: Mapping[str, float], chain: float, spilled: float) -> dict[str, float]:
+    """``RESOURCES`` and ``EXTRA`` -> cycles of one run of a block.
+
+    Args:
+        counts: amounts by ``instruction.CLASSES``.
+        chain: cycles of the longest chain of dependent additions from one run to the next.
+        spilled: vector values beyond the registers.
+    """
+
+    def all_widths(kind: str) -> float:
+        return sum(counts.get(f"{kind}_{width}", 0.0) for width in WIDTHS)
+
+    def count(*names: str) -> float:
+        return sum(counts.get(name, 0.0) for name in names)
+
+    arithmetic = all_widths("float") + 0.5 * all_widths("select") + all_widths("convert")
+    loads, stores = all_widths("load") + count("load_int"), all_widths("store") + count("store_int")
+    scattered = 1.3 * count("gather") + 2.0 * count("scatter")
+    shuffles = count("shuffle") + 1.5 * count("insert") + _ODD_LANE_CYCLES * count("odd_wide_lanes")
+    integers = count("scalar_int", "vector_int") + 6.0 * count("int_divide")
+    integers += 0.3 * count("address", "extend") + 0.5 * count("branch", "broadcast")
+    issued = arithmetic + 0.6 * loads + stores + 2.0 * scattered + shuffles + integers + 40.0 * count("call")
+    return {
+        "vector": arithmetic / 2,
+        "load": loads / 2 + scattered,
+        "store": stores,
+        "shuffle": shuffles,
+        "issue": issued / 4,
+        "chain": chain,
+        "divider": sum(cost * counts.get(f"divide_{width}", 0.0) for width, cost in _DIVIDE_CYCLES.items()),
+        "call": _CALL_CYCLES * count("call"),
+        "spill": _SPILL_CYCLES * spilled,
+    }
+
+
+def total_cycles(by_resource: Mapping[str, float]) -> float:
+    return max(by_resource[name] for name in RESOURCES) + sum(by_resource[name] for name in EXTRA)
+
+
+def chain_cycles(block: Sequence[str], counts: Mapping[str, float]) -> float:
+    """Of a loop of one block: its float operations over the accumulators they are spread on."""
+    accumulators = sum(1 for line in block if _FLOAT_PHI.search(line))
+    if not accumulators:
+        return 0.0
+    return _FLOAT_LATENCY * max(1.0, sum(counts.get(f"float_{width}", 0.0) for width in WIDTHS) / accumulators)
+
+
+def spilled_values(function: Function, name: str) -> float:
+    """Vector registers that the float values alive at one place of the block ``name`` lack."""
+    block, definitions = function.blocks[name], function.definitions
+    last_use: dict[str, int] = {}
+    made: dict[str, int] = {}
+    size: dict[str, int] = {}
+    for place, line in enumerate(block):
+        value, _, text = line.partition(" = ")
+        for operand in _OPERAND.findall(line):
+            last_use[operand] = place
+        if text and _MAKES_FLOATS.match(text):
+            made[value], size[value] = place, registers(text)
+    change = Counter[int]()
+    for value, place in made.items():
+        change[place] += size[value]
+        change[last_use[value]] -= size[value]
+    alive = most = 0
+    for place in range(len(block)):
+        alive += change[place]
+        most = max(most, alive)
+    outside = 0
+    for operand in last_use:
+        source = definitions.get(operand)
+        if source is not None and source.block != name and _MAKES_FLOATS.match(source.text):
+            outside += registers(source.text)
+    return max(0.0, most + outside - _VECTOR_REGISTERS)

@@ -1,0 +1,84 @@
+"""Cycles of code whose bound is known from the tables."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from cdmpp.machine_code.core import run
+from cdmpp.machine_code.x86 import decode
+
+
+def cycles(*lines: str, trips: float = math.inf, add_latency: int = 4) -> float:
+    return run([decode(line) for line in lines], trips, add_latency).cycles
+
+
+def test_a_chain_takes_its_latency() -> None:
+    assert cycles("vfmadd231ps %ymm1, %ymm2, %ymm0") == pytest.approx(4)
+    assert cycles("vaddss (%rdi,%rcx,4), %xmm0, %xmm0", "addq $1, %rcx") == pytest.approx(4)
+    assert cycles("vaddss (%rdi,%rcx,4), %xmm0, %xmm0", "addq $1, %rcx", add_latency=2) == pytest.approx(2)
+
+
+def test_independent_work_is_bound_by_ports() -> None:
+    lines = [f"vfmadd231ps %ymm14, %ymm15, %ymm{i}" for i in range(12)]
+    assert cycles(*lines) == pytest.approx(6, rel=0.1)
+    stores = [f"vmovups %zmm1, {64 * i}(%rdi)" for i in range(8)]
+    assert cycles(*stores) == pytest.approx(8, rel=0.1)
+    assert cycles(*[line.replace("zmm", "ymm") for line in stores]) == pytest.approx(4, rel=0.1)
+    shuffles = [f"vpermps %zmm14, %zmm15, %zmm{i}" for i in range(8)]
+    assert cycles(*shuffles) == pytest.approx(8, rel=0.1)
+    assert cycles(*[f"leaq 8(%rax), %r{i}" for i in range(8, 16)]) == pytest.approx(2, rel=0.1)
+
+
+def test_width_bounds_what_needs_no_port() -> None:
+    assert cycles(*[f"movq %rax, %r{i}" for i in range(8, 13)] * 4) == pytest.approx(4, rel=0.1)
+
+
+def test_a_sum_in_memory_waits_for_its_store() -> None:
+    lines = ("vmovss 16(%rdi), %xmm0", "vaddss %xmm1, %xmm0, %xmm0", "vmovss %xmm0, 16(%rdi)")
+    assert cycles(*lines) == pytest.approx(4 + 5, abs=1)
+    # The next element each time: nothing to wait for.
+    assert cycles(*lines, "addq $4, %rdi") < 4
+
+
+def test_a_wide_load_of_narrow_stores_is_blocked() -> None:
+    store = [f"vmovss %xmm{i}, {4 * i}(%rsp)" for i in range(4)]
+    wide = run([decode(line) for line in (*store, "vmovups (%rsp), %xmm5")], math.inf)
+    narrow = run([decode(line) for line in (*store, "vmovss 4(%rsp), %xmm5")], math.inf)
+    assert wide.blocked_loads == pytest.approx(1)
+    assert narrow.blocked_loads == 0
+
+
+def test_stores_a_page_apart_hold_up_loads() -> None:
+    def sums(stride: int) -> list[str]:
+        return [
+            line
+            for i in range(8)
+            for line in (
+                f"vmovss {stride * i}(%rdi), %xmm0",
+                "vaddss %xmm1, %xmm0, %xmm0",
+                f"vmovss %xmm0, {stride * i}(%rdi)",
+            )
+        ]
+
+    apart, near = (run([decode(line) for line in sums(stride)], math.inf) for stride in (4096, 512))
+    assert apart.aliased_loads == pytest.approx(8, abs=0.1) and near.aliased_loads == 0
+    assert apart.cycles > 7 * 14 > 3 * near.cycles
+
+
+def test_loops_that_are_entered_anew_overlap() -> None:
+    line = "vfmadd231ps %ymm1, %ymm2, %ymm0"
+    assert cycles(line, trips=8) < 0.3 * cycles(line)
+    assert cycles(line, trips=10_000) == pytest.approx(cycles(line))
+    assert cycles(line, trips=1) == pytest.approx(0.5, rel=0.1)
+
+
+def test_a_long_piece_goes_on_as_it_began() -> None:
+    lines = [f"vfmadd231ps %ymm14, %ymm15, %ymm{i % 12}" for i in range(3000)]
+    assert cycles(*lines * 2) == pytest.approx(2 * cycles(*lines), rel=0.01)
+    assert run([], math.inf).cycles == 0
+
+
+def test_divisions_keep_their_port() -> None:
+    assert cycles("vdivps %zmm1, %zmm2, %zmm3") == pytest.approx(10, rel=0.1)

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from benchmarks.publish.readme import BEGIN, END, figures, fill
+from cdmpp.errors import DataError
+
+
+def row(model: str, metric: str, value: float, seed: int = 0) -> dict:
+    return {
+        "device": "a100", "dataset": "a100", "split": "by_task", "seed": seed, "model": model, "metric": metric,
+        "value": value, "n_programs": 1200, "n_tasks": 7,
+    }  # fmt: skip
+
+
+def test_means_over_seeds_best_first(tmp_path):
+    rows = [row("constant", "mape", 80.0), row("cdmpp", "mape", 10.0), row("cdmpp", "mape", 20.0, seed=1)]
+    rows += [row(r["model"], "median_ape", 5.0, r["seed"]) for r in rows]
+    rows += [row("cdmpp", "spearman_within_task", 0.9), row("constant", "spearman_within_task", 0.0)]
+    text = figures(rows)
+    assert text.index("| cdmpp | 15.0 / 5.0, 0.900 |") < text.index("| constant | 80.0 / 5.0, 0.000 (1 seed) |")
+    assert "`a100`, seeds 0, 1" in text
+
+
+def test_a_split_that_a_model_was_not_run_on_stays_open():
+    rows = [row(m, key, 1.0) for m in ("cdmpp", "constant") for key in ("mape", "median_ape", "spearman_within_task")]
+    rows += [{**r, "split": "random"} for r in rows if r["model"] == "cdmpp"]
+    text = figures(rows)
+    assert "| model | `by_task` | `random` |" in text
+    assert "| constant | 1.0 / 1.0, 1.000 | - |" in text
+
+
+def test_experiments_stay_out():
+    rows = [row("cdmpp", key, 1.0) for key in ("mape", "median_ape", "spearman_within_task")]
+    others = [{**r, "dataset": "few-labels-a100", "model": "kmeans"} for r in rows]
+    others += [{**r, "split": "by_task_half_tasks"} for r in rows]
+    assert figures(rows + others) == figures(rows)
+    joint = [{**r, "dataset": "cpus", "device": "a100+b"} for r in rows]
+    assert "`a100+b`" in figures(rows + joint)
+
+
+def test_the_readme_keeps_everything_else(tmp_path):
+    rows = [row("cdmpp", key, 1.0) for key in ("mape", "median_ape", "spearman_within_task")]
+    readme = tmp_path / "README.md"
+    readme.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
+    (tmp_path / "results.json").write_text(json.dumps(rows))
+    fill(readme, tmp_path / "results.json")
+    fill(readme, tmp_path / "results.json")
+    assert readme.read_text().count("| cdmpp |") == 1
+    assert readme.read_text().startswith("before\n") and readme.read_text().endswith("\nafter\n")
+    assert "old" not in readme.read_text()
+
+
+def test_nothing_to_show_is_an_error():
+    with pytest.raises(DataError, match="evaluate"):
+        figures([])

@@ -1,0 +1,67 @@
+"""A shipped model is the evaluated one with its test figures; nothing too large or half-written enters the package."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import cdmpp
+from benchmarks.publish import shipping
+from benchmarks.publish.shipping import devices_of, ship
+from cdmpp.data.splits import make_split
+from cdmpp.errors import DataError
+from cdmpp.evaluation.cell import Cell, CellOptions, read_predictions, run_cell
+from cdmpp.evaluation.noise import NoiseFloor
+
+CELL = Cell("by_task", 0, "cdmpp")
+
+
+@pytest.fixture(scope="module")
+def evaluated(data, tmp_path_factory):
+    out = tmp_path_factory.mktemp("evaluation")
+    run_cell(data, "a100", CELL, CellOptions(out, overrides=("trainer.epochs=1", "model.layers=1")))
+    return out
+
+
+def test_a_shipped_model_answers_as_in_its_evaluation(data, evaluated, tmp_path):
+    noise = {name: NoiseFloor(3, 1.0, 0.5, float("nan")) for name in devices_of(evaluated, "a100", CELL)}
+    folder = ship(evaluated, "a100", CELL, "a100", noise, tmp_path / "shipped")
+    model = cdmpp.load(folder)
+    test = make_split(data.dataset, "by_task", 0).test
+    stored = read_predictions(CELL.path(evaluated, "a100"))["predicted_s"]
+    answers = model.predict(data.dataset.asts.take(test)).latency_s
+    np.testing.assert_allclose(answers, stored, rtol=2e-3)  # matrices ship in half precision
+    original = evaluated / "models" / "a100" / str(CELL) / "model"
+    np.testing.assert_allclose(cdmpp.load(original).predict(data.dataset.asts.take(test)).latency_s, stored, rtol=1e-5)
+    sizes = [(place / "model.safetensors").stat().st_size for place in (folder, original)]
+    assert sizes[0] < 0.75 * sizes[1]
+    card = model.card
+    assert card["test"]["split"] == "by_task" and card["test"]["metrics"]["mape"] > 0 and card["limits"]
+    assert card["noise_floor_percent"] == {"a100": {"n_programs": 3, "mean": 1.0, "median": 0.5, "p90": None}}
+    assert '"/' not in (folder / "card.json").read_text()
+    assert ship(evaluated, "a100", CELL, "a100", None, tmp_path / "shipped") == folder  # replaces it
+    assert [path.name for path in (tmp_path / "shipped").iterdir()] == ["a100"]
+
+
+def test_what_is_too_large_stays_outside(evaluated, tmp_path, monkeypatch):
+    monkeypatch.setattr(shipping, "MAX_MODEL_BYTES", 1000)
+    with pytest.raises(DataError, match=r"at most 0.001 MB each"):
+        ship(evaluated, "a100", CELL, "a100", None, tmp_path)
+    monkeypatch.setattr(shipping, "MAX_MODEL_BYTES", 10**9)
+    ship(evaluated, "a100", CELL, "first", None, tmp_path)
+    monkeypatch.setattr(shipping, "MAX_ALL_BYTES", 1000)
+    with pytest.raises(DataError, match=r"in all may ship"):
+        ship(evaluated, "a100", CELL, "second", None, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["first"]
+
+
+def test_a_name_stays_inside_the_package(evaluated, tmp_path):
+    for name in ("../elsewhere", "a/b", "", ".hidden"):
+        with pytest.raises(DataError, match="cannot name a shipped model"):
+            ship(evaluated, "a100", CELL, name, None, tmp_path / "shipped")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_cell_that_was_not_run_is_named(evaluated, tmp_path):
+    with pytest.raises(DataError, match=r"held_out/0/cdmpp\.json is missing: run scripts/evaluate.py"):
+        ship(evaluated, "a100", Cell("held_out", 0, "cdmpp"), "a100", None, tmp_path)

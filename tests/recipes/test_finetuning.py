@@ -1,0 +1,224 @@
+"""``scripts/finetune.py`` from records or a faked measurement to a model folder, and the curve over budgets."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from omegaconf import OmegaConf
+
+import cdmpp
+from benchmarks.publish.curve_report import summary
+from benchmarks.publish.sampling_curve import sampling_curve
+from cdmpp.ast.table import write_asts
+from cdmpp.cli.hydra_entry import conf_folder
+from cdmpp.data.files import read_json
+from cdmpp.data.records import append_records, read_tasks, write_info
+from cdmpp.data.schema import Record
+from cdmpp.errors import CdmppError, DataError, NoRecordsError, UnknownDeviceError
+from cdmpp.measure import chosen as measuring
+from cdmpp.predict.predictor import Predictor
+from cdmpp.recipes import finetuning
+from cdmpp.recipes.finetune_settings import FinetuneSettings
+from cdmpp.recipes.finetuning import finetune
+from tests.toy_data import toy_dataset, write_toy_dataset
+
+NEW = "xeon-icelake-avx2"
+SMALL = [
+    "model.width=32", "model.heads=4", "model.feedforward=32", "model.hidden=32", "model.layers=1",
+    "trainer.epochs=3", "tuning.steps=20", "accelerator=cpu", "progress=false", "budget=4",
+]  # fmt: skip
+
+
+def settings(folder: Path, *overrides: str, device: str = NEW) -> FinetuneSettings:
+    GlobalHydra.instance().clear()
+    given = [*SMALL, f"device={device}", f"data.path=[{folder}/data]", f"out={folder}/out", f"measure.out={folder}/new"]
+    with initialize_config_dir(str(conf_folder()), version_base="1.3"):
+        composed = compose("finetune", overrides=[*given, *overrides])
+    return FinetuneSettings.from_dict(OmegaConf.to_container(composed, resolve=True))
+
+
+@pytest.fixture
+def one_device(tmp_path: Path) -> Path:
+    write_toy_dataset(tmp_path / "data" / "old", 300)
+    return tmp_path
+
+
+@pytest.fixture
+def two_devices(one_device: Path) -> Path:
+    write_toy_dataset(one_device / "data" / "new", 300, NEW, factor=1.7, prefix="new-")
+    return one_device
+
+
+def test_from_records_to_a_model_with_its_card(two_devices: Path):
+    figures = finetune(settings(two_devices, "sampler=kmeans"))
+    assert figures["sources"] == ["xeon-icelake"] and len(set(figures["tasks"])) == 4
+    assert figures["test_tasks_seen_on_sources"] == 0
+    for moment in ("before", "after"):
+        assert np.isfinite(figures[moment]["test"]["metrics"]["mape"])
+        assert set(figures[moment]["sources"]) == {"xeon-icelake"}
+    loaded = cdmpp.load(two_devices / "out" / "model")
+    assert set(loaded.trained_on) == {"xeon-icelake", NEW}
+    assert loaded.card["fine_tuning"]["sampler"] == "kmeans" and loaded.card["fine_tuning"]["budget"] == 4
+    assert read_json(two_devices / "out" / "finetune.json")["tasks"] == figures["tasks"]
+
+
+def test_from_a_model_that_is_given(two_devices: Path):
+    finetune(settings(two_devices))
+    start = two_devices / "out" / "base" / "model"
+    figures = finetune(settings(two_devices, f"start={start}", f"out={two_devices}/again", "paired=true"))
+    assert "unknown" in figures["test_tasks_seen_on_sources"]
+    assert not (two_devices / "again" / "base").exists()
+
+
+class FakeCollector:
+    """Records every planned task at once: what a real one does, without a machine."""
+
+    seen: list = []
+    lost = 0
+    """So many tasks at the beginning of the plan cannot be measured."""
+
+    def __init__(self, chosen, folder):
+        self.chosen, self.folder = chosen, Path(folder)
+
+    def run(self):
+        FakeCollector.seen.append(self.chosen)
+        dataset, _ = toy_dataset(300)
+        order = read_json(self.folder / "plan.json")["order"]
+        assert set(order) <= set(read_tasks(self.folder))
+        rows = np.flatnonzero(np.isin(dataset.task_ids, order[self.lost :]))
+        if len(rows) == 0:
+            write_info(self.folder, name="new")
+            return {"programs": 0}
+        ids = [f"measured-{i}" for i in rows]
+        records = [
+            Record(key, str(dataset.task_ids[i]), NEW, "{}", "[[],[]]", (), float(2 * dataset.latency_s[i]))
+            for key, i in zip(ids, rows, strict=True)
+        ]
+        write_info(self.folder, name="new")
+        append_records(self.folder, records)
+        write_asts(self.folder / "asts" / "part-00000.parquet", ids, dataset.asts.take(rows))
+        return {"programs": len(records), "parts": 1, "next": "carry it"}
+
+
+@pytest.fixture
+def collector(monkeypatch: pytest.MonkeyPatch):
+    FakeCollector.seen, FakeCollector.lost = [], 0
+    monkeypatch.setattr(measuring, "Collector", FakeCollector)
+    return FakeCollector
+
+
+def test_measuring_the_chosen_tasks_on_the_device(one_device: Path, collector, monkeypatch):
+    compiled: list[Path] = []
+    monkeypatch.setattr(finetuning, "derive_codes", lambda folder, progress: compiled.append(folder))
+    monkeypatch.setattr(Predictor, "reads_code", True)
+    figures = finetune(settings(one_device, "measure.how=local", "measure.test_tasks=3"))
+    (asked,) = collector.seen
+    assert asked.device == NEW and asked.zoo == {} and asked.time_limit_s == 20 * 60 and asked.rpc is None
+    order = read_json(one_device / "new" / "plan.json")["order"]
+    assert set(figures["tasks"]) < set(order) and len(order) == 4 + 3
+    assert figures["after"]["test"]["n_tasks"] == 3
+    assert compiled == [one_device / "new"], "the new programs have code vectors, as those of the sources"
+    assert {NEW, "xeon-icelake"} == set(cdmpp.load(one_device / "out" / "model").trained_on)
+
+
+def test_a_rerun_keeps_to_the_tasks_chosen_before(one_device: Path, collector, monkeypatch):
+    options = ["measure.how=local", "measure.test_tasks=2", "sampler=random"]
+    first = finetune(settings(one_device, *options))
+    monkeypatch.setattr(finetuning, "choose_tasks", lambda *_: pytest.fail("chosen again"))
+    again = finetune(settings(one_device, *options, f"out={one_device}/again"))
+    assert again["tasks"] == first["tasks"]
+
+
+def test_tasks_that_could_not_be_measured_are_left_out(one_device: Path, collector, capsys):
+    options = ["measure.how=local", "measure.test_tasks=2", "sampler=random"]
+    collector.lost = 1
+    figures = finetune(settings(one_device, *options))
+    assert figures["budget"] == len(figures["tasks"]) == 3 and "have no record" in capsys.readouterr().out
+    collector.lost = 99
+    with pytest.raises(DataError, match="no records"):
+        finetune(settings(one_device, *options, f"measure.out={one_device}/none", f"out={one_device}/none-out"))
+
+
+def test_a_kit_is_built_and_its_merged_records_are_taken(one_device: Path, monkeypatch, capsys):
+    FakeCollector.seen, FakeCollector.lost = [], 0
+    monkeypatch.setattr(measuring, "KitBuilder", FakeCollector)
+    options = ["measure.how=kit", f"measure.kit_folder={one_device}/kit"]
+    assert finetune(settings(one_device, *options)) is None
+    assert "carry it" in capsys.readouterr().out and FakeCollector.seen[0].kit is not None
+    (one_device / "kit").rename(one_device / "kit-done")
+    for name in ("dataset.json", "tasks.parquet", "records", "asts"):
+        (one_device / "kit-done" / name).rename(one_device / "new" / name)
+    figures = finetune(settings(one_device, *options))
+    assert figures["budget"] == 4 and len(FakeCollector.seen) == 1
+
+
+def test_the_curve_has_every_cell_and_continues(two_devices: Path, monkeypatch, capsys):
+    docs = two_devices / "docs"
+    options = ["curve=[2,4]", "seeds=[0,1]", "samplers=[random,kmeans]", f"docs={docs}"]
+    cells = sampling_curve(settings(two_devices, *options))
+    assert len(cells) == 2 * (1 + 2 * 2)
+    assert {cell["budget"] for cell in cells if cell["sampler"] == "kmeans"} == {2, 4}
+    means = summary(cells)
+    mapes = [c["metrics"]["mape"] for c in cells if (c["sampler"], c["budget"]) == ("random", 2)]
+    assert means["random"][2] == pytest.approx((np.mean(mapes), np.std(mapes)))
+    assert (two_devices / "out" / "curve.png").is_file() and "kmeans" in capsys.readouterr().out
+    assert json.loads((two_devices / "out" / "curve.json").read_text())["cells"] == json.loads(json.dumps(cells))
+    by_seed = {c["seed"]: c["tasks"] for c in cells if (c["sampler"], c["budget"]) == ("random", 4)}
+    assert by_seed[0] != by_seed[1]
+    rows = json.loads((docs / "results.json").read_text())
+    told = [r["value"] for r in rows if (r["split"], r["model"], r["metric"]) == ("2_tasks", "random", "mape")]
+    assert sorted(told) == pytest.approx(sorted(mapes))
+    text = (docs / "RESULTS.md").read_text()
+    assert f"| 2 | {np.mean(mapes):.1f} ± {np.std(mapes):.1f} |" in text and "few-labels-" in text
+    assert len(list((docs / "images").glob("few-labels-*.png"))) == 1
+    from benchmarks.publish import sampling_curve as module
+
+    monkeypatch.setattr(module, "fine_tune", lambda *_, **__: pytest.fail("computed again"))
+    assert sampling_curve(settings(two_devices, *options)) == cells
+
+
+def test_what_cannot_be_done_is_said(one_device: Path, two_devices: Path):
+    with pytest.raises(DataError, match="budget=99: .* has records of"):
+        finetune(settings(two_devices, "budget=99"))
+    with pytest.raises(DataError, match="budget of 99"):
+        sampling_curve(settings(two_devices, "curve=[99]"))
+    with pytest.raises(DataError, match="no other device has records"):
+        finetune(settings(two_devices / "data" / "old", "data.path=[]", "measure.how=local"))
+
+
+def test_a_device_without_records_or_a_way_to_measure(one_device: Path):
+    with pytest.raises(NoRecordsError, match="(?s)no labelled programs of device graviton2.*measure.how=local"):
+        finetune(settings(one_device, device="graviton2"))
+    with pytest.raises(DataError, match="is a gpu"):
+        finetune(settings(one_device, "measure.how=local", device="v100"))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["sampler=kmaens"], "kmeans"),
+        (["samplers=[randon]"], "random"),
+        (["sample_by=latent"], "hidden"),
+        (["budget=0"], "at least 1"),
+        (["curve=[0,5]"], "at least 1"),
+        (["measure.how=usb"], "local, rpc, kit"),
+        (["+measure.hours=1"], "measure.hours"),
+        (["+colour=red"], "colour"),
+        (["+tuning.epochs=1"], "tuning.epochs"),
+        ([f"sources=[{NEW}]"], "its own sources"),
+        (["curve=[5]", "seeds=[]"], "at least one of seeds"),
+    ],
+)
+def test_mistaken_settings_are_named(tmp_path: Path, overrides, message):
+    with pytest.raises(CdmppError, match=message):
+        settings(tmp_path, *overrides)
+
+
+def test_unknown_sources_get_the_nearest_names(tmp_path: Path):
+    with pytest.raises(UnknownDeviceError, match="a100"):
+        settings(tmp_path, "sources=[a1000]")

@@ -1,0 +1,68 @@
+"""Programs unlike the training programs are told from the others, in the model's eyes and by their inputs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from cdmpp.uncertainty.novelty import Novelty, ProgramSketch, fit_novelty
+
+
+def sketches(rng, n, width=48, shift=0.0, inputs=6, beyond=0.0):
+    """Hidden vectors near a plane of 5 dimensions; ``shift`` leaves it, ``beyond`` moves an input number."""
+    plane = np.random.default_rng(0).normal(size=(5, width))
+    hidden = rng.normal(size=(n, 5)) @ plane + 0.1 * rng.normal(size=(n, width)) + shift
+    largest = rng.uniform(5, 10, (n, inputs))
+    smallest = largest - rng.uniform(0, 5, (n, inputs))
+    largest[:, 0] += beyond
+    return ProgramSketch(hidden.astype(np.float32), largest.astype(np.float32), smallest.astype(np.float32))
+
+
+@pytest.fixture(scope="module")
+def novelty():
+    rng = np.random.default_rng(1)
+    return fit_novelty(sketches(rng, 600), sketches(rng, 400))
+
+
+def test_programs_like_the_validation_ones_are_rarely_flagged(novelty):
+    score = novelty.score(sketches(np.random.default_rng(2), 2000))
+    assert novelty.unlike(score).mean() < 0.03
+    share = novelty.share_nearer(score)
+    assert 0.45 < share.mean() < 0.55 and 0 <= share.min() and share.max() <= 1
+    assert novelty.distance(sketches(np.random.default_rng(2), 2000).hidden).mean() == pytest.approx(1, abs=0.1)
+
+
+@pytest.mark.parametrize("change", [{"shift": 0.5}, {"beyond": 10.0}, {"beyond": -30.0}])
+def test_strange_programs_are_flagged(novelty, change):
+    strange = sketches(np.random.default_rng(3), 200, **change)
+    if change.get("beyond", 0) < 0:
+        strange = ProgramSketch(strange.hidden, strange.largest, strange.smallest - 30)
+    score = novelty.score(strange)
+    assert novelty.unlike(score).all() and (novelty.share_nearer(score) == 1).all()
+
+
+def test_farther_is_never_nearer(novelty):
+    base = sketches(np.random.default_rng(4), 1)
+    steps = [ProgramSketch(base.hidden + step, base.largest, base.smallest) for step in (0.2, 0.4, 0.8, 1.6)]
+    scores = [novelty.score(step)[0] for step in steps]
+    assert scores == sorted(scores)
+
+
+def test_what_is_stored_answers_the_same(novelty):
+    sketch = sketches(np.random.default_rng(5), 50, shift=0.1)
+    again = Novelty.from_arrays(novelty.arrays())
+    np.testing.assert_array_equal(novelty.score(sketch), again.score(sketch))
+    np.testing.assert_array_equal(novelty.unlike(novelty.score(sketch)), again.unlike(again.score(sketch)))
+    with pytest.raises(KeyError, match="grid"):
+        Novelty.from_arrays({k: v for k, v in novelty.arrays().items() if k != "grid"})
+
+
+@pytest.mark.parametrize(("n_train", "n_validation"), [(1, 1), (3, 2), (40, 1)])
+def test_few_programs_and_constant_vectors_do_no_harm(n_train, n_validation):
+    rng = np.random.default_rng(6)
+    few = fit_novelty(sketches(rng, n_train), sketches(rng, n_validation))
+    same = sketches(rng, 1).take(np.zeros(n_train, np.int64))
+    for fitted in (few, fit_novelty(same, same)):
+        score = fitted.score(sketches(rng, 10))
+        share = fitted.share_nearer(score)
+        assert np.isfinite(score).all() and (share >= 0).all() and (share <= 1).all()
