@@ -11,12 +11,12 @@ from cdmpp.ast.layout import KERNEL_WIDTH, LEAF_WIDTH
 from cdmpp.devices import VECTOR_WIDTH
 from cdmpp.errors import CdmppError, ModelFormatError
 from cdmpp.machine_code.code_vector import CODE_WIDTH
-from cdmpp.model.build import Model, ModelConfig, build_model, config_from_dict
-from cdmpp.model.regressor import CdmppConfig
+from cdmpp.model.build import Model, build_model
+from cdmpp.model.config import CdmppConfig, ModelConfig, model_config
 from cdmpp.predict.catalogue import SHIPPED
 from cdmpp.predict.predictor import Predictor
 from cdmpp.predict.stored_config import CARD, CONFIG, WEIGHTS, StoredConfig, read_config, read_object
-from cdmpp.predict.stored_tensors import fill, read_tensors, restore_calibration
+from cdmpp.predict.stored_tensors import read_weights
 
 _OLDER = {"code": False, "code_anchor": False}
 """Older models do not name what they had not."""
@@ -35,12 +35,7 @@ def load(path_or_name: str | Path) -> Predictor:
     stored = read_config(folder)
     card = read_object(folder / CARD) if (folder / CARD).exists() else {}
     models = _built(stored)
-    tensors = read_tensors(folder / WEIGHTS, models, stored.calibration is not None)
-    fill(models, tensors)
-    calibration = None
-    if stored.calibration is not None:
-        hidden, inputs = models[0].out.in_features, LEAF_WIDTH + KERNEL_WIDTH
-        calibration = restore_calibration(folder / WEIGHTS, tensors, stored.calibration, hidden, inputs)
+    calibration = read_weights(folder / WEIGHTS, models, stored.calibration)
     return Predictor(models, stored.devices, card, stored.features, calibration, stored.log_shift)
 
 
@@ -71,7 +66,7 @@ def _built(stored: StoredConfig) -> list[Model]:
     for i, member in enumerate(stored.members):
         settings = {**_OLDER, **member} if member.get("name") == "cdmpp" else member
         try:
-            config = config_from_dict(settings)
+            config = model_config(settings)
             with torch.device("cpu" if _is_small(config, len(stored.members)) else "meta"):
                 models.append(build_model(config, LEAF_WIDTH, KERNEL_WIDTH, VECTOR_WIDTH))
         except CdmppError as error:
@@ -85,5 +80,5 @@ def _is_small(config: ModelConfig, members: int) -> bool:
         return False
     inputs = LEAF_WIDTH + (1 + config.bins) * KERNEL_WIDTH + CODE_WIDTH + VECTOR_WIDTH
     widest = max(config.width, config.feedforward, config.hidden)
-    values = 12 * (config.layers + 8) * widest**2 + 8 * inputs * widest + 1000 * config.own_costs
+    values = 12 * (config.layers + 8) * widest**2 + 8 * inputs * widest + 1000 * config.device_costs
     return members * values < _SMALL

@@ -120,7 +120,7 @@ class Predictor:
             self.calibration.intervals(seen, [device_group(target)] * len(asts)) if trained else {},
             self.calibration.novelty.share_nearer(score),
             self.calibration.novelty.unlike(score),
-            self.calibration.promised(device_group(target)) if trained else {},
+            self.calibration.conformal.promised(device_group(target)) if trained else {},
         )
         return self._flagged(answer, inputs, target, wants_code)
 

@@ -23,7 +23,7 @@ from cdmpp.recipes.fine_tune import TuneConfig, fine_tune
 from cdmpp.training.config import TrainConfig
 from cdmpp.training.fit import FitResult, train
 from cdmpp.uncertainty.calibration import Calibration, calibrate, scale_inputs
-from cdmpp.uncertainty.conformal import SIGNED_TASKS, fit_conformal
+from cdmpp.uncertainty.conformal import FITTED_TASKS, fit_conformal
 
 if TYPE_CHECKING:
     from cdmpp.data.dataset import LatencyDataset
@@ -53,9 +53,9 @@ def cross_calibrate(
         tuned, start, dataset, split, tasks, config, seed: as ``fine_tune`` got and returned them.
         out: gets a folder a fold; a rerun continues.
     """
-    if folds < 2 or len(tasks) < SIGNED_TASKS:
+    if folds < 2 or len(tasks) < FITTED_TASKS:
         tuned.calibration = None
-        return f"none: intervals of a new device take {SIGNED_TASKS} labelled tasks and tuning.folds of 2 or more"
+        return f"none: intervals of a new device take {FITTED_TASKS} labelled tasks and tuning.folds of 2 or more"
     order = np.random.default_rng(seed).permutation(sorted(set(tasks)))
     names = np.asarray(dataset.task_ids)
     held_out, predicted = [], []

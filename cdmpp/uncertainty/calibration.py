@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 
 from cdmpp.uncertainty.conformal import Conformal, fit_conformal
+from cdmpp.uncertainty.local_scale import LocalScale
 from cdmpp.uncertainty.novelty import Novelty, ProgramSketch, fit_novelty
 
-_CONFORMAL, _NOVELTY = "conformal.", "novelty."
 LOCAL_INPUTS = 6
-"""Columns of ``_scale_inputs``."""
+"""Columns of ``scale_inputs``."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,8 @@ class Examined:
 
 @dataclass(frozen=True)
 class Calibration:
+    """Intervals and the out-of-range score that fit one model's very weights."""
+
     conformal: Conformal
     novelty: Novelty
 
@@ -51,10 +53,6 @@ class Calibration:
             for level in self.conformal.levels
         }
 
-    def promised(self, group: str) -> dict[float, float]:
-        """Level -> coverage that can really be promised to programs of ``group``: less where few tasks vouch for it."""
-        return self.conformal.promised(group)
-
     def describe(self) -> dict[str, Any]:
         """For a model card."""
         return {
@@ -64,27 +62,29 @@ class Calibration:
         }
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """What ``restore`` needs, without ``settings``."""
+        """Every array by name: with ``settings`` what ``restore`` needs."""
+        parts = {"conformal": self.conformal, "conformal.scale": self.conformal.scale, "novelty": self.novelty}
         return {
-            **{_CONFORMAL + name: value for name, value in self.conformal.arrays().items()},
-            **{_NOVELTY + name: value for name, value in self.novelty.arrays().items()},
+            f"{name}.{field.name}": value
+            for name, part in parts.items()
+            for field in fields(part)
+            if isinstance(value := getattr(part, field.name), np.ndarray)
         }
 
     def settings(self) -> dict[str, Any]:
         """The rest, as plain JSON."""
-        return self.conformal.settings()
+        return {"levels": list(self.conformal.levels), "groups": list(self.conformal.groups)}
 
     @staticmethod
     def restore(arrays: Mapping[str, np.ndarray], settings: Mapping[str, Any]) -> Calibration:
-        """Raises ``KeyError`` where a part is missing."""
-
-        def part(prefix: str) -> dict[str, np.ndarray]:
-            return {name.removeprefix(prefix): value for name, value in arrays.items() if name.startswith(prefix)}
-
-        return Calibration(
-            Conformal.restore(part(_CONFORMAL), settings),
-            Novelty.from_arrays(part(_NOVELTY)),
-        )
+        """From ``arrays`` and ``settings`` of another one; ``TypeError`` where a part is missing."""
+        parts: dict[str, dict[str, Any]] = {"conformal": {}, "conformal.scale": {}, "novelty": {}}
+        for name, array in arrays.items():
+            part, _, field = name.rpartition(".")
+            parts[part][field] = array
+        levels, groups = tuple(settings["levels"]), tuple(settings["groups"])
+        scale = LocalScale(**parts["conformal.scale"])
+        return Calibration(Conformal(levels, groups, **parts["conformal"], scale=scale), Novelty(**parts["novelty"]))
 
 
 def calibrate(

@@ -4,7 +4,8 @@ The score of a program is the residual of its log-latency over a local scale. An
 scores that a share 1 - a of the calibration programs keeps to, where every *task* weighs 1, however many programs it
 has, and one more unit of weight lies at infinity: programs of a task err together, so tasks are what may be exchanged
 with a new one. With K tasks a program of a new task from the same population is then inside with probability at least
-1 - a; the unit at infinity makes intervals a little too wide, which is felt below some fifty tasks.
+1 - a; the unit at infinity makes intervals a little too wide, which is felt below some fifty tasks. Where K tasks are
+too few for a level (K / (K + 1) < 1 - a) the interval is that of (1 - a) K / (K + 1), and promises no more.
 
 The two sides differ (slow programs are under-predicted): the shape of the interval, like the local scale, is fitted
 crosswise, on the tasks of the other folds, and then widened or narrowed as a whole by the conformal quantile. A
@@ -17,8 +18,7 @@ Barber and Willett, Distribution-free inference with hierarchical data, 2023 (gr
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,12 +28,8 @@ from cdmpp.errors import DataError
 from cdmpp.uncertainty.local_scale import LocalScale, fit_crosswise
 
 LEVELS = (0.8, 0.9)
-METHODS = ("signed", "symmetric", "widest")
-"""``signed``: each side has its own bound. ``symmetric``: too few tasks to tell the sides apart. ``widest``: too few
-for the level at all; what holds the level's share of the programs in *every* calibration task. A new task exceeds the
-widest of K others with probability 1/(K+1), so this promises the level times K/(K+1), and is wide."""
-SIGNED_TASKS = 20
-"""Fewest tasks for which the shape, the local scale or a group of its own is fitted."""
+FITTED_TASKS = 20
+"""Fewest tasks for which a shape, a local scale or bounds of a group's own are fitted."""
 FOLDS = 5
 _NARROWEST_SIDE = 0.1
 """Share of the width that each side has at least, so that no interval excludes its own prediction."""
@@ -53,8 +49,6 @@ class Conformal:
     """The first is the empty one."""
     n_tasks: np.ndarray
     """(G,) int64 calibration tasks."""
-    methods: np.ndarray
-    """(G, L) int64, places in ``METHODS``."""
     lower: np.ndarray
     """(G, L) float64 at most 0, multiples of the local scale in log-latency."""
     upper: np.ndarray
@@ -84,67 +78,32 @@ class Conformal:
         """
         if level not in self.levels:
             raise DataError(f"no interval of level {level} is calibrated; there are {', '.join(map(str, self.levels))}")
-        logs, place = np.asarray(log_prediction, np.float64), self.levels.index(level)
+        logs, column = np.asarray(log_prediction, np.float64), self.levels.index(level)
         if inputs is None and len(self.scale.coefficients):
             raise DataError("these intervals depend on inputs of the local scale, and none were given")
         factor = np.ones(len(logs)) if inputs is None else self.scale(inputs)
-        rows = np.zeros(len(logs), np.int64) if groups is None else self._rows(np.asarray(groups).astype(str))
-        return (
-            np.exp(logs + self.lower[rows, place] * factor),
-            np.exp(logs + self.upper[rows, place] * factor),
-        )
+        paths, which = np.unique(np.full(len(logs), "") if groups is None else groups, return_inverse=True)
+        rows = np.array([self._group(str(path)) for path in paths])[which]
+        return np.exp(logs + self.lower[rows, column] * factor), np.exp(logs + self.upper[rows, column] * factor)
 
-    def _rows(self, groups: np.ndarray) -> np.ndarray:
-        names, which = np.unique(groups, return_inverse=True)
-        return np.array([self.groups.index(self._calibrated(str(name))) for name in names])[which]
-
-    def _calibrated(self, path: str) -> str:
-        return next(prefix for prefix in reversed(_prefixes(path)) if prefix in self.groups)
+    def _group(self, path: str) -> int:
+        return next(self.groups.index(prefix) for prefix in reversed(_prefixes(path)) if prefix in self.groups)
 
     def promised(self, path: str = "") -> dict[float, float]:
-        """Level -> the coverage that the tasks of the group of ``path`` can vouch for, see ``METHODS``."""
-        group = self.groups.index(self._calibrated(path))
-        n_tasks, methods = int(self.n_tasks[group]), [METHODS[method] for method in self.methods[group]]
-        return {
-            level: round(level * n_tasks / (n_tasks + 1) if method == "widest" else level, 3)
-            for level, method in zip(self.levels, methods, strict=True)
-        }
+        """Level -> the coverage that the tasks of the group of ``path`` can vouch for."""
+        n_tasks = int(self.n_tasks[self._group(path)])
+        promises = np.maximum.accumulate([_promise(level, n_tasks) for level in self.levels])
+        return {level: round(float(promise), 3) for level, promise in zip(self.levels, promises, strict=True)}
 
     def describe(self) -> dict[str, dict[str, Any]]:
-        """For a model card, by group (``all`` is the empty one): tasks, and by level the method and the promise."""
+        """For a model card, by group (``all`` is the empty one): its tasks, and by level the promise."""
         return {
             group or "all": {
-                "tasks": int(self.n_tasks[g]),
-                "levels": {
-                    str(level): {"method": METHODS[self.methods[g, i]], "promised": promised}
-                    for i, (level, promised) in enumerate(self.promised(group).items())
-                },
+                "tasks": int(n_tasks),
+                "levels": {str(level): {"promised": promise} for level, promise in self.promised(group).items()},
             }
-            for g, group in enumerate(self.groups)
+            for group, n_tasks in zip(self.groups, self.n_tasks, strict=True)
         }
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        """What ``restore`` needs, without ``settings``."""
-        own = {name: getattr(self, name) for name in ("n_tasks", "methods", "lower", "upper")}
-        return {**own, **{f"scale.{name}": value for name, value in self.scale.arrays().items()}}
-
-    def settings(self) -> dict[str, list[Any]]:
-        """The rest, as plain JSON."""
-        return {"levels": list(self.levels), "groups": list(self.groups)}
-
-    @staticmethod
-    def restore(arrays: Mapping[str, np.ndarray], settings: Mapping[str, Any]) -> Conformal:
-        """Raises ``KeyError`` where a part is missing."""
-        scale = {name.removeprefix("scale."): value for name, value in arrays.items() if name.startswith("scale.")}
-        return Conformal(
-            tuple(settings["levels"]),
-            tuple(settings["groups"]),
-            np.asarray(arrays["n_tasks"]),
-            np.asarray(arrays["methods"]),
-            np.asarray(arrays["lower"]),
-            np.asarray(arrays["upper"]),
-            LocalScale.from_arrays(scale),
-        )
 
 
 def fit_conformal(
@@ -162,26 +121,25 @@ def fit_conformal(
         log_latency: (n,) measured.
         task_ids: (n,) task of each program: the unit that is exchanged.
         inputs: (n, d) what the size of the residual may depend on; None keeps the scale at 1. With fewer than
-            ``SIGNED_TASKS`` tasks it stays 1 as well.
-        groups: (n,) path of each program; a group of at least ``SIGNED_TASKS`` tasks gets bounds of its own.
+            ``FITTED_TASKS`` tasks it stays 1 as well.
+        groups: (n,) path of each program; a group of at least ``FITTED_TASKS`` tasks gets bounds of its own.
         levels: between 0 and 1.
 
     Raises:
         DataError: no programs, lengths that differ, numbers that are not finite, or an impossible level.
     """
-    residuals, names = _checked(log_prediction, log_latency, task_ids, inputs, levels)
-    tasks = _in_hash_order(names)
+    residuals, tasks = _checked(log_prediction, log_latency, task_ids, inputs, levels)
     scale, scores = LocalScale.constant(), residuals
-    if inputs is not None and tasks.max() + 1 >= SIGNED_TASKS:
+    if inputs is not None and tasks.max() + 1 >= FITTED_TASKS:
         weights = 1 / np.bincount(tasks)[tasks]
         scale, factors = fit_crosswise(residuals, np.asarray(inputs, np.float64), weights, _folds(tasks))
         scores = residuals / factors
     rising = tuple(sorted({float(level) for level in levels}))
-    members = _groups(None if groups is None else np.asarray(groups).astype(str), tasks)
+    members = _groups(None if groups is None else np.asarray(groups), tasks)
     fitted = [_bounds(scores[rows], tasks[rows], rising) for rows in members.values()]
-    methods, lower, upper = (np.array([bounds[i] for bounds in fitted]) for i in range(3))
     n_tasks = np.array([len(np.unique(tasks[rows])) for rows in members.values()], np.int64)
-    return Conformal(rising, tuple(members), n_tasks, methods, lower, upper, scale)
+    lower, upper = np.array(fitted).transpose(1, 0, 2)
+    return Conformal(rising, tuple(members), n_tasks, lower, upper, scale)
 
 
 def task_quantile(scores: np.ndarray, tasks: np.ndarray, share: float, at_infinity: bool = True) -> float:
@@ -197,49 +155,31 @@ def task_quantile(scores: np.ndarray, tasks: np.ndarray, share: float, at_infini
     return float(scores[order[place]]) if place < len(order) else np.inf
 
 
-def _bounds(
-    scores: np.ndarray, tasks: np.ndarray, levels: Sequence[float]
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(L,) methods, lower and upper bounds of one group."""
-    n_tasks, folds, rows = len(np.unique(tasks)), _folds(tasks), []
+def _promise(level: float, n_tasks: int) -> float:
+    return level if 1 / (n_tasks + 1) <= 1 - level + 1e-9 else level * n_tasks / (n_tasks + 1)
+
+
+def _bounds(scores: np.ndarray, tasks: np.ndarray, levels: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
+    """(L,) lower and upper bounds of one group."""
+    n_tasks, folds, bounds = len(np.unique(tasks)), _folds(tasks), []
     for level in levels:
-        if 1 / (n_tasks + 1) > 1 - level + 1e-9:
-            sizes = (np.abs(scores[tasks == task]) for task in np.unique(tasks))
-            reach = max(float(np.quantile(each, level, method="higher")) for each in sizes)
-            rows.append((METHODS.index("widest"), -reach, reach))
-            continue
-        method = "signed" if n_tasks >= SIGNED_TASKS else "symmetric"
-        down, up = _shapes(scores, tasks, folds, level) if method == "signed" else np.ones((2, len(scores)))
-        factor = task_quantile(np.where(scores < 0, -scores / down, scores / up), tasks, level)
-        rows.append((METHODS.index(method), -factor * _mean(down, folds), factor * _mean(up, folds)))
-    methods, lower, upper = (np.array(column) for column in zip(*rows, strict=True))
-    # A higher level may have come about in another way; it still must contain the lower ones.
-    return methods, np.minimum.accumulate(lower), np.maximum.accumulate(upper)
+        shapes = _shapes(scores, tasks, folds, level) if n_tasks >= FITTED_TASKS else np.ones((2, FOLDS))
+        down, up = shapes[:, folds]
+        relative = np.where(scores < 0, -scores / down, scores / up)
+        bounds.append(task_quantile(relative, tasks, _promise(level, n_tasks)) * shapes.mean(1))
+    # Each level has a shape of its own; a higher one still must contain the lower ones.
+    down, up = np.maximum.accumulate(bounds).T
+    return -down, up
 
 
 def _shapes(scores: np.ndarray, tasks: np.ndarray, folds: np.ndarray, level: float) -> np.ndarray:
-    """(2, n) how far the interval reaches down and up at each program, from the tasks of the other folds."""
-    shapes, tail = np.empty((2, len(scores))), (1 + level) / 2
-    for fold in np.unique(folds):
+    """(2, FOLDS) how far the interval reaches down and up in each fold, from the tasks of the others."""
+    shapes, tail = np.empty((2, FOLDS)), (1 + level) / 2
+    for fold in range(FOLDS):
         others = folds != fold
-        down, up = (task_quantile(sign * scores[others], tasks[others], tail, False) for sign in (-1, 1))
-        narrowest = max(_NARROWEST_SIDE * (down + up), 1e-9)
-        shapes[:, ~others] = np.maximum([[down], [up]], narrowest)
+        sides = [task_quantile(sign * scores[others], tasks[others], tail, False) for sign in (-1, 1)]
+        shapes[:, fold] = np.maximum(sides, max(_NARROWEST_SIDE * sum(sides), 1e-9))
     return shapes
-
-
-def _mean(values: np.ndarray, folds: np.ndarray) -> float:
-    """Mean over folds of a value that is constant within each."""
-    return float(np.mean([values[folds == fold][0] for fold in np.unique(folds)]))
-
-
-def _in_hash_order(names: np.ndarray) -> np.ndarray:
-    """(n,) tasks as numbers 0..K-1 in the order of a hash: the order of programs decides nothing."""
-    tasks, which = np.unique(names, return_inverse=True)
-    keys = [hashlib.blake2b(str(task).encode(), digest_size=8).digest() for task in tasks]
-    places = np.empty(len(tasks), np.int64)
-    places[sorted(range(len(tasks)), key=keys.__getitem__)] = np.arange(len(tasks))
-    return places[which]
 
 
 def _folds(tasks: np.ndarray) -> np.ndarray:
@@ -250,13 +190,11 @@ def _folds(tasks: np.ndarray) -> np.ndarray:
 def _groups(paths: np.ndarray | None, tasks: np.ndarray) -> dict[str, np.ndarray]:
     """Rows of each group that is large enough; one that is all of its parent says nothing new."""
     members = {"": np.arange(len(tasks))}
-    if paths is None:
-        return members
-    prefixes = {str(path): _prefixes(str(path)) for path in np.unique(paths)}
-    for prefix in sorted({prefix for found in prefixes.values() for prefix in found[1:]}):
-        rows = np.flatnonzero(np.isin(paths, [path for path, found in prefixes.items() if prefix in found]))
+    names = [] if paths is None else [_prefixes(str(path)) for path in paths]
+    for prefix in sorted({prefix for prefixes in names for prefix in prefixes[1:]}):
+        rows = np.flatnonzero([prefix in prefixes for prefixes in names])
         parent = next(p for p in reversed(_prefixes(prefix)[:-1]) if p in members)
-        if len(rows) < len(members[parent]) and len(np.unique(tasks[rows])) >= SIGNED_TASKS:
+        if len(rows) < len(members[parent]) and len(np.unique(tasks[rows])) >= FITTED_TASKS:
             members[prefix] = rows
     return members
 
@@ -274,21 +212,18 @@ def _checked(
     inputs: np.ndarray | None,
     levels: Sequence[float],
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Residuals and task names."""
+    """Residuals, and tasks as numbers 0..K-1 in the order of their names: the order of programs decides nothing."""
     predicted, measured = (np.asarray(values, np.float64) for values in (log_prediction, log_latency))
-    names = np.asarray(task_ids).astype(str)
-    if len(predicted) == 0:
+    x = np.zeros(len(predicted)) if inputs is None else np.asarray(inputs)
+    lengths = {len(predicted), len(measured), len(task_ids), len(x)}
+    if lengths == {0}:
         raise DataError("intervals need programs to be calibrated on; the validation part is empty")
-    rows = len(predicted) if inputs is None else len(inputs)
-    if not predicted.shape == measured.shape == names.shape or rows != len(predicted):
-        raise DataError(
-            f"calibration needs arrays of one length; got {predicted.shape}, {measured.shape}, {names.shape}"
-            f" and inputs of {rows} programs"
-        )
+    if len(lengths) > 1:
+        raise DataError(f"calibration needs arrays of one length; got lengths {sorted(lengths)}")
     if not (np.isfinite(predicted).all() and np.isfinite(measured).all()):
         raise DataError("calibration needs finite log-latencies; drop programs without a label")
-    if inputs is not None and not np.isfinite(inputs).all():
+    if not np.isfinite(x).all():
         raise DataError("inputs of the local scale must be finite")
     if not levels or not all(0 < level < 1 for level in levels):
         raise DataError(f"levels must lie between 0 and 1, such as 0.8; given {list(levels)}")
-    return measured - predicted, names
+    return measured - predicted, np.unique(np.asarray(task_ids).astype(str), return_inverse=True)[1]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +16,7 @@ _LARGEST_RATIO = 5.0
 
 @dataclass(frozen=True)
 class LocalScale:
-    """s(x) = exp(coefficients . standardised inputs): the expected size of a log-latency residual.
+    """The scale s(x) = exp(coefficients . standardised inputs): the expected size of a log-latency residual.
 
     Without inputs (d = 0) it is 1 everywhere. Inputs are clipped to what calibration has seen.
     """
@@ -48,16 +47,6 @@ class LocalScale:
     def _design(self, inputs: np.ndarray) -> np.ndarray:
         standard = (np.clip(inputs, self.low, self.high) - self.mean) / self.deviation
         return np.concatenate([np.ones((len(standard), 1)), standard], axis=1)
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        return {name: getattr(self, name) for name in _FIELDS}
-
-    @staticmethod
-    def from_arrays(arrays: Mapping[str, np.ndarray]) -> LocalScale:
-        return LocalScale(*(np.asarray(arrays[name], np.float64) for name in _FIELDS))
-
-
-_FIELDS = ("low", "high", "mean", "deviation", "coefficients")
 
 
 def fit_crosswise(

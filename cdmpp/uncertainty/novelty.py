@@ -9,7 +9,6 @@ deviations. Each is divided by the border that 99 % of the validation programs k
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -35,16 +34,15 @@ class ProgramSketch:
     smallest: np.ndarray
     """(n, F)"""
 
-    def take(self, rows: np.ndarray) -> ProgramSketch:
-        return ProgramSketch(self.hidden[rows], self.largest[rows], self.smallest[rows])
-
 
 @dataclass(frozen=True)
 class Novelty:
+    """Where the training programs lie among H hidden and F input numbers, and how far from there is too far."""
+
     mean: np.ndarray
     """(H,) of the training programs' hidden vectors."""
     directions: np.ndarray
-    """(C, H) orthonormal principal directions."""
+    """(C, H) float32, orthonormal principal directions; the other arrays are float64."""
     variances: np.ndarray
     """(C + 1,) along them; the last one is that of any other direction."""
     largest: np.ndarray
@@ -85,17 +83,6 @@ class Novelty:
         """(n,) bool: farther from training than the border."""
         return np.asarray(score) > self.border
 
-    def arrays(self) -> dict[str, np.ndarray]:
-        return {name: getattr(self, name) for name in _FIELDS} | {"directions": self.directions.astype(np.float32)}
-
-    @staticmethod
-    def from_arrays(arrays: Mapping[str, np.ndarray]) -> Novelty:
-        """Raises ``KeyError`` where a part is missing."""
-        return Novelty(*(np.asarray(arrays[name], np.float64) for name in _FIELDS))
-
-
-_FIELDS = ("mean", "directions", "variances", "largest", "smallest", "deviation", "borders", "grid", "border")
-
 
 def fit_novelty(training: ProgramSketch, validation: ProgramSketch) -> Novelty:
     """Directions and ranges from training programs, borders from validation programs; neither may be empty."""
@@ -108,10 +95,9 @@ def fit_novelty(training: ProgramSketch, validation: ProgramSketch) -> Novelty:
     count = min(COMPONENTS, width // 2, max(0, (len(hidden) - 1) // 2))
     rest = max(float(values[count:].mean()), 1e-6 * float(values.mean()), 1e-12)
     variances = np.append(np.maximum(values[:count], rest), rest)
-    # Single precision is what is stored: a model that was saved and loaded must answer the same.
-    directions = np.ascontiguousarray(vectors[:, :count].T).astype(np.float32).astype(np.float64)
-    largest, smallest = training.largest.max(0), training.smallest.min(0)
-    deviation = np.maximum(training.largest.std(0), _SMALLEST_DEVIATION)
+    directions = np.ascontiguousarray(vectors[:, :count].T).astype(np.float32)
+    largest, smallest = (np.asarray(x, np.float64) for x in (training.largest.max(0), training.smallest.min(0)))
+    deviation = np.maximum(training.largest.std(0).astype(np.float64), _SMALLEST_DEVIATION)
     blank = Novelty(mean, directions, variances, largest, smallest, deviation, np.ones(2), np.zeros(1), np.ones(()))
     borders = np.array(
         [

@@ -14,7 +14,8 @@ from safetensors.torch import load_file, save_file
 
 import cdmpp
 from cdmpp.errors import ModelFormatError
-from cdmpp.model.build import build_model, config_from_dict
+from cdmpp.model.build import build_model
+from cdmpp.model.config import model_config
 from cdmpp.predict.catalogue import SHIPPED
 from cdmpp.predict.predictor import Predictor
 from cdmpp.predict.stored_config import read_config
@@ -178,7 +179,7 @@ def test_only_places_without_a_device_may_be_infinite(folder):
         ("calibration.novelty.directions", lambda t: t[:, 1:].contiguous(), "directions has the shape"),
         ("calibration.novelty.mean", lambda t: t[None].contiguous(), "mean has the shape"),
         ("calibration.novelty.grid", lambda t: -t, "grid must rise"),
-        ("calibration.conformal.methods", lambda t: t + 7, "methods"),
+        ("calibration.conformal.n_tasks", lambda t: 0 * t, "n_tasks must be positive"),
         ("calibration.conformal.n_tasks", lambda t: t.float(), "n_tasks is of type"),
         ("calibration.conformal.lower", lambda t: -t, "lower must be at most 0"),
         ("calibration.conformal.scale.low", lambda t: t[:2].contiguous(), "low has the shape"),
@@ -198,7 +199,7 @@ def test_a_further_tensor_is_refused(folder):
 def test_a_reference_model_is_checked_alike(tmp_path):
     settings = {"name": "reference", "layers": 1, "feedforward": 8, "input_layer": 8, "leaf_counts": [1, 3]}
     layers = {name: [8] for name in ("embedded_layers", "device_layers", "regression_layers")}
-    config = config_from_dict({**settings, **layers, "embedding": 8})
+    config = model_config({**settings, **layers, "embedding": 8})
     model = build_model(config, 236, 68, 39)
     Predictor([model], read_config(SHIPPED / DEVICE).devices).save(tmp_path)
     ast = toy_ast(np.random.default_rng(0))
@@ -209,3 +210,10 @@ def test_a_reference_model_is_checked_alike(tmp_path):
     for counts in ([], [0], ["1"], [3, 1], [10**12], 3):
         edit_config(tmp_path, ("members", 0, "leaf_counts"), counts)
         assert "leaf_counts" in refused(tmp_path)
+
+
+def test_how_older_models_found_their_bounds_is_not_read(folder):
+    before = cdmpp.load(folder).calibration.arrays()
+    assert "calibration.conformal.methods" in load_file(folder / "model.safetensors")
+    edit_tensor(folder, "calibration.conformal.methods", lambda t: None)
+    np.testing.assert_equal(cdmpp.load(folder).calibration.arrays(), before)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 
 from cdmpp.errors import DataError
-from cdmpp.uncertainty import conformal as module
-from cdmpp.uncertainty.conformal import LEVELS, METHODS, Conformal, fit_conformal, task_quantile
+from cdmpp.uncertainty.conformal import LEVELS, fit_conformal, task_quantile
 
 
 def made_up(rng, n_tasks, uneven=True, effect=0.5, noise=0.3):
@@ -97,47 +94,26 @@ def test_neither_order_nor_names_of_programs_matter():
     np.testing.assert_allclose(first.scale(inputs), second.scale(inputs), rtol=1e-9)
 
 
-@pytest.mark.parametrize("n_tasks", [2, 50])
-def test_what_is_stored_answers_the_same(n_tasks):
-    residuals, inputs, tasks = made_up(np.random.default_rng(4), n_tasks)
-    paths = np.where(np.arange(len(tasks)) % 2, "cpu/a", "cpu/b")
-    conformal = calibrated(residuals, inputs, tasks, groups=paths)
-    again = Conformal.restore(conformal.arrays(), json.loads(json.dumps(conformal.settings())))
-    for level in LEVELS:
-        ours = conformal.interval(residuals, inputs, level, paths)
-        np.testing.assert_array_equal(ours, again.interval(residuals, inputs, level, paths))
-
-
 @pytest.mark.parametrize(
-    ("n_tasks", "methods", "promised"),
-    [
-        (1, ("widest", "widest"), (0.4, 0.45)),
-        (3, ("widest", "widest"), (0.6, 0.675)),
-        (4, ("symmetric", "widest"), (0.8, 0.72)),
-        (9, ("symmetric", "symmetric"), (0.8, 0.9)),
-        (20, ("signed", "signed"), (0.8, 0.9)),
-    ],
+    ("n_tasks", "promised"),
+    [(1, (0.4, 0.45)), (3, (0.6, 0.675)), (4, (0.8, 0.8)), (7, (0.8, 0.8)), (8, (0.8, 0.8)), (9, (0.8, 0.9))],
 )
-def test_few_tasks_promise_less_and_say_so(n_tasks, methods, promised):
+def test_few_tasks_promise_less_and_say_so(n_tasks, promised):
     residuals, inputs, tasks = made_up(np.random.default_rng(5), n_tasks)
     conformal = calibrated(residuals, inputs, tasks)
     card = conformal.describe()["all"]
-    assert card["tasks"] == n_tasks
-    assert tuple(level["method"] for level in card["levels"].values()) == methods
+    assert card["tasks"] == n_tasks and len(conformal.scale.coefficients) == 0
     assert tuple(level["promised"] for level in card["levels"].values()) == promised
-    assert (len(conformal.scale.coefficients) > 0) == (n_tasks >= module.SIGNED_TASKS)
-    if methods[1] == "widest":  # holds 90 % of every task
-        inside = np.abs(residuals) <= conformal.upper[0, 1]
-        assert min(inside[tasks == task].mean() for task in np.unique(tasks)) >= 0.9
+    np.testing.assert_allclose(conformal.upper, -conformal.lower)
 
 
-def test_few_tasks_hold_more_than_they_promise_and_one_wild_program_does_not_decide():
+def test_few_tasks_keep_what_they_promise_and_one_wild_program_does_not_decide():
     shares = []
     for repeat in range(100):
         rng = np.random.default_rng(repeat)
         conformal = calibrated(*made_up(rng, 6, uneven=False))
         shares.append(inside_and_width(conformal, *made_up(rng, 60, uneven=False), 0.9)[0])
-    assert np.mean(shares) > 0.9 * 6 / 7 + 0.03
+    assert 0 < np.mean(shares) - conformal.promised()[0.9] < 0.06
     tasks, residuals = np.repeat(list("abcdef"), 100), np.random.default_rng(0).normal(size=600)
     before = calibrated(residuals, None, tasks).upper[0, 1]
     residuals[0] = 1000.0
@@ -188,4 +164,4 @@ def test_perfect_models_and_constant_inputs_do_no_harm():
     conformal = calibrated(np.zeros(90), np.ones((90, 2)), tasks)
     lower, upper = conformal.interval(np.zeros(1), np.ones((1, 2)), 0.9)
     assert 0.99 < lower[0] <= 1 <= upper[0] < 1.01
-    assert set(METHODS[m] for m in conformal.methods[0]) == {"signed"}
+    assert len(conformal.scale.coefficients) > 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cdmpp.uncertainty.novelty import Novelty, ProgramSketch, fit_novelty
+from cdmpp.uncertainty.novelty import ProgramSketch, fit_novelty
 
 
 def sketches(rng, n, width=48, shift=0.0, inputs=6, beyond=0.0):
@@ -48,20 +48,12 @@ def test_farther_is_never_nearer(novelty):
     assert scores == sorted(scores)
 
 
-def test_what_is_stored_answers_the_same(novelty):
-    sketch = sketches(np.random.default_rng(5), 50, shift=0.1)
-    again = Novelty.from_arrays(novelty.arrays())
-    np.testing.assert_array_equal(novelty.score(sketch), again.score(sketch))
-    np.testing.assert_array_equal(novelty.unlike(novelty.score(sketch)), again.unlike(again.score(sketch)))
-    with pytest.raises(KeyError, match="grid"):
-        Novelty.from_arrays({k: v for k, v in novelty.arrays().items() if k != "grid"})
-
-
 @pytest.mark.parametrize(("n_train", "n_validation"), [(1, 1), (3, 2), (40, 1)])
 def test_few_programs_and_constant_vectors_do_no_harm(n_train, n_validation):
     rng = np.random.default_rng(6)
     few = fit_novelty(sketches(rng, n_train), sketches(rng, n_validation))
-    same = sketches(rng, 1).take(np.zeros(n_train, np.int64))
+    one = sketches(rng, 1)
+    same = ProgramSketch(*(np.repeat(x, n_train, axis=0) for x in (one.hidden, one.largest, one.smallest)))
     for fitted in (few, fit_novelty(same, same)):
         score = fitted.score(sketches(rng, 10))
         share = fitted.share_nearer(score)
