@@ -15,7 +15,7 @@ import torch
 from timing import finish
 
 from cdmpp import devices
-from cdmpp.data.dataset import load_dataset
+from cdmpp.data.loading import load_dataset
 from cdmpp.data.splits import make_split
 from cdmpp.evaluation.learned import train_config
 from cdmpp.training.fit import train

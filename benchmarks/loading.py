@@ -19,7 +19,7 @@ from timing import finish, peak_memory_mb
 from cdmpp import devices
 from cdmpp.ast.table import write_asts
 from cdmpp.data.batching import ProgramTensors, TrainingBatches
-from cdmpp.data.dataset import load_dataset
+from cdmpp.data.loading import load_dataset
 from cdmpp.data.records import append_records, read_records, read_tasks, write_info, write_tasks
 
 SHIPPED = Path(__file__).resolve().parents[1] / "datasets" / "xeon-icelake"

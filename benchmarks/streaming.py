@@ -18,11 +18,10 @@ from loading import write
 from timing import finish, peak_memory_mb
 
 from cdmpp import devices
-from cdmpp.ast.spool import MappedTable
 from cdmpp.data.batching import ProgramTensors, TrainingBatches
-from cdmpp.data.streaming import load_streamed
+from cdmpp.data.loading import load_dataset
 from cdmpp.model.build import build_for
-from cdmpp.model.regressor import CdmppConfig
+from cdmpp.model.config import CdmppConfig
 
 STEPS = 20
 
@@ -41,8 +40,7 @@ def train(folder: Path) -> None:
     """Load, fit the statistics, take ``STEPS`` steps of gradient and then gather every batch of an epoch."""
     watch = AnonymousMemory()
     start_mb, begin = watch.now_mb(), time.perf_counter()
-    data = load_streamed([folder], progress=False)
-    assert isinstance(data.asts, MappedTable)
+    data = load_dataset(folder, progress=False)
     loaded = time.perf_counter()
     device, rows = devices.get(str(data.devices[0])), np.arange(len(data))
     programs = ProgramTensors.build(data.asts, {device.name: device}, data.devices, data.latency_s)
@@ -57,7 +55,7 @@ def train(folder: Path) -> None:
     finish(
         {
             "programs": len(data),
-            "features_mb": (data.asts.mapped_leaves.nbytes + data.asts.mapped_kernels.nbytes) / 1e6,
+            "features_mb": (data.asts.leaf_features.nbytes + data.asts.kernel_features.nbytes) / 1e6,
             "load_s": loaded - begin,
             "rest_s": time.perf_counter() - loaded,
             "start_mb": start_mb,

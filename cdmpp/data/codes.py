@@ -21,6 +21,7 @@ from cdmpp.data.derive import (
     sources_of,
 )
 from cdmpp.data.files import read_table, write_table
+from cdmpp.data.labels import Labels
 from cdmpp.data.records import read_records, read_tasks
 from cdmpp.data.schema import Record
 from cdmpp.errors import DataError
@@ -61,11 +62,6 @@ def read_codes(path: Path) -> dict[str, np.ndarray]:
     return dict(zip(ids.tolist(), rows.reshape(-1, CODE_WIDTH), strict=True))
 
 
-def code_files(folder: Path) -> list[Path]:
-    """Files with code vectors that came with data set ``folder``."""
-    return sorted((folder / CODES_FOLDER).glob("part-*.parquet"))
-
-
 def code_cache(folder: Path) -> Path:
     """Cache folder of a data set's code vectors, by ``derive.record_key``."""
     return data_set_folder("codes", CODE_VERSION, folder)
@@ -82,15 +78,34 @@ def cached_codes(cache: Path) -> dict[str, np.ndarray]:
     return found
 
 
-def read_code_files(folder: Path) -> Iterator[tuple[dict[str, np.ndarray], bool]]:
-    """(vectors, whether they are named by ``record_key`` instead of record id) of the cache, then of each file.
+def codes_of(
+    folders: Sequence[tuple[Path, Mapping[str, Task]]], labels: Labels, scratch: Path | None = None
+) -> np.ndarray | None:
+    """(n, CODE_WIDTH) of the programs of ``labels``, NaN rows where there is none; None where no program has one.
 
-    What comes later counts.
+    Files that came with a data set count before the cache. One that cannot be used is logged: a model that reads
+    machine code errs several times as much without it.
 
-    A file that cannot be used is told: a model that reads machine code errs several times as much without it.
+    Args:
+        folders: data sets with their tasks.
+        scratch: keep the array in a mapped file there instead of memory.
     """
+    codes: np.ndarray | None = None
+    for folder, tasks in folders:
+        for vectors, cached in _stored(folder):
+            names = list(vectors)
+            places = labels.places_of_keys(names, tasks) if cached else labels.places(names)
+            present = np.flatnonzero(places >= 0)
+            if len(present):
+                codes = _empty(len(labels), scratch) if codes is None else codes
+                codes[places[present]] = np.stack([vectors[names[row]] for row in present])
+    return codes
+
+
+def _stored(folder: Path) -> Iterator[tuple[dict[str, np.ndarray], bool]]:
+    """(code vectors, whether they are named by ``record_key`` instead of record id) of the cache, then each file."""
     yield cached_codes(code_cache(folder)), True
-    for path in code_files(folder):
+    for path in sorted((folder / CODES_FOLDER).glob("part-*.parquet")):
         try:
             yield read_codes(path), False
         except DataError as error:
@@ -102,20 +117,17 @@ def read_code_files(folder: Path) -> Iterator[tuple[dict[str, np.ndarray], bool]
             )
 
 
+def _empty(n: int, scratch: Path | None) -> np.ndarray:
+    if scratch is None:
+        return np.full((n, CODE_WIDTH), np.nan, np.float32)
+    codes = np.memmap(scratch / "codes-by-program", np.float32, "w+", shape=(n, CODE_WIDTH))
+    codes[:] = np.nan
+    return codes
+
+
 def codes_for(folder: Path, records: Sequence[Record], tasks: Mapping[str, Task]) -> np.ndarray | None:
-    """(n, CODE_WIDTH) of the ``records`` of data set ``folder`` that have one here, NaN rows else; None for none."""
-    known: dict[str, np.ndarray] = {}
-    for found, _ in read_code_files(folder):
-        known.update(found)
-    if not known:
-        return None
-    missing = np.full(CODE_WIDTH, np.nan, np.float32)
-    ids = [record.record_id for record in records]
-    keys = record_keys(ids, [record.task_id for record in records], tasks)
-    rows = [known.get(identity, known.get(key)) for identity, key in zip(ids, keys, strict=True)]
-    if all(row is None for row in rows):
-        return None
-    return np.stack([missing if row is None else row for row in rows])
+    """``codes_of`` the different ``records`` of data set ``folder``."""
+    return codes_of([(folder, tasks)], Labels.of_records(records))
 
 
 def derive_codes(folder: Path, workers: int = 2, progress: bool = True, ship: bool = False) -> int:

@@ -15,9 +15,9 @@ from cdmpp import devices
 from cdmpp.ast.layout import FEATURES
 from cdmpp.data.dataset import LatencyDataset, join_datasets
 from cdmpp.data.download import COMMIT, REPOSITORY, download, pinned
+from cdmpp.data.loading import load_programs
 from cdmpp.data.records import count_records, read_info
 from cdmpp.data.schema import SCHEMA_VERSION
-from cdmpp.data.streaming import load_programs
 from cdmpp.errors import CdmppError, DataError, NoRecordsError
 from cdmpp.lock import writing
 from cdmpp.paths import cache_root

@@ -1,7 +1,8 @@
-"""An evaluation as ``scripts/evaluate.py`` is asked for it: data, cells, tables, pictures."""
+"""An evaluation as ``cdmpp evaluate`` is asked for it: data, cells, tables."""
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -13,22 +14,25 @@ from rich.console import Console
 
 from cdmpp import devices
 from cdmpp.data.dataset import join_datasets
+from cdmpp.data.per_store import load_per_store
 from cdmpp.data.records import read_records
+from cdmpp.data.sources import data_folders
 from cdmpp.data.streaming import load_programs
 from cdmpp.errors import CdmppError
 from cdmpp.evaluation.baselines import NEED_PER_STORE
-from cdmpp.evaluation.bundle import load_bundle, save_bundle
 from cdmpp.evaluation.cell import CellOptions
 from cdmpp.evaluation.evaluation_data import EvaluationData
-from cdmpp.evaluation.noise import NoiseFloor, noise_floor
+from cdmpp.evaluation.noise import noise_floor
 from cdmpp.evaluation.pooling import pool_per_store
-from cdmpp.evaluation.report import test_table, write_report
-from cdmpp.evaluation.rows import collect
+from cdmpp.evaluation.results import collect, update_results
 from cdmpp.evaluation.run import evaluate
+from cdmpp.recipes.training_report import metric_table
 
 
 @dataclass(frozen=True)
 class EvaluationSettings:
+    """``conf/evaluate.yaml`` in plain Python; the comments there say more."""
+
     device: str
     sources: tuple[str, ...]
     """Further devices in the data set, for splits by device."""
@@ -36,14 +40,9 @@ class EvaluationSettings:
     splits: tuple[str, ...]
     seeds: tuple[int, ...]
     models: tuple[str, ...]
+    variants: Mapping[str, tuple[str, ...]]
     overrides: tuple[str, ...]
     out: Path
-    docs: Path | None
-    """Folder of RESULTS.md and results.json; None writes only cells."""
-    bundle: Path | None
-    """Start from this bundle instead of the records."""
-    save_bundle: Path | None
-    """Write a bundle there and stop."""
     name: str
     """Of the data set in tables."""
     jobs: int
@@ -60,41 +59,48 @@ class EvaluationSettings:
         given["sources"] = tuple(devices.get(name).name for name in given["sources"] or ())
         for key in ("splits", "seeds", "models", "overrides"):
             given[key] = tuple(given[key]) if isinstance(given[key], list) else (given[key],)
-        for key in ("out", "docs", "bundle", "save_bundle"):
-            given[key] = Path(given[key]) if given[key] else None
-        given["name"] = given["name"] or given["device"]
-        known = [f.name for f in fields(EvaluationSettings)]
-        if unknown := sorted(set(given) - set(known)):
-            raise CdmppError(f"unknown settings {', '.join(unknown)}; known: {', '.join(known)}")
+        given["variants"] = {name: tuple(overrides) for name, overrides in (given["variants"] or {}).items()}
+        given["out"], given["name"] = Path(given["out"]), given["name"] or given["device"]
+        keys = [field.name for field in fields(EvaluationSettings)]
+        if unknown := sorted(set(given) - set(keys)):
+            raise CdmppError(f"unknown settings {', '.join(unknown)}; known: {', '.join(keys)}")
         return EvaluationSettings(**given)
 
 
 def run_session(settings: EvaluationSettings) -> None:
-    """Everything ``scripts/evaluate.py`` does."""
-    data, name = _data(settings)
-    if settings.save_bundle:
-        save_bundle(settings.save_bundle, data, name)
-        size = sum(path.stat().st_size for path in settings.save_bundle.iterdir()) / 1e6
-        Console().print(f"{len(data.dataset)} programs in {settings.save_bundle} ({size:.1f} MB)")
-        return
-    command = " ".join(["python", *sys.argv])
+    """Run all cells; print a table for each split; keep the figures in ``results.csv`` and ``runs.csv`` of ``out``."""
     options = CellOptions(
-        settings.out, settings.threads, settings.overrides, settings.accelerator, command, settings.force
+        settings.out,
+        settings.threads,
+        settings.overrides,
+        settings.accelerator,
+        shlex.join(["cdmpp", "evaluate", *sys.argv[1:]]),
+        settings.force,
+        settings.variants,
     )
-    evaluate(data, name, settings.splits, settings.seeds, settings.models, options, settings.jobs)
-    publish(settings.out, name, settings.docs, data.noise)
-
-
-def publish(out: Path, name: str, docs: Path | None, noise: NoiseFloor | None) -> None:
-    """Print a table for each split of data set ``name`` from its finished cells; with ``docs`` write its documents."""
-    from cdmpp.evaluation.plots import save_evaluation_plot
-
-    cells = collect(out, name)
+    data, name = load_evaluation_data(settings), settings.name
+    results = evaluate(data, name, settings.splits, settings.seeds, settings.models, options, settings.jobs)
+    update_results(settings.out, results)
+    cells = collect(settings.out, name)
     for split in dict.fromkeys(cell["split"] for cell in cells):
         _print_split([cell for cell in cells if cell["split"] == split], f"{name}, {split}")
-    if docs:
-        image = save_evaluation_plot(docs / "images" / f"{name}-mape.png", cells, f"{name}: error on held-out programs")
-        write_report(cells, docs, {name: noise} if noise else {}, {name: [str(image.relative_to(docs))]})
+
+
+def load_evaluation_data(settings: EvaluationSettings) -> EvaluationData:
+    """All programs of the devices, the noise of their labels, and features of TVM where a baseline reads them."""
+    folders_of = {name: data_folders(name, settings.data_paths) for name in (*settings.sources, settings.device)}
+    dataset = join_datasets(
+        [load_programs(folders, name, workers=settings.threads) for name, folders in folders_of.items()]
+    )
+    floors = {
+        name: noise_floor(record for folder in folders for record in read_records(folder, name))
+        for name, folders in folders_of.items()
+    }
+    per_store = None
+    if set(settings.models) & set(NEED_PER_STORE):
+        every = list(dict.fromkeys(folder for folders in folders_of.values() for folder in folders))
+        per_store = load_per_store(dataset, every, pool_per_store, settings.threads)
+    return EvaluationData(dataset, per_store, {name: floor for name, floor in floors.items() if floor})
 
 
 def _print_split(cells: list[dict[str, Any]], title: str) -> None:
@@ -102,24 +108,8 @@ def _print_split(cells: list[dict[str, Any]], title: str) -> None:
     for model in dict.fromkeys(cell["model"] for cell in cells):
         rows = [cell["metrics"] for cell in cells if cell["model"] == model]
         means[model] = {key: float(np.mean([row[key] for row in rows if key in row])) for key in rows[0]}
+    best = min(means, key=lambda model: means[model]["mape"])
     programs, tasks = (round(float(np.mean([cell[key] for cell in cells]))) for key in ("n_programs", "n_tasks"))
     seeds = len({cell["seed"] for cell in cells})
-    Console().print(test_table(means, programs, tasks, f"{title}, mean of {seeds} seeds"))
-
-
-def _data(settings: EvaluationSettings) -> tuple[EvaluationData, str]:
-    if settings.bundle:
-        return load_bundle(settings.bundle)
-    from cdmpp.data.per_store import load_per_store
-    from cdmpp.data.sources import data_folders
-
-    folders_of = {name: data_folders(name, settings.data_paths) for name in (*settings.sources, settings.device)}
-    dataset = join_datasets(
-        [load_programs(folders, name, workers=settings.threads) for name, folders in folders_of.items()]
-    )
-    folders = list(dict.fromkeys(folder for found in folders_of.values() for folder in found))
-    own = folders_of[settings.device]
-    noise = noise_floor(record for folder in own for record in read_records(folder, settings.device))
-    wanted = set(settings.models) & set(NEED_PER_STORE)
-    per_store = load_per_store(dataset, folders, pool_per_store, settings.threads) if wanted else None
-    return EvaluationData(dataset, per_store, noise), settings.name
+    heading = f"{title}: mean of {seeds} seed{'s' * (seeds > 1)}, {programs:,} programs of {tasks:,} tasks"
+    Console().print(metric_table(heading, means, best))

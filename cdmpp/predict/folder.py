@@ -63,7 +63,7 @@ def _parquet(path: Path, wishes: Wishes) -> Inputs:
 
 
 def _data_set(folder: Path, wishes: Wishes) -> Inputs:
-    from cdmpp.data.dataset import load_dataset
+    from cdmpp.data.loading import load_dataset
     from cdmpp.data.records import count_records
 
     device = wishes.device.name
@@ -185,7 +185,7 @@ class _Derived:
     def of(sources: Sequence[Source], wishes: Wishes, title: str, folders: tuple[Path, Path]) -> _Derived:
         """Read from chunk files in ``folders`` (of ASTs, of codes) after deriving what they lack."""
         from cdmpp.data.codes import cached_codes
-        from cdmpp.data.dataset import stored_asts
+        from cdmpp.data.loading import stored_asts
 
         unique = list({source.key: source for source in sources}.values())
         keys = {source.key for source in unique}
@@ -205,7 +205,7 @@ class _Derived:
         )
 
     def inputs(self, sources: Sequence[Source], labels: tuple[str, ...]) -> Inputs:
-        from cdmpp.data.dataset import gathered
+        from cdmpp.data.loading import gathered
 
         keys = [source.key for source in sources]
         missing = np.full(CODE_WIDTH, np.nan, np.float32)

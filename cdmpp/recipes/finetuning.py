@@ -12,8 +12,9 @@ from rich.console import Console
 
 import cdmpp
 from cdmpp.data.codes import derive_codes
-from cdmpp.data.dataset import LatencyDataset, join_datasets, load_dataset
+from cdmpp.data.dataset import LatencyDataset, join_datasets
 from cdmpp.data.files import read_json, write_json
+from cdmpp.data.loading import load_dataset
 from cdmpp.data.records import read_records
 from cdmpp.data.sources import load_device, load_devices
 from cdmpp.data.splits import Split, make_split

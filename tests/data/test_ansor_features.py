@@ -17,7 +17,7 @@ import pytest
 import cdmpp
 from cdmpp.ast.layout import FEATURES, LEAF_WIDTH
 from cdmpp.data.ansor_features import WIDTH, import_features
-from cdmpp.data.dataset import load_dataset, load_folders
+from cdmpp.data.loading import load_dataset, load_programs
 from cdmpp.data.sources import load_device
 from cdmpp.errors import CdmppError, DataError
 from tests.toy_data import write_toy_dataset
@@ -137,7 +137,7 @@ def test_kinds_of_vectors_are_never_mixed(feature_file: Path, tmp_path: Path) ->
     import_features(feature_file, tmp_path / "data" / "ansor", "t4")
     write_toy_dataset(tmp_path / "data" / "ours")
     with pytest.raises(DataError, match="different features"):
-        load_folders([tmp_path / "data" / "ansor", tmp_path / "data" / "ours"])
+        load_programs([tmp_path / "data" / "ansor", tmp_path / "data" / "ours"])
     with pytest.raises(DataError, match="no labelled programs of device t4"):
         load_device("t4", [tmp_path / "data"], fetch=False)
     with pytest.raises(DataError, match="source=ansor_features makes one"):

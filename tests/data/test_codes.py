@@ -16,11 +16,10 @@ from cdmpp.ast.layout import KERNEL_WIDTH, LEAF_WIDTH
 from cdmpp.ast.table import AstTable, read_asts, write_asts
 from cdmpp.data.batching import ProgramTensors
 from cdmpp.data.codes import code_cache, codes_for, read_codes, write_codes
-from cdmpp.data.dataset import load_folders
 from cdmpp.data.derive import record_keys
+from cdmpp.data.loading import load_dataset
 from cdmpp.data.records import read_records
 from cdmpp.data.schema import Record
-from cdmpp.data.streaming import load_streamed
 from cdmpp.errors import DataError
 from cdmpp.machine_code.code_vector import CODE_WIDTH
 
@@ -90,16 +89,14 @@ def test_another_version_is_refused_and_told(tmp_path: Path, records, task, capl
     assert "version 0" in caplog.text and caplog.records[0].levelname == "WARNING"
 
 
-@pytest.mark.parametrize("streamed", [False, True])
-def test_truncated_codes_are_told_loudly(tmp_path: Path, caplog, streamed: bool) -> None:
+def test_truncated_codes_are_told_loudly(tmp_path: Path, caplog) -> None:
     write_toy_dataset(tmp_path / "set", n=20)
     ids = [record.record_id for record in read_records(tmp_path / "set")]
     path = tmp_path / "set" / "codes" / "part-00000.parquet"
     write_codes(path, dict.fromkeys(ids, CODE))
-    load = load_streamed if streamed else load_folders
-    assert not np.isnan(load([tmp_path / "set"]).asts.codes[:, 0]).any() and not caplog.records
+    assert not np.isnan(load_dataset(tmp_path / "set").asts.codes[:, 0]).any() and not caplog.records
     path.write_bytes(path.read_bytes()[:-30])
-    data = load([tmp_path / "set"])
+    data = load_dataset(tmp_path / "set")
     assert data.asts.codes is None
     (told,) = caplog.records
     assert told.levelname == "WARNING" and "part-00000" in told.message and "cdmpp data codes" in told.message

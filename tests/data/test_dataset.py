@@ -12,10 +12,11 @@ import pytest
 from cdmpp.ast.compact_ast import CompactAST
 from cdmpp.ast.layout import KERNEL_WIDTH, LEAF_WIDTH
 from cdmpp.ast.table import AstTable, write_asts
-from cdmpp.data import dataset as module
 from cdmpp.data import derive as derive_module
-from cdmpp.data.dataset import LatencyDataset, ast_cache, load_dataset, load_folders, ship_asts
+from cdmpp.data import loading as module
+from cdmpp.data.dataset import LatencyDataset
 from cdmpp.data.derive import chunk_paths
+from cdmpp.data.loading import ast_cache, load_dataset, load_programs, ship_asts
 from cdmpp.data.merge import merge_records
 from cdmpp.data.records import append_records, read_records, read_tasks, write_info, write_tasks
 from cdmpp.errors import DataError
@@ -88,7 +89,7 @@ def test_folders_join_and_copies_count_once(tmp_path, task, make_record):
     other = dataclasses.replace(task, networks={"vgg": 1})
     one = _folder(tmp_path / "one", task, [shared, make_record(2)])
     two = _folder(tmp_path / "two", other, [make_record(3), again, make_record(2)], "two")
-    data = load_folders([one, two], "a100")
+    data = load_programs([one, two], "a100")
     assert data.record_ids.tolist() == [f"{n:016x}" for n in (1, 2, 3)]
     np.testing.assert_allclose(data.latency_s, [1.3, 2e-3, 2e-3])
     assert [data.asts[i].leaf_features[0, 0] for i in range(3)] == [1, 2, 3]

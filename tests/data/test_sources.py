@@ -90,7 +90,7 @@ def test_message_where_nothing_is_found(tmp_path, monkeypatch, own_set, native_d
         str(tmp_path / "extra"),
         "import_data.py source=metaschedule",
         "device=h100",
-        "profile.py",
+        "measure.py",
         f"a100: {own_set} (1 records)",
         "v100:",
         f"{tmp_path / 'extra' / 'unnamed'}: the folder name",

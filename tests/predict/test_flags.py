@@ -11,7 +11,8 @@ import pytest
 from cdmpp import devices
 from cdmpp.ast.layout import LEAF_NAMES
 from cdmpp.ast.table import AstTable
-from cdmpp.data.dataset import LatencyDataset, load_dataset
+from cdmpp.data.dataset import LatencyDataset
+from cdmpp.data.loading import load_dataset
 from cdmpp.predict.flags import FASTER_THAN_PEAK, NO_MACHINE_CODE, NOT_SCHEDULED, flag_programs, least_seconds
 
 SHIPPED = Path(__file__).resolve().parents[2] / "datasets"

@@ -15,7 +15,7 @@ import pytest
 
 import cdmpp
 from benchmarks.publish.shipping import MAX_ALL_BYTES, MAX_MODEL_BYTES
-from cdmpp.data.dataset import load_dataset
+from cdmpp.data.loading import load_dataset
 from cdmpp.data.splits import make_split
 from cdmpp.predict.catalogue import SHIPPED, models
 from cdmpp.predict.model_folder import pretrained_names

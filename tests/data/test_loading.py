@@ -1,4 +1,4 @@
-"""Mapped data sets: the same programs, labels and models as from memory, and nothing left behind."""
+"""Loading: programs in record order whatever the order of files, mapped, derived where missing, nothing left behind."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from toy_data import toy_ast, write_toy_dataset
 from cdmpp import devices
 from cdmpp.ast.spool import AstSpool, MappedTable, concat
 from cdmpp.ast.table import AstTable, write_asts
-from cdmpp.data import streaming
+from cdmpp.data import loading
 from cdmpp.data.batching import ProgramTensors
 from cdmpp.data.codes import write_codes
-from cdmpp.data.dataset import join_datasets, load_folders
+from cdmpp.data.dataset import join_datasets
+from cdmpp.data.loading import load_dataset, load_programs
+from cdmpp.data.merge import merge_records
 from cdmpp.data.records import append_records, read_records, write_info, write_tasks
 from cdmpp.data.splits import make_split
-from cdmpp.data.streaming import load_programs, load_streamed
 from cdmpp.errors import DataError
 from cdmpp.evaluation import run
 from cdmpp.machine_code.code_vector import CODE_WIDTH
@@ -37,7 +38,7 @@ def cache(tmp_path, monkeypatch):
 def folder(tmp_path):
     """A hundred toy programs, half of them with code vectors, their ASTs in two files out of record order."""
     write_toy_dataset(tmp_path / "set", 100)
-    whole = load_folders([tmp_path / "set"], progress=False)
+    whole = load_dataset(tmp_path / "set")
     ids = whole.record_ids.tolist()
     for part, rows in enumerate((np.arange(60, 100), np.arange(60)[::-1])):
         path = tmp_path / "set" / "asts" / f"part-{part:05d}.parquet"
@@ -45,12 +46,6 @@ def folder(tmp_path):
     codes = np.random.default_rng(0).uniform(0, 9, (50, CODE_WIDTH)).astype(np.float32)
     write_codes(tmp_path / "set" / "codes" / "part-00000.parquet", dict(zip(ids[:50], codes, strict=True)))
     return tmp_path / "set"
-
-
-def in_order(data, like):
-    """``data`` in the order of ``like``."""
-    places = {str(identity): row for row, identity in enumerate(data.record_ids)}
-    return data.take([places[str(identity)] for identity in like.record_ids])
 
 
 def assert_same(a, b):
@@ -63,53 +58,52 @@ def assert_same(a, b):
         np.testing.assert_array_equal(getattr(a.asts, field.name), getattr(b.asts, field.name), field.name)
 
 
-def test_the_same_programs_as_from_memory(folder):
-    streamed, whole = load_streamed([folder]), load_folders([folder], progress=False)
-    assert isinstance(streamed.asts, MappedTable) and not isinstance(whole.asts, MappedTable)
-    assert_same(in_order(streamed, whole), whole)
-    assert np.isnan(streamed.asts.codes[:, 0]).sum() == 50
+def test_programs_come_in_record_order_from_mapped_files(folder):
+    data = load_dataset(folder)
+    assert isinstance(data.asts, MappedTable)
+    assert data.record_ids.tolist() == [record.record_id for record in read_records(folder)]
+    assert np.isnan(data.asts.codes[:, 0]).tolist() == [False] * 50 + [True] * 50
+    for path in (folder / "asts").iterdir():
+        path.rename(path.with_name({"part-00000.parquet": "part-00003.parquet"}.get(path.name, path.name)))
+    assert_same(load_dataset(folder), data)
 
 
 def test_samples_of_a_program_in_two_folders_are_united(folder, tmp_path):
-    slower = [dataclasses.replace(r, latency_s=3 * r.latency_s, latency_samples_s=(3 * r.latency_s,)) for r in
-              read_records(folder)[:7]]  # fmt: skip
+    records = read_records(folder)
+    slower = [
+        dataclasses.replace(r, latency_s=3 * r.latency_s, latency_samples_s=(3 * r.latency_s,)) for r in records[:7]
+    ]
     other = tmp_path / "other"
     write_info(other, name="other")
-    first = load_folders([folder], progress=False)
+    first = load_dataset(folder)
     write_tasks(other, first.tasks.values())
     append_records(other, slower)
     write_asts(other / "asts" / "part-00000.parquet", first.record_ids[:7].tolist(), first.asts.take(np.arange(7)))
-    streamed, whole = load_streamed([folder, other]), load_folders([folder, other], progress=False)
-    assert len(streamed) == 100 and (whole.spread[:7] > 0).all()
-    np.testing.assert_allclose(in_order(streamed, whole).latency_s, whole.latency_s)
-    np.testing.assert_allclose(in_order(streamed, whole).spread, whole.spread)
+    both = load_programs([folder, other])
+    merged = [merge_records(pair) for pair in zip(records[:7], slower, strict=True)]
+    assert both.record_ids.tolist() == first.record_ids.tolist() and (both.spread[:7] > 0).all()
+    np.testing.assert_allclose(both.latency_s[:7], [record.latency_s for record in merged])
+    np.testing.assert_allclose(both.spread[:7], [record.spread for record in merged])
+    np.testing.assert_array_equal(both.asts.leaf_features, first.asts.leaf_features)
 
 
 def test_a_folder_with_doubled_rows_holds_each_program_once(folder):
     """What two imports at once left behind before folders were locked; seven of the copies were measured anew."""
-    before = load_folders([folder], progress=False)
+    before = load_dataset(folder)
     copies = read_records(folder)
     for place in range(7):
         samples = (3 * copies[place].latency_s,)
         copies[place] = dataclasses.replace(copies[place], latency_s=samples[0], latency_samples_s=samples)
     append_records(folder, copies)
-    streamed, whole = load_streamed([folder]), load_folders([folder], progress=False)
-    assert len(streamed) == len(whole) == 100
-    assert_same(in_order(streamed, whole), whole)
-    np.testing.assert_array_equal(whole.latency_s, before.latency_s)  # these labels are minima
-    np.testing.assert_allclose(whole.spread[:7], 0.5)
-    np.testing.assert_array_equal(whole.spread[7:], before.spread[7:])
-    assert not isinstance(load_programs([folder]).asts, MappedTable)
-
-
-def test_only_large_sets_are_mapped(folder, monkeypatch):
-    assert not isinstance(load_programs([folder]).asts, MappedTable)
-    monkeypatch.setattr(streaming, "STREAM_ABOVE", 99)
-    assert isinstance(load_programs([folder], "xeon-icelake").asts, MappedTable)
+    data = load_dataset(folder)
+    assert len(data) == 100
+    np.testing.assert_array_equal(data.latency_s, before.latency_s)  # these labels are minima
+    np.testing.assert_allclose(data.spread[:7], 0.5)
+    np.testing.assert_array_equal(data.spread[7:], before.spread[7:])
 
 
 def test_files_go_with_the_data(folder, cache):
-    data = load_streamed([folder])
+    data = load_dataset(folder)
     assert len(list((cache / "spool").iterdir())) == 1
     kept = data.take([3])
     del data
@@ -119,11 +113,11 @@ def test_files_go_with_the_data(folder, cache):
 
 def test_what_is_missing_is_named(folder):
     with pytest.raises(DataError, match="no records of device a100; it has records of: xeon-icelake"):
-        load_streamed([folder], "a100")
+        load_dataset(folder, "a100")
     (record,) = read_records(folder)[:1]
     append_records(folder, [dataclasses.replace(record, record_id="f" * 16, task_id="lost")])
-    with pytest.raises(DataError, match="1 tasks that tasks.parquet lacks, first lost"):
-        load_streamed([folder])
+    with pytest.raises(DataError, match="1 records name a task that tasks.parquet lacks, first f{16}"):
+        load_dataset(folder)
 
 
 def test_a_bad_row_is_named_or_skipped(folder):
@@ -134,19 +128,19 @@ def test_a_bad_row_is_named_or_skipped(folder):
     rows[5]["latency_s"] = -1.0
     pq.write_table(pq.read_table(path).schema.empty_table().from_pylist(rows, pq.read_schema(path)), path)
     with pytest.raises(DataError, match=r"part-00000\.parquet row 5: latency_s is -1"):
-        load_streamed([folder])
-    assert len(load_streamed([folder], on_bad="skip")) == 99
+        load_dataset(folder)
+    assert len(load_dataset(folder, on_bad="skip")) == 99
 
 
 def test_many_programs_without_asts_are_an_error(folder, monkeypatch):
     (folder / "asts" / "part-00001.parquet").unlink()
-    monkeypatch.setattr(streaming, "derive", lambda *_: None)
+    monkeypatch.setattr(loading, "derive", lambda *_: {"asts": {}})
     with pytest.raises(DataError, match="no compact AST for 60 of 100 records"):
-        load_streamed([folder])
+        load_dataset(folder)
 
 
 def test_missing_asts_are_derived_once(folder, monkeypatch):
-    whole = load_folders([folder], progress=False)
+    whole = load_dataset(folder)
     (folder / "asts" / "part-00001.parquet").unlink()
     asked = []
 
@@ -155,17 +149,18 @@ def test_missing_asts_are_derived_once(folder, monkeypatch):
         asked.extend(key.partition("-")[0] for key in keys)
         rows = [whole.record_ids.tolist().index(key.partition("-")[0]) for key in keys]
         write_asts(wanted[0].folder / "chunk-0.parquet", keys, whole.asts.take(rows))
+        return {"asts": {}}
 
-    monkeypatch.setattr(streaming, "derive", derived)
-    assert_same(in_order(load_streamed([folder]), whole), whole)
+    monkeypatch.setattr(loading, "derive", derived)
+    assert_same(load_dataset(folder), whole)
     assert sorted(asked) == sorted(whole.record_ids[:60].tolist())
-    load_streamed([folder])
+    load_dataset(folder)
     assert len(asked) == 60
 
 
 def test_joined_with_another_device_it_stays_mapped(folder, tmp_path):
     write_toy_dataset(tmp_path / "b", 30, "xeon-icelake-avx2", prefix="b")
-    a, b = load_streamed([folder]), load_folders([tmp_path / "b"], progress=False)
+    a, b = load_dataset(folder), load_dataset(tmp_path / "b")
     both, expected = join_datasets([a, b]), AstTable.concat([a.asts, b.asts])
     assert isinstance(both.asts, MappedTable) and len(both) == 130
     for field in dataclasses.fields(AstTable):
@@ -189,19 +184,20 @@ def test_batches_are_those_of_memory(tmp_path):
 
 
 def test_training_from_files_gives_the_model_of_memory(folder, tmp_path):
-    streamed = load_streamed([folder])
-    whole = in_order(load_folders([folder], progress=False), streamed)
+    data = load_dataset(folder)
+    in_memory = dataclasses.replace(data, asts=data.asts.take(np.arange(len(data))))
+    assert not isinstance(in_memory.asts, MappedTable)
     config, sheet = TrainConfig(trainer=TrainerConfig(epochs=2, batch_size=16)), devices.get("xeon-icelake")
     answers = []
-    for name, data in (("a", streamed), ("b", whole)):
-        split = make_split(data, "by_task", 0)
-        result = train(data, split, sheet, config, tmp_path / name, 0, progress=False, accelerator="cpu")
-        answers.append(predict_rows(result.predictor, data, split.test))
+    for name, programs in (("a", data), ("b", in_memory)):
+        split = make_split(programs, "by_task", 0)
+        result = train(programs, split, sheet, config, tmp_path / name, 0, progress=False, accelerator="cpu")
+        answers.append(predict_rows(result.predictor, programs, split.test))
     np.testing.assert_allclose(*answers, rtol=1e-5)
 
 
 def test_baselines_of_a_large_set_see_a_sample(folder, monkeypatch):
-    data = load_streamed([folder])
+    data = load_dataset(folder)
     split = make_split(data, "by_task", 0)
     monkeypatch.setattr(run, "_BASELINE_PROGRAMS", 15)
     seen = []

@@ -1,0 +1,137 @@
+"""Labels: ids, device and latency of many records, read from five columns instead of whole records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from cdmpp.data.derive import record_keys
+from cdmpp.data.merge import merge_records
+from cdmpp.data.records import read_records, record_parts
+from cdmpp.data.schema import Record
+from cdmpp.errors import DataError
+from cdmpp.programs.task import Task
+
+_TEXTS = ("record_id", "task_id", "device")
+_COLUMNS = (*_TEXTS, "latency_s", "spread")
+
+
+@dataclass(frozen=True)
+class Labels:
+    """n different programs in the order of their first rows; every array is (n,)."""
+
+    record_ids: np.ndarray
+    task_ids: np.ndarray
+    devices: np.ndarray
+    latency_s: np.ndarray
+    spread: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.record_ids)
+
+    @cached_property
+    def _order(self) -> np.ndarray:
+        return np.argsort(self.record_ids, kind="stable")
+
+    def places(self, record_ids: Sequence[str]) -> np.ndarray:
+        """(m,) where these records stand, -1 for those that are not here."""
+        wanted = np.asarray(record_ids, dtype=str)
+        if not len(self) or not len(wanted):
+            return np.full(len(wanted), -1)
+        at = np.minimum(np.searchsorted(self.record_ids, wanted, sorter=self._order), len(self) - 1)
+        at = self._order[at]
+        return np.where(self.record_ids[at] == wanted, at, -1)
+
+    def places_of_keys(self, keys: Sequence[str], tasks: Mapping[str, Task]) -> np.ndarray:
+        """(m,) as ``places`` for names of derived files (``derive.record_key``); -1 for those of another workload."""
+        at = self.places([key.rpartition("-")[0] for key in keys])
+        at[~np.isin(self.task_ids[at], list(tasks))] = -1
+        present = np.flatnonzero(at >= 0)
+        expected = record_keys(self.record_ids[at[present]].tolist(), self.task_ids[at[present]].tolist(), tasks)
+        at[present] = np.where(np.array(expected) == np.asarray(keys)[present], at[present], -1)
+        return at
+
+    @staticmethod
+    def of_records(records: Sequence[Record]) -> Labels:
+        """Of records with different ids."""
+        texts = [np.array([getattr(record, name) for record in records], dtype=str) for name in _TEXTS]
+        numbers = [np.array([getattr(record, name) for record in records], np.float64) for name in _COLUMNS[3:]]
+        return Labels(*texts, *numbers)
+
+
+def read_labels(
+    folders: Sequence[Path],
+    tasks: Sequence[Mapping[str, Task]],
+    device: str | None,
+    on_bad: Literal["error", "skip"] = "error",
+) -> Labels:
+    """The labels in data set ``folders``, of ``device`` where given; samples of a program that stands twice are united.
+
+    Args:
+        tasks: of each folder, by id.
+
+    Raises:
+        DataError: no record of the device, broken rows with ``on_bad="error"``, or a record of an unknown task.
+    """
+    parts, present = [], set[str]()
+    for folder, of_folder in zip(folders, tasks, strict=True):
+        columns = [_read_columns(path, folder, on_bad) for path in record_parts(folder)]
+        for part in columns:
+            present |= set(np.unique(part.devices).tolist())
+            wanted = np.ones(len(part), bool) if device is None else part.devices == device
+            orphans = part.record_ids[wanted & ~np.isin(part.task_ids, list(of_folder))]
+            if len(orphans):
+                raise DataError(
+                    f"{folder}: {len(orphans)} records name a task that tasks.parquet lacks, first {orphans[0]}"
+                )
+            parts.append(Labels(*(getattr(part, name)[wanted] for name in Labels.__dataclass_fields__)))
+    joined = Labels(*(np.concatenate([getattr(p, n) for p in parts] or [[]]) for n in Labels.__dataclass_fields__))
+    if not len(joined):
+        raise DataError(
+            f"{', '.join(map(str, folders))} has no records of device {device or '(any)'}; "
+            f"it has records of: {', '.join(sorted(present)) or 'none at all'}"
+        )
+    ids, first, counts = np.unique(joined.record_ids, return_index=True, return_counts=True)
+    rows = np.sort(first)
+    labels = Labels(*(getattr(joined, name)[rows] for name in Labels.__dataclass_fields__))
+    if (counts > 1).any():
+        _unite(labels, set(ids[counts > 1].tolist()), folders, device, on_bad)
+    return labels
+
+
+def _unite(
+    labels: Labels, repeated: set[str], folders: Sequence[Path], device: str | None, on_bad: Literal["error", "skip"]
+) -> None:
+    """Label the ``repeated`` programs by all their samples."""
+    groups: dict[str, list[Record]] = {identity: [] for identity in repeated}
+    for folder in folders:
+        for record in read_records(folder, device, on_bad):
+            if record.record_id in groups:
+                groups[record.record_id].append(record)
+    for identity, group in groups.items():
+        place, merged = labels.places([identity])[0], merge_records(group)
+        labels.latency_s[place], labels.spread[place] = merged.latency_s, merged.spread
+
+
+def _read_columns(path: Path, folder: Path, on_bad: Literal["error", "skip"]) -> Labels:
+    """One part. Where something is wrong with it the slow reader says what."""
+    try:
+        schema = pq.read_schema(path)
+        table = pq.read_table(path, columns=[name for name in _COLUMNS if name in schema.names])
+        spread = table.column("spread") if "spread" in table.column_names else pa.nulls(len(table), pa.float64())
+        texts = [table.column(name).to_numpy(zero_copy_only=False) for name in _TEXTS]
+        latency = table.column("latency_s").to_numpy(zero_copy_only=False).astype(np.float64)
+        good = np.isfinite(latency) & (latency > 0)
+        if good.all() and all(isinstance(text, str) and text for column in texts for text in column):
+            spreads = np.nan_to_num(spread.to_numpy(zero_copy_only=False).astype(np.float64))
+            return Labels(*(column.astype(str) for column in texts), latency, spreads)
+    except (OSError, KeyError, ValueError, TypeError, pa.ArrowException):
+        pass
+    return Labels.of_records(read_records(folder, None, on_bad, [path]))

@@ -1,0 +1,235 @@
+"""Data set folders -> LatencyDataset. Labels are in memory, ASTs in mapped files; TVM derives those that are missing."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from cdmpp.ast.layout import EXTRACTOR_VERSION, FEATURES
+from cdmpp.ast.spool import AstSpool
+from cdmpp.ast.table import AstTable, read_asts, write_asts
+from cdmpp.data.codes import codes_of
+from cdmpp.data.dataset import LatencyDataset, join_tasks, one_kind
+from cdmpp.data.derive import Wanted, chunk_paths, data_set_folder, derive, failures, record_keys, sources_of
+from cdmpp.data.labels import Labels, read_labels
+from cdmpp.data.records import read_info, read_records, read_tasks, record_parts
+from cdmpp.data.schema import Record
+from cdmpp.errors import DataError
+from cdmpp.paths import cache_root
+from cdmpp.programs.task import Task
+
+log = logging.getLogger(__name__)
+
+MAX_FAILED = 0.05
+"""A larger share of programs without an AST is a fault of the data or of this version, not of single programs."""
+_PORTION = 8192
+"""Programs that are held at a time."""
+
+
+def load_dataset(
+    folder: Path,
+    device: str | None = None,
+    on_bad: Literal["error", "skip"] = "error",
+    workers: int = 2,
+    progress: bool = True,
+) -> LatencyDataset:
+    """``load_programs`` of one data set folder."""
+    return load_programs([folder], device, on_bad, workers, progress)
+
+
+def load_programs(
+    folders: Sequence[Path],
+    device: str | None = None,
+    on_bad: Literal["error", "skip"] = "error",
+    workers: int = 2,
+    progress: bool = True,
+) -> LatencyDataset:
+    """The labelled programs of data set folders, those of ``device`` where given, in the order they were written.
+
+    A program that several folders hold becomes one, its samples united. ASTs come from a folder's ``asts/`` or the
+    cache; missing ones are derived with TVM (about 30 programs a second and process) and cached in chunks, so that a
+    killed run continues. Memory holds some hundred bytes a program; ASTs and code vectors are in files below the
+    cache, deleted with the data set.
+
+    Raises:
+        DataError: no usable record, broken rows with ``on_bad="error"``, or many programs without an AST.
+    """
+    sets = [_DataSet.open(Path(folder), device, workers, progress) for folder in folders]
+    features = one_kind(one.features for one in sets)
+    labels = read_labels([one.folder for one in sets], [one.tasks for one in sets], device, on_bad)
+    spool, order = AstSpool(cache_root() / "spool"), [np.zeros(0, np.int64)]
+    known = [(one.folder, one.tasks) for one in sets]
+    codes = codes_of(known, labels, Path(spool.folder.name)) if features == "cdmpp" else None
+    taken = np.zeros(len(labels), bool)
+    for one in sets:
+        for table, places in one.stored(labels, taken):
+            spool.append(table.with_codes(None if codes is None else codes[places]))
+            order.append(places)
+    _check_complete(sets, labels, taken)
+    rows = np.concatenate(order)
+    asts, kept = _in_order(spool.finish(), np.argsort(rows)), np.sort(rows)
+    task_ids = labels.task_ids[kept]
+    used = set(np.unique(labels.task_ids).tolist())
+    return LatencyDataset(
+        labels.record_ids[kept],
+        task_ids,
+        labels.devices[kept],
+        labels.latency_s[kept],
+        labels.spread[kept],
+        asts,
+        {key: task for key, task in join_tasks([one.tasks for one in sets]).items() if key in used},
+        ", ".join(str(folder) for folder in folders),
+        features,
+    )
+
+
+def ship_asts(folder: Path, device: str | None = None, workers: int = 2) -> Path:
+    """Store a data set's ASTs in its ``asts/`` folder, so that users need no TVM to train on it."""
+    data = load_dataset(folder, device, workers=workers)
+    path = Path(folder) / "asts" / "part-00000.parquet"
+    write_asts(path, data.record_ids.tolist(), data.asts, data.features)
+    return path
+
+
+def ast_cache(folder: Path) -> Path:
+    """Cache folder of a data set's ASTs."""
+    return data_set_folder("asts", EXTRACTOR_VERSION, folder)
+
+
+def read_parts(
+    paths: Sequence[Path], features: str = "cdmpp", cached: bool = False
+) -> Iterator[tuple[Path, list[str], AstTable]]:
+    """(path, names of the rows, ASTs) of every file of this extractor version that can be read.
+
+    Others are logged, or, where they are ``cached``, deleted: what they held is derived again.
+    """
+    for path in paths:
+        try:
+            names, table = read_asts(path, features)
+        except DataError as error:
+            if cached:
+                path.unlink(missing_ok=True)
+            else:
+                log.warning("%s", error)
+            continue
+        yield path, names, table
+
+
+def stored_asts(
+    paths: Sequence[Path], wanted: set[str], features: str = "cdmpp", cached: bool = False
+) -> dict[str, tuple[AstTable, int]]:
+    """Name of a row -> (table, row) over the files that ``read_parts`` can read."""
+    stored: dict[str, tuple[AstTable, int]] = {}
+    for _, names, table in read_parts(paths, features, cached):
+        for row, name in enumerate(names):
+            if name in wanted:
+                stored.setdefault(name, (table, row))
+    return stored
+
+
+def gathered(stored: Mapping[str, tuple[AstTable, int]], keys: Sequence[str]) -> AstTable:
+    """The programs ``keys``, in that order, of what ``stored_asts`` found."""
+    return AstTable.concat([table.take([row]) for table, row in (stored[key] for key in keys)])
+
+
+@dataclass
+class _DataSet:
+    """One folder while it is loaded."""
+
+    folder: Path
+    tasks: dict[str, Task]
+    features: str
+    device: str | None
+    workers: int
+    progress: bool
+    missing: dict[str, Record] = field(default_factory=dict)
+    """Records that neither the folder nor the cache had an AST of."""
+    reasons: dict[str, str] = field(default_factory=dict)
+    """Record id -> why it has none."""
+
+    @staticmethod
+    def open(folder: Path, device: str | None, workers: int, progress: bool) -> _DataSet:
+        info = read_info(folder)
+        if info.get("complete") is False:
+            log.warning("%s is the beginning of an import that did not end: run the import again", folder)
+        features = str(info.get("features", "cdmpp"))
+        if features not in FEATURES:
+            raise DataError(f"a data set with features {features!r}: this cdmpp knows {', '.join(FEATURES)}")
+        return _DataSet(folder, read_tasks(folder), features, device, workers, progress)
+
+    def stored(self, labels: Labels, taken: np.ndarray) -> Iterator[tuple[AstTable, np.ndarray]]:
+        """(ASTs, their places in ``labels``) of each file; sets ``taken``. What is missing is derived."""
+        for _, names, table in read_parts(sorted((self.folder / "asts").glob("part-*.parquet")), self.features):
+            yield from _fresh(table, labels.places(names), taken)
+        if self.features != "cdmpp" or taken.all():
+            return
+        cache, read = ast_cache(self.folder), set[Path]()
+        for path, names, table in read_parts(chunk_paths(cache), cached=True):
+            read.add(path)
+            yield from _fresh(table, labels.places_of_keys(names, self.tasks), taken)
+        if taken.all():
+            return
+        self._derive_missing(cache, labels, taken)
+        for _, names, table in read_parts([path for path in chunk_paths(cache) if path not in read], cached=True):
+            yield from _fresh(table, labels.places_of_keys(names, self.tasks), taken)
+
+    def _derive_missing(self, cache: Path, labels: Labels, taken: np.ndarray) -> None:
+        for path in record_parts(self.folder):
+            for record in read_records(self.folder, self.device, "skip", [path]):
+                place = labels.places([record.record_id])[0]
+                if place >= 0 and not taken[place]:
+                    self.missing[record.record_id] = record
+        failed = failures(cache)
+        todo = [source for source in sources_of(self.missing.values(), self.tasks) if source.key not in failed]
+        if todo:
+            title = f"compact ASTs of {self.folder.name}"
+            for_now = derive([Wanted("asts", cache, todo)], self.workers, self.progress, title)["asts"]
+            failed = {**failures(cache), **for_now}
+        keys = record_keys(self.missing, [record.task_id for record in self.missing.values()], self.tasks)
+        self.reasons = {i: failed[key] for i, key in zip(self.missing, keys, strict=True) if key in failed}
+
+
+def _fresh(table: AstTable, places: np.ndarray, taken: np.ndarray) -> Iterator[tuple[AstTable, np.ndarray]]:
+    """The programs of ``table`` whose ``places`` are not ``taken`` yet, each once."""
+    rows = np.flatnonzero((places >= 0) & ~taken[places])
+    rows = rows[np.sort(np.unique(places[rows], return_index=True)[1])]
+    if len(rows):
+        taken[places[rows]] = True
+        yield table.take(rows), places[rows]
+
+
+def _in_order(table: AstTable, rows: np.ndarray) -> AstTable:
+    """``table`` by ``rows``, again in mapped files."""
+    if np.array_equal(rows, np.arange(len(table))):
+        return table
+    spool = AstSpool(cache_root() / "spool")
+    for start in range(0, len(rows), _PORTION):
+        spool.append(table.take(rows[start : start + _PORTION]))
+    return spool.finish()
+
+
+def _check_complete(sets: Sequence[_DataSet], labels: Labels, taken: np.ndarray) -> None:
+    """Log the programs without an AST; ``DataError`` where they are many, or came with the data and are gone."""
+    if taken.all():
+        return
+    first = str(labels.record_ids[~taken][0])
+    where = ", ".join(str(one.folder) for one in sets)
+    if sets[0].features != "cdmpp":  # imported as they are: nothing here could derive them
+        raise DataError(
+            f"{where} lacks the {sets[0].features} vectors of {np.sum(~taken)} programs: import it again"
+        )
+    missing: Mapping[str, Record] = {i: record for one in sets for i, record in one.missing.items()}
+    reasons = {i: reason for one in sets for i, reason in one.reasons.items()}
+    line = f"line {missing[first].extra['line']}, " if first in missing and "line" in missing[first].extra else ""
+    text = (
+        f"{where}: no compact AST for {np.sum(~taken)} of {len(taken)} records, first {line}record {first}: "
+        f"{reasons.get(first, 'no AST was derived')}"
+    )
+    if np.mean(~taken) > MAX_FAILED:
+        raise DataError(text)
+    log.warning("%s; they are left out", text)
