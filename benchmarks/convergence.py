@@ -20,7 +20,7 @@ from cdmpp.data.splits import make_split
 from cdmpp.evaluation.learned import train_config
 from cdmpp.training.fit import train
 
-DEVICE, SPLIT = "xeon-icelake-avx2", "by_task_quarter_tasks"
+DEVICE, SPLIT = "xeon-icelake-avx2", "by_task+train_tasks:0.25"
 SHIPPED = Path(__file__).resolve().parents[1] / "datasets" / DEVICE
 
 

@@ -1,4 +1,4 @@
-"""Which names or programs are held out: chosen by hash, equal programs together."""
+"""Which names or programs are held out or left away: chosen by hash, equal programs together."""
 
 from __future__ import annotations
 
@@ -54,3 +54,41 @@ def shuffled(names: np.ndarray, seed: int, part: str) -> np.ndarray:
     """``names`` in an order of hashes: two of them stand the same way round whatever else there is."""
     keys = [hashlib.blake2b(f"{seed}/{part}/{name}".encode(), digest_size=8).digest() for name in names]
     return names[np.array(sorted(range(len(names)), key=keys.__getitem__), dtype=np.int64)]
+
+
+def thinned(
+    train: np.ndarray,
+    task_ids: np.ndarray,
+    record_ids: np.ndarray,
+    seed: int,
+    train_tasks: float,
+    train_schedules: float,
+) -> np.ndarray:
+    """Rows of ``train`` that a smaller data set would have had (learning curves); a smaller share is in a larger one.
+
+    Args:
+        train: (m,) rows; ``task_ids`` and ``record_ids`` are those of all rows.
+        train_tasks: share of the training tasks, each with all its programs.
+        train_schedules: share of each training task's programs, at least one.
+
+    Raises:
+        DataError: a share outside (0, 1].
+    """
+    for option, share in {"train_tasks": train_tasks, "train_schedules": train_schedules}.items():
+        if not 0.0 < share <= 1.0:
+            raise DataError(f"{option}={share}: a share of the training part lies above 0 and is at most 1")
+    if train_tasks == train_schedules == 1.0:
+        return train
+    chosen = []
+    for task in _first(np.unique(task_ids[train]), train_tasks, seed, "train_tasks"):
+        of_task = train[task_ids[train] == task]
+        names = np.unique(record_ids[of_task])
+        some = _first(names, train_schedules, seed, "train_schedules")
+        chosen.append(of_task[np.isin(record_ids[of_task], some)])
+    return np.sort(np.concatenate(chosen))
+
+
+def _first(names: np.ndarray, share: float, seed: int, what: str) -> np.ndarray:
+    if share >= 1.0:
+        return names
+    return shuffled(names, seed, what)[: max(1, round(share * len(names)))]

@@ -19,6 +19,8 @@ SHARED_RULES = ("leave_training", "leave_test")
 
 
 class Parts(NamedTuple):
+    """Rows of each part, and what a report prints of the choice."""
+
     train: np.ndarray
     validation: np.ndarray
     test: np.ndarray
@@ -27,7 +29,7 @@ class Parts(NamedTuple):
 
 
 def _random(
-    dataset: LatencyDataset, name: str, seed: int, test_fraction: float = 0.2, validation_fraction: float = 0.1
+    dataset: LatencyDataset, name: str, seed: int, test_fraction: float, validation_fraction: float
 ) -> Parts:
     groups = program_groups(dataset)
     names = np.unique(groups)
@@ -37,7 +39,7 @@ def _random(
 
 
 def _by_task(
-    dataset: LatencyDataset, name: str, seed: int, test_fraction: float = 0.2, validation_fraction: float = 0.15
+    dataset: LatencyDataset, name: str, seed: int, test_fraction: float, validation_fraction: float
 ) -> Parts:
     task_ids = np.asarray(dataset.task_ids)
     test, rest = hold_out(np.unique(task_ids), test_fraction, seed, "test", name, "tasks", keep=2)
@@ -49,13 +51,13 @@ def _by_network(
     dataset: LatencyDataset,
     name: str,
     seed: int,
-    test_networks: Sequence[str] | None = None,
-    train_networks: Sequence[str] | None = None,
-    shared: str = "leave_training",
-    test_fraction: float = 0.2,
-    validation_fraction: float = 0.15,
-    unlabelled_fraction: float = 0.0,
-    test_labels: int = 0,
+    test_networks: Sequence[str] | None,
+    train_networks: Sequence[str] | None,
+    shared: str,
+    test_fraction: float,
+    validation_fraction: float,
+    unlabelled_fraction: float,
+    test_labels: int,
 ) -> Parts:
     """Hold out networks; validation is by task inside the training networks.
 
@@ -65,27 +67,24 @@ def _by_network(
     if shared not in SHARED_RULES:
         raise DataError(f"split {name!r}: shared={shared!r} is not one of {', '.join(SHARED_RULES)}")
     task_ids = np.asarray(dataset.task_ids)
-    tasks = np.unique(task_ids)
-    networks_of = {task: set(dataset.tasks[task].networks) for task in tasks}
     # A network and its variants (other inputs) stand on one side: `resnet50@b4` is resnet50.
-    networks_of = {task: {network_family(network) for network in networks_of[task]} for task in tasks}
-    known = sorted(set().union(*networks_of.values()))
+    networks_of = {
+        task: {network_family(network) for network in dataset.tasks[task].networks} for task in np.unique(task_ids)
+    }
+    networks = sorted(set().union(*networks_of.values()))
     held_out = set(test_networks or ())
     if not held_out:
-        if len(known) < 2:
-            raise DataError(f"split {name!r} needs at least two networks; the data set names {known or 'none'}")
-        held_out = set(hold_out(np.array(known), test_fraction, seed, "test", name, "networks")[0].tolist())
-    sources = set(train_networks or ()) or {network for network in known if network not in held_out}
-    for wanted in sorted(held_out | sources):
-        if wanted not in known:
-            near = difflib.get_close_matches(wanted, known, n=3) or known
-            raise DataError(f"split {name!r}: no task of network {wanted!r} in this data set; it holds {near}")
+        if len(networks) < 2:
+            raise DataError(f"split {name!r} needs at least two networks; the data set names {networks or 'none'}")
+        held_out = set(hold_out(np.array(networks), test_fraction, seed, "test", name, "networks")[0].tolist())
+    sources = set(train_networks or ()) or set(networks) - held_out
+    _check_names(name, "task of network", held_out | sources, networks)
     if held_out & sources:
         raise DataError(f"split {name!r}: {sorted(held_out & sources)} is both a test and a training network")
 
-    in_test = {task for task in tasks if networks_of[task] & held_out}
+    in_test = {task for task in networks_of if networks_of[task] & held_out}
     # Without an explicit list a task that names no network may train: it cannot belong to a held-out one.
-    in_train = {t for t in tasks if networks_of[t] & sources or (not train_networks and not networks_of[t])}
+    in_train = {t for t in networks_of if networks_of[t] & sources or (not train_networks and not networks_of[t])}
     both = in_test & in_train
     if shared == "leave_training":
         in_train -= both
@@ -100,13 +99,13 @@ def _by_network(
         "train_networks": sorted(sources),
         "shared_tasks": len(both),
         "shared_rule": shared,
-        "unused_tasks": len(set(tasks) - in_test - in_train),
+        "unused_tasks": len(set(networks_of) - in_test - in_train),
     }
     test, pool = np.array(sorted(in_test)), np.array([], dtype=str)
     if unlabelled_fraction:
         pool, test = hold_out(test, unlabelled_fraction, seed, "pool", name, "tasks of held-out networks")
-    found = _parts(task_ids, train, validation, test, counts, pool)
-    return _with_labels_of_test(found, dataset, seed, test_labels) if test_labels else found
+    parts = _parts(task_ids, train, validation, test, counts, pool)
+    return _with_labels_of_test(parts, dataset, seed, test_labels) if test_labels else parts
 
 
 def _with_labels_of_test(parts: Parts, dataset: LatencyDataset, seed: int, labels: int) -> Parts:
@@ -118,9 +117,9 @@ def _with_labels_of_test(parts: Parts, dataset: LatencyDataset, seed: int, label
         if len(names) > labels:
             chosen, _ = hold_out(names, labels / len(names), seed, "test_labels", "by_network", "programs")
             moved.append(np.flatnonzero((task_ids == task) & np.isin(groups, chosen)))
-    known = np.concatenate(moved) if moved else np.zeros(0, np.int64)
+    labelled = np.concatenate([np.zeros(0, np.int64), *moved])
     counts = {**parts.counts, "labels_of_each_test_task": labels}
-    train, test = np.union1d(parts.train, known), np.setdiff1d(parts.test, known)
+    train, test = np.union1d(parts.train, labelled), np.setdiff1d(parts.test, labelled)
     return parts._replace(train=train, test=test, counts=counts)
 
 
@@ -128,11 +127,11 @@ def _by_device(
     dataset: LatencyDataset,
     name: str,
     seed: int,
-    target: str | None = None,
-    sources: Sequence[str] | None = None,
-    paired: bool = False,
-    test_fraction: float = 0.2,
-    validation_fraction: float = 0.15,
+    target: str | None,
+    sources: Sequence[str] | None,
+    paired: bool,
+    test_fraction: float,
+    validation_fraction: float,
 ) -> Parts:
     """Learn from source devices, test on another one, on tasks that no source programs in training implement.
 
@@ -141,14 +140,11 @@ def _by_device(
     test tasks train, too: the case of a task that was measured on another device.
     """
     names, task_ids = np.asarray(dataset.devices), np.asarray(dataset.task_ids)
-    known = sorted({str(device) for device in names})
+    present = sorted({str(device) for device in names})
     if target is None:
-        raise DataError(f"split {name!r} needs a target device; the data set holds {', '.join(known)}")
-    chosen = list(dict.fromkeys(sources)) if sources else [device for device in known if device != target]
-    for wanted in (target, *chosen):
-        if wanted not in known:
-            near = difflib.get_close_matches(wanted, known, n=3) or known
-            raise DataError(f"split {name!r}: no program of device {wanted!r} in this data set; it holds {near}")
+        raise DataError(f"split {name!r} needs a target device; the data set holds {', '.join(present)}")
+    chosen = list(dict.fromkeys(sources)) if sources else [device for device in present if device != target]
+    _check_names(name, "program of device", {target, *chosen}, present)
     if target in chosen:
         raise DataError(f"split {name!r}: {target} is both the target and a source device")
     if not chosen:
@@ -175,6 +171,12 @@ def _by_device(
     )
 
 
+def _check_names(split: str, what: str, wanted: set[str], present: Sequence[str]) -> None:
+    for one in sorted(wanted - set(present)):
+        near = difflib.get_close_matches(one, present, n=3) or list(present)
+        raise DataError(f"split {split!r}: no {what} {one!r} in this data set; it holds {near}")
+
+
 KINDS: dict[str, Callable[..., Parts]] = {
     "random": _random,
     "by_task": _by_task,
@@ -189,12 +191,8 @@ def _parts(
     validation: np.ndarray,
     test: np.ndarray,
     counts: dict[str, Any],
-    pool: np.ndarray | None = None,
+    pool: Sequence[str] | np.ndarray = (),
 ) -> Parts:
     """Programs of the labels (groups or tasks) in each part."""
-    rest = np.zeros(0, np.int64) if pool is None else _members(labels, pool)
-    return Parts(_members(labels, train), _members(labels, validation), _members(labels, test), counts, rest)
-
-
-def _members(labels: np.ndarray, chosen: np.ndarray) -> np.ndarray:
-    return np.flatnonzero(np.isin(labels, chosen))
+    rows = [np.flatnonzero(np.isin(labels, chosen)) for chosen in (train, validation, test, pool)]
+    return Parts(*rows[:3], counts, rows[3])

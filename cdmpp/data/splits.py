@@ -1,4 +1,7 @@
-"""Train, validation and test programs of a data set, fixed by a name and a seed (definitions in ``conf/split/``)."""
+"""Train, validation and test programs of a data set, fixed by a name and a seed (definitions in ``conf/split/``).
+
+A name may carry options: ``by_task+train_tasks:0.5``, ``by_network+test_networks:resnet34|bert_tiny+test_labels:4``.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import yaml
 
+from cdmpp.data.held_out import thinned
 from cdmpp.data.split_rules import KINDS
-from cdmpp.data.thinning import OPTIONS, thinned
 from cdmpp.errors import DataError
 from cdmpp.paths import conf_folder
 
 if TYPE_CHECKING:
     from cdmpp.data.dataset import LatencyDataset
+
+THINNING = ("train_tasks", "train_schedules")
+"""Options of every kind: the shares of the training part that are used."""
 
 
 @dataclass(frozen=True)
@@ -37,47 +43,42 @@ class Split:
 
 
 def make_split(dataset: LatencyDataset, name: str, seed: int, **options: Any) -> Split:
-    """Split ``dataset`` by a rule of ``split_rules`` or a definition of ``conf/split/<name>.yaml``.
+    """Split ``dataset`` by a definition of ``conf/split/``, which lists the options and their defaults.
 
     Args:
         dataset: needs ``record_ids``, ``task_ids`` (n,), ``tasks`` and ``asts``.
-        name: ``random``, ``by_task``, ``by_network``, ``by_device`` or the name of a definition.
+        name: a definition, with options of its own behind ``+``: they tell result rows apart.
         seed: every choice is a hash of the seed and an id, so it holds while a data set grows.
-        options: override the definition: ``kind``, ``test_fraction``, ``validation_fraction``,
-            for networks ``test_networks``, ``train_networks``, ``shared``, ``unlabelled_fraction``, ``test_labels``,
-            for devices ``target``, ``sources``, ``paired``; for all ``train_tasks`` and ``train_schedules``, the
-            shares of the training part that are used.
+        options: override the definition.
 
     Raises:
         DataError: unknown name or option, or too few programs, tasks, networks or devices.
     """
     settings = {**split_definition(name), **options}
-    kind = str(settings.pop("kind", name))
+    kind = str(settings.pop("kind", ""))
     settings.pop("name", None)
     if kind not in KINDS:
         raise DataError(f"unknown split kind {kind!r}; known: {', '.join(KINDS)}")
+    allowed = (*tuple(inspect.signature(KINDS[kind]).parameters)[3:], *THINNING)
+    if unknown := sorted(set(settings) - set(allowed)):
+        raise DataError(f"split {name!r}: kind {kind!r} has no option {unknown}; it has {list(allowed)}")
     if len(dataset.record_ids) < 3:
         raise DataError(
             f"split {name!r} needs at least 3 programs (train, validation, test); the data set holds "
             f"{len(dataset.record_ids)}. Measure or import more records"
         )
-    less = {option: float(settings.pop(option)) for option in OPTIONS if settings.get(option) is not None}
-    allowed = (*tuple(inspect.signature(KINDS[kind]).parameters)[3:], *OPTIONS)
-    if unknown := sorted(set(settings) - set(allowed)):
-        raise DataError(f"split {name!r}: kind {kind!r} has no option {unknown}; it has {list(allowed)}")
-    found = KINDS[kind](dataset, name, seed, **settings)
-    if less:
-        ids = np.asarray(dataset.task_ids), np.asarray(dataset.record_ids)
-        shares = tuple(less.get(option, 1.0) for option in OPTIONS)
-        found = found._replace(train=thinned(found.train, *ids, seed, *shares))
-    parts = {"train": found.train, "validation": found.validation, "test": found.test}
-    if len(found.pool):
-        parts["pool"] = found.pool
-    task_ids, counts = np.asarray(dataset.task_ids), dict(found.counts)
-    for part, index in parts.items():
+    shares = {option: float(settings.pop(option)) for option in THINNING}
+    parts = KINDS[kind](dataset, name, seed, **settings)
+    task_ids = np.asarray(dataset.task_ids)
+    train = thinned(parts.train, task_ids, np.asarray(dataset.record_ids), seed, **shares)
+    members = {"train": train, "validation": parts.validation, "test": parts.test}
+    if len(parts.pool):
+        members["pool"] = parts.pool
+    counts = dict(parts.counts)
+    for part, index in members.items():
         counts[f"{part}_programs"] = len(index)
         counts[f"{part}_tasks"] = len(np.unique(task_ids[index]))
-    return Split(name, seed, found.train, found.validation, found.test, counts, found.pool)
+    return Split(name, seed, train, parts.validation, parts.test, counts, parts.pool)
 
 
 def split_names() -> tuple[str, ...]:
@@ -86,12 +87,30 @@ def split_names() -> tuple[str, ...]:
 
 
 def split_definition(name: str) -> dict[str, Any]:
-    """Options of ``conf/split/<name>.yaml``; of a bare kind without such a file, nothing."""
-    path = conf_folder() / "split" / f"{name}.yaml"
-    if path.is_file():
-        return dict(yaml.safe_load(path.read_text()) or {})
-    if name in KINDS:
-        return {}
-    known = sorted({*split_names(), *KINDS})
-    near = difflib.get_close_matches(name, known, n=3) or known
-    raise DataError(f"unknown split {name!r}; nearest: {', '.join(near)}; all are in conf/split/")
+    """Every option of ``conf/split/<name>.yaml``, those behind a ``+`` in ``name`` in their place.
+
+    Values are written as in YAML; ``a|b`` is a list.
+
+    Raises:
+        DataError: no such definition, or something behind a ``+`` that is no ``option:value`` of it.
+    """
+    base, *texts = name.split("+")
+    if base not in split_names():
+        near = difflib.get_close_matches(base, split_names(), n=3) or split_names()
+        raise DataError(f"unknown split {base!r}; nearest: {', '.join(near)}; all are in conf/split/")
+    settings: dict[str, Any] = {}
+    read = yaml.safe_load((conf_folder() / "split" / f"{base}.yaml").read_text())
+    for parent in read.pop("defaults", ()):
+        settings |= {} if parent == "_self_" else split_definition(parent)
+    settings |= read
+    for text in texts:
+        option, colon, value = text.partition(":")
+        if not colon or option not in settings or option in ("name", "kind"):
+            allowed = sorted(set(settings) - {"name", "kind"})
+            raise DataError(f"split {name!r}: {text!r} is no option:value of {base}; it has {', '.join(allowed)}")
+        listed = isinstance(settings[option], list) or option in _LISTS
+        settings[option] = value.split("|") if listed else yaml.safe_load(value)
+    return {**settings, "name": name}
+
+
+_LISTS = ("test_networks", "train_networks", "sources")

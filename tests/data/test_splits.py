@@ -165,7 +165,7 @@ def test_network_options_are_checked(options, message):
 
 
 def test_definitions_on_disk_are_usable():
-    assert {"random", "by_task", "by_network", "by_network_googlenet_to_resnet34"} <= set(split_names())
+    assert split_names() == ("by_device", "by_network", "by_task", "held_out", "random")
     networks = ["resnet34", "googlenet", *split_definition("held_out")["test_networks"]]
     names = {f"t{i}": {networks[i % len(networks)]: 1} for i in range(5 * len(networks))}
     data = dataset([*names, *names], names)
@@ -174,6 +174,28 @@ def test_definitions_on_disk_are_usable():
         options = {"target": "xeon-icelake-avx2"} if definition["kind"] == "by_device" else {}
         assert definition["name"] == name
         assert make_split(data, name, 0, **options).name == name
+
+
+def test_a_name_carries_options():
+    name = "by_network+test_networks:a|b+train_networks:c+validation_fraction:0.25+shared:leave_test"
+    names = {f"t{i}": {"abcd"[i % 4]: 1} for i in range(40)}
+    split = make_split(dataset(list(names), names), name, 0)
+    assert split.name == name
+    assert (split.counts["test_networks"], split.counts["train_networks"]) == (["a", "b"], ["c"])
+    assert (split.counts["validation_tasks"], split.counts["shared_rule"]) == (2, "leave_test")
+    halved, given = (
+        make_split(dataset(many_tasks()), *arguments)
+        for arguments in (("by_task+train_tasks:0.5", 0), ("by_task+train_tasks:0.1", 0))
+    )
+    assert len(given.train) < len(halved.train)
+    assert split_definition("held_out+unlabelled_fraction:0.25")["unlabelled_fraction"] == 0.25
+    assert split_definition("by_device+target:t4+paired:true+sources:a100")["sources"] == ["a100"]
+
+
+@pytest.mark.parametrize("name", ["by_task+half", "by_task+target:t4", "by_task+kind:random", "by_task+"])
+def test_a_name_with_a_wrong_option_lists_those_there_are(name):
+    with pytest.raises(DataError, match="is no option:value of by_task; it has test_fraction, train_schedules, train"):
+        split_definition(name)
 
 
 def test_variants_of_a_network_stand_on_its_side():
