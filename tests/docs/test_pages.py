@@ -1,0 +1,144 @@
+"""The pages of docs/: the site builds strictly, links and commands exist, numbers are those of the code."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from cdmpp import devices
+from cdmpp.ast.layout import KERNEL_WIDTH, LEAF_WIDTH
+from cdmpp.machine_code.code_vector import CODE_WIDTH
+from cdmpp.model.code_anchor import N_RESOURCES
+from cdmpp.predict.model_folder import pretrained_names
+from cdmpp.uncertainty.conformal import SIGNED_TASKS
+
+REPOSITORY = Path(__file__).parents[2]
+DOCS = REPOSITORY / "docs"
+WRITTEN = ["README.md", *(f"docs/{name}.md" for name in (
+    "index", "predicting", "data", "measuring", "new-device", "architecture", "accuracy", "security"
+))]  # fmt: skip
+"""Pages that people write; the others are generated."""
+VERBS = {"devices", "models", "predict", "data", "train", "evaluate", "import", "measure", "finetune"}
+
+
+def text(page: str) -> str:
+    return (REPOSITORY / page).read_text()
+
+
+def test_site_builds_strictly(tmp_path):
+    pytest.importorskip("mkdocs")
+    pytest.importorskip("material")
+    pytest.importorskip("mkdocstrings")
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")],
+        cwd=REPOSITORY,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Predictor" in (tmp_path / "site" / "api" / "predict" / "index.html").read_text()
+    page = (tmp_path / "site" / "index.html").read_text()
+    assert not re.findall(r'(?:src|rel="stylesheet" href)="https?://', page)  # works without a network
+
+
+@pytest.mark.parametrize("page", WRITTEN)
+def test_links_lead_somewhere(page):
+    for link in re.findall(r"\]\(([^)#]+)[^)]*\)", text(page)):
+        if "://" not in link:
+            assert ((REPOSITORY / page).parent / link).exists(), link
+
+
+@pytest.mark.parametrize("page", WRITTEN)
+def test_paths_in_prose_exist(page):
+    named = re.findall(r"`((?:cdmpp|conf|scripts|tests|benchmarks|datasets|examples)/[\w./-]*)`", text(page))
+    named += re.findall(r"\b((?:scripts|benchmarks|tests|examples)/[\w/-]+\.(?:py|ipynb))", text(page))
+    made_by_users = {"datasets/my-cpu"}
+    for path in set(named) - made_by_users:
+        assert (REPOSITORY / path).exists(), path
+
+
+@pytest.mark.parametrize("page", WRITTEN)
+def test_commands_are_known(page):
+    lines = [
+        line.strip() for block in re.findall(r"```bash\n(.*?)```", text(page), re.DOTALL) for line in block.splitlines()
+    ]
+    makefile = (REPOSITORY / "Makefile").read_text()
+    for line in lines:
+        words = line.split()
+        if words[:1] == ["make"]:
+            assert re.search(rf"^{words[1]}:", makefile, re.MULTILINE), line
+        if words[:1] == ["cdmpp"]:
+            assert words[1] in VERBS, line
+        for name in re.findall(r"\bdevice=([\w-]+)", line) + re.findall(r"--device ([\w-]+)", line):
+            assert name == "my-cpu" or name in devices.names(), line
+        for name in re.findall(r"\bexperiment=([\w/]+)", line):
+            assert (REPOSITORY / "conf" / "experiment" / f"{name}.yaml").is_file(), line
+
+
+@pytest.mark.parametrize("page", WRITTEN)
+def test_python_examples_compile(page):
+    for block in re.findall(r"```python\n(.*?)```", text(page), re.DOTALL):
+        compile(block, page, "exec")
+
+
+@pytest.mark.parametrize("page", WRITTEN)
+def test_settings_in_prose_exist(page):
+    """``group.key=`` of a configuration: a key that is gone must leave the pages, too."""
+    trees = {}
+    for group in ("model", "loss", "trainer", "split"):
+        files = (REPOSITORY / "conf" / group).glob("*.yaml")
+        trees[group] = set().union(*(yaml.safe_load(file.read_text()) or {} for file in files))
+    trees["split"] |= {"paired", "unlabelled_fraction"}
+    for group, key in re.findall(r"\b(model|loss|trainer|split)\.([a-z_]+)=", text(page)):
+        assert key in trees[group], f"{group}.{key}"
+
+
+def test_numbers_of_the_architecture_are_those_of_the_code():
+    page = text("docs/architecture.md")
+    for number, what in (
+        (len(devices.SPEC_FIELDS), "datasheet numbers"),
+        (devices.VECTOR_WIDTH, "numbers: values"),
+        (CODE_WIDTH, r"numbers\. It exists"),
+        (LEAF_WIDTH, "numbers\n(arithmetic"),
+        (KERNEL_WIDTH, r"\(launch shape"),
+        (N_RESOURCES, "resources, each"),
+        (SIGNED_TASKS, "calibration tasks"),
+    ):
+        assert re.search(rf"\b{number} {what}", page), (number, what)
+    assert f"kernels (B, K, {KERNEL_WIDTH})" in page
+    assert f"leaves (B, L, {LEAF_WIDTH})" in page
+    assert f"code vector (B, {CODE_WIDTH})" in page
+
+
+def test_shipped_models_are_all_named():
+    for page in ("README.md", "docs/predicting.md"):
+        assert all(f"`{name}`" in text(page) for name in pretrained_names()), page
+
+
+def test_accuracy_names_every_sampler():
+    from cdmpp.training.sampling import SAMPLERS
+
+    for page in ("docs/accuracy.md", "docs/new-device.md"):
+        assert all(f"`{name}`" in text(page) for name in SAMPLERS), page
+
+
+def test_table_of_records_names_every_shipped_data_set():
+    shipped = [
+        path.parent.name
+        for path in (REPOSITORY / "datasets").glob("*/dataset.json")
+        if path.parent.name in devices.names()
+    ]
+    assert shipped
+    assert all(f"`{name}`" in text("docs/data.md") for name in shipped)
+
+
+@pytest.mark.parametrize("page", WRITTEN)
+def test_prose_names_no_commit(page):
+    assert not re.findall(r"\b(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{7,40}\b", text(page))
