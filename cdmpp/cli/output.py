@@ -18,6 +18,7 @@ def console() -> Console:
 
 
 def print_json(value: Any) -> None:
+    """Indented JSON on standard output."""
     print(json.dumps(value, indent=1))
 
 

@@ -19,6 +19,7 @@ _NAMED = 3
 
 
 def add_arguments(verb: argparse.ArgumentParser) -> None:
+    """Declare the options of this verb."""
     verb.add_argument(
         "programs", help="a TVMScript file, a tuning database or data set folder, or stored ASTs (.parquet)"
     )
@@ -34,10 +35,10 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "--limit", type=float, default=60.0, help="seconds to lower or compile one program at most (default 60)"
     )
-    verb.set_defaults(run=predict)
 
 
-def predict(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
+    """Print the table or the JSON, and each doubt on a line of its own."""
     device, path = devices.get(options.device), Path(options.programs)
     gc.disable()  # a third of the time to start would go into looking at what was just imported
     from cdmpp.predict.catalogue import model_for, models
@@ -57,11 +58,11 @@ def predict(options: argparse.Namespace) -> int:
     _check(path, options.limit)
     compiled = False if options.no_compile else None
     prediction = predictor.predict(path, device=device.name, compiled=compiled, limit_s=options.limit)
-    _tell(prediction, name)
+    _say_doubts(prediction, name)
     if options.json:
         promised = {str(level): promise for level, promise in prediction.promised.items()}
-        found = {"device": device.name, "model": name, "interval_promised": promised}
-        print_json({**found, "programs": _rows(prediction), "refused": list(prediction.refused)})
+        head = {"device": device.name, "model": name, "interval_promised": promised}
+        print_json({**head, "programs": _rows(prediction), "refused": list(prediction.refused)})
     else:
         _print_table(prediction, f"{device.title}, model {name}", options.rows)
     return 0
@@ -76,7 +77,7 @@ def _check(path: Path, limit: float) -> None:
         raise CdmppError(f"--limit {limit:g}: must be a positive number of seconds")
 
 
-def _tell(prediction: Prediction, model: str) -> None:
+def _say_doubts(prediction: Prediction, model: str) -> None:
     """One line on stderr for each kind of doubt."""
     from cdmpp.predict.flags import FLAGS, NO_MACHINE_CODE
 

@@ -1,0 +1,118 @@
+"""``cdmpp data``: what data is here, in numbers and pictures; ``cdmpp data codes`` compiles its programs."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cdmpp.cli.output import console, format_seconds, print_json
+from cdmpp.errors import CdmppError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from cdmpp.data.statistics import DeviceStatistics
+    from cdmpp.data.summary import DataSummary
+
+
+def add_arguments(verb: argparse.ArgumentParser) -> None:
+    """Declare the options of this verb."""
+    verb.add_argument("what", nargs="?", choices=["summary", "codes"], default="summary")
+    verb.add_argument("--path", type=Path, action="append", default=[], help="a further folder to look in")
+    verb.add_argument("--plots", type=Path, metavar="DIR", help="save pictures of the data sets there")
+    verb.add_argument("--json", action="store_true", help="machine-readable, with networks x op classes")
+    verb.add_argument("--ship", action="store_true", help="codes: write them into the data set instead of the cache")
+    verb.add_argument("--workers", type=int, default=2, help="codes: processes that compile (default 2)")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the tables or the JSON, or derive code vectors."""
+    missing = [str(path) for path in options.path if not path.is_dir()]
+    if missing:
+        raise CdmppError(f"no such folder: {', '.join(missing)}")
+    return _codes(options) if options.what == "codes" else _summary(options)
+
+
+def _codes(options: argparse.Namespace) -> int:
+    from cdmpp.data.codes import derive_codes
+
+    if not options.path:
+        raise CdmppError("which data set? Give its folder: cdmpp data codes --path datasets/xeon-icelake")
+    for folder in options.path:
+        print(f"{folder}: {derive_codes(folder, options.workers, ship=options.ship)} programs with a code vector")
+    return 0
+
+
+def _summary(options: argparse.Namespace) -> int:
+    from cdmpp.data.summary import details, search_paths, summarise
+
+    paths = search_paths(options.path)
+    entries = summarise(paths)
+    readable = details(entries)
+    if options.plots is not None:
+        from cdmpp.data.plots import save_data_plots
+
+        if not readable:
+            raise CdmppError("there is no data set to draw; give its folder with --path")
+        for picture in save_data_plots(options.plots, [statistics for _, statistics in readable]):
+            print(picture, file=sys.stderr)
+    if options.json:
+        numbers = {(folder, statistics.device): statistics.plain() for folder, statistics in readable}
+        print_json(
+            [
+                {**dataclasses.asdict(e), "folder": str(e.folder), "statistics": numbers.get((e.folder, e.device))}
+                for e in entries
+            ]
+        )
+        return 0
+    console().print(_places(entries, paths))
+    if readable:
+        console().print(_numbers([statistics for _, statistics in readable]))
+    return 0
+
+
+def _places(entries: Sequence[DataSummary], paths: Sequence[Path]) -> Table:
+    """A row a folder and device."""
+    from rich.table import Table
+
+    looked = ", ".join(map(str, paths)) or "no folder at all"
+    table = Table(title="Data", caption=f"looked in {looked} ($CDMPP_DATA adds folders)")
+    table.add_column("device", no_wrap=True)
+    for heading in ("programs", "tasks"):
+        table.add_column(heading, justify="right")
+    table.add_column("form")
+    table.add_column("folder", overflow="fold")
+    for entry in entries:
+        counts = ["?" if count is None else str(count) for count in (entry.programs, entry.tasks)]
+        table.add_row(entry.device, *counts, f"{entry.form} {entry.note}".strip(), str(entry.folder))
+    return table
+
+
+def _numbers(entries: Sequence[DeviceStatistics]) -> Table:
+    """A column a device: sizes, latencies, noise of the labels, quality of the schedules, op classes."""
+    from rich.table import Table
+
+    from cdmpp.data.statistics import quantiles
+
+    table = Table("", title="In numbers")
+    for entry in entries:
+        table.add_column(entry.device, overflow="fold")
+    rows: dict[str, Callable[[DeviceStatistics], str]] = {
+        "networks": lambda e: str(e.networks),
+        "latency p10 / p50 / p90": lambda e: " / ".join(map(format_seconds, quantiles(e.latency_s))),
+        "two best visits differ by, mean": lambda e: f"{100 * e.spread.mean():.2f} %",
+        "measured again, mean change": lambda e: "-" if e.noise is None else f"{100 * e.noise.mean:.2f} %",
+        "slowest / fastest schedule, p10 / p50 / p90": lambda e: (
+            " / ".join(f"{value:.3g}" for value in quantiles(e.schedule_range)) or "-"
+        ),
+        "not recorded": lambda e: str(sum(e.failures.values())),
+    }
+    for name, value in rows.items():
+        table.add_row(name, *map(value, entries))
+    for op_class in dict.fromkeys(name for entry in entries for name in entry.programs_by_class):
+        table.add_row(f"{op_class} programs", *(f"{e.programs_by_class.get(op_class, 0):,}" for e in entries))
+    return table

@@ -1,0 +1,74 @@
+"""``cdmpp devices``: every described device, with the data and the models that are here for it."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from cdmpp import devices
+from cdmpp.cli.output import console, print_json
+
+if TYPE_CHECKING:
+    from cdmpp.data.summary import DataSummary
+
+_NUMBERS = {
+    "cores": "core_count",
+    "MHz": "clock_mhz",
+    "fp32 TFLOP/s": "fp32_tflops",
+    "GB/s": "bandwidth_gbps",
+    "GB": "memory_gb",
+}
+
+
+def add_arguments(verb: argparse.ArgumentParser) -> None:
+    """Declare the options of this verb."""
+    verb.add_argument("--json", action="store_true", help="machine-readable, all numbers with their sources")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the table or the JSON."""
+    from rich.table import Table
+
+    from cdmpp.data.summary import search_paths, summarise
+    from cdmpp.predict.catalogue import models
+
+    data = summarise(search_paths())
+    usable = [entry for entry in models() if entry.usable]
+    rows = [
+        (
+            device,
+            [entry for entry in data if entry.device == device.name],
+            [entry.name for entry in usable if device.name in entry.devices],
+        )
+        for device in devices.all_devices()
+    ]
+    if options.json:
+        print_json([_plain(*row) for row in rows])
+        return 0
+    table = Table(title="Devices", caption="- : not published")
+    for heading in ("name", "kind", "what it is"):
+        table.add_column(heading, no_wrap=heading == "name", overflow="fold")
+    for heading in _NUMBERS:
+        table.add_column(heading, justify="right", overflow="fold")
+    for heading in ("data", "model"):
+        table.add_column(heading, overflow="fold")
+    for device, data_sets, names in rows:
+        numbers = ["-" if (value := device.spec[key]) is None else f"{value:.4g}" for key in _NUMBERS.values()]
+        sizes = [f"{entry.programs} programs" if entry.programs else entry.folder.name for entry in data_sets]
+        table.add_row(device.name, device.kind, device.title, *numbers, ", ".join(sizes), ", ".join(names))
+    console().print(table)
+    return 0
+
+
+def _plain(device: devices.Device, data_sets: Sequence[DataSummary], models: list[str]) -> dict[str, Any]:
+    return {
+        "name": device.name,
+        "title": device.title,
+        "kind": device.kind,
+        "target": device.target,
+        "spec": {key: {"value": device.spec[key], "source": device.sources[key]} for key in devices.SPEC_FIELDS},
+        "data": [{**dataclasses.asdict(entry), "folder": str(entry.folder)} for entry in data_sets],
+        "models": models,
+    }
