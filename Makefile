@@ -13,7 +13,7 @@ PY    := $(VENV)/bin/python
 STAMP := $(VENV)/.cdmpp-installed
 PIP   := $(PY) -m pip --disable-pip-version-check --no-input
 
-.PHONY: help install train test test-slow lint format data evaluate clean
+.PHONY: help install train test test-slow lint format docs data evaluate clean
 .DEFAULT_GOAL := help
 
 help:  ## show this text
@@ -37,6 +37,9 @@ lint: $(STAMP)  ## ruff (rules and format) and mypy
 format: $(STAMP)  ## rewrite the sources in the project's format
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
+
+docs: $(STAMP)  ## build the documentation site into site/
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict
 
 data: $(STAMP)  ## measure tensor programs on this CPU as DEVICE (quiet machine, hours; resumable)
 	$(PY) scripts/measure.py device=$(DEVICE) $(ARGS)
