@@ -106,7 +106,7 @@ def test_numbers_of_the_architecture_are_those_of_the_code():
         (len(devices.SPEC_FIELDS), "datasheet numbers"),
         (devices.VECTOR_WIDTH, "numbers: values"),
         (CODE_WIDTH, r"numbers\. It exists"),
-        (LEAF_WIDTH, "numbers\n(arithmetic"),
+        (LEAF_WIDTH, r"numbers\s\(arithmetic"),
         (KERNEL_WIDTH, r"\(launch shape"),
         (N_RESOURCES, "resources, each"),
         (SIGNED_TASKS, "calibration tasks"),
