@@ -9,13 +9,15 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
 
 from cdmpp import devices
 from cdmpp.ast.layout import KERNEL_WIDTH, LEAF_WIDTH
+from cdmpp.data.splits import split_definition, split_names
 from cdmpp.machine_code.code_vector import CODE_WIDTH
 from cdmpp.model.code_anchor import N_RESOURCES
 from cdmpp.predict.model_folder import pretrained_names
+from cdmpp.training.config import TrainConfig
+from cdmpp.training.sampling import SAMPLERS
 from cdmpp.uncertainty.conformal import SIGNED_TASKS
 
 REPOSITORY = Path(__file__).parents[2]
@@ -90,14 +92,11 @@ def test_python_examples_compile(page):
 
 @pytest.mark.parametrize("page", WRITTEN)
 def test_settings_in_prose_exist(page):
-    """``group.key=`` of a configuration: a key that is gone must leave the pages, too."""
-    trees = {}
-    for group in ("model", "loss", "trainer", "split"):
-        files = (REPOSITORY / "conf" / group).glob("*.yaml")
-        trees[group] = set().union(*(yaml.safe_load(file.read_text()) or {} for file in files))
-    trees["split"] |= {"paired", "unlabelled_fraction"}
+    """A key that is gone must leave the pages, too."""
+    keys = {group: set(values) for group, values in TrainConfig().to_dict().items()}
+    keys["split"] = set().union(*(split_definition(name) for name in split_names()))
     for group, key in re.findall(r"\b(model|loss|trainer|split)\.([a-z_]+)=", text(page)):
-        assert key in trees[group], f"{group}.{key}"
+        assert key in keys[group], f"{group}.{key}"
 
 
 def test_numbers_of_the_architecture_are_those_of_the_code():
@@ -118,13 +117,12 @@ def test_numbers_of_the_architecture_are_those_of_the_code():
 
 
 def test_shipped_models_are_all_named():
+    assert "Six models come with the package" in text("README.md") and len(pretrained_names()) == 6
     for page in ("README.md", "docs/predicting.md"):
         assert all(f"`{name}`" in text(page) for name in pretrained_names()), page
 
 
 def test_accuracy_names_every_sampler():
-    from cdmpp.training.sampling import SAMPLERS
-
     for page in ("docs/accuracy.md", "docs/new-device.md"):
         assert all(f"`{name}`" in text(page) for name in SAMPLERS), page
 
