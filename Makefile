@@ -44,8 +44,8 @@ docs: $(STAMP)  ## build the documentation site into site/
 data: $(STAMP)  ## measure tensor programs on this CPU as DEVICE (quiet machine, hours; resumable)
 	$(PY) scripts/measure.py device=$(DEVICE) $(ARGS)
 
-evaluate: $(STAMP)  ## all splits, models and baselines: docs/RESULTS.md and docs/results.json
-	$(PY) scripts/evaluate.py $(ARGS)
+evaluate: $(STAMP)  ## all splits, models and baselines, compared on DEVICE
+	$(PY) scripts/evaluate.py device=$(DEVICE) $(ARGS)
 
 install: $(STAMP)  ## only set up .venv
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.publish.markdown import table, write_page
 from cdmpp import devices
-from cdmpp.data.files import write_atomic
 from cdmpp.data.plots import save_data_plots
 from cdmpp.data.records import read_records
 from cdmpp.data.statistics import DeviceStatistics, statistics
@@ -74,9 +74,9 @@ def _device(entry: DeviceStatistics) -> list[str]:
         ("software", entry.software),
         ("not recorded", ", ".join(f"{n} {cause}" for cause, n in entry.failures.items()) or "nothing"),
     ]
-    lines = ["| | |", "|---|---|", *(f"| {key} | {value} |" for key, value in rows), "", *_noise_floor(entry)]
-    lines += ["| op class | programs | tasks |", "|---|---|---|"]
-    lines += [f"| {name} | {n:,} | {entry.tasks_by_class[name]} |" for name, n in entry.programs_by_class.items()]
+    op_classes = [[name, f"{n:,}", entry.tasks_by_class[name]] for name, n in entry.programs_by_class.items()]
+    lines = [*table(["", ""], rows, left=2), "", *_noise_floor(entry)]
+    lines += table(["op class", "programs", "tasks"], op_classes)
     if entry.not_imported:
         lines += ["", "Networks that could not be imported:", ""]
         lines += [f"- `{name}`: {reason[-_REASON:]}" for name, reason in entry.not_imported.items()]
@@ -100,11 +100,9 @@ def _networks(entries: Sequence[DeviceStatistics]) -> list[str]:
     """Networks x devices: programs of their tasks."""
     names = sorted({name for entry in entries for name in entry.programs_by_network})
     lines = ["## Networks", "", "Programs of the tasks of each network; a task that several share counts for each.", ""]
-    lines += [f"| network | {' | '.join(entry.device for entry in entries)} |", "|---" * (len(entries) + 1) + "|"]
-    for name in names:
-        counts = [sum(entry.programs_by_network.get(name, {}).values()) for entry in entries]
-        lines.append(f"| {name} | {' | '.join(f'{n:,}' if n else '-' for n in counts)} |")
-    return [*lines, ""]
+    counts = {name: [sum(entry.programs_by_network.get(name, {}).values()) for entry in entries] for name in names}
+    rows = [[name, *(f"{n:,}" if n else "-" for n in row)] for name, row in counts.items()]
+    return [*lines, *table(["network", *(entry.device for entry in entries)], rows), ""]
 
 
 def _shared(entries: Sequence[DeviceStatistics], folders: Sequence[Path]) -> list[str]:
@@ -128,8 +126,8 @@ def _pictures(root: Path, entries: Sequence[DeviceStatistics]) -> list[str]:
 
 
 def _quantiles(values: Iterable[float], at: tuple[int, ...], form: str) -> str:
-    known = np.asarray(list(values), np.float64)
-    return " / ".join(form.format(value) for value in np.percentile(known, at)) if len(known) else "-"
+    array = np.asarray(list(values), np.float64)
+    return " / ".join(form.format(value) for value in np.percentile(array, at)) if len(array) else "-"
 
 
 def main(root: Path) -> None:
@@ -138,12 +136,7 @@ def main(root: Path) -> None:
     entries = [entry for folder in folders for entry in statistics(folder)]
     sections = [_PREFACE, *(card(folder) for folder in folders)]
     sections += ["\n".join(part) for part in (_shared(entries, folders), _networks(entries), _pictures(root, entries))]
-    text = "\n".join(section for section in sections if section)
-
-    def write(path: Path) -> None:
-        path.write_text(text)
-
-    write_atomic(root / "README.md", write)
+    write_page(root / "README.md", [section for section in sections if section])
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The error of a new device against the tasks measured on it: on the terminal and as a section of RESULTS.md."""
+"""The error of a new device against the tasks measured on it: on the terminal and as a page."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from cdmpp.evaluation.report import put_section
-from cdmpp.evaluation.rows import ResultRow
+from benchmarks.publish import markdown
+from benchmarks.publish.results import put_page
+from cdmpp.evaluation.results import Result, Run
 
 ZERO_SHOT = "zero-shot"
 _TABLES = (("mape", "MAPE %", 1), ("median_ape", "Median error %", 1), ("top1_regret", "Top-1 regret", 3))
@@ -24,7 +25,7 @@ def summary(cells: Sequence[Mapping[str, Any]], metric: str = "mape") -> dict[st
     for cell in cells:
         values.setdefault(cell["sampler"], {}).setdefault(cell["budget"], []).append(cell["metrics"][metric])
     return {
-        sampler: {budget: (float(np.mean(found)), float(np.std(found))) for budget, found in sorted(budgets.items())}
+        sampler: {budget: (float(np.mean(errors)), float(np.std(errors))) for budget, errors in sorted(budgets.items())}
         for sampler, budgets in values.items()
     }
 
@@ -50,28 +51,25 @@ def curve_table(cells: Sequence[Mapping[str, Any]], title: str) -> Table:
 
 
 def curve_name(device: str) -> str:
-    """Of its section, and the data set of its rows in ``results.json``."""
+    """Of its page, and of the data set of its figures."""
     return f"few-labels-{device}"
 
 
 def publish_curve(
     cells: Sequence[Mapping[str, Any]], device: str, sources: Sequence[str], picture: Path, docs: Path, command: str
 ) -> None:
-    """Write rows (split ``K_tasks``, model: the sampler), tables and plot of a curve's ``cells`` into ``docs``."""
+    """Write figures (split ``K_tasks``, model: the sampler), page and plot of a curve's ``cells`` into ``docs``."""
     name, date = curve_name(device), datetime.datetime.now(datetime.UTC).date().isoformat()
-    rows = [
-        ResultRow(
-            device=device,
-            dataset=name,
-            split=f"{cell['budget']}_tasks",
-            seed=cell["seed"],
-            model=cell["sampler"],
-            metric=metric,
-            value=value,
-            n_programs=cell["n_programs"],
-            n_tasks=cell["n_tasks"],
-            command=command,
-            date=date,
+    results = [
+        Result(
+            device,
+            name,
+            f"{cell['budget']}_tasks",
+            cell["seed"],
+            cell["sampler"],
+            metric,
+            value,
+            Run(command, date, "", cell["n_programs"], cell["n_tasks"]),
         )
         for cell in cells
         for metric, value in cell["metrics"].items()
@@ -81,26 +79,23 @@ def publish_curve(
     shutil.copyfile(picture, image)
     seeds, tests = sorted({cell["seed"] for cell in cells}), sorted({f"{cell['n_tasks']:,}" for cell in cells})
     lines = [
-        f"## {name}",
+        f"# {name}",
         "",
         f"A model of {' and '.join(sources)}, tuned with the labels of K tasks of {device} that a sampler chose; "
         f"tested on {' or '.join(tests)} other tasks that neither saw on any device; seeds "
-        f"{', '.join(map(str, seeds))}. Script: `{command}` ({date}).",
+        f"{', '.join(map(str, seeds))}. Command: `{command}` ({date}).",
         "",
     ]
     for metric, title, digits in _TABLES:
         lines += [f"{title} (mean ± standard deviation over seeds):", "", *_table(cells, metric, digits), ""]
-    put_section(docs, name, "\n".join([*lines, f"![{name}](images/{name}.png)", "", ""]), rows)
+    put_page(docs, name, [*lines, f"![{name}](../images/{name}.png)"], results)
 
 
 def _table(cells: Sequence[Mapping[str, Any]], metric: str, digits: int) -> list[str]:
     means = summary(cells, metric)
     samplers = [name for name in means if name != ZERO_SHOT]
-    lines = [f"| tasks | {' | '.join(samplers)} |", f"|---:|{'---:|' * len(samplers)}"]
-    if ZERO_SHOT in means:
-        mean, spread = means[ZERO_SHOT][0]
-        lines.append(f"| 0 | {' | '.join([f'{mean:.{digits}f} ± {spread:.{digits}f}'] * len(samplers))} |")
+    rows = [[0, *[means[ZERO_SHOT][0]] * len(samplers)]] if ZERO_SHOT in means else []
     for budget in sorted({budget for name in samplers for budget in means[name]}):
-        texts = [f"{means[name][budget][0]:.{digits}f} ± {means[name][budget][1]:.{digits}f}" for name in samplers]
-        lines.append(f"| {budget} | {' | '.join(texts)} |")
-    return lines
+        rows.append([budget, *(means[name][budget] for name in samplers)])
+    texts = [[budget, *(f"{mean:.{digits}f} ± {spread:.{digits}f}" for mean, spread in row)] for budget, *row in rows]
+    return markdown.table(["tasks", *samplers], texts, left=0)

@@ -1,12 +1,14 @@
-"""What we want to reach, beside what was measured: the first table of ``docs/RESULTS.md``."""
+"""What we want to reach, beside what was measured: a table of ``docs/results/index.md``."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+
+from benchmarks.publish.markdown import table
+from cdmpp.evaluation.results import Result
 
 _CPUS = ("xeon-icelake", "xeon-icelake-avx2", "xeon-icelake-2c", "xeon-emeraldrapids")
 _A100_NETWORKS = ("by_network_googlenet_to_resnet34", "by_network_resnet34_to_googlenet")
@@ -14,6 +16,8 @@ _A100_NETWORKS = ("by_network_googlenet_to_resnet34", "by_network_resnet34_to_go
 
 @dataclass(frozen=True)
 class Goal:
+    """A figure that should be reached."""
+
     setting: str
     metric: str
     """Name as in ``training.metrics.METRICS``."""
@@ -27,38 +31,34 @@ class Goal:
     over_dataset: str = ""
     """Where the baseline's rows are; empty: beside the model's."""
 
-    def measured(self, rows: Sequence[Mapping[str, Any]]) -> tuple[float, int] | None:
-        """(mean over seeds, number of seeds) from rows of ``results.json``; None where nobody measured it."""
-        mine = self._by_seed(rows, self.dataset, self.model)
-        theirs = self._by_seed(rows, self.over_dataset or self.dataset, self.over)
+    def measured(self, results: Sequence[Result]) -> tuple[float, int] | None:
+        """(mean over seeds, number of seeds); None where nobody measured it."""
+        by_seed = self._by_seed(results, self.dataset, self.model)
         if self.over:
-            mine = {seed: mine[seed] / theirs[seed] for seed in mine.keys() & theirs.keys()}
-        return (float(np.mean(list(mine.values()))), len(mine)) if mine else None
+            baseline = self._by_seed(results, self.over_dataset or self.dataset, self.over)
+            by_seed = {seed: by_seed[seed] / baseline[seed] for seed in by_seed.keys() & baseline.keys()}
+        return (float(np.mean(list(by_seed.values()))), len(by_seed)) if by_seed else None
 
-    def _by_seed(self, rows: Sequence[Mapping[str, Any]], dataset: str, model: str) -> dict[int, float]:
+    def _by_seed(self, results: Sequence[Result], dataset: str, model: str) -> dict[int, float]:
         wanted = (dataset, self.split, model, self.metric)
-        return {
-            row["seed"]: row["value"]
-            for row in rows
-            if (row["dataset"], row["split"], row["model"], row["metric"]) == wanted
-        }
+        return {r.seed: r.value for r in results if (r.dataset, r.split, r.model, r.metric) == wanted}
 
 
 def goals() -> list[Goal]:
     """All of them, in the order of the table."""
-    found = [
+    rows = [
         Goal("A100, programs of known tasks", "mape", 8, "a100", "random"),
         Goal("A100, unknown tasks", "mape", 15, "a100", "by_task"),
     ]
     for split in _A100_NETWORKS:
-        found += [
+        rows += [
             Goal("A100, an unknown network", "mape", 17, "a100", split),
             Goal("A100, an unknown network: bias at the best schedule", "bias_at_best", 5, "a100", split),
             Goal("A100, an unknown network: weighted top-1 regret", "weighted_top1_regret", 1.08, "a100", split),
             Goal("A100, an unknown network, 4 programs of each task measured", "mape", 13, "a100", f"{split}_4_labels"),
         ]
     for device in _CPUS:
-        found += [
+        rows += [
             Goal("CPU, six unknown networks", "mape", 20, device, "held_out"),
             Goal("CPU, six unknown networks", "median_ape", 10, device, "held_out"),
             Goal(
@@ -72,34 +72,34 @@ def goals() -> list[Goal]:
             ),
             Goal("CPU, six unknown networks: top-1 regret", "top1_regret", 1.08, device, "held_out"),
         ]
-    found += [
+    rows += [
         Goal("CPU, one model of four devices, six unknown networks", "mape", 20, "cpus", "held_out"),
         Goal("CPU, one model of four devices, six unknown networks", "median_ape", 10, "cpus", "held_out"),
         Goal("CPU, one model of four devices: top-1 regret", "top1_regret", 1.08, "cpus", "held_out"),
     ]
     for device in ("xeon-icelake-avx2", "xeon-icelake-2c", "xeon-emeraldrapids"):
         short = device.rsplit("-", 1)[-1]
-        found.append(Goal("CPU, a device never measured", "mape", 25, f"to-{short}", f"by_device_to_{short}"))
+        rows.append(Goal("CPU, a device never measured", "mape", 25, f"to-{short}", f"by_device_to_{short}"))
         few = f"few-labels-{device}"
         for sampler in ("kmeans", "kmeans_most"):
-            found += [
+            rows += [
                 Goal(f"CPU, a new device, 30 of its tasks measured ({sampler})", "mape", 12, few, "30_tasks", sampler),
                 Goal(f"CPU, {sampler} against random sampling", "mape", 0.9, few, "30_tasks", sampler, over="random"),
             ]
-    return found
+    return rows
 
 
-def goal_section(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Markdown of the table, from rows of ``results.json``."""
-    lines = ["## Targets", "", "Means over seeds; `over`: the ratio to that model's figure.", ""]
-    lines += ["| setting | data, split | metric | target | measured | seeds | |", "|---|---|---|---:|---:|---:|---|"]
+def goal_table(results: Sequence[Result]) -> list[str]:
+    """Lines of the Markdown table."""
+    rows = []
     for goal in goals():
-        found = goal.measured(rows)
+        measured = goal.measured(results)
+        figures: tuple[object, ...] = ("not measured yet", "-", "-")
+        if measured is not None:
+            mean, seeds = measured
+            figures = ("reached" if abs(mean) <= goal.at_most else "missed", f"{mean:.3g}", seeds)
         metric = goal.metric + (f", over {goal.over}" if goal.over else "")
-        where = f"{goal.dataset}, `{goal.split}`"
-        if found is None:
-            figures = "- | - | not measured yet"
-        else:
-            figures = f"{found[0]:.3g} | {found[1]} | {'reached' if abs(found[0]) <= goal.at_most else 'missed'}"
-        lines.append(f"| {goal.setting} | {where} | {metric} | {goal.at_most:g} | {figures} |")
-    return "\n".join([*lines, ""])
+        rows.append(
+            (goal.setting, f"{goal.dataset}, `{goal.split}`", metric, figures[0], f"{goal.at_most:g}", *figures[1:])
+        )
+    return table(["setting", "data, split", "metric", "", "target", "measured", "seeds"], rows, left=4)

@@ -1,91 +1,81 @@
-"""The short tables of figures in ``docs/accuracy.md``, from ``docs/results.json``.
+"""The short tables of figures in ``docs/accuracy.md``, from ``docs/results.csv``.
 
 ``python -m benchmarks.publish.readme`` rewrites what stands between ``<!-- figures -->`` and ``<!-- /figures -->``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from cdmpp.data.files import read_json, write_atomic
+from benchmarks.publish.markdown import table, write_page
 from cdmpp.errors import DataError
+from cdmpp.evaluation.results import Result, read_results
 
 BEGIN, END = "<!-- figures -->", "<!-- /figures -->"
-VARIANTS = ("_tasks", "_schedules", "_labels", "_adapt")
-"""Ends of the names of splits that are only in docs/RESULTS.md, as are experiments on data sets of other names."""
+VARIANTS = ("_tasks", "_schedules", "_labels", "_adapt", "unlabelled_")
+"""In the names of splits that are only in docs/results, as are experiments on data sets of other names."""
 METRICS = ("mape", "median_ape", "spearman_within_task")
 
 
-def figures(rows: Sequence[Mapping[str, Any]]) -> str:
+def figures(results: Sequence[Result]) -> str:
     """Markdown: one table a device, models best first, splits side by side, means over seeds.
 
     Raises:
-        DataError: no rows.
+        DataError: no results.
     """
-    if not rows:
-        raise DataError("docs/results.json holds no rows; run scripts/evaluate.py first")
-    shown = [row for row in rows if _is_main(row)]
-    return "\n".join(
-        _device_table(device, [r for r in shown if r["device"] == device]) for device in _unique(shown, "device")
-    )
+    if not results:
+        raise DataError("docs/results.csv holds no rows; run `cdmpp evaluate` and benchmarks.publish.results first")
+    shown = [result for result in results if _is_main(result)]
+    devices = _unique(shown, "device")
+    return "\n".join(_device_table(name, [result for result in shown if result.device == name]) for name in devices)
 
 
-def _is_main(row: Mapping[str, Any]) -> bool:
-    several = "+" in row["device"]
-    return (several or row["dataset"] == row["device"]) and not row["split"].endswith(VARIANTS)
+def _is_main(result: Result) -> bool:
+    several = "+" in result.device
+    return (several or result.dataset == result.device) and not any(mark in result.split for mark in VARIANTS)
 
 
-def _device_table(device: str, rows: Sequence[Mapping[str, Any]]) -> str:
-    splits, seeds = _unique(rows, "split"), _unique(rows, "seed")
-    head = [
-        f"`{device}`, seeds {', '.join(map(str, seeds))}; held-out programs: MAPE / median error in %, Spearman",
-        "",
-    ]
-    head += ["| model | " + " | ".join(f"`{split}`" for split in splits) + " |", "|---|" + "---:|" * len(splits)]
-    table = {
-        model: [_means([r for r in rows if (r["model"], r["split"]) == (model, split)]) for split in splits]
-        for model in _unique(rows, "model")
+def _device_table(device: str, results: Sequence[Result]) -> str:
+    splits, seeds = _unique(results, "split"), _unique(results, "seed")
+    means = {
+        model: [_means(r for r in results if (r.model, r.split) == (model, split)) for split in splits]
+        for model in _unique(results, "model")
     }
-    lines = []
-    for model, cells in sorted(table.items(), key=lambda item: np.nanmean([cell["mape"] for cell in item[1]])):
-        texts = [_cell(cell, len(seeds)) for cell in cells]
-        lines.append(f"| {model} | {' | '.join(texts)} |")
-    return "\n".join([*head, *lines, ""])
+    best_first = sorted(means.items(), key=lambda item: np.nanmean([figures["mape"] for figures in item[1]]))
+    rows = [[model, *(_text(figures, len(seeds)) for figures in row)] for model, row in best_first]
+    title = f"`{device}`, seeds {', '.join(map(str, seeds))}; held-out programs: MAPE / median error in %, Spearman"
+    return "\n".join([title, "", *table(["model", *(f"`{split}`" for split in splits)], rows), ""])
 
 
-def _cell(means: Mapping[str, float], n_seeds: int) -> str:
+def _text(means: dict[str, float], n_seeds: int) -> str:
     if np.isnan(means["mape"]):
         return "-"
     text = f"{means['mape']:,.1f} / {means['median_ape']:.1f}, {means['spearman_within_task']:.3f}"
     return text if means["seeds"] == n_seeds else f"{text} ({means['seeds']:.0f} seed{'s' * (means['seeds'] > 1)})"
 
 
-def _unique(rows: Sequence[Mapping[str, Any]], key: str) -> list[Any]:
-    return sorted({row[key] for row in rows})
+def _unique(results: Iterable[Result], key: str) -> list[Any]:
+    return sorted({getattr(result, key) for result in results})
 
 
-def _means(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    means = {key: np.mean([r["value"] for r in rows if r["metric"] == key] or [np.nan]) for key in METRICS}
-    return {**means, "seeds": len({row["seed"] for row in rows})}
+def _means(results: Iterable[Result]) -> dict[str, float]:
+    own = list(results)
+    means = {key: float(np.mean([r.value for r in own if r.metric == key] or [np.nan])) for key in METRICS}
+    return {**means, "seeds": len({result.seed for result in own})}
 
 
-def fill(readme: Path, results: Path) -> None:
-    """Replace the marked part of ``readme`` by the figures of ``results``."""
-    text = readme.read_text()
+def fill(page: Path, results: Sequence[Result]) -> None:
+    """Replace the marked part of ``page`` by the figures of ``results``."""
+    text = page.read_text()
     if BEGIN not in text or END not in text:
-        raise DataError(f"{readme} lacks the marks {BEGIN} and {END}")
+        raise DataError(f"{page} lacks the marks {BEGIN} and {END}")
     head, rest = text.split(BEGIN, 1)
-    new = f"{head}{BEGIN}\n\n{figures(read_json(results))}\n{END}{rest.split(END, 1)[1]}"
-
-    def write(path: Path) -> None:
-        path.write_text(new)
-
-    write_atomic(readme, write)
+    write_page(page, [f"{head}{BEGIN}\n\n{figures(results)}\n{END}{rest.split(END, 1)[1]}"])
 
 
 if __name__ == "__main__":
-    fill(Path("docs/accuracy.md"), Path("docs/results.json"))
+    fill(Path("docs/accuracy.md"), read_results(Path("docs")))

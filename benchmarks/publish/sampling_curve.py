@@ -1,7 +1,12 @@
-"""Error on a new device against the number of its tasks measured, for each way of choosing them."""
+"""Error on a new device against the number of its tasks measured, for each way of choosing them.
+
+``python -m benchmarks.publish.sampling_curve device=xeon-icelake-2c curve=[3,10,30] docs=docs``; the other settings
+are those of ``conf/finetune.yaml``.
+"""
 
 from __future__ import annotations
 
+import shlex
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -12,18 +17,20 @@ import numpy as np
 from rich.console import Console
 
 from benchmarks.publish.curve_report import ZERO_SHOT, curve_table, publish_curve, summary
+from benchmarks.publish.plots import save_budget_plot
+from cdmpp.cli.hydra_entry import entry
 from cdmpp.data.dataset import LatencyDataset
 from cdmpp.data.files import read_json, write_json
 from cdmpp.data.splits import Split
 from cdmpp.errors import DataError
-from cdmpp.evaluation.cell import score
-from cdmpp.evaluation.plots import save_budget_plot
 from cdmpp.predict.predictor import Predictor
 from cdmpp.predict.rows import predict_rows
 from cdmpp.recipes.candidates import candidates
 from cdmpp.recipes.fine_tune import errors_by_device, fine_tune
 from cdmpp.recipes.finetune_settings import FinetuneSettings
 from cdmpp.recipes.finetuning import base_model, device_split, load_target_and_sources
+from cdmpp.training.metrics import score
+from cdmpp.training.processes import one_writer
 from cdmpp.training.sampling import choose_tasks
 
 
@@ -39,9 +46,9 @@ def sampling_curve(settings: FinetuneSettings) -> list[dict[str, Any]]:
     dataset, sources = load_target_and_sources(settings)
     names = np.asarray(dataset.task_ids)
     splits = {seed: device_split(settings, dataset, sources, seed) for seed in settings.seeds}
-    there = min(len(np.unique(names[split.pool])) for split in splits.values())
-    if max(settings.curve) > there:
-        raise DataError(f"curve: a budget of {max(settings.curve)} tasks, but only {there} can be chosen from")
+    available = min(len(np.unique(names[split.pool])) for split in splits.values())
+    if max(settings.curve) > available:
+        raise DataError(f"curve: a budget of {max(settings.curve)} tasks, but only {available} can be chosen from")
     console, cells = Console(), []
     for seed, split in splits.items():
         cells += _cells_of_seed(settings, dataset, split, seed, console)
@@ -52,7 +59,7 @@ def sampling_curve(settings: FinetuneSettings) -> list[dict[str, Any]]:
     )
     console.print(f"plot: {picture}, figures: {settings.out / 'curve.json'}", soft_wrap=True)
     if settings.docs:
-        publish_curve(cells, settings.device.name, sources, picture, settings.docs, " ".join(["python", *sys.argv]))
+        publish_curve(cells, settings.device.name, sources, picture, settings.docs, _command())
     return cells
 
 
@@ -60,11 +67,11 @@ def _cells_of_seed(
     settings: FinetuneSettings, dataset: LatencyDataset, split: Split, seed: int, console: Console
 ) -> list[dict[str, Any]]:
     base = base_model(settings, dataset, split, f"base-{seed}")
-    known = candidates(base, dataset, split.pool, settings.device, settings.sample_by, seed)
+    choices = candidates(base, dataset, split.pool, settings.device, settings.sample_by, seed)
     wanted = [(ZERO_SHOT, 0), *((sampler, budget) for budget in settings.curve for sampler in settings.samplers)]
     cells = []
     for sampler, budget in wanted:
-        tasks = list(choose_tasks(sampler, known, budget, seed)) if budget else []
+        tasks = list(choose_tasks(sampler, choices, budget, seed)) if budget else []
         path = settings.out / "cells" / str(seed) / f"{sampler}-{budget}.json"
         cell = read_json(path) if path.is_file() else None
         if cell is None or cell["tasks"] != tasks:
@@ -91,3 +98,19 @@ def _scored(predictor: Predictor, dataset: LatencyDataset, split: Split) -> dict
     sources = errors_by_device(predictor, dataset, split.validation)
     figures = score(dataset, split.test, predict_rows(predictor, dataset, split.test))
     return {**figures, "source_validation_mape": {name: metrics["mape"] for name, metrics in sources.items()}}
+
+
+def _command() -> str:
+    return shlex.join(["python", "-m", "benchmarks.publish.sampling_curve", *sys.argv[1:]])
+
+
+@entry("finetune")
+def main(values: dict[str, Any]) -> None:
+    """One curve, from the command line."""
+    settings = FinetuneSettings.from_dict(values)
+    with one_writer(settings.out):
+        sampling_curve(settings)
+
+
+if __name__ == "__main__":
+    main()

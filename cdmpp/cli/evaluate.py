@@ -1,4 +1,4 @@
-"""Models beside baselines: `python scripts/evaluate.py device=a100 split=[random,by_task]`. See conf/evaluate.yaml."""
+"""Models beside baselines: ``cdmpp evaluate device=a100 split=[random,by_task]``. See conf/evaluate.yaml."""
 
 from __future__ import annotations
 
@@ -10,4 +10,5 @@ from cdmpp.evaluation.session import EvaluationSettings, run_session
 
 @entry("evaluate", renamed={"split": "splits"})
 def main(values: dict[str, Any]) -> None:
+    """Run all cells and print their tables."""
     run_session(EvaluationSettings.from_dict(values))

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
+import numpy as np
+
+from cdmpp.data.dataset import LatencyDataset
+from cdmpp.data.splits import Split
+from cdmpp.data.subsample import sample_rows
 from cdmpp.errors import DataError
-from cdmpp.evaluation.evaluation_data import Baseline
+from cdmpp.evaluation.evaluation_data import Baseline, EvaluationData
 from cdmpp.evaluation.formulas import Analytic, CodeCosts, Constant, Roofline
 from cdmpp.evaluation.trees import Trees, TreeSettings, ours_pooled, per_store_pooled, per_store_sum
+from cdmpp.training.metrics import score
 
 BASELINES: dict[str, Callable[[TreeSettings], Baseline]] = {
     "constant": lambda settings: Constant(),
@@ -21,6 +28,8 @@ BASELINES: dict[str, Callable[[TreeSettings], Baseline]] = {
     "xgb_code_residual": lambda settings: Trees(ours_pooled, settings, base=CodeCosts()),
 }
 NEED_PER_STORE = ("xgb_per_store_sum", "xgb_per_store")
+_MAX_PROGRAMS = 50_000
+"""Of a part, that baselines of a training run see: they hold all vectors in memory."""
 
 
 def make_baseline(name: str, settings: TreeSettings) -> Baseline:
@@ -28,3 +37,30 @@ def make_baseline(name: str, settings: TreeSettings) -> Baseline:
     if name not in BASELINES:
         raise DataError(f"unknown baseline {name!r}; known: {', '.join(BASELINES)}")
     return BASELINES[name](settings)
+
+
+def score_baselines(
+    dataset: LatencyDataset, split: Split, names: Sequence[str], seed: int = 0, threads: int = 1
+) -> dict[str, dict[str, float]]:
+    """Test metrics of the baselines ``names`` on a split: what a training run prints beside its own.
+
+    Trees have one depth here instead of the better of two, and fewer rounds: a training run should not wait for them.
+    Of a part of more than ``_MAX_PROGRAMS`` they get a sample, since they hold all vectors in memory.
+    """
+    dataset, split = _sample(dataset, split)
+    data, result = EvaluationData(dataset), {}
+    for name in names:
+        baseline = make_baseline(name, TreeSettings(depths=(6,), rounds=400, threads=threads))
+        baseline.fit(data, split, seed)
+        result[name] = score(dataset, split.test, baseline.predict(data, split.test))["metrics"]
+    return result
+
+
+def _sample(dataset: LatencyDataset, split: Split) -> tuple[LatencyDataset, Split]:
+    parts = {name: getattr(split, name) for name in ("train", "validation", "test")}
+    kept = {name: np.sort(sample_rows(rows, _MAX_PROGRAMS)) for name, rows in parts.items()}
+    if all(len(kept[name]) == len(rows) for name, rows in parts.items()):
+        return dataset, split
+    rows = np.unique(np.concatenate(list(kept.values())))
+    train, validation, test = (np.searchsorted(rows, part) for part in kept.values())
+    return dataset.take(rows), replace(split, train=train, validation=validation, test=test)

@@ -1,8 +1,9 @@
-"""EvaluationData: a data set with what only baselines read, and what a baseline is."""
+"""EvaluationData: a data set with what only baselines read; Baseline: what fits it; Forecast: what a model answers."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -19,13 +20,24 @@ class EvaluationData:
     dataset: LatencyDataset
     per_store: np.ndarray | None = None
     """(n, 4 * 164 + 1) float32, ``pooling.pool_per_store`` of TVM's PerStoreFeature; None where not derived."""
-    noise: NoiseFloor | None = None
-    """Of the labels; None where the records were not at hand."""
+    noise: Mapping[str, NoiseFloor] = field(default_factory=dict)
+    """Of the labels, by device; without devices of which no program was measured again."""
 
 
 class Baseline(Protocol):
+    """A predictor that an evaluation fits itself."""
+
     def fit(self, data: EvaluationData, split: Split, seed: int) -> None:
         """Learn from ``split.train``; ``split.validation`` may choose settings. The rest is never read."""
 
     def predict(self, data: EvaluationData, indices: np.ndarray) -> np.ndarray:
         """(len(indices),) seconds."""
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What a model says of m test programs."""
+
+    latency_s: np.ndarray
+    intervals: Mapping[float, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
+    """(m,) lower and (m,) upper bounds in seconds by level; empty for models without."""

@@ -24,9 +24,11 @@ class Constant:
     """The median latency of the training programs."""
 
     def fit(self, data: EvaluationData, split: Split, seed: int) -> None:
+        """Take the median of ``split.train``."""
         self.seconds = float(np.median(data.dataset.latency_s[split.train]))
 
     def predict(self, data: EvaluationData, indices: np.ndarray) -> np.ndarray:
+        """(len(indices),) seconds."""
         return np.full(len(indices), self.seconds)
 
 
@@ -38,6 +40,7 @@ class Roofline:
     """
 
     def fit(self, data: EvaluationData, split: Split, seed: int) -> None:
+        """Least mean absolute error of log-latency on ``split.train``, from three starting points."""
         from scipy.optimize import minimize
 
         terms = self._terms(data.dataset, split.train)
@@ -52,6 +55,7 @@ class Roofline:
         self.parameters = min(fits, key=lambda fit: fit.fun).x
 
     def predict(self, data: EvaluationData, indices: np.ndarray) -> np.ndarray:
+        """(len(indices),) seconds."""
         return self._seconds(self._terms(data.dataset, indices), self.parameters)
 
     @staticmethod
@@ -74,12 +78,14 @@ class Analytic:
     """The model's own anchor alone: analytic kernel times, one factor a part fitted to the training programs."""
 
     def fit(self, data: EvaluationData, split: Split, seed: int) -> None:
+        """Fit the factors on ``split.train``."""
         from cdmpp.model.anchor import Anchor
 
         self.anchor = Anchor()
         self.anchor.fit(_tensors(data.dataset, split.train), np.arange(len(split.train)))
 
     def predict(self, data: EvaluationData, indices: np.ndarray) -> np.ndarray:
+        """(len(indices),) seconds."""
         import torch
 
         from cdmpp.data.batching import ordered_batches
@@ -98,6 +104,7 @@ class CodeCosts(Analytic):
     """What the model starts from: fitted costs of what the compiler made; analytic where a program has no code."""
 
     def fit(self, data: EvaluationData, split: Split, seed: int) -> None:
+        """Fit the costs on programs of ``split.train`` that have code vectors."""
         from cdmpp.model.code_anchor import CodeAnchor
 
         super().fit(data, split, seed)
@@ -109,8 +116,8 @@ class CodeCosts(Analytic):
         from cdmpp.model.analytic import kernel_parts
 
         parts = kernel_parts(batch.kernels, batch.device_specs, batch.kinds)
-        known = (batch.codes[:, 0] > 0) & (self.by_code.fitted > 0)
-        return self.by_code(batch.codes, parts, batch)[0].where(known, super()._log_latency(batch))
+        coded = (batch.codes[:, 0] > 0) & (self.by_code.fitted > 0)
+        return self.by_code(batch.codes, parts, batch)[0].where(coded, super()._log_latency(batch))
 
 
 def _tensors(dataset: LatencyDataset, rows: np.ndarray) -> ProgramTensors:

@@ -20,24 +20,20 @@ class NoiseFloor:
     median: float
     p90: float
 
-    @staticmethod
-    def of(deviation: np.ndarray) -> NoiseFloor:
-        """From (n,) relative deviations; NaN figures where there is none."""
-        percent = 100 * np.asarray(deviation, np.float64)
-        percent = percent[np.isfinite(percent)]
-        if not len(percent):
-            return NoiseFloor(0, float("nan"), float("nan"), float("nan"))
-        p50, p90 = np.percentile(percent, [50, 90])
-        return NoiseFloor(len(percent), float(percent.mean()), float(p50), float(p90))
 
-
-def noise_floor(records: Iterable[Record]) -> NoiseFloor:
+def noise_floor(records: Iterable[Record]) -> NoiseFloor | None:
     """Over records with a repeat apart in time: two visits of our protocol, or merged equal programs of an import.
 
     ``Record.spread`` is the relative difference of two visits, or the relative standard deviation of merged
-    programs. Repeats inside one visit follow each other at once and share its state, so they do not count.
+    programs. Repeats inside one visit follow each other at once and share its state, so they do not count. None
+    where no program was measured again.
     """
-    return NoiseFloor.of(np.array([record.spread for record in records if _repeated(record)]))
+    percent = 100 * np.array([record.spread for record in records if _repeated(record)], np.float64)
+    percent = percent[np.isfinite(percent)]
+    if not len(percent):
+        return None
+    median, p90 = np.percentile(percent, [50, 90])
+    return NoiseFloor(len(percent), float(percent.mean()), float(median), float(p90))
 
 
 def _repeated(record: Record) -> bool:

@@ -1,10 +1,10 @@
-"""Pictures of an evaluation: predicted against measured, error by group, learning curve. PNG, through matplotlib."""
+"""Pictures of a training run: predicted against measured, error by group, learning curve. PNG, by matplotlib."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -36,14 +36,16 @@ def save_training_plots(
     """
     ape = 100 * np.abs(predicted_s - true_s) / true_s
     saved = [
-        _save(out_dir / "predicted_vs_measured.png", (6.4, 5.6), title, lambda ax: scatter(ax, true_s, predicted_s)),
-        _save(
+        save_plot(
+            out_dir / "predicted_vs_measured.png", (6.4, 5.6), title, lambda ax: scatter(ax, true_s, predicted_s)
+        ),
+        save_plot(
             out_dir / "error_by_op_class.png",
             (7.2, 4.4),
             title,
             lambda ax: error_boxes(ax, ape, op_classes, "op class"),
         ),
-        _save(
+        save_plot(
             out_dir / "error_by_latency.png",
             (7.2, 4.4),
             title,
@@ -51,7 +53,9 @@ def save_training_plots(
         ),
     ]
     if len(history):
-        saved.append(_save(out_dir / "learning_curve.png", (6.8, 4.4), title, lambda ax: learning_curve(ax, history)))
+        saved.append(
+            save_plot(out_dir / "learning_curve.png", (6.8, 4.4), title, lambda ax: learning_curve(ax, history))
+        )
     return saved
 
 
@@ -104,7 +108,7 @@ def error_boxes(axes: Axes, ape: np.ndarray, labels: Sequence[str] | np.ndarray,
     axes.set(xlabel=what, ylabel="absolute percentage error (%)", yscale="log")
     axes.grid(axis="y", alpha=0.3)
     axes.margins(y=0.22)
-    _plain_numbers(axes)
+    plain_numbers(axes)
     axes.legend(loc="upper left", frameon=False, fontsize=8)
 
 
@@ -130,58 +134,22 @@ def learning_curve(axes: Axes, history: Sequence[Mapping[str, float]]) -> None:
     handles, labels = axes.get_legend_handles_labels()
     if all(value > 0 for line in axes.lines for value in np.asarray(line.get_ydata())) and axes.lines:
         axes.set_yscale("log")
-        _plain_numbers(axes)
+        plain_numbers(axes)
     if errors:
         right = axes.twinx() if losses else axes
         draw(right, errors, "--", (_ORANGE, "#f3b681", "#a85a10"))
         right.set(ylabel="validation error (%)", yscale="log")
-        _plain_numbers(right)
+        plain_numbers(right)
         more = right.get_legend_handles_labels()
         handles, labels = handles + more[0], labels + more[1]
     axes.legend(handles, labels, frameon=False, fontsize=9)
-
-
-def model_bars(axes: Axes, cells: Sequence[Mapping[str, Any]], metric: str = "mape", label: str = "MAPE (%)") -> None:
-    """A metric of every model on every split, bars with the standard deviation over seeds."""
-    splits = list(dict.fromkeys(cell["split"] for cell in cells))
-    values: dict[tuple[str, str], list[float]] = {}
-    for cell in cells:
-        if metric in cell["metrics"]:
-            values.setdefault((cell["split"], cell["model"]), []).append(cell["metrics"][metric])
-    overall = {m: np.mean([v for (_, model), vs in values.items() if model == m for v in vs]) for _, m in values}
-    models = sorted(overall, key=lambda model: -overall[model])
-    width = 0.84 / max(1, len(models))
-    for index, model in enumerate(models):
-        at = [i for i, split in enumerate(splits) if (split, model) in values]
-        means = [np.mean(values[splits[i], model]) for i in at]
-        spreads = [np.std(values[splits[i], model]) for i in at]
-        places = np.array(at) + (index - (len(models) - 1) / 2) * width
-        axes.bar(places, means, width, yerr=spreads, label=model, capsize=2, color=_colour(index, len(models)))
-    axes.set_xticks(range(len(splits)), [split.replace("by_network_", "").replace("_", " ") for split in splits])
-    axes.set(ylabel=label, yscale="log")
-    _plain_numbers(axes)
-    axes.grid(axis="y", alpha=0.3)
-    axes.set_axisbelow(True)
-    axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
-
-
-def save_evaluation_plot(path: Path, cells: Sequence[Mapping[str, Any]], title: str = "") -> Path:
-    """The bars of ``model_bars`` as a PNG."""
-    splits = len({cell["split"] for cell in cells})
-    return _save(path, (4.0 + 2.4 * splits, 4.6), title, lambda axes: model_bars(axes, cells))
-
-
-def _colour(index: int, count: int) -> Any:
-    from matplotlib import colormaps
-
-    return colormaps["viridis"](0.08 + 0.84 * index / max(1, count - 1))
 
 
 def _limits(values: np.ndarray) -> tuple[float, float]:
     return float(values.min()) / 1.3, float(values.max()) * 1.3
 
 
-def _plain_numbers(axes: Axes) -> None:
+def plain_numbers(axes: Axes) -> None:
     """Numbers at a logarithmic y axis, several of them also where it spans less than a decade; after all drawing."""
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
@@ -192,30 +160,8 @@ def _plain_numbers(axes: Axes) -> None:
     axes.yaxis.set_minor_formatter(NullFormatter())
 
 
-def save_budget_plot(path: Path, curves: Mapping[str, Mapping[int, tuple[float, float]]], title: str) -> Path:
-    """Mean error with its spread over seeds against tasks measured: a line a sampler, a dashed one for a lone budget 0.
-
-    Args:
-        curves: sampler -> budget in tasks -> (mean, standard deviation) of the MAPE in percent.
-    """
-
-    def draw(axes: Axes) -> None:
-        for name, points in curves.items():
-            budgets = sorted(points)
-            means = [points[budget][0] for budget in budgets]
-            if budgets == [0]:
-                axes.axhline(means[0], color=_GREY, linestyle="--", linewidth=1.2, label=f"{name} (no task measured)")
-            else:
-                axes.errorbar(budgets, means, [points[b][1] for b in budgets], marker="o", capsize=3, label=name)
-        axes.set(xlabel="tasks measured on the new device", ylabel="MAPE on its other tasks (%)")
-        axes.set_ylim(bottom=0)
-        axes.grid(alpha=0.3)
-        axes.legend(frameon=False)
-
-    return _save(path, (6.8, 4.4), title, draw)
-
-
-def _save(path: Path, size: tuple[float, float], title: str, draw: Any) -> Path:
+def save_plot(path: Path, size: tuple[float, float], title: str, draw: Callable[[Axes], None]) -> Path:
+    """Draw on the axes of a new figure of ``size`` inches and save it as PNG."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

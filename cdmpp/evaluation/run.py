@@ -2,43 +2,32 @@
 
 from __future__ import annotations
 
-import argparse
-import os
+import datetime
 import subprocess
-import sys
 import time
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from joblib import Parallel, delayed
+from joblib.externals.loky.process_executor import TerminatedWorkerError
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import track
 
-from cdmpp.data.dataset import LatencyDataset
-from cdmpp.data.splits import Split
-from cdmpp.data.subsample import sample_rows
+from cdmpp.data.files import read_json, write_json
+from cdmpp.data.splits import make_split
 from cdmpp.errors import CdmppError, DataError
-from cdmpp.evaluation.baselines import make_baseline
-from cdmpp.evaluation.bundle import load_bundle, save_bundle
-from cdmpp.evaluation.cell import Cell, CellOptions, cells_of, run_cell, score
+from cdmpp.evaluation.cell import Cell, CellOptions, cells_of, write_predictions
 from cdmpp.evaluation.evaluation_data import EvaluationData
-from cdmpp.evaluation.rows import ResultRow, collect, result_rows
-from cdmpp.evaluation.trees import TreeSettings
-
-_BASELINE_PROGRAMS = 50_000
-DEFAULT_MODELS = (
-    "constant",
-    "roofline",
-    "analytic",
-    "xgb_per_store_sum",
-    "xgb_per_store",
-    "xgb_ours",
-    "reference",
-    "cdmpp",
-)
+from cdmpp.evaluation.forecast import forecast
+from cdmpp.evaluation.results import Result, collect, results_of
+from cdmpp.training.metrics import score
+from cdmpp.uncertainty.coverage import coverage
 
 
 def evaluate(
@@ -50,67 +39,98 @@ def evaluate(
     options: CellOptions,
     jobs: int = 1,
     progress: bool = True,
-) -> list[ResultRow]:
-    """Run every (split, seed, model) and return all rows of ``options.out`` for this data set.
+) -> list[Result]:
+    """Run every (split, seed, model) and return all results of ``options.out`` for this data set.
 
     Finished cells are kept, so a second call continues; folders ``cells/`` of several machines can be copied together.
 
     Args:
-        jobs: processes that work at the same time; more than one starts a process a cell from a saved bundle.
+        data: the data set with what baselines read.
+        dataset_name: of the data set in results and folders.
+        splits: names as ``make_split`` takes them.
+        seeds: of splits, weights and batches.
+        models: baselines, trained models, and means ``a+b`` of them.
+        options: what is the same for all cells.
+        jobs: cells that are computed at the same time, each in a process of its own where there are several.
+        progress: show a bar.
 
     Raises:
-        DataError: after all cells were tried, where some failed; names them and their logs.
+        DataError: after all cells were tried, where some failed; names them and why.
     """
     cells = cells_of(splits, seeds, models)
-    means = [cell for cell in cells if "+" in cell.model]
-    single = [cell for cell in cells if "+" not in cell.model]
-    failed: list[str] = []
-    with _progress_bar(progress) as bar:
-        task = bar.add_task("evaluate", total=len(cells))
-        if jobs > 1:
-            bundle = options.out / "bundle" / dataset_name
-            save_bundle(bundle, data, dataset_name)
-            for cell, log in _in_processes(bundle, single, options, jobs):
-                failed += [f"{cell} (see {log})"] if log else []
-                bar.update(task, advance=1, description=str(cell))
-        with _torch_threads(options.threads):
-            for cell in means if jobs > 1 else cells:
-                bar.update(task, description=str(cell))
-                try:
-                    run_cell(data, dataset_name, cell, options)
-                except CdmppError as error:
-                    failed.append(f"{cell} ({error})")
-                bar.advance(task)
-    if failed:
-        raise DataError(f"{len(failed)} of {len(cells)} cells failed, the rest is kept: " + "; ".join(failed))
-    return result_rows(collect(options.out, dataset_name))
+    failures: list[str] = []
+    # Means last: they read the cells of their members.
+    for group in ([c for c in cells if not c.members], [c for c in cells if c.members]):
+        tried = Parallel(n_jobs=min(jobs, max(1, len(group))), return_as="generator_unordered")(
+            delayed(_try_cell)(data, dataset_name, cell, options) for cell in group
+        )
+        bar = track(tried, "evaluate", len(group), console=Console(stderr=True), disable=not (progress and group))
+        try:
+            failures += [failure for failure in bar if failure]
+        except TerminatedWorkerError as error:
+            raise DataError(
+                "a process that computed a cell was killed, often for want of memory. Finished cells are kept: run "
+                "the same command again, with fewer jobs"
+            ) from error
+    if failures:
+        raise DataError(f"{len(failures)} of {len(cells)} cells failed, the rest is kept: " + "; ".join(failures))
+    return results_of(collect(options.out, dataset_name))
 
 
-def score_baselines(
-    dataset: LatencyDataset, split: Split, names: Sequence[str], seed: int = 0, threads: int = 1
-) -> dict[str, dict[str, float]]:
-    """Test metrics of the baselines ``names`` on a split: what a training run prints beside its own.
+def run_cell(data: EvaluationData, dataset_name: str, cell: Cell, options: CellOptions) -> dict[str, Any]:
+    """Fit, predict the test part, write the cell's files and return the content of the JSON.
 
-    Trees have one depth here instead of the better of two, and fewer rounds: a training run should not wait for them.
-    Of a part of more than ``_BASELINE_PROGRAMS`` they get a sample, since they hold all vectors in memory.
+    A finished cell of the same data and overrides is read instead.
     """
-    dataset, split = _sample(dataset, split)
-    data, result = EvaluationData(dataset), {}
-    for name in names:
-        baseline = make_baseline(name, TreeSettings(depths=(6,), rounds=400, threads=threads))
-        baseline.fit(data, split, seed)
-        result[name] = score(dataset, split.test, baseline.predict(data, split.test))["metrics"]
+    path = cell.path(options.out, dataset_name)
+    fingerprint = cell.fingerprint(data.dataset, options)
+    if path.is_file() and not options.force:
+        finished = read_json(path)
+        if finished.get("fingerprint") == fingerprint:
+            return finished
+    split = make_split(data.dataset, cell.split, cell.seed)
+    started = time.monotonic()
+    answer = forecast(data, dataset_name, split, cell, options)
+    tasks, true = np.asarray(data.dataset.task_ids)[split.test], data.dataset.latency_s[split.test]
+    tested = sorted({str(device) for device in np.asarray(data.dataset.devices)[split.test]})
+    result = {
+        "dataset": dataset_name,
+        "device": "+".join(tested),
+        "split": cell.split,
+        "seed": cell.seed,
+        "model": cell.model,
+        **score(data.dataset, split.test, answer.latency_s),
+        "intervals": coverage(true, answer.intervals, tasks),
+        "split_counts": dict(split.counts),
+        "noise": {name: asdict(floor) for name, floor in data.noise.items()},
+        "seconds": round(time.monotonic() - started, 2),
+        "command": options.command,
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "commit": _commit(),
+        "fingerprint": fingerprint,
+    }
+    ids = np.asarray(data.dataset.record_ids)[split.test].astype(str)
+    arrays = {"record_ids": ids, "true_s": true, "predicted_s": answer.latency_s}
+    for level, (lower, upper) in answer.intervals.items():
+        arrays |= {f"lower_{level}": lower, f"upper_{level}": upper}
+    write_predictions(path, arrays)
+    write_json(path, result)
     return result
 
 
-def _sample(dataset: LatencyDataset, split: Split) -> tuple[LatencyDataset, Split]:
-    parts = {name: getattr(split, name) for name in ("train", "validation", "test")}
-    kept = {name: np.sort(sample_rows(rows, _BASELINE_PROGRAMS)) for name, rows in parts.items()}
-    if all(len(kept[name]) == len(rows) for name, rows in parts.items()):
-        return dataset, split
-    rows = np.unique(np.concatenate(list(kept.values())))
-    train, validation, test = (np.searchsorted(rows, part) for part in kept.values())
-    return dataset.take(rows), replace(split, train=train, validation=validation, test=test)
+def _try_cell(data: EvaluationData, dataset_name: str, cell: Cell, options: CellOptions) -> str:
+    """Run a cell; returns why it failed, or nothing."""
+    try:
+        with _torch_threads(options.threads):
+            run_cell(data, dataset_name, cell, options)
+    except CdmppError as error:
+        return f"{cell} ({error})"
+    except Exception:
+        log = options.out / "logs" / f"{dataset_name}-{str(cell).replace('/', '-')}.log"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.write_text(traceback.format_exc())
+        return f"{cell} (see {log})"
+    return ""
 
 
 @contextmanager
@@ -123,70 +143,13 @@ def _torch_threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _in_processes(bundle: Path, cells: Sequence[Cell], options: CellOptions, jobs: int):
-    """Yield (cell, None or the log of its failure) as they end; at most ``jobs`` at a time."""
-    waiting, running = list(cells), dict[subprocess.Popen, tuple[Cell, Path]]()
-    environment = {**os.environ, "OMP_NUM_THREADS": str(options.threads)}
+def _commit() -> str:
+    """Of the checkout that this code runs from; empty where it is installed."""
+    checkout = Path(__file__).resolve().parents[2]
+    if not (checkout / ".git").exists():
+        return ""
     try:
-        while waiting or running:
-            while waiting and len(running) < jobs:
-                cell = waiting.pop(0)
-                log = options.out / "logs" / f"{bundle.name}-{str(cell).replace('/', '-')}.log"
-                log.parent.mkdir(parents=True, exist_ok=True)
-                with log.open("w") as file:
-                    process = subprocess.Popen(
-                        _command(bundle, cell, options), stdout=file, stderr=subprocess.STDOUT, env=environment
-                    )
-                running[process] = (cell, log)
-            for process in [p for p in running if p.poll() is not None]:
-                cell, log = running.pop(process)
-                yield cell, log if process.returncode else None
-            time.sleep(0.1)
-    finally:
-        for process in running:
-            process.terminate()
-
-
-def _command(bundle: Path, cell: Cell, options: CellOptions) -> list[str]:
-    words = [sys.executable, "-m", "cdmpp.evaluation.run", "--bundle", str(bundle), "--out", str(options.out)]
-    words += ["--cells", str(cell), "--threads", str(options.threads), "--accelerator", options.accelerator]
-    words += ["--command", options.command, *(["--force"] if options.force else [])]
-    return words + [word for override in options.overrides for word in ("--override", override)]
-
-
-def _progress_bar(enabled: bool) -> Progress:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    return Progress(*columns, console=Console(stderr=True), disable=not enabled)
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run cells from a bundle: on a machine without TVM, or as the worker of ``evaluate(jobs=...)``."""
-    parser = argparse.ArgumentParser(prog="python -m cdmpp.evaluation.run", description=main.__doc__)
-    parser.add_argument("--bundle", type=Path, required=True)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--cells", nargs="+", default=[], help="split/seed/model; or use the three lists")
-    parser.add_argument("--splits", nargs="+", default=[])
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
-    parser.add_argument("--models", nargs="+", default=list(DEFAULT_MODELS))
-    parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--override", action="append", default=[], help="Hydra override for trained models")
-    parser.add_argument("--accelerator", default="auto")
-    parser.add_argument("--command", default="")
-    parser.add_argument("--force", action="store_true")
-    given = parser.parse_args(arguments)
-    command = given.command or "python -m cdmpp.evaluation.run " + " ".join(arguments or sys.argv[1:])
-    overrides = tuple(given.override)
-    options = CellOptions(given.out, given.threads, overrides, given.accelerator, command, given.force)
-    try:
-        data, name = load_bundle(given.bundle)
-        for text in given.cells:
-            run_cell(data, name, Cell.parse(text), options)
-        if given.splits:
-            evaluate(data, name, given.splits, given.seeds, given.models, replace(options), given.jobs)
-    except CdmppError as error:
-        sys.exit(f"error: {error}")
-
-
-if __name__ == "__main__":
-    main()
+        words = ["git", "-C", str(checkout), "rev-parse", "--short=10", "HEAD"]
+        return subprocess.run(words, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return ""

@@ -14,10 +14,10 @@ from rich.console import Console
 
 from cdmpp import devices
 from cdmpp.data.dataset import join_datasets
+from cdmpp.data.loading import load_programs
 from cdmpp.data.per_store import load_per_store
 from cdmpp.data.records import read_records
 from cdmpp.data.sources import data_folders
-from cdmpp.data.streaming import load_programs
 from cdmpp.errors import CdmppError
 from cdmpp.evaluation.baselines import NEED_PER_STORE
 from cdmpp.evaluation.cell import CellOptions

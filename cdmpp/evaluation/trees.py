@@ -42,6 +42,7 @@ class Trees:
         self.features, self.settings, self.base = features, settings, base
 
     def fit(self, data: EvaluationData, split: Split, seed: int) -> None:
+        """Fit ``split.train`` with each depth; ``split.validation`` ends the rounds and chooses."""
         from xgboost import XGBRegressor
 
         x, y = self.features(data), np.log(data.dataset.latency_s)
@@ -75,10 +76,11 @@ class Trees:
             if model.best_score < best:
                 best, self.model = model.best_score, model
         # As our own models do, see ``Predictor.log_shift``: the comparison is of models, not of what is asked of them.
-        found = np.exp(self.model.predict(x[split.validation]).astype(np.float64) + self.centre)
-        self.factor = mape_factor(np.exp(y[split.validation]), found)
+        predicted = np.exp(self.model.predict(x[split.validation]).astype(np.float64) + self.centre)
+        self.factor = mape_factor(np.exp(y[split.validation]), predicted)
 
     def predict(self, data: EvaluationData, indices: np.ndarray) -> np.ndarray:
+        """(len(indices),) seconds."""
         x = self.features(data)[indices][:, self.columns]
         ratio = self.factor * np.exp(self.model.predict(x).astype(np.float64) + self.centre)
         return ratio * self.base.predict(data, indices) if self.base else ratio
@@ -132,7 +134,7 @@ def _per_store(data: EvaluationData) -> np.ndarray:
     if data.per_store is None:
         raise DataError(
             "this baseline needs TVM's per-store features, and they are not derived for this data set: run "
-            "evaluate.py where TVM is installed, or take it out of models"
+            "`cdmpp evaluate` where TVM is installed, or take it out of models"
         )
     return data.per_store
 

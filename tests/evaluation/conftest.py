@@ -50,7 +50,7 @@ def make_data(n_tasks: int = 24, each: int = 12, seed: int = 0, device: str = "a
     )
     per_store = rng.uniform(0, 10, (n, 4 * PER_STORE_WIDTH + 1)).astype(np.float32)
     per_store[:, 0] = [ast.leaf_features[:, 0].max() for ast in asts]
-    return EvaluationData(dataset, per_store, NoiseFloor(7, 0.8, 0.6, 1.5))
+    return EvaluationData(dataset, per_store, {device: NoiseFloor(7, 0.8, 0.6, 1.5)})
 
 
 @pytest.fixture(scope="session")

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 
 from cdmpp.data.splits import make_split
 from cdmpp.evaluation.baselines import BASELINES
-from cdmpp.evaluation.cell import Cell, CellOptions, run_cell
-from cdmpp.evaluation.coverage import conformal_forecast, coverage
-from cdmpp.evaluation.report import write_report
+from cdmpp.evaluation.cell import Cell, CellOptions
+from cdmpp.evaluation.forecast import conformal_forecast
+from cdmpp.evaluation.run import run_cell
 from cdmpp.evaluation.trees import TreeSettings
+from cdmpp.uncertainty.coverage import coverage
 from tests.evaluation.conftest import make_data
 
 
@@ -41,7 +40,7 @@ def test_trees_hold_what_they_promise_on_other_tasks():
 
 
 def test_cells_carry_intervals_where_there_are_any(data, tmp_path, monkeypatch):
-    from cdmpp.evaluation import cell as module
+    from cdmpp.evaluation import forecast as module
 
     small = TreeSettings(depths=(3,), rounds=20)
     monkeypatch.setattr(module, "TreeSettings", lambda threads: small)
@@ -53,18 +52,3 @@ def test_cells_carry_intervals_where_there_are_any(data, tmp_path, monkeypatch):
     with np.load(Cell("by_task", 0, "xgb_ours").path(tmp_path, "x").with_suffix(".npz")) as stored:
         assert (stored["lower_0.8"] <= stored["predicted_s"]).all() and (stored["lower_0.9"] > 0).all()
         assert (stored["upper_0.9"] >= stored["upper_0.8"]).all()
-
-
-def test_tables_show_intervals_and_read_cells_from_before_them(data, tmp_path):
-    cell = run_cell(data, "x", Cell("by_task", 0, "constant"), CellOptions(tmp_path))
-    old = {key: value for key, value in cell.items() if key != "intervals"}
-    figures = {"coverage": 81.5, "task_coverage": 80.25, "width": 3.5}
-    new = {**json.loads(json.dumps(cell)), "model": "new", "intervals": {"0.8": figures}}
-    newer = {**new, "seed": 1, "intervals": {"0.8": {**figures, "coverage": 82.5}}}
-    write_report([old, new, newer], tmp_path / "docs")
-    text = (tmp_path / "docs" / "RESULTS.md").read_text()
-    table = text.split("Prediction intervals:")[1].split("MAPE % by op class")[0]
-    assert "| model | seeds | 80 % holds % | 80 % by task % | 80 % width |" in table
-    assert "| new | 2 | 82.0 ± 0.7 |" in table and "constant" not in table
-    write_report([old], tmp_path / "before")
-    assert "Prediction intervals:" not in (tmp_path / "before" / "RESULTS.md").read_text()

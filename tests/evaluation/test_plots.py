@@ -9,7 +9,7 @@ pytest.importorskip("matplotlib")
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from cdmpp.evaluation.plots import learning_curve, save_evaluation_plot, save_training_plots, scatter
+from cdmpp.evaluation.plots import learning_curve, save_training_plots, scatter
 
 HISTORY = [
     {"member": m, "epoch": e, "train_loss": 1 / (e + 1), "val_mape": 50 / (e + 1)} for m in (0, 1) for e in range(4)
@@ -34,11 +34,6 @@ def test_axes_carry_units():
     axes = Figure().add_subplot()
     learning_curve(axes, HISTORY)
     assert axes.get_xlabel() == "epoch" and len(axes.lines) == 2
-
-
-def test_model_bars(tmp_path):
-    cells = [{"split": s, "model": m, "metrics": {"mape": 10.0}} for s in ("random", "by_task") for m in "ab"]
-    assert save_evaluation_plot(tmp_path / "m.png", cells).is_file()
 
 
 def numbers_shown(axes) -> int:

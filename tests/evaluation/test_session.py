@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
+import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
 from cdmpp.errors import CdmppError, DataError
-from cdmpp.evaluation.bundle import save_bundle
+from cdmpp.evaluation import session
 from cdmpp.evaluation.learned import train_config
+from cdmpp.evaluation.results import read_results
 from cdmpp.evaluation.session import EvaluationSettings, run_session
 
 CONF = Path(__file__).parents[2] / "conf"
@@ -23,17 +24,15 @@ def settings(tmp_path, **changes):
     return EvaluationSettings.from_dict({**values, **changes})
 
 
-def test_from_a_bundle_to_the_documents(data, tmp_path):
-    save_bundle(tmp_path / "b", data, "made-up")
-    docs = tmp_path / "docs"
-    chosen = settings(
-        tmp_path, bundle=str(tmp_path / "b"), docs=str(docs), splits=["by_task"], seeds=[0], models=["constant"]
-    )
-    run_session(chosen)
-    text = (docs / "RESULTS.md").read_text()
-    assert "### made-up: by_task" in text and "Noise floor" in text and "images/made-up-mape.png" in text
-    assert (docs / "images" / "made-up-mape.png").is_file()
-    assert json.loads((docs / "results.json").read_text())[0]["model"] == "constant"
+def test_from_records_to_tables(data, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(session, "load_evaluation_data", lambda settings: data)
+    monkeypatch.setattr(sys, "argv", ["evaluate.py", "models=[constant]"])
+    run_session(settings(tmp_path, splits=["by_task"], seeds=[0, 1], models=["constant"], name="made-up"))
+    printed = capsys.readouterr().out
+    assert "made-up, by_task: mean of 2 seeds" in printed and "constant" in printed
+    figures = read_results(tmp_path / "out")
+    assert {figure.model for figure in figures} == {"constant"}
+    assert {figure.run.command for figure in figures} == {"cdmpp evaluate 'models=[constant]'"}
 
 
 def test_a_single_split_needs_no_list(tmp_path):
@@ -56,3 +55,11 @@ def test_overrides_reach_the_model_they_name():
 def test_an_unknown_model_lists_the_known():
     with pytest.raises(DataError, match="xgb_ours.*reference"):
         train_config("resnet")
+
+
+def test_every_variant_is_a_model_of_its_own(tmp_path):
+    variants = settings(tmp_path).variants
+    default = train_config("cdmpp")
+    for name in variants:
+        assert train_config(name, (), variants) != default, name
+    assert train_config("no_code", ["no_code:trainer.epochs=3"], variants).trainer.epochs == 3

@@ -6,7 +6,6 @@ import pytest
 from rich.console import Console
 
 from benchmarks.publish.curve_report import ZERO_SHOT, curve_table
-from cdmpp.evaluation.report import test_table as evaluation_table
 from cdmpp.recipes.training_report import metric_table
 
 NAMES = ("xeon-icelake", "xeon-icelake-avx2", "xeon-icelake-2c", "xeon-emeraldrapids")
@@ -24,7 +23,7 @@ def printed(table, width: int = 80) -> str:
     return capture.get()
 
 
-@pytest.mark.parametrize("table", [metric_table("zero-shot", ROWS, ""), evaluation_table(ROWS, 100, 20)])
+@pytest.mark.parametrize("table", [metric_table("zero-shot", ROWS, "")])
 def test_device_names_are_never_cut(table):
     text = printed(table)
     first = [line.split("│")[1].strip() for line in text.splitlines() if line.startswith("│")]

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import cdmpp
-from benchmarks.publish.shipping import MAX_ALL_BYTES, MAX_MODEL_BYTES
+from benchmarks.publish.ship import MAX_ALL_BYTES, MAX_MODEL_BYTES
 from cdmpp.data.loading import load_dataset
 from cdmpp.data.splits import make_split
 from cdmpp.predict.catalogue import SHIPPED, models

@@ -8,7 +8,8 @@ import pytest
 from benchmarks.publish.worst import Errors, errors_of, section, update
 from cdmpp.data.splits import make_split
 from cdmpp.errors import DataError
-from cdmpp.evaluation.cell import Cell, CellOptions, run_cell
+from cdmpp.evaluation.cell import Cell, CellOptions
+from cdmpp.evaluation.run import run_cell
 
 OP_CLASSES = ("conv2d", "dense", "softmax", "pool")
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from benchmarks.publish.shipping import devices_of, ship
 
 import cdmpp
 from benchmarks.publish import shipping
-from benchmarks.publish.shipping import devices_of, ship
 from cdmpp.data.splits import make_split
 from cdmpp.errors import DataError
-from cdmpp.evaluation.cell import Cell, CellOptions, read_predictions, run_cell
+from cdmpp.evaluation.cell import Cell, CellOptions, read_predictions
 from cdmpp.evaluation.noise import NoiseFloor
+from cdmpp.evaluation.run import run_cell
 
 CELL = Cell("by_task", 0, "cdmpp")
 

@@ -1,0 +1,28 @@
+"""Prediction intervals on test programs: how often the measured latency lies inside, and how wide they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+
+def coverage(
+    true_s: np.ndarray, intervals: Mapping[float, tuple[np.ndarray, np.ndarray]], task_ids: Sequence[str] | np.ndarray
+) -> dict[str, dict[str, float]]:
+    """By level, such as ``"0.8"``: percentages of programs inside and the median width.
+
+    Returns:
+        ``coverage`` over programs, ``task_coverage`` the mean of the tasks' shares (what calibration by task promises),
+        ``width`` the median ratio of upper to lower bound.
+    """
+    _, which = np.unique(np.asarray(task_ids), return_inverse=True)
+    result = {}
+    for level, (lower, upper) in sorted(intervals.items()):
+        inside = (lower <= true_s) & (true_s <= upper)
+        result[str(level)] = {
+            "coverage": 100 * float(inside.mean()),
+            "task_coverage": 100 * float((np.bincount(which, inside) / np.bincount(which)).mean()),
+            "width": float(np.median(upper / lower)),
+        }
+    return result
