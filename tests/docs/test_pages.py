@@ -90,6 +90,15 @@ def test_python_examples_compile(page):
         compile(block, page, "exec")
 
 
+@pytest.mark.tvm
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
+def test_first_python_example_runs(page, monkeypatch, capsys):
+    pytest.importorskip("tvm")
+    monkeypatch.chdir(REPOSITORY)
+    exec(re.findall(r"```python\n(.*?)```", text(page), re.DOTALL)[0], {})
+    assert re.search(r"\[[\d.e-]+\]", capsys.readouterr().out)  # a latency in seconds
+
+
 @pytest.mark.parametrize("page", WRITTEN)
 def test_settings_in_prose_exist(page):
     """A key that is gone must leave the pages, too."""
@@ -135,6 +144,14 @@ def test_table_of_records_names_every_shipped_data_set():
     ]
     assert shipped
     assert all(f"`{name}`" in text("docs/data.md") for name in shipped)
+
+
+def test_map_of_the_rooms_is_complete():
+    rooms = set(re.findall(r"^\| `cdmpp/(\w+)(?:\.py|/)` \|", text("README.md"), re.MULTILINE))
+    package = (
+        path for path in (REPOSITORY / "cdmpp").iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()
+    )
+    assert rooms == {path.stem for path in package} - {"__init__", "errors"}
 
 
 @pytest.mark.parametrize("page", WRITTEN)
