@@ -45,8 +45,7 @@ def run(options: argparse.Namespace) -> int:
 
     name = options.model or model_for(device.name, models()).name
     if path.suffix == ".py" and path.exists():  # TVM is imported there while torch is here
-        from cdmpp.data.derive import has_tvm
-        from cdmpp.data.derive_process import start_worker
+        from cdmpp.data.derive import has_tvm, start_worker
 
         if has_tvm():
             start_worker()

@@ -1,8 +1,4 @@
-"""What TVM computes of programs, in worker processes and chunk files: killed runs continue, slow programs end.
-
-Workers are plain child processes that speak JSON lines, so a caller's script needs no ``__main__`` guard, and a
-program that crashes or stalls TVM costs itself only.
-"""
+"""What TVM computes of programs, in worker processes and chunk files: killed runs continue, slow programs end."""
 
 from __future__ import annotations
 
@@ -10,28 +6,33 @@ import hashlib
 import importlib.util
 import logging
 import os
-import queue
-import threading
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
-from cdmpp.data.derive_process import Worker, give_back, take_worker
+import numpy as np
+
 from cdmpp.data.derive_progress import Progress
+from cdmpp.data.derive_worker import unpacked
 from cdmpp.data.files import read_json, write_json
 from cdmpp.data.schema import Record
-from cdmpp.errors import DataError
+from cdmpp.errors import DataError, UnsupportedProgramError
 from cdmpp.paths import cache_root
 from cdmpp.programs.task import Task
+from cdmpp.workers import Reply, keep_worker, run_many, take_worker
 
 log = logging.getLogger(__name__)
 
-CHUNK = 256
-"""Programs a request at most."""
 LIMIT_S = 60.0
 """For one program: lowering takes 30 ms, compiling 0.3 s as a rule."""
-_PER_WORKER, _SMALLEST_CHUNK = 4, 8
+COMMAND = ("-m", "cdmpp.data.derive_worker")
+_WRITE_AFTER_S, _WRITE_AFTER = 10.0, 1024
+"""Seconds and programs between two chunk files: what a kill can lose."""
+_PER_WORKER = 8
+"""Programs that are worth another process, which takes a second to start."""
 _DOING = {"asts": "lowering", "codes": "compiling", "per_store": "featurising"}
 
 
@@ -55,9 +56,21 @@ class Wanted:
     """``kind`` of every source, into chunk files below ``folder``."""
 
     kind: str
-    """``asts``, ``per_store`` or ``codes``, a key of ``derive_worker.HANDLERS``."""
+    """``asts``, ``per_store`` or ``codes``, an operation of ``derive_worker``."""
     folder: Path
     sources: Sequence[Source]
+
+
+class Derived(NamedTuple):
+    """What became of one program."""
+
+    kind: str
+    key: str
+    arrays: Mapping[str, np.ndarray] | None
+    """None where nothing could be derived."""
+    reason: str = ""
+    lasting: bool = False
+    """The next call would meet the same reason."""
 
 
 def record_key(record_id: str, workload: str) -> str:
@@ -99,13 +112,13 @@ def chunk_paths(folder: Path) -> list[Path]:
 
 def failures(folder: Path) -> dict[str, str]:
     """Key -> why nothing can be derived from that program, over all chunks of a cache folder."""
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     for path in sorted(folder.glob("chunk-*.failed.json")):
         try:
-            found.update(read_json(path))
+            reasons.update(read_json(path))
         except (DataError, ValueError, TypeError) as error:  # damaged: tried again
             log.warning("%s", error)
-    return found
+    return reasons
 
 
 def has_tvm() -> bool:
@@ -139,119 +152,132 @@ def derive(
     Raises:
         DataError: no TVM, or files cannot be written.
     """
-    total = sum(len(one.sources) for one in wanted)
-    if not total:
-        return {one.kind: {} for one in wanted}
+    for_now: dict[str, dict[str, str]] = {one.kind: {} for one in wanted}
+    jobs = [(one.kind, source) for one in wanted for source in one.sources]
+    if not jobs:
+        return for_now
+    chunks = {one.kind: _Chunk(one.kind, one.folder) for one in wanted}
+    try:
+        with closing(computed(jobs, workers, progress, title, limit_s)) as results:
+            for one in results:
+                if one.arrays is None and not one.lasting:
+                    for_now[one.kind][one.key] = one.reason
+                else:
+                    chunks[one.kind].add(one)
+    finally:
+        for chunk in chunks.values():
+            chunk.write()
+    return for_now
+
+
+def computed(
+    jobs: Sequence[tuple[str, Source]], workers: int, progress: bool, title: str, limit_s: float
+) -> Iterator[Derived]:
+    """The results of ``jobs``, kinds with sources, as they come; ``DataError`` where TVM is not here."""
     if not has_tvm():
         raise DataError(
-            f"{total} programs have no stored features and TVM is not installed to derive them: "
+            f"{len(jobs)} programs have no stored features and TVM is not installed to derive them: "
             "pip install 'cdmpp[tvm]', or use a data set that ships its asts/ folder"
         )
-    jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-    size = min(CHUNK, max(_SMALLEST_CHUNK, -(-total // (_PER_WORKER * max(1, workers)))))
-    count = 0
-    for one in wanted:
-        ordered = sorted(one.sources, key=lambda source: source.workload)  # neighbours share a parsed workload
-        for start in range(0, len(ordered), size):
-            jobs.put(_Job(one.kind, one.folder, ordered[start : start + size]))
-            count += 1
-    needed = -(-total // _SMALLEST_CHUNK)  # a further process costs a second to start
-    run = _Run(jobs, limit_s, {one.kind: {} for one in wanted})
-    threads = [threading.Thread(target=run.serve, daemon=True) for _ in range(max(1, min(workers, count, needed)))]
-    for _ in threads:
-        jobs.put(None)
-    for thread in threads:
-        thread.start()
+    jobs = sorted(jobs, key=lambda job: (job[0], job[1].workload))  # neighbours share a parsed workload
+    pool = [take_worker(COMMAND) for _ in range(max(1, min(workers, -(-len(jobs) // _PER_WORKER))))]
+    requests = ({"op": kind, **asdict(source)} for kind, source in jobs)
     try:
-        shown = Progress(title or f"deriving {wanted[0].kind}", total, progress)
-        with shown:
-            for thread in threads:
-                while thread.is_alive():
-                    thread.join(0.05)
-                    shown.show(run.done)
+        with Progress(title or f"deriving {jobs[0][0]}", len(jobs), progress) as shown:
+            with closing(run_many(pool, requests, limit_s)) as replies:
+                for done, (index, reply) in enumerate(replies, start=1):
+                    kind, source = jobs[index]
+                    yield _result(kind, source.key, reply, limit_s)
+                    shown.show(done)
     finally:
-        run.stop.set()
-    if run.errors:
-        raise run.errors[0]
-    return run.for_now
+        for worker in pool:
+            keep_worker(worker)
 
 
-@dataclass(frozen=True)
-class _Job:
-    kind: str
-    folder: Path
-    sources: Sequence[Source]
+def start_worker() -> None:
+    """Begin to start a process for the next call of ``derive``, and go on."""
+    worker = take_worker(COMMAND)
+    worker.launch()
+    keep_worker(worker)
 
-    @property
-    def path(self) -> Path:
-        digest = hashlib.sha256("\0".join(source.key for source in self.sources).encode()).hexdigest()[:16]
-        return self.folder / f"chunk-{digest}.parquet"
 
-    def request(self) -> dict[str, Any]:
-        """For a worker; workloads are sent once each."""
-        index = {text: number for number, text in enumerate(dict.fromkeys(s.workload for s in self.sources))}
-        programs = [(s.key, index[s.workload], s.schedule, s.target, s.graph) for s in self.sources]
-        return {"kind": self.kind, "path": str(self.path), "workloads": list(index), "programs": programs}
+def script_programs(path: Path, target: Mapping[str, object], limit_s: float) -> tuple[list[str], list[Source]]:
+    """Names and sources of the programs in a TVMScript file, for ``target``. The sources' keys are numbers.
+
+    Raises:
+        UnsupportedProgramError: the file cannot be read as programs.
+    """
+    request = {"op": "script", "path": str(path.resolve()), "target": dict(target)}
+    worker = take_worker(COMMAND)
+    reply = worker.request(request, limit_s)
+    keep_worker(worker)
+    if "cause" in reply:
+        raise UnsupportedProgramError(f"{path} cannot be read: {_fault(reply, 'reading', limit_s)[0]}")
+    if "refused" in reply:
+        raise UnsupportedProgramError(reply["refused"].replace(request["path"], str(path)))
+    programs, text = reply["programs"], reply["target"]
+    return [name for name, _ in programs], [Source(str(i), g, "", text, True) for i, (_, g) in enumerate(programs)]
+
+
+def _result(kind: str, key: str, reply: Reply, limit_s: float) -> Derived:
+    if "arrays" in reply:
+        return Derived(kind, key, unpacked(reply["arrays"]))
+    if "cause" in reply:
+        return Derived(kind, key, None, *_fault(reply, _DOING[kind], limit_s))
+    return Derived(kind, key, None, reply["reason"], reply["lasting"])
+
+
+def _fault(reply: Reply, doing: str, limit_s: float) -> tuple[str, bool]:
+    """Why there is no answer, and whether that will be so again: not of time that ran out, nor of a kill."""
+    if reply["cause"] == "timeout":
+        return f"{doing} took more than {limit_s:g} s", False
+    if reply["cause"] != "crash":
+        return reply["message"], False
+    if reply["status"] == -9:
+        return f"{doing} was killed from outside, for memory perhaps", False
+    return f"TVM crashed while {doing} this program", True
 
 
 @dataclass
-class _Run:
-    """One call of ``derive``, as its threads share it."""
+class _Chunk:
+    """Results of one kind on their way to disk."""
 
-    jobs: queue.SimpleQueue[_Job | None]
-    limit_s: float
-    for_now: dict[str, dict[str, str]]
-    done: int = 0
-    stop: threading.Event = field(default_factory=threading.Event)
-    errors: list[BaseException] = field(default_factory=list)
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    kind: str
+    folder: Path
+    rows: list[tuple[str, Mapping[str, np.ndarray]]] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+    written_at: float = field(default_factory=time.monotonic)
 
-    def serve(self) -> None:
-        """Feed one worker until the queue ends."""
-        worker: Worker | None = None
-        try:
-            while not self.stop.is_set() and (job := self.jobs.get()) is not None:
-                while job.sources and not self.stop.is_set():
-                    worker = worker or take_worker()
-                    stored, done = self._ask(worker, job)
-                    if stored == len(job.sources) or self.stop.is_set():
-                        break
-                    reason, lasting = worker.fault(_DOING[job.kind], self.limit_s)
-                    worker.close()
-                    worker = None
-                    job = self._without_culprit(job, stored, done, reason, lasting)
-        except BaseException as error:  # shown to the caller by ``derive``
-            self.errors.append(error)
-            self.stop.set()
-        if worker is not None and self.stop.is_set():
-            worker.process.kill()
-        if worker is not None:
-            give_back(worker)
-
-    def _ask(self, worker: Worker, job: _Job) -> tuple[int, int]:
-        """(programs whose results are on disk, programs that were done) of a job; it may end early."""
-        stored = done = 0
-        for answer in worker.answers(job.request(), self.stop, self.limit_s):
-            now = answer.get("stored", answer.get("done", done))
-            with self.lock:
-                self.done += now - done
-            done = now
-            if "stored" in answer:
-                if answer["failed"]:
-                    write_json(job.path.with_name(f"{job.path.stem}-{stored:03d}.failed.json"), answer["failed"])
-                self.for_now[job.kind].update(answer["for_now"])
-                stored = answer["stored"]
-        return stored, done
-
-    def _without_culprit(self, job: _Job, stored: int, done: int, reason: str, lasting: bool) -> _Job:
-        """What is left of ``job`` after the worker died at program ``done``, which is noted as failed."""
-        if done == len(job.sources):
-            raise DataError(f"a worker died while it wrote {job.path}; run the same command again, it continues")
-        culprit = job.sources[done]
-        if lasting:
-            write_json(replace(job, sources=[culprit]).path.with_suffix(".failed.json"), {culprit.key: reason})
+    def add(self, one: Derived) -> None:
+        if one.arrays is None:
+            self.failed[one.key] = one.reason
         else:
-            self.for_now[job.kind][culprit.key] = reason
-        with self.lock:
-            self.done += 1 - (done - stored)
-        return replace(job, sources=[*job.sources[stored:done], *job.sources[done + 1 :]])
+            self.rows.append((one.key, one.arrays))
+        if len(self.rows) >= _WRITE_AFTER or time.monotonic() - self.written_at > _WRITE_AFTER_S:
+            self.write()
+
+    def write(self) -> None:
+        rows, failed, self.rows, self.failed = self.rows, self.failed, [], {}
+        self.written_at = time.monotonic()
+        digest = hashlib.sha256("\0".join([*(key for key, _ in rows), *failed]).encode()).hexdigest()[:16]
+        if rows:
+            _writer(self.kind)(self.folder / f"chunk-{digest}.parquet", rows)
+        if failed:
+            write_json(self.folder / f"chunk-{digest}.failed.json", failed)
+
+
+def _writer(kind: str) -> Callable[[Path, Sequence[tuple[str, Mapping[str, np.ndarray]]]], None]:
+    """How several results of one kind are written."""
+    if kind == "asts":
+        from cdmpp.ast.table import AstTable, write_asts
+
+        return lambda path, rows: write_asts(
+            path, [key for key, _ in rows], AstTable.concat([AstTable(**arrays) for _, arrays in rows])
+        )
+    if kind == "codes":
+        from cdmpp.data.codes import write_codes
+
+        return lambda path, rows: write_codes(path, {key: arrays["code"] for key, arrays in rows})
+    from cdmpp.data.per_store import write_rows
+
+    return lambda path, rows: write_rows(path, [(key, arrays["rows"]) for key, arrays in rows])

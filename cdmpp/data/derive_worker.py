@@ -1,86 +1,82 @@
-"""Child process of ``derive``: makes programs and writes what TVM computes from them, in chunks of some seconds.
-
-One request a line on standard input; answers are lines, one a program, so that the parent knows where this process
-was when it crashed or hung.
-"""
+"""Child process of ``derive``: makes one program a request and answers with what TVM computes of it, as arrays."""
 
 from __future__ import annotations
 
+import base64
 import gc
-import json
-import os
-import signal
+import io
 import sys
-import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
+
+import numpy as np
 
 from cdmpp.errors import CdmppError
+from cdmpp.workers import Operation, Reply, Request, serve
 
-_WRITE_AFTER_S = 10.0
-"""What a kill can lose."""
 _FOR_NOW = (OSError, MemoryError, ImportError)
 """What the machine lacks today is no property of a program."""
 
+Arrays = Mapping[str, np.ndarray]
 
-class _Source(NamedTuple):
-    workload: str
-    schedule: str
-    target: str
-    graph: bool
-    """``workload`` is a JSON graph that the parent made, not TVMScript."""
 
-    def scheduled(self) -> Any:
-        """``tvm.IRModule``."""
-        from cdmpp.programs.replay import parse_workload, replay_on
+def packed(arrays: Arrays) -> str:
+    """``arrays`` as text, exact; ``unpacked`` reads it."""
+    stream = io.BytesIO()
+    np.savez(stream, **arrays)  # type: ignore[arg-type]
+    return base64.b64encode(stream.getvalue()).decode()
 
-        module = _module_of_graph(self.workload) if self.graph else parse_workload(self.workload)
-        return replay_on(module, self.schedule).mod if self.schedule else module
 
-    def program(self) -> Any:
-        from cdmpp.programs.replay import parse_target
-        from cdmpp.programs.task import Program
+def unpacked(text: str) -> dict[str, np.ndarray]:
+    """The arrays that ``packed`` wrote."""
+    with np.load(io.BytesIO(base64.b64decode(text)), allow_pickle=False) as stored:
+        return dict(stored)
 
-        return Program(self.scheduled(), parse_target(self.target))
+
+def _module(request: Request) -> Any:
+    """``tvm.IRModule`` of a ``derive.Source``: replayed where it has a schedule."""
+    from cdmpp.programs.replay import parse_workload, replay_on
+
+    module = (_module_of_graph if request["graph"] else parse_workload)(request["workload"])
+    return replay_on(module, request["schedule"]).mod if request["schedule"] else module
 
 
 @lru_cache(maxsize=64)
 def _module_of_graph(text: str) -> Any:
+    """A JSON graph that the parent wrote, not TVMScript."""
     import tvm
 
     return tvm.ir.load_json(text)
 
 
-def _ast(source: _Source) -> Any:
+def _program(request: Request) -> Any:
+    from cdmpp.programs.replay import parse_target
+    from cdmpp.programs.task import Program
+
+    return Program(_module(request), parse_target(request["target"]))
+
+
+def _ast(request: Request) -> Arrays:
     from cdmpp.ast.extract import extract
+    from cdmpp.ast.table import AstTable
 
-    program = source.program()
-    return extract(program.module, program.target)
-
-
-def _write_asts(path: Path, rows: list[tuple[str, Any]]) -> None:
-    from cdmpp.ast.table import AstTable, write_asts
-
-    write_asts(path, [key for key, _ in rows], AstTable.from_asts(ast for _, ast in rows))
+    program = _program(request)
+    table = AstTable.from_asts([extract(program.module, program.target)])
+    return {name: array for name, array in vars(table).items() if array is not None}
 
 
-def _per_store(source: _Source) -> Any:
+def _per_store(request: Request) -> Arrays:
     from cdmpp.data.per_store import extract_rows
     from cdmpp.programs.replay import parse_target, replay_schedule
 
-    return extract_rows(replay_schedule(source.workload, source.schedule), parse_target(source.target))
+    schedule = replay_schedule(request["workload"], request["schedule"])
+    return {"rows": extract_rows(schedule, parse_target(request["target"]))}
 
 
-def _write_per_store(path: Path, rows: list[tuple[str, Any]]) -> None:
-    from cdmpp.data.per_store import write_rows
-
-    write_rows(path, rows)
-
-
-def _code(source: _Source) -> Any:
+def _code(request: Request) -> Arrays:
     from tvm.runtime import enabled
 
     from cdmpp.machine_code.code_vector import code_vector
@@ -88,49 +84,23 @@ def _code(source: _Source) -> Any:
 
     if not enabled("llvm"):
         raise ImportError("this TVM was built without LLVM")
-    return code_vector(*compiled(source.program()))
+    return {"code": code_vector(*compiled(_program(request)))}
 
 
-def _write_codes(path: Path, rows: list[tuple[str, Any]]) -> None:
-    from cdmpp.data.codes import write_codes
+def _answered(compute: Callable[[Request], Arrays]) -> Operation:
+    """A request for one program -> its ``arrays``, or why it has none and whether that is ``lasting``."""
 
-    write_codes(path, dict(rows))
-
-
-HANDLERS: dict[str, tuple[Callable[[_Source], Any], Callable[[Path, list[tuple[str, Any]]], None]]] = {
-    "asts": (_ast, _write_asts),
-    "per_store": (_per_store, _write_per_store),
-    "codes": (_code, _write_codes),
-}
-"""Kind -> (what is computed of one program, how several of them are written)."""
-
-
-def derive(request: dict[str, Any], answer: Callable[..., None]) -> None:
-    """Compute ``request["kind"]`` of each program; files go beside ``request["path"]``, numbered."""
-    compute, write = HANDLERS[request["kind"]]
-    path, programs, workloads = Path(request["path"]), request["programs"], request["workloads"]
-    rows: list[tuple[str, Any]] = []
-    failed: dict[str, str] = {}
-    for_now: dict[str, str] = {}
-    first, written_at = 0, time.monotonic()
-    for count, (key, workload, *rest) in enumerate(programs, start=1):
+    def answer(request: Request) -> Reply:
         try:
-            rows.append((key, compute(_Source(workloads[workload], *rest))))
-        except _FOR_NOW as error:
-            for_now[key] = _reason(error)
-        except Exception as error:  # TVM raises several types
-            failed[key] = _reason(error)
-        if count < len(programs) and time.monotonic() - written_at < _WRITE_AFTER_S:
-            answer(done=count)
-            continue
-        if rows:
-            write(path.with_name(f"{path.stem}-{first:03d}{path.suffix}"), rows)
-        answer(stored=count, failed=failed, for_now=for_now, last=count == len(programs))
-        rows, failed, for_now, first, written_at = [], {}, {}, count, time.monotonic()
+            return {"arrays": packed(compute(request))}
+        except Exception as error:  # noqa: BLE001 - TVM raises several types
+            return {"reason": _reason(error), "lasting": not isinstance(error, _FOR_NOW)}
+
+    return answer
 
 
-def read_script(request: dict[str, Any], answer: Callable[..., None]) -> None:
-    """The programs of a TVMScript file as JSON graphs."""
+def read_script(request: Request) -> Reply:
+    """The programs of the TVMScript file ``path`` for ``target``, as JSON graphs with names; or ``refused``."""
     import tvm
 
     from cdmpp.programs.replay import parse_target
@@ -140,11 +110,10 @@ def read_script(request: dict[str, Any], answer: Callable[..., None]) -> None:
         target = parse_target(request["target"])
         programs = read(Path(request["path"]), target)
     except CdmppError as error:
-        answer(refused=str(error), last=True)
-    except Exception as error:  # whatever a file makes TVM meet
-        answer(refused=f"{request['path']}: {_reason(error)}", last=True)
-    else:
-        answer(programs=[(p.name, tvm.ir.save_json(p.module)) for p in programs], target=str(target), last=True)
+        return {"refused": str(error)}
+    except Exception as error:  # noqa: BLE001 - whatever a file makes TVM meet
+        return {"refused": f"{request['path']}: {_reason(error)}"}
+    return {"programs": [(p.name, tvm.ir.save_json(p.module)) for p in programs], "target": str(target)}
 
 
 def _reason(error: BaseException) -> str:
@@ -155,46 +124,32 @@ def _reason(error: BaseException) -> str:
     return f"{type(error).__name__}: {str(error)[:500]}"
 
 
-def _prepare() -> list[str]:
-    """Import what every request needs; returns warnings for the user."""
+def ready(_: Request) -> Reply:
+    """Import what every request needs; ``warnings`` are for the user."""
     gc.disable()
     # tvm_ffi imports torch where there is one, which triples the time to start; nothing here reads a tensor of torch.
     sys.modules.setdefault("torch", None)  # type: ignore[arg-type]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", RuntimeWarning)
-        from cdmpp.ast.native import native_extract
-        from cdmpp.programs import replay, script  # noqa: F401
+        try:
+            from cdmpp.ast.native import native_extract
+            from cdmpp.programs import replay, script  # noqa: F401
+        except ImportError as error:
+            raise CdmppError(f"TVM cannot be imported ({error}): pip install 'cdmpp[tvm]'") from error
 
         native_extract()
     gc.freeze()
     gc.enable()
-    return [str(warning.message) for warning in caught if "native extractor" in str(warning.message)]
+    return {"warnings": [str(warning.message) for warning in caught if "native extractor" in str(warning.message)]}
 
 
-def serve() -> None:
-    """Answer requests on standard input until it closes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what TVM prints must not mix with the answers
-
-    def answer(**fields: Any) -> None:
-        answers.write(json.dumps(fields) + "\n")
-        answers.flush()
-
-    try:
-        answer(ready=True, warnings=_prepare())
-    except ImportError as error:
-        answer(error=f"TVM cannot be imported ({error}): pip install 'cdmpp[tvm]'", last=True)
-        return
-    for line in sys.stdin:
-        request: dict[str, Any] = json.loads(line)
-        try:
-            (read_script if request["kind"] == "script" else derive)(request, answer)
-        except BrokenPipeError:  # nobody listens any more
-            return
-        except (OSError, CdmppError) as error:  # a full disk is the caller's to report
-            answer(error=f"cannot derive {request['kind']} into {request['path']}: {error}", last=True)
-
+OPERATIONS: dict[str, Operation] = {
+    "ready": ready,
+    "script": read_script,
+    "asts": _answered(_ast),
+    "per_store": _answered(_per_store),
+    "codes": _answered(_code),
+}
 
 if __name__ == "__main__":
-    serve()
+    serve(OPERATIONS)

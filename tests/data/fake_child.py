@@ -1,36 +1,29 @@
 """Stands in for the child process of ``derive``: crashes, hangs or fails on programs whose schedule says so."""
 
-import json
 import os
-import sys
 import time
-from pathlib import Path
+
+import numpy as np
+
+from cdmpp.data.derive_worker import packed
+from cdmpp.machine_code.code_vector import CODE_WIDTH
+from cdmpp.workers import serve
 
 
-def answer(**fields):
-    print(json.dumps(fields), flush=True)
-
-
-answer(ready=True, warnings=[])
-for line in sys.stdin:
-    request = json.loads(line)
-    failed, for_now, done = {}, {}, []
-    for count, (key, _, schedule, *_) in enumerate(request["programs"], start=1):
-        if schedule == "crash":
+def program(request):
+    match request["schedule"]:
+        case "crash":
             os.abort()
-        if schedule == "hang":
+        case "hang":
             time.sleep(60)
-        if schedule == "disk":
-            answer(error="No space left on device", last=True)
-        if schedule == "bad":
-            failed[key] = "no"
-        elif schedule == "no tool":
-            for_now[key] = "no tool"
-        else:
-            done.append(key)
-        if count < len(request["programs"]):
-            answer(done=count)
-    path = Path(request["path"])
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.with_suffix(".done").write_text(json.dumps(done))
-    answer(stored=len(request["programs"]), failed=failed, for_now=for_now, last=True)
+        case "bad":
+            return {"reason": "no", "lasting": True}
+        case "no tool":
+            return {"reason": "no tool", "lasting": False}
+    if request["op"] == "codes":
+        return {"arrays": packed({"code": np.zeros(CODE_WIDTH, np.float32)})}
+    return {"arrays": packed({"rows": np.zeros((1, 164), np.float32)})}
+
+
+if __name__ == "__main__":
+    serve({"ready": lambda _: {}, "per_store": program, "codes": program})

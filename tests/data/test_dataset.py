@@ -133,7 +133,7 @@ def test_derives_once_and_continues(small, monkeypatch, own_cache):
     from cdmpp.ast.extract import extract_many
     from cdmpp.programs.replay import replay
 
-    monkeypatch.setattr(derive_module, "CHUNK", 2)
+    monkeypatch.setattr(derive_module, "_WRITE_AFTER", 2)
     data = load_dataset(small, "a100", progress=False)
     records, tasks = read_records(small), read_tasks(small)
     for index, record in enumerate(records):

@@ -3,60 +3,93 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
-import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from cdmpp import workers
 from cdmpp.data import derive as module
-from cdmpp.data import derive_process
-from cdmpp.data.derive import Source, Wanted, data_set_folder, derive, failures, record_keys, sources_of
-from cdmpp.errors import DataError
+from cdmpp.data.codes import read_codes
+from cdmpp.data.derive import Source, Wanted, chunk_paths, data_set_folder, derive, failures, record_keys, sources_of
+from cdmpp.data.derive_worker import packed, unpacked
+from cdmpp.data.per_store import read_rows
+from cdmpp.errors import CdmppError, DataError
 from cdmpp.paths import cache_root
 
 
 @pytest.fixture(autouse=True)
 def fake_child(monkeypatch) -> None:
-    monkeypatch.setattr(derive_process, "_COMMAND", [sys.executable, str(Path(__file__).parent / "fake_child.py")])
-    monkeypatch.setattr(derive_process, "_spare", None)
+    monkeypatch.setattr(module, "COMMAND", (str(Path(__file__).parent / "fake_child.py"),))
+    monkeypatch.setattr(workers, "_spare", [])
     monkeypatch.setattr(module, "has_tvm", lambda: True)
     yield
-    if derive_process._spare is not None:
-        derive_process._spare[1].close()
+    for worker in workers._spare:
+        worker.stop()
 
 
 def sources(*schedules: str) -> list[Source]:
     return [Source(f"k{i}", "text", schedule, "{}") for i, schedule in enumerate(schedules)]
 
 
-def stored(folder: Path) -> list[str]:
-    return sorted(key for path in folder.glob("*.done") for key in json.loads(path.read_text()))
+def stored(folder: Path, kind: str = "per_store") -> list[str]:
+    read = read_codes if kind == "codes" else read_rows
+    return sorted(key for path in chunk_paths(folder) for key in read(path))
 
 
 def test_crashes_hangs_and_missing_tools_cost_their_own_program_only(tmp_path):
-    wanted = Wanted("asts", tmp_path, sources("", "crash", "", "hang", "bad", "no tool", ""))
+    wanted = Wanted("per_store", tmp_path, sources("", "crash", "", "hang", "bad", "no tool", ""))
     for_now = derive([wanted], workers=1, progress=False, limit_s=1)
     assert stored(tmp_path) == ["k0", "k2", "k6"]
-    assert failures(tmp_path) == {"k1": "TVM crashed while lowering this program", "k4": "no"}
-    assert for_now == {"asts": {"k3": "lowering took more than 1 s", "k5": "no tool"}}  # tried again next time
+    assert failures(tmp_path) == {"k1": "TVM crashed while featurising this program", "k4": "no"}
+    assert for_now == {"per_store": {"k3": "featurising took more than 1 s", "k5": "no tool"}}  # tried again next time
 
 
 def test_two_kinds_share_the_workers(tmp_path):
-    wanted = [Wanted(kind, tmp_path / kind, sources(*[""] * 20)) for kind in ("asts", "codes")]
-    derive(wanted, workers=2, progress=False)
-    assert [len(stored(tmp_path / kind)) for kind in ("asts", "codes")] == [20, 20]
+    kinds = ("per_store", "codes")
+    derive([Wanted(kind, tmp_path / kind, sources(*[""] * 20)) for kind in kinds], workers=2, progress=False)
+    assert [len(stored(tmp_path / kind, kind)) for kind in kinds] == [20, 20]
 
 
-def test_a_full_disk_ends_the_run(tmp_path):
+def test_chunks_are_written_while_it_goes_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "_WRITE_AFTER", 2)
+    derive([Wanted("per_store", tmp_path, sources(*[""] * 5))], workers=1, progress=False)
+    assert len(chunk_paths(tmp_path)) == 3 and len(stored(tmp_path)) == 5
+
+
+def test_what_is_done_is_kept_where_the_user_stops(tmp_path, monkeypatch):
+    def stop(self, done):
+        if done == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("cdmpp.data.derive_progress.Progress.show", stop)
+    with pytest.raises(KeyboardInterrupt):
+        derive([Wanted("per_store", tmp_path, sources(*[""] * 9))], workers=1, progress=False)
+    assert len(stored(tmp_path)) == 3
+
+
+def test_a_full_disk_ends_the_run(tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("cdmpp.data.files.pq.write_table", full)
     with pytest.raises(DataError, match="No space left"):
-        derive([Wanted("asts", tmp_path, sources("", "disk"))], progress=False)
+        derive([Wanted("per_store", tmp_path, sources(""))], progress=False)
 
 
 def test_a_child_that_cannot_start_is_told(tmp_path, monkeypatch):
-    monkeypatch.setattr(derive_process, "_COMMAND", [sys.executable, "-c", "raise SystemExit('broken wheel')"])
-    with pytest.raises(DataError, match="did not start: broken wheel"):
-        derive([Wanted("asts", tmp_path, sources(""))], progress=False)
+    monkeypatch.setattr(module, "COMMAND", ("-c", "raise SystemExit('broken wheel')"))
+    with pytest.raises(CdmppError, match="did not start: broken wheel"):
+        derive([Wanted("per_store", tmp_path, sources(""))], progress=False)
+
+
+def test_arrays_travel_exactly():
+    arrays = {"a": np.array([[0.1, np.nan]], np.float32), "b": np.zeros((0, 3), np.int64)}
+    for name, array in unpacked(packed(arrays)).items():
+        np.testing.assert_array_equal(array, arrays[name])
+        assert array.dtype == arrays[name].dtype
 
 
 def test_a_mended_workload_is_another_program(task, make_record):

@@ -14,7 +14,6 @@ from toy_data import write_toy_dataset
 import cdmpp
 from cdmpp import cli, devices
 from cdmpp.ast.table import read_asts
-from cdmpp.data import derive_process
 from cdmpp.data.codes import write_codes
 from cdmpp.data.derive import has_tvm
 from cdmpp.errors import CdmppError, DataError
@@ -120,8 +119,7 @@ def test_bad_lines_of_a_database_are_left_out_and_named(database, monkeypatch, c
         assert part in reasons
     assert "4 of 7 programs left out: line" in err and "and 1 more" in err
 
-    monkeypatch.setattr(derive_process, "take_worker", None)  # a second call needs no worker
-    monkeypatch.setattr(module, "take_worker", None)
+    monkeypatch.setattr("cdmpp.data.derive.take_worker", None)  # a second call needs no worker
     assert cli.main(["predict", str(database), "--device", "a100", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == answer
 
