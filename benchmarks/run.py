@@ -1,6 +1,6 @@
-"""All benchmarks, each in a process of its own: ``python benchmarks/run.py`` writes docs/BENCHMARKS.md.
+"""All benchmarks, each in a process of its own: ``python -m benchmarks.run`` writes docs/BENCHMARKS.md.
 
-``python benchmarks/run.py loading streaming`` runs these sections alone and keeps the other figures, which are in
+``python -m benchmarks.run loading streaming`` runs these sections alone and keeps the other figures, which are in
 docs/benchmarks.json. Absolute rates depend on the machine and on what else it does; both sides of a ratio are measured
 in turns.
 """
@@ -19,19 +19,23 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import tables
+from benchmarks import tables
+from benchmarks.publish.markdown import write_page
+from cdmpp.data.files import write_json
 
 HERE = Path(__file__).resolve().parent
 DOCS = HERE.parent / "docs"
 HEAD = """\
 # Benchmarks
 
-Written by `python benchmarks/run.py`; do not edit by hand. The two sides of a ratio come from one run; the rates
+Written by `python -m benchmarks.run`; do not edit by hand. The two sides of a ratio come from one run; the rates
 themselves vary with the machine, which is named below each title.
 """
 
 
 class Section(NamedTuple):
+    """A benchmark and how the document shows it."""
+
     title: str
     text: str
     """Filled with the result, where that is a dictionary."""
@@ -41,31 +45,32 @@ class Section(NamedTuple):
 
 
 def main(wanted: Sequence[str] = ()) -> None:
+    """Measure the sections ``wanted``, or all, and write both files."""
     if unknown := sorted(set(wanted) - set(SECTIONS)):
         sys.exit(f"unknown sections {', '.join(unknown)}; there are {', '.join(SECTIONS)}")
     path = DOCS / "benchmarks.json"
-    found = json.loads(path.read_text()) if path.is_file() else {}
+    results = json.loads(path.read_text()) if path.is_file() else {}
     DOCS.mkdir(exist_ok=True)
     for name in wanted or SECTIONS:
         with tempfile.TemporaryDirectory() as folder:
             result = SECTIONS[name].measure(Path(folder))
         today = datetime.datetime.now(datetime.UTC).date().isoformat()
-        found[name] = {"result": result, "machine": _machine(), "date": today}
-        _write(path, json.dumps(found, indent=1) + "\n")
-        _write(DOCS / "BENCHMARKS.md", document(found))
-    print(document(found))
+        results[name] = {"result": result, "machine": _machine(), "date": today}
+        write_json(path, results)
+        write_page(DOCS / "BENCHMARKS.md", [document(results)])
+    print(document(results))
 
 
-def document(found: Mapping[str, Mapping[str, Any]]) -> str:
+def document(results: Mapping[str, Mapping[str, Any]]) -> str:
     """The whole of BENCHMARKS.md, of the sections that have results."""
     parts = [HEAD]
     for name, section in SECTIONS.items():
-        if name in found:
-            result = found[name]["result"]
+        if name in results:
+            result = results[name]["result"]
             text = section.text.format(**result) if isinstance(result, dict) and name == "convergence" else section.text
             parts += [
                 f"## {section.title}",
-                textwrap.fill(f"{found[name]['date']}, {found[name]['machine']}. {text}", 120),
+                textwrap.fill(f"{results[name]['date']}, {results[name]['machine']}. {text}", 120),
             ]
             parts += ["\n".join(section.table(result)) + "\n"]
     return "\n\n".join(part.rstrip("\n") for part in parts) + "\n"
@@ -86,12 +91,6 @@ def _run(script: str, output: Path, *arguments: str) -> Any:
     environment = {**os.environ, "OMP_NUM_THREADS": "2", "PYTHONPATH": str(HERE.parent)}
     subprocess.run([sys.executable, str(HERE / script), str(output), *arguments], check=True, env=environment)
     return json.loads(output.read_text()) if output.suffix == ".json" else None
-
-
-def _write(path: Path, text: str) -> None:
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(text)
-    os.replace(temporary, path)
 
 
 def _machine() -> str:
@@ -139,8 +138,7 @@ SECTIONS = {
     ),
     "streaming": Section(
         "Training from files",
-        "What `load_device` does with more than 100,000 records: vectors stay in mapped files. Here of both sizes: "
-        "load, fit the statistics of the model, take 20 steps, gather every batch of an epoch; one process. Memory is "
+        "Vectors stay in mapped files. Of two sizes: load, fit the statistics of the model, take 20 steps, gather every batch of an epoch; one process. Memory is "
         "the peak of what is not a mapped file (Linux: RssAnon); pages of mapped files stay in memory only while "
         "nothing else wants it.",
         _sizes("streaming.py", "10000", "100000"),

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 from typing import Any
 
+from benchmarks.publish.markdown import table
+
+_MODELS = ["", "cdmpp", "reference", "cdmpp / reference"]
+
 
 def extraction(rows: list[dict[str, Any]]) -> list[str]:
-    lines = ["| operator | target | programs | ours (programs/s) | PerStoreFeature (programs/s) | ratio |"]
-    lines += ["|---|---|---:|---:|---:|---:|"]
+    """Programs a second of each operator and target, and over all of them."""
     groups = [(row["operator"], row["target"], [row]) for row in rows]
     groups += [("all", kind, [row for row in rows if row["target"] == kind]) for kind in ("cpu", "cuda")]
     groups += [("**all**", "**both**", rows)]
+    lines = []
     for operator, target, group in groups:
-        count, ours, theirs = (sum(row[key] for row in group) for key in ("programs", "ours", "per_store"))
-        rates = f"{count / ours:,.0f} | {count / theirs:,.0f} | {theirs / ours:.2f}"
-        lines.append(f"| {operator} | {target} | {count} | {rates} |")
-    return lines
+        count, ours, per_store = (sum(row[key] for row in group) for key in ("programs", "ours", "per_store"))
+        rates = f"{count / ours:,.0f}", f"{count / per_store:,.0f}", f"{per_store / ours:.2f}"
+        lines.append([operator, target, count, *rates])
+    headings = ["operator", "target", "programs", "ours (programs/s)", "PerStoreFeature (programs/s)", "ratio"]
+    return table(headings, lines, left=2)
 
 
 def model(models: dict[str, dict[str, float]]) -> list[str]:
-    ours, other = models["cdmpp"], models["reference"]
+    """Size, speed and memory of both models."""
     titles = {
         "parameters": "parameters",
         "batch_1": "predictions/s, batch 1",
@@ -27,36 +32,32 @@ def model(models: dict[str, dict[str, float]]) -> list[str]:
         "training": "training samples/s",
         "memory_mb": "peak memory (MB)",
     }
-    lines = ["| | cdmpp | reference | cdmpp / reference |", "|---|---:|---:|---:|"]
-    rows = [(title, ours[key], other[key]) for key, title in titles.items()]
-    return lines + [f"| {title} | {a:,.0f} | {b:,.0f} | {a / b:.2f} |" for title, a, b in rows]
+    pairs = [(title, models["cdmpp"][key], models["reference"][key]) for key, title in titles.items()]
+    return table(_MODELS, [[title, f"{a:,.0f}", f"{b:,.0f}", f"{a / b:.2f}"] for title, a, b in pairs])
 
 
-def convergence(found: dict[str, Any]) -> list[str]:
-    lines = ["| | cdmpp | reference | cdmpp / reference |", "|---|---:|---:|---:|"]
+def convergence(result: dict[str, Any]) -> list[str]:
+    """Time to the error that the reference reaches, time in all, lowest error."""
     titles = {"reached_s": "time to that error (s)", "total_s": "whole training (s)", "best_mape": "lowest error (%)"}
+    rows = []
     for key, title in titles.items():
-        ours, other = found[key]["cdmpp"], found[key]["reference"]
-        ratio = "never reached" if ours is None else f"{ours / other:.3f}"
-        lines.append(f"| {title} | {'–' if ours is None else f'{ours:,.1f}'} | {other:,.1f} | {ratio} |")
-    return lines
+        ours, other = result[key]["cdmpp"], result[key]["reference"]
+        figures = ["–", f"{other:,.1f}", "never reached"]
+        if ours is not None:
+            figures = [f"{ours:,.1f}", f"{other:,.1f}", f"{ours / other:.3f}"]
+        rows.append([title, *figures])
+    return table(_MODELS, rows)
 
 
 def streaming(rows: list[dict[str, float]]) -> list[str]:
-    lines = ["| programs | vectors in files (MB) | load (s) | rest (s) | memory (MB) | of it before loading (MB) |"]
-    lines.append("|---:|---:|---:|---:|---:|---:|")
-    keys = ("features_mb", "load_s", "rest_s", "anonymous_mb", "start_mb")
-    digits = (0, 1, 1, 0, 0)
-    for row in rows:
-        values = (f"{row[key]:,.{n}f}" for key, n in zip(keys, digits, strict=True))
-        lines.append(f"| {row['programs']:,} | {' | '.join(values)} |")
-    return lines
+    """Time and memory of training from mapped files, a row a number of programs."""
+    digits = {"programs": 0, "features_mb": 0, "load_s": 1, "rest_s": 1, "anonymous_mb": 0, "start_mb": 0}
+    headings = ["programs", "vectors in files (MB)", "load (s)", "rest (s)", "memory (MB)", "of it before loading (MB)"]
+    return table(headings, [[f"{row[key]:,.{n}f}" for key, n in digits.items()] for row in rows], left=0)
 
 
 def loading(rows: list[dict[str, float]]) -> list[str]:
-    lines = ["| programs | load (s) | batches (s) | peak memory (MB) |", "|---:|---:|---:|---:|"]
-    keys = ("load_s", "batches_s")
-    for row in rows:
-        seconds = " | ".join(f"{row[key]:.1f}" for key in keys)
-        lines.append(f"| {row['programs']:,.0f} | {seconds} | {row['memory_mb']:,.0f} |")
-    return lines
+    """Time and memory to the last batch of an epoch, a row a number of programs."""
+    digits = {"programs": 0, "load_s": 1, "batches_s": 1, "memory_mb": 0}
+    headings = ["programs", "load (s)", "batches (s)", "peak memory (MB)"]
+    return table(headings, [[f"{row[key]:,.{n}f}" for key, n in digits.items()] for row in rows], left=0)

@@ -1,23 +1,26 @@
+"""The tables of docs/accuracy.md follow from the figures, and nothing else of the page changes."""
+
 from __future__ import annotations
 
-import json
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from benchmarks.publish.readme import BEGIN, END, figures, fill
 from cdmpp.errors import DataError
+from cdmpp.evaluation.results import Result, Run, read_results
+
+DOCS = Path(__file__).parents[2] / "docs"
 
 
-def row(model: str, metric: str, value: float, seed: int = 0) -> dict:
-    return {
-        "device": "a100", "dataset": "a100", "split": "by_task", "seed": seed, "model": model, "metric": metric,
-        "value": value, "n_programs": 1200, "n_tasks": 7,
-    }  # fmt: skip
+def row(model: str, metric: str, value: float, seed: int = 0) -> Result:
+    return Result("a100", "a100", "by_task", seed, model, metric, value, Run("", "", "", 1200, 7))
 
 
 def test_means_over_seeds_best_first(tmp_path):
     rows = [row("constant", "mape", 80.0), row("cdmpp", "mape", 10.0), row("cdmpp", "mape", 20.0, seed=1)]
-    rows += [row(r["model"], "median_ape", 5.0, r["seed"]) for r in rows]
+    rows += [row(r.model, "median_ape", 5.0, r.seed) for r in rows]
     rows += [row("cdmpp", "spearman_within_task", 0.9), row("constant", "spearman_within_task", 0.0)]
     text = figures(rows)
     assert text.index("| cdmpp | 15.0 / 5.0, 0.900 |") < text.index("| constant | 80.0 / 5.0, 0.000 (1 seed) |")
@@ -26,7 +29,7 @@ def test_means_over_seeds_best_first(tmp_path):
 
 def test_a_split_that_a_model_was_not_run_on_stays_open():
     rows = [row(m, key, 1.0) for m in ("cdmpp", "constant") for key in ("mape", "median_ape", "spearman_within_task")]
-    rows += [{**r, "split": "random"} for r in rows if r["model"] == "cdmpp"]
+    rows += [replace(r, split="random") for r in rows if r.model == "cdmpp"]
     text = figures(rows)
     assert "| model | `by_task` | `random` |" in text
     assert "| constant | 1.0 / 1.0, 1.000 | - |" in text
@@ -34,10 +37,10 @@ def test_a_split_that_a_model_was_not_run_on_stays_open():
 
 def test_experiments_stay_out():
     rows = [row("cdmpp", key, 1.0) for key in ("mape", "median_ape", "spearman_within_task")]
-    others = [{**r, "dataset": "few-labels-a100", "model": "kmeans"} for r in rows]
-    others += [{**r, "split": "by_task_half_tasks"} for r in rows]
+    others = [replace(r, dataset="few-labels-a100", model="kmeans") for r in rows]
+    others += [replace(r, split=split) for r in rows for split in ("by_task_half_tasks", "by_task+train_tasks:0.5")]
     assert figures(rows + others) == figures(rows)
-    joint = [{**r, "dataset": "cpus", "device": "a100+b"} for r in rows]
+    joint = [replace(r, dataset="cpus", device="a100+b") for r in rows]
     assert "`a100+b`" in figures(rows + joint)
 
 
@@ -45,9 +48,8 @@ def test_the_readme_keeps_everything_else(tmp_path):
     rows = [row("cdmpp", key, 1.0) for key in ("mape", "median_ape", "spearman_within_task")]
     readme = tmp_path / "README.md"
     readme.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
-    (tmp_path / "results.json").write_text(json.dumps(rows))
-    fill(readme, tmp_path / "results.json")
-    fill(readme, tmp_path / "results.json")
+    fill(readme, rows)
+    fill(readme, rows)
     assert readme.read_text().count("| cdmpp |") == 1
     assert readme.read_text().startswith("before\n") and readme.read_text().endswith("\nafter\n")
     assert "old" not in readme.read_text()
@@ -56,3 +58,7 @@ def test_the_readme_keeps_everything_else(tmp_path):
 def test_nothing_to_show_is_an_error():
     with pytest.raises(DataError, match="evaluate"):
         figures([])
+
+
+def test_our_own_page_shows_our_own_figures():
+    assert figures(read_results(DOCS)) in (DOCS / "accuracy.md").read_text()

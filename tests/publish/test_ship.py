@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from benchmarks.publish.shipping import devices_of, ship
 
 import cdmpp
-from benchmarks.publish import shipping
+from benchmarks.publish import ship as module
+from benchmarks.publish.ship import ship
 from cdmpp.data.splits import make_split
 from cdmpp.errors import DataError
 from cdmpp.evaluation.cell import Cell, CellOptions, read_predictions
-from cdmpp.evaluation.noise import NoiseFloor
 from cdmpp.evaluation.run import run_cell
 
 CELL = Cell("by_task", 0, "cdmpp")
@@ -25,8 +24,7 @@ def evaluated(data, tmp_path_factory):
 
 
 def test_a_shipped_model_answers_as_in_its_evaluation(data, evaluated, tmp_path):
-    noise = {name: NoiseFloor(3, 1.0, 0.5, float("nan")) for name in devices_of(evaluated, "a100", CELL)}
-    folder = ship(evaluated, "a100", CELL, "a100", noise, tmp_path / "shipped")
+    folder = ship(evaluated, "a100", CELL, "a100", tmp_path / "shipped")
     model = cdmpp.load(folder)
     test = make_split(data.dataset, "by_task", 0).test
     stored = read_predictions(CELL.path(evaluated, "a100"))["predicted_s"]
@@ -38,31 +36,31 @@ def test_a_shipped_model_answers_as_in_its_evaluation(data, evaluated, tmp_path)
     assert sizes[0] < 0.75 * sizes[1]
     card = model.card
     assert card["test"]["split"] == "by_task" and card["test"]["metrics"]["mape"] > 0 and card["limits"]
-    assert card["noise_floor_percent"] == {"a100": {"n_programs": 3, "mean": 1.0, "median": 0.5, "p90": None}}
+    assert card["noise_floor_percent"] == {"a100": {"n_programs": 7, "mean": 0.8, "median": 0.6, "p90": 1.5}}
     assert '"/' not in (folder / "card.json").read_text()
-    assert ship(evaluated, "a100", CELL, "a100", None, tmp_path / "shipped") == folder  # replaces it
+    assert ship(evaluated, "a100", CELL, "a100", tmp_path / "shipped") == folder  # replaces it
     assert [path.name for path in (tmp_path / "shipped").iterdir()] == ["a100"]
 
 
 def test_what_is_too_large_stays_outside(evaluated, tmp_path, monkeypatch):
-    monkeypatch.setattr(shipping, "MAX_MODEL_BYTES", 1000)
+    monkeypatch.setattr(module, "MAX_MODEL_BYTES", 1000)
     with pytest.raises(DataError, match=r"at most 0.001 MB each"):
-        ship(evaluated, "a100", CELL, "a100", None, tmp_path)
-    monkeypatch.setattr(shipping, "MAX_MODEL_BYTES", 10**9)
-    ship(evaluated, "a100", CELL, "first", None, tmp_path)
-    monkeypatch.setattr(shipping, "MAX_ALL_BYTES", 1000)
+        ship(evaluated, "a100", CELL, "a100", tmp_path)
+    monkeypatch.setattr(module, "MAX_MODEL_BYTES", 10**9)
+    ship(evaluated, "a100", CELL, "first", tmp_path)
+    monkeypatch.setattr(module, "MAX_ALL_BYTES", 1000)
     with pytest.raises(DataError, match=r"in all may ship"):
-        ship(evaluated, "a100", CELL, "second", None, tmp_path)
+        ship(evaluated, "a100", CELL, "second", tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["first"]
 
 
 def test_a_name_stays_inside_the_package(evaluated, tmp_path):
     for name in ("../elsewhere", "a/b", "", ".hidden"):
         with pytest.raises(DataError, match="cannot name a shipped model"):
-            ship(evaluated, "a100", CELL, name, None, tmp_path / "shipped")
+            ship(evaluated, "a100", CELL, name, tmp_path / "shipped")
     assert not list(tmp_path.iterdir())
 
 
 def test_a_cell_that_was_not_run_is_named(evaluated, tmp_path):
-    with pytest.raises(DataError, match=r"held_out/0/cdmpp\.json is missing: run scripts/evaluate.py"):
-        ship(evaluated, "a100", Cell("held_out", 0, "cdmpp"), "a100", None, tmp_path)
+    with pytest.raises(DataError, match=r"held_out/0/cdmpp\.json is missing: run `cdmpp evaluate`"):
+        ship(evaluated, "a100", Cell("held_out", 0, "cdmpp"), "a100", tmp_path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.publish.worst import Errors, errors_of, section, update
+from benchmarks.publish.worst import Errors, errors_of, section
 from cdmpp.data.splits import make_split
 from cdmpp.errors import DataError
 from cdmpp.evaluation.cell import Cell, CellOptions
@@ -42,10 +42,3 @@ def test_errors_are_those_of_the_cell(data, tmp_path):
     assert 100 * np.abs(errors.relative).mean() == pytest.approx(result["metrics"]["mape"])
     with pytest.raises(DataError, match="no readable predictions"):
         errors_of(data.dataset, tmp_path, "a100", Cell("random", 1, "constant"))
-
-
-def test_sections_replace_their_own_only(tmp_path):
-    for name, text in (("b", "old\n"), ("a", "first\n"), ("b", "new\n")):
-        update(tmp_path / "WORST.md", name, text)
-    content = (tmp_path / "WORST.md").read_text()
-    assert "old" not in content and content.index("first") < content.index("new")
