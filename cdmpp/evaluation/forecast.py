@@ -1,0 +1,64 @@
+"""What the model of a cell says of the test programs: baselines are fitted, models trained, means read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from cdmpp.data.dataset import LatencyDataset
+from cdmpp.data.splits import Split
+from cdmpp.devices import sheets_of
+from cdmpp.errors import DataError
+from cdmpp.evaluation.baselines import BASELINES, make_baseline
+from cdmpp.evaluation.cell import Cell, CellOptions, read_predictions
+from cdmpp.evaluation.evaluation_data import Baseline, EvaluationData, Forecast
+from cdmpp.evaluation.trees import Trees, TreeSettings
+from cdmpp.uncertainty.conformal import fit_conformal
+
+
+def forecast(data: EvaluationData, dataset_name: str, split: Split, cell: Cell, options: CellOptions) -> Forecast:
+    """Of the test programs of ``split``; with intervals for trees and trained models."""
+    if cell.members:
+        paths = [member.path(options.out, dataset_name) for member in cell.members]
+        return Forecast(np.exp(np.mean([np.log(_stored(data.dataset, split, path)) for path in paths], axis=0)))
+    if cell.model in BASELINES:
+        baseline = make_baseline(cell.model, TreeSettings(threads=options.threads))
+        baseline.fit(data, split, cell.seed)
+        if isinstance(baseline, Trees):
+            return conformal_forecast(baseline, data, split)
+        return Forecast(baseline.predict(data, split.test))
+    return _trained(data.dataset, dataset_name, split, cell, options)
+
+
+def conformal_forecast(baseline: Baseline, data: EvaluationData, split: Split) -> Forecast:
+    """Of a fitted baseline, with intervals of one width for all programs, calibrated on ``split.validation``."""
+    dataset, rows = data.dataset, split.validation
+    conformal = fit_conformal(
+        np.log(baseline.predict(data, rows)), np.log(dataset.latency_s[rows]), np.asarray(dataset.task_ids)[rows]
+    )
+    predicted = baseline.predict(data, split.test)
+    return Forecast(
+        predicted, {level: conformal.interval(np.log(predicted), level=level) for level in conformal.levels}
+    )
+
+
+def _trained(dataset: LatencyDataset, dataset_name: str, split: Split, cell: Cell, options: CellOptions) -> Forecast:
+    from cdmpp.evaluation.learned import train_config
+    from cdmpp.predict.rows import predict_rows_with_intervals
+    from cdmpp.recipes.cross_calibration import calibrate_by_folds
+    from cdmpp.training.fit import train
+
+    config, sheets = train_config(cell.model, options.overrides, options.variants), sheets_of(dataset.devices)
+    folder, accelerator = cell.model_folder(options.out, dataset_name), options.accelerator
+    fitted = train(dataset, split, sheets, config, folder, cell.seed, progress=False, accelerator=accelerator)
+    calibrate_by_folds(fitted, dataset, split, config, cell.seed, accelerator)
+    return Forecast(*predict_rows_with_intervals(fitted.predictor, dataset, split.test))
+
+
+def _stored(dataset: LatencyDataset, split: Split, path: Path) -> np.ndarray:
+    """(m,) seconds that a finished cell of the same test programs predicted."""
+    stored = read_predictions(path)
+    if list(stored["record_ids"]) != [str(r) for r in np.asarray(dataset.record_ids)[split.test]]:
+        raise DataError(f"{path} was made from other data; run that cell again")
+    return stored["predicted_s"]

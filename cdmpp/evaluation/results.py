@@ -1,0 +1,134 @@
+"""Figures of evaluations as two CSV tables: ``results.csv``, a row a figure, and ``runs.csv``, what made them."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import astuple, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from cdmpp.data.files import read_json, write_atomic
+from cdmpp.errors import DataError
+
+RESULTS, RUNS = "results.csv", "runs.csv"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One command on one day, as far as its test parts are of one size."""
+
+    command: str
+    date: str
+    commit: str
+    """Of our sources; empty where they were no Git checkout."""
+    n_programs: int
+    n_tasks: int
+
+    @property
+    def name(self) -> str:
+        """Its key in ``runs.csv``: equal for equal runs, whoever writes the table."""
+        return hashlib.blake2b("\0".join(map(str, astuple(self))).encode(), digest_size=4).hexdigest()
+
+
+@dataclass(frozen=True)
+class Result:
+    """One figure of a model on the test part of a split."""
+
+    device: str
+    dataset: str
+    split: str
+    seed: int
+    model: str
+    metric: str
+    """Name as in ``training.metrics.METRICS``."""
+    value: float
+    """Percent for errors and shares, a ratio for regrets, -1..1 for Spearman."""
+    run: Run
+
+
+_RUN_COLUMNS = ("run", *(field.name for field in fields(Run)))
+_RESULT_COLUMNS = tuple(field.name for field in fields(Result))
+
+
+def collect(out: Path, dataset_name: str | None = None) -> list[dict[str, Any]]:
+    """Contents of all finished cells under ``out``, of one data set or of all, in order of their paths."""
+    return [read_json(path) for path in sorted((Path(out) / "cells" / (dataset_name or ".")).rglob("*.json"))]
+
+
+def results_of(cells: Iterable[Mapping[str, Any]]) -> list[Result]:
+    """One result for each overall metric of each cell."""
+    keys = ("device", "dataset", "split", "seed", "model")
+    return [
+        Result(*(cell[key] for key in keys), metric, value, run_of(cell))
+        for cell in cells
+        for metric, value in cell["metrics"].items()
+    ]
+
+
+def run_of(cell: Mapping[str, Any]) -> Run:
+    """What made a cell; those from before commits were kept have none."""
+    return Run(cell["command"], cell["date"], cell.get("commit", ""), cell["n_programs"], cell["n_tasks"])
+
+
+def read_results(folder: Path) -> list[Result]:
+    """Results of ``folder/results.csv`` with their runs; none where there is no such file.
+
+    Raises:
+        DataError: a table is damaged, or a run is missing.
+    """
+    if not (folder / RESULTS).is_file():
+        return []
+    try:
+        runs = {
+            row["run"]: Run(row["command"], row["date"], row["commit"], int(row["n_programs"]), int(row["n_tasks"]))
+            for row in _rows(folder / RUNS)
+        }
+        return [
+            Result(
+                row["device"],
+                row["dataset"],
+                row["split"],
+                int(row["seed"]),
+                row["model"],
+                row["metric"],
+                float(row["value"]),
+                runs[row["run"]],
+            )
+            for row in _rows(folder / RESULTS)
+        ]
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise DataError(f"{folder / RESULTS} and {RUNS} are damaged or do not belong together: {error!r}") from error
+
+
+def update_results(folder: Path, results: Sequence[Result]) -> list[Result]:
+    """Write ``results`` into the tables of ``folder`` and return all that stand there then.
+
+    They replace all figures of their data sets: one that stayed although this evaluation lacks its cell would be a
+    figure of older data beside new ones.
+    """
+    new = {result.dataset for result in results}
+    merged = [result for result in read_results(folder) if result.dataset not in new] + list(results)
+    merged.sort(key=lambda r: (r.device, r.dataset, r.split, r.seed, r.model, r.metric))
+    runs = {result.run.name: result.run for result in merged}
+    ordered = sorted(runs.items(), key=lambda item: (item[1].date, *item))
+    _write(folder / RUNS, _RUN_COLUMNS, ((name, *astuple(run)) for name, run in ordered))
+    rows = ((*(getattr(r, column) for column in _RESULT_COLUMNS[:-1]), r.run.name) for r in merged)
+    _write(folder / RESULTS, _RESULT_COLUMNS, rows)
+    return merged
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def _write(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    def write(temporary: Path) -> None:
+        with temporary.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(columns)
+            writer.writerows(rows)
+
+    write_atomic(path, write)
