@@ -1,0 +1,1 @@
+"""Trained models: found, checked, loaded and saved, and their answers with the doubts that go with them."""

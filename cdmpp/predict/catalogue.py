@@ -21,6 +21,8 @@ _METRICS = ("mape", "median_ape", "spearman_within_task", "top1_regret")
 
 @dataclass(frozen=True)
 class ModelEntry:
+    """A model folder as its two JSON files describe it."""
+
     name: str
     """What ``cdmpp.load`` takes: the plain name of a shipped model, a path else."""
     folder: Path
@@ -37,6 +39,7 @@ class ModelEntry:
 
     @property
     def usable(self) -> bool:
+        """True where ``cdmpp.load`` can be expected to read it."""
         return self.state == "usable"
 
     def summary(self) -> dict[str, Any]:
@@ -54,8 +57,8 @@ class ModelEntry:
 
 def models(root: Path = Path()) -> list[ModelEntry]:
     """Every model folder, shipped ones first, then the newest first."""
-    found = (path for pattern in _PATTERNS for path in root.glob(pattern))
-    local = [path for path in found if path.is_file() and (path.parent / WEIGHTS).is_file()]
+    configs = (path for pattern in _PATTERNS for path in root.glob(pattern))
+    local = [path for path in configs if path.is_file() and (path.parent / WEIGHTS).is_file()]
     local.sort(key=lambda path: path.stat().st_mtime, reverse=True)
     entries = [_entry(path.parent, path.parent.name) for path in sorted(SHIPPED.glob("*/config.json"))]
     entries += [_entry(path.parent, str(path.parent)) for path in dict.fromkeys(local)]
@@ -74,10 +77,10 @@ def model_for(device: str, entries: Sequence[ModelEntry]) -> ModelEntry:
                 return entry
             if entry.state == "damaged" and device in getattr(entry, names):
                 log.warning("passed over a damaged model: %s", entry.problem)
-    known = "; ".join(f"{entry.name} ({', '.join(entry.devices)})" for entry in entries if entry.usable)
+    usable = "; ".join(f"{entry.name} ({', '.join(entry.devices)})" for entry in entries if entry.usable)
     raise ModelFormatError(
-        f"no model trained on {device} is here. Train one (python scripts/train.py device={device}) or name one with "
-        f"--model to go by the datasheet alone; here now: {known or 'none'}"
+        f"no model trained on {device} is here. Train one (cdmpp train device={device}) or name one with "
+        f"--model to go by the datasheet alone; here now: {usable or 'none'}"
     )
 
 
@@ -94,7 +97,7 @@ def _entry(folder: Path, name: str) -> ModelEntry | None:
             return ModelEntry(name, folder, devices, state="another version", problem=problem)
         read_config(folder)
         card = read_object(folder / CARD) if (folder / CARD).exists() else {}
-        made_for = _at(folder / CARD, card, "zero_shot", "device")
+        made_for = _mapping(folder / CARD, card, "zero_shot").get("device")
         zero_shot = () if made_for is None else (str(made_for),)
         return ModelEntry(name, folder, devices, zero_shot, figures=_figures(folder / CARD, card))
     except ModelFormatError as error:
@@ -104,46 +107,39 @@ def _entry(folder: Path, name: str) -> ModelEntry | None:
 def _figures(file: Path, card: Mapping[str, Any]) -> dict[str, Any]:
     """What a summary takes from a card; ``ModelFormatError`` names a field that is garbled."""
     tested = bool(_mapping(file, card, "test"))
-    place = ("test", "metrics") if tested else ("validation",)
-    held = _mapping(file, card, "test", "intervals")
+    metrics = _mapping(file, card, *(("test", "metrics") if tested else ("validation",)))
+    coverage = _mapping(file, card, "test", "intervals")
     promised: dict[str, float] = {}
     groups = ("intervals", "groups")
-    told = not isinstance(card.get("intervals"), str)  # a fine-tuned model may say in words why it has none
-    for group in _mapping(file, card, *groups) if told else ():
-        for level in _mapping(file, card, *groups, group, "levels"):
-            promise = _number(file, card, *groups, group, "levels", level, "promised")
+    calibrated = not isinstance(card.get("intervals"), str)  # a fine-tuned model may say in words why it has none
+    for group in _mapping(file, card, *groups) if calibrated else ():
+        for level, entry in _mapping(file, card, *groups, group, "levels").items():
+            promise = _number(file, entry, "promised")
             promised[level] = min(1.0 if promise is None else promise, promised.get(level, 1.0))
     return {
-        "figures_of": f"test, {_at(file, card, 'test', 'split')}" if tested else "validation",
-        **{key: _number(file, card, *place, key) for key in _METRICS},
-        "interval_coverage": {level: _number(file, card, "test", "intervals", level, "coverage") for level in held},
+        "figures_of": f"test, {card['test'].get('split')}" if tested else "validation",
+        **{key: _number(file, metrics, key) for key in _METRICS},
+        "interval_coverage": {level: _number(file, entry, "coverage") for level, entry in coverage.items()},
         "interval_promised": promised,
         "noise_floor_percent": dict(_mapping(file, card, "noise_floor_percent")),
         "created": str(card.get("created", "")),
     }
 
 
-def _at(file: Path, card: Mapping[str, Any], *path: str) -> Any:
-    """What a card holds at a place; None where nothing is there."""
-    value: Any = card
-    for depth, name in enumerate(path):
-        if value is None:
-            return None
-        if not isinstance(value, dict):
-            raise wrong(file, ".".join(path[:depth]), value, "a mapping")
-        value = value.get(name)
-    return value
-
-
 def _mapping(file: Path, card: Mapping[str, Any], *path: str) -> Mapping[str, Any]:
-    value = _at(file, card, *path)
-    if value is not None and not isinstance(value, dict):
-        raise wrong(file, ".".join(path), value, "a mapping")
-    return value or {}
+    """What a card holds at a place; empty where nothing is there."""
+    inner: Any = card
+    for depth, name in enumerate(path, 1):
+        inner = inner.get(name)
+        if inner is None:
+            return {}
+        if not isinstance(inner, dict):
+            raise wrong(file, ".".join(path[:depth]), inner, "a mapping")
+    return inner
 
 
-def _number(file: Path, card: Mapping[str, Any], *path: str) -> float | None:
-    value = _at(file, card, *path)
+def _number(file: Path, entry: Any, name: str) -> float | None:
+    value = entry.get(name) if isinstance(entry, dict) else entry
     if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
-        raise wrong(file, ".".join(path), value, "a number or null")
+        raise wrong(file, name, value, "a number or null")
     return value

@@ -7,17 +7,15 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import tvm
 
 from cdmpp.ast.extract import extract_many
 from cdmpp.ast.table import AstTable
-from cdmpp.data.codes import read_codes
-from cdmpp.data.derive import Source, Wanted, chunk_paths, cores, derive, failures
+from cdmpp.data.derive import Source
 from cdmpp.data.targets import disagreement
 from cdmpp.errors import UnsupportedProgramError
-from cdmpp.machine_code.code_vector import CODE_WIDTH
 from cdmpp.machine_code.compile import can_compile
+from cdmpp.predict.derived import Derived
 from cdmpp.predict.inputs import Inputs, Wishes
 from cdmpp.programs.task import Program
 
@@ -34,22 +32,11 @@ def read_programs(programs: Sequence[Program], wishes: Wishes) -> Inputs:
     inputs = Inputs(AstTable.from_asts(extract_many(programs)), labels)
     if not wishes.compiled:
         return inputs
+    keys = [str(i) for i in range(len(programs))]
     sources = [
-        Source(str(i), tvm.ir.save_json(program.module), "", texts[str(program.target)], graph=True)
-        for i, program in enumerate(programs)
+        Source(key, tvm.ir.save_json(program.module), "", texts[str(program.target)], graph=True)
+        for key, program in zip(keys, programs, strict=True)
         if can_compile(program.target)
     ]
-    return inputs.with_codes(*compile_sources(sources, len(programs), wishes.limit_s)) if sources else inputs
-
-
-def compile_sources(sources: Sequence[Source], n: int, limit_s: float) -> tuple[np.ndarray | None, dict[int, str]]:
-    """(n, CODE_WIDTH), NaN rows where there is none, and why; the keys of ``sources`` are row numbers."""
-    with tempfile.TemporaryDirectory(prefix="cdmpp-") as name:
-        folder = Path(name)
-        for_now = derive([Wanted("codes", folder, sources)], cores(), True, "compiling", limit_s)["codes"]
-        codes = np.full((n, CODE_WIDTH), np.nan, np.float32)
-        for path in chunk_paths(folder):
-            for key, row in read_codes(path).items():
-                codes[int(key)] = row
-        reasons = {int(key): reason for key, reason in {**failures(folder), **for_now}.items()}
-    return codes, reasons
+    with tempfile.TemporaryDirectory(prefix="cdmpp-") as scratch:
+        return Derived.of(sources, wishes, "compiling", None, Path(scratch)).with_codes(inputs, keys)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cdmpp.ast.layout import LEAF_NAMES, N_LOADS
+from cdmpp.ast.leaf_features import LEAF_NAMES, N_LOADS
 from cdmpp.ast.table import TARGET_KINDS, AstTable
 from cdmpp.devices import Device
 

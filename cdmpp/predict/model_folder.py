@@ -18,8 +18,6 @@ from cdmpp.predict.predictor import Predictor
 from cdmpp.predict.stored_config import CARD, CONFIG, WEIGHTS, StoredConfig, read_config, read_object
 from cdmpp.predict.stored_tensors import read_weights
 
-_OLDER = {"code": False, "code_anchor": False}
-"""Older models do not name what they had not."""
 _SMALL = 2**28
 """Values of all members that may be allocated before its weights are known to be there."""
 
@@ -53,7 +51,7 @@ def _find(path_or_name: str | Path) -> Path:
     near = difflib.get_close_matches(str(path_or_name), names, n=3) or names
     raise ModelFormatError(
         f"{path_or_name} is neither a model folder (no {CONFIG} in it) nor a shipped model; "
-        f"shipped: {', '.join(near) or 'none'}. `python scripts/train.py device=...` makes one"
+        f"shipped: {', '.join(near) or 'none'}. `cdmpp train device=...` makes one"
     )
 
 
@@ -64,9 +62,8 @@ def _built(stored: StoredConfig) -> list[Model]:
     """
     models = []
     for i, member in enumerate(stored.members):
-        settings = {**_OLDER, **member} if member.get("name") == "cdmpp" else member
         try:
-            config = model_config(settings)
+            config = model_config(member)
             with torch.device("cpu" if _is_small(config, len(stored.members)) else "meta"):
                 models.append(build_model(config, LEAF_WIDTH, KERNEL_WIDTH, VECTOR_WIDTH))
         except CdmppError as error:

@@ -61,6 +61,7 @@ class Predictor:
         (``training.metrics.mape_factor`` of the validation part)."""
 
     def to(self, torch_device: str) -> Predictor:
+        """This predictor, with its weights moved."""
         for model in self.models:
             model.to(torch_device)
         return self
@@ -87,16 +88,16 @@ class Predictor:
             CdmppError: no or unknown device, programs lowered for another kind of device, or nothing to predict.
         """
         target = self._device(device)
-        wants_code = self.reads_code and compiled is not False
-        compiled = (self.reads_code if compiled is None else compiled) and can_have_code(target.target)
-        inputs = read_inputs(programs, Wishes(target, self.features, compiled, limit_s))
-        asts, labels = inputs.asts, inputs.labels
+        can_compile = can_have_code(target.target)
+        wished = (self.reads_code if compiled is None else compiled) and can_compile
+        inputs = read_inputs(programs, Wishes(target, self.features, wished, limit_s))
+        if not can_compile:  # stored ones are of another device
+            inputs = replace(inputs, asts=inputs.asts.with_codes(None))
+        asts = inputs.asts
         if len(asts) == 0:
             raise CdmppError("there is no program to predict")
-        if not can_have_code(target.target):  # stored ones are of another device
-            asts = asts.with_codes(None)
-            inputs = replace(inputs, asts=asts)
-        wrong = np.flatnonzero([TARGET_KINDS[kind] != _ast_kind(target) for kind in asts.target_kinds])
+        kind = "cpu" if target.kind == "cpu" else "gpu"  # other accelerators are programmed through the same launches
+        wrong = np.flatnonzero(asts.target_kinds != TARGET_KINDS.index(kind))
         if len(wrong):
             raise CdmppError(
                 f"{len(wrong)} of {len(asts)} programs (the first is number {wrong[0]}) are lowered for a "
@@ -104,36 +105,40 @@ class Predictor:
                 "lower them for its target or name another device"
             )
         tensors = ProgramTensors.build(asts, {target.name: target}, [target.name] * len(asts))
-        tensors, rows, trained = tensors.to(self.torch_device), np.arange(len(asts)), target.name in self.trained_on
-        if self.calibration is None:
-            logs = self._log_latency(tensors, rows)
-            plain = Prediction(np.exp(logs.mean(0)), labels, target.name, trained, logs.std(0))
-            return self._flagged(plain, inputs, target, wants_code)
-        seen = self.examine(tensors, rows)
-        score = self.calibration.novelty.score(seen.sketch)
-        answer = Prediction(
-            np.exp(seen.log_prediction),
-            labels,
-            target.name,
-            trained,
-            seen.logs.std(0),
-            self.calibration.intervals(seen, [device_group(target)] * len(asts)) if trained else {},
-            self.calibration.novelty.share_nearer(score),
-            self.calibration.novelty.unlike(score),
-            self.calibration.conformal.promised(device_group(target)) if trained else {},
-        )
-        return self._flagged(answer, inputs, target, wants_code)
-
-    def _flagged(self, answer: Prediction, inputs: Inputs, device: Device, wants_code: bool) -> Prediction:
-        found = flag_programs(inputs.asts, device, answer.latency_s, wants_code) if self.features == "cdmpp" else {}
+        answer = self._answer(self.examine(tensors.to(self.torch_device), np.arange(len(asts))), inputs, target)
+        flags = {}
+        if self.features == "cdmpp":
+            flags = flag_programs(asts, target, answer.latency_s, self.reads_code and compiled is not False)
         if answer.unlike_training is not None:
-            found[UNLIKE_TRAINING] = answer.unlike_training
-        flags = tuple(tuple(name for name in FLAGS if name in found and found[name][i]) for i in range(len(answer)))
-        return replace(answer, flags=flags, refused=inputs.refused, reasons=inputs.reasons)
+            flags[UNLIKE_TRAINING] = answer.unlike_training
+        return replace(
+            answer,
+            flags=tuple(tuple(name for name in FLAGS if name in flags and flags[name][i]) for i in range(len(asts))),
+        )
+
+    def _answer(self, seen: Examined, inputs: Inputs, device: Device) -> Prediction:
+        plain = Prediction(
+            np.exp(seen.log_prediction),
+            inputs.labels,
+            device.name,
+            device.name in self.trained_on,
+            seen.logs.std(0),
+            refused=inputs.refused,
+            reasons=inputs.reasons,
+        )
+        if self.calibration is None:
+            return plain
+        conformal, novelty, group = self.calibration.conformal, self.calibration.novelty, device_group(device)
+        score = novelty.score(seen.sketch)
+        told = replace(plain, novelty=novelty.share_nearer(score), unlike_training=novelty.unlike(score))
+        if not plain.trained_on_device:
+            return told
+        intervals = self.calibration.intervals(seen, [group] * len(plain))
+        return replace(told, intervals=intervals, promised=conformal.promised(group))
 
     def predict_tensors(self, programs: ProgramTensors, rows: np.ndarray) -> np.ndarray:
         """(len(rows),) float64 seconds for rows of tensors that lie on the model's torch device."""
-        return np.exp(self._log_latency(programs, np.asarray(rows, np.int64)).mean(0))
+        return np.exp(self.examine(programs, rows).log_prediction)
 
     @torch.inference_mode()
     def examine(self, programs: ProgramTensors, rows: np.ndarray) -> Examined:
@@ -167,17 +172,8 @@ class Predictor:
 
     @property
     def torch_device(self) -> torch.device:
+        """Where the weights lie."""
         return next(self.models[0].parameters()).device
-
-    @torch.inference_mode()
-    def _log_latency(self, programs: ProgramTensors, rows: np.ndarray) -> np.ndarray:
-        """(members, len(rows)) float64."""
-        result = np.empty((len(self.models), len(programs)))
-        for batch in ordered_batches(programs, rows):
-            place = batch.rows.cpu().numpy()
-            for member, model in enumerate(self.models):
-                result[member, place] = model(batch).log_latency.double().cpu().numpy()
-        return result[:, rows] + self.log_shift
 
     def _device(self, device: str | Device | None) -> Device:
         if isinstance(device, Device):
@@ -209,7 +205,7 @@ class Predictor:
             "leaf_width": LEAF_WIDTH,
             "kernel_width": KERNEL_WIDTH,
             "device_width": VECTOR_WIDTH,
-            "members": [_config_dict(model) for model in self.models],
+            "members": [asdict(model.config) for model in self.models],
             "devices": {name: _device_dict(device) for name, device in self.trained_on.items()},
             "log_shift": self.log_shift,
         }
@@ -217,7 +213,8 @@ class Predictor:
             arrays = self.calibration.arrays()
             weights |= {CALIBRATION + name: torch.tensor(value).contiguous() for name, value in arrays.items()}
             config["calibration"] = self.calibration.settings()
-        write_atomic(out / WEIGHTS, lambda temporary: _save_weights(weights, temporary))
+        # The bytes are written here: of a full disk safetensors itself would not say so.
+        write_atomic(out / WEIGHTS, lambda temporary: temporary.write_bytes(serialised(weights)))
         write_json(out / CARD, self.card)
         write_json(out / CONFIG, config)  # last: without it the folder is no model
 
@@ -227,25 +224,12 @@ def device_group(device: Device) -> str:
     return f"{device.kind}/{device.name}"
 
 
-def _save_weights(weights: dict[str, torch.Tensor], path: Path) -> None:
-    path.write_bytes(serialised(weights))  # of a full disk safetensors itself would not say so
-
-
 def _extremes(batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
     """(B, F) largest and smallest value of each leaf and kernel number over a program."""
     pairs = ((batch.leaves, batch.leaf_mask), (batch.kernels, batch.kernel_mask))
     largest = [x.masked_fill(~mask[..., None], -torch.inf).amax(1) for x, mask in pairs]
     smallest = [x.masked_fill(~mask[..., None], torch.inf).amin(1) for x, mask in pairs]
     return torch.cat(largest, dim=-1), torch.cat(smallest, dim=-1)
-
-
-def _ast_kind(device: Device) -> str:
-    """Accelerators other than GPUs are programmed through the same launches."""
-    return "cpu" if device.kind == "cpu" else "gpu"
-
-
-def _config_dict(model: Model) -> dict[str, Any]:
-    return asdict(model.config)
 
 
 def _device_dict(device: Device) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cdmpp import __version__
-from cdmpp.ast.layout import EXTRACTOR_VERSION, FEATURES, KERNEL_WIDTH, LEAF_WIDTH
+from cdmpp.ast.layout import FEATURES, KERNEL_WIDTH, LEAF_WIDTH
 from cdmpp.devices import KINDS, SPEC_FIELDS, VECTOR_FIELDS, VECTOR_WIDTH, Device
 from cdmpp.errors import ModelFormatError
 from cdmpp.machine_code.code_vector import CODE_VERSION
@@ -18,9 +18,17 @@ from cdmpp.machine_code.code_vector import CODE_VERSION
 FORMAT_VERSION = 2
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "card.json"
 MAX_MEMBERS = 64
-_WIDTHS = {"leaf_width": LEAF_WIDTH, "kernel_width": KERNEL_WIDTH, "device_width": VECTOR_WIDTH}
-_NEEDED = ("format_version", "extractor_version", *_WIDTHS, "members", "devices")
-_OPTIONAL = ("cdmpp_version", "code_version", "log_shift", "calibration")
+_READABLE = {
+    "format_version": (FORMAT_VERSION,),
+    "extractor_version": tuple(FEATURES.values()),
+    "code_version": (CODE_VERSION,),
+    "leaf_width": (LEAF_WIDTH,),
+    "kernel_width": (KERNEL_WIDTH,),
+    "device_width": (VECTOR_WIDTH,),
+}
+"""What a model may have been made for: anything else would be misread."""
+_OPTIONAL = {"cdmpp_version", "code_version", "log_shift", "calibration"}
+_NEEDED = [*(name for name in _READABLE if name not in _OPTIONAL), "members", "devices"]
 _AGAIN = "copy or train the model again"
 
 
@@ -52,29 +60,13 @@ def read_object(path: Path) -> dict[str, Any]:
 
 def other_version(folder: Path, config: Mapping[str, Any]) -> str:
     """Why this version of the package cannot read the model in ``folder``; empty where it can."""
-    made_by = config.get("cdmpp_version")
-    if config.get("format_version", FORMAT_VERSION) != FORMAT_VERSION:
-        return (
-            f"{folder} has model format {config['format_version']}; this cdmpp {__version__} reads {FORMAT_VERSION}. "
-            f"Install cdmpp {made_by or 'of that format'} or train again"
-        )
-    if config.get("extractor_version", EXTRACTOR_VERSION) not in FEATURES.values():
-        return (
-            f"{folder} was trained on ASTs of extractor version {config['extractor_version']} and would misread those "
-            f"of this cdmpp {__version__}, version {EXTRACTOR_VERSION}. Train again with scripts/train.py, or install "
-            f"cdmpp {made_by or 'of that version'}"
-        )
-    if config.get("code_version", CODE_VERSION) != CODE_VERSION:
-        return (
-            f"{folder} reads code vectors of version {config['code_version']}, this cdmpp {__version__} makes version "
-            f"{CODE_VERSION}. Train again with scripts/train.py"
-        )
-    widths = tuple(config.get(name, ours) for name, ours in _WIDTHS.items())
-    if widths != tuple(_WIDTHS.values()):
-        return (
-            f"{folder} expects leaf, kernel and device vectors of widths {widths}; this cdmpp {__version__} makes "
-            f"{tuple(_WIDTHS.values())}. Train again with scripts/train.py"
-        )
+    for name, readable in _READABLE.items():
+        if (value := config.get(name, readable[0])) not in readable:
+            return (
+                f"{folder} has {name.replace('_', ' ')} {str(value)[:60]}, this cdmpp {__version__} reads "
+                f"{' or '.join(map(str, readable))}. Train again with `cdmpp train`, or install "
+                f"cdmpp {config.get('cdmpp_version') or 'of that version'}"
+            )
     return ""
 
 
@@ -91,14 +83,12 @@ def read_config(folder: Path) -> StoredConfig:
         raise ModelFormatError(reason)
     if missing := [name for name in _NEEDED if name not in config]:
         raise ModelFormatError(f"{file} lacks {', '.join(missing)}; {_AGAIN}")
-    if unknown := sorted(set(config) - {*_NEEDED, *_OPTIONAL}):
+    if unknown := sorted(set(config) - {*_NEEDED} - _OPTIONAL):
         raise ModelFormatError(f"{file} holds {', '.join(unknown)}, which nothing reads; {_AGAIN}")
-    log_shift = config.get("log_shift", 0.0)
-    if not _is_number(log_shift):
-        raise wrong(file, "log_shift", log_shift, "a finite number")
-    devices, calibration = config["devices"], config.get("calibration")
-    if not isinstance(devices, dict) or not devices:
-        raise wrong(file, "devices", devices, "a mapping of at least one device by name")
+    devices, log_shift, calibration = config["devices"], config.get("log_shift", 0.0), config.get("calibration")
+    _require(_is_number(log_shift), file, "log_shift", log_shift, "a finite number")
+    at_least_one = isinstance(devices, dict) and bool(devices)
+    _require(at_least_one, file, "devices", devices, "a mapping of at least one device by name")
     return StoredConfig(
         file,
         next(name for name, version in FEATURES.items() if version == config["extractor_version"]),
@@ -117,49 +107,50 @@ def wrong(file: Path, field: str, value: Any, expected: str) -> ModelFormatError
     )
 
 
+def _require(holds: bool, file: Path, field: str, value: Any, expected: str) -> None:
+    if not holds:
+        raise wrong(file, field, value, expected)
+
+
 def _members(file: Path, members: Any) -> tuple[Mapping[str, Any], ...]:
-    if not isinstance(members, list) or not 1 <= len(members) <= MAX_MEMBERS:
-        raise wrong(file, "members", members, f"a list of 1 to {MAX_MEMBERS} models")
+    some = isinstance(members, list) and 1 <= len(members) <= MAX_MEMBERS
+    _require(some, file, "members", members, f"a list of 1 to {MAX_MEMBERS} models")
     for i, member in enumerate(members):
-        if not isinstance(member, dict):
-            raise wrong(file, f"members[{i}]", member, "a mapping of settings")
-        if member.get("name") != members[0].get("name"):
-            raise wrong(file, f"members[{i}].name", member.get("name"), f"{members[0].get('name')!r} as members[0]")
+        _require(isinstance(member, dict), file, f"members[{i}]", member, "a mapping of settings")
+        name, first = member.get("name"), members[0].get("name")
+        _require(name == first, file, f"members[{i}].name", name, f"{first!r} as members[0]")
     return tuple(members)
 
 
 def _device(file: Path, name: str, values: Any) -> Device:
     where = f"devices.{name}"
-    if not isinstance(values, dict) or set(values) != {"title", "kind", "target", "spec"}:
-        raise wrong(file, where, values, "a mapping of title, kind, target and spec")
-    if not name or not isinstance(values["title"], str):
-        raise wrong(file, f"{where}.title", values["title"], "a text, and a name before it")
-    if values["kind"] not in KINDS:
-        raise wrong(file, f"{where}.kind", values["kind"], f"one of {', '.join(KINDS)}")
-    if not isinstance(values["target"], dict) or not isinstance(values["target"].get("kind"), str):
-        raise wrong(file, f"{where}.target", values["target"], "a mapping with a kind, as tvm.target.Target takes it")
-    spec = values["spec"]
+    complete = isinstance(values, dict) and set(values) == {"title", "kind", "target", "spec"}
+    _require(complete, file, where, values, "a mapping of title, kind, target and spec")
+    title, kind, target, spec = values["title"], values["kind"], values["target"], values["spec"]
+    _require(bool(name) and isinstance(title, str), file, f"{where}.title", title, "a text, and a name before it")
+    _require(kind in KINDS, file, f"{where}.kind", kind, f"one of {', '.join(KINDS)}")
+    usable = isinstance(target, dict) and isinstance(target.get("kind"), str)
+    _require(usable, file, f"{where}.target", target, "a mapping with a kind, as tvm.target.Target takes it")
     given = set(spec) if isinstance(spec, dict) else set()
     # A number that only code costs read may be younger than the model.
     if odd := sorted((set(VECTOR_FIELDS) - given) | (given - set(SPEC_FIELDS))):
         raise ModelFormatError(f"{file}: {where}.spec: missing or unknown: {', '.join(odd)}; {_AGAIN}")
     for field, value in spec.items():
-        if value is not None and not (_is_number(value) and value > 0):
-            raise wrong(file, f"{where}.spec.{field}", value, "a positive finite number or null")
-    full = {field: spec.get(field) for field in SPEC_FIELDS}
-    return Device(name, values["title"], values["kind"], values["target"], full, {})
+        fits = value is None or (_is_number(value) and value > 0)
+        _require(fits, file, f"{where}.spec.{field}", value, "a positive finite number or null")
+    return Device(name, title, kind, target, {field: spec.get(field) for field in SPEC_FIELDS}, {})
 
 
 def _calibration(file: Path, settings: Any) -> Mapping[str, Any]:
-    if not isinstance(settings, dict) or set(settings) != {"groups", "levels"}:
-        raise wrong(file, "calibration", settings, "null or a mapping of groups and levels")
+    complete = isinstance(settings, dict) and set(settings) == {"groups", "levels"}
+    _require(complete, file, "calibration", settings, "null or a mapping of groups and levels")
     groups, levels = settings["groups"], settings["levels"]
-    texts = isinstance(groups, list) and all(isinstance(group, str) for group in groups)
-    if not texts or not groups or groups[0] != "" or len(set(groups)) < len(groups):
-        raise wrong(file, "calibration.groups", groups, "distinct names, the first of them empty")
-    numbers = isinstance(levels, list) and all(_is_number(level) and 0 < level < 1 for level in levels)
-    if not numbers or not levels or sorted(set(levels)) != levels:
-        raise wrong(file, "calibration.levels", levels, "rising numbers between 0 and 1")
+    texts = isinstance(groups, list) and all(isinstance(group, str) for group in groups) and groups[:1] == [""]
+    distinct = texts and len(set(groups)) == len(groups)
+    _require(distinct, file, "calibration.groups", groups, "distinct names, the first of them empty")
+    shares = isinstance(levels, list) and all(_is_number(level) and 0 < level < 1 for level in levels)
+    rising = shares and bool(levels) and sorted(set(levels)) == levels
+    _require(rising, file, "calibration.levels", levels, "rising numbers between 0 and 1")
     return settings
 
 

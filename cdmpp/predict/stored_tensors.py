@@ -24,8 +24,8 @@ _UNREAD = CALIBRATION + "conformal.methods"
 """Older models tell how each bound was found."""
 _TYPES = {torch.float64: "F64", torch.float32: "F32", torch.int64: "I64"}
 _AGAIN = "copy or train the model again"
-# G groups, L levels, D inputs of the local scale, H hidden numbers of the model, C directions, F input numbers of a leaf
-# and a kernel together, Q quantiles.
+# G groups, L levels, D inputs of the local scale, H hidden numbers of the model, C directions, F input numbers of a
+# leaf and a kernel together, Q quantiles.
 _SHAPES: dict[str, tuple[str | int, ...]] = {
     "conformal.n_tasks": ("G",),
     "conformal.lower": ("G", "L"),
@@ -46,7 +46,13 @@ _SHAPES: dict[str, tuple[str | int, ...]] = {
     "novelty.border": (),
 }
 _CALIBRATION_TYPES = {"conformal.n_tasks": "I64", "novelty.directions": "F32"}  # F64 are the others
-_POSITIVE = ("conformal.n_tasks", "conformal.scale.deviation", "novelty.variances", "novelty.deviation", "novelty.borders")
+_POSITIVE = (
+    "conformal.n_tasks",
+    "conformal.scale.deviation",
+    "novelty.variances",
+    "novelty.deviation",
+    "novelty.borders",
+)
 
 
 def read_weights(file: Path, models: Sequence[Model], settings: Mapping[str, Any] | None) -> Calibration | None:
@@ -89,9 +95,7 @@ def trained_matrices(model: Model) -> set[str]:
     return {name for name, value in model.named_parameters() if value.dim() > 1}
 
 
-def _checked(
-    file: Path, opened: Any, models: Sequence[Model], settings: Mapping[str, Any] | None
-) -> dict[str, Tensor]:
+def _checked(file: Path, opened: Any, models: Sequence[Model], settings: Mapping[str, Any] | None) -> dict[str, Tensor]:
     """The tensors of an open file after their names, shapes and types were compared with what is expected."""
     names = set(opened.keys())
     expected: dict[str, tuple[tuple[int, ...], set[str]]] = {}

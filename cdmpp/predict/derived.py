@@ -1,0 +1,66 @@
+"""ASTs and code vectors of programs given as text: read from chunk files after workers have derived what these lack."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from cdmpp.ast.table import AstTable
+from cdmpp.data.derive import Source, Wanted, chunk_paths, cores, derive, failures
+from cdmpp.machine_code.code_vector import CODE_WIDTH
+from cdmpp.predict.inputs import Inputs, Wishes
+
+
+@dataclass(frozen=True)
+class Derived:
+    """By key of a source: what was derived from it, or why nothing was."""
+
+    stored: Mapping[str, tuple[AstTable, int]]
+    """A table and the row in it."""
+    codes: Mapping[str, np.ndarray]
+    """(CODE_WIDTH,) float32."""
+    faults: Mapping[str, str]
+    code_faults: Mapping[str, str]
+
+    @staticmethod
+    def of(sources: Sequence[Source], wishes: Wishes, title: str, asts: Path | None, codes: Path) -> Derived:
+        """From chunk files in the folders ``asts`` (None: no ASTs are wanted) and ``codes``."""
+        from cdmpp.data.codes import cached_codes
+        from cdmpp.data.loading import stored_asts
+
+        unique = {source.key: source for source in sources}
+        compiled = {key: s for key, s in unique.items() if '"llvm"' in s.target and wishes.compiled}
+        wanted = []
+        if asts is not None:
+            done = {*stored_asts(chunk_paths(asts), set(unique), cached=True), *failures(asts)}
+            wanted.append(Wanted("asts", asts, [s for key, s in unique.items() if key not in done]))
+        if compiled:
+            done = {*cached_codes(codes), *failures(codes)}
+            wanted.append(Wanted("codes", codes, [s for key, s in compiled.items() if key not in done]))
+        for_now = derive(wanted, cores(), True, title, wishes.limit_s)
+        return Derived(
+            {} if asts is None else stored_asts(chunk_paths(asts), set(unique), cached=True),
+            cached_codes(codes) if compiled else {},
+            {} if asts is None else {**failures(asts), **for_now["asts"]},
+            {**failures(codes), **for_now["codes"]} if compiled else {},
+        )
+
+    def why_no_ast(self, source: Source) -> str:
+        """The reason that derivation gave."""
+        return self.faults.get(source.key, "no AST was derived")
+
+    def inputs(self, sources: Sequence[Source], labels: Sequence[str]) -> Inputs:
+        """Of sources that all have ASTs."""
+        from cdmpp.data.loading import gathered
+
+        keys = [source.key for source in sources]
+        return self.with_codes(Inputs(gathered(self.stored, keys), tuple(labels)), keys)
+
+    def with_codes(self, inputs: Inputs, keys: Sequence[str]) -> Inputs:
+        """``inputs``, whose programs have these keys, with their code vectors and why some have none."""
+        missing = np.full(CODE_WIDTH, np.nan, np.float32)
+        codes = np.stack([self.codes.get(key, missing) for key in keys]) if self.codes else None
+        return inputs.with_codes(codes, {i: self.code_faults[k] for i, k in enumerate(keys) if k in self.code_faults})
