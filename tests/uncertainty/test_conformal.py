@@ -113,7 +113,7 @@ def test_few_tasks_keep_what_they_promise_and_one_wild_program_does_not_decide()
         rng = np.random.default_rng(repeat)
         conformal = calibrated(*made_up(rng, 6, uneven=False))
         shares.append(inside_and_width(conformal, *made_up(rng, 60, uneven=False), 0.9)[0])
-    assert 0 < np.mean(shares) - conformal.promised()[0.9] < 0.06
+    assert np.mean(shares) > conformal.promised()[0.9] == 0.8
     tasks, residuals = np.repeat(list("abcdef"), 100), np.random.default_rng(0).normal(size=600)
     before = calibrated(residuals, None, tasks).upper[0, 1]
     residuals[0] = 1000.0
