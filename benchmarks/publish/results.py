@@ -20,7 +20,7 @@ from benchmarks.publish.plots import save_evaluation_plot
 from cdmpp.errors import DataError
 from cdmpp.evaluation.results import Result, collect, results_of, update_results
 
-Cell = Mapping[str, Any]
+CellFile = Mapping[str, Any]
 """Content of a cell's file."""
 
 
@@ -75,16 +75,19 @@ def publish(out: str, docs: str, name: str | None = None) -> None:
         own = [cell for cell in cells if cell["dataset"] == dataset]
         image = folder / "images" / f"{dataset}-mape.png"
         save_evaluation_plot(image, own, f"{dataset}: error on held-out programs")
-        put_page(folder, dataset, [*_page(dataset, own), f"![{image.stem}](../images/{image.name})"], results_of(own))
+        put_page(
+            folder, dataset, [*data_set_page(dataset, own), f"![{image.stem}](../images/{image.name})"], results_of(own)
+        )
 
 
 def put_page(docs: Path, dataset: str, lines: Iterable[str], results: Sequence[Result]) -> None:
     """Put ``results`` and the page of a data set in place of older ones; the index follows."""
     write_page(docs / "results" / f"{dataset}.md", lines)
-    write_page(docs / "results" / "index.md", _index(update_results(docs, results)))
+    write_page(docs / "results" / "index.md", index_page(update_results(docs, results)))
 
 
-def _index(results: Sequence[Result]) -> list[str]:
+def index_page(results: Sequence[Result]) -> list[str]:
+    """Lines of ``docs/results/index.md``."""
     by_dataset: dict[str, list[Result]] = {}
     for result in results:
         by_dataset.setdefault(result.dataset, []).append(result)
@@ -97,7 +100,8 @@ def _index(results: Sequence[Result]) -> list[str]:
     return ["# Results", "", EXPLANATION, "## Data sets", "", *pages, "", *goals]
 
 
-def _page(dataset: str, cells: Sequence[Cell]) -> list[str]:
+def data_set_page(dataset: str, cells: Sequence[CellFile]) -> list[str]:
+    """Lines of the page of a data set, without its picture."""
     lines = [f"# {dataset}", ""]
     for device, noise in sorted(cells[0].get("noise", {}).items()):
         lines += [
@@ -118,7 +122,7 @@ def _page(dataset: str, cells: Sequence[Cell]) -> list[str]:
     return [*lines, "Commands:", "", *commands, ""]
 
 
-def _split_facts(cells: Sequence[Cell]) -> str:
+def _split_facts(cells: Sequence[CellFile]) -> str:
     """One sentence on what was held out; ranges where the seeds differ."""
     counts = [cell["split_counts"] for cell in cells]
 
@@ -128,7 +132,8 @@ def _split_facts(cells: Sequence[Cell]) -> str:
 
     seeds = len({cell["seed"] for cell in cells})
     parts = [f"{seeds} seed{'s' * (seeds > 1)}"]
-    parts += [f"{p} {span(f'{p}_programs')} programs of {span(f'{p}_tasks')} tasks" for p in _TRAIN_VALIDATION_TEST]
+    for part in ("train", "validation", "test"):
+        parts.append(f"{part} {span(f'{part}_programs')} programs of {span(f'{part}_tasks')} tasks")
     if "test_networks" in counts[0]:
         networks = sorted({network for c in counts for network in c["test_networks"]})
         parts.append(f"held-out networks: {', '.join(networks)}")
@@ -136,14 +141,11 @@ def _split_facts(cells: Sequence[Cell]) -> str:
     return "; ".join(parts) + "."
 
 
-_TRAIN_VALIDATION_TEST = ("train", "validation", "test")
-
-
-def _metric_table(cells: Sequence[Cell]) -> list[str]:
+def _metric_table(cells: Sequence[CellFile]) -> list[str]:
     by_model = _by_model(cells)
     best = {c.metric: _best([_mean(own, c.metric) for own in by_model.values()], c) for c in COLUMNS}
 
-    def figure(own: Sequence[Cell], column: Column) -> str:
+    def figure(own: Sequence[CellFile], column: Column) -> str:
         text, mean = (
             _spread([cell["metrics"].get(column.metric) for cell in own], column.digits),
             _mean(own, column.metric),
@@ -154,7 +156,7 @@ def _metric_table(cells: Sequence[Cell]) -> list[str]:
     return table(["model", "seeds", *(column.title for column in COLUMNS)], rows)
 
 
-def _interval_table(cells: Sequence[Cell]) -> list[str]:
+def _interval_table(cells: Sequence[CellFile]) -> list[str]:
     levels = sorted({level for cell in cells for level in cell["intervals"]})
     columns = [(level, *rest) for level in levels for rest in _INTERVALS]
     rows = [
@@ -169,7 +171,7 @@ def _interval_table(cells: Sequence[Cell]) -> list[str]:
     return table(["model", "seeds", *titles], rows)
 
 
-def _breakdown_table(cells: Sequence[Cell], part: str) -> list[str]:
+def _breakdown_table(cells: Sequence[CellFile], part: str) -> list[str]:
     labels = sorted({label for cell in cells for label in cell[part]})
     titles = []
     for label in labels:
@@ -182,15 +184,15 @@ def _breakdown_table(cells: Sequence[Cell], part: str) -> list[str]:
     return table(["model", *titles], rows)
 
 
-def _by_model(cells: Iterable[Cell]) -> dict[str, list[Cell]]:
+def _by_model(cells: Iterable[CellFile]) -> dict[str, list[CellFile]]:
     """Worst mean MAPE first, so that a table ends with what is best."""
-    groups: dict[str, list[Cell]] = {}
+    groups: dict[str, list[CellFile]] = {}
     for cell in cells:
         groups.setdefault(cell["model"], []).append(cell)
     return dict(sorted(groups.items(), key=lambda item: -(_mean(item[1], "mape") or 0.0)))
 
 
-def _mean(cells: Sequence[Cell], metric: str) -> float | None:
+def _mean(cells: Sequence[CellFile], metric: str) -> float | None:
     values = [cell["metrics"][metric] for cell in cells if metric in cell["metrics"]]
     return float(np.mean(values)) if values else None
 

@@ -42,7 +42,7 @@ def test_our_own_pages_are_those_of_our_own_figures():
     figures = read_results(DOCS)
     assert len(figures) > 4000 and len({result.run for result in figures}) < 200
     index = (DOCS / "results" / "index.md").read_text()
-    assert index == "\n".join(results._index(figures)).rstrip("\n") + "\n"
+    assert index == "\n".join(results.index_page(figures)).rstrip("\n") + "\n"
     pages = {path.stem for path in (DOCS / "results").glob("*.md")} - {"index"}
     assert pages == {result.dataset for result in figures}
 
@@ -59,10 +59,10 @@ def test_tables_show_intervals_and_read_cells_from_before_them(data, tmp_path):
     new = {**json.loads(json.dumps(cell)), "model": "new", "intervals": {"0.8": figures}}
     newer = {**new, "seed": 1, "intervals": {"0.8": {**figures, "coverage": 82.5}}}
     table = (
-        "\n".join(results._page("x", [old, new, newer]))
+        "\n".join(results.data_set_page("x", [old, new, newer]))
         .split("Prediction intervals:")[1]
         .split("MAPE % by op class")[0]
     )
     assert "| model | seeds | 80 % holds % | 80 % by task % | 80 % width |" in table
     assert "| new | 2 | 82.0 ± 0.7 |" in table and "constant" not in table
-    assert "Prediction intervals:" not in results._page("x", [old])
+    assert "Prediction intervals:" not in results.data_set_page("x", [old])
