@@ -18,7 +18,7 @@ from cdmpp.model.code_anchor import N_RESOURCES
 from cdmpp.predict.model_folder import pretrained_names
 from cdmpp.training.config import TrainConfig
 from cdmpp.training.sampling import SAMPLERS
-from cdmpp.uncertainty.conformal import SIGNED_TASKS
+from cdmpp.uncertainty.conformal import FITTED_TASKS
 
 REPOSITORY = Path(__file__).parents[2]
 DOCS = REPOSITORY / "docs"
@@ -117,7 +117,7 @@ def test_numbers_of_the_architecture_are_those_of_the_code():
         (LEAF_WIDTH, r"numbers\s\(arithmetic"),
         (KERNEL_WIDTH, r"\(launch shape"),
         (N_RESOURCES, "resources, each"),
-        (SIGNED_TASKS, "calibration tasks"),
+        (FITTED_TASKS, "calibration tasks"),
     ):
         assert re.search(rf"\b{number} {what}", page), (number, what)
     assert f"kernels (B, K, {KERNEL_WIDTH})" in page
