@@ -1,0 +1,129 @@
+"""Every verb works from the installed wheel, in a folder that holds nothing of the checkout."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import cdmpp
+from cdmpp import devices
+from cdmpp.cli.command import CONFIGURED, VERBS
+from cdmpp.data.derive import has_tvm
+from tests.toy_data import write_toy_dataset
+
+TESTS = Path(__file__).parents[1]
+# One process runs them all: each would spend some seconds on importing torch and Hydra.
+RUN_ALL = """
+import contextlib, io, json, sys
+import cdmpp
+from cdmpp.cli import main
+print(cdmpp.__file__)
+for command in json.loads(sys.argv[1]):
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            status = main(command)
+        except SystemExit as end:
+            status = end.code
+    print(json.dumps([status, out.getvalue(), err.getvalue()]), flush=True)
+"""
+QUIET = ("progress=false", "accelerator=cpu")
+COMMANDS = {
+    "devices": "devices --json",
+    "models": "models --json",
+    "data": "data --json",
+    "train without data": "train device=t4 allow_zero_shot=false",
+    "train": "train experiment=quick trainer.epochs=1 baselines=[constant] plots=false out=run",
+    "predict": "predict datasets/one --device xeon-icelake --model run/model --json",
+    "finetune": "finetune device=xeon-icelake-avx2 start=run/model budget=3 tuning.steps=3 tuning.folds=0 out=tuned",
+    "evaluate": "evaluate split=[random] seeds=[0] models=[constant,analytic] out=cells accelerator=cpu",
+    "measure": "measure runner=rpc",
+    "import": "import path=database device=a100 network=resnet34",
+    "predict a script": "predict matmul.py --device xeon-icelake --json",
+}
+
+
+class Done(NamedTuple):
+    status: int | str | None
+    out: str
+    err: str
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("empty")
+    write_toy_dataset(folder / "datasets" / "one", 120)
+    write_toy_dataset(folder / "datasets" / "two", 120, "xeon-icelake-avx2", factor=1.7, prefix="two-")
+    shutil.copytree(TESTS / "fixtures" / "resnet34_a100", folder / "database")
+    shutil.copy(TESTS.parent / "examples" / "matmul.py", folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def done(place, installed) -> dict[str, Done]:
+    commands = [
+        [*command.split(), *(QUIET if command.startswith(("train", "finetune")) else ())]
+        for command in COMMANDS.values()
+    ]
+    environment = {**installed, "CDMPP_CACHE": str(place / "cache"), "CDMPP_NATIVE": "0"}
+    ran = subprocess.run(
+        [sys.executable, "-c", RUN_ALL, json.dumps(commands)],
+        cwd=place,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=400,
+    )
+    assert ran.returncode == 0, ran.stderr
+    first, *answers = ran.stdout.splitlines()
+    assert Path(first).is_relative_to(installed["PYTHONPATH"])
+    return {name: Done(*json.loads(answer)) for name, answer in zip(COMMANDS, answers, strict=True)}
+
+
+def test_no_verb_is_forgotten():
+    assert {command.split()[0] for command in COMMANDS.values()} == {*VERBS, *CONFIGURED}
+
+
+@pytest.mark.parametrize("name", ["devices", "models", "data", "train", "predict", "finetune", "evaluate"])
+def test_a_verb_ends_well(done, name):
+    assert done[name].status == 0, done[name].err
+
+
+def test_what_is_listed_is_what_is_here(done):
+    assert [entry["name"] for entry in json.loads(done["devices"].out)] == list(devices.names())
+    assert "xeon-icelake" in [entry["name"] for entry in json.loads(done["models"].out)]
+    assert [entry["programs"] for entry in json.loads(done["data"].out)] == [120, 120]
+
+
+def test_a_trained_model_lies_where_it_was_asked_for(done, place):
+    assert str(Path("run") / "model") in done["train"].out
+    assert list(cdmpp.load(place / "run" / "model").trained_on) == ["xeon-icelake"]
+    assert len(json.loads(done["predict"].out)["programs"]) == 120
+
+
+def test_a_tuned_model_knows_the_new_device(done, place):
+    assert "xeon-icelake-avx2" in cdmpp.load(place / "tuned" / "model").trained_on
+
+
+def test_without_data_training_says_where_it_looked(done):
+    status, _, err = done["train without data"]
+    assert status not in (0, None) and "t4" in f"{status}{err}" and "datasets" in f"{status}{err}"
+
+
+def test_measuring_needs_a_tracker_where_it_is_remote(done):
+    assert "tracker" in f"{done['measure'].status}{done['measure'].err}"
+
+
+@pytest.mark.tvm
+@pytest.mark.skipif(not has_tvm(), reason="needs TVM")
+def test_programs_and_databases_are_read(done, place):
+    assert done["predict a script"].status == 0, done["predict a script"].err
+    assert json.loads(done["predict a script"].out)["programs"][0]["latency_s"] > 0
+    assert done["import"].status == 0, done["import"].err
+    assert (place / "datasets" / "resnet34_a100" / "dataset.json").is_file()
