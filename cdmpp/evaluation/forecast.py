@@ -8,7 +8,6 @@ import numpy as np
 
 from cdmpp.data.dataset import LatencyDataset
 from cdmpp.data.splits import Split
-from cdmpp.devices import sheets_of
 from cdmpp.errors import DataError
 from cdmpp.evaluation.baselines import BASELINES, make_baseline
 from cdmpp.evaluation.cell import Cell, CellOptions, read_predictions
@@ -47,13 +46,14 @@ def _trained(dataset: LatencyDataset, dataset_name: str, split: Split, cell: Cel
     from cdmpp.evaluation.learned import train_config
     from cdmpp.predict.rows import predict_rows_with_intervals
     from cdmpp.recipes.cross_calibration import calibrate_by_folds
-    from cdmpp.training.fit import train
+    from cdmpp.recipes.train import train
+    from cdmpp.training.config import Run
 
-    config, sheets = train_config(cell.model, options.overrides, options.variants), sheets_of(dataset.devices)
-    folder, accelerator = cell.model_folder(options.out, dataset_name), options.accelerator
-    fitted = train(dataset, split, sheets, config, folder, cell.seed, progress=False, accelerator=accelerator)
-    calibrate_by_folds(fitted, dataset, split, config, cell.seed, accelerator)
-    return Forecast(*predict_rows_with_intervals(fitted.predictor, dataset, split.test))
+    config = train_config(cell.model, options.overrides, options.variants)
+    run = Run(cell.model_folder(options.out, dataset_name), cell.seed, progress=False, accelerator=options.accelerator)
+    trained = train(dataset, split, config, run)
+    calibrate_by_folds(trained, dataset, split, config, run)
+    return Forecast(*predict_rows_with_intervals(trained.predictor, dataset, split.test))
 
 
 def _stored(dataset: LatencyDataset, split: Split, path: Path) -> np.ndarray:

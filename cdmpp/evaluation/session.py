@@ -22,11 +22,11 @@ from cdmpp.errors import CdmppError
 from cdmpp.evaluation.baselines import NEED_PER_STORE
 from cdmpp.evaluation.cell import CellOptions
 from cdmpp.evaluation.evaluation_data import EvaluationData
+from cdmpp.evaluation.metric_table import metric_table
 from cdmpp.evaluation.noise import noise_floor
 from cdmpp.evaluation.pooling import pool_per_store
 from cdmpp.evaluation.results import collect, update_results
 from cdmpp.evaluation.run import evaluate
-from cdmpp.recipes.training_report import metric_table
 
 
 @dataclass(frozen=True)
