@@ -48,10 +48,10 @@ def _codes(options: argparse.Namespace) -> int:
 
 
 def _summary(options: argparse.Namespace) -> int:
-    from cdmpp.data.summary import details, search_paths, summarise
+    from cdmpp.data.summary import details, known_paths, summarise
 
-    paths = search_paths(options.path)
-    entries = summarise(paths)
+    paths = known_paths(options.path)
+    entries = sorted(summarise(paths), key=lambda entry: (entry.device, str(entry.folder)))
     readable = details(entries)
     if options.plots is not None:
         from cdmpp.data.plots import save_data_plots

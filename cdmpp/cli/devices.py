@@ -31,10 +31,10 @@ def run(options: argparse.Namespace) -> int:
     """Print the table or the JSON."""
     from rich.table import Table
 
-    from cdmpp.data.summary import search_paths, summarise
+    from cdmpp.data.summary import known_paths, summarise
     from cdmpp.predict.catalogue import models
 
-    data = summarise(search_paths())
+    data = summarise(known_paths())
     usable = [entry for entry in models() if entry.usable]
     rows = [
         (

@@ -25,7 +25,7 @@ from cdmpp.data.labels import Labels
 from cdmpp.data.records import read_records, read_tasks
 from cdmpp.data.schema import Record
 from cdmpp.errors import DataError
-from cdmpp.machine_code.code_vector import CODE_VERSION, CODE_WIDTH
+from cdmpp.machine_code.code_features import CODE_VERSION, CODE_WIDTH
 from cdmpp.programs.task import Task
 
 log = logging.getLogger(__name__)

@@ -220,9 +220,7 @@ def _check_complete(sets: Sequence[_DataSet], labels: Labels, taken: np.ndarray)
     first = str(labels.record_ids[~taken][0])
     where = ", ".join(str(one.folder) for one in sets)
     if sets[0].features != "cdmpp":  # imported as they are: nothing here could derive them
-        raise DataError(
-            f"{where} lacks the {sets[0].features} vectors of {np.sum(~taken)} programs: import it again"
-        )
+        raise DataError(f"{where} lacks the {sets[0].features} vectors of {np.sum(~taken)} programs: import it again")
     missing: Mapping[str, Record] = {i: record for one in sets for i, record in one.missing.items()}
     reasons = {i: reason for one in sets for i, reason in one.reasons.items()}
     line = f"line {missing[first].extra['line']}, " if first in missing and "line" in missing[first].extra else ""

@@ -62,7 +62,7 @@ _RECORD_SCHEMA = pa.schema(
         ("extra", pa.string()),
     ]
 )
-_KEYS = pa.schema([("device", pa.string()), ("record_id", pa.string())])
+_KEYS = pa.schema([("device", pa.string()), ("record_id", pa.string()), ("task_id", pa.string())])
 _REQUIRED = ("record_id", "task_id", "device", "target", "schedule", "latency_s")
 
 
@@ -95,18 +95,18 @@ def record_parts(folder: Path) -> list[Path]:
     return [path for _, path in sorted(parts)]
 
 
-def count_records(folder: Path) -> dict[str, int]:
-    """Device -> number of different records, read from two columns. Unreadable parts are left out, logged."""
+def count_records(folder: Path) -> dict[str, tuple[int, int]]:
+    """Device -> (different programs, their tasks), read from three columns. Unreadable parts are left out, logged."""
     read_info(folder)
-    keys = []
+    keys = [_KEYS.empty_table()]
     for path in record_parts(folder):
         try:
-            keys.append(pq.read_table(path, columns=["device", "record_id"]).cast(_KEYS))
+            keys.append(pq.read_table(path, columns=_KEYS.names).cast(_KEYS))
         except (OSError, ValueError, pa.ArrowException) as error:
             log.warning("%s is corrupt or truncated: %s", path, str(error).splitlines()[0])
-    once = pa.concat_tables([_KEYS.empty_table(), *keys]).group_by(_KEYS.names).aggregate([])
-    counts = {entry["values"]: entry["counts"] for entry in once.column("device").value_counts().to_pylist()}
-    return {device: counts[device] for device in sorted(filter(None, counts))}
+    counts = pa.concat_tables(keys).group_by("device").aggregate([(name, "count_distinct") for name in _KEYS.names[1:]])
+    rows = sorted((row for row in zip(*counts.to_pydict().values(), strict=True) if row[0]))
+    return {device: (programs, tasks) for device, programs, tasks in rows}
 
 
 def write_tasks(folder: Path, tasks: Iterable[Task]) -> None:

@@ -6,9 +6,7 @@ import hashlib
 import importlib.util
 import logging
 import os
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from cdmpp import devices
@@ -16,67 +14,27 @@ from cdmpp.ast.layout import FEATURES
 from cdmpp.data.dataset import LatencyDataset, join_datasets
 from cdmpp.data.download import COMMIT, REPOSITORY, download, pinned
 from cdmpp.data.loading import load_programs
-from cdmpp.data.records import count_records, read_info
+from cdmpp.data.records import read_info
 from cdmpp.data.schema import SCHEMA_VERSION
+from cdmpp.data.summary import DATABASE_FILES, DataSummary, search_paths, summarise
 from cdmpp.errors import CdmppError, DataError, NoRecordsError
 from cdmpp.lock import writing
 from cdmpp.paths import cache_root
 
 log = logging.getLogger(__name__)
 
-_DEPTH = 4
-_SKIPPED = {"node_modules", "outputs", "__pycache__", "build", "dist"}
-_DATABASE_FILES = ("database_tuning_record.json", "database_workload.json")
 
+def devices_with_data(paths: Sequence[Path | str] = (), features: str = "cdmpp") -> dict[str, list[DataSummary]]:
+    """Device -> folders below ``search_paths(paths)`` that hold records of it with leaf vectors ``features``.
 
-@dataclass(frozen=True)
-class Found:
-    """A folder with labelled data, as far as can be told without TVM."""
-
-    path: Path
-    raw: bool
-    """True for a MetaSchedule database that must be imported first."""
-    counts: dict[str, int]
-    """Device -> records; 0 for a raw database, which nobody counted."""
-    network: str = ""
-    unclear: str = ""
-    """Why a raw database cannot be imported without being told device or network."""
-    features: str = "cdmpp"
-    """Kind of leaf vectors, see ``layout.FEATURES``."""
-
-
-def search_paths(paths: Sequence[Path | str] = ()) -> list[Path]:
-    """``paths`` and the folders in ``$CDMPP_DATA`` (separated by ``os.pathsep``), each once."""
-    extra = [entry for entry in os.environ.get("CDMPP_DATA", "").split(os.pathsep) if entry.strip()]
-    return list(dict.fromkeys(Path(path).expanduser() for path in [*paths, *extra]))
-
-
-def survey(paths: Sequence[Path | str] = ()) -> list[Found]:
-    """Everything with labelled data below ``search_paths(paths)``, a few levels deep, in a fixed order."""
-    found: dict[Path, Found] = {}
-    for root in search_paths(paths):
-        if root.is_dir():
-            _visit(root, _DEPTH, found)
-    return list(found.values())
-
-
-def devices_with_data(paths: Sequence[Path | str] = (), features: str = "cdmpp") -> dict[str, list[Found]]:
-    """Device -> folders that hold records of it with leaf vectors of the kind ``features``."""
-    table: dict[str, list[Found]] = {}
-    for item in survey(paths):
-        for device in item.counts if item.features == features else ():
-            table.setdefault(device, []).append(item)
-    return dict(sorted(table.items()))
-
-
-def find_data(device: str, paths: Sequence[Path | str] = ()) -> list[Path]:
-    """Our data sets and raw MetaSchedule databases that hold records of ``device``; empty where there is none.
-
-    The device of a raw database comes from its folder name ``<network>_<device>[_...]``, and the target of its
-    records must agree.
+    The device of a raw MetaSchedule database comes from its folder name ``<network>_<device>[_...]``, and the target
+    of its records must agree.
     """
-    devices.get(device)
-    return [item.path for item in devices_with_data(paths).get(device, [])]
+    table: dict[str, list[DataSummary]] = {}
+    for entry in summarise(search_paths(paths)):
+        if entry.device != "?" and entry.features == features:
+            table.setdefault(entry.device, []).append(entry)
+    return dict(sorted(table.items()))
 
 
 def load_device(
@@ -128,89 +86,36 @@ def data_folders(
     devices.get(device)
     if features not in FEATURES:
         raise CdmppError(f"features={features!r} is unknown; one of {', '.join(FEATURES)}")
-    found = devices_with_data(paths, features).get(device, [])
-    if not found and features != "cdmpp":
+    entries = devices_with_data(paths, features).get(device, [])
+    if not entries and features != "cdmpp":
         raise DataError(
             f"no data set of {device} with {features} vectors in {', '.join(map(str, search_paths(paths)))}; "
             "scripts/import_data.py source=ansor_features makes one (scripts/exporters/README.md)"
         )
-    if not found:
-        found = _download(device, paths, progress, fetch)
-    return [_import_into_cache(item, device, progress) if item.raw else item.path for item in found]
+    if not entries:
+        entries = _download(device, paths, progress, fetch)
+    return [
+        entry.folder if entry.form == "records" else _import_into_cache(entry, device, progress) for entry in entries
+    ]
 
 
-def _visit(folder: Path, depth: int, found: dict[Path, Found]) -> None:
-    key = folder.resolve()
-    if key in found:
-        return
-    try:
-        names = {entry.name for entry in folder.iterdir()}
-        if "dataset.json" in names:
-            features = str(read_info(folder).get("features", "cdmpp"))
-            found[key] = Found(folder, False, count_records(folder), features=features)
-            return
-        if all(name in names or f"{name}.gz" in names for name in _DATABASE_FILES):
-            found[key] = _inspect_database(folder)
-            return
-        children = sorted(folder / name for name in names if not name.startswith(".") and name not in _SKIPPED)
-    except (OSError, CdmppError) as error:
-        log.warning("skipped %s: %s", folder, error)
-        return
-    if depth:
-        for child in children:
-            if child.is_dir():
-                _visit(child, depth - 1, found)
-
-
-def name_parts(folder_name: str) -> tuple[str, str]:
-    """(network, device) that a database folder's name tells, each empty where it does not.
-
-    ``<network>_<device>[_...]``; of public collections also ``meta_<backend>_<device>_<network>_<trials>``.
-    """
-    words = folder_name.lower().split("_")
-    known = set(devices.names())
-    places = [place for place, word in enumerate(words) if word in known]
-    if len(places) != 1:
-        return "", ""
-    place = places[0]
-    if words[0] == "meta":
-        rest = [word for word in words[place + 1 :] if not re.fullmatch(r"\d+k", word)]
-        return "_".join(rest), words[place]
-    return "_".join(words[:place]), words[place]
-
-
-def _inspect_database(folder: Path) -> Found:
-    from cdmpp.data.targets import disagreement, first_target
-
-    network, device = name_parts(folder.name)
-    if not device or not network:
-        return Found(folder, True, {}, unclear="the folder name is not <network>_<device>[_...]")
-    try:
-        reason = disagreement(device, first_target(folder), exact=True)
-    except CdmppError as error:
-        reason = str(error)
-    if reason:
-        return Found(folder, True, {}, network, reason)
-    return Found(folder, True, {device: 0}, network)
-
-
-def _import_into_cache(item: Found, device: str, progress: bool) -> Path:
+def _import_into_cache(item: DataSummary, device: str, progress: bool) -> Path:
     """Import a raw database once; later calls find it by content, and one that runs meanwhile waits for it."""
     digest = hashlib.sha256(f"{SCHEMA_VERSION} {device} {item.network}".encode())
-    for path in sorted(item.path.iterdir()):
-        if path.name.removesuffix(".gz") in _DATABASE_FILES:
+    for path in sorted(item.folder.iterdir()):
+        if path.name.removesuffix(".gz") in DATABASE_FILES:
             digest.update(path.read_bytes())
-    out = cache_root() / "imported" / f"{item.path.name}-{digest.hexdigest()[:12]}"
+    out = cache_root() / "imported" / f"{item.folder.name}-{digest.hexdigest()[:12]}"
     if _is_complete(out):
         return out
     if importlib.util.find_spec("tvm") is None:
-        raise DataError(f"{item.path} must be imported, which needs TVM: pip install 'cdmpp[tvm]'")
+        raise DataError(f"{item.folder} must be imported, which needs TVM: pip install 'cdmpp[tvm]'")
     from cdmpp.data.importers import import_database
 
-    with writing(out, f"import of {item.path}", wait=True):
+    with writing(out, f"import of {item.folder}", wait=True):
         if not _is_complete(out):
-            log.info("importing %s as %s on %s into %s", item.path, item.network, device, out)
-            import_database(item.path, out, device, item.network, on_bad="skip", progress=progress)
+            log.info("importing %s as %s on %s into %s", item.folder, item.network, device, out)
+            import_database(item.folder, out, device, item.network, on_bad="skip", progress=progress)
     return out
 
 
@@ -218,11 +123,12 @@ def _is_complete(folder: Path) -> bool:
     return (folder / "dataset.json").is_file() and bool(read_info(folder).get("complete"))
 
 
-def _download(device: str, paths: Sequence[Path | str], progress: bool, fetch: bool) -> list[Found]:
+def _download(device: str, paths: Sequence[Path | str], progress: bool, fetch: bool) -> list[DataSummary]:
     public = pinned(device) if fetch else ()
     try:
         folders = [
-            Found(download(database, progress=progress), True, {device: 0}, database.network) for database in public
+            DataSummary(download(database, progress=progress), device, "metaschedule", network=database.network)
+            for database in public
         ]
     except DataError as error:
         raise NoRecordsError(no_data_message(device, paths, str(error))) from error
@@ -258,9 +164,10 @@ def no_data_message(device: str, paths: Sequence[Path | str], download_result: s
     table = devices_with_data(paths)
     lines.append("Devices with data here now:" + ("" if table else " none"))
     for name, items in table.items():
-        lines += [f"  {name}: {i.path} ({'database' if i.raw else f'{i.counts[name]} records'})" for i in items]
-    unclear = [item for item in survey(paths) if item.unclear]
+        sizes = ["database" if item.programs is None else f"{item.programs} records" for item in items]
+        lines += [f"  {name}: {item.folder} ({size})" for item, size in zip(items, sizes, strict=True)]
+    unclear = [entry for entry in summarise(search_paths(paths)) if entry.form == "metaschedule" and entry.note]
     if unclear:
         lines.append("Databases that must be imported by hand, because device or network is not clear:")
-        lines += [f"  {item.path}: {item.unclear}" for item in unclear]
+        lines += [f"  {entry.folder}: {entry.note}" for entry in unclear]
     return "\n".join(lines)

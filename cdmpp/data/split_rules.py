@@ -28,9 +28,7 @@ class Parts(NamedTuple):
     pool: np.ndarray = np.zeros(0, np.int64)
 
 
-def _random(
-    dataset: LatencyDataset, name: str, seed: int, test_fraction: float, validation_fraction: float
-) -> Parts:
+def _random(dataset: LatencyDataset, name: str, seed: int, test_fraction: float, validation_fraction: float) -> Parts:
     groups = program_groups(dataset)
     names = np.unique(groups)
     test, rest = hold_out(names, test_fraction, seed, "test", name, "different programs", keep=2)
@@ -38,9 +36,7 @@ def _random(
     return _parts(groups, train, validation, test, {"groups": len(names)})
 
 
-def _by_task(
-    dataset: LatencyDataset, name: str, seed: int, test_fraction: float, validation_fraction: float
-) -> Parts:
+def _by_task(dataset: LatencyDataset, name: str, seed: int, test_fraction: float, validation_fraction: float) -> Parts:
     task_ids = np.asarray(dataset.task_ids)
     test, rest = hold_out(np.unique(task_ids), test_fraction, seed, "test", name, "tasks", keep=2)
     validation, train = hold_out(rest, validation_fraction, seed, "validation", name, "tasks")

@@ -1,19 +1,25 @@
-"""Which data sets are here, and how much each holds. Reads three columns; needs no TVM for data sets of our own."""
+"""Which labelled data is within reach, and how much each folder holds: told without TVM, from three columns."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import os
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import pyarrow.parquet as pq
-
-from cdmpp.data import sources
+from cdmpp import devices
+from cdmpp.data.records import count_records, read_info
 from cdmpp.data.statistics import DeviceStatistics, statistics
+from cdmpp.data.targets import disagreement, first_target
 from cdmpp.errors import CdmppError
 
 log = logging.getLogger(__name__)
+
+DATABASE_FILES = ("database_tuning_record.json", "database_workload.json")
+_DEPTH = 4
+_SKIPPED = {"node_modules", "outputs", "__pycache__", "build", "dist"}
 
 
 @dataclass(frozen=True)
@@ -22,61 +28,107 @@ class DataSummary:
 
     folder: Path
     device: str
+    """``?`` where it is not clear."""
     form: str
     """``records`` (a data set of ours), ``metaschedule`` (a tuning database, not imported yet) or ``unreadable``."""
     programs: int | None = None
     """Distinct programs; None where only an import can tell."""
     tasks: int | None = None
     note: str = ""
+    """Why a database cannot be imported without being told device or network, or what is damaged."""
+    network: str = ""
+    """Of a database."""
+    features: str = "cdmpp"
+    """Kind of leaf vectors, see ``layout.FEATURES``."""
 
 
-def search_paths(extra: Sequence[Path] = ()) -> list[Path]:
-    """Where data is looked for: ``extra``, ``./datasets``, a checkout's, the folders in ``$CDMPP_DATA``."""
+def search_paths(paths: Sequence[Path | str] = ()) -> list[Path]:
+    """``paths`` and the folders in ``$CDMPP_DATA`` (separated by ``os.pathsep``), each once."""
+    extra = [entry for entry in os.environ.get("CDMPP_DATA", "").split(os.pathsep) if entry.strip()]
+    return list(dict.fromkeys(Path(path).expanduser() for path in [*paths, *extra]))
+
+
+def known_paths(extra: Sequence[Path] = ()) -> list[Path]:
+    """Folders that are there among ``extra``, ``./datasets``, a checkout's ``datasets`` and ``$CDMPP_DATA``."""
     root = Path(__file__).resolve().parents[2]
-    checkout = root / "datasets" if (root / "pyproject.toml").is_file() else Path("datasets")
-    found = [path.resolve() for path in sources.search_paths([*extra, Path("datasets"), checkout]) if path.is_dir()]
-    return list(dict.fromkeys(found))
+    checkout = [root / "datasets"] if (root / "pyproject.toml").is_file() else []
+    paths = search_paths([*extra, Path("datasets"), *checkout])
+    return list(dict.fromkeys(path.resolve() for path in paths if path.is_dir()))
 
 
-def summarise(paths: Sequence[Path]) -> list[DataSummary]:
-    """One entry per folder and device, ordered by device and folder; a damaged folder is told, not hidden."""
-    folders = sorted({info.parent for path in paths for info in path.rglob("dataset.json")})
-    entries = [entry for folder in folders for entry in _own(folder)] + _databases(paths)
-    return sorted(entries, key=lambda entry: (entry.device, str(entry.folder)))
+def summarise(paths: Sequence[Path | str]) -> list[DataSummary]:
+    """One entry per folder and device below ``paths``, a few levels deep, in a fixed order.
+
+    A damaged folder is an entry, too.
+    """
+    folders: dict[Path, Path] = {}
+    for path in paths:
+        for folder in _data_folders(Path(path), _DEPTH):
+            folders.setdefault(folder.resolve(), folder)
+    return [entry for folder in folders.values() for entry in _entries(folder)]
 
 
 def details(entries: Sequence[DataSummary]) -> list[tuple[Path, DeviceStatistics]]:
-    """(folder, statistics) of every readable data set of ours among ``entries``."""
-    found = []
+    """(folder, statistics) of every readable data set of ours among ``entries``, by device."""
+    pairs = []
     for folder in dict.fromkeys(entry.folder for entry in entries if entry.form == "records"):
         try:
-            found += [(folder, device) for device in statistics(folder)]
+            pairs += [(folder, device) for device in statistics(folder)]
         except CdmppError as error:
             log.warning("%s: %s", folder, error)
-    return sorted(found, key=lambda pair: pair[1].device)
+    return sorted(pairs, key=lambda pair: pair[1].device)
 
 
-def _own(folder: Path) -> list[DataSummary]:
-    seen: dict[str, tuple[set[str], set[str]]] = {}
+def name_parts(folder_name: str) -> tuple[str, str]:
+    """(network, device) that a database folder's name tells, each empty where it does not.
+
+    ``<network>_<device>[_...]``; of public collections also ``meta_<backend>_<device>_<network>_<trials>``.
+    """
+    words = folder_name.lower().split("_")
+    places = [place for place, word in enumerate(words) if word in devices.names()]
+    if len(places) != 1:
+        return "", ""
+    place = places[0]
+    if words[0] == "meta":
+        rest = [word for word in words[place + 1 :] if not re.fullmatch(r"\d+k", word)]
+        return "_".join(rest), words[place]
+    return "_".join(words[:place]), words[place]
+
+
+def _data_folders(folder: Path, depth: int) -> Iterator[Path]:
+    """Data sets and databases in ``folder`` and below."""
     try:
-        for part in sorted((folder / "records").glob("part-*.parquet")):
-            columns = pq.ParquetFile(part).read(columns=["record_id", "task_id", "device"]).to_pydict()
-            for record, task, device in zip(*columns.values(), strict=True):
-                programs, tasks = seen.setdefault(device, (set(), set()))
-                programs.add(record)
-                tasks.add(task)
-    except Exception as error:  # pyarrow raises its own types for each way a file can be damaged
+        names = {entry.name for entry in folder.iterdir()} if folder.is_dir() else set()
+    except OSError as error:
+        log.warning("skipped %s: %s", folder, error)
+        return
+    if "dataset.json" in names or all(name in names or f"{name}.gz" in names for name in DATABASE_FILES):
+        yield folder
+    elif depth:
+        for name in sorted(name for name in names if not name.startswith(".") and name not in _SKIPPED):
+            yield from _data_folders(folder / name, depth - 1)
+
+
+def _entries(folder: Path) -> list[DataSummary]:
+    if not (folder / "dataset.json").exists():
+        return [_database(folder)]
+    try:
+        features = str(read_info(folder).get("features", "cdmpp"))
+        counts = count_records(folder)
+    except CdmppError as error:
+        log.warning("skipped %s: %s", folder, error)
         return [DataSummary(folder, "?", "unreadable", note=" ".join(str(error).split())[:120])]
-    return [
-        DataSummary(folder, device, "records", len(programs), len(tasks)) for device, (programs, tasks) in seen.items()
-    ]
+    if not counts and any((folder / "records").glob("part-*")):
+        return [DataSummary(folder, "?", "unreadable", note="its records are corrupt or truncated")]
+    return [DataSummary(folder, device, "records", *count, features=features) for device, count in counts.items()]
 
 
-def _databases(paths: Sequence[Path]) -> list[DataSummary]:
-    """Raw tuning databases, with the device each counts for."""
-    entries = []
-    for found in sources.survey(paths):
-        if found.raw:
-            for device in found.counts or {"?": 0}:
-                entries.append(DataSummary(found.path, device, "metaschedule", note=found.unclear))
-    return entries
+def _database(folder: Path) -> DataSummary:
+    network, device = name_parts(folder.name)
+    if not device or not network:
+        return DataSummary(folder, "?", "metaschedule", note="the folder name is not <network>_<device>[_...]")
+    try:
+        reason = disagreement(device, first_target(folder), exact=True)
+    except CdmppError as error:
+        reason = str(error)
+    return DataSummary(folder, "?" if reason else device, "metaschedule", note=reason, network=network)

@@ -6,7 +6,7 @@ import time
 import numpy as np
 
 from cdmpp.data.derive_worker import packed
-from cdmpp.machine_code.code_vector import CODE_WIDTH
+from cdmpp.machine_code.code_features import CODE_WIDTH
 from cdmpp.workers import serve
 
 

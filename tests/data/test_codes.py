@@ -21,7 +21,7 @@ from cdmpp.data.loading import load_dataset
 from cdmpp.data.records import read_records
 from cdmpp.data.schema import Record
 from cdmpp.errors import DataError
-from cdmpp.machine_code.code_vector import CODE_WIDTH
+from cdmpp.machine_code.code_features import CODE_WIDTH
 
 
 def ast(code: np.ndarray | None) -> CompactAST:

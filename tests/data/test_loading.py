@@ -22,10 +22,10 @@ from cdmpp.data.records import append_records, read_records, write_info, write_t
 from cdmpp.data.splits import make_split
 from cdmpp.errors import DataError
 from cdmpp.evaluation import run
-from cdmpp.machine_code.code_vector import CODE_WIDTH
+from cdmpp.machine_code.code_features import CODE_WIDTH
 from cdmpp.predict.rows import predict_rows
-from cdmpp.training.config import TrainConfig, TrainerConfig
-from cdmpp.training.fit import train
+from cdmpp.recipes.train import train
+from cdmpp.training.config import Run, TrainConfig, TrainerConfig
 
 
 @pytest.fixture(autouse=True)
@@ -187,11 +187,11 @@ def test_training_from_files_gives_the_model_of_memory(folder, tmp_path):
     data = load_dataset(folder)
     in_memory = dataclasses.replace(data, asts=data.asts.take(np.arange(len(data))))
     assert not isinstance(in_memory.asts, MappedTable)
-    config, sheet = TrainConfig(trainer=TrainerConfig(epochs=2, batch_size=16)), devices.get("xeon-icelake")
+    config = TrainConfig(trainer=TrainerConfig(epochs=2, batch_size=16))
     answers = []
     for name, programs in (("a", data), ("b", in_memory)):
         split = make_split(programs, "by_task", 0)
-        result = train(programs, split, sheet, config, tmp_path / name, 0, progress=False, accelerator="cpu")
+        result = train(programs, split, config, Run(tmp_path / name, 0, False, "cpu"))
         answers.append(predict_rows(result.predictor, programs, split.test))
     np.testing.assert_allclose(*answers, rtol=1e-5)
 

@@ -38,7 +38,7 @@ def test_round_trip_in_writing_order(tmp_path, make_record):
     assert read_records(tmp_path) == [*first, make_record(3, device="v100")]
     assert read_records(tmp_path, "v100") == [make_record(3, device="v100")]
     write_info(tmp_path, name="x")
-    assert count_records(tmp_path) == {"a100": 2, "v100": 1}
+    assert count_records(tmp_path) == {"a100": (2, 1), "v100": (1, 1)}
 
 
 def test_tasks_unite_networks_and_keep_their_workload(tmp_path, task):
@@ -173,7 +173,7 @@ def test_a_folder_with_doubled_rows_reads_right(tmp_path, make_record, caplog):
     assert found[0] == make_record(1) and found[1] == merge_records([make_record(2), differing])
     assert found[1].latency_samples_s == (2e-3, 1e-3, 4e-3, 6e-3) and found[1].latency_s == 3e-3
     assert len(caplog.records) == 1 and "3 copies dropped, 1 programs merged" in caplog.text
-    assert count_records(tmp_path) == {"a100": 2, "v100": 1}
+    assert count_records(tmp_path) == {"a100": (2, 1), "v100": (1, 1)}
     better = make_record(1, latency_s=1e-3)
     assert replace_records(tmp_path, [better]) == 1
     assert read_records(tmp_path)[0] == better

@@ -16,13 +16,10 @@ from cdmpp.data.records import append_records, read_records, write_info, write_t
 from cdmpp.data.sources import (
     data_folders,
     devices_with_data,
-    find_data,
     load_devices,
-    name_parts,
-    search_paths,
     source_devices,
-    survey,
 )
+from cdmpp.data.summary import name_parts, search_paths, summarise
 from cdmpp.errors import DataError, NoRecordsError, UnknownDeviceError
 from tests.toy_data import write_toy_dataset
 
@@ -67,14 +64,12 @@ def test_finds_own_sets_and_raw_databases(tmp_path, monkeypatch, own_set, native
     shutil.copytree(native_database, extra / "vgg_v100")
     monkeypatch.setenv("CDMPP_DATA", os.pathsep.join([str(extra), str(tmp_path / "missing")]))
     assert search_paths(["datasets"])[1:] == [extra, tmp_path / "missing"]
-    assert find_data("a100", [tmp_path / "datasets"]) == [own_set, extra / "deep" / "resnet34_a100"]
-    assert find_data("v100", [tmp_path / "datasets"]) == [own_set]
-    assert find_data("h100", [tmp_path / "datasets"]) == []
-    assert list(devices_with_data([tmp_path / "datasets"])) == ["a100", "v100"]
-    unclear = {item.path.name: item.unclear for item in survey() if item.unclear}
+    folders = {name: [e.folder for e in found] for name, found in devices_with_data([tmp_path / "datasets"]).items()}
+    assert folders == {"a100": [own_set, extra / "deep" / "resnet34_a100"], "v100": [own_set]}
+    unclear = {entry.folder.name: entry.note for entry in summarise(search_paths()) if entry.note}
     assert set(unclear) == {"raw_legacy_resnet34", "vgg_v100"} and "sm_80" in unclear["vgg_v100"]
     with pytest.raises(UnknownDeviceError, match="a100"):
-        find_data("a1000")
+        data_folders("a1000")
 
 
 def test_message_where_nothing_is_found(tmp_path, monkeypatch, own_set, native_database, no_web):
@@ -109,7 +104,7 @@ def test_message_where_the_download_fails(tmp_path, no_web):
 def test_damaged_folders_do_not_stop_the_search(tmp_path, own_set, caplog):
     (tmp_path / "datasets" / "broken").mkdir()
     (tmp_path / "datasets" / "broken" / "dataset.json").write_text("{")
-    assert find_data("a100", [tmp_path / "datasets"]) == [own_set]
+    assert [entry.folder for entry in devices_with_data([tmp_path / "datasets"])["a100"]] == [own_set]
     assert "broken" in caplog.text
 
 
