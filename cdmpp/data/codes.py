@@ -10,16 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from cdmpp.ast.columns import list_column, plain_column
-from cdmpp.data.derive import (
-    LIMIT_S,
-    Wanted,
-    chunk_paths,
-    data_set_folder,
-    derive,
-    failures,
-    record_keys,
-    sources_of,
-)
+from cdmpp.data.derive import LIMIT_S, Wanted, chunk_paths, complete, data_set_folder, sources_of
 from cdmpp.data.files import read_table, write_table
 from cdmpp.data.labels import Labels
 from cdmpp.data.records import read_records, read_tasks
@@ -163,14 +154,12 @@ def complete_codes(
     lacking = [r for r, done in zip(records, known, strict=True) if not done and compilable(r)]
     if not lacking:
         return have, {}
-    cache = code_cache(folder)
-    keys = record_keys([r.record_id for r in lacking], [r.task_id for r in lacking], tasks)
-    failed = failures(cache)
-    todo = [source for source in sources_of(lacking, tasks) if source.key not in failed]
-    wanted = Wanted("codes", cache, todo)
-    for_now = derive([wanted], workers, progress, f"code vectors of {folder.name}", limit_s)["codes"]
-    reasons = {**failures(cache), **for_now}
-    named = {r.record_id: reasons[key] for r, key in zip(lacking, keys, strict=True) if key in reasons}
+    sources = sources_of(lacking, tasks)
+    wanted = Wanted("codes", code_cache(folder), sources)
+    reasons = complete(wanted, workers, progress, f"code vectors of {folder.name}", limit_s)
+    named = {
+        r.record_id: reasons[source.key] for r, source in zip(lacking, sources, strict=True) if source.key in reasons
+    }
     return codes_for(folder, records, tasks), named
 
 

@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -168,6 +168,16 @@ def derive(
         for chunk in chunks.values():
             chunk.write()
     return for_now
+
+
+def complete(
+    wanted: Wanted, workers: int = 2, progress: bool = True, title: str = "", limit_s: float = LIMIT_S
+) -> dict[str, str]:
+    """``derive`` those sources that did not fail for good before; returns key -> reason of all that have no result."""
+    failed = failures(wanted.folder)
+    todo = replace(wanted, sources=[source for source in wanted.sources if source.key not in failed])
+    for_now = derive([todo], workers, progress, title, limit_s)[wanted.kind]
+    return {**failures(wanted.folder), **for_now}
 
 
 def computed(

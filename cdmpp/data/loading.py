@@ -15,7 +15,7 @@ from cdmpp.ast.spool import AstSpool
 from cdmpp.ast.table import AstTable, read_asts, write_asts
 from cdmpp.data.codes import codes_of
 from cdmpp.data.dataset import LatencyDataset, join_tasks, one_kind
-from cdmpp.data.derive import Wanted, chunk_paths, data_set_folder, derive, failures, record_keys, sources_of
+from cdmpp.data.derive import Wanted, chunk_paths, complete, data_set_folder, sources_of
 from cdmpp.data.labels import Labels, read_labels
 from cdmpp.data.records import read_info, read_records, read_tasks, record_parts
 from cdmpp.data.schema import Record
@@ -184,14 +184,12 @@ class _DataSet:
                 place = labels.places([record.record_id])[0]
                 if place >= 0 and not taken[place]:
                     self.missing[record.record_id] = record
-        failed = failures(cache)
-        todo = [source for source in sources_of(self.missing.values(), self.tasks) if source.key not in failed]
-        if todo:
-            title = f"compact ASTs of {self.folder.name}"
-            for_now = derive([Wanted("asts", cache, todo)], self.workers, self.progress, title)["asts"]
-            failed = {**failures(cache), **for_now}
-        keys = record_keys(self.missing, [record.task_id for record in self.missing.values()], self.tasks)
-        self.reasons = {i: failed[key] for i, key in zip(self.missing, keys, strict=True) if key in failed}
+        sources = sources_of(self.missing.values(), self.tasks)
+        title = f"compact ASTs of {self.folder.name}"
+        failed = complete(Wanted("asts", cache, sources), self.workers, self.progress, title)
+        self.reasons = {
+            i: failed[source.key] for i, source in zip(self.missing, sources, strict=True) if source.key in failed
+        }
 
 
 def _fresh(table: AstTable, places: np.ndarray, taken: np.ndarray) -> Iterator[tuple[AstTable, np.ndarray]]:

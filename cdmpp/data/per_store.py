@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from cdmpp.ast.columns import list_column, plain_column
 from cdmpp.data.dataset import LatencyDataset
-from cdmpp.data.derive import Wanted, chunk_paths, data_set_folder, derive, failures, record_keys, sources_of
+from cdmpp.data.derive import Wanted, chunk_paths, complete, data_set_folder, sources_of
 from cdmpp.data.files import read_table, write_table
 from cdmpp.data.records import read_records, read_tasks
 from cdmpp.errors import DataError
@@ -54,10 +55,8 @@ def write_rows(path: Path, rows: Sequence[tuple[str, np.ndarray]]) -> None:
 def read_rows(path: Path) -> dict[str, np.ndarray]:
     """Record id -> (stores, 164) float32 of one file."""
     table = read_table(path)
-    column = table.column("rows").combine_chunks()
-    lists = column.chunk(0) if isinstance(column, pa.ChunkedArray) else column
-    flat, ends = lists.flatten().to_numpy(zero_copy_only=False), lists.offsets.to_numpy()
-    ids = table.column("record_id").to_pylist()
+    flat, ends = list_column(table, "rows", pa.float32())
+    ids = plain_column(table, "record_id", pa.string())
     return {i: flat[ends[k] : ends[k + 1]].reshape(-1, PER_STORE_WIDTH) for k, i in enumerate(ids)}
 
 
@@ -74,40 +73,38 @@ def load_per_store(
     TVM (about 30 programs a second and process) and cached in chunks. A program that TVM cannot featurise becomes
     a row of zeros and is counted in a warning.
     """
-    found: dict[str, np.ndarray] = {}
-    failed: dict[str, str] = {}
+    rows: dict[str, np.ndarray] = {}
+    reasons: dict[str, str] = {}
     wanted = set(dataset.record_ids.tolist())
     for folder in folders:
         cache, tasks = data_set_folder("per_store", _VERSION, folder), read_tasks(folder)
-        records = {r.record_id: r for r in read_records(folder, None, "skip") if r.record_id in wanted - found.keys()}
-        keys = record_keys(records, [r.task_id for r in records.values()], tasks)
-        ids = dict(zip(keys, records, strict=True))
-        found.update(_pooled(cache, ids, pool))
-        failed.update({ids[key]: reason for key, reason in failures(cache).items() if key in ids})
-        if missing := [r for r in records.values() if r.record_id not in found and r.record_id not in failed]:
+        records = [r for r in read_records(folder, None, "skip") if r.record_id in wanted - rows.keys()]
+        sources = sources_of(records, tasks)
+        ids = {source.key: record.record_id for source, record in zip(sources, records, strict=True)}
+        rows.update(_pooled(cache, ids, pool))
+        if missing := [source for source in sources if ids[source.key] not in rows]:
             title = f"per-store features of {Path(folder).name}"
-            wanted_rows = Wanted("per_store", cache, sources_of(missing, tasks))
-            for_now = derive([wanted_rows], workers, progress, title)["per_store"]
-            found.update(_pooled(cache, ids, pool))
-            failed.update({ids[key]: reason for key, reason in {**failures(cache), **for_now}.items() if key in ids})
-    lost = [identity for identity in dataset.record_ids if identity not in found]
+            failed = complete(Wanted("per_store", cache, missing), workers, progress, title)
+            reasons.update({ids[key]: reason for key, reason in failed.items() if key in ids})
+            rows.update(_pooled(cache, ids, pool))
+    lost = [identity for identity in dataset.record_ids if identity not in rows]
     if len(lost) == len(dataset):
-        reason = next(iter(failed.values()), "none of the folders holds its schedules")
+        reason = next(iter(reasons.values()), "none of the folders holds its schedules")
         raise DataError(f"no per-store features for any of {len(dataset)} programs: {reason}")
     if lost:
-        log.warning("no per-store features for %d programs, first %s", len(lost), failed.get(lost[0], lost[0]))
-    zeros = np.zeros_like(next(iter(found.values())))
-    return np.stack([found.get(identity, zeros) for identity in dataset.record_ids])
+        log.warning("no per-store features for %d programs, first %s", len(lost), reasons.get(lost[0], lost[0]))
+    zeros = np.zeros_like(next(iter(rows.values())))
+    return np.stack([rows.get(identity, zeros) for identity in dataset.record_ids])
 
 
-def _pooled(cache: Path, ids: Mapping[str, str], pool: Callable[[np.ndarray], np.ndarray]) -> Mapping[str, np.ndarray]:
-    """Record id -> pooled rows; ``ids`` names the record of each key."""
+def _pooled(cache: Path, ids: Mapping[str, str], pool: Callable[[np.ndarray], np.ndarray]) -> dict[str, np.ndarray]:
+    """Record id -> pooled rows; ``ids`` names the record of each key. Damaged files are derived again."""
     pooled = {}
     for path in chunk_paths(cache):
         try:
             rows = read_rows(path)
-        except DataError as error:  # damaged: derived again
-            log.warning("%s", error)
+        except DataError:
+            path.unlink(missing_ok=True)
             continue
         pooled.update({ids[key]: pool(value).astype(np.float32) for key, value in rows.items() if key in ids})
     return pooled

@@ -21,7 +21,7 @@ from cdmpp.data.merge import merge_records
 from cdmpp.data.records import append_records, read_records, write_info, write_tasks
 from cdmpp.data.splits import make_split
 from cdmpp.errors import DataError
-from cdmpp.evaluation import run
+from cdmpp.evaluation import baselines
 from cdmpp.machine_code.code_features import CODE_WIDTH
 from cdmpp.predict.rows import predict_rows
 from cdmpp.recipes.train import train
@@ -134,7 +134,7 @@ def test_a_bad_row_is_named_or_skipped(folder):
 
 def test_many_programs_without_asts_are_an_error(folder, monkeypatch):
     (folder / "asts" / "part-00001.parquet").unlink()
-    monkeypatch.setattr(loading, "derive", lambda *_: {"asts": {}})
+    monkeypatch.setattr(loading, "complete", lambda *_: {})
     with pytest.raises(DataError, match="no compact AST for 60 of 100 records"):
         load_dataset(folder)
 
@@ -145,13 +145,13 @@ def test_missing_asts_are_derived_once(folder, monkeypatch):
     asked = []
 
     def derived(wanted, *_):
-        keys = [source.key for source in wanted[0].sources]
+        keys = [source.key for source in wanted.sources]
         asked.extend(key.partition("-")[0] for key in keys)
         rows = [whole.record_ids.tolist().index(key.partition("-")[0]) for key in keys]
-        write_asts(wanted[0].folder / "chunk-0.parquet", keys, whole.asts.take(rows))
-        return {"asts": {}}
+        write_asts(wanted.folder / "chunk-0.parquet", keys, whole.asts.take(rows))
+        return {}
 
-    monkeypatch.setattr(loading, "derive", derived)
+    monkeypatch.setattr(loading, "complete", derived)
     assert_same(load_dataset(folder), whole)
     assert sorted(asked) == sorted(whole.record_ids[:60].tolist())
     load_dataset(folder)
@@ -199,8 +199,8 @@ def test_training_from_files_gives_the_model_of_memory(folder, tmp_path):
 def test_baselines_of_a_large_set_see_a_sample(folder, monkeypatch):
     data = load_dataset(folder)
     split = make_split(data, "by_task", 0)
-    monkeypatch.setattr(run, "_BASELINE_PROGRAMS", 15)
+    monkeypatch.setattr(baselines, "_MAX_PROGRAMS", 15)
     seen = []
-    monkeypatch.setattr(run, "score", lambda dataset, rows, _: seen.append((len(dataset), len(rows))) or {"metrics": 1})
-    assert run.score_baselines(data, split, ["constant"]) == {"constant": 1}
+    monkeypatch.setattr(baselines, "score", lambda dataset, rows, _: seen.append((len(dataset), len(rows))) or {"metrics": 1})
+    assert baselines.score_baselines(data, split, ["constant"]) == {"constant": 1}
     assert seen[0][0] <= 45 and seen[0][1] == 15

@@ -76,12 +76,12 @@ def test_damaged_codes_are_compiled_again(data_set, monkeypatch):
     asked = []
 
     def derive(wanted, *_):
-        asked.extend(source.key for source in wanted[0].sources)
-        again = {source.key: codes[source.key.rpartition("-")[0]] for source in wanted[0].sources}
-        write_codes(wanted[0].folder / "chunk-0.parquet", again)
-        return {"codes": {}}
+        asked.extend(source.key for source in wanted.sources)
+        again = {source.key: codes[source.key.rpartition("-")[0]] for source in wanted.sources}
+        write_codes(wanted.folder / "chunk-0.parquet", again)
+        return {}
 
-    monkeypatch.setattr("cdmpp.data.codes.derive", derive)
+    monkeypatch.setattr("cdmpp.data.codes.complete", derive)
     inputs = read_path(folder, Wishes(XEON, compiled=True))
     np.testing.assert_array_equal(inputs.asts.codes, [codes[label] for label in inputs.labels])
     assert len(asked) == 12
