@@ -14,11 +14,11 @@ from pathlib import Path
 import torch
 from timing import finish
 
-from cdmpp import devices
 from cdmpp.data.loading import load_dataset
 from cdmpp.data.splits import make_split
 from cdmpp.evaluation.learned import train_config
-from cdmpp.training.fit import train
+from cdmpp.recipes.train import train
+from cdmpp.training.config import Run
 
 DEVICE, SPLIT = "xeon-icelake-avx2", "by_task+train_tasks:0.25"
 SHIPPED = Path(__file__).resolve().parents[1] / "datasets" / DEVICE
@@ -33,7 +33,7 @@ def main() -> None:
     for model, overrides in (("cdmpp", []), ("reference", epochs)):
         with tempfile.TemporaryDirectory() as folder:
             config = train_config(model, overrides)
-            fitted = train(data, split, devices.get(DEVICE), config, folder, 0, progress=False, accelerator="cpu")
+            fitted = train(data, split, config, Run(Path(folder), 0, False, "cpu"))
         seconds = accumulate(row["seconds"] for row in fitted.history)
         paths[model] = [(at, row["val_mape"]) for at, row in zip(seconds, fitted.history, strict=True)]
     target = min(error for _, error in paths["reference"])

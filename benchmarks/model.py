@@ -14,13 +14,13 @@ import numpy as np
 import torch
 from timing import best_seconds, finish, peak_memory_mb
 
-from cdmpp import devices
 from cdmpp.ast.table import AstTable, read_asts
 from cdmpp.data.dataset import LatencyDataset
 from cdmpp.data.splits import make_split
 from cdmpp.evaluation.learned import train_config
 from cdmpp.programs.task import Task
-from cdmpp.training.fit import train
+from cdmpp.recipes.train import train
+from cdmpp.training.config import Run
 
 DEVICE, TRAINED_ON, EPOCHS = "xeon-icelake", 1024, 3
 
@@ -33,7 +33,7 @@ def main() -> None:
     split = make_split(data, "random", 0)
     with tempfile.TemporaryDirectory() as folder:
         config = train_config(model, [f"trainer.epochs={EPOCHS}"])
-        fitted = train(data, split, devices.get(DEVICE), config, folder, 0, progress=False, accelerator="cpu")
+        fitted = train(data, split, config, Run(Path(folder), 0, False, "cpu"))
     training_memory = peak_memory_mb()
     epoch = statistics.median(row["seconds"] for row in fitted.history)
     single = asts.take([len(asts) // 2])

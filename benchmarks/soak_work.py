@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 import torch
 
-from cdmpp import devices
 from cdmpp.data import importers
 from cdmpp.data.files import read_json, write_json
 from cdmpp.data.records import write_tasks
 from cdmpp.measure import sentinel
-from cdmpp.measure.collector import Collector, Subject
-from cdmpp.measure.plan import Plan
-from cdmpp.measure.settings import CollectSettings
-from cdmpp.training.config import TrainConfig
-from cdmpp.training.fit import train
+from cdmpp.measure.collector import Collector
+from cdmpp.measure.settings import MeasureSettings
+from cdmpp.measure.subjects import Subject, Subjects
+from cdmpp.recipes.train import train
+from cdmpp.training.config import Run, TrainConfig
 from tests.data.other_network import other_network
 from tests.measure.tiny_task import TASK, schedules
 from tests.toy_data import toy_dataset
@@ -56,33 +55,28 @@ def _train(out: str, seed: str) -> None:
     small = {"name": "cdmpp", "width": 16, "layers": 1, "heads": 2, "feedforward": 16, "hidden": 16}
     trainer = {"epochs": _EPOCHS, "batch_size": 16, "members": 2}
     config = TrainConfig.from_dict({"model": small, "loss": {}, "trainer": trainer})
-    train(dataset, split, devices.get("xeon-icelake"), config, out, int(seed), False, "cpu")
+    train(dataset, split, config, Run(Path(out), int(seed), False, "cpu"))
 
 
 class _Tiny(Collector):
     """Measures the hand-made schedules of one task."""
 
-    def _plan(self) -> Plan:
+    def _subjects(self, scratch: Path) -> Subjects:
         write_tasks(self.folder, [TASK])
-        return Plan([TASK.task_id], ["tiny"], {TASK.task_id: TASK})
-
-    def _planned(self, plan: Plan, scratch: Path) -> Iterator[list[Subject]]:
-        self._tasks_left = 0
-        for key, schedule in read_json(self.folder.parent / _SCHEDULES).items():
-            if key not in self.recorded and key not in self.failed:
-                arguments = [[[64, 64], "float32"]] * 3
-                yield [Subject(key, arguments, scratch / f"{key}.so", task=TASK, schedule=schedule)]
+        shapes = [[[64, 64], "float32"]] * 3
+        return Subjects(
+            Subject(key, shapes, scratch / f"{key}.so", task=TASK, schedule=schedule)
+            for key, schedule in read_json(self.folder.parent / _SCHEDULES).items()
+            if key not in self.journal
+        )
 
 
-def _profile(out: str) -> None:
+def _measure(out: str) -> None:
     # How long the programs take does not matter here, so the machine need not be quiet.
     sentinel.TOLERANCE = dict.fromkeys(sentinel.TOLERANCE, 1e9)
     sentinel.WORKLOADS = {"compute": sentinel.WORKLOADS["compute"]}
-    device = devices.get("xeon-icelake")
-    settings = CollectSettings(
-        device.name, device.target, zoo={}, builders=1, batch=2, min_separation_s=0.0, show_progress=False
-    )
+    settings = MeasureSettings("xeon-icelake", builders=1, batch=2, min_separation_s=0.0, progress=False)
     _Tiny(settings, Path(out)).run()
 
 
-_WORK: dict[str, Callable[..., None]] = {"import": _import, "profile": _profile, "train": _train}
+_WORK: dict[str, Callable[..., None]] = {"import": _import, "measure": _measure, "train": _train}

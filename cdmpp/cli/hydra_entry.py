@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
+import os
 import shlex
 import sys
 from collections.abc import Callable, Mapping
@@ -13,9 +14,9 @@ from typing import Any
 import hydra
 from omegaconf import DictConfig, OmegaConf
 
-from cdmpp import devices
 from cdmpp.errors import CdmppError
 from cdmpp.paths import conf_folder
+from cdmpp.recipes.compose import CONFIG_ERRORS, explained, offer_defaults, values_of
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
 """Where no file of ours is written, a log of Lightning's or a picture, a full disk arrives as it is."""
@@ -32,7 +33,7 @@ def entry(
     def decorate(main: Callable[[dict[str, Any]], None]) -> Callable[[], None]:
         @hydra.main(version_base="1.3", config_path=str(conf_folder()), config_name=config_name)
         def composed(config: DictConfig) -> None:
-            values: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
+            values = values_of(config)
             stamped = "${now" in str(OmegaConf.to_container(config, resolve=False).get("out"))  # type: ignore[union-attr]
             _in_one_line(lambda: main(values), lambda: _how_to_go_on(values, stamped))
 
@@ -44,10 +45,9 @@ def entry(
                     f"{key}={word.removeprefix(f'{short}=')}" if word.startswith(f"{short}=") else word
                     for word in sys.argv
                 ]
-            # Hydra would only list every file of the group: an unknown device deserves the nearest names.
-            chosen = [word.split("=", 1)[1] for word in sys.argv[1:] if word.startswith("device=")]
-            _in_one_line(lambda: [devices.get(name) for value in chosen for name in value.split(",")], lambda: "")
-            composed()
+            offer_defaults()
+            os.environ["HYDRA_FULL_ERROR"] = "1"  # its errors are raised, not printed
+            _in_one_line(composed, lambda: "")
 
         return command
 
@@ -60,6 +60,8 @@ def _in_one_line(action: Callable[[], Any], hint: Callable[[], str]) -> None:
         action()
     except CdmppError as error:
         sys.exit(f"error: {error}")
+    except CONFIG_ERRORS as error:
+        sys.exit(f"error: {explained(error)}")
     except OSError as error:
         if error.errno not in _NO_ROOM:
             raise

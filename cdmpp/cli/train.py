@@ -1,33 +1,46 @@
-"""Train a latency predictor: ``python scripts/train.py device=a100``. All settings: ``conf/config.yaml``."""
+"""Train a latency predictor: ``cdmpp train device=a100``. All settings: ``conf/config.yaml``."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from rich.console import Console
+
 from cdmpp.cli.hydra_entry import entry
+from cdmpp.cli.training_report import report
 from cdmpp.data.splits import make_split
-from cdmpp.devices import sheets_of
 from cdmpp.errors import NoRecordsError
+from cdmpp.evaluation.metric_table import metric_table
 from cdmpp.recipes.cross_calibration import calibrate_by_folds
 from cdmpp.recipes.settings import RunSettings
-from cdmpp.recipes.training_report import report
-from cdmpp.recipes.zero_shot import train_zero_shot
-from cdmpp.training.fit import train
+from cdmpp.recipes.train import train
+from cdmpp.recipes.zero_shot import ZeroShot, train_zero_shot
 
 
 @entry("config")
 def main(values: dict[str, Any]) -> None:
-    run = RunSettings.from_dict(values)
-    with run.kept():
+    """Train, calibrate, judge; without records of the device, learn from others."""
+    settings = RunSettings.from_dict(values)
+    with settings.kept():
         try:
-            dataset = run.load()
+            dataset = settings.load()
         except NoRecordsError as error:
-            train_zero_shot(run, error)
+            _report_zero_shot(train_zero_shot(settings, error))
             return
-        split = make_split(dataset, seed=run.seed, **run.split)
-        sheets = sheets_of(dataset.devices)
-        result = train(
-            dataset, split, sheets, run.training, run.out, run.seed, progress=run.progress, accelerator=run.accelerator
-        )
-        calibrate_by_folds(result, dataset, split, run.training, run.seed, run.accelerator)
-        report(dataset, split, result, run)
+        split = make_split(dataset, seed=settings.run.seed, **settings.split)
+        trained = train(dataset, split, settings.training, settings.run)
+        calibrate_by_folds(trained, dataset, split, settings.training, settings.run)
+        report(dataset, split, trained, settings)
+
+
+def _report_zero_shot(done: ZeroShot) -> None:
+    console = Console(soft_wrap=True)
+    sources, name = done.settings.sources, done.settings.device.name
+    console.print(f"on {' and '.join(sources)}, not on {name}:")
+    report(done.dataset, done.split, done.trained, done.settings)
+    if done.left_out:
+        console.print(metric_table("zero-shot: each device left out and predicted", done.left_out, ""))
+    console.print(
+        f"[bold]zero-shot[/]: no labelled program of {name} is within reach, this model was trained on "
+        f"{', '.join(sources)}. {done.error}"
+    )

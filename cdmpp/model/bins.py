@@ -19,7 +19,7 @@ class QuantileBins(nn.Module):
     factor: Tensor
     mean: Tensor
 
-    def __init__(self, width: int, bins: int):
+    def __init__(self, width: int, bins: int) -> None:
         super().__init__()
         self.bins = bins
         self.register_buffer("low", torch.zeros(width, bins))

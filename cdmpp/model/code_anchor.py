@@ -6,13 +6,15 @@ the training programs best (as uops.info and llvm-mca tables are measured, but u
 datasheet numbers say beforehand is not left to them: how many instructions a core starts in a cycle, how long an
 addition makes the next one wait, and what a vector gather costs, which microcode has made tenfold on some.
 
-Where it is fitted to several devices each has *own costs* beside the shared ones: a factor on all of its cycles (its
-clock is not what the datasheet says), one on each kind of amount, and one on the overhead of a call. A ridge keeps them
-near one where its programs do not tell. A device that was not learned has those of the one with the nearest datasheet,
-and a few programs of it tell its own (``learn_device``).
+Where it is fitted to several devices each has *per-device costs* beside the shared ones: a factor on all of its cycles
+(its clock is not what the datasheet says), one on each kind of amount, and one on the overhead of a call. A ridge keeps
+them near one where its programs do not tell. A device that was not learned has those of the one with the nearest
+datasheet, and a few programs of it tell its own (``learn_device``).
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -22,8 +24,7 @@ from torch.nn.functional import huber_loss, softplus
 from cdmpp.data.batching import Batch, ProgramTensors, ordered_batches
 from cdmpp.data.subsample import sample_rows
 from cdmpp.devices import SPEC_FIELDS
-from cdmpp.machine_code.code_vector import CODE_NAMES
-from cdmpp.machine_code.machine import MACHINE_AMOUNTS
+from cdmpp.machine_code.code_features import CODE_NAMES, MACHINE_AMOUNTS
 from cdmpp.model.analytic import PARTS, kernel_parts
 from cdmpp.model.cpu_parts import cores_used
 
@@ -61,33 +62,35 @@ MIN_PROGRAMS = 500
 """With code vectors; fewer do not tell some hundred costs, and the analytic time stays what it is."""
 _MAX_PROGRAMS = 32_768
 _STEPS, _BATCH, _RATE, _HUBER = 2500, 512, 0.05, 0.1
-_OWN_RIDGE, _OWN_STEPS, _OWN_RATE = 4.0, 400, 0.02
+_DEVICE_RIDGE, _DEVICE_STEPS, _DEVICE_RATE = 4.0, 400, 0.02
 _SCALE, _OVERHEAD = N_INPUTS, N_INPUTS + 1
-N_OWN = N_INPUTS + 2
+N_DEVICE_COSTS = N_INPUTS + 2
 
 
 class CodeAnchor(nn.Module):
+    """Time of a whole program by its code vector. The buffers are named as in the stored models."""
+
     log_cost: Tensor
     """(N_RESOURCES, N_INPUTS) natural log of cycles."""
     sharpness: Tensor
     log_overhead: Tensor
     fitted: Tensor
     known: Tensor
-    """(capacity, device width) datasheet vectors of the devices with own costs; infinite where there is none."""
+    """(max_devices, device width) datasheet vectors of the devices with costs of their own; infinite: a free place."""
     own: Tensor
-    """(capacity, N_OWN) natural log of their factors: of each amount, of all cycles, of the overhead."""
+    """(max_devices, N_DEVICE_COSTS) natural log of their factors: of each amount, of all cycles, of the overhead."""
 
-    def __init__(self, capacity: int = 0, device_width: int = 0) -> None:
-        """``capacity``: devices that can have own costs; with 0 all have the shared ones."""
+    def __init__(self, max_devices: int = 0, device_width: int = 0) -> None:
+        """``max_devices`` can have costs of their own; with 0 all have the shared ones."""
         super().__init__()
         self.register_buffer("log_cost", torch.zeros(N_RESOURCES, N_INPUTS))
         self.register_buffer("sharpness", torch.ones(()))
         self.register_buffer("log_overhead", torch.full((), 5.0))
         self.register_buffer("fitted", torch.zeros(()))
-        if capacity:
-            self.register_buffer("known", torch.full((capacity, device_width), torch.inf))
-            self.register_buffer("own", torch.zeros(capacity, N_OWN))
-        self.capacity = capacity
+        if max_devices:
+            self.register_buffer("known", torch.full((max_devices, device_width), torch.inf))
+            self.register_buffer("own", torch.zeros(max_devices, N_DEVICE_COSTS))
+        self.max_devices = max_devices
 
     def forward(self, codes: Tensor, parts: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """Of the whole program, meaningless for programs without a code vector.
@@ -100,7 +103,7 @@ class CodeAnchor(nn.Module):
             (B,) natural-log seconds, (B, N_RESOURCES) natural-log share of each resource in them.
         """
         inputs, log_clock = _inputs(codes, parts, batch)
-        own = self._own_of(batch.device_vectors) if self.capacity else None
+        own = self.costs_of(batch.device_vectors) if self.max_devices else None
         total, logs = _log_cycles(inputs, self.log_cost, self.sharpness, self.log_overhead, own)
         return total - log_clock, logs - total[:, None]
 
@@ -110,75 +113,80 @@ class CodeAnchor(nn.Module):
         if len(labels) < MIN_PROGRAMS:
             return
         devices, which = vectors.unique(dim=0, return_inverse=True)
-        several = 1 < len(devices) <= self.capacity
+        several = 1 < len(devices) <= self.max_devices
         generator = torch.Generator(device="cpu").manual_seed(0)
         start = -4.0 + 1.5 * torch.randn(N_RESOURCES, N_INPUTS, generator=generator, dtype=torch.float64)
         cost = start.to(inputs.device).requires_grad_(True)
         sharpness = torch.ones((), dtype=torch.float64, device=inputs.device, requires_grad=True)
         overhead = torch.full((), 5.0, dtype=torch.float64, device=inputs.device, requires_grad=True)
-        own = torch.zeros(len(devices), N_OWN, dtype=torch.float64, device=inputs.device, requires_grad=several)
-        optimiser = torch.optim.Adam([cost, sharpness, overhead, *([own] if several else [])], lr=_RATE)
-        with torch.enable_grad():
-            for step in range(_STEPS):
-                optimiser.param_groups[0]["lr"] = _RATE * (1 - step / _STEPS) + 1e-4
-                some = torch.randint(len(labels), (_BATCH,), generator=generator).to(inputs.device)
-                its_own = own[which[some]] if several else None
-                predicted, _ = _log_cycles(inputs[some], cost, sharpness, overhead, its_own)
-                loss = huber_loss(predicted, labels[some], delta=_HUBER) / _HUBER
-                if several:
-                    loss = loss + _OWN_RIDGE * own.square().sum() / len(labels)
-                optimiser.zero_grad()
-                loss.backward()
-                optimiser.step()
-        if all(bool(torch.isfinite(value).all()) for value in (cost, sharpness, overhead, own)):
+        own = torch.zeros(len(devices), N_DEVICE_COSTS, dtype=torch.float64, device=inputs.device)
+
+        def loss() -> Tensor:
+            some = torch.randint(len(labels), (_BATCH,), generator=generator).to(inputs.device)
+            its_own = own[which[some]] if several else None
+            predicted, _ = _log_cycles(inputs[some], cost, sharpness, overhead, its_own)
+            error = huber_loss(predicted, labels[some], delta=_HUBER) / _HUBER
+            return error + _DEVICE_RIDGE * own.square().sum() / len(labels) if several else error
+
+        shared = [cost, sharpness, overhead]
+        if _minimised(loss, [*shared, own.requires_grad_(True)] if several else shared, _RATE, _STEPS):
             # The same function, with what the devices have in common (their mean) among the shared costs.
             middle = own.detach().mean(0)
             self.log_cost.copy_(cost.detach() + middle[:N_INPUTS] + middle[_SCALE])
             self.sharpness.copy_(sharpness.detach())
             self.log_overhead.copy_(overhead.detach() + middle[_OVERHEAD] + middle[_SCALE])
             self.fitted.fill_(1.0)
-            if len(devices) <= self.capacity:  # a single one, too: it must not take those of a device learned later
-                for vector, value in zip(devices, own.detach() - middle, strict=True):
-                    self._remember(vector, value)
+            if len(devices) <= self.max_devices:  # a single one, too: it must not take those of a device learned later
+                for vector, costs in zip(devices, own.detach() - middle, strict=True):
+                    self._remember(vector, costs)
 
     def learn_device(self, programs: ProgramTensors, rows: np.ndarray) -> None:
-        """Own costs of the devices of ``rows`` (n,) that have none yet, near those of the nearest; the rest stays.
+        """Costs of the devices of ``rows`` (n,) that have none yet, near those of the nearest; the rest stays.
 
         Nothing happens where the shared costs were never fitted, where no device is known that they were fitted to (all
         of them would take the new one's), or where there is no room for another.
         """
-        if not self.capacity or not self.fitted or bool(self.known.isinf().all()):
+        if not self.max_devices or not self.fitted or bool(self.known.isinf().all()):
             return
         inputs, labels, vectors = _amounts(programs, sample_rows(rows, _MAX_PROGRAMS))
+        shared = self.log_cost.double(), self.sharpness.double(), self.log_overhead.double()
         for vector in vectors.unique(dim=0):
-            mine = (vectors == vector).all(1)
             if bool((self.known == vector).all(1).any()) or not bool(self.known.isinf().all(1).any()):
                 continue
-            before = self._own_of(vector[None])[0].double()
+            chosen = (vectors == vector).all(1)
+            amounts, truth = inputs[chosen], labels[chosen]
+            before = self.costs_of(vector[None])[0].double()
             own = before.clone().requires_grad_(True)
-            optimiser = torch.optim.Adam([own], lr=_OWN_RATE)
-            shared = self.log_cost.double(), self.sharpness.double(), self.log_overhead.double()
-            with torch.enable_grad():
-                for step in range(_OWN_STEPS):
-                    optimiser.param_groups[0]["lr"] = _OWN_RATE * (1 - step / _OWN_STEPS) + 1e-4
-                    predicted, _ = _log_cycles(inputs[mine], *shared, own[None])
-                    loss = huber_loss(predicted, labels[mine], delta=_HUBER) / _HUBER
-                    loss = loss + _OWN_RIDGE * (own - before).square().sum() / int(mine.sum())
-                    optimiser.zero_grad()
-                    loss.backward()
-                    optimiser.step()
-            if bool(torch.isfinite(own).all()):
+
+            def loss(amounts: Tensor = amounts, truth: Tensor = truth, own: Tensor = own, before: Tensor = before):
+                predicted, _ = _log_cycles(amounts, *shared, own[None])
+                error = huber_loss(predicted, truth, delta=_HUBER) / _HUBER
+                return error + _DEVICE_RIDGE * (own - before).square().sum() / len(truth)
+
+            if _minimised(loss, [own], _DEVICE_RATE, _DEVICE_STEPS):
                 self._remember(vector, own.detach())
 
-    def _remember(self, vector: Tensor, own: Tensor) -> None:
+    def _remember(self, vector: Tensor, costs: Tensor) -> None:
         place = int(self.known.isinf().all(1).nonzero()[0, 0])
         self.known[place] = vector.to(self.known)
-        self.own[place] = own.to(self.own)
+        self.own[place] = costs.to(self.own)
 
-    def _own_of(self, vectors: Tensor) -> Tensor:
-        """(B, device width) -> (B, N_OWN) of the known device whose datasheet is nearest; zero where none is known."""
+    def costs_of(self, vectors: Tensor) -> Tensor:
+        """(B, device width) -> (B, N_DEVICE_COSTS) of the device with the nearest datasheet; zero where none is known."""
         distance = (vectors[:, None] - self.known[None]).square().sum(-1)
         return self.own[distance.argmin(1)]
+
+
+def _minimised(loss: Callable[[], Tensor], values: Sequence[Tensor], rate: float, steps: int) -> bool:
+    """Adam with a falling rate; False where it ended in a value that is not finite."""
+    optimiser = torch.optim.Adam(values, lr=rate)
+    with torch.enable_grad():
+        for step in range(steps):
+            optimiser.param_groups[0]["lr"] = rate * (1 - step / steps) + 1e-4
+            optimiser.zero_grad()
+            loss().backward()
+            optimiser.step()
+    return all(bool(torch.isfinite(value).all()) for value in values)
 
 
 def _inputs(codes: Tensor, parts: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -209,7 +217,7 @@ def _inputs(codes: Tensor, parts: Tensor, batch: Batch) -> tuple[Tensor, Tensor]
 def _log_cycles(
     inputs: Tensor, log_cost: Tensor, sharpness: Tensor, log_overhead: Tensor, own: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """(B, N_INPUTS) amounts, (B or 1, N_OWN) own costs -> (B,) log-cycles, (B, N_RESOURCES) of each resource."""
+    """(B, N_INPUTS) amounts, (B or 1, N_DEVICE_COSTS) -> (B,) log-cycles, (B, N_RESOURCES) of each resource."""
     if own is not None:
         inputs = inputs * own[:, :N_INPUTS].exp()
         log_overhead = log_overhead + own[:, _OVERHEAD]
@@ -224,10 +232,10 @@ def _log_cycles(
 @torch.no_grad()
 def _amounts(programs: ProgramTensors, rows: np.ndarray) -> tuple[Tensor, Tensor, Tensor]:
     """Amounts (m, N_INPUTS), log-cycles (m,) and datasheet vectors of the programs that have a code vector."""
-    found = []
+    columns = []
     for batch in ordered_batches(programs, rows):
-        known = batch.codes[:, 0] > 0
+        coded = batch.codes[:, 0] > 0
         inputs, log_clock = _inputs(batch.codes, kernel_parts(batch.kernels, batch.device_specs, batch.kinds), batch)
-        found.append((inputs[known], (batch.log_latency + log_clock)[known], batch.device_vectors[known]))
-    inputs, labels, vectors = (torch.cat(column) for column in zip(*found, strict=True))
+        columns.append((inputs[coded], (batch.log_latency + log_clock)[coded], batch.device_vectors[coded]))
+    inputs, labels, vectors = (torch.cat(column) for column in zip(*columns, strict=True))
     return inputs.double(), labels.double(), vectors

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from cdmpp.devices import SPEC_FIELDS
-from cdmpp.machine_code.code_vector import CODE_NAMES, CODE_WIDTH
+from cdmpp.machine_code.code_features import CODE_NAMES, CODE_WIDTH
 
 N_CODE = 1 + CODE_WIDTH + 2
 """Flag, code vector, log-seconds by the cycles of its machine code, and how far those are from the analytic time."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from cdmpp.ast.layout import CACHE_KIB, CROWDED_KIB
+from cdmpp.ast.leaf_features import CACHE_KIB, CROWDED_KIB
 from cdmpp.model.kernel_quantities import KernelQuantities
 
 CPU_PARTS = {

@@ -16,7 +16,7 @@ class DeviceEncoder(nn.Sequential):
     shift: Tensor
     differs: Tensor
 
-    def __init__(self, vector_width: int, width: int, hidden: int = 64):
+    def __init__(self, vector_width: int, width: int, hidden: int = 64) -> None:
         super().__init__(nn.Linear(vector_width, hidden), nn.GELU(), nn.Linear(hidden, width))
         self.register_buffer("shift", torch.zeros(vector_width))
         self.register_buffer("differs", torch.ones(vector_width))

@@ -12,7 +12,7 @@ class FeatureScaler(nn.Module):
     shift: Tensor
     factor: Tensor
 
-    def __init__(self, width: int, clip: float = 6.0):
+    def __init__(self, width: int, clip: float = 6.0) -> None:
         super().__init__()
         self.clip = clip
         self.register_buffer("shift", torch.zeros(width))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from cdmpp.ast.layout import KERNEL_NAMES
+from cdmpp.ast.kernel_features import KERNEL_FEATURES
 from cdmpp.devices import SPEC_FIELDS
 
 _TYPICAL = {
@@ -22,6 +22,7 @@ _TYPICAL = {
     "simd_bits": (256.0, 0.0),
     "fma_units_per_core": (2.0, 64.0),
 }
+_COLUMNS = {feature.name: (place, feature.plain) for place, feature in enumerate(KERNEL_FEATURES)}
 
 
 class KernelQuantities:
@@ -31,15 +32,15 @@ class KernelQuantities:
         self.features, self.spec, self.kinds = features, spec, kinds
 
     def __getitem__(self, name: str) -> Tensor:
-        column = self.features[..., KERNEL_NAMES.index(name)]
-        if name.endswith(("_flag", "_fraction", "_share")):
-            return column
-        return torch.exp2(column) - 1
+        place, plain = _COLUMNS[name]
+        column = self.features[..., place]
+        return column if plain else torch.exp2(column) - 1
 
     def device(self, name: str) -> Tensor:
-        known = self.spec[:, SPEC_FIELDS.index(name)]
-        typical = torch.tensor(_TYPICAL[name], device=known.device, dtype=known.dtype)[self.kinds]
-        return torch.where(known > 0, known, typical)[:, None]
+        """(B, 1) of the datasheet, a typical value where it is silent."""
+        published = self.spec[:, SPEC_FIELDS.index(name)]
+        typical = torch.tensor(_TYPICAL[name], device=published.device, dtype=published.dtype)[self.kinds]
+        return torch.where(published > 0, published, typical)[:, None]
 
     def flops_per_cycle(self) -> Tensor:
         """Multiply and add counted apart, of one core. Where no rate is published, from its lanes and units."""

@@ -19,7 +19,7 @@ Changed, because the original cannot be evaluated honestly or at all otherwise:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -28,63 +28,19 @@ from torch.nn.functional import pad
 
 from cdmpp.data.batching import Batch, ProgramTensors, ordered_batches
 from cdmpp.data.subsample import STATISTICS_PROGRAMS, sample_rows
-from cdmpp.errors import CdmppError, ModelFormatError
-from cdmpp.model.bounds import DEPTH, SHARE, WIDTH, check_bounds
+from cdmpp.errors import ModelFormatError
+from cdmpp.model.config import ReferenceConfig
 from cdmpp.model.feature_scaler import FeatureScaler
 from cdmpp.model.label_transform import LabelTransform
-from cdmpp.model.regressor import Output
-
-_BOUNDS = {
-    "layers": (1, DEPTH[1]),
-    "heads": WIDTH,
-    "feedforward": WIDTH,
-    "dropout": SHARE,
-    "input_layer": WIDTH,
-    "embedded_layers": WIDTH,
-    "embedding": WIDTH,
-    "device_layers": WIDTH,
-    "regression_layers": WIDTH,
-    "min_programs": (1, 10**9),
-    "leaf_counts": (1, 10**5),
-}
-_MAX_COUNTS = 1024
+from cdmpp.model.output import Output
 
 
-@dataclass(frozen=True)
-class ReferenceConfig:
-    """Found trial 1575 of the public code."""
-
-    name: str = "reference"
-    layers: int = 11
-    heads: int = 4
-    feedforward: int = 2048
-    dropout: float = 0.1
-    input_layer: int = 716
-    embedded_layers: tuple[int, ...] = (985, 985, 985)
-    embedding: int = 69
-    device_layers: tuple[int, ...] = (128, 128, 128)
-    regression_layers: tuple[int, ...] = (930, 930, 930)
-    label: str = "box-cox"
-    min_programs: int = 32
-    """Leaf counts with fewer training programs share the nearest count's network."""
-    leaf_counts: tuple[int, ...] = ()
-    """Filled in from the training data."""
-    use_device: bool = False
-    """Filled in: True with two or more training devices."""
-
-    def __post_init__(self) -> None:
-        check_bounds(self, _BOUNDS)
-        if not (self.embedded_layers and self.device_layers and self.regression_layers):
-            raise CdmppError("model.embedded_layers, device_layers and regression_layers need an entry each")
-        if len(self.leaf_counts) > _MAX_COUNTS or list(self.leaf_counts) != sorted(set(self.leaf_counts)):
-            raise CdmppError(f"model.leaf_counts must be at most {_MAX_COUNTS} rising numbers")
-
-    def for_data(self, programs: ProgramTensors, rows: np.ndarray) -> ReferenceConfig:
-        """This configuration with ``leaf_counts`` and ``use_device`` taken from the training ``rows``."""
-        counts, times = np.unique(programs.host_leaf_counts[rows], return_counts=True)
-        enough = counts[times >= min(self.min_programs, times.max())]
-        devices = torch.unique(programs.device_index[torch.from_numpy(np.asarray(rows, np.int64))])
-        return replace(self, leaf_counts=tuple(int(c) for c in enough), use_device=len(devices) > 1)
+def config_for(config: ReferenceConfig, programs: ProgramTensors, rows: np.ndarray) -> ReferenceConfig:
+    """``config`` with ``leaf_counts`` and ``use_device`` taken from the training ``rows``."""
+    counts, times = np.unique(programs.host_leaf_counts[rows], return_counts=True)
+    enough = counts[times >= min(config.min_programs, times.max())]
+    devices = torch.unique(programs.device_index[torch.from_numpy(np.asarray(rows, np.int64))])
+    return replace(config, leaf_counts=tuple(int(count) for count in enough), use_device=len(devices) > 1)
 
 
 def serial_encoding(positions: Tensor, width: int, theta: float = 10000.0) -> Tensor:
@@ -116,10 +72,12 @@ def _batch_safe(module: nn.Module, x: Tensor) -> Tensor:
 
 
 class ReferenceModel(nn.Module):
-    def __init__(self, config: ReferenceConfig, leaf_width: int, kernel_width: int, device_width: int):
+    """See the head of this file. ``config`` must name its ``leaf_counts`` (``config_for``)."""
+
+    def __init__(self, config: ReferenceConfig, leaf_width: int, device_width: int) -> None:
         super().__init__()
         if not config.leaf_counts:
-            raise ModelFormatError("the reference model needs leaf_counts; build it through for_data(...)")
+            raise ModelFormatError("the reference model needs leaf_counts; build it through build_for(...)")
         self.config = config
         self.model_width = -(-leaf_width // config.heads) * config.heads
         self.leaf_scaler = FeatureScaler(leaf_width, clip=1e4)
@@ -179,6 +137,6 @@ class ReferenceModel(nn.Module):
 
     def _nearest_counts(self, counts: Tensor) -> Tensor:
         """(B,) leaf counts -> the trained count nearest to each; the lower one on a tie."""
-        known = torch.tensor(self.config.leaf_counts, device=counts.device)
-        distance = 2 * (known[None] - counts[:, None]).abs() + (known[None] > counts[:, None])
-        return known[distance.argmin(1)]
+        trained = torch.tensor(self.config.leaf_counts, device=counts.device)
+        distance = 2 * (trained[None] - counts[:, None]).abs() + (trained[None] > counts[:, None])
+        return trained[distance.argmin(1)]

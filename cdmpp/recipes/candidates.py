@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from cdmpp.ast.table import AstTable
 from cdmpp.data.batching import ProgramTensors, ordered_batches
 from cdmpp.devices import Device
 from cdmpp.errors import DataError
+from cdmpp.model.feature_scaler import FeatureScaler
 from cdmpp.training.sampling import Candidates
 
 if TYPE_CHECKING:
@@ -43,24 +44,14 @@ def candidates(
         raise DataError("there is no program, so no task, to choose from")
     asts = dataset.asts.take(rows)
     programs = ProgramTensors.build(asts, {device.name: device}, [device.name] * len(rows))
-    raw = _hidden(predictor, programs) if kind == "hidden" else _pooled(asts)
+    if kind == "hidden":
+        seen = predictor.examine(programs.to(predictor.torch_device), np.arange(len(rows)))
+        raw = seen.sketch.hidden
+    else:
+        raw = _pooled(asts)
     tasks = np.asarray(dataset.task_ids)[rows]
     weights = {str(task): float(max(1, sum(dataset.tasks[task].networks.values()))) for task in np.unique(tasks)}
     return Candidates(_standardised(raw), tasks, uncertainty(predictor, programs, seed), weights)
-
-
-@torch.inference_mode()
-def _hidden(predictor: Predictor, programs: ProgramTensors) -> np.ndarray:
-    model, found = predictor.models[0], []
-    moved = programs.to(next(model.parameters()).device)
-    order = []
-    for batch in ordered_batches(moved, np.arange(len(programs))):
-        found.append(model(batch).hidden.float().cpu().numpy())
-        order.append(batch.rows.cpu().numpy())
-    hidden = np.concatenate(found)
-    result = np.empty_like(hidden)
-    result[np.concatenate(order)] = hidden
-    return result
 
 
 @torch.inference_mode()
@@ -74,8 +65,8 @@ def uncertainty(predictor: Predictor, programs: ProgramTensors, seed: int = 0, p
         torch.manual_seed(seed)
         for model in predictor.models:
             moved = programs.to(next(model.parameters()).device)
-            before = getattr(model, "silenced", 0.0)
-            model.silenced = max(before, _SILENCED)
+            scalers = [module for module in model.modules() if isinstance(module, FeatureScaler)]
+            hooks = [scaler.register_forward_hook(_silence) for scaler in scalers]
             model.train()
             for module in model.modules():
                 if isinstance(module, nn.modules.batchnorm._BatchNorm):
@@ -87,9 +78,15 @@ def uncertainty(predictor: Predictor, programs: ProgramTensors, seed: int = 0, p
                         values[batch.rows.cpu().numpy()] = model(batch).log_latency.double().cpu().numpy()
                     logs.append(values)
             finally:
-                model.silenced = before
                 model.eval()
+                for hook in hooks:
+                    hook.remove()
     return np.std(logs, axis=0)
+
+
+def _silence(scaler: nn.Module, arguments: tuple[Tensor, ...], scaled: Tensor) -> Tensor:
+    """Columns at zero, which is their mean, for each program others."""
+    return scaled * (torch.rand(len(scaled), 1, scaled.shape[-1], device=scaled.device) >= _SILENCED)
 
 
 def _pooled(asts: AstTable) -> np.ndarray:

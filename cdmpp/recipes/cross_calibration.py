@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,10 +18,10 @@ from cdmpp.devices import sheets_of
 from cdmpp.errors import DataError
 from cdmpp.predict.predictor import Predictor, device_group
 from cdmpp.predict.rows import predict_rows
-from cdmpp.recipes.fine_tune import TuneConfig, fine_tune
-from cdmpp.training.config import TrainConfig
-from cdmpp.training.fit import FitResult, train
-from cdmpp.uncertainty.calibration import Calibration, calibrate, scale_inputs
+from cdmpp.recipes.fine_tune import fine_tune
+from cdmpp.recipes.train import Trained, train
+from cdmpp.training.config import Run, TrainConfig, TuneConfig
+from cdmpp.uncertainty.calibration import Calibration, Examined, calibrate, scale_inputs
 from cdmpp.uncertainty.conformal import FITTED_TASKS, fit_conformal
 
 if TYPE_CHECKING:
@@ -39,96 +38,87 @@ def cross_calibrate(
     split: Split,
     tasks: Sequence[str],
     config: TuneConfig,
-    out: Path | str,
-    seed: int,
-    folds: int = 5,
-    accelerator: str = "auto",
+    run: Run,
 ) -> str:
     """Give ``tuned`` intervals for the new device and the sources; returns what the card says of them.
 
-    The ``tasks`` that it learned from are dealt into ``folds``; a model tuned on the others predicts each. With fewer
-    tasks than a device needs for intervals of its own there are none.
-
-    Args:
-        tuned, start, dataset, split, tasks, config, seed: as ``fine_tune`` got and returned them.
-        out: gets a folder a fold; a rerun continues.
+    The ``tasks`` that it learned from are dealt into ``config.folds``; a model tuned on the others predicts each. With
+    fewer tasks than a device needs for intervals of its own there are none. The arguments are those that ``fine_tune``
+    got; ``run.out`` gets a folder a fold, and a rerun continues.
     """
+    folds = config.folds
     if folds < 2 or len(tasks) < FITTED_TASKS:
         tuned.calibration = None
         return f"none: intervals of a new device take {FITTED_TASKS} labelled tasks and tuning.folds of 2 or more"
-    order = np.random.default_rng(seed).permutation(sorted(set(tasks)))
+    order = np.random.default_rng(run.seed).permutation(sorted(set(tasks)))
     names = np.asarray(dataset.task_ids)
     held_out, predicted = [], []
     for fold in range(folds):
-        left = order[fold::folds]
-        kept = [task for task in order.tolist() if task not in set(left.tolist())]
-        rest = fine_tune(
-            start, dataset, split, kept, config, Path(out) / f"fold-{fold}", seed, accelerator=accelerator
-        ).predictor
-        rows = split.pool[np.isin(names[split.pool], left)]
+        left_out = order[fold::folds]
+        kept = [task for task in order.tolist() if task not in set(left_out.tolist())]
+        rest = fine_tune(start, dataset, split, kept, config, _fold_run(run, fold)).predictor
+        rows = split.pool[np.isin(names[split.pool], left_out)]
         held_out.append(rows)
         predicted.append(np.log(predict_rows(rest, dataset, rows)))
     new = np.concatenate(held_out)
     learned = np.concatenate([np.setdiff1d(split.train, np.concatenate([new, split.validation])), new])
-    rows, sheets, devices = np.concatenate([new, split.validation]), sheets_of(dataset.devices), dataset.devices
-    seen = tuned.examine(_tensors(tuned, dataset, rows), np.arange(len(rows)))
+    rows = np.concatenate([new, split.validation])
+    seen = _examined(tuned, dataset, rows)
     logs = seen.logs.copy()
     logs[:, : len(new)] += np.concatenate(predicted) - logs[:, : len(new)].mean(0)
     if len(learned) > _LEARNED_FROM:
         learned = np.sort(np.random.default_rng(0).choice(learned, _LEARNED_FROM, replace=False))
     tuned.calibration = calibrate(
-        tuned.examine(_tensors(tuned, dataset, learned), np.arange(len(learned))),
+        _examined(tuned, dataset, learned),
         replace(seen, logs=logs),
         np.log(dataset.latency_s[rows]),
         names[rows],
-        [device_group(sheets[name]) for name in np.asarray(devices)[rows].tolist()],
+        _groups(dataset, rows),
     )
     return f"cross-conformal over {folds} folds of the {len(tasks)} tasks, sources by their validation part"
 
 
-def calibrate_by_folds(
-    result: FitResult, dataset: LatencyDataset, split: Split, config: TrainConfig, seed: int, accelerator: str = "auto"
-) -> None:
+def calibrate_by_folds(result: Trained, dataset: LatencyDataset, split: Split, config: TrainConfig, run: Run) -> None:
     """Give a trained model intervals from all tasks of training and validation, and save it again.
 
     Where the validation part has a handful of tasks its intervals are wide. Here the tasks of both parts are dealt into
     ``config.trainer.interval_folds`` (0: nothing is done); a model of the same configuration, trained without a fold
-    and with the next one as its validation part, predicts it. ``split.test`` is never looked at. The folds' models lie
-    beside the model; a rerun continues.
-
-    Args:
-        result, dataset, split, config, seed: as ``train`` got and returned them.
+    and with the next one as its validation part, predicts it. ``split.test`` is never looked at. The arguments are
+    those that ``train`` got and returned; the folds' models lie beside the model, and a rerun continues.
 
     Raises:
         DataError: fewer tasks than folds.
     """
-    folds, out, trained = config.trainer.interval_folds, result.model_dir.parent / "folds", result.predictor
+    folds, trained = config.trainer.interval_folds, result.predictor
     if not folds:
         return
     names, both = np.asarray(dataset.task_ids), np.concatenate([split.train, split.validation])
-    tasks = np.random.default_rng(seed).permutation(np.unique(names[both]))
+    tasks = np.random.default_rng(run.seed).permutation(np.unique(names[both]))
     if folds > len(tasks):
         raise DataError(f"trainer.interval_folds={folds}, and training and validation have {len(tasks)} tasks")
     parts = [both[np.isin(names[both], tasks[fold::folds])] for fold in range(folds)]
-    plain, sheets = replace(config, loss=replace(config.loss, domain="none")), sheets_of(dataset.devices)
+    plain = replace(config, loss=replace(config.loss, domain="none"))
     logs, inputs = [], []
     for fold, part in enumerate(parts):
         validation = parts[(fold + 1) % folds]
         learned = np.setdiff1d(both, np.concatenate([part, validation]))
         without = replace(split, train=learned, validation=validation, pool=np.zeros(0, np.int64))
-        other = train(dataset, without, sheets, plain, out / f"fold-{fold}", seed, False, accelerator).predictor
-        seen = other.examine(_tensors(other, dataset, part), np.arange(len(part)))
+        other = train(dataset, without, plain, _fold_run(replace(run, out=run.out / "folds"), fold)).predictor
+        seen = _examined(other, dataset, part)
         logs.append(seen.log_prediction)
         inputs.append(scale_inputs(seen, _calibration_of(other).novelty))
-    rows, devices = np.concatenate(parts), np.asarray(dataset.devices)
-    groups = [device_group(sheets[name]) for name in devices[rows].tolist()]
+    rows = np.concatenate(parts)
     conformal = fit_conformal(
-        np.concatenate(logs), np.log(dataset.latency_s[rows]), names[rows], np.concatenate(inputs), groups
+        np.concatenate(logs),
+        np.log(dataset.latency_s[rows]),
+        names[rows],
+        np.concatenate(inputs),
+        _groups(dataset, rows),
     )
     # How far a program lies from those learned from is told by programs that were not: the validation part.
     trained.calibration = Calibration(conformal, _calibration_of(trained).novelty)
-    where = f"{folds} folds of the {len(tasks)} tasks of training and validation (cross-conformal)"
-    trained.card["intervals"] = {**trained.calibration.describe(), "calibrated_on": where}
+    origin = f"{folds} folds of the {len(tasks)} tasks of training and validation (cross-conformal)"
+    trained.card["intervals"] = {**trained.calibration.describe(), "calibrated_on": origin}
     trained.save(result.model_dir)
 
 
@@ -138,6 +128,17 @@ def _calibration_of(predictor: Predictor) -> Calibration:
     return predictor.calibration
 
 
-def _tensors(predictor: Predictor, dataset: LatencyDataset, rows: np.ndarray) -> ProgramTensors:
-    sheets, devices = sheets_of(dataset.devices), np.asarray(dataset.devices)
-    return ProgramTensors.build(dataset.asts.take(rows), sheets, devices[rows]).to(str(predictor.torch_device))
+def _fold_run(run: Run, fold: int) -> Run:
+    return replace(run, out=run.out / f"fold-{fold}", progress=False)
+
+
+def _examined(predictor: Predictor, dataset: LatencyDataset, rows: np.ndarray) -> Examined:
+    names = np.asarray(dataset.devices)[rows]
+    programs = ProgramTensors.build(dataset.asts.take(rows), sheets_of(names), names)
+    return predictor.examine(programs.to(str(predictor.torch_device)), np.arange(len(rows)))
+
+
+def _groups(dataset: LatencyDataset, rows: np.ndarray) -> list[str]:
+    names = np.asarray(dataset.devices)[rows]
+    sheets = sheets_of(names)
+    return [device_group(sheets[name]) for name in names.tolist()]

@@ -3,62 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from cdmpp.data.splits import Split
-from cdmpp.devices import sheets_of
-from cdmpp.errors import CdmppError, DataError
+from cdmpp.errors import DataError
 from cdmpp.predict.predictor import Predictor
 from cdmpp.predict.rows import predict_rows
-from cdmpp.training.config import LossConfig, TrainConfig, TrainerConfig
-from cdmpp.training.fit import FitResult, Replay, train
+from cdmpp.recipes.train import Trained, train
+from cdmpp.training.config import LossConfig, Run, TrainConfig, TuneConfig
+from cdmpp.training.inputs import Replay
 from cdmpp.training.metrics import latency_metrics
 from cdmpp.training.processes import one_writer
 
 if TYPE_CHECKING:
     from cdmpp.data.dataset import LatencyDataset
-
-
-@dataclass(frozen=True)
-class TuneConfig:
-    """How the weights move to the new device; ``conf/finetune.yaml`` explains the fields."""
-
-    steps: int = 400
-    batch_size: int = 64
-    lr: float = 5e-4
-    weight_decay: float = 0.02
-    warmup: float = 0.1
-    ema: float = 0.98
-    replay: float = 1.0
-    """Source programs in a batch for each one of the new device."""
-    replay_weight: float = 1.0
-    """Of each of them in the loss."""
-    folds: int = 5
-    """Of the chosen tasks, for intervals: as many more models are tuned. 0: none, and no intervals."""
-
-    def __post_init__(self) -> None:
-        if self.steps < 1 or self.batch_size < 1:
-            raise CdmppError(f"tuning.steps={self.steps} and tuning.batch_size={self.batch_size} must be at least 1")
-        if self.replay < 0 or self.replay_weight < 0:
-            raise CdmppError("tuning.replay and tuning.replay_weight must not be negative")
-
-    def trainer(self, programs: int) -> TrainerConfig:
-        """For so many programs an epoch. One validation, at the end: the sources' error could only choose step zero."""
-        epochs = max(1, round(self.steps / max(1, round(programs / self.batch_size))))
-        return TrainerConfig(
-            epochs=epochs,
-            batch_size=self.batch_size,
-            lr=self.lr,
-            weight_decay=self.weight_decay,
-            warmup=self.warmup,
-            ema=self.ema,
-            validate_every=epochs,
-            length_groups=1,
-        )
 
 
 def fine_tune(
@@ -67,12 +28,9 @@ def fine_tune(
     split: Split,
     tasks: Sequence[str],
     config: TuneConfig,
-    out: Path | str,
-    seed: int,
+    run: Run,
     loss: LossConfig | None = None,
-    progress: bool = False,
-    accelerator: str = "auto",
-) -> FitResult:
+) -> Trained:
     """Train all weights of ``start`` on the target's programs of ``tasks``, mixed with programs of the sources.
 
     Args:
@@ -97,22 +55,11 @@ def fine_tune(
     training = TrainConfig(
         start.models[0].config, replace(loss or LossConfig(), domain="none"), config.trainer(len(rows) + replayed)
     )
-    with one_writer(Path(out)):
-        result = train(
-            dataset,
-            tuned,
-            sheets_of(dataset.devices),
-            training,
-            out,
-            seed,
-            progress=progress,
-            accelerator=accelerator,
-            initial=start,
-            replay=replay,
-        )
+    with one_writer(run.out):
+        result = train(dataset, tuned, training, run, start, replay)
         # Calibrated on the sources' programs, they would promise for the new device what nobody has seen there.
         result.predictor.calibration = None
-        result.predictor.card["intervals"] = "none: see training/cross_calibration.py"
+        result.predictor.card["intervals"] = "none: see recipes/cross_calibration.py"
         result.predictor.save(result.model_dir)
     return result
 

@@ -1,8 +1,7 @@
-"""FinetuneSettings: what ``scripts/finetune.py`` is asked for, in plain Python."""
+"""FinetuneSettings: what ``cdmpp finetune`` is asked for, in plain Python."""
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -12,40 +11,40 @@ from cdmpp import devices
 from cdmpp.data.sources import source_devices
 from cdmpp.devices import Device
 from cdmpp.errors import CdmppError, DataError
-from cdmpp.measure.chosen import MeasureSettings
-from cdmpp.model.build import config_from_dict
+from cdmpp.measure.chosen import LabelSettings
+from cdmpp.model.config import check_keys, config_from_dict
 from cdmpp.recipes.candidates import FEATURE_KINDS
-from cdmpp.recipes.fine_tune import TuneConfig
-from cdmpp.training.config import TrainConfig
-from cdmpp.training.sampling import SAMPLERS
+from cdmpp.training.config import Run, TrainConfig, TuneConfig
+from cdmpp.training.sampling import check_sampler
+
+_GROUPS = ("device", "data", "model", "loss", "trainer", "tuning", "measure")
+_KEYS = (*_GROUPS, "budget", "sampler", "sample_by", "start", "sources", "paired", "test_fraction", "out", "seed",
+         "accelerator", "progress")  # fmt: skip
 
 
 @dataclass(frozen=True)
 class FinetuneSettings:
+    """``conf/finetune.yaml`` explains the fields and has their defaults."""
+
     device: Device
+    """The new one."""
     data_paths: tuple[Path, ...]
     sources: tuple[str, ...]
     """Empty: all others of the device's kind with records."""
     training: TrainConfig
     """Of the model of the sources, where ``start`` is None."""
     tuning: TuneConfig
-    measure: MeasureSettings
-    out: Path
-    start: str | None = None
-    budget: int = 30
-    """Tasks."""
-    sampler: str = "kmeans_most"
-    sample_by: str = "hidden"
-    paired: bool = False
-    test_fraction: float = 0.2
-    curve: tuple[int, ...] = ()
-    seeds: tuple[int, ...] = (0,)
-    samplers: tuple[str, ...] = ()
-    docs: Path | None = None
-    """Folder of RESULTS.md and results.json that a curve is written into, too."""
-    seed: int = 0
-    accelerator: str = "auto"
-    progress: bool = True
+    measure: LabelSettings
+    run: Run
+    start: str | None
+    """Model folder or name of a shipped model."""
+    budget: int
+    """Tasks to take labels from."""
+    sampler: str
+    sample_by: str
+    paired: bool
+    test_fraction: float
+    """Of the device's tasks with records."""
 
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> FinetuneSettings:
@@ -54,49 +53,30 @@ class FinetuneSettings:
         Raises:
             CdmppError: a key that nothing reads, an unknown device, sampler or way to measure, or no budget.
         """
-        given = dict(values)
-        groups = {name: dict(given.pop(name)) for name in ("model", "loss", "trainer")}
-        measure = dict(given.pop("measure"))
-        for key in ("out", "kit_folder"):
-            measure[key] = Path(measure[key]) if measure.get(key) else None
-        known = {field.name for field in fields(MeasureSettings)}
-        if measure["out"] is None:
+        check_keys(values, _KEYS)
+        labels = dict(values["measure"])
+        check_keys(labels, [field.name for field in fields(LabelSettings)], "measure.")
+        if not labels["out"]:
             raise CdmppError("measure.out must name the folder that new records go to")
-        if unknown := sorted(set(measure) - known):
-            raise CdmppError(f"unknown setting measure.{unknown[0]}; known: {', '.join(sorted(known))}")
-        given |= {
-            "device": devices.get(given["device"]["name"]),
-            "data_paths": tuple(Path(path).expanduser() for path in given.pop("data")["path"]),
-            "sources": tuple(devices.get(name).name for name in given["sources"] or ()),
-            "training": TrainConfig.from_dict(groups),
-            "tuning": config_from_dict(given["tuning"], TuneConfig, "tuning"),
-            "measure": MeasureSettings(**measure),
-            "out": Path(given["out"]),
-            "docs": Path(given["docs"]) if given.get("docs") else None,
-            "curve": tuple(given["curve"] or ()),
-            "seeds": tuple(given["seeds"]),
-            "samplers": tuple(given["samplers"]),
-        }
-        names = {field.name for field in fields(FinetuneSettings)}
-        if unknown := sorted(set(given) - names):
-            raise CdmppError(f"unknown settings {', '.join(unknown)}; known: {', '.join(sorted(names))}")
-        settings = FinetuneSettings(**given)
-        settings.check()
+        paths = {key: Path(labels[key]) for key in ("out", "kit_folder") if labels[key]}
+        settings = FinetuneSettings(
+            device=devices.get(values["device"]["name"]),
+            data_paths=tuple(Path(path).expanduser() for path in values["data"]["path"]),
+            sources=tuple(devices.get(name).name for name in values["sources"] or ()),
+            training=TrainConfig.from_dict({name: values[name] for name in ("model", "loss", "trainer")}),
+            tuning=config_from_dict(TuneConfig, values["tuning"], "tuning"),
+            measure=LabelSettings(**{**labels, **paths}),
+            run=Run(Path(values["out"]), values["seed"], values["progress"], values["accelerator"]),
+            **{key: values[key] for key in ("start", "budget", "sampler", "sample_by", "paired", "test_fraction")},
+        )
+        check_sampler(settings.sampler)
+        if settings.sample_by not in FEATURE_KINDS:
+            raise CdmppError(f"sample_by={settings.sample_by!r} is unknown; one of {', '.join(FEATURE_KINDS)}")
+        if settings.budget < 1:
+            raise CdmppError(f"budget={settings.budget}: it counts tasks, at least 1")
+        if settings.device.name in settings.sources:
+            raise CdmppError(f"{settings.device.name} is the new device and cannot be among its own sources")
         return settings
-
-    def check(self) -> None:
-        for sampler in (self.sampler, *self.samplers):
-            if sampler not in SAMPLERS:
-                near = difflib.get_close_matches(sampler, SAMPLERS, n=1) or list(SAMPLERS)
-                raise CdmppError(f"unknown sampler {sampler!r}; did you mean {', '.join(near)}?")
-        if self.sample_by not in FEATURE_KINDS:
-            raise CdmppError(f"sample_by={self.sample_by!r} is unknown; one of {', '.join(FEATURE_KINDS)}")
-        if min((self.budget, *self.curve)) < 1:
-            raise CdmppError("budget and curve count tasks: at least 1 each")
-        if self.device.name in self.sources:
-            raise CdmppError(f"{self.device.name} is the new device and cannot be among its own sources")
-        if self.curve and not (self.seeds and self.samplers):
-            raise CdmppError("a curve needs at least one of seeds and of samplers")
 
     def source_names(self) -> list[str]:
         """The devices to start from; ``DataError`` where none has records."""
@@ -104,6 +84,6 @@ class FinetuneSettings:
         if not names:
             raise DataError(
                 f"no other device has records within reach, so there is nothing to fine-tune to {self.device.name} "
-                "from; train on its own records (scripts/train.py), or add data (data.path, $CDMPP_DATA)"
+                "from; train on its own records (cdmpp train), or add data (data.path, $CDMPP_DATA)"
             )
         return names

@@ -1,10 +1,9 @@
-"""One fine-tuning run as ``scripts/finetune.py`` is asked for it: choose tasks, get labels, train, say what it gave."""
+"""One fine-tuning run as ``cdmpp finetune`` is asked for it: choose tasks, get labels, train, judge."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,23 +12,21 @@ from rich.console import Console
 import cdmpp
 from cdmpp.data.codes import derive_codes
 from cdmpp.data.dataset import LatencyDataset, join_datasets
-from cdmpp.data.files import read_json, write_json
+from cdmpp.data.files import plain, read_json, write_json
 from cdmpp.data.loading import load_dataset
 from cdmpp.data.records import read_records
 from cdmpp.data.sources import load_device, load_devices
 from cdmpp.data.splits import Split, make_split
-from cdmpp.devices import sheets_of
 from cdmpp.errors import DataError, NoRecordsError
-from cdmpp.evaluation.cell import score
-from cdmpp.measure.chosen import collector_settings, measure_tasks
+from cdmpp.measure.chosen import measure_settings, measure_tasks
 from cdmpp.predict.predictor import Predictor
 from cdmpp.predict.rows import predict_rows
 from cdmpp.recipes.candidates import candidates
 from cdmpp.recipes.cross_calibration import cross_calibrate
 from cdmpp.recipes.fine_tune import errors_by_device, fine_tune
 from cdmpp.recipes.finetune_settings import FinetuneSettings
-from cdmpp.recipes.training_report import metric_table
-from cdmpp.training.fit import FitResult, train
+from cdmpp.recipes.train import train
+from cdmpp.training.metrics import score
 from cdmpp.training.sampling import choose_tasks
 
 CHOICE = "chosen_tasks.json"
@@ -48,7 +45,7 @@ class Prepared:
 
 
 def finetune(settings: FinetuneSettings) -> dict[str, Any] | None:
-    """Print the figures, leave ``model/`` and ``finetune.json`` in ``settings.out`` and return the figures.
+    """Leave ``model/`` and ``finetune.json`` in ``settings.run.out`` and return the figures.
 
     None where a kit was built: its results come first.
 
@@ -56,40 +53,38 @@ def finetune(settings: FinetuneSettings) -> dict[str, Any] | None:
         DataError: no records of the device and no way given to get them, no source device, or a budget larger than
             the tasks there are.
     """
-    console = Console()
-    prepared = _from_measuring(settings, console) if settings.measure.how else _from_records(settings)
+    prepared = _from_measuring(settings) if settings.measure.how else _from_records(settings)
     if prepared is None:
         return None
     dataset, split, start, tasks = prepared.dataset, prepared.split, prepared.start, prepared.tasks
+    run, tuning = settings.run, settings.tuning
     sources = sorted({str(name) for name in np.asarray(dataset.devices)[split.train]})
-    told = f"{len(tasks)} tasks of {settings.device.name} chosen by {settings.sampler}"
-    console.print(f"{told}; from {'+'.join(sources)}")
+    _say(f"{len(tasks)} tasks of {settings.device.name} chosen by {settings.sampler}; from {'+'.join(sources)}")
     before = _figures(start, dataset, split)
     tuned = fine_tune(
-        start, dataset, split, tasks, settings.tuning, settings.out / "tuning", settings.seed,
-        settings.training.loss, settings.progress, settings.accelerator,
-    )  # fmt: skip
-    told = cross_calibrate(
-        tuned.predictor, start, dataset, split, tasks, settings.tuning, settings.out / "folds", settings.seed,
-        settings.tuning.folds, settings.accelerator,
-    )  # fmt: skip
-    tuned.predictor.card["intervals"] = told
-    after = _figures(tuned.predictor, dataset, split)
-    figures = {
-        "device": settings.device.name,
-        "sources": sources,
-        "start": settings.start or "trained on the sources",
-        "sampler": settings.sampler,
-        "sample_by": settings.sample_by,
-        "budget": len(tasks),
-        "tasks": list(tasks),
-        "programs": int(np.isin(np.asarray(dataset.task_ids)[split.pool], tasks).sum()),
-        "test_tasks_seen_on_sources": _seen(settings, split),
-        "before": before,
-        "after": after,
-    }
-    _save(settings, tuned, figures)
-    _print(console, settings, figures)
+        start, dataset, split, tasks, tuning, replace(run, out=run.out / "tuning"), settings.training.loss
+    ).predictor
+    tuned.card["intervals"] = cross_calibrate(
+        tuned, start, dataset, split, tasks, tuning, replace(run, out=run.out / "folds")
+    )
+    figures = plain(
+        {
+            "device": settings.device.name,
+            "sources": sources,
+            "start": settings.start or "trained on the sources",
+            "sampler": settings.sampler,
+            "sample_by": settings.sample_by,
+            "budget": len(tasks),
+            "tasks": list(tasks),
+            "programs": int(np.isin(np.asarray(dataset.task_ids)[split.pool], tasks).sum()),
+            "test_tasks_seen_on_sources": _seen(settings, split),
+            "before": before,
+            "after": _figures(tuned, dataset, split),
+        }
+    )
+    tuned.card["fine_tuning"] = figures
+    tuned.save(run.out / "model")
+    write_json(run.out / "finetune.json", figures)
     return figures
 
 
@@ -100,15 +95,12 @@ def base_model(settings: FinetuneSettings, dataset: LatencyDataset, split: Split
         if start.features != dataset.features:
             raise DataError(f"{settings.start} reads {start.features} vectors, the records hold {dataset.features}")
         return start
-    sheets = sheets_of(dataset.devices)
-    fitted = train(
-        dataset, split, sheets, settings.training, settings.out / name, split.seed, settings.progress,
-        settings.accelerator,
-    )  # fmt: skip
-    return fitted.predictor
+    run = replace(settings.run, out=settings.run.out / name, seed=split.seed)
+    return train(dataset, split, settings.training, run).predictor
 
 
 def device_split(settings: FinetuneSettings, dataset: LatencyDataset, sources: list[str], seed: int) -> Split:
+    """By device: the new one is tested on, and its other tasks are the pool."""
     options = {"target": settings.device.name, "sources": sources, "paired": settings.paired}
     return make_split(dataset, "by_device", seed, test_fraction=settings.test_fraction, **options)
 
@@ -129,51 +121,68 @@ def load_target_and_sources(settings: FinetuneSettings) -> tuple[LatencyDataset,
 
 def _from_records(settings: FinetuneSettings) -> Prepared:
     dataset, sources = load_target_and_sources(settings)
-    split = device_split(settings, dataset, sources, settings.seed)
-    there = len(np.unique(np.asarray(dataset.task_ids)[split.pool]))
-    if settings.budget > there:
+    split = device_split(settings, dataset, sources, settings.run.seed)
+    available = len(np.unique(np.asarray(dataset.task_ids)[split.pool]))
+    if settings.budget > available:
         raise DataError(
-            f"budget={settings.budget}: {settings.device.name} has records of {there} tasks to choose from beside "
-            f"{split.counts['test_tasks']} that are kept for the test; ask for at most {there}"
+            f"budget={settings.budget}: {settings.device.name} has records of {available} tasks to choose from beside "
+            f"{split.counts['test_tasks']} that are kept for the test; ask for at most {available}"
         )
     start = base_model(settings, dataset, split)
-    known = candidates(start, dataset, split.pool, settings.device, settings.sample_by, settings.seed)
-    return Prepared(dataset, split, start, choose_tasks(settings.sampler, known, settings.budget, settings.seed))
+    return Prepared(dataset, split, start, tuple(_chosen(settings, dataset, split.pool, start)))
 
 
-def _from_measuring(settings: FinetuneSettings, console: Console) -> Prepared | None:
+def _chosen(settings: FinetuneSettings, dataset: LatencyDataset, rows: np.ndarray, start: Predictor) -> list[str]:
+    choices = candidates(start, dataset, rows, settings.device, settings.sample_by, settings.run.seed)
+    return list(choose_tasks(settings.sampler, choices, settings.budget, settings.run.seed))
+
+
+def _from_measuring(settings: FinetuneSettings) -> Prepared | None:
     """Choose among the tasks of the sources, measure those, and a few more for the test, on the device."""
-    names = settings.source_names()
-    collector_settings(settings.device, settings.measure)  # what cannot be measured is said before anything is trained
+    names, seed, labels = settings.source_names(), settings.run.seed, settings.measure
+    measure_settings(settings.device, labels)  # what cannot be measured is said before anything is trained
     sources = load_devices(names, settings.data_paths)
-    first = make_split(sources, "by_task", settings.seed, test_fraction=settings.test_fraction)
-    start = base_model(settings, sources, first)
-    chosen, tested = _choice(settings, sources, first, start)
-    folder, name = settings.measure.out, settings.device.name
+    split = make_split(sources, "by_task", seed, test_fraction=settings.test_fraction)
+    start = base_model(settings, sources, split)
+    chosen, tested = _choice(settings, sources, split, start)
+    folder, name = labels.out, settings.device.name
     measured = bool(read_records(folder, name)) if (folder / "dataset.json").is_file() else False
-    if settings.measure.how != "kit" or not measured:
+    if labels.how != "kit" or not measured:
         # Tested tasks in between: where time runs out both sorts have labels.
         order = _interleaved(chosen, tested)
-        told = measure_tasks([sources.tasks[task] for task in order], settings.device, settings.measure, settings.seed)
-        if settings.measure.how == "kit":
-            console.print(f"kit: {told['programs']} programs in {told['parts']} parts. {told['next']} out={folder}")
-            console.print("then run this command again: it fine-tunes on the merged records")
+        report = measure_tasks([sources.tasks[task] for task in order], settings.device, labels, seed)
+        if labels.how == "kit":
+            _say(f"kit: {report['programs']} programs in {report['parts']} parts. {report['next']} out={folder}")
+            _say("then run this command again: it fine-tunes on the merged records")
             return None
     if start.reads_code:  # what it starts from would be missing of the new programs alone
-        derive_codes(folder, progress=settings.progress)
+        derive_codes(folder, progress=settings.run.progress)
+    return _joined(settings, sources, split, start, chosen, tested)
+
+
+def _joined(
+    settings: FinetuneSettings,
+    sources: LatencyDataset,
+    split: Split,
+    start: Predictor,
+    chosen: list[str],
+    tested: list[str],
+) -> Prepared:
+    """The sources with the new records, which are test or pool; ``split`` is of the sources."""
+    folder, name = settings.measure.out, settings.device.name
     dataset = join_datasets([sources, load_dataset(folder, name)])
     tasks, new = np.asarray(dataset.task_ids), np.arange(len(dataset)) >= len(sources)
-    there = set(tasks[new].tolist())
-    labelled = tuple(task for task in chosen if task in there)
+    recorded = set(tasks[new].tolist())
+    labelled = tuple(task for task in chosen if task in recorded)
     if not labelled:
         raise DataError(f"none of the {len(chosen)} chosen tasks has a record in {folder}: see failures.jsonl there")
     if len(labelled) < len(chosen):
         lost = len(chosen) - len(labelled)
-        console.print(f"{lost} of {len(chosen)} chosen tasks have no record: out of time, or failed")
+        _say(f"{lost} of {len(chosen)} chosen tasks have no record: out of time, or failed")
     test, pool = (np.flatnonzero(new & np.isin(tasks, part)) for part in (tested, labelled))
     counts = {"target": name, "sources": sorted(set(np.asarray(sources.devices).tolist())), "test_programs": len(test)}
-    split = Split("measured", settings.seed, first.train, first.validation, test, counts, pool)
-    return Prepared(dataset, split, start, labelled)
+    joined = Split("measured", settings.run.seed, split.train, split.validation, test, counts, pool)
+    return Prepared(dataset, joined, start, labelled)
 
 
 def _choice(
@@ -185,20 +194,17 @@ def _choice(
         "budget": settings.budget,
         "sampler": settings.sampler,
         "sample_by": settings.sample_by,
-        "seed": settings.seed,
+        "seed": settings.run.seed,
         "start": settings.start,
         "test_tasks": settings.measure.test_tasks,
         "programs": hashlib.blake2b("\n".join(sources.record_ids[split.train]).encode(), digest_size=8).hexdigest(),
     }
     path = settings.measure.out / CHOICE
-    if path.is_file():
-        found = read_json(path)
-        if found["asked"] == asked:
-            return found["chosen"], found["tested"]
-    known = candidates(start, sources, split.train, settings.device, settings.sample_by, settings.seed)
-    chosen = list(choose_tasks(settings.sampler, known, settings.budget, settings.seed))
+    if path.is_file() and (before := read_json(path))["asked"] == asked:
+        return before["chosen"], before["tested"]
+    chosen = _chosen(settings, sources, split.train, start)
     others = np.unique(np.asarray(sources.task_ids)[split.test])
-    tested = np.random.default_rng(settings.seed).permutation(others)[: settings.measure.test_tasks].tolist()
+    tested = np.random.default_rng(settings.run.seed).permutation(others)[: settings.measure.test_tasks].tolist()
     write_json(path, {"asked": asked, "chosen": chosen, "tested": tested})
     return chosen, tested
 
@@ -223,33 +229,5 @@ def _figures(predictor: Predictor, dataset: LatencyDataset, split: Split) -> dic
     return figures
 
 
-def _save(settings: FinetuneSettings, tuned: FitResult, figures: Mapping[str, Any]) -> None:
-    tuned.predictor.card["fine_tuning"] = _finite(figures)
-    tuned.predictor.save(settings.out / "model")
-    write_json(settings.out / "finetune.json", _finite(figures))
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
-    return None if isinstance(value, float) and not np.isfinite(value) else value
-
-
-def _print(console: Console, settings: FinetuneSettings, figures: Mapping[str, Any]) -> None:
-    name, k = settings.device.name, figures["budget"]
-    moments = {"before": "before", "after": f"after {k} tasks"}
-    if "test" in figures["after"]:
-        test = figures["after"]["test"]
-        rows = {label: figures[key]["test"]["metrics"] for key, label in moments.items()}
-        title = f"{name}: test, {test['n_programs']:,} programs of {test['n_tasks']} tasks that were not chosen"
-        console.print(metric_table(title, rows, moments["after"]))
-    else:
-        console.print(f"{name}: no task was kept for a test (measure.test_tasks), so its error is not known")
-    for source in figures["after"]["sources"]:
-        rows = {label: figures[key]["sources"][source] for key, label in moments.items()}
-        console.print(metric_table(f"{source}: validation, to see what was forgotten", rows, moments["after"]))
-    if isinstance(figures["test_tasks_seen_on_sources"], str):
-        console.print("the model started from may have seen the test tasks on other devices")
-    folder = settings.out / "model"
-    hint = f"cdmpp predict PROGRAMS --device {name} --model {folder}"
-    console.print(f"model: [bold]{folder}[/]   ({hint})", soft_wrap=True)
+def _say(text: str) -> None:
+    Console().print(text)

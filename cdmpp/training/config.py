@@ -1,19 +1,14 @@
-"""TrainConfig: everything that decides what a training run does, as plain frozen dataclasses."""
+"""Everything that decides what a training run does, as plain frozen dataclasses: the one place of the defaults."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 from cdmpp.errors import CdmppError
-from cdmpp.model.build import ModelConfig, config_from_dict
-from cdmpp.model.regressor import CdmppConfig
-
-LOG_LOSSES = ("huber", "l1", "mse")
-DOMAIN_LOSSES = ("none", "cmd", "mmd", "coral")
-SCHEDULES = ("cosine", "onecycle", "cyclic", "constant")
-PRECISIONS = ("32", "bf16")
+from cdmpp.model.config import CdmppConfig, ModelConfig, check_keys, config_from_dict, model_config
 
 
 @dataclass(frozen=True)
@@ -21,69 +16,70 @@ class LossConfig:
     """Weights of the terms; their sum is minimised. See ``losses.py``."""
 
     log: str = "huber"
-    """Shape of the error of log-latency: huber, l1 or mse."""
+    """Shape of the error of log-latency: huber or mse."""
     log_weight: float = 1.0
     huber_delta: float = 0.1
+    """Squared below this error of the log, straight above."""
     relative_weight: float = 0.3
-    """Weight of |predicted - true| / true, linear beyond ``relative_limit``."""
+    """Weight of |predicted - true| / true."""
     relative_limit: float = 1.0
-    """In log units: over-predictions beyond exp(limit) grow linearly instead of exponentially."""
+    """In log units: over-predictions beyond exp(limit) count linearly instead of exponentially."""
     label_mse_weight: float = 0.0
+    """Weight of the squared error of the standardised label."""
     label_relative_weight: float = 0.0
+    """Weight of the relative error of the standardised label."""
     label_floor: float = 0.1
-    """Smallest denominator of the relative error of standardised labels."""
-    rank_weight: float = 0.0
-    """Weight of the pairwise order within a task, see ``ranking.py``."""
-    rank_scale: float = 0.1
+    """Smallest denominator of the latter."""
     domain: str = "none"
-    """How far the latents are from those of unlabelled programs of the target domain: none, cmd, mmd or coral."""
+    """Distance of the latents to those of unlabelled programs of the target domain: none or cmd."""
     domain_weight: float = 0.1
     cmd_moments: int = 5
 
     def __post_init__(self) -> None:
-        if self.domain not in DOMAIN_LOSSES:
-            raise CdmppError(f"loss.domain is {self.domain!r}; one of {', '.join(DOMAIN_LOSSES)}")
-        if self.log not in LOG_LOSSES:
-            raise CdmppError(f"loss.log is {self.log!r}; one of {', '.join(LOG_LOSSES)}")
+        _check_choice("loss.domain", self.domain, ("none", "cmd"))
+        _check_choice("loss.log", self.log, ("huber", "mse"))
 
 
 @dataclass(frozen=True)
 class TrainerConfig:
+    """Sized for two CPU cores and some thousand programs."""
+
     epochs: int = 20
-    batch_size: int = 256
+    batch_size: int = 128
     lr: float = 1e-3
+    """Of AdamW."""
     weight_decay: float = 0.02
+    """On matrices only."""
     schedule: str = "cosine"
-    """``cosine`` and ``onecycle`` end at zero; ``cyclic`` swings between lr/10 and 10*lr."""
+    """``cosine`` rises and ends at zero; ``cyclic`` swings between lr/10 and 10*lr, as published."""
     warmup: float = 0.05
-    """Share of all steps in which the rate rises (``onecycle``: at least 0.3)."""
+    """Share of all steps in which the rate rises."""
     cycle_steps: int = 2000
     """Half a period of ``cyclic``."""
     grad_clip: float = 1.0
+    """Largest norm of the gradient; 0: off."""
     ema: float = 0.995
-    """Decay of the running average of weights that is validated and saved; 0 turns it off."""
+    """Decay of the running average of weights, which is what is validated and saved; 0: off."""
     precision: str = "32"
+    """32 or bf16 (mixed, for GPUs)."""
     compile: bool = False
+    """Use torch.compile."""
     length_groups: int = 2
     """A batch is computed in this many groups of like length. More: less padding, smaller kernels."""
     validate_every: int = 1
     """Epochs between validations, each of which may save the best model."""
-    task_weight_power: float = 0.0
-    """Programs of a task with n training programs weigh n^-power (normalised): 0 all equal, 1 tasks equal."""
     members: int = 1
     """Models trained with different seeds; the prediction is their geometric mean."""
     interval_folds: int = 0
-    """Further models that are trained to calibrate the intervals on all tasks, see ``calibrate_by_folds``; 0: none."""
+    """For few tasks: further models trained to calibrate the intervals on all tasks (``calibrate_by_folds``); 0: none."""
     devices: int = 1
     """Processes on each machine that share every batch, a GPU each; on CPUs they share the cores."""
     nodes: int = 1
-    """Machines that train together."""
+    """Machines that train together; more than one: start the run on each with torchrun."""
 
     def __post_init__(self) -> None:
-        if self.schedule not in SCHEDULES:
-            raise CdmppError(f"trainer.schedule is {self.schedule!r}; one of {', '.join(SCHEDULES)}")
-        if self.precision not in PRECISIONS:
-            raise CdmppError(f"trainer.precision is {self.precision!r}; one of {', '.join(PRECISIONS)}")
+        _check_choice("trainer.schedule", self.schedule, ("cosine", "cyclic"))
+        _check_choice("trainer.precision", self.precision, ("32", "bf16"))
         for name in ("epochs", "batch_size", "length_groups", "validate_every", "members", "devices", "nodes"):
             if getattr(self, name) < 1:
                 raise CdmppError(f"trainer.{name} must be at least 1, not {getattr(self, name)}")
@@ -93,6 +89,8 @@ class TrainerConfig:
 
 @dataclass(frozen=True)
 class TrainConfig:
+    """Model, loss and trainer."""
+
     model: ModelConfig = field(default_factory=CdmppConfig)
     loss: LossConfig = field(default_factory=LossConfig)
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
@@ -104,15 +102,72 @@ class TrainConfig:
         Raises:
             CdmppError: a key that nothing reads, or a value of the wrong type or range.
         """
-        unknown = sorted(set(values) - {"model", "loss", "trainer"})
-        if unknown:
-            raise CdmppError(f"unknown settings {', '.join(unknown)}; the groups are model, loss and trainer")
+        check_keys(values, ("model", "loss", "trainer"))
         return TrainConfig(
-            config_from_dict(values.get("model", {})),
-            config_from_dict(values.get("loss", {}), LossConfig, "loss"),
-            config_from_dict(values.get("trainer", {}), TrainerConfig, "trainer"),
+            model_config(values.get("model", {})),
+            config_from_dict(LossConfig, values.get("loss", {}), "loss"),
+            config_from_dict(TrainerConfig, values.get("trainer", {}), "trainer"),
         )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain nested values; ``from_dict`` restores them."""
         return asdict(self)
+
+
+@dataclass(frozen=True)
+class TuneConfig:
+    """How the weights move to the new device.
+
+    All of them are trained; what was fitted on the sources (scalers, analytic factors, shared costs, label transform)
+    is kept. The new device first gets costs of its own from the labels, where programs have code vectors.
+    """
+
+    steps: int = 400
+    batch_size: int = 64
+    lr: float = 5e-4
+    weight_decay: float = 0.02
+    warmup: float = 0.1
+    ema: float = 0.98
+    replay: float = 1.0
+    """Source programs in a batch for each one of the new device, against forgetting; 0: none."""
+    replay_weight: float = 1.0
+    """Of each of them in the loss."""
+    folds: int = 5
+    """Of the chosen tasks, for intervals: as many more models are tuned. 0: none, and no intervals."""
+
+    def __post_init__(self) -> None:
+        if self.steps < 1 or self.batch_size < 1:
+            raise CdmppError(f"tuning.steps={self.steps} and tuning.batch_size={self.batch_size} must be at least 1")
+        if self.replay < 0 or self.replay_weight < 0:
+            raise CdmppError("tuning.replay and tuning.replay_weight must not be negative")
+
+    def trainer(self, programs: int) -> TrainerConfig:
+        """For so many programs an epoch. One validation, at the end: the sources' error could only choose step zero."""
+        epochs = max(1, round(self.steps / max(1, round(programs / self.batch_size))))
+        return TrainerConfig(
+            epochs=epochs,
+            batch_size=self.batch_size,
+            lr=self.lr,
+            weight_decay=self.weight_decay,
+            warmup=self.warmup,
+            ema=self.ema,
+            validate_every=epochs,
+            length_groups=1,
+        )
+
+
+@dataclass(frozen=True)
+class Run:
+    """Where one run writes and how it computes; nothing here changes what is learned, but for the seed."""
+
+    out: Path
+    seed: int = 0
+    """Of weights, batches and dropout. On a CPU the same seed gives the same figures."""
+    progress: bool = True
+    accelerator: str = "auto"
+    """auto (a CUDA device where there is one), cpu or gpu."""
+
+
+def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise CdmppError(f"{name} is {value!r}; one of {', '.join(choices)}")

@@ -13,19 +13,19 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from cdmpp.data.batching import Batch, ProgramTensors, TrainingBatches, ordered_batches
+from cdmpp.data.batching import Batch, TrainingBatches, ordered_batches
 from cdmpp.model.build import Model
-from cdmpp.model.regressor import Output
+from cdmpp.model.output import Output
 from cdmpp.training.config import TrainConfig, TrainerConfig
+from cdmpp.training.inputs import FitInputs
 from cdmpp.training.losses import domain_distance, hybrid_loss
-from cdmpp.training.ranking import ranking_loss
 from cdmpp.training.schedule import rate_factor
 
 
 class _Batches:
     """Prepared batches that Lightning may iterate again and again (a bare list would mean several loaders)."""
 
-    def __init__(self, batches: Sequence[Batch]):
+    def __init__(self, batches: Sequence[Batch]) -> None:
         self.batches = batches
 
     def __len__(self) -> int:
@@ -36,34 +36,17 @@ class _Batches:
 
 
 class LatencyModule(pl.LightningModule):
-    """Trains ``model`` on rows of ``programs``, validates and keeps a running average of its weights.
+    """Trains ``model`` on ``inputs``, validates and keeps a running average of its weights.
 
-    Args:
-        programs: labelled programs on the device that computes.
-        train_rows, validation_rows: (n,) int64 rows of ``programs``.
-        unlabelled_rows: (n,) rows of the target domain whose labels are not looked at, for the domain loss.
-        seed: with the epoch, decides batches and dropout: a resumed run repeats the one that was not interrupted.
-        replay: (n,) further rows, and how many of them an epoch draws for each of ``train_rows``.
+    ``seed`` with the epoch decides batches and dropout: a resumed run repeats the one that was not interrupted.
     """
 
-    def __init__(
-        self,
-        model: Model,
-        config: TrainConfig,
-        programs: ProgramTensors,
-        train_rows: np.ndarray,
-        validation_rows: np.ndarray,
-        unlabelled_rows: np.ndarray | None,
-        seed: int,
-        replay: tuple[np.ndarray, float] | None = None,
-    ):
+    def __init__(self, model: Model, config: TrainConfig, inputs: FitInputs, seed: int) -> None:
         super().__init__()
         self.model = model
         self.average = copy.deepcopy(model).requires_grad_(False)
-        self.config, self.seed = config, seed
-        self.programs, self.train_rows, self.unlabelled_rows = programs, train_rows, unlabelled_rows
-        self.replay = replay
-        self.validation = _Batches(list(ordered_batches(programs, validation_rows)))
+        self.config, self.inputs, self.seed = config, inputs, seed
+        self.validation = _Batches(list(ordered_batches(inputs.programs, inputs.validation)))
         self.history: list[dict[str, float]] = []
         self.steps_taken = 0
         # A function, not a module: as a module it would enter the checkpoint a second time.
@@ -72,28 +55,28 @@ class LatencyModule(pl.LightningModule):
         self._errors: list[Tensor] = []
         self._started = time.monotonic()
 
-    # Data: a new set of random batches every epoch.
+    # Data
     def train_dataloader(self) -> TrainingBatches:
-        return self._batches(self._epoch_rows(self.current_epoch), self.config.trainer.batch_size, self.current_epoch)
+        """A new set of random batches every epoch."""
+        return self._batches(self.current_epoch)
 
     def val_dataloader(self) -> _Batches:
+        """The same batches every time."""
         return self.validation
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
-        return batch  # gathered on the device already
+        """They are gathered on the device already."""
+        return batch
 
-    def _epoch_rows(self, epoch: int) -> np.ndarray:
-        if self.replay is None:
-            return self.train_rows
-        rows, ratio = self.replay
-        count = min(len(rows), round(ratio * len(self.train_rows)))
-        drawn = np.random.default_rng((self.seed, epoch, 1)).choice(rows, count, replace=False)
-        return np.concatenate([self.train_rows, drawn])
-
-    def _batches(self, rows: np.ndarray, batch_size: int, epoch: int) -> TrainingBatches:
+    def _batches(self, epoch: int) -> TrainingBatches:
+        rows, replay, trainer = self.inputs.train, self.inputs.replay, self.config.trainer
+        if replay is not None:
+            count = min(len(replay.rows), round(replay.ratio * len(rows)))
+            drawn = np.random.default_rng((self.seed, epoch, 1)).choice(replay.rows, count, replace=False)
+            rows = np.concatenate([rows, drawn])
         share = (self.global_rank, self._processes())
         return TrainingBatches(
-            self.programs, rows, batch_size, self.seed, epoch, self.config.trainer.length_groups, share
+            self.inputs.programs, rows, trainer.batch_size, self.seed, epoch, trainer.length_groups, share
         )
 
     def _processes(self) -> int:
@@ -101,11 +84,12 @@ class LatencyModule(pl.LightningModule):
 
     # Training
     def on_train_epoch_start(self) -> None:
-        # Processes must not silence the same columns of their programs.
+        """Seed dropout: processes must not drop the same of their programs."""
         torch.manual_seed(self.seed * 1_000_003 + self.current_epoch + 10_000 * self.global_rank)
         self._losses, self._started = [], time.monotonic()
 
     def training_step(self, groups: tuple[Batch, ...], batch_idx: int) -> Tensor:
+        """Loss of one batch, computed in ``groups`` of programs of like length."""
         output = self._predict(groups)
         labels, weights = (torch.cat([getattr(g, name) for g in groups]) for name in ("log_latency", "weights"))
         total = weights.sum()
@@ -113,11 +97,7 @@ class LatencyModule(pl.LightningModule):
             # Gradients are averaged over processes: this makes them those of the mean over the whole batch.
             total = self.trainer.strategy.reduce(total, reduce_op="mean")
         loss = hybrid_loss(self.config.loss, output, labels, weights, self.model.label_transform, total)
-        if self.config.loss.rank_weight:
-            tasks = torch.cat([group.tasks for group in groups])
-            term = ranking_loss(output.log_latency.float(), labels, tasks, self.config.loss.rank_scale)
-            loss = loss + self.config.loss.rank_weight * term
-        if self.unlabelled_rows is not None and self.config.loss.domain != "none":
+        if len(self.inputs.unlabelled):
             loss = loss + self.config.loss.domain_weight * self._domain_gap(output.hidden, batch_idx)
         self._losses.append(loss.detach())
         return loss
@@ -128,13 +108,15 @@ class LatencyModule(pl.LightningModule):
 
     def _domain_gap(self, hidden: Tensor, step: int) -> Tensor:
         """Distance between this batch's latents and those of as many random unlabelled programs."""
-        assert self.unlabelled_rows is not None
-        size = min(len(hidden), len(self.unlabelled_rows))
-        choice = np.random.default_rng((self.seed, self.current_epoch, step)).choice(self.unlabelled_rows, size, False)
-        target = self._forward(self.programs.batch(choice)).hidden
+        pool = self.inputs.unlabelled
+        choice = np.random.default_rng((self.seed, self.current_epoch, step)).choice(
+            pool, min(len(hidden), len(pool)), False
+        )
+        target = self._forward(self.inputs.programs.batch(choice)).hidden
         return domain_distance(self.config.loss, hidden, target)
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Move the average towards the weights."""
         self.steps_taken += 1
         # A short memory at first: the average must not hang on to the untrained weights.
         decay = min(self.config.trainer.ema, (1 + self.steps_taken) / (10 + self.steps_taken))
@@ -145,15 +127,18 @@ class LatencyModule(pl.LightningModule):
 
     # Validation
     def on_validation_epoch_start(self) -> None:
-        for mine, theirs in zip(self.average.buffers(), self.model.buffers(), strict=True):
-            mine.copy_(theirs)
+        """Buffers are not averaged but copied."""
+        for averaged, current in zip(self.average.buffers(), self.model.buffers(), strict=True):
+            averaged.copy_(current)
         self._errors = []
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        """Errors of the averaged weights."""
         difference = self.average(batch).log_latency.float() - batch.log_latency
         self._errors.append(torch.expm1(difference).abs())
 
     def on_validation_epoch_end(self) -> None:
+        """One row of the history."""
         errors = torch.cat(self._errors)
         row = {
             "epoch": float(self.current_epoch),
@@ -169,18 +154,21 @@ class LatencyModule(pl.LightningModule):
 
     # Optimisation and checkpoints
     def configure_optimizers(self) -> Any:
-        trainer_config = self.config.trainer
+        """AdamW and the schedule of its rate."""
+        config = self.config.trainer
         optimiser = torch.optim.AdamW(
-            parameter_groups(self.model, trainer_config), lr=trainer_config.lr, fused=self.programs.kinds.is_cuda
+            parameter_groups(self.model, config), lr=config.lr, fused=self.inputs.programs.kinds.is_cuda
         )
-        total = len(self._batches(self._epoch_rows(0), trainer_config.batch_size, 0)) * trainer_config.epochs
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: rate_factor(trainer_config, step, total))
+        total = len(self._batches(0)) * config.epochs
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: rate_factor(config, step, total))
         return {"optimizer": optimiser, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Keep the history and how far the average is."""
         checkpoint["history"], checkpoint["steps_taken"] = self.history, self.steps_taken
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Go on from there."""
         self.history, self.steps_taken = list(checkpoint["history"]), int(checkpoint["steps_taken"])
 
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from cdmpp.errors import DataError
+
+if TYPE_CHECKING:
+    from cdmpp.data.dataset import LatencyDataset
 
 METRICS = (
     "mape",
@@ -87,8 +92,36 @@ def mape_factor(true_s: np.ndarray, predicted_s: np.ndarray) -> float:
     return float(wanted[order][np.searchsorted(weights, weights[-1] / 2)])
 
 
+def score(dataset: LatencyDataset, test: np.ndarray, predicted_s: np.ndarray) -> dict[str, Any]:
+    """Figures of the ``test`` programs (m,) with predictions (m,): overall, by op class, latency range and device.
+
+    Figures that are not defined for these programs are left out: JSON has no NaN.
+    """
+    true, tasks = dataset.latency_s[test], np.asarray(dataset.task_ids)[test]
+    weights = {task: float(max(1, sum(dataset.tasks[task].networks.values()))) for task in np.unique(tasks)}
+
+    def by(labels: Sequence[str] | np.ndarray) -> dict[str, dict[str, float]]:
+        return {label: _finite(row) for label, row in breakdown(true, predicted_s, tasks, labels).items()}
+
+    return {
+        "n_programs": len(test),
+        "n_tasks": len(np.unique(tasks)),
+        "metrics": _finite(latency_metrics(true, predicted_s, tasks, weights)),
+        "by_op_class": by(np.asarray(dataset.op_classes)[test]),
+        "by_latency": by(latency_range_labels(true)),
+        "by_device": by(np.asarray(dataset.devices)[test]),
+    }
+
+
+def _finite(metrics: Mapping[str, float]) -> dict[str, float]:
+    return {name: value for name, value in metrics.items() if math.isfinite(value)}
+
+
 def breakdown(
-    true_s: np.ndarray, predicted_s: np.ndarray, task_ids: Sequence[str] | np.ndarray, labels: Sequence[str]
+    true_s: np.ndarray,
+    predicted_s: np.ndarray,
+    task_ids: Sequence[str] | np.ndarray,
+    labels: Sequence[str] | np.ndarray,
 ) -> dict[str, dict[str, float]]:
     """Metrics, ``n_programs`` and ``n_tasks`` of each group of equal ``labels`` (n,), sorted by label."""
     true, predicted = np.asarray(true_s), np.asarray(predicted_s)

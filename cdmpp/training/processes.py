@@ -9,7 +9,7 @@ from pathlib import Path
 from cdmpp.lock import writing
 
 
-def is_first() -> bool:
+def is_rank_zero() -> bool:
     """True in the process that writes files and goes on after training; also where there is only one."""
     if "RANK" in os.environ:  # torchrun, Slurm through torchrun
         return os.environ["RANK"] == "0"
@@ -22,7 +22,7 @@ def one_writer(folder: Path) -> AbstractContextManager[None]:
     Raises:
         CdmppError: another run writes there.
     """
-    return writing(folder, "training") if is_first() else nullcontext()
+    return writing(folder, "training") if is_rank_zero() else nullcontext()
 
 
 def local_rank() -> int:

@@ -18,7 +18,7 @@ KMEANS_STARTS = 4
 
 @dataclass(frozen=True)
 class Candidates:
-    """Programs of the tasks that may be chosen; no label among what is known of them."""
+    """Programs of the tasks that may be chosen, without any label."""
 
     features: np.ndarray
     """(n, d) float, columns on one scale."""
@@ -40,14 +40,19 @@ def choose_tasks(sampler: str, candidates: Candidates, k: int, seed: int) -> tup
     Raises:
         DataError: unknown sampler, or fewer than ``k`` tasks.
     """
+    check_sampler(sampler)
+    available = len(np.unique(candidates.task_ids))
+    if not 1 <= k <= available:
+        raise DataError(f"budget={k}: there are {available} tasks to choose from; ask for 1 to {available}")
+    return tuple(str(task) for task in SAMPLERS[sampler](candidates, k, seed))
+
+
+def check_sampler(sampler: str) -> None:
+    """Raise a ``DataError`` with the nearest name where there is no such sampler."""
     if sampler not in SAMPLERS:
         near = difflib.get_close_matches(sampler, SAMPLERS, n=1)
         hint = f"did you mean {near[0]}? " if near else ""
         raise DataError(f"unknown sampler {sampler!r}; {hint}known: {', '.join(SAMPLERS)}")
-    there = len(np.unique(candidates.task_ids))
-    if not 1 <= k <= there:
-        raise DataError(f"budget={k}: there are {there} tasks to choose from; ask for 1 to {there}")
-    return tuple(str(task) for task in SAMPLERS[sampler](candidates, k, seed))
 
 
 def random_tasks(candidates: Candidates, k: int, seed: int) -> list[str]:
@@ -61,8 +66,8 @@ def kmeans_tasks(candidates: Candidates, k: int, seed: int) -> list[str]:
     As many clusters as tasks wanted; from the largest cluster to the smallest, each takes the task not yet taken whose
     programs lie nearest to its centre on average. That is most often a task of a single program, where there are such.
     """
-    names, _, found, distance = _clustered(candidates, k, seed)
-    return _one_each(names, distance, found)
+    names, _, clusters, distance = _clustered(candidates, k, seed)
+    return _one_each(names, distance, clusters)
 
 
 def kmeans_most_tasks(candidates: Candidates, k: int, seed: int) -> list[str]:
@@ -71,10 +76,10 @@ def kmeans_most_tasks(candidates: Candidates, k: int, seed: int) -> list[str]:
     A task teaches by its programs: many elementwise tasks have one schedule, and thirty labels instead of some
     hundreds is what the published rule then gets for the same number of tasks. Of equally many the nearest is taken.
     """
-    names, tasks, found, distance = _clustered(candidates, k, seed)
-    there = np.zeros_like(distance)
-    np.add.at(there, (tasks, found.labels_), 1)
-    return _one_each(names, distance / (1 + distance.max()) - there, found)
+    names, tasks, clusters, distance = _clustered(candidates, k, seed)
+    programs = np.zeros_like(distance)
+    np.add.at(programs, (tasks, clusters.labels_), 1)
+    return _one_each(names, distance / (1 + distance.max()) - programs, clusters)
 
 
 def _clustered(candidates: Candidates, k: int, seed: int) -> tuple[np.ndarray, np.ndarray, KMeans, np.ndarray]:
@@ -85,16 +90,16 @@ def _clustered(candidates: Candidates, k: int, seed: int) -> tuple[np.ndarray, n
         raise DataError(f"kmeans makes {k} clusters of {len(x)} programs: choose another sampler")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct programs than clusters
-        found = KMeans(k, random_state=seed, n_init=KMEANS_STARTS).fit(x)
+        clusters = KMeans(k, random_state=seed, n_init=KMEANS_STARTS).fit(x)
     distance = np.zeros((len(names), k))
-    np.add.at(distance, tasks, found.transform(x))
-    return names, tasks, found, distance / np.bincount(tasks)[:, None]
+    np.add.at(distance, tasks, clusters.transform(x))
+    return names, tasks, clusters, distance / np.bincount(tasks)[:, None]
 
 
-def _one_each(names: np.ndarray, cost: np.ndarray, found: KMeans) -> list[str]:
+def _one_each(names: np.ndarray, cost: np.ndarray, clusters: KMeans) -> list[str]:
     """From the largest cluster to the smallest, the cheapest task of each that is not taken; ``cost``: (tasks, k)."""
     cost, chosen = cost.copy(), []
-    for cluster in np.argsort(-np.bincount(found.labels_, minlength=cost.shape[1]), kind="stable"):
+    for cluster in np.argsort(-np.bincount(clusters.labels_, minlength=cost.shape[1]), kind="stable"):
         best = int(cost[:, cluster].argmin())
         chosen.append(names[best])
         cost[best] = np.inf

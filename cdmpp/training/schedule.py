@@ -12,11 +12,8 @@ def rate_factor(config: TrainerConfig, step: int, total_steps: int) -> float:
     if config.schedule == "cyclic":
         place = step % (2 * config.cycle_steps) / config.cycle_steps
         return 0.1 + 9.9 * (place if place <= 1 else 2 - place)
-    share = config.warmup if config.schedule != "onecycle" else max(config.warmup, 0.3)
-    warmup = max(1.0, share * total_steps)
+    warmup = max(1.0, config.warmup * total_steps)
     if step < warmup:
         return (step + 1) / (warmup + 1)
-    if config.schedule == "constant":
-        return 1.0
     progress = (step - warmup) / max(1.0, total_steps - warmup)
     return 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))

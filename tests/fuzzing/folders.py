@@ -13,7 +13,8 @@ from safetensors.torch import load_file, save_file
 
 from cdmpp.ast.layout import KERNEL_WIDTH, LEAF_WIDTH
 from cdmpp.devices import VECTOR_WIDTH
-from cdmpp.model.build import build_model, config_from_dict
+from cdmpp.model.build import build_model
+from cdmpp.model.config import model_config
 from cdmpp.predict.catalogue import SHIPPED
 from cdmpp.predict.predictor import Predictor
 from cdmpp.predict.stored_config import read_config
@@ -27,8 +28,8 @@ _REFERENCE: dict[str, Any] = {
 }  # fmt: skip
 
 
-_MEMBER_KEYS = ("name", "width", "layers", "heads", "feedforward", "hidden", "head", "label", "positions", "loops",
-                "bins", "clip", "dropout", "own_costs", "code", "anchor", "leaf_counts", "input_layer",
+_MEMBER_KEYS = ("name", "width", "layers", "heads", "feedforward", "hidden", "label",
+                "bins", "clip", "dropout", "device_costs", "code", "anchor", "leaf_counts", "input_layer",
                 "depth")  # fmt: skip
 _ODD = (0, -1, 1, 3, 10**9, 10**400, "x", None, [], {}, float("nan"), float("inf"), 1e308, True, [2, 1], [1] * 5000)
 _IMPOSSIBLE: tuple[tuple[tuple[Any, ...], Any], ...] = (
@@ -50,7 +51,7 @@ def write_bases(home: Path) -> None:
     """Valid model folders of one CPU: the shipped ones, and one of the published architecture."""
     for name in ("xeon-icelake", "cpus"):
         shutil.copytree(SHIPPED / name, home / "folder" / name)
-    model = build_model(config_from_dict(_REFERENCE), LEAF_WIDTH, KERNEL_WIDTH, VECTOR_WIDTH)
+    model = build_model(model_config(_REFERENCE), LEAF_WIDTH, KERNEL_WIDTH, VECTOR_WIDTH)
     devices = read_config(SHIPPED / "xeon-icelake").devices
     Predictor([model], devices, {"created": "2026-01-01"}).save(home / "folder" / "reference")
 

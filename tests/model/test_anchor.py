@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from cdmpp import devices
-from cdmpp.ast.layout import CACHE_KIB, KERNEL_NAMES
+from cdmpp.ast.layout import KERNEL_NAMES
+from cdmpp.ast.leaf_features import CACHE_KIB
 from cdmpp.data.batching import ProgramTensors, spec_array
 from cdmpp.model.analytic import BOUNDS, N_BOUNDS, N_OVERLAPPING, PARTS, bound_times, kernel_parts, kernel_seconds
 from cdmpp.model.anchor import Anchor

@@ -12,10 +12,11 @@ from toy_data import toy_dataset
 from cdmpp import devices
 from cdmpp.ast.table import AstTable
 from cdmpp.data.batching import ProgramTensors
-from cdmpp.machine_code.code_vector import CODE_NAMES, CODE_WIDTH
+from cdmpp.machine_code.code_features import CODE_NAMES, CODE_WIDTH
 from cdmpp.model.analytic import kernel_parts
-from cdmpp.model.build import build_for, config_from_dict
+from cdmpp.model.build import build_for
 from cdmpp.model.code_anchor import MIN_PROGRAMS, CodeAnchor, _inputs
+from cdmpp.model.config import model_config
 from cdmpp.model.cpu_parts import cores_used
 from tests.model.test_models import SMALL
 
@@ -137,7 +138,7 @@ def test_few_programs_tell_nothing():
     programs, anchor = programs_of(MIN_PROGRAMS + 100, coded=0.5), CodeAnchor()
     anchor.fit(programs, np.arange(MIN_PROGRAMS + 100))
     assert anchor.fitted == 0
-    model = build_for(config_from_dict(SMALL), programs, np.arange(300)).eval()
+    model = build_for(model_config(SMALL), programs, np.arange(300)).eval()
     with torch.no_grad():
         model.out.weight.zero_()
         batch = programs.batch(np.arange(50))
@@ -146,7 +147,7 @@ def test_few_programs_tell_nothing():
 
 def test_an_untrained_model_answers_with_it_where_there_is_code():
     programs = programs_of(1000, coded=0.9)
-    model = build_for(config_from_dict(SMALL), programs, np.arange(1000)).eval()
+    model = build_for(model_config(SMALL), programs, np.arange(1000)).eval()
     with torch.no_grad():
         model.out.weight.zero_()
         batch = programs.batch(np.arange(100))

@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from cdmpp import devices
-from cdmpp.ast.layout import LEAF_NAMES, LOOP_NAMES
 from cdmpp.data.batching import ProgramTensors
 from cdmpp.errors import CdmppError
-from cdmpp.machine_code.code_vector import CODE_WIDTH
-from cdmpp.model.build import build_for, build_model, config_from_dict
-from cdmpp.model.reference import ReferenceConfig, serial_encoding
+from cdmpp.machine_code.code_features import CODE_WIDTH
+from cdmpp.model.build import build_for, build_model
+from cdmpp.model.config import ReferenceConfig, model_config
+from cdmpp.model.reference import config_for, serial_encoding
 from tests.toy_data import toy_dataset
 
 SMALL = {"width": 32, "layers": 2, "heads": 4, "feedforward": 64, "hidden": 32}
@@ -28,16 +28,11 @@ SMALL_REFERENCE = {
     "min_programs": 4,
 }
 MODELS = {
-    "pooled": {**SMALL, "head": "pooled"},
-    "pooled without anchor": {**SMALL, "head": "pooled", "anchor": False},
-    "pooled box-cox": {**SMALL, "head": "pooled", "label": "box-cox"},
-    "kernel_sum": {**SMALL, "head": "kernel_sum"},
-    "kernel_sum yeo-johnson": {**SMALL, "head": "kernel_sum", "label": "yeo-johnson"},
-    "kernel_sum without anchor": {**SMALL, "head": "kernel_sum", "anchor": False},
-    "serial positions": {**SMALL, "positions": "serial"},
-    "relative positions": {**SMALL, "positions": "relative"},
-    "loops one by one": {**SMALL, "loops": "sequence"},
-    "no positions, no attention": {**SMALL, "positions": "none", "layers": 0},
+    "default": SMALL,
+    "box-cox": {**SMALL, "label": "box-cox"},
+    "yeo-johnson": {**SMALL, "label": "yeo-johnson"},
+    "without anchor": {**SMALL, "anchor": False},
+    "no bins, no attention": {**SMALL, "bins": 0, "layers": 0},
     "reference": SMALL_REFERENCE,
 }
 
@@ -52,7 +47,7 @@ def programs():
 @pytest.fixture(params=MODELS)
 def model(request, programs):
     torch.manual_seed(0)
-    return build_for(config_from_dict(MODELS[request.param]), programs, np.arange(60)).eval()
+    return build_for(model_config(MODELS[request.param]), programs, np.arange(60)).eval()
 
 
 def test_any_leaf_count_alone_or_in_a_batch_is_the_same(model, programs):
@@ -85,7 +80,7 @@ def test_state_restores_the_model(model, programs):
 
 
 def test_statistics_come_from_the_training_rows_only(programs):
-    config = config_from_dict(SMALL)
+    config = model_config(SMALL)
     torch.manual_seed(0)
     one = build_for(config, programs, np.arange(40))
     changed = programs.leaf_features.clone()
@@ -100,21 +95,21 @@ def test_statistics_come_from_the_training_rows_only(programs):
 
 def test_an_untrained_anchored_model_has_the_scale_of_the_labels(programs):
     torch.manual_seed(0)
-    model = build_for(config_from_dict(SMALL), programs, np.arange(80)).eval()
+    model = build_for(model_config(SMALL), programs, np.arange(80)).eval()
     batch = programs.batch(np.arange(80))
     with torch.no_grad():
         assert abs((model(batch).log_latency - batch.log_latency).mean()) < 0.5
 
 
 def test_the_device_changes_the_answer(programs):
-    model = build_for(config_from_dict(SMALL), programs, np.arange(80)).eval()
+    model = build_for(model_config(SMALL), programs, np.arange(80)).eval()
     batch = programs.batch(np.arange(8))
     other = batch._replace(device_vectors=programs.device_vectors[(programs.device_index[:8] + 1) % 2])
     assert not torch.allclose(model(batch).hidden, model(other).hidden)
 
 
 def test_reference_shares_the_nearest_leaf_count(programs):
-    config = ReferenceConfig(min_programs=5).for_data(programs, np.arange(60))
+    config = config_for(ReferenceConfig(min_programs=5), programs, np.arange(60))
     counts, times = np.unique(programs.host_leaf_counts[:60], return_counts=True)
     assert config.leaf_counts == tuple(counts[times >= 5].tolist())
     assert config.use_device
@@ -128,11 +123,11 @@ def test_reference_encoding_by_hand():
 
 def test_a_setting_that_nothing_reads_is_refused():
     with pytest.raises(CdmppError, match=r"model.widht; did you mean width"):
-        config_from_dict({"widht": 64})
+        model_config({"widht": 64})
     with pytest.raises(CdmppError, match="must be a int"):
-        config_from_dict({"width": "64"})
+        model_config({"width": "64"})
     with pytest.raises(CdmppError, match="divisible by model.heads=3"):
-        config_from_dict({"width": 64, "heads": 3})
+        model_config({"width": 64, "heads": 3})
 
 
 def coded(dataset, share=0.5):
@@ -149,7 +144,7 @@ def test_code_vectors_are_read_where_they_are_and_missing_ones_do_no_harm():
     with_codes = ProgramTensors.build(coded(dataset), sheets, names, dataset.latency_s)
     without = ProgramTensors.build(dataset.asts, sheets, names, dataset.latency_s)
     torch.manual_seed(0)
-    model = build_for(config_from_dict(SMALL), with_codes, np.arange(60)).eval()
+    model = build_for(model_config(SMALL), with_codes, np.arange(60)).eval()
     torch.nn.init.normal_(model.out.weight)
     rows = np.arange(60, 80)
     read, blind = model(with_codes.batch(rows)).log_latency, model(without.batch(rows)).log_latency
@@ -160,31 +155,15 @@ def test_code_vectors_are_read_where_they_are_and_missing_ones_do_no_harm():
 
 
 def test_a_model_of_data_without_code_vectors_has_no_inputs_for_them(programs):
-    assert build_for(config_from_dict(SMALL), programs, np.arange(60)).config.code is False
+    assert build_for(model_config(SMALL), programs, np.arange(60)).config.code is False
 
 
 def test_hidden_code_vectors_look_like_missing_ones():
     dataset, _ = toy_dataset(80)
     sheets = {"xeon-icelake": devices.get("xeon-icelake")}
     tensors = ProgramTensors.build(coded(dataset, 0.0), sheets, dataset.devices, dataset.latency_s)
-    model = build_for(config_from_dict({**SMALL, "code_dropout": 1.0, "feature_dropout": 0.0}), tensors, np.arange(60))
+    model = build_for(model_config({**SMALL, "code_dropout": 1.0}), tensors, np.arange(60))
     batch = tensors.batch(np.arange(60, 80))
     hidden = model.train()(batch).log_latency
     missing = model.eval()(batch._replace(codes=torch.zeros_like(batch.codes))).log_latency
     assert torch.allclose(hidden, missing, atol=1e-5)
-
-
-def test_loops_one_by_one_tell_an_outer_loop_from_an_inner_one(programs):
-    torch.manual_seed(0)
-    model = build_for(config_from_dict(MODELS["loops one by one"]), programs, np.arange(60)).eval()
-    reader = model.encoder.loops
-    leaves = torch.randn(2, 3, programs.leaf_features.shape[1])
-    first = LEAF_NAMES.index("loop0_extent")
-    swapped = leaves.clone()
-    width = len(LOOP_NAMES)
-    swapped[..., first : first + width] = leaves[..., first + width : first + 2 * width]
-    swapped[..., first + width : first + 2 * width] = leaves[..., first : first + width]
-    rest, nests = reader(leaves)
-    assert not rest[..., first : first + 6 * width].any()
-    torch.testing.assert_close(rest[..., :first], leaves[..., :first])
-    assert not torch.allclose(reader(swapped)[1], nests, atol=1e-4)

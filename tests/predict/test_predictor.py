@@ -18,8 +18,8 @@ from cdmpp.data.batching import ProgramTensors
 from cdmpp.errors import CdmppError, ModelFormatError, UnknownDeviceError
 from cdmpp.predict import model_folder
 from cdmpp.predict import predictor as predictor_module
-from cdmpp.training.config import TrainConfig
-from cdmpp.training.fit import train
+from cdmpp.recipes.train import train
+from cdmpp.training.config import Run, TrainConfig
 from tests.model.test_models import SMALL
 from tests.toy_data import toy_dataset
 
@@ -29,9 +29,7 @@ def trained(tmp_path_factory):
     dataset, split = toy_dataset(150)
     config = TrainConfig.from_dict({"model": SMALL, "trainer": {"epochs": 2, "batch_size": 32, "members": 2}})
     out = tmp_path_factory.mktemp("run")
-    return dataset, train(
-        dataset, split, devices.get("xeon-icelake"), config, out, 0, progress=False, accelerator="cpu"
-    )
+    return dataset, train(dataset, split, config, Run(out, 0, False, "cpu"))
 
 
 @pytest.fixture
@@ -184,7 +182,7 @@ def test_model_of_another_extractor_is_refused_with_what_to_do(folder):
 
 def test_model_of_another_format_or_width_is_refused(folder):
     _edit(folder, format_version=99)
-    with pytest.raises(ModelFormatError, match="format 99"):
+    with pytest.raises(ModelFormatError, match="format version 99"):
         cdmpp.load(folder)
     _edit(folder, format_version=predictor_module.FORMAT_VERSION, leaf_width=3)
     with pytest.raises(ModelFormatError, match="leaf width 3"):

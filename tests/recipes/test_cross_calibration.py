@@ -6,19 +6,19 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.training.test_adapt import NAMES, QUICK, known, tune  # noqa: F401  (known is a fixture)
 
 from cdmpp.data.splits import make_split
-from cdmpp.devices import sheets_of
 from cdmpp.errors import CdmppError, DataError
 from cdmpp.predict.model_folder import load
 from cdmpp.recipes.cross_calibration import calibrate_by_folds, cross_calibrate
+from cdmpp.recipes.train import train
 from cdmpp.training.config import TrainConfig
-from cdmpp.training.fit import train
 from tests.model.test_models import SMALL
+from tests.recipes.test_fine_tune import NAMES, QUICK, known, tune  # noqa: F401  (known is a fixture)
 from tests.toy_data import relabelled, toy_dataset
+from tests.training.test_fit import quiet
 
-SHORT = replace(QUICK, steps=20)
+SHORT = replace(QUICK, steps=20, folds=2)
 
 
 def test_a_new_device_gets_intervals_of_its_own(known, tmp_path):  # noqa: F811
@@ -27,10 +27,8 @@ def test_a_new_device_gets_intervals_of_its_own(known, tmp_path):  # noqa: F811
     assert len(tasks) >= 20
     tuned = tune(known, tmp_path / "tuned", tasks, SHORT)
     assert tuned.predictor.calibration is None
-    told = cross_calibrate(
-        tuned.predictor, start, dataset, split, tasks, SHORT, tmp_path / "folds", 0, folds=2, accelerator="cpu"
-    )
-    assert "2 folds" in told
+    text = cross_calibrate(tuned.predictor, start, dataset, split, tasks, SHORT, quiet(tmp_path / "folds"))
+    assert "2 folds" in text
     tuned.predictor.save(tmp_path / "model")
     test = dataset.asts.take(split.test)
     given = load(tmp_path / "model").predict(test, device=NAMES[1])
@@ -45,8 +43,8 @@ def test_few_tasks_give_none_rather_than_those_of_the_sources(known, tmp_path): 
     dataset, split, start = known
     tasks = np.unique(dataset.task_ids[split.pool])[:4]
     tuned = tune(known, tmp_path / "tuned", tasks, SHORT)
-    told = cross_calibrate(tuned.predictor, start, dataset, split, tasks, SHORT, tmp_path / "folds", 0)
-    assert told.startswith("none") and not (tmp_path / "folds").exists()
+    text = cross_calibrate(tuned.predictor, start, dataset, split, tasks, SHORT, quiet(tmp_path / "folds"))
+    assert text.startswith("none") and not (tmp_path / "folds").exists()
     assert tuned.predictor.predict(dataset.asts.take(split.test), device=NAMES[1]).intervals == {}
 
 
@@ -58,23 +56,23 @@ def test_all_tasks_vouch_for_the_intervals_where_folds_are_asked_for(tmp_path):
     config = TrainConfig.from_dict(
         {"model": SMALL, "trainer": {"epochs": 3, "batch_size": 32, "lr": 3e-3, "interval_folds": 3}}
     )
-    result = train(hidden, split, sheets_of(hidden.devices), config, tmp_path, 0, progress=False, accelerator="cpu")
+    result = train(hidden, split, config, quiet(tmp_path))
     few = result.predictor.calibration.conformal
-    calibrate_by_folds(result, hidden, split, config, 0, "cpu")
+    calibrate_by_folds(result, hidden, split, config, quiet(tmp_path))
     restored = load(result.model_dir)
     both = np.concatenate([split.train, split.validation])
     assert restored.calibration.conformal.n_tasks[0] == len(np.unique(dataset.task_ids[both])) > few.n_tasks[0]
     assert "3 folds" in restored.card["intervals"]["calibrated_on"]
     low, high = restored.predict(dataset.asts.take(split.test), device="xeon-icelake").intervals[0.8]
     inside = (low <= dataset.latency_s[split.test]) & (dataset.latency_s[split.test] <= high)
-    assert 0.5 < inside.mean()
+    assert inside.mean() > 0.5
 
 
 def test_more_folds_than_tasks_are_refused(tmp_path):
     dataset, split = toy_dataset(30)
     config = TrainConfig.from_dict({"model": SMALL, "trainer": {"epochs": 1, "batch_size": 32, "interval_folds": 40}})
-    result = train(dataset, split, sheets_of(dataset.devices), config, tmp_path, 0, progress=False, accelerator="cpu")
+    result = train(dataset, split, config, quiet(tmp_path))
     with pytest.raises(DataError, match="interval_folds=40"):
-        calibrate_by_folds(result, dataset, split, config, 0, "cpu")
+        calibrate_by_folds(result, dataset, split, config, quiet(tmp_path))
     with pytest.raises(CdmppError, match="interval_folds"):
         TrainConfig.from_dict({"trainer": {"interval_folds": 2}})

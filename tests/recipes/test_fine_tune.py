@@ -9,12 +9,12 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from cdmpp.data.splits import make_split
-from cdmpp.devices import sheets_of
 from cdmpp.errors import CdmppError, DataError
-from cdmpp.recipes.fine_tune import TuneConfig, errors_by_device, fine_tune
-from cdmpp.training.fit import train
+from cdmpp.recipes.fine_tune import errors_by_device, fine_tune
+from cdmpp.recipes.train import train
+from cdmpp.training.config import TuneConfig
 from tests.toy_data import toy_dataset
-from tests.training.test_fit import config
+from tests.training.test_fit import config, quiet
 
 NAMES = ("xeon-icelake", "epyc-9005")
 QUICK = TuneConfig(steps=60, batch_size=32, lr=3e-3)
@@ -27,14 +27,14 @@ def known(tmp_path_factory):
     dataset = replace(dataset, latency_s=np.where(dataset.devices == NAMES[1], 3, 1) * dataset.latency_s)
     split = make_split(dataset, "by_device", 0, target=NAMES[1])
     folder = tmp_path_factory.mktemp("base")
-    fitted = train(dataset, split, sheets_of(NAMES), config(epochs=10), folder, 0, False, accelerator="cpu")
+    fitted = train(dataset, split, config(epochs=10), quiet(folder))
     return dataset, split, fitted.predictor
 
 
 def tune(known, out, tasks=None, chosen=QUICK):
     dataset, split, start = known
     tasks = np.unique(dataset.task_ids[split.pool])[:8] if tasks is None else tasks
-    return fine_tune(start, dataset, split, tasks, chosen, out, 0, accelerator="cpu")
+    return fine_tune(start, dataset, split, tasks, chosen, quiet(out))
 
 
 def test_it_learns_the_new_device_and_replay_keeps_the_old(known, tmp_path):

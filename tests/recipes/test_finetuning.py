@@ -1,21 +1,14 @@
-"""``scripts/finetune.py`` from records or a faked measurement to a model folder, and the curve over budgets."""
+"""``scripts/finetune.py`` from records or a faked measurement to a model folder."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
-from omegaconf import OmegaConf
 
 import cdmpp
-from benchmarks.publish.curve_report import summary
-from benchmarks.publish.sampling_curve import sampling_curve
 from cdmpp.ast.table import write_asts
-from cdmpp.cli.hydra_entry import conf_folder
 from cdmpp.data.files import read_json
 from cdmpp.data.records import append_records, read_tasks, write_info
 from cdmpp.data.schema import Record
@@ -23,6 +16,7 @@ from cdmpp.errors import CdmppError, DataError, NoRecordsError, UnknownDeviceErr
 from cdmpp.measure import chosen as measuring
 from cdmpp.predict.predictor import Predictor
 from cdmpp.recipes import finetuning
+from cdmpp.recipes.compose import compose
 from cdmpp.recipes.finetune_settings import FinetuneSettings
 from cdmpp.recipes.finetuning import finetune
 from tests.toy_data import toy_dataset, write_toy_dataset
@@ -35,11 +29,8 @@ SMALL = [
 
 
 def settings(folder: Path, *overrides: str, device: str = NEW) -> FinetuneSettings:
-    GlobalHydra.instance().clear()
     given = [*SMALL, f"device={device}", f"data.path=[{folder}/data]", f"out={folder}/out", f"measure.out={folder}/new"]
-    with initialize_config_dir(str(conf_folder()), version_base="1.3"):
-        composed = compose("finetune", overrides=[*given, *overrides])
-    return FinetuneSettings.from_dict(OmegaConf.to_container(composed, resolve=True))
+    return FinetuneSettings.from_dict(compose("finetune", [*given, *overrides]))
 
 
 @pytest.fixture
@@ -157,36 +148,9 @@ def test_a_kit_is_built_and_its_merged_records_are_taken(one_device: Path, monke
     assert figures["budget"] == 4 and len(FakeCollector.seen) == 1
 
 
-def test_the_curve_has_every_cell_and_continues(two_devices: Path, monkeypatch, capsys):
-    docs = two_devices / "docs"
-    options = ["curve=[2,4]", "seeds=[0,1]", "samplers=[random,kmeans]", f"docs={docs}"]
-    cells = sampling_curve(settings(two_devices, *options))
-    assert len(cells) == 2 * (1 + 2 * 2)
-    assert {cell["budget"] for cell in cells if cell["sampler"] == "kmeans"} == {2, 4}
-    means = summary(cells)
-    mapes = [c["metrics"]["mape"] for c in cells if (c["sampler"], c["budget"]) == ("random", 2)]
-    assert means["random"][2] == pytest.approx((np.mean(mapes), np.std(mapes)))
-    assert (two_devices / "out" / "curve.png").is_file() and "kmeans" in capsys.readouterr().out
-    assert json.loads((two_devices / "out" / "curve.json").read_text())["cells"] == json.loads(json.dumps(cells))
-    by_seed = {c["seed"]: c["tasks"] for c in cells if (c["sampler"], c["budget"]) == ("random", 4)}
-    assert by_seed[0] != by_seed[1]
-    rows = json.loads((docs / "results.json").read_text())
-    told = [r["value"] for r in rows if (r["split"], r["model"], r["metric"]) == ("2_tasks", "random", "mape")]
-    assert sorted(told) == pytest.approx(sorted(mapes))
-    text = (docs / "RESULTS.md").read_text()
-    assert f"| 2 | {np.mean(mapes):.1f} ± {np.std(mapes):.1f} |" in text and "few-labels-" in text
-    assert len(list((docs / "images").glob("few-labels-*.png"))) == 1
-    from benchmarks.publish import sampling_curve as module
-
-    monkeypatch.setattr(module, "fine_tune", lambda *_, **__: pytest.fail("computed again"))
-    assert sampling_curve(settings(two_devices, *options)) == cells
-
-
 def test_what_cannot_be_done_is_said(one_device: Path, two_devices: Path):
     with pytest.raises(DataError, match="budget=99: .* has records of"):
         finetune(settings(two_devices, "budget=99"))
-    with pytest.raises(DataError, match="budget of 99"):
-        sampling_curve(settings(two_devices, "curve=[99]"))
     with pytest.raises(DataError, match="no other device has records"):
         finetune(settings(two_devices / "data" / "old", "data.path=[]", "measure.how=local"))
 
@@ -202,16 +166,13 @@ def test_a_device_without_records_or_a_way_to_measure(one_device: Path):
     ("overrides", "message"),
     [
         (["sampler=kmaens"], "kmeans"),
-        (["samplers=[randon]"], "random"),
         (["sample_by=latent"], "hidden"),
         (["budget=0"], "at least 1"),
-        (["curve=[0,5]"], "at least 1"),
         (["measure.how=usb"], "local, rpc, kit"),
         (["+measure.hours=1"], "measure.hours"),
         (["+colour=red"], "colour"),
         (["+tuning.epochs=1"], "tuning.epochs"),
         ([f"sources=[{NEW}]"], "its own sources"),
-        (["curve=[5]", "seeds=[]"], "at least one of seeds"),
     ],
 )
 def test_mistaken_settings_are_named(tmp_path: Path, overrides, message):

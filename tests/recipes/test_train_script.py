@@ -9,25 +9,21 @@ import sys
 from pathlib import Path
 
 import pytest
-from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
-from omegaconf import OmegaConf
 
 import cdmpp
-from cdmpp.cli.hydra_entry import conf_folder
 from cdmpp.errors import CdmppError
+from cdmpp.paths import conf_folder
 from cdmpp.predict.catalogue import model_for, models
+from cdmpp.recipes.compose import GROUPS, compose
 from cdmpp.recipes.settings import RunSettings
+from cdmpp.training.config import TrainConfig
 from tests.toy_data import toy_dataset, write_toy_dataset
 
 ROOT = Path(__file__).parents[2]
 
 
 def settings(*overrides: str) -> RunSettings:
-    GlobalHydra.instance().clear()
-    with initialize_config_dir(str(conf_folder()), version_base="1.3"):
-        composed = compose("config", overrides=list(overrides))
-    return RunSettings.from_dict(OmegaConf.to_container(composed, resolve=True))
+    return RunSettings.from_dict(compose("config", overrides))
 
 
 def test_the_default_configuration_is_complete():
@@ -41,9 +37,13 @@ def test_every_experiment_composes(name):
 
 
 @pytest.mark.parametrize("group", ["model", "loss", "trainer"])
-def test_every_file_of_a_group_composes(group):
-    for path in (conf_folder() / group).glob("*.yaml"):
-        assert settings(f"{group}={path.stem}")
+def test_every_option_of_a_group_composes(group):
+    for name in (*GROUPS[group], *(path.stem for path in (conf_folder() / group).glob("*.yaml"))):
+        assert settings(f"{group}={name}")
+
+
+def test_the_defaults_are_those_of_the_dataclasses():
+    assert settings().training == TrainConfig()
 
 
 def test_reference_experiment_is_the_published_one():
@@ -52,16 +52,34 @@ def test_reference_experiment_is_the_published_one():
     assert training.trainer.schedule == "cyclic" and training.trainer.batch_size == 600
 
 
-@pytest.mark.parametrize("override", ["+model.depth=3", "+data.root=x", "+colour=red", "+trainer.max_epochs=3"])
-def test_keys_that_nothing_reads_are_refused(override):
-    with pytest.raises(CdmppError, match="unknown setting"):
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("+model.depth=3", "unknown setting model.depth"),
+        ("model.widht=3", "unknown setting model.widht; did you mean width"),
+        ("+data.root=x", "unknown setting data.root"),
+        ("+colour=red", "unknown setting colour"),
+        ("sede=3", "unknown setting sede; did you mean seed"),
+        ("+trainer.max_epochs=3", "unknown setting trainer.max_epochs"),
+        ("model.width=wide", "model.width: .*wide"),
+        ("trainer=gpus", "trainer=gpus is unknown; did you mean gpu"),
+        ("device=a1000", "a100"),
+    ],
+)
+def test_what_nothing_reads_is_refused_in_one_line(override, message):
+    with pytest.raises(CdmppError, match=message) as refused:
         settings(override)
+    assert "\n" not in str(refused.value)
+
+
+def test_imported_vectors_have_no_analytic_time():
+    assert settings("features=ansor164").training.model.anchor is False
 
 
 def test_target_and_sources_enter_the_split():
     run = settings("experiment=cross_device", "target=xeon-icelake-avx2", "sources=[xeon-icelake]")
     assert run.device.name == run.target == run.split["target"] == "xeon-icelake-avx2"
-    assert run.split["sources"] == ["xeon-icelake"] and "xeon-icelake-avx2" in str(run.out)
+    assert run.split["sources"] == ["xeon-icelake"] and "xeon-icelake-avx2" in str(run.run.out)
     assert settings("split=by_device", "target=a100").split["sources"] is None
 
 
@@ -72,7 +90,7 @@ def test_target_and_sources_enter_the_split():
         (["experiment=cross_device", "target=xeon-icelak"], "xeon-icelake"),
         (["target=a100"], "goes with a split by device"),
         (["sources=[a100,b100]"], "b100"),
-        (["loss.domain=cdm"], "coral"),
+        (["loss.domain=cdm"], "none, cmd"),
     ],
 )
 def test_mistaken_targets_are_named(overrides, message):

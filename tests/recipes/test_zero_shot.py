@@ -10,13 +10,14 @@ import pytest
 
 from cdmpp import devices
 from cdmpp.errors import NoRecordsError
-from cdmpp.machine_code.code_vector import CODE_WIDTH
+from cdmpp.machine_code.code_features import CODE_WIDTH
 from cdmpp.machine_code.compile import can_have_code
-from cdmpp.model.build import build_for, config_from_dict
+from cdmpp.model.build import build_for
+from cdmpp.model.config import model_config
 from cdmpp.predict.predictor import Predictor
 from cdmpp.recipes import zero_shot
+from cdmpp.recipes.compose import compose
 from cdmpp.recipes.settings import RunSettings
-from cdmpp.training.config import TrainConfig
 from tests.model.test_models import SMALL
 from tests.toy_data import toy_dataset
 
@@ -38,18 +39,16 @@ def test_only_x86_cpus_have_code_vectors():
 def test_the_error_of_an_arm_device_is_told_without_machine_code(device, with_codes, monkeypatch, tmp_path):
     dataset, seen = coded(toy_dataset(120, devices=SOURCES)[0]), []
 
-    def train(data, split, sheets, config, out, *rest):
+    def train(data, split, config, run):
         seen.append(data.asts.codes is not None)
-        return SimpleNamespace(predictor=SimpleNamespace(card={}, save=lambda folder: None), model_dir=out)
+        return SimpleNamespace(predictor=SimpleNamespace(card={}, save=lambda folder: None), model_dir=run.out)
 
     monkeypatch.setattr(zero_shot, "source_devices", lambda *_: list(SOURCES))
     monkeypatch.setattr(RunSettings, "load", lambda self: dataset)
     monkeypatch.setattr(zero_shot, "train", train)
-    monkeypatch.setattr(zero_shot, "report", lambda *_: {})
     monkeypatch.setattr(zero_shot, "predict_rows", lambda _, data, rows: data.latency_s[rows])
-    split = {"name": "by_task"}
-    run = RunSettings(devices.get(device), (tmp_path,), split, TrainConfig(), tmp_path / "out", progress=False)
-    zero_shot.train_zero_shot(run, NoRecordsError("none here"))
+    settings = RunSettings.from_dict(compose("config", [f"device={device}", "split=by_task", f"out={tmp_path}"]))
+    zero_shot.train_zero_shot(settings, NoRecordsError("none here"))
     assert seen == [with_codes] * 3  # each source left out once, then all
 
 
@@ -60,7 +59,7 @@ def test_stored_code_vectors_do_not_answer_for_an_arm_device():
 
     sheet = {"xeon-icelake": devices.get("xeon-icelake")}
     tensors = ProgramTensors.build(both.asts, sheet, both.devices, both.latency_s)
-    predictor = Predictor([build_for(config_from_dict(SMALL), tensors, np.arange(60))], sheet)
+    predictor = Predictor([build_for(model_config(SMALL), tensors, np.arange(60))], sheet)
     bare, with_code = (predictor.predict(data.asts, "graviton2").latency_s for data in (dataset, both))
     np.testing.assert_array_equal(bare, with_code)
     assert predictor.reads_code and not np.allclose(predictor.predict(both.asts).latency_s, bare)

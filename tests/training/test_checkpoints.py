@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from cdmpp import devices
 from cdmpp.errors import CdmppError
+from cdmpp.recipes.train import train
 from cdmpp.training import checkpoints
-from cdmpp.training.config import TrainConfig
-from cdmpp.training.fit import train
+from cdmpp.training.config import Run, TrainConfig
 from tests.model.test_models import SMALL
 from tests.toy_data import toy_dataset
 
@@ -22,7 +21,7 @@ CHOSEN = TrainConfig.from_dict({"model": SMALL, "trainer": {"epochs": 2, "batch_
 
 def run(out: Path):
     dataset, split = toy_dataset(80)
-    return train(dataset, split, devices.get("xeon-icelake"), CHOSEN, out, 0, progress=False, accelerator="cpu")
+    return train(dataset, split, CHOSEN, Run(out, progress=False, accelerator="cpu"))
 
 
 @pytest.fixture(scope="module")

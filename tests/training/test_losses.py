@@ -7,16 +7,9 @@ import torch
 
 from cdmpp.errors import CdmppError
 from cdmpp.model.label_transform import LabelTransform
-from cdmpp.model.regressor import Output
+from cdmpp.model.output import Output
 from cdmpp.training.config import LossConfig
-from cdmpp.training.losses import (
-    central_moment_discrepancy,
-    correlation_alignment,
-    domain_distance,
-    hybrid_loss,
-    maximum_mean_discrepancy,
-    relative_error,
-)
+from cdmpp.training.losses import central_moment_discrepancy, domain_distance, hybrid_loss, relative_error
 
 
 def test_cmd_equals_the_value_worked_out_by_hand():
@@ -42,24 +35,9 @@ def test_cmd_of_equal_samples_is_zero_and_has_a_gradient():
     assert loss.item() == pytest.approx(0, abs=1e-6) and torch.isfinite(x.grad).all()
 
 
-def test_mmd_equals_the_value_worked_out_by_hand():
-    # Points 0 | 2: squared distances 0, 4, 4, 0 have the mean 2, so the kernels see 4 / (2 * scale).
-    x, y = torch.tensor([[0.0]]), torch.tensor([[2.0]])
-    expected = sum(2 - 2 * math.exp(-2 / scale) for scale in (0.25, 1.0, 4.0))
-    assert maximum_mean_discrepancy(x, y).item() == pytest.approx(expected, rel=1e-5)
-
-
-def test_coral_compares_covariances_and_not_means():
-    x = torch.tensor([[0.0, 0.0], [2.0, 0.0]])  # variance 2 in the first column
-    y = torch.tensor([[5.0, 1.0], [5.0, 5.0]])  # variance 8 in the second
-    assert correlation_alignment(x, y).item() == pytest.approx((4 + 64) / 16)
-    assert correlation_alignment(x, x + 3).item() == pytest.approx(0, abs=1e-6)
-
-
-@pytest.mark.parametrize("domain", ["cmd", "mmd", "coral"])
-def test_domain_distances_grow_with_the_domains_apart(domain):
+def test_the_distance_grows_with_the_domains_apart():
     torch.manual_seed(0)
-    config, x = LossConfig(domain=domain), torch.randn(200, 4) / 4
+    config, x = LossConfig(domain="cmd"), torch.randn(200, 4) / 4
     same, near, far = (
         domain_distance(config, x, torch.randn(200, 4) / 4 * scale + shift)
         for scale, shift in ((1, 0), (1.5, 0.3), (3, 1))
@@ -71,7 +49,7 @@ def test_domain_distances_grow_with_the_domains_apart(domain):
 
 
 def test_an_unknown_domain_loss_is_refused():
-    with pytest.raises(CdmppError, match="coral"):
+    with pytest.raises(CdmppError, match="none, cmd"):
         LossConfig(domain="cdm")
 
 
@@ -90,15 +68,14 @@ def _loss(config, predicted, truth, weights=(1.0, 1.0), label=None):
 
 def test_log_terms():
     only = {"relative_weight": 0.0}
-    assert _loss(LossConfig(log="l1", **only), [0.0, 1.0], [0.5, 0.0]) == pytest.approx(0.75)
     assert _loss(LossConfig(log="mse", **only), [0.0, 1.0], [0.5, 0.0]) == pytest.approx(0.625)
     # Huber over its delta: 0.5 -> 0.5 - 0.05 and 1 -> 1 - 0.05.
     assert _loss(LossConfig(log="huber", **only), [0.0, 1.0], [0.5, 0.0]) == pytest.approx(0.70)
 
 
 def test_weights_are_relative():
-    config = LossConfig(log="l1", relative_weight=0.0)
-    assert _loss(config, [0.0, 1.0], [0.5, 0.0], weights=(30.0, 10.0)) == pytest.approx((3 * 0.5 + 1) / 4)
+    config = LossConfig(log="mse", relative_weight=0.0)
+    assert _loss(config, [0.0, 1.0], [0.5, 0.0], weights=(30.0, 10.0)) == pytest.approx((3 * 0.25 + 1) / 4)
 
 
 def test_published_objective_with_a_bounded_denominator():

@@ -15,7 +15,7 @@ import torch
 from cdmpp import devices
 from cdmpp.data.batching import ProgramTensors, TrainingBatches
 from cdmpp.errors import DataError
-from cdmpp.training.processes import is_first
+from cdmpp.training.processes import is_rank_zero
 from tests.toy_data import toy_dataset
 
 TESTS = Path(__file__).parents[1]
@@ -25,19 +25,19 @@ sys.path.insert(0, {tests!r})
 import torch
 torch.set_num_threads(1)
 from toy_data import toy_dataset
-from cdmpp import devices
-from cdmpp.training.config import TrainConfig
-from cdmpp.training.fit import train
+from pathlib import Path
+from cdmpp.recipes.train import train
+from cdmpp.training.config import Run, TrainConfig
 
 if __name__ == "__main__":
     dataset, split = toy_dataset(120)
     config = TrainConfig.from_dict({{
         "model": {{"name": "cdmpp", "width": 16, "layers": 1, "heads": 2, "feedforward": 16, "hidden": 16,
-                  "feature_dropout": 0.0, "code_dropout": 0.0}},
+                  "code_dropout": 0.0}},
         "loss": {{}},
         "trainer": {{"epochs": 3, "batch_size": 25, "members": 2, "devices": int(sys.argv[1])}},
     }})
-    result = train(dataset, split, devices.get("xeon-icelake"), config, sys.argv[2], 0, False, "cpu")
+    result = train(dataset, split, config, Run(Path(sys.argv[2]), 0, False, "cpu"))
     latency = result.predictor.predict(dataset.asts).latency_s.tolist()
     print(json.dumps({{"latency_s": latency, "history": [row["val_mape"] for row in result.history]}}))
 """
@@ -89,9 +89,9 @@ def test_shares_of_a_batch_are_the_batch():
         ({"RANK": "4", "LOCAL_RANK": "0"}, False),
     ],
 )
-def test_one_process_of_all_is_first(monkeypatch, environment, first):
+def test_one_process_of_all_has_rank_zero(monkeypatch, environment, first):
     for name in ("RANK", "LOCAL_RANK", "NODE_RANK"):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    assert is_first() is first
+    assert is_rank_zero() is first

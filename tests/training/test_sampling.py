@@ -11,7 +11,8 @@ from sklearn.cluster import KMeans
 from cdmpp import devices
 from cdmpp.data.batching import ProgramTensors
 from cdmpp.errors import DataError
-from cdmpp.model.build import build_for, config_from_dict
+from cdmpp.model.build import build_for
+from cdmpp.model.config import model_config
 from cdmpp.predict.predictor import Predictor
 from cdmpp.recipes.candidates import candidates
 from cdmpp.training.sampling import KMEANS_STARTS, SAMPLERS, Candidates, choose_tasks, diverse_tasks, kmeans_tasks
@@ -132,7 +133,7 @@ def model_and_data():
     dataset, _ = toy_dataset(80)
     sheet = devices.get("xeon-icelake")
     programs = ProgramTensors.build(dataset.asts, {sheet.name: sheet}, dataset.devices, dataset.latency_s)
-    model = build_for(config_from_dict(SMALL), programs, np.arange(60))
+    model = build_for(model_config(SMALL), programs, np.arange(60))
     return Predictor([model], {sheet.name: sheet}), dataset
 
 

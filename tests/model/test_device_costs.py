@@ -1,4 +1,4 @@
-"""Own costs of devices in the code anchor: told apart where several were learned, and found from few programs."""
+"""Costs of devices of their own in the code anchor: told apart where several were learned, and found from few programs."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ import torch
 from cdmpp import devices
 from cdmpp.ast.table import AstTable
 from cdmpp.data.batching import ProgramTensors
-from cdmpp.model.build import build_for, config_from_dict
+from cdmpp.model.build import build_for
 from cdmpp.model.code_anchor import CodeAnchor
+from cdmpp.model.config import model_config
 from cdmpp.model.regressor import CdmppModel
 from tests.model.test_code_anchor import answers, coded_asts
 from tests.model.test_models import SMALL
@@ -73,10 +74,10 @@ def test_an_unknown_device_has_the_costs_of_the_one_most_like_it(anchor, program
     like = programs.device_vectors.clone()
     like[2] = like[0] + 0.01
     batch = dataclasses.replace(programs, device_vectors=like).batch(LATER[:20])
-    own = anchor._own_of(batch.device_vectors)
-    torch.testing.assert_close(own, anchor._own_of(like[:1]).expand_as(own))
-    assert not torch.allclose(own, anchor._own_of(like[1:2]).expand_as(own), atol=0.05)
-    assert torch.equal(CodeAnchor(4, like.shape[1])._own_of(like), torch.zeros(3, own.shape[1]))
+    own = anchor.costs_of(batch.device_vectors)
+    torch.testing.assert_close(own, anchor.costs_of(like[:1]).expand_as(own))
+    assert not torch.allclose(own, anchor.costs_of(like[1:2]).expand_as(own), atol=0.05)
+    assert torch.equal(CodeAnchor(4, like.shape[1]).costs_of(like), torch.zeros(3, own.shape[1]))
 
 
 def test_labels_outside_the_rows_change_nothing(anchor, programs):
@@ -113,7 +114,7 @@ def _state(anchor: CodeAnchor) -> list[tuple[str, torch.Tensor]]:
 
 
 def test_a_model_starts_from_them_and_keeps_them(programs):
-    model = build_for(config_from_dict({**SMALL, "own_costs": 4}), programs, OLD).eval()
+    model = build_for(model_config({**SMALL, "device_costs": 4}), programs, OLD).eval()
     assert isinstance(model, CdmppModel)
     model.learn_device(programs, FEW)
     with torch.no_grad():
@@ -121,6 +122,6 @@ def test_a_model_starts_from_them_and_keeps_them(programs):
         batch = programs.batch(LATER[:50])
         expected = answers(model.code_anchor, programs, LATER[:50])[0]
         torch.testing.assert_close(model(batch).log_latency, expected, rtol=1e-4, atol=1e-4)
-    copied = build_for(config_from_dict({**SMALL, "own_costs": 4}), programs, OLD[:20])
+    copied = build_for(model_config({**SMALL, "device_costs": 4}), programs, OLD[:20])
     copied.load_state_dict(model.state_dict())
     assert torch.equal(copied.code_anchor.own, model.code_anchor.own)

@@ -1,0 +1,31 @@
+"""What a fine-tuning run shows at its end: the error before and after on the new device and on the sources."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+
+from cdmpp.evaluation.metric_table import metric_table
+from cdmpp.recipes.finetune_settings import FinetuneSettings
+
+
+def print_figures(settings: FinetuneSettings, figures: Mapping[str, Any]) -> None:
+    """Print what ``recipes.finetuning.finetune`` returned."""
+    console, name = Console(soft_wrap=True), settings.device.name
+    moments = {"before": "before", "after": f"after {figures['budget']} tasks"}
+    if "test" in figures["after"]:
+        test = figures["after"]["test"]
+        rows = {label: figures[key]["test"]["metrics"] for key, label in moments.items()}
+        title = f"{name}: test, {test['n_programs']:,} programs of {test['n_tasks']} tasks that were not chosen"
+        console.print(metric_table(title, rows, moments["after"]))
+    else:
+        console.print(f"{name}: no task was kept for a test (measure.test_tasks), so its error is not known")
+    for source in figures["after"]["sources"]:
+        rows = {label: figures[key]["sources"][source] for key, label in moments.items()}
+        console.print(metric_table(f"{source}: validation, to see what was forgotten", rows, moments["after"]))
+    if isinstance(figures["test_tasks_seen_on_sources"], str):
+        console.print("the model started from may have seen the test tasks on other devices")
+    folder = settings.run.out / "model"
+    console.print(f"model: [bold]{folder}[/]   (cdmpp predict PROGRAMS --device {name} --model {folder})")

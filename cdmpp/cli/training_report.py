@@ -1,0 +1,97 @@
+"""What a training run shows at its end: validation figures, the test table with baselines, plots, the model folder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rich.console import Console
+
+from cdmpp.data.files import plain, write_json
+from cdmpp.data.splits import Split
+from cdmpp.evaluation.baselines import score_baselines
+from cdmpp.evaluation.metric_table import metric_table
+from cdmpp.model.code_anchor import MIN_PROGRAMS
+from cdmpp.predict.rows import predict_rows_with_intervals
+from cdmpp.predict.stored_config import CARD
+from cdmpp.training.metrics import score
+from cdmpp.uncertainty.coverage import coverage
+
+if TYPE_CHECKING:
+    from cdmpp.data.dataset import LatencyDataset
+    from cdmpp.recipes.settings import RunSettings
+    from cdmpp.recipes.train import Trained
+    from cdmpp.uncertainty.calibration import Calibration
+
+_ON_ANY_VECTORS = ("constant", "roofline", "xgb_ours")
+"""Baselines that need neither our kernel numbers nor a schedule."""
+
+
+def report(dataset: LatencyDataset, split: Split, trained: Trained, settings: RunSettings) -> dict[str, Any]:
+    """Score the test part (its only use), print, save ``test.json`` and plots beside the model; returns the figures."""
+    console, out, seed = Console(soft_wrap=True), settings.run.out, settings.run.seed
+    name, calibration = settings.training.model.name, trained.predictor.calibration
+    _print_parts(console, dataset, split, trained)
+    predicted, intervals = predict_rows_with_intervals(trained.predictor, dataset, split.test)
+    own = score(dataset, split.test, predicted)
+    true, tasks = dataset.latency_s[split.test], np.asarray(dataset.task_ids)[split.test]
+    own["intervals"] = coverage(true, intervals, tasks)
+    ours = dataset.features == "cdmpp"
+    baselines = [baseline for baseline in settings.baselines if ours or baseline in _ON_ANY_VECTORS]
+    rows = score_baselines(dataset, split, baselines, seed, settings.threads)
+    rows[name] = own["metrics"]
+    figures = {"device": settings.title, "split": split.name, "seed": seed, **own, "models": rows}
+    write_json(out / "test.json", plain(figures))
+    console.print(metric_table(f"test, {len(split.test):,} programs of split {split.name}", rows, name))
+    promised = calibration.conformal.promised() if calibration else {}
+    for level, figure in own["intervals"].items():
+        console.print(
+            f"intervals that promise {100 * promised[float(level)]:g} %: {figure['coverage']:.1f} % of the test "
+            f"programs are inside ({figure['task_coverage']:.1f} % by task), upper / lower {figure['width']:.2f}"
+        )
+    if settings.plots:
+        from cdmpp.evaluation.plots import save_training_plots
+
+        title = f"{settings.title}, split {split.name}, seed {seed}"
+        op_classes = np.asarray(dataset.op_classes)[split.test]
+        save_training_plots(out / "plots", true, predicted, op_classes, trained.history, title)
+        console.print(f"plots: {out / 'plots'}")
+    if warnings := thin_data(split, dataset.task_ids, calibration):
+        trained.predictor.card["warnings"] = warnings
+        write_json(trained.model_dir / CARD, trained.predictor.card)
+        for warning in warnings:
+            console.print(f"[bold red]WARNING[/] {warning}")
+    console.print(f"model: [bold]{trained.model_dir}[/]   (cdmpp.load({str(trained.model_dir)!r}))")
+    return figures
+
+
+def thin_data(split: Split, tasks_of: Sequence[str] | np.ndarray, calibration: Calibration | None) -> list[str]:
+    """What a reader must know of a model of few data: a sentence each for training and for the intervals."""
+    warnings, n_tasks = [], len(np.unique(np.asarray(tasks_of)[split.train]))
+    if len(split.train) < MIN_PROGRAMS:
+        warnings.append(
+            f"only {len(split.train)} programs of {n_tasks} tasks to learn from, fewer than {MIN_PROGRAMS}: expect "
+            "larger errors on other tasks than the figures say, and measure more"
+        )
+    short = {level: p for level, p in (calibration.conformal.promised() if calibration else {}).items() if p < level}
+    if calibration and short:
+        n_vouching = int(calibration.conformal.n_tasks[0])
+        promises = ", ".join(
+            f"of {100 * level:g} % can promise {100 * promise:g} %" for level, promise in short.items()
+        )
+        needed = ", ".join(f"{np.ceil(level / (1 - level) - 1e-9):.0f} for {100 * level:g} %" for level in short)
+        warnings.append(
+            f"only {n_vouching} {'task vouches' if n_vouching == 1 else 'tasks vouch'} for the intervals, so those "
+            f"{promises} of the "
+            f"programs of a new task. Tasks that the validation part needs: {needed}"
+        )
+    return warnings
+
+
+def _print_parts(console: Console, dataset: LatencyDataset, split: Split, trained: Trained) -> None:
+    tasks = np.asarray(dataset.task_ids)
+    parts = {"training": split.train, "validation": split.validation, "test": split.test}
+    sizes = ", ".join(f"{len(rows):,} {name} ({len(np.unique(tasks[rows]))} tasks)" for name, rows in parts.items())
+    console.print(f"programs: {sizes}")
+    console.print(metric_table("validation", {"saved model": trained.val_metrics}, "saved model"))

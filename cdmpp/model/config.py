@@ -1,0 +1,167 @@
+"""What decides the shape of a model, as plain frozen dataclasses: the one place of the defaults. No torch here."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
+
+from cdmpp.errors import CdmppError
+
+_Config = TypeVar("_Config")
+LABEL_TRANSFORMS = ("log", "box-cox", "yeo-johnson")
+_WIDTH = (1, 8192)
+"""Of a layer; far above anything trained, low enough that a slip of the finger cannot ask for a terabyte."""
+_DEPTH = (0, 64)
+_SHARE = (0.0, 0.99)
+_MAX_LEAF_COUNTS = 1024
+
+
+@dataclass(frozen=True)
+class CdmppConfig:
+    """The default model: tokens of kernels and stores, transformer encoder, a time for each kernel."""
+
+    name: str = "cdmpp"
+    width: int = 128
+    """Of a token; even, and divisible by ``heads``."""
+    layers: int = 2
+    """Encoder blocks (pre-norm)."""
+    heads: int = 4
+    feedforward: int = 256
+    """Hidden width inside a block."""
+    dropout: float = 0.0
+    """On residual branches and in the regressor."""
+    hidden: int = 256
+    """Width of the regressor."""
+    label: str = "log"
+    """What the label terms of the loss standardise: log, box-cox or yeo-johnson."""
+    anchor: bool = True
+    """Predict the difference to the analytic time of the kernels instead of the latency itself."""
+    clip: float = 6.0
+    """Standardised features are cut at +-clip, so that an unseen size cannot run away."""
+    bins: int = 8
+    """Quantile bins that every number of a kernel is also given as, see ``QuantileBins``; 0: none."""
+    code: bool = True
+    """Read code vectors (``cdmpp.machine_code``) where programs have them, and start from the time they tell."""
+    code_dropout: float = 0.2
+    """Share of programs whose code vector is hidden while training: the model must do without, too."""
+    device_costs: int = 16
+    """Devices at most that have costs of their own in the code anchor, beside the shared ones."""
+
+    def __post_init__(self) -> None:
+        _check_ranges(
+            self,
+            width=_WIDTH,
+            layers=_DEPTH,
+            heads=_WIDTH,
+            feedforward=_WIDTH,
+            dropout=_SHARE,
+            hidden=_WIDTH,
+            clip=(1e-3, 1e6),
+            bins=(0, 256),
+            code_dropout=(0.0, 1.0),
+            device_costs=(0, 1024),
+        )
+        if self.width % self.heads or self.width % 2:
+            raise CdmppError(f"model.width={self.width} must be even and divisible by model.heads={self.heads}")
+
+
+@dataclass(frozen=True)
+class ReferenceConfig:
+    """The published architecture as found in trial 1575 of its public code."""
+
+    name: str = "reference"
+    layers: int = 11
+    heads: int = 4
+    feedforward: int = 2048
+    dropout: float = 0.1
+    input_layer: int = 716
+    """First layer of the network of each leaf count."""
+    embedded_layers: tuple[int, ...] = (985, 985, 985)
+    embedding: int = 69
+    """Program and device embeddings are added."""
+    device_layers: tuple[int, ...] = (128, 128, 128)
+    regression_layers: tuple[int, ...] = (930, 930, 930)
+    label: str = "box-cox"
+    min_programs: int = 32
+    """Leaf counts with fewer training programs share the nearest count's network."""
+    leaf_counts: tuple[int, ...] = ()
+    """Filled in from the training data."""
+    use_device: bool = False
+    """Filled in: True with two or more training devices."""
+
+    def __post_init__(self) -> None:
+        _check_ranges(
+            self,
+            layers=(1, _DEPTH[1]),
+            heads=_WIDTH,
+            feedforward=_WIDTH,
+            dropout=_SHARE,
+            input_layer=_WIDTH,
+            embedded_layers=_WIDTH,
+            embedding=_WIDTH,
+            device_layers=_WIDTH,
+            regression_layers=_WIDTH,
+            min_programs=(1, 10**9),
+            leaf_counts=(1, 10**5),
+        )
+        if not (self.embedded_layers and self.device_layers and self.regression_layers):
+            raise CdmppError("model.embedded_layers, device_layers and regression_layers need an entry each")
+        if len(self.leaf_counts) > _MAX_LEAF_COUNTS or list(self.leaf_counts) != sorted(set(self.leaf_counts)):
+            raise CdmppError(f"model.leaf_counts must be at most {_MAX_LEAF_COUNTS} rising numbers")
+
+
+T = TypeVar("T")
+ModelConfig = CdmppConfig | ReferenceConfig
+MODELS: dict[str, type[CdmppConfig] | type[ReferenceConfig]] = {"cdmpp": CdmppConfig, "reference": ReferenceConfig}
+
+
+def model_config(values: Mapping[str, Any]) -> ModelConfig:
+    """From plain settings; ``name`` chooses among ``MODELS``. Errors as ``config_from_dict``."""
+    name = values.get("name", "cdmpp")
+    if not isinstance(name, str) or name not in MODELS:
+        raise CdmppError(f"unknown model {name!r}; one of {', '.join(MODELS)}")
+    return config_from_dict(MODELS[name], values, "model")
+
+
+def config_from_dict(kind: type[_Config], values: Mapping[str, Any], group: str) -> _Config:
+    """A frozen dataclass from plain values of the ``group``; lists become tuples.
+
+    Raises:
+        CdmppError: a key that nothing reads, or a value of another type or out of range.
+    """
+    defaults = {field.name: field.default for field in fields(kind)}  # type: ignore[arg-type]
+    check_keys(values, defaults, f"{group}.")
+    return kind(**{key: _converted(f"{group}.{key}", value, defaults[key]) for key, value in values.items()})
+
+
+def check_keys(values: Mapping[str, Any], allowed: Collection[str], prefix: str = "") -> None:
+    """Raise a ``CdmppError`` for the first key that nothing reads; ``prefix`` is put before it."""
+    for key in values:
+        if key not in allowed:
+            near = difflib.get_close_matches(key, allowed, n=2) or sorted(allowed)
+            raise CdmppError(f"unknown setting {prefix}{key}; did you mean {' or '.join(near)}?")
+
+
+def _converted(name: str, value: Any, default: Any) -> Any:
+    if isinstance(default, tuple):
+        if not isinstance(value, list | tuple) or not all(type(item) is int for item in value):
+            raise CdmppError(f"{name} must be a list of whole numbers, not {value!r}")
+        return tuple(value)
+    if isinstance(default, float) and type(value) is int and abs(value) < 2**53:
+        return float(value)
+    if isinstance(default, bool | int | float | str) and type(value) is not type(default):
+        raise CdmppError(f"{name} must be a {type(default).__name__}, not {value!r}")
+    return value
+
+
+def _check_ranges(config: ModelConfig, **ranges: tuple[float, float]) -> None:
+    """Checked before a tensor is allocated: each number, or entry of a tuple, lies between (least, most)."""
+    for name, (least, most) in ranges.items():
+        values = getattr(config, name)
+        for value in values if isinstance(values, tuple) else (values,):
+            if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+                raise CdmppError(f"model.{name} is {value!r}; it must lie between {least:g} and {most:g}")
+    if config.label not in LABEL_TRANSFORMS:
+        raise CdmppError(f"model.label is {config.label!r}; one of {', '.join(LABEL_TRANSFORMS)}")

@@ -1,0 +1,86 @@
+"""compose(...): a file of ``conf/`` with its groups and the words of a command line, as plain values.
+
+The defaults of ``model``, ``loss``, ``trainer`` and ``tuning`` are those of their dataclasses, offered to Hydra here;
+files in ``conf/`` hold only what a named variant does otherwise.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import hydra
+from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import HydraException, MissingConfigException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from cdmpp import devices
+from cdmpp.errors import CdmppError
+from cdmpp.model.config import CdmppConfig, ReferenceConfig
+from cdmpp.paths import conf_folder
+from cdmpp.training.config import LossConfig, TrainerConfig, TuneConfig
+
+GROUPS: dict[str, dict[str, type]] = {
+    "model": {"cdmpp": CdmppConfig, "reference": ReferenceConfig},
+    "loss": {"hybrid": LossConfig},
+    "trainer": {"default": TrainerConfig},
+    "tuning": {"default": TuneConfig},
+}
+"""Group -> option -> the dataclass with its defaults; further options are files of the group's folder."""
+CONFIG_ERRORS = (HydraException, OmegaConfBaseException)
+
+
+def offer_defaults() -> None:
+    """Make the options of ``GROUPS`` known to Hydra; twice does no harm."""
+    for group, options in GROUPS.items():
+        for name, kind in options.items():
+            node = OmegaConf.structured(kind)
+            OmegaConf.set_readonly(node, None)  # frozen dataclasses are, and nothing could be overridden
+            ConfigStore.instance().store(group=group, name=name, node=node)
+
+
+def compose(config: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """Values of ``conf/<config>.yaml`` with ``overrides`` such as ``trainer.epochs=5``.
+
+    Raises:
+        CdmppError: a key, option or value that cannot be; one line that names it and what is allowed.
+    """
+    offer_defaults()
+    GlobalHydra.instance().clear()  # a command itself runs inside Hydra
+    try:
+        with hydra.initialize_config_dir(str(conf_folder()), version_base="1.3"):
+            return values_of(hydra.compose(config, overrides=list(overrides)))
+    except CONFIG_ERRORS as error:
+        raise explained(error) from error
+
+
+def values_of(composed: DictConfig) -> dict[str, Any]:
+    """Plain values, interpolations resolved."""
+    return OmegaConf.to_container(composed, resolve=True)  # type: ignore[return-value]
+
+
+def explained(error: Exception) -> CdmppError:
+    """What Hydra or OmegaConf found wrong, in one line that names the key, what is near and what is allowed."""
+    if isinstance(error, MissingConfigException) and error.missing_cfg_file:
+        group, _, option = str(error.missing_cfg_file).rpartition("/")
+        if group == "device":
+            try:
+                devices.get(option)
+            except CdmppError as unknown:
+                return unknown
+        return CdmppError(f"{group}={option} is unknown; {_nearest(option, error.options or ())}")
+    cause = error if isinstance(error, OmegaConfBaseException) else error.__cause__
+    if isinstance(cause, OmegaConfBaseException) and cause.key is not None:
+        if isinstance(cause.parent_node, DictConfig) and cause.key not in cause.parent_node:
+            return CdmppError(f"unknown setting {cause.full_key}; {_nearest(str(cause.key), cause.parent_node)}")
+        return CdmppError(f"{cause.full_key}: {str(cause).splitlines()[0]}")
+    return CdmppError(" ".join(str(error).split()))
+
+
+def _nearest(name: str, allowed: Iterable[Any]) -> str:
+    names = sorted(str(one) for one in allowed)
+    near = difflib.get_close_matches(name, names, n=2)
+    return (f"did you mean {' or '.join(near)}? " if near else "") + f"allowed: {', '.join(names)}"

@@ -1,0 +1,142 @@
+"""train(...): a data set, a split and a configuration in; a calibrated model folder out."""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from cdmpp import __version__
+from cdmpp.data.files import plain
+from cdmpp.data.splits import Split
+from cdmpp.data.subsample import sample_rows
+from cdmpp.devices import sheets_of
+from cdmpp.predict.predictor import Predictor, device_group
+from cdmpp.training.config import Run, TrainConfig
+from cdmpp.training.fit import Fitted, fit
+from cdmpp.training.inputs import FitInputs, Replay
+from cdmpp.training.metrics import breakdown, latency_metrics, mape_factor
+from cdmpp.training.processes import is_rank_zero, one_writer
+from cdmpp.training.run_folder import claim_folder, write_history
+from cdmpp.uncertainty.calibration import calibrate
+
+if TYPE_CHECKING:
+    from cdmpp.data.dataset import LatencyDataset
+
+_SKETCHED = 20_000
+"""Training programs that the out-of-range score is fitted on: more would not change it, only take time."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A trained model and how it came to be."""
+
+    model_dir: Path
+    """Folder that ``cdmpp.load`` reads."""
+    val_metrics: dict[str, float]
+    """``latency_metrics`` of the saved model on the validation part."""
+    history: list[dict[str, float]]
+    """One row a validation: member, epoch, train_loss, val_mape, val_median_ape, seconds."""
+    predictor: Predictor
+
+
+def train(
+    dataset: LatencyDataset,
+    split: Split,
+    config: TrainConfig,
+    run: Run,
+    start: Predictor | None = None,
+    replay: Replay | None = None,
+) -> Trained:
+    """Train on ``split.train``, choose the best epoch on ``split.validation``; ``split.test`` is never looked at.
+
+    A run that was interrupted continues from its last checkpoint when started again with the same ``run.out``.
+    Where several processes train together, only the one with rank zero returns from here.
+
+    Args:
+        dataset: labelled programs with their compact ASTs.
+        run: ``out`` gets ``model/`` (the result), ``member-*/`` (checkpoints, logs) and ``history.csv``.
+        start: a model to go on from instead of a fresh one of ``config.model``, see ``fit``; it stays as it is.
+        replay: further training programs of which each epoch sees a fresh sample, against forgetting.
+
+    Raises:
+        DataError: an empty part, or unlabelled or replayed programs that are part of the test.
+        CdmppError: ``run.out`` belongs to a run of other data or another configuration, or to one that still goes on.
+    """
+    inputs = FitInputs.build(dataset, split, config.loss.domain, run.accelerator, replay)
+    models = tuple(start.models) if start else ()
+    with one_writer(run.out):
+        if is_rank_zero():
+            claim_folder(run, config, dataset, split, models, replay)
+        fitted = fit(inputs, config, run, models)
+        if not is_rank_zero():
+            raise SystemExit(0)  # its part is done; the process with rank zero has the model
+        predictor = _predictor(fitted, inputs, dataset, split, start)
+        val_metrics = _calibrate(predictor, inputs, dataset, split, config, run.seed)
+        predictor.save(run.out / "model")
+        write_history(run.out / "history.csv", fitted.history)
+        return Trained(run.out / "model", val_metrics, fitted.history, predictor)
+
+
+def _predictor(
+    fitted: Fitted, inputs: FitInputs, dataset: LatencyDataset, split: Split, start: Predictor | None
+) -> Predictor:
+    """Knows the devices that were learned from, with their current datasheets; scaled for the least error."""
+    names = np.asarray(dataset.devices)
+    before = start.trained_on if start else {}
+    learned = inputs.train if inputs.replay is None else np.concatenate([inputs.train, inputs.replay.rows])
+    seen = {*names[inputs.dataset_rows[learned]].tolist(), *before}
+    sheets = sheets_of(names[inputs.dataset_rows])
+    trained_on = {**before, **{name: sheet for name, sheet in sheets.items() if name in seen}}
+    predictor = Predictor(fitted.models, trained_on, features=dataset.features)
+    if start:  # the validation part may be of other devices than those that are learned now
+        predictor.log_shift = start.log_shift
+    else:
+        unshifted = predictor.predict_tensors(inputs.programs, inputs.validation)
+        predictor.log_shift = float(np.log(mape_factor(dataset.latency_s[split.validation], unshifted)))
+    return predictor
+
+
+def _calibrate(
+    predictor: Predictor, inputs: FitInputs, dataset: LatencyDataset, split: Split, config: TrainConfig, seed: int
+) -> dict[str, float]:
+    """Give ``predictor`` intervals and its card; returns its validation figures."""
+    rows = split.validation
+    truth, tasks, names = (
+        np.asarray(column)[rows] for column in (dataset.latency_s, dataset.task_ids, dataset.devices)
+    )
+    validation = predictor.examine(inputs.programs, inputs.validation)
+    training = predictor.examine(inputs.programs, sample_rows(inputs.train, _SKETCHED))
+    sheets = sheets_of(names)
+    groups = [device_group(sheets[name]) for name in names.tolist()]
+    predictor.calibration = calibrate(training, validation, np.log(truth), tasks, groups)
+    predicted = np.exp(validation.log_prediction)
+    val_metrics = latency_metrics(truth, predicted, tasks)
+    predictor.card |= {
+        **_origin(dataset, split, config, seed),
+        "validation": plain(val_metrics),
+        "validation_by_device": plain(breakdown(truth, predicted, tasks, names)),
+        "validation_by_op_class": plain(breakdown(truth, predicted, tasks, np.asarray(dataset.op_classes)[rows])),
+        "intervals": predictor.calibration.describe(),
+    }
+    return val_metrics
+
+
+def _origin(dataset: LatencyDataset, split: Split, config: TrainConfig, seed: int) -> dict[str, Any]:
+    """What a reader of the model folder needs to know of how it came to be."""
+    return plain(
+        {
+            "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            "cdmpp": __version__,
+            "torch": torch.__version__,
+            "data": dataset.source,
+            "split": {"name": split.name, "seed": split.seed, **split.counts},
+            "programs": {"train": len(split.train), "validation": len(split.validation), "test": len(split.test)},
+            "seed": seed,
+            "training": config.to_dict(),
+        }
+    )

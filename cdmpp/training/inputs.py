@@ -1,0 +1,112 @@
+"""FitInputs: the programs that a run may look at, as tensors, and what each of them is for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from cdmpp.data.batching import ProgramTensors
+from cdmpp.data.splits import Split
+from cdmpp.devices import sheets_of
+from cdmpp.errors import CdmppError, DataError
+from cdmpp.training.processes import local_rank
+
+if TYPE_CHECKING:
+    from cdmpp.data.dataset import LatencyDataset
+
+
+@dataclass(frozen=True)
+class Replay:
+    """Programs of what a model knows already, mixed into the batches that teach it something new."""
+
+    rows: np.ndarray
+    """(n,) none of them in the test or validation part."""
+    ratio: float = 1.0
+    """How many of them an epoch sees for each training program, drawn anew every epoch."""
+    weight: float = 1.0
+    """Of each in the loss."""
+
+
+@dataclass(frozen=True)
+class FitInputs:
+    """No program of the test part is in here, and no label of an unlabelled one. Rows are those of ``programs``."""
+
+    programs: ProgramTensors
+    dataset_rows: np.ndarray
+    """(len(programs),) rising: the row of each program in the data set."""
+    train: np.ndarray
+    validation: np.ndarray
+    unlabelled: np.ndarray
+    """Programs of the target domain for ``loss.domain``; empty without."""
+    replay: Replay | None = None
+
+    @staticmethod
+    def build(
+        dataset: LatencyDataset, split: Split, domain: str, accelerator: str, replay: Replay | None = None
+    ) -> FitInputs:
+        """Check the parts of ``split`` and put their programs on the device that computes.
+
+        Args:
+            domain: ``loss.domain``; with one the pool of ``split`` is unlabelled programs.
+            accelerator: ``auto``, ``cpu`` or ``gpu``.
+            replay: rows of ``dataset``.
+
+        Raises:
+            DataError: an empty part, or unlabelled or replayed programs that are part of the test.
+            CdmppError: no unlabelled programs where ``domain`` needs them, or no such accelerator.
+        """
+        empty = np.zeros(0, np.int64)
+        pool = empty if domain == "none" else np.asarray(split.pool, np.int64)
+        if domain != "none" and len(pool) == 0:
+            raise CdmppError(
+                f"loss.domain={domain} needs unlabelled programs of the target domain, and split {split.name!r} sets "
+                "none apart: use split=by_device, or a by_network split with split.unlabelled_fraction=0.25"
+            )
+        replayed = empty if replay is None else np.asarray(replay.rows, np.int64)
+        _check_parts(split, pool, replayed)
+        labelled = np.concatenate([split.train, replayed, split.validation]).astype(np.int64)
+        used = np.unique(np.concatenate([labelled, pool]))
+        weights = np.ones(len(used), np.float32)
+        if replay is not None:
+            weights[np.isin(used, replayed)] = replay.weight
+        # Labels of the pool may not even exist.
+        latency_s = np.where(np.isin(used, labelled), dataset.latency_s[used], 1.0)
+        names = np.asarray(dataset.devices)[used]
+        programs = ProgramTensors.build(dataset.asts, sheets_of(names), names, latency_s, weights, rows=used)
+
+        def places(rows: np.ndarray) -> np.ndarray:
+            return np.searchsorted(used, rows)
+
+        return FitInputs(
+            programs.to(torch_device(accelerator)),
+            used,
+            places(split.train),
+            places(split.validation),
+            places(pool),
+            None if replay is None else replace(replay, rows=places(replayed)),
+        )
+
+
+def torch_device(accelerator: str) -> str:
+    """Where this process computes; ``CdmppError`` where there is no such accelerator."""
+    if accelerator not in ("auto", "cpu", "gpu"):
+        raise CdmppError(f"accelerator is {accelerator!r}; one of auto, cpu, gpu")
+    if accelerator == "gpu" and not torch.cuda.is_available():
+        raise CdmppError("accelerator=gpu, but torch sees no CUDA device; use accelerator=cpu or install a CUDA torch")
+    return f"cuda:{local_rank()}" if accelerator != "cpu" and torch.cuda.is_available() else "cpu"
+
+
+def _check_parts(split: Split, pool: np.ndarray, replayed: np.ndarray) -> None:
+    for name, rows in (("train", split.train), ("validation", split.validation)):
+        if len(rows) == 0:
+            raise DataError(
+                f"the {name} part of split {split.name!r} is empty: there is nothing to learn from or choose by"
+            )
+    if np.isin(pool, split.test).any():
+        raise DataError("unlabelled programs for the domain loss must not be part of the test programs")
+    for name, rows in (("test", split.test), ("validation", split.validation)):
+        if np.isin(replayed, rows).any():
+            raise DataError(f"replayed programs must not be part of the {name} programs")
