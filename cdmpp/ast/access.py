@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -11,11 +11,10 @@ from cdmpp.ast.expression import evaluate, free_variables, has_load
 from cdmpp.ast.loop_nest import (
     BLOCK_TAG,
     GLOBAL,
-    NO_TAG,
+    LOCAL,
     PARALLEL,
     SHARED,
     THREAD_TAG,
-    VECTORIZED,
     VTHREAD_TAG,
     Loop,
     element_bytes,
@@ -30,7 +29,7 @@ BANKS = 32
 WIDEST_ACCESS_BYTES = 16
 
 
-@dataclass
+@dataclass(frozen=True)
 class Nest:
     """The loops of one store with what every access of that store shares."""
 
@@ -47,9 +46,12 @@ class Nest:
     gpu: bool
 
 
-@dataclass
+@dataclass(frozen=True)
 class Access:
+    """One load or store. ``access["unique_bytes"]`` and the like are quantities by their names in ``ACCESS``."""
+
     buffer: int
+    """Handle."""
     offsets: np.ndarray
     """Element offset at every point, (n_points,) int64."""
     depends: list[bool]
@@ -57,58 +59,46 @@ class Access:
     strides: list[int]
     """Elements moved by one step of each loop (average step where the first is zero)."""
     spans: list[int]
+    """Elements from the first to the last trip of each loop."""
     scope: int
     element_bytes: float
     buffer_bytes: float
     indirect: bool
-    guarded_fraction: float = 1.0
-    sectors: float = 0.0
-    use_share: float = 0.0
-    lanes_distinct: float = 0.0
-    wavefronts: float = 0.0
-    access_bytes: float = 0.0
-    trips_ideal: float = 1.0
-    trips_region: float = 1.0
-    moved_ideal: float = 0.0
-    moved_region: float = 0.0
-    unique_bytes: float = 0.0
-    block_unique_bytes: float = 0.0
-    lines: float = 0.0
+    quantities: dict[str, float] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> float:
+        return self.quantities[name]
 
 
 def read_access(buffer: Any, indices: Any, points: Points, loops: list[Loop]) -> Access:
+    """The access to ``buffer`` at ``indices``, without quantities."""
     offsets = np.zeros(points.count, np.int64)
-    names: set[int] = set()
+    variables: set[int] = set()
     size = 1
     for extent, index in zip(reversed(list(buffer.shape)), reversed(list(indices)), strict=True):
         offsets = offsets + evaluate(index, points.env, points.count).astype(np.int64) * size
         size *= integer(extent, f"a dimension of buffer {buffer.name}")
-        free_variables(index, names)
-    depends = [loop.handle in names for loop in loops]
-    strides, spans = [], []
+        free_variables(index, variables)
+    n = len(loops)
+    strides, spans = (np.abs(offsets[at : at + n] - offsets[0]).tolist() for at in (1, 1 + n))
     for i, loop in enumerate(loops):
-        span = abs(int(offsets[1 + points.n_loops + i] - offsets[0]))
-        stride = abs(int(offsets[1 + i] - offsets[0]))
-        if stride == 0 and span > 0:
-            stride = max(1, span // (loop.extent - 1))
-        strides.append(stride)
-        spans.append(span)
+        if strides[i] == 0 and spans[i] > 0:
+            strides[i] = max(1, spans[i] // (loop.extent - 1))
     width = element_bytes(buffer)
     return Access(
-        buffer.__chandle__(),
-        offsets,
-        depends,
-        strides,
-        spans,
-        scope_of(buffer),
-        width,
-        size * width,
-        any(has_load(index) for index in indices),
+        buffer=buffer.__chandle__(),
+        offsets=offsets,
+        depends=[loop.handle in variables for loop in loops],
+        strides=strides,
+        spans=spans,
+        scope=scope_of(buffer),
+        element_bytes=width,
+        buffer_bytes=size * width,
+        indirect=any(has_load(index) for index in indices),
     )
 
 
-@dataclass(frozen=True)
-class Reach:
+class Reach(NamedTuple):
     """Memory that some loops touch, in units such as lines or pages."""
 
     units: float
@@ -120,9 +110,8 @@ class Reach:
 
 def reach(access: Access, loops: list[Loop], first: int, unit_bytes: int) -> Reach:
     """What the loops from index ``first`` inwards touch, each unit counted once."""
-    terms = _terms(access, loops, first, 0, False)
     run, count, product, jumps = access.element_bytes, 1.0, 1.0, []
-    for stride, _, extent, straight in terms:
+    for stride, _, extent, straight in _terms(access, loops, first):
         product *= extent
         if straight and stride <= max(run, unit_bytes):
             run = stride * (extent - 1) + run
@@ -133,10 +122,12 @@ def reach(access: Access, loops: list[Loop], first: int, unit_bytes: int) -> Rea
     return Reach(max(1.0, units), run, jumps)
 
 
-def footprint(access: Access, loops: list[Loop], skip_tag: int, skip_parallel: bool) -> float:
-    """Bytes that the loops touch, each once."""
+def footprint(access: Access, loops: list[Loop], skip_tag: int = 0, skip_parallel: bool = False) -> float:
+    """Bytes that the loops touch, each once; without those of ``skip_tag``."""
     run, count, product = access.element_bytes, 1.0, 1.0
-    for stride, _, extent, straight in _terms(access, loops, 0, skip_tag, skip_parallel):
+    for stride, i, extent, straight in _terms(access, loops, 0):
+        if (skip_tag and loops[i].tag == skip_tag) or (skip_parallel and loops[i].kind == PARALLEL):
+            continue
         product *= extent
         if straight and stride <= run:
             run = stride * (extent - 1) + run
@@ -145,65 +136,82 @@ def footprint(access: Access, loops: list[Loop], skip_tag: int, skip_parallel: b
     return min(count * run, product * access.element_bytes, access.buffer_bytes)
 
 
-def _terms(
-    access: Access, loops: list[Loop], first: int, skip_tag: int, skip_parallel: bool
-) -> list[tuple[float, int, int, bool]]:
+def _terms(access: Access, loops: list[Loop], first: int) -> list[tuple[float, int, int, bool]]:
     """(stride in bytes, index, extent, straight) of the loops that the index mentions, by growing stride."""
-    terms = []
-    for i in range(first, len(loops)):
-        loop = loops[i]
-        if loop.extent <= 1 or not access.depends[i] or (skip_tag and loop.tag == skip_tag):
-            continue
-        if skip_parallel and loop.kind == PARALLEL:
-            continue
-        # A fused loop jumps (its end is not where its first step points): its steps never join into one run.
-        straight = access.spans[i] == access.strides[i] * (loop.extent - 1)
-        terms.append((access.strides[i] * access.element_bytes, i, loop.extent, straight))
-    return sorted(terms)
-
-
-def finish(access: Access, nest: Nest, active: np.ndarray) -> None:
-    """Fill the physical quantities. ``active`` (n_points,) bool: where the store's guards hold."""
-    loops, points = nest.loops, nest.points
-    requests, width = _requests(access, nest)
-    ideal = region = float(requests)
-    warps_factor = 1.0
-    threads = 1.0
-    for i, loop in enumerate(loops):
-        if i == nest.vector:
-            continue
-        if loop.tag in (BLOCK_TAG, THREAD_TAG):
-            if loop.tag == BLOCK_TAG:
-                warps_factor *= loop.extent
-            else:
-                threads *= loop.extent
-            continue
-        if access.depends[i] or (i <= nest.refill and loop.tag != VTHREAD_TAG):
-            ideal *= loop.extent
-        if access.depends[i] or (i < nest.region and loop.tag != VTHREAD_TAG):
-            region *= loop.extent
-    access.trips_ideal, access.trips_region, access.access_bytes = ideal, region, width
-    if nest.gpu:
-        _warp(access, points, active, width)
-        warps = warps_factor * float(-(-threads // BANKS))
-        per_request = {GLOBAL: access.sectors * SECTOR_BYTES, SHARED: access.wavefronts * BANKS * 4}.get(
-            access.scope, width * min(threads, BANKS)
+    # A fused loop jumps (its end is not where its first step points): its steps never join into one run.
+    return sorted(
+        (
+            access.strides[i] * access.element_bytes,
+            i,
+            loops[i].extent,
+            access.spans[i] == access.strides[i] * (loops[i].extent - 1),
         )
-        access.moved_ideal, access.moved_region = ideal * per_request * warps, region * per_request * warps
-    else:
-        access.moved_ideal, access.moved_region = ideal * width, region * width
-    access.unique_bytes = footprint(access, loops, 0, False)
-    access.lines = reach(access, loops, 0, LINE_BYTES).units
-    access.block_unique_bytes = footprint(access, loops, BLOCK_TAG, not nest.gpu)
+        for i in range(first, len(loops))
+        if loops[i].extent > 1 and access.depends[i]
+    )
+
+
+def measure(access: Access, nest: Nest, active: np.ndarray) -> None:
+    """Fill the quantities that need no iteration count. ``active`` (n_points,) bool: the store's guards hold."""
+    loops, vector, inner = nest.loops, nest.vector, nest.inner
+    requests, width = _requests(access, nest)
+    ideal = region = requests
+    blocks = threads = 1.0
+    for i, loop in enumerate(loops):
+        if i == vector:
+            continue
+        if loop.tag == BLOCK_TAG:
+            blocks *= loop.extent
+        elif loop.tag == THREAD_TAG:
+            threads *= loop.extent
+        else:
+            if access.depends[i] or (i <= nest.refill and loop.tag != VTHREAD_TAG):
+                ideal *= loop.extent
+            if access.depends[i] or (i < nest.region and loop.tag != VTHREAD_TAG):
+                region *= loop.extent
+    distinct, sectors, share, wavefronts = _warp(access, nest.points, active, width) if nest.gpu else (0.0,) * 4
+    moved_ideal, moved_region = ideal * width, region * width
+    if nest.gpu:
+        warps = blocks * float(-(-threads // BANKS))
+        by_scope = {GLOBAL: sectors * SECTOR_BYTES, SHARED: wavefronts * BANKS * 4}
+        per_request = by_scope.get(access.scope, width * min(threads, BANKS))
+        moved_ideal, moved_region = ideal * per_request * warps, region * per_request * warps
+    unique, lines = footprint(access, loops), reach(access, loops, 0, LINE_BYTES).units
+    access.quantities.update(
+        present_flag=1.0,
+        global_flag=access.scope == GLOBAL,
+        shared_flag=access.scope == SHARED,
+        local_flag=access.scope == LOCAL,
+        written_before_flag=False,
+        element_bytes=access.element_bytes,
+        buffer_bytes=access.buffer_bytes,
+        unique_bytes=unique,
+        trips_ideal=ideal,
+        trips_region=region,
+        sectors_per_warp=sectors,
+        sector_use_share=share,
+        lanes_distinct=distinct,
+        bank_wavefronts=wavefronts,
+        access_bytes=width,
+        moved_bytes_ideal=moved_ideal,
+        moved_bytes_region=moved_region,
+        vector_stride_bytes=access.strides[vector] * access.element_bytes if vector >= 0 else 0.0,
+        vector_contiguous_flag=vector >= 0 and access.strides[vector] == 1,
+        inner_stride_bytes=access.strides[inner] * access.element_bytes if inner >= 0 else 0.0,
+        inner_dependent_flag=inner >= 0 and access.depends[inner],
+        lines=lines,
+        line_use_share=min(1.0, unique / (lines * LINE_BYTES)),
+        block_unique_bytes=footprint(access, loops, BLOCK_TAG, not nest.gpu),
+        guarded_fraction=1.0,
+    )
 
 
 def _requests(access: Access, nest: Nest) -> tuple[float, float]:
     """(instructions one vector iteration needs, bytes each moves)."""
-    if nest.vector < 0:
+    stride = access.strides[nest.vector] if nest.vector >= 0 and access.depends[nest.vector] else 0
+    if stride == 0:
         return 1.0, access.element_bytes
-    lanes, stride = nest.loops[nest.vector].extent, access.strides[nest.vector]
-    if not access.depends[nest.vector] or stride == 0:
-        return 1.0, access.element_bytes
+    lanes = nest.loops[nest.vector].extent
     if stride != 1:
         return float(lanes), access.element_bytes
     total = lanes * access.element_bytes
@@ -212,32 +220,20 @@ def _requests(access: Access, nest: Nest) -> tuple[float, float]:
     return float(max(1, -(-total // WIDEST_ACCESS_BYTES))), min(total, float(WIDEST_ACCESS_BYTES))
 
 
-def _warp(access: Access, points: Points, active: np.ndarray, width: float) -> None:
+def _warp(access: Access, points: Points, active: np.ndarray, width: float) -> tuple[float, float, float, float]:
+    """Distinct lanes, sectors, share of the sectors that is used and bank wavefronts of the first warp."""
     lanes = access.offsets[points.lanes][active[points.lanes]]
     if len(lanes) == 0:
         lanes = access.offsets[points.lanes]
     start = np.floor(lanes * access.element_bytes).astype(np.int64)
-    end = start + int(max(1, width)) - 1
-    distinct = np.unique(start)
-    access.lanes_distinct = float(len(distinct))
-    sectors: set[int] = set()
-    for a, b in zip(start // SECTOR_BYTES, end // SECTOR_BYTES, strict=True):
-        sectors.update(range(int(a), int(b) + 1))
-    access.sectors = float(len(sectors))
-    access.use_share = min(1.0, len(distinct) * max(1.0, width) / (len(sectors) * SECTOR_BYTES))
+    first, last = start // SECTOR_BYTES, (start + int(max(1, width)) - 1) // SECTOR_BYTES
+    sectors = {sector for a, b in zip(first.tolist(), last.tolist(), strict=True) for sector in range(a, b + 1)}
+    distinct = len(np.unique(start))
+    share = min(1.0, distinct * max(1.0, width) / (len(sectors) * SECTOR_BYTES))
     words = max(1, int(width) // 4)
     group = max(1, BANKS // words)
-    total = 0
-    for first in range(0, len(start), group):
-        used: set[int] = set()
-        for byte in start[first : first + group]:
-            used.update(range(int(byte) // 4, int(byte) // 4 + words))
-        banks = [0] * BANKS
-        for word in used:
-            banks[word % BANKS] += 1
-        total += max(banks)
-    access.wavefronts = float(total)
-
-
-def loop_is_serial(loop: Loop) -> bool:
-    return loop.tag == NO_TAG and loop.kind != VECTORIZED
+    wavefronts = 0
+    for begin in range(0, len(start), group):
+        used = np.unique(start[begin : begin + group, None] // 4 + np.arange(words))
+        wavefronts += int(np.bincount(used % BANKS).max())
+    return float(distinct), float(len(sectors)), share, float(wavefronts)

@@ -17,9 +17,10 @@ from cdmpp.ast.expression import (
     is_table,
     kind_of,
 )
-from cdmpp.ast.layout import OP_NAMES
+from cdmpp.ast.leaf_features import OPS
 from cdmpp.ast.loop_nest import Loop
 from cdmpp.ast.points import Points
+from cdmpp.features import names
 
 MAX_ENUMERATED = 4096
 _ARITHMETIC = ("Add", "Sub", "Mul", "Div", "FloorDiv", "FloorMod", "Mod", "Min", "Max")
@@ -29,11 +30,16 @@ _FREE_CALLS = ("likely", "reinterpret", "tvm_access_ptr", "address_of")
 
 @dataclass
 class Arithmetic:
-    counts: dict[str, float] = field(default_factory=lambda: dict.fromkeys(OP_NAMES, 0.0))
+    counts: dict[str, float] = field(default_factory=lambda: dict.fromkeys(names(OPS), 0.0))
     loads: list[tuple[Any, Any, list[Any]]] = field(default_factory=list)
     """(buffer, indices, conditions that guard it)."""
     factors: list[Any] = field(default_factory=list)
     """Constant tables (nested selects of constants) that unrolling folds away."""
+
+    @property
+    def float_operations(self) -> float:
+        """A multiply-add counted as one."""
+        return sum(self.counts[name] for name in ("fma", "fadd", "fmul", "fdiv", "fcompare", "special"))
 
 
 class Counter:
@@ -44,7 +50,8 @@ class Counter:
 
     def rate(self, expression: Any) -> float:
         """How often per iteration an integer expression is computed once the compiler has moved it out of the loops
-        that it does not depend on, and folded it where only unrolled loops are left."""
+        that it does not depend on, and folded it where only unrolled loops are left.
+        """
         names = free_variables(expression, set())
         deepest = max((i for i, loop in enumerate(self.loops) if loop.handle in names - self.unrolled), default=-1)
         if deepest < 0:

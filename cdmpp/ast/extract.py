@@ -12,7 +12,6 @@ from cdmpp.ast.compact_ast import CompactAST
 from cdmpp.ast.kernel import kernel_vector
 from cdmpp.ast.layout import KERNEL_NAMES
 from cdmpp.ast.leaf import leaf_facts
-from cdmpp.ast.leaf_vector import leaf_vector
 from cdmpp.ast.loop_nest import THREAD, Tree
 from cdmpp.ast.lowering import lower
 from cdmpp.ast.native import native_extract, summarise_native
@@ -42,11 +41,11 @@ def summarise(tree: Tree, gpu: bool) -> CompactAST:
         for k, kernel in enumerate(tree.kernels)
     ]
     return CompactAST(
-        np.stack([leaf_vector(f) for f in facts]),
+        np.array([f.vector() for f in facts], np.float32),
         np.array([leaf.position for leaf in tree.leaves], np.int32),
         np.array([leaf.serial_position for leaf in tree.leaves], np.int32),
         np.array([leaf.kernel for leaf in tree.leaves], np.int32),
-        np.stack(kernels),
+        np.array(kernels, np.float32),
         "gpu" if gpu else "cpu",
     )
 

@@ -1,4 +1,4 @@
-"""One store -> what decides its cost (CDMPP section 4.1, widened by what decides latency on real hardware)."""
+"""One store -> its computation vector (CDMPP section 4.1, widened by what decides latency on real hardware)."""
 
 from __future__ import annotations
 
@@ -9,21 +9,34 @@ from typing import Any
 
 import numpy as np
 
-from cdmpp.ast.access import Access, Nest, finish, loop_is_serial, read_access
+from cdmpp.ast.access import Access, Nest, measure, read_access
 from cdmpp.ast.arithmetic import Arithmetic, count, nonzero_fraction
 from cdmpp.ast.expression import evaluate, free_variables, has_load, is_constant, kind_of
+from cdmpp.ast.leaf_features import (
+    ACCESS,
+    CONTEXT,
+    CROWDED_MISSES,
+    FOOTPRINT,
+    LOOP,
+    MISSES,
+    N_LOADS,
+    N_LOOPS,
+    OPS,
+)
 from cdmpp.ast.loop_nest import (
     BLOCK_TAG,
     NO_TAG,
     PARALLEL,
+    SHARED,
     THREAD_TAG,
     VECTORIZED,
     VTHREAD_TAG,
     Leaf,
     Loop,
 )
-from cdmpp.ast.misses import Misses, misses_of
+from cdmpp.ast.misses import misses_of
 from cdmpp.ast.points import Points
+from cdmpp.features import stored
 
 AUTO_LANES = 16
 """float32 lanes of the widest CPU vectors here."""
@@ -31,160 +44,169 @@ SHORT_REGION_TRIPS = 32
 """Loop nests up to this many trips are unrolled by nvcc and LLVM without being asked."""
 
 
-def slog(x: float) -> float:
-    return math.copysign(math.log2(1.0 + abs(x)), x)
-
-
-@dataclass
+@dataclass(frozen=True)
 class LeafFacts:
-    """Everything measured on one store; the leaf vector and the kernel vector are both read from it."""
+    """Everything measured on one store. ``facts["iterations"]`` and the like are quantities by their feature names."""
 
     leaf: Leaf
     nest: Nest
-    arithmetic: Arithmetic
+    counts: dict[str, float]
+    """Operations of one iteration, by the names of ``OPS``."""
     store: Access
     loads: list[Access]
     """Distinct loads without the accumulator, heaviest first."""
-    update: bool
-    constant: bool
-    copy: bool
-    indirect: bool
-    active: float
-    fold: float
-    iterations: float
-    blocks: float
-    threads: float
-    vthreads: float
-    serial_trips: float
-    parallel_extent: float
-    lanes: float
-    unrolled_trips: float
-    region_trips: float
-    reduction_trips: float
-    inner_reduction_trips: float
-    accumulator_tile: float
-    refill_trips: float
-    chain_trips: float
-    redundant_trips: float
-    auto_lanes: float
-    scalar: bool
-    misses: Misses
+    context: dict[str, float]
+    """By the names of ``CONTEXT``."""
+    misses: dict[str, float]
+    """By the names of ``MISSES``, ``FOOTPRINT`` and ``CROWDED_MISSES``."""
+
+    def __getitem__(self, name: str) -> float:
+        return self.context[name]
 
     @property
     def work(self) -> float:
         """Iterations that really compute."""
-        return self.iterations * self.active * self.fold
+        return self["iterations"] * self["active_fraction"] * self["fold_fraction"]
 
-    @property
-    def odd_lanes(self) -> bool:
-        """A vector length that is no power of two: LLVM takes such vectors apart."""
-        return int(self.lanes) & (int(self.lanes) - 1) != 0
+    def vector(self) -> list[float]:
+        """LEAF_WIDTH numbers in the order of ``LEAF_NAMES``."""
+        numbers = stored(OPS, {name: amount * self.work for name, amount in self.counts.items()})
+        numbers += stored(CONTEXT, self.context)
+        for i in range(-1, N_LOADS):
+            access = self.store if i < 0 else self.loads[i] if i < len(self.loads) else None
+            numbers += stored(ACCESS, access.quantities) if access else [0.0] * len(ACCESS)
+        loops = self.leaf.loops
+        shown = [i for i in reversed(range(len(loops))) if loops[i].tag == NO_TAG and loops[i].extent > 1][:N_LOOPS]
+        for i in shown:
+            numbers += stored(LOOP, self._loop(i))
+        numbers += [0.0] * len(LOOP) * (N_LOOPS - len(shown))
+        return numbers + stored((*MISSES, FOOTPRINT, *CROWDED_MISSES), self.misses)
 
-    @property
-    def flops_per_iteration(self) -> float:
-        c = self.arithmetic.counts
-        return 2 * c["fma"] + c["fadd"] + c["fmul"] + c["fdiv"] + c["fcompare"] + c["special"]
+    def _loop(self, i: int) -> dict[str, float]:
+        strides = [access.strides[i] * access.element_bytes for access in (self.store, *self.loads[:2])]
+        loop = self.leaf.loops[i]
+        return {
+            "extent": loop.extent,
+            "reduction_flag": not self.store.depends[i],
+            "unrolled_flag": loop.unrolled,
+            "vector_flag": loop.kind == VECTORIZED,
+            "store_stride_bytes": strides[0],
+            "load0_stride_bytes": strides[1] if len(strides) > 1 else 0.0,
+            "load1_stride_bytes": strides[2] if len(strides) > 2 else 0.0,
+        }
 
 
 def leaf_facts(leaf: Leaf, gpu: bool) -> LeafFacts:
-    loops = leaf.loops
-    points = Points(loops)
-    nest = _nest(leaf, points, gpu)
-    active = _active(leaf, points)
+    """Measure one store of a program for a GPU or a CPU."""
+    loops, points = leaf.loops, Points(leaf.loops)
+    nest = _nest(loops, points, gpu)
+    active = _holds(points, [guard for guard in leaf.guards if not has_load(guard[0])])
     arithmetic = count(leaf.store, loops)
     store = read_access(leaf.store.buffer, leaf.store.indices, points, loops)
-    finish(store, nest, active)
-    loads: list[Access] = []
-    update = False
-    indirect = store.indirect
-    for buffer, indices, guards in arithmetic.loads:
-        load = read_access(buffer, indices, points, loops)
-        indirect = indirect or load.indirect
-        if load.buffer == store.buffer and np.array_equal(load.offsets, store.offsets):
-            update = True
-            continue
-        if any(load.buffer == other.buffer and np.array_equal(load.offsets, other.offsets) for other in loads):
-            continue
-        finish(load, nest, active)
-        if guards:
-            holds = np.ones(points.count, bool)
-            for condition, positive in guards:
-                holds &= (evaluate(condition, points.env, points.count) != 0) == positive
-            load.guarded_fraction = float(np.mean(holds[points.random]))
-        loads.append(load)
-    order = sorted(range(len(loads)), key=lambda i: (-loads[i].moved_region, -loads[i].unique_bytes, i))
-    loads = [loads[i] for i in order]
-    value = leaf.store.value
-    constant = is_constant(value)
-    inner_value = value
-    while kind_of(inner_value) == "Cast":
-        inner_value = inner_value.value
-    copy = kind_of(inner_value) == "TensorLoad" or (
-        kind_of(inner_value) == "Call"
-        and arithmetic.counts["select"] == 1
-        and len(arithmetic.loads) == 1
-        and sum(arithmetic.counts[n] for n in ("fma", "fadd", "fmul", "fdiv", "fcompare", "special")) == 0
-    )
-    return LeafFacts(
-        leaf=leaf,
-        nest=nest,
-        arithmetic=arithmetic,
-        store=store,
-        loads=loads,
-        update=update,
-        constant=constant,
-        copy=copy,
-        indirect=indirect,
-        active=float(np.mean(active[points.random])),
-        fold=nonzero_fraction(arithmetic.factors, loops, points),
-        **_trips(leaf, nest, store, loads, update, constant),
-        misses=misses_of(nest, [store, *loads]),
-    )
+    measure(store, nest, active)
+    loads, update, indirect = _loads(arithmetic, nest, store, active)
+    counts, constant = arithmetic.counts, is_constant(leaf.store.value)
+    trips = _trips(leaf, nest, store, loads, update, constant)
+    lanes, iterations = trips["vector_lanes"], trips["iterations"]
+    context: dict[str, float] = {
+        **trips,
+        "depth": len(loops),
+        "loops": sum(loop.extent > 1 for loop in loops),
+        "unroll_limit": leaf.unroll_limit,
+        "explicit_unroll_flag": leaf.explicit_unroll,
+        "pipeline_stages": max((loop.stages for loop in loops), default=1),
+        "guards": len(leaf.guards),
+        "active_fraction": float(np.mean(active[points.random])),
+        "constant_store_flag": constant,
+        "update_flag": update,
+        "copy_flag": _is_copy(leaf.store.value, arithmetic),
+        "indirect_flag": indirect,
+        "fold_fraction": nonzero_fraction(arithmetic.factors, loops, points),
+        "flops_per_iteration": counts["fma"] + arithmetic.float_operations,
+        "int_ops_per_iteration": counts["int"] + 4 * counts["intdiv"] + counts["compare"] + counts["bool"],
+        "loads_per_iteration": len(loads),
+        "vector_iterations": iterations / max(lanes, trips["auto_lanes"]),
+        "scalar_flag": lanes <= 1 and trips["auto_lanes"] <= 1,
+        "sync_flag": store.scope == SHARED,
+        "odd_lanes_flag": int(lanes) & (int(lanes) - 1) != 0,  # LLVM takes such vectors apart
+    }
+    for access in (store, *loads):
+        requested = iterations * access.element_bytes
+        access.quantities.update(requested_bytes=requested, reuse=requested / access["unique_bytes"])
+    store.quantities["written_before_flag"] = update
+    return LeafFacts(leaf, nest, counts, store, loads, context, misses_of(nest, [store, *loads]))
 
 
-def _nest(leaf: Leaf, points: Points, gpu: bool) -> Nest:
-    loops = leaf.loops
+def _nest(loops: list[Loop], points: Points, gpu: bool) -> Nest:
     region, trips = len(loops), 1
     for i in range(len(loops) - 1, -1, -1):
         loop = loops[i]
-        if loop.tag != NO_TAG:
-            break
         trips *= loop.extent
-        if not (loop.unrolled or loop.extent == 1 or (trips <= SHORT_REGION_TRIPS and loop.kind != PARALLEL)):
-            break
-        if loop.branches and not loop.unrolled:
+        short = loop.unrolled or loop.extent == 1 or (trips <= SHORT_REGION_TRIPS and loop.kind != PARALLEL)
+        if loop.tag != NO_TAG or not short or (loop.branches and not loop.unrolled):
             break
         region = i
-    refill = max(
-        (i for i, loop in enumerate(loops) if loop.branches and loop.tag == NO_TAG and not loop.unrolled), default=-1
-    )
+    serial = [i for i, loop in enumerate(loops) if loop.tag == NO_TAG]
+    refill = max((i for i in serial if loops[i].branches and not loops[i].unrolled), default=-1)
     vector = max((i for i, loop in enumerate(loops) if loop.kind == VECTORIZED and loop.extent > 1), default=-1)
-    stays = [i for i, loop in enumerate(loops) if loop_is_serial(loop) and loop.extent > 1 and not loop.unrolled]
+    stays = [i for i in serial if loops[i].kind != VECTORIZED and loops[i].extent > 1 and not loops[i].unrolled]
     inner = max((i for i in stays if i < region), default=max(stays, default=-1))
     return Nest(loops, points, region, refill, vector, inner, gpu)
 
 
-def _active(leaf: Leaf, points: Points) -> np.ndarray:
-    active = np.ones(points.count, bool)
-    for condition, positive in leaf.guards:
-        if not has_load(condition):
-            active &= (evaluate(condition, points.env, points.count) != 0) == positive
-    return active
+def _holds(points: Points, conditions: Iterable[tuple[Any, bool]]) -> np.ndarray:
+    """(n_points,) bool."""
+    holds = np.ones(points.count, bool)
+    for condition, positive in conditions:
+        holds &= (evaluate(condition, points.env, points.count) != 0) == positive
+    return holds
 
 
-def _trips(leaf: Leaf, nest: Nest, store: Access, loads: list[Access], update: bool, constant: bool) -> dict[str, Any]:
-    """Iteration counts and vector shape, by the names of ``LeafFacts``."""
+def _loads(arithmetic: Arithmetic, nest: Nest, store: Access, active: np.ndarray) -> tuple[list[Access], bool, bool]:
+    """Distinct loads, heaviest first; whether the store reads its own element; whether an index is loaded."""
+    points = nest.points
+    loads: list[Access] = []
+    update, indirect = False, store.indirect
+    for buffer, indices, guards in arithmetic.loads:
+        load = read_access(buffer, indices, points, nest.loops)
+        indirect = indirect or load.indirect
+        same = [o for o in (store, *loads) if load.buffer == o.buffer and np.array_equal(load.offsets, o.offsets)]
+        if same:
+            update = update or same[0] is store
+            continue
+        measure(load, nest, active)
+        if guards:
+            load.quantities["guarded_fraction"] = float(np.mean(_holds(points, guards)[points.random]))
+        loads.append(load)
+    return sorted(loads, key=lambda a: (-a["moved_bytes_region"], -a["unique_bytes"])), update, indirect
+
+
+def _is_copy(value: Any, arithmetic: Arithmetic) -> bool:
+    while kind_of(value) == "Cast":
+        value = value.value
+    if kind_of(value) == "TensorLoad":
+        return True
+    chosen = kind_of(value) == "Call" and arithmetic.counts["select"] == 1 and len(arithmetic.loads) == 1
+    return chosen and arithmetic.float_operations == 0
+
+
+def _trips(
+    leaf: Leaf, nest: Nest, store: Access, loads: list[Access], update: bool, constant: bool
+) -> dict[str, float]:
+    """Iteration counts and vector shape, by the names of ``CONTEXT``."""
     loops = nest.loops
-    touched = [any(a.depends[i] for a in [store, *loads]) for i in range(len(loops))]
-    guarding = _guard_variables(leaf)
-
-    def repeated(i: int) -> bool:
-        loop = loops[i]
-        free = loop.tag == NO_TAG and not touched[i] and loop.handle not in guarding and not constant
-        return free and _repeats(loop, store, loads, update)
-
+    guarding: set[int] = set()
+    for condition, _ in leaf.guards:
+        free_variables(condition, guarding)
+    touched = [any(access.depends[i] for access in (store, *loads)) for i in range(len(loops))]
+    repeated = {
+        i
+        for i, loop in enumerate(loops)
+        if loop.tag == NO_TAG and not touched[i] and loop.handle not in guarding and not constant
+        if _repeats(loop, store, loads, update)
+    }
     # TVM does not replicate a statement that its virtual thread does not touch.
-    real = [i for i, loop in enumerate(loops) if (loop.tag != VTHREAD_TAG or touched[i]) and not repeated(i)]
+    real = [i for i, loop in enumerate(loops) if (loop.tag != VTHREAD_TAG or touched[i]) and i not in repeated]
     serial = [i for i in real if loops[i].tag not in (BLOCK_TAG, THREAD_TAG)]
     region = [i for i in serial if i >= nest.region]
 
@@ -196,13 +218,11 @@ def _trips(leaf: Leaf, nest: Nest, store: Access, loads: list[Access], update: b
     for i in range(len(loops) - 1, -1, -1):
         if loops[i].kind == VECTORIZED or loops[i].extent == 1:
             continue
-        if not loop_is_serial(loops[i]) or store.depends[i]:
+        if loops[i].tag != NO_TAG or store.depends[i]:
             break
         inner_reduction *= loops[i].extent
     tile = trips(i for i in region if store.depends[i])
-    auto = _auto_lanes(nest, store, loads) if lanes <= 1 else 1.0
     spatial = nest.inner >= 0 and store.depends[nest.inner]
-    chain = trips(serial) / max(1.0, tile) if update and not spatial else 0.0
     return {
         "iterations": trips(real) * leaf.lanes,
         "blocks": trips(i for i in real if loops[i].tag == BLOCK_TAG),
@@ -210,25 +230,17 @@ def _trips(leaf: Leaf, nest: Nest, store: Access, loads: list[Access], update: b
         "vthreads": trips(i for i in serial if loops[i].tag == VTHREAD_TAG),
         "serial_trips": trips(serial),
         "parallel_extent": trips(i for i in serial if loops[i].kind == PARALLEL),
-        "lanes": lanes,
+        "vector_lanes": lanes,
         "unrolled_trips": trips(i for i in serial if loops[i].unrolled and loops[i].kind != VECTORIZED),
         "region_trips": trips(region),
         "reduction_trips": trips(i for i in serial if not store.depends[i]),
         "inner_reduction_trips": inner_reduction,
         "accumulator_tile": tile,
         "refill_trips": trips(i for i in serial if i <= nest.refill and loops[i].tag == NO_TAG),
-        "chain_trips": chain,
-        "redundant_trips": trips(i for i in range(len(loops)) if repeated(i)),
-        "auto_lanes": auto,
-        "scalar": lanes <= 1 and auto <= 1,
+        "chain_trips": trips(serial) / max(1.0, tile) if update and not spatial else 0.0,
+        "redundant_trips": trips(repeated),
+        "auto_lanes": _auto_lanes(nest, store, loads) if lanes <= 1 else 1.0,
     }
-
-
-def _guard_variables(leaf: Leaf) -> set[int]:
-    found: set[int] = set()
-    for condition, _ in leaf.guards:
-        free_variables(condition, found)
-    return found
 
 
 def _repeats(loop: Loop, store: Access, loads: list[Access], update: bool) -> bool:
@@ -239,8 +251,10 @@ def _repeats(loop: Loop, store: Access, loads: list[Access], update: bool) -> bo
 
 
 def _auto_lanes(nest: Nest, store: Access, loads: list[Access]) -> float:
-    """Lanes that the compiler's own vectorisers find: in the innermost loop that stays a loop, or among the copies of
-    an unrolled body, one loop walks memory in order."""
+    """Lanes that the compiler's own vectorisers find.
+
+    In the innermost loop that stays a loop, or among the copies of an unrolled body, one loop walks memory in order.
+    """
     if nest.gpu:
         return 1.0
     for i in [*range(len(nest.loops) - 1, nest.region - 1, -1), nest.inner]:

@@ -14,13 +14,23 @@ from typing import Any
 
 import numpy as np
 
-from cdmpp.ast import access, arithmetic, layout, leaf, misses, points, walk
+from cdmpp.ast import access, arithmetic, kernel_features, leaf, leaf_features, misses, points, walk
 from cdmpp.ast.compact_ast import CompactAST
+from cdmpp.features import names
 from cdmpp.paths import cache_root
 
 SOURCES = Path(__file__).parent / "native"
+STRUCTS = {
+    "ContextFeatures": leaf_features.CONTEXT,
+    "AccessFeatures": leaf_features.ACCESS,
+    "LoopFeatures": leaf_features.LOOP,
+    "KernelFeatures": kernel_features.KERNEL,
+}
+"""C++ struct -> the features that it holds."""
 FLAGS = (
     "-O3",
+    "-std=c++20",  # fields by name, in their order
+    "-Werror=missing-field-initializers",
     "-fwrapv",  # numpy integers wrap
     "-ffp-contract=off",  # the readable version rounds after every operation
     "-fno-math-errno",
@@ -28,7 +38,10 @@ FLAGS = (
 
 
 def constants_header() -> str:
-    """C++ text of the constants that both versions share, taken from the readable one."""
+    """C++ text of what both versions share, taken from the readable one: constants, and the features in their order.
+
+    The C++ source fills the structs by name; a feature it leaves out or swaps does not compile.
+    """
     ints = {
         "UNROLL_MAX_DEPTH": walk.UNROLL_MAX_DEPTH,
         "WARP": points.WARP,
@@ -38,21 +51,25 @@ def constants_header() -> str:
         "MAX_ENUMERATED": arithmetic.MAX_ENUMERATED,
         "SHORT_REGION_TRIPS": leaf.SHORT_REGION_TRIPS,
         "AUTO_LANES": leaf.AUTO_LANES,
-        "N_LOADS": layout.N_LOADS,
-        "N_LOOPS": layout.N_LOOPS,
+        "N_LOADS": leaf_features.N_LOADS,
+        "N_LOOPS": leaf_features.N_LOOPS,
         "SETS": misses.SETS,
     }
-    lines = ["#pragma once", "namespace cdmpp {"]
-    lines += [f"constexpr int {name} = {value};" for name, value in ints.items()]
     doubles = {
         "LINE_BYTES": access.LINE_BYTES,
         "WIDEST_ACCESS_BYTES": access.WIDEST_ACCESS_BYTES,
         "PAGE_BYTES": misses.PAGE_BYTES,
     }
+    lines = ["#pragma once", "namespace cdmpp {"]
+    lines += [f"constexpr int {name} = {value};" for name, value in ints.items()]
     lines += [f"constexpr double {name} = {float(value)!r};" for name, value in doubles.items()]
     for name in ("CACHE_KIB", "CROWDED_KIB", "PAGE_ENTRIES"):
-        lines.append(f"constexpr double {name}[] = {{{', '.join(map(str, getattr(layout, name)))}}};")
-    lines.append(f"enum Op {{ {', '.join(f'OP_{name}' for name in layout.OP_NAMES)}, N_OPS }};")
+        lines.append(f"constexpr double {name}[] = {{{', '.join(map(str, getattr(leaf_features, name)))}}};")
+    lines.append(f"enum Op {{ {', '.join(f'OP_{op.name}' for op in leaf_features.OPS)}, N_OPS }};")
+    for name, features in STRUCTS.items():
+        plain = ", ".join(str(feature.plain).lower() for feature in features)
+        fields = f"double {', '.join(names(features))}; static constexpr bool plain[] = {{{plain}}};"
+        lines.append(f"struct {name} {{ {fields} }};")
     return "\n".join([*lines, "}  // namespace cdmpp", ""])
 
 

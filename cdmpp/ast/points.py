@@ -20,7 +20,8 @@ def scramble(sample: int, loop: int) -> int:
 
 class Points:
     """Point 0 is the first iteration; then one step along each loop; the end of each loop; the lanes of the first
-    warp; pseudo-random iterations. ``env`` maps a loop variable's handle to its value at every point."""
+    warp; pseudo-random iterations. ``env`` maps a loop variable's handle to its value at every point.
+    """
 
     def __init__(self, loops: list[Loop]) -> None:
         n = len(loops)

@@ -15,7 +15,7 @@ from cdmpp.ast.columns import list_column, plain_column
 from cdmpp.ast.compact_ast import CompactAST
 from cdmpp.ast.layout import FEATURES, KERNEL_WIDTH, LEAF_WIDTH
 from cdmpp.errors import DataError
-from cdmpp.machine_code.code_vector import CODE_VERSION, CODE_WIDTH
+from cdmpp.machine_code.code_features import CODE_VERSION, CODE_WIDTH
 
 TARGET_KINDS = ("cpu", "gpu")
 

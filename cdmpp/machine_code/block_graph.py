@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import defaultdict
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Self
+
+import networkx as nx
 
 
 @dataclass(frozen=True)
@@ -22,39 +24,63 @@ class BlockGraph(ABC):
         """Block -> blocks that may follow it, each once."""
 
     @cached_property
-    def predecessors(self) -> dict[str, list[str]]:
-        table = defaultdict(list)
-        for block, targets in self.successors.items():
-            for target in targets:
-                table[target].append(block)
-        return dict(table)
+    def graph(self) -> nx.DiGraph:
+        """The same as a graph."""
+        return nx.DiGraph(self.successors)
+
+    @property
+    def entry(self) -> str:
+        """The first block."""
+        return next(iter(self.blocks))
+
+    @cached_property
+    def order(self) -> list[str]:
+        """Reverse postorder: blocks that the entry leads to, each before those it leads to, back edges apart."""
+        return list(nx.dfs_postorder_nodes(self.graph, self.entry))[::-1]
+
+    @cached_property
+    def natural_loops(self) -> dict[str, frozenset[str]]:
+        """Header -> body of the natural loops (Aho et al.), those of one header joined."""
+        bodies: dict[str, set[str]] = {}
+        for latch, header in self._back_edges():
+            backwards = nx.generic_bfs_edges(
+                self.graph, latch, lambda block, header=header: () if block == header else self.graph.pred[block]
+            )
+            bodies.setdefault(header, set()).update((header, latch), (block for _, block in backwards))
+        return {header: frozenset(body) for header, body in bodies.items()}
+
+    def _back_edges(self) -> list[tuple[str, str]]:
+        """Edges to a block that the depth-first search has entered and not left."""
+        back, entered = [], set()
+        for block, target, kind in nx.dfs_labeled_edges(self.graph, self.entry):
+            if kind == "forward":
+                entered.add(target)
+            elif kind == "reverse":
+                entered.discard(target)
+            elif target in entered:
+                back.append((block, target))
+        return back
 
     def after_checks(self, refusal: str) -> Self:
         """What runs once nothing can be refused any more: of TVM's wrapper, the part behind the checks of arguments.
 
         ``refusal``: stands in a line of every block that refuses an argument.
         """
-        checks = {name for name, lines in self.blocks.items() if any(refusal in line for line in lines)}
-        work = list(checks)
-        while work:
-            for before in self.predecessors.get(work.pop(), []):
-                if before not in checks:
-                    checks.add(before)
-                    work.append(before)
-        starts = sorted({t for name in checks for t in self.successors[name] if t not in checks})
-        return self._part(max(map(self._reached, starts), key=len, default=list(self.blocks)))
-
-    def _reached(self, start: str) -> list[str]:
-        """Blocks that ``start`` leads to, itself first."""
-        seen, work = {start}, [start]
-        while work:
-            new = [target for target in self.successors[work.pop()] if target not in seen]
-            seen.update(new)
-            work += new
-        return [start, *(name for name in self.blocks if name in seen and name != start)]
-
-    def _part(self, names: list[str]) -> Self:
+        refusing = [name for name, lines in self.blocks.items() if any(refusal in line for line in lines)]
+        checks = set(refusing).union(*(nx.ancestors(self.graph, name) for name in refusing))
+        starts = sorted({target for name in checks for target in self.successors[name]} - checks)
+        after = {start: nx.descendants(self.graph, start) - {start} for start in starts}
+        start = max(starts, key=lambda name: len(after[name]), default="")
+        names = [start, *(name for name in self.blocks if name in after[start])] if start else list(self.blocks)
         part = type(self)(self.name, {name: self.blocks[name] for name in names})
         # In assembly a block goes on to the next of the text, which may not be the next of the part.
         part.__dict__["successors"] = {n: [t for t in self.successors[n] if t in part.blocks] for n in names}
         return part
+
+
+def shares(targets: Sequence[str], body: Container[str] | None, trips: float) -> list[float]:
+    """How often each of ``targets`` follows: a loop of ``body`` is left once in ``trips``, other branches are even."""
+    inside = [target in body for target in targets] if body is not None else []
+    if len(targets) < 2 or all(inside) or not any(inside):
+        return [1.0 / len(targets)] * len(targets) if targets else []
+    return [1.0 - 1.0 / trips if stays else 1.0 / trips for stays in inside]

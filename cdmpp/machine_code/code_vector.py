@@ -1,44 +1,28 @@
 """Code vector: numbers of a CPU program that only its compiler knows, read from its LLVM IR and its machine code.
 
 The compact AST says what a program asks for. How LLVM unrolled, vectorised, masked and spilled it is not in there, and
-on CPUs it decides the latency as often as not (docs/RESULTS.md). The IR tells loops and their trips, the machine code
-what is executed in them.
+on CPUs it decides the latency as often as not. The IR tells loops and their trips, the machine code what is executed
+in them.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from cdmpp.errors import DataError
-from cdmpp.machine_code.assembly import AsmFunction, parse_assembly
+from cdmpp.machine_code.assembly import parse_assembly
+from cdmpp.machine_code.code_features import CODE_FEATURES
 from cdmpp.machine_code.constants import Constants
 from cdmpp.machine_code.flow import frequencies, innermost_loops
-from cdmpp.machine_code.instruction import CLASSES, classify
+from cdmpp.machine_code.instruction import classify
 from cdmpp.machine_code.ir import Function, parse
 from cdmpp.machine_code.loops import Loop, loops_of
-from cdmpp.machine_code.machine import MACHINE_AMOUNTS, MACHINE_HOTTEST, MACHINE_TEXT, add_machine_amounts
-from cdmpp.machine_code.throughput import (
-    EXTRA,
-    RESOURCES,
-    chain_cycles,
-    cycles_by_resource,
-    spilled_values,
-    total_cycles,
-)
+from cdmpp.machine_code.machine import Amounts, add_machine_amounts
+from cdmpp.machine_code.throughput import chain_cycles, cycles_by_resource, spilled_values, total_cycles
 
-CODE_VERSION = "5"
-CODE_NAMES = (
-    *(f"n_{name}" for name in CLASSES),
-    *(f"cycles_{name}" for name in (*RESOURCES, *EXTRA)),
-    *("cycles", "instructions_run", "instructions_text", "loop_runs", "loop_entries", "unknown_loops"),
-    *("hottest_cycles", "hottest_trips", "hottest_instructions", "hottest_share"),
-    *(f"machine_{name}" for name in (*MACHINE_AMOUNTS, *MACHINE_TEXT)),
-    *(f"hottest_machine_{name}" for name in MACHINE_HOTTEST),
-)
-"""log2(1 + x) of each, except shares: amounts of a whole run of the program."""
-CODE_WIDTH = len(CODE_NAMES)
 _PARTS = 2.0**15
 _WRAPPER, _REFUSAL = "__tvm_ffi_main", "__tvm_set_raised"
 
@@ -49,8 +33,7 @@ def code_vector(llvm_ir: str, assembly: str) -> np.ndarray:
     Raises:
         DataError: the assembly is not of x86-64, or lacks a function of the IR.
     """
-    amounts: defaultdict[str, float] = defaultdict(float)
-    hottest = 0.0
+    amounts: Amounts = defaultdict(float)
     machine = parse_assembly(assembly)
     for function in _computing(parse(llvm_ir)):
         assembled = machine.get(function.name)
@@ -61,14 +44,18 @@ def code_vector(llvm_ir: str, assembly: str) -> np.ndarray:
             )
         if function.name == _WRAPPER:
             assembled = assembled.after_checks(_REFUSAL)
-        hottest = _add_function(function, assembled, amounts, hottest)
+        constants = Constants(function)
+        loops = loops_of(function, constants)
+        runs = frequencies(function, constants, loops)
+        add_machine_amounts(assembled, function, loops, runs, amounts)
+        _add_ir_amounts(function, loops, runs, amounts)
     if not amounts["instructions_text"]:
-        raise DataError("no function of the compiled module computes anything that is known here")
-    amounts["hottest_share"] = hottest / max(amounts["cycles"], 1.0)
-    amounts["hottest_machine_share"] = amounts["hottest_total"] / max(amounts["machine_cycles"], 1.0)
-    values = np.array([amounts[name] for name in CODE_NAMES])
-    shares = np.array([name.endswith("_share") for name in CODE_NAMES])
-    return rounded(np.where(shares, values, np.log2(1.0 + values))).astype(np.float32)
+        raise DataError("no function of the compiled module computes anything that can be counted")
+    amounts["hottest_share"] = amounts.pop("hottest_total", 0.0) / max(amounts["cycles"], 1.0)
+    amounts["hottest_machine_share"] = amounts.pop("hottest_machine_total", 0.0) / max(amounts["machine_cycles"], 1.0)
+    values = np.array([amounts[feature.name] for feature in CODE_FEATURES], np.float64)
+    plain = np.array([feature.plain for feature in CODE_FEATURES])
+    return rounded(np.where(plain, values, np.log2(1.0 + values))).astype(np.float32)
 
 
 def rounded(vectors: np.ndarray) -> np.ndarray:
@@ -77,48 +64,39 @@ def rounded(vectors: np.ndarray) -> np.ndarray:
     return np.ldexp(np.round(mantissa * _PARTS) / _PARTS, exponent)
 
 
-def _computing(functions: list[Function]) -> list[Function]:
+def _computing(functions: Sequence[Function]) -> list[Function]:
     """The functions that compute: without ``noalias`` LLVM puts them into the wrapper, behind its checks of shapes."""
-    found = [f for f in functions if f.name.startswith("__tvm_parallel_lambda") or "compute_" in f.name]
-    if not any("compute_" in f.name for f in found):
-        found += [f.after_checks(_REFUSAL) for f in functions if f.name == _WRAPPER]
-    return found
+    computing = [f for f in functions if f.name.startswith("__tvm_parallel_lambda") or "compute_" in f.name]
+    if not any("compute_" in f.name for f in computing):
+        computing += [f.after_checks(_REFUSAL) for f in functions if f.name == _WRAPPER]
+    return computing
 
 
-def _add_function(function: Function, machine: AsmFunction, amounts: defaultdict[str, float], hottest: float) -> float:
-    """Add one function's amounts; returns the cycles of the hottest block so far."""
-    constants = Constants(function)
-    loops = loops_of(function, constants)
-    runs = frequencies(function, constants, loops)
-    add_machine_amounts(machine, function, loops, runs, amounts)
-    _add_loops(loops, runs, amounts)
-    innermost = innermost_loops(loops)
-    for block, instructions in function.blocks.items():
-        counts: defaultdict[str, float] = defaultdict(float)
-        for line in instructions:
-            for name, amount in classify(line):
-                counts[name] += amount
-        loop = innermost.get(block)
-        chain = chain_cycles(instructions, counts) if loop is not None and len(loop.body) == 1 else 0.0
-        by_resource = cycles_by_resource(counts, chain, spilled_values(function, block) if loop else 0.0)
-        n, cycles = runs[block], runs[block] * total_cycles(by_resource)
-        for name, amount in counts.items():
-            amounts[f"n_{name}"] += n * amount
-        for name, amount in by_resource.items():
-            amounts[f"cycles_{name}"] += n * amount
-        amounts["cycles"] += cycles
-        amounts["instructions_run"] += n * len(instructions)
-        amounts["instructions_text"] += len(instructions)
-        if cycles > hottest:
-            hottest = cycles
-            amounts["hottest_cycles"] = total_cycles(by_resource)
-            amounts["hottest_trips"] = loop.trips if loop else 1.0
-            amounts["hottest_instructions"] = len(instructions)
-    return hottest
-
-
-def _add_loops(loops: list[Loop], runs: dict[str, float], amounts: defaultdict[str, float]) -> None:
+def _add_ir_amounts(function: Function, loops: Sequence[Loop], runs: Mapping[str, float], amounts: Amounts) -> None:
+    """Add one function's to ``amounts``, by the names of ``CODE_FEATURES``."""
     for loop in loops:
         amounts["loop_runs"] += runs[loop.header]
         amounts["loop_entries"] += runs[loop.header] / (loop.trips or 1.0)
         amounts["unknown_loops"] += loop.trips == 0
+    innermost = innermost_loops(loops)
+    for block, instructions in function.blocks.items():
+        counts: Amounts = defaultdict(float)
+        for line in instructions:
+            for name, amount in classify(line):
+                counts[name] += amount
+        around = innermost.get(block)
+        chain = chain_cycles(instructions, counts) if around is not None and len(around.body) == 1 else 0.0
+        by_resource = cycles_by_resource(counts, chain, spilled_values(function, block) if around else 0.0)
+        cycles = total_cycles(by_resource)
+        for name, amount in counts.items():
+            amounts[f"n_{name}"] += runs[block] * amount
+        for name, amount in by_resource.items():
+            amounts[f"cycles_{name}"] += runs[block] * amount
+        amounts["cycles"] += runs[block] * cycles
+        amounts["instructions_run"] += runs[block] * len(instructions)
+        amounts["instructions_text"] += len(instructions)
+        if runs[block] * cycles > amounts["hottest_total"]:
+            amounts["hottest_total"] = runs[block] * cycles
+            amounts["hottest_cycles"] = cycles
+            amounts["hottest_trips"] = around.trips if around else 1.0
+            amounts["hottest_instructions"] = len(instructions)

@@ -2,54 +2,37 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Callable, Mapping
 
-from cdmpp.machine_code.ir import Function
+import networkx as nx
 
-_NAME = r'%"?[\w.$-]+"?'
-_VALUE = rf"(?:{_NAME}|-?\d+|true|false)"
-_BINARY = re.compile(
-    rf"(add|sub|mul|sdiv|udiv|srem|urem|and|or|xor|shl|lshr|ashr)(?: \w+)* i(\d+) ({_VALUE}), ({_VALUE})$"
-)
-_CAST = re.compile(rf"(zext|sext|trunc)(?: \w+)* i(\d+) ({_VALUE}) to i(\d+)$")
-_EXTREME = re.compile(rf"@llvm\.([su](?:min|max))\.i\d+\(i(\d+) ({_VALUE}), i\d+ ({_VALUE})\)")
-_COMPARE = re.compile(rf"icmp(?: samesign)? (\w+) i(\d+) ({_VALUE}), ({_VALUE})$")
-_SELECT = re.compile(rf"select i1 ({_VALUE}), i\d+ ({_VALUE}), i\d+ ({_VALUE})$")
-_FREEZE = re.compile(rf"freeze i\d+ ({_VALUE})$")
-_PHI = re.compile(r"phi i\d+ (.*)")
-_INCOMING = re.compile(rf'\[ ({_VALUE}), %("?[\w.$-]+"?) \]')
-BRANCH = re.compile(rf'br i1 ({_VALUE}), label %("?[\w.$-]+"?), label %("?[\w.$-]+"?)')
-_NULL = re.compile(rf"icmp (eq|ne) ptr {_NAME}, null$")
-_STATUS = re.compile(r"(?:tail |musttail |notail )?call i32 (?!@llvm)")
+from cdmpp.machine_code.ir import BRANCH, NAME, VALUE, Function
+
 _ONE_TASK = {"%task_id": 0, "%num_task": 1}
 """TVM's parallel loops hand each task its share: counted is the whole loop, as one task would run it."""
 _LITERALS = {"true": 1, "false": 0}
 _OVERLAP = "%found.conflict"
 """LLVM's name for the outcome of its check whether two buffers overlap: those of TVM's arguments do not."""
+_PHI = re.compile(r"phi i\d+ (.*)")
+_INCOMING = re.compile(rf'\[ ({VALUE}), %("?[\w.$-]+"?) \]')
+_NUMBER = re.compile(r"-?\d+")
 
 _OPERATIONS: dict[str, Callable[[int, int], int | None]] = {
-    "add": lambda a, b: a + b,
-    "sub": lambda a, b: a - b,
-    "mul": lambda a, b: a * b,
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
     "sdiv": lambda a, b: _toward_zero(a, b),
-    "udiv": lambda a, b: _toward_zero(a, b) if a >= 0 and b > 0 else None,
+    "udiv": lambda a, b: a // b if a >= 0 and b > 0 else None,
     "srem": lambda a, b: None if b == 0 else a - b * (_toward_zero(a, b) or 0),
     "urem": lambda a, b: a % b if a >= 0 and b > 0 else None,
-    "and": lambda a, b: a & b,
-    "or": lambda a, b: a | b,
-    "xor": lambda a, b: a ^ b,
+    "and": operator.and_,
+    "or": operator.or_,
+    "xor": operator.xor,
     "shl": lambda a, b: a << b if 0 <= b < 64 else None,
     "lshr": lambda a, b: a >> b if a >= 0 and 0 <= b < 64 else None,
     "ashr": lambda a, b: a >> b if 0 <= b < 64 else None,
-}
-_COMPARISONS: dict[str, Callable[[int, int], bool]] = {
-    "eq": lambda a, b: a == b,
-    "ne": lambda a, b: a != b,
-    "lt": lambda a, b: a < b,
-    "le": lambda a, b: a <= b,
-    "gt": lambda a, b: a > b,
-    "ge": lambda a, b: a >= b,
 }
 
 
@@ -62,19 +45,20 @@ class Constants:
 
     def __init__(self, function: Function) -> None:
         self.function = function
-        self._known: dict[tuple[str, bool], int | None] = {}
+        self._values: dict[tuple[str, bool], int | None] = {}
         self._fixed: dict[str, int] = {}
         self.reached: set[str] = set(function.blocks)
         # Twice: what is never reached may settle a phi, and that a further branch.
         for _ in range(2):
-            self._known.clear()
-            self.reached = self._reach()
-        self._known.clear()
+            self._values.clear()
+            edges = nx.generic_bfs_edges(function.graph, function.entry, self.taken)
+            self.reached = {function.entry, *(block for _, block in edges)}
+        self._values.clear()
 
     def fix(self, values: Mapping[str, int]) -> None:
         """Take these SSA values as given until the next call: one iteration of the loops whose counters they are."""
         self._fixed = dict(values)
-        self._known.clear()
+        self._values.clear()
 
     def exact(self, value: str) -> int | None:
         """The number that ``value`` always is; None where it depends on the run."""
@@ -83,17 +67,6 @@ class Constants:
     def at_most(self, value: str) -> int | None:
         """As ``exact``, but a tile at an edge, ``min(16, n - i)``, counts as a whole one."""
         return self._evaluate(value, True)
-
-    def _reach(self) -> set[str]:
-        entry = next(iter(self.function.blocks))
-        reached, work = {entry}, [entry]
-        while work:
-            block = work.pop()
-            for target in self.taken(block):
-                if target not in reached:
-                    reached.add(target)
-                    work.append(target)
-        return reached
 
     def taken(self, block: str) -> list[str]:
         """Blocks that may follow ``block``."""
@@ -105,47 +78,26 @@ class Constants:
         return targets
 
     def _evaluate(self, value: str, at_most: bool) -> int | None:
-        if value in self._fixed:
-            return self._fixed[value]
-        if value in _ONE_TASK:
-            return _ONE_TASK[value]
-        if value in _LITERALS:
-            return _LITERALS[value]
+        for given in (self._fixed, _ONE_TASK, _LITERALS):
+            if value in given:
+                return given[value]
         if value.startswith(_OVERLAP):
             return 0
         if not value.startswith("%"):
-            return int(value) if re.fullmatch(r"-?\d+", value) else None
+            return int(value) if _NUMBER.fullmatch(value) else None
         key = (value, at_most)
-        if key not in self._known:
-            self._known[key] = None  # a value that leads back to itself changes from one iteration to the next
+        if key not in self._values:
+            self._values[key] = None  # a value that leads back to itself changes from one iteration to the next
             definition = self.function.definitions.get(value)
-            self._known[key] = self._compute(definition.text, definition.block, at_most) if definition else None
-        return self._known[key]
+            self._values[key] = self._compute(definition.text, definition.block, at_most) if definition else None
+        return self._values[key]
 
     def _compute(self, text: str, block: str, at_most: bool) -> int | None:
-        def operand(name: str) -> int | None:
-            return self._evaluate(name, at_most)
-
-        if match := _BINARY.match(text):
-            return _binary(match, operand)
-        if match := _CAST.match(text):
-            return _cast(match, operand)
-        if match := _EXTREME.search(text):
-            return _extreme(match, operand, at_most)
-        if match := _COMPARE.match(text):
-            return _compare(match, operand)
-        if match := _NULL.match(text):  # allocations succeed ...
-            return int(match[1] == "ne")
-        if _STATUS.match(text):  # ... and so do calls of the runtime
-            return 0
-        if match := _SELECT.match(text):
-            chosen = operand(match[1])
-            return None if chosen is None else operand(match[2 if chosen else 3])
-        if match := _FREEZE.match(text):
-            return operand(match[1])
-        if match := _PHI.match(text):
-            return self._phi(match[1], block, at_most)
-        return None
+        for pattern, compute in _FORMS:
+            if match := pattern.match(text):
+                return compute(match, lambda name: self._evaluate(name, at_most), at_most)
+        match = _PHI.match(text)
+        return self._phi(match[1], block, at_most) if match else None
 
     def _phi(self, incoming: str, block: str, at_most: bool) -> int | None:
         numbers = set()
@@ -159,39 +111,56 @@ class Constants:
 _Operand = Callable[[str], int | None]
 
 
-def _binary(match: re.Match[str], operand: _Operand) -> int | None:
+def _binary(match: re.Match[str], operand: _Operand, at_most: bool) -> int | None:
     left, right = operand(match[3]), operand(match[4])
-    if left is None or right is None:
-        return None
-    result = _OPERATIONS[match[1]](left, right)
+    result = None if left is None or right is None else _OPERATIONS[match[1]](left, right)
     return None if result is None else _wrapped(result, int(match[2]))
 
 
-def _cast(match: re.Match[str], operand: _Operand) -> int | None:
+def _cast(match: re.Match[str], operand: _Operand, at_most: bool) -> int | None:
     inner = operand(match[3])
     if inner is None:
         return None
-    if match[1] == "zext" and inner < 0:
-        inner &= (1 << int(match[2])) - 1
-    return _wrapped(inner, int(match[4]))
+    return _wrapped(inner & (1 << int(match[2])) - 1 if match[1] == "zext" and inner < 0 else inner, int(match[4]))
 
 
 def _extreme(match: re.Match[str], operand: _Operand, at_most: bool) -> int | None:
-    known = [number for name in (match[3], match[4]) if (number := operand(name)) is not None]
+    numbers = [number for name in (match[3], match[4]) if (number := operand(name)) is not None]
     smallest = match[1].endswith("min")
-    if len(known) == 2 and (match[1][0] == "s" or min(known) >= 0):
-        return min(known) if smallest else max(known)
-    return known[0] if at_most and known and smallest else None
+    if len(numbers) == 2 and (match[1][0] == "s" or min(numbers) >= 0):
+        return min(numbers) if smallest else max(numbers)
+    return numbers[0] if at_most and numbers and smallest else None
 
 
-def _compare(match: re.Match[str], operand: _Operand) -> int | None:
+def _compare(match: re.Match[str], operand: _Operand, at_most: bool) -> int | None:
     left, right = operand(match[3]), operand(match[4])
     if left is None or right is None or (match[1][0] == "u" and min(left, right) < 0):
         return None
-    return int(_COMPARISONS[match[1][-2:]](left, right))
+    return int(getattr(operator, match[1][-2:])(left, right))
+
+
+def _select(match: re.Match[str], operand: _Operand, at_most: bool) -> int | None:
+    chosen = operand(match[1])
+    return None if chosen is None else operand(match[2 if chosen else 3])
 
 
 def _wrapped(number: int, bits: int) -> int:
     """As a signed integer of so many bits; single bits stay 0 and 1."""
     number &= (1 << bits) - 1
     return number - (1 << bits) if bits > 1 and number >> (bits - 1) else number
+
+
+_FORMS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], _Operand, bool], int | None]], ...] = (
+    (re.compile(rf"({'|'.join(_OPERATIONS)})(?: \w+)* i(\d+) ({VALUE}), ({VALUE})$"), _binary),
+    (re.compile(rf"(zext|sext|trunc)(?: \w+)* i(\d+) ({VALUE}) to i(\d+)$"), _cast),
+    (re.compile(rf".*?@llvm\.([su](?:min|max))\.i\d+\(i(\d+) ({VALUE}), i\d+ ({VALUE})\)"), _extreme),
+    (re.compile(rf"icmp(?: samesign)? (\w+) i(\d+) ({VALUE}), ({VALUE})$"), _compare),
+    (
+        re.compile(rf"icmp (eq|ne) ptr {NAME}, null$"),
+        lambda match, *_: int(match[1] == "ne"),
+    ),  # allocations succeed ...
+    (re.compile(r"(?:tail |musttail |notail )?call i32 (?!@llvm)"), lambda *_: 0),  # ... and so do calls of the runtime
+    (re.compile(rf"select i1 ({VALUE}), i\d+ ({VALUE}), i\d+ ({VALUE})$"), _select),
+    (re.compile(rf"freeze i\d+ ({VALUE})$"), lambda match, operand, _: operand(match[1])),
+)
+"""Instructions that are understood."""

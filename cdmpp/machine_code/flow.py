@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import Mapping
 
-from cdmpp.machine_code.constants import BRANCH, Constants
-from cdmpp.machine_code.ir import Function
+import networkx as nx
+
+from cdmpp.machine_code.block_graph import shares
+from cdmpp.machine_code.constants import Constants
+from cdmpp.machine_code.ir import BRANCH, Function
 from cdmpp.machine_code.loops import Loop
 
 SAMPLES = 32
@@ -19,11 +23,12 @@ def frequencies(function: Function, constants: Constants, loops: list[Loop]) -> 
     A branch inside a loop nest, such as that of a padded convolution, is followed for ``SAMPLES`` iterations of
     all loops at once; one that depends on data goes both ways half the time. A loop without known length runs once.
     """
-    order = _order(function, constants)
+    taken = {block: constants.taken(block) for block in function.blocks if block in constants.reached}
+    order = list(nx.dfs_postorder_nodes(nx.DiGraph(taken), function.entry))[::-1]
     innermost = innermost_loops(loops)
     # How a loop ends is told by its trips, not by the one iteration that a sample looks at.
-    endings = {b: constants.taken(b) for b in order if _leaves(function, innermost.get(b), b)}
-    open_branches = [b for b in order if len(constants.taken(b)) == 2 and b not in endings]
+    endings = {block: taken[block] for block in order if _ends_loop(function, innermost.get(block), block)}
+    open_branches = any(len(taken[block]) == 2 for block in order if block not in endings)
     samples = SAMPLES if open_branches else 1
     total = dict.fromkeys(function.blocks, 0.0)
     generator = random.Random(0)  # noqa: S311 - the same for every program
@@ -69,58 +74,29 @@ def _iteration(
 def _one_pass(
     constants: Constants,
     loops: list[Loop],
-    innermost: dict[str, Loop],
-    endings: dict[str, list[str]],
+    innermost: Mapping[str, Loop],
+    endings: Mapping[str, list[str]],
     order: list[str],
 ) -> dict[str, float]:
-    heads = {loop.header: loop for loop in loops}
+    trips = {loop.header: max(1.0, loop.trips) for loop in loops}
     place = {block: i for i, block in enumerate(order)}
     inflow = dict.fromkeys(order, 0.0)
     inflow[order[0]] = 1.0
     runs: dict[str, float] = {}
     for block in order:
-        loop = heads.get(block)
-        runs[block] = inflow[block] * (max(1.0, loop.trips) if loop else 1.0)
-        ending = endings.get(block)
-        around = innermost.get(block)
-        shares = _ending_shares(around, ending) if ending and around else _even(constants.taken(block))
-        for target, share in shares:
-            if place.get(target, -1) > place[block]:  # the way back into a loop is in its trips already
+        runs[block] = inflow[block] * trips.get(block, 1.0)
+        loop = innermost[block] if block in endings else None
+        targets = endings[block] if loop else constants.taken(block)
+        passed = shares(targets, loop.body if loop else None, max(1.0, loop.trips) if loop else 1.0)
+        for target, share in zip(targets, passed, strict=True):
+            if place.get(target, -1) > place[block]:  # the back edge of a loop is in its trips already
                 inflow[target] += runs[block] * share
     return runs
 
 
-def _ending_shares(loop: Loop, targets: list[str]) -> list[tuple[str, float]]:
-    if len(targets) == 1:
-        return [(targets[0], 1.0)]
-    leaving = 1.0 / max(1.0, loop.trips)
-    return [(target, 1.0 - leaving if target in loop.body else leaving) for target in targets]
-
-
-def _even(targets: list[str]) -> list[tuple[str, float]]:
-    return [(target, 1.0 / len(targets)) for target in targets]
-
-
-def _leaves(function: Function, loop: Loop | None, block: str) -> bool:
+def _ends_loop(function: Function, loop: Loop | None, block: str) -> bool:
     """True for a branch that ends its loop or goes on."""
     if loop is None or not BRANCH.match(function.blocks[block][-1]):
         return False
     inside = [target in loop.body for target in function.successors[block]]
     return any(inside) and not all(inside)
-
-
-def _order(function: Function, constants: Constants) -> list[str]:
-    """Reached blocks, each after all from which it is entered, ways back into loops apart."""
-    entry = next(iter(function.blocks))
-    seen, finished, stack = {entry}, [], [(entry, iter(constants.taken(entry)))]
-    while stack:
-        block, targets = stack[-1]
-        for target in targets:
-            if target not in seen:
-                seen.add(target)
-                stack.append((target, iter(constants.taken(target))))
-                break
-        else:
-            finished.append(block)
-            stack.pop()
-    return finished[::-1]

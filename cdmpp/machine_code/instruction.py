@@ -5,27 +5,7 @@ from __future__ import annotations
 import math
 import re
 
-WIDTHS = (1, 4, 8, 16)
-"""Lanes that a class is counted by: scalar, up to 128, 256 and 512 bits of float32."""
-_BY_WIDTH = ("float", "divide", "select", "convert", "load", "store")
-CLASSES = (
-    *(f"{kind}_{width}" for kind in _BY_WIDTH for width in WIDTHS),
-    *("fused_lanes", "load_int", "store_int", "gather", "scatter", "masked", "shuffle", "broadcast", "insert"),
-    *(
-        "vector_int",
-        "scalar_int",
-        "extend",
-        "int_divide",
-        "address",
-        "branch",
-        "call",
-        "odd_vector",
-        "odd_wide_lanes",
-        "load_bytes",
-        "store_bytes",
-    ),
-)
-"""Names of the classes; ``_bytes`` are bytes, ``fused_lanes`` are multiply-adds, everything else instructions."""
+from cdmpp.machine_code.code_features import WIDTHS
 
 _VECTOR = re.compile(r"<(\d+) x (\w+)>")
 _MASK = re.compile(r"<\d+ x i1> <([^>]*)>")

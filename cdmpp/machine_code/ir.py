@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 from cdmpp.machine_code.block_graph import BlockGraph
 
+NAME = r'%"?[\w.$-]+"?'
+VALUE = rf"(?:{NAME}|-?\d+|true|false)"
+BRANCH = re.compile(rf'br i1 ({VALUE}), label %("?[\w.$-]+"?), label %("?[\w.$-]+"?)')
 _DEFINE = re.compile(r"^define .*@([\w.]+)\(")
 _LABEL = re.compile(r'^([\w.$-]+|"[^"]+"):')
 _METADATA = re.compile(r", !(?:dbg|prof|tbaa|llvm\.loop|noalias|alias\.scope|range|nonnull)[^,]*")
-_ASSIGNED = re.compile(r'(%"?[\w.$-]+"?) = (.*)')
+_ASSIGNED = re.compile(rf"({NAME}) = (.*)")
 _TARGETS = re.compile(r'label %("?[\w.$-]+"?)')
 
 
-@dataclass(frozen=True)
-class Definition:
+class Definition(NamedTuple):
     """What an SSA value is."""
 
     text: str
@@ -29,6 +31,7 @@ class Function(BlockGraph):
 
     @cached_property
     def successors(self) -> dict[str, list[str]]:
+        """Block -> blocks that may follow it, each once."""
         table = {}
         for name, instructions in self.blocks.items():
             targets = [t.strip('"') for line in instructions if "label %" in line for t in _TARGETS.findall(line)]
@@ -38,12 +41,12 @@ class Function(BlockGraph):
     @cached_property
     def definitions(self) -> dict[str, Definition]:
         """SSA name (with its percent sign) -> definition."""
-        table = {}
-        for block, instructions in self.blocks.items():
-            for line in instructions:
-                if match := _ASSIGNED.match(line):
-                    table[match[1]] = Definition(match[2], block)
-        return table
+        return {
+            match[1]: Definition(match[2], block)
+            for block, instructions in self.blocks.items()
+            for line in instructions
+            if (match := _ASSIGNED.match(line))
+        }
 
 
 def parse(text: str) -> list[Function]:

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import math
 import re
-from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from cdmpp.machine_code.constants import Constants
-from cdmpp.machine_code.ir import Function
+from cdmpp.machine_code.ir import BRANCH, NAME, Function
 
-_NAME = r'%"?[\w.$-]+"?'
-_PHI = re.compile(rf"({_NAME}) = phi (?:i\d+|ptr) (.*)")
+_PHI = re.compile(rf"({NAME}) = phi (?:i\d+|ptr) (.*)")
 _INCOMING = re.compile(r'\[ ([^,]+), %("?[\w.$-]+"?) \]')
-_STEP = re.compile(rf"(add|sub)[\w ]* i\d+ ({_NAME}), (-?\d+)$")
-_CAST = re.compile(rf"(?:trunc|zext|sext)[\w ]* i\d+ ({_NAME}) to")
-_BRANCH = re.compile(rf"br i1 ({_NAME}),")
-_COMPARE = re.compile(rf"icmp (?:samesign )?(\w+) i\d+ ({_NAME}|-?\d+), ({_NAME}|-?\d+)$")
+_STEP = re.compile(rf"(add|sub)[\w ]* i\d+ ({NAME}), (-?\d+)$")
+_CAST = re.compile(rf"(?:trunc|zext|sext)[\w ]* i\d+ ({NAME}) to")
+_COMPARE = re.compile(rf"icmp (?:samesign )?(\w+) i\d+ ({NAME}|-?\d+), ({NAME}|-?\d+)$")
 _RUNS_TWICE = re.compile(r'phi i1 \[ true, %"?[\w.$-]+"? \], \[ false, %"?[\w.$-]+"? \]')
-_OFFSET = re.compile(rf"(add|sub|or disjoint)[\w ]* i\d+ ({_NAME}), (-?\d+)$")
+_OFFSET = re.compile(rf"(add|sub|or disjoint)[\w ]* i\d+ ({NAME}), (-?\d+)$")
 _MAX_CASTS = 4
 
 
@@ -36,6 +33,8 @@ class Counter(NamedTuple):
 
 @dataclass(frozen=True)
 class Loop:
+    """A natural loop."""
+
     header: str
     body: frozenset[str]
     """Names of its blocks, the header among them."""
@@ -45,83 +44,55 @@ class Loop:
 
 
 def loops_of(function: Function, constants: Constants) -> list[Loop]:
-    """Natural loops (Aho et al., one per header) that are reached, with their trip counts."""
-    bodies = bodies_of(function)
+    """Natural loops that are reached, with their trip counts."""
     loops = []
-    for header, body in bodies.items():
+    for header, body in function.natural_loops.items():
         if header in constants.reached:
-            counters = _counters(function, constants, header, body)
-            trips = _trips(function, constants, header, body, counters)
-            loops.append(Loop(header, frozenset(body), trips, tuple(counters)))
+            counters = tuple(_counters(function, constants, header, body))
+            loops.append(Loop(header, body, _trips(function, constants, header, body, counters), counters))
     return loops
 
 
-def bodies_of(function: Function) -> dict[str, set[str]]:
-    entry = next(iter(function.blocks))
-    state, back = {entry: "open"}, []
-    stack = [(entry, iter(function.successors[entry]))]
-    while stack:
-        block, targets = stack[-1]
-        for target in targets:
-            if state.get(target) == "open":
-                back.append((block, target))
-            elif target not in state:
-                state[target] = "open"
-                stack.append((target, iter(function.successors[target])))
-                break
-        else:
-            state[block] = "done"
-            stack.pop()
-    bodies: dict[str, set[str]] = defaultdict(set)
-    for latch, header in back:
-        body, work = {header}, [latch]
-        while work:
-            block = work.pop()
-            if block not in body:
-                body.add(block)
-                work += function.predecessors.get(block, [])
-        bodies[header] |= body
-    return dict(bodies)
+def _counters(function: Function, constants: Constants, header: str, body: frozenset[str]) -> Iterator[Counter]:
+    for line in function.blocks[header]:
+        if not (phi := _PHI.match(line)):
+            continue
+        incoming = [(value, block.strip('"')) for value, block in _INCOMING.findall(phi[2])]
+        outside = [(value, block) for value, block in incoming if block not in body]
+        entered = [value for value, block in outside if block in constants.reached and header in constants.taken(block)]
+        start = next(iter(entered or [value for value, _ in outside]), None)
+        after = next((value for value, block in incoming if block in body), "")
+        change = function.definitions.get(after)
+        step = _STEP.match(change.text) if change else None
+        if step and step[2] == phi[1] and int(step[3]):
+            yield Counter(start, int(step[3]) * (1 if step[1] == "add" else -1), phi[1], after)
 
 
-def _trips(function: Function, constants: Constants, header: str, body: set[str], counters: list[Counter]) -> float:
-    best = 0.0
+def _trips(
+    function: Function, constants: Constants, header: str, body: frozenset[str], counters: tuple[Counter, ...]
+) -> float:
+    most = 0.0
     for block in sorted(body):
         targets = function.successors[block]
         if len(targets) < 2 or all(target in body for target in targets):
             continue
-        branch = next((m for line in function.blocks[block] if (m := _BRANCH.match(line))), None)
+        branch = next((match for line in function.blocks[block] if (match := BRANCH.match(line))), None)
         condition = function.definitions.get(branch[1]) if branch else None
         if condition is None:
             continue
         if _RUNS_TWICE.match(condition.text):
-            best = max(best, 2.0)
+            most = max(most, 2.0)
         elif compared := _COMPARE.match(condition.text):
-            at_the_end = header in targets
-            best = max(best, _from_compare(function, constants, counters, compared, at_the_end))
-    return best
-
-
-def _counters(function: Function, constants: Constants, header: str, body: set[str]) -> list[Counter]:
-    counters = []
-    for line in function.blocks[header]:
-        if not (phi := _PHI.match(line)):
-            continue
-        incoming = _INCOMING.findall(phi[2])
-        outside = [(value, block.strip('"')) for value, block in incoming if block.strip('"') not in body]
-        entered = [value for value, block in outside if block in constants.reached and header in constants.taken(block)]
-        start = next(iter(entered or [value for value, _ in outside]), None)
-        after = next((value for value, block in incoming if block.strip('"') in body), None)
-        change = function.definitions.get(after) if after else None
-        if change and (step := _STEP.match(change.text)) and step[2] == phi[1]:
-            amount = int(step[3]) * (1 if step[1] == "add" else -1)
-            if amount:
-                counters.append(Counter(start, amount, phi[1], after or ""))
-    return counters
+            most = max(most, _from_compare(function, constants, counters, compared, header in targets))
+    return most
 
 
 def _from_compare(
-    function: Function, constants: Constants, counters: list[Counter], compared: re.Match[str], at_the_end: bool
+    function: Function,
+    constants: Constants,
+    counters: tuple[Counter, ...],
+    compared: re.Match[str],
+    at_the_end: bool,
 ) -> float:
     """Iterations of a loop that is left by ``compared``; 0 where it does not compare a counter with a constant."""
     for value, bound in ((compared[2], compared[3]), (compared[3], compared[2])):
@@ -141,7 +112,7 @@ def _from_compare(
     return 0.0
 
 
-def _counter_behind(function: Function, counters: list[Counter], value: str) -> tuple[Counter | None, int]:
+def _counter_behind(function: Function, counters: tuple[Counter, ...], value: str) -> tuple[Counter | None, int]:
     """The counter that ``value`` is cast from, and the constant that was added to it on the way (not its step)."""
     for name in _uncast(function, value):
         for counter in counters:

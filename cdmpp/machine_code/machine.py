@@ -11,34 +11,17 @@ from cdmpp.machine_code.core import WIDTH, WINDOW, run
 from cdmpp.machine_code.ir import Function
 from cdmpp.machine_code.loops import Loop
 from cdmpp.machine_code.nesting import MachineFlow, machine_flow
-from cdmpp.machine_code.x86 import KINDS, Instruction, decode
+from cdmpp.machine_code.x86 import Instruction, decode
 
-MACHINE_AMOUNTS = (
-    *("cycles", "latency_cycles", "slow_add_cycles", "overlap_cycles", "slots", "vector_ports", "shuffle_port"),
-    *("loads", "stores", "wide_loads", "wide_stores", "scalar_loads", "scalar_stores"),
-    *("blocked_loads", "aliased_loads"),
-    *("spill_loads", "spill_stores", "scalar_floats", "vector_floats", "gather_lanes", "scatter_lanes"),
-    *("loop_runs", "loop_entries"),
-    *(f"is_{kind}" for kind in KINDS),
-)
-"""``cycles`` of the simulated core; ``latency_cycles`` of them beyond what its ports and width take;
-``slow_add_cycles`` that a float addition of four cycles costs more than one of two; ``overlap_cycles`` that a short
-loop saves where it can start while the one before ends; the rest are instructions."""
-MACHINE_TEXT = ("text", "unmatched_loops")
-MACHINE_HOTTEST = ("cycles", "trips", "instructions", "spills", "share")
-"""Of the piece of code that takes the most cycles."""
+Amounts = defaultdict[str, float]
 _CHAINED = 1.1
 """Where the simulated cycles are within this factor of the ports' bound, additions may take what they want."""
 
 
 def add_machine_amounts(
-    assembly: AsmFunction,
-    ir: Function,
-    loops: Sequence[Loop],
-    ir_runs: Mapping[str, float],
-    amounts: defaultdict[str, float],
+    assembly: AsmFunction, ir: Function, loops: Sequence[Loop], ir_runs: Mapping[str, float], amounts: Amounts
 ) -> None:
-    """Add one function's to ``amounts``, by ``machine_`` and the names above."""
+    """Add one function's to ``amounts``, by the names of ``CODE_FEATURES`` that begin with ``machine_``."""
     flow = machine_flow(assembly, ir, loops, ir_runs)
     amounts["machine_unmatched_loops"] += flow.unmatched_loops
     amounts["machine_text"] += sum(map(len, assembly.blocks.values()))
@@ -47,11 +30,7 @@ def add_machine_amounts(
 
 
 def _add_piece(
-    assembly: AsmFunction,
-    flow: MachineFlow,
-    blocks: Sequence[str],
-    header: str | None,
-    amounts: defaultdict[str, float],
+    assembly: AsmFunction, flow: MachineFlow, blocks: Sequence[str], header: str | None, amounts: Amounts
 ) -> None:
     runs = flow.runs[header or blocks[0]]
     if runs <= 0:
@@ -74,16 +53,16 @@ def _add_piece(
             counts["overlap_cycles"] = max(0.0, steady.cycles - run(piece, trips).cycles)
     for name, amount in counts.items():
         amounts[f"machine_{name}"] += runs * amount
-    if runs * steady.cycles > amounts["hottest_total"]:
-        amounts["hottest_total"] = runs * steady.cycles
+    if runs * steady.cycles > amounts["hottest_machine_total"]:
+        amounts["hottest_machine_total"] = runs * steady.cycles
         amounts["hottest_machine_cycles"] = steady.cycles
         amounts["hottest_machine_trips"] = trips
         amounts["hottest_machine_instructions"] = len(piece)
         amounts["hottest_machine_spills"] = counts["spill_loads"] + counts["spill_stores"]
 
 
-def _count(piece: Sequence[Instruction]) -> defaultdict[str, float]:
-    counts: defaultdict[str, float] = defaultdict(float)
+def _count(piece: Sequence[Instruction]) -> Amounts:
+    counts: Amounts = defaultdict(float)
     for item in piece:
         counts["slots"] += item.slots
         counts[f"is_{item.kind}"] += 1

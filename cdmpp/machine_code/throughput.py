@@ -11,13 +11,10 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from cdmpp.machine_code.instruction import WIDTHS, registers
+from cdmpp.machine_code.code_features import EXTRA, RESOURCES, WIDTHS
+from cdmpp.machine_code.instruction import registers
 from cdmpp.machine_code.ir import Function
 
-RESOURCES = ("vector", "load", "store", "shuffle", "issue", "chain")
-"""What a block may be bound by; the largest of these counts."""
-EXTRA = ("divider", "call", "spill")
-"""What comes on top of it."""
 _FLOAT_LATENCY = 4.0
 _VECTOR_REGISTERS = 30
 _ODD_LANE_CYCLES = 0.4
@@ -66,7 +63,8 @@ def cycles_by_resource(counts: Mapping[str, float], chain: float, spilled: float
 
 
 def total_cycles(by_resource: Mapping[str, float]) -> float:
-    return max(by_resource[name] for name in RESOURCES) + sum(by_resource[name] for name in EXTRA)
+    """The busiest of ``RESOURCES``, and all of ``EXTRA``."""
+    return max(by_resource[r.name] for r in RESOURCES) + sum(by_resource[e.name] for e in EXTRA)
 
 
 def chain_cycles(block: Sequence[str], counts: Mapping[str, float]) -> float:

@@ -32,7 +32,7 @@ _PORTS = {
 
 class Instruction(NamedTuple):
     kind: str
-    """One of ``KINDS``."""
+    """One of ``code_features.KINDS``, without its prefix."""
     ports: tuple[int, ...]
     """Any one of these executes it; none for moves between registers and memory."""
     busy: int
@@ -98,7 +98,6 @@ _RULES = (
     _Rule(("mov", "push", "pop"), "int_move", 0, ""),
     _Rule(("",), "int", 1, "integer"),
 )
-KINDS = (*dict.fromkeys(rule.kind for rule in _RULES), "transfer")
 _DIVIDER_CYCLES = {16: 4, 32: 5, 64: 10}
 _ONLY_READS = ("cmp", "test", "vucomis", "vcomis", "j", "bt", "kortest", "ktest", "prefetch", "nop", "push", "ret")
 _KEEPS_TARGET = ("vfmadd", "vfnmadd", "vfmsub", "vfnmsub", "vpermt2", "vpermi2", "vpternlog")

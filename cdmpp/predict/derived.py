@@ -10,7 +10,7 @@ import numpy as np
 
 from cdmpp.ast.table import AstTable
 from cdmpp.data.derive import Source, Wanted, chunk_paths, cores, derive, failures
-from cdmpp.machine_code.code_vector import CODE_WIDTH
+from cdmpp.machine_code.code_features import CODE_WIDTH
 from cdmpp.predict.inputs import Inputs, Wishes
 
 

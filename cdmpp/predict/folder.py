@@ -16,7 +16,7 @@ from cdmpp.ast.table import read_asts
 from cdmpp.data.derive import LIMIT_S, Source, cores, derived_folder, has_tvm, script_programs
 from cdmpp.devices import Device
 from cdmpp.errors import CdmppError, DataError, UnsupportedProgramError
-from cdmpp.machine_code.code_vector import CODE_VERSION, CODE_WIDTH
+from cdmpp.machine_code.code_features import CODE_VERSION, CODE_WIDTH
 from cdmpp.predict.derived import Derived
 from cdmpp.predict.inputs import Inputs, Wishes
 

@@ -20,7 +20,7 @@ from cdmpp.data.derive import LIMIT_S
 from cdmpp.data.files import write_atomic, write_json
 from cdmpp.devices import SPEC_FIELDS, VECTOR_WIDTH, Device
 from cdmpp.errors import CdmppError
-from cdmpp.machine_code.code_vector import CODE_VERSION
+from cdmpp.machine_code.code_features import CODE_VERSION
 from cdmpp.machine_code.compile import can_have_code
 from cdmpp.model.build import Model
 from cdmpp.predict.flags import FLAGS, UNLIKE_TRAINING, flag_programs

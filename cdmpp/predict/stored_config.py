@@ -13,7 +13,7 @@ from cdmpp import __version__
 from cdmpp.ast.layout import FEATURES, KERNEL_WIDTH, LEAF_WIDTH
 from cdmpp.devices import KINDS, SPEC_FIELDS, VECTOR_FIELDS, VECTOR_WIDTH, Device
 from cdmpp.errors import ModelFormatError
-from cdmpp.machine_code.code_vector import CODE_VERSION
+from cdmpp.machine_code.code_features import CODE_VERSION
 
 FORMAT_VERSION = 2
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "card.json"
@@ -63,7 +63,7 @@ def other_version(folder: Path, config: Mapping[str, Any]) -> str:
     for name, readable in _READABLE.items():
         if (value := config.get(name, readable[0])) not in readable:
             return (
-                f"{folder} has {name.replace('_', ' ')} {str(value)[:60]}, this cdmpp {__version__} reads "
+                f"{folder} has {name.replace('_', ' ')} {str(value)[:60]} and this cdmpp {__version__} reads "
                 f"{' or '.join(map(str, readable))}. Train again with `cdmpp train`, or install "
                 f"cdmpp {config.get('cdmpp_version') or 'of that version'}"
             )

@@ -14,18 +14,20 @@ sys.path.insert(0, str(Path(__file__).parent))
 import programs  # noqa: E402
 
 from cdmpp.ast.extract import extract, extract_readable  # noqa: E402
-from cdmpp.ast.layout import KERNEL_NAMES, LEAF_NAMES  # noqa: E402
-from cdmpp.ast.text import decode, render  # noqa: E402
+from cdmpp.ast.layout import KERNEL_FEATURES, KERNEL_NAMES, LEAF_FEATURES, LEAF_NAMES  # noqa: E402
+from cdmpp.ast.text import render  # noqa: E402
 
 FOLDER = Path(__file__).parent / "golden"
 
 
 def kernel(ast, name: str, index: int = 0) -> float:
-    return decode(name, ast.kernel_features[index, KERNEL_NAMES.index(name)])
+    place = KERNEL_NAMES.index(name)
+    return KERNEL_FEATURES[place].quantity(ast.kernel_features[index, place])
 
 
 def leaf(ast, name: str, index: int) -> float:
-    return decode(name, ast.leaf_features[index, LEAF_NAMES.index(name)])
+    place = LEAF_NAMES.index(name)
+    return LEAF_FEATURES[place].quantity(ast.leaf_features[index, place])
 
 
 @pytest.mark.parametrize("name", programs.GOLDEN)

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from cdmpp.ast.access import LINE_BYTES, Reach
-from cdmpp.ast.layout import LEAF_NAMES
+from cdmpp.ast.leaf_features import LEAF_FEATURES, LEAF_NAMES
 from cdmpp.ast.misses import SETS, sets_used
-from cdmpp.ast.text import decode
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -27,6 +26,11 @@ def test_sets_are_those_of_every_address(seed):
     found = sets_used(Reach(1.0, run, jumps))
     # Steps that are no whole lines are rounded down one loop at a time.
     assert found == exact if all(stride % LINE_BYTES == 0 for stride, _ in jumps) else abs(found - exact) <= SETS / 4
+
+
+def quantity(ast, name: str) -> float:
+    place = LEAF_NAMES.index(name)
+    return LEAF_FEATURES[place].quantity(ast.leaf_features[0, place])
 
 
 def column_sums(width: int, rows: int = 32):
@@ -55,7 +59,7 @@ def test_rows_a_power_of_two_apart_crowd_into_one_set(readable):
         from cdmpp.ast.extract import extract, extract_readable
 
         ast = (extract_readable if readable else extract)(module, target)
-        return lambda name: decode(name, ast.leaf_features[0, LEAF_NAMES.index(name)])
+        return lambda name: quantity(ast, name)
 
     # 1024 floats are 4096 bytes, the period of the sets; 1040 floats are one line more.
     crowded, spread = misses(1024), misses(1040)
@@ -73,6 +77,5 @@ def test_pages_beyond_the_buffer_are_walked_again():
     from cdmpp.ast.extract import extract
 
     many = extract(module, target)
-    misses = {name: decode(name, many.leaf_features[0, LEAF_NAMES.index(name)]) for name in LEAF_NAMES}
-    assert misses["page_misses_64"] >= 64 * 256
-    assert 256 <= misses["page_misses_1536"] <= 258
+    assert quantity(many, "page_misses_64") >= 64 * 256
+    assert 256 <= quantity(many, "page_misses_1536") <= 258

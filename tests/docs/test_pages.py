@@ -13,7 +13,7 @@ import pytest
 from cdmpp import devices
 from cdmpp.ast.layout import KERNEL_WIDTH, LEAF_WIDTH
 from cdmpp.data.splits import split_definition, split_names
-from cdmpp.machine_code.code_vector import CODE_WIDTH
+from cdmpp.machine_code.code_features import CODE_WIDTH
 from cdmpp.model.code_anchor import N_RESOURCES
 from cdmpp.predict.model_folder import pretrained_names
 from cdmpp.training.config import TrainConfig

@@ -13,7 +13,7 @@ from cdmpp.evaluation.baselines import BASELINES, NEED_PER_STORE, make_baseline
 from cdmpp.evaluation.evaluation_data import EvaluationData
 from cdmpp.evaluation.pooling import compress, expand, pool_asts, pool_per_store
 from cdmpp.evaluation.trees import TreeSettings
-from cdmpp.machine_code.code_vector import CODE_NAMES, CODE_WIDTH
+from cdmpp.machine_code.code_features import CODE_NAMES, CODE_WIDTH
 from cdmpp.model import code_anchor
 from cdmpp.training.metrics import latency_metrics
 from tests.evaluation.conftest import make_data

@@ -56,7 +56,7 @@ def test_blocks_begin_at_labels_and_after_jumps() -> None:
         ".LBB0_3": [],
         ".LBB0_4": [],
     }
-    assert main.predecessors[".LBB0_2"] == ["entry+1", "entry+1+2", ".LBB0_2"]
+    assert list(main.graph.pred[".LBB0_2"]) == ["entry+1", "entry+1+2", ".LBB0_2"]
 
 
 def test_other_processors_are_not_read() -> None:

@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 
 from cdmpp.errors import DataError
-from cdmpp.machine_code.code_vector import CODE_NAMES, CODE_WIDTH, code_vector, rounded
+from cdmpp.features import names
+from cdmpp.machine_code.code_features import CLASSES, CODE_NAMES, CODE_WIDTH
+from cdmpp.machine_code.code_vector import code_vector, rounded
 from cdmpp.machine_code.constants import Constants
 from cdmpp.machine_code.flow import frequencies
-from cdmpp.machine_code.instruction import CLASSES, classify
+from cdmpp.machine_code.instruction import classify
 from cdmpp.machine_code.ir import parse
 from cdmpp.machine_code.loops import loops_of
 
@@ -224,7 +226,7 @@ def test_the_wrapper_that_checks_arguments_does_not_count() -> None:
 )
 def test_classes(line: str, expected: dict[str, float]) -> None:
     found = dict(classify(line))
-    assert found == expected and set(found) <= set(CLASSES)
+    assert found == expected and set(found) <= set(names(CLASSES))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from cdmpp import devices
-from cdmpp.machine_code.code_vector import CODE_NAMES, CODE_WIDTH, code_vector
+from cdmpp.machine_code.code_features import CODE_NAMES, CODE_WIDTH
+from cdmpp.machine_code.code_vector import code_vector
 from cdmpp.machine_code.compile import can_compile, compiled
 from cdmpp.predict.compiled import read_programs
 from cdmpp.predict.inputs import Wishes

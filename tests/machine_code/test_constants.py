@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cdmpp.machine_code.code_vector import CODE_NAMES, code_vector
+from cdmpp.machine_code.code_features import CODE_NAMES
+from cdmpp.machine_code.code_vector import code_vector
 from cdmpp.machine_code.constants import Constants
 from cdmpp.machine_code.flow import frequencies
 from cdmpp.machine_code.ir import parse

@@ -118,6 +118,10 @@ inline double instructions(const Pairs& pairs) {
   return sum(pairs, [](auto& p) { return p.second->trips_region * ceil_div(p.second->access_bytes, LINE_BYTES); });
 }
 
+inline double vector_iterations(const LeafFacts* f) {
+  return f->scalar ? 0.0 : f->iterations / std::max(f->lanes, f->auto_lanes);
+}
+
 inline double heaviness(const LeafFacts& f) { return f.work() * std::max(1.0, f.flops_per_iteration()); }
 
 inline Numbers kernel_vector(const Kernel& kernel, const Facts& facts, const std::vector<Allocation>& outside, bool gpu) {
@@ -139,6 +143,7 @@ inline Numbers kernel_vector(const Kernel& kernel, const Facts& facts, const std
     if (heaviness(*f) > heaviness(*heaviest)) heaviest = f;
   }
   double work = sum(facts, [](auto* f) { return heaviness(*f); });
+  double conditions = sum(facts, [](auto* f) { return static_cast<double>(f->leaf.guards.size()) * f->iterations; });
   Pairs loads, stores;
   for (const LeafFacts* f : facts) {
     for (const Access& a : f->loads) loads.emplace_back(f, &a);
@@ -159,65 +164,66 @@ inline Numbers kernel_vector(const Kernel& kernel, const Facts& facts, const std
     if (i > heaviest->nest.refill && loop.tag == NO_TAG) inner_body *= static_cast<double>(loop.extent);
   }
   auto wavefronts = &Access::wavefronts, sectors = &Access::sectors;
-  Numbers out = {
-      double(gpu),
-      slog(blocks),
-      slog(threads),
-      slog(ceil_div(threads, WARP)),
-      slog(largest(facts, [](auto* f) { return f->vthreads; })),
-      slog(shared),
-      slog(local),
-      slog(static_cast<double>(kernel.stages)),
-      slog(static_cast<double>(kernel.unroll_limit)),
-      slog(static_cast<double>(facts.size())),
-      slog(sum(facts, [](auto* f) { return f->work() * f->flops_per_iteration(); })),
-      slog(fma),
-      slog(fp),
-      slog(per_thread(OP_special)),
-      slog(per_thread(OP_int) + 4 * per_thread(OP_intdiv)),
-      slog(per_thread(OP_select)),
-      slog(sum(facts, [](auto* f) { return static_cast<double>(f->leaf.guards.size()) * f->iterations; }) / all_threads),
-      slog(total(s_loads, false)),
-      slog(total(s_loads, true)),
-      slog(total(s_loads, false, wavefronts)),
-      slog(total(s_loads, true, wavefronts)),
-      slog(total(s_stores, false)),
-      slog(total(s_stores, false, wavefronts)),
-      slog(total(g_loads, false)),
-      slog(total(g_loads, true)),
-      slog(total(g_loads, false, sectors)),
-      slog(total(g_loads, true, sectors)),
-      use(g_loads),
-      slog(total(g_stores, false)),
-      slog(total(g_stores, false, sectors)),
-      use(g_stores),
-      slog(unique(g_loads)),
-      slog(unique(g_stores)),
-      slog(sum(g_loads, [](auto& p) { return p.second->block_unique_bytes; })),
-      slog(largest(s_stores, [](auto& p) { return p.first->refill_trips; })),
-      slog(kernel.cross_thread_reductions),
-      slog(kernel.code_steps),
-      slog(largest(facts, [](auto* f) { return f->region_trips; })),
-      slog(registers),
-      slog(dynamic),
-      -largest(facts, [](auto* f) { return -f->active; }),
-      slog(heavy_shared != 0.0 ? heavy_fma / heavy_shared : 0.0),
-      slog(inner_body),
-      slog(largest(facts, [](auto* f) { return f->parallel_extent; })),
-      slog(sum(facts, [](auto* f) { return f->iterations; })),
-      slog(sum(facts, [](auto* f) { return f->scalar ? 0.0 : f->iterations / std::max(f->lanes, f->auto_lanes); })),
-      slog(sum(facts, [](auto* f) { return f->scalar ? f->iterations : 0.0; })),
-      slog(sum(facts, [](auto* f) { return f->iterations * gathers(*f); })),
-      slog(sum(facts, [](auto* f) { return f->odd_lanes() ? f->iterations : 0.0; })),
-      slog(sum(facts, [](auto* f) { return f->chain_trips; })),
-      slog(instructions(loads)),
-      slog(instructions(stores)),
-      slog(in_memory),
-      slog(ops(OP_special)),
-      slog(ops(OP_intdiv)),
-      heaviness(*heaviest) / work,
-      slog(sum(facts, [](auto* f) { return f->misses.footprint_bytes; })),
-  };
+  Numbers out;
+  append(out, KernelFeatures{
+             .gpu_flag = double(gpu),
+             .blocks = blocks,
+             .block_threads = threads,
+             .warps_per_block = ceil_div(threads, WARP),
+             .vthreads = largest(facts, [](auto* f) { return f->vthreads; }),
+             .shared_bytes = shared,
+             .local_bytes_per_thread = local,
+             .pipeline_stages = static_cast<double>(kernel.stages),
+             .unroll_limit = static_cast<double>(kernel.unroll_limit),
+             .leaves = static_cast<double>(facts.size()),
+             .flops = sum(facts, [](auto* f) { return f->work() * f->flops_per_iteration(); }),
+             .fma_per_thread = fma,
+             .fp_per_thread = fp,
+             .special_per_thread = per_thread(OP_special),
+             .int_per_thread = per_thread(OP_int) + 4 * per_thread(OP_intdiv),
+             .select_per_thread = per_thread(OP_select),
+             .branch_per_thread = conditions / all_threads,
+             .shared_loads_per_thread = total(s_loads, false),
+             .shared_loads_region_per_thread = total(s_loads, true),
+             .shared_load_wavefronts_per_warp = total(s_loads, false, wavefronts),
+             .shared_load_wavefronts_region_per_warp = total(s_loads, true, wavefronts),
+             .shared_stores_per_thread = total(s_stores, false),
+             .shared_store_wavefronts_per_warp = total(s_stores, false, wavefronts),
+             .global_loads_per_thread = total(g_loads, false),
+             .global_loads_region_per_thread = total(g_loads, true),
+             .global_load_sectors_per_warp = total(g_loads, false, sectors),
+             .global_load_sectors_region_per_warp = total(g_loads, true, sectors),
+             .global_load_use_share = use(g_loads),
+             .global_stores_per_thread = total(g_stores, false),
+             .global_store_sectors_per_warp = total(g_stores, false, sectors),
+             .global_store_use_share = use(g_stores),
+             .global_read_bytes = unique(g_loads),
+             .global_write_bytes = unique(g_stores),
+             .block_read_bytes = sum(g_loads, [](auto& p) { return p.second->block_unique_bytes; }),
+             .refill_rounds = largest(s_stores, [](auto& p) { return p.first->refill_trips; }),
+             .cross_thread_reductions = kernel.cross_thread_reductions,
+             .code_steps = kernel.code_steps,
+             .max_region_trips = largest(facts, [](auto* f) { return f->region_trips; }),
+             .register_elements = registers,
+             .local_memory_trips = dynamic,
+             .min_active_fraction = -largest(facts, [](auto* f) { return -f->active; }),
+             .fma_per_shared_load = heavy_shared != 0.0 ? heavy_fma / heavy_shared : 0.0,
+             .inner_body_trips = inner_body,
+             .parallel_extent = largest(facts, [](auto* f) { return f->parallel_extent; }),
+             .iterations = sum(facts, [](auto* f) { return f->iterations; }),
+             .vector_iterations = sum(facts, vector_iterations),
+             .scalar_iterations = sum(facts, [](auto* f) { return f->scalar ? f->iterations : 0.0; }),
+             .gather_iterations = sum(facts, [](auto* f) { return f->iterations * gathers(*f); }),
+             .odd_vector_iterations = sum(facts, [](auto* f) { return f->odd_lanes() ? f->iterations : 0.0; }),
+             .chain_iterations = sum(facts, [](auto* f) { return f->chain_trips; }),
+             .load_instructions = instructions(loads),
+             .store_instructions = instructions(stores),
+             .allocated_bytes = in_memory,
+             .special_iterations = ops(OP_special),
+             .intdiv_iterations = ops(OP_intdiv),
+             .heaviest_leaf_share = heaviness(*heaviest) / work,
+             .footprint_bytes = sum(facts, [](auto* f) { return f->misses.footprint_bytes; }),
+         });
   for (auto column : {&Misses::bytes, &Misses::crowded_bytes, &Misses::pages}) {
     for (size_t c = 0; c < (facts.front()->misses.*column).size(); ++c) {
       out.push_back(slog(sum(facts, [&](auto* f) { return (f->misses.*column)[c]; })));

@@ -15,16 +15,16 @@ struct LeafFacts {
   const Leaf& leaf;
   std::unique_ptr<Points> points;
   Nest nest;
-  Arithmetic arithmetic;
-  Access store;
-  std::vector<Access> loads;
+  Arithmetic arithmetic = {};
+  Access store = {};
+  std::vector<Access> loads = {};
   bool update = false, constant = false, copy = false, indirect = false;
   double active = 1.0, fold = 1.0;
   double iterations = 1.0, blocks = 1.0, threads = 1.0, vthreads = 1.0, serial_trips = 1.0, parallel_extent = 1.0;
   double lanes = 1.0, unrolled_trips = 1.0, region_trips = 1.0, reduction_trips = 1.0, inner_reduction_trips = 1.0;
   double accumulator_tile = 1.0, refill_trips = 1.0, chain_trips = 0.0, redundant_trips = 1.0, auto_lanes = 1.0;
   bool scalar = false;
-  Misses misses;
+  Misses misses = {};
 
   // Iterations that really compute.
   double work() const { return iterations * active * fold; }

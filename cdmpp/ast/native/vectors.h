@@ -1,5 +1,7 @@
-// Twin of leaf_vector.py: the numbers of one store in the order of layout.LEAF_NAMES.
+// Twin of LeafFacts.vector: the numbers of one store in the order of LEAF_NAMES.
 #pragma once
+
+#include <cstring>
 
 #include "leaf.h"
 
@@ -7,40 +9,50 @@ namespace cdmpp {
 
 using Numbers = std::vector<double>;
 
+// A struct of features as the numbers that are stored; see features.stored.
+template <typename Features>
+void append(Numbers& out, const Features& features) {
+  constexpr size_t n = std::size(Features::plain);
+  static_assert(sizeof(Features) == n * sizeof(double));
+  double values[n];
+  std::memcpy(values, &features, sizeof values);
+  for (size_t i = 0; i < n; ++i) out.push_back(Features::plain[i] ? values[i] : slog(values[i]));
+}
+
 inline void access_numbers(Numbers& out, const Access& a, const Nest& nest, bool read_too, double iterations) {
   int64_t vector = nest.vector, inner = nest.inner;
   double vector_stride = vector >= 0 ? static_cast<double>(a.strides[vector]) * a.element_bytes : 0.0;
   double inner_stride = inner >= 0 ? static_cast<double>(a.strides[inner]) * a.element_bytes : 0.0;
   double requested = iterations * a.element_bytes;
-  out.insert(out.end(), {
-                            1.0,
-                            double(a.scope == GLOBAL),
-                            double(a.scope == SHARED),
-                            double(a.scope == LOCAL),
-                            double(read_too),
-                            slog(a.element_bytes),
-                            slog(a.buffer_bytes),
-                            slog(a.unique_bytes),
-                            slog(requested),
-                            slog(requested / a.unique_bytes),
-                            slog(a.trips_ideal),
-                            slog(a.trips_region),
-                            slog(a.sectors),
-                            a.use_share,
-                            slog(a.lanes_distinct),
-                            slog(a.wavefronts),
-                            slog(a.access_bytes),
-                            slog(a.moved_ideal),
-                            slog(a.moved_region),
-                            slog(vector_stride),
-                            double(vector >= 0 && a.strides[vector] == 1),
-                            slog(inner_stride),
-                            double(inner >= 0 && a.depends[inner]),
-                            slog(a.lines),
-                            std::min(1.0, a.unique_bytes / (a.lines * LINE_BYTES)),
-                            slog(a.block_unique_bytes),
-                            a.guarded_fraction,
-                        });
+  append(out, AccessFeatures{
+             .present_flag = 1.0,
+             .global_flag = double(a.scope == GLOBAL),
+             .shared_flag = double(a.scope == SHARED),
+             .local_flag = double(a.scope == LOCAL),
+             .written_before_flag = double(read_too),
+             .element_bytes = a.element_bytes,
+             .buffer_bytes = a.buffer_bytes,
+             .unique_bytes = a.unique_bytes,
+             .requested_bytes = requested,
+             .reuse = requested / a.unique_bytes,
+             .trips_ideal = a.trips_ideal,
+             .trips_region = a.trips_region,
+             .sectors_per_warp = a.sectors,
+             .sector_use_share = a.use_share,
+             .lanes_distinct = a.lanes_distinct,
+             .bank_wavefronts = a.wavefronts,
+             .access_bytes = a.access_bytes,
+             .moved_bytes_ideal = a.moved_ideal,
+             .moved_bytes_region = a.moved_region,
+             .vector_stride_bytes = vector_stride,
+             .vector_contiguous_flag = double(vector >= 0 && a.strides[vector] == 1),
+             .inner_stride_bytes = inner_stride,
+             .inner_dependent_flag = double(inner >= 0 && a.depends[inner]),
+             .lines = a.lines,
+             .line_use_share = std::min(1.0, a.unique_bytes / (a.lines * LINE_BYTES)),
+             .block_unique_bytes = a.block_unique_bytes,
+             .guarded_fraction = a.guarded_fraction,
+         });
 }
 
 inline void loop_numbers(Numbers& out, const LeafFacts& f) {
@@ -49,23 +61,23 @@ inline void loop_numbers(Numbers& out, const LeafFacts& f) {
   for (size_t i = loops.size(); i-- > 0;) {
     if (loops[i]->tag == NO_TAG && loops[i]->extent > 1) shown.push_back(i);
   }
-  auto stride_bytes = [](const Access& a, size_t i) { return slog(static_cast<double>(a.strides[i]) * a.element_bytes); };
+  auto stride_bytes = [](const Access& a, size_t i) { return static_cast<double>(a.strides[i]) * a.element_bytes; };
   for (size_t k = 0; k < N_LOOPS; ++k) {
     if (k >= shown.size()) {
-      out.insert(out.end(), 7, 0.0);
+      out.insert(out.end(), std::size(LoopFeatures::plain), 0.0);
       continue;
     }
     size_t i = shown[k];
     const Loop& loop = *loops[i];
-    out.insert(out.end(), {
-                              slog(static_cast<double>(loop.extent)),
-                              double(!f.store.depends[i]),
-                              double(loop.unrolled),
-                              double(loop.kind == VECTORIZED),
-                              stride_bytes(f.store, i),
-                              !f.loads.empty() ? stride_bytes(f.loads[0], i) : 0.0,
-                              f.loads.size() > 1 ? stride_bytes(f.loads[1], i) : 0.0,
-                          });
+    append(out, LoopFeatures{
+               .extent = static_cast<double>(loop.extent),
+               .reduction_flag = double(!f.store.depends[i]),
+               .unrolled_flag = double(loop.unrolled),
+               .vector_flag = double(loop.kind == VECTORIZED),
+               .store_stride_bytes = stride_bytes(f.store, i),
+               .load0_stride_bytes = !f.loads.empty() ? stride_bytes(f.loads[0], i) : 0.0,
+               .load1_stride_bytes = f.loads.size() > 1 ? stride_bytes(f.loads[1], i) : 0.0,
+           });
   }
 }
 
@@ -82,51 +94,49 @@ inline Numbers leaf_vector(const LeafFacts& f) {
     stages = std::max(stages, loop->stages);
     long_loops += loop->extent > 1;
   }
-  out.insert(out.end(), {
-                            slog(f.iterations),
-                            slog(f.blocks),
-                            slog(f.threads),
-                            slog(f.vthreads),
-                            slog(f.serial_trips),
-                            slog(f.parallel_extent),
-                            slog(f.lanes),
-                            slog(f.unrolled_trips),
-                            slog(f.region_trips),
-                            slog(f.reduction_trips),
-                            slog(f.inner_reduction_trips),
-                            slog(f.accumulator_tile),
-                            slog(static_cast<double>(leaf.loops.size())),
-                            slog(static_cast<double>(long_loops)),
-                            slog(static_cast<double>(leaf.unroll_limit)),
-                            double(leaf.explicit_unroll),
-                            slog(static_cast<double>(stages)),
-                            slog(static_cast<double>(leaf.guards.size())),
-                            f.active,
-                            double(f.constant),
-                            double(f.update),
-                            double(f.copy),
-                            double(f.indirect),
-                            f.fold,
-                            slog(f.refill_trips),
-                            slog(f.flops_per_iteration()),
-                            slog(int_ops),
-                            slog(static_cast<double>(f.loads.size())),
-                            slog(f.iterations / std::max(f.lanes, f.auto_lanes)),
-                            double(f.scalar),
-                            slog(f.chain_trips),
-                            double(f.store.scope == SHARED),
-                            slog(f.redundant_trips),
-                            slog(f.auto_lanes),
-                            double(f.odd_lanes()),
-                        });
-  size_t before = out.size();
+  append(out, ContextFeatures{
+             .iterations = f.iterations,
+             .blocks = f.blocks,
+             .threads = f.threads,
+             .vthreads = f.vthreads,
+             .serial_trips = f.serial_trips,
+             .parallel_extent = f.parallel_extent,
+             .vector_lanes = f.lanes,
+             .unrolled_trips = f.unrolled_trips,
+             .region_trips = f.region_trips,
+             .reduction_trips = f.reduction_trips,
+             .inner_reduction_trips = f.inner_reduction_trips,
+             .accumulator_tile = f.accumulator_tile,
+             .depth = static_cast<double>(leaf.loops.size()),
+             .loops = static_cast<double>(long_loops),
+             .unroll_limit = static_cast<double>(leaf.unroll_limit),
+             .explicit_unroll_flag = double(leaf.explicit_unroll),
+             .pipeline_stages = static_cast<double>(stages),
+             .guards = static_cast<double>(leaf.guards.size()),
+             .active_fraction = f.active,
+             .constant_store_flag = double(f.constant),
+             .update_flag = double(f.update),
+             .copy_flag = double(f.copy),
+             .indirect_flag = double(f.indirect),
+             .fold_fraction = f.fold,
+             .refill_trips = f.refill_trips,
+             .flops_per_iteration = f.flops_per_iteration(),
+             .int_ops_per_iteration = int_ops,
+             .loads_per_iteration = static_cast<double>(f.loads.size()),
+             .vector_iterations = f.iterations / std::max(f.lanes, f.auto_lanes),
+             .scalar_flag = double(f.scalar),
+             .chain_trips = f.chain_trips,
+             .sync_flag = double(f.store.scope == SHARED),
+             .redundant_trips = f.redundant_trips,
+             .auto_lanes = f.auto_lanes,
+             .odd_lanes_flag = double(f.odd_lanes()),
+         });
   access_numbers(out, f.store, f.nest, f.update, f.iterations);
-  size_t width = out.size() - before;
   for (size_t i = 0; i < N_LOADS; ++i) {
     if (i < f.loads.size()) {
       access_numbers(out, f.loads[i], f.nest, false, f.iterations);
     } else {
-      out.insert(out.end(), width, 0.0);
+      out.insert(out.end(), std::size(AccessFeatures::plain), 0.0);
     }
   }
   loop_numbers(out, f);

@@ -1,0 +1,52 @@
+"""Feature: one number that is read of a program, declared once by name. Extractors, models and docs read this."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True)
+class Feature:
+    """A column of a leaf, kernel or machine-code vector."""
+
+    name: str
+    unit: str
+    """Of the quantity, before it is stored. ``flag``: 0 or 1; ``share``: from 0 to 1."""
+    meaning: str
+
+    @property
+    def plain(self) -> bool:
+        """Stored as it is; every other feature is stored as ``slog`` of its quantity."""
+        return self.unit in ("flag", "share")
+
+    def quantity(self, stored: float) -> float:
+        """The quantity behind a stored number."""
+        return float(stored) if self.plain else math.copysign(2.0 ** abs(float(stored)) - 1.0, stored)
+
+
+def slog(quantity: float) -> float:
+    """sign(x) * log2(1 + |x|)."""
+    return math.copysign(math.log2(1.0 + abs(quantity)), quantity)
+
+
+def stored(features: Sequence[Feature], quantities: Mapping[str, float]) -> list[float]:
+    """``quantities`` by name as the numbers that are stored, in the order of ``features``.
+
+    Raises:
+        KeyError: a quantity is missing, or is not declared.
+    """
+    if undeclared := quantities.keys() - names(features):
+        raise KeyError(f"not declared as features: {sorted(undeclared)}")
+    return [float(quantities[f.name]) if f.plain else slog(quantities[f.name]) for f in features]
+
+
+def names(features: Iterable[Feature]) -> tuple[str, ...]:
+    """Their names, in order."""
+    return tuple(feature.name for feature in features)
+
+
+def prefixed(prefix: str, features: Iterable[Feature], of: str = "") -> tuple[Feature, ...]:
+    """The same features of one of several loads, loops and the like: ``of`` comes before each meaning."""
+    return tuple(replace(f, name=f"{prefix}_{f.name}", meaning=f"{of}{f.meaning}") for f in features)

@@ -1,0 +1,56 @@
+"""Features are declared once: the native source, the vectors and the page in the docs follow the declaration."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from cdmpp.ast.layout import KERNEL_FEATURES, LEAF_FEATURES
+from cdmpp.ast.leaf_features import LOOP
+from cdmpp.ast.text import features_page
+from cdmpp.features import Feature, names, slog, stored
+from cdmpp.machine_code.code_features import CODE_FEATURES
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+def fields_of(struct: str) -> tuple[str, ...]:
+    """Fields that the native source fills, in its order."""
+    sources = "\n".join(path.read_text() for path in (REPOSITORY / "cdmpp/ast/native").glob("*.h"))
+    (filled,) = re.findall(rf"append\(out, {struct}\{{\n(.*?)\n +\}}\);", sources, re.DOTALL)
+    return tuple(re.findall(r"^ +\.(\w+) = ", filled, re.MULTILINE))
+
+
+@pytest.mark.parametrize("struct", ["ContextFeatures", "AccessFeatures", "LoopFeatures", "KernelFeatures"])
+def test_the_native_source_fills_what_is_declared_in_its_order(struct):
+    pytest.importorskip("tvm")
+    from cdmpp.ast.native import STRUCTS
+
+    assert fields_of(struct) == names(STRUCTS[struct])
+
+
+@pytest.mark.parametrize("features", [LEAF_FEATURES, KERNEL_FEATURES, CODE_FEATURES], ids=["leaf", "kernel", "code"])
+def test_every_feature_has_a_name_of_its_own_a_unit_and_a_meaning(features):
+    assert len(set(names(features))) == len(features)
+    for feature in features:
+        assert re.fullmatch(r"[a-z0-9_]+", feature.name) and feature.unit and feature.meaning
+        assert feature.plain == feature.name.endswith(("_flag", "_fraction", "_share")), feature.name
+
+
+def test_the_page_lists_what_is_declared():
+    page = (REPOSITORY / "docs/features.md").read_text()
+    assert page == features_page(), "write it again: python -m cdmpp.ast.text > docs/features.md"
+
+
+def test_quantities_are_stored_by_name():
+    quantities = {name: float(place) for place, name in enumerate(reversed(names(LOOP)))}
+    numbers = stored(LOOP, quantities)
+    assert [f.quantity(number) for f, number in zip(LOOP, numbers, strict=True)] == pytest.approx([6, 5, 4, 3, 2, 1, 0])
+    assert numbers[0] == slog(6.0) and numbers[1] == 5.0
+    assert Feature("x", "bytes", "").quantity(slog(-7.0)) == pytest.approx(-7.0)
+    with pytest.raises(KeyError, match="depth"):
+        stored(LOOP, {**quantities, "depth": 1.0})
+    with pytest.raises(KeyError, match="extent"):
+        stored(LOOP, {name: value for name, value in quantities.items() if name != "extent"})
