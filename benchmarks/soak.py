@@ -130,7 +130,7 @@ class Soak:
         self.first, self.second = imported(databases[0]), imported(databases[1])
         self.kinds = {
             "import": Kind("import", self.first, data_set),
-            "profile": Kind("profile", lambda out: ["profile", str(out)], measurements),
+            "measure": Kind("measure", lambda out: ["measure", str(out)], measurements),
             "train": Kind("train", lambda out: ["train", str(out), "0"], trained),
         }
         for kind in self.kinds.values():
@@ -226,8 +226,8 @@ class Soak:
             ("one database twice", [self.first] * 2, self.kinds["import"], self.kinds["import"].expected),
             ("two networks", [self.first, self.second], self.both, self.both.expected),
             ("two trainings", [train.command, lambda out: ["train", str(out), "1"]], train, self.two_seeds),
-            ("two collections", [self.kinds["profile"].command] * 2, self.kinds["profile"],
-             self.kinds["profile"].expected),
+            ("two collections", [self.kinds["measure"].command] * 2, self.kinds["measure"],
+             self.kinds["measure"].expected),
         ]  # fmt: skip
         line = self.bar.add_task("pairs", total=pairs)
         for turn in range(pairs):

@@ -1,19 +1,43 @@
-"""Scheduled program -> shared library on disk, and what its arguments look like."""
+"""Networks -> tasks -> schedules -> shared libraries: what a worker does with TVM's compiler before anything is timed.
+
+An operation takes a request (its fields are named in each docstring) and returns a reply.
+"""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from cdmpp.programs.task import Program
+import numpy as np
+
+from cdmpp.errors import CdmppError
+from cdmpp.programs.task import Task
+from cdmpp.workers import Reply, Request
 
 
-def build(program: Program, path: Path) -> None:
-    """Compile ``program`` for its target into the shared library ``path``."""
+def load_compiler(_: Request) -> Reply:
+    """Import TVM now rather than within the time limit of the first request."""
     import tvm
 
-    tvm.compile(program.module, target=program.target).export_library(str(path))
+    return {"tvm": tvm.__version__}
+
+
+def import_tasks(request: Request) -> Reply:
+    """``network``, ``spec`` -> ``tasks``: their fields."""
+    from cdmpp.programs.networks import import_network
+
+    return {"tasks": [asdict(task) for task in import_network(request["network"], request["spec"])]}
+
+
+def sample(request: Request) -> Reply:
+    """``task``, ``target``, ``n``, ``seed`` -> ``schedules``: trace JSON texts; ``arguments`` of the task."""
+    from cdmpp.programs.sampling import sample_programs
+
+    task = Task(**request["task"])
+    programs = sample_programs(task, request["target"], request["n"], request["seed"])
+    return {"schedules": [program.trace for program in programs], "arguments": arguments_of(task.workload)}
 
 
 @lru_cache(maxsize=64)
@@ -23,3 +47,42 @@ def arguments_of(workload: str) -> list[list[Any]]:
 
     main = parse_workload(workload)["main"]
     return [[[int(extent) for extent in param.shape], str(param.dtype)] for param in main.params]
+
+
+def build(request: Request) -> Reply:
+    """``workload``, ``schedule``, ``target``, ``symbol``, ``path`` -> nothing; the library lies at ``path``.
+
+    CUDA source lands beside it as ``.cu``. The symbol is part of every kernel's name, so that the kernels of several
+    programs fit in one cubin.
+    """
+    import tvm
+
+    from cdmpp.programs.replay import replay
+
+    symbol, path = request["symbol"], Path(request["path"])
+    program = replay(request["workload"], request["schedule"], request["target"])
+    entry = program.module["main"].with_attr("global_symbol", symbol)
+    library = tvm.compile(tvm.IRModule({symbol: entry}), target=program.target)
+    library.export_library(str(path))
+    sources = [module.inspect_source() for module in library.mod.imports if module.kind == "cuda"]
+    if len(sources) > 1:
+        raise CdmppError(f"{symbol} has {len(sources)} CUDA modules, one is expected")
+    if sources:
+        path.with_suffix(".cu").write_text(sources[0])
+    return {}
+
+
+def write_expected(request: Request) -> Reply:
+    """``workload``, ``arguments``, ``path`` -> nothing; what every schedule of the task must compute lies at ``path``.
+
+    It is the last argument (npy) after the unscheduled task has run here.
+    """
+    import tvm
+
+    from cdmpp.measure.timing import tensors_for
+    from cdmpp.programs.replay import parse_workload
+
+    tensors = tensors_for(request["arguments"], "cpu")
+    tvm.compile(parse_workload(request["workload"]), target=tvm.target.Target("llvm"))["main"](*tensors)
+    np.save(request["path"], tensors[-1].numpy(), allow_pickle=False)
+    return {}

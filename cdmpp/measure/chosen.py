@@ -13,21 +13,21 @@ from cdmpp.lock import writing
 from cdmpp.measure.collector import Collector
 from cdmpp.measure.kit.builder import KitBuilder
 from cdmpp.measure.plan import add_tasks
-from cdmpp.measure.settings import CollectSettings, collect_settings
+from cdmpp.measure.settings import MeasureSettings
 from cdmpp.programs.task import Task
 
 WAYS = ("local", "rpc", "kit")
 
 
 @dataclass(frozen=True)
-class MeasureSettings:
-    """How labels of a device are got; ``conf/finetune.yaml`` explains the fields."""
+class LabelSettings:
+    """How labels of a device are got; those that ``MeasureSettings`` has too mean the same there."""
 
     out: Path
     """Data set folder; a rerun continues it."""
     how: str | None = None
     """One of ``WAYS``, or None: records that exist are all there is."""
-    schedules_per_task: int = 16
+    schedules_per_task: int = MeasureSettings.schedules_per_task
     time_limit_min: float | None = 20.0
     test_tasks: int = 10
     """Tasks measured besides, only to tell the error."""
@@ -41,38 +41,32 @@ class MeasureSettings:
             raise DataError(f"measure.how={self.how!r} is unknown; one of {', '.join(WAYS)}, or null for records")
 
 
-def collector_settings(device: Device, settings: MeasureSettings, seed: int = 0) -> CollectSettings:
-    """What the collector is told; ``DataError`` where the device cannot be measured this way, or no server answers."""
-    kit = settings.how == "kit"
-    values = {
-        "device": {"name": device.name},
-        "zoo": {},
-        "networks": None,
-        "schedules_per_task": settings.schedules_per_task,
-        "budget": None,
-        "time_limit_min": settings.time_limit_min,
-        "batch": 192,
-        "seed": seed,
-        "runner": "rpc" if settings.how == "rpc" else "local",
-        "tracker": settings.tracker,
-        "key": settings.key,
-        "kit": "build" if kit else None,
-        "kit_python": settings.kit_python,
-        "part_mb": 16,
-        "phase_file": None,
-        "tasks_from": None,
-        "schedules_from": None,
-    }
-    return collect_settings(values)
+def measure_settings(device: Device, labels: LabelSettings, seed: int = 0) -> MeasureSettings:
+    """What is measured; ``DataError`` where the device cannot be measured this way, or no server answers."""
+    settings = MeasureSettings(
+        device.name,
+        out=labels.out,
+        schedules_per_task=labels.schedules_per_task,
+        time_limit_min=labels.time_limit_min,
+        seed=seed,
+        runner="rpc" if labels.how == "rpc" else "local",
+        tracker=labels.tracker,
+        key=labels.key,
+        kit="build" if labels.how == "kit" else None,
+        kit_folder=labels.kit_folder,
+        kit_python=labels.kit_python,
+    )
+    settings.servers()
+    return settings
 
 
-def measure_tasks(tasks: Sequence[Task], device: Device, settings: MeasureSettings, seed: int = 0) -> dict[str, Any]:
-    """Random schedules of ``tasks``, in that order, as records in ``settings.out``; or a kit of them (``how=kit``).
+def measure_tasks(tasks: Sequence[Task], device: Device, labels: LabelSettings, seed: int = 0) -> dict[str, Any]:
+    """Random schedules of ``tasks``, in that order, as records in ``labels.out``; or a kit of them (``how=kit``).
 
-    Returns the report of the collector or of the kit builder; raises as ``collector_settings`` does.
+    Returns the report of the collector or of the kit builder; raises as ``measure_settings`` does.
     """
-    kit, chosen = settings.how == "kit", collector_settings(device, settings, seed)
-    folder = Path(settings.kit_folder or f"kits/{device.name}") if kit else settings.out
+    settings = measure_settings(device, labels, seed)
+    kind, folder = (KitBuilder, settings.parts_folder) if settings.kit else (Collector, settings.data_folder)
     with writing(folder, f"measuring of {device.name}"):
         add_tasks(folder, tasks)
-        return (KitBuilder if kit else Collector)(chosen, folder).run()
+        return kind(settings, folder).run()

@@ -37,22 +37,21 @@ def load_plan(
     the next run). Where networks join, the tasks that are not ``begun`` are shuffled anew among all networks.
     """
     path = folder / PLAN_FILE
-    known = read_json(path) if path.exists() else {"order": [], "networks": []}
-    new = [name for name in zoo if name not in known["networks"]]
+    plan = _stored(path)
     imported = []
-    for name in new:
-        tasks = import_tasks(name, zoo[name])
-        if tasks is not None:
-            write_tasks(folder, tasks)
-            imported.append(name)
-    tasks_of = read_tasks(folder)
+    for name in zoo:
+        if name in plan["networks"] or (network_tasks := import_tasks(name, zoo[name])) is None:
+            continue
+        write_tasks(folder, network_tasks)
+        imported.append(name)
+    tasks = read_tasks(folder)
     if imported:
-        names = [*known["networks"], *imported]
-        order = [task_id for task_id in known["order"] if task_id in begun]
-        order += interleave(_by_network(tasks_of, set(tasks_of) - set(order), names), set(order), seed)
-        known = {"order": order, "networks": names, "seed": seed}
-        write_json(path, known)
-    return Plan(known["order"], known["networks"], tasks_of)
+        names = [*plan["networks"], *imported]
+        order = [task_id for task_id in plan["order"] if task_id in begun]
+        order += interleave(_by_network(tasks, set(tasks) - set(order), names), set(order), seed)
+        plan = {"order": order, "networks": names, "seed": seed}
+        write_json(path, plan)
+    return Plan(plan["order"], plan["networks"], tasks)
 
 
 def copy_plan(folder: Path, source: Path, seed: int) -> Plan:
@@ -62,18 +61,18 @@ def copy_plan(folder: Path, source: Path, seed: int) -> Plan:
         DataError: ``source`` holds no records.
     """
     path = folder / PLAN_FILE
-    known = read_json(path) if path.exists() else {"order": [], "networks": []}
+    plan = _stored(path)
     measured = {record.task_id for record in read_records(source)}
     if not measured:
         raise DataError(f"tasks_from={source} holds no records, so no tasks to share: measure there first")
     tasks = read_tasks(source)
-    networks = _by_network(tasks, measured - set(known["order"]))
+    networks = _by_network(tasks, measured - set(plan["order"]))
     if networks:
         write_tasks(folder, [tasks[task_id] for task_id in measured])
-        order = known["order"] + interleave(networks, set(known["order"]), seed)
-        known = {"order": order, "networks": sorted({*known["networks"], *networks}), "seed": seed}
-        write_json(path, known)
-    return Plan(known["order"], known["networks"], read_tasks(folder))
+        order = plan["order"] + interleave(networks, set(plan["order"]), seed)
+        plan = {"order": order, "networks": sorted({*plan["networks"], *networks}), "seed": seed}
+        write_json(path, plan)
+    return Plan(plan["order"], plan["networks"], read_tasks(folder))
 
 
 def add_tasks(folder: Path, tasks: Sequence[Task]) -> None:
@@ -82,11 +81,15 @@ def add_tasks(folder: Path, tasks: Sequence[Task]) -> None:
     Their networks do not count as imported: a later run over the zoo still takes them in whole.
     """
     path = folder / PLAN_FILE
-    known = read_json(path) if path.exists() else {"order": [], "networks": []}
-    new = [task for task in tasks if task.task_id not in known["order"]]
+    plan = _stored(path)
+    new = [task for task in tasks if task.task_id not in plan["order"]]
     if new:
         write_tasks(folder, new)
-        write_json(path, {**known, "order": [*known["order"], *(task.task_id for task in new)]})
+        write_json(path, {**plan, "order": [*plan["order"], *(task.task_id for task in new)]})
+
+
+def _stored(path: Path) -> dict[str, Any]:
+    return read_json(path) if path.exists() else {"order": [], "networks": []}
 
 
 def _by_network(

@@ -65,12 +65,11 @@ int main(void) {
   return 0;
 }
 """
-_NAMES = ("integer_add_ns", "float_add_ns", "fused_ns", "zeroed_ns", "gather_lane_ns")
 
 
 @dataclass(frozen=True)
 class CoreProbe:
-    """Nanoseconds of one each, the least of seven visits."""
+    """Nanoseconds of one each, the least of seven visits; in the order that the C program prints them."""
 
     integer_add_ns: float
     float_add_ns: float
@@ -85,10 +84,12 @@ class CoreProbe:
 
     @property
     def add_latency_cycles(self) -> float:
+        """From one dependent float addition to the next."""
         return self.float_add_ns / self.integer_add_ns
 
     @property
     def issue_width(self) -> float:
+        """Instructions that the core can start in a cycle."""
         return self.integer_add_ns / self.zeroed_ns
 
     def gather_cycles_per_lane(self, clock_mhz: float) -> float:
@@ -114,7 +115,7 @@ def probe() -> CoreProbe:
     """
     if platform.machine().lower() not in ("x86_64", "amd64"):
         raise CdmppError(f"the probe is written for x86-64, this is {platform.machine()}; see conf/device/README.md")
-    compiler = next((found for name in ("cc", "gcc", "clang") if (found := shutil.which(name))), None)
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         raise CdmppError("the probe needs a C compiler (cc, gcc or clang) on the path")
     with tempfile.TemporaryDirectory() as folder:
@@ -127,18 +128,19 @@ def probe() -> CoreProbe:
         ran = subprocess.run([str(program)], capture_output=True, text=True, check=False)
     if ran.returncode:
         raise CdmppError(f"the probe ended with code {ran.returncode}: does this CPU have AVX2 and multiply-adds?")
-    return CoreProbe(**dict(zip(_NAMES, map(float, ran.stdout.split()), strict=True)))
+    return CoreProbe(*map(float, ran.stdout.split()))
 
 
 def main() -> None:
+    """Print what was timed, as lines of a device file."""
     parser = argparse.ArgumentParser(prog="python -m cdmpp.measure.probe", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--clock-mhz", type=float, required=True, help="clock_mhz of the device file, its base clock")
     options = parser.parse_args()
-    found = probe()
-    fused = found.fused_ns / found.integer_add_ns
-    print(f"# the core ran at {found.running_mhz:.0f} MHz; a multiply-add takes {fused:.1f} cycles of it,")
-    print(f"# a gather {found.gather_lane_ns:.3f} ns a lane")
-    print(found.yaml(options.clock_mhz))
+    core = probe()
+    fused = core.fused_ns / core.integer_add_ns
+    print(f"# the core ran at {core.running_mhz:.0f} MHz; a multiply-add takes {fused:.1f} cycles of it,")
+    print(f"# a gather {core.gather_lane_ns:.3f} ns a lane")
+    print(core.yaml(options.clock_mhz))
 
 
 if __name__ == "__main__":

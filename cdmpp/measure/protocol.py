@@ -53,6 +53,12 @@ where an axis of length one was among the inputs. All labels are minima of two o
 GPU = Rule("gpu-v1", 3, ((0.003, 5), (0.030, 3), (float("inf"), 2)), 0.5, 10.0, "device events")
 """Events leave out the launch and repeat closely, and a lent GPU is short of time: fewer, shorter repeats."""
 
+
+def rule_of(kind: str) -> Rule:
+    """How programs of a kind of device are timed: ``cpu``, or any name of a GPU."""
+    return CPU if kind == "cpu" else GPU
+
+
 VISIT_LIMIT_S = 15.0
 """A worker that has not answered by then is killed."""
 BUILD_LIMIT_S = 30.0
@@ -75,12 +81,14 @@ class Visits:
     """``time.monotonic()`` at the start of the last visit."""
 
     def add(self, samples: Sequence[float], quiet: bool, start: float) -> None:
+        """One more visit: ``samples`` in seconds a run, ``start`` by ``time.monotonic()``."""
         self.samples.append(tuple(samples))
         self.quiet.append(quiet)
         self.last_start = start
 
     @property
     def minima(self) -> list[float]:
+        """Seconds: the minimum of each visit, ascending."""
         return sorted(min(visit) for visit in self.samples)
 
     @property
@@ -101,6 +109,7 @@ class Visits:
 
     @property
     def flagged(self) -> bool:
+        """True where the two fastest visits disagree."""
         return self.spread > AGREEMENT
 
     @property

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
-from collections.abc import Sequence
+import time
 from pathlib import Path
-from typing import Any
 
 from cdmpp.errors import CdmppError
+from cdmpp.measure import protocol
 from cdmpp.measure.timing import make_inputs, time_module
+from cdmpp.workers import Reply, Request
 
 SESSION_LIMIT_S = 60
 ATTEMPTS = 3
@@ -23,24 +25,32 @@ def parse_tracker(text: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def time_remote(tracker: str, key: str, path: str, arguments: Sequence[Sequence[Any]]) -> dict[str, Any]:
-    """One visit on any free server that registered under ``key``; replies as ``time_library`` does."""
+def time_remote(request: Request) -> Reply:
+    """One visit on any free server of ``tracker`` that registered under ``key``; replies as ``time_module``."""
+    for attempt in range(ATTEMPTS):
+        try:
+            return _time_once(request)
+        except Exception as error:  # noqa: BLE001 - TVM raises many kinds, and all mean that the session broke
+            message = f"{type(error).__name__}: {str(error)[-300:]}"
+            time.sleep(attempt)
+    return {"cause": "remote error", "message": message}
+
+
+def _time_once(request: Request) -> Reply:
     import tvm
     from tvm import rpc
 
-    host, port = parse_tracker(tracker)
-    session = rpc.connect_tracker(host, port).request(key, session_timeout=SESSION_LIMIT_S)
-    name = Path(path).name
+    tracker = rpc.connect_tracker(*parse_tracker(request["tracker"]))
+    session = tracker.request(request["key"], session_timeout=SESSION_LIMIT_S)
+    name = Path(request["path"]).name
     try:
-        session.upload(path)
+        session.upload(request["path"])
         device = session.cpu()
-        tensors = [tvm.runtime.tensor(array, device) for array in make_inputs(arguments)]
-        return time_module(session.load_module(name), tensors, device)
+        tensors = [tvm.runtime.tensor(array, device) for array in make_inputs(request["arguments"])]
+        return time_module(session.load_module(name), request["symbol"], tensors, device, protocol.CPU)
     finally:
-        try:
+        with contextlib.suppress(Exception):  # the server may be gone, and what went wrong before matters more
             session.remove(name)
-        except Exception:  # noqa: BLE001 - the server may be gone, and what went wrong before matters more
-            pass
 
 
 def free_servers(tracker: str, key: str) -> int:
@@ -62,9 +72,9 @@ def free_servers(tracker: str, key: str) -> int:
         ) from error
     count = queues.get(key, {}).get("free", 0)
     if not count:
-        known = ", ".join(sorted(queues)) or "none"
         raise CdmppError(
-            f"the tracker at {tracker} has no free server with key {key!r} (keys it knows: {known}); "
+            f"the tracker at {tracker} has no free server with key {key!r} (keys it knows: "
+            f"{', '.join(sorted(queues)) or 'none'}); "
             f"on the device run: python -m tvm.exec.rpc_server --tracker {tracker} --key {key}"
         )
     return int(count)

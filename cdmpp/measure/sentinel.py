@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cdmpp.errors import CdmppError
 from cdmpp.measure import protocol
-from cdmpp.measure.isolation import Worker
+from cdmpp.workers import Worker
 
 TOLERANCE = {"compute": 0.05, "cache": 0.05, "memory": 0.25}
 """How far above its best-known value a sentinel may lie. Neighbours share the memory, so it gets more."""
@@ -20,8 +23,7 @@ _PAUSE_S = 1.5
 
 
 def _script(arguments: str, loops: str, body: str) -> str:
-    text = f"@I.ir_module\nclass Module:\n    @T.prim_func(s_tir=True)\n    def main({arguments}):\n{loops}{body}"
-    return text
+    return f"@I.ir_module\nclass Module:\n    @T.prim_func(s_tir=True)\n    def main({arguments}):\n{loops}{body}"
 
 
 def _elementwise(elements: int, gpu: bool = False) -> tuple[str, list[Any]]:
@@ -71,48 +73,61 @@ GPU_WORKLOADS: Mapping[str, tuple[str, list[Any]]] = {
 }
 UNSCHEDULED = "[[],[]]"
 
+Timing = Callable[[str, str, list[Any]], dict[str, Any]]
+"""(library path, symbol, arguments) -> the request for one visit."""
+
+
+@dataclass(frozen=True)
+class Sentinel:
+    """A sentinel program that is built."""
+
+    name: str
+    library: Path
+    arguments: list[Any]
+
+    @property
+    def symbol(self) -> str:
+        """Entry of the library."""
+        return f"sentinel_{self.name}"
+
+
+def build_sentinels(builder: Worker, target: Mapping[str, Any], folder: Path) -> list[Sentinel]:
+    """Compile the sentinels of ``target``'s kind of device into ``folder``; ``CdmppError`` where one does not build."""
+    sentinels = []
+    for name, (workload, arguments) in (WORKLOADS if target["kind"] == "llvm" else GPU_WORKLOADS).items():
+        sentinel = Sentinel(name, folder / f"sentinel-{name}.so", arguments)
+        program = {"workload": workload, "schedule": UNSCHEDULED, "target": dict(target)}
+        request = {"op": "build", **program, "symbol": sentinel.symbol, "path": str(sentinel.library)}
+        reply = builder.request(request, 2 * protocol.BUILD_LIMIT_S)
+        if "cause" in reply:
+            raise CdmppError(f"the sentinel {name} does not build: {reply}")
+        sentinels.append(sentinel)
+    return sentinels
+
 
 class Sentinels:
-    """Builds the sentinel programs, times them, and remembers the best-known values in ``log`` (JSON lines)."""
+    """Times the sentinel programs, and remembers the best-known values in ``log`` (JSON lines)."""
 
-    def __init__(self, worker: Worker, log: Path, timing: Callable[[str, list[Any]], dict[str, Any]]) -> None:
-        """``timing`` makes the request for one visit of (library path, arguments)."""
+    def __init__(self, worker: Worker, log: Path, timing: Timing, programs: Sequence[Sentinel]) -> None:
+        """``timing`` makes the request for one visit."""
         self.worker = worker
-        self.timing = timing
         self.log = log
         self.history: list[dict[str, float]] = []
-        self._programs: dict[str, dict[str, Any]] = {}
-        if log.exists():
-            for line in log.read_text().splitlines():
-                try:
-                    self.history.append(json.loads(line)["run_s"])
-                except (ValueError, KeyError):
-                    continue  # a line cut short by a kill
-
-    def build(self, builder: Worker, target: Mapping[str, Any], folder: Path) -> None:
-        """Compile the sentinels into ``folder``."""
-        for name, (workload, arguments) in WORKLOADS.items():
-            path = str(folder / f"sentinel-{name}.so")
-            request = {"op": "build", "workload": workload, "schedule": UNSCHEDULED, "path": path}
-            reply = builder.request({**request, "target": dict(target)}, 2 * protocol.BUILD_LIMIT_S)
-            if "cause" in reply:
-                raise RuntimeError(f"the sentinel {name} does not build: {reply}")
-            self.use(name, path, arguments)
-
-    def use(self, name: str, path: str, arguments: list[Any]) -> None:
-        """Take a sentinel that is built already."""
-        self._programs[name] = self.timing(path, arguments)
+        self._requests = {p.name: timing(str(p.library), p.symbol, p.arguments) for p in programs}
+        for line in log.read_text().splitlines() if log.exists() else ():
+            with contextlib.suppress(ValueError, KeyError):  # a line cut short by a kill
+                self.history.append(json.loads(line)["run_s"])
 
     def best(self) -> dict[str, float]:
         """Seconds a run in a quiet moment: a low quantile of what was seen, so that one lucky value does not rule."""
         recent = self.history[-_HISTORY:]
-        values = {name: sorted(entry[name] for entry in recent if name in entry) for name in self._programs}
+        values = {name: sorted(entry[name] for entry in recent if name in entry) for name in self._requests}
         return {name: v[int(_BEST_QUANTILE * (len(v) - 1))] for name, v in values.items() if v}
 
     def take(self) -> dict[str, float]:
         """Time every sentinel once, and log it."""
         run_s: dict[str, float] = {}
-        for name, request in self._programs.items():
+        for name, request in self._requests.items():
             reply = self.worker.request(request, protocol.VISIT_LIMIT_S)
             if "samples" in reply:
                 run_s[name] = min(reply["samples"])

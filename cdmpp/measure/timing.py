@@ -1,58 +1,133 @@
-"""Times one built program in this process: run in a worker only, because a bad program takes its process along."""
+"""Times one built program in this process: run in a worker only, because a bad program takes its process along.
+
+Everything goes through TVM's small runtime, so that the same code times here, over RPC and in a kit, where Python has
+numpy and tvm_ffi but no TVM.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import hashlib
+import json
+import struct
 import time
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from cdmpp.measure import protocol
+from cdmpp.workers import Reply, Request
 
 FLAG_TYPES = ("bool", "int8", "uint8")
 """Inputs of these types are masks; indices come in 32 or 64 bits."""
+_LIMIT_ZERO_ITERATIONS = 100
 _kept: dict[str, Any] = {}
 
 
-def time_library(path: str, arguments: Sequence[Sequence[Any]]) -> dict[str, Any]:
-    """One visit: ``{"samples": seconds a run per repeat}``, or ``{"cause": "too slow", "run_s": ...}``."""
-    import tvm
+def load_runtime(request: Request) -> Reply:
+    """Load ``libraries`` of TVM's runtime in this order; ``cubins``: JSON file, SHA-256 of a CUDA source -> cubin."""
+    import tvm_ffi
 
-    return time_module(tvm.runtime.load_module(path), tensors_for(arguments), tvm.cpu())
+    for library in request["libraries"]:
+        ctypes.CDLL(library, ctypes.RTLD_GLOBAL)
+    if request["cubins"] is not None:
+        path = Path(request["cubins"])
+        cubins = json.loads(path.read_text())
 
+        def compiled(source: str) -> bytes:
+            return (path.parent / cubins[hashlib.sha256(source.encode()).hexdigest()]).read_bytes()
 
-def time_module(module: Any, tensors: Sequence[Any], device: Any) -> dict[str, Any]:
-    """The same for a loaded module and tensors on ``device``, here or at the other end of an RPC session."""
-    run = module["main"]
-    # Not the time evaluator, which would add a run of its own before each run it times.
-    begin = time.perf_counter()
-    run(*tensors)
-    device.sync()
-    run_s = time.perf_counter() - begin
-    repeats = protocol.CPU.repeats_for(run_s)
-    if not repeats:
-        return {"cause": "too slow", "run_s": run_s}
-    timer = module.time_evaluator("main", device, number=1, repeat=repeats, min_repeat_ms=protocol.CPU.repeat_ms)
-    return {"samples": [float(value) for value in timer(*tensors).results]}
+        _kept["compiled"] = compiled  # the runtime asks it for machine code where a module is loaded
+        tvm_ffi.register_global_func("tvm_callback_cuda_compile", compiled, override=True)
+    return {}
 
 
-def tensors_for(arguments: Sequence[Sequence[Any]]) -> list[Any]:
+def time_library(request: Request) -> Reply:
+    """One visit to ``path``, ``symbol`` with ``arguments`` on ``device``; replies as ``time_module``."""
+    import tvm_ffi
+
+    module, device = tvm_ffi.load_module(request["path"]), tvm_ffi.device(request["device"], 0)
+    tensors, rule = tensors_for(request["arguments"], request["device"]), protocol.rule_of(request["device"])
+    return time_module(module, request["symbol"], tensors, device, rule, request["flush_bytes"])
+
+
+def time_module(
+    module: Any, symbol: str, tensors: Sequence[Any], device: Any, rule: protocol.Rule, flush_bytes: int = 0
+) -> Reply:
+    """One visit to a loaded module, here or at the other end of an RPC session.
+
+    Returns ``{"samples": seconds a run, one per repeat}``, or ``{"cause": "too slow", "run_s": ...}``.
+    """
+
+    def evaluate(repeats: int, repeat_ms: int) -> list[float]:
+        timer = _runtime("RPCTimeEvaluator")(
+            module, symbol, device.dlpack_device_type(), device.index, 1, repeats, repeat_ms, _LIMIT_ZERO_ITERATIONS,
+            0, 1, flush_bytes, "",
+        )  # fmt: skip
+        return list(struct.unpack(f"{repeats}d", bytes(timer(*tensors))))
+
+    if rule is protocol.CPU:  # not the evaluator, which would run a slow program twice
+        entry = module[symbol]  # over RPC a question of its own
+        begin = time.perf_counter()
+        entry(*tensors)
+        run_s = time.perf_counter() - begin
+    else:
+        evaluate(1, 0)  # loads the kernels
+        (run_s,) = evaluate(1, 0)
+    repeats = rule.repeats_for(run_s)
+    return {"samples": evaluate(repeats, rule.repeat_ms)} if repeats else {"cause": "too slow", "run_s": run_s}
+
+
+def check_library(request: Request) -> Reply:
+    """Run once and compare the last argument with ``expected`` (npy): ``{"error": ...}``, nan where not finite.
+
+    The error is the largest absolute deviation over the largest absolute value, so that zeros do no harm.
+    """
+    import tvm_ffi
+
+    expected = np.load(request["expected"], allow_pickle=False).astype(np.float64)
+    tensors = tensors_for(request["arguments"], request["device"])
+    tvm_ffi.load_module(request["path"])[request["symbol"]](*tensors)
+    shape, dtype = request["arguments"][-1]
+    output = np.zeros(tuple(shape), dtype)
+    _runtime("TVMTensorCopyToBytes")(tensors[-1], ctypes.c_void_p(output.ctypes.data), output.nbytes)
+    deviation = np.abs(output.astype(np.float64) - expected).max(initial=0.0)
+    return {"error": float(deviation / max(float(np.abs(expected).max(initial=0.0)), 1e-30))}
+
+
+def tensors_for(arguments: Sequence[Sequence[Any]], device: str) -> list[Any]:
     """Aligned tensors of fixed content; those of the last request are used again where it asked for the same."""
-    import tvm
-
-    key = repr(arguments)
+    key = repr((arguments, device))
     if _kept.get("key") != key:
-        _kept.clear()
-        _kept["key"], _kept["tensors"] = key, [tvm.runtime.tensor(array) for array in make_inputs(arguments)]
+        _kept.pop("tensors", None)
+        _kept["key"], _kept["tensors"] = key, [_tensor(array, device) for array in make_inputs(arguments)]
     return _kept["tensors"]
+
+
+def _tensor(array: np.ndarray, device: str) -> Any:
+    import tvm_ffi
+
+    shape, dtype = tvm_ffi.Shape(array.shape), tvm_ffi.dtype(str(array.dtype))
+    tensor = _runtime("TVMTensorAllocWithScope")(shape, dtype, tvm_ffi.device(device, 0), None)
+    array = np.ascontiguousarray(array)
+    _runtime("TVMTensorCopyFromBytes")(tensor, ctypes.c_void_p(array.ctypes.data), array.nbytes)
+    return tensor
+
+
+@cache
+def _runtime(name: str) -> Any:
+    import tvm_ffi
+
+    return tvm_ffi.get_global_func(f"runtime.{name}")
 
 
 def make_inputs(arguments: Sequence[Sequence[Any]]) -> list[np.ndarray]:
     """Inputs that any operator accepts: floats in [0.1, 1), flags that are set, integers that index every axis around.
 
-    Zeros and denormals would let some kernels run faster or slower than real data does; an index must stay below the
+    Zeros and denormals would let some kernels run faster or slower than real data does. An index must stay below the
     size of whatever axis it is used on, so it stays below the smallest of them. Flags are booleans and bytes, as the
     masks of attention are after lowering: one that is not set would leave out the work that real inputs ask for.
     """
@@ -67,8 +142,7 @@ def _fill(shape: tuple[int, ...], dtype: str, bound: int, random: np.random.Gene
         return np.ones(shape, dtype)
     if "int" in dtype:
         return random.integers(0, bound, shape).astype(dtype)
-    size = int(np.prod(shape, dtype=np.int64))
-    return np.resize(_block(dtype), size).reshape(shape)
+    return np.resize(_block(dtype), int(np.prod(shape, dtype=np.int64))).reshape(shape)
 
 
 @lru_cache(maxsize=8)

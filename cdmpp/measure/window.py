@@ -13,12 +13,9 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from cdmpp.measure import protocol
-from cdmpp.measure.isolation import Reply, Worker, run_many
 from cdmpp.measure.protocol import Visits
-from cdmpp.measure.sentinel import Sentinels
-
-Timing = Callable[[str, list[Any]], dict[str, Any]]
-"""(library path, arguments) -> the request for one visit."""
+from cdmpp.measure.sentinel import Sentinels, Timing
+from cdmpp.workers import Reply, Worker, run_many
 
 
 @dataclass
@@ -30,27 +27,25 @@ class Timed:
     library: Path
     visits: Visits = field(default_factory=Visits)
 
+    @property
+    def symbol(self) -> str:
+        """Entry of the library."""
+        return f"p{self.record_id}"
+
 
 Item = TypeVar("Item", bound=Timed)
 
 
+@dataclass
 class Windows(Generic[Item]):
     """Times programs on ``workers``; those that need another visit wait in ``active`` for the next window."""
 
-    def __init__(
-        self,
-        workers: Sequence[Worker],
-        sentinels: Sentinels,
-        timing: Timing,
-        visit_limit_s: float = protocol.VISIT_LIMIT_S,
-        min_separation_s: float = protocol.CPU.min_separation_s,
-    ) -> None:
-        self.workers = workers
-        self.sentinels = sentinels
-        self.timing = timing
-        self.visit_limit_s = visit_limit_s
-        self.min_separation_s = min_separation_s
-        self.active: list[Item] = []
+    workers: Sequence[Worker]
+    sentinels: Sentinels
+    timing: Timing
+    visit_limit_s: float = protocol.VISIT_LIMIT_S
+    min_separation_s: float = protocol.CPU.min_separation_s
+    active: list[Item] = field(default_factory=list)
 
     def measure(self, fresh: Sequence[Item], fail: Callable[[Item, Reply], None]) -> list[Item]:
         """One window: a first visit to each of ``fresh``, another to each active program.
@@ -78,7 +73,7 @@ class Windows(Generic[Item]):
                 if wait > 0:
                     time.sleep(wait)
                 begun.append(time.monotonic())
-                yield self.timing(str(item.library), item.arguments)
+                yield self.timing(str(item.library), item.symbol, item.arguments)
 
         for index, reply in run_many(self.workers, requests(), self.visit_limit_s):
             item = group[index]

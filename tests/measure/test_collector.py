@@ -2,123 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
-from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks.publish.card import card
-from cdmpp.data.records import append_records, read_info, read_records
-from cdmpp.errors import CdmppError, DataError
-from cdmpp.measure import collector as module
-from cdmpp.measure import repeats, revisions, window
+from cdmpp.data.records import read_info, read_records
+from cdmpp.errors import CdmppError
+from cdmpp.measure import collection, window
 from cdmpp.measure.collector import Collector
-from cdmpp.measure.settings import CollectSettings
-from cdmpp.programs.task import Task
-
-
-class Machine:
-    """Answers requests like a worker; ``broken`` and ``noise`` go by schedule, ``kill_after`` counts visits."""
-
-    def __init__(self) -> None:
-        self.visits: list[str] = []
-        self.samples_asked = 0
-        self.broken: dict[str, dict[str, Any]] = {}
-        self.kill_after = 10**9
-        self.noise: dict[str, list[float]] = {}
-
-    def answer(self, message: dict[str, Any]) -> dict[str, Any]:
-        if message["op"] == "import":
-            return {"tasks": [dataclasses.asdict(make_task(message["network"], i)) for i in range(5)]}
-        if message["op"] == "sample":
-            self.samples_asked += 1
-            n = message["n"] if message["task"]["op_class"] == "conv2d" else 1
-            texts = [json.dumps([[message["task"]["task_id"], i], []]) for i in range(n)]
-            return {"schedules": texts, "arguments": [[[4], "float32"]]}
-        if message["op"] == "build":
-            if message["schedule"] in self.broken and self.broken[message["schedule"]]["cause"] == "crash":
-                return dict(self.broken[message["schedule"]])
-            Path(message["path"]).write_text(message["schedule"])
-            return {}
-        schedule = Path(message["path"]).read_text()
-        self.visits.append(schedule)
-        if len(self.visits) > self.kill_after:
-            raise KeyboardInterrupt
-        if schedule in self.broken:
-            return dict(self.broken[schedule])
-        factor = self.noise.get(schedule, [1.0])
-        return {"samples": [1e-3 * (factor.pop(0) if len(factor) > 1 else factor[0])] * 10}
-
-
-class FakeWorker:
-    machine: Machine
-
-    def __init__(self, cores: Sequence[int] = ()) -> None:
-        self.cores = tuple(cores)
-
-    def start(self) -> None: ...
-
-    def stop(self) -> None: ...
-
-    def request(self, message: dict[str, Any], limit_s: float) -> dict[str, Any]:
-        return self.machine.answer(message)
-
-
-class CalmSentinels:
-    def __init__(self, worker: Any, log: Path, timing: Any) -> None: ...
-
-    def build(self, *arguments: Any) -> None: ...
-
-    def take(self) -> dict[str, float]:
-        return {}
-
-    def quiet(self, run_s: dict[str, float]) -> bool:
-        return True
-
-    def wait_until_quiet(self) -> bool:
-        return True
-
-
-def make_task(network: str, index: int) -> Task:
-    kind = "conv2d" if index % 2 == 0 else "elementwise"
-    return Task(f"{network}{index:015d}", f"{kind}{index}", kind, "text", 1e6, 1e4, {network: 1}, "torch")
-
-
-@pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
-    built = Machine()
-    FakeWorker.machine = built
-
-    def run_many(workers: Any, messages: list[Any], limit_s: float) -> Iterator[tuple[int, dict[str, Any]]]:
-        for index, message in enumerate(messages):
-            yield index, built.answer(message)
-
-    monkeypatch.setattr(module, "Worker", FakeWorker)
-    monkeypatch.setattr(module, "Sentinels", CalmSentinels)
-    for place in (module, window):
-        monkeypatch.setattr(place, "run_many", run_many)
-    return built
-
-
-def settings(**changes: Any) -> CollectSettings:
-    base = CollectSettings(
-        device="xeon-icelake",
-        target={"kind": "llvm"},
-        zoo={"a": {}, "b": {}},
-        schedules_per_task=3,
-        batch=6,
-        min_separation_s=0.0,
-        show_progress=False,
-    )
-    return dataclasses.replace(base, **changes)
-
-
-# Two networks of 3 conv2d tasks with 3 schedules and 2 elementwise tasks with 1.
-ALL = 2 * (3 * 3 + 2)
+from tests.measure.machine import ALL, Machine, settings
 
 
 def test_every_program_is_visited_twice_and_recorded_once(machine: Machine, tmp_path: Path) -> None:
@@ -228,18 +123,15 @@ def test_time_limit_starts_no_new_batch_but_finishes_what_is_begun(
         sleep = staticmethod(lambda seconds: None)
         monotonic = staticmethod(lambda: float(len(machine.visits)))
 
-    for place in (module, window):
+    for place in (collection, window):
         monkeypatch.setattr(place, "time", Clock)
-    Collector(settings(time_limit_s=8.0), tmp_path).run()
+    Collector(settings(time_limit_min=8.0 / 60), tmp_path).run()
     records = read_records(tmp_path)
     assert 0 < len(records) < ALL
     assert all(r.extra["samples_per_visit"] == "10,10" for r in records)
 
 
-def test_another_device_measures_the_tasks_or_the_very_schedules_of_the_first(
-    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "arguments_of", lambda workload: [[[4], "float32"]])
+def test_another_device_measures_the_tasks_or_the_very_schedules_of_the_first(machine: Machine, tmp_path: Path) -> None:
     Collector(settings(budget=12), tmp_path / "first").run()
     first, asked = read_records(tmp_path / "first"), machine.samples_asked
     other = settings(device="xeon-icelake-avx2", schedules_from=tmp_path / "first")
@@ -251,89 +143,3 @@ def test_another_device_measures_the_tasks_or_the_very_schedules_of_the_first(
     Collector(settings(tasks_from=tmp_path / "first"), tmp_path / "shared").run()
     shared = read_records(tmp_path / "shared")
     assert {r.task_id for r in shared} == {r.task_id for r in first} and machine.samples_asked > asked
-
-
-def test_repeats_measure_recorded_programs_again_and_resume(
-    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(repeats, "arguments_of", lambda workload: [[[4], "float32"]])
-    Collector(settings(), tmp_path).run()
-    before = {path: path.read_bytes() for path in tmp_path.rglob("*.parquet")}
-    with pytest.raises(DataError, match="an hour old"):
-        repeats.Repeater(settings(), tmp_path, 5).run()
-    monkeypatch.setattr(repeats, "MIN_AGE_S", -1.0)
-    slower = json.dumps([[read_records(tmp_path)[0].task_id, 0], []])
-    machine.noise = {slower: [1.1]}
-    machine.kill_after = len(machine.visits) + 15
-    with pytest.raises(KeyboardInterrupt):
-        repeats.Repeater(settings(), tmp_path, ALL).run()
-    machine.kill_after = 10**9
-    found = repeats.Repeater(settings(), tmp_path, ALL).run()
-    entries = [json.loads(line) for line in (tmp_path / "repeats.jsonl").read_text().splitlines()]
-    assert found["programs"] == len(entries) == len({entry["record_id"] for entry in entries}) == ALL
-    assert found["deviation_mean"] == pytest.approx(0.1 / ALL) and found["deviation_median"] == 0
-    assert before == {path: path.read_bytes() for path in tmp_path.rglob("*.parquet")}
-    assert "programs measured again" in card(tmp_path)
-
-
-def test_doubtful_labels_are_visited_again_and_merged(
-    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for place in (repeats, revisions):
-        monkeypatch.setattr(place, "arguments_of", lambda workload: [[[4], "float32"]])
-    Collector(settings(budget=12), tmp_path).run()
-    with pytest.raises(DataError, match="nothing to revise"):
-        revisions.Reviser(settings(), tmp_path, 5).run()
-    noisy, worse, calm = read_records(tmp_path)[:3]
-    rows = read_records(tmp_path)
-    for path in (tmp_path / "records").glob("*.parquet"):
-        path.unlink()
-    spoiled = {
-        noisy.record_id: spread_out(noisy, (1.2e-3, 1.5e-3, 2e-3)),
-        worse.record_id: spread_out(worse, (0.9e-3, 2e-3, 3e-3)),
-    }
-    append_records(tmp_path, [spoiled.get(r.record_id, r) for r in rows[:2]])
-    append_records(tmp_path, rows[2:])
-    visited = len(machine.visits)
-    revisions.Reviser(settings(), tmp_path, 1).run()
-    assert set(machine.visits[visited:]) - sentinel_names(machine) == {worse.schedule}, "the widest spread comes first"
-    revisions.Reviser(settings(), tmp_path, 5).run()
-    after = {r.record_id: r for r in read_records(tmp_path)}
-    assert len(after) == 12 and after[calm.record_id] == calm
-    settled, kept = after[noisy.record_id], after[worse.record_id]
-    assert settled.latency_s == 1e-3 and not settled.flagged and settled.extra["revised_by"] == noisy.protocol
-    assert settled.extra["samples_per_visit"] == "10,10,10,10,10" and len(settled.latency_samples_s) == 50
-    # The fastest visit of all is an old one: it stays the label, and that no other agrees stays said.
-    assert kept.latency_s == 0.9e-3 and kept.spread == pytest.approx(1 / 9) and kept.flagged
-
-
-def test_labels_taken_with_other_inputs_are_replaced(
-    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    Collector(settings(budget=4), tmp_path).run()
-    records = read_records(tmp_path)
-    for path in (tmp_path / "records").glob("*.parquet"):
-        path.unlink()
-    old = [dataclasses.replace(r, protocol="cpu-v2", latency_s=1e-9, latency_min_s=1e-9) for r in records]
-    append_records(tmp_path, old)
-    for place in (repeats, revisions):
-        monkeypatch.setattr(place, "arguments_of", lambda workload: [[[4], "int8"]])
-    revisions.Reviser(settings(), tmp_path, 9).run()
-    assert {(r.record_id, r.latency_s, r.protocol) for r in read_records(tmp_path)} == {
-        (r.record_id, 1e-3, r.protocol) for r in records
-    }
-
-
-def spread_out(record, minima: tuple[float, ...]):
-    """The record as three visits would have left it that did not agree."""
-    samples = tuple(m for m in minima for _ in range(10))
-    extra = {**record.extra, "samples_per_visit": "10,10,10", "quiet_visits": "1,1,1"}
-    spread = sorted(minima)[1] / min(minima) - 1
-    return dataclasses.replace(
-        record, latency_samples_s=samples, latency_s=min(minima), spread=spread, flagged=True, extra=extra
-    )
-
-
-def sentinel_names(machine: Machine) -> set[str]:
-    """What the make-believe machine was asked to run besides programs of a data set."""
-    return {name for name in machine.visits if not name.startswith("[[")}

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -22,40 +22,35 @@ import pytest
 
 pytest.importorskip("tvm")
 
-from cdmpp import devices
 from cdmpp.data.files import read_lines
 from cdmpp.data.records import read_records, write_tasks
 from cdmpp.errors import CdmppError, DataError
 from cdmpp.lock import writing
 from cdmpp.measure import sentinel
-from cdmpp.measure.collector import Subject
-from cdmpp.measure.kit import builder as builder_module
 from cdmpp.measure.kit.builder import KitBuilder, packed_programs
-from cdmpp.measure.kit.compile import build_cubins
+from cdmpp.measure.kit.cubins import build_cubins
 from cdmpp.measure.kit.merge import merge_kit, run_parts
-from cdmpp.measure.plan import Plan
-from cdmpp.measure.settings import CollectSettings, KitSettings
+from cdmpp.measure.settings import MeasureSettings
+from cdmpp.measure.subjects import Subject, Subjects
 from tests.measure.tiny_task import TASK, cuda_schedules, schedules
 
 
 class TinyKit(KitBuilder):
     """Packs the hand-made schedules of one task."""
 
-    def _plan(self) -> Plan:
+    def _subjects(self, scratch: Path) -> Subjects:
         write_tasks(self.folder, [TASK])
-        return Plan([TASK.task_id], ["tiny"], {TASK.task_id: TASK})
+        texts = {f"{number:016x}": text for number, text in enumerate(cuda_schedules() if self.cuda else schedules())}
+        shapes = [[[64, 64], "float32"]] * 3
+        return Subjects(
+            Subject(key, shapes, scratch / f"{key}.so", task=TASK, schedule=text)
+            for key, text in texts.items()
+            if key not in self.journal
+        )
 
-    def _planned(self, plan: Plan, scratch: Path) -> Iterator[list[Subject]]:
-        self._tasks_left = 0
-        for number, schedule in enumerate(schedules() if self.kind == "llvm" else cuda_schedules()):
-            key, arguments = f"{number:016x}", [[[64, 64], "float32"]] * 3
-            if key not in self.recorded:
-                yield [Subject(key, arguments, scratch / f"{key}.so", task=TASK, schedule=schedule)]
 
-
-def settings(device: str, **kit: Any) -> CollectSettings:
-    target = devices.get(device).target
-    return CollectSettings(device, target, zoo={}, builders=1, show_progress=False, kit=KitSettings(**kit))
+def settings(device: str, **changes: Any) -> MeasureSettings:
+    return MeasureSettings(device, builders=1, progress=False, kit="build", **changes)
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +59,7 @@ def kit(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("kit")
     small = {"compute": sentinel.WORKLOADS["compute"]}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(builder_module, "WORKLOADS", small)
+        patch.setattr(sentinel, "WORKLOADS", small)
         report = TinyKit(settings("xeon-icelake", part_programs=6), folder).run()
         again = TinyKit(settings("xeon-icelake", part_programs=6), folder).run()
     assert (report["programs"], report["parts"], report["failures"]) == (12, 2, {}) == (
@@ -157,7 +152,7 @@ def test_a_crash_or_a_wrong_result_costs_one_program(kit: Path, tmp_path: Path) 
     assert done.returncode == 0 and "0 of 1 checked" in done.stdout, done.stderr
     causes = {entry["record_id"]: entry["cause"] for entry in read_lines(results) if "cause" in entry}
     assert measured(results) == [good] and set(causes) == {wrong, crashing}
-    assert causes[wrong] == "wrong result" and causes[crashing] in ("crash", "run error")
+    assert causes[wrong] == "wrong result" and causes[crashing] in ("crash", "time error")
     out = tmp_path / "set"
     report = merge_kit(kit, [results], out)
     assert report["new"] == 1 and sum(report["failures"].values()) == 2
@@ -215,7 +210,7 @@ def test_cuda_programs_are_packed_with_their_machine_code(tmp_path: Path) -> Non
             source = sources[program["record_id"]].encode()
             assert source in part.read(program["library"])
             code = part.read(table[hashlib.sha256(source).hexdigest()])
-            assert code.startswith(b"\x7fELF") and f"{program['symbol']}_kernel".encode() in code
+            assert code.startswith(b"\x7fELF") and f"p{program['record_id']}_kernel".encode() in code
 
 
 @needs_nvcc

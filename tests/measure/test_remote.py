@@ -21,10 +21,10 @@ from cdmpp.data.files import read_lines
 from cdmpp.data.records import read_records, write_tasks
 from cdmpp.errors import CdmppError
 from cdmpp.measure import sentinel
-from cdmpp.measure.collector import Collector, Subject
-from cdmpp.measure.plan import Plan
+from cdmpp.measure.collector import Collector
 from cdmpp.measure.remote import free_servers, parse_tracker
-from cdmpp.measure.settings import CollectSettings, RpcSettings
+from cdmpp.measure.settings import MeasureSettings
+from cdmpp.measure.subjects import Subject, Subjects
 from tests.measure.tiny_task import TASK, schedules
 
 
@@ -74,23 +74,20 @@ class Sabotaged(Collector):
     victim: subprocess.Popen[bytes]
     asked = 0
 
-    def _plan(self) -> Plan:
+    def _subjects(self, scratch: Path) -> Subjects:
         write_tasks(self.folder, [TASK])
-        return Plan([TASK.task_id], ["tiny"], {TASK.task_id: TASK})
+        shapes = [[[64, 64], "float32"]] * 3
+        return Subjects(
+            Subject(f"r{number}", shapes, scratch / f"{number}.so", task=TASK, schedule=schedule)
+            for number, schedule in enumerate(schedules())
+        )
 
-    def _planned(self, plan: Plan, scratch: Path) -> Iterator[list[Subject]]:
-        self._tasks_left = 0
-        for number, schedule in enumerate(schedules()):
-            arguments = [[[64, 64], "float32"]] * 3
-            library = scratch / f"{number}.so"
-            yield [Subject(f"r{number}", arguments, library, task=TASK, schedule=schedule)]
-
-    def _timing(self, path: str, arguments: list[Any]) -> dict[str, Any]:
+    def _timing(self, path: str, symbol: str, arguments: list[Any]) -> dict[str, Any]:
         if "sentinel" not in path:
             self.asked += 1
             if self.asked == 6:
                 stop(self.victim)
-        return super()._timing(path, arguments)
+        return super()._timing(path, symbol, arguments)
 
 
 def test_a_server_that_dies_costs_no_record_and_doubles_none(
@@ -101,14 +98,8 @@ def test_a_server_that_dies_costs_no_record_and_doubles_none(
     address, processes = tracker
     with pytest.raises(CdmppError, match="keys it knows: board"):
         free_servers(address, "nothing")
-    settings = CollectSettings(
-        device="xeon-icelake",
-        target={"kind": "llvm", "num-cores": 1},
-        zoo={},
-        builders=1,
-        min_separation_s=0.0,
-        show_progress=False,
-        rpc=RpcSettings(address, "board", free_servers(address, "board")),
+    settings = MeasureSettings(
+        "xeon-icelake", builders=1, min_separation_s=0.0, progress=False, runner="rpc", tracker=address, key="board"
     )
     collector = Sabotaged(settings, tmp_path)
     collector.victim = processes[2]

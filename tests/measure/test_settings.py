@@ -2,38 +2,65 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 
-from cdmpp.errors import DataError
-from cdmpp.measure.settings import collect_settings
+from cdmpp.cli import measure  # noqa: F401  (it offers the defaults to Hydra)
+from cdmpp.errors import CdmppError, DataError
+from cdmpp.measure.settings import MeasureSettings
+from cdmpp.programs.networks import expand_zoo
+from cdmpp.recipes.compose import compose
 
-ROOT = Path(__file__).resolve().parents[2]
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
-def values(device: str, **changes: Any) -> dict[str, Any]:
-    """The shipped configuration without Hydra."""
-    defaults = yaml.safe_load((ROOT / "conf/measure.yaml").read_text())
-    zoo = yaml.safe_load((ROOT / "conf/data/networks.yaml").read_text())
-    return {**defaults, **zoo, "device": {"name": device}, **changes}
+def settings(device: str, *words: str) -> MeasureSettings:
+    return MeasureSettings.from_dict(compose("measure", [f"device={device}", *words]))
+
+
+def test_the_configuration_holds_no_default_of_its_own() -> None:
+    composed = settings("xeon-icelake")
+    assert composed == MeasureSettings("xeon-icelake", zoo=composed.zoo)
+    assert set(composed.device_networks()) < set(expand_zoo(composed.zoo)), "no float16 on this device"
+
+
+def test_every_setting_is_explained() -> None:
+    page = (DOCS / "measuring.md").read_text()
+    missing = [field.name for field in dataclasses.fields(MeasureSettings) if f"`{field.name}`" not in page]
+    assert not missing
+
+
+def test_words_of_the_command_line_become_what_they_mean() -> None:
+    told = settings("h200", "kit=build", "kit_python=3.12", "networks=[mlp@fp16]", "kit_folder=there")
+    assert told.kit_python == "3.12" and told.parts_folder == Path("there")
+    assert told.data_folder == Path("datasets/h200")
+    assert list(told.device_networks()) == ["mlp@fp16"]
 
 
 def test_programs_run_on_as_many_cores_as_the_target_names(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
-    assert collect_settings(values("xeon-icelake")).threads == 1
-    assert collect_settings(values("xeon-icelake-2c", tasks_from="there")).threads == 2
+    assert settings("xeon-icelake").threads == 1
+    assert settings("xeon-icelake-2c", "tasks_from=there").threads == 2
     with pytest.raises(DataError, match="32 cores, this process may use 2"):
-        collect_settings(values("epyc-7452"))
+        settings("epyc-7452")
 
 
-def test_what_cannot_be_measured_is_refused_by_name() -> None:
-    with pytest.raises(DataError, match="a100 is a gpu"):
-        collect_settings(values("a100"))
-    with pytest.raises(DataError, match="nearest: resnet18"):
-        collect_settings(values("xeon-icelake", networks=["resnet81"]))
-    with pytest.raises(DataError, match="runner='ssh' is unknown"):
-        collect_settings(values("xeon-icelake", runner="ssh"))
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["a100"], "a100 is a gpu"),
+        (["mi300x", "kit=build"], "kits are made for CPUs and NVIDIA GPUs"),
+        (["xeon-icelake", "networks=[resnet81]"], "nearest: resnet18"),
+        (["xeon-icelake", "runner=ssh"], "runner='ssh' is unknown; one of local, rpc"),
+        (["xeon-icelake", "kit=send"], "kit='send' is unknown; one of build, run, merge"),
+        (["xeon-icelake", "bach=3"], "bach"),
+        (["xeon-icelake", "+colour=red"], "colour"),
+        (["xeon-icelake", "batch=many"], "batch"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_by_name(words: list[str], message: str) -> None:
+    with pytest.raises(CdmppError, match=message):
+        settings(*words)

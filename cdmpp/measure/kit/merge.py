@@ -18,10 +18,14 @@ from cdmpp.errors import DataError
 from cdmpp.lock import writing
 from cdmpp.measure import protocol
 from cdmpp.measure.kit.builder import KIT_FILE, packed_programs
+from cdmpp.measure.labels import record_of
 from cdmpp.measure.protocol import Visits
 from cdmpp.measure.report import report
 
 log = logging.getLogger(__name__)
+
+Result = tuple[Record | None, dict[str, Any]]
+"""A record where the program was timed; the line of the results file as an entry of the failures file."""
 
 
 def merge_kit(kit: Path, results: Sequence[Path], out: Path) -> dict[str, Any]:
@@ -31,14 +35,33 @@ def merge_kit(kit: Path, results: Sequence[Path], out: Path) -> dict[str, Any]:
         DataError: not a kit, no results, a broken line (named), or a program that the kit does not hold.
     """
     header = read_json(kit / KIT_FILE)
-    programs = {row["record_id"]: row for row in packed_programs(kit)}
     if not results:
         raise DataError(f"no results-*.jsonl in {kit / 'results'}: run the parts on the device and copy them there")
-    device, rule = header["device"], protocol.CPU if header["kind"] == "cpu" else protocol.GPU
+    device, rule = header["device"], protocol.rule_of(header["kind"])
     counts: Counter[str] = Counter()
-    measured: list[tuple[str, Record | None, dict[str, Any]]] = []
+    measured, host = _results(kit, header, results, counts)
+    with writing(out, f"merge of the kit {kit}", wait=True):
+        records, failures = _new(out, device, measured)
+        counts["merged before"] = len(measured) - len(records) - len(failures)
+        tasks = read_tasks(kit)
+        write_tasks(out, [tasks[key] for key in {record.task_id for record in records}])
+        append_records(out, records)
+        append_lines(out / FAILURES_FILE, failures)
+        write_info(
+            out, name=out.name, devices=[device], protocols={rule.protocol_id: rule.describe()},
+            host=host, programs=len(read_records(out, device)),
+        )  # fmt: skip
+    return {"new": len(records), **counts, **report(out, device)}
+
+
+def _results(
+    kit: Path, header: dict[str, Any], paths: Sequence[Path], counts: Counter[str]
+) -> tuple[list[Result], str]:
+    """What ``paths`` say of each program, and the host of the last run; ``counts`` gets the checked kernels."""
+    programs = {row["record_id"]: row for row in packed_programs(kit)}
+    measured: list[Result] = []
     facts: dict[str, Any] = {}
-    for path in sorted(results):
+    for path in sorted(paths):
         for where, entry in _lines(path):
             if "event" in entry:
                 facts = entry if entry["event"] == "start" else facts
@@ -48,40 +71,25 @@ def merge_kit(kit: Path, results: Sequence[Path], out: Path) -> dict[str, Any]:
             program = programs.get(entry.get("record_id", ""))
             if program is None:
                 raise DataError(f"{where}: program {entry.get('record_id')} is not in the kit {kit}")
-            key, failed = program["record_id"], "cause" in entry
-            record = None if failed else _record(program, entry, facts, header, rule, where)
-            measured.append((key, record, {"id": key, "task_id": program["task_id"], "device": device, **entry}))
-    with writing(out, f"merge of the kit {kit}", wait=True):
-        records, failures = _unknown(out, device, measured)
-        counts["merged before"] = len(measured) - len(records) - len(failures)
-        tasks = read_tasks(kit)
-        write_tasks(out, [tasks[key] for key in {record.task_id for record in records}])
-        append_records(out, records)
-        append_lines(out / FAILURES_FILE, failures)
-        write_info(
-            out, name=out.name, devices=[device], protocols={rule.protocol_id: rule.describe()},
-            host=str(facts.get("host", "")), programs=len(read_records(out, device)),
-        )  # fmt: skip
-    return {"new": len(records), **counts, **report(out, device)}
+            identity = {"id": program["record_id"], "task_id": program["task_id"], "device": header["device"]}
+            record = None if "cause" in entry else _record(program, entry, facts, header, where)
+            measured.append((record, {**identity, **entry}))
+    return measured, str(facts.get("host", ""))
 
 
-def _unknown(
-    out: Path, device: str, measured: Sequence[tuple[str, Record | None, dict[str, Any]]]
-) -> tuple[list[Record], list[dict[str, Any]]]:
+def _new(out: Path, device: str, measured: Sequence[Result]) -> tuple[list[Record], list[dict[str, Any]]]:
     """Records and failures that ``out`` does not have yet, of each program one; a record counts more than a failure."""
-    known = {record.record_id for record in read_records(out, device)}
-    known |= {entry["id"] for entry in read_lines(out / FAILURES_FILE) if entry.get("device") == device}
+    merged = {record.record_id for record in read_records(out, device)}
+    merged |= {entry["id"] for entry in read_lines(out / FAILURES_FILE) if entry.get("device") == device}
     records: dict[str, Record] = {}
     failures: dict[str, dict[str, Any]] = {}
-    for key, record, entry in measured:
-        if key in known or key in records:
-            continue
-        if record is None:
-            failures.setdefault(key, entry)
-        else:
-            records[key] = record
-            failures.pop(key, None)
-    return list(records.values()), list(failures.values())
+    for record, entry in measured:
+        if entry["id"] not in merged:
+            if record is None:
+                failures.setdefault(entry["id"], entry)
+            else:
+                records.setdefault(entry["id"], record)
+    return list(records.values()), [entry for key, entry in failures.items() if key not in records]
 
 
 def run_parts(kit: Path) -> dict[str, Any]:
@@ -103,45 +111,29 @@ def run_parts(kit: Path) -> dict[str, Any]:
 
 
 def _record(
-    program: dict[str, str],
-    entry: dict[str, Any],
-    facts: dict[str, Any],
-    header: dict[str, Any],
-    rule: protocol.Rule,
-    where: str,
+    program: dict[str, str], entry: dict[str, Any], facts: dict[str, Any], header: dict[str, Any], where: str
 ) -> Record:
+    flush = {"flush_bytes": str(facts["flush_bytes"])} if facts.get("flush_bytes") else {}
+    software = {key: facts[key] for key in ("python", "kernel") if key in facts} | facts.get("gpu", {})
     visits = Visits()
     try:
         for samples, quiet in zip(entry["visits"], entry["quiet"], strict=True):
             visits.add([float(value) for value in samples], bool(quiet), 0.0)
-        label = visits.label
+        return record_of(
+            visits,
+            protocol.rule_of(header["kind"]),
+            flush,
+            record_id=program["record_id"],
+            task_id=program["task_id"],
+            device=header["device"],
+            target=header["target"],
+            schedule=program["schedule"],
+            software=json.dumps(software, sort_keys=True),
+            host=str(facts.get("host", "")),
+            measured_at=str(entry.get("at", "")),
+        )
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise DataError(f"{where}: not a result: {error!r}") from error
-    gpu = facts.get("gpu", {})
-    flush = {"flush_bytes": str(facts["flush_bytes"])} if facts.get("flush_bytes") else {}
-    return Record(
-        record_id=program["record_id"],
-        task_id=program["task_id"],
-        device=header["device"],
-        target=header["target"],
-        schedule=program["schedule"],
-        latency_samples_s=tuple(value for visit in visits.samples for value in visit),
-        latency_s=label,
-        statistic="min",
-        latency_min_s=label,
-        latency_median_s=visits.median,
-        spread=visits.spread,
-        flagged=visits.flagged,
-        protocol=rule.protocol_id,
-        software=json.dumps({key: facts[key] for key in ("python", "kernel") if key in facts} | gpu, sort_keys=True),
-        host=str(facts.get("host", "")),
-        measured_at=str(entry.get("at", "")),
-        extra={
-            "samples_per_visit": ",".join(str(len(visit)) for visit in visits.samples),
-            "quiet_visits": ",".join(str(int(quiet)) for quiet in visits.quiet),
-            **flush,
-        },
-    )
 
 
 def _lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:

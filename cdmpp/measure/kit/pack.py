@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import importlib.metadata
 import importlib.util
 import json
 import os
@@ -11,7 +12,7 @@ import sys
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,8 @@ _ROOT = Path(__file__).resolve().parents[3]
 _CODE = (
     "cdmpp/__init__.py",
     "cdmpp/errors.py",
+    "cdmpp/workers.py",
     "cdmpp/measure/__init__.py",
-    "cdmpp/measure/isolation.py",
     "cdmpp/measure/protocol.py",
     "cdmpp/measure/sentinel.py",
     "cdmpp/measure/timing.py",
@@ -31,7 +32,6 @@ _CODE = (
     "cdmpp/measure/worker.py",
     "cdmpp/measure/kit/__init__.py",
     "cdmpp/measure/kit/runner.py",
-    "cdmpp/measure/kit/runtime.py",
 )
 """What the device needs of this package: nothing of it imports more than numpy and tvm_ffi there."""
 _MAIN = '''"""Measure the programs of this part: `python {name}.zip` (see --help)."""
@@ -48,8 +48,8 @@ sys.exit(status)
 '''
 
 
-def runtime_files(kind: str) -> dict[str, Path]:
-    """Archive name -> file of TVM's runtime libraries for a target ``kind``, in loading order.
+def runtime_files(cuda: bool) -> dict[str, Path]:
+    """Archive name -> file of TVM's runtime libraries in loading order; with ``cuda`` those of a GPU, too.
 
     Raises:
         CdmppError: TVM, or the CUDA runtime library for a GPU kit, is not installed here.
@@ -57,30 +57,24 @@ def runtime_files(kind: str) -> dict[str, Path]:
     spec = importlib.util.find_spec("tvm")
     if spec is None or spec.origin is None:
         raise CdmppError("building a kit needs TVM: pip install 'cdmpp[tvm]'")
-    library = Path(spec.origin).parent / "lib"
-    files = [library / "libtvm_runtime.so"]
-    if kind == "cuda":
-        homes = [
-            os.environ.get("CUDA_HOME", ""),
-            os.environ.get("CUDA_PATH", ""),
-            *sorted(glob.glob("/usr/local/cuda*")),
-        ]
-        found = [path for home in homes if home for path in sorted(Path(home).glob("lib64/libcudart.so.*"))]
-        if not found:
+    folder = Path(spec.origin).parent / "lib"
+    files = [folder / "libtvm_runtime.so"]
+    if cuda:
+        homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), *sorted(glob.glob("/usr/local/cuda*"))]
+        libraries = [path for home in homes if home for path in sorted(Path(home).glob("lib64/libcudart.so.*"))]
+        if not libraries:
             raise CdmppError("libcudart was not found: install the CUDA toolkit, or set CUDA_HOME to where it is")
-        soname = {path.name: path for path in found if path.name.count(".") == 2}
-        files = [next(iter(soname.values()), found[0]), *files, library / "libtvm_runtime_cuda.so"]
+        sonames = [path for path in libraries if path.name.count(".") == 2]
+        files = [(sonames or libraries)[0], *files, folder / "libtvm_runtime_cuda.so"]
     return {f"runtime/{path.name}": path for path in files}
 
 
-def fetch_ffi(python: str, folder: Path) -> Path:
+def fetch_ffi(python: str, folder: Path) -> None:
     """Download tvm_ffi and what it needs for Python version ``python`` (such as 3.12) and unpack it into ``folder``.
 
     Raises:
         CdmppError: pip finds no wheel for it.
     """
-    import importlib.metadata
-
     version = importlib.metadata.version("apache-tvm-ffi")
     with tempfile.TemporaryDirectory() as wheels:
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--only-binary=:all:", "--dest", wheels]
@@ -90,7 +84,6 @@ def fetch_ffi(python: str, folder: Path) -> Path:
             raise CdmppError(f"pip has no apache-tvm-ffi {version} for Python {python}: {done.stderr[-300:]}")
         for wheel in sorted(Path(wheels).glob("*.whl")):
             zipfile.ZipFile(wheel).extractall(folder)
-    return folder
 
 
 def compressed_size(path: Path) -> int:
@@ -115,6 +108,6 @@ def write_part(path: Path, files: Mapping[str, Path], texts: Mapping[str, Any]) 
 
 
 def folder_files(folder: Path, prefix: str) -> dict[str, Path]:
-    """Archive names for all files below ``folder``."""
-    found: Iterable[Path] = sorted(path for path in folder.rglob("*") if path.is_file())
-    return {f"{prefix}/{path.relative_to(folder)}": path for path in found if "__pycache__" not in path.parts}
+    """Archive names for all files below ``folder``; none where it is missing."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    return {f"{prefix}/{path.relative_to(folder)}": path for path in files}

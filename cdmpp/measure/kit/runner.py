@@ -18,12 +18,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO
 
+from cdmpp.errors import CdmppError
 from cdmpp.measure import protocol
-from cdmpp.measure.isolation import Reply, Worker
-from cdmpp.measure.sentinel import Sentinels
+from cdmpp.measure.sentinel import Sentinel, Sentinels
 from cdmpp.measure.window import Timed, Windows
+from cdmpp.measure.worker import COMMAND
+from cdmpp.workers import Reply, Worker
 
 TOLERANCE = {"float16": 2e-2, "bfloat16": 1e-1}
+"""Deviation of a right result by data type; ``_TOLERANCE`` for others."""
 _TOLERANCE = 2e-3
 _GPU_FACTS = "name,driver_version,clocks.sm,clocks.mem,clocks.max.sm,clocks.max.mem,temperature.gpu,power.draw"
 
@@ -37,10 +40,10 @@ def main(folder: Path, part: Path) -> int:
     words.add_argument("--window", type=int, default=192, help="programs that get their first visit in one window")
     words.add_argument("--separation-s", type=float, help="least time between two visits (default: the protocol's)")
     options = words.parse_args()
-    run = KitRun(folder, options.out, options.flush_l2_mb << 20, options.window, options.separation_s)
     try:
+        run = KitRun(folder, options.out, options.flush_l2_mb << 20, options.window, options.separation_s)
         return run.run(options.limit_s)
-    except RuntimeError as error:
+    except CdmppError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
 
@@ -54,18 +57,18 @@ class KitRun:
         self.folder, self.out, self.flush_bytes, self.window = folder, out, flush_bytes, window
         self.kit: dict[str, Any] = json.loads((folder / "kit.json").read_text())
         self.programs: list[dict[str, Any]] = json.loads((folder / "programs.json").read_text())
-        self.symbols = {str(folder / p["library"]): p["symbol"] for p in self.programs + self.kit["sentinels"]}
-        rule = protocol.CPU if self.kit["kind"] == "cpu" else protocol.GPU
+        self.device = "cpu" if self.kit["kind"] == "cpu" else "cuda"
+        rule = protocol.rule_of(self.device)
         self.separation_s = rule.min_separation_s if separation_s is None else separation_s
         cores = sorted(os.sched_getaffinity(0))
         if self.kit["cores"] > len(cores):
-            sys.exit(f"error: programs of {self.kit['device']} use {self.kit['cores']} cores, here are {len(cores)}")
+            raise CdmppError(f"programs of {self.kit['device']} use {self.kit['cores']} cores, here are {len(cores)}")
         cubins = folder / "cubins.json"
         libraries = [str(folder / name) for name in self.kit["libraries"]]
         ready = {"op": "ready_kit", "libraries": libraries, "cubins": str(cubins) if cubins.exists() else None}
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(folder / "site"), os.environ.get("PYTHONPATH")]))
-        self.worker = Worker(cores[-self.kit["cores"] :], ready)
-        self.held = self._hold()
+        self.worker = Worker(COMMAND, cores[-self.kit["cores"] :], ready)
+        self.lock = self._lock()
         self.done = self._done()
 
     def run(self, limit_s: float) -> int:
@@ -97,35 +100,32 @@ class KitRun:
         return int(total < begun)
 
     def _windows(self) -> Windows[Timed]:
-        log = self.out.with_suffix(".sentinels.jsonl")
-        sentinels = Sentinels(self.worker, log, self._timing)
-        for entry in self.kit["sentinels"]:
-            sentinels.use(entry["name"], str(self.folder / entry["library"]), entry["arguments"])
+        programs = [Sentinel(e["name"], self.folder / e["library"], e["arguments"]) for e in self.kit["sentinels"]]
+        sentinels = Sentinels(self.worker, self.out.with_suffix(".sentinels.jsonl"), self._timing, programs)
         return Windows([self.worker], sentinels, self._timing, min_separation_s=self.separation_s)
 
     def _timed(self, program: dict[str, Any]) -> Timed:
         return Timed(program["record_id"], program["arguments"], self.folder / program["library"])
 
-    def _timing(self, path: str, arguments: list[Any]) -> dict[str, Any]:
-        device = "cpu" if self.kit["kind"] == "cpu" else "cuda"
-        flush = {"device": device, "flush_bytes": self.flush_bytes}
-        return {"op": "time_kit", "path": path, "symbol": self.symbols[path], "arguments": arguments, **flush}
+    def _timing(self, path: str, symbol: str, arguments: list[Any]) -> dict[str, Any]:
+        where = {"device": self.device, "flush_bytes": self.flush_bytes}
+        return {"op": "time", "path": path, "symbol": symbol, "arguments": arguments, **where}
 
     def _check(self, programs: list[dict[str, Any]]) -> set[str]:
         """Compare with what the unscheduled tasks gave on the building machine; returns the programs that differ."""
         wrong: set[str] = set()
         errors = []
         for program in programs:
-            path = str(self.folder / program["library"])
-            request = {**self._timing(path, program["arguments"]), "op": "check_kit"}
-            request["expected"] = str(self.folder / program["expected"])
+            item = self._timed(program)
+            request = self._timing(str(item.library), item.symbol, item.arguments)
+            request |= {"op": "check", "expected": str(self.folder / program["expected"])}
             reply = self.worker.request(request, protocol.VISIT_LIMIT_S)
-            error, limit = reply.get("error", float("nan")), TOLERANCE.get(program["arguments"][-1][1], _TOLERANCE)
+            error, limit = reply.get("error", float("nan")), TOLERANCE.get(item.arguments[-1][1], _TOLERANCE)
             errors.append(error)
             if not error <= limit:
                 wrong.add(program["record_id"])
                 reply = {"cause": "wrong result", "message": f"deviation {error:.3g}, allowed {limit:.3g}", **reply}
-                self._fail(self._timed(program), reply)
+                self._fail(item, reply)
         if programs:
             good, worst = len(programs) - len(wrong), max((e for e in errors if e == e), default=float("nan"))
             self._write({"event": "check", "programs": len(programs), "right": good, "largest_error": worst})
@@ -140,13 +140,16 @@ class KitRun:
         with self.out.open("a", encoding="utf-8") as file:
             file.write(json.dumps(entry) + "\n")
 
-    def _hold(self) -> TextIO:
+    def _lock(self) -> TextIO:
         """The results file, locked while this process lives: two runs at once would spoil each other's times."""
         file = self.out.open("a", encoding="utf-8")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            sys.exit(f"error: {self.out} is being written by another run of this part: wait until that has ended")
+            file.close()
+            raise CdmppError(
+                f"{self.out} is being written by another run of this part: wait until that has ended"
+            ) from None
         return file
 
     def _done(self) -> set[str]:

@@ -1,58 +1,20 @@
-"""Programs for another machine: library and CUDA source of one program, cubins of many, expected results."""
+"""Machine code of CUDA sources, several by one call of nvcc."""
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import numpy as np
-
 from cdmpp.errors import CdmppError
-from cdmpp.programs.task import Program
 
 NVCC_BATCH = 8
 """Programs compiled by one call of nvcc: three times faster than one by one, and a failure costs little."""
 NVCC_FLAGS = ("--cubin", "-O3", "--use_fast_math")
 """As TVM compiles where nvcc is at hand."""
 _NVCC_LIMIT_S = 300.0
-
-
-def compile_program(program: Program, symbol: str, path: Path) -> None:
-    """Compile to the shared library ``path`` with the entry ``symbol``; CUDA source lands beside it as ``.cu``.
-
-    The symbol is part of every kernel's name, so that the kernels of several programs fit in one cubin.
-    """
-    import tvm
-
-    entry = program.module["main"].with_attr("global_symbol", symbol)
-    library = tvm.compile(tvm.IRModule({symbol: entry}), target=program.target)
-    library.export_library(str(path))
-    sources = [module.inspect_source() for module in library.mod.imports if module.kind == "cuda"]
-    if len(sources) > 1:
-        raise CdmppError(f"{symbol} has {len(sources)} CUDA modules, a kit expects one")
-    if sources:
-        path.with_suffix(".cu").write_text(sources[0])
-
-
-def write_expected(workload: str, arguments: Sequence[Sequence[object]], path: Path) -> None:
-    """Run the unscheduled task here and keep its last argument: what every schedule of it must compute."""
-    import tvm
-
-    from cdmpp.measure.timing import tensors_for
-    from cdmpp.programs.replay import parse_workload
-
-    tensors = tensors_for(arguments)
-    tvm.compile(parse_workload(workload), target=tvm.target.Target("llvm"))["main"](*tensors)
-    np.save(path, tensors[-1].numpy(), allow_pickle=False)
-
-
-def source_key(source: str) -> str:
-    """What the runtime's request for machine code is answered by."""
-    return hashlib.sha256(source.encode()).hexdigest()
 
 
 def build_cubins(arch: str, paths: Sequence[Path], workers: int) -> tuple[dict[str, Path], dict[str, str]]:
@@ -85,13 +47,14 @@ def batches(sources: Mapping[str, str], size: int = NVCC_BATCH) -> list[list[str
     """Names of programs whose sources may be one file: those with the same text before their first kernel."""
     groups: dict[str, list[str]] = {}
     for name, source in sources.items():
-        groups.setdefault(prelude(source), []).append(name)
+        groups.setdefault(_split(source)[0], []).append(name)
     return [group[start : start + size] for group in groups.values() for start in range(0, len(group), size)]
 
 
-def prelude(source: str) -> str:
-    """Includes and helpers of a CUDA source."""
-    return source.split('extern "C"', 1)[0]
+def _split(source: str) -> tuple[str, str]:
+    """Includes and helpers of a CUDA source; its kernels."""
+    prelude, mark, kernels = source.partition('extern "C"')
+    return prelude, mark + kernels
 
 
 def nvcc(arch: str, sources: Iterable[str], path: Path) -> str:
@@ -103,9 +66,9 @@ def nvcc(arch: str, sources: Iterable[str], path: Path) -> str:
     command = shutil.which("nvcc")
     if command is None:
         raise CdmppError("nvcc was not found on PATH: install the CUDA toolkit to build a kit for an NVIDIA GPU")
-    first, *rest = sources
+    parts = [_split(source) for source in sources]
     text = path.with_suffix(".batch.cu")
-    text.write_text(first + "".join(source[len(prelude(source)) :] for source in rest))
+    text.write_text(parts[0][0] + "".join(kernels for _, kernels in parts))
     try:
         done = subprocess.run(
             [command, *NVCC_FLAGS, f"-arch={arch}", "-o", str(path), str(text)],

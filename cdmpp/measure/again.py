@@ -1,0 +1,162 @@
+"""Measure recorded programs again: for the noise floor of the labels, or to better the doubtful ones."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from cdmpp.data.files import REPEATS_FILE, append_lines, read_lines
+from cdmpp.data.records import read_records, read_tasks, replace_records, write_info
+from cdmpp.data.schema import Record
+from cdmpp.errors import DataError
+from cdmpp.measure import protocol
+from cdmpp.measure.build import arguments_of
+from cdmpp.measure.collector import Collector
+from cdmpp.measure.labels import visits_of
+from cdmpp.measure.report import repeat_report
+from cdmpp.measure.settings import MeasureSettings
+from cdmpp.measure.subjects import Subject, Subjects
+from cdmpp.measure.timing import FLAG_TYPES
+
+MIN_AGE_S = 3600.0
+"""A record younger than this is not repeated: the machine may still be in the same state."""
+MAX_VISITS = 8
+"""A record with more visits is not revised any more: it does not settle."""
+OTHER_INPUTS = ("cpu-v1", "cpu-v2", "cpu-v3")
+"""Protocols under which flags among the inputs were not set."""
+
+
+class _Again(Collector):
+    """Times ``count`` programs of a data set folder again: the first of those that ``_choose`` returns."""
+
+    def __init__(self, settings: MeasureSettings, folder: Path, count: int) -> None:
+        super().__init__(replace(settings, budget=None), folder)
+        self.count = count
+
+    def _recall(self) -> None:
+        self.tasks = read_tasks(self.folder)
+        records = self._choose(read_records(self.folder, self.settings.device))
+        self.records = {record.record_id: record for record in records[: self.count]}
+        self.journal.failed.clear()  # what failed once may be tried again
+
+    def _choose(self, records: Sequence[Record]) -> list[Record]:
+        raise NotImplementedError
+
+    def _subjects(self, scratch: Path) -> Subjects:
+        chosen = [record for key, record in self.records.items() if key not in self.journal]
+        return Subjects((self._subject(record, scratch) for record in chosen), len(chosen))
+
+    def _subject(self, record: Record, scratch: Path) -> Subject:
+        task, library = self.tasks[record.task_id], scratch / f"{record.record_id}.so"
+        arguments = arguments_of(task.workload)
+        return Subject(record.record_id, arguments, library, task=task, schedule=record.schedule)
+
+
+class Repeater(_Again):
+    """Times programs again, by the same protocol, into ``repeats.jsonl`` beside them.
+
+    Which ones is decided by a hash of their ids, so that a rerun goes on with the same list. ``run`` returns the
+    deviations (see ``repeat_report``).
+
+    Raises:
+        DataError: the folder holds no record of the device that is old enough.
+    """
+
+    failures_file = "repeat_failures.jsonl"
+
+    def _recall(self) -> None:
+        super()._recall()
+        for entry in read_lines(self.folder / REPEATS_FILE):
+            self.journal.recorded.add(entry["record_id"])
+
+    def _choose(self, records: Sequence[Record]) -> list[Record]:
+        now = datetime.now(UTC)
+        old = [record for record in records if _age_s(record, now) >= MIN_AGE_S]
+        if not old:
+            raise DataError(
+                f"{self.folder} holds no record of {self.settings.device} that is an hour old: nothing to repeat yet"
+            )
+        return sorted(old, key=lambda record: hashlib.sha256(record.record_id.encode()).hexdigest())
+
+    def _keep(self, finished: list[Subject]) -> None:
+        append_lines(self.folder / REPEATS_FILE, map(self._entry, finished))
+
+    def _entry(self, subject: Subject) -> dict[str, Any]:
+        again, first = self._record(subject), self.records[subject.record_id]
+        return {
+            "record_id": again.record_id,
+            "device": again.device,
+            "first_s": first.latency_s,
+            "again_s": again.latency_s,
+            "spread": again.spread,
+            "hours_apart": round(_age_s(first, datetime.now(UTC)) / 3600, 2),
+            "measured_at": again.measured_at,
+            "protocol": again.protocol,
+            "host": again.host,
+        }
+
+    def _write_info(self) -> None:
+        pass  # the data set itself does not change
+
+    def _report(self) -> dict[str, Any]:
+        return repeat_report(self.folder, self.settings.device)
+
+
+class Reviser(_Again):
+    """Times programs again whose label is in doubt, and merges the visits with those recorded.
+
+    First those whose inputs were made in another way, whose old visits do not count; then the flagged ones, the
+    widest spread first. A label stays the minimum over all visits, so it can only fall.
+
+    Raises:
+        DataError: no label of the device is in doubt.
+    """
+
+    failures_file = "revision_failures.jsonl"
+
+    def _choose(self, records: Sequence[Record]) -> list[Record]:
+        doubtful = [record for record in records if self._outdated(record) or _unsettled(record)]
+        if not doubtful:
+            raise DataError(
+                f"{self.folder}: no label of {self.settings.device} is in doubt, there is nothing to revise"
+            )
+        return sorted(doubtful, key=lambda record: (not self._outdated(record), -record.spread, record.record_id))
+
+    def _outdated(self, record: Record) -> bool:
+        """Timed with inputs whose flags were not set, where it has any."""
+        if record.protocol not in OTHER_INPUTS:
+            return False
+        return any(dtype in FLAG_TYPES for _, dtype in arguments_of(self.tasks[record.task_id].workload))
+
+    def _keep(self, finished: list[Subject]) -> None:
+        replace_records(self.folder, [self._merged(subject) for subject in finished])
+
+    def _merged(self, subject: Subject) -> Record:
+        old = self.records[subject.record_id]
+        if self._outdated(old):
+            return self._record(subject)
+        recorded = visits_of(old)
+        subject.visits.samples[:0], subject.visits.quiet[:0] = recorded.samples, recorded.quiet
+        new = self._record(subject)
+        extra = {**old.extra, **new.extra, "revised_by": new.protocol}
+        # How the first visits were taken stays on record; the later ones are named beside.
+        return replace(new, protocol=old.protocol, extra=extra)
+
+    def _write_info(self) -> None:
+        used = {protocol.CPU.protocol_id: protocol.CPU.describe(self.settings.threads)}
+        write_info(self.folder, protocols=used)
+
+
+def _age_s(record: Record, now: datetime) -> float:
+    try:
+        return (now - datetime.fromisoformat(record.measured_at)).total_seconds()
+    except ValueError:
+        return float("-inf")
+
+
+def _unsettled(record: Record) -> bool:
+    return record.flagged and len(visits_of(record).samples) < MAX_VISITS

@@ -1,0 +1,142 @@
+"""The loop that measuring and packing share: a batch is sampled, built, taken. Stop it anywhere and run it again."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from cdmpp.data.files import FAILURES_FILE
+from cdmpp.lock import writing
+from cdmpp.measure import protocol
+from cdmpp.measure.journal import Journal
+from cdmpp.measure.progress import CollectionProgress
+from cdmpp.measure.settings import MeasureSettings
+from cdmpp.measure.subjects import PlannedSubjects, Subject, Subjects
+from cdmpp.measure.worker import COMMAND
+from cdmpp.workers import Reply, Worker, run_many
+
+
+class Collection:
+    """Builds programs of one device; a subclass says what becomes of them."""
+
+    failures_file = FAILURES_FILE
+
+    def __init__(self, settings: MeasureSettings, folder: Path) -> None:
+        self.settings = settings
+        self.folder = Path(folder)
+        self.target = json.dumps(settings.target, sort_keys=True)
+        self.cores = sorted(os.sched_getaffinity(0))
+        pinned = itertools.cycle(self.cores)
+        self.builders = [Worker(COMMAND, [next(pinned)]) for _ in range(settings.builders)]
+
+    def run(self) -> dict[str, Any]:
+        """Go on until the subjects, the budget or the time are used up; returns a report.
+
+        Raises:
+            CdmppError: another process writes to the folder: two collections at once would spoil each other's times.
+        """
+        with writing(self.folder, f"measuring of {self.settings.device}"):
+            self.journal = Journal(self.folder, self.settings.device, self.failures_file)
+            self._recall()
+            recorded = len(self.journal.recorded)
+            self.progress = CollectionProgress(self.folder, recorded, self.settings.phase_file, self.settings.progress)
+            with self.progress, tempfile.TemporaryDirectory(prefix="cdmpp-measure-") as scratch:
+                try:
+                    self._collect(Path(scratch))
+                finally:
+                    self._stop()
+            return self._report()
+
+    # -- what a subclass decides --------------------------------------------------------------------------------
+
+    def _recall(self) -> None:
+        """Put what the folder holds already into the journal; nobody else can write there now."""
+        raise NotImplementedError
+
+    def _subjects(self, scratch: Path) -> Subjects:
+        """What to build; libraries are to lie in ``scratch``."""
+        return PlannedSubjects(self.settings, self.folder, self.target, self.journal, self.builders, scratch)
+
+    def _prepare(self, scratch: Path) -> None:
+        """Called once, before the first batch."""
+        raise NotImplementedError
+
+    def _take(self, built: list[Subject]) -> None:
+        """One batch of built programs; none where only pending ones are left."""
+        raise NotImplementedError
+
+    def _pending(self) -> int:
+        """Built programs that need another batch."""
+        return 0
+
+    def _finish(self) -> None:
+        """Called when nothing is left to do."""
+
+    def _report(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def _stop(self) -> None:
+        for worker in self.builders:
+            worker.stop()
+
+    # -- the loop -----------------------------------------------------------------------------------------------
+
+    def _collect(self, scratch: Path) -> None:
+        begin, limit_s = time.monotonic(), 60 * (self.settings.time_limit_min or float("inf"))
+        self.progress.enter("sample")
+        self.subjects = self._subjects(scratch)
+        self._prepare(scratch)
+        groups = iter(self.subjects)
+        while True:
+            late = time.monotonic() - begin > limit_s
+            built = self._build([] if late else self._next_batch(groups))
+            if not built and not self._pending():
+                return self._finish()
+            self._take(built)
+            done = len(self.journal.recorded)
+            total = done + self._pending() + self.subjects.expected
+            budget = self.settings.budget
+            self.progress.update(done, total if budget is None else min(total, max(budget, done)))
+
+    def _next_batch(self, groups: Iterator[list[Subject]]) -> list[Subject]:
+        self.progress.enter("sample")
+        room = self.settings.batch
+        if self.settings.budget is not None:
+            room = min(room, self.settings.budget - len(self.journal.recorded) - self._pending())
+        batch: list[Subject] = []
+        while len(batch) < room and (group := next(groups, None)) is not None:
+            batch += group
+        # A task is not torn apart at the edge of a batch; only the budget cuts one.
+        return batch if room == self.settings.batch else batch[: max(room, 0)]
+
+    def _build(self, subjects: list[Subject]) -> list[Subject]:
+        self.progress.enter("build")
+        requests = [
+            {
+                "op": "build",
+                "workload": subject.task.workload,
+                "schedule": subject.schedule,
+                "target": self.settings.target,
+                "symbol": subject.symbol,
+                "path": str(subject.library),
+            }
+            for subject in subjects
+        ]
+        failed = set()
+        for index, reply in run_many(self.builders, requests, protocol.BUILD_LIMIT_S):
+            if "cause" in reply:
+                if reply["cause"] in ("crash", "timeout", "error"):
+                    reply["cause"] = "build " + reply["cause"]
+                self._fail(subjects[index], reply)
+                failed.add(index)
+        return [subject for index, subject in enumerate(subjects) if index not in failed]
+
+    def _fail(self, subject: Subject, reply: Reply) -> None:
+        self.journal.fail(subject.record_id, subject.task.task_id, reply)
+        subject.library.unlink(missing_ok=True)

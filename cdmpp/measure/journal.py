@@ -1,0 +1,42 @@
+"""What a folder says of programs that need no more work: those recorded, and those that failed."""
+
+from __future__ import annotations
+
+import collections
+from pathlib import Path
+from typing import Any
+
+from cdmpp.data.files import append_lines, read_lines
+
+
+class Journal:
+    """Finished programs of one device in ``folder``; each failure is appended to ``failures`` as it happens."""
+
+    def __init__(self, folder: Path, device: str, failures: str) -> None:
+        self.failures = folder / failures
+        self.device = device
+        self.recorded: set[str] = set()
+        """Record ids."""
+        self.failed: set[str] = set()
+        self.per_task: collections.Counter[str] = collections.Counter()
+        """Task -> programs of it that are recorded or failed."""
+        self.causes: collections.Counter[str] = collections.Counter()
+        """Cause -> failures of this run."""
+        for entry in read_lines(self.failures):
+            if entry.get("device") == device and ":" not in entry["id"]:  # not a whole task or network
+                self.failed.add(entry["id"])
+                self.per_task[entry["task_id"]] += 1
+
+    def __contains__(self, record_id: str) -> bool:
+        return record_id in self.recorded or record_id in self.failed
+
+    def record(self, record_id: str, task_id: str) -> None:
+        """A program is recorded."""
+        self.recorded.add(record_id)
+        self.per_task[task_id] += 1
+
+    def fail(self, key: str, task_id: str, reply: dict[str, Any]) -> None:
+        """A program failed, or a ``task:`` or ``network:``; ``reply`` holds its ``cause``."""
+        self.causes[reply["cause"]] += 1
+        self.failed.add(key)
+        append_lines(self.failures, [{"id": key, "task_id": task_id, "device": self.device, **reply}])

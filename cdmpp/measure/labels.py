@@ -1,0 +1,48 @@
+"""Visits to a program <-> its record."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cdmpp.data.schema import Record
+from cdmpp.errors import DataError
+from cdmpp.measure.protocol import Rule, Visits
+
+
+def record_of(visits: Visits, rule: Rule, extra: dict[str, str] | None = None, **fields: Any) -> Record:
+    """Record whose label is the minimum over ``visits``, taken by ``rule``; ``fields`` are the others of ``Record``."""
+    return Record(
+        latency_samples_s=tuple(value for visit in visits.samples for value in visit),
+        latency_s=visits.label,
+        statistic="min",
+        latency_min_s=visits.label,
+        latency_median_s=visits.median,
+        spread=visits.spread,
+        flagged=visits.flagged,
+        protocol=rule.protocol_id,
+        extra={
+            "samples_per_visit": ",".join(str(len(visit)) for visit in visits.samples),
+            "quiet_visits": ",".join(str(int(quiet)) for quiet in visits.quiet),
+            **(extra or {}),
+        },
+        **fields,
+    )
+
+
+def visits_of(record: Record) -> Visits:
+    """The visits that a record's samples came from.
+
+    Raises:
+        DataError: the record does not say how its samples fall into visits.
+    """
+    try:
+        lengths = [int(n) for n in record.extra["samples_per_visit"].split(",")]
+        quiet = [bool(int(q)) for q in record.extra["quiet_visits"].split(",")]
+    except (KeyError, ValueError) as error:
+        raise DataError(
+            f"record {record.record_id} does not tell its visits apart ({error}): collect it anew"
+        ) from error
+    if sum(lengths) != len(record.latency_samples_s) or len(quiet) != len(lengths):
+        raise DataError(f"record {record.record_id} names {sum(lengths)} samples, has {len(record.latency_samples_s)}")
+    samples = iter(record.latency_samples_s)
+    return Visits([tuple(next(samples) for _ in range(length)) for length in lengths], quiet)

@@ -1,0 +1,147 @@
+"""Programs on their way to becoming records: sampled from a plan, or given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from cdmpp.data.files import append_lines, read_lines
+from cdmpp.data.records import read_records
+from cdmpp.measure.build import arguments_of
+from cdmpp.measure.journal import Journal
+from cdmpp.measure.plan import Plan, copy_plan, load_plan, schedule_seed
+from cdmpp.measure.settings import MeasureSettings
+from cdmpp.measure.window import Timed
+from cdmpp.programs.task import Task
+from cdmpp.workers import Reply, Worker, run_many
+
+IMPORT_LIMIT_S = 900.0
+SAMPLE_LIMIT_S = 240.0
+
+
+@dataclass(kw_only=True)
+class Subject(Timed):
+    """A program on its way to becoming a record."""
+
+    task: Task
+    schedule: str
+
+
+class Subjects:
+    """Programs given by the caller, ``count`` of them; iterating yields them in groups that stay together."""
+
+    def __init__(self, subjects: Iterable[Subject], count: int = 0) -> None:
+        self.subjects = subjects
+        self.expected = count
+        """Programs still to come, as far as is known."""
+        self.info: dict[str, Any] = {}
+        """What ``dataset.json`` tells of them."""
+
+    def __iter__(self) -> Iterator[list[Subject]]:
+        for subject in self.subjects:
+            self.expected = max(0, self.expected - 1)
+            yield [subject]
+
+
+class PlannedSubjects(Subjects):
+    """The programs of a folder's plan that its journal does not hold, sampled a few tasks at a time."""
+
+    def __init__(
+        self, settings: MeasureSettings, folder: Path, target: str, journal: Journal, builders: Sequence[Worker],
+        scratch: Path,
+    ) -> None:  # fmt: skip
+        """``target``: JSON of the TVM target, part of the record ids; libraries will lie in ``scratch``."""
+        super().__init__(())
+        self.settings, self.target, self.journal, self.builders = settings, target, journal, builders
+        self.scratch = scratch
+        self.samples = folder / "samples.jsonl"
+        plan = self._plan(folder)
+        self.tasks = [task for key in plan.order if (task := plan.tasks[key]).flops <= settings.max_task_flops]
+        self.info = {"networks": plan.networks, "planned_tasks": len(plan.order)}
+        self._sampled_tasks = self._sampled_programs = 0
+        self._tasks_left = len(self.tasks)
+
+    def _plan(self, folder: Path) -> Plan:
+        source = self.settings.schedules_from or self.settings.tasks_from
+        if source is not None:
+            return copy_plan(folder, source, self.settings.seed)
+        networks = self.settings.device_networks()
+        return load_plan(folder, networks, self.settings.seed, self._import, self.journal.per_task)
+
+    def _import(self, name: str, spec: Mapping[str, Any]) -> list[Task] | None:
+        # A fresh process each: an imported network keeps a gigabyte.
+        worker = self.builders[0]
+        reply = worker.request({"op": "import", "network": name, "spec": dict(spec)}, IMPORT_LIMIT_S)
+        worker.stop()
+        if "cause" in reply:
+            self.journal.fail(f"network:{name}", "", reply)
+            return None
+        return [Task(**fields) for fields in reply["tasks"]]
+
+    def __iter__(self) -> Iterator[list[Subject]]:
+        from cdmpp.programs.identity import record_id
+
+        chunk = max(1, min(4 * len(self.builders), self.settings.batch // self.settings.schedules_per_task))
+        tasks, recorded = self._unfinished(), self._recorded_schedules()
+        for begin in range(0, len(tasks), chunk):
+            members = tasks[begin : begin + chunk]
+            replies = self._schedules(members, recorded)
+            subjects: list[Subject] = []
+            for index, task in enumerate(members):
+                reply = replies[index]
+                if "cause" in reply:
+                    self._tasks_left -= 1
+                    self.journal.fail(f"task:{task.task_id}", task.task_id, reply)
+                    continue
+                self._count(len(reply["schedules"]))
+                entry = [task.task_id, self.settings.schedules_per_task, self.settings.seed, len(reply["schedules"])]
+                append_lines(self.samples, [entry])
+                for schedule in reply["schedules"]:
+                    key = record_id(task.task_id, self.settings.device, self.target, schedule)
+                    if key not in self.journal:
+                        library = self.scratch / f"{key}.so"
+                        subjects.append(Subject(key, reply["arguments"], library, task=task, schedule=schedule))
+            yield subjects
+
+    def _count(self, programs: int) -> None:
+        """One more task is sampled: the mean says how many programs the tasks left will give."""
+        self._tasks_left -= 1
+        self._sampled_tasks += 1
+        self._sampled_programs += programs
+        self.expected = int(self._tasks_left * self._sampled_programs / self._sampled_tasks)
+
+    def _unfinished(self) -> list[Task]:
+        """Tasks of which a program may lack a record: the others need not be sampled again."""
+        largest: dict[tuple[str, int], tuple[int, int]] = {}  # (task, seed) -> (schedules asked for, programs)
+        for task_id, asked, seed, programs in (entry for entry in read_lines(self.samples) if len(entry) == 4):
+            largest[task_id, seed] = max(largest.get((task_id, seed), (0, 0)), (asked, programs))
+        tasks = []
+        for task in self.tasks:
+            asked, programs = largest.get((task.task_id, self.settings.seed), (0, 0))
+            if asked >= self.settings.schedules_per_task and self.journal.per_task[task.task_id] >= programs:
+                self._count(programs)
+            else:
+                tasks.append(task)
+        return tasks
+
+    def _schedules(self, tasks: list[Task], recorded: Mapping[str, list[str]]) -> dict[int, Reply]:
+        """Index -> ``schedules`` and ``arguments`` of each task: sampled, or those that another device ran."""
+        limit = self.settings.schedules_per_task
+        if self.settings.schedules_from is not None:
+            return {
+                index: {"schedules": recorded[task.task_id][:limit], "arguments": arguments_of(task.workload)}
+                for index, task in enumerate(tasks)
+            }
+        seeds = [schedule_seed(task.task_id, self.settings.seed) for task in tasks]
+        asked = {"op": "sample", "target": self.settings.target, "n": limit}
+        requests = [{**asked, "task": asdict(task), "seed": seed} for task, seed in zip(tasks, seeds, strict=True)]
+        return dict(run_many(self.builders, requests, SAMPLE_LIMIT_S))
+
+    def _recorded_schedules(self) -> dict[str, list[str]]:
+        """Task -> distinct schedules in the records of ``schedules_from``."""
+        schedules: dict[str, dict[str, None]] = {}
+        for record in read_records(self.settings.schedules_from) if self.settings.schedules_from else ():
+            schedules.setdefault(record.task_id, {})[record.schedule] = None
+        return {task_id: list(distinct) for task_id, distinct in schedules.items()}
