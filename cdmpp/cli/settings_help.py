@@ -1,21 +1,31 @@
-"""``cdmpp train --help`` and its like: the settings file of the verb, which explains itself, and its groups."""
+"""``cdmpp train --help`` and its like: every setting of the verb with its default and meaning, and its groups."""
 
 from __future__ import annotations
 
+import ast
+import importlib
+import inspect
 import re
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import yaml
+from hydra.core.config_store import ConfigStore
+from omegaconf import OmegaConf
 
 from cdmpp.errors import CdmppError
 from cdmpp.paths import conf_folder
+from cdmpp.recipes.compose import offer_defaults
 
 _CONFIGS = {"train": "config"}
 
 
 def settings_help(verb: str, text: str, file: str) -> str:
-    """Usage, every setting with its default and meaning, and what each group can be set to."""
+    """Usage, the settings file of the verb, and the dataclasses and groups that it builds on."""
+    importlib.import_module(f"cdmpp.cli.{file}")  # offers its dataclass to Hydra, where it has one
+    offer_defaults()
     path = conf_folder() / f"{_CONFIGS.get(verb, file)}.yaml"
     try:
         settings = path.read_text(encoding="utf-8")
@@ -25,8 +35,7 @@ def settings_help(verb: str, text: str, file: str) -> str:
         ) from error
     lines = re.sub(r"^hydra:\n(?:[ \n].*\n?)*", "", settings, flags=re.MULTILINE).splitlines()
     shown = "\n".join(line for line in lines if "override hydra/" not in line and "_self_" not in line)
-    groups = [name for entry in yaml.safe_load(settings)["defaults"] if isinstance(entry, dict) for name in entry]
-    choices = [_choices(path.parent, name.partition("@")[0]) for name in groups if not name.startswith("override ")]
+    parts = [part for entry in yaml.safe_load(settings)["defaults"] for part in _parts(path.parent, entry)]
     return f"""usage: cdmpp {verb} [KEY=VALUE ...]
 
 {text[0].upper()}{text[1:]}. A key of a group is written GROUP.KEY=VALUE, a list KEY=[A,B];
@@ -34,11 +43,46 @@ def settings_help(verb: str, text: str, file: str) -> str:
 
 {shown.strip()}
 
-# What the groups can be set to:
-{"".join(choices).rstrip()}"""
+{"".join(parts).rstrip()}"""
 
 
-def _choices(folder: Path, group: str) -> str:
-    names = sorted(str(path.relative_to(folder / group).with_suffix("")) for path in (folder / group).rglob("*.yaml"))
-    line = f"{group}: {'see `cdmpp devices`' if group == 'device' else ' | '.join(names)}"
-    return textwrap.fill(line, 120, initial_indent="#   ", subsequent_indent="#     ") + "\n"
+def _parts(conf: Path, entry: str | dict[str, str | None]) -> Iterator[str]:
+    """What an entry of a defaults list brings: the choices of a group, the keys of a dataclass."""
+    if isinstance(entry, str):
+        yield from _fields(f"{entry}.yaml", "")
+        return
+    for name, option in entry.items():
+        group = name.partition("@")[0]
+        if name.startswith("override "):
+            continue
+        if group == "device":
+            yield "device=NAME: a device of `cdmpp devices`\n\n"
+            continue
+        files = {str(path.relative_to(conf / group).with_suffix("")) for path in (conf / group).rglob("*.yaml")}
+        offered = {str(name).removesuffix(".yaml") for name in ConfigStore.instance().repo.get(group, {})}
+        yield _wrapped(f"{group}={'|'.join(sorted(files | offered))}", "") + "\n"
+        yield from _fields(f"{group}/{option}.yaml", f"{group}.")
+
+
+def _fields(config: str, prefix: str) -> Iterator[str]:
+    """Key, default and meaning of the dataclass that Hydra was offered under that name; nothing where it was not."""
+    group, _, name = config.rpartition("/")
+    repo = ConfigStore.instance().repo
+    stored = (repo.get(group, {}) if group else repo).get(name)
+    if stored is None:
+        return
+    kind = OmegaConf.get_type(stored.node)
+    values: Any = OmegaConf.to_container(stored.node)
+    body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0].body  # type: ignore[attr-defined]
+    for statement, after in zip(body, [*body[1:], None], strict=True):
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+            key = statement.target.id
+            default = "null" if values[key] is None else str(values[key])
+            meaning = after.value.value if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) else ""
+            yield f"  {prefix}{key}={default}\n" + _wrapped(str(meaning), "      ")
+    yield "\n"
+
+
+def _wrapped(text: str, indent: str) -> str:
+    lines = textwrap.fill(" ".join(text.split()), 120, initial_indent=indent, subsequent_indent=indent)
+    return f"{lines}\n" if text else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
@@ -35,10 +36,12 @@ def test_every_verb_is_named_and_explained(capsys):
 def test_help_of_a_configured_verb_explains_its_settings(verb, capsys):
     assert cli.main([verb, "device=a100", "--help"]) == 0
     shown = capsys.readouterr().out
-    assert shown.startswith(f"usage: cdmpp {verb} [KEY=VALUE ...]\n") and "\nout: " in shown
+    assert shown.startswith(f"usage: cdmpp {verb} [KEY=VALUE ...]\n") and re.search(r"^ *out[:=]", shown, re.MULTILINE)
     assert "output_subdir" not in shown and "job_logging" not in shown
-    assert "#   device: see `cdmpp devices`" in shown
-    assert verb != "train" or "#   split: by_device | by_network | by_task |" in shown
+    assert "device=NAME: a device of `cdmpp devices`" in shown
+    if verb in ("train", "finetune"):
+        assert "\ntrainer=default|gpu|quick|reference\n" in shown
+        assert re.search(r"^  trainer.warmup=[\d.]+\n      Share of all steps", shown, re.MULTILINE)
 
 
 def test_settings_reach_a_configured_verb(monkeypatch):
