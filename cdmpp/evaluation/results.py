@@ -61,7 +61,7 @@ def results_of(cells: Iterable[Mapping[str, Any]]) -> list[Result]:
     """One result for each overall metric of each cell."""
     keys = ("device", "dataset", "split", "seed", "model")
     return [
-        Result(*(cell[key] for key in keys), metric, value, run_of(cell))
+        Result(**{key: cell[key] for key in keys}, metric=metric, value=value, run=run_of(cell))
         for cell in cells
         for metric, value in cell["metrics"].items()
     ]
