@@ -7,11 +7,17 @@ from typing import Any
 
 from cdmpp.cli.hydra_entry import entry
 from cdmpp.data.ansor_features import import_features
+from cdmpp.errors import CdmppError
+
+_SOURCES = ("metaschedule", "ansor_features")
 
 
 @entry("import_data")
 def main(values: dict[str, Any]) -> None:
+    """Import into a data set folder and print what was met and written."""
     path, device, network = Path(values["path"]), values["device"]["name"], values["network"]
+    if values["source"] not in _SOURCES:
+        raise CdmppError(f"source is {values['source']!r}: choose {' or '.join(_SOURCES)}")
     ansor = values["source"] == "ansor_features"
     out = Path(values["out"] or f"datasets/{'ansor' if ansor else network}_{device}")
     if ansor:
@@ -19,4 +25,4 @@ def main(values: dict[str, Any]) -> None:
         return
     from cdmpp.data.importers import import_database  # needs TVM
 
-    print(f"{out}: {import_database(path, out, device, network, values['source'], values['on_bad'])}")
+    print(f"{out}: {import_database(path, out, device, network, values['on_bad'])}")

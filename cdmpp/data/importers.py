@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import logging
 import random
 import statistics
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import tvm
@@ -31,7 +29,7 @@ from cdmpp.data.schema import Record
 from cdmpp.data.targets import disagreement
 from cdmpp.errors import CdmppError, DataError
 from cdmpp.lock import writing
-from cdmpp.programs.database import BadLine, TuningLine, is_legacy, read_lines, read_workloads
+from cdmpp.programs.database import BadLine, TuningLine, read_lines, read_workloads
 from cdmpp.programs.identity import block_names, flops, io_bytes, op_class, record_id, task_id
 from cdmpp.programs.replay import parse_workload, replay_on
 from cdmpp.programs.task import Task
@@ -44,8 +42,7 @@ _SAMPLE = 12  # traces replayed before anything is written
 _FLAG_SPREAD = 0.05
 
 
-@dataclass(frozen=True)
-class _Workload:
+class _Workload(NamedTuple):
     module: tvm.IRModule
     task: Task
 
@@ -64,11 +61,10 @@ def import_database(
     out: Path,
     device: str,
     network: str,
-    source_format: Literal["auto", "metaschedule", "metaschedule_legacy"] = "auto",
     on_bad: Literal["error", "skip"] = "error",
     progress: bool = True,
 ) -> ImportReport:
-    """Import the MetaSchedule database in folder ``source`` as measured on ``device``, into data set ``out``.
+    """Import the MetaSchedule database (TVM 0.16 or newer) in ``source`` as measured on ``device`` into ``out``.
 
     Nothing is written before the whole database has been read. Broken lines, and lines of a workload that cannot be
     used, raise one ``DataError`` with their numbers, or are left out and counted with ``on_bad="skip"``. Programs that
@@ -81,7 +77,6 @@ def import_database(
         raise DataError("network=NAME is missing: by_network splits go by the name of the network that was tuned")
     if on_bad not in ("error", "skip"):
         raise DataError(f"on_bad is {on_bad!r}: choose error or skip")
-    _check_format(source, source_format)
     report = ImportReport()
     modules = read_workloads(source)
     workloads = [_workload(module, number, network, source) for number, module in enumerate(modules, start=1)]
@@ -109,23 +104,20 @@ def import_database(
 def _store(groups: list[_Group], out: Path, source: Path, device: str, report: ImportReport, progress: bool) -> None:
     """Write the programs that ``out`` does not hold."""
     present = _present(out)
-    known = read_tasks(out) if (out / "tasks.parquet").exists() else {}
     used = {group.workload.task.task_id: group.workload.task for group in reversed(groups)}
-    stored = {**used, **known}
+    tasks = {**used, **(read_tasks(out) if (out / "tasks.parquet").exists() else {})}
     renames: dict[int, dict[str, str]] = {}  # by workload: two of one task may name their blocks differently
     fresh = []
     for group in groups:
         index, task = group.line.workload, group.workload.task
         if index not in renames:
-            renames[index] = _renames(group.workload.module, stored[task.task_id])
+            renames[index] = _renames(group.workload.module, tasks[task.task_id])
         schedule = _rename_blocks(group.line.schedule, renames[index])
         identity = record_id(task.task_id, device, group.line.target, schedule)
-        if identity in present:
-            report.present += 1
-            continue
-        present.add(identity)
-        fresh.append((identity, task.task_id, schedule, group))
-    report.programs, report.tasks = len(groups), len(used)
+        if identity not in present:
+            present.add(identity)
+            fresh.append((identity, task.task_id, schedule, group))
+    report.programs, report.tasks, report.present = len(groups), len(used), len(groups) - len(fresh)
     origin = {"name": out.name, "protocol": "metaschedule", "complete": False}
     write_info(out, **({} if not fresh and (out / "dataset.json").exists() else origin))
     write_tasks(out, used.values())
@@ -135,50 +127,21 @@ def _store(groups: list[_Group], out: Path, source: Path, device: str, report: I
         report.written += len(part)
 
 
-def reclassify(folder: Path) -> int:
-    """Compute class, operations and bytes of every stored task anew; returns how many classes changed.
-
-    For data sets written before a rule changed. Records and identities stay as they are.
-    """
-    changed, tasks = 0, []
-    with writing(folder, "new classes of tasks", wait=True):
-        for task in read_tasks(folder).values():
-            module = parse_workload(task.workload)
-            kind = op_class(task.op_name, module)
-            changed += kind != task.op_class
-            tasks.append(dataclasses.replace(task, op_class=kind, flops=flops(module), io_bytes=io_bytes(module)))
-        write_tasks(folder, tasks)
-    return changed
-
-
-def _check_format(source: Path, source_format: str) -> None:
-    if source_format == "auto":
-        return
-    found = "metaschedule_legacy" if is_legacy(source) else "metaschedule"
-    if source_format not in ("metaschedule", "metaschedule_legacy"):
-        raise DataError(f"unknown source {source_format!r}: choose metaschedule or metaschedule_legacy")
-    if found != source_format:
-        raise DataError(f"{source} holds source={found}, not {source_format}: pass source={found}")
-
-
 def _collect(
     source: Path, workloads: list[_Workload | BadLine], device: str, report: ImportReport, progress: bool
 ) -> list[_Group]:
     groups: dict[tuple[int, str, str], _Group] = {}
     targets: dict[str, str] = {}
-    lines: Iterator[TuningLine | BadLine] = iter(
-        track(read_lines(source), f"reading {source.name}", disable=not progress)
-    )
-    for line in lines:
+    for line in track(read_lines(source), f"reading {source.name}", disable=not progress):
         report.lines += 1
         if isinstance(line, BadLine):
             report.bad.append(line)
             continue
-        if not 0 <= line.workload < len(workloads):
+        workload = workloads[line.workload] if 0 <= line.workload < len(workloads) else None
+        if workload is None:
             reason = f"workload {line.workload} does not exist, the database has {len(workloads)}"
             report.bad.append(BadLine(line.number, reason))
             continue
-        workload = workloads[line.workload]
         if isinstance(workload, BadLine):
             reason = f"its workload, line {workload.number} of the other file, cannot be used: {workload.reason}"
             report.bad.append(BadLine(line.number, reason))
@@ -239,10 +202,8 @@ def _present(out: Path) -> set[str]:
     return {record.record_id for record in read_records(out)} if record_parts(out) else set()
 
 
-def _renames(module: tvm.IRModule, task: Task | None) -> dict[str, str]:
+def _renames(module: tvm.IRModule, task: Task) -> dict[str, str]:
     """Block names of ``module`` -> those of the stored workload of the same task, where they differ."""
-    if task is None:
-        return {}
     stored = block_names(parse_workload(task.workload))
     return {own: other for own, other in zip(block_names(module), stored, strict=False) if own != other}
 
@@ -283,17 +244,13 @@ def _record(identity: str, task: str, schedule: str, group: _Group, device: str)
 
 
 def _finish(out: Path, source: Path, device: str, network: str, report: ImportReport) -> None:
-    info: dict[str, Any] = read_info(out)
-    imports = {**info.get("imports", {})}
-    imports[source.name] = {
-        "device": device,
-        "network": network,
-        "lines": report.lines,
-        "failed": report.failed,
-        "unmeasured": report.unmeasured,
-        "broken": len(report.bad),
-        "programs": report.programs,
-    }
-    devices = sorted({*info.get("devices", []), device})
-    counts = {"records": len(_present(out)), "tasks": len(read_tasks(out))}
-    write_info(out, devices=devices, imports=imports, counts=counts, complete=True)
+    info = read_info(out)
+    counted = {"lines": report.lines, "failed": report.failed, "unmeasured": report.unmeasured}
+    entry = {"device": device, "network": network, **counted, "broken": len(report.bad), "programs": report.programs}
+    write_info(
+        out,
+        devices=sorted({*info.get("devices", []), device}),
+        imports={**info.get("imports", {}), source.name: entry},
+        counts={"records": len(_present(out)), "tasks": len(read_tasks(out))},
+        complete=True,
+    )

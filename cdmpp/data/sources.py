@@ -156,7 +156,7 @@ def no_data_message(device: str, paths: Sequence[Path | str], download_result: s
             if pinned(device)
             else []
         ),
-        "To import a MetaSchedule database (metaschedule_legacy for TVM 0.20 and older):",
+        "To import a MetaSchedule database:",
         f"  python scripts/import_data.py source=metaschedule path=DIR device={device} network=NAME",
         "To measure on this machine, if it is that device:",
         f"  python scripts/measure.py device={device}",

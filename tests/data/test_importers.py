@@ -17,7 +17,7 @@ pytest.importorskip("tvm")
 
 from cdmpp.data import importers  # noqa: E402
 from cdmpp.data.files import read_table  # noqa: E402
-from cdmpp.data.importers import import_database, reclassify  # noqa: E402
+from cdmpp.data.importers import import_database  # noqa: E402
 from cdmpp.data.records import read_info, read_records, read_tasks, record_parts  # noqa: E402
 from cdmpp.errors import CdmppError, DataError  # noqa: E402
 from cdmpp.programs.identity import record_id  # noqa: E402
@@ -55,14 +55,12 @@ def test_import(tmp_path, native_database):
 
 
 def test_legacy_gives_the_same_records(tmp_path, native_database, legacy_database):
-    import_database(native_database, tmp_path / "new", "a100", "resnet34", "metaschedule", progress=False)
-    import_database(legacy_database, tmp_path / "old", "a100", "resnet34", "metaschedule_legacy", progress=False)
+    import_database(native_database, tmp_path / "new", "a100", "resnet34", progress=False)
+    import_database(legacy_database, tmp_path / "old", "a100", "resnet34", progress=False)
     assert read_records(tmp_path / "old") == read_records(tmp_path / "new")
     assert {t: v.op_class for t, v in read_tasks(tmp_path / "old").items()} == {
         t: v.op_class for t, v in read_tasks(tmp_path / "new").items()
     }
-    with pytest.raises(DataError, match="source=metaschedule_legacy"):
-        import_database(legacy_database, tmp_path / "x", "a100", "resnet34", "metaschedule", progress=False)
 
 
 def test_broken_lines_stop_before_anything_is_written(tmp_path, native_database):
@@ -99,8 +97,6 @@ def test_wrong_and_unknown_device(tmp_path, native_database):
 def test_misspelt_options(tmp_path, native_database):
     with pytest.raises(DataError, match="choose error or skip"):
         import_database(native_database, tmp_path / "out", "a100", "x", on_bad="skp", progress=False)
-    with pytest.raises(DataError, match="choose metaschedule or metaschedule_legacy"):
-        import_database(native_database, tmp_path / "out", "a100", "x", "tenset", progress=False)
 
 
 def test_foreign_traces_are_refused(tmp_path, native_database):
@@ -256,12 +252,6 @@ def test_second_network_with_other_block_names(tmp_path, native_database, other_
         replay(tasks[record.task_id].workload, record.schedule, record.target)
 
 
-def test_reclassify(tmp_path, native_database):
-    out = tmp_path / "out"
-    import_database(native_database, out, "a100", "resnet34", progress=False)
-    assert reclassify(out) == 0 and len(read_tasks(out)) == 4
-
-
 def test_script(tmp_path, native_database):
     root = Path(__file__).parents[2]
     command = [sys.executable, str(root / "scripts" / "import_data.py"), f"path={native_database}", "device=a100"]
@@ -275,3 +265,5 @@ def test_script(tmp_path, native_database):
         [*command[:2], f"path={tmp_path}", "device=a100", "network=x"], env=environment, capture_output=True, text=True
     )
     assert done.returncode == 1 and "not a MetaSchedule database" in done.stderr and "Traceback" not in done.stderr
+    done = subprocess.run([*command, "source=tenset"], env=environment, capture_output=True, text=True)
+    assert done.returncode == 1 and "choose metaschedule or ansor_features" in done.stderr
