@@ -109,7 +109,7 @@ def test_measuring_the_chosen_tasks_on_the_device(one_device: Path, collector, m
     monkeypatch.setattr(Predictor, "reads_code", True)
     figures = finetune(settings(one_device, "measure.how=local", "measure.test_tasks=3"))
     (asked,) = collector.seen
-    assert asked.device == NEW and asked.zoo == {} and asked.time_limit_s == 20 * 60 and asked.rpc is None
+    assert asked.device == NEW and asked.zoo == {} and asked.time_limit_min == 20 and asked.runner == "local"
     order = read_json(one_device / "new" / "plan.json")["order"]
     assert set(figures["tasks"]) < set(order) and len(order) == 4 + 3
     assert figures["after"]["test"]["n_tasks"] == 3
