@@ -7,10 +7,10 @@ import hashlib
 import http.client
 import logging
 import os
+import shutil
 import urllib.error
 import urllib.request
 import zlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,8 @@ _BLOCK = 1 << 20
 
 @dataclass(frozen=True)
 class PinnedFile:
+    """One file of a public database."""
+
     name: str
     sha256: str
     """Of the content after gunzip: packing the same records again changes nothing."""
@@ -38,6 +40,8 @@ class PinnedFile:
 
 @dataclass(frozen=True)
 class PinnedDatabase:
+    """A public tuning database of one network on one device."""
+
     device: str
     network: str
     folder: str
@@ -65,17 +69,14 @@ def pinned(device: str) -> tuple[PinnedDatabase, ...]:
     return tuple(database for database in PINNED if database.device == device)
 
 
-def download_folder() -> Path:
-    return cache_root() / "downloads" / f"{REPOSITORY.replace('/', '-')}-{COMMIT[:12]}"
-
-
 def download(database: PinnedDatabase, base_url: str = BASE_URL, progress: bool = True) -> Path:
     """Fetch a database into the cache and return its folder, ``<network>_<device>``.
 
     Files that are there with the right sum stay. Raises ``DataError`` where a file cannot be fetched or is not the
     pinned one; nothing half-written stays behind.
     """
-    folder = download_folder() / f"{database.network}_{database.device}"
+    collection = f"{REPOSITORY.replace('/', '-')}-{COMMIT[:12]}"
+    folder = cache_root() / "downloads" / collection / f"{database.network}_{database.device}"
     for file in database.files:
         path = folder / file.name
         if path.is_file() and _content_sum(path) == file.sha256:
@@ -85,10 +86,9 @@ def download(database: PinnedDatabase, base_url: str = BASE_URL, progress: bool 
         try:
             folder.mkdir(parents=True, exist_ok=True)
             _fetch(url, temporary, progress)
-            found = _content_sum(temporary)
-            if found != file.sha256:
+            if (digest := _content_sum(temporary)) != file.sha256:
                 raise DataError(
-                    f"{url} has the SHA-256 {found} (unpacked), expected {file.sha256}: not the pinned file"
+                    f"{url} has the SHA-256 {digest} (unpacked), expected {file.sha256}: not the pinned file"
                 )
             os.replace(temporary, path)
         except (OSError, EOFError, zlib.error, http.client.HTTPException) as error:
@@ -102,31 +102,17 @@ def download(database: PinnedDatabase, base_url: str = BASE_URL, progress: bool 
 def _fetch(url: str, path: Path, progress: bool) -> None:
     columns = (TextColumn("{task.description}"), DownloadColumn(), TransferSpeedColumn())
     with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as response, Progress(*columns, disable=not progress) as bar:
-        length = response.headers.get("Content-Length")
-        line = bar.add_task(
-            f"downloading {path.name.removeprefix('.').rsplit('.', 2)[0]}", total=int(length or 0) or None
-        )
+        length = int(response.headers.get("Content-Length") or 0)
+        title = f"downloading {path.name.removeprefix('.').rsplit('.', 2)[0]}"
         with path.open("wb") as file:
-            received = 0
-            while block := response.read(_BLOCK):
-                file.write(block)
-                received += len(block)
-                bar.update(line, completed=received)
-        if length is not None and received != int(length):
-            raise OSError(f"the connection ended after {received} of {length} bytes")
+            shutil.copyfileobj(bar.wrap_file(response, length, description=title), file, _BLOCK)
+    received = path.stat().st_size
+    if length and received != length:
+        raise OSError(f"the connection ended after {received} of {length} bytes")
 
 
 def _content_sum(path: Path) -> str:
-    digest = hashlib.sha256()
-    for block in _blocks(path):
-        digest.update(block)
-    return digest.hexdigest()
-
-
-def _blocks(path: Path) -> Iterator[bytes]:
     with path.open("rb") as probe:
-        packed = probe.read(2) == b"\x1f\x8b"
-    opener: Any = gzip.open if packed else open
+        opener: Any = gzip.open if probe.read(2) == b"\x1f\x8b" else open
     with opener(path, "rb") as file:
-        while block := file.read(_BLOCK):
-            yield block
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -28,40 +28,16 @@ from cdmpp.programs.task import Task
 log = logging.getLogger(__name__)
 
 _PART = re.compile(r"part-(\d+)\.parquet")
-_TASK_SCHEMA = pa.schema(
-    [
-        ("task_id", pa.string()),
-        ("op_name", pa.string()),
-        ("op_class", pa.string()),
-        ("workload", pa.string()),
-        ("flops", pa.float64()),
-        ("io_bytes", pa.float64()),
-        ("networks", pa.string()),
-        ("origin", pa.string()),
-    ]
-)
-_RECORD_SCHEMA = pa.schema(
-    [
-        ("record_id", pa.string()),
-        ("task_id", pa.string()),
-        ("device", pa.string()),
-        ("target", pa.string()),
-        ("schedule", pa.string()),
-        ("latency_samples_s", pa.list_(pa.float64())),
-        ("latency_s", pa.float64()),
-        ("statistic", pa.string()),
-        ("latency_min_s", pa.float64()),
-        ("latency_median_s", pa.float64()),
-        ("spread", pa.float64()),
-        ("n_merged", pa.int32()),
-        ("flagged", pa.bool_()),
-        ("protocol", pa.string()),
-        ("software", pa.string()),
-        ("host", pa.string()),
-        ("measured_at", pa.string()),
-        ("extra", pa.string()),
-    ]
-)
+_ARROW = {"str": pa.string(), "float": pa.float64(), "int": pa.int32(), "bool": pa.bool_()}
+_ARROW |= {"tuple[float, ...]": pa.list_(pa.float64()), "dict[str, str]": pa.string(), "dict[str, int]": pa.string()}
+"""Type of a field -> of its column; dictionaries are JSON."""
+
+
+def _schema(kind: type) -> pa.Schema:
+    return pa.schema([(field.name, _ARROW[str(field.type)]) for field in dataclasses.fields(kind)])
+
+
+_TASK_SCHEMA, _RECORD_SCHEMA = _schema(Task), _schema(Record)
 _KEYS = pa.schema([("device", pa.string()), ("record_id", pa.string()), ("task_id", pa.string())])
 _REQUIRED = ("record_id", "task_id", "device", "target", "schedule", "latency_s")
 
@@ -115,23 +91,19 @@ def write_tasks(folder: Path, tasks: Iterable[Task]) -> None:
     The workload stays because the block names in the traces of its records refer to it. Columns that this
     version does not know are kept.
     """
+    path = Path(folder) / "tasks.parquet"
     with writing(folder, "tasks", wait=True):
-        _write_tasks(Path(folder) / "tasks.parquet", tasks)
-
-
-def _write_tasks(path: Path, tasks: Iterable[Task]) -> None:
-    rows: dict[str, dict[str, Any]] = {}
-    extra: list[pa.Field] = []
-    if path.exists():
-        table = read_table(path)
-        extra = [field for field in table.schema if field.name not in _TASK_SCHEMA.names]
-        rows = {row["task_id"]: row for row in table.to_pylist()}
-    for task in tasks:
-        old = rows.get(task.task_id, {})
-        networks = {**json.loads(old.get("networks") or "{}"), **task.networks}
-        new = {**dataclasses.asdict(task), "networks": json.dumps(networks, sort_keys=True)}
-        rows[task.task_id] = {**old, **new, "workload": old.get("workload") or task.workload}
-    write_table(path, pa.Table.from_pylist(list(rows.values()), schema=pa.schema([*_TASK_SCHEMA, *extra])))
+        rows, extra = {}, []
+        if path.exists():
+            table = read_table(path)
+            extra = [field for field in table.schema if field.name not in _TASK_SCHEMA.names]
+            rows = {row["task_id"]: row for row in table.to_pylist()}
+        for task in tasks:
+            old = rows.get(task.task_id, {})
+            networks = {**json.loads(old.get("networks") or "{}"), **task.networks}
+            new = {**dataclasses.asdict(task), "networks": json.dumps(networks, sort_keys=True)}
+            rows[task.task_id] = {**old, **new, "workload": old.get("workload") or task.workload}
+        write_table(path, pa.Table.from_pylist(list(rows.values()), schema=pa.schema([*_TASK_SCHEMA, *extra])))
 
 
 def read_tasks(folder: Path) -> dict[str, Task]:
@@ -177,19 +149,16 @@ def replace_records(folder: Path, records: Iterable[Record]) -> int:
     Each part is written whole or not at all: a kill leaves older and newer records, never none or two of one.
     """
     new = {(record.record_id, record.device): _row_of_record(record) for record in records}
-    found: set[tuple[str, str]] = set()
+    replaced: set[tuple[str, str]] = set()
     with writing(folder, "better records", wait=True):
         for path in record_parts(folder) if new else []:
             table = read_table(path)
-            rows = table.to_pylist()
-            places = [i for i, row in enumerate(rows) if (row["record_id"], row["device"]) in new]
-            if places:
-                for i in places:
-                    key = rows[i]["record_id"], rows[i]["device"]
-                    rows[i] = {**rows[i], **new[key]}
-                    found.add(key)
-                write_table(path, pa.Table.from_pylist(rows, schema=table.schema))
-    return len(found)
+            rows = {i: (row["record_id"], row["device"]) for i, row in enumerate(table.to_pylist())}
+            if touched := set(rows.values()) & set(new):
+                replaced |= touched
+                better = [{**row, **new.get(rows[i], {})} for i, row in enumerate(table.to_pylist())]
+                write_table(path, pa.Table.from_pylist(better, schema=table.schema))
+    return len(replaced)
 
 
 def _row_of_record(record: Record) -> dict[str, Any]:
