@@ -151,15 +151,15 @@ def no_data_message(device: str, paths: Sequence[Path | str], download_result: s
         *(
             [
                 "To use the public records without a network here: clone that repository elsewhere, copy it, and",
-                f"  CDMPP_DATA=COPY python scripts/train.py device={device}",
+                f"  CDMPP_DATA=COPY cdmpp train device={device}",
             ]
             if pinned(device)
             else []
         ),
         "To import a MetaSchedule database:",
-        f"  python scripts/import_data.py source=metaschedule path=DIR device={device} network=NAME",
+        f"  cdmpp import source=metaschedule path=DIR device={device} network=NAME",
         "To measure on this machine, if it is that device:",
-        f"  python scripts/measure.py device={device}",
+        f"  cdmpp measure device={device}",
     ]
     table = devices_with_data(paths)
     lines.append("Devices with data here now:" + ("" if table else " none"))

@@ -110,7 +110,7 @@ class MeasureSettings:
                 f"device {device.name} is a {device.kind}; this command measures on the CPU it runs on. "
                 f"CPUs: {', '.join(d.name for d in devices.all_devices() if d.kind == 'cpu')}. "
                 "runner=rpc measures on another CPU machine, kit=build packs programs for a GPU machine out of reach. "
-                "Or import a tuning database: cdmpp import-data source=metaschedule"
+                "Or import a tuning database: cdmpp import source=metaschedule"
             )
         elif self.runner == "local" and self.threads > (here := len(os.sched_getaffinity(0))):
             raise DataError(
