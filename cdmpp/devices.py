@@ -182,4 +182,4 @@ def _unknown(name: str) -> str:
     near = [plain[match] for match in difflib.get_close_matches(asked, plain, n=3, cutoff=0.5)]
     near += [other for other in known if asked and asked in other.replace("-", "") and other not in near][:3]
     hint = f"nearest: {', '.join(near)}" if near else f"known: {', '.join(known)}"
-    return f"unknown device {name!r}; {hint} (`cdmpp devices` lists all, conf/device/README.md tells how to add one)"
+    return f"unknown device {name!r}; {hint} (`cdmpp devices` lists all, {_folder()}/README.md tells how to add one)"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cdmpp.cli.output import console, format_seconds, print_json
+from cdmpp.cli.output import console, format_seconds, print_json, say
 from cdmpp.errors import CdmppError
 
 if TYPE_CHECKING:
@@ -69,6 +69,12 @@ def _summary(options: argparse.Namespace) -> int:
             ]
         )
         return 0
+    if not entries:
+        say(
+            f"no data is here; looked in {', '.join(map(str, paths)) or 'datasets'} and in $CDMPP_DATA. "
+            "`cdmpp train device=a100` downloads some, `cdmpp measure` and `cdmpp import` make some"
+        )
+        return 0
     console().print(_places(entries, paths))
     if readable:
         console().print(_numbers([statistics for _, statistics in readable]))
@@ -79,8 +85,7 @@ def _places(entries: Sequence[DataSummary], paths: Sequence[Path]) -> Table:
     """A row a folder and device."""
     from rich.table import Table
 
-    looked = ", ".join(map(str, paths)) or "no folder at all"
-    table = Table(title="Data", caption=f"looked in {looked} ($CDMPP_DATA adds folders)")
+    table = Table(title="Data", caption=f"looked in {', '.join(map(str, paths))} ($CDMPP_DATA adds folders)")
     table.add_column("device", no_wrap=True)
     for heading in ("programs", "tasks"):
         table.add_column(heading, justify="right")

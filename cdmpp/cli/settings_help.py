@@ -71,9 +71,10 @@ def _fields(config: str, prefix: str) -> Iterator[str]:
     stored = (repo.get(group, {}) if group else repo).get(name)
     if stored is None:
         return
-    kind = OmegaConf.get_type(stored.node)
+    kind: Any = OmegaConf.get_type(stored.node)
     values: Any = OmegaConf.to_container(stored.node)
-    body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0].body  # type: ignore[attr-defined]
+    (defined,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    body = defined.body if isinstance(defined, ast.ClassDef) else []
     for statement, after in zip(body, [*body[1:], None], strict=True):
         if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
             key = statement.target.id

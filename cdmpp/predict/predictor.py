@@ -213,8 +213,7 @@ class Predictor:
             arrays = self.calibration.arrays()
             weights |= {CALIBRATION + name: torch.tensor(value).contiguous() for name, value in arrays.items()}
             config["calibration"] = self.calibration.settings()
-        # The bytes are written here: of a full disk safetensors itself would not say so.
-        write_atomic(out / WEIGHTS, lambda temporary: temporary.write_bytes(serialised(weights)))
+        write_atomic(out / WEIGHTS, lambda temporary: _write(temporary, serialised(weights)))
         write_json(out / CARD, self.card)
         write_json(out / CONFIG, config)  # last: without it the folder is no model
 
@@ -222,6 +221,10 @@ class Predictor:
 def device_group(device: Device) -> str:
     """The device's path among the groups of ``Conformal``: kind, then name."""
     return f"{device.kind}/{device.name}"
+
+
+def _write(path: Path, content: bytes) -> None:
+    path.write_bytes(content)  # of a full disk safetensors itself would not say so
 
 
 def _extremes(batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:

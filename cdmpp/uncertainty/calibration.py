@@ -63,7 +63,11 @@ class Calibration:
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Every array by name: with ``settings`` what ``restore`` needs."""
-        parts = {"conformal": self.conformal, "conformal.scale": self.conformal.scale, "novelty": self.novelty}
+        parts: dict[str, Conformal | LocalScale | Novelty] = {
+            "conformal": self.conformal,
+            "conformal.scale": self.conformal.scale,
+            "novelty": self.novelty,
+        }
         return {
             f"{name}.{field.name}": value
             for name, part in parts.items()

@@ -158,3 +158,10 @@ def test_data_summary_tells_a_damaged_file(workplace, capsys):
     assert cli.main(["data", "--json"]) == 0
     mine = [entry for entry in json.loads(capsys.readouterr().out) if entry["folder"].startswith(str(workplace))]
     assert [(e["device"], e["form"]) for e in mine] == [("?", "unreadable")] and mine[0]["note"]
+
+
+def test_where_no_data_is_the_way_to_some_is_told(workplace, capsys, monkeypatch):
+    monkeypatch.setattr("cdmpp.data.summary.search_paths", lambda extra=(): [])
+    assert cli.main(["data"]) == 0
+    out, err = capsys.readouterr()
+    assert out == "" and "no data is here; looked in datasets" in err and "cdmpp measure" in err
