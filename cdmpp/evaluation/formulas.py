@@ -9,7 +9,6 @@ import numpy as np
 from cdmpp import devices
 from cdmpp.data.dataset import LatencyDataset
 from cdmpp.data.splits import Split
-from cdmpp.errors import CdmppError
 from cdmpp.evaluation.evaluation_data import EvaluationData
 
 if TYPE_CHECKING:
@@ -124,14 +123,10 @@ def _tensors(dataset: LatencyDataset, rows: np.ndarray) -> ProgramTensors:
     from cdmpp.data.batching import ProgramTensors
 
     names = np.asarray(dataset.devices)[rows]
-    sheets = {str(name): devices.get(str(name)) for name in np.unique(names)}
-    return ProgramTensors.build(dataset.asts.take(rows), sheets, names, dataset.latency_s[rows])
+    return ProgramTensors.build(dataset.asts.take(rows), devices.sheets_of(names), names, dataset.latency_s[rows])
 
 
 def _peaks(device: str) -> tuple[float, float]:
-    """Floating-point operations and bytes a second of the datasheet; 1e12 and 1e11 where unknown."""
-    try:
-        spec = devices.get(device).spec
-    except CdmppError:
-        return 1e12, 1e11
+    """Floating-point operations and bytes a second of the datasheet; 1e12 and 1e11 where it does not say."""
+    spec = devices.get(device).spec
     return (spec.get("fp32_tflops") or 1.0) * 1e12, (spec.get("bandwidth_gbps") or 100.0) * 1e9

@@ -34,35 +34,21 @@ def save_training_plots(
         history: one mapping an epoch, with ``epoch`` and losses or errors by name.
         title: goes above each picture, e.g. the device and the split.
     """
-    ape = 100 * np.abs(predicted_s - true_s) / true_s
-    saved = [
-        save_plot(
-            out_dir / "predicted_vs_measured.png", (6.4, 5.6), title, lambda ax: scatter(ax, true_s, predicted_s)
-        ),
-        save_plot(
-            out_dir / "error_by_op_class.png",
-            (7.2, 4.4),
-            title,
-            lambda ax: error_boxes(ax, ape, op_classes, "op class"),
-        ),
-        save_plot(
-            out_dir / "error_by_latency.png",
-            (7.2, 4.4),
-            title,
-            lambda ax: error_boxes(ax, ape, latency_range_labels(true_s), "measured latency"),
-        ),
-    ]
+    ape, ranges = 100 * np.abs(predicted_s - true_s) / true_s, latency_range_labels(true_s)
+    pictures: dict[str, tuple[float, Callable[[Axes], None]]] = {
+        "predicted_vs_measured": (5.6, lambda axes: scatter(axes, true_s, predicted_s)),
+        "error_by_op_class": (4.4, lambda axes: error_boxes(axes, ape, op_classes, "op class")),
+        "error_by_latency": (4.4, lambda axes: error_boxes(axes, ape, ranges, "measured latency")),
+    }
     if len(history):
-        saved.append(
-            save_plot(out_dir / "learning_curve.png", (6.8, 4.4), title, lambda ax: learning_curve(ax, history))
-        )
-    return saved
+        pictures["learning_curve"] = (4.4, lambda axes: learning_curve(axes, history))
+    return [save_plot(out_dir / f"{name}.png", (6.8, height), title, draw) for name, (height, draw) in pictures.items()]
 
 
 def scatter(axes: Axes, true_s: np.ndarray, predicted_s: np.ndarray) -> None:
     """Predicted against measured on logarithmic axes, coloured by how many programs lie there."""
     true, predicted = np.asarray(true_s) * 1e6, np.asarray(predicted_s) * 1e6
-    low, high = _limits(np.concatenate([true, predicted]))
+    low, high = min(true.min(), predicted.min()) / 1.3, max(true.max(), predicted.max()) * 1.3
     edges = np.geomspace(low, high, 71)
     counts, *_ = np.histogram2d(true, predicted, bins=(edges, edges))
     cell = [np.clip(np.searchsorted(edges, values) - 1, 0, len(edges) - 2) for values in (true, predicted)]
@@ -143,10 +129,6 @@ def learning_curve(axes: Axes, history: Sequence[Mapping[str, float]]) -> None:
         more = right.get_legend_handles_labels()
         handles, labels = handles + more[0], labels + more[1]
     axes.legend(handles, labels, frameon=False, fontsize=9)
-
-
-def _limits(values: np.ndarray) -> tuple[float, float]:
-    return float(values.min()) / 1.3, float(values.max()) * 1.3
 
 
 def plain_numbers(axes: Axes) -> None:

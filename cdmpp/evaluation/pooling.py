@@ -12,11 +12,6 @@ _PER_STORE_FLOAT_OPS = slice(0, 7)
 _OPS = [i for i, name in enumerate(LEAF_NAMES) if name.startswith("ops_")]
 
 
-def pool_sum(rows: np.ndarray) -> np.ndarray:
-    """(width,) plain sum over the stores of one program, (stores, width)."""
-    return rows.sum(axis=0)
-
-
 def pool_per_store(rows: np.ndarray) -> np.ndarray:
     """(4 * width + 1,) of TVM's per-store rows: sum, maximum, store with most work, log of the linear sum, count."""
     if not len(rows):

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import csv
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from cdmpp.data.files import read_json, write_atomic
 from cdmpp.errors import DataError
 
 RESULTS, RUNS = "results.csv", "runs.csv"
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -48,10 +49,6 @@ class Result:
     run: Run
 
 
-_RUN_COLUMNS = ("run", *(field.name for field in fields(Run)))
-_RESULT_COLUMNS = tuple(field.name for field in fields(Result))
-
-
 def collect(out: Path, dataset_name: str | None = None) -> list[dict[str, Any]]:
     """Contents of all finished cells under ``out``, of one data set or of all, in order of their paths."""
     return [read_json(path) for path in sorted((Path(out) / "cells" / (dataset_name or ".")).rglob("*.json"))]
@@ -81,23 +78,9 @@ def read_results(folder: Path) -> list[Result]:
     if not (folder / RESULTS).is_file():
         return []
     try:
-        runs = {
-            row["run"]: Run(row["command"], row["date"], row["commit"], int(row["n_programs"]), int(row["n_tasks"]))
-            for row in _rows(folder / RUNS)
-        }
-        return [
-            Result(
-                row["device"],
-                row["dataset"],
-                row["split"],
-                int(row["seed"]),
-                row["model"],
-                row["metric"],
-                float(row["value"]),
-                runs[row["run"]],
-            )
-            for row in _rows(folder / RESULTS)
-        ]
+        runs = {row["run"]: _typed(Run, row, n_programs=int, n_tasks=int) for row in _rows(folder / RUNS)}
+        rows = _rows(folder / RESULTS)
+        return [_typed(Result, row, seed=int, value=float, run=runs.__getitem__) for row in rows]
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise DataError(f"{folder / RESULTS} and {RUNS} are damaged or do not belong together: {error!r}") from error
 
@@ -112,11 +95,15 @@ def update_results(folder: Path, results: Sequence[Result]) -> list[Result]:
     merged = [result for result in read_results(folder) if result.dataset not in new] + list(results)
     merged.sort(key=lambda r: (r.device, r.dataset, r.split, r.seed, r.model, r.metric))
     runs = {result.run.name: result.run for result in merged}
-    ordered = sorted(runs.items(), key=lambda item: (item[1].date, *item))
-    _write(folder / RUNS, _RUN_COLUMNS, ((name, *astuple(run)) for name, run in ordered))
-    rows = ((*(getattr(r, column) for column in _RESULT_COLUMNS[:-1]), r.run.name) for r in merged)
-    _write(folder / RESULTS, _RESULT_COLUMNS, rows)
+    ordered = sorted(runs.items(), key=lambda item: (item[1].date, item[0]))
+    _write(folder / RUNS, [{"run": name, **vars(run)} for name, run in ordered])
+    _write(folder / RESULTS, [{**vars(result), "run": result.run.name} for result in merged])
     return merged
+
+
+def _typed(kind: type[_T], row: Mapping[str, str], **types: Callable[[str], Any]) -> _T:
+    """An object of the columns of ``row`` that are its fields."""
+    return kind(**{field.name: types.get(field.name, str)(row[field.name]) for field in fields(kind)})  # type: ignore[arg-type]
 
 
 def _rows(path: Path) -> list[dict[str, str]]:
@@ -124,11 +111,11 @@ def _rows(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def _write(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+def _write(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     def write(temporary: Path) -> None:
         with temporary.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(columns)
+            writer = csv.DictWriter(file, list(rows[0]) if rows else [], lineterminator="\n")
+            writer.writeheader()
             writer.writerows(rows)
 
     write_atomic(path, write)

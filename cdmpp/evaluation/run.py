@@ -45,14 +45,8 @@ def evaluate(
     Finished cells are kept, so a second call continues; folders ``cells/`` of several machines can be copied together.
 
     Args:
-        data: the data set with what baselines read.
-        dataset_name: of the data set in results and folders.
-        splits: names as ``make_split`` takes them.
-        seeds: of splits, weights and batches.
-        models: baselines, trained models, and means ``a+b`` of them.
-        options: what is the same for all cells.
+        splits, seeds, models: as in ``Cell``.
         jobs: cells that are computed at the same time, each in a process of its own where there are several.
-        progress: show a bar.
 
     Raises:
         DataError: after all cells were tried, where some failed; names them and why.

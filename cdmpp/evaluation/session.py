@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,6 @@ from cdmpp.data.loading import load_programs
 from cdmpp.data.per_store import load_per_store
 from cdmpp.data.records import read_records
 from cdmpp.data.sources import data_folders
-from cdmpp.errors import CdmppError
 from cdmpp.evaluation.baselines import NEED_PER_STORE
 from cdmpp.evaluation.cell import CellOptions
 from cdmpp.evaluation.evaluation_data import EvaluationData
@@ -27,6 +26,10 @@ from cdmpp.evaluation.noise import noise_floor
 from cdmpp.evaluation.pooling import pool_per_store
 from cdmpp.evaluation.results import collect, update_results
 from cdmpp.evaluation.run import evaluate
+from cdmpp.model.config import check_keys
+
+_LISTS = ("splits", "seeds", "models", "overrides")
+_KEYS = (*_LISTS, "device", "data", "sources", "variants", "out", "name", "jobs", "threads", "accelerator", "force")
 
 
 @dataclass(frozen=True)
@@ -40,48 +43,43 @@ class EvaluationSettings:
     splits: tuple[str, ...]
     seeds: tuple[int, ...]
     models: tuple[str, ...]
-    variants: Mapping[str, tuple[str, ...]]
-    overrides: tuple[str, ...]
-    out: Path
+    options: CellOptions
+    jobs: int
     name: str
     """Of the data set in tables."""
-    jobs: int
-    threads: int
-    accelerator: str
-    force: bool
 
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> EvaluationSettings:
         """From the composed ``conf/evaluate.yaml``; ``CdmppError`` names a key that nothing reads."""
-        given = dict(values)
-        given["device"] = devices.get(given["device"]["name"]).name
-        given["data_paths"] = tuple(Path(path).expanduser() for path in given.pop("data")["path"])
-        given["sources"] = tuple(devices.get(name).name for name in given["sources"] or ())
-        for key in ("splits", "seeds", "models", "overrides"):
-            given[key] = tuple(given[key]) if isinstance(given[key], list) else (given[key],)
-        given["variants"] = {name: tuple(overrides) for name, overrides in (given["variants"] or {}).items()}
-        given["out"], given["name"] = Path(given["out"]), given["name"] or given["device"]
-        keys = [field.name for field in fields(EvaluationSettings)]
-        if unknown := sorted(set(given) - set(keys)):
-            raise CdmppError(f"unknown settings {', '.join(unknown)}; known: {', '.join(keys)}")
-        return EvaluationSettings(**given)
+        check_keys(values, _KEYS)
+        device = devices.get(values["device"]["name"]).name
+        lists = {key: tuple(values[key]) if isinstance(values[key], list) else (values[key],) for key in _LISTS}
+        options = CellOptions(
+            Path(values["out"]),
+            values["threads"],
+            lists.pop("overrides"),
+            values["accelerator"],
+            shlex.join(["cdmpp", "evaluate", *sys.argv[1:]]),
+            values["force"],
+            {name: tuple(words) for name, words in (values["variants"] or {}).items()},
+        )
+        return EvaluationSettings(
+            device=device,
+            sources=tuple(devices.get(name).name for name in values["sources"] or ()),
+            data_paths=tuple(Path(path).expanduser() for path in values["data"]["path"]),
+            **lists,
+            options=options,
+            jobs=values["jobs"],
+            name=values["name"] or device,
+        )
 
 
 def run_session(settings: EvaluationSettings) -> None:
     """Run all cells; print a table for each split; keep the figures in ``results.csv`` and ``runs.csv`` of ``out``."""
-    options = CellOptions(
-        settings.out,
-        settings.threads,
-        settings.overrides,
-        settings.accelerator,
-        shlex.join(["cdmpp", "evaluate", *sys.argv[1:]]),
-        settings.force,
-        settings.variants,
-    )
-    data, name = load_evaluation_data(settings), settings.name
+    data, name, options = load_evaluation_data(settings), settings.name, settings.options
     results = evaluate(data, name, settings.splits, settings.seeds, settings.models, options, settings.jobs)
-    update_results(settings.out, results)
-    cells = collect(settings.out, name)
+    update_results(options.out, results)
+    cells = collect(options.out, name)
     for split in dict.fromkeys(cell["split"] for cell in cells):
         _print_split([cell for cell in cells if cell["split"] == split], f"{name}, {split}")
 
@@ -90,7 +88,7 @@ def load_evaluation_data(settings: EvaluationSettings) -> EvaluationData:
     """All programs of the devices, the noise of their labels, and features of TVM where a baseline reads them."""
     folders_of = {name: data_folders(name, settings.data_paths) for name in (*settings.sources, settings.device)}
     dataset = join_datasets(
-        [load_programs(folders, name, workers=settings.threads) for name, folders in folders_of.items()]
+        [load_programs(folders, name, workers=settings.options.threads) for name, folders in folders_of.items()]
     )
     floors = {
         name: noise_floor(record for folder in folders for record in read_records(folder, name))
@@ -99,7 +97,7 @@ def load_evaluation_data(settings: EvaluationSettings) -> EvaluationData:
     per_store = None
     if set(settings.models) & set(NEED_PER_STORE):
         every = list(dict.fromkeys(folder for folders in folders_of.values() for folder in folders))
-        per_store = load_per_store(dataset, every, pool_per_store, settings.threads)
+        per_store = load_per_store(dataset, every, pool_per_store, settings.options.threads)
     return EvaluationData(dataset, per_store, {name: floor for name, floor in floors.items() if floor})
 
 

@@ -120,13 +120,8 @@ def analytic_kernels(dataset: LatencyDataset) -> tuple[np.ndarray, np.ndarray]:
     names, which = np.unique(np.asarray(dataset.devices), return_inverse=True)
     sheets = np.stack([spec_array(devices.get(str(name))) for name in names])[which]
     with torch.no_grad():
-        times = bound_times(
-            kernel_parts(
-                torch.tensor(asts.kernel_features)[:, None],
-                torch.from_numpy(sheets[owner]),
-                torch.from_numpy(asts.target_kinds[owner].astype(np.int64)),
-            )
-        )
+        features, kinds = torch.tensor(asts.kernel_features)[:, None], torch.from_numpy(asts.target_kinds[owner])
+        times = bound_times(kernel_parts(features, torch.from_numpy(sheets[owner]), kinds.long()))
         return times[:, 0].numpy().astype(np.float64), kernel_seconds(times)[:, 0].numpy().astype(np.float64)
 
 

@@ -40,7 +40,7 @@ def test_a_single_split_needs_no_list(tmp_path):
 
 
 def test_an_unread_key_is_an_error(tmp_path):
-    with pytest.raises(CdmppError, match="unknown settings job;"):
+    with pytest.raises(CdmppError, match="unknown setting job; did you mean jobs"):
         settings(tmp_path, job=2)
 
 
@@ -58,7 +58,7 @@ def test_an_unknown_model_lists_the_known():
 
 
 def test_every_variant_is_a_model_of_its_own(tmp_path):
-    variants = settings(tmp_path).variants
+    variants = settings(tmp_path).options.variants
     default = train_config("cdmpp")
     for name in variants:
         assert train_config(name, (), variants) != default, name

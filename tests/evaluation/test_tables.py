@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from benchmarks.publish.curve_report import ZERO_SHOT, curve_table
-from cdmpp.recipes.training_report import metric_table
+from cdmpp.evaluation.metric_table import metric_table
 
 NAMES = ("xeon-icelake", "xeon-icelake-avx2", "xeon-icelake-2c", "xeon-emeraldrapids")
 METRICS = {
