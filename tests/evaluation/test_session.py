@@ -1,4 +1,4 @@
-"""What evaluate.py is asked for reaches the cells and the documents."""
+"""What ``cdmpp evaluate`` is asked for reaches the cells and the tables."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pytest
 import yaml
 
 from cdmpp.errors import CdmppError, DataError
-from cdmpp.evaluation import session
 from cdmpp.evaluation.learned import train_config
 from cdmpp.evaluation.results import read_results
 from cdmpp.evaluation.session import EvaluationSettings, run_session
+from tests.toy_data import write_toy_dataset
 
 CONF = Path(__file__).parents[2] / "conf"
 
@@ -24,14 +24,17 @@ def settings(tmp_path, **changes):
     return EvaluationSettings.from_dict({**values, **changes})
 
 
-def test_from_records_to_tables(data, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(session, "load_evaluation_data", lambda settings: data)
-    monkeypatch.setattr(sys, "argv", ["evaluate.py", "models=[constant]"])
-    run_session(settings(tmp_path, splits=["by_task"], seeds=[0, 1], models=["constant"], name="made-up"))
+def test_from_records_to_tables_without_tvm(tmp_path, monkeypatch, capsys):
+    write_toy_dataset(tmp_path / "data" / "old")
+    write_toy_dataset(tmp_path / "data" / "new", device="xeon-icelake-avx2", factor=1.7, prefix="new-")
+    monkeypatch.setitem(sys.modules, "tvm", None)
+    monkeypatch.setattr(sys, "argv", ["cdmpp", "models=[constant]"])
+    two = {"device": {"name": "xeon-icelake-avx2"}, "sources": ["xeon-icelake"], "data": {"path": [tmp_path / "data"]}}
+    run_session(settings(tmp_path, **two, splits=["by_task"], seeds=[0, 1], models=["constant"], name="made-up"))
     printed = capsys.readouterr().out
     assert "made-up, by_task: mean of 2 seeds" in printed and "constant" in printed
     figures = read_results(tmp_path / "out")
-    assert {figure.model for figure in figures} == {"constant"}
+    assert {(figure.model, figure.device) for figure in figures} == {("constant", "xeon-icelake+xeon-icelake-avx2")}
     assert {figure.run.command for figure in figures} == {"cdmpp evaluate 'models=[constant]'"}
 
 
