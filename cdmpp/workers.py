@@ -79,7 +79,7 @@ class Worker:
         root = str(Path(__file__).resolve().parents[1])
         search = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH", ""))))
         threads = str(max(1, len(self.cores)))
-        self.surroundings, self._messages = _surroundings(), tempfile.TemporaryFile()
+        self.surroundings, self._messages = _surroundings(), tempfile.TemporaryFile()  # noqa: SIM115
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, *self.command, str(theirs.fileno()), ",".join(map(str, self.cores))],
@@ -230,7 +230,7 @@ def _surroundings() -> tuple[int, dict[str, str]]:
 
 
 def serve(operations: Mapping[str, Operation]) -> None:
-    """Be the child: answer requests by their ``op`` until the parent is gone. ``sys.argv`` ends in descriptor, cores."""
+    """Be the child: answer requests by their ``op`` until the parent is gone. Descriptor and cores end ``sys.argv``."""
     descriptor, cores = sys.argv[-2:]
     if cores:
         os.sched_setaffinity(0, {int(core) for core in cores.split(",")})

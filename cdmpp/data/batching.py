@@ -60,7 +60,9 @@ def spec_array(device: Device) -> np.ndarray:
     return np.array([device.spec.get(name) or 0.0 for name in SPEC_FIELDS], np.float32)
 
 
-def _task_numbers(n: int, task_ids: Sequence[str] | np.ndarray | None, device_names: Sequence[str] | np.ndarray):
+def _task_numbers(
+    n: int, task_ids: Sequence[str] | np.ndarray | None, device_names: Sequence[str] | np.ndarray
+) -> np.ndarray:
     """(n,) int64; the same program on another device has another latency, so it is another task here."""
     if task_ids is None:
         return np.arange(n)
@@ -197,6 +199,7 @@ class ProgramTensors:
         return any(not bool(self.codes[part, 0].isnan().all()) for part in places.split(65536))
 
     def to(self, device: torch.device | str) -> ProgramTensors:
+        """The same on another torch device."""
         moved: dict[str, Any] = {k: v.to(device) for k, v in vars(self).items() if isinstance(v, Tensor)}
         return replace(self, **moved)
 

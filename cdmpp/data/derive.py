@@ -192,13 +192,13 @@ def computed(
     jobs = sorted(jobs, key=lambda job: (job[0], job[1].workload))  # neighbours share a parsed workload
     pool = [take_worker(COMMAND) for _ in range(max(1, min(workers, -(-len(jobs) // _PER_WORKER))))]
     requests = ({"op": kind, **asdict(source)} for kind, source in jobs)
+    shown = Progress(title or f"deriving {jobs[0][0]}", len(jobs), progress)
     try:
-        with Progress(title or f"deriving {jobs[0][0]}", len(jobs), progress) as shown:
-            with closing(run_many(pool, requests, limit_s)) as replies:
-                for done, (index, reply) in enumerate(replies, start=1):
-                    kind, source = jobs[index]
-                    yield _result(kind, source.key, reply, limit_s)
-                    shown.show(done)
+        with shown, closing(run_many(pool, requests, limit_s)) as replies:
+            for done, (index, reply) in enumerate(replies, start=1):
+                kind, source = jobs[index]
+                yield _result(kind, source.key, reply, limit_s)
+                shown.show(done)
     finally:
         for worker in pool:
             keep_worker(worker)

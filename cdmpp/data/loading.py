@@ -1,4 +1,4 @@
-"""Data set folders -> LatencyDataset. Labels are in memory, ASTs in mapped files; TVM derives those that are missing."""
+"""Data set folders -> LatencyDataset: labels in memory, ASTs in mapped files; TVM derives those that are missing."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def count_records(folder: Path) -> dict[str, tuple[int, int]]:
         except (OSError, ValueError, pa.ArrowException) as error:
             log.warning("%s is corrupt or truncated: %s", path, str(error).splitlines()[0])
     counts = pa.concat_tables(keys).group_by("device").aggregate([(name, "count_distinct") for name in _KEYS.names[1:]])
-    rows = sorted((row for row in zip(*counts.to_pydict().values(), strict=True) if row[0]))
+    rows = sorted(row for row in zip(*counts.to_pydict().values(), strict=True) if row[0])
     return {device: (programs, tasks) for device, programs, tasks in rows}
 
 

@@ -9,6 +9,8 @@ SCHEMA_VERSION = 1
 
 @dataclass(frozen=True)
 class Record:
+    """One measured program on one device."""
+
     record_id: str
     """16 hex digits over (task_id, device, target, schedule): identical programs share it."""
     task_id: str

@@ -37,6 +37,8 @@ class NoiseFloor:
 
 @dataclass(frozen=True)
 class DeviceStatistics:
+    """What a data set holds for one device."""
+
     device: str
     programs: int
     tasks: int

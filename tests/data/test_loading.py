@@ -201,6 +201,11 @@ def test_baselines_of_a_large_set_see_a_sample(folder, monkeypatch):
     split = make_split(data, "by_task", 0)
     monkeypatch.setattr(baselines, "_MAX_PROGRAMS", 15)
     seen = []
-    monkeypatch.setattr(baselines, "score", lambda dataset, rows, _: seen.append((len(dataset), len(rows))) or {"metrics": 1})
+
+    def score(dataset, rows, _):
+        seen.append((len(dataset), len(rows)))
+        return {"metrics": 1}
+
+    monkeypatch.setattr(baselines, "score", score)
     assert baselines.score_baselines(data, split, ["constant"]) == {"constant": 1}
     assert seen[0][0] <= 45 and seen[0][1] == 15

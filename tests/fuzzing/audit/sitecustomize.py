@@ -49,9 +49,7 @@ def _watch(event: str, arguments: tuple) -> None:
         words = [os.fsdecode(word) for word in arguments[1]] if isinstance(arguments[1], list | tuple) else []
         if words[:2] != [sys.executable, "-m"] or not words[2].startswith("cdmpp."):
             _note(event, arguments[:2])
-    elif event.startswith(_COMMANDS):
-        _note(event, arguments)
-    elif event in _CHANGES and _outside(arguments[0]):
+    elif event.startswith(_COMMANDS) or (event in _CHANGES and _outside(arguments[0])):
         _note(event, arguments)
 
 
