@@ -80,7 +80,7 @@ class Device:
 
 def names() -> tuple[str, ...]:
     """The names of all described devices, sorted."""
-    return tuple(sorted(path.stem for path in _folder().glob("*.yaml")))
+    return tuple(sorted(_files()))
 
 
 def get(name: str) -> Device:
@@ -90,9 +90,10 @@ def get(name: str) -> Device:
         UnknownDeviceError: no file describes it; the message has the nearest names.
         CdmppError: its file is malformed; the message names file and field.
     """
-    if name not in names():
+    path = _files().get(name)
+    if path is None:
         raise UnknownDeviceError(_unknown(name))
-    return read_device(_folder() / f"{name}.yaml")
+    return read_device(path)
 
 
 def all_devices() -> tuple[Device, ...]:
@@ -168,11 +169,12 @@ def _check_field(path: Path, field: str, entry: Any, documents: Mapping[str, str
     return float(value), f"{cited} ({detail.strip()})" if detail else str(cited)
 
 
-def _folder() -> Path:
+def _files() -> dict[str, Path]:
+    """Name -> description. Devices of one's own are described in ``conf/device`` of the working folder."""
     folder = conf_folder() / "device"
     if not folder.is_dir():
         raise CdmppError(f"no device descriptions found in {folder}: the installation is incomplete")
-    return folder
+    return {path.stem: path.resolve() for place in (Path("conf/device"), folder) for path in place.glob("*.yaml")}
 
 
 def _unknown(name: str) -> str:
@@ -182,4 +184,5 @@ def _unknown(name: str) -> str:
     near = [plain[match] for match in difflib.get_close_matches(asked, plain, n=3, cutoff=0.5)]
     near += [other for other in known if asked and asked in other.replace("-", "") and other not in near][:3]
     hint = f"nearest: {', '.join(near)}" if near else f"known: {', '.join(known)}"
-    return f"unknown device {name!r}; {hint} (`cdmpp devices` lists all, {_folder()}/README.md tells how to add one)"
+    readme = conf_folder() / "device" / "README.md"
+    return f"unknown device {name!r}; {hint} (`cdmpp devices` lists all, {readme} tells how to add one)"

@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from cdmpp.errors import CdmppError
 from cdmpp.paths import conf_folder
-from cdmpp.recipes.compose import CONFIG_ERRORS, explained, offer_defaults, values_of
+from cdmpp.recipes.compose import CONFIG_ERRORS, explained, offer_defaults, search_path, values_of
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
 """Where no file of ours is written, a log of Lightning's or a picture, a full disk arrives as it is."""
@@ -45,6 +45,7 @@ def entry(
                     f"{key}={word.removeprefix(f'{short}=')}" if word.startswith(f"{short}=") else word
                     for word in sys.argv
                 ]
+            sys.argv += search_path()
             offer_defaults()
             os.environ["HYDRA_FULL_ERROR"] = "1"  # its errors are raised, not printed
             _in_one_line(composed, lambda: "")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import hydra
@@ -52,9 +53,16 @@ def compose(config: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
     GlobalHydra.instance().clear()  # a command itself runs inside Hydra
     try:
         with hydra.initialize_config_dir(str(conf_folder()), version_base="1.3"):
-            return values_of(hydra.compose(config, overrides=list(overrides)))
+            return values_of(hydra.compose(config, overrides=[*overrides, *search_path()]))
     except CONFIG_ERRORS as error:
         raise explained(error) from error
+
+
+def search_path() -> list[str]:
+    """The word by which Hydra finds devices of one's own: those in ``conf/device`` of the working folder."""
+    own = Path("conf")
+    elsewhere = (own / "device").is_dir() and not own.samefile(conf_folder())
+    return ["hydra.searchpath=[file://conf]"] if elsewhere else []
 
 
 def values_of(composed: DictConfig) -> dict[str, Any]:

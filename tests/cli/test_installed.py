@@ -41,7 +41,7 @@ COMMANDS = {
     "train without data": "train device=t4 allow_zero_shot=false",
     "train": "train experiment=quick trainer.epochs=1 baselines=[constant] plots=false out=run",
     "predict": "predict datasets/one --device xeon-icelake --model run/model --json",
-    "finetune": "finetune device=xeon-icelake-avx2 start=run/model budget=3 tuning.steps=3 tuning.folds=0 out=tuned",
+    "finetune": "finetune device=my-cpu start=run/model budget=3 tuning.steps=3 tuning.folds=0 out=tuned",
     "evaluate": "evaluate split=[random] seeds=[0] models=[constant,analytic] out=cells accelerator=cpu",
     "measure": "measure runner=rpc",
     "import": "import path=database device=a100 network=resnet34",
@@ -59,7 +59,10 @@ class Done(NamedTuple):
 def place(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("empty")
     write_toy_dataset(folder / "datasets" / "one", 120)
-    write_toy_dataset(folder / "datasets" / "two", 120, "xeon-icelake-avx2", factor=1.7, prefix="two-")
+    own = (TESTS.parent / "conf" / "device" / "xeon-icelake.yaml").read_text()
+    (folder / "conf" / "device").mkdir(parents=True)
+    (folder / "conf" / "device" / "my-cpu.yaml").write_text(own.replace("name: xeon-icelake", "name: my-cpu", 1))
+    write_toy_dataset(folder / "datasets" / "two", 120, "my-cpu", factor=1.7, prefix="two-")
     shutil.copytree(TESTS / "fixtures" / "resnet34_a100", folder / "database")
     shutil.copy(TESTS.parent / "examples" / "matmul.py", folder)
     return folder
@@ -96,7 +99,7 @@ def test_a_verb_ends_well(done, name):
 
 
 def test_what_is_listed_is_what_is_here(done):
-    assert [entry["name"] for entry in json.loads(done["devices"].out)] == list(devices.names())
+    assert [entry["name"] for entry in json.loads(done["devices"].out)] == sorted([*devices.names(), "my-cpu"])
     assert "xeon-icelake" in [entry["name"] for entry in json.loads(done["models"].out)]
     assert [entry["programs"] for entry in json.loads(done["data"].out)] == [120, 120]
 
@@ -107,8 +110,8 @@ def test_a_trained_model_lies_where_it_was_asked_for(done, place):
     assert len(json.loads(done["predict"].out)["programs"]) == 120
 
 
-def test_a_tuned_model_knows_the_new_device(done, place):
-    assert "xeon-icelake-avx2" in cdmpp.load(place / "tuned" / "model").trained_on
+def test_a_tuned_model_knows_a_device_that_is_described_in_the_working_folder(done, place):
+    assert "my-cpu" in cdmpp.load(place / "tuned" / "model").trained_on
 
 
 def test_without_data_training_says_where_it_looked(done):
