@@ -37,22 +37,24 @@ class CompactAST:
             raise UnsupportedProgramError(
                 "the program has no store: nothing is computed, so there is no latency to predict"
             )
-        for name, array, shape in (
-            ("leaf_features", self.leaf_features, (n_leaf, LEAF_WIDTH)),
-            ("leaf_positions", self.leaf_positions, (n_leaf,)),
-            ("leaf_serial_positions", self.leaf_serial_positions, (n_leaf,)),
-            ("leaf_kernels", self.leaf_kernels, (n_leaf,)),
-            ("kernel_features", self.kernel_features, (n_kernel, KERNEL_WIDTH)),
-        ):
-            if array.shape != shape:
+        for name, shape in {
+            "leaf_features": (n_leaf, LEAF_WIDTH),
+            "leaf_positions": (n_leaf,),
+            "leaf_serial_positions": (n_leaf,),
+            "leaf_kernels": (n_leaf,),
+            "kernel_features": (n_kernel, KERNEL_WIDTH),
+            "code": (CODE_WIDTH,),
+        }.items():
+            array = getattr(self, name)
+            if array is not None and array.shape != shape:
                 raise UnsupportedProgramError(f"{name} has shape {array.shape}, expected {shape}")
-        if self.code is not None and self.code.shape != (CODE_WIDTH,):
-            raise UnsupportedProgramError(f"code has shape {self.code.shape}, expected {(CODE_WIDTH,)}")
 
     @property
     def n_leaf(self) -> int:
+        """Stores."""
         return len(self.leaf_features)
 
     @property
     def n_kernel(self) -> int:
+        """Launches or top-level loop nests."""
         return len(self.kernel_features)

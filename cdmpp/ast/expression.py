@@ -26,14 +26,17 @@ _BINARY = {
     "Mod": np.mod,
 }
 DIVISIONS = ("FloorDiv", "FloorMod", "Div", "Mod")
-CHILDREN = ("a", "b", "condition", "true_value", "false_value", "value", "base", "body")
+_CHILDREN = ("a", "b", "condition", "true_value", "false_value", "value", "base", "body")
+_LEAVES = ("IntImm", "FloatImm", "StringImm", "Var")
 
 
-def kind_of(expression: Any) -> str:
-    return type(expression).__name__
+def kind_of(node: Any) -> str:
+    """Name of its class."""
+    return type(node).__name__
 
 
 def is_float(expression: Any) -> bool:
+    """True where the value is a float."""
     return "float" in str(expression.ty)
 
 
@@ -42,34 +45,33 @@ def call_name(expression: Any) -> str:
     return str(getattr(expression.op, "name", "")).rsplit(".", 1)[-1]
 
 
-def free_variables(expression: Any, found: set[int]) -> set[int]:
-    """Handles of all variables, those inside data-dependent loads included."""
+def children(expression: Any) -> list[Any]:
+    """Operands of an operator."""
+    return [child for name in _CHILDREN if (child := getattr(expression, name, None)) is not None]
+
+
+def parts(expression: Any) -> list[Any]:
+    """The same of any expression: indices of loads and arguments of calls too."""
     kind = kind_of(expression)
-    if kind == "Var":
-        found.add(expression.__chandle__())
-    elif kind == "TensorLoad":
-        for index in expression.indices:
-            free_variables(index, found)
-    elif kind == "Call":
-        for argument in expression.args:
-            free_variables(argument, found)
-    elif kind not in ("IntImm", "FloatImm", "StringImm"):
-        for name in CHILDREN:
-            child = getattr(expression, name, None)
-            if child is not None:
-                free_variables(child, found)
-    return found
+    if kind in _LEAVES:
+        return []
+    if kind in ("TensorLoad", "Call"):
+        return list(expression.indices if kind == "TensorLoad" else expression.args)
+    return children(expression)
+
+
+def free_variables(expression: Any, variables: set[int]) -> set[int]:
+    """Add the handles of all variables, those inside data-dependent loads included."""
+    if kind_of(expression) == "Var":
+        variables.add(expression.__chandle__())
+    for part in parts(expression):
+        free_variables(part, variables)
+    return variables
 
 
 def has_load(expression: Any) -> bool:
-    kind = kind_of(expression)
-    if kind == "TensorLoad":
-        return True
-    if kind == "Call":
-        return any(has_load(argument) for argument in expression.args)
-    if kind in ("IntImm", "FloatImm", "StringImm", "Var"):
-        return False
-    return any(has_load(c) for c in (getattr(expression, n, None) for n in CHILDREN) if c is not None)
+    """True where the value depends on data."""
+    return kind_of(expression) == "TensorLoad" or any(has_load(part) for part in parts(expression))
 
 
 def is_constant(expression: Any) -> bool:
@@ -91,6 +93,7 @@ def is_constant(expression: Any) -> bool:
 
 
 def is_table(expression: Any) -> bool:
+    """True for selects of constants, not for a constant alone."""
     return kind_of(expression) not in ("FloatImm", "IntImm") and is_constant(expression)
 
 

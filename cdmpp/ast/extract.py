@@ -23,6 +23,7 @@ _LAUNCH = [KERNEL_NAMES.index(name) for name in ("blocks", "block_threads")]
 
 
 def is_gpu_target(target: Any) -> bool:
+    """Of a ``tvm.target.Target``."""
     return "gpu" in [str(k) for k in target.keys]
 
 
@@ -35,6 +36,7 @@ def extract_readable(module: Any, target: Any) -> CompactAST:
 
 
 def summarise(tree: Tree, gpu: bool) -> CompactAST:
+    """Compact AST of what the readable walk found."""
     facts = [leaf_facts(leaf, gpu) for leaf in tree.leaves]
     kernels = [
         kernel_vector(kernel, [f for f in facts if f.leaf.kernel == k], tree.function_allocations, gpu)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from cdmpp.ast.expression import kind_of
 from cdmpp.errors import UnsupportedProgramError
@@ -15,7 +16,10 @@ GLOBAL, SHARED, LOCAL = range(3)
 
 @dataclass
 class Loop:
+    """One loop, or one axis of threads."""
+
     handle: int
+    """Of its variable."""
     start: int
     extent: int
     kind: int
@@ -32,22 +36,26 @@ class Loop:
     """Buffers that get a constant inside: accumulators that start afresh in every trip."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Leaf:
+    """One store and its place in the tree."""
+
     store: Any
     loops: list[Loop]
     guards: list[tuple[Any, bool]]
+    """Conditions around it, and whether they must hold or fail."""
     position: int
     serial_position: int
     kernel: int
     unroll_limit: int
     explicit_unroll: bool
-    lanes: int = 1
-    """Lanes of an already vectorised (Ramp) store."""
+    lanes: int
+    """Of an already vectorised (Ramp) store."""
 
 
-@dataclass
-class Allocation:
+class Allocation(NamedTuple):
+    """A buffer of a kernel; per thread where its scope is local."""
+
     scope: int
     elements: int
     bytes: int
@@ -55,6 +63,8 @@ class Allocation:
 
 @dataclass
 class Kernel:
+    """One launch or top-level loop nest."""
+
     allocations: list[Allocation] = field(default_factory=list)
     code_steps: int = 0
     cross_thread_reductions: float = 0.0
@@ -62,14 +72,17 @@ class Kernel:
     stages: int = 1
 
 
-@dataclass
+@dataclass(frozen=True)
 class Tree:
+    """All that the walk finds."""
+
     leaves: list[Leaf]
     kernels: list[Kernel]
     function_allocations: list[Allocation]
 
 
 def integer(value: Any, what: str) -> int:
+    """A constant of TVM; ``UnsupportedProgramError`` where it is none."""
     if isinstance(value, int):
         return value
     if kind_of(value) == "IntImm":
@@ -81,6 +94,7 @@ def integer(value: Any, what: str) -> int:
 
 
 def scope_of(buffer: Any) -> int:
+    """GLOBAL, SHARED or LOCAL."""
     scope = str(buffer.scope())
     if scope.startswith("shared"):
         return SHARED
@@ -88,22 +102,18 @@ def scope_of(buffer: Any) -> int:
 
 
 def element_bytes(buffer: Any) -> float:
+    """At least 1."""
     text = str(buffer.dtype)
     digits = "".join(c for c in text.split("x")[0].split("_")[0] if c.isdigit())  # float32x4, float8_e4m3fn
     return 1.0 if text == "bool" or not digits else max(1.0, int(digits) / 8)
 
 
 def elements(buffer: Any) -> int:
-    count = 1
-    for extent in buffer.shape:
-        count *= max(1, integer(extent, f"a dimension of buffer {buffer.name}"))
-    return count
+    """Of the whole buffer."""
+    return math.prod(max(1, integer(extent, f"a dimension of buffer {buffer.name}")) for extent in buffer.shape)
 
 
 def thread_tag(tag: str) -> tuple[int, int]:
+    """``threadIdx.y`` -> (THREAD_TAG, 1)."""
     axis = {"x": 0, "y": 1, "z": 2}.get(tag.rsplit(".", 1)[-1], 0)
-    if tag.startswith("blockIdx"):
-        return BLOCK_TAG, axis
-    if tag.startswith("threadIdx"):
-        return THREAD_TAG, axis
-    return VTHREAD_TAG, axis
+    return {"blockIdx": BLOCK_TAG, "threadIdx": THREAD_TAG}.get(tag.split(".")[0], VTHREAD_TAG), axis

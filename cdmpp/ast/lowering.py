@@ -10,7 +10,7 @@ import tvm_ffi
 from tvm import s_tir, tirx
 
 from cdmpp.ast.constant_tables import hide, restore
-from cdmpp.ast.expression import CHILDREN, kind_of
+from cdmpp.ast.expression import parts
 from cdmpp.errors import UnsupportedProgramError
 
 MAX_DEPTH = 300
@@ -91,10 +91,4 @@ def _refuse_deep(function: Any) -> None:
                     f"what is stored to {store.buffer.name} is nested more than {MAX_DEPTH} deep: give parts of long "
                     "sums a buffer of their own"
                 )
-            if (kind := kind_of(node)) in ("Call", "TensorLoad"):
-                below += [(part, depth + 1) for part in (node.args if kind == "Call" else node.indices)]
-                continue
-            for name in CHILDREN:
-                child = getattr(node, name, None)
-                if child is not None:
-                    below.append((child, depth + 1))
+            below += [(part, depth + 1) for part in parts(node)]

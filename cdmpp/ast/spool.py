@@ -11,7 +11,7 @@ from typing import BinaryIO
 import numpy as np
 
 from cdmpp.ast.layout import KERNEL_WIDTH, LEAF_WIDTH
-from cdmpp.ast.table import AstTable
+from cdmpp.ast.table import AstTable, offsets_of
 from cdmpp.machine_code.code_features import CODE_WIDTH
 
 _PORTION = 8192
@@ -61,7 +61,9 @@ class AstSpool:
 
     def finish(self) -> MappedTable:
         """The table; nothing can be appended afterwards."""
-        leaf_offsets, kernel_offsets = _offsets(self.leaf_counts), _offsets(self.kernel_counts)
+        none = np.zeros(0, np.int64)
+        leaf_offsets = offsets_of(np.concatenate([none, *self.leaf_counts]))
+        kernel_offsets = offsets_of(np.concatenate([none, *self.kernel_counts]))
         n, n_leaves, n_kernels = len(leaf_offsets) - 1, int(leaf_offsets[-1]), int(kernel_offsets[-1])
         for name, width in _FILES.items():
             self._write(name, np.zeros((1, width)), np.int32 if name == "places" else np.float32)
@@ -104,7 +106,3 @@ def concat(tables: Sequence[AstTable], parent: Path) -> AstTable:
     for table in tables:
         spool.append(table)
     return spool.finish()
-
-
-def _offsets(counts: Sequence[np.ndarray]) -> np.ndarray:
-    return np.concatenate([[0], np.cumsum(np.concatenate([*counts, np.zeros(0, np.int64)]))]).astype(np.int64)

@@ -20,11 +20,19 @@ from cdmpp.machine_code.code_features import CODE_VERSION, CODE_WIDTH
 TARGET_KINDS = ("cpu", "gpu")
 
 
-def _ranges(offsets: np.ndarray, indices: np.ndarray) -> np.ndarray:
-    """Flat row numbers of the ragged groups ``indices``."""
+_OF_LEAVES = ("leaf_features", "leaf_positions", "leaf_serial_positions", "leaf_kernels")
+
+
+def offsets_of(counts: np.ndarray) -> np.ndarray:
+    """(n,) sizes of ragged groups -> (n + 1,) int64 where they begin and end."""
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+
+
+def _rows(offsets: np.ndarray, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Flat row numbers of the ragged groups ``indices``, and the offsets that these rows have among themselves."""
     lengths = offsets[indices + 1] - offsets[indices]
-    starts = np.repeat(offsets[indices] - np.concatenate([[0], np.cumsum(lengths)[:-1]]), lengths)
-    return starts + np.arange(lengths.sum())
+    ends = offsets_of(lengths)
+    return np.repeat(offsets[indices] - ends[:-1], lengths) + np.arange(ends[-1]), ends
 
 
 @dataclass(frozen=True)
@@ -65,65 +73,49 @@ class AstTable:
         )
 
     def take(self, indices: Sequence[int] | np.ndarray) -> AstTable:
+        """The programs at ``indices``, in that order."""
         index = np.asarray(indices, dtype=np.int64)
-        rows, kernels = _ranges(self.leaf_offsets, index), _ranges(self.kernel_offsets, index)
-        leaf_counts = np.diff(self.leaf_offsets)[index]
-        kernel_counts = np.diff(self.kernel_offsets)[index]
+        leaves, leaf_offsets = _rows(self.leaf_offsets, index)
+        kernels, kernel_offsets = _rows(self.kernel_offsets, index)
         return AstTable(
-            self.leaf_features[rows],
-            self.leaf_positions[rows],
-            self.leaf_serial_positions[rows],
-            self.leaf_kernels[rows],
-            np.concatenate([[0], np.cumsum(leaf_counts)]),
+            *(getattr(self, name)[leaves] for name in _OF_LEAVES),
+            leaf_offsets,
             self.kernel_features[kernels],
-            np.concatenate([[0], np.cumsum(kernel_counts)]),
+            kernel_offsets,
             self.target_kinds[index],
             None if self.codes is None else self.codes[index],
         )
 
     @staticmethod
     def from_asts(asts: Iterable[CompactAST]) -> AstTable:
+        """A table of these programs."""
         items = list(asts)
-        if not items:
-            return AstTable(
-                np.zeros((0, LEAF_WIDTH), np.float32),
-                np.zeros(0, np.int32),
-                np.zeros(0, np.int32),
-                np.zeros(0, np.int32),
-                np.zeros(1, np.int64),
-                np.zeros((0, KERNEL_WIDTH), np.float32),
-                np.zeros(1, np.int64),
-                np.zeros(0, np.uint8),
-            )
+        missing = np.full(CODE_WIDTH, np.nan, np.float32)
+        coded = any(a.code is not None for a in items)
         return AstTable(
-            np.concatenate([a.leaf_features for a in items]),
-            np.concatenate([a.leaf_positions for a in items]),
-            np.concatenate([a.leaf_serial_positions for a in items]),
-            np.concatenate([a.leaf_kernels for a in items]),
-            np.concatenate([[0], np.cumsum([a.n_leaf for a in items])]).astype(np.int64),
-            np.concatenate([a.kernel_features for a in items]),
-            np.concatenate([[0], np.cumsum([a.n_kernel for a in items])]).astype(np.int64),
+            np.concatenate([np.zeros((0, LEAF_WIDTH), np.float32), *(a.leaf_features for a in items)]),
+            *(np.concatenate([np.zeros(0, np.int32), *(getattr(a, name) for a in items)]) for name in _OF_LEAVES[1:]),
+            offsets_of(np.array([a.n_leaf for a in items], np.int64)),
+            np.concatenate([np.zeros((0, KERNEL_WIDTH), np.float32), *(a.kernel_features for a in items)]),
+            offsets_of(np.array([a.n_kernel for a in items], np.int64)),
             np.array([TARGET_KINDS.index(a.target_kind) for a in items], np.uint8),
-            _stacked([a.code for a in items]),
+            np.stack([missing if a.code is None else a.code for a in items]).astype(np.float32) if coded else None,
         )
 
     @staticmethod
     def concat(tables: Sequence[AstTable]) -> AstTable:
+        """All programs of ``tables``, one table after the other."""
         if not tables:
             return AstTable.from_asts([])
 
         def joined(name: str) -> np.ndarray:
-            return np.concatenate([getattr(t, name) for t in tables])
+            return np.concatenate([getattr(table, name) for table in tables])
 
         def offsets(name: str) -> np.ndarray:
-            counts = [np.diff(getattr(t, name)) for t in tables]
-            return np.concatenate([[0], np.cumsum(np.concatenate(counts))]).astype(np.int64)
+            return offsets_of(np.concatenate([np.diff(getattr(table, name)) for table in tables]))
 
         return AstTable(
-            joined("leaf_features"),
-            joined("leaf_positions"),
-            joined("leaf_serial_positions"),
-            joined("leaf_kernels"),
+            *map(joined, _OF_LEAVES),
             offsets("leaf_offsets"),
             joined("kernel_features"),
             offsets("kernel_offsets"),
@@ -142,33 +134,16 @@ class AstTable:
         return replace(self, codes=codes)
 
 
-def _stacked(codes: Sequence[np.ndarray | None]) -> np.ndarray | None:
-    if all(code is None for code in codes):
-        return None
-    missing = np.full(CODE_WIDTH, np.nan, np.float32)
-    return np.stack([missing if code is None else code for code in codes]).astype(np.float32)
-
-
-_INT_COLUMNS = ("leaf_positions", "leaf_serial_positions", "leaf_kernels")
-
-
-def _as_lists(flat: np.ndarray, offsets: np.ndarray) -> pa.Array:
-    return pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), pa.array(flat))
-
-
 def write_asts(path: Path, record_ids: Sequence[str], table: AstTable, features: str = "cdmpp") -> None:
     """Write one row a program, atomically. ``record_ids`` (n,) names the rows, ``features`` the leaf vectors."""
     if len(record_ids) != len(table):
         raise DataError(f"{len(record_ids)} record ids for {len(table)} ASTs: they must pair one to one")
     columns: dict[str, pa.Array] = {"record_id": pa.array(list(record_ids), pa.string())}
-    for name in _INT_COLUMNS:
-        columns[name] = _as_lists(getattr(table, name).astype(np.int32), table.leaf_offsets)
-    columns["leaf_features"] = _as_lists(
-        table.leaf_features.astype(np.float32).ravel(), table.leaf_offsets * table.leaf_features.shape[1]
-    )
-    columns["kernel_features"] = _as_lists(
-        table.kernel_features.astype(np.float32).ravel(), table.kernel_offsets * table.kernel_features.shape[1]
-    )
+    for name in (*_OF_LEAVES[1:], "leaf_features", "kernel_features"):
+        rows = getattr(table, name).astype(np.float32 if name.endswith("features") else np.int32)
+        offsets = table.kernel_offsets if name == "kernel_features" else table.leaf_offsets
+        ends = pa.array(offsets * (rows.shape[1] if rows.ndim > 1 else 1), pa.int64())
+        columns[name] = pa.LargeListArray.from_arrays(ends, pa.array(rows.ravel()))
     columns["target_kind"] = pa.array(table.target_kinds, pa.uint8())
     metadata = {"extractor_version": FEATURES[features]}
     if table.codes is not None:
@@ -192,18 +167,15 @@ def read_asts(path: Path, features: str = "cdmpp") -> tuple[list[str], AstTable]
     except (OSError, ValueError, pa.ArrowException) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise DataError(f"{path} is not a readable AST table ({reason}); delete it and derive it again") from error
-    found = _version(arrow, b"extractor_version") or "unknown"
-    if found != FEATURES[features]:
-        kind = next((name for name, version in FEATURES.items() if version == found), "")
+    version = _version(arrow, b"extractor_version") or "unknown"
+    if version != FEATURES[features]:
+        kind = next((name for name, its_version in FEATURES.items() if version == its_version), "")
+        remedy = (
+            "Delete the file and derive the ASTs again from the records (any command that loads the data set does it)"
+        )
         raise DataError(
-            f"{path} holds {kind or 'ASTs'} of extractor version {found}; wanted here is {features}, version "
-            f"{FEATURES[features]}. "
-            + (
-                f"Train with features={kind} to use it"
-                if kind
-                else "Delete the file and derive the ASTs again from "
-                "the records (any command that loads the data set does it)"
-            )
+            f"{path} holds {kind or 'ASTs'} of extractor version {version}; wanted here is {features}, version "
+            f"{FEATURES[features]}. {f'Train with features={kind} to use it' if kind else remedy}"
         )
     try:
         return _decoded(arrow)
@@ -216,7 +188,7 @@ def _decoded(arrow: pa.Table) -> tuple[list[str], AstTable]:
     leaves, leaf_ends = list_column(arrow, "leaf_features", pa.float32())
     kernels, kernel_ends = list_column(arrow, "kernel_features", pa.float32())
     (positions, serial_positions, owners), ends = zip(
-        *(list_column(arrow, name, pa.int32()) for name in _INT_COLUMNS), strict=True
+        *(list_column(arrow, name, pa.int32()) for name in _OF_LEAVES[1:]), strict=True
     )
     leaf_offsets, kernel_offsets = leaf_ends // LEAF_WIDTH, kernel_ends // KERNEL_WIDTH
     whole = (leaf_ends % LEAF_WIDTH == 0).all() and (kernel_ends % KERNEL_WIDTH == 0).all()
