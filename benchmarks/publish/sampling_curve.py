@@ -90,7 +90,7 @@ def _cells_of_seed(
 ) -> list[dict[str, Any]]:
     seed = settings.run.seed
     base = base_model(settings, dataset, split, f"base-{seed}")
-    choices = candidates(base, dataset, split.pool, settings.device, settings.sample_by, seed)
+    choices = candidates(base, dataset, split.pool, settings.device, seed)
     wanted = [(ZERO_SHOT, 0), *((sampler, budget) for budget in curve.budgets for sampler in curve.samplers)]
     cells = []
     for sampler, budget in wanted:

@@ -49,8 +49,6 @@ class Batch(NamedTuple):
     """(B,) float32, weight in the loss, mean about 1."""
     rows: Tensor
     """(B,) int64, row of the program in the ``ProgramTensors``."""
-    tasks: Tensor
-    """(B,) int64; equal numbers are programs of one task on one device."""
     codes: Tensor
     """(B, 1 + CODE_WIDTH) float32: 1 and the code vector, or zeros where nobody compiled the program."""
 
@@ -58,16 +56,6 @@ class Batch(NamedTuple):
 def spec_array(device: Device) -> np.ndarray:
     """(len(SPEC_FIELDS),) float32 raw datasheet numbers, 0 where unknown."""
     return np.array([device.spec.get(name) or 0.0 for name in SPEC_FIELDS], np.float32)
-
-
-def _task_numbers(
-    n: int, task_ids: Sequence[str] | np.ndarray | None, device_names: Sequence[str] | np.ndarray
-) -> np.ndarray:
-    """(n,) int64; the same program on another device has another latency, so it is another task here."""
-    if task_ids is None:
-        return np.arange(n)
-    pairs = [f"{device} {task}" for device, task in zip(device_names, task_ids, strict=True)]
-    return np.unique(pairs, return_inverse=True)[1].astype(np.int64)
 
 
 def _flat_arrays(asts: AstTable) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -118,7 +106,6 @@ class ProgramTensors:
     device_specs: Tensor
     log_latency: Tensor
     weights: Tensor
-    tasks: Tensor
     codes: Tensor
     """(m, CODE_WIDTH) float32 code vectors; NaN for programs that nobody compiled."""
     code_rows: Tensor
@@ -134,7 +121,6 @@ class ProgramTensors:
         device_names: Sequence[str] | np.ndarray,
         latency_s: np.ndarray | None = None,
         weights: np.ndarray | None = None,
-        task_ids: Sequence[str] | np.ndarray | None = None,
         rows: np.ndarray | None = None,
     ) -> ProgramTensors:
         """From an AST table. Of a mapped one (``ast.spool``) leaves and kernels stay in its files.
@@ -145,7 +131,6 @@ class ProgramTensors:
             device_names: (n,) device of each program.
             latency_s: (n,) seconds, or None where only predictions are wanted.
             weights: (n,) loss weights, default 1.
-            task_ids: (n,) task of each program, for losses within a task; default: each its own.
 
         Raises:
             DataError: lengths differ, a label is not a positive number, or a device is not among ``devices``.
@@ -183,7 +168,6 @@ class ProgramTensors:
             device_specs=torch.from_numpy(np.stack([spec_array(d) for d in devices.values()])),
             log_latency=torch.from_numpy(labels.astype(np.float32)),
             weights=torch.from_numpy(np.ones(n, np.float32) if weights is None else weights.astype(np.float32)),
-            tasks=torch.from_numpy(_task_numbers(n, task_ids, device_names)),
             codes=torch.from_numpy(no_codes if asts.codes is None else asts.codes),
             code_rows=torch.from_numpy(np.zeros(n, np.int64) if asts.codes is None else index),
             host_leaf_counts=leaf_counts,
@@ -232,7 +216,6 @@ class ProgramTensors:
             log_latency=self.log_latency[index],
             weights=self.weights[index],
             rows=index,
-            tasks=self.tasks[index],
             codes=_flagged(self.codes[self.code_rows[index]]),
         )
 

@@ -1,0 +1,1 @@
+"""The models: kernel and leaf vectors with a datasheet in, log-latency out. Paper section 5."""

@@ -23,7 +23,7 @@ N_BOUNDS = len(BOUNDS)
 N_OVERLAPPING = 6
 PARTS = tuple(f"cpu_{name}" for name in CPU_PARTS) + tuple(f"gpu_{name}" for name in GPU_PARTS)
 N_PARTS = len(PARTS)
-_BOUND_OF_PART = tuple(BOUNDS.index(bound) for bound in (*CPU_PARTS.values(), *GPU_PARTS.values()))
+_BOUND_OF_PART = tuple(BOUNDS.index(bound) for bound, _ in (*CPU_PARTS.values(), *GPU_PARTS.values()))
 STATES = ("occupancy_warps", "waves", "rounds", "blocks_per_core", "registers_per_thread")
 """Launch state on this device (log2(1 + x)), for the kernel token."""
 N_STATES = len(STATES)
@@ -44,9 +44,7 @@ def kernel_parts(kernel_features: Tensor, device_spec: Tensor, kinds: Tensor) ->
     """
     k = KernelQuantities(kernel_features, device_spec, kinds)
     on_gpu = (kinds == 1)[:, None, None]
-    cpu, gpu = cpu_parts(k), gpu_parts(k)
-    cpu_times = torch.stack([cpu[name] for name in CPU_PARTS], dim=-1)
-    gpu_times = torch.stack([gpu[name] for name in GPU_PARTS], dim=-1)
+    cpu_times, gpu_times = torch.stack(cpu_parts(k), dim=-1), torch.stack(gpu_parts(k), dim=-1)
     zero = torch.zeros((), device=kinds.device, dtype=cpu_times.dtype)
     return torch.cat([torch.where(on_gpu, zero, cpu_times), torch.where(on_gpu, gpu_times, zero)], dim=-1)
 

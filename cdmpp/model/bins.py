@@ -10,9 +10,9 @@ _MAX_ROWS = 65536
 
 
 class QuantileBins(nn.Module):
-    """Piecewise-linear encoding (Gorishniy et al. 2022, "On Embeddings for Numerical Features in Tabular Deep
-    Learning"): (..., width) -> (..., width * bins), each entry 0 below its bin, 1 above it, centred on the training
-    mean. Bin edges are quantiles of the training rows.
+    """Piecewise-linear encoding (Gorishniy et al. 2022, "On Embeddings for Numerical Features").
+
+    Each entry is 0 below its bin and 1 above it, centred on the training mean. Edges are quantiles of training rows.
     """
 
     low: Tensor
@@ -45,4 +45,5 @@ class QuantileBins(nn.Module):
         return ((x[..., None] - self.low) * self.factor).clamp(0, 1)
 
     def forward(self, x: Tensor) -> Tensor:
+        """(..., width) -> (..., width * bins)."""
         return (self._places(x) - self.mean).flatten(-2)

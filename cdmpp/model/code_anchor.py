@@ -149,22 +149,24 @@ class CodeAnchor(nn.Module):
         if not self.max_devices or not self.fitted or bool(self.known.isinf().all()):
             return
         inputs, labels, vectors = _amounts(programs, sample_rows(rows, _MAX_PROGRAMS))
-        shared = self.log_cost.double(), self.sharpness.double(), self.log_overhead.double()
         for vector in vectors.unique(dim=0):
             if bool((self.known == vector).all(1).any()) or not bool(self.known.isinf().all(1).any()):
                 continue
-            chosen = (vectors == vector).all(1)
-            amounts, truth = inputs[chosen], labels[chosen]
-            before = self.costs_of(vector[None])[0].double()
-            own = before.clone().requires_grad_(True)
+            of_device = (vectors == vector).all(1)
+            self._learn_one(vector, inputs[of_device], labels[of_device])
 
-            def loss(amounts: Tensor = amounts, truth: Tensor = truth, own: Tensor = own, before: Tensor = before):
-                predicted, _ = _log_cycles(amounts, *shared, own[None])
-                error = huber_loss(predicted, truth, delta=_HUBER) / _HUBER
-                return error + _DEVICE_RIDGE * (own - before).square().sum() / len(truth)
+    def _learn_one(self, vector: Tensor, inputs: Tensor, labels: Tensor) -> None:
+        shared = self.log_cost.double(), self.sharpness.double(), self.log_overhead.double()
+        before = self.costs_of(vector[None])[0].double()
+        own = before.clone().requires_grad_(True)
 
-            if _minimised(loss, [own], _DEVICE_RATE, _DEVICE_STEPS):
-                self._remember(vector, own.detach())
+        def loss() -> Tensor:
+            predicted, _ = _log_cycles(inputs, *shared, own[None])
+            error = huber_loss(predicted, labels, delta=_HUBER) / _HUBER
+            return error + _DEVICE_RIDGE * (own - before).square().sum() / len(labels)
+
+        if _minimised(loss, [own], _DEVICE_RATE, _DEVICE_STEPS):
+            self._remember(vector, own.detach())
 
     def _remember(self, vector: Tensor, costs: Tensor) -> None:
         place = int(self.known.isinf().all(1).nonzero()[0, 0])
@@ -172,7 +174,7 @@ class CodeAnchor(nn.Module):
         self.own[place] = costs.to(self.own)
 
     def costs_of(self, vectors: Tensor) -> Tensor:
-        """(B, device width) -> (B, N_DEVICE_COSTS) of the device with the nearest datasheet; zero where none is known."""
+        """(B, device width) -> (B, N_DEVICE_COSTS) of the device with the nearest datasheet; zero without any."""
         distance = (vectors[:, None] - self.known[None]).square().sum(-1)
         return self.own[distance.argmin(1)]
 

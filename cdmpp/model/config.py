@@ -11,10 +11,20 @@ from cdmpp.errors import CdmppError
 
 _Config = TypeVar("_Config")
 LABEL_TRANSFORMS = ("log", "box-cox", "yeo-johnson")
-_WIDTH = (1, 8192)
-"""Of a layer; far above anything trained, low enough that a slip of the finger cannot ask for a terabyte."""
-_DEPTH = (0, 64)
-_SHARE = (0.0, 0.99)
+_WIDTH, _SHARE = (1, 8192), (0.0, 0.99)
+_RANGES: dict[str, tuple[float, float]] = {
+    **dict.fromkeys(("width", "heads", "feedforward", "hidden", "input_layer", "embedding"), _WIDTH),
+    **dict.fromkeys(("embedded_layers", "device_layers", "regression_layers"), _WIDTH),
+    "layers": (0, 64),
+    "dropout": _SHARE,
+    "clip": (1e-3, 1e6),
+    "bins": (0, 256),
+    "code_dropout": (0.0, 1.0),
+    "device_costs": (0, 1024),
+    "min_programs": (1, 10**9),
+    "leaf_counts": (1, 10**5),
+}
+"""Far above anything trained, low enough that a slip of the finger cannot ask for a terabyte."""
 _MAX_LEAF_COUNTS = 1024
 
 
@@ -50,19 +60,7 @@ class CdmppConfig:
     """Devices at most that have costs of their own in the code anchor, beside the shared ones."""
 
     def __post_init__(self) -> None:
-        _check_ranges(
-            self,
-            width=_WIDTH,
-            layers=_DEPTH,
-            heads=_WIDTH,
-            feedforward=_WIDTH,
-            dropout=_SHARE,
-            hidden=_WIDTH,
-            clip=(1e-3, 1e6),
-            bins=(0, 256),
-            code_dropout=(0.0, 1.0),
-            device_costs=(0, 1024),
-        )
+        _check_ranges(self)
         if self.width % self.heads or self.width % 2:
             raise CdmppError(f"model.width={self.width} must be even and divisible by model.heads={self.heads}")
 
@@ -92,20 +90,9 @@ class ReferenceConfig:
     """Filled in: True with two or more training devices."""
 
     def __post_init__(self) -> None:
-        _check_ranges(
-            self,
-            layers=(1, _DEPTH[1]),
-            heads=_WIDTH,
-            feedforward=_WIDTH,
-            dropout=_SHARE,
-            input_layer=_WIDTH,
-            embedded_layers=_WIDTH,
-            embedding=_WIDTH,
-            device_layers=_WIDTH,
-            regression_layers=_WIDTH,
-            min_programs=(1, 10**9),
-            leaf_counts=(1, 10**5),
-        )
+        _check_ranges(self)
+        if self.layers < 1:
+            raise CdmppError(f"model.layers is {self.layers}; the reference model needs one")
         if not (self.embedded_layers and self.device_layers and self.regression_layers):
             raise CdmppError("model.embedded_layers, device_layers and regression_layers need an entry each")
         if len(self.leaf_counts) > _MAX_LEAF_COUNTS or list(self.leaf_counts) != sorted(set(self.leaf_counts)):
@@ -156,10 +143,12 @@ def _converted(name: str, value: Any, default: Any) -> Any:
     return value
 
 
-def _check_ranges(config: ModelConfig, **ranges: tuple[float, float]) -> None:
-    """Checked before a tensor is allocated: each number, or entry of a tuple, lies between (least, most)."""
-    for name, (least, most) in ranges.items():
-        values = getattr(config, name)
+def _check_ranges(config: ModelConfig) -> None:
+    """Checked before a tensor is allocated: each number, or entry of a tuple, and the label."""
+    for name, values in vars(config).items():
+        if name not in _RANGES:
+            continue
+        least, most = _RANGES[name]
         for value in values if isinstance(values, tuple) else (values,):
             if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
                 raise CdmppError(f"model.{name} is {value!r}; it must lie between {least:g} and {most:g}")

@@ -5,33 +5,14 @@ A miss curve is read at the device's own cache sizes. The constants are architec
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from cdmpp.ast.leaf_features import CACHE_KIB, CROWDED_KIB
 from cdmpp.model.kernel_quantities import KernelQuantities
 
-CPU_PARTS = {
-    "flops": "compute",
-    "special": "compute",
-    "integer_division": "compute",
-    "scalar_issue": "issue",
-    "vector_issue": "issue",
-    "loop_issue": "issue",
-    "load_ports": "near_memory",
-    "store_ports": "near_memory",
-    "gather": "near_memory",
-    "odd_vectors": "near_memory",
-    "l1_misses": "l1",
-    "l1_conflicts": "l1",
-    "l2_misses": "l2",
-    "page_misses": "l2",
-    "page_walks": "l2",
-    "l3_misses": "dram",
-    "chain": "latency",
-    "allocation": "latency",
-    "call": "launch",
-}
 _CALL_S = 2e-7
 _COUNTED_LANES = 16.0
 _PAGE_MISS_CYCLES, _PAGE_WALK_CYCLES = 7.0, 30.0
@@ -39,42 +20,64 @@ _CORE_GBPS = 20.0
 """What one CPU core gets from memory, however many channels its socket has: its outstanding misses limit it."""
 
 
-def cpu_parts(k: KernelQuantities) -> dict[str, Tensor]:
-    """(B, K) seconds of each of ``CPU_PARTS``."""
-    cycle = 1 / (k.device("clock_mhz") * 1e6)
-    cores = parallel_cores(k)
-    lanes = (k.device("simd_bits") / 32).clamp_min(1)
-    narrower = _narrower(k)
-    vector_share = k["vector_iterations"] / (k["vector_iterations"] + k["scalar_iterations"]).clamp_min(1)
-    core_bandwidth = (k.device("bandwidth_gbps") / cores).clamp_max(_CORE_GBPS)
-    misses = torch.stack([k[f"miss_bytes_{kib}kib"] for kib in CACHE_KIB], dim=-1)
-    crowded = torch.stack([k[f"crowded_miss_bytes_{kib}kib"] for kib in CROWDED_KIB], dim=-1)
-    l1_kib = k.device("l1_kb_per_core")
-    l1_misses = _miss_at(misses, CACHE_KIB, l1_kib)
-    one_core = {
-        "flops": k["flops"] / k.flops_per_cycle() * cycle,
-        "special": 20 * k["special_iterations"] / lanes * cycle,
-        "integer_division": 8 * k["intdiv_iterations"] / lanes * cycle,
-        "scalar_issue": k["scalar_iterations"] / 4 * cycle,
-        "vector_issue": k["vector_iterations"] * narrower / 4 * cycle,
-        "loop_issue": 0.05 * k["iterations"] / 4 * cycle,
-        "load_ports": k["load_instructions"] * (1 + vector_share * (narrower - 1)) / 2 * cycle,
-        "store_ports": k["store_instructions"] * (1 + vector_share * (narrower - 1)) * cycle,
-        "gather": k["gather_iterations"] * cycle,
-        # LLVM takes vectors whose length is no power of two apart, element by element.
-        "odd_vectors": 0.25 * k["odd_vector_iterations"] * cycle,
-        "l1_misses": l1_misses / 32 * cycle,
-        "l1_conflicts": (_miss_at(crowded, CROWDED_KIB, l1_kib) - l1_misses).clamp_min(0) / 32 * cycle,
-        "l2_misses": _miss_at(misses, CACHE_KIB, k.device("l2_kb")) / 12 * cycle,
-        "page_misses": _PAGE_MISS_CYCLES * k["page_misses_64"] * cycle,
-        "page_walks": _PAGE_WALK_CYCLES * k["page_misses_1536"] * cycle,
-        "l3_misses": _miss_at(misses, CACHE_KIB, k.device("l3_kb")) / (1e9 * core_bandwidth),
-        "chain": 4 * k["chain_iterations"] * cycle,
-    }
-    shared = {name: seconds / cores for name, seconds in one_core.items()}
+class _Cpu:
+    """What the seconds of one core follow from; (B, K) or (B, 1) each. ``c[name]`` is a quantity of the kernels."""
+
+    def __init__(self, k: KernelQuantities) -> None:
+        self.k = k
+        self.cycle = 1 / (k.device("clock_mhz") * 1e6)
+        self.cores = parallel_cores(k)
+        self.lanes = (k.device("simd_bits") / 32).clamp_min(1)
+        self.narrower = _narrower(k)
+        vector_share = k["vector_iterations"] / (k["vector_iterations"] + k["scalar_iterations"]).clamp_min(1)
+        self.split = 1 + vector_share * (self.narrower - 1)
+        self.bandwidth = 1e9 * (k.device("bandwidth_gbps") / self.cores).clamp_max(_CORE_GBPS)
+        misses = torch.stack([k[f"miss_bytes_{kib}kib"] for kib in CACHE_KIB], dim=-1)
+        crowded = torch.stack([k[f"crowded_miss_bytes_{kib}kib"] for kib in CROWDED_KIB], dim=-1)
+        l1_kib = k.device("l1_kb_per_core")
+        self.l1_misses, self.l2_misses, self.l3_misses = (
+            _miss_at(misses, CACHE_KIB, capacity) for capacity in (l1_kib, k.device("l2_kb"), k.device("l3_kb"))
+        )
+        self.l1_conflicts = (_miss_at(crowded, CROWDED_KIB, l1_kib) - self.l1_misses).clamp_min(0)
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.k[name]
+
+
+CPU_PARTS: dict[str, tuple[str, Callable[[_Cpu], Tensor]]] = {
+    "flops": ("compute", lambda c: c["flops"] / c.k.flops_per_cycle() * c.cycle),
+    "special": ("compute", lambda c: 20 * c["special_iterations"] / c.lanes * c.cycle),
+    "integer_division": ("compute", lambda c: 8 * c["intdiv_iterations"] / c.lanes * c.cycle),
+    "scalar_issue": ("issue", lambda c: c["scalar_iterations"] / 4 * c.cycle),
+    "vector_issue": ("issue", lambda c: c["vector_iterations"] * c.narrower / 4 * c.cycle),
+    "loop_issue": ("issue", lambda c: 0.05 * c["iterations"] / 4 * c.cycle),
+    "load_ports": ("near_memory", lambda c: c["load_instructions"] * c.split / 2 * c.cycle),
+    "store_ports": ("near_memory", lambda c: c["store_instructions"] * c.split * c.cycle),
+    "gather": ("near_memory", lambda c: c["gather_iterations"] * c.cycle),
+    # LLVM takes vectors whose length is no power of two apart, element by element.
+    "odd_vectors": ("near_memory", lambda c: 0.25 * c["odd_vector_iterations"] * c.cycle),
+    "l1_misses": ("l1", lambda c: c.l1_misses / 32 * c.cycle),
+    "l1_conflicts": ("l1", lambda c: c.l1_conflicts / 32 * c.cycle),
+    "l2_misses": ("l2", lambda c: c.l2_misses / 12 * c.cycle),
+    "page_misses": ("l2", lambda c: _PAGE_MISS_CYCLES * c["page_misses_64"] * c.cycle),
+    "page_walks": ("l2", lambda c: _PAGE_WALK_CYCLES * c["page_misses_1536"] * c.cycle),
+    "l3_misses": ("dram", lambda c: c.l3_misses / c.bandwidth),
+    "chain": ("latency", lambda c: 4 * c["chain_iterations"] * c.cycle),
     # Scratch memory is fetched from the system and given back in each call.
-    allocation = 0.01 * k["allocated_bytes"] * cycle
-    return {**shared, "allocation": allocation, "call": torch.full_like(k["flops"], _CALL_S)}
+    "allocation": ("latency", lambda c: 0.01 * c["allocated_bytes"] * c.cycle),
+    "call": ("launch", lambda c: torch.full_like(c["flops"], _CALL_S)),
+}
+"""Name -> the bound that it belongs to (``analytic.BOUNDS``), and its seconds on one core."""
+_NOT_SHARED = ("allocation", "call")
+"""Of the cores only one does that."""
+
+
+def cpu_parts(k: KernelQuantities) -> list[Tensor]:
+    """(B, K) seconds of each of ``CPU_PARTS``."""
+    cpu = _Cpu(k)
+    return [
+        seconds(cpu) if name in _NOT_SHARED else seconds(cpu) / cpu.cores for name, (_, seconds) in CPU_PARTS.items()
+    ]
 
 
 def _narrower(k: KernelQuantities) -> Tensor:

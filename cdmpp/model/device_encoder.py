@@ -37,4 +37,5 @@ class DeviceEncoder(nn.Sequential):
         self.differs[new] = 1.0
 
     def forward(self, vectors: Tensor) -> Tensor:
+        """(B, V) -> (B, width)."""
         return super().forward((vectors - self.shift) * self.differs)

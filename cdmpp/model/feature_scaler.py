@@ -31,4 +31,5 @@ class FeatureScaler(nn.Module):
         self.factor.copy_(torch.where(varies, 1.0 / spread.clamp_min(1e-6), torch.zeros_like(spread)))
 
     def forward(self, x: Tensor) -> Tensor:
+        """(..., width) in and out."""
         return ((x - self.shift) * self.factor).clamp(-self.clip, self.clip)

@@ -5,44 +5,13 @@ Warp-level throughput and latency bounds, filled wave by wave. The constants are
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from cdmpp.model.kernel_quantities import KernelQuantities
 
-GPU_PARTS = {
-    "fp": "compute",
-    "special": "compute",
-    "fp_issue": "issue",
-    "special_issue": "issue",
-    "integer_issue": "issue",
-    "division_issue": "issue",
-    "select_issue": "issue",
-    "branch_issue": "issue",
-    "shared_load_issue": "issue",
-    "shared_store_issue": "issue",
-    "global_load_issue": "issue",
-    "global_store_issue": "issue",
-    "shared_load": "near_memory",
-    "shared_store": "near_memory",
-    "spill_traffic": "near_memory",
-    "l1_load": "l1",
-    "l1_store": "l1",
-    "l2_load": "l2",
-    "l2_store": "l2",
-    "dram_read": "dram",
-    "dram_write": "dram",
-    "refill": "latency",
-    "hidden_refill": "latency",
-    "first_load": "latency",
-    "shared_wait": "latency",
-    "global_wait": "latency",
-    "local_memory": "latency",
-    "spill": "latency",
-    "barrier": "latency",
-    "cross_thread": "latency",
-    "launch": "launch",
-}
 _LAUNCH_S = 1.5e-6
 _WARP, _SECTOR_BYTES = 32.0, 32.0
 _L2_OVER_DRAM = 2.6
@@ -86,56 +55,70 @@ def _ceil(x: Tensor) -> Tensor:
     return (x * (1 - _ROUNDING)).ceil()
 
 
-def gpu_parts(k: KernelQuantities) -> dict[str, Tensor]:
+class _Gpu:
+    """Seconds of one use of each resource; (B, K) each. ``g[name]`` is a quantity of the kernels."""
+
+    def __init__(self, k: KernelQuantities) -> None:
+        self.k, self.on = k, Occupancy(k)
+        on, cycle = self.on, 1 / (k.device("clock_mhz") * 1e6)
+        self.bandwidth = 1e9 * k.device("bandwidth_gbps")
+        lanes = (k.flops_per_cycle() / 2).clamp_min(_WARP)
+        # One warp alone issues an instruction every two cycles at best; enough warps fill the pipes.
+        alone = torch.full_like(on.warps, 2.0)
+        # A pipe is busy for every warp that a multiprocessor ever gets, however they fall into rounds.
+        self.pipe = cycle * torch.maximum(alone * on.rounds, on.total_warps * _WARP / lanes)
+        self.slot = cycle * torch.maximum(alone * on.rounds, on.total_warps / 4)
+        self.warp, self.round = cycle * on.total_warps, cycle * on.rounds
+        self.l2 = k["blocks"] * on.warps * _SECTOR_BYTES / (_L2_OVER_DRAM * self.bandwidth)
+        # Thread-local arrays that do not fit, or are not indexed by constants, live in memory: a round trip each use.
+        self.round_trip = self.round * torch.maximum(torch.full_like(on.warps, _LOCAL_CYCLES), on.active_warps)
+        self.spilled = (1 - on.register_limit / on.registers_needed).clamp_min(0) * 2 * k["fp_per_thread"]
+        self.threads = (k["blocks"] * on.warps * _WARP).clamp_min(1)
+        self.refill = self.round * k["refill_rounds"] * _REFILL_CYCLES
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.k[name]
+
+
+GPU_PARTS: dict[str, tuple[str, Callable[[_Gpu], Tensor]]] = {
+    "fp": ("compute", lambda g: g.pipe * g["fp_per_thread"]),
+    "special": ("compute", lambda g: g.pipe * 4 * g["special_per_thread"]),
+    "fp_issue": ("issue", lambda g: g.slot * g["fp_per_thread"]),
+    "special_issue": ("issue", lambda g: g.slot * g["special_per_thread"]),
+    "integer_issue": ("issue", lambda g: g.slot * 0.3 * g["int_per_thread"]),
+    "division_issue": ("issue", lambda g: g.slot * _DIVISION_INSTRUCTIONS * g["intdiv_iterations"] / g.threads),
+    "select_issue": ("issue", lambda g: g.slot * 0.5 * g["select_per_thread"]),
+    "branch_issue": ("issue", lambda g: g.slot * 0.5 * g["branch_per_thread"]),
+    "shared_load_issue": ("issue", lambda g: g.slot * g["shared_loads_region_per_thread"]),
+    "shared_store_issue": ("issue", lambda g: g.slot * g["shared_stores_per_thread"]),
+    "global_load_issue": ("issue", lambda g: g.slot * g["global_loads_region_per_thread"]),
+    "global_store_issue": ("issue", lambda g: g.slot * g["global_stores_per_thread"]),
+    "shared_load": ("near_memory", lambda g: g.warp * g["shared_load_wavefronts_per_warp"]),
+    "shared_store": ("near_memory", lambda g: g.warp * g["shared_store_wavefronts_per_warp"]),
+    "spill_traffic": ("near_memory", lambda g: g.warp * 0.5 * g.spilled),
+    "l1_load": ("l1", lambda g: g.warp * g["global_load_sectors_per_warp"] / 2),
+    "l1_store": ("l1", lambda g: g.warp * g["global_store_sectors_per_warp"] / 2),
+    "l2_load": ("l2", lambda g: g.l2 * g["global_load_sectors_per_warp"]),
+    "l2_store": ("l2", lambda g: g.l2 * g["global_store_sectors_per_warp"]),
+    "dram_read": ("dram", lambda g: g["global_read_bytes"] / g.bandwidth),
+    "dram_write": ("dram", lambda g: g["global_write_bytes"] / g.bandwidth),
+    "refill": ("latency", lambda g: 0.5 * g.refill),
+    # Blocks that share a multiprocessor wait for memory while others compute.
+    "hidden_refill": ("latency", lambda g: 0.5 * g.refill / g.on.active_blocks),
+    "first_load": ("latency", lambda g: g.round * _FIRST_LOAD_CYCLES),
+    # What a warp waits for its loads where too few others are there to fill the time.
+    "shared_wait": ("latency", lambda g: g.round * g["shared_loads_region_per_thread"] * _SHARED_WAIT_CYCLES),
+    "global_wait": ("latency", lambda g: g.round * g["global_loads_region_per_thread"] * _GLOBAL_WAIT_CYCLES),
+    "local_memory": ("latency", lambda g: g.round_trip * g["local_memory_trips"]),
+    "spill": ("latency", lambda g: g.round_trip * g.spilled),
+    "barrier": ("latency", lambda g: g.round * g["refill_rounds"] * g.on.warps * _BARRIER_CYCLES),
+    "cross_thread": ("latency", lambda g: g.round * g["cross_thread_reductions"] * _CROSS_THREAD_CYCLES),
+    "launch": ("launch", lambda g: torch.full_like(g.on.rounds, _LAUNCH_S)),
+}
+"""Name -> the bound that it belongs to (``analytic.BOUNDS``), and its seconds."""
+
+
+def gpu_parts(k: KernelQuantities) -> list[Tensor]:
     """(B, K) seconds of each of ``GPU_PARTS``."""
-    on = Occupancy(k)
-    cycle = 1 / (k.device("clock_mhz") * 1e6)
-    bandwidth = 1e9 * k.device("bandwidth_gbps")
-    lanes = (k.flops_per_cycle() / 2).clamp_min(_WARP)
-    # One warp alone issues an instruction every two cycles at best; enough warps fill the pipes.
-    alone = torch.full_like(on.warps, 2.0)
-    # A pipe is busy for every warp that a multiprocessor ever gets, however they fall into rounds.
-    pipe = cycle * torch.maximum(alone * on.rounds, on.total_warps * _WARP / lanes)
-    slot = cycle * torch.maximum(alone * on.rounds, on.total_warps / 4)
-    per_warp = cycle * on.total_warps
-    l2 = k["blocks"] * on.warps * _SECTOR_BYTES / (_L2_OVER_DRAM * bandwidth)
-    # Thread-local arrays that do not fit, or are not indexed by constants, live in memory: each use is a round trip.
-    round_trip = cycle * on.rounds * torch.maximum(torch.full_like(on.warps, _LOCAL_CYCLES), on.active_warps)
-    spilled = (1 - on.register_limit / on.registers_needed).clamp_min(0) * 2 * k["fp_per_thread"]
-    threads = (k["blocks"] * on.warps * _WARP).clamp_min(1)
-    refill = cycle * on.rounds * k["refill_rounds"] * _REFILL_CYCLES
-    return {
-        "fp": pipe * k["fp_per_thread"],
-        "special": pipe * 4 * k["special_per_thread"],
-        "fp_issue": slot * k["fp_per_thread"],
-        "special_issue": slot * k["special_per_thread"],
-        "integer_issue": slot * 0.3 * k["int_per_thread"],
-        "division_issue": slot * _DIVISION_INSTRUCTIONS * k["intdiv_iterations"] / threads,
-        "select_issue": slot * 0.5 * k["select_per_thread"],
-        "branch_issue": slot * 0.5 * k["branch_per_thread"],
-        "shared_load_issue": slot * k["shared_loads_region_per_thread"],
-        "shared_store_issue": slot * k["shared_stores_per_thread"],
-        "global_load_issue": slot * k["global_loads_region_per_thread"],
-        "global_store_issue": slot * k["global_stores_per_thread"],
-        "shared_load": per_warp * k["shared_load_wavefronts_per_warp"],
-        "shared_store": per_warp * k["shared_store_wavefronts_per_warp"],
-        "spill_traffic": per_warp * 0.5 * spilled,
-        "l1_load": per_warp * k["global_load_sectors_per_warp"] / 2,
-        "l1_store": per_warp * k["global_store_sectors_per_warp"] / 2,
-        "l2_load": l2 * k["global_load_sectors_per_warp"],
-        "l2_store": l2 * k["global_store_sectors_per_warp"],
-        "dram_read": k["global_read_bytes"] / bandwidth,
-        "dram_write": k["global_write_bytes"] / bandwidth,
-        "refill": 0.5 * refill,
-        # Blocks that share a multiprocessor wait for memory while others compute.
-        "hidden_refill": 0.5 * refill / on.active_blocks,
-        "first_load": cycle * on.rounds * _FIRST_LOAD_CYCLES,
-        # What a warp waits for its loads where too few others are there to fill the time.
-        "shared_wait": cycle * on.rounds * k["shared_loads_region_per_thread"] * _SHARED_WAIT_CYCLES,
-        "global_wait": cycle * on.rounds * k["global_loads_region_per_thread"] * _GLOBAL_WAIT_CYCLES,
-        "local_memory": round_trip * k["local_memory_trips"],
-        "spill": round_trip * spilled,
-        "barrier": cycle * on.rounds * k["refill_rounds"] * on.warps * _BARRIER_CYCLES,
-        "cross_thread": cycle * on.rounds * k["cross_thread_reductions"] * _CROSS_THREAD_CYCLES,
-        "launch": torch.full_like(on.rounds, _LAUNCH_S),
-    }
+    gpu = _Gpu(k)
+    return [seconds(gpu) for _, seconds in GPU_PARTS.values()]

@@ -111,6 +111,7 @@ class ReferenceModel(nn.Module):
         self.label_transform.fit(torch.cat(labels))
 
     def forward(self, batch: Batch) -> Output:
+        """One embedding a program, by the network of its leaf count, added to the device's."""
         x = pad(self.leaf_scaler(batch.leaves), (0, self.model_width - batch.leaves.shape[-1]))
         x = x + serial_encoding(batch.leaf_serial_positions, self.model_width)
         # The original has no mask because it never pads; masking what is padded here comes to the same.

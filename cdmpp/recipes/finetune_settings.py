@@ -13,12 +13,11 @@ from cdmpp.devices import Device
 from cdmpp.errors import CdmppError, DataError
 from cdmpp.measure.chosen import LabelSettings
 from cdmpp.model.config import check_keys, config_from_dict
-from cdmpp.recipes.candidates import FEATURE_KINDS
 from cdmpp.training.config import Run, TrainConfig, TuneConfig
 from cdmpp.training.sampling import check_sampler
 
 _GROUPS = ("device", "data", "model", "loss", "trainer", "tuning", "measure")
-_KEYS = (*_GROUPS, "budget", "sampler", "sample_by", "start", "sources", "paired", "test_fraction", "out", "seed",
+_KEYS = (*_GROUPS, "budget", "sampler", "start", "sources", "paired", "test_fraction", "out", "seed",
          "accelerator", "progress")  # fmt: skip
 
 
@@ -41,7 +40,6 @@ class FinetuneSettings:
     budget: int
     """Tasks to take labels from."""
     sampler: str
-    sample_by: str
     paired: bool
     test_fraction: float
     """Of the device's tasks with records."""
@@ -67,11 +65,9 @@ class FinetuneSettings:
             tuning=config_from_dict(TuneConfig, values["tuning"], "tuning"),
             measure=LabelSettings(**{**labels, **paths}),
             run=Run(Path(values["out"]), values["seed"], values["progress"], values["accelerator"]),
-            **{key: values[key] for key in ("start", "budget", "sampler", "sample_by", "paired", "test_fraction")},
+            **{key: values[key] for key in ("start", "budget", "sampler", "paired", "test_fraction")},
         )
         check_sampler(settings.sampler)
-        if settings.sample_by not in FEATURE_KINDS:
-            raise CdmppError(f"sample_by={settings.sample_by!r} is unknown; one of {', '.join(FEATURE_KINDS)}")
         if settings.budget < 1:
             raise CdmppError(f"budget={settings.budget}: it counts tasks, at least 1")
         if settings.device.name in settings.sources:

@@ -73,7 +73,6 @@ def finetune(settings: FinetuneSettings) -> dict[str, Any] | None:
             "sources": sources,
             "start": settings.start or "trained on the sources",
             "sampler": settings.sampler,
-            "sample_by": settings.sample_by,
             "budget": len(tasks),
             "tasks": list(tasks),
             "programs": int(np.isin(np.asarray(dataset.task_ids)[split.pool], tasks).sum()),
@@ -133,7 +132,7 @@ def _from_records(settings: FinetuneSettings) -> Prepared:
 
 
 def _chosen(settings: FinetuneSettings, dataset: LatencyDataset, rows: np.ndarray, start: Predictor) -> list[str]:
-    choices = candidates(start, dataset, rows, settings.device, settings.sample_by, settings.run.seed)
+    choices = candidates(start, dataset, rows, settings.device, settings.run.seed)
     return list(choose_tasks(settings.sampler, choices, settings.budget, settings.run.seed))
 
 
@@ -193,7 +192,6 @@ def _choice(
         "device": settings.device.name,
         "budget": settings.budget,
         "sampler": settings.sampler,
-        "sample_by": settings.sample_by,
         "seed": settings.run.seed,
         "start": settings.start,
         "test_tasks": settings.measure.test_tasks,

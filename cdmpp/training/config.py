@@ -71,7 +71,7 @@ class TrainerConfig:
     members: int = 1
     """Models trained with different seeds; the prediction is their geometric mean."""
     interval_folds: int = 0
-    """For few tasks: further models trained to calibrate the intervals on all tasks (``calibrate_by_folds``); 0: none."""
+    """For few tasks: further models trained to calibrate intervals on all tasks (``calibrate_by_folds``); 0: none."""
     devices: int = 1
     """Processes on each machine that share every batch, a GPU each; on CPUs they share the cores."""
     nodes: int = 1

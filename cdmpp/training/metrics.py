@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from scipy.stats import rankdata
 
 from cdmpp.errors import DataError
 
@@ -28,6 +29,10 @@ METRICS = (
 )
 SPEARMAN_MIN_PROGRAMS = 5
 LATENCY_EDGES_S = (1e-5, 2e-5, 5e-5, 2e-4, 1e-3, 1e-2)
+_LATENCY_RANGES = (
+    *("0: under 10 us", "1: 10 us - 20 us", "2: 20 us - 50 us", "3: 50 us - 200 us"),
+    *("4: 200 us - 1 ms", "5: 1 ms - 10 ms", "6: over 10 ms"),
+)
 
 
 def latency_metrics(
@@ -56,9 +61,8 @@ def latency_metrics(
     true, predicted, groups, names = _checked(true_s, predicted_s, task_ids)
     error = (predicted - true) / true
     ape = np.abs(error)
-    n_groups = len(names)
-    sizes = np.bincount(groups, minlength=n_groups)
-    best_at = _first_of_group(groups, np.lexsort((true, groups)))
+    sizes = np.bincount(groups)
+    best_at = np.lexsort((true, groups))[_starts(groups)]
     fastest = true[best_at]
     ranked = sizes >= 2
     weights = np.array([(task_weights or {}).get(str(name), 1.0) for name in names])
@@ -137,19 +141,7 @@ def breakdown(
 
 def latency_range_labels(true_s: np.ndarray) -> list[str]:
     """Name of each program's latency range, e.g. ``20-50 us``, numbered so that names sort by latency."""
-    names = [_range_name(i) for i in range(len(LATENCY_EDGES_S) + 1)]
-    return [names[i] for i in np.searchsorted(LATENCY_EDGES_S, np.asarray(true_s), side="right")]
-
-
-def _range_name(index: int) -> str:
-    def text(seconds: float) -> str:
-        return f"{seconds * 1e6:g} us" if seconds < 1e-3 else f"{seconds * 1e3:g} ms"
-
-    if index == 0:
-        return f"0: under {text(LATENCY_EDGES_S[0])}"
-    if index == len(LATENCY_EDGES_S):
-        return f"{index}: over {text(LATENCY_EDGES_S[-1])}"
-    return f"{index}: {text(LATENCY_EDGES_S[index - 1])} - {text(LATENCY_EDGES_S[index])}"
+    return [_LATENCY_RANGES[i] for i in np.searchsorted(LATENCY_EDGES_S, np.asarray(true_s), side="right")]
 
 
 def _checked(
@@ -173,31 +165,18 @@ def _mean(values: np.ndarray) -> float:
     return float(values.mean()) if len(values) else float("nan")
 
 
-def _first_of_group(groups: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """Index of the first program of each group in ``order``, which sorts by group first."""
-    ordered = groups[order]
-    return order[np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])]
+def _starts(groups: np.ndarray) -> np.ndarray:
+    """Where each group begins, once programs are sorted by group."""
+    return np.r_[0, np.cumsum(np.bincount(groups))[:-1]]
 
 
 def _best_of_top(true: np.ndarray, predicted: np.ndarray, groups: np.ndarray, k: int) -> np.ndarray:
     """(groups,) fastest measured time among the k programs of each group that are predicted fastest."""
     # Equal predictions are ordered by a fixed shuffle: input order may follow the measured times.
     shuffle = np.random.default_rng(0).permutation(len(true))
-    order = np.lexsort((shuffle, predicted, groups))
-    ordered = groups[order]
-    starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
-    place = np.arange(len(order)) - starts[ordered]
+    order, starts = np.lexsort((shuffle, predicted, groups)), _starts(groups)
+    place = np.arange(len(order)) - starts[groups[order]]
     return np.minimum.reduceat(np.where(place < k, true[order], np.inf), starts)
-
-
-def _ranks(values: np.ndarray, groups: np.ndarray) -> np.ndarray:
-    """(n,) rank inside its group; ties share their mean rank."""
-    order = np.lexsort((values, groups))
-    new = np.r_[True, (groups[order][1:] != groups[order][:-1]) | (values[order][1:] != values[order][:-1])]
-    tie = np.cumsum(new) - 1
-    ranks = np.empty(len(values))
-    ranks[order] = (np.bincount(tie, np.arange(len(values))) / np.bincount(tie))[tie]
-    return ranks
 
 
 def _spearman(true: np.ndarray, predicted: np.ndarray, groups: np.ndarray) -> np.ndarray:
@@ -205,7 +184,8 @@ def _spearman(true: np.ndarray, predicted: np.ndarray, groups: np.ndarray) -> np
     sizes = np.bincount(groups)
     centred = []
     for values in (true, predicted):
-        ranks = _ranks(values, groups)
+        distinct, place = np.unique(values, return_inverse=True)
+        ranks = rankdata(groups * len(distinct) + place) - 1  # of all groups one after the other
         centred.append(ranks - (np.bincount(groups, ranks) / sizes)[groups])
     a, b = centred
     scale = np.sqrt(np.bincount(groups, a * a) * np.bincount(groups, b * b))

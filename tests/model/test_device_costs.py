@@ -1,4 +1,4 @@
-"""Costs of devices of their own in the code anchor: told apart where several were learned, and found from few programs."""
+"""Costs of single devices in the code anchor: told apart where several were learned, found from few programs."""
 
 from __future__ import annotations
 

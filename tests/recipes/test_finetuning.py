@@ -166,7 +166,6 @@ def test_a_device_without_records_or_a_way_to_measure(one_device: Path):
     ("overrides", "message"),
     [
         (["sampler=kmaens"], "kmeans"),
-        (["sample_by=latent"], "hidden"),
         (["budget=0"], "at least 1"),
         (["measure.how=usb"], "local, rpc, kit"),
         (["+measure.hours=1"], "measure.hours"),

@@ -77,9 +77,9 @@ def test_a_run_with_other_settings_leaves_those_of_the_folder_alone(tmp_path):
         pass
     with run.kept():
         (out / "run.json").write_text("{}")
-    with pytest.raises(CdmppError, match="another trainer and seed; .*resume="):
-        with settings(f"out={out}", "seed=4", "trainer.epochs=3").kept():
-            raise AssertionError("it may not begin")
+    other = settings(f"out={out}", "seed=4", "trainer.epochs=3")
+    with pytest.raises(CdmppError, match="another trainer and seed; .*resume="), other.kept():
+        raise AssertionError("it may not begin")
     assert (out / "settings.json").read_bytes() == before
     with settings(f"out={out}", "seed=3", "plots=false", "progress=false").kept():
         assert read_json(out / "settings.json")["plots"] is False

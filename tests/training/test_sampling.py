@@ -137,25 +137,22 @@ def model_and_data():
     return Predictor([model], {sheet.name: sheet}), dataset
 
 
-@pytest.mark.parametrize("kind", ["hidden", "pooled"])
-def test_candidates_need_no_label_and_follow_the_rows(model_and_data, kind):
+def test_candidates_need_no_label_and_follow_the_rows(model_and_data):
     predictor, dataset = model_and_data
     unlabelled = type(dataset)(**{**vars(dataset), "latency_s": np.full(80, np.nan)})
     rows, sheet = np.arange(10, 70), devices.get("xeon-icelake-avx2")
-    found = candidates(predictor, unlabelled, rows, sheet, kind)
+    found = candidates(predictor, unlabelled, rows, sheet)
     assert len(found.features) == 60 and np.isfinite(found.features).all()
     assert np.allclose(found.features.mean(0), 0, atol=1e-6) and np.allclose(found.features.std(0), 1)
     assert (found.uncertainty > 0).all() and set(found.weights) == set(found.task_ids)
-    back = candidates(predictor, unlabelled, rows[::-1], sheet, kind)
+    back = candidates(predictor, unlabelled, rows[::-1], sheet)
     assert np.allclose(back.features[::-1], found.features, atol=1e-4)
-    again = candidates(predictor, unlabelled, rows, sheet, kind)
+    again = candidates(predictor, unlabelled, rows, sheet)
     assert (again.uncertainty == found.uncertainty).all() and not predictor.models[0].training
 
 
-def test_unknown_features_and_empty_pools_are_named(model_and_data):
+def test_an_empty_pool_is_named(model_and_data):
     predictor, dataset = model_and_data
     sheet = devices.get("xeon-icelake")
-    with pytest.raises(DataError, match="hidden, pooled"):
-        candidates(predictor, dataset, np.arange(5), sheet, "latent")
     with pytest.raises(DataError, match="no program"):
         candidates(predictor, dataset, np.arange(0), sheet)
