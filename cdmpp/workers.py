@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -173,7 +173,9 @@ class Worker:
             return {"cause": "crash", "message": f"worker exit status {status}", "status": status, "restart": True}
 
 
-def run_many(workers: Sequence[Worker], messages: Iterable[Request], limit_s: float) -> Iterator[tuple[int, Reply]]:
+def run_many(
+    workers: Sequence[Worker], messages: Iterable[Request], limit_s: float
+) -> Generator[tuple[int, Reply]]:
     """Spread ``messages`` over ``workers``, each drawn when one is free; yields ``(index, reply)`` as they come.
 
     Workers that are busy when the caller stops listening are ended.

@@ -7,7 +7,7 @@ import importlib.util
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -182,7 +182,7 @@ def complete(
 
 def computed(
     jobs: Sequence[tuple[str, Source]], workers: int, progress: bool, title: str, limit_s: float
-) -> Iterator[Derived]:
+) -> Generator[Derived]:
     """The results of ``jobs``, kinds with sources, as they come; ``DataError`` where TVM is not here."""
     if not has_tvm():
         raise DataError(

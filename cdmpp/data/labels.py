@@ -131,7 +131,8 @@ def _read_columns(path: Path, folder: Path, on_bad: Literal["error", "skip"]) ->
         good = np.isfinite(latency) & (latency > 0)
         if good.all() and all(isinstance(text, str) and text for column in texts for text in column):
             spreads = np.nan_to_num(spread.to_numpy(zero_copy_only=False).astype(np.float64))
-            return Labels(*(column.astype(str) for column in texts), latency, spreads)
+            ids, task_ids, names = (column.astype(str) for column in texts)
+            return Labels(ids, task_ids, names, latency, spreads)
     except (OSError, KeyError, ValueError, TypeError, pa.ArrowException):
         pass
     return Labels.of_records(read_records(folder, None, on_bad, [path]))

@@ -191,4 +191,4 @@ def _parts(
 ) -> Parts:
     """Programs of the labels (groups or tasks) in each part."""
     rows = [np.flatnonzero(np.isin(labels, chosen)) for chosen in (train, validation, test, pool)]
-    return Parts(*rows[:3], counts, rows[3])
+    return Parts(rows[0], rows[1], rows[2], counts, rows[3])
