@@ -28,7 +28,7 @@ def writing(folder: Path, what: str, wait: bool = False) -> Iterator[None]:
     A thread that holds the folder already goes straight on. A process that was killed holds nothing any more.
 
     Args:
-        what: what is written, such as "import of resnet34": others are told it.
+        what: what is written, such as "import of resnet34", for the message to others.
         wait: until another writer is done, after saying so; otherwise a busy folder is refused.
 
     Raises:

@@ -74,16 +74,16 @@ class Worker:
         if self.running:
             return
         self.stop()
-        self._connection, theirs = Pipe()
+        self._connection, child_end = Pipe()
         # The child must import the same cdmpp as we do, installed or not.
         root = str(Path(__file__).resolve().parents[1])
         search = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH", ""))))
         threads = str(max(1, len(self.cores)))
         self.surroundings, self._messages = _surroundings(), tempfile.TemporaryFile()  # noqa: SIM115
-        with theirs:
+        with child_end:
             self._process = subprocess.Popen(
-                [sys.executable, *self.command, str(theirs.fileno()), ",".join(map(str, self.cores))],
-                pass_fds=(theirs.fileno(),),
+                [sys.executable, *self.command, str(child_end.fileno()), ",".join(map(str, self.cores))],
+                pass_fds=(child_end.fileno(),),
                 env={**os.environ, **_ENVIRONMENT, "TVM_NUM_THREADS": threads, "PYTHONPATH": search},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -173,9 +173,7 @@ class Worker:
             return {"cause": "crash", "message": f"worker exit status {status}", "status": status, "restart": True}
 
 
-def run_many(
-    workers: Sequence[Worker], messages: Iterable[Request], limit_s: float
-) -> Generator[tuple[int, Reply]]:
+def run_many(workers: Sequence[Worker], messages: Iterable[Request], limit_s: float) -> Generator[tuple[int, Reply]]:
     """Spread ``messages`` over ``workers``, each drawn when one is free; yields ``(index, reply)`` as they come.
 
     Workers that are busy when the caller stops listening are ended.

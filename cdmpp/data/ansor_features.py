@@ -91,7 +91,7 @@ def import_features(path: Path, out: Path, device: str, on_bad: Literal["error",
         DataError: no such file, not a feature file, no row of the device, or broken rows (named) with
             ``on_bad="error"``.
     """
-    known = devices.get(device)
+    sheet = devices.get(device)
     paths = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
     if not paths:
         raise DataError(f"{path} holds no *.parquet: write some with scripts/exporters/export_ansor.py")
@@ -106,7 +106,7 @@ def import_features(path: Path, out: Path, device: str, on_bad: Literal["error",
             others += 1
             continue
         try:
-            row = _row(values, known)
+            row = _row(values, sheet)
         except (ValueError, TypeError, KeyError) as error:
             bad.append(f"{where}: {error}")
             continue

@@ -76,8 +76,8 @@ def _flat_arrays(asts: AstTable) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def _flagged(codes: Tensor) -> Tensor:
     """(B, CODE_WIDTH) with NaN rows -> (B, 1 + CODE_WIDTH), see ``Batch.codes``."""
-    known = ~codes[:, :1].isnan()
-    return torch.cat([known.to(codes.dtype), codes.where(known, 0.0)], dim=1)
+    compiled = ~codes[:, :1].isnan()
+    return torch.cat([compiled.to(codes.dtype), codes.where(compiled, 0.0)], dim=1)
 
 
 def _padded_length(longest: int) -> int:

@@ -37,10 +37,10 @@ def write_codes(path: Path, codes: Mapping[str, np.ndarray]) -> None:
 def read_codes(path: Path) -> dict[str, np.ndarray]:
     """Record id -> code vector. ``DataError``: unreadable, or vectors of another version."""
     table = read_table(path)
-    found = (table.schema.metadata or {}).get(b"code_version", b"unknown").decode("utf-8", "replace")
-    if found != CODE_VERSION:
+    version = (table.schema.metadata or {}).get(b"code_version", b"unknown").decode("utf-8", "replace")
+    if version != CODE_VERSION:
         raise DataError(
-            f"{path} holds code vectors of version {found}, this cdmpp reads {CODE_VERSION}: delete the file, and "
+            f"{path} holds code vectors of version {version}, this cdmpp reads {CODE_VERSION}: delete the file, and "
             "derive them again with `cdmpp data codes` where they are wanted"
         )
     try:
@@ -60,13 +60,13 @@ def code_cache(folder: Path) -> Path:
 
 def cached_codes(cache: Path) -> dict[str, np.ndarray]:
     """Key -> code vector, over the chunk files of a cache folder. Damaged ones are deleted: they are derived again."""
-    found: dict[str, np.ndarray] = {}
+    codes: dict[str, np.ndarray] = {}
     for path in chunk_paths(cache):
         try:
-            found.update(read_codes(path))
+            codes.update(read_codes(path))
         except DataError:
             path.unlink(missing_ok=True)
-    return found
+    return codes
 
 
 def codes_of(
@@ -126,15 +126,12 @@ def derive_codes(folder: Path, workers: int = 2, progress: bool = True, ship: bo
 
     With ``ship`` they are written into the data set's ``codes/``, else they stay in the cache. A killed run continues.
     """
-    records, tasks = read_records(folder), read_tasks(folder)
-    records = [record for record in records if compilable(record)]
-    have, _ = complete_codes(folder, records, tasks, workers, progress)
-    if have is None:
-        return 0
-    found = {r.record_id: row for r, row in zip(records, have, strict=True) if not np.isnan(row[0])}
-    if ship:
-        write_codes(folder / CODES_FOLDER / "part-00000.parquet", found)
-    return len(found)
+    records = [record for record in read_records(folder) if compilable(record)]
+    codes, _ = complete_codes(folder, records, read_tasks(folder), workers, progress)
+    rows = [] if codes is None else np.flatnonzero(~np.isnan(codes[:, 0])).tolist()
+    if ship and codes is not None:
+        write_codes(folder / CODES_FOLDER / "part-00000.parquet", {records[i].record_id: codes[i] for i in rows})
+    return len(rows)
 
 
 def complete_codes(
@@ -149,17 +146,15 @@ def complete_codes(
 
     A killed call continues. Programs that could not be compiled before are not tried again.
     """
-    have = codes_for(folder, records, tasks)
-    known = np.zeros(len(records), bool) if have is None else ~np.isnan(have[:, 0])
-    lacking = [r for r, done in zip(records, known, strict=True) if not done and compilable(r)]
-    if not lacking:
-        return have, {}
-    sources = sources_of(lacking, tasks)
+    codes = codes_for(folder, records, tasks)
+    missing = [r for i, r in enumerate(records) if compilable(r) and (codes is None or np.isnan(codes[i, 0]))]
+    if not missing:
+        return codes, {}
+    sources = sources_of(missing, tasks)
     wanted = Wanted("codes", code_cache(folder), sources)
     reasons = complete(wanted, workers, progress, f"code vectors of {folder.name}", limit_s)
-    named = {
-        r.record_id: reasons[source.key] for r, source in zip(lacking, sources, strict=True) if source.key in reasons
-    }
+    pairs = zip(missing, sources, strict=True)
+    named = {record.record_id: reasons[source.key] for record, source in pairs if source.key in reasons}
     return codes_for(folder, records, tasks), named
 
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -66,23 +65,18 @@ class Labels:
         return Labels(*texts, *numbers)
 
 
-def read_labels(
-    folders: Sequence[Path],
-    tasks: Sequence[Mapping[str, Task]],
-    device: str | None,
-    on_bad: Literal["error", "skip"] = "error",
-) -> Labels:
+def read_labels(folders: Sequence[Path], tasks: Sequence[Mapping[str, Task]], device: str | None) -> Labels:
     """The labels in data set ``folders``, of ``device`` where given; samples of a program that stands twice are united.
 
     Args:
         tasks: of each folder, by id.
 
     Raises:
-        DataError: no record of the device, broken rows with ``on_bad="error"``, or a record of an unknown task.
+        DataError: no record of the device, broken rows, or a record of an unknown task.
     """
     parts, present = [], set[str]()
     for folder, of_folder in zip(folders, tasks, strict=True):
-        columns = [_read_columns(path, folder, on_bad) for path in record_parts(folder)]
+        columns = [_read_columns(path, folder) for path in record_parts(folder)]
         for part in columns:
             present |= set(np.unique(part.devices).tolist())
             wanted = np.ones(len(part), bool) if device is None else part.devices == device
@@ -102,17 +96,15 @@ def read_labels(
     rows = np.sort(first)
     labels = Labels(*(getattr(joined, name)[rows] for name in Labels.__dataclass_fields__))
     if (counts > 1).any():
-        _unite(labels, set(ids[counts > 1].tolist()), folders, device, on_bad)
+        _unite(labels, set(ids[counts > 1].tolist()), folders, device)
     return labels
 
 
-def _unite(
-    labels: Labels, repeated: set[str], folders: Sequence[Path], device: str | None, on_bad: Literal["error", "skip"]
-) -> None:
+def _unite(labels: Labels, repeated: set[str], folders: Sequence[Path], device: str | None) -> None:
     """Label the ``repeated`` programs by all their samples."""
     groups: dict[str, list[Record]] = {identity: [] for identity in repeated}
     for folder in folders:
-        for record in read_records(folder, device, on_bad):
+        for record in read_records(folder, device):
             if record.record_id in groups:
                 groups[record.record_id].append(record)
     for identity, group in groups.items():
@@ -120,7 +112,7 @@ def _unite(
         labels.latency_s[place], labels.spread[place] = merged.latency_s, merged.spread
 
 
-def _read_columns(path: Path, folder: Path, on_bad: Literal["error", "skip"]) -> Labels:
+def _read_columns(path: Path, folder: Path) -> Labels:
     """One part. Where something is wrong with it the slow reader says what."""
     try:
         schema = pq.read_schema(path)
@@ -135,4 +127,4 @@ def _read_columns(path: Path, folder: Path, on_bad: Literal["error", "skip"]) ->
             return Labels(ids, task_ids, names, latency, spreads)
     except (OSError, KeyError, ValueError, TypeError, pa.ArrowException):
         pass
-    return Labels.of_records(read_records(folder, None, on_bad, [path]))
+    return Labels.of_records(read_records(folder, parts=[path]))

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 
@@ -31,23 +30,13 @@ _PORTION = 8192
 """Programs that are held at a time."""
 
 
-def load_dataset(
-    folder: Path,
-    device: str | None = None,
-    on_bad: Literal["error", "skip"] = "error",
-    workers: int = 2,
-    progress: bool = True,
-) -> LatencyDataset:
+def load_dataset(folder: Path, device: str | None = None, workers: int = 2, progress: bool = True) -> LatencyDataset:
     """``load_programs`` of one data set folder."""
-    return load_programs([folder], device, on_bad, workers, progress)
+    return load_programs([folder], device, workers, progress)
 
 
 def load_programs(
-    folders: Sequence[Path],
-    device: str | None = None,
-    on_bad: Literal["error", "skip"] = "error",
-    workers: int = 2,
-    progress: bool = True,
+    folders: Sequence[Path], device: str | None = None, workers: int = 2, progress: bool = True
 ) -> LatencyDataset:
     """The labelled programs of data set folders, those of ``device`` where given, in the order they were written.
 
@@ -57,14 +46,14 @@ def load_programs(
     cache, deleted with the data set.
 
     Raises:
-        DataError: no usable record, broken rows with ``on_bad="error"``, or many programs without an AST.
+        DataError: no record of the device, broken rows, or many programs without an AST.
     """
     sets = [_DataSet.open(Path(folder), device, workers, progress) for folder in folders]
     features = one_kind(one.features for one in sets)
-    labels = read_labels([one.folder for one in sets], [one.tasks for one in sets], device, on_bad)
+    labels = read_labels([one.folder for one in sets], [one.tasks for one in sets], device)
     spool, order = AstSpool(cache_root() / "spool"), [np.zeros(0, np.int64)]
-    known = [(one.folder, one.tasks) for one in sets]
-    codes = codes_of(known, labels, Path(spool.folder.name)) if features == "cdmpp" else None
+    described = [(one.folder, one.tasks) for one in sets]
+    codes = codes_of(described, labels, Path(spool.folder.name)) if features == "cdmpp" else None
     taken = np.zeros(len(labels), bool)
     for one in sets:
         for table, places in one.stored(labels, taken):

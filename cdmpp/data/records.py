@@ -114,8 +114,8 @@ def read_tasks(folder: Path) -> dict[str, Task]:
     for number, row in enumerate(table.to_pylist()):
         try:
             networks = {str(k): int(v) for k, v in json.loads(row.get("networks") or "{}").items()}
-            known = {name: row[name] for name in _TASK_SCHEMA.names if row.get(name) is not None}
-            task = Task(**{"op_name": "", **known, "networks": networks})
+            values = {name: row[name] for name in _TASK_SCHEMA.names if row.get(name) is not None}
+            task = Task(**{"op_name": "", **values, "networks": networks})
         except (TypeError, ValueError, AttributeError, RecursionError) as error:
             raise DataError(f"{path} row {number}: {error}") from error
         tasks[task.task_id] = task
@@ -227,9 +227,9 @@ def _record_of_row(row: dict[str, Any], unknown: list[str]) -> tuple[Record | No
     try:
         extra = {str(k): str(v) for k, v in json.loads(row.get("extra") or "{}").items()}
         extra.update({name: str(row[name]) for name in unknown if row[name] is not None})
-        known = {name: row[name] for name in _RECORD_SCHEMA.names if row.get(name) is not None}
-        samples = tuple(known.get("latency_samples_s", ()))
-        record = Record(**{**known, "latency_samples_s": samples, "extra": extra})
+        values = {name: row[name] for name in _RECORD_SCHEMA.names if row.get(name) is not None}
+        samples = tuple(values.get("latency_samples_s", ()))
+        record = Record(**{**values, "latency_samples_s": samples, "extra": extra})
     except (TypeError, ValueError, AttributeError, RecursionError) as error:
         return None, str(error).replace("Record.__init__() ", "")
     reason = _fault(record)

@@ -42,16 +42,15 @@ def load_device(
     paths: Sequence[Path | str] = ("datasets",),
     workers: int = 2,
     progress: bool = True,
-    fetch: bool = True,
     features: str = "cdmpp",
 ) -> LatencyDataset:
     """All labelled programs of ``device`` within reach, as one data set of one kind of ``features``.
 
     Raw databases are imported into the cache first. Where nothing is found and a public source is pinned for the
-    device, it is downloaded (``fetch``). Otherwise a ``NoRecordsError`` says what was looked for, how to import or
+    device, it is downloaded. Otherwise a ``NoRecordsError`` says what was looked for, how to import or
     measure, and which devices have data here.
     """
-    folders = data_folders(device, paths, progress, fetch, features)
+    folders = data_folders(device, paths, progress, features)
     return load_programs(folders, device, workers=workers, progress=progress)
 
 
@@ -60,11 +59,10 @@ def load_devices(
     paths: Sequence[Path | str] = ("datasets",),
     workers: int = 2,
     progress: bool = True,
-    fetch: bool = True,
     features: str = "cdmpp",
 ) -> LatencyDataset:
     """As ``load_device`` for several devices at once, the tasks that they share joined."""
-    return join_datasets([load_device(name, paths, workers, progress, fetch, features) for name in names])
+    return join_datasets([load_device(name, paths, workers, progress, features) for name in names])
 
 
 def source_devices(target: str, paths: Sequence[Path | str] = ("datasets",), features: str = "cdmpp") -> list[str]:
@@ -79,7 +77,6 @@ def data_folders(
     device: str,
     paths: Sequence[Path | str] = ("datasets",),
     progress: bool = True,
-    fetch: bool = True,
     features: str = "cdmpp",
 ) -> list[Path]:
     """The data set folders that ``load_device`` reads, raw databases imported."""
@@ -93,7 +90,7 @@ def data_folders(
             "scripts/import_data.py source=ansor_features makes one (scripts/exporters/README.md)"
         )
     if not entries:
-        entries = _download(device, paths, progress, fetch)
+        entries = _download(device, paths, progress)
     return [
         entry.folder if entry.form == "records" else _import_into_cache(entry, device, progress) for entry in entries
     ]
@@ -123,8 +120,8 @@ def _is_complete(folder: Path) -> bool:
     return (folder / "dataset.json").is_file() and bool(read_info(folder).get("complete"))
 
 
-def _download(device: str, paths: Sequence[Path | str], progress: bool, fetch: bool) -> list[DataSummary]:
-    public = pinned(device) if fetch else ()
+def _download(device: str, paths: Sequence[Path | str], progress: bool) -> list[DataSummary]:
+    public = pinned(device)
     try:
         folders = [
             DataSummary(download(database, progress=progress), device, "metaschedule", network=database.network)
@@ -133,8 +130,7 @@ def _download(device: str, paths: Sequence[Path | str], progress: bool, fetch: b
     except DataError as error:
         raise NoRecordsError(no_data_message(device, paths, str(error))) from error
     if not folders:
-        reason = "no public source is pinned for this device" if fetch else "downloading was not asked for"
-        raise NoRecordsError(no_data_message(device, paths, reason))
+        raise NoRecordsError(no_data_message(device, paths, "no public source is pinned for this device"))
     return folders
 
 

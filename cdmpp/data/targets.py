@@ -19,10 +19,10 @@ def disagreement(device: str | devices.Device, target: str, exact: bool = False)
     ``mcpu`` is compared with ``exact`` only.
     """
     sheet = devices.get(device) if isinstance(device, str) else device
-    expected, found = sheet.target, json.loads(target)
+    expected, given = sheet.target, json.loads(target)
     for key in ("kind", "arch", "mcpu") if exact else ("kind", "arch"):
-        if key in expected and key in found and expected[key] != found[key]:
-            return f"the target has {key} {found[key]}, {sheet.name} has {expected[key]}"
+        if key in expected and key in given and expected[key] != given[key]:
+            return f"the target has {key} {given[key]}, {sheet.name} has {expected[key]}"
     return ""
 
 

@@ -139,12 +139,12 @@ def test_kinds_of_vectors_are_never_mixed(feature_file: Path, tmp_path: Path) ->
     with pytest.raises(DataError, match="different features"):
         load_programs([tmp_path / "data" / "ansor", tmp_path / "data" / "ours"])
     with pytest.raises(DataError, match="no labelled programs of device t4"):
-        load_device("t4", [tmp_path / "data"], fetch=False)
+        load_device("t4", [tmp_path / "data"])
     with pytest.raises(DataError, match="source=ansor_features makes one"):
-        load_device("xeon-icelake", [tmp_path / "data"], fetch=False, features="ansor164")
+        load_device("xeon-icelake", [tmp_path / "data"], features="ansor164")
     with pytest.raises(CdmppError, match="one of cdmpp, ansor164"):
-        load_device("t4", [tmp_path / "data"], fetch=False, features="ansor")
-    assert load_device("t4", [tmp_path / "data"], fetch=False, features="ansor164").features == "ansor164"
+        load_device("t4", [tmp_path / "data"], features="ansor")
+    assert load_device("t4", [tmp_path / "data"], features="ansor164").features == "ansor164"
 
 
 def test_a_model_is_trained_on_imported_vectors_and_reads_no_others(feature_file: Path, tmp_path: Path) -> None:

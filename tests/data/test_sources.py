@@ -83,9 +83,9 @@ def test_message_where_nothing_is_found(tmp_path, monkeypatch, own_set, native_d
         str(tmp_path / "datasets"),
         f"{tmp_path / 'missing'} (no such folder)",
         str(tmp_path / "extra"),
-        "import_data.py source=metaschedule",
+        "cdmpp import source=metaschedule",
         "device=h100",
-        "measure.py",
+        "cdmpp measure",
         f"a100: {own_set} (1 records)",
         "v100:",
         f"{tmp_path / 'extra' / 'unnamed'}: the folder name",
@@ -97,8 +97,6 @@ def test_message_where_nothing_is_found(tmp_path, monkeypatch, own_set, native_d
 def test_message_where_the_download_fails(tmp_path, no_web):
     with pytest.raises(DataError, match="(?s)lac-dcc/bennu at ad7179973cc9: cannot download.*CDMPP_DATA.*none|not set"):
         data_folders("a100", [tmp_path])
-    with pytest.raises(DataError, match="downloading was not asked for"):
-        data_folders("a100", [tmp_path], fetch=False)
 
 
 def test_damaged_folders_do_not_stop_the_search(tmp_path, own_set, caplog):
