@@ -16,10 +16,10 @@ from cdmpp.data.batching import ProgramTensors
 from cdmpp.data.splits import Split
 from cdmpp.devices import sheets_of
 from cdmpp.errors import DataError
-from cdmpp.predict.predictor import Predictor, device_group
+from cdmpp.predict.predictor import Predictor
 from cdmpp.predict.rows import predict_rows
 from cdmpp.recipes.fine_tune import fine_tune
-from cdmpp.recipes.train import Trained, train
+from cdmpp.recipes.train import Trained, device_groups, train
 from cdmpp.training.config import Run, TrainConfig, TuneConfig
 from cdmpp.uncertainty.calibration import Calibration, Examined, calibrate, scale_inputs
 from cdmpp.uncertainty.conformal import FITTED_TASKS, fit_conformal
@@ -73,7 +73,7 @@ def cross_calibrate(
         replace(seen, logs=logs),
         np.log(dataset.latency_s[rows]),
         names[rows],
-        _groups(dataset, rows),
+        device_groups(np.asarray(dataset.devices)[rows]),
     )
     return f"cross-conformal over {folds} folds of the {len(tasks)} tasks, sources by their validation part"
 
@@ -113,7 +113,7 @@ def calibrate_by_folds(result: Trained, dataset: LatencyDataset, split: Split, c
         np.log(dataset.latency_s[rows]),
         names[rows],
         np.concatenate(inputs),
-        _groups(dataset, rows),
+        device_groups(np.asarray(dataset.devices)[rows]),
     )
     # How far a program lies from those learned from is told by programs that were not: the validation part.
     trained.calibration = Calibration(conformal, _calibration_of(trained).novelty)
@@ -136,9 +136,3 @@ def _examined(predictor: Predictor, dataset: LatencyDataset, rows: np.ndarray) -
     names = np.asarray(dataset.devices)[rows]
     programs = ProgramTensors.build(dataset.asts.take(rows), sheets_of(names), names)
     return predictor.examine(programs.to(str(predictor.torch_device)), np.arange(len(rows)))
-
-
-def _groups(dataset: LatencyDataset, rows: np.ndarray) -> list[str]:
-    names = np.asarray(dataset.devices)[rows]
-    sheets = sheets_of(names)
-    return [device_group(sheets[name]) for name in names.tolist()]

@@ -15,7 +15,7 @@ from cdmpp.predict.rows import predict_rows
 from cdmpp.recipes.train import Trained, train
 from cdmpp.training.config import LossConfig, Run, TrainConfig, TuneConfig
 from cdmpp.training.inputs import Replay
-from cdmpp.training.metrics import latency_metrics
+from cdmpp.training.metrics import breakdown
 from cdmpp.training.processes import one_writer
 
 if TYPE_CHECKING:
@@ -65,10 +65,8 @@ def fine_tune(
 
 
 def errors_by_device(predictor: Predictor, dataset: LatencyDataset, rows: np.ndarray) -> dict[str, dict[str, float]]:
-    """``latency_metrics`` of the programs ``rows`` for each device among them."""
-    names, tasks = np.asarray(dataset.devices)[rows], np.asarray(dataset.task_ids)[rows]
-    truth, predicted = dataset.latency_s[rows], predict_rows(predictor, dataset, rows)
-    return {
-        str(name): latency_metrics(truth[names == name], predicted[names == name], tasks[names == name])
-        for name in np.unique(names)
-    }
+    """``breakdown`` of the programs ``rows`` by device."""
+    truth, tasks, names = (
+        np.asarray(column)[rows] for column in (dataset.latency_s, dataset.task_ids, dataset.devices)
+    )
+    return breakdown(truth, predict_rows(predictor, dataset, rows), tasks, names)

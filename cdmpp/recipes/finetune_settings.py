@@ -26,7 +26,6 @@ class FinetuneSettings:
     """``conf/finetune.yaml`` explains the fields and has their defaults."""
 
     device: Device
-    """The new one."""
     data_paths: tuple[Path, ...]
     sources: tuple[str, ...]
     """Empty: all others of the device's kind with records."""
@@ -36,13 +35,10 @@ class FinetuneSettings:
     measure: LabelSettings
     run: Run
     start: str | None
-    """Model folder or name of a shipped model."""
     budget: int
-    """Tasks to take labels from."""
     sampler: str
     paired: bool
     test_fraction: float
-    """Of the device's tasks with records."""
 
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> FinetuneSettings:

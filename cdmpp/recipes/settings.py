@@ -41,19 +41,14 @@ class RunSettings:
     training: TrainConfig
     run: Run
     target: str | None
-    """Device to test on; the model learns from ``sources``."""
     sources: tuple[str, ...]
-    """Devices to learn from. Empty: ``device`` alone, or with ``target`` all others of its kind within reach."""
+    """Empty: ``device`` alone, or with ``target`` all others of its kind within reach."""
     allow_zero_shot: str
-    """Without records of ``device`` train on other devices instead of stopping: true, false, or auto, which is true
-    for devices without public records."""
+    """true, false or auto."""
     features: str
-    """Kind of leaf vectors to learn from, see ``layout.FEATURES``."""
     baselines: tuple[str, ...]
-    """Fitted on the same split and shown beside the model."""
     plots: bool
     threads: int
-    """Of the baselines."""
     values: Mapping[str, Any]
     """All of this as it was given."""
 

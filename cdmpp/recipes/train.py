@@ -111,9 +111,7 @@ def _calibrate(
     )
     validation = predictor.examine(inputs.programs, inputs.validation)
     training = predictor.examine(inputs.programs, sample_rows(inputs.train, _SKETCHED))
-    sheets = sheets_of(names)
-    groups = [device_group(sheets[name]) for name in names.tolist()]
-    predictor.calibration = calibrate(training, validation, np.log(truth), tasks, groups)
+    predictor.calibration = calibrate(training, validation, np.log(truth), tasks, device_groups(names))
     predicted = np.exp(validation.log_prediction)
     val_metrics = latency_metrics(truth, predicted, tasks)
     predictor.card |= {
@@ -124,6 +122,12 @@ def _calibrate(
         "intervals": predictor.calibration.describe(),
     }
     return val_metrics
+
+
+def device_groups(names: np.ndarray) -> list[str]:
+    """``device_group`` of each of the device ``names`` (n,)."""
+    sheets = sheets_of(names)
+    return [device_group(sheets[name]) for name in names.tolist()]
 
 
 def _origin(dataset: LatencyDataset, split: Split, config: TrainConfig, seed: int) -> dict[str, Any]:

@@ -34,9 +34,9 @@ def read_checkpoint(path: Path, module: nn.Module, place: str | torch.device = "
         CdmppError: a missing or damaged file, or one of another model; it says how to go on.
     """
     try:
-        found = torch.load(path, map_location=place, weights_only=True)
-        missing = _NEEDED - found.keys()
-        reason = f"it lacks {', '.join(sorted(missing))}" if missing else _difference(module, found["state_dict"])
+        stored = torch.load(path, map_location=place, weights_only=True)
+        missing = _NEEDED - stored.keys()
+        reason = f"it lacks {', '.join(sorted(missing))}" if missing else _difference(module, stored["state_dict"])
     except Exception as error:  # noqa: BLE001 - torch, zip and pickle raise a dozen types for a damaged file
         reason = (str(error) or type(error).__name__).splitlines()[0]
     if reason:
@@ -44,13 +44,14 @@ def read_checkpoint(path: Path, module: nn.Module, place: str | torch.device = "
             f"the checkpoint {path} is damaged or of another model ({reason}). Delete the folder {path.parent.parent} "
             "and run the same command again: this member is then trained from its start, what else is there stays"
         )
-    return found
+    return stored
 
 
 def _difference(module: nn.Module, stored: dict[str, Any]) -> str:
-    shapes = {name: tuple(value.shape) for name, value in module.state_dict().items()}
-    found = {name: tuple(value.shape) for name, value in stored.items()}
-    odd = sorted(name for name in shapes.keys() | found.keys() if shapes.get(name) != found.get(name))
+    shapes, stored_shapes = (
+        {name: tuple(value.shape) for name, value in state.items()} for state in (module.state_dict(), stored)
+    )
+    odd = sorted(name for name in {**shapes, **stored_shapes} if shapes.get(name) != stored_shapes.get(name))
     return f"its {odd[0]} does not fit" if odd else ""
 
 

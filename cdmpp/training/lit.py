@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -19,7 +20,6 @@ from cdmpp.model.output import Output
 from cdmpp.training.config import TrainConfig, TrainerConfig
 from cdmpp.training.inputs import FitInputs
 from cdmpp.training.losses import domain_distance, hybrid_loss
-from cdmpp.training.schedule import rate_factor
 
 
 class _Batches:
@@ -177,3 +177,15 @@ def parameter_groups(model: nn.Module, config: TrainerConfig) -> list[dict[str, 
     matrices = [p for p in model.parameters() if p.ndim >= 2]
     others = [p for p in model.parameters() if p.ndim < 2]
     return [{"params": matrices, "weight_decay": config.weight_decay}, {"params": others, "weight_decay": 0.0}]
+
+
+def rate_factor(config: TrainerConfig, step: int, total_steps: int) -> float:
+    """What the base rate is multiplied by at ``step`` (0-based) of ``total_steps``."""
+    if config.schedule == "cyclic":
+        place = step % (2 * config.cycle_steps) / config.cycle_steps
+        return 0.1 + 9.9 * (place if place <= 1 else 2 - place)
+    warmup = max(1.0, config.warmup * total_steps)
+    if step < warmup:
+        return (step + 1) / (warmup + 1)
+    progress = (step - warmup) / max(1.0, total_steps - warmup)
+    return 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))

@@ -4,7 +4,7 @@ import pytest
 
 from cdmpp.errors import CdmppError
 from cdmpp.training.config import TrainConfig, TrainerConfig
-from cdmpp.training.schedule import rate_factor
+from cdmpp.training.lit import rate_factor
 
 
 def test_round_trip_through_plain_values():
