@@ -33,6 +33,8 @@ FAILED_SECONDS = 1e9
 
 @dataclass(frozen=True)
 class TuningLine:
+    """One record of a tuning database."""
+
     number: int
     """Line number in the record file, from 1."""
     workload: int
@@ -57,6 +59,8 @@ class TuningLine:
 
 @dataclass(frozen=True)
 class BadLine:
+    """A line that cannot be used, and why."""
+
     number: int
     reason: str
 
@@ -66,10 +70,7 @@ class BadLine:
 
 def find_file(folder: Path, name: str) -> Path | None:
     """``name`` or ``name.gz`` in ``folder``."""
-    for candidate in (folder / name, folder / (name + ".gz")):
-        if candidate.is_file():
-            return candidate
-    return None
+    return next((path for path in (folder / name, folder / f"{name}.gz") if path.is_file()), None)
 
 
 def is_database(folder: Path) -> bool:
@@ -107,14 +108,6 @@ def _graph_of_line(path: Path, number: int, line: str) -> str:
         return raw[8 : 8 + length].decode("utf-8")
     except (ValueError, TypeError, RecursionError, struct.error, binascii.Error) as error:
         raise DataError(f"{path} line {number}: not a workload ({error})") from error
-
-
-def is_legacy(folder: Path) -> bool:
-    """True where the workloads are in the format of TVM 0.16 to 0.20, told by the first of them."""
-    path = _required_file(folder, WORKLOAD_FILE)
-    for number, line in _lines(path):
-        return is_legacy_graph(_graph_of_line(path, number, line))
-    raise DataError(f"{path} is empty: no workload in it")
 
 
 def read_workloads(folder: Path) -> list[tvm.IRModule | BadLine]:
@@ -160,23 +153,24 @@ def _parse(number: int, line: str, targets: dict[str, str]) -> TuningLine:
         raise ValueError(f"not JSON ({error.msg} at column {error.colno})") from None
     except RecursionError:
         raise ValueError("not JSON that can be read: nested too deep") from None
-    if not isinstance(value, list) or len(value) != 2 or not isinstance(value[0], int):
-        raise ValueError("expected [workload index, record]")
-    record = value[1]
-    if not isinstance(record, list) or len(record) < 3:
-        count = len(record) if isinstance(record, list) else 0
-        raise ValueError(f"expected [trace, run_secs, target, args_info], got {count} of these fields")
-    trace, seconds, target = record[:3]
-    if not isinstance(trace, list) or len(trace) != 2 or not all(isinstance(part, list) for part in trace):
-        raise ValueError("the trace is not [instructions, decisions]")
-    seconds = [] if seconds is None else seconds
-    if not isinstance(seconds, list) or (not seconds and record[1] is not None):
+    match value:
+        case [int() as workload, [[list() as instructions, list() as decisions], seconds, target, *_]]:
+            pass
+        case [int(), [_, _, _, *_]]:
+            raise ValueError("the trace is not [instructions, decisions]")
+        case [int(), record]:
+            count = len(record) if isinstance(record, list) else 0
+            raise ValueError(f"expected [trace, run_secs, target, args_info], got {count} of these fields")
+        case _:
+            raise ValueError("expected [workload index, record]")
+    if seconds == [] or not isinstance(seconds, list | None):
         raise ValueError("run_secs is missing: a list of seconds, or null for a schedule that was not measured yet")
-    for repeat in seconds:
-        if isinstance(repeat, bool) or not isinstance(repeat, (int, float)) or not math.isfinite(repeat) or repeat <= 0:
+    for repeat in seconds or ():
+        if isinstance(repeat, bool) or not isinstance(repeat, int | float) or not math.isfinite(repeat) or repeat <= 0:
             raise ValueError(f"run_secs holds {repeat}: must be a positive number of seconds")
     if not isinstance(target, dict) or "kind" not in target:
         raise ValueError("the target lacks its kind")
     text = json.dumps(target, sort_keys=True, separators=(",", ":"))
-    schedule = json.dumps(convert_trace(trace), sort_keys=True, separators=(",", ":"))
-    return TuningLine(number, value[0], schedule, tuple(map(float, seconds)), targets.setdefault(text, text))
+    trace = convert_trace([instructions, decisions])
+    schedule = json.dumps(trace, sort_keys=True, separators=(",", ":"))
+    return TuningLine(number, workload, schedule, tuple(map(float, seconds or ())), targets.setdefault(text, text))

@@ -13,8 +13,7 @@ import tvm
 import tvm_ffi
 
 from cdmpp.errors import UnsupportedProgramError
-from cdmpp.programs.language import is_attribute_key, is_operation, is_text
-from cdmpp.programs.target_options import texts_in
+from cdmpp.programs.language import is_attribute_key, is_operation, is_text, texts_in
 
 MAX_DEPTH = 1000
 """Nested nodes of a graph; TVM recurses over them on the stack. Real programs have up to 100."""
@@ -119,7 +118,7 @@ def check_module(module: Any, where: str) -> None:
         keys = list(function.attrs.keys()) if function.attrs is not None else []
         keys += [node.attr_key for node in _nodes(function, tvm.tirx.AttrStmt)]
         annotated = [*_nodes(function, tvm.tirx.For), *_nodes(function, tvm.s_tir.SBlock)]
-        keys += [key for node in annotated for key in node.annotations.keys()]
+        keys += [key for node in annotated for key in node.annotations]
         for key in keys:
             if not is_attribute_key(str(key)):
                 raise UnsupportedProgramError(f"{where}: the attribute {str(key)[:60]!r} is not known here")

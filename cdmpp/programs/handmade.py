@@ -28,6 +28,7 @@ class Dlrm(nn.Module):
         self.top = nn.Sequential(nn.Linear(width + pairs, 512), nn.ReLU(), nn.Linear(512, 1), nn.Sigmoid())
 
     def forward(self, x: Tensor) -> Tensor:
+        """(batch, dense + a few indices) -> (batch, 1)."""
         rows = (x[:, : len(self.tables)].abs() * 100).to(torch.int64).clamp(0, 999)
         bottom = self.bottom(x[:, : self.dense])
         vectors = torch.stack([bottom, *(table(rows[:, i]) for i, table in enumerate(self.tables))], 1)
@@ -35,33 +36,39 @@ class Dlrm(nn.Module):
         return self.top(torch.cat([bottom, crossed], 1))
 
 
-class Lstm(nn.Module):
-    """Steps of an LSTM cell, written out."""
+class _Recurrent(nn.Module):
+    """Steps of a recurrent cell, written out; each of its ``gates`` sees the input and the state."""
 
-    def __init__(self, inputs: int = 128, hidden: int = 256, steps: int = 2):
+    def __init__(self, gates: int, inputs: int, hidden: int, steps: int):
         super().__init__()
         self.hidden, self.steps = hidden, steps
-        self.from_input, self.from_state = nn.Linear(inputs, 4 * hidden), nn.Linear(hidden, 4 * hidden)
+        self.from_input, self.from_state = nn.Linear(inputs, gates * hidden), nn.Linear(hidden, gates * hidden)
+
+
+class Lstm(_Recurrent):
+    """A long short-term memory."""
+
+    def __init__(self, inputs: int = 128, hidden: int = 256, steps: int = 2):
+        super().__init__(4, inputs, hidden, steps)
 
     def forward(self, x: Tensor) -> Tensor:
+        """(batch, inputs) -> (batch, hidden)."""
         state = cell = torch.zeros(x.shape[0], self.hidden)
         for _ in range(self.steps):
-            gates = self.from_input(x) + self.from_state(state)
-            i, f, g, o = gates.chunk(4, 1)
+            i, f, g, o = (self.from_input(x) + self.from_state(state)).chunk(4, 1)
             cell = torch.sigmoid(f) * cell + torch.sigmoid(i) * torch.tanh(g)
             state = torch.sigmoid(o) * torch.tanh(cell)
         return state
 
 
-class Gru(nn.Module):
-    """Steps of a GRU cell, written out."""
+class Gru(_Recurrent):
+    """A gated recurrent unit."""
 
     def __init__(self, inputs: int = 128, hidden: int = 192, steps: int = 2):
-        super().__init__()
-        self.hidden, self.steps = hidden, steps
-        self.from_input, self.from_state = nn.Linear(inputs, 3 * hidden), nn.Linear(hidden, 3 * hidden)
+        super().__init__(3, inputs, hidden, steps)
 
     def forward(self, x: Tensor) -> Tensor:
+        """(batch, inputs) -> (batch, hidden)."""
         state = torch.zeros(x.shape[0], self.hidden)
         for _ in range(self.steps):
             a, b = self.from_input(x).chunk(3, 1), self.from_state(state).chunk(3, 1)
@@ -70,29 +77,28 @@ class Gru(nn.Module):
         return state
 
 
+def _double_convolution(inputs: int, outputs: int) -> nn.Module:
+    first, second = nn.Conv2d(inputs, outputs, 3, padding=1), nn.Conv2d(outputs, outputs, 3, padding=1)
+    return nn.Sequential(first, nn.ReLU(), second, nn.ReLU())
+
+
 class UNet(nn.Module):
     """Two levels of a convolutional U-Net with skip connections and transposed convolutions."""
 
     def __init__(self, width: int = 32):
         super().__init__()
-
-        def double(inputs: int, outputs: int) -> nn.Module:
-            return nn.Sequential(
-                nn.Conv2d(inputs, outputs, 3, padding=1),
-                nn.ReLU(),
-                nn.Conv2d(outputs, outputs, 3, padding=1),
-                nn.ReLU(),
-            )
-
-        self.first, self.second, self.third = double(3, width), double(width, 2 * width), double(2 * width, 4 * width)
-        self.up_2, self.up_1 = (
+        self.first = _double_convolution(3, width)
+        self.second = _double_convolution(width, 2 * width)
+        self.third = _double_convolution(2 * width, 4 * width)
+        self.up_2, self.merge_2 = (
             nn.ConvTranspose2d(4 * width, 2 * width, 2, 2),
-            nn.ConvTranspose2d(2 * width, width, 2, 2),
+            _double_convolution(4 * width, 2 * width),
         )
-        self.merge_2, self.merge_1 = double(4 * width, 2 * width), double(2 * width, width)
+        self.up_1, self.merge_1 = nn.ConvTranspose2d(2 * width, width, 2, 2), _double_convolution(2 * width, width)
         self.out = nn.Conv2d(width, 2, 1)
 
     def forward(self, x: Tensor) -> Tensor:
+        """(batch, 3, size, size) -> (batch, 2, size, size)."""
         first = self.first(x)
         second = self.second(functional.max_pool2d(first, 2))
         third = self.third(functional.max_pool2d(second, 2))
@@ -112,6 +118,7 @@ class DiffusionBlock(nn.Module):
         self.heads = heads
 
     def forward(self, x: Tensor) -> Tensor:
+        """(batch, 3, size, size) -> (batch, width, size / 4, size / 4)."""
         x = self.stem(x)
         batch, width, rows, columns = x.shape
         hidden = self.convolutions[0](functional.silu(self.norms[0](x)))
@@ -127,15 +134,14 @@ class Generator(nn.Module):
 
     def __init__(self, latent: int = 100, width: int = 64):
         super().__init__()
-        self.latent = latent
-        sizes = [latent, 4 * width, 2 * width, width, 3]
-        layers: list[nn.Module] = []
-        for i, (a, b) in enumerate(zip(sizes, sizes[1:], strict=False)):
-            layers += [nn.ConvTranspose2d(a, b, 4, 1 if i == 0 else 2, 0 if i == 0 else 1), nn.ReLU()]
-        self.layers = nn.Sequential(*layers[:-1], nn.Tanh())
+        layers: list[nn.Module] = [nn.Unflatten(1, (latent, 1, 1)), nn.ConvTranspose2d(latent, 4 * width, 4)]
+        for inputs, outputs in ((4 * width, 2 * width), (2 * width, width), (width, 3)):
+            layers += [nn.ReLU(), nn.ConvTranspose2d(inputs, outputs, 4, 2, 1)]
+        self.layers = nn.Sequential(*layers, nn.Tanh())
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.layers(x.reshape(x.shape[0], self.latent, 1, 1))
+        """(batch, latent) -> (batch, 3, size, size)."""
+        return self.layers(x)
 
 
 class Video(nn.Module):
@@ -143,16 +149,12 @@ class Video(nn.Module):
 
     def __init__(self, width: int = 16):
         super().__init__()
-        self.layers = nn.Sequential(
-            nn.Conv3d(3, width, (3, 7, 7), (1, 2, 2), (1, 3, 3)),
-            nn.ReLU(),
-            nn.Conv3d(width, 2 * width, 3, (1, 2, 2), 1),
-            nn.ReLU(),
-            nn.Conv3d(2 * width, 4 * width, 3, 2, 1),
-            nn.ReLU(),
-        )
+        stem = nn.Conv3d(3, width, (3, 7, 7), (1, 2, 2), (1, 3, 3))
+        middle, last = nn.Conv3d(width, 2 * width, 3, (1, 2, 2), 1), nn.Conv3d(2 * width, 4 * width, 3, 2, 1)
+        self.layers = nn.Sequential(stem, nn.ReLU(), middle, nn.ReLU(), last, nn.ReLU())
 
     def forward(self, x: Tensor) -> Tensor:
+        """(batch, 3, size, size) -> (batch, features)."""
         batch, _, rows, columns = x.shape
         frames = x[:, :, None].expand(batch, 3, 4, rows, columns)
         return self.layers(frames).mean((2, 3, 4))
@@ -170,6 +172,7 @@ class Tcn(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
+        """(batch, inputs x steps) -> (batch, width)."""
         x = self.stem(x.reshape(x.shape[0], self.inputs, -1))
         for layer in self.layers:
             x = x + torch.relu(layer(x))
@@ -188,6 +191,7 @@ class Stress(nn.Module):
         self.grouped = nn.Conv2d(8 * width, 8 * width, 3, padding=1, groups=8)
 
     def forward(self, x: Tensor) -> Tensor:
+        """(batch, 3, size, size) -> (batch, features)."""
         x = torch.tanh(self.depthwise(functional.hardswish(self.dilated(functional.elu(self.odd(x))))))
         x = self.grouped(functional.gelu(self.point(x)))
         moments = torch.cat([x.mean((2, 3)), functional.max_pool2d(x, x.shape[2:])[..., 0, 0], x.var((2, 3))], 1)

@@ -16,29 +16,11 @@ from tvm.s_tir.analysis import estimate_tir_flops
 
 from cdmpp.errors import UnsupportedProgramError
 
-OP_CLASSES = (
-    "conv2d",
-    "winograd",
-    "depthwise",
-    "dense",
-    "matmul",
-    "softmax",
-    "norm",
-    "pool",
-    "reduce",
-    "elementwise",
-    "other",
+OP_CLASSES = tuple("conv2d winograd depthwise dense matmul softmax norm pool reduce elementwise other".split())
+_NAMING_ATTRIBUTES = frozenset(
+    "global_symbol op_pattern op_attrs operator_name s_tir tirx.noalias layout_free_buffers".split()
 )
-# Attributes that say how a function is called, was found or may be tuned, not what it computes.
-_NAMING_ATTRIBUTES = (
-    "global_symbol",
-    "op_pattern",
-    "op_attrs",
-    "operator_name",
-    "s_tir",
-    "tirx.noalias",
-    "layout_free_buffers",
-)
+"""Attributes that say how a function is called, was found or may be tuned, not what it computes."""
 _REDUCE = 2  # tirx.IterVar.iter_type of a reduction axis
 
 
@@ -58,9 +40,8 @@ def task_id(module: tvm.IRModule | tirx.PrimFunc) -> str:
     TVM's structural hash is the same in every process and on every machine (databases store it).
     """
     function = prim_func(module)
-    for key in _NAMING_ATTRIBUTES:
-        if function.attrs is not None and key in function.attrs.keys():
-            function = function.without_attr(key)
+    for key in _NAMING_ATTRIBUTES.intersection(function.attrs.keys() if function.attrs is not None else ()):
+        function = function.without_attr(key)
     return f"{int(tvm_ffi.structural_hash(function)) & (2**64 - 1):016x}"
 
 

@@ -15,21 +15,14 @@ from typing import Any
 
 from cdmpp.errors import DataError
 
-_OPERATORS = {
-    "Add": "+",
-    "Sub": "-",
-    "Mul": "*",
-    "Div": "/",
-    "FloorDiv": "//",
-    "FloorMod": "%",
-    "EQ": "==",
-    "NE": "!=",
-    "LT": "<",
-    "LE": "<=",
-    "GT": ">",
-    "GE": ">=",
-}
-_FUNCTIONS = {"Min": "T.min", "Max": "T.max", "And": "T.And", "Or": "T.Or", "Mod": "T.truncmod"}
+_OPERATORS = dict(
+    zip(
+        "Add Sub Mul Div FloorDiv FloorMod EQ NE LT LE GT GE".split(),
+        "+ - * / // % == != < <= > >=".split(),
+        strict=True,
+    )
+)
+_FUNCTIONS = {"Min": "T.min", "Max": "T.max", "And": "T.And", "Or": "T.Or", "Mod": "T.truncmod", "Not": "T.Not"}
 _LOOP_KINDS = ("serial", "parallel", "vectorized", "unroll")
 _AXIS_KINDS = {0: "spatial", 1: "scan", 2: "reduce", 4: "opaque"}
 # Others (``layout_free_buffers``) only steered the tuner; what it did with them stands in the trace.
@@ -139,9 +132,7 @@ class _Writer:
         if short in _OPERATORS:
             return f"({self.expr(attrs['a'])} {_OPERATORS[short]} {self.expr(attrs['b'])})"
         if short in _FUNCTIONS:
-            return f"{_FUNCTIONS[short]}({self.expr(attrs['a'])}, {self.expr(attrs['b'])})"
-        if short == "Not":
-            return f"T.Not({self.expr(attrs['a'])})"
+            return f"{_FUNCTIONS[short]}({', '.join(self.expr(attrs[key]) for key in 'ab' if key in attrs)})"
         if short == "Select":
             parts = (attrs[key] for key in ("condition", "true_value", "false_value"))
             return f"T.Select({', '.join(map(self.expr, parts))})"
@@ -203,12 +194,9 @@ class _Writer:
         self.lines.append("    " * depth + text)
 
     def statement(self, index: str | int, depth: int) -> None:
-        write = self.statements.get(self.kind(index))
-        if write is None:
-            raise DataError(
-                f"no TVMScript for the statement kind {self.kind(index)}: this workload cannot be converted"
-            )
-        write(self.attrs(index), depth)
+        if (kind := self.kind(index)) not in self.statements:
+            raise DataError(f"no TVMScript for the statement kind {kind}: this workload cannot be converted")
+        self.statements[kind](self.attrs(index), depth)
 
     def _sequence(self, attrs: dict[str, Any], depth: int) -> None:
         for item in self.items(attrs["seq"]):
@@ -277,19 +265,15 @@ class _Writer:
         function = self.attrs(functions[1])
         buffers = self.items(function["buffer_map"])
         of_parameter = dict(zip(buffers[::2], buffers[1::2], strict=True))
-        parameters = []
-        for parameter in self.items(function["params"]):
-            if parameter in of_parameter:
-                parameters.append(self._parameter(of_parameter[parameter]))
-            else:
-                parameters.append(f"{self.name(parameter)}: T.handle")
-        known = self.pairs(self.attrs(function["attrs"])["__dict__"])
-        kept = [(_FUNCTION_ATTRIBUTES[key], value) for key, value in known if key in _FUNCTION_ATTRIBUTES]
-        if kept:
-            notes = ", ".join(f"{json.dumps(key)}: {self._annotation(value)}" for key, value in kept)
-            self.line(2, f"T.func_attr({{{notes}}})")
-        root_block = self.attrs(self.attrs(function["body"])["block"])
-        self._block_body(root_block, 2)
+        parameters = [
+            self._parameter(of_parameter[p]) if p in of_parameter else f"{self.name(p)}: T.handle"
+            for p in self.items(function["params"])
+        ]
+        for key, value in self.pairs(self.attrs(function["attrs"])["__dict__"]):
+            if key in _FUNCTION_ATTRIBUTES:
+                note = f"{json.dumps(_FUNCTION_ATTRIBUTES[key])}: {self._annotation(value)}"
+                self.line(2, f"T.func_attr({{{note}}})")
+        self._block_body(self.attrs(self.attrs(function["body"])["block"]), 2)
         parameters[-1:-1] = map(self._parameter, self.constants)  # what is written comes last
         head = ["@I.ir_module", "class Module:", "    @T.prim_func(s_tir=True)"]
         return "\n".join([*head, f"    def main({', '.join(parameters)}):", *self.lines]) + "\n"

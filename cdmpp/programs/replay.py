@@ -12,8 +12,8 @@ from tvm.s_tir import Schedule, Trace
 
 from cdmpp.errors import DataError, UnsupportedProgramError
 from cdmpp.programs.gate import check_trace
+from cdmpp.programs.language import check_target
 from cdmpp.programs.script import parse_text
-from cdmpp.programs.target_options import check_target
 from cdmpp.programs.task import Program
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from cdmpp.errors import UnsupportedProgramError
 from cdmpp.programs import language
-from cdmpp.programs.script_expression import ExpressionCheck, dotted_name, room_of
+from cdmpp.programs.script_expression import ExpressionCheck, dotted_name
 
 MAX_DEPTH = 200
 """Nested expressions and statements. TVM recurses over them several frames a level; measured programs have up to 40."""
@@ -95,37 +95,36 @@ class _Check(ExpressionCheck):
     """Definitions and statements: every method lets one kind of node through and refuses the rest."""
 
     def definition(self, node: ast.stmt) -> None:
-        if isinstance(node, ast.FunctionDef):
-            self.function(node)
-        elif isinstance(node, ast.ClassDef):
-            self.module_class(node)
-        else:
-            raise self.refuse(node, type(node).__name__)
+        """A PrimFunc, or a module class of them."""
+        match node:
+            case ast.FunctionDef():
+                self._function(node)
+            case ast.ClassDef(_, [], [], body) if not getattr(node, "type_params", None):
+                self._decorator(node, "I", "ir_module", {"check_well_formed"})
+                for part in body:
+                    if isinstance(part, ast.FunctionDef):
+                        self._function(part)
+                    elif not _is_nothing(part):
+                        raise self.refuse(part, hint=": a module class holds @T.prim_func functions alone")
+            case ast.ClassDef(name):
+                raise self.refuse(node, f"class {name} with bases or keywords")
+            case _:
+                raise self.refuse(node, type(node).__name__)
 
-    def module_class(self, node: ast.ClassDef) -> None:
-        if node.bases or node.keywords or getattr(node, "type_params", None):
-            raise self.refuse(node, f"class {node.name} with bases or keywords")
-        self.decorator(node, "I", "ir_module", {"check_well_formed"})
-        for part in node.body:
-            if isinstance(part, ast.FunctionDef):
-                self.function(part)
-            elif not self._nothing(part):
-                raise self.refuse(part, hint=": a module class holds @T.prim_func functions alone")
-
-    def decorator(self, node: ast.FunctionDef | ast.ClassDef, room: str, name: str, options: set[str]) -> None:
-        found = node.decorator_list
-        if len(found) != 1:
-            raise self.refuse(node, f"{node.name} with {len(found)} decorators", f": one, @{room}.{name}, is wanted")
-        call = found[0] if isinstance(found[0], ast.Call) else ast.Call(found[0], [], [])
+    def _decorator(self, node: ast.FunctionDef | ast.ClassDef, room: str, name: str, options: set[str]) -> None:
+        if (count := len(node.decorator_list)) != 1:
+            raise self.refuse(node, f"{node.name} with {count} decorators", f": one, @{room}.{name}, is wanted")
+        (given,) = node.decorator_list
+        call = given if isinstance(given, ast.Call) else ast.Call(given, [], [])
         if call.args or dotted_name(call.func) != f"{room}.{name}":
-            raise self.refuse(found[0], hint=f": @{room}.{name} is wanted here")
+            raise self.refuse(given, hint=f": @{room}.{name} is wanted here")
         for keyword in call.keywords:
             value = keyword.value
             if keyword.arg not in options or not (isinstance(value, ast.Constant) and isinstance(value.value, bool)):
                 raise self.refuse(keyword.value, hint=f": options of @{room}.{name} are {', '.join(sorted(options))}")
 
-    def function(self, node: ast.FunctionDef) -> None:
-        self.decorator(node, "T", "prim_func", _PRIM_FUNC_OPTIONS)
+    def _function(self, node: ast.FunctionDef) -> None:
+        self._decorator(node, "T", "prim_func", _PRIM_FUNC_OPTIONS)
         arguments = node.args
         odd = [arguments.vararg, arguments.kwarg, *arguments.kwonlyargs, *arguments.posonlyargs]
         if any(odd) or arguments.defaults or arguments.kw_defaults or getattr(node, "type_params", None):
@@ -136,90 +135,98 @@ class _Check(ExpressionCheck):
         for parameter in arguments.args:
             if parameter.annotation is None:
                 raise self.refuse(parameter, hint=": a parameter needs a type, such as T.Buffer((8,), 'float32')")
-            self.annotation(parameter.annotation)
-            self.bind(parameter, parameter.arg)
+            self._annotation(parameter.annotation)
+            self._bind(parameter, parameter.arg)
         for child in ast.walk(node):  # a name that is bound further down never means one of Python's own
             if isinstance(child, ast.Name) and isinstance(child.ctx, ast.Store):
-                self.bind(child, child.id)
-        self.body(node.body)
+                self._bind(child, child.id)
+        self._body(node.body)
 
-    def bind(self, node: ast.AST, name: str) -> None:
+    def _bind(self, node: ast.AST, name: str) -> None:
         if name in ("T", "I") or name.startswith("__"):
             raise self.refuse(node, f"a variable named {name}")
         self.bound.add(name)
 
-    def annotation(self, node: ast.expr) -> None:
+    def _annotation(self, node: ast.expr) -> None:
         """``T.Buffer(...)``, ``T.int32``, ``T.let`` or ``T.let[T.int32]``."""
         if isinstance(node, ast.Subscript) and dotted_name(node.value) == "T.let":
             node = node.slice
         if isinstance(node, ast.Call):
             self.call(node)
-        elif not (isinstance(node, ast.Attribute) and room_of(node) == "T" and language.is_call(node.attr)):
+        elif not (
+            isinstance(node, ast.Attribute) and dotted_name(node) == f"T.{node.attr}" and language.is_call(node.attr)
+        ):
             raise self.refuse(node, hint=": a type such as T.Buffer((8,), 'float32') or T.int32 is wanted here")
 
     # Statements.
 
-    def body(self, statements: list[ast.stmt]) -> None:
+    def _body(self, statements: list[ast.stmt]) -> None:
         for statement in statements:
-            self.statement(statement)
+            self._statement(statement)
 
-    def statement(self, node: ast.stmt) -> None:
-        if isinstance(node, ast.For):
-            self.loop(node)
-        elif isinstance(node, ast.With):
-            self.scope(node)
-        elif isinstance(node, ast.If):
-            self.expression(node.test)
-            self.body(node.body)
-            self.body(node.orelse)
-        elif isinstance(node, ast.Assign):
-            for target in node.targets:
-                self.target(target)
-            self.argument(node.value)
-        elif isinstance(node, ast.AnnAssign):
-            self.target(node.target)
-            self.annotation(node.annotation)
-            if node.value is not None:
-                self.expression(node.value)
-        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-            self.call(node.value)
-        elif not self._nothing(node):
-            raise self.refuse(node, f"the statement `{type(node).__name__.lower()}`")
+    def _statement(self, node: ast.stmt) -> None:
+        match node:
+            case ast.For():
+                self._loop(node)
+            case ast.With():
+                self._scope(node)
+            case ast.If(test, body, orelse):
+                self.expression(test)
+                self._body([*body, *orelse])
+            case ast.Assign(targets, value):
+                for target in targets:
+                    self._target_of(target)
+                self.argument(value)
+            case ast.AnnAssign(target, annotation, value):
+                self._target_of(target)
+                self._annotation(annotation)
+                if value is not None:
+                    self.expression(value)
+            case ast.Expr(ast.Call() as call):
+                self.call(call)
+            case _ if not _is_nothing(node):
+                raise self.refuse(node, f"the statement `{type(node).__name__.lower()}`")
 
-    @staticmethod
-    def _nothing(node: ast.stmt) -> bool:
-        return isinstance(node, ast.Pass) or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
-
-    def loop(self, node: ast.For) -> None:
+    def _loop(self, node: ast.For) -> None:
         if node.orelse or node.type_comment:
             raise self.refuse(node, "a loop with `else`")
-        called = node.iter.func if isinstance(node.iter, ast.Call) else node.iter
-        if isinstance(called, ast.Name) and called.id == "range" and isinstance(node.iter, ast.Call):
-            self.arguments(node.iter)
-        elif isinstance(node.iter, ast.Call) and room_of(called) == "T" and called.attr in language.LOOPS:  # type: ignore[attr-defined]
-            self.call(node.iter)
-        else:
-            kinds = ", ".join(f"T.{name}" for name in sorted(language.LOOPS))
-            raise self.refuse(node.iter, hint=f": a loop goes over range, {kinds}")
-        self.target(node.target)
-        self.body(node.body)
+        match node.iter:
+            case ast.Call(ast.Name("range")) as call:
+                self.arguments(call)
+            case ast.Call(ast.Attribute(ast.Name("T"), name)) as call if name in language.LOOPS:
+                self.call(call)
+            case _:
+                kinds = ", ".join(f"T.{name}" for name in sorted(language.LOOPS))
+                raise self.refuse(node.iter, hint=f": a loop goes over range, {kinds}")
+        self._target_of(node.target)
+        self._body(node.body)
 
-    def scope(self, node: ast.With) -> None:
+    def _scope(self, node: ast.With) -> None:
         for item in node.items:
-            call = item.context_expr
-            name = call.func.attr if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) else ""
-            if name in ("block", "allocate") or name not in language.SCOPES:
-                raise self.refuse(call, hint=language.hint(name))
-            self.call(call)  # type: ignore[arg-type]
+            match item.context_expr:
+                case ast.Call(ast.Attribute(_, name)) as call if name in language.SCOPES:
+                    self.call(call)
+                case ast.Call(ast.Attribute(_, name)):
+                    raise self.refuse(item.context_expr, hint=language.hint(name))
+                case _:
+                    raise self.refuse(item.context_expr)
             if item.optional_vars is not None:
-                self.target(item.optional_vars)
-        self.body(node.body)
+                self._target_of(item.optional_vars)
+        self._body(node.body)
 
-    def target(self, node: ast.expr) -> None:
-        if isinstance(node, ast.Tuple | ast.List):
-            for part in node.elts:
-                self.target(part)
-        elif isinstance(node, ast.Subscript):
-            self.subscript(node)
-        elif not isinstance(node, ast.Name):  # names were bound beforehand
-            raise self.refuse(node)
+    def _target_of(self, node: ast.expr) -> None:
+        """What is assigned to."""
+        match node:
+            case ast.Tuple(elts=parts) | ast.List(elts=parts):
+                for part in parts:
+                    self._target_of(part)
+            case ast.Subscript():
+                self.subscript(node)
+            case ast.Name():
+                pass  # names were bound beforehand
+            case _:
+                raise self.refuse(node)
+
+
+def _is_nothing(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Pass) or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))

@@ -16,11 +16,10 @@ from cdmpp.programs.database import (  # noqa: E402
     BadLine,
     TuningLine,
     _graph_of_line,
-    is_legacy,
     read_lines,
     read_workloads,
 )
-from cdmpp.programs.legacy import convert_trace, legacy_to_script  # noqa: E402
+from cdmpp.programs.legacy import convert_trace, is_legacy_graph, legacy_to_script  # noqa: E402
 from cdmpp.programs.replay import replay, replay_on  # noqa: E402
 from cdmpp.programs.script import parse_text  # noqa: E402
 
@@ -33,7 +32,10 @@ def test_lines_keep_file_order_and_failures(native_database):
 
 
 def test_legacy_equals_converted(native_database, legacy_database):
-    assert is_legacy(legacy_database) and not is_legacy(native_database)
+    for folder, legacy in ((legacy_database, True), (native_database, False)):
+        path = folder / "database_workload.json.gz"
+        lines = gzip.decompress(path.read_bytes()).decode().splitlines()
+        assert all(is_legacy_graph(_graph_of_line(path, 1, line)) == legacy for line in lines)
     pairs = zip(read_workloads(legacy_database), read_workloads(native_database), strict=True)
     assert all(tvm_ffi.structural_equal(old, new) for old, new in pairs)
     assert list(read_lines(legacy_database)) == list(read_lines(native_database))
