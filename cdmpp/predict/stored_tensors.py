@@ -131,16 +131,14 @@ def _checked(file: Path, opened: Any, models: Sequence[Model], settings: Mapping
 
 def _sizes(shapes: Mapping[str, tuple[int, ...]], settings: Mapping[str, Any], hidden: int) -> dict[str, int]:
     """Each letter of ``_SHAPES``: given by the model and ``settings``, or free and read from one tensor."""
-    # A constant scale has no inputs and not even a constant among its coefficients.
-    local = shapes[f"{CALIBRATION}conformal.scale.coefficients"] != (0,)
     rank = (*shapes[f"{CALIBRATION}novelty.directions"], 0)[0]
     return {
         "G": len(settings["groups"]),
         "L": len(settings["levels"]),
         "H": hidden,
         "F": LEAF_WIDTH + KERNEL_WIDTH,
-        "D": LOCAL_INPUTS * local,
-        "D+1": (LOCAL_INPUTS + 1) * local,
+        "D": LOCAL_INPUTS,
+        "D+1": LOCAL_INPUTS + 1,
         "C": rank,
         "C+1": rank + 1,
         "Q": max(2, *shapes[f"{CALIBRATION}novelty.grid"], 0),

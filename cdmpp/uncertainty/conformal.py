@@ -66,7 +66,7 @@ class Conformal:
 
         Args:
             log_prediction: (n,) natural-log seconds.
-            inputs: (n, d) of the local scale; not needed where it is constant.
+            inputs: (n, d) of the local scale, as at calibration.
             level: one of ``levels``.
             groups: (n,) path of each program, or None.
 
@@ -74,14 +74,17 @@ class Conformal:
             (n,) lower and (n,) upper bound in seconds; the prediction lies between them.
 
         Raises:
-            DataError: a level that was not calibrated, or no inputs for a local scale.
+            DataError: a level that was not calibrated, or other inputs than at calibration.
         """
         if level not in self.levels:
             raise DataError(f"no interval of level {level} is calibrated; there are {', '.join(map(str, self.levels))}")
         logs, column = np.asarray(log_prediction, np.float64), self.levels.index(level)
-        if inputs is None and len(self.scale.coefficients):
-            raise DataError("these intervals depend on inputs of the local scale, and none were given")
-        factor = np.ones(len(logs)) if inputs is None else self.scale(inputs)
+        x = np.zeros((len(logs), 0)) if inputs is None else np.asarray(inputs, np.float64)
+        if x.shape[1] != len(self.scale.low):
+            raise DataError(
+                f"these intervals depend on {len(self.scale.low)} inputs of a local scale, given {x.shape[1]}"
+            )
+        factor = self.scale(x)
         paths, which = np.unique(np.full(len(logs), "") if groups is None else groups, return_inverse=True)
         rows = np.array([self._group(str(path)) for path in paths])[which]
         return np.exp(logs + self.lower[rows, column] * factor), np.exp(logs + self.upper[rows, column] * factor)
@@ -128,11 +131,11 @@ def fit_conformal(
     Raises:
         DataError: no programs, lengths that differ, numbers that are not finite, or an impossible level.
     """
-    residuals, tasks = _checked(log_prediction, log_latency, task_ids, inputs, levels)
-    scale, scores = LocalScale.constant(), residuals
+    residuals, tasks, x = _checked(log_prediction, log_latency, task_ids, inputs, levels)
+    scores, weights = residuals, 1 / np.bincount(tasks)[tasks]
+    scale = LocalScale.flat(x, weights)
     if inputs is not None and tasks.max() + 1 >= FITTED_TASKS:
-        weights = 1 / np.bincount(tasks)[tasks]
-        scale, factors = fit_crosswise(residuals, np.asarray(inputs, np.float64), weights, _folds(tasks))
+        scale, factors = fit_crosswise(residuals, x, weights, _folds(tasks))
         scores = residuals / factors
     rising = tuple(sorted({float(level) for level in levels}))
     members = _groups(None if groups is None else np.asarray(groups), tasks)
@@ -211,10 +214,10 @@ def _checked(
     task_ids: Sequence[str] | np.ndarray,
     inputs: np.ndarray | None,
     levels: Sequence[float],
-) -> tuple[np.ndarray, np.ndarray]:
-    """Residuals, and tasks as numbers 0..K-1 in the order of their names: the order of programs decides nothing."""
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Residuals, tasks as numbers 0..K-1 in the order of their names (that of programs decides nothing), and inputs."""
     predicted, measured = (np.asarray(values, np.float64) for values in (log_prediction, log_latency))
-    x = np.zeros(len(predicted)) if inputs is None else np.asarray(inputs)
+    x = np.zeros((len(predicted), 0)) if inputs is None else np.asarray(inputs, np.float64)
     lengths = {len(predicted), len(measured), len(task_ids), len(x)}
     if lengths == {0}:
         raise DataError("intervals need programs to be calibrated on; the validation part is empty")
@@ -226,4 +229,4 @@ def _checked(
         raise DataError("inputs of the local scale must be finite")
     if not levels or not all(0 < level < 1 for level in levels):
         raise DataError(f"levels must lie between 0 and 1, such as 0.8; given {list(levels)}")
-    return measured - predicted, np.unique(np.asarray(task_ids).astype(str), return_inverse=True)[1]
+    return measured - predicted, np.unique(np.asarray(task_ids).astype(str), return_inverse=True)[1], x

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -18,7 +18,7 @@ _LARGEST_RATIO = 5.0
 class LocalScale:
     """The scale s(x) = exp(coefficients . standardised inputs): the expected size of a log-latency residual.
 
-    Without inputs (d = 0) it is 1 everywhere. Inputs are clipped to what calibration has seen.
+    Inputs are clipped to what calibration has seen.
     """
 
     low: np.ndarray
@@ -30,21 +30,22 @@ class LocalScale:
     deviation: np.ndarray
     """(d,) standard deviation; 1 for an input that never varied."""
     coefficients: np.ndarray
-    """(d + 1,) of the constant and of the standardised inputs; (0,) for the scale 1."""
+    """(d + 1,) of the constant and of the standardised inputs."""
 
     @staticmethod
-    def constant() -> LocalScale:
-        """1 everywhere, whatever the inputs."""
-        empty = np.zeros(0)
-        return LocalScale(empty, empty, empty, empty, empty)
+    def flat(inputs: np.ndarray, weights: np.ndarray) -> LocalScale:
+        """1 everywhere, with the range of the ``inputs`` (n, d) of programs that have ``weights`` (n,)."""
+        mean = np.average(inputs, axis=0, weights=weights)
+        deviation = np.sqrt(np.average((inputs - mean) ** 2, axis=0, weights=weights))
+        deviation = np.where(deviation > 1e-9, deviation, 1.0)
+        return LocalScale(inputs.min(0), inputs.max(0), mean, deviation, np.zeros(inputs.shape[1] + 1))
 
     def __call__(self, inputs: np.ndarray) -> np.ndarray:
         """(n,) positive factors of the programs with ``inputs`` (n, d)."""
-        if len(self.coefficients) == 0:
-            return np.ones(len(inputs))
-        return np.exp(self._design(np.asarray(inputs, np.float64)) @ self.coefficients)
+        return np.exp(self.design(inputs) @ self.coefficients)
 
-    def _design(self, inputs: np.ndarray) -> np.ndarray:
+    def design(self, inputs: np.ndarray) -> np.ndarray:
+        """(n, d + 1) ones and the standardised ``inputs`` (n, d)."""
         standard = (np.clip(inputs, self.low, self.high) - self.mean) / self.deviation
         return np.concatenate([np.ones((len(standard), 1)), standard], axis=1)
 
@@ -66,19 +67,15 @@ def fit_crosswise(
     Returns:
         The scale, and (n,) factors.
     """
-    low, high = inputs.min(0), inputs.max(0)
-    mean = np.average(inputs, axis=0, weights=weights)
-    deviation = np.sqrt(np.average((inputs - mean) ** 2, axis=0, weights=weights))
-    deviation = np.where(deviation > 1e-9, deviation, 1.0)
-    blank = LocalScale(low, high, mean, deviation, np.zeros(inputs.shape[1] + 1))
-    design, sizes = blank._design(inputs), np.maximum(np.abs(residuals), _FLOOR)
+    flat = LocalScale.flat(inputs, weights)
+    design, sizes = flat.design(inputs), np.maximum(np.abs(residuals), _FLOOR)
     left_out, fitted = np.empty(len(residuals)), []
     for fold in np.unique(folds):
         own = folds == fold
         coefficients = _fit(sizes[~own], design[~own], weights[~own])
         left_out[own] = np.exp(design[own] @ coefficients)
         fitted.append(coefficients)
-    return LocalScale(low, high, mean, deviation, np.mean(fitted, axis=0)), left_out
+    return replace(flat, coefficients=np.mean(fitted, axis=0)), left_out
 
 
 def _fit(sizes: np.ndarray, design: np.ndarray, weights: np.ndarray) -> np.ndarray:
