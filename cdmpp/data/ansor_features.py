@@ -26,11 +26,10 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -74,8 +73,7 @@ class FeatureReport:
         )
 
 
-@dataclass(frozen=True)
-class _Row:
+class _Row(NamedTuple):
     record: Record
     task: Task
     ast: CompactAST
@@ -99,19 +97,18 @@ def import_features(path: Path, out: Path, device: str, on_bad: Literal["error",
         raise DataError(f"{out} is a data set of other features; choose another out=")
     rows: dict[str, _Row] = {}
     bad: list[str] = []
-    total = others = merged = 0
+    total = of_device = 0
     for where, values in _rows(paths):
         total += 1
         if values.get("device") != device:
-            others += 1
             continue
+        of_device += 1
         try:
             row = _row(values, sheet)
         except (ValueError, TypeError, KeyError) as error:
             bad.append(f"{where}: {error}")
             continue
         key = row.record.record_id
-        merged += key in rows
         rows[key] = _merged(rows[key], row) if key in rows else row
     if bad and on_bad == "error":
         more = f"; and {len(bad) - 5} more" if len(bad) > 5 else ""
@@ -120,14 +117,15 @@ def import_features(path: Path, out: Path, device: str, on_bad: Literal["error",
             "Pass on_bad=skip to leave them out"
         )
     if not rows:
-        raise DataError(f"{path} has no usable row of device {device}: {total} rows, {others} of other devices")
+        raise DataError(
+            f"{path} has no usable row of device {device}: {total} rows, {total - of_device} of other devices"
+        )
     with writing(out, f"import of {path.name}", wait=True):
         present = {record.record_id for record in read_records(out)}
         fresh = [row for key, row in rows.items() if key not in present]
         _write(out, device, fresh, len(present) + len(fresh))
-    return FeatureReport(
-        total - others, tuple(bad), merged + len(rows) - len(fresh), len(fresh), len({r.task.task_id for r in fresh})
-    )
+    tasks = {row.task.task_id for row in fresh}
+    return FeatureReport(of_device, tuple(bad), of_device - len(bad) - len(fresh), len(fresh), len(tasks))
 
 
 def _write(out: Path, device: str, rows: list[_Row], total: int) -> None:
@@ -156,11 +154,9 @@ def _rows(paths: list[Path]) -> Iterator[tuple[str, dict[str, Any]]]:
                 f"{path} is no feature file of version {FEATURES[NAME]}: metadata says {version or 'nothing'}, "
                 f"missing columns: {', '.join(missing) or 'none'}"
             )
-        number = 0
-        for batch in file.iter_batches(4096, columns=list(COLUMNS)):
-            for values in batch.to_pylist():
-                number += 1
-                yield f"{path} row {number}", values
+        batches = file.iter_batches(4096, columns=list(COLUMNS))
+        for number, values in enumerate((row for batch in batches for row in batch.to_pylist()), start=1):
+            yield f"{path} row {number}", values
 
 
 def _row(values: dict[str, Any], device: devices.Device) -> _Row:
@@ -213,17 +209,17 @@ def _serial_positions(nodes: np.ndarray, tree: list[int]) -> np.ndarray:
     if not tree:
         return nodes
     place = {node: index for index, node in enumerate(tree) if node >= 0}
-    lost = [int(node) for node in nodes if int(node) not in place]
-    if lost:
-        raise ValueError(f"leaf {lost[0]} is not in serialized_tree")
-    return np.array([place[int(node)] for node in nodes], np.int32)
+    try:
+        return np.array([place[node] for node in nodes.tolist()], np.int32)
+    except KeyError as error:
+        raise ValueError(f"leaf {error} is not in serialized_tree") from None
 
 
 def _merged(first: _Row, again: _Row) -> _Row:
     """The same vectors measured twice: one program with the mean of both."""
     samples = (*first.record.latency_samples_s, *again.record.latency_samples_s)
     mean = float(np.mean(samples))
-    networks = Counter(first.task.networks) | Counter(again.task.networks)
+    networks = {**first.task.networks, **again.task.networks}
     record = replace(
         first.record,
         latency_samples_s=samples,
@@ -231,4 +227,4 @@ def _merged(first: _Row, again: _Row) -> _Row:
         n_merged=first.record.n_merged + 1,
         spread=float(np.std(samples) / mean),
     )
-    return _Row(record, replace(first.task, networks=dict(networks)), first.ast)
+    return _Row(record, replace(first.task, networks=networks), first.ast)

@@ -123,7 +123,9 @@ def stored_asts(
 
 def gathered(stored: Mapping[str, tuple[AstTable, int]], keys: Sequence[str]) -> AstTable:
     """The programs ``keys``, in that order, of what ``stored_asts`` found."""
-    return AstTable.concat([table.take([row]) for table, row in (stored[key] for key in keys)])
+    tables = list({id(table): table for table, _ in stored.values()}.values())
+    starts = dict(zip(map(id, tables), np.cumsum([0, *map(len, tables)]), strict=False))
+    return AstTable.concat(tables).take([starts[id(stored[key][0])] + stored[key][1] for key in keys])
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -113,15 +113,14 @@ def statistics(folder: Path) -> list[DeviceStatistics]:
 
 
 def _of_device(records: list[Record], tasks: dict[str, Task], device: str, folder: Path) -> DeviceStatistics:
-    latencies: dict[str, list[float]] = {}
-    for record in records:
-        latencies.setdefault(record.task_id, []).append(record.latency_s)
-    several = [values for values in latencies.values() if len(values) >= _ENOUGH]
-    networks: dict[str, Counter[str]] = {}
+    latencies: defaultdict[str, list[float]] = defaultdict(list)
+    networks: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for record in records:
         task = tasks[record.task_id]
+        latencies[task.task_id].append(record.latency_s)
         for network in task.networks:
-            networks.setdefault(network, Counter())[task.op_class] += 1
+            networks[network][task.op_class] += 1
+    several = [values for values in latencies.values() if len(values) >= _ENOUGH]
     by_class = Counter(tasks[record.task_id].op_class for record in records)
     lines = [entry for entry in read_lines(folder / FAILURES_FILE) if entry.get("device") == device]
     failures = Counter(entry["cause"] for entry in lines if not entry["id"].startswith(_NETWORK))
