@@ -72,10 +72,10 @@ class Device:
         First one log-scaled value between about 0 and 1 per name in ``VECTOR_FIELDS`` (0 where unknown), then one mask
         each (1 = known), then a one-hot of the kind.
         """
-        known = np.array([self.spec[name] is not None for name in VECTOR_FIELDS], dtype=np.float32)
+        published = np.array([self.spec[name] is not None for name in VECTOR_FIELDS], dtype=np.float32)
         scaled = [math.log2(1 + (self.spec[name] or 0)) / math.log2(1 + _FIELDS[name][1]) for name in VECTOR_FIELDS]
         kind = [float(self.kind == kind) for kind in KINDS]
-        return np.concatenate([np.array(scaled, dtype=np.float32), known, np.array(kind, dtype=np.float32)])
+        return np.concatenate([np.array(scaled, dtype=np.float32), published, np.array(kind, dtype=np.float32)])
 
 
 def names() -> tuple[str, ...]:
@@ -152,8 +152,8 @@ def _check_field(path: Path, field: str, entry: Any, documents: Mapping[str, str
         raise CdmppError(f"{where}.unit is {entry['unit']!r}, expected {unit!r}")
     key, _, detail = str(entry["source"]).partition(":")
     if key not in documents and key not in _OTHER_SOURCES:
-        known = ", ".join([*documents, *_OTHER_SOURCES])
-        raise CdmppError(f"{where}.source names {key!r}, expected one of: {known} (then a colon and detail)")
+        allowed = ", ".join([*documents, *_OTHER_SOURCES])
+        raise CdmppError(f"{where}.source names {key!r}, expected one of: {allowed} (then a colon and detail)")
     value = entry["value"]
     if value is None:
         if key in documents:
@@ -178,11 +178,11 @@ def _files() -> dict[str, Path]:
 
 
 def _unknown(name: str) -> str:
-    known = names()
-    plain = {other.replace("-", ""): other for other in known}
-    asked = name.lower().replace("-", "").replace("_", "").replace(" ", "")
-    near = [plain[match] for match in difflib.get_close_matches(asked, plain, n=3, cutoff=0.5)]
-    near += [other for other in known if asked and asked in other.replace("-", "") and other not in near][:3]
-    hint = f"nearest: {', '.join(near)}" if near else f"known: {', '.join(known)}"
+    described = names()
+    plain = {other.replace("-", ""): other for other in described}
+    wanted = name.lower().replace("-", "").replace("_", "").replace(" ", "")
+    near = [plain[match] for match in difflib.get_close_matches(wanted, plain, n=3, cutoff=0.5)]
+    near += [other for other in described if wanted and wanted in other.replace("-", "") and other not in near][:3]
+    hint = f"nearest: {', '.join(near)}" if near else f"known: {', '.join(described)}"
     readme = conf_folder() / "device" / "README.md"
     return f"unknown device {name!r}; {hint} (`cdmpp devices` lists all, {readme} tells how to add one)"

@@ -18,7 +18,7 @@ from cdmpp.ast.table import TARGET_KINDS, AstTable
 from cdmpp.data.batching import Batch, ProgramTensors, ordered_batches
 from cdmpp.data.derive import LIMIT_S
 from cdmpp.data.files import write_atomic, write_json
-from cdmpp.devices import SPEC_FIELDS, VECTOR_WIDTH, Device
+from cdmpp.devices import VECTOR_WIDTH, Device
 from cdmpp.errors import CdmppError
 from cdmpp.machine_code.code_features import CODE_VERSION
 from cdmpp.machine_code.compile import can_have_code
@@ -130,11 +130,11 @@ class Predictor:
             return plain
         conformal, novelty, group = self.calibration.conformal, self.calibration.novelty, device_group(device)
         score = novelty.score(seen.sketch)
-        told = replace(plain, novelty=novelty.share_nearer(score), unlike_training=novelty.unlike(score))
+        scored = replace(plain, novelty=novelty.share_nearer(score), unlike_training=novelty.unlike(score))
         if not plain.trained_on_device:
-            return told
+            return scored
         intervals = self.calibration.intervals(seen, [group] * len(plain))
-        return replace(told, intervals=intervals, promised=conformal.promised(group))
+        return replace(scored, intervals=intervals, promised=conformal.promised(group))
 
     def predict_tensors(self, programs: ProgramTensors, rows: np.ndarray) -> np.ndarray:
         """(len(rows),) float64 seconds for rows of tensors that lie on the model's torch device."""
@@ -206,7 +206,10 @@ class Predictor:
             "kernel_width": KERNEL_WIDTH,
             "device_width": VECTOR_WIDTH,
             "members": [asdict(model.config) for model in self.models],
-            "devices": {name: _device_dict(device) for name, device in self.trained_on.items()},
+            "devices": {
+                name: {key: value for key, value in asdict(device).items() if key not in ("name", "sources")}
+                for name, device in self.trained_on.items()
+            },
             "log_shift": self.log_shift,
         }
         if self.calibration is not None:
@@ -233,12 +236,3 @@ def _extremes(batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
     largest = [x.masked_fill(~mask[..., None], -torch.inf).amax(1) for x, mask in pairs]
     smallest = [x.masked_fill(~mask[..., None], torch.inf).amin(1) for x, mask in pairs]
     return torch.cat(largest, dim=-1), torch.cat(smallest, dim=-1)
-
-
-def _device_dict(device: Device) -> dict[str, Any]:
-    return {
-        "title": device.title,
-        "kind": device.kind,
-        "target": dict(device.target),
-        "spec": {name: device.spec.get(name) for name in SPEC_FIELDS},
-    }
