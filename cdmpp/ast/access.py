@@ -8,19 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cdmpp.ast.expression import evaluate, free_variables, has_load
-from cdmpp.ast.loop_nest import (
-    BLOCK_TAG,
-    GLOBAL,
-    LOCAL,
-    PARALLEL,
-    SHARED,
-    THREAD_TAG,
-    VTHREAD_TAG,
-    Loop,
-    element_bytes,
-    integer,
-    scope_of,
-)
+from cdmpp.ast.loop_nest import Kind, Loop, Scope, Tag, element_bytes, integer, scope_of
 from cdmpp.ast.points import Points
 
 LINE_BYTES = 64
@@ -60,7 +48,7 @@ class Access:
     """Elements moved by one step of each loop (average step where the first is zero)."""
     spans: list[int]
     """Elements from the first to the last trip of each loop."""
-    scope: int
+    scope: Scope
     element_bytes: float
     buffer_bytes: float
     indirect: bool
@@ -126,7 +114,7 @@ def footprint(access: Access, loops: list[Loop], skip_tag: int = 0, skip_paralle
     """Bytes that the loops touch, each once; without those of ``skip_tag``."""
     run, count, product = access.element_bytes, 1.0, 1.0
     for stride, i, extent, straight in _terms(access, loops, 0):
-        if (skip_tag and loops[i].tag == skip_tag) or (skip_parallel and loops[i].kind == PARALLEL):
+        if (skip_tag and loops[i].tag == skip_tag) or (skip_parallel and loops[i].kind == Kind.PARALLEL):
             continue
         product *= extent
         if straight and stride <= run:
@@ -160,28 +148,28 @@ def measure(access: Access, nest: Nest, active: np.ndarray) -> None:
     for i, loop in enumerate(loops):
         if i == vector:
             continue
-        if loop.tag == BLOCK_TAG:
+        if loop.tag == Tag.BLOCK:
             blocks *= loop.extent
-        elif loop.tag == THREAD_TAG:
+        elif loop.tag == Tag.THREAD:
             threads *= loop.extent
         else:
-            if access.depends[i] or (i <= nest.refill and loop.tag != VTHREAD_TAG):
+            if access.depends[i] or (i <= nest.refill and loop.tag != Tag.VTHREAD):
                 ideal *= loop.extent
-            if access.depends[i] or (i < nest.region and loop.tag != VTHREAD_TAG):
+            if access.depends[i] or (i < nest.region and loop.tag != Tag.VTHREAD):
                 region *= loop.extent
     distinct, sectors, share, wavefronts = _warp(access, nest.points, active, width) if nest.gpu else (0.0,) * 4
     moved_ideal, moved_region = ideal * width, region * width
     if nest.gpu:
         warps = blocks * float(-(-threads // BANKS))
-        by_scope = {GLOBAL: sectors * SECTOR_BYTES, SHARED: wavefronts * BANKS * 4}
+        by_scope = {Scope.GLOBAL: sectors * SECTOR_BYTES, Scope.SHARED: wavefronts * BANKS * 4}
         per_request = by_scope.get(access.scope, width * min(threads, BANKS))
         moved_ideal, moved_region = ideal * per_request * warps, region * per_request * warps
     unique, lines = footprint(access, loops), reach(access, loops, 0, LINE_BYTES).units
     access.quantities.update(
         present_flag=1.0,
-        global_flag=access.scope == GLOBAL,
-        shared_flag=access.scope == SHARED,
-        local_flag=access.scope == LOCAL,
+        global_flag=access.scope == Scope.GLOBAL,
+        shared_flag=access.scope == Scope.SHARED,
+        local_flag=access.scope == Scope.LOCAL,
         written_before_flag=False,
         element_bytes=access.element_bytes,
         buffer_bytes=access.buffer_bytes,
@@ -201,7 +189,7 @@ def measure(access: Access, nest: Nest, active: np.ndarray) -> None:
         inner_dependent_flag=inner >= 0 and access.depends[inner],
         lines=lines,
         line_use_share=min(1.0, unique / (lines * LINE_BYTES)),
-        block_unique_bytes=footprint(access, loops, BLOCK_TAG, not nest.gpu),
+        block_unique_bytes=footprint(access, loops, Tag.BLOCK, not nest.gpu),
         guarded_fraction=1.0,
     )
 

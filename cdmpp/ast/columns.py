@@ -1,4 +1,4 @@
-"""Columns of a Parquet file of somebody else as arrays: there, of the wanted type, without nulls; else a DataError."""
+"""Columns of a foreign Parquet file as arrays. DataError: missing, of another type, or with nulls."""
 
 from __future__ import annotations
 

@@ -21,10 +21,10 @@ _SHORTEST = 4
 
 def hide(function: Any) -> tuple[Any, int]:
     """(PrimFunc with every table as one call, number of tables)."""
-    found = 0
+    tables = 0
 
     def replace(select: Any, mutator: Any) -> Any:
-        nonlocal found
+        nonlocal tables
         parts: list[Any] = []
         rest = select
         while isinstance(rest, Select) and isinstance(rest.true_value, IntImm | FloatImm):
@@ -32,14 +32,14 @@ def hide(function: Any) -> tuple[Any, int]:
             rest = rest.false_value
         if len(parts) < 2 * _SHORTEST or not isinstance(rest, IntImm | FloatImm):
             return mutator.default_mutate(select)
-        found += 1
+        tables += 1
         return tirx.call_pure_extern(select.ty.dtype, _NAME, *parts, rest)
 
-    return tvm_ffi.structural_mutate(function, (Select, replace)), found
+    return tvm_ffi.structural_mutate(function, (Select, replace)), tables
 
 
 def restore(function: Any) -> Any:
-    """The PrimFunc with selects again; links whose condition was found constant are resolved."""
+    """The PrimFunc with selects again; links whose condition is constant are resolved."""
     extern = Op.get("tirx.call_pure_extern")
 
     def replace(call: Any, mutator: Any) -> Any:

@@ -114,10 +114,8 @@ def evaluate(expression: Any, env: dict[int, np.ndarray], n_points: int) -> np.n
         return _binary(kind, evaluate(expression.a, env, n_points), evaluate(expression.b, env, n_points))
     if kind == "Not":
         return (evaluate(expression.a, env, n_points) == 0).astype(np.int64)
-    if kind in ("Cast", "Broadcast"):
-        return evaluate(expression.value, env, n_points)
-    if kind == "Ramp":
-        return evaluate(expression.base, env, n_points)
+    if kind in ("Cast", "Broadcast", "Ramp"):
+        return evaluate(expression.base if kind == "Ramp" else expression.value, env, n_points)
     if kind == "Select":
         return _choose([expression.condition, expression.true_value, expression.false_value], env, n_points)
     if kind == "Call":

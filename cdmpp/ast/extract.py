@@ -12,7 +12,7 @@ from cdmpp.ast.compact_ast import CompactAST
 from cdmpp.ast.kernel import kernel_vector
 from cdmpp.ast.layout import KERNEL_NAMES
 from cdmpp.ast.leaf import leaf_facts
-from cdmpp.ast.loop_nest import THREAD, Tree
+from cdmpp.ast.loop_nest import Kind, Tree
 from cdmpp.ast.lowering import lower
 from cdmpp.ast.native import native_extract, summarise_native
 from cdmpp.ast.walk import walk
@@ -81,7 +81,7 @@ def _walk(function: Any) -> Tree:
 
 
 def _refuse_unbound(tree: Tree) -> None:
-    bound = {leaf.kernel for leaf in tree.leaves if any(loop.kind == THREAD for loop in leaf.loops)}
+    bound = {leaf.kernel for leaf in tree.leaves if any(loop.kind == Kind.THREAD for loop in leaf.loops)}
     unbound = [kernel for kernel in range(len(tree.kernels)) if kernel not in bound]
     if unbound:
         raise UnsupportedProgramError(

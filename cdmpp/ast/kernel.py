@@ -5,7 +5,7 @@ from __future__ import annotations
 from cdmpp.ast.access import LINE_BYTES, Access
 from cdmpp.ast.kernel_features import KERNEL_FEATURES
 from cdmpp.ast.leaf import LeafFacts
-from cdmpp.ast.loop_nest import GLOBAL, LOCAL, NO_TAG, SHARED, THREAD_TAG, Allocation, Kernel
+from cdmpp.ast.loop_nest import Allocation, Kernel, Scope, Tag
 from cdmpp.ast.points import WARP
 from cdmpp.features import stored
 
@@ -22,11 +22,11 @@ def kernel_vector(kernel: Kernel, facts: list[LeafFacts], outside: list[Allocati
 
 
 def _launch(kernel: Kernel, facts: list[LeafFacts], outside: list[Allocation], gpu: bool) -> dict[str, float]:
-    local = [a for a in kernel.allocations if a.scope == LOCAL]
+    local = [a for a in kernel.allocations if a.scope == Scope.LOCAL]
     extents = [1, 1, 1]
     for f in facts:
         for loop in f.leaf.loops:
-            if loop.tag == THREAD_TAG:
+            if loop.tag == Tag.THREAD:
                 extents[loop.axis] = max(extents[loop.axis], loop.extent)
     threads = float(extents[0] * extents[1] * extents[2])
     return {
@@ -35,10 +35,10 @@ def _launch(kernel: Kernel, facts: list[LeafFacts], outside: list[Allocation], g
         "block_threads": threads,
         "warps_per_block": float(-(-threads // WARP)),
         "vthreads": max(f["vthreads"] for f in facts),
-        "shared_bytes": sum(a.bytes for a in kernel.allocations if a.scope == SHARED),
+        "shared_bytes": sum(a.bytes for a in kernel.allocations if a.scope == Scope.SHARED),
         "local_bytes_per_thread": sum(a.bytes for a in local),
         "register_elements": sum(a.elements for a in local),
-        "allocated_bytes": sum(a.bytes for a in [*kernel.allocations, *outside] if a.scope == GLOBAL),
+        "allocated_bytes": sum(a.bytes for a in [*kernel.allocations, *outside] if a.scope == Scope.GLOBAL),
         "pipeline_stages": kernel.stages,
         "unroll_limit": kernel.unroll_limit,
         "code_steps": kernel.code_steps,
@@ -73,10 +73,10 @@ def _work(kernel: Kernel, facts: list[LeafFacts]) -> dict[str, float]:
 
     heaviest = max(facts, key=weight)
     fma = heaviest.counts["fma"] * heaviest["serial_trips"]
-    shared_loads = sum(a["trips_ideal"] for a in heaviest.loads if a.scope == SHARED)
+    shared_loads = sum(a["trips_ideal"] for a in heaviest.loads if a.scope == Scope.SHARED)
     body = 1.0
     for loop in heaviest.leaf.loops[heaviest.nest.refill + 1 :]:
-        if loop.tag == NO_TAG:
+        if loop.tag == Tag.NONE:
             body *= loop.extent
     return {
         "leaves": len(facts),
@@ -98,9 +98,9 @@ def _memory(facts: list[LeafFacts]) -> dict[str, float]:
     stores = [(f, f.store) for f in facts]
     loads = [(f, a) for f in facts for a in f.loads]
     # An accumulator in shared or global memory is read as often as it is written.
-    loads += [(f, f.store) for f in facts if f["update_flag"] and f.store.scope != LOCAL]
-    shared_loads, global_loads = _of(loads, SHARED), _of(loads, GLOBAL)
-    shared_stores, global_stores = _of(stores, SHARED), _of(stores, GLOBAL)
+    loads += [(f, f.store) for f in facts if f["update_flag"] and f.store.scope != Scope.LOCAL]
+    shared_loads, global_loads = _of(loads, Scope.SHARED), _of(loads, Scope.GLOBAL)
+    shared_stores, global_stores = _of(stores, Scope.SHARED), _of(stores, Scope.GLOBAL)
     return {
         "shared_loads_per_thread": _total(shared_loads, "trips_ideal"),
         "shared_loads_region_per_thread": _total(shared_loads, "trips_region"),
@@ -158,9 +158,9 @@ def _local_memory_trips(facts: list[LeafFacts]) -> float:
     in_memory = {
         a.buffer
         for f, a in pairs
-        if a.scope == LOCAL
+        if a.scope == Scope.LOCAL
         for i, loop in enumerate(f.leaf.loops[: f.nest.region])
-        if a.depends[i] and loop.extent > 1 and loop.tag == NO_TAG
+        if a.depends[i] and loop.extent > 1 and loop.tag == Tag.NONE
     }
     twice = [2.0 if f["update_flag"] and a is f.store else 1.0 for f, a in pairs]
     return sum(a["trips_region"] * times for (_, a), times in zip(pairs, twice, strict=True) if a.buffer in in_memory)

@@ -23,17 +23,7 @@ from cdmpp.ast.leaf_features import (
     N_LOOPS,
     OPS,
 )
-from cdmpp.ast.loop_nest import (
-    BLOCK_TAG,
-    NO_TAG,
-    PARALLEL,
-    SHARED,
-    THREAD_TAG,
-    VECTORIZED,
-    VTHREAD_TAG,
-    Leaf,
-    Loop,
-)
+from cdmpp.ast.loop_nest import Kind, Leaf, Loop, Scope, Tag
 from cdmpp.ast.misses import misses_of
 from cdmpp.ast.points import Points
 from cdmpp.features import stored
@@ -76,7 +66,7 @@ class LeafFacts:
             access = self.store if i < 0 else self.loads[i] if i < len(self.loads) else None
             numbers += stored(ACCESS, access.quantities) if access else [0.0] * len(ACCESS)
         loops = self.leaf.loops
-        shown = [i for i in reversed(range(len(loops))) if loops[i].tag == NO_TAG and loops[i].extent > 1][:N_LOOPS]
+        shown = [i for i in reversed(range(len(loops))) if loops[i].tag == Tag.NONE and loops[i].extent > 1][:N_LOOPS]
         for i in shown:
             numbers += stored(LOOP, self._loop(i))
         numbers += [0.0] * len(LOOP) * (N_LOOPS - len(shown))
@@ -89,7 +79,7 @@ class LeafFacts:
             "extent": loop.extent,
             "reduction_flag": not self.store.depends[i],
             "unrolled_flag": loop.unrolled,
-            "vector_flag": loop.kind == VECTORIZED,
+            "vector_flag": loop.kind == Kind.VECTORIZED,
             "store_stride_bytes": strides[0],
             "load0_stride_bytes": strides[1] if len(strides) > 1 else 0.0,
             "load1_stride_bytes": strides[2] if len(strides) > 2 else 0.0,
@@ -127,7 +117,7 @@ def leaf_facts(leaf: Leaf, gpu: bool) -> LeafFacts:
         "loads_per_iteration": len(loads),
         "vector_iterations": iterations / max(lanes, trips["auto_lanes"]),
         "scalar_flag": lanes <= 1 and trips["auto_lanes"] <= 1,
-        "sync_flag": store.scope == SHARED,
+        "sync_flag": store.scope == Scope.SHARED,
         "odd_lanes_flag": int(lanes) & (int(lanes) - 1) != 0,  # LLVM takes such vectors apart
     }
     for access in (store, *loads):
@@ -142,14 +132,14 @@ def _nest(loops: list[Loop], points: Points, gpu: bool) -> Nest:
     for i in range(len(loops) - 1, -1, -1):
         loop = loops[i]
         trips *= loop.extent
-        short = loop.unrolled or loop.extent == 1 or (trips <= SHORT_REGION_TRIPS and loop.kind != PARALLEL)
-        if loop.tag != NO_TAG or not short or (loop.branches and not loop.unrolled):
+        short = loop.unrolled or loop.extent == 1 or (trips <= SHORT_REGION_TRIPS and loop.kind != Kind.PARALLEL)
+        if loop.tag != Tag.NONE or not short or (loop.branches and not loop.unrolled):
             break
         region = i
-    serial = [i for i, loop in enumerate(loops) if loop.tag == NO_TAG]
+    serial = [i for i, loop in enumerate(loops) if loop.tag == Tag.NONE]
     refill = max((i for i in serial if loops[i].branches and not loops[i].unrolled), default=-1)
-    vector = max((i for i, loop in enumerate(loops) if loop.kind == VECTORIZED and loop.extent > 1), default=-1)
-    stays = [i for i in serial if loops[i].kind != VECTORIZED and loops[i].extent > 1 and not loops[i].unrolled]
+    vector = max((i for i, loop in enumerate(loops) if loop.kind == Kind.VECTORIZED and loop.extent > 1), default=-1)
+    stays = [i for i in serial if loops[i].kind != Kind.VECTORIZED and loops[i].extent > 1 and not loops[i].unrolled]
     inner = max((i for i in stays if i < region), default=max(stays, default=-1))
     return Nest(loops, points, region, refill, vector, inner, gpu)
 
@@ -202,12 +192,12 @@ def _trips(
     repeated = {
         i
         for i, loop in enumerate(loops)
-        if loop.tag == NO_TAG and not touched[i] and loop.handle not in guarding and not constant
+        if loop.tag == Tag.NONE and not touched[i] and loop.handle not in guarding and not constant
         if _repeats(loop, store, loads, update)
     }
     # TVM does not replicate a statement that its virtual thread does not touch.
-    real = [i for i, loop in enumerate(loops) if (loop.tag != VTHREAD_TAG or touched[i]) and i not in repeated]
-    serial = [i for i in real if loops[i].tag not in (BLOCK_TAG, THREAD_TAG)]
+    real = [i for i, loop in enumerate(loops) if (loop.tag != Tag.VTHREAD or touched[i]) and i not in repeated]
+    serial = [i for i in real if loops[i].tag not in (Tag.BLOCK, Tag.THREAD)]
     region = [i for i in serial if i >= nest.region]
 
     def trips(indices: Iterable[int]) -> float:
@@ -216,27 +206,27 @@ def _trips(
     lanes = float(loops[nest.vector].extent) if nest.vector >= 0 else float(leaf.lanes)
     inner_reduction = 1.0
     for i in range(len(loops) - 1, -1, -1):
-        if loops[i].kind == VECTORIZED or loops[i].extent == 1:
+        if loops[i].kind == Kind.VECTORIZED or loops[i].extent == 1:
             continue
-        if loops[i].tag != NO_TAG or store.depends[i]:
+        if loops[i].tag != Tag.NONE or store.depends[i]:
             break
         inner_reduction *= loops[i].extent
     tile = trips(i for i in region if store.depends[i])
     spatial = nest.inner >= 0 and store.depends[nest.inner]
     return {
         "iterations": trips(real) * leaf.lanes,
-        "blocks": trips(i for i in real if loops[i].tag == BLOCK_TAG),
-        "threads": trips(i for i in real if loops[i].tag == THREAD_TAG),
-        "vthreads": trips(i for i in serial if loops[i].tag == VTHREAD_TAG),
+        "blocks": trips(i for i in real if loops[i].tag == Tag.BLOCK),
+        "threads": trips(i for i in real if loops[i].tag == Tag.THREAD),
+        "vthreads": trips(i for i in serial if loops[i].tag == Tag.VTHREAD),
         "serial_trips": trips(serial),
-        "parallel_extent": trips(i for i in serial if loops[i].kind == PARALLEL),
+        "parallel_extent": trips(i for i in serial if loops[i].kind == Kind.PARALLEL),
         "vector_lanes": lanes,
-        "unrolled_trips": trips(i for i in serial if loops[i].unrolled and loops[i].kind != VECTORIZED),
+        "unrolled_trips": trips(i for i in serial if loops[i].unrolled and loops[i].kind != Kind.VECTORIZED),
         "region_trips": trips(region),
         "reduction_trips": trips(i for i in serial if not store.depends[i]),
         "inner_reduction_trips": inner_reduction,
         "accumulator_tile": tile,
-        "refill_trips": trips(i for i in serial if i <= nest.refill and loops[i].tag == NO_TAG),
+        "refill_trips": trips(i for i in serial if i <= nest.refill and loops[i].tag == Tag.NONE),
         "chain_trips": trips(serial) / max(1.0, tile) if update and not spatial else 0.0,
         "redundant_trips": trips(repeated),
         "auto_lanes": _auto_lanes(nest, store, loads) if lanes <= 1 else 1.0,

@@ -4,14 +4,29 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import Any, NamedTuple
 
 from cdmpp.ast.expression import kind_of
 from cdmpp.errors import UnsupportedProgramError
 
-SERIAL, PARALLEL, VECTORIZED, UNROLLED, THREAD = range(5)
-NO_TAG, BLOCK_TAG, THREAD_TAG, VTHREAD_TAG = range(4)
-GLOBAL, SHARED, LOCAL = range(3)
+
+class Kind(IntEnum):
+    """Of a loop, by TVM's numbers."""
+
+    SERIAL, PARALLEL, VECTORIZED, UNROLLED, THREAD = range(5)
+
+
+class Tag(IntEnum):
+    """What a loop of threads runs over."""
+
+    NONE, BLOCK, THREAD, VTHREAD = range(4)
+
+
+class Scope(IntEnum):
+    """Memory that a buffer lies in."""
+
+    GLOBAL, SHARED, LOCAL = range(3)
 
 
 @dataclass
@@ -23,7 +38,7 @@ class Loop:
     start: int
     extent: int
     kind: int
-    tag: int = NO_TAG
+    tag: Tag = Tag.NONE
     axis: int = 0
     branches: bool = False
     """The body holds several statements, so values kept in registers or shared memory may change between trips."""
@@ -56,7 +71,7 @@ class Leaf:
 class Allocation(NamedTuple):
     """A buffer of a kernel; per thread where its scope is local."""
 
-    scope: int
+    scope: Scope
     elements: int
     bytes: int
 
@@ -93,12 +108,12 @@ def integer(value: Any, what: str) -> int:
     )
 
 
-def scope_of(buffer: Any) -> int:
-    """GLOBAL, SHARED or LOCAL."""
+def scope_of(buffer: Any) -> Scope:
+    """Memory that a buffer lies in."""
     scope = str(buffer.scope())
     if scope.startswith("shared"):
-        return SHARED
-    return GLOBAL if scope in ("", "global") else LOCAL
+        return Scope.SHARED
+    return Scope.GLOBAL if scope in ("", "global") else Scope.LOCAL
 
 
 def element_bytes(buffer: Any) -> float:
@@ -113,7 +128,7 @@ def elements(buffer: Any) -> int:
     return math.prod(max(1, integer(extent, f"a dimension of buffer {buffer.name}")) for extent in buffer.shape)
 
 
-def thread_tag(tag: str) -> tuple[int, int]:
-    """``threadIdx.y`` -> (THREAD_TAG, 1)."""
+def thread_tag(tag: str) -> tuple[Tag, int]:
+    """``threadIdx.y`` -> (Tag.THREAD, 1)."""
     axis = {"x": 0, "y": 1, "z": 2}.get(tag.rsplit(".", 1)[-1], 0)
-    return {"blockIdx": BLOCK_TAG, "threadIdx": THREAD_TAG}.get(tag.split(".")[0], VTHREAD_TAG), axis
+    return {"blockIdx": Tag.BLOCK, "threadIdx": Tag.THREAD}.get(tag.split(".")[0], Tag.VTHREAD), axis

@@ -27,6 +27,15 @@ STRUCTS = {
     "KernelFeatures": kernel_features.KERNEL,
 }
 """C++ struct -> the features that it holds."""
+_SHARED = {
+    walk: "UNROLL_MAX_DEPTH",
+    points: "WARP N_RANDOM",
+    access: "SECTOR_BYTES BANKS LINE_BYTES WIDEST_ACCESS_BYTES",
+    arithmetic: "MAX_ENUMERATED",
+    leaf: "SHORT_REGION_TRIPS AUTO_LANES",
+    leaf_features: "N_LOADS N_LOOPS",
+    misses: "SETS PAGE_BYTES",
+}
 FLAGS = (
     "-O3",
     "-std=c++20",  # fields by name, in their order
@@ -42,27 +51,12 @@ def constants_header() -> str:
 
     The C++ source fills the structs by name; a feature it leaves out or swaps does not compile.
     """
-    ints = {
-        "UNROLL_MAX_DEPTH": walk.UNROLL_MAX_DEPTH,
-        "WARP": points.WARP,
-        "N_RANDOM": points.N_RANDOM,
-        "SECTOR_BYTES": access.SECTOR_BYTES,
-        "BANKS": access.BANKS,
-        "MAX_ENUMERATED": arithmetic.MAX_ENUMERATED,
-        "SHORT_REGION_TRIPS": leaf.SHORT_REGION_TRIPS,
-        "AUTO_LANES": leaf.AUTO_LANES,
-        "N_LOADS": leaf_features.N_LOADS,
-        "N_LOOPS": leaf_features.N_LOOPS,
-        "SETS": misses.SETS,
-    }
-    doubles = {
-        "LINE_BYTES": access.LINE_BYTES,
-        "WIDEST_ACCESS_BYTES": access.WIDEST_ACCESS_BYTES,
-        "PAGE_BYTES": misses.PAGE_BYTES,
-    }
     lines = ["#pragma once", "namespace cdmpp {"]
-    lines += [f"constexpr int {name} = {value};" for name, value in ints.items()]
-    lines += [f"constexpr double {name} = {float(value)!r};" for name, value in doubles.items()]
+    for module, constants in _SHARED.items():
+        for name in constants.split():
+            value = getattr(module, name)
+            kind = "double" if name.endswith("_BYTES") and name != "SECTOR_BYTES" else "int"
+            lines.append(f"constexpr {kind} {name} = {value};")
     for name in ("CACHE_KIB", "CROWDED_KIB", "PAGE_ENTRIES"):
         lines.append(f"constexpr double {name}[] = {{{', '.join(map(str, getattr(leaf_features, name)))}}};")
     lines.append(f"enum Op {{ {', '.join(f'OP_{op.name}' for op in leaf_features.OPS)}, N_OPS }};")

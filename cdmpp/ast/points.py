@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from cdmpp.ast.loop_nest import THREAD_TAG, Loop
+from cdmpp.ast.loop_nest import Loop, Tag
 
 WARP = 32
 N_RANDOM = 64
@@ -29,7 +29,7 @@ class Points:
 
     def __init__(self, loops: list[Loop]) -> None:
         n = len(loops)
-        threads = sorted((loop for loop in loops if loop.tag == THREAD_TAG), key=lambda loop: loop.axis)
+        threads = sorted((loop for loop in loops if loop.tag == Tag.THREAD), key=lambda loop: loop.axis)
         first_lane = 1 + 2 * n
         first_random = first_lane + WARP
         self.count = first_random + N_RANDOM

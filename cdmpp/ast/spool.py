@@ -29,8 +29,6 @@ class MappedTable(AstTable):
     """(sum of leaves + 1, 3) int32: position, serial position, kernel."""
     mapped_kernels: np.ndarray = None  # type: ignore[assignment]
     """(sum of kernels + 1, KERNEL_WIDTH) float32."""
-    folder: tempfile.TemporaryDirectory | None = None
-    """Deleted when nobody holds the table any more."""
 
 
 class AstSpool:
@@ -71,6 +69,8 @@ class AstSpool:
         leaves = self._mapped("leaves", n_leaves, np.float32)
         places = self._mapped("places", n_leaves, np.int32)
         kernels = self._mapped("kernels", n_kernels, np.float32)
+        codes = self._mapped("codes", n, np.float32)[:-1] if self.coded else None
+        self.folder.cleanup()  # the maps hold the files until nobody holds the table, and a kill leaves nothing behind
         return MappedTable(
             leaves[:-1],
             places[:-1, 0],
@@ -80,11 +80,10 @@ class AstSpool:
             kernels[:-1],
             kernel_offsets,
             np.concatenate([*self.kinds, np.zeros(0, np.uint8)]),
-            self._mapped("codes", n, np.float32)[:-1] if self.coded else None,
+            codes,
             leaves,
             places,
             kernels,
-            self.folder,
         )
 
     def _write(self, name: str, rows: np.ndarray, dtype: type) -> None:

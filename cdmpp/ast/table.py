@@ -78,12 +78,12 @@ class AstTable:
         leaves, leaf_offsets = _rows(self.leaf_offsets, index)
         kernels, kernel_offsets = _rows(self.kernel_offsets, index)
         return AstTable(
-            *(getattr(self, name)[leaves] for name in _OF_LEAVES),
-            leaf_offsets,
-            self.kernel_features[kernels],
-            kernel_offsets,
-            self.target_kinds[index],
-            None if self.codes is None else self.codes[index],
+            **{name: getattr(self, name)[leaves] for name in _OF_LEAVES},
+            leaf_offsets=leaf_offsets,
+            kernel_features=self.kernel_features[kernels],
+            kernel_offsets=kernel_offsets,
+            target_kinds=self.target_kinds[index],
+            codes=None if self.codes is None else self.codes[index],
         )
 
     @staticmethod
@@ -92,14 +92,20 @@ class AstTable:
         items = list(asts)
         missing = np.full(CODE_WIDTH, np.nan, np.float32)
         coded = any(a.code is not None for a in items)
+
+        def joined(name: str, empty: np.ndarray) -> np.ndarray:
+            return np.concatenate([empty, *(getattr(a, name) for a in items)])
+
         return AstTable(
-            np.concatenate([np.zeros((0, LEAF_WIDTH), np.float32), *(a.leaf_features for a in items)]),
-            *(np.concatenate([np.zeros(0, np.int32), *(getattr(a, name) for a in items)]) for name in _OF_LEAVES[1:]),
-            offsets_of(np.array([a.n_leaf for a in items], np.int64)),
-            np.concatenate([np.zeros((0, KERNEL_WIDTH), np.float32), *(a.kernel_features for a in items)]),
-            offsets_of(np.array([a.n_kernel for a in items], np.int64)),
-            np.array([TARGET_KINDS.index(a.target_kind) for a in items], np.uint8),
-            np.stack([missing if a.code is None else a.code for a in items]).astype(np.float32) if coded else None,
+            leaf_features=joined("leaf_features", np.zeros((0, LEAF_WIDTH), np.float32)),
+            **{name: joined(name, np.zeros(0, np.int32)) for name in _OF_LEAVES[1:]},
+            leaf_offsets=offsets_of(np.array([a.n_leaf for a in items], np.int64)),
+            kernel_features=joined("kernel_features", np.zeros((0, KERNEL_WIDTH), np.float32)),
+            kernel_offsets=offsets_of(np.array([a.n_kernel for a in items], np.int64)),
+            target_kinds=np.array([TARGET_KINDS.index(a.target_kind) for a in items], np.uint8),
+            codes=np.stack([missing if a.code is None else a.code for a in items]).astype(np.float32)
+            if coded
+            else None,
         )
 
     @staticmethod
@@ -115,12 +121,9 @@ class AstTable:
             return offsets_of(np.concatenate([np.diff(getattr(table, name)) for table in tables]))
 
         return AstTable(
-            *map(joined, _OF_LEAVES),
-            offsets("leaf_offsets"),
-            joined("kernel_features"),
-            offsets("kernel_offsets"),
-            joined("target_kinds"),
-            None if all(t.codes is None for t in tables) else np.concatenate([t.codes_or_nan() for t in tables]),
+            **{name: joined(name) for name in (*_OF_LEAVES, "kernel_features", "target_kinds")},
+            **{name: offsets(name) for name in ("leaf_offsets", "kernel_offsets")},
+            codes=None if all(t.codes is None for t in tables) else np.concatenate([t.codes_or_nan() for t in tables]),
         )
 
     def codes_or_nan(self) -> np.ndarray:

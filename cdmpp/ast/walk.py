@@ -8,18 +8,13 @@ from typing import Any, NamedTuple
 
 from cdmpp.ast.expression import call_name, is_constant, kind_of
 from cdmpp.ast.loop_nest import (
-    LOCAL,
-    NO_TAG,
-    SERIAL,
-    SHARED,
-    THREAD,
-    UNROLLED,
-    VECTORIZED,
-    VTHREAD_TAG,
     Allocation,
     Kernel,
+    Kind,
     Leaf,
     Loop,
+    Scope,
+    Tag,
     Tree,
     element_bytes,
     elements,
@@ -112,9 +107,9 @@ class _Walker:
         for buffer in buffers:
             scope, copies = scope_of(buffer), 1
             for loop in self.loops:
-                if scope == SHARED:
+                if scope == Scope.SHARED:
                     copies = max(copies, loop.stages)
-                elif scope == LOCAL and loop.tag == VTHREAD_TAG:
+                elif scope == Scope.LOCAL and loop.tag == Tag.VTHREAD:
                     copies *= loop.extent  # every virtual thread of a thread keeps its own registers
             count = elements(buffer) * copies
             allocations = self.kernel.allocations if self.kernel else self.tree.function_allocations
@@ -201,7 +196,7 @@ class _Walker:
         if kind_of(node.value) == "Call" and call_name(node.value) == "tvm_thread_allreduce" and self.kernel:
             trips = 1.0
             for loop in self.loops:
-                if loop.tag == NO_TAG:
+                if loop.tag == Tag.NONE:
                     trips *= loop.extent
             self.kernel.cross_thread_reductions += trips
         return _Code(1)
@@ -211,7 +206,7 @@ class _Walker:
         if key in _THREADS:
             extent = integer(node.value, "a thread extent")
             tag, axis = thread_tag(str(node.node.thread_tag))
-            return self.in_loop(Loop(node.node.var.__chandle__(), 0, extent, THREAD, tag, axis), node.body, {})
+            return self.in_loop(Loop(node.node.var.__chandle__(), 0, extent, Kind.THREAD, tag, axis), node.body, {})
         with self.node({key: node.value}):
             return self.visit(node.body)
 
@@ -219,7 +214,7 @@ class _Walker:
         extent = integer(node.extent, f"the extent of loop {node.loop_var.name}")
         start = int(node.min.value) if kind_of(node.min) == "IntImm" else 0
         loop = Loop(node.loop_var.__chandle__(), start, extent, int(node.kind))
-        if loop.kind == THREAD:
+        if loop.kind == Kind.THREAD:
             loop.tag, loop.axis = thread_tag(str(node.thread_binding.thread_tag))
         annotations = {str(key): value for key, value in node.annotations.items()}
         if stages := [int(stage) for stage in annotations.get("software_pipeline_stage") or ()]:
@@ -240,15 +235,15 @@ class _Walker:
             steps, depth, unrolled = self.visit(body)
             self.loops.pop()
             fits = loop.extent * steps <= self.unroll_limit
-            asked = loop.kind == SERIAL and depth == 0 and unrolled <= UNROLL_MAX_DEPTH and fits
-        if loop.kind == VECTORIZED:
+            asked = loop.kind == Kind.SERIAL and depth == 0 and unrolled <= UNROLL_MAX_DEPTH and fits
+        if loop.kind == Kind.VECTORIZED:
             loop.unrolled = True
-        elif loop.kind == UNROLLED or asked:
+        elif loop.kind == Kind.UNROLLED or asked:
             loop.unrolled = True
             steps, unrolled = steps * loop.extent, unrolled + 1
-        elif loop.tag == NO_TAG:
+        elif loop.tag == Tag.NONE:
             depth += 1
-        elif loop.tag == VTHREAD_TAG:
+        elif loop.tag == Tag.VTHREAD:
             steps *= loop.extent
         return _Code(steps, depth, unrolled)
 

@@ -18,10 +18,10 @@ class AsmFunction(BlockGraph):
 
     @cached_property
     def successors(self) -> dict[str, list[str]]:
-        names = list(self.blocks)
+        """Block -> blocks that may follow it, each once."""
         table = {}
-        for name, following in zip(names, [*names[1:], None], strict=True):
-            last = self.blocks[name][-1] if self.blocks[name] else ""
+        for (name, lines), following in zip(self.blocks.items(), [*list(self.blocks)[1:], None], strict=True):
+            last = lines[-1] if lines else ""
             jump = _JUMP.match(last)
             targets = [jump[2]] if jump else []
             if following and not last.startswith("ret") and (jump is None or jump[1] != "mp"):

@@ -30,6 +30,7 @@ def can_compile(target: Any) -> bool:
 
 
 def compiled(program: Program) -> Compiled:
+    """Raises whatever TVM raises for a program that it cannot compile."""
     import tvm
 
     module = tvm.compile(program.module, target=program.target).mod

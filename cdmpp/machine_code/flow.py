@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import networkx as nx
 
@@ -17,7 +17,7 @@ SAMPLES = 32
 _FIRST_THEN_OTHER = re.compile(r'(%"?[\w.$-]+"?) = phi i1 \[ (true|false), %"?([\w.$-]+)"? \], \[ (true|false), ')
 
 
-def frequencies(function: Function, constants: Constants, loops: list[Loop]) -> dict[str, float]:
+def frequencies(function: Function, constants: Constants, loops: Sequence[Loop]) -> dict[str, float]:
     """Block -> runs per call of the function.
 
     A branch inside a loop nest, such as that of a padded convolution, is followed for ``SAMPLES`` iterations of
@@ -44,7 +44,7 @@ def frequencies(function: Function, constants: Constants, loops: list[Loop]) -> 
     return total
 
 
-def innermost_loops(loops: list[Loop]) -> dict[str, Loop]:
+def innermost_loops(loops: Sequence[Loop]) -> dict[str, Loop]:
     """Block -> the smallest loop around it."""
     table: dict[str, Loop] = {}
     for loop in sorted(loops, key=lambda loop: len(loop.body), reverse=True):
@@ -73,7 +73,7 @@ def _iteration(
 
 def _one_pass(
     constants: Constants,
-    loops: list[Loop],
+    loops: Sequence[Loop],
     innermost: Mapping[str, Loop],
     endings: Mapping[str, list[str]],
     order: list[str],

@@ -16,6 +16,14 @@ _FREE_CALL = re.compile(r"llvm\.(?:dbg|lifetime|assume|experimental)")
 _FREE = frozenset(
     ("phi", "switch", "ret", "unreachable", "bitcast", "freeze", "fence", "poison", "addrspacecast", "extractvalue")
 )
+_BY_REGISTER = {
+    **dict.fromkeys(("fmul", "fadd", "fsub", "fneg"), "float"),
+    **dict.fromkeys(("fcmp", "select"), "select"),
+    **dict.fromkeys(("sitofp", "uitofp", "fptosi", "fptoui", "fpext", "fptrunc"), "convert"),
+    "fdiv": "divide",
+}
+_BY_LANE = {**dict.fromkeys(("sdiv", "srem", "udiv", "urem"), "int_divide"), "frem": "call"}
+_SCALAR = {**dict.fromkeys(("sext", "zext", "trunc"), "extend"), "getelementptr": "address"}
 _SCALAR_BYTES = {"float": 4, "double": 8, "half": 2, "bfloat": 2, "ptr": 8}
 _VECTOR_BYTES = 64
 """Of one register: wider vectors are counted as several."""
@@ -44,8 +52,6 @@ def _classify(line: str) -> list[tuple[str, float]]:
     lanes = int(vector[1]) if vector else 1
     pieces = float(registers(line)) if vector else 1.0
     width = next((w for w in WIDTHS if lanes <= w), WIDTHS[-1])
-    if operation in ("fmul", "fadd", "fsub", "fneg"):
-        return [(f"float_{width}", pieces)]
     if operation == "call":
         return _call(text, lanes, pieces, width)
     if operation in ("load", "store"):
@@ -54,23 +60,15 @@ def _classify(line: str) -> list[tuple[str, float]]:
         return []
     if operation == "shufflevector":
         return _shuffle(text, pieces)
-    simple = {
-        "fdiv": (f"divide_{width}", pieces),
-        "frem": ("call", float(lanes)),
-        "fcmp": (f"select_{width}", pieces),
-        "select": (f"select_{width}", pieces),
-        "insertelement": ("insert", 1.0),
-        "extractelement": ("insert", 1.0),
-        "getelementptr": ("address", 1.0) if lanes == 1 else ("vector_int", pieces),
-        "br": ("branch", 1.0),
-        **dict.fromkeys(("sdiv", "srem", "udiv", "urem"), ("int_divide", float(lanes))),
-        **dict.fromkeys(("sitofp", "uitofp", "fptosi", "fptoui", "fpext", "fptrunc"), (f"convert_{width}", pieces)),
-    }
-    if operation in simple:
-        return [simple[operation]]
+    if operation in _BY_REGISTER:
+        return [(f"{_BY_REGISTER[operation]}_{width}", pieces)]
+    if operation in _BY_LANE:
+        return [(_BY_LANE[operation], float(lanes))]
+    if operation in ("insertelement", "extractelement", "br"):
+        return [("branch" if operation == "br" else "insert", 1.0)]
     if lanes > 1:
         return [("vector_int", pieces)]
-    return [("extend" if operation in ("sext", "zext", "trunc") else "scalar_int", 1.0)]
+    return [(_SCALAR.get(operation, "scalar_int"), 1.0)]
 
 
 def registers(line: str) -> int:

@@ -1,4 +1,4 @@
-"""How often each block of the machine code runs: its loops are those of the IR, whose trips are known, found again."""
+"""How often each block of the machine code runs: its loops are matched with those of the IR, which have trip counts."""
 
 from __future__ import annotations
 

@@ -31,6 +31,8 @@ _PORTS = {
 
 
 class Instruction(NamedTuple):
+    """What an execution core does with one line."""
+
     kind: str
     """One of ``code_features.KINDS``, without its prefix."""
     ports: tuple[int, ...]
@@ -133,8 +135,6 @@ def decode(line: str) -> Instruction:
         kind, latency, ports = "move", 0, ()  # the load or store is all there is to it
     elif kind == "shuffle" and loads and name.startswith("vinsert") and name != "vinsertps":
         latency, ports = 1, _PORTS["wide" if width == 64 else "vector"]
-    elif kind == "shuffle" and name in ("vmovss", "vmovsd", "vmovshdup", "vmovsldup"):
-        latency, ports = 1, _PORTS["light_shuffle" if width < 64 else "shuffle"]
     elif kind == "move" and name in ("vmovd", "vmovq") and memory is None:
         kind, latency, ports = "transfer", 3, _PORTS["shuffle"]
     elif kind == "shuffle" and operands and name.startswith("vpbroadcast") and _is_integer(operands[0]):
