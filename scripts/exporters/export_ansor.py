@@ -10,16 +10,18 @@ ids, serialised tree]. Both read pickles, so point them at files you trust. Besi
 The columns are described in cdmpp/data/ansor_features.py. This file imports nothing of cdmpp on purpose.
 """
 
+# ruff: noqa: UP006, UP035  (Python 3.6 has no list[str])
 import argparse
 import os
 import sys
+from typing import Any, Dict, Iterable, Iterator, List
 
 VERSION = "ansor164-1"
 WIDTH = 164
 FEATURES_PER_CALL = 512
 
 
-def tenset_rows(arguments):
+def tenset_rows(arguments: argparse.Namespace) -> Iterator[Dict[str, Any]]:
     """Yield one row for each successful measurement of TenSet's logs (one .json file a task)."""
     import pickle
 
@@ -27,10 +29,10 @@ def tenset_rows(arguments):
     from tvm import auto_scheduler
     from tvm.auto_scheduler.feature import get_per_store_features_from_measure_pairs
 
-    known = {}
+    described = {}
     if arguments.tasks:
         with open(arguments.tasks, "rb") as file:
-            known = {task.workload_key: task for task in pickle.load(file)}
+            described = {task.workload_key: task for task in pickle.load(file)}
     for path in files(arguments.measurements, ".json"):
         pairs = list(auto_scheduler.RecordReader(path))
         good = [(i, r) for i, r in pairs if r.error_no == 0]
@@ -41,7 +43,7 @@ def tenset_rows(arguments):
             for (measured, result), leaves in zip(part, features):  # noqa: B905  (strict= came with Python 3.10)
                 costs = [float(c.value if hasattr(c, "value") else c) for c in result.costs]
                 key = measured.task.workload_key
-                task = known.get(key, measured.task)
+                task = described.get(key, measured.task)
                 leaves = np.asarray(leaves, "float32").reshape(-1, WIDTH)
                 yield {
                     "latency_s": float(np.mean(costs)),
@@ -57,7 +59,7 @@ def tenset_rows(arguments):
                 }
 
 
-def reference_rows(arguments):
+def reference_rows(arguments: argparse.Namespace) -> Iterator[Dict[str, Any]]:
     """Yield one row for each profiled program of CDMPP's public code (one .npy object array a task)."""
     import numpy as np
 
@@ -79,15 +81,15 @@ def reference_rows(arguments):
             }
 
 
-def files(folder, suffix):
+def files(folder: str, suffix: str) -> List[str]:
     """All files below folder with that suffix, sorted."""
-    found = [os.path.join(root, name) for root, _, names in os.walk(folder) for name in names if name.endswith(suffix)]
-    if not found:
+    paths = [os.path.join(root, name) for root, _, names in os.walk(folder) for name in names if name.endswith(suffix)]
+    if not paths:
         sys.exit(f"error: no *{suffix} below {folder}")
-    return sorted(found)
+    return sorted(paths)
 
 
-def write(rows, out, part=5000):
+def write(rows: Iterable[Dict[str, Any]], out: str, part: int = 5000) -> None:
     """Write rows in parts, so that memory stays flat; the file appears whole or not at all."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -108,11 +110,11 @@ def write(rows, out, part=5000):
         metadata={"cdmpp_feature_file": VERSION},
     )
     count = 0
-    waiting = []  # type: list
+    waiting: List[Dict[str, Any]] = []
     temporary = out + ".tmp"
     with pq.ParquetWriter(temporary, schema, compression="zstd") as writer:
 
-        def flush():
+        def flush() -> None:
             columns = {name: [row[name] for row in waiting] for name in schema.names}
             writer.write_table(pa.Table.from_pydict(columns, schema=schema))
             del waiting[:]
@@ -129,9 +131,11 @@ def write(rows, out, part=5000):
     print(f"{out}: {count} programs")
 
 
-def main():
+def main() -> None:
+    """Read what the command line names and write one file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = parser.add_subparsers(dest="command", required=True)
+    commands = parser.add_subparsers(dest="command")
+    commands.required = True
     tenset = commands.add_parser("tenset", help="measurement logs of TenSet")
     tenset.add_argument("--measurements", required=True, help="folder of the logs of one device")
     tenset.add_argument("--tasks", help="all_tasks.pkl of TenSet, for the names of operators")
