@@ -22,6 +22,7 @@ from cdmpp.programs.task import Task
 log = logging.getLogger(__name__)
 
 CODES_FOLDER = "codes"
+_PORTION = 65_536
 
 
 def write_codes(path: Path, codes: Mapping[str, np.ndarray]) -> None:
@@ -111,9 +112,11 @@ def _stored(folder: Path) -> Iterator[tuple[dict[str, np.ndarray], bool]]:
 def _empty(n: int, scratch: Path | None) -> np.ndarray:
     if scratch is None:
         return np.full((n, CODE_WIDTH), np.nan, np.float32)
-    codes = np.memmap(scratch / "codes-by-program", np.float32, "w+", shape=(n, CODE_WIDTH))
-    codes[:] = np.nan
-    return codes
+    path = scratch / "codes-by-program"
+    with path.open("wb") as file:  # written, not mapped, so that a full disk is an error and no crash
+        for start in range(0, n, _PORTION):
+            np.full((min(_PORTION, n - start), CODE_WIDTH), np.nan, np.float32).tofile(file)
+    return np.memmap(path, np.float32, "r+", shape=(n, CODE_WIDTH))
 
 
 def codes_for(folder: Path, records: Sequence[Record], tasks: Mapping[str, Task]) -> np.ndarray | None:

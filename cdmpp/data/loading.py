@@ -51,22 +51,17 @@ def load_programs(
     sets = [_DataSet.open(Path(folder), device, workers, progress) for folder in folders]
     features = one_kind(one.features for one in sets)
     labels = read_labels([one.folder for one in sets], [one.tasks for one in sets], device)
-    spool, order = AstSpool(cache_root() / "spool"), [np.zeros(0, np.int64)]
-    described = [(one.folder, one.tasks) for one in sets]
-    codes = codes_of(described, labels, Path(spool.folder.name)) if features == "cdmpp" else None
-    taken = np.zeros(len(labels), bool)
-    for one in sets:
-        for table, places in one.stored(labels, taken):
-            spool.append(table.with_codes(None if codes is None else codes[places]))
-            order.append(places)
-    _check_complete(sets, labels, taken)
-    rows = np.concatenate(order)
-    asts, kept = _in_order(spool.finish(), np.argsort(rows)), np.sort(rows)
-    task_ids = labels.task_ids[kept]
+    try:
+        asts, kept = _gather(sets, labels, features)
+    except OSError as error:
+        raise DataError(
+            f"cannot write {error.filename or cache_root()}: {error.strerror}. Free some space there, or let "
+            "CDMPP_CACHE name another folder"
+        ) from error
     used = set(np.unique(labels.task_ids).tolist())
     return LatencyDataset(
         labels.record_ids[kept],
-        task_ids,
+        labels.task_ids[kept],
         labels.devices[kept],
         labels.latency_s[kept],
         labels.spread[kept],
@@ -181,6 +176,21 @@ class _DataSet:
         self.reasons = {
             i: failed[source.key] for i, source in zip(self.missing, sources, strict=True) if source.key in failed
         }
+
+
+def _gather(sets: Sequence[_DataSet], labels: Labels, features: str) -> tuple[AstTable, np.ndarray]:
+    """The ASTs that can be had, and their places in ``labels``, which rise."""
+    spool, order = AstSpool(cache_root() / "spool"), [np.zeros(0, np.int64)]
+    described = [(one.folder, one.tasks) for one in sets]
+    codes = codes_of(described, labels, Path(spool.folder.name)) if features == "cdmpp" else None
+    taken = np.zeros(len(labels), bool)
+    for one in sets:
+        for table, places in one.stored(labels, taken):
+            spool.append(table.with_codes(None if codes is None else codes[places]))
+            order.append(places)
+    _check_complete(sets, labels, taken)
+    rows = np.concatenate(order)
+    return _in_order(spool.finish(), np.argsort(rows)), np.sort(rows)
 
 
 def _fresh(table: AstTable, places: np.ndarray, taken: np.ndarray) -> Iterator[tuple[AstTable, np.ndarray]]:

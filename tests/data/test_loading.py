@@ -102,13 +102,17 @@ def test_a_folder_with_doubled_rows_holds_each_program_once(folder):
     np.testing.assert_array_equal(data.spread[7:], before.spread[7:])
 
 
-def test_files_go_with_the_data(folder, cache):
+def test_no_file_is_left_behind_even_by_a_kill(folder, cache):
     data = load_dataset(folder)
-    assert len(list((cache / "spool").iterdir())) == 1
-    kept = data.take([3])
-    del data
     gc.collect()
-    assert not list((cache / "spool").iterdir()) and kept.asts[0].n_leaf > 0
+    assert not list((cache / "spool").iterdir()) and data.take([3]).asts[0].n_leaf > 0
+
+
+def test_a_cache_that_cannot_be_written_is_told(folder, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("CDMPP_CACHE", str(tmp_path / "file"))
+    with pytest.raises(DataError, match="cannot write .*CDMPP_CACHE"):
+        load_dataset(folder)
 
 
 def test_what_is_missing_is_named(folder):
