@@ -76,6 +76,15 @@ def test_an_error_of_ours_leaves_a_log_and_the_others(data, tmp_path, monkeypatc
     assert [cell["model"] for cell in collect(tmp_path)] == ["roofline"]
 
 
+def test_a_killed_process_is_told_in_a_line(data, tmp_path, monkeypatch):
+    def killed(*_):
+        raise run.TerminatedWorkerError("SIGKILL")
+
+    monkeypatch.setattr(run, "_try_cell", killed)
+    with pytest.raises(DataError, match="was killed, often for want of memory"):
+        evaluate(data, "x", ["random"], [0], QUICK, CellOptions(tmp_path), progress=False)
+
+
 def test_baselines_beside_a_training_run(data):
     split = make_split(data.dataset, "random", 0)
     metrics = score_baselines(data.dataset, split, QUICK)
