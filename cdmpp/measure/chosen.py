@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -41,21 +41,14 @@ class LabelSettings:
             raise DataError(f"measure.how={self.how!r} is unknown; one of {', '.join(WAYS)}, or null for records")
 
 
+_SHARED = [f.name for f in fields(LabelSettings) if f.name not in ("how", "test_tasks")]
+
+
 def measure_settings(device: Device, labels: LabelSettings, seed: int = 0) -> MeasureSettings:
     """What is measured; ``DataError`` where the device cannot be measured this way, or no server answers."""
-    settings = MeasureSettings(
-        device.name,
-        out=labels.out,
-        schedules_per_task=labels.schedules_per_task,
-        time_limit_min=labels.time_limit_min,
-        seed=seed,
-        runner="rpc" if labels.how == "rpc" else "local",
-        tracker=labels.tracker,
-        key=labels.key,
-        kit="build" if labels.how == "kit" else None,
-        kit_folder=labels.kit_folder,
-        kit_python=labels.kit_python,
-    )
+    shared = {name: getattr(labels, name) for name in _SHARED}
+    runner, kit = "rpc" if labels.how == "rpc" else "local", "build" if labels.how == "kit" else None
+    settings = MeasureSettings(device.name, seed=seed, runner=runner, kit=kit, **shared)
     settings.servers()
     return settings
 

@@ -5,6 +5,7 @@ The zoo is described in ``conf/data/networks.yaml``. TVM, torch and the model li
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib
 import inspect
@@ -12,7 +13,6 @@ import os
 import sys
 import warnings
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -27,9 +27,9 @@ INPUTS = ("image", "tokens", "audio", "mel", "vector")
 _stub: Any = None
 
 
-def read_zoo(path: Path | None = None) -> dict[str, dict[str, Any]]:
-    """``expand_zoo`` of ``path`` or of the shipped zoo. ``CdmppError`` where it cannot be read."""
-    path = path or conf_folder() / "data" / "networks.yaml"
+def read_zoo() -> dict[str, dict[str, Any]]:
+    """``expand_zoo`` of the shipped zoo. ``CdmppError`` where it cannot be read."""
+    path = conf_folder() / "data" / "networks.yaml"
     try:
         zoo = yaml.safe_load(path.read_text(encoding="utf-8"))["zoo"]
     except (OSError, yaml.YAMLError, KeyError, TypeError) as error:
@@ -143,7 +143,7 @@ def tasks_of_module(module: Any, network: str, origin: str = "torch") -> list[Ta
 
     tasks: dict[str, Task] = {}
     for extracted in meta_schedule.relax_integration.extract_tasks(module, tvm.target.Target(HOST_TARGET)):
-        if not has_static_shapes(extracted.dispatched[0]):
+        if not _has_static_shapes(extracted.dispatched[0]["main"]):
             continue
         workload = extracted.dispatched[0].script()
         # Identity is taken from the parsed text, because that is what every later step starts from.
@@ -163,44 +163,38 @@ def tasks_of_module(module: Any, network: str, origin: str = "torch") -> list[Ta
     return list(tasks.values())
 
 
-def has_static_shapes(module: Any) -> bool:
-    """True where every parameter of ``main`` is a buffer whose dimensions are plain integers."""
+def _has_static_shapes(function: Any) -> bool:
+    """True where every parameter is a buffer whose dimensions are plain integers."""
     from tvm.tirx import IntImm
 
-    return all(
-        hasattr(param, "shape") and all(isinstance(extent, (int, IntImm)) for extent in param.shape)
-        for param in module["main"].params
-    )
+    shapes = [getattr(parameter, "shape", None) for parameter in function.params]
+    return all(shape is not None and all(isinstance(n, int | IntImm) for n in shape) for shape in shapes)
 
 
 def _build_torchvision(spec: Mapping[str, Any]) -> Any:
     torchvision = _import_torchvision()
-    arguments = dict(spec.get("arguments", {}))
-    model = torchvision.models.get_model(spec["build"], weights=None, **arguments).eval()
-    if spec.get("fold_batch_norm", True):
-        from torch.fx.experimental.optimization import fuse
+    model = torchvision.models.get_model(spec["build"], weights=None, **spec.get("arguments", {})).eval()
+    if not spec.get("fold_batch_norm", True):
+        return model
+    from torch.fx.experimental.optimization import fuse
 
-        model = fuse(model)
-    return model
+    return fuse(model)
 
 
 def _build_transformers(spec: Mapping[str, Any]) -> Any:
     import torch
 
-    # An installed torchvision without its operators breaks transformers too.
-    try:
+    with contextlib.suppress(ImportError):  # an installed torchvision without its operators breaks transformers too
         _import_torchvision()
-    except ImportError:
-        pass
     import transformers
 
-    config = getattr(transformers, spec["config"])(**dict(spec.get("arguments", {})))
+    config = getattr(transformers, spec["config"])(**spec.get("arguments", {}))
     library = importlib.import_module(spec["module"]) if "module" in spec else transformers
     inner = getattr(library, spec["build"])(config)
     options = {"return_dict": False, "use_cache": False}
-    known = inspect.signature(inner.forward).parameters
-    takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in known.values())
-    options = {k: v for k, v in options.items() if k in known or (k == "return_dict" and takes_any)}
+    parameters = inspect.signature(inner.forward).parameters
+    takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+    options = {k: v for k, v in options.items() if k in parameters or (k == "return_dict" and takes_any)}
 
     class FirstOutput(torch.nn.Module):
         def __init__(self) -> None:
@@ -218,7 +212,7 @@ def _build_handmade(spec: Mapping[str, Any]) -> Any:
 
     if spec["build"] not in MODELS:
         raise CdmppError(f"no hand-made network {spec['build']!r}; known: {', '.join(MODELS)}")
-    return MODELS[spec["build"]](**dict(spec.get("arguments", {})))
+    return MODELS[spec["build"]](**spec.get("arguments", {}))
 
 
 def _import_torchvision() -> Any:

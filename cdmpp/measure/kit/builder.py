@@ -144,23 +144,13 @@ class KitBuilder(Collection):
     def _write_part(self) -> None:
         name = f"part-{len(list((self.folder / 'parts').glob('part-*.zip'))):03d}"
         files = dict(self._fixed)
-        programs: list[dict[str, Any]] = []
         for subject in self.staged:
-            own = self._files(subject)
-            files |= own
-            expected = f"expected/{subject.library.stem}.npy"
-            programs.append(
-                {
-                    "record_id": subject.record_id,
-                    "library": f"programs/{subject.library.name}",
-                    "arguments": subject.arguments,
-                    "expected": expected if expected in own else None,
-                }
-            )
+            files |= self._files(subject)
+        programs = [{"record_id": subject.record_id, "arguments": subject.arguments} for subject in self.staged]
         texts: dict[str, Any] = {"programs.json": programs}
         if self.cuda:
             cubins: dict[str, str] = {}
-            for library in (item.library for item in (*self.staged, *self.sentinels)):
+            for library in [*(s.library for s in self.staged), *(s.library for s in self.sentinels)]:
                 cubin = self._cubins[library.stem]
                 files[f"cubins/{cubin.name}"] = cubin
                 source = library.with_suffix(".cu").read_bytes()
@@ -172,10 +162,7 @@ class KitBuilder(Collection):
             "cores": self.settings.threads,
             "software": software.versions(),
             "libraries": list(self._runtime),
-            "sentinels": [
-                {"name": s.name, "library": f"programs/{s.library.name}", "arguments": s.arguments}
-                for s in self.sentinels
-            ],
+            "sentinels": [{"name": s.name, "arguments": s.arguments} for s in self.sentinels],
         }
         pack.write_part(self.folder / "parts" / f"{name}.zip", files, texts)
         rows = [

@@ -56,7 +56,10 @@ class KitRun:
     ) -> None:
         self.folder, self.out, self.flush_bytes, self.window = folder, out, flush_bytes, window
         self.kit: dict[str, Any] = json.loads((folder / "kit.json").read_text())
-        self.programs: list[dict[str, Any]] = json.loads((folder / "programs.json").read_text())
+        self.programs = [
+            Timed(program["record_id"], program["arguments"], folder / "programs" / f"{program['record_id']}.so")
+            for program in json.loads((folder / "programs.json").read_text())
+        ]
         self.device = "cpu" if self.kit["kind"] == "cpu" else "cuda"
         rule = protocol.rule_of(self.device)
         self.separation_s = rule.min_separation_s if separation_s is None else separation_s
@@ -77,16 +80,14 @@ class KitRun:
         self._write({"event": "start", **self._host()})
         try:
             self.worker.start()
-            left = [p for p in self.programs if p["record_id"] not in self.done]
-            wrong = self._check([p for p in left if p.get("expected")])
-            left = [p for p in left if p["record_id"] not in wrong]
+            left = self._check([item for item in self.programs if item.record_id not in self.done])
             windows = self._windows()
             total, begun = len(left), len(left)
             while left or windows.active:
                 if time.monotonic() - begin > limit_s and left:
                     total, left = total - len(left), []  # finish what is begun
                 fresh, left = left[: self.window], left[self.window :]
-                for item in windows.measure([self._timed(p) for p in fresh], self._fail):
+                for item in windows.measure(fresh, self._fail):
                     visits = item.visits
                     self._write({"record_id": item.record_id, "visits": visits.samples, "quiet": visits.quiet})
                 finished = total - len(left) - len(windows.active)
@@ -100,37 +101,39 @@ class KitRun:
         return int(total < begun)
 
     def _windows(self) -> Windows[Timed]:
-        programs = [Sentinel(e["name"], self.folder / e["library"], e["arguments"]) for e in self.kit["sentinels"]]
+        folder = self.folder / "programs"
+        programs = [
+            Sentinel(entry["name"], folder / f"sentinel-{entry['name']}.so", entry["arguments"])
+            for entry in self.kit["sentinels"]
+        ]
         sentinels = Sentinels(self.worker, self.out.with_suffix(".sentinels.jsonl"), self._timing, programs)
         return Windows([self.worker], sentinels, self._timing, min_separation_s=self.separation_s)
-
-    def _timed(self, program: dict[str, Any]) -> Timed:
-        return Timed(program["record_id"], program["arguments"], self.folder / program["library"])
 
     def _timing(self, path: str, symbol: str, arguments: list[Any]) -> dict[str, Any]:
         where = {"device": self.device, "flush_bytes": self.flush_bytes}
         return {"op": "time", "path": path, "symbol": symbol, "arguments": arguments, **where}
 
-    def _check(self, programs: list[dict[str, Any]]) -> set[str]:
-        """Compare with what the unscheduled tasks gave on the building machine; returns the programs that differ."""
-        wrong: set[str] = set()
-        errors = []
-        for program in programs:
-            item = self._timed(program)
+    def _check(self, items: list[Timed]) -> list[Timed]:
+        """Compare with what the unscheduled tasks gave on the building machine; returns all items but the wrong ones."""
+        errors: list[float] = []
+        wrong = []
+        for item in items:
+            expected = self.folder / "expected" / f"{item.record_id}.npy"
+            if not expected.exists():
+                continue
             request = self._timing(str(item.library), item.symbol, item.arguments)
-            request |= {"op": "check", "expected": str(self.folder / program["expected"])}
-            reply = self.worker.request(request, protocol.VISIT_LIMIT_S)
+            reply = self.worker.request({**request, "op": "check", "expected": str(expected)}, protocol.VISIT_LIMIT_S)
             error, limit = reply.get("error", float("nan")), TOLERANCE.get(item.arguments[-1][1], _TOLERANCE)
             errors.append(error)
             if not error <= limit:
-                wrong.add(program["record_id"])
+                wrong.append(item)
                 reply = {"cause": "wrong result", "message": f"deviation {error:.3g}, allowed {limit:.3g}", **reply}
                 self._fail(item, reply)
-        if programs:
-            good, worst = len(programs) - len(wrong), max((e for e in errors if e == e), default=float("nan"))
-            self._write({"event": "check", "programs": len(programs), "right": good, "largest_error": worst})
-            print(f"{self.kit['part']}: {good} of {len(programs)} checked kernels are right (deviation {worst:.2g})")
-        return wrong
+        if errors:
+            good, worst = len(errors) - len(wrong), max((e for e in errors if e == e), default=float("nan"))
+            self._write({"event": "check", "programs": len(errors), "right": good, "largest_error": worst})
+            print(f"{self.kit['part']}: {good} of {len(errors)} checked kernels are right (deviation {worst:.2g})")
+        return [item for item in items if item not in wrong]
 
     def _fail(self, item: Timed, reply: Reply) -> None:
         self._write({"record_id": item.record_id, **reply})
