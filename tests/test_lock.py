@@ -66,9 +66,11 @@ def test_waiting_says_for_whom(tmp_path, caplog):
     with holder(tmp_path) as process:
         told = threading.Event()
         caplog.handler.addFilter(lambda record: told.set() or True)
-        threading.Thread(target=lambda: told.wait(30) and process.communicate("\n"), daemon=True).start()
+        end = threading.Thread(target=lambda: told.wait(30) and process.communicate("\n"), daemon=True)
+        end.start()
         with writing(tmp_path, "mine", wait=True):
-            assert process.wait(30) == 0
+            end.join(30)
+            assert process.returncode == 0
         assert f"process {process.pid}" in caplog.text and "a long task" in caplog.text and "waiting" in caplog.text
 
 
