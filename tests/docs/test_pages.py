@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +18,7 @@ from cdmpp.data.splits import split_definition, split_names
 from cdmpp.machine_code.code_features import CODE_WIDTH
 from cdmpp.model.code_anchor import N_RESOURCES
 from cdmpp.predict.model_folder import pretrained_names
+from cdmpp.recipes.compose import compose
 from cdmpp.training.config import TrainConfig
 from cdmpp.training.sampling import SAMPLERS
 from cdmpp.uncertainty.conformal import FITTED_TASKS
@@ -26,11 +29,25 @@ WRITTEN = ["README.md", *(f"docs/{name}.md" for name in (
     "index", "predicting", "data", "measuring", "new-device", "architecture", "accuracy", "security"
 ))]  # fmt: skip
 """Pages that people write; the others are generated."""
-VERBS = {"devices", "models", "predict", "data", "train", "evaluate", "import", "measure", "finetune"}
+CONFIGURED = {
+    "train": "config",
+    "evaluate": "evaluate",
+    "import": "import_data",
+    "measure": "measure",
+    "finetune": "finetune",
+}
+"""Verb -> file of conf/ with its settings."""
+VERBS = {"devices", "models", "predict", "data", *CONFIGURED}
 
 
 def text(page: str) -> str:
     return (REPOSITORY / page).read_text()
+
+
+def commands(page: str) -> list[str]:
+    return [
+        line.strip() for block in re.findall(r"```bash\n(.*?)```", text(page), re.DOTALL) for line in block.splitlines()
+    ]
 
 
 def test_site_builds_strictly(tmp_path):
@@ -68,11 +85,8 @@ def test_paths_in_prose_exist(page):
 
 @pytest.mark.parametrize("page", WRITTEN)
 def test_commands_are_known(page):
-    lines = [
-        line.strip() for block in re.findall(r"```bash\n(.*?)```", text(page), re.DOTALL) for line in block.splitlines()
-    ]
     makefile = (REPOSITORY / "Makefile").read_text()
-    for line in lines:
+    for line in commands(page):
         words = line.split()
         if words[:1] == ["make"]:
             assert re.search(rf"^{words[1]}:", makefile, re.MULTILINE), line
@@ -82,6 +96,17 @@ def test_commands_are_known(page):
             assert name == "my-cpu" or name in devices.names(), line
         for name in re.findall(r"\bexperiment=([\w/]+)", line):
             assert (REPOSITORY / "conf" / "experiment" / f"{name}.yaml").is_file(), line
+
+
+@pytest.mark.parametrize("page", WRITTEN)
+def test_settings_of_commands_compose(page):
+    for line in commands(page):
+        verb, *words = shlex.split(line, comments=True)[1:] if line.startswith("cdmpp ") else [""]
+        if verb == "measure":  # it knows its settings where it is loaded
+            pytest.importorskip("tvm")
+            importlib.import_module("cdmpp.cli.measure")
+        if verb in CONFIGURED:
+            compose(CONFIGURED[verb], [word.replace("my-cpu", "xeon-icelake") for word in words])
 
 
 @pytest.mark.parametrize("page", WRITTEN)
