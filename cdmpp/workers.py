@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -88,7 +89,6 @@ class Worker:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=self._messages,
-                start_new_session=True,  # a worker that Ctrl-C killed would look like a program that crashes
             )
         self._starting, self._waiting = True, None
         self._write(self.ready, START_LIMIT_S)
@@ -231,6 +231,7 @@ def _surroundings() -> tuple[int, dict[str, str]]:
 
 def serve(operations: Mapping[str, Operation]) -> None:
     """Be the child: answer requests by their ``op`` until the parent is gone. Descriptor and cores end ``sys.argv``."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a worker that Ctrl-C killed would look like a program that crashes
     descriptor, cores = sys.argv[-2:]
     if cores:
         os.sched_setaffinity(0, {int(core) for core in cores.split(",")})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,9 +20,6 @@ def ready(request):
     print("nobody reads this")
     return {}
 
-def group(request):
-    return {"echo": os.getpgid(0)}
-
 def unwell(request):
     raise ValueError("unwell")
 
@@ -30,7 +28,7 @@ serve({
     "echo": lambda request: {"echo": request["value"]},
     "crash": lambda request: os.abort(),
     "hang": lambda request: time.sleep(60),
-    "group": group,
+    "pid": lambda request: {"echo": os.getpid()},
     "unwell": unwell,
     "enough": lambda request: {"echo": os.getpid(), "restart": True},
 })
@@ -75,9 +73,16 @@ def test_no_message_no_process(workers: list[Worker]) -> None:
     assert list(run_many(workers, [], 20)) == []
 
 
-def test_ctrl_c_of_the_terminal_does_not_reach_a_worker(workers: list[Worker]) -> None:
+def test_ctrl_c_of_the_terminal_does_not_end_a_worker(workers: list[Worker]) -> None:
     """A worker that it killed would be taken for a program that crashes, and that program is never tried again."""
-    assert workers[0].request({"op": "group"}, 20)["echo"] != os.getpgid(0)
+    child = workers[0].request({"op": "pid"}, 20)["echo"]
+    os.kill(child, signal.SIGINT)
+    assert workers[0].request({"op": "pid"}, 20) == {"echo": child}
+
+
+def test_a_worker_ends_with_the_group_of_its_parent(workers: list[Worker]) -> None:
+    child = workers[0].request({"op": "pid"}, 20)["echo"]
+    assert os.getpgid(child) == os.getpgid(0)
 
 
 def test_an_error_is_the_request_s_own(workers: list[Worker]) -> None:
