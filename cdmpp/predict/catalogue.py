@@ -139,7 +139,9 @@ def _mapping(file: Path, card: Mapping[str, Any], *path: str) -> Mapping[str, An
 
 
 def _number(file: Path, entry: Any, name: str) -> float | None:
-    value = entry.get(name) if isinstance(entry, dict) else entry
+    if not isinstance(entry, dict):
+        raise wrong(file, f"what holds {name}", entry, "a mapping")
+    value = entry.get(name)
     if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
         raise wrong(file, name, value, "a number or null")
     return value

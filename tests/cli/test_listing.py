@@ -82,6 +82,7 @@ GARBLED = {
     "metrics": '{"test": {"split": "x", "metrics": 3}}',
     "number": '{"validation": {"mape": "ten"}}',
     "intervals": '{"intervals": {"groups": {"all": {"levels": {"0.8": {"promised": []}}}}}}',
+    "coverage": '{"test": {"intervals": {"0.8": 79.4}}}',
     "device": '{"zero_shot": 4}',
 }
 
