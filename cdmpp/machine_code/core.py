@@ -83,12 +83,15 @@ class _Core:
             if len(window) >= WINDOW and window[-WINDOW] > start:
                 start = window[-WINDOW]
                 self._started = start * WIDTH
-            at = max([start, *(ready[r] for r in item.reads if r in ready)])
+            at = start
+            for register in item.reads:
+                if (cycle := ready.get(register, 0)) > at:
+                    at = cycle
             if item.lanes and item.loads:
                 for _ in range(item.lanes):
                     at = self._take(LOAD_PORTS, at)
             elif item.loads and item.address is not None:
-                needed = max([start, *(ready[r] for r in item.address_registers if r in ready)])
+                needed = max([start, *[ready.get(register, 0) for register in item.address_registers]])
                 loaded = self._take(LOAD_PORTS, needed) + LOAD_LATENCY[item.width]
                 at = max(at, loaded, self._forwarded(item))
             if item.ports:
