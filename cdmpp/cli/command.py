@@ -17,7 +17,7 @@ VERBS = {
     "predict": "predict latencies",
     "data": "what data is here; or, `data codes`: compile its programs for code vectors",
 }
-# Their arguments are key=value settings, and their files are named as their settings in conf/.
+# Their arguments are key=value settings, or --help.
 CONFIGURED = {
     "train": "train a model on the records of a device",
     "evaluate": "models and baselines on the named splits",
@@ -64,12 +64,6 @@ def _parser(asked: str) -> argparse.ArgumentParser:
 
 
 def _configured(verb: str, settings: list[str]) -> int:
-    file = _FILES.get(verb, verb)
-    if {"-h", "--help"} & set(settings):
-        from cdmpp.cli.settings_help import settings_help
-
-        print(settings_help(verb, CONFIGURED[verb], file))
-        return 0
     sys.argv = [f"cdmpp {verb}", *settings]
-    importlib.import_module(f"cdmpp.cli.{file}").main()
+    importlib.import_module(f"cdmpp.cli.{_FILES.get(verb, verb)}").main()
     return 0

@@ -14,6 +14,7 @@ from typing import Any
 import hydra
 from omegaconf import DictConfig, OmegaConf
 
+from cdmpp.cli.settings_help import settings_help
 from cdmpp.errors import CdmppError
 from cdmpp.paths import conf_folder
 from cdmpp.recipes.compose import CONFIG_ERRORS, explained, offer_defaults, search_path, values_of
@@ -45,8 +46,11 @@ def entry(
                     f"{key}={word.removeprefix(f'{short}=')}" if word.startswith(f"{short}=") else word
                     for word in sys.argv
                 ]
-            sys.argv += search_path()
             offer_defaults()
+            if {"-h", "--help"} & set(sys.argv[1:]):
+                print(settings_help(_command(), config_name))
+                return
+            sys.argv += search_path()
             os.environ["HYDRA_FULL_ERROR"] = "1"  # its errors are raised, not printed
             _in_one_line(composed, lambda: "")
 

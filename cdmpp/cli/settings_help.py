@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib
 import inspect
 import re
 import textwrap
@@ -17,29 +16,21 @@ from omegaconf import OmegaConf
 
 from cdmpp.errors import CdmppError
 from cdmpp.paths import conf_folder
-from cdmpp.recipes.compose import offer_defaults
-
-_CONFIGS = {"train": "config"}
 
 
-def settings_help(verb: str, text: str, file: str) -> str:
-    """Usage, the settings file of the verb, and the dataclasses and groups that it builds on."""
-    importlib.import_module(f"cdmpp.cli.{file}")  # offers its dataclass to Hydra, where it has one
-    offer_defaults()
-    path = conf_folder() / f"{_CONFIGS.get(verb, file)}.yaml"
+def settings_help(command: str, config: str) -> str:
+    """Usage, the settings file ``conf/<config>.yaml``, and the dataclasses and groups that it builds on."""
+    path = conf_folder() / f"{config}.yaml"
     try:
         settings = path.read_text(encoding="utf-8")
     except OSError as error:
-        raise CdmppError(
-            f"cannot read the settings of cdmpp {verb}: {error}. The installation is incomplete"
-        ) from error
+        raise CdmppError(f"cannot read the settings of {command}: {error}. The installation is incomplete") from error
     lines = re.sub(r"^hydra:\n(?:[ \n].*\n?)*", "", settings, flags=re.MULTILINE).splitlines()
     shown = "\n".join(line for line in lines if "override hydra/" not in line and "_self_" not in line)
     parts = [part for entry in yaml.safe_load(settings)["defaults"] for part in _parts(path.parent, entry)]
-    return f"""usage: cdmpp {verb} [KEY=VALUE ...]
+    return f"""usage: {command} [KEY=VALUE ...]
 
-{text[0].upper()}{text[1:]}. A key of a group is written GROUP.KEY=VALUE, a list KEY=[A,B];
---cfg job shows the settings that a command would use.
+A key of a group is written GROUP.KEY=VALUE, a list KEY=[A,B]; --cfg job shows the settings that a command would use.
 
 {shown.strip()}
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from importlib.util import find_spec
 from typing import Any
 
 from rich.console import Console
@@ -21,6 +23,8 @@ from cdmpp.recipes.zero_shot import ZeroShot, train_zero_shot
 def main(values: dict[str, Any]) -> None:
     """Train, calibrate, judge; without records of the device, learn from others."""
     settings = RunSettings.from_dict(values)
+    if settings.training.trainer.devices > 1:  # Lightning starts the other processes by what the main module is called
+        sys.modules["__main__"].__spec__ = find_spec("cdmpp.cli.train")
     with settings.kept():
         try:
             dataset = settings.load()
@@ -44,3 +48,7 @@ def _report_zero_shot(done: ZeroShot) -> None:
         f"[bold]zero-shot[/]: no labelled program of {name} is within reach, this model was trained on "
         f"{', '.join(sources)}. {done.error}"
     )
+
+
+if __name__ == "__main__":
+    main()
