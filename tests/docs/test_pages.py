@@ -145,6 +145,8 @@ def test_numbers_of_the_architecture_are_those_of_the_code():
         (FITTED_TASKS, "calibration tasks"),
     ):
         assert re.search(rf"\b{number} {what}", page), (number, what)
+    for name in re.findall(r"(?<![/\w])\w+\.py", page):  # the picture of the model
+        assert (REPOSITORY / "cdmpp" / "model" / name).is_file(), name
     assert f"kernels (B, K, {KERNEL_WIDTH})" in page
     assert f"leaves (B, L, {LEAF_WIDTH})" in page
     assert f"code vector (B, {CODE_WIDTH})" in page
