@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -50,14 +51,10 @@ def serial_encoding(positions: Tensor, width: int, theta: float = 10000.0) -> Te
     return torch.where(columns % 2 == 0, angles.sin(), angles.cos())
 
 
-def _perceptron(widths: Sequence[int], last_plain: bool = False) -> nn.Sequential:
-    """Linear, batch norm, ReLU for each step; with ``last_plain`` the last one is linear only."""
-    steps: list[nn.Module] = []
-    for i in range(len(widths) - 1):
-        steps.append(nn.Linear(widths[i], widths[i + 1]))
-        if not (last_plain and i == len(widths) - 2):
-            steps += [nn.BatchNorm1d(widths[i + 1]), nn.ReLU()]
-    return nn.Sequential(*steps)
+def _perceptron(widths: Sequence[int]) -> nn.Sequential:
+    """Linear, batch norm, ReLU for each step."""
+    steps = ((nn.Linear(a, b), nn.BatchNorm1d(b), nn.ReLU()) for a, b in pairwise(widths))
+    return nn.Sequential(*(layer for step in steps for layer in step))
 
 
 def _batch_safe(module: nn.Module, x: Tensor) -> Tensor:
