@@ -12,17 +12,7 @@ import numpy as np
 from cdmpp.ast.access import Access, Nest, measure, read_access
 from cdmpp.ast.arithmetic import Arithmetic, count, nonzero_fraction
 from cdmpp.ast.expression import evaluate, free_variables, has_load, is_constant, kind_of
-from cdmpp.ast.leaf_features import (
-    ACCESS,
-    CONTEXT,
-    CROWDED_MISSES,
-    FOOTPRINT,
-    LOOP,
-    MISSES,
-    N_LOADS,
-    N_LOOPS,
-    OPS,
-)
+from cdmpp.ast.leaf_features import ACCESS, CONTEXT, LOOP, MEMORY, N_LOADS, N_LOOPS, OPS
 from cdmpp.ast.loop_nest import Kind, Leaf, Loop, Scope, Tag
 from cdmpp.ast.misses import misses_of
 from cdmpp.ast.points import Points
@@ -48,7 +38,7 @@ class LeafFacts:
     context: dict[str, float]
     """By the names of ``CONTEXT``."""
     misses: dict[str, float]
-    """By the names of ``MISSES``, ``FOOTPRINT`` and ``CROWDED_MISSES``."""
+    """By the names of ``MEMORY``."""
 
     def __getitem__(self, name: str) -> float:
         return self.context[name]
@@ -70,7 +60,7 @@ class LeafFacts:
         for i in shown:
             numbers += stored(LOOP, self._loop(i))
         numbers += [0.0] * len(LOOP) * (N_LOOPS - len(shown))
-        return numbers + stored((*MISSES, FOOTPRINT, *CROWDED_MISSES), self.misses)
+        return numbers + stored(MEMORY, self.misses)
 
     def _loop(self, i: int) -> dict[str, float]:
         strides = [access.strides[i] * access.element_bytes for access in (self.store, *self.loads[:2])]

@@ -123,6 +123,8 @@ CROWDED_MISSES = (
     *(Feature(f"page_misses_{n}", "pages", f"translations beyond a TLB of {n} pages") for n in PAGE_ENTRIES),
 )
 FOOTPRINT = Feature("footprint_bytes", "bytes", "cache lines of all accesses")
+MEMORY = (*MISSES, FOOTPRINT, *CROWDED_MISSES)
+"""What a store and its loads ask of the memory."""
 
 LEAF_FEATURES = (
     *prefixed("ops", OPS),
@@ -130,9 +132,7 @@ LEAF_FEATURES = (
     *prefixed("store", ACCESS, "the store: "),
     *(f for i in range(N_LOADS) for f in prefixed(f"load{i}", ACCESS, f"load {i}: ")),
     *(f for i in range(N_LOOPS) for f in prefixed(f"loop{i}", LOOP, f"loop {i}: ")),
-    *MISSES,
-    FOOTPRINT,
-    *CROWDED_MISSES,
+    *MEMORY,
 )
 LEAF_NAMES = names(LEAF_FEATURES)
 LEAF_WIDTH = len(LEAF_FEATURES)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cdmpp.ast.access import LINE_BYTES, Access, Nest, Reach, reach
-from cdmpp.ast.leaf_features import CACHE_KIB, CROWDED_KIB, CROWDED_MISSES, MISSES, PAGE_ENTRIES
+from cdmpp.ast.leaf_features import CACHE_KIB, CROWDED_KIB, MEMORY, PAGE_ENTRIES
 from cdmpp.ast.loop_nest import Loop
 from cdmpp.features import names
 
@@ -14,7 +14,7 @@ _ALL = (1 << SETS) - 1
 
 
 def misses_of(nest: Nest, accesses: list[Access]) -> dict[str, float]:
-    """LRU estimates from footprints, by the names of ``MISSES``, ``FOOTPRINT`` and ``CROWDED_MISSES``.
+    """LRU estimates from footprints, by the names of ``MEMORY``.
 
     Zeros for GPUs, but for the footprint.
     """
@@ -22,7 +22,7 @@ def misses_of(nest: Nest, accesses: list[Access]) -> dict[str, float]:
     levels = range(1 if nest.gpu else len(loops) + 1)
     lines = [[reach(access, loops, first, LINE_BYTES) for access in accesses] for first in levels]
     sizes = [[r.units * LINE_BYTES for r in level] for level in lines]
-    misses = {**dict.fromkeys(names((*MISSES, *CROWDED_MISSES)), 0.0), "footprint_bytes": sum(sizes[0])}
+    misses = dict.fromkeys(names(MEMORY), 0.0) | {"footprint_bytes": sum(sizes[0])}
     if nest.gpu:
         return misses
     crowded = [[r.units * LINE_BYTES * SETS / sets_used(r) for r in level] for level in lines]

@@ -8,18 +8,7 @@ import numpy as np
 
 from cdmpp.ast.compact_ast import CompactAST
 from cdmpp.ast.kernel_features import KERNEL, KERNEL_FEATURES
-from cdmpp.ast.leaf_features import (
-    ACCESS,
-    CONTEXT,
-    CROWDED_MISSES,
-    FOOTPRINT,
-    LEAF_FEATURES,
-    LOOP,
-    MISSES,
-    N_LOADS,
-    N_LOOPS,
-    OPS,
-)
+from cdmpp.ast.leaf_features import ACCESS, CONTEXT, LEAF_FEATURES, LOOP, MEMORY, N_LOADS, N_LOOPS, OPS
 from cdmpp.features import Feature, prefixed
 from cdmpp.machine_code.code_features import CODE_FEATURES
 
@@ -46,7 +35,7 @@ _TABLES = (
     (
         "Leaf and kernel vector: misses",
         "Estimates for caches and TLBs that evict what was used longest ago; zeros for GPUs, but for the footprint.",
-        (*MISSES, FOOTPRINT, *CROWDED_MISSES),
+        MEMORY,
     ),
     ("Kernel vector", "Of one launch or top-level loop nest; the misses above follow.", KERNEL[:-1]),
     ("Code vector", "Of a whole CPU program, from its LLVM IR and its machine code.", CODE_FEATURES),

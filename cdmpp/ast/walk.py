@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -49,13 +50,11 @@ def walk(function: Any) -> Tree:
 
 
 class _Code(NamedTuple):
-    """Size of a statement, the way TVM's UnrollLoop counts it."""
+    """Size of a statement, the way TVM's UnrollLoop counts it: ``depth`` is that of loops that stay loops."""
 
     steps: int = 0
     depth: int = 0
-    """Of loops that stay loops."""
     unrolled: int = 0
-    """Depth of loops that do not."""
 
 
 def _in_turn(codes: Iterable[_Code]) -> _Code:
@@ -142,12 +141,10 @@ class _Walker:
             return _in_turn([self.visit(child) for child in node.seq])
         if kind == "SBlock":
             self.allocate(*node.alloc_buffers)
-        if kind == "While":
-            raise UnsupportedProgramError(
-                "the program holds a while loop: its trip count, and so its latency, is unknown"
-            )
         if kind in _VISITORS:
             return _VISITORS[kind](self, node)
+        if kind == "While":
+            raise UnsupportedProgramError("the program holds a while loop: its trip count, and so latency, is unknown")
         if (body := getattr(node, "body", None)) is None:
             raise UnsupportedProgramError(f"the program holds a {kind} statement, which the extractor does not know")
         return self.visit(body)
@@ -155,19 +152,17 @@ class _Walker:
     def visit_realize(self, node: Any) -> _Code:
         if kind_of(node.predicate) == "IntImm":
             return self.visit(node.block)
-        return self.branch([(node.predicate, True, node.block)])
+        return self.branch(node.predicate, node.block)
 
-    def visit_branch(self, node: Any) -> _Code:
-        arms = [(node.condition, True, node.then_case), (node.condition, False, node.else_case)]
-        return self.branch(arms[: 1 if node.else_case is None else 2])
-
-    def branch(self, arms: list[tuple[Any, bool, Any]]) -> _Code:
+    def branch(self, condition: Any, *arms: Any) -> _Code:
+        """``arms``: what runs where the condition holds, and where it fails."""
         codes = []
         with self.node():
-            for condition, positive, body in arms:
-                self.guards.append((condition, positive))
-                codes.append(self.visit(body))
-                self.guards.pop()
+            for positive, arm in zip((True, False), arms, strict=False):
+                if arm is not None:
+                    self.guards.append((condition, positive))
+                    codes.append(self.visit(arm))
+                    self.guards.pop()
         return _in_turn(codes)
 
     def visit_store(self, node: Any) -> _Code:
@@ -194,10 +189,7 @@ class _Walker:
 
     def visit_evaluate(self, node: Any) -> _Code:
         if kind_of(node.value) == "Call" and call_name(node.value) == "tvm_thread_allreduce" and self.kernel:
-            trips = 1.0
-            for loop in self.loops:
-                if loop.tag == Tag.NONE:
-                    trips *= loop.extent
+            trips = math.prod(loop.extent for loop in self.loops if loop.tag == Tag.NONE)
             self.kernel.cross_thread_reductions += trips
         return _Code(1)
 
@@ -248,10 +240,10 @@ class _Walker:
         return _Code(steps, depth, unrolled)
 
 
-_VISITORS = {
+_VISITORS: dict[str, Callable[[_Walker, Any], _Code]] = {
     "For": _Walker.visit_for,
     "SBlockRealize": _Walker.visit_realize,
-    "IfThenElse": _Walker.visit_branch,
+    "IfThenElse": lambda walker, node: walker.branch(node.condition, node.then_case, node.else_case),
     "AttrStmt": _Walker.visit_attribute,
     "BufferStore": _Walker.visit_store,
     "Evaluate": _Walker.visit_evaluate,
