@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from cdmpp.ast.columns import list_column, plain_column
-from cdmpp.data.derive import LIMIT_S, Wanted, chunk_paths, complete, data_set_folder, sources_of
+from cdmpp.data.derive import LIMIT_S, Wanted, complete, data_set_folder, read_chunks, sources_of
 from cdmpp.data.files import read_table, write_table
 from cdmpp.data.labels import Labels
 from cdmpp.data.records import read_records, read_tasks
@@ -60,14 +60,8 @@ def code_cache(folder: Path) -> Path:
 
 
 def cached_codes(cache: Path) -> dict[str, np.ndarray]:
-    """Key -> code vector, over the chunk files of a cache folder. Damaged ones are deleted: they are derived again."""
-    codes: dict[str, np.ndarray] = {}
-    for path in chunk_paths(cache):
-        try:
-            codes.update(read_codes(path))
-        except DataError:
-            path.unlink(missing_ok=True)
-    return codes
+    """Key -> code vector, over the chunk files of a cache folder."""
+    return {key: code for codes in read_chunks(cache, read_codes) for key, code in codes.items()}
 
 
 def codes_of(

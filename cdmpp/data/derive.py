@@ -7,11 +7,11 @@ import importlib.util
 import logging
 import os
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from cdmpp.programs.task import Task
 from cdmpp.workers import Reply, keep_worker, run_many, take_worker
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 LIMIT_S = 60.0
 """For one program: lowering takes 30 ms, compiling 0.3 s as a rule."""
@@ -108,6 +109,15 @@ def data_set_folder(kind: str, version: str, folder: Path) -> Path:
 def chunk_paths(folder: Path) -> list[Path]:
     """Finished chunk files of a cache folder."""
     return sorted(folder.glob("chunk-*.parquet"))
+
+
+def read_chunks(folder: Path, read: Callable[[Path], T]) -> Iterator[T]:
+    """What ``read`` makes of every finished chunk file; damaged ones are deleted: they are derived again."""
+    for path in chunk_paths(folder):
+        try:
+            yield read(path)
+        except DataError:
+            path.unlink(missing_ok=True)
 
 
 def failures(folder: Path) -> dict[str, str]:

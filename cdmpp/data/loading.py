@@ -14,7 +14,7 @@ from cdmpp.ast.spool import AstSpool
 from cdmpp.ast.table import AstTable, read_asts, write_asts
 from cdmpp.data.codes import codes_of
 from cdmpp.data.dataset import LatencyDataset, join_tasks, one_kind
-from cdmpp.data.derive import Wanted, chunk_paths, complete, data_set_folder, sources_of
+from cdmpp.data.derive import Wanted, complete, data_set_folder, read_chunks, sources_of
 from cdmpp.data.labels import Labels, read_labels
 from cdmpp.data.records import read_info, read_records, read_tasks, record_parts
 from cdmpp.data.schema import Record
@@ -85,35 +85,10 @@ def ast_cache(folder: Path) -> Path:
     return data_set_folder("asts", EXTRACTOR_VERSION, folder)
 
 
-def read_parts(
-    paths: Sequence[Path], features: str = "cdmpp", cached: bool = False
-) -> Iterator[tuple[Path, list[str], AstTable]]:
-    """(path, names of the rows, ASTs) of every file of this extractor version that can be read.
-
-    Others are logged, or, where they are ``cached``, deleted: what they held is derived again.
-    """
-    for path in paths:
-        try:
-            names, table = read_asts(path, features)
-        except DataError as error:
-            if cached:
-                path.unlink(missing_ok=True)
-            else:
-                log.warning("%s", error)
-            continue
-        yield path, names, table
-
-
-def stored_asts(
-    paths: Sequence[Path], wanted: set[str], features: str = "cdmpp", cached: bool = False
-) -> dict[str, tuple[AstTable, int]]:
-    """Name of a row -> (table, row) over the files that ``read_parts`` can read."""
-    stored: dict[str, tuple[AstTable, int]] = {}
-    for _, names, table in read_parts(paths, features, cached):
-        for row, name in enumerate(names):
-            if name in wanted:
-                stored.setdefault(name, (table, row))
-    return stored
+def stored_asts(cache: Path, wanted: set[str]) -> dict[str, tuple[AstTable, int]]:
+    """Key -> (table, row) of those ``wanted`` that the chunk files of a cache folder hold."""
+    chunks = read_chunks(cache, read_asts)
+    return {name: (table, row) for names, table in chunks for row, name in enumerate(names) if name in wanted}
 
 
 def gathered(stored: Mapping[str, tuple[AstTable, int]], keys: Sequence[str]) -> AstTable:
@@ -150,21 +125,26 @@ class _DataSet:
 
     def stored(self, labels: Labels, taken: np.ndarray) -> Iterator[tuple[AstTable, np.ndarray]]:
         """(ASTs, their places in ``labels``) of each file; sets ``taken``. What is missing is derived."""
-        for _, names, table in read_parts(sorted((self.folder / "asts").glob("part-*.parquet")), self.features):
+        for path in sorted((self.folder / "asts").glob("part-*.parquet")):
+            try:
+                names, table = read_asts(path, self.features)
+            except DataError as error:  # of another extractor, or damaged
+                log.warning("%s", error)
+                continue
             yield from _fresh(table, labels.places(names), taken)
         if self.features != "cdmpp" or taken.all():
             return
-        cache, read = ast_cache(self.folder), set[Path]()
-        for path, names, table in read_parts(chunk_paths(cache), cached=True):
-            read.add(path)
-            yield from _fresh(table, labels.places_of_keys(names, self.tasks), taken)
-        if taken.all():
-            return
-        self._derive_missing(cache, labels, taken)
-        for _, names, table in read_parts([path for path in chunk_paths(cache) if path not in read], cached=True):
+        yield from self._cached(labels, taken)
+        if not taken.all():
+            self._derive_missing(labels, taken)
+            yield from self._cached(labels, taken)
+
+    def _cached(self, labels: Labels, taken: np.ndarray) -> Iterator[tuple[AstTable, np.ndarray]]:
+        """As ``stored`` from the chunk files in the cache."""
+        for names, table in read_chunks(ast_cache(self.folder), read_asts):
             yield from _fresh(table, labels.places_of_keys(names, self.tasks), taken)
 
-    def _derive_missing(self, cache: Path, labels: Labels, taken: np.ndarray) -> None:
+    def _derive_missing(self, labels: Labels, taken: np.ndarray) -> None:
         for path in record_parts(self.folder):
             for record in read_records(self.folder, self.device, "skip", [path]):
                 place = labels.places([record.record_id])[0]
@@ -172,7 +152,7 @@ class _DataSet:
                     self.missing[record.record_id] = record
         sources = sources_of(self.missing.values(), self.tasks)
         title = f"compact ASTs of {self.folder.name}"
-        failed = complete(Wanted("asts", cache, sources), self.workers, self.progress, title)
+        failed = complete(Wanted("asts", ast_cache(self.folder), sources), self.workers, self.progress, title)
         self.reasons = {
             i: failed[source.key] for i, source in zip(self.missing, sources, strict=True) if source.key in failed
         }

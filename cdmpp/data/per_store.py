@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from cdmpp.ast.columns import list_column, plain_column
 from cdmpp.data.dataset import LatencyDataset
-from cdmpp.data.derive import Wanted, chunk_paths, complete, data_set_folder, sources_of
+from cdmpp.data.derive import Wanted, complete, data_set_folder, read_chunks, sources_of
 from cdmpp.data.files import read_table, write_table
 from cdmpp.data.records import read_records, read_tasks
 from cdmpp.errors import DataError
@@ -98,13 +98,6 @@ def load_per_store(
 
 
 def _pooled(cache: Path, ids: Mapping[str, str], pool: Callable[[np.ndarray], np.ndarray]) -> dict[str, np.ndarray]:
-    """Record id -> pooled rows; ``ids`` names the record of each key. Damaged files are derived again."""
-    pooled = {}
-    for path in chunk_paths(cache):
-        try:
-            rows = read_rows(path)
-        except DataError:
-            path.unlink(missing_ok=True)
-            continue
-        pooled.update({ids[key]: pool(value).astype(np.float32) for key, value in rows.items() if key in ids})
-    return pooled
+    """Record id -> pooled rows; ``ids`` names the record of each key."""
+    chunks = read_chunks(cache, read_rows)
+    return {ids[k]: pool(rows).astype(np.float32) for chunk in chunks for k, rows in chunk.items() if k in ids}

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from cdmpp.ast.table import AstTable
-from cdmpp.data.derive import Source, Wanted, chunk_paths, cores, derive, failures
+from cdmpp.data.derive import Source, Wanted, cores, derive, failures
 from cdmpp.machine_code.code_features import CODE_WIDTH
 from cdmpp.predict.inputs import Inputs, Wishes
 
@@ -35,14 +35,14 @@ class Derived:
         compiled = {key: s for key, s in unique.items() if '"llvm"' in s.target and wishes.compiled}
         wanted = []
         if asts is not None:
-            done = {*stored_asts(chunk_paths(asts), set(unique), cached=True), *failures(asts)}
+            done = {*stored_asts(asts, set(unique)), *failures(asts)}
             wanted.append(Wanted("asts", asts, [s for key, s in unique.items() if key not in done]))
         if compiled:
             done = {*cached_codes(codes), *failures(codes)}
             wanted.append(Wanted("codes", codes, [s for key, s in compiled.items() if key not in done]))
         for_now = derive(wanted, cores(), True, title, wishes.limit_s)
         return Derived(
-            {} if asts is None else stored_asts(chunk_paths(asts), set(unique), cached=True),
+            {} if asts is None else stored_asts(asts, set(unique)),
             cached_codes(codes) if compiled else {},
             {} if asts is None else {**failures(asts), **for_now["asts"]},
             {**failures(codes), **for_now["codes"]} if compiled else {},
