@@ -117,17 +117,8 @@ class Collection:
 
     def _build(self, subjects: list[Subject]) -> list[Subject]:
         self.progress.enter("build")
-        requests = [
-            {
-                "op": "build",
-                "workload": subject.task.workload,
-                "schedule": subject.schedule,
-                "target": self.settings.target,
-                "symbol": subject.symbol,
-                "path": str(subject.library),
-            }
-            for subject in subjects
-        ]
+        target = self.settings.target
+        requests = [subject.build_request(subject.task.workload, subject.schedule, target) for subject in subjects]
         failed = set()
         for index, reply in run_many(self.builders, requests, protocol.BUILD_LIMIT_S):
             if "cause" in reply:

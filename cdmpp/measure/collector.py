@@ -13,6 +13,7 @@ from cdmpp.data.schema import Record
 from cdmpp.measure import protocol, software
 from cdmpp.measure.collection import Collection
 from cdmpp.measure.labels import record_of
+from cdmpp.measure.protocol import Timed
 from cdmpp.measure.remote import ATTEMPTS, SESSION_LIMIT_S
 from cdmpp.measure.report import report
 from cdmpp.measure.sentinel import Sentinels, build_sentinels
@@ -68,13 +69,11 @@ class Collector(Collection):
             subject.library.unlink(missing_ok=True)
         self._write_info()
 
-    def _timing(self, path: str, symbol: str, arguments: list[Any]) -> dict[str, Any]:
+    def _timing(self, item: Timed) -> dict[str, Any]:
         """Request for one visit."""
-        request = {"path": path, "symbol": symbol, "arguments": arguments}
         if self.remote:
-            tracker, key = self.settings.tracker, self.settings.server_key
-            return {"op": "time_rpc", **request, "tracker": tracker, "key": key}
-        return {"op": "time", **request, "device": "cpu", "flush_bytes": 0}
+            return item.timing_request("time_rpc", tracker=self.settings.tracker, key=self.settings.server_key)
+        return item.timing_request("time", device="cpu", flush_bytes=0)
 
     def _keep(self, finished: list[Subject]) -> None:
         append_records(self.folder, [self._record(subject) for subject in finished])

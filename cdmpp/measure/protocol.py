@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -119,3 +121,28 @@ class Visits:
         if len(self.samples) >= MAX_VISITS + min(unquiet, MAX_UNQUIET_VISITS):
             return True
         return len(self.samples) >= 2 and sum(self.quiet) >= 1 and not self.flagged
+
+
+@dataclass
+class Timed:
+    """A built program between its first visit and its last."""
+
+    record_id: str
+    arguments: list[Any]
+    """``[[shape, dtype], ...]``, outputs included."""
+    library: Path
+    visits: Visits = field(default_factory=Visits)
+
+    @property
+    def symbol(self) -> str:
+        """Entry of the library."""
+        return f"p{self.record_id}"
+
+    def build_request(self, workload: str, schedule: str, target: Mapping[str, Any]) -> dict[str, Any]:
+        """What a worker is asked to make the library of; texts of TVMScript and of a trace."""
+        program = {"workload": workload, "schedule": schedule, "target": dict(target)}
+        return {"op": "build", **program, "symbol": self.symbol, "path": str(self.library)}
+
+    def timing_request(self, op: str, **where: Any) -> dict[str, Any]:
+        """What a worker is asked for one visit."""
+        return {"op": op, "path": str(self.library), "symbol": self.symbol, "arguments": self.arguments, **where}

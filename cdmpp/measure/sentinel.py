@@ -6,12 +6,12 @@ import contextlib
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from cdmpp.errors import CdmppError
 from cdmpp.measure import protocol
+from cdmpp.measure.protocol import Timed
 from cdmpp.workers import Worker
 
 TOLERANCE = {"compute": 0.05, "cache": 0.05, "memory": 0.25}
@@ -73,31 +73,17 @@ GPU_WORKLOADS: Mapping[str, tuple[str, list[Any]]] = {
 }
 UNSCHEDULED = "[[],[]]"
 
-Timing = Callable[[str, str, list[Any]], dict[str, Any]]
-"""(library path, symbol, arguments) -> the request for one visit."""
+Timing = Callable[[Timed], dict[str, Any]]
+"""A built program -> the request for one visit."""
+_PREFIX = "sentinel_"
 
 
-@dataclass(frozen=True)
-class Sentinel:
-    """A sentinel program that is built."""
-
-    name: str
-    library: Path
-    arguments: list[Any]
-
-    @property
-    def symbol(self) -> str:
-        """Entry of the library."""
-        return f"sentinel_{self.name}"
-
-
-def build_sentinels(builder: Worker, target: Mapping[str, Any], folder: Path) -> list[Sentinel]:
+def build_sentinels(builder: Worker, target: Mapping[str, Any], folder: Path) -> list[Timed]:
     """Compile the sentinels of ``target``'s kind of device into ``folder``; ``CdmppError`` where one does not build."""
     sentinels = []
     for name, (workload, arguments) in (WORKLOADS if target["kind"] == "llvm" else GPU_WORKLOADS).items():
-        sentinel = Sentinel(name, folder / f"sentinel-{name}.so", arguments)
-        program = {"workload": workload, "schedule": UNSCHEDULED, "target": dict(target)}
-        request = {"op": "build", **program, "symbol": sentinel.symbol, "path": str(sentinel.library)}
+        sentinel = Timed(_PREFIX + name, arguments, folder / f"{_PREFIX}{name}.so")
+        request = sentinel.build_request(workload, UNSCHEDULED, target)
         reply = builder.request(request, 2 * protocol.BUILD_LIMIT_S)
         if "cause" in reply:
             raise CdmppError(f"the sentinel {name} does not build: {reply}")
@@ -108,12 +94,12 @@ def build_sentinels(builder: Worker, target: Mapping[str, Any], folder: Path) ->
 class Sentinels:
     """Times the sentinel programs, and remembers the best-known values in ``log`` (JSON lines)."""
 
-    def __init__(self, worker: Worker, log: Path, timing: Timing, programs: Sequence[Sentinel]) -> None:
+    def __init__(self, worker: Worker, log: Path, timing: Timing, programs: Sequence[Timed]) -> None:
         """``timing`` makes the request for one visit."""
         self.worker = worker
         self.log = log
         self.history: list[dict[str, float]] = []
-        self._requests = {p.name: timing(str(p.library), p.symbol, p.arguments) for p in programs}
+        self._requests = {p.record_id.removeprefix(_PREFIX): timing(p) for p in programs}
         for line in log.read_text().splitlines() if log.exists() else ():
             with contextlib.suppress(ValueError, KeyError):  # a line cut short by a kill
                 self.history.append(json.loads(line)["run_s"])

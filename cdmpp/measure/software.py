@@ -13,12 +13,12 @@ def versions() -> str:
     """JSON of the versions that a latency may depend on."""
     import tvm
 
-    found = {"python": platform.python_version(), "kernel": platform.release(), "tvm": tvm.__version__}
-    found["tvm-ffi"] = importlib.metadata.version("apache-tvm-ffi")
+    versions_of = {"python": platform.python_version(), "kernel": platform.release(), "tvm": tvm.__version__}
+    versions_of["tvm-ffi"] = importlib.metadata.version("apache-tvm-ffi")
     version = tvm.get_global_func("target.llvm_version_major", allow_missing=True)
     if version is not None:
-        found["llvm"] = str(version())
-    return json.dumps(found, sort_keys=True)
+        versions_of["llvm"] = str(version())
+    return json.dumps(versions_of, sort_keys=True)
 
 
 def host() -> str:

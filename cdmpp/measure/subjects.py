@@ -12,8 +12,8 @@ from cdmpp.data.records import read_records
 from cdmpp.measure.build import arguments_of
 from cdmpp.measure.journal import Journal
 from cdmpp.measure.plan import Plan, copy_plan, load_plan, schedule_seed
+from cdmpp.measure.protocol import Timed
 from cdmpp.measure.settings import MeasureSettings
-from cdmpp.measure.window import Timed
 from cdmpp.programs.task import Task
 from cdmpp.workers import Reply, Worker, run_many
 

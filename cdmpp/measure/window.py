@@ -9,29 +9,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from cdmpp.measure import protocol
-from cdmpp.measure.protocol import Visits
+from cdmpp.measure.protocol import Timed
 from cdmpp.measure.sentinel import Sentinels, Timing
 from cdmpp.workers import Reply, Worker, run_many
-
-
-@dataclass
-class Timed:
-    """A built program between its first visit and its last."""
-
-    record_id: str
-    arguments: list[Any]
-    library: Path
-    visits: Visits = field(default_factory=Visits)
-
-    @property
-    def symbol(self) -> str:
-        """Entry of the library."""
-        return f"p{self.record_id}"
-
 
 Item = TypeVar("Item", bound=Timed)
 
@@ -73,7 +56,7 @@ class Windows(Generic[Item]):
                 if wait > 0:
                     time.sleep(wait)
                 begun.append(time.monotonic())
-                yield self.timing(str(item.library), item.symbol, item.arguments)
+                yield self.timing(item)
 
         for index, reply in run_many(self.workers, requests(), self.visit_limit_s):
             item = group[index]

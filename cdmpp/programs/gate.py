@@ -125,9 +125,9 @@ def check_module(module: Any, where: str) -> None:
 
 
 def _nodes(function: Any, kind: type) -> list[Any]:
-    found: list[Any] = []
-    tvm_ffi.structural_walk(function.body, (kind, found.append), order="pre")
-    return found
+    nodes: list[Any] = []
+    tvm_ffi.structural_walk(function.body, (kind, nodes.append), order="pre")
+    return nodes
 
 
 def check_trace(trace: Any, where: str) -> None:

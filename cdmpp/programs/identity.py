@@ -150,7 +150,7 @@ def _extents(block: Any) -> list[int]:
 
 
 def _uses(expression: Any, variables: list[Any]) -> bool:
-    return any(v.same_as(found) for found in _find(expression, tirx.Var) for v in variables)
+    return any(v.same_as(used) for used in _find(expression, tirx.Var) for v in variables)
 
 
 def _loads(expression: Any) -> list[Any]:
@@ -162,9 +162,9 @@ def _blocks(module: tvm.IRModule | tirx.PrimFunc) -> list[Any]:
 
 
 def _find(root: Any, kind: type) -> list[Any]:
-    found: list[Any] = []
-    tvm_ffi.structural_walk(root, (kind, found.append), order="pre")
-    return found
+    nodes: list[Any] = []
+    tvm_ffi.structural_walk(root, (kind, nodes.append), order="pre")
+    return nodes
 
 
 def _stores(statement: Any, trips: float = 1.0) -> Iterator[tuple[Any, float]]:

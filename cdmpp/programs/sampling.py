@@ -31,17 +31,17 @@ def sample_programs(task: Task, target: Any, n: int, seed: int) -> list[Program]
     target = parse_target(target)
     module = parse_workload(task.workload)
     n_mutants = int(n * MUTANT_SHARE) if n >= 4 else 0
-    found: dict[int, Program] = {}
+    programs: dict[int, Program] = {}
     n_random = int((n - n_mutants) * _OVERSAMPLE) + 1
-    _collect(found, _random_schedules(module, target, n_random, seed), task, target, n - n_mutants)
-    if n_mutants and len(found) > 1:
+    _collect(programs, _schedules(module, target, "replay-trace", n_random, seed), task, target, n - n_mutants)
+    if n_mutants and len(programs) > 1:
         mutants = meta_schedule.search_strategy.EvolutionarySearch(
             population_size=16, init_measured_ratio=0.0, init_min_unmeasured=16, genetic_num_iters=1
         )
-        _collect(found, _schedules(module, target, mutants, 2 * n_mutants, seed + 1), task, target, n)
-    if 1 < len(found) < n:
-        _collect(found, _random_schedules(module, target, n_random, seed + 2), task, target, n)
-    return list(found.values())
+        _collect(programs, _schedules(module, target, mutants, 2 * n_mutants, seed + 1), task, target, n)
+    if 1 < len(programs) < n:
+        _collect(programs, _schedules(module, target, "replay-trace", n_random, seed + 2), task, target, n)
+    return list(programs.values())
 
 
 def trace_json(schedule: Any) -> str:
@@ -60,17 +60,13 @@ def _import_intrinsics() -> None:
         inspect.stack = real
 
 
-def _collect(found: dict[int, Program], schedules: list[Any], task: Task, target: Any, limit: int) -> None:
+def _collect(programs: dict[int, Program], schedules: list[Any], task: Task, target: Any, limit: int) -> None:
     import tvm_ffi
 
     for schedule in schedules:
         key = int(tvm_ffi.structural_hash(schedule.mod))
-        if len(found) < limit and key not in found:
-            found[key] = Program(schedule.mod, target, task.task_id, trace_json(schedule), task.op_name)
-
-
-def _random_schedules(module: Any, target: Any, n: int, seed: int) -> list[Any]:
-    return _schedules(module, target, "replay-trace", n, seed)
+        if len(programs) < limit and key not in programs:
+            programs[key] = Program(schedule.mod, target, task.task_id, trace_json(schedule), task.op_name)
 
 
 def _schedules(module: Any, target: Any, strategy: Any, n: int, seed: int) -> list[Any]:

@@ -31,9 +31,9 @@ def read_script(path: Path, target: Any) -> list[Program]:
     except (OSError, UnicodeDecodeError) as error:
         raise UnsupportedProgramError(f"{path}: not a readable Python file: {error}") from error
     tree = _tree(text, str(path))
-    known = aliases_and_constants(tree.body)
+    meanings = aliases_and_constants(tree.body)
     parts = [node for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.decorator_list]
-    programs = [program for node in parts for program in _programs(path, node, known, target)]
+    programs = [program for node in parts for program in _programs(path, node, meanings, target)]
     if not programs:
         raise UnsupportedProgramError(f"{path}: no @T.prim_func in it, neither free nor in an @I.ir_module class")
     return programs
@@ -79,8 +79,8 @@ def _parsed(text: str, where: str) -> tvm.IRModule | tvm.tirx.PrimFunc:
     return parsed
 
 
-def _programs(path: Path, node: ast.ClassDef | ast.FunctionDef, known: dict[str, Any], target: Any) -> list[Program]:
-    parsed = _parsed(checked_text(node, known, f"{path}: {node.name}"), f"{path}: {node.name} (line {node.lineno})")
+def _programs(path: Path, node: ast.ClassDef | ast.FunctionDef, meanings: dict[str, Any], target: Any) -> list[Program]:
+    parsed = _parsed(checked_text(node, meanings, f"{path}: {node.name}"), f"{path}: {node.name} (line {node.lineno})")
     module = parsed if isinstance(parsed, tvm.IRModule) else tvm.IRModule({node.name: parsed})
     functions = {var.name_hint: f for var, f in module.functions.items() if isinstance(f, tvm.tirx.PrimFunc)}
     prefix = f"{node.name}." if isinstance(node, ast.ClassDef) and len(functions) > 1 else ""

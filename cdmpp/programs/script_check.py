@@ -16,11 +16,11 @@ _PRIM_FUNC_OPTIONS = {"s_tir", "private", "check_well_formed"}
 _ROOMS = {"ir": "I", "tirx": "T", "tir": "T"}
 
 
-def checked_text(node: ast.stmt, known: dict[str, Any], where: str) -> str:
+def checked_text(node: ast.stmt, meanings: dict[str, Any], where: str) -> str:
     """Python text of the function or module class ``node`` alone, in the spelling that TVM's parser is given.
 
     Args:
-        known: ``aliases_and_constants`` of the file it stands in.
+        meanings: ``aliases_and_constants`` of the file it stands in.
 
     Raises:
         UnsupportedProgramError: anything in it that ``cdmpp.programs.language`` does not list; ``where`` begins the
@@ -31,7 +31,7 @@ def checked_text(node: ast.stmt, known: dict[str, Any], where: str) -> str:
         raise UnsupportedProgramError(
             f"{where}: nested {depth} deep, at most {MAX_DEPTH} are read; give parts of long expressions a name"
         )
-    node = _Spelling(known).visit(node)
+    node = _Spelling(meanings).visit(node)
     _Check(where).definition(node)
     tree = ast.fix_missing_locations(ast.Module([node], []))
     text = ast.unparse(tree)
@@ -42,13 +42,13 @@ def checked_text(node: ast.stmt, known: dict[str, Any], where: str) -> str:
 
 def aliases_and_constants(statements: Iterable[ast.stmt]) -> dict[str, Any]:
     """What the names of a file mean: ``T`` or ``I`` (as ``ast.Name``) for TVM's script rooms, else a plain number."""
-    known: dict[str, Any] = {name: ast.Name(room, ast.Load()) for name, room in _ROOMS.items()}
-    known |= {room: ast.Name(room, ast.Load()) for room in ("T", "I")}
+    meanings: dict[str, Any] = {name: ast.Name(room, ast.Load()) for name, room in _ROOMS.items()}
+    meanings |= {room: ast.Name(room, ast.Load()) for room in ("T", "I")}
     for node in statements:
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tvm.script"):
             for alias in node.names:
                 if alias.name in _ROOMS:
-                    known[alias.asname or alias.name] = ast.Name(_ROOMS[alias.name], ast.Load())
+                    meanings[alias.asname or alias.name] = ast.Name(_ROOMS[alias.name], ast.Load())
         elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
             try:
                 value = ast.literal_eval(node.value)
@@ -56,8 +56,8 @@ def aliases_and_constants(statements: Iterable[ast.stmt]) -> dict[str, Any]:
                 continue
             for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
                 if isinstance(target, ast.Name) and isinstance(value, bool | int | float | str):
-                    known.setdefault(target.id, value)
-    return known
+                    meanings.setdefault(target.id, value)
+    return meanings
 
 
 def _depth(tree: ast.AST) -> int:
@@ -72,19 +72,19 @@ def _depth(tree: ast.AST) -> int:
 class _Spelling(ast.NodeTransformer):
     """Script rooms under the names ``T`` and ``I``, constants of the file in the place of their names."""
 
-    def __init__(self, known: dict[str, Any]):
-        self.known = known
+    def __init__(self, meanings: dict[str, Any]):
+        self.meanings = meanings
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         stored = {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)}
         own = stored | {a.arg for a in ast.walk(node) if isinstance(a, ast.arg)}
-        outer, self.known = self.known, {name: v for name, v in self.known.items() if name not in own}
+        outer, self.meanings = self.meanings, {name: v for name, v in self.meanings.items() if name not in own}
         node = self.generic_visit(node)  # type: ignore[assignment]
-        self.known = outer
+        self.meanings = outer
         return node
 
     def visit_Name(self, node: ast.Name) -> ast.AST:
-        meaning = self.known.get(node.id)
+        meaning = self.meanings.get(node.id)
         if meaning is None or not isinstance(node.ctx, ast.Load):
             return node
         new = ast.Name(meaning.id, ast.Load()) if isinstance(meaning, ast.Name) else ast.Constant(meaning)

@@ -22,6 +22,7 @@ from cdmpp.data.records import read_records, write_tasks
 from cdmpp.errors import CdmppError
 from cdmpp.measure import sentinel
 from cdmpp.measure.collector import Collector
+from cdmpp.measure.protocol import Timed
 from cdmpp.measure.remote import free_servers, parse_tracker
 from cdmpp.measure.settings import MeasureSettings
 from cdmpp.measure.subjects import Subject, Subjects
@@ -82,12 +83,12 @@ class Sabotaged(Collector):
             for number, schedule in enumerate(schedules())
         )
 
-    def _timing(self, path: str, symbol: str, arguments: list[Any]) -> dict[str, Any]:
-        if "sentinel" not in path:
+    def _timing(self, item: Timed) -> dict[str, Any]:
+        if "sentinel" not in item.record_id:
             self.asked += 1
             if self.asked == 6:
                 stop(self.victim)
-        return super()._timing(path, symbol, arguments)
+        return super()._timing(item)
 
 
 def test_a_server_that_dies_costs_no_record_and_doubles_none(

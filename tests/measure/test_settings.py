@@ -28,7 +28,7 @@ def test_the_configuration_holds_no_default_of_its_own() -> None:
 
 
 def test_every_setting_is_explained() -> None:
-    shown = settings_help("measure", "measure", "measure")
+    shown = settings_help("cdmpp measure", "measure")
     for field in dataclasses.fields(MeasureSettings):
         assert re.search(rf"^  {field.name}=.*\n      \S", shown, re.MULTILINE), field.name
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from cdmpp.measure import protocol, software
 from cdmpp.measure.collection import Collection
 from cdmpp.measure.kit import pack
 from cdmpp.measure.kit.cubins import build_cubins
+from cdmpp.measure.protocol import Timed
 from cdmpp.measure.sentinel import build_sentinels
 from cdmpp.measure.settings import MeasureSettings
 from cdmpp.measure.subjects import Subject
@@ -104,7 +106,7 @@ class KitBuilder(Collection):
         self._cubins.update(cubins)
         for sentinel in self.sentinels:
             if complaint := refused.get(sentinel.library.stem):
-                raise CdmppError(f"nvcc refuses the sentinel {sentinel.name}: {complaint}")
+                raise CdmppError(f"nvcc refuses {sentinel.record_id}: {complaint}")
         for subject in subjects:
             if complaint := refused.get(subject.library.stem):
                 self._fail(subject, {"cause": "nvcc", "message": complaint})
@@ -146,11 +148,11 @@ class KitBuilder(Collection):
         files = dict(self._fixed)
         for subject in self.staged:
             files |= self._files(subject)
-        programs = [{"record_id": subject.record_id, "arguments": subject.arguments} for subject in self.staged]
-        texts: dict[str, Any] = {"programs.json": programs}
+        texts: dict[str, Any] = {"programs.json": _listed(self.staged)}
         if self.cuda:
             cubins: dict[str, str] = {}
-            for library in [*(s.library for s in self.staged), *(s.library for s in self.sentinels)]:
+            for item in [*self.sentinels, *self.staged]:
+                library = item.library
                 cubin = self._cubins[library.stem]
                 files[f"cubins/{cubin.name}"] = cubin
                 source = library.with_suffix(".cu").read_bytes()
@@ -162,7 +164,7 @@ class KitBuilder(Collection):
             "cores": self.settings.threads,
             "software": software.versions(),
             "libraries": list(self._runtime),
-            "sentinels": [{"name": s.name, "arguments": s.arguments} for s in self.sentinels],
+            "sentinels": _listed(self.sentinels),
         }
         pack.write_part(self.folder / "parts" / f"{name}.zip", files, texts)
         rows = [
@@ -177,3 +179,7 @@ def packed_programs(folder: Path) -> list[dict[str, str]]:
     """``record_id``, ``task_id``, ``schedule`` and ``part`` of every program of the kit ``folder``."""
     paths = sorted((folder / "programs").glob("part-*.parquet"))
     return [row for path in paths for row in read_table(path).to_pylist()]
+
+
+def _listed(items: Sequence[Timed]) -> list[dict[str, Any]]:
+    return [{"record_id": item.record_id, "arguments": item.arguments} for item in items]

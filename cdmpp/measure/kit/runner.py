@@ -20,8 +20,9 @@ from typing import Any, TextIO
 
 from cdmpp.errors import CdmppError
 from cdmpp.measure import protocol
-from cdmpp.measure.sentinel import Sentinel, Sentinels
-from cdmpp.measure.window import Timed, Windows
+from cdmpp.measure.protocol import Timed
+from cdmpp.measure.sentinel import Sentinels
+from cdmpp.measure.window import Windows
 from cdmpp.measure.worker import COMMAND
 from cdmpp.workers import Reply, Worker
 
@@ -56,10 +57,7 @@ class KitRun:
     ) -> None:
         self.folder, self.out, self.flush_bytes, self.window = folder, out, flush_bytes, window
         self.kit: dict[str, Any] = json.loads((folder / "kit.json").read_text())
-        self.programs = [
-            Timed(program["record_id"], program["arguments"], folder / "programs" / f"{program['record_id']}.so")
-            for program in json.loads((folder / "programs.json").read_text())
-        ]
+        self.programs = self._items(json.loads((folder / "programs.json").read_text()))
         self.device = "cpu" if self.kit["kind"] == "cpu" else "cuda"
         rule = protocol.rule_of(self.device)
         self.separation_s = rule.min_separation_s if separation_s is None else separation_s
@@ -101,28 +99,27 @@ class KitRun:
         return int(total < begun)
 
     def _windows(self) -> Windows[Timed]:
-        folder = self.folder / "programs"
-        programs = [
-            Sentinel(entry["name"], folder / f"sentinel-{entry['name']}.so", entry["arguments"])
-            for entry in self.kit["sentinels"]
-        ]
-        sentinels = Sentinels(self.worker, self.out.with_suffix(".sentinels.jsonl"), self._timing, programs)
+        log, programs = self.out.with_suffix(".sentinels.jsonl"), self._items(self.kit["sentinels"])
+        sentinels = Sentinels(self.worker, log, self._timing, programs)
         return Windows([self.worker], sentinels, self._timing, min_separation_s=self.separation_s)
 
-    def _timing(self, path: str, symbol: str, arguments: list[Any]) -> dict[str, Any]:
-        where = {"device": self.device, "flush_bytes": self.flush_bytes}
-        return {"op": "time", "path": path, "symbol": symbol, "arguments": arguments, **where}
+    def _items(self, entries: list[dict[str, Any]]) -> list[Timed]:
+        folder = self.folder / "programs"
+        return [Timed(key := entry["record_id"], entry["arguments"], folder / f"{key}.so") for entry in entries]
+
+    def _timing(self, item: Timed) -> dict[str, Any]:
+        return item.timing_request("time", device=self.device, flush_bytes=self.flush_bytes)
 
     def _check(self, items: list[Timed]) -> list[Timed]:
-        """Compare with what the unscheduled tasks gave on the building machine; returns all items but the wrong ones."""
+        """Compare with what the unscheduled tasks gave on the building machine; returns all but the wrong items."""
         errors: list[float] = []
         wrong = []
         for item in items:
             expected = self.folder / "expected" / f"{item.record_id}.npy"
             if not expected.exists():
                 continue
-            request = self._timing(str(item.library), item.symbol, item.arguments)
-            reply = self.worker.request({**request, "op": "check", "expected": str(expected)}, protocol.VISIT_LIMIT_S)
+            request = item.timing_request("check", device=self.device, expected=str(expected))
+            reply = self.worker.request(request, protocol.VISIT_LIMIT_S)
             error, limit = reply.get("error", float("nan")), TOLERANCE.get(item.arguments[-1][1], _TOLERANCE)
             errors.append(error)
             if not error <= limit:
