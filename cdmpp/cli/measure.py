@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from hydra.core.config_store import ConfigStore
-from omegaconf import OmegaConf
 from rich import print_json
 
 from cdmpp.cli.hydra_entry import entry
@@ -15,10 +13,9 @@ from cdmpp.measure.collector import Collector
 from cdmpp.measure.kit.builder import KitBuilder
 from cdmpp.measure.kit.merge import merge_kit, run_parts
 from cdmpp.measure.settings import MeasureSettings
+from cdmpp.recipes.compose import offer
 
-_schema = OmegaConf.structured(MeasureSettings)
-OmegaConf.set_readonly(_schema, None)  # frozen dataclasses are, and nothing could be overridden
-ConfigStore.instance().store(name="measure_settings", node=_schema)
+offer(MeasureSettings, "measure_settings")
 
 
 @entry("measure")

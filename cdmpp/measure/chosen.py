@@ -26,11 +26,13 @@ class LabelSettings:
     out: Path
     """Data set folder; a rerun continues it."""
     how: str | None = None
-    """One of ``WAYS``, or None: records that exist are all there is."""
+    """local: this machine is the device; rpc: servers of a TVM tracker; kit: pack, carry, merge, run again; null: the
+    records that exist are all there is."""
     schedules_per_task: int = MeasureSettings.schedules_per_task
     time_limit_min: float | None = 20.0
+    """No new batch of programs is started after this long; null: no limit."""
     test_tasks: int = 10
-    """Tasks measured besides, only to tell the error."""
+    """Tasks measured besides, only to tell the error; 0: none."""
     tracker: str | None = None
     key: str | None = None
     kit_folder: Path | None = None

@@ -38,9 +38,14 @@ def offer_defaults() -> None:
     """Make the options of ``GROUPS`` known to Hydra; twice does no harm."""
     for group, options in GROUPS.items():
         for name, kind in options.items():
-            node = OmegaConf.structured(kind)
-            OmegaConf.set_readonly(node, None)  # frozen dataclasses are, and nothing could be overridden
-            ConfigStore.instance().store(group=group, name=name, node=node)
+            offer(kind, name, group)
+
+
+def offer(kind: type, name: str, group: str | None = None) -> None:
+    """Let a settings file take the defaults of a dataclass, by ``name`` or as an option of ``group``."""
+    node = OmegaConf.structured(kind)
+    OmegaConf.set_readonly(node, None)  # frozen dataclasses are, and nothing could be overridden
+    ConfigStore.instance().store(group=group, name=name, node=node)
 
 
 def compose(config: str, overrides: Sequence[str] = ()) -> dict[str, Any]:

@@ -13,12 +13,15 @@ from cdmpp.devices import Device
 from cdmpp.errors import CdmppError, DataError
 from cdmpp.measure.chosen import LabelSettings
 from cdmpp.model.config import check_keys, config_from_dict
+from cdmpp.recipes.compose import offer
 from cdmpp.training.config import Run, TrainConfig, TuneConfig
 from cdmpp.training.sampling import check_sampler
 
 _GROUPS = ("device", "data", "model", "loss", "trainer", "tuning", "measure")
 _KEYS = (*_GROUPS, "budget", "sampler", "start", "sources", "paired", "test_fraction", "out", "seed",
          "accelerator", "progress")  # fmt: skip
+
+offer(LabelSettings, "labels", "measure")
 
 
 @dataclass(frozen=True)

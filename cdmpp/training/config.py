@@ -123,6 +123,7 @@ class TuneConfig:
     """
 
     steps: int = 400
+    """Batches in all, rounded to whole epochs."""
     batch_size: int = 64
     lr: float = 5e-4
     weight_decay: float = 0.02
