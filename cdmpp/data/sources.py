@@ -144,14 +144,13 @@ def no_data_message(device: str, paths: Sequence[Path | str], download_result: s
         "Looked for: data sets (dataset.json) and MetaSchedule databases in folders named <network>_<device>",
         f"  in: {', '.join(where)}",
         f"  on the web: https://github.com/{REPOSITORY} at {COMMIT[:12]}: {download_result}",
-        *(
-            [
-                "To use the public records without a network here: clone that repository elsewhere, copy it, and",
-                f"  CDMPP_DATA=COPY cdmpp train device={device}",
-            ]
-            if pinned(device)
-            else []
-        ),
+    ]
+    if pinned(device):
+        lines += [
+            "To use the public records without a network here: clone that repository elsewhere, copy it, and",
+            f"  CDMPP_DATA=COPY cdmpp train device={device}",
+        ]
+    lines += [
         "To import a MetaSchedule database:",
         f"  cdmpp import source=metaschedule path=DIR device={device} network=NAME",
         "To measure on this machine, if it is that device:",

@@ -183,11 +183,8 @@ def test_a_name_carries_options():
     assert split.name == name
     assert (split.counts["test_networks"], split.counts["train_networks"]) == (["a", "b"], ["c"])
     assert (split.counts["validation_tasks"], split.counts["shared_rule"]) == (2, "leave_test")
-    halved, given = (
-        make_split(dataset(many_tasks()), *arguments)
-        for arguments in (("by_task+train_tasks:0.5", 0), ("by_task+train_tasks:0.1", 0))
-    )
-    assert len(given.train) < len(halved.train)
+    half, tenth = (make_split(dataset(many_tasks()), f"by_task+train_tasks:{share}", 0) for share in (0.5, 0.1))
+    assert len(tenth.train) < len(half.train)
     assert split_definition("held_out+unlabelled_fraction:0.25")["unlabelled_fraction"] == 0.25
     assert split_definition("by_device+target:t4+paired:true+sources:a100")["sources"] == ["a100"]
 
