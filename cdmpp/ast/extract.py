@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from cdmpp.ast.layout import KERNEL_NAMES
 from cdmpp.ast.leaf import leaf_facts
 from cdmpp.ast.loop_nest import Kind, Tree
 from cdmpp.ast.lowering import lower
-from cdmpp.ast.native import native_extract, summarise_native
+from cdmpp.ast.native import summarise_native
 from cdmpp.ast.walk import walk
 from cdmpp.errors import UnsupportedProgramError
 from cdmpp.programs.task import Program
@@ -90,30 +89,17 @@ def _refuse_unbound(tree: Tree) -> None:
         )
 
 
-def extract_many(programs: Sequence[Program], workers: int = 1, progress: bool = False) -> list[CompactAST]:
-    """Compact ASTs of many programs, in their order. TVM releases the GIL, so ``workers`` are threads.
+def extract_many(programs: Iterable[Program]) -> list[CompactAST]:
+    """Compact ASTs of many programs, in their order.
 
     Raises:
         UnsupportedProgramError: for the first program that has none; the message begins with its place and name.
     """
-    native_extract()  # compile once, before threads ask for it
-
-    def one(numbered: tuple[int, Program]) -> CompactAST:
-        index, program = numbered
+    asts = []
+    for index, program in enumerate(programs):
         try:
-            return extract(program.module, program.target)
+            asts.append(extract(program.module, program.target))
         except UnsupportedProgramError as error:
             name = f" ({program.name})" if program.name else ""
             raise UnsupportedProgramError(f"program {index}{name}: {error}") from error
-
-    def shown(results: Any) -> list[CompactAST]:
-        if not progress:
-            return list(results)
-        from rich.progress import track
-
-        return list(track(results, description="extracting compact ASTs", total=len(programs)))
-
-    if workers <= 1 or len(programs) <= 1:
-        return shown(map(one, enumerate(programs)))
-    with ThreadPoolExecutor(workers) as pool:
-        return shown(pool.map(one, enumerate(programs)))
+    return asts

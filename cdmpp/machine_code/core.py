@@ -83,10 +83,7 @@ class _Core:
             if len(window) >= WINDOW and window[-WINDOW] > start:
                 start = window[-WINDOW]
                 self._started = start * WIDTH
-            at = start
-            for register in item.reads:
-                if (cycle := ready.get(register, 0)) > at:
-                    at = cycle
+            at = max([start, *[ready.get(register, 0) for register in item.reads]])
             if item.lanes and item.loads:
                 for _ in range(item.lanes):
                     at = self._take(LOAD_PORTS, at)

@@ -11,6 +11,8 @@ from functools import lru_cache
 from typing import NamedTuple
 
 _REGISTER = re.compile(r"%(\w+)")
+_COMMA = re.compile(r",(?![^()]*\))")
+"""Between operands, not inside an address."""
 _MASK = re.compile(r"\{%(k\d)\}")
 _DISPLACEMENT = re.compile(r"(-?\d*)(\(.*\))$")
 LOAD_PORTS, STORE_PORTS = (2, 3), (4, 7)
@@ -123,7 +125,7 @@ def decode(line: str) -> Instruction:
     name, _, rest = line.partition(" ")
     if name in ("rep", "lock", "notrack"):
         name, _, rest = rest.partition(" ")
-    operands = _split(rest)
+    operands = [operand.strip() for operand in _COMMA.split(rest)] if rest.strip() else []
     width = next((size for mark, size in (("%zmm", 64), ("%ymm", 32), ("%xmm", 16)) if mark in rest), 8)
     reads, writes, memory, loads, stores = _operands(name, operands)
     rule = next(rule for rule in _RULES if name.startswith(rule.prefixes))
@@ -206,20 +208,6 @@ def _operands(name: str, operands: list[str]) -> tuple[set[str], set[str], str |
     if name.startswith(_SETS_FLAGS + _FLAGS_TOO):
         writes.add("flags")
     return reads, writes, memory, loads, stores
-
-
-def _split(text: str) -> list[str]:
-    """Operands, at commas outside brackets."""
-    parts, depth, start = [], 0, 0
-    for place, letter in enumerate(text):
-        if letter in "({":
-            depth += 1
-        elif letter in ")}":
-            depth -= 1
-        elif letter == "," and depth == 0:
-            parts.append(text[start:place].strip())
-            start = place + 1
-    return [*parts, text[start:].strip()] if text.strip() else []
 
 
 def _registers(text: str) -> list[str]:
