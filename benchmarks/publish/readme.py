@@ -1,13 +1,12 @@
-"""The short tables of figures in ``docs/accuracy.md``, from ``docs/results.csv``.
+"""The table of figures in ``docs/accuracy.md``, from ``docs/results.csv``.
 
 ``python -m benchmarks.publish.readme`` rewrites what stands between ``<!-- figures -->`` and ``<!-- /figures -->``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -18,20 +17,29 @@ from cdmpp.evaluation.results import Result, read_results
 BEGIN, END = "<!-- figures -->", "<!-- /figures -->"
 VARIANTS = ("_tasks", "_schedules", "_labels", "_adapt", "unlabelled_")
 """In the names of splits that are only in docs/results, as are experiments on data sets of other names."""
-METRICS = ("mape", "median_ape", "spearman_within_task")
+METRICS = ("mape", "median_ape")
 
 
 def figures(results: Sequence[Result]) -> str:
-    """Markdown: one table a device, models best first, splits side by side, means over seeds.
+    """Markdown: a row a device and split, a column a model; means over seeds.
 
     Raises:
         DataError: no results.
     """
     if not results:
         raise DataError("docs/results.csv holds no rows; run `cdmpp evaluate` and benchmarks.publish.results first")
-    shown = [result for result in results if _is_main(result)]
-    devices = _unique(shown, "device")
-    return "\n".join(_device_table(name, [result for result in shown if result.device == name]) for name in devices)
+    shown = [result for result in results if _is_main(result) and result.metric in METRICS]
+    cells: dict[tuple[str, str], dict[str, list[Result]]] = {}
+    for result in sorted(shown, key=lambda result: (result.device, result.split)):
+        cells.setdefault((result.device, result.split), {}).setdefault(result.model, []).append(result)
+    models = sorted({result.model for result in shown}, key=lambda model: _place(cells, model))
+    rows = [
+        [f"`{_short(device)}`", f"`{split}`", *(_text(by_model.get(model, [])) for model in models)]
+        for (device, split), by_model in cells.items()
+    ]
+    seeds = max(len({result.seed for result in shown}), 1)
+    title = f"MAPE / median error in % on held-out programs, means over {seeds} seeds; (1): one seed."
+    return "\n".join([title, "", *table(["device", "split", *models], rows), ""])
 
 
 def _is_main(result: Result) -> bool:
@@ -39,33 +47,25 @@ def _is_main(result: Result) -> bool:
     return (several or result.dataset == result.device) and not any(mark in result.split for mark in VARIANTS)
 
 
-def _device_table(device: str, results: Sequence[Result]) -> str:
-    splits, seeds = _unique(results, "split"), _unique(results, "seed")
-    means = {
-        model: [_means(r for r in results if (r.model, r.split) == (model, split)) for split in splits]
-        for model in _unique(results, "model")
-    }
-    best_first = sorted(means.items(), key=lambda item: np.nanmean([figures["mape"] for figures in item[1]]))
-    rows = [[model, *(_text(figures, len(seeds)) for figures in row)] for model, row in best_first]
-    title = f"`{device}`, seeds {', '.join(map(str, seeds))}; held-out programs: MAPE / median error in %, Spearman"
-    return "\n".join([title, "", *table(["model", *(f"`{split}`" for split in splits)], rows), ""])
+def _short(device: str) -> str:
+    return "cpus" if "+" in device else device
 
 
-def _text(means: dict[str, float], n_seeds: int) -> str:
-    if np.isnan(means["mape"]):
+def _place(cells: Mapping[tuple[str, str], Mapping[str, Sequence[Result]]], model: str) -> tuple[int, float]:
+    """Models of most devices and splits come first, the better ones before the others."""
+    means = [_mean(by_model[model], "mape") for by_model in cells.values() if model in by_model]
+    return -len(means), float(np.median(means))
+
+
+def _mean(results: Iterable[Result], metric: str) -> float:
+    return float(np.mean([result.value for result in results if result.metric == metric] or [np.nan]))
+
+
+def _text(results: Sequence[Result]) -> str:
+    if not results:
         return "-"
-    text = f"{means['mape']:,.1f} / {means['median_ape']:.1f}, {means['spearman_within_task']:.3f}"
-    return text if means["seeds"] == n_seeds else f"{text} ({means['seeds']:.0f} seed{'s' * (means['seeds'] > 1)})"
-
-
-def _unique(results: Iterable[Result], key: str) -> list[Any]:
-    return sorted({getattr(result, key) for result in results})
-
-
-def _means(results: Iterable[Result]) -> dict[str, float]:
-    own = list(results)
-    means = {key: float(np.mean([r.value for r in own if r.metric == key] or [np.nan])) for key in METRICS}
-    return {**means, "seeds": len({result.seed for result in own})}
+    text = f"{_mean(results, 'mape'):,.1f} / {_mean(results, 'median_ape'):.1f}"
+    return text if len({result.seed for result in results}) > 1 else f"{text} (1)"
 
 
 def fill(page: Path, results: Sequence[Result]) -> None:
