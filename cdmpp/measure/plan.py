@@ -36,22 +36,19 @@ def load_plan(
     ``import_tasks(name, spec)`` returns the tasks of a network, or None where it cannot be imported (tried again on
     the next run). Where networks join, the tasks that are not ``begun`` are shuffled anew among all networks.
     """
-    path = folder / PLAN_FILE
-    plan = _stored(path)
+    order, networks = _stored(folder)
     imported = []
     for name in zoo:
-        if name in plan["networks"] or (network_tasks := import_tasks(name, zoo[name])) is None:
-            continue
-        write_tasks(folder, network_tasks)
-        imported.append(name)
+        if name not in networks and (tasks_of_network := import_tasks(name, zoo[name])) is not None:
+            write_tasks(folder, tasks_of_network)
+            imported.append(name)
     tasks = read_tasks(folder)
     if imported:
-        names = [*plan["networks"], *imported]
-        order = [task_id for task_id in plan["order"] if task_id in begun]
-        order += interleave(_by_network(tasks, set(tasks) - set(order), names), set(order), seed)
-        plan = {"order": order, "networks": names, "seed": seed}
-        write_json(path, plan)
-    return Plan(plan["order"], plan["networks"], tasks)
+        networks = [*networks, *imported]
+        order = [task_id for task_id in order if task_id in begun]
+        order += interleave(_by_network(tasks, set(tasks) - set(order), networks), set(order), seed)
+        _store(folder, order, networks)
+    return Plan(order, networks, tasks)
 
 
 def copy_plan(folder: Path, source: Path, seed: int) -> Plan:
@@ -60,19 +57,16 @@ def copy_plan(folder: Path, source: Path, seed: int) -> Plan:
     Raises:
         DataError: ``source`` holds no records.
     """
-    path = folder / PLAN_FILE
-    plan = _stored(path)
+    order, networks = _stored(folder)
     measured = {record.task_id for record in read_records(source)}
     if not measured:
         raise DataError(f"tasks_from={source} holds no records, so no tasks to share: measure there first")
     tasks = read_tasks(source)
-    networks = _by_network(tasks, measured - set(plan["order"]))
-    if networks:
+    if new := _by_network(tasks, measured - set(order)):
         write_tasks(folder, [tasks[task_id] for task_id in measured])
-        order = plan["order"] + interleave(networks, set(plan["order"]), seed)
-        plan = {"order": order, "networks": sorted({*plan["networks"], *networks}), "seed": seed}
-        write_json(path, plan)
-    return Plan(plan["order"], plan["networks"], read_tasks(folder))
+        order, networks = order + interleave(new, set(order), seed), sorted({*networks, *new})
+        _store(folder, order, networks)
+    return Plan(order, networks, read_tasks(folder))
 
 
 def add_tasks(folder: Path, tasks: Sequence[Task]) -> None:
@@ -80,27 +74,31 @@ def add_tasks(folder: Path, tasks: Sequence[Task]) -> None:
 
     Their networks do not count as imported: a later run over the zoo still takes them in whole.
     """
-    path = folder / PLAN_FILE
-    plan = _stored(path)
-    new = [task for task in tasks if task.task_id not in plan["order"]]
-    if new:
+    order, networks = _stored(folder)
+    if new := [task for task in tasks if task.task_id not in order]:
         write_tasks(folder, new)
-        write_json(path, {**plan, "order": [*plan["order"], *(task.task_id for task in new)]})
+        _store(folder, [*order, *(task.task_id for task in new)], networks)
 
 
-def _stored(path: Path) -> dict[str, Any]:
-    return read_json(path) if path.exists() else {"order": [], "networks": []}
+def _stored(folder: Path) -> tuple[list[str], list[str]]:
+    """Order and networks."""
+    path = folder / PLAN_FILE
+    plan = read_json(path) if path.exists() else {}
+    return plan.get("order", []), plan.get("networks", [])
+
+
+def _store(folder: Path, order: list[str], networks: list[str]) -> None:
+    write_json(folder / PLAN_FILE, {"order": order, "networks": networks})
 
 
 def _by_network(
-    tasks: Mapping[str, Task], chosen: Iterable[str], names: Iterable[str] | None = None
+    tasks: Mapping[str, Task], chosen: Iterable[str], names: Collection[str] | None = None
 ) -> dict[str, list[str]]:
     """Network -> its tasks among ``chosen``, for the networks of ``names`` (None: all)."""
-    wanted = None if names is None else set(names)
     networks: dict[str, list[str]] = {}
     for task_id in sorted(chosen):
         for name in tasks[task_id].networks:
-            if wanted is None or name in wanted:
+            if names is None or name in names:
                 networks.setdefault(name, []).append(task_id)
     return networks
 
@@ -112,18 +110,14 @@ def interleave(tasks: Mapping[str, Iterable[str]], taken: set[str], seed: int) -
     for name in sorted(tasks):
         queue = list(tasks[name])
         shuffle.shuffle(queue)
-        queues.append(queue)
-    order: list[str] = []
-    seen = set(taken)
+        queues.append([task_id for task_id in queue if task_id not in taken])
+    order: dict[str, None] = {}
     while any(queues):
-        for queue in queues:
-            while queue:
-                task_id = queue.pop()
-                if task_id not in seen:
-                    seen.add(task_id)
-                    order.append(task_id)
-                    break
-    return order
+        for queue in filter(None, queues):
+            while (task_id := queue.pop()) in order and queue:
+                pass
+            order.setdefault(task_id)
+    return list(order)
 
 
 def schedule_seed(task_id: str, seed: int) -> int:
