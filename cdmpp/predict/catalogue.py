@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cdmpp.errors import ModelFormatError
-from cdmpp.predict.stored_config import CARD, CONFIG, WEIGHTS, other_version, read_config, read_object, wrong
+from cdmpp.predict.stored_config import CARD, CONFIG, WEIGHTS, other_version, read_config, read_object
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class ModelEntry:
             "name": self.name,
             "devices": [*self.devices, *(f"{device} (zero-shot)" for device in self.zero_shot)],
             "megabytes": sum(path.stat().st_size for path in self.folder.iterdir() if path.is_file()) / 1e6,
-            **(self.figures or _figures(self.folder / CARD, {})),
+            **(self.figures or _figures({})),
             "usable": self.usable,
             "state": self.state,
             "problem": self.problem,
@@ -97,51 +97,32 @@ def _entry(folder: Path, name: str) -> ModelEntry | None:
             return ModelEntry(name, folder, devices, state="another version", problem=problem)
         read_config(folder)
         card = read_object(folder / CARD) if (folder / CARD).exists() else {}
-        made_for = _mapping(folder / CARD, card, "zero_shot").get("device")
-        zero_shot = () if made_for is None else (str(made_for),)
-        return ModelEntry(name, folder, devices, zero_shot, figures=_figures(folder / CARD, card))
+        try:
+            made_for, figures = card.get("zero_shot", {}).get("device"), _figures(card)
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            raise ModelFormatError(f"{folder / CARD} is garbled: {error}") from error
+        return ModelEntry(name, folder, devices, () if made_for is None else (str(made_for),), figures=figures)
     except ModelFormatError as error:
         return ModelEntry(name, folder, devices, state="damaged", problem=str(error))
 
 
-def _figures(file: Path, card: Mapping[str, Any]) -> dict[str, Any]:
-    """What a summary takes from a card; ``ModelFormatError`` names a field that is garbled."""
-    tested = bool(_mapping(file, card, "test"))
-    metrics = _mapping(file, card, *(("test", "metrics") if tested else ("validation",)))
-    coverage = _mapping(file, card, "test", "intervals")
+def _figures(card: Mapping[str, Any]) -> dict[str, Any]:
+    """What a summary takes from a card."""
+    test = card.get("test") or {}
+    metrics = test.get("metrics", {}) if test else card.get("validation", {})
+    intervals = card.get("intervals", {})
+    groups = (
+        {} if isinstance(intervals, str) else intervals.get("groups", {})
+    )  # a fine-tuned model may say why it has none
     promised: dict[str, float] = {}
-    groups = ("intervals", "groups")
-    calibrated = not isinstance(card.get("intervals"), str)  # a fine-tuned model may say in words why it has none
-    for group in _mapping(file, card, *groups) if calibrated else ():
-        for level, entry in _mapping(file, card, *groups, group, "levels").items():
-            promise = _number(file, entry, "promised")
-            promised[level] = min(1.0 if promise is None else promise, promised.get(level, 1.0))
+    for group in groups.values():
+        for level, entry in group["levels"].items():
+            promised[level] = min(float(entry["promised"]), promised.get(level, 1.0))
     return {
-        "figures_of": f"test, {card['test'].get('split')}" if tested else "validation",
-        **{key: _number(file, metrics, key) for key in _METRICS},
-        "interval_coverage": {level: _number(file, entry, "coverage") for level, entry in coverage.items()},
+        "figures_of": f"test, {test.get('split')}" if test else "validation",
+        **{key: None if metrics.get(key) is None else float(metrics[key]) for key in _METRICS},
+        "interval_coverage": {level: float(entry["coverage"]) for level, entry in test.get("intervals", {}).items()},
         "interval_promised": promised,
-        "noise_floor_percent": dict(_mapping(file, card, "noise_floor_percent")),
+        "noise_floor_percent": dict(card.get("noise_floor_percent", {})),
         "created": str(card.get("created", "")),
     }
-
-
-def _mapping(file: Path, card: Mapping[str, Any], *path: str) -> Mapping[str, Any]:
-    """What a card holds at a place; empty where nothing is there."""
-    inner: Any = card
-    for depth, name in enumerate(path, 1):
-        inner = inner.get(name)
-        if inner is None:
-            return {}
-        if not isinstance(inner, dict):
-            raise wrong(file, ".".join(path[:depth]), inner, "a mapping")
-    return inner
-
-
-def _number(file: Path, entry: Any, name: str) -> float | None:
-    if not isinstance(entry, dict):
-        raise wrong(file, f"what holds {name}", entry, "a mapping")
-    value = entry.get(name)
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
-        raise wrong(file, name, value, "a number or null")
-    return value

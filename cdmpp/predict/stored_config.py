@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Mapping
+import reprlib
+import sys
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ _READABLE = {
 """What a model may have been made for: anything else would be misread."""
 _OPTIONAL = {"cdmpp_version", "code_version", "log_shift", "calibration"}
 _NEEDED = [*(name for name in _READABLE if name not in _OPTIONAL), "members", "devices"]
-_AGAIN = "copy or train the model again"
+AGAIN = "copy or train the model again"
 
 
 @dataclass(frozen=True)
@@ -52,9 +53,9 @@ def read_object(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise ModelFormatError(f"{path} is not readable JSON ({error}); {_AGAIN}") from error
+        raise ModelFormatError(f"{path} is not readable JSON ({error}); {AGAIN}") from error
     if not isinstance(content, dict):
-        raise ModelFormatError(f"{path} holds a JSON {type(content).__name__} and not a mapping; {_AGAIN}")
+        raise ModelFormatError(f"{path} holds a JSON {type(content).__name__} and not a mapping; {AGAIN}")
     return content
 
 
@@ -82,82 +83,65 @@ def read_config(folder: Path) -> StoredConfig:
     if reason := other_version(folder, config):
         raise ModelFormatError(reason)
     if missing := [name for name in _NEEDED if name not in config]:
-        raise ModelFormatError(f"{file} lacks {', '.join(missing)}; {_AGAIN}")
+        raise ModelFormatError(f"{file} lacks {', '.join(missing)}; {AGAIN}")
     if unknown := sorted(set(config) - {*_NEEDED} - _OPTIONAL):
-        raise ModelFormatError(f"{file} holds {', '.join(unknown)}, which nothing reads; {_AGAIN}")
-    devices, log_shift, calibration = config["devices"], config.get("log_shift", 0.0), config.get("calibration")
-    _require(_is_number(log_shift), file, "log_shift", log_shift, "a finite number")
-    at_least_one = isinstance(devices, dict) and bool(devices)
-    _require(at_least_one, file, "devices", devices, "a mapping of at least one device by name")
+        raise ModelFormatError(f"{file} holds {', '.join(unknown)}, which nothing reads; {AGAIN}")
+    config = {"log_shift": 0.0, "calibration": None, **config}
+    for field, value, holds, expected in _rules(config):
+        if not holds:
+            raise ModelFormatError(f"{file}: {field} is {reprlib.repr(value)}, expected {expected}; {AGAIN}")
+    devices = {
+        name: Device(
+            name, **{**device, "spec": {field: device["spec"].get(field) for field in SPEC_FIELDS}}, sources={}
+        )
+        for name, device in config["devices"].items()
+    }
+    features = next(name for name, version in FEATURES.items() if version == config["extractor_version"])
     return StoredConfig(
-        file,
-        next(name for name, version in FEATURES.items() if version == config["extractor_version"]),
-        _members(file, config["members"]),
-        {name: _device(file, name, values) for name, values in devices.items()},
-        float(log_shift),
-        None if calibration is None else _calibration(file, calibration),
+        file, features, tuple(config["members"]), devices, float(config["log_shift"]), config["calibration"]
     )
 
 
-def wrong(file: Path, field: str, value: Any, expected: str) -> ModelFormatError:
-    """The error for a value that cannot be; long values are cut."""
-    text = repr(value)
-    return ModelFormatError(
-        f"{file}: {field} is {text if len(text) <= 60 else text[:57] + '...'}, expected {expected}; {_AGAIN}"
-    )
-
-
-def _require(holds: bool, file: Path, field: str, value: Any, expected: str) -> None:
-    if not holds:
-        raise wrong(file, field, value, expected)
-
-
-def _members(file: Path, members: Any) -> tuple[Mapping[str, Any], ...]:
+def _rules(config: Mapping[str, Any]) -> Iterator[tuple[str, Any, bool, str]]:
+    """Field, its value, whether it can be, what is expected. A rule relies on those before it."""
+    log_shift, members, devices = config["log_shift"], config["members"], config["devices"]
+    yield "log_shift", log_shift, _is_number(log_shift), "a finite number"
     some = isinstance(members, list) and 1 <= len(members) <= MAX_MEMBERS
-    _require(some, file, "members", members, f"a list of 1 to {MAX_MEMBERS} models")
+    yield "members", members, some, f"a list of 1 to {MAX_MEMBERS} models"
     for i, member in enumerate(members):
-        _require(isinstance(member, dict), file, f"members[{i}]", member, "a mapping of settings")
+        yield f"members[{i}]", member, isinstance(member, dict), "a mapping of settings"
         name, first = member.get("name"), members[0].get("name")
-        _require(name == first, file, f"members[{i}].name", name, f"{first!r} as members[0]")
-    return tuple(members)
-
-
-def _device(file: Path, name: str, values: Any) -> Device:
-    where = f"devices.{name}"
-    complete = isinstance(values, dict) and set(values) == {"title", "kind", "target", "spec"}
-    _require(complete, file, where, values, "a mapping of title, kind, target and spec")
-    title, kind, target, spec = values["title"], values["kind"], values["target"], values["spec"]
-    _require(bool(name) and isinstance(title, str), file, f"{where}.title", title, "a text, and a name before it")
-    _require(kind in KINDS, file, f"{where}.kind", kind, f"one of {', '.join(KINDS)}")
-    usable = isinstance(target, dict) and isinstance(target.get("kind"), str)
-    _require(usable, file, f"{where}.target", target, "a mapping with a kind, as tvm.target.Target takes it")
-    given = set(spec) if isinstance(spec, dict) else set()
-    # A number that only code costs read may be younger than the model.
-    if odd := sorted((set(VECTOR_FIELDS) - given) | (given - set(SPEC_FIELDS))):
-        raise ModelFormatError(f"{file}: {where}.spec: missing or unknown: {', '.join(odd)}; {_AGAIN}")
-    for field, value in spec.items():
-        fits = value is None or (_is_number(value) and value > 0)
-        _require(fits, file, f"{where}.spec.{field}", value, "a positive finite number or null")
-    return Device(name, title, kind, target, {field: spec.get(field) for field in SPEC_FIELDS}, {})
-
-
-def _calibration(file: Path, settings: Any) -> Mapping[str, Any]:
-    complete = isinstance(settings, dict) and set(settings) == {"groups", "levels"}
-    _require(complete, file, "calibration", settings, "null or a mapping of groups and levels")
-    groups, levels = settings["groups"], settings["levels"]
+        yield f"members[{i}].name", name, name == first, f"{first!r} as members[0]"
+    yield "devices", devices, isinstance(devices, dict) and bool(devices), "a mapping of at least one device by name"
+    for name, device in devices.items():
+        where = f"devices.{name}"
+        complete = bool(name) and isinstance(device, dict) and set(device) == {"title", "kind", "target", "spec"}
+        yield where, device, complete, "a name with a mapping of title, kind, target and spec"
+        kind, target, spec = device["kind"], device["target"], device["spec"]
+        yield f"{where}.title", device["title"], isinstance(device["title"], str), "a text"
+        yield f"{where}.kind", kind, kind in KINDS, f"one of {', '.join(KINDS)}"
+        usable = isinstance(target, dict) and isinstance(target.get("kind"), str)
+        yield f"{where}.target", target, usable, "a mapping with a kind, as tvm.target.Target takes it"
+        given = set(spec) if isinstance(spec, dict) else set()
+        # A number that only code costs read may be younger than the model.
+        odd = sorted((set(VECTOR_FIELDS) - given) | (given - set(SPEC_FIELDS)))
+        yield f"{where}.spec", spec, not odd, f"the numbers of a device; missing or unknown: {', '.join(odd)}"
+        for field, value in spec.items():
+            fits = value is None or (_is_number(value) and value > 0)
+            yield f"{where}.spec.{field}", value, fits, "a positive finite number or null"
+    if (calibration := config["calibration"]) is None:
+        return
+    complete = isinstance(calibration, dict) and set(calibration) == {"groups", "levels"}
+    yield "calibration", calibration, complete, "null or a mapping of groups and levels"
+    groups, levels = calibration["groups"], calibration["levels"]
     texts = isinstance(groups, list) and all(isinstance(group, str) for group in groups) and groups[:1] == [""]
     distinct = texts and len(set(groups)) == len(groups)
-    _require(distinct, file, "calibration.groups", groups, "distinct names, the first of them empty")
+    yield "calibration.groups", groups, distinct, "distinct names, the first of them empty"
     shares = isinstance(levels, list) and all(_is_number(level) and 0 < level < 1 for level in levels)
     rising = shares and bool(levels) and sorted(set(levels)) == levels
-    _require(rising, file, "calibration.levels", levels, "rising numbers between 0 and 1")
-    return settings
+    yield "calibration.levels", levels, rising, "rising numbers between 0 and 1"
 
 
 def _is_number(value: Any) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    try:
-        return math.isfinite(float(value))
-    except OverflowError:  # an int beyond every float
-        return False
+    """Finite as a float, too."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max

@@ -1,58 +1,44 @@
-"""``model.safetensors`` of a model folder: names, shapes and types checked against what was built, then every number.
-
-The file's header is compared first, so that nothing is allocated for tensors that do not belong there.
-"""
+"""``model.safetensors`` of a model folder: names, shapes, types and numbers checked against what was built."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor
 
 from cdmpp.ast.layout import KERNEL_WIDTH, LEAF_WIDTH
 from cdmpp.errors import ModelFormatError
 from cdmpp.model.build import Model
+from cdmpp.predict.stored_config import AGAIN
 from cdmpp.uncertainty.calibration import LOCAL_INPUTS, Calibration
 
 CALIBRATION = "calibration."
 _UNREAD = CALIBRATION + "conformal.methods"
 """Older models tell how each bound was found."""
-_TYPES = {torch.float64: "F64", torch.float32: "F32", torch.int64: "I64"}
-_AGAIN = "copy or train the model again"
 # G groups, L levels, D inputs of the local scale, H hidden numbers of the model, C directions, F input numbers of a
-# leaf and a kernel together, Q quantiles.
+# leaf and a kernel together, Q quantiles. The type is float64 where nothing else is said.
 _SHAPES: dict[str, tuple[str | int, ...]] = {
     "conformal.n_tasks": ("G",),
     "conformal.lower": ("G", "L"),
     "conformal.upper": ("G", "L"),
-    "conformal.scale.low": ("D",),
-    "conformal.scale.high": ("D",),
-    "conformal.scale.mean": ("D",),
-    "conformal.scale.deviation": ("D",),
+    **dict.fromkeys((f"conformal.scale.{name}" for name in ("low", "high", "mean", "deviation")), ("D",)),
     "conformal.scale.coefficients": ("D+1",),
     "novelty.mean": ("H",),
     "novelty.directions": ("C", "H"),
     "novelty.variances": ("C+1",),
-    "novelty.largest": ("F",),
-    "novelty.smallest": ("F",),
-    "novelty.deviation": ("F",),
+    **dict.fromkeys((f"novelty.{name}" for name in ("largest", "smallest", "deviation")), ("F",)),
     "novelty.borders": (2,),
     "novelty.grid": ("Q",),
     "novelty.border": (),
 }
-_CALIBRATION_TYPES = {"conformal.n_tasks": "I64", "novelty.directions": "F32"}  # F64 are the others
-_POSITIVE = (
-    "conformal.n_tasks",
-    "conformal.scale.deviation",
-    "novelty.variances",
-    "novelty.deviation",
-    "novelty.borders",
-)
+_TYPES = {"conformal.n_tasks": torch.int64, "novelty.directions": torch.float32}
+_POSITIVE = ("conformal.n_tasks", "conformal.scale.deviation", "novelty.variances", "novelty.deviation",
+             "novelty.borders")  # fmt: skip
 
 
 def read_weights(file: Path, models: Sequence[Model], settings: Mapping[str, Any] | None) -> Calibration | None:
@@ -68,26 +54,31 @@ def read_weights(file: Path, models: Sequence[Model], settings: Mapping[str, Any
             NaN, infinity or another number that cannot be. The message names it.
     """
     try:
-        with safe_open(file, "pt") as opened:
-            tensors = _checked(file, opened, models, settings)
+        tensors = load_file(file)
     except (OSError, SafetensorError, RuntimeError, ValueError) as error:
-        if isinstance(error, ModelFormatError):
-            raise
-        raise ModelFormatError(
-            f"{file} is missing, damaged or of another model ({(str(error) or repr(error)).splitlines()[0]}); {_AGAIN}"
-        ) from error
-    for name, value in tensors.items():
-        _check_finite(file, name, value)
+        reason = (str(error) or repr(error)).splitlines()[0]
+        raise ModelFormatError(f"{file} is missing, damaged or of another model ({reason}); {AGAIN}") from error
+    expected = _of_members(models)
+    if settings is not None:
+        expected |= _of_calibration(tensors, settings, models[0].out.in_features)
+        tensors.pop(_UNREAD, None)
+    for what, odd in (("lacks", expected.keys() - tensors), ("holds unknown", tensors.keys() - expected)):
+        if odd:
+            more = f" and {len(odd) - 3} more" if len(odd) > 3 else ""
+            raise ModelFormatError(
+                f"{file} {what} tensors: {', '.join(sorted(odd)[:3])}{more}; it does not belong to this config.json, "
+                f"{AGAIN}"
+            )
+    for name, reason in _faults(tensors, expected):
+        raise ModelFormatError(f"{file}: tensor {name} {reason}; {AGAIN}")
     for i, model in enumerate(models):
         state = model.state_dict()
         own = {name: tensors[f"members.{i}.{name}"].to(value.dtype, copy=True) for name, value in state.items()}
         model.load_state_dict(own, assign=True)
     if settings is None:
         return None
-    kept = {name.removeprefix(CALIBRATION): v for name, v in tensors.items() if name.startswith(CALIBRATION)}
-    arrays = {name: value.numpy().copy() for name, value in kept.items()}  # else they would change with the mapped file
-    _check_calibration(file, arrays)
-    return Calibration.restore(arrays, settings)
+    # Copies: the tensors would change with the mapped file.
+    return Calibration.restore({name: tensors[CALIBRATION + name].numpy().copy() for name in _SHAPES}, settings)
 
 
 def trained_matrices(model: Model) -> set[str]:
@@ -95,73 +86,57 @@ def trained_matrices(model: Model) -> set[str]:
     return {name for name, value in model.named_parameters() if value.dim() > 1}
 
 
-def _checked(file: Path, opened: Any, models: Sequence[Model], settings: Mapping[str, Any] | None) -> dict[str, Tensor]:
-    """The tensors of an open file after their names, shapes and types were compared with what is expected."""
-    names = set(opened.keys())
-    expected: dict[str, tuple[tuple[int, ...], set[str]]] = {}
-    for i, model in enumerate(models):
-        halves = trained_matrices(model)
-        for name, value in model.state_dict().items():
-            kinds = {_TYPES.get(value.dtype, ""), *(["F16"] if name in halves else [])}
-            expected[f"members.{i}.{name}"] = (tuple(value.shape), kinds)
-    calibration = [CALIBRATION + name for name in _SHAPES] if settings is not None else []
-    if settings is None and any(name.startswith(CALIBRATION) for name in names):
-        raise ModelFormatError(f"{file} holds a calibration that config.json does not name; {_AGAIN}")
-    wanted = {*expected, *calibration}
-    for what, odd in (("lacks", wanted - names), ("holds unknown", names - wanted - {_UNREAD})):
-        if odd:
-            more = f" and {len(odd) - 3} more" if len(odd) > 3 else ""
-            raise ModelFormatError(
-                f"{file} {what} tensors: {', '.join(sorted(odd)[:3])}{more}; it does not belong to this config.json, "
-                f"{_AGAIN}"
-            )
-    shapes = {name: tuple(opened.get_slice(name).get_shape()) for name in wanted}
-    if settings is not None:
-        sizes = _sizes(shapes, settings, models[0].out.in_features)
-        for name, sides in _SHAPES.items():
-            shape = tuple(side if isinstance(side, int) else sizes[side] for side in sides)
-            expected[CALIBRATION + name] = (shape, {_CALIBRATION_TYPES.get(name, "F64")})
-    for name, (shape, kinds) in expected.items():
-        if shapes[name] != shape:
-            _garbled(file, name, f"has the shape {shapes[name]}, expected {shape}")
-        if (kind := opened.get_slice(name).get_dtype()) not in kinds:
-            _garbled(file, name, f"is of type {kind}, expected {' or '.join(sorted(kinds))}")
-    return {name: opened.get_tensor(name) for name in wanted}
-
-
-def _sizes(shapes: Mapping[str, tuple[int, ...]], settings: Mapping[str, Any], hidden: int) -> dict[str, int]:
-    """Each letter of ``_SHAPES``: given by the model and ``settings``, or free and read from one tensor."""
-    rank = (*shapes[f"{CALIBRATION}novelty.directions"], 0)[0]
+def _of_members(models: Sequence[Model]) -> dict[str, tuple[tuple[int, ...], set[torch.dtype]]]:
+    """Name -> shape and allowed types of each weight."""
     return {
-        "G": len(settings["groups"]),
-        "L": len(settings["levels"]),
-        "H": hidden,
-        "F": LEAF_WIDTH + KERNEL_WIDTH,
-        "D": LOCAL_INPUTS,
-        "D+1": LOCAL_INPUTS + 1,
-        "C": rank,
-        "C+1": rank + 1,
-        "Q": max(2, *shapes[f"{CALIBRATION}novelty.grid"], 0),
+        f"members.{i}.{name}": (
+            tuple(value.shape),
+            {value.dtype, *([torch.float16] if name in trained_matrices(model) else [])},
+        )
+        for i, model in enumerate(models)
+        for name, value in model.state_dict().items()
     }
 
 
-def _check_calibration(file: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    for name in _POSITIVE:
-        if not (arrays[name] > 0).all():
-            _garbled(file, CALIBRATION + name, "must be positive")
-    if (arrays["conformal.lower"] > 0).any() or (arrays["conformal.upper"] < 0).any():
-        _garbled(file, f"{CALIBRATION}conformal.lower", "must be at most 0 and upper at least 0")
-    if (np.diff(arrays["novelty.grid"]) < 0).any():
-        _garbled(file, f"{CALIBRATION}novelty.grid", "must rise")
+def _of_calibration(
+    tensors: Mapping[str, Tensor], settings: Mapping[str, Any], hidden: int
+) -> dict[str, tuple[tuple[int, ...], set[torch.dtype]]]:
+    """The same of the calibration. How many directions and quantiles there are the file itself says."""
+    rank, quantiles = (
+        (*tensors.get(f"{CALIBRATION}novelty.{x}", Tensor()).shape, 0)[0] for x in ("directions", "grid")
+    )
+    sizes = {"G": len(settings["groups"]), "L": len(settings["levels"]), "H": hidden, "F": LEAF_WIDTH + KERNEL_WIDTH}
+    sizes |= {"D": LOCAL_INPUTS, "D+1": LOCAL_INPUTS + 1, "C": rank, "C+1": rank + 1, "Q": max(2, quantiles)}
+    return {
+        CALIBRATION + name: (
+            tuple(side if isinstance(side, int) else sizes[side] for side in sides),
+            {_TYPES.get(name, torch.float64)},
+        )
+        for name, sides in _SHAPES.items()
+    }
 
 
-def _check_finite(file: Path, name: str, value: Tensor) -> None:
-    finite = torch.isfinite(value)
-    if name.endswith(".code_anchor.known"):  # rows of places that no device has taken are infinite throughout
-        finite = finite | (value == torch.inf).all(1, keepdim=True)
-    if bad := int((~finite).sum()):
-        _garbled(file, name, f"holds {bad} of {value.numel()} values that are NaN or infinite")
-
-
-def _garbled(file: Path, name: str, reason: str) -> NoReturn:
-    raise ModelFormatError(f"{file}: tensor {name} {reason}; {_AGAIN}")
+def _faults(
+    tensors: Mapping[str, Tensor], expected: Mapping[str, tuple[tuple[int, ...], set[torch.dtype]]]
+) -> Iterator[tuple[str, str]]:
+    """Tensors that cannot be, each with what is wrong in it."""
+    for name, (shape, types) in expected.items():
+        value = tensors[name]
+        if tuple(value.shape) != shape:
+            yield name, f"has the shape {tuple(value.shape)}, expected {shape}"
+        if value.dtype not in types:
+            yield name, f"is of type {value.dtype}, expected {' or '.join(sorted(map(str, types)))}"
+        finite = torch.isfinite(value)
+        if name.endswith(".code_anchor.known"):  # rows of places that no device has taken are infinite throughout
+            finite = finite | (value == torch.inf).all(1, keepdim=True)
+        if bad := int((~finite).sum()):
+            yield name, f"holds {bad} of {value.numel()} values that are NaN or infinite"
+        match name.removeprefix(CALIBRATION):
+            case positive if positive in _POSITIVE and not (value > 0).all():
+                yield name, "must be positive"
+            case "conformal.lower" if (value > 0).any():
+                yield name, "must be at most 0"
+            case "conformal.upper" if (value < 0).any():
+                yield name, "must be at least 0"
+            case "novelty.grid" if (value.diff() < 0).any():
+                yield name, "must rise"
