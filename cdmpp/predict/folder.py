@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import sys
 import tempfile
 from dataclasses import replace
 from functools import cache
@@ -19,9 +18,6 @@ from cdmpp.errors import CdmppError, DataError, UnsupportedProgramError
 from cdmpp.machine_code.code_features import CODE_VERSION, CODE_WIDTH
 from cdmpp.predict.derived import Derived
 from cdmpp.predict.inputs import Inputs, Wishes
-
-_LARGE = 4_000_000
-"""Bytes of a database that takes some seconds to read."""
 
 
 def read_path(path: Path, wishes: Wishes) -> Inputs:
@@ -120,8 +116,6 @@ def _lines(folder: Path, device: Device) -> tuple[list[str], dict[str, Source], 
 
     if not is_database(folder):
         raise DataError(f"{folder} is neither a data set (dataset.json) nor a MetaSchedule database (two JSON files)")
-    if sum(path.stat().st_size for path in folder.glob("database_*")) > _LARGE:
-        print(f"reading {folder}", file=sys.stderr, flush=True)
     workloads = read_workloads(folder)
     graphs = ["" if isinstance(module, BadLine) else tvm.ir.save_json(module) for module in workloads]
     sources: dict[str, Source] = {}

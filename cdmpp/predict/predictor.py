@@ -105,40 +105,35 @@ class Predictor:
                 "lower them for its target or name another device"
             )
         tensors = ProgramTensors.build(asts, {target.name: target}, [target.name] * len(asts))
-        answer = self._answer(self.examine(tensors.to(self.torch_device), np.arange(len(asts))), inputs, target)
-        flags = {}
-        if self.features == "cdmpp":
-            flags = flag_programs(asts, target, answer.latency_s, self.reads_code and compiled is not False)
-        if answer.unlike_training is not None:
-            flags[UNLIKE_TRAINING] = answer.unlike_training
-        return replace(
-            answer,
-            flags=tuple(tuple(name for name in FLAGS if name in flags and flags[name][i]) for i in range(len(asts))),
-        )
+        return self._answer(self.examine(tensors.to(self.torch_device), np.arange(len(asts))), inputs, target, compiled)
 
-    def _answer(self, seen: Examined, inputs: Inputs, device: Device) -> Prediction:
-        plain = Prediction(
-            np.exp(seen.log_prediction),
+    def _answer(self, seen: Examined, inputs: Inputs, device: Device, compiled: bool | None) -> Prediction:
+        latency_s, trained_on_device = np.exp(seen.log_prediction), device.name in self.trained_on
+        flags: dict[str, np.ndarray] = {}
+        vouched: dict[str, Any] = {}
+        if self.features == "cdmpp":
+            flags = flag_programs(inputs.asts, device, latency_s, self.reads_code and compiled is not False)
+        if self.calibration is not None:
+            novelty, group = self.calibration.novelty, device_group(device)
+            score = novelty.score(seen.sketch)
+            flags[UNLIKE_TRAINING] = novelty.unlike(score)
+            vouched = {"novelty": novelty.share_nearer(score), "unlike_training": flags[UNLIKE_TRAINING]}
+            if trained_on_device:
+                vouched["intervals"] = self.calibration.intervals(seen, [group] * len(latency_s))
+                vouched["promised"] = self.calibration.conformal.promised(group)
+        return Prediction(
+            latency_s,
             inputs.labels,
             device.name,
-            device.name in self.trained_on,
+            trained_on_device,
             seen.logs.std(0),
+            flags=tuple(
+                tuple(name for name in FLAGS if name in flags and flags[name][i]) for i in range(len(latency_s))
+            ),
             refused=inputs.refused,
             reasons=inputs.reasons,
+            **vouched,
         )
-        if self.calibration is None:
-            return plain
-        conformal, novelty, group = self.calibration.conformal, self.calibration.novelty, device_group(device)
-        score = novelty.score(seen.sketch)
-        scored = replace(plain, novelty=novelty.share_nearer(score), unlike_training=novelty.unlike(score))
-        if not plain.trained_on_device:
-            return scored
-        intervals = self.calibration.intervals(seen, [group] * len(plain))
-        return replace(scored, intervals=intervals, promised=conformal.promised(group))
-
-    def predict_tensors(self, programs: ProgramTensors, rows: np.ndarray) -> np.ndarray:
-        """(len(rows),) float64 seconds for rows of tensors that lie on the model's torch device."""
-        return np.exp(self.examine(programs, rows).log_prediction)
 
     @torch.inference_mode()
     def examine(self, programs: ProgramTensors, rows: np.ndarray) -> Examined:
@@ -216,7 +211,8 @@ class Predictor:
             arrays = self.calibration.arrays()
             weights |= {CALIBRATION + name: torch.tensor(value).contiguous() for name, value in arrays.items()}
             config["calibration"] = self.calibration.settings()
-        write_atomic(out / WEIGHTS, lambda temporary: _write(temporary, serialised(weights)))
+        # Of a full disk safetensors itself would not say so.
+        write_atomic(out / WEIGHTS, lambda temporary: temporary.write_bytes(serialised(weights)))
         write_json(out / CARD, self.card)
         write_json(out / CONFIG, config)  # last: without it the folder is no model
 
@@ -224,10 +220,6 @@ class Predictor:
 def device_group(device: Device) -> str:
     """The device's path among the groups of ``Conformal``: kind, then name."""
     return f"{device.kind}/{device.name}"
-
-
-def _write(path: Path, content: bytes) -> None:
-    path.write_bytes(content)  # of a full disk safetensors itself would not say so
 
 
 def _extremes(batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:

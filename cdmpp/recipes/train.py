@@ -96,7 +96,7 @@ def _predictor(
     if start:  # the validation part may be of other devices than those that are learned now
         predictor.log_shift = start.log_shift
     else:
-        unshifted = predictor.predict_tensors(inputs.programs, inputs.validation)
+        unshifted = np.exp(predictor.examine(inputs.programs, inputs.validation).log_prediction)
         predictor.log_shift = float(np.log(mape_factor(dataset.latency_s[split.validation], unshifted)))
     return predictor
 

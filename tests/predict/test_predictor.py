@@ -53,7 +53,9 @@ def test_a_shift_moves_every_answer_and_its_interval_alike_and_is_saved(folder, 
     before, after = one.predict(asts), shifted.predict(asts)
     np.testing.assert_allclose(after.latency_s, np.exp(-0.25) * before.latency_s, rtol=1e-6)
     tensors = ProgramTensors.build(asts, one.trained_on, [next(iter(one.trained_on))] * 30)
-    np.testing.assert_allclose(shifted.predict_tensors(tensors, np.arange(30)), after.latency_s, rtol=1e-5)
+    np.testing.assert_allclose(
+        np.exp(shifted.examine(tensors, np.arange(30)).log_prediction), after.latency_s, rtol=1e-5
+    )
 
 
 @pytest.mark.parametrize("shift", ["much", float("nan"), float("-inf")])
