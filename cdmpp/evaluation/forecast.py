@@ -37,9 +37,7 @@ def conformal_forecast(baseline: Baseline, data: EvaluationData, split: Split) -
         np.log(baseline.predict(data, rows)), np.log(dataset.latency_s[rows]), np.asarray(dataset.task_ids)[rows]
     )
     predicted = baseline.predict(data, split.test)
-    return Forecast(
-        predicted, {level: conformal.interval(np.log(predicted), level=level) for level in conformal.levels}
-    )
+    return Forecast(predicted, conformal.intervals(np.log(predicted)))
 
 
 def _trained(dataset: LatencyDataset, dataset_name: str, split: Split, cell: Cell, options: CellOptions) -> Forecast:

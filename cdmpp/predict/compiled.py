@@ -25,18 +25,18 @@ def read_programs(programs: Sequence[Program], wishes: Wishes) -> Inputs:
     labels = tuple(getattr(program, "name", "") or f"#{i}" for i, program in enumerate(programs))
     targets = {str(program.target): program.target for program in programs}
     texts = {key: json.dumps(json.loads(str(target))) for key, target in targets.items()}
-    wrong = {key: reason for key, text in texts.items() if (reason := disagreement(wishes.device, text))}
+    reasons = {key: disagreement(wishes.device, text) for key, text in texts.items()}
     for label, program in zip(labels, programs, strict=True):
-        if reason := wrong.get(str(program.target), ""):
+        if reason := reasons[str(program.target)]:
             raise UnsupportedProgramError(f"program {label}: {reason}; lower it for its target or name another device")
     inputs = Inputs(AstTable.from_asts(extract_many(programs)), labels)
     if not wishes.compiled:
         return inputs
-    keys = [str(i) for i in range(len(programs))]
     sources = [
-        Source(key, tvm.ir.save_json(program.module), "", texts[str(program.target)], graph=True)
-        for key, program in zip(keys, programs, strict=True)
+        Source(str(i), tvm.ir.save_json(program.module), "", texts[str(program.target)], graph=True)
+        for i, program in enumerate(programs)
         if can_compile(program.target)
     ]
     with tempfile.TemporaryDirectory(prefix="cdmpp-") as scratch:
-        return Derived.of(sources, wishes, "compiling", None, Path(scratch)).with_codes(inputs, keys)
+        derived = Derived.of(sources, wishes, "compiling", None, Path(scratch))
+    return derived.with_codes(inputs, [str(i) for i in range(len(programs))])

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from cdmpp.ast.table import AstTable
-from cdmpp.data.derive import Source, Wanted, cores, derive, failures
+from cdmpp.data.derive import Source, Wanted, cores, derive
 from cdmpp.machine_code.code_features import CODE_WIDTH
 from cdmpp.predict.inputs import Inputs, Wishes
 
@@ -35,18 +35,14 @@ class Derived:
         compiled = {key: s for key, s in unique.items() if '"llvm"' in s.target and wishes.compiled}
         wanted = []
         if asts is not None:
-            done = {*stored_asts(asts, set(unique)), *failures(asts)}
+            done = stored_asts(asts, set(unique))
             wanted.append(Wanted("asts", asts, [s for key, s in unique.items() if key not in done]))
         if compiled:
-            done = {*cached_codes(codes), *failures(codes)}
-            wanted.append(Wanted("codes", codes, [s for key, s in compiled.items() if key not in done]))
-        for_now = derive(wanted, cores(), True, title, wishes.limit_s)
-        return Derived(
-            {} if asts is None else stored_asts(asts, set(unique)),
-            cached_codes(codes) if compiled else {},
-            {} if asts is None else {**failures(asts), **for_now["asts"]},
-            {**failures(codes), **for_now["codes"]} if compiled else {},
-        )
+            present = cached_codes(codes)
+            wanted.append(Wanted("codes", codes, [s for key, s in compiled.items() if key not in present]))
+        faults = derive(wanted, cores(), True, title, wishes.limit_s)
+        stored = {} if asts is None else stored_asts(asts, set(unique))
+        return Derived(stored, cached_codes(codes) if compiled else {}, faults.get("asts", {}), faults.get("codes", {}))
 
     def why_no_ast(self, source: Source) -> str:
         """The reason that derivation gave."""

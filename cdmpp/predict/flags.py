@@ -60,17 +60,14 @@ def least_seconds(asts: AstTable, device: Device) -> np.ndarray:
 def unscheduled(asts: AstTable) -> np.ndarray:
     """(n,) bool: no loop is parallel, vectorised or unrolled, and none may be unrolled."""
     marks = [_leaf(asts, name) for name in ("parallel_extent", "vector_lanes", "unrolled_trips")]
-    marks += [1 + _leaf(asts, "unroll_limit"), 1 + _column(asts, "explicit_unroll_flag")]
+    marks += [1 + _leaf(asts, name) for name in ("unroll_limit", "explicit_unroll_flag")]
     return _total(asts, np.max(marks, axis=0) > 1.5) == 0
-
-
-def _column(asts: AstTable, name: str) -> np.ndarray:
-    return np.asarray(asts.leaf_features[:, LEAF_NAMES.index(name)], np.float64)
 
 
 def _leaf(asts: AstTable, name: str) -> np.ndarray:
     """(sum of leaves,) the quantity in its unit."""
-    return np.exp2(np.minimum(_column(asts, name), 1000.0)) - 1
+    column = np.asarray(asts.leaf_features[:, LEAF_NAMES.index(name)], np.float64)
+    return np.exp2(np.minimum(column, 1000.0)) - 1
 
 
 def _total(asts: AstTable, values: np.ndarray) -> np.ndarray:

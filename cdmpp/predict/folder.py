@@ -46,10 +46,9 @@ def read_path(path: Path, wishes: Wishes) -> Inputs:
 
 def _parquet(path: Path, wishes: Wishes) -> Inputs:
     ids, table = read_asts(path, wishes.features)
-    inputs, folder = Inputs(table, tuple(ids)), path.resolve().parent.parent
-    if path.resolve().parent.name == "asts" and (folder / "dataset.json").is_file():
-        return _with_codes_of(folder, inputs, wishes)
-    return inputs
+    inputs, parent = Inputs(table, tuple(ids)), path.resolve().parent
+    in_data_set = parent.name == "asts" and (parent.parent / "dataset.json").is_file()
+    return _with_codes_of(parent.parent, inputs, wishes) if in_data_set else inputs
 
 
 def _data_set(folder: Path, wishes: Wishes) -> Inputs:

@@ -58,21 +58,15 @@ def read_inputs(programs: Any, wishes: Wishes) -> Inputs:
     if isinstance(programs, str | Path):
         return read_path(Path(programs), wishes)
     if wishes.features != "cdmpp":
-        raise CdmppError(
-            f"this model reads {wishes.features} vectors, which come from files: give it a data set or a Parquet file "
-            "of them"
-        )
+        raise CdmppError(f"this model reads {wishes.features} vectors: give it a data set or a Parquet file of them")
     items: list[Any] = list(programs) if isinstance(programs, Sequence) else [programs]
-    if items and all(isinstance(item, CompactAST) for item in items):
-        other = sorted({item.extractor_version for item in items} - {EXTRACTOR_VERSION})
-        if other:
+    if all(isinstance(item, CompactAST) for item in items):
+        if other := sorted({item.extractor_version for item in items} - {EXTRACTOR_VERSION}):
             raise CdmppError(
                 f"ASTs of extractor version {', '.join(other)} given, this model reads version {EXTRACTOR_VERSION}; "
                 "extract them again"
             )
         return Inputs(AstTable.from_asts(items), _numbers(len(items)))
-    if not items:
-        return Inputs(AstTable.from_asts([]), ())
     try:
         from cdmpp.predict.compiled import read_programs
     except ImportError as error:

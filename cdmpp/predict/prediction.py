@@ -32,7 +32,6 @@ class Prediction:
     """(n,) bool, farther from them than 99 % of the validation programs; None if not calibrated."""
     promised: Mapping[float, float] = field(default_factory=dict)
     """Level of each of ``intervals`` -> the coverage that it can promise: less where few tasks vouch for it."""
-
     flags: tuple[tuple[str, ...], ...] = ()
     """(n,) what to know before trusting each, names in ``flags.FLAGS``; empty where nothing speaks against it."""
     refused: tuple[str, ...] = ()
@@ -44,9 +43,8 @@ class Prediction:
         if not self.flags:
             object.__setattr__(self, "flags", ((),) * len(self))
         bounds = [bound for interval in self.intervals.values() for bound in interval]
-        numbers = np.stack(
-            [self.latency_s, *bounds, self.member_spread, *([] if self.novelty is None else [self.novelty])]
-        )
+        scores = [] if self.novelty is None else [self.novelty]
+        numbers = np.stack([self.latency_s, *bounds, self.member_spread, *scores])
         bad = np.flatnonzero(~(np.isfinite(numbers).all(0) & (self.latency_s > 0)))
         if len(bad):
             raise CdmppError(

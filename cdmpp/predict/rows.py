@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from cdmpp.data.dataset import LatencyDataset
     from cdmpp.predict.predictor import Predictor
 
-
 _PORTION = 32_768
 """Programs whose vectors are copied at a time."""
 

@@ -43,15 +43,9 @@ class Calibration:
     conformal: Conformal
     novelty: Novelty
 
-    def intervals(
-        self, seen: Examined, groups: Sequence[str] | np.ndarray
-    ) -> dict[float, tuple[np.ndarray, np.ndarray]]:
+    def intervals(self, seen: Examined, groups: Sequence[str]) -> dict[float, tuple[np.ndarray, np.ndarray]]:
         """(n,) lower and (n,) upper bounds in seconds by level. ``groups`` (n,) as in ``calibrate``."""
-        inputs = scale_inputs(seen, self.novelty)
-        return {
-            level: self.conformal.interval(seen.log_prediction, inputs, level, groups)
-            for level in self.conformal.levels
-        }
+        return self.conformal.intervals(seen.log_prediction, scale_inputs(seen, self.novelty), groups)
 
     def describe(self) -> dict[str, Any]:
         """For a model card."""

@@ -55,39 +55,32 @@ class Conformal:
     """(G, L) float64 at least 0."""
     scale: LocalScale
 
-    def interval(
+    def intervals(
         self,
         log_prediction: np.ndarray,
         inputs: np.ndarray | None = None,
-        level: float = LEVELS[0],
         groups: Sequence[str] | np.ndarray | None = None,
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Bounds of the latency.
+    ) -> dict[float, tuple[np.ndarray, np.ndarray]]:
+        """Bounds of the latency by level.
 
         Args:
             log_prediction: (n,) natural-log seconds.
-            inputs: (n, d) of the local scale, as at calibration.
-            level: one of ``levels``.
+            inputs: (n, d) of the local scale, as at calibration; ``DataError`` where d differs.
             groups: (n,) path of each program, or None.
 
         Returns:
             (n,) lower and (n,) upper bound in seconds; the prediction lies between them.
-
-        Raises:
-            DataError: a level that was not calibrated, or other inputs than at calibration.
         """
-        if level not in self.levels:
-            raise DataError(f"no interval of level {level} is calibrated; there are {', '.join(map(str, self.levels))}")
-        logs, column = np.asarray(log_prediction, np.float64), self.levels.index(level)
-        x = np.zeros((len(logs), 0)) if inputs is None else np.asarray(inputs, np.float64)
+        logs, x = _with_inputs(log_prediction, inputs)
         if x.shape[1] != len(self.scale.low):
             raise DataError(
                 f"these intervals depend on {len(self.scale.low)} inputs of a local scale, given {x.shape[1]}"
             )
-        factor = self.scale(x)
+        factor = self.scale(x)[:, None]
         paths, which = np.unique(np.full(len(logs), "") if groups is None else groups, return_inverse=True)
         rows = np.array([self._group(str(path)) for path in paths])[which]
-        return np.exp(logs + self.lower[rows, column] * factor), np.exp(logs + self.upper[rows, column] * factor)
+        lower, upper = (np.exp(logs[:, None] + bound[rows] * factor).T for bound in (self.lower, self.upper))
+        return dict(zip(self.levels, zip(lower, upper, strict=True), strict=True))
 
     def _group(self, path: str) -> int:
         return next(self.groups.index(prefix) for prefix in reversed(_prefixes(path)) if prefix in self.groups)
@@ -115,7 +108,6 @@ def fit_conformal(
     task_ids: Sequence[str] | np.ndarray,
     inputs: np.ndarray | None = None,
     groups: Sequence[str] | np.ndarray | None = None,
-    levels: Sequence[float] = LEVELS,
 ) -> Conformal:
     """Calibrate on programs that the model has not learned from.
 
@@ -126,23 +118,28 @@ def fit_conformal(
         inputs: (n, d) what the size of the residual may depend on; None keeps the scale at 1. With fewer than
             ``FITTED_TASKS`` tasks it stays 1 as well.
         groups: (n,) path of each program; a group of at least ``FITTED_TASKS`` tasks gets bounds of its own.
-        levels: between 0 and 1.
 
     Raises:
-        DataError: no programs, lengths that differ, numbers that are not finite, or an impossible level.
+        DataError: no programs, lengths that differ, or numbers that are not finite.
     """
-    residuals, tasks, x = _checked(log_prediction, log_latency, task_ids, inputs, levels)
+    (predicted, x), measured = _with_inputs(log_prediction, inputs), np.asarray(log_latency, np.float64)
+    if len(lengths := {len(predicted), len(measured), len(task_ids), len(x)}) > 1 or not len(predicted):
+        raise DataError(f"calibration needs programs, and arrays of one length; got lengths {sorted(lengths)}")
+    residuals = measured - predicted
+    if not (np.isfinite(residuals).all() and np.isfinite(x).all()):
+        raise DataError("calibration needs finite log-latencies and inputs; drop programs without a label")
+    # Numbers 0..K-1 in the order of the names: that of the programs decides nothing.
+    tasks = np.unique(np.asarray(task_ids).astype(str), return_inverse=True)[1]
     scores, weights = residuals, 1 / np.bincount(tasks)[tasks]
     scale = LocalScale.flat(x, weights)
     if inputs is not None and tasks.max() + 1 >= FITTED_TASKS:
         scale, factors = fit_crosswise(residuals, x, weights, _folds(tasks))
         scores = residuals / factors
-    rising = tuple(sorted({float(level) for level in levels}))
-    members = _groups(None if groups is None else np.asarray(groups), tasks)
-    fitted = [_bounds(scores[rows], tasks[rows], rising) for rows in members.values()]
+    members = _groups([] if groups is None else [str(group) for group in groups], tasks)
+    fitted = [_bounds(scores[rows], tasks[rows]) for rows in members.values()]
     n_tasks = np.array([len(np.unique(tasks[rows])) for rows in members.values()], np.int64)
     lower, upper = np.array(fitted).transpose(1, 0, 2)
-    return Conformal(rising, tuple(members), n_tasks, lower, upper, scale)
+    return Conformal(LEVELS, tuple(members), n_tasks, lower, upper, scale)
 
 
 def task_quantile(scores: np.ndarray, tasks: np.ndarray, share: float, at_infinity: bool = True) -> float:
@@ -152,20 +149,18 @@ def task_quantile(scores: np.ndarray, tasks: np.ndarray, share: float, at_infini
         at_infinity: one more task's weight lies above all scores; the answer is infinite where ``share`` reaches it.
     """
     _, which, sizes = np.unique(tasks, return_inverse=True, return_counts=True)
-    order = np.argsort(scores, kind="stable")
-    below = np.cumsum((1 / sizes)[which][order]) / (len(sizes) + at_infinity)
-    place = int(np.searchsorted(below, share - 1e-9))
-    return float(scores[order[place]]) if place < len(order) else np.inf
+    weights = np.append((1 / sizes)[which], float(at_infinity))
+    return float(np.quantile(np.append(scores, np.inf), share - 1e-9, weights=weights, method="inverted_cdf"))
 
 
 def _promise(level: float, n_tasks: int) -> float:
     return level if 1 / (n_tasks + 1) <= 1 - level + 1e-9 else level * n_tasks / (n_tasks + 1)
 
 
-def _bounds(scores: np.ndarray, tasks: np.ndarray, levels: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
+def _bounds(scores: np.ndarray, tasks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(L,) lower and upper bounds of one group."""
     n_tasks, folds, bounds = len(np.unique(tasks)), _folds(tasks), []
-    for level in levels:
+    for level in LEVELS:
         shapes = _shapes(scores, tasks, folds, level) if n_tasks >= FITTED_TASKS else np.ones((2, FOLDS))
         down, up = shapes[:, folds]
         relative = np.where(scores < 0, -scores / down, scores / up)
@@ -190,10 +185,9 @@ def _folds(tasks: np.ndarray) -> np.ndarray:
     return np.unique(tasks, return_inverse=True)[1] % FOLDS
 
 
-def _groups(paths: np.ndarray | None, tasks: np.ndarray) -> dict[str, np.ndarray]:
+def _groups(paths: Sequence[str], tasks: np.ndarray) -> dict[str, np.ndarray]:
     """Rows of each group that is large enough; one that is all of its parent says nothing new."""
-    members = {"": np.arange(len(tasks))}
-    names = [] if paths is None else [_prefixes(str(path)) for path in paths]
+    members, names = {"": np.arange(len(tasks))}, [_prefixes(path) for path in paths]
     for prefix in sorted({prefix for prefixes in names for prefix in prefixes[1:]}):
         rows = np.flatnonzero([prefix in prefixes for prefixes in names])
         parent = next(p for p in reversed(_prefixes(prefix)[:-1]) if p in members)
@@ -208,25 +202,6 @@ def _prefixes(path: str) -> list[str]:
     return ["/".join(words[:n]) for n in range(len(words) + 1)]
 
 
-def _checked(
-    log_prediction: np.ndarray,
-    log_latency: np.ndarray,
-    task_ids: Sequence[str] | np.ndarray,
-    inputs: np.ndarray | None,
-    levels: Sequence[float],
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Residuals, tasks as numbers 0..K-1 in the order of their names (that of programs decides nothing), and inputs."""
-    predicted, measured = (np.asarray(values, np.float64) for values in (log_prediction, log_latency))
-    x = np.zeros((len(predicted), 0)) if inputs is None else np.asarray(inputs, np.float64)
-    lengths = {len(predicted), len(measured), len(task_ids), len(x)}
-    if lengths == {0}:
-        raise DataError("intervals need programs to be calibrated on; the validation part is empty")
-    if len(lengths) > 1:
-        raise DataError(f"calibration needs arrays of one length; got lengths {sorted(lengths)}")
-    if not (np.isfinite(predicted).all() and np.isfinite(measured).all()):
-        raise DataError("calibration needs finite log-latencies; drop programs without a label")
-    if not np.isfinite(x).all():
-        raise DataError("inputs of the local scale must be finite")
-    if not levels or not all(0 < level < 1 for level in levels):
-        raise DataError(f"levels must lie between 0 and 1, such as 0.8; given {list(levels)}")
-    return measured - predicted, np.unique(np.asarray(task_ids).astype(str), return_inverse=True)[1], x
+def _with_inputs(log_prediction: np.ndarray, inputs: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    logs = np.asarray(log_prediction, np.float64)
+    return logs, np.zeros((len(logs), 0)) if inputs is None else np.asarray(inputs, np.float64)

@@ -20,13 +20,13 @@ def made_up(rng, n_tasks, uneven=True, effect=0.5, noise=0.3):
     return residuals * factor, inputs, tasks
 
 
-def calibrated(residuals, inputs, tasks, **options):
-    return fit_conformal(np.zeros(len(tasks)), residuals, tasks, inputs, **options)
+def calibrated(residuals, inputs, tasks):
+    return fit_conformal(np.zeros(len(tasks)), residuals, tasks, inputs)
 
 
 def inside_and_width(conformal, residuals, inputs, tasks, level):
     """Mean of the tasks' shares inside, and each program's log width."""
-    lower, upper = (np.log(bound) for bound in conformal.interval(np.zeros(len(tasks)), inputs, level))
+    lower, upper = (np.log(bound) for bound in conformal.intervals(np.zeros(len(tasks)), inputs)[level])
     _, which, sizes = np.unique(tasks, return_inverse=True, return_counts=True)
     return np.average((lower <= residuals) & (residuals <= upper), weights=(1 / sizes)[which]), upper - lower
 
@@ -54,7 +54,7 @@ def test_task_effects_would_fool_programs_that_are_taken_for_independent():
         tasks = np.repeat([f"{rng.integers(1 << 60):x}" for _ in range(12)], 50)
         residuals = np.repeat(rng.normal(size=12), 50) + 0.01 * rng.normal(size=600)
         new = np.abs(rng.normal(size=400))
-        by_task.append((new <= np.log(calibrated(residuals, None, tasks).interval(np.zeros(1))[1])).mean())
+        by_task.append((new <= np.log(calibrated(residuals, None, tasks).intervals(np.zeros(1))[0.8][1])).mean())
         by_program.append((new <= np.quantile(np.abs(residuals), 0.8)).mean())
     assert np.mean(by_program) < 0.77 and np.mean(by_task) > 0.79
 
@@ -72,17 +72,16 @@ def test_intervals_are_narrow_where_errors_are_small():
 def test_skewed_errors_give_lopsided_intervals_around_the_prediction():
     rng = np.random.default_rng(1)
     tasks = np.repeat([f"task{i}" for i in range(80)], 10)
-    lower, upper = (np.log(b) for b in calibrated(rng.exponential(1.0, 800), None, tasks).interval(np.zeros(1)))
+    lower, upper = (np.log(b) for b in calibrated(rng.exponential(1.0, 800), None, tasks).intervals(np.zeros(1))[0.8])
     assert lower[0] < 0 < upper[0] and upper[0] > 5 * -lower[0]
 
 
 @pytest.mark.parametrize("n_tasks", [1, 3, 7, 15, 30])
 def test_a_higher_level_contains_a_lower_one(n_tasks):
     residuals, inputs, tasks = made_up(np.random.default_rng(n_tasks), n_tasks)
-    conformal = calibrated(residuals, inputs, tasks, levels=(0.9, 0.5, 0.8))
-    bounds = [conformal.interval(np.zeros(len(tasks)), inputs, level) for level in (0.5, 0.8, 0.9)]
-    for (low, high), (lower, higher) in zip(bounds, bounds[1:], strict=False):
-        assert (lower <= low).all() and (high <= higher).all()
+    bounds = calibrated(residuals, inputs, tasks).intervals(np.zeros(len(tasks)), inputs)
+    (low, high), (lower, higher) = bounds[0.8], bounds[0.9]
+    assert (lower <= low).all() and (high <= higher).all()
 
 
 def test_neither_order_nor_names_of_programs_matter():
@@ -128,9 +127,9 @@ def test_a_device_with_enough_tasks_is_calibrated_alone():
     conformal = fit_conformal(np.zeros(480), residuals, names, groups=paths)
     assert conformal.groups == ("", "cpu", "cpu/quiet", "gpu")  # gpu/noisy is all of gpu, cpu/rare has 5 tasks
     asked = ["cpu/rare", "cpu/new", "cpu/quiet", "gpu/noisy", "npu/new"]
-    _, upper = conformal.interval(np.zeros(5), groups=asked)
+    _, upper = conformal.intervals(np.zeros(5), groups=asked)[0.8]
     assert upper[0] == upper[1] and upper[2] < upper[4] < upper[3]
-    assert upper[4] == conformal.interval(np.zeros(1))[1][0]
+    assert upper[4] == conformal.intervals(np.zeros(1))[0.8][1][0]
 
 
 def test_task_quantiles_by_hand():
@@ -145,23 +144,19 @@ def test_task_quantiles_by_hand():
 def test_wrong_questions_get_clear_answers():
     residuals, inputs, tasks = made_up(np.random.default_rng(7), 30)
     conformal = calibrated(residuals, inputs, tasks)
-    with pytest.raises(DataError, match=r"level 0.95 .* 0.8, 0.9"):
-        conformal.interval(residuals, inputs, 0.95)
     with pytest.raises(DataError, match="3 inputs of a local scale, given 0"):
-        conformal.interval(residuals)
-    with pytest.raises(DataError, match="empty"):
+        conformal.intervals(residuals)
+    with pytest.raises(DataError, match="needs programs"):
         calibrated(np.zeros(0), None, [])
     with pytest.raises(DataError, match="one length"):
         calibrated(residuals, inputs[1:], tasks)
     with pytest.raises(DataError, match="without a label"):
         calibrated(np.full(len(tasks), np.nan), None, tasks)
-    with pytest.raises(DataError, match="between 0 and 1"):
-        calibrated(residuals, inputs, tasks, levels=(80,))
 
 
 def test_perfect_models_and_constant_inputs_do_no_harm():
     tasks = np.repeat([f"task{i}" for i in range(30)], 3)
     conformal = calibrated(np.zeros(90), np.ones((90, 2)), tasks)
-    lower, upper = conformal.interval(np.zeros(1), np.ones((1, 2)), 0.9)
+    lower, upper = conformal.intervals(np.zeros(1), np.ones((1, 2)))[0.9]
     assert 0.99 < lower[0] <= 1 <= upper[0] < 1.01
     assert conformal.scale.coefficients.any()
