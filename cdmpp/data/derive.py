@@ -7,15 +7,16 @@ import importlib.util
 import logging
 import os
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
-from cdmpp.data.derive_progress import Progress
+from cdmpp.ast.table import AstTable, write_asts
+from cdmpp.data.derive_progress import with_progress
 from cdmpp.data.derive_worker import unpacked
 from cdmpp.data.files import read_json, write_json
 from cdmpp.data.schema import Record
@@ -62,30 +63,10 @@ class Wanted:
     sources: Sequence[Source]
 
 
-class Derived(NamedTuple):
-    """What became of one program."""
-
-    kind: str
-    key: str
-    arrays: Mapping[str, np.ndarray] | None
-    """None where nothing could be derived."""
-    reason: str = ""
-    lasting: bool = False
-    """The next call would meet the same reason."""
-
-
-def record_key(record_id: str, workload: str) -> str:
-    """Of a record's derived files. The workload counts: one that was mended is another program."""
-    return f"{record_id}-{hashlib.sha256(workload.encode()).hexdigest()[:16]}"
-
-
-def record_keys(record_ids: Iterable[str], task_ids: Iterable[str], tasks: Mapping[str, Task]) -> list[str]:
-    """``record_key`` of many records, hashing each task once."""
-    ends: dict[str, str] = {}
-    for task_id in (task_ids := list(task_ids)):
-        if task_id not in ends:
-            ends[task_id] = record_key("", tasks[task_id].workload)
-    return [record_id + ends[task_id] for record_id, task_id in zip(record_ids, task_ids, strict=True)]
+def record_keys(record_ids: Iterable[str], task_ids: Sequence[str], tasks: Mapping[str, Task]) -> list[str]:
+    """Names of records' derived files. The workload counts: one that was mended is another program."""
+    digests = {task_id: hashlib.sha256(tasks[task_id].workload.encode()).hexdigest()[:16] for task_id in set(task_ids)}
+    return [f"{record_id}-{digests[task_id]}" for record_id, task_id in zip(record_ids, task_ids, strict=True)]
 
 
 def sources_of(records: Iterable[Record], tasks: Mapping[str, Task]) -> list[Source]:
@@ -106,14 +87,9 @@ def data_set_folder(kind: str, version: str, folder: Path) -> Path:
     return derived_folder(kind, version, str(Path(folder).resolve()))
 
 
-def chunk_paths(folder: Path) -> list[Path]:
-    """Finished chunk files of a cache folder."""
-    return sorted(folder.glob("chunk-*.parquet"))
-
-
 def read_chunks(folder: Path, read: Callable[[Path], T]) -> Iterator[T]:
     """What ``read`` makes of every finished chunk file; damaged ones are deleted: they are derived again."""
-    for path in chunk_paths(folder):
+    for path in sorted(folder.glob("chunk-*.parquet")):
         try:
             yield read(path)
         except DataError:
@@ -145,73 +121,51 @@ def cores() -> int:
 
 
 def derive(
-    wanted: Sequence[Wanted],
-    workers: int = 2,
-    progress: bool = True,
-    title: str = "",
-    limit_s: float = LIMIT_S,
+    wanted: Sequence[Wanted], workers: int = 2, progress: bool = True, title: str = "", limit_s: float = LIMIT_S
 ) -> dict[str, dict[str, str]]:
-    """Derive all that is ``wanted``; a bar appears where it takes longer than two seconds.
-
-    Ask for what no finished chunk holds. Programs of which nothing can be derived are listed by ``failures``.
+    """Derive all that is ``wanted`` and did not fail for good before; ask for what no finished chunk holds.
 
     Returns:
-        Kind -> key -> reason of those that failed for now: time ran out, or the machine lacked something. The next
-        call tries them again.
+        Kind -> key -> why nothing was derived. Where time ran out or the machine lacked something the next call tries
+        again.
 
     Raises:
         DataError: no TVM, or files cannot be written.
     """
-    for_now: dict[str, dict[str, str]] = {one.kind: {} for one in wanted}
-    jobs = [(one.kind, source) for one in wanted for source in one.sources]
+    reasons = {one.kind: failures(one.folder) for one in wanted}
+    jobs = [(one.kind, source) for one in wanted for source in one.sources if source.key not in reasons[one.kind]]
     if not jobs:
-        return for_now
-    chunks = {one.kind: _Chunk(one.kind, one.folder) for one in wanted}
-    try:
-        with closing(computed(jobs, workers, progress, title, limit_s)) as results:
-            for one in results:
-                if one.arrays is None and not one.lasting:
-                    for_now[one.kind][one.key] = one.reason
-                else:
-                    chunks[one.kind].add(one)
-    finally:
-        for chunk in chunks.values():
-            chunk.write()
-    return for_now
-
-
-def complete(
-    wanted: Wanted, workers: int = 2, progress: bool = True, title: str = "", limit_s: float = LIMIT_S
-) -> dict[str, str]:
-    """``derive`` those sources that did not fail for good before; returns key -> reason of all that have no result."""
-    failed = failures(wanted.folder)
-    todo = replace(wanted, sources=[source for source in wanted.sources if source.key not in failed])
-    for_now = derive([todo], workers, progress, title, limit_s)[wanted.kind]
-    return {**failures(wanted.folder), **for_now}
-
-
-def computed(
-    jobs: Sequence[tuple[str, Source]], workers: int, progress: bool, title: str, limit_s: float
-) -> Generator[Derived]:
-    """The results of ``jobs``, kinds with sources, as they come; ``DataError`` where TVM is not here."""
+        return reasons
     if not has_tvm():
         raise DataError(
             f"{len(jobs)} programs have no stored features and TVM is not installed to derive them: "
             "pip install 'cdmpp[tvm]', or use a data set that ships its asts/ folder"
         )
-    jobs = sorted(jobs, key=lambda job: (job[0], job[1].workload))  # neighbours share a parsed workload
+    jobs.sort(key=lambda job: (job[0], job[1].workload))  # neighbours share a parsed workload
+    chunks = {one.kind: _Chunk(one.kind, one.folder) for one in wanted}
     pool = [take_worker(COMMAND) for _ in range(max(1, min(workers, -(-len(jobs) // _PER_WORKER))))]
     requests = ({"op": kind, **asdict(source)} for kind, source in jobs)
-    shown = Progress(title or f"deriving {jobs[0][0]}", len(jobs), progress)
+    title = title or f"deriving {jobs[0][0]}"
     try:
-        with shown, closing(run_many(pool, requests, limit_s)) as replies:
-            for done, (index, reply) in enumerate(replies, start=1):
+        with (
+            closing(run_many(pool, requests, limit_s)) as replies,
+            closing(with_progress(replies, title, len(jobs), progress)) as shown,
+        ):
+            for index, reply in shown:
                 kind, source = jobs[index]
-                yield _result(kind, source.key, reply, limit_s)
-                shown.show(done)
+                if "arrays" in reply:
+                    chunks[kind].rows[source.key] = unpacked(reply["arrays"])
+                else:
+                    reasons[kind][source.key], lasting = _fault(reply, _DOING[kind], limit_s)
+                    if lasting:
+                        chunks[kind].failed[source.key] = reasons[kind][source.key]
+                chunks[kind].write_some()
     finally:
         for worker in pool:
             keep_worker(worker)
+        for chunk in chunks.values():
+            chunk.write()
+    return reasons
 
 
 def start_worker() -> None:
@@ -239,16 +193,10 @@ def script_programs(path: Path, target: Mapping[str, object], limit_s: float) ->
     return [name for name, _ in programs], [Source(str(i), g, "", text, True) for i, (_, g) in enumerate(programs)]
 
 
-def _result(kind: str, key: str, reply: Reply, limit_s: float) -> Derived:
-    if "arrays" in reply:
-        return Derived(kind, key, unpacked(reply["arrays"]))
-    if "cause" in reply:
-        return Derived(kind, key, None, *_fault(reply, _DOING[kind], limit_s))
-    return Derived(kind, key, None, reply["reason"], reply["lasting"])
-
-
 def _fault(reply: Reply, doing: str, limit_s: float) -> tuple[str, bool]:
     """Why there is no answer, and whether that will be so again: not of time that ran out, nor of a kill."""
+    if "reason" in reply:
+        return reply["reason"], reply["lasting"]
     if reply["cause"] == "timeout":
         return f"{doing} took more than {limit_s:g} s", False
     if reply["cause"] != "crash":
@@ -260,44 +208,35 @@ def _fault(reply: Reply, doing: str, limit_s: float) -> tuple[str, bool]:
 
 @dataclass
 class _Chunk:
-    """Results of one kind on their way to disk."""
+    """Results of one kind on their way to disk, by key."""
 
     kind: str
     folder: Path
-    rows: list[tuple[str, Mapping[str, np.ndarray]]] = field(default_factory=list)
+    rows: dict[str, Mapping[str, np.ndarray]] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
     written_at: float = field(default_factory=time.monotonic)
 
-    def add(self, one: Derived) -> None:
-        if one.arrays is None:
-            self.failed[one.key] = one.reason
-        else:
-            self.rows.append((one.key, one.arrays))
+    def write_some(self) -> None:
+        """Where enough has come together."""
         if len(self.rows) >= _WRITE_AFTER or time.monotonic() - self.written_at > _WRITE_AFTER_S:
             self.write()
 
     def write(self) -> None:
-        rows, failed, self.rows, self.failed = self.rows, self.failed, [], {}
+        rows, failed, self.rows, self.failed = self.rows, self.failed, {}, {}
         self.written_at = time.monotonic()
-        digest = hashlib.sha256("\0".join([*(key for key, _ in rows), *failed]).encode()).hexdigest()[:16]
+        digest = hashlib.sha256("\0".join([*rows, *failed]).encode()).hexdigest()[:16]
         if rows:
-            _writer(self.kind)(self.folder / f"chunk-{digest}.parquet", rows)
+            _write_rows(self.kind, self.folder / f"chunk-{digest}.parquet", rows)
         if failed:
             write_json(self.folder / f"chunk-{digest}.failed.json", failed)
 
 
-def _writer(kind: str) -> Callable[[Path, Sequence[tuple[str, Mapping[str, np.ndarray]]]], None]:
-    """How several results of one kind are written."""
+def _write_rows(kind: str, path: Path, rows: Mapping[str, Mapping[str, np.ndarray]]) -> None:
+    from cdmpp.data import codes, per_store
+
     if kind == "asts":
-        from cdmpp.ast.table import AstTable, write_asts
-
-        return lambda path, rows: write_asts(
-            path, [key for key, _ in rows], AstTable.concat([AstTable(**arrays) for _, arrays in rows])
-        )
-    if kind == "codes":
-        from cdmpp.data.codes import write_codes
-
-        return lambda path, rows: write_codes(path, {key: arrays["code"] for key, arrays in rows})
-    from cdmpp.data.per_store import write_rows
-
-    return lambda path, rows: write_rows(path, [(key, arrays["rows"]) for key, arrays in rows])
+        write_asts(path, list(rows), AstTable.concat([AstTable(**arrays) for arrays in rows.values()]))
+    elif kind == "codes":
+        codes.write_codes(path, {key: arrays["code"] for key, arrays in rows.items()})
+    else:
+        per_store.write_rows(path, {key: arrays["rows"] for key, arrays in rows.items()})

@@ -14,7 +14,7 @@ from cdmpp.ast.spool import AstSpool
 from cdmpp.ast.table import AstTable, read_asts, write_asts
 from cdmpp.data.codes import codes_of
 from cdmpp.data.dataset import LatencyDataset, join_tasks, one_kind
-from cdmpp.data.derive import Wanted, complete, data_set_folder, read_chunks, sources_of
+from cdmpp.data.derive import Wanted, data_set_folder, derive, read_chunks, sources_of
 from cdmpp.data.labels import Labels, read_labels
 from cdmpp.data.records import read_info, read_records, read_tasks, record_parts
 from cdmpp.data.schema import Record
@@ -152,7 +152,8 @@ class _DataSet:
                     self.missing[record.record_id] = record
         sources = sources_of(self.missing.values(), self.tasks)
         title = f"compact ASTs of {self.folder.name}"
-        failed = complete(Wanted("asts", ast_cache(self.folder), sources), self.workers, self.progress, title)
+        wanted = Wanted("asts", ast_cache(self.folder), sources)
+        failed = derive([wanted], self.workers, self.progress, title)["asts"]
         self.reasons = {
             i: failed[source.key] for i, source in zip(self.missing, sources, strict=True) if source.key in failed
         }

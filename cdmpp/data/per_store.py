@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from cdmpp.ast.columns import list_column, plain_column
 from cdmpp.data.dataset import LatencyDataset
-from cdmpp.data.derive import Wanted, complete, data_set_folder, read_chunks, sources_of
+from cdmpp.data.derive import Wanted, data_set_folder, derive, read_chunks, sources_of
 from cdmpp.data.files import read_table, write_table
 from cdmpp.data.records import read_records, read_tasks
 from cdmpp.errors import DataError
@@ -44,12 +44,10 @@ def extract_rows(schedule: Any, target: Any) -> np.ndarray:
     return rows.numpy().astype(np.float32)
 
 
-def write_rows(path: Path, rows: Sequence[tuple[str, np.ndarray]]) -> None:
-    """Store (record id, rows) pairs, atomically."""
-    values = [matrix.ravel() for _, matrix in rows]
-    offsets = np.concatenate([[0], np.cumsum([len(v) for v in values])]).astype(np.int64)
-    lists = pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(np.concatenate(values)))
-    write_table(path, pa.table({"record_id": pa.array([i for i, _ in rows], pa.string()), "rows": lists}))
+def write_rows(path: Path, rows: Mapping[str, np.ndarray]) -> None:
+    """Store record id -> rows, atomically."""
+    values = pa.array([matrix.ravel() for matrix in rows.values()], pa.large_list(pa.float32()))
+    write_table(path, pa.table({"record_id": pa.array(list(rows), pa.string()), "rows": values}))
 
 
 def read_rows(path: Path) -> dict[str, np.ndarray]:
@@ -84,7 +82,7 @@ def load_per_store(
         rows.update(_pooled(cache, ids, pool))
         if missing := [source for source in sources if ids[source.key] not in rows]:
             title = f"per-store features of {Path(folder).name}"
-            failed = complete(Wanted("per_store", cache, missing), workers, progress, title)
+            failed = derive([Wanted("per_store", cache, missing)], workers, progress, title)["per_store"]
             reasons.update({ids[key]: reason for key, reason in failed.items() if key in ids})
             rows.update(_pooled(cache, ids, pool))
     lost = [identity for identity in dataset.record_ids if identity not in rows]

@@ -13,7 +13,7 @@ import pytest
 from cdmpp import workers
 from cdmpp.data import derive as module
 from cdmpp.data.codes import read_codes
-from cdmpp.data.derive import Source, Wanted, chunk_paths, data_set_folder, derive, failures, record_keys, sources_of
+from cdmpp.data.derive import Source, Wanted, data_set_folder, derive, failures, record_keys, sources_of
 from cdmpp.data.derive_worker import packed, unpacked
 from cdmpp.data.per_store import read_rows
 from cdmpp.errors import CdmppError, DataError
@@ -34,6 +34,10 @@ def sources(*schedules: str) -> list[Source]:
     return [Source(f"k{i}", "text", schedule, "{}") for i, schedule in enumerate(schedules)]
 
 
+def chunk_paths(folder: Path) -> list[Path]:
+    return list(folder.glob("chunk-*.parquet"))
+
+
 def stored(folder: Path, kind: str = "per_store") -> list[str]:
     read = read_codes if kind == "codes" else read_rows
     return sorted(key for path in chunk_paths(folder) for key in read(path))
@@ -41,10 +45,10 @@ def stored(folder: Path, kind: str = "per_store") -> list[str]:
 
 def test_crashes_hangs_and_missing_tools_cost_their_own_program_only(tmp_path):
     wanted = Wanted("per_store", tmp_path, sources("", "crash", "", "hang", "bad", "no tool", ""))
-    for_now = derive([wanted], workers=1, progress=False, limit_s=1)
-    assert stored(tmp_path) == ["k0", "k2", "k6"]
-    assert failures(tmp_path) == {"k1": "TVM crashed while featurising this program", "k4": "no"}
-    assert for_now == {"per_store": {"k3": "featurising took more than 1 s", "k5": "no tool"}}  # tried again next time
+    reasons = derive([wanted], workers=1, progress=False, limit_s=1)
+    lasting = {"k1": "TVM crashed while featurising this program", "k4": "no"}
+    assert stored(tmp_path) == ["k0", "k2", "k6"] and failures(tmp_path) == lasting  # the others are tried again
+    assert reasons == {"per_store": {**lasting, "k3": "featurising took more than 1 s", "k5": "no tool"}}
 
 
 def test_two_kinds_share_the_workers(tmp_path):
@@ -60,11 +64,15 @@ def test_chunks_are_written_while_it_goes_on(tmp_path, monkeypatch):
 
 
 def test_what_is_done_is_kept_where_the_user_stops(tmp_path, monkeypatch):
-    def stop(self, done):
-        if done == 3:
-            raise KeyboardInterrupt
+    left = [1, 2, 3]
 
-    monkeypatch.setattr("cdmpp.data.derive_progress.Progress.show", stop)
+    def stop(text):
+        if not left:
+            raise KeyboardInterrupt
+        left.pop()
+        return unpacked(text)
+
+    monkeypatch.setattr(module, "unpacked", stop)
     with pytest.raises(KeyboardInterrupt):
         derive([Wanted("per_store", tmp_path, sources(*[""] * 9))], workers=1, progress=False)
     assert len(stored(tmp_path)) == 3

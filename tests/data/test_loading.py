@@ -137,7 +137,7 @@ def test_a_bad_row_is_named(folder):
 
 def test_many_programs_without_asts_are_an_error(folder, monkeypatch):
     (folder / "asts" / "part-00001.parquet").unlink()
-    monkeypatch.setattr(loading, "complete", lambda *_: {})
+    monkeypatch.setattr(loading, "derive", lambda *_: {"asts": {}})
     with pytest.raises(DataError, match="no compact AST for 60 of 100 records"):
         load_dataset(folder)
 
@@ -147,14 +147,15 @@ def test_missing_asts_are_derived_once(folder, monkeypatch):
     (folder / "asts" / "part-00001.parquet").unlink()
     asked = []
 
-    def derived(wanted, *_):
+    def derived(jobs, *_):
+        (wanted,) = jobs
         keys = [source.key for source in wanted.sources]
         asked.extend(key.partition("-")[0] for key in keys)
         rows = [whole.record_ids.tolist().index(key.partition("-")[0]) for key in keys]
         write_asts(wanted.folder / "chunk-0.parquet", keys, whole.asts.take(rows))
-        return {}
+        return {"asts": {}}
 
-    monkeypatch.setattr(loading, "complete", derived)
+    monkeypatch.setattr(loading, "derive", derived)
     assert_same(load_dataset(folder), whole)
     assert sorted(asked) == sorted(whole.record_ids[:60].tolist())
     load_dataset(folder)

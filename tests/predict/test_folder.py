@@ -75,13 +75,14 @@ def test_damaged_codes_are_compiled_again(data_set, monkeypatch):
     (folder / "codes" / "part-00000.parquet").write_bytes(b"PAR1")
     asked = []
 
-    def derive(wanted, *_):
+    def derive(jobs, *_):
+        (wanted,) = jobs
         asked.extend(source.key for source in wanted.sources)
         again = {source.key: codes[source.key.rpartition("-")[0]] for source in wanted.sources}
         write_codes(wanted.folder / "chunk-0.parquet", again)
-        return {}
+        return {"codes": {}}
 
-    monkeypatch.setattr("cdmpp.data.codes.complete", derive)
+    monkeypatch.setattr("cdmpp.data.codes.derive", derive)
     inputs = read_path(folder, Wishes(XEON, compiled=True))
     np.testing.assert_array_equal(inputs.asts.codes, [codes[label] for label in inputs.labels])
     assert len(asked) == 12
