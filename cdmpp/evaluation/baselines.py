@@ -13,7 +13,7 @@ from cdmpp.data.subsample import sample_rows
 from cdmpp.errors import DataError
 from cdmpp.evaluation.evaluation_data import Baseline, EvaluationData
 from cdmpp.evaluation.formulas import Analytic, CodeCosts, Constant, Roofline
-from cdmpp.evaluation.trees import Trees, TreeSettings, ours_pooled, per_store_pooled, per_store_sum
+from cdmpp.evaluation.trees import Trees, TreeSettings, ours_pooled, per_store_pooled
 from cdmpp.training.metrics import score
 
 BASELINES: dict[str, Callable[[TreeSettings], Baseline]] = {
@@ -21,15 +21,13 @@ BASELINES: dict[str, Callable[[TreeSettings], Baseline]] = {
     "roofline": lambda settings: Roofline(),
     "analytic": lambda settings: Analytic(),
     "code_costs": lambda settings: CodeCosts(),
-    "xgb_per_store_sum": lambda settings: Trees(per_store_sum, settings),
     "xgb_per_store": lambda settings: Trees(per_store_pooled, settings),
     "xgb_ours": lambda settings: Trees(ours_pooled, settings),
-    "xgb_ours_residual": lambda settings: Trees(ours_pooled, settings, base=Analytic()),
     "xgb_code_residual": lambda settings: Trees(ours_pooled, settings, base=CodeCosts()),
 }
-NEED_PER_STORE = ("xgb_per_store_sum", "xgb_per_store")
+NEED_PER_STORE = "xgb_per_store"
 _MAX_PROGRAMS = 50_000
-"""Of a part, that baselines of a training run see: they hold all vectors in memory."""
+"""Of a part, that baselines of a training run see, a sample: they hold all vectors in memory."""
 
 
 def make_baseline(name: str, settings: TreeSettings) -> Baseline:
@@ -45,7 +43,6 @@ def score_baselines(
     """Test metrics of the baselines ``names`` on a split: what a training run prints beside its own.
 
     Trees have one depth here instead of the better of two, and fewer rounds: a training run should not wait for them.
-    Of a part of more than ``_MAX_PROGRAMS`` they get a sample, since they hold all vectors in memory.
     """
     dataset, split = _sample(dataset, split)
     data, result = EvaluationData(dataset), {}

@@ -11,7 +11,6 @@ import numpy as np
 
 from cdmpp.ast.layout import EXTRACTOR_VERSION
 from cdmpp.data.dataset import LatencyDataset
-from cdmpp.data.files import write_atomic
 from cdmpp.errors import DataError
 from cdmpp.evaluation.baselines import BASELINES
 
@@ -39,7 +38,7 @@ class Cell:
     split: str
     seed: int
     model: str
-    """A baseline, a trained model, or ``a+b``: the geometric mean of the predictions of the models a and b."""
+    """A baseline or a trained model."""
 
     @staticmethod
     def parse(text: str) -> Cell:
@@ -52,12 +51,6 @@ class Cell:
     def __str__(self) -> str:
         return f"{self.split}/{self.seed}/{self.model}"
 
-    @property
-    def members(self) -> list[Cell]:
-        """The cells that a mean of models is made of; empty for a single model."""
-        names = self.model.split("+")
-        return [Cell(self.split, self.seed, name) for name in names] if len(names) > 1 else []
-
     def path(self, out: Path, dataset_name: str) -> Path:
         """Its JSON file; the predictions lie beside it."""
         return out / "cells" / dataset_name / self.split / str(self.seed) / f"{self.model}.json"
@@ -69,29 +62,12 @@ class Cell:
     def fingerprint(self, dataset: LatencyDataset, options: CellOptions) -> str:
         """Of everything that its figures follow from: a finished cell with another one is stale."""
         overrides = () if self.model in BASELINES else (*options.overrides, *options.variants.get(self.model, ()))
-        digest = hashlib.blake2b(digest_size=8)
-        for text in (EXTRACTOR_VERSION, str(self), *overrides):
-            digest.update(text.encode() + b"\0")
+        digest = hashlib.blake2b("\0".join((EXTRACTOR_VERSION, str(self), *overrides, "")).encode(), digest_size=8)
         digest.update("\0".join(map(str, dataset.record_ids)).encode())
         digest.update(np.ascontiguousarray(dataset.latency_s, np.float64).tobytes())
         if dataset.asts.codes is not None:
             digest.update(np.ascontiguousarray(dataset.asts.codes).tobytes())
         return digest.hexdigest()
-
-
-def cells_of(splits: Sequence[str], seeds: Sequence[int], models: Sequence[str]) -> list[Cell]:
-    """Every combination."""
-    return [Cell(split, int(seed), model) for split in splits for seed in seeds for model in models]
-
-
-def write_predictions(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Beside the cell whose JSON is ``path``."""
-
-    def write(temporary: Path) -> None:
-        with temporary.open("wb") as file:
-            np.savez_compressed(file, allow_pickle=False, **arrays)
-
-    write_atomic(path.with_suffix(".npz"), write)
 
 
 def read_predictions(path: Path) -> dict[str, np.ndarray]:

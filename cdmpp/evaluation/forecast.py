@@ -1,16 +1,13 @@
-"""What the model of a cell says of the test programs: baselines are fitted, models trained, means read."""
+"""What the model of a cell says of the test programs: baselines are fitted, models trained."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import numpy as np
 
 from cdmpp.data.dataset import LatencyDataset
 from cdmpp.data.splits import Split
-from cdmpp.errors import DataError
 from cdmpp.evaluation.baselines import BASELINES, make_baseline
-from cdmpp.evaluation.cell import Cell, CellOptions, read_predictions
+from cdmpp.evaluation.cell import Cell, CellOptions
 from cdmpp.evaluation.evaluation_data import Baseline, EvaluationData, Forecast
 from cdmpp.evaluation.trees import Trees, TreeSettings
 from cdmpp.uncertainty.conformal import fit_conformal
@@ -18,9 +15,6 @@ from cdmpp.uncertainty.conformal import fit_conformal
 
 def forecast(data: EvaluationData, dataset_name: str, split: Split, cell: Cell, options: CellOptions) -> Forecast:
     """Of the test programs of ``split``; with intervals for trees and trained models."""
-    if cell.members:
-        paths = [member.path(options.out, dataset_name) for member in cell.members]
-        return Forecast(np.exp(np.mean([np.log(_stored(data.dataset, split, path)) for path in paths], axis=0)))
     if cell.model in BASELINES:
         baseline = make_baseline(cell.model, TreeSettings(threads=options.threads))
         baseline.fit(data, split, cell.seed)
@@ -52,11 +46,3 @@ def _trained(dataset: LatencyDataset, dataset_name: str, split: Split, cell: Cel
     trained = train(dataset, split, config, run)
     calibrate_by_folds(trained, dataset, split, config, run)
     return Forecast(*predict_rows_with_intervals(trained.predictor, dataset, split.test))
-
-
-def _stored(dataset: LatencyDataset, split: Split, path: Path) -> np.ndarray:
-    """(m,) seconds that a finished cell of the same test programs predicted."""
-    stored = read_predictions(path)
-    if list(stored["record_ids"]) != [str(r) for r in np.asarray(dataset.record_ids)[split.test]]:
-        raise DataError(f"{path} was made from other data; run that cell again")
-    return stored["predicted_s"]

@@ -29,7 +29,7 @@ def train_config(
     }
     if model not in choices:
         names = ", ".join((*BASELINES, *sorted(choices)))
-        raise DataError(f"unknown model {model!r}; known: {names}, and means of them such as xgb_ours+cdmpp")
+        raise DataError(f"unknown model {model!r}; known: {names}")
     chosen = list(choices[model])
     for override in overrides:
         owner, _, rest = override.partition(":")

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_NOT_CURVES = ("epoch", "member", "seconds", "lr", "step")
 _BLUE, _ORANGE, _GREY = "#1f6fb4", "#e07b1a", "#777777"
 
 
@@ -99,36 +98,26 @@ def error_boxes(axes: Axes, ape: np.ndarray, labels: Sequence[str] | np.ndarray,
 
 
 def learning_curve(axes: Axes, history: Sequence[Mapping[str, float]]) -> None:
-    """Losses (left) and percentage errors (right, names with ``ape``) over epochs, a line for each ``member``."""
-    names = [name for name in dict.fromkeys(key for row in history for key in row) if name not in _NOT_CURVES]
-    errors = [name for name in names if "ape" in name]
-    losses = [name for name in names if "loss" in name] or [name for name in names if name not in errors]
-    members = sorted({row.get("member", 0) for row in history})
-
-    def draw(target: Axes, chosen: Sequence[str], style: str, colours: Sequence[str]) -> None:
-        for index, name in enumerate(chosen):
-            for member in members:
-                rows = [row for row in history if row.get("member", 0) == member and name in row]
-                label = name.replace("_", " ").replace("/", " ") if member == members[0] else None
-                colour = colours[index % len(colours)]
-                epochs = [row.get("epoch", i) for i, row in enumerate(rows)]
-                target.plot(epochs, [row[name] for row in rows], style, color=colour, linewidth=1.5, label=label)
-
-    draw(axes, losses, "-", (_BLUE, "#7fb2dd", _GREY))
-    axes.set(xlabel="epoch", ylabel="training loss (no unit)" if losses else "")
+    """Training loss (left) and validation errors (right) over epochs, a line for each ``member``."""
+    right, members = axes.twinx(), sorted({row.get("member", 0) for row in history})
+    curves = (
+        (axes, "train_loss", "-", _BLUE),
+        (right, "val_mape", "--", _ORANGE),
+        (right, "val_median_ape", ":", _ORANGE),
+    )
+    for target, name, style, colour in curves:
+        for member in members:
+            rows = [row for row in history if row.get("member", 0) == member]
+            label = name.replace("_", " ") if member == members[0] else None
+            values = [row.get(name, np.nan) for row in rows]
+            target.plot([row["epoch"] for row in rows], values, style, color=colour, linewidth=1.5, label=label)
+    axes.set(xlabel="epoch", ylabel="training loss (no unit)", yscale="log")
+    right.set(ylabel="validation error (%)", yscale="log")
     axes.grid(alpha=0.3)
-    handles, labels = axes.get_legend_handles_labels()
-    if all(value > 0 for line in axes.lines for value in np.asarray(line.get_ydata())) and axes.lines:
-        axes.set_yscale("log")
-        plain_numbers(axes)
-    if errors:
-        right = axes.twinx() if losses else axes
-        draw(right, errors, "--", (_ORANGE, "#f3b681", "#a85a10"))
-        right.set(ylabel="validation error (%)", yscale="log")
-        plain_numbers(right)
-        more = right.get_legend_handles_labels()
-        handles, labels = handles + more[0], labels + more[1]
-    axes.legend(handles, labels, frameon=False, fontsize=9)
+    for target in (axes, right):
+        plain_numbers(target)
+    named = [line for line in (*axes.lines, *right.lines) if not str(line.get_label()).startswith("_")]
+    axes.legend(handles=named, frameon=False, fontsize=9)
 
 
 def plain_numbers(axes: Axes) -> None:

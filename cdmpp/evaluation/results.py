@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import csv
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from cdmpp.data.files import read_json, write_atomic
 from cdmpp.errors import DataError
 
 RESULTS, RUNS = "results.csv", "runs.csv"
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -58,15 +57,12 @@ def results_of(cells: Iterable[Mapping[str, Any]]) -> list[Result]:
     """One result for each overall metric of each cell."""
     keys = ("device", "dataset", "split", "seed", "model")
     return [
-        Result(**{key: cell[key] for key in keys}, metric=metric, value=value, run=run_of(cell))
+        Result(
+            *(cell[key] for key in keys), metric, value, Run(**{field.name: cell[field.name] for field in fields(Run)})
+        )
         for cell in cells
         for metric, value in cell["metrics"].items()
     ]
-
-
-def run_of(cell: Mapping[str, Any]) -> Run:
-    """What made a cell; those from before commits were kept have none."""
-    return Run(cell["command"], cell["date"], cell.get("commit", ""), cell["n_programs"], cell["n_tasks"])
 
 
 def read_results(folder: Path) -> list[Result]:
@@ -78,9 +74,14 @@ def read_results(folder: Path) -> list[Result]:
     if not (folder / RESULTS).is_file():
         return []
     try:
-        runs = {row["run"]: _typed(Run, row, n_programs=int, n_tasks=int) for row in _rows(folder / RUNS)}
-        rows = _rows(folder / RESULTS)
-        return [_typed(Result, row, seed=int, value=float, run=runs.__getitem__) for row in rows]
+        counts = ("n_programs", "n_tasks")
+        runs = {
+            row.pop("run"): Run(**{**row, **{name: int(row[name]) for name in counts}}) for row in _rows(folder / RUNS)
+        }
+        return [
+            Result(**{**row, "seed": int(row["seed"]), "value": float(row["value"]), "run": runs[row["run"]]})
+            for row in _rows(folder / RESULTS)
+        ]
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise DataError(f"{folder / RESULTS} and {RUNS} are damaged or do not belong together: {error!r}") from error
 
@@ -101,12 +102,7 @@ def update_results(folder: Path, results: Sequence[Result]) -> list[Result]:
     return merged
 
 
-def _typed(kind: type[_T], row: Mapping[str, str], **types: Callable[[str], Any]) -> _T:
-    """An object of the columns of ``row`` that are its fields."""
-    return kind(**{field.name: types.get(field.name, str)(row[field.name]) for field in fields(kind)})  # type: ignore[arg-type]
-
-
-def _rows(path: Path) -> list[dict[str, str]]:
+def _rows(path: Path) -> list[dict[str, Any]]:
     with path.open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
 

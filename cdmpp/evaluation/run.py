@@ -22,7 +22,7 @@ from rich.progress import track
 from cdmpp.data.files import read_json, write_json
 from cdmpp.data.splits import make_split
 from cdmpp.errors import CdmppError, DataError
-from cdmpp.evaluation.cell import Cell, CellOptions, cells_of, write_predictions
+from cdmpp.evaluation.cell import Cell, CellOptions
 from cdmpp.evaluation.evaluation_data import EvaluationData
 from cdmpp.evaluation.forecast import forecast
 from cdmpp.evaluation.results import Result, collect, results_of
@@ -51,21 +51,18 @@ def evaluate(
     Raises:
         DataError: after all cells were tried, where some failed; names them and why.
     """
-    cells = cells_of(splits, seeds, models)
-    failures: list[str] = []
-    # Means last: they read the cells of their members.
-    for group in ([c for c in cells if not c.members], [c for c in cells if c.members]):
-        tried = Parallel(n_jobs=min(jobs, max(1, len(group))), return_as="generator_unordered")(
-            delayed(_try_cell)(data, dataset_name, cell, options) for cell in group
-        )
-        bar = track(tried, "evaluate", len(group), console=Console(stderr=True), disable=not (progress and group))
-        try:
-            failures += [failure for failure in bar if failure]
-        except TerminatedWorkerError as error:
-            raise DataError(
-                "a process that computed a cell was killed, often for want of memory. Finished cells are kept: run "
-                "the same command again, with fewer jobs"
-            ) from error
+    cells = [Cell(split, int(seed), model) for split in splits for seed in seeds for model in models]
+    tried = Parallel(n_jobs=max(1, min(jobs, len(cells))), return_as="generator_unordered")(
+        delayed(_try_cell)(data, dataset_name, cell, options) for cell in cells
+    )
+    bar = track(tried, "evaluate", len(cells), console=Console(stderr=True), disable=not progress)
+    try:
+        failures = [failure for failure in bar if failure]
+    except TerminatedWorkerError as error:
+        raise DataError(
+            "a process that computed a cell was killed, often for want of memory. Finished cells are kept: run the "
+            "same command again, with fewer jobs"
+        ) from error
     if failures:
         raise DataError(f"{len(failures)} of {len(cells)} cells failed, the rest is kept: " + "; ".join(failures))
     return results_of(collect(options.out, dataset_name))
@@ -107,8 +104,9 @@ def run_cell(data: EvaluationData, dataset_name: str, cell: Cell, options: CellO
     arrays = {"record_ids": ids, "true_s": true, "predicted_s": answer.latency_s}
     for level, (lower, upper) in answer.intervals.items():
         arrays |= {f"lower_{level}": lower, f"upper_{level}": upper}
-    write_predictions(path, arrays)
-    write_json(path, result)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    np.savez_compressed(path.with_suffix(".npz"), allow_pickle=False, **arrays)
+    write_json(path, result)  # last: a cell is finished once it has one
     return result
 
 

@@ -95,7 +95,7 @@ def load_evaluation_data(settings: EvaluationSettings) -> EvaluationData:
         for name, folders in folders_of.items()
     }
     per_store = None
-    if set(settings.models) & set(NEED_PER_STORE):
+    if NEED_PER_STORE in settings.models:
         every = list(dict.fromkeys(folder for folders in folders_of.values() for folder in folders))
         per_store = load_per_store(dataset, every, pool_per_store, settings.options.threads)
     return EvaluationData(dataset, per_store, {name: floor for name, floor in floors.items() if floor})

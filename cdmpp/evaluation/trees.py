@@ -9,7 +9,6 @@ import numpy as np
 
 from cdmpp import devices
 from cdmpp.data.dataset import LatencyDataset
-from cdmpp.data.per_store import PER_STORE_WIDTH
 from cdmpp.data.splits import Split
 from cdmpp.errors import DataError
 from cdmpp.evaluation.evaluation_data import Baseline, EvaluationData
@@ -86,14 +85,14 @@ class Trees:
         return ratio * self.base.predict(data, indices) if self.base else ratio
 
 
-def per_store_sum(data: EvaluationData) -> np.ndarray:
-    """(n, 164) the sum over stores alone."""
-    return _with_devices(_per_store(data)[:, :PER_STORE_WIDTH], data.dataset)
-
-
 def per_store_pooled(data: EvaluationData) -> np.ndarray:
     """(n, 657) sum, maximum, busiest store, log of the linear sum, count."""
-    return _with_devices(_per_store(data), data.dataset)
+    if data.per_store is None:
+        raise DataError(
+            "this baseline needs TVM's per-store features, and they are not derived for this data set: run "
+            "`cdmpp evaluate` where TVM is installed, or take it out of models"
+        )
+    return _with_devices(data.per_store, data.dataset)
 
 
 def ours_pooled(data: EvaluationData) -> np.ndarray:
@@ -123,15 +122,6 @@ def analytic_kernels(dataset: LatencyDataset) -> tuple[np.ndarray, np.ndarray]:
         features, kinds = torch.tensor(asts.kernel_features)[:, None], torch.from_numpy(asts.target_kinds[owner])
         times = bound_times(kernel_parts(features, torch.from_numpy(sheets[owner]), kinds.long()))
         return times[:, 0].numpy().astype(np.float64), kernel_seconds(times)[:, 0].numpy().astype(np.float64)
-
-
-def _per_store(data: EvaluationData) -> np.ndarray:
-    if data.per_store is None:
-        raise DataError(
-            "this baseline needs TVM's per-store features, and they are not derived for this data set: run "
-            "`cdmpp evaluate` where TVM is installed, or take it out of models"
-        )
-    return data.per_store
 
 
 def _with_devices(columns: np.ndarray, dataset: LatencyDataset) -> np.ndarray:

@@ -11,7 +11,7 @@ from cdmpp.data.splits import make_split
 from cdmpp.errors import DataError
 from cdmpp.evaluation import formulas, run
 from cdmpp.evaluation.baselines import score_baselines
-from cdmpp.evaluation.cell import Cell, CellOptions, read_predictions
+from cdmpp.evaluation.cell import Cell, CellOptions
 from cdmpp.evaluation.evaluation_data import EvaluationData
 from cdmpp.evaluation.results import collect
 from cdmpp.evaluation.run import evaluate, run_cell
@@ -36,14 +36,6 @@ def test_other_data_makes_a_cell_stale(data, tmp_path):
     first = run_cell(data, "x", cell, options)
     slower = EvaluationData(replace(data.dataset, latency_s=2 * data.dataset.latency_s))
     assert run_cell(slower, "x", cell, options)["fingerprint"] != first["fingerprint"]
-
-
-def test_a_mean_of_models_reads_their_cells(data, tmp_path):
-    options = CellOptions(tmp_path)
-    evaluate(data, "x", ["by_task"], [0], ["constant+roofline", *QUICK], options, progress=False)
-    paths = [Cell("by_task", 0, model).path(tmp_path, "x") for model in (*QUICK, "constant+roofline")]
-    a, b, mean = (read_predictions(path)["predicted_s"] for path in paths)
-    assert mean == pytest.approx((a * b) ** 0.5)
 
 
 def test_processes_give_the_same_figures(data, tmp_path):
