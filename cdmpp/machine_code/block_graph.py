@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Container, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Self
@@ -78,9 +79,37 @@ class BlockGraph(ABC):
         return part
 
 
-def shares(targets: Sequence[str], body: Container[str] | None, trips: float) -> list[float]:
-    """How often each of ``targets`` follows: a loop of ``body`` is left once in ``trips``, other branches are even."""
-    inside = [target in body for target in targets] if body is not None else []
-    if len(targets) < 2 or all(inside) or not any(inside):
-        return [1.0 / len(targets)] * len(targets) if targets else []
-    return [1.0 - 1.0 / trips if stays else 1.0 / trips for stays in inside]
+def runs_of_blocks(
+    order: Sequence[str],
+    bodies: Mapping[str, frozenset[str]],
+    trips: Mapping[str, float],
+    ways: Callable[[str], tuple[Sequence[str], str | None]],
+    given: Mapping[str, float] | None = None,
+    guards_pass: bool = False,
+) -> dict[str, float]:
+    """Runs of each block of ``order``, of which the first runs once.
+
+    Args:
+        bodies, trips: of loops, by header. A loop is left once in its trips; other branches are even.
+        ways: block -> blocks that may follow it, and the header of the loop around it that they may leave.
+        given: runs of blocks, instead of what flows in.
+        guards_pass: branches outside of all loops let everything pass.
+    """
+    place = {block: i for i, block in enumerate(order)}
+    inflow = defaultdict(float, {order[0]: 1.0})
+    runs: dict[str, float] = {}
+    for block in order:
+        runs[block] = (given or {}).get(block, inflow[block] * trips.get(block, 1.0))
+        targets, header = ways(block)
+        inside = [target in bodies[header] for target in targets] if header else []
+        for i, target in enumerate(targets):
+            if place.get(target, -1) <= place[block]:
+                continue  # the back edge of a loop is in its trips already
+            share = 1.0 / len(targets)
+            if header and len(set(inside)) == 2:
+                share = 1.0 - 1.0 / trips[header] if inside[i] else 1.0 / trips[header]
+            if guards_pass and not header:
+                inflow[target] = max(inflow[target], runs[block])
+            else:
+                inflow[target] += runs[block] * share
+    return runs

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import networkx as nx
 
-from cdmpp.machine_code.block_graph import shares
+from cdmpp.machine_code.block_graph import runs_of_blocks
 from cdmpp.machine_code.constants import Constants
 from cdmpp.machine_code.ir import BRANCH, Function
 from cdmpp.machine_code.loops import Loop
@@ -27,7 +27,17 @@ def frequencies(function: Function, constants: Constants, loops: Sequence[Loop])
     order = list(nx.dfs_postorder_nodes(nx.DiGraph(taken), function.entry))[::-1]
     innermost = innermost_loops(loops)
     # How a loop ends is told by its trips, not by the one iteration that a sample looks at.
-    endings = {block: taken[block] for block in order if _ends_loop(function, innermost.get(block), block)}
+    endings = {
+        block: targets
+        for block, targets in taken.items()
+        if (loop := innermost.get(block)) and len({target in loop.body for target in targets}) == 2
+        if BRANCH.match(function.blocks[block][-1])
+    }
+    bodies, trips = {x.header: x.body for x in loops}, {x.header: max(1.0, x.trips) for x in loops}
+
+    def ways(block: str) -> tuple[Sequence[str], str | None]:
+        return (endings[block], innermost[block].header) if block in endings else (constants.taken(block), None)
+
     open_branches = any(len(taken[block]) == 2 for block in order if block not in endings)
     samples = SAMPLES if open_branches else 1
     total = dict.fromkeys(function.blocks, 0.0)
@@ -38,7 +48,7 @@ def frequencies(function: Function, constants: Constants, loops: Sequence[Loop])
     for sample in range(samples):
         places = [(turns[sample] + 0.5) / samples for turns in spread]
         constants.fix(_iteration(function, constants, outer_first, places) if open_branches else {})
-        for block, runs in _one_pass(constants, loops, innermost, endings, order).items():
+        for block, runs in runs_of_blocks(order, bodies, trips, ways).items():
             total[block] += runs / samples
     constants.fix({})
     return total
@@ -69,34 +79,3 @@ def _iteration(
                 first, other = (match[2], match[4]) if match[3] not in loop.body else (match[4], match[2])
                 values[match[1]] = int((first if turn == 0 else other) == "true")
     return values
-
-
-def _one_pass(
-    constants: Constants,
-    loops: Sequence[Loop],
-    innermost: Mapping[str, Loop],
-    endings: Mapping[str, list[str]],
-    order: list[str],
-) -> dict[str, float]:
-    trips = {loop.header: max(1.0, loop.trips) for loop in loops}
-    place = {block: i for i, block in enumerate(order)}
-    inflow = dict.fromkeys(order, 0.0)
-    inflow[order[0]] = 1.0
-    runs: dict[str, float] = {}
-    for block in order:
-        runs[block] = inflow[block] * trips.get(block, 1.0)
-        loop = innermost[block] if block in endings else None
-        targets = endings[block] if loop else constants.taken(block)
-        passed = shares(targets, loop.body if loop else None, max(1.0, loop.trips) if loop else 1.0)
-        for target, share in zip(targets, passed, strict=True):
-            if place.get(target, -1) > place[block]:  # the back edge of a loop is in its trips already
-                inflow[target] += runs[block] * share
-    return runs
-
-
-def _ends_loop(function: Function, loop: Loop | None, block: str) -> bool:
-    """True for a branch that ends its loop or goes on."""
-    if loop is None or not BRANCH.match(function.blocks[block][-1]):
-        return False
-    inside = [target in loop.body for target in function.successors[block]]
-    return any(inside) and not all(inside)

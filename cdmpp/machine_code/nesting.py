@@ -12,7 +12,7 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 
 from cdmpp.machine_code.assembly import AsmFunction
-from cdmpp.machine_code.block_graph import shares
+from cdmpp.machine_code.block_graph import runs_of_blocks
 from cdmpp.machine_code.instruction import classify
 from cdmpp.machine_code.ir import Function
 from cdmpp.machine_code.loops import Loop
@@ -56,7 +56,10 @@ def machine_flow(
     runs_of_pairs: dict[str, float] = {}
     for header, ir_header in pairs.items():
         runs_of_pairs.update(_runs_of_pair(nest, ir_nest, header, ir_header, ir_runs))
-    runs = _runs(function, nest, runs_of_pairs, trips)
+    # What the IR tells, else what flows in; what guards the whole function is taken to let it pass.
+    runs = runs_of_blocks(
+        nest.order, nest.bodies, trips, lambda b: (function.successors[b], nest.innermost.get(b)), runs_of_pairs, True
+    )
     return MachineFlow(runs, list(_pieces(function, nest, runs)), trips, len(nest.bodies) - len(pairs))
 
 
@@ -130,23 +133,6 @@ def _runs_of_pair(
     return {a: ir_runs[b] for a, b in pairs} | {header: ir_runs[ir_header]}
 
 
-def _runs(
-    function: AsmFunction, nest: _Nest, runs_of_pairs: Mapping[str, float], trips: Mapping[str, float]
-) -> dict[str, float]:
-    """What the IR tells, else what flows in; what guards the whole function is taken to let it pass."""
-    inflow: defaultdict[str, float] = defaultdict(float, {nest.order[0]: 1.0})
-    runs: dict[str, float] = {}
-    for block in nest.order:
-        loop, targets = nest.innermost.get(block), function.successors[block]
-        runs[block] = runs_of_pairs.get(block, inflow[block] * trips.get(block, 1.0))
-        passed = shares(targets, nest.bodies[loop], trips[loop]) if loop else [1.0] * len(targets)
-        for target, share in zip(targets, passed, strict=True):
-            if nest.place[target] > nest.place[block]:
-                flow = runs[block] * share
-                inflow[target] = inflow[target] + flow if loop else max(inflow[target], flow)
-    return runs
-
-
 def _pieces(
     function: AsmFunction, nest: _Nest, runs: Mapping[str, float]
 ) -> Iterator[tuple[tuple[str, ...], str | None]]:
@@ -205,22 +191,11 @@ def _loops(function: AsmFunction) -> Iterator[tuple[str, frozenset[str]]]:
     work: list[tuple[frozenset[str], frozenset[str]]] = [(frozenset(place), frozenset())]
     while work:
         blocks, headers = work.pop()
-        for body in _strongly_connected(function, blocks, headers, place):
+        graph = nx.DiGraph(function.graph.subgraph(blocks))
+        graph.remove_edges_from(list(graph.in_edges(headers)))
+        parts = [frozenset(part) for part in nx.strongly_connected_components(graph) if graph.subgraph(part).edges]
+        for body in sorted(parts, key=lambda part: min(place[block] for block in part)):
             outside = {b for b in body if any(p in place and p not in body for p in function.graph.pred[b])}
             entries = outside or {min(body, key=place.__getitem__)}
             yield min(entries, key=place.__getitem__), body
             work.append((body, headers | entries))
-
-
-def _strongly_connected(
-    function: AsmFunction, blocks: frozenset[str], headers: frozenset[str], place: Mapping[str, int]
-) -> list[frozenset[str]]:
-    """Parts of ``blocks`` that lead back to themselves without the edges to ``headers``, in order."""
-    edges = ((b, t) for b in blocks for t in function.successors[b] if t in blocks and t not in headers)
-    graph = nx.DiGraph(edges)
-    parts = [
-        frozenset(part)
-        for part in nx.strongly_connected_components(graph)
-        if len(part) > 1 or any(graph.has_edge(block, block) for block in part)
-    ]
-    return sorted(parts, key=lambda part: min(place[block] for block in part))
