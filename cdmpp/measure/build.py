@@ -32,12 +32,11 @@ def import_tasks(request: Request) -> Reply:
 
 
 def sample(request: Request) -> Reply:
-    """``task``, ``target``, ``n``, ``seed`` -> ``schedules``: trace JSON texts; ``arguments`` of the task."""
+    """``task``, ``target``, ``n``, ``seed`` -> ``schedules``: trace JSON texts."""
     from cdmpp.programs.sampling import sample_programs
 
-    task = Task(**request["task"])
-    programs = sample_programs(task, request["target"], request["n"], request["seed"])
-    return {"schedules": [program.trace for program in programs], "arguments": arguments_of(task.workload)}
+    programs = sample_programs(Task(**request["task"]), request["target"], request["n"], request["seed"])
+    return {"schedules": [program.trace for program in programs]}
 
 
 @lru_cache(maxsize=64)
@@ -52,8 +51,7 @@ def arguments_of(workload: str) -> list[list[Any]]:
 def build(request: Request) -> Reply:
     """``workload``, ``schedule``, ``target``, ``symbol``, ``path`` -> nothing; the library lies at ``path``.
 
-    CUDA source lands beside it as ``.cu``. The symbol is part of every kernel's name, so that the kernels of several
-    programs fit in one cubin.
+    For a GPU, CUDA source (``.cu``) and machine code (``.cubin``) land beside it.
     """
     import tvm
 
@@ -68,7 +66,12 @@ def build(request: Request) -> Reply:
     if len(sources) > 1:
         raise CdmppError(f"{symbol} has {len(sources)} CUDA modules, one is expected")
     if sources:
+        from tvm.support.nvcc import compile_cuda
+
         path.with_suffix(".cu").write_text(sources[0])
+        with program.target:
+            code = compile_cuda(sources[0], "cubin", request["target"]["arch"], compiler="nvcc")
+        path.with_suffix(".cubin").write_bytes(code)
     return {}
 
 

@@ -44,8 +44,7 @@ class Collection:
         with writing(self.folder, f"measuring of {self.settings.device}"):
             self.journal = Journal(self.folder, self.settings.device, self.failures_file)
             self._recall()
-            recorded = len(self.journal.recorded)
-            self.progress = CollectionProgress(self.folder, recorded, self.settings.phase_file, self.settings.progress)
+            self.progress = CollectionProgress(self.folder, len(self.journal.recorded), self.settings.progress)
             with self.progress, tempfile.TemporaryDirectory(prefix="cdmpp-measure-") as scratch:
                 try:
                     self._collect(Path(scratch))
@@ -89,7 +88,7 @@ class Collection:
 
     def _collect(self, scratch: Path) -> None:
         begin, limit_s = time.monotonic(), 60 * (self.settings.time_limit_min or float("inf"))
-        self.progress.enter("sample")
+        self.progress.show(phase="sample")
         self.subjects = self._subjects(scratch)
         self._prepare(scratch)
         groups = iter(self.subjects)
@@ -102,10 +101,10 @@ class Collection:
             done = len(self.journal.recorded)
             total = done + self._pending() + self.subjects.expected
             budget = self.settings.budget
-            self.progress.update(done, total if budget is None else min(total, max(budget, done)))
+            self.progress.show(done=done, total=total if budget is None else min(total, max(budget, done)))
 
     def _next_batch(self, groups: Iterator[list[Subject]]) -> list[Subject]:
-        self.progress.enter("sample")
+        self.progress.show(phase="sample")
         room = self.settings.batch
         if self.settings.budget is not None:
             room = min(room, self.settings.budget - len(self.journal.recorded) - self._pending())
@@ -116,13 +115,13 @@ class Collection:
         return batch if room == self.settings.batch else batch[: max(room, 0)]
 
     def _build(self, subjects: list[Subject]) -> list[Subject]:
-        self.progress.enter("build")
+        self.progress.show(phase="build")
         target = self.settings.target
         requests = [subject.build_request(subject.task.workload, subject.schedule, target) for subject in subjects]
         failed = set()
         for index, reply in run_many(self.builders, requests, protocol.BUILD_LIMIT_S):
             if "cause" in reply:
-                if reply["cause"] in ("crash", "timeout", "error"):
+                if reply["cause"] in ("crash", "timeout"):
                     reply["cause"] = "build " + reply["cause"]
                 self._fail(subjects[index], reply)
                 failed.add(index)

@@ -61,7 +61,7 @@ class Collector(Collection):
     def _take(self, built: list[Subject]) -> None:
         for worker in self.measurers:
             worker.start()
-        self.progress.enter("measure")
+        self.progress.show(phase="measure")
         finished = self.windows.measure(built, self._fail)
         self._keep(finished)
         for subject in finished:
@@ -73,7 +73,7 @@ class Collector(Collection):
         """Request for one visit."""
         if self.remote:
             return item.timing_request("time_rpc", tracker=self.settings.tracker, key=self.settings.server_key)
-        return item.timing_request("time", device="cpu", flush_bytes=0)
+        return item.timing_request("time", device="cpu")
 
     def _keep(self, finished: list[Subject]) -> None:
         append_records(self.folder, [self._record(subject) for subject in finished])

@@ -9,7 +9,7 @@ from cdmpp.errors import DataError
 from cdmpp.measure.protocol import Rule, Visits
 
 
-def record_of(visits: Visits, rule: Rule, extra: dict[str, str] | None = None, **fields: Any) -> Record:
+def record_of(visits: Visits, rule: Rule, **fields: Any) -> Record:
     """Record whose label is the minimum over ``visits``, taken by ``rule``; ``fields`` are the others of ``Record``."""
     return Record(
         latency_samples_s=tuple(value for visit in visits.samples for value in visit),
@@ -23,7 +23,6 @@ def record_of(visits: Visits, rule: Rule, extra: dict[str, str] | None = None, *
         extra={
             "samples_per_visit": ",".join(str(len(visit)) for visit in visits.samples),
             "quiet_visits": ",".join(str(int(quiet)) for quiet in visits.quiet),
-            **(extra or {}),
         },
         **fields,
     )

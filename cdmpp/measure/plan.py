@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import random
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -103,21 +104,12 @@ def _by_network(
     return networks
 
 
-def interleave(tasks: Mapping[str, Iterable[str]], taken: set[str], seed: int) -> list[str]:
+def interleave(tasks: Mapping[str, Sequence[str]], taken: set[str], seed: int) -> list[str]:
     """One task of each network in turn, each network's in random order, every task once."""
     shuffle = random.Random(seed)
-    queues = []
-    for name in sorted(tasks):
-        queue = list(tasks[name])
-        shuffle.shuffle(queue)
-        queues.append([task_id for task_id in queue if task_id not in taken])
-    order: dict[str, None] = {}
-    while any(queues):
-        for queue in filter(None, queues):
-            while (task_id := queue.pop()) in order and queue:
-                pass
-            order.setdefault(task_id)
-    return list(order)
+    queues = [shuffle.sample(tasks[name], len(tasks[name])) for name in sorted(tasks)]
+    turns = itertools.chain.from_iterable(itertools.zip_longest(*queues))
+    return list(dict.fromkeys(task_id for task_id in turns if task_id is not None and task_id not in taken))
 
 
 def schedule_seed(task_id: str, seed: int) -> int:

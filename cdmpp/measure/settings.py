@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -13,7 +12,7 @@ from cdmpp import devices
 from cdmpp.errors import DataError
 from cdmpp.measure import protocol
 from cdmpp.measure.remote import free_servers
-from cdmpp.programs.networks import expand_zoo
+from cdmpp.programs.networks import expand_zoo, network_of
 
 _MAX_TASK_FLOPS = {"cpu": 4e9, "gpu": 4e11}
 _RUNNERS, _KIT_STEPS = ("local", "rpc"), ("build", "run", "merge")
@@ -25,7 +24,7 @@ class MeasureSettings:
 
     Raises:
         UnknownDeviceError: no such device.
-        DataError: a network that the zoo does not hold, or a device that cannot be measured this way.
+        CdmppError: a network that the zoo does not hold, or a device that cannot be measured this way.
     """
 
     device: Any = None
@@ -67,20 +66,12 @@ class MeasureSettings:
     """Where ``kit=build`` writes ``parts/`` and ``kit=merge`` looks for ``results/``; None = ``kits/<device>``."""
     kit_python: str | None = None
     """Python version of the device, such as 3.12: tvm_ffi is packed for it; None = it is installed there."""
-    part_mb: float = 16.0
-    """Largest size of a part."""
-    part_programs: int = 1500
-    """Programs in a part, at most: what a run on the device loses where the part is lost."""
-    kit_checks: int = 32
-    """Tasks of which one kernel is compared with the result of the unscheduled task."""
     codes: bool = True
     """Compile CPU programs again after measuring for the code vectors that models read, about 0.2 s each."""
     builders: int = 2
     """Processes that sample and build."""
     min_separation_s: float = protocol.CPU.min_separation_s
     """Time between the starts of two visits to one program."""
-    phase_file: Path | None = None
-    """A file that always holds the current phase, for watchers that keep the machine quiet."""
     progress: bool = True
     """Show a progress bar."""
 
@@ -98,9 +89,7 @@ class MeasureSettings:
             if (value := getattr(self, name)) not in choices:
                 raise DataError(f"{name}={value!r} is unknown; one of {', '.join(filter(None, choices))}")
         for name in self.networks or ():
-            if name not in (zoo := expand_zoo(self.zoo)):
-                near = ", ".join(difflib.get_close_matches(name, zoo, n=3) or sorted(zoo))
-                raise DataError(f"network {name!r} is not in the zoo; nearest: {near} (conf/data/networks.yaml)")
+            network_of(expand_zoo(self.zoo), name)
         if self.kit is not None:
             if device.target["kind"] not in ("llvm", "cuda"):
                 kind = device.target["kind"]

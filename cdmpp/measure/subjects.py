@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -60,8 +61,7 @@ class PlannedSubjects(Subjects):
         plan = self._plan(folder)
         self.tasks = [task for key in plan.order if (task := plan.tasks[key]).flops <= settings.max_task_flops]
         self.info = {"networks": plan.networks, "planned_tasks": len(plan.order)}
-        self._sampled_tasks = self._sampled_programs = 0
-        self._tasks_left = len(self.tasks)
+        self._programs: list[int] = []  # of each task so far
 
     def _plan(self, folder: Path) -> Plan:
         source = self.settings.schedules_from or self.settings.tasks_from
@@ -84,64 +84,60 @@ class PlannedSubjects(Subjects):
         from cdmpp.programs.identity import record_id
 
         chunk = max(1, min(4 * len(self.builders), self.settings.batch // self.settings.schedules_per_task))
-        tasks, recorded = self._unfinished(), self._recorded_schedules()
+        tasks = self._unfinished()
         for begin in range(0, len(tasks), chunk):
             members = tasks[begin : begin + chunk]
-            replies = self._schedules(members, recorded)
             subjects: list[Subject] = []
-            for index, task in enumerate(members):
-                reply = replies[index]
+            for task, reply in zip(members, self._schedules(members), strict=True):
+                self._count(len(reply.get("schedules", ())))
                 if "cause" in reply:
-                    self._tasks_left -= 1
                     self.journal.fail(f"task:{task.task_id}", task.task_id, reply)
                     continue
-                self._count(len(reply["schedules"]))
                 entry = [task.task_id, self.settings.schedules_per_task, self.settings.seed, len(reply["schedules"])]
                 append_lines(self.samples, [entry])
                 for schedule in reply["schedules"]:
                     key = record_id(task.task_id, self.settings.device, self.target, schedule)
                     if key not in self.journal:
-                        library = self.scratch / f"{key}.so"
-                        subjects.append(Subject(key, reply["arguments"], library, task=task, schedule=schedule))
+                        arguments, library = arguments_of(task.workload), self.scratch / f"{key}.so"
+                        subjects.append(Subject(key, arguments, library, task=task, schedule=schedule))
             yield subjects
 
     def _count(self, programs: int) -> None:
         """One more task is sampled: the mean says how many programs the tasks left will give."""
-        self._tasks_left -= 1
-        self._sampled_tasks += 1
-        self._sampled_programs += programs
-        self.expected = int(self._tasks_left * self._sampled_programs / self._sampled_tasks)
+        self._programs.append(programs)
+        self.expected = (len(self.tasks) - len(self._programs)) * sum(self._programs) // len(self._programs)
 
     def _unfinished(self) -> list[Task]:
         """Tasks of which a program may lack a record: the others need not be sampled again."""
-        largest: dict[tuple[str, int], tuple[int, int]] = {}  # (task, seed) -> (schedules asked for, programs)
-        for task_id, asked, seed, programs in (entry for entry in read_lines(self.samples) if len(entry) == 4):
-            largest[task_id, seed] = max(largest.get((task_id, seed), (0, 0)), (asked, programs))
+        largest: dict[str, tuple[int, int]] = {}  # task -> (schedules asked for, programs)
+        for task_id, asked, seed, programs in read_lines(self.samples):
+            if seed == self.settings.seed:
+                largest[task_id] = max(largest.get(task_id, (0, 0)), (asked, programs))
         tasks = []
         for task in self.tasks:
-            asked, programs = largest.get((task.task_id, self.settings.seed), (0, 0))
+            asked, programs = largest.get(task.task_id, (0, 0))
             if asked >= self.settings.schedules_per_task and self.journal.per_task[task.task_id] >= programs:
                 self._count(programs)
             else:
                 tasks.append(task)
         return tasks
 
-    def _schedules(self, tasks: list[Task], recorded: Mapping[str, list[str]]) -> dict[int, Reply]:
-        """Index -> ``schedules`` and ``arguments`` of each task: sampled, or those that another device ran."""
+    def _schedules(self, tasks: list[Task]) -> list[Reply]:
+        """``schedules`` of each task: sampled, or those that another device ran."""
         limit = self.settings.schedules_per_task
         if self.settings.schedules_from is not None:
-            return {
-                index: {"schedules": recorded[task.task_id][:limit], "arguments": arguments_of(task.workload)}
-                for index, task in enumerate(tasks)
-            }
+            return [{"schedules": self._recorded[task.task_id][:limit]} for task in tasks]
         seeds = [schedule_seed(task.task_id, self.settings.seed) for task in tasks]
         asked = {"op": "sample", "target": self.settings.target, "n": limit}
         requests = [{**asked, "task": asdict(task), "seed": seed} for task, seed in zip(tasks, seeds, strict=True)]
-        return dict(run_many(self.builders, requests, SAMPLE_LIMIT_S))
+        replies = dict(run_many(self.builders, requests, SAMPLE_LIMIT_S))
+        return [replies[index] for index in range(len(tasks))]
 
-    def _recorded_schedules(self) -> dict[str, list[str]]:
+    @cached_property
+    def _recorded(self) -> dict[str, list[str]]:
         """Task -> distinct schedules in the records of ``schedules_from``."""
         schedules: dict[str, dict[str, None]] = {}
-        for record in read_records(self.settings.schedules_from) if self.settings.schedules_from else ():
+        assert self.settings.schedules_from is not None
+        for record in read_records(self.settings.schedules_from):
             schedules.setdefault(record.task_id, {})[record.schedule] = None
         return {task_id: list(distinct) for task_id, distinct in schedules.items()}

@@ -51,12 +51,10 @@ def time_library(request: Request) -> Reply:
 
     module, device = tvm_ffi.load_module(request["path"]), tvm_ffi.device(request["device"], 0)
     tensors, rule = tensors_for(request["arguments"], request["device"]), protocol.rule_of(request["device"])
-    return time_module(module, request["symbol"], tensors, device, rule, request["flush_bytes"])
+    return time_module(module, request["symbol"], tensors, device, rule)
 
 
-def time_module(
-    module: Any, symbol: str, tensors: Sequence[Any], device: Any, rule: protocol.Rule, flush_bytes: int = 0
-) -> Reply:
+def time_module(module: Any, symbol: str, tensors: Sequence[Any], device: Any, rule: protocol.Rule) -> Reply:
     """One visit to a loaded module, here or at the other end of an RPC session.
 
     Returns ``{"samples": seconds a run, one per repeat}``, or ``{"cause": "too slow", "run_s": ...}``.
@@ -65,7 +63,7 @@ def time_module(
     def evaluate(repeats: int, repeat_ms: int) -> list[float]:
         timer = _runtime("RPCTimeEvaluator")(
             module, symbol, device.dlpack_device_type(), device.index, 1, repeats, repeat_ms, _LIMIT_ZERO_ITERATIONS,
-            0, 1, flush_bytes, "",
+            0, 1, 0, "",
         )  # fmt: skip
         return list(struct.unpack(f"{repeats}d", bytes(timer(*tensors))))
 

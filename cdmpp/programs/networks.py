@@ -51,6 +51,14 @@ def expand_zoo(zoo: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return expanded
 
 
+def network_of(zoo: Mapping[str, dict[str, Any]], name: str) -> dict[str, Any]:
+    """The entry ``name`` of an expanded zoo; ``CdmppError`` where there is none."""
+    if name not in zoo:
+        near = ", ".join(difflib.get_close_matches(name, zoo, n=3) or sorted(zoo))
+        raise CdmppError(f"network {name!r} is not in the zoo; nearest: {near} (conf/data/networks.yaml)")
+    return zoo[name]
+
+
 def import_network(name: str, spec: Mapping[str, Any] | None = None) -> list[Task]:
     """Tasks of the zoo network ``name`` (or of ``spec``), one per structurally distinct PrimFunc.
 
@@ -58,11 +66,7 @@ def import_network(name: str, spec: Mapping[str, Any] | None = None) -> list[Tas
     ``CdmppError`` where the zoo has no such network or its library is not installed.
     """
     if spec is None:
-        zoo = read_zoo()
-        if name not in zoo:
-            near = difflib.get_close_matches(name, zoo, n=3) or sorted(zoo)
-            raise CdmppError(f"no network {name!r} in the zoo; did you mean {', '.join(near)}?")
-        spec = zoo[name]
+        spec = network_of(read_zoo(), name)
     model, inputs = build_model(spec)
     return tasks_of_module(to_relax(model, inputs, spec.get("dtype", "float32")), name)
 

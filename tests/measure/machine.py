@@ -32,7 +32,7 @@ class Machine:
             self.samples_asked += 1
             n = message["n"] if message["task"]["op_class"] == "conv2d" else 1
             texts = [json.dumps([[message["task"]["task_id"], i], []]) for i in range(n)]
-            return {"schedules": texts, "arguments": [[[4], "float32"]]}
+            return {"schedules": texts}
         if message["op"] == "build":
             if message["schedule"] in self.broken and self.broken[message["schedule"]]["cause"] == "crash":
                 return dict(self.broken[message["schedule"]])

@@ -101,17 +101,17 @@ def test_disagreeing_visits_get_a_third(machine: Machine, tmp_path: Path) -> Non
 
 def test_phases_are_announced(machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
-    phase_file = tmp_path / "phase"
+    progress_file = tmp_path / "set" / ".progress.json"
     answer = machine.answer
 
     def spy(message: dict[str, Any]) -> dict[str, Any]:
-        seen.append(message["op"] + "/" + phase_file.read_text())
+        seen.append(message["op"] + "/" + json.loads(progress_file.read_text())["phase"])
         return answer(message)
 
     monkeypatch.setattr(machine, "answer", spy)
-    Collector(settings(phase_file=phase_file), tmp_path / "set").run()
+    Collector(settings(), tmp_path / "set").run()
     assert set(seen) == {"import/sample", "sample/sample", "build/build", "time/measure"}
-    assert phase_file.read_text() == "done"
+    assert json.loads(progress_file.read_text()) == {"phase": "done", "done": ALL, "total": ALL}
 
 
 def test_time_limit_starts_no_new_batch_but_finishes_what_is_begun(

@@ -19,7 +19,6 @@ from cdmpp.errors import CdmppError
 from cdmpp.measure import protocol, software
 from cdmpp.measure.collection import Collection
 from cdmpp.measure.kit import pack
-from cdmpp.measure.kit.cubins import build_cubins
 from cdmpp.measure.protocol import Timed
 from cdmpp.measure.sentinel import build_sentinels
 from cdmpp.measure.settings import MeasureSettings
@@ -27,8 +26,12 @@ from cdmpp.measure.subjects import Subject
 from cdmpp.workers import run_many
 
 KIT_FILE = "kit.json"
-_RESERVE = 100_000
-"""Bytes kept free for the directory and the tables of a part."""
+PART_PROGRAMS = 1500
+"""Programs in a part, at most: what is lost where a part is."""
+_PART_BYTES, _RESERVE = 16_000_000, 100_000
+"""Largest size of a part, of which so much is kept free for its directory and tables."""
+_CHECKS = 32
+"""Tasks of which one kernel is compared with the result of the unscheduled task."""
 _CHECK_ELEMENTS, _CHECK_FLOPS = 1 << 16, 2e8
 """Tasks with more output or work are not checked: their results would fill the part, or take minutes here."""
 
@@ -48,7 +51,6 @@ class KitBuilder(Collection):
         self.staged: list[Subject] = []
         self._staged_bytes = 0
         self._checked = 0
-        self._cubins: dict[str, Path] = {}  # name of a library -> file that holds its kernels
 
     def _recall(self) -> None:
         path = self.folder / KIT_FILE
@@ -64,17 +66,17 @@ class KitBuilder(Collection):
         if self.settings.kit_python is not None and not site.exists():
             pack.fetch_ffi(self.settings.kit_python, site)
         self.sentinels = build_sentinels(self.builders[0], self.settings.target, scratch)
-        self._fixed = {f"programs/{sentinel.library.name}": sentinel.library for sentinel in self.sentinels}
-        self._fixed |= {**self._runtime, **pack.folder_files(site, "site")}
+        self._fixed = {**self._runtime, **pack.folder_files(site, "site")}
+        for sentinel in self.sentinels:
+            self._fixed |= _files(sentinel)
         self._fixed_bytes = sum(map(pack.compressed_size, self._fixed.values())) + _RESERVE
 
     def _take(self, built: list[Subject]) -> None:
-        built = self._machine_code(built)
         self._expected(built)
         for subject in built:
-            size = sum(map(pack.compressed_size, self._files(subject).values()))
-            full = self._fixed_bytes + self._staged_bytes + size > self.settings.part_mb * 1_000_000
-            if self.staged and (full or len(self.staged) >= self.settings.part_programs):
+            size = sum(map(pack.compressed_size, _files(subject).values()))
+            full = self._fixed_bytes + self._staged_bytes + size > _PART_BYTES
+            if self.staged and (full or len(self.staged) >= PART_PROGRAMS):
                 self._write_part()
             self.staged.append(subject)
             self._staged_bytes += size
@@ -95,30 +97,13 @@ class KitBuilder(Collection):
             f"back to {self.folder}/results, then: cdmpp measure device={self.settings.device} kit=merge",
         }
 
-    def _machine_code(self, subjects: list[Subject]) -> list[Subject]:
-        """Cubins beside the libraries of ``subjects``, on all cores; those that nvcc refuses are left out."""
-        if not self.cuda:
-            return subjects
-        libraries = [s.library for s in self.sentinels if s.library.stem not in self._cubins]
-        libraries += [subject.library for subject in subjects]
-        paths = [library.with_suffix(".cu") for library in libraries]
-        cubins, refused = build_cubins(str(self.settings.target["arch"]), paths, len(self.builders))
-        self._cubins.update(cubins)
-        for sentinel in self.sentinels:
-            if complaint := refused.get(sentinel.library.stem):
-                raise CdmppError(f"nvcc refuses {sentinel.record_id}: {complaint}")
-        for subject in subjects:
-            if complaint := refused.get(subject.library.stem):
-                self._fail(subject, {"cause": "nvcc", "message": complaint})
-        return [subject for subject in subjects if subject.library.stem not in refused]
-
     def _expected(self, subjects: list[Subject]) -> None:
         """What the first programs of the kit must compute, one a task, from the unscheduled task run here."""
         chosen: dict[str, Subject] = {}
         for subject in subjects:
             shape, _ = subject.arguments[-1]
             small = math.prod(shape) <= _CHECK_ELEMENTS and subject.task.flops <= _CHECK_FLOPS
-            if small and self._checked + len(chosen) < self.settings.kit_checks:
+            if small and self._checked + len(chosen) < _CHECKS:
                 chosen.setdefault(subject.task.task_id, subject)
         requests = [
             {
@@ -132,32 +117,16 @@ class KitBuilder(Collection):
         for _, reply in run_many(self.builders, requests, protocol.BUILD_LIMIT_S):
             self._checked += "cause" not in reply
 
-    def _files(self, subject: Subject) -> dict[str, Path]:
-        """Archive name -> file of one program; a cubin that several share is named by each."""
-        library, expected = subject.library, subject.library.with_suffix(".npy")
-        files = {f"programs/{library.name}": library}
-        if expected.exists():
-            files[f"expected/{expected.name}"] = expected
-        if self.cuda:
-            cubin = self._cubins[library.stem]
-            files[f"cubins/{cubin.name}"] = cubin
-        return files
-
     def _write_part(self) -> None:
         name = f"part-{len(list((self.folder / 'parts').glob('part-*.zip'))):03d}"
         files = dict(self._fixed)
         for subject in self.staged:
-            files |= self._files(subject)
+            files |= _files(subject)
         texts: dict[str, Any] = {"programs.json": _listed(self.staged)}
         if self.cuda:
-            cubins: dict[str, str] = {}
-            for item in [*self.sentinels, *self.staged]:
-                library = item.library
-                cubin = self._cubins[library.stem]
-                files[f"cubins/{cubin.name}"] = cubin
-                source = library.with_suffix(".cu").read_bytes()
-                cubins[hashlib.sha256(source).hexdigest()] = f"cubins/{cubin.name}"
-            texts["cubins.json"] = cubins
+            libraries = [item.library for item in (*self.sentinels, *self.staged)]
+            sources = {library.stem: library.with_suffix(".cu").read_bytes() for library in libraries}
+            texts["cubins.json"] = {hashlib.sha256(s).hexdigest(): f"programs/{n}.cubin" for n, s in sources.items()}
         texts["kit.json"] = {
             **self.header,
             "part": name,
@@ -179,6 +148,12 @@ def packed_programs(folder: Path) -> list[dict[str, str]]:
     """``record_id``, ``task_id``, ``schedule`` and ``part`` of every program of the kit ``folder``."""
     paths = sorted((folder / "programs").glob("part-*.parquet"))
     return [row for path in paths for row in read_table(path).to_pylist()]
+
+
+def _files(item: Timed) -> dict[str, Path]:
+    """Archive name -> file of one program: library, machine code for a GPU, and what it must compute, where known."""
+    paths = [item.library.with_suffix(suffix) for suffix in (".so", ".cubin", ".npy")]
+    return {f"programs/{path.name}": path for path in paths if path.exists()}
 
 
 def _listed(items: Sequence[Timed]) -> list[dict[str, Any]]:

@@ -113,7 +113,6 @@ def run_parts(kit: Path) -> dict[str, Any]:
 def _record(
     program: dict[str, str], entry: dict[str, Any], facts: dict[str, Any], header: dict[str, Any], where: str
 ) -> Record:
-    flush = {"flush_bytes": str(facts["flush_bytes"])} if facts.get("flush_bytes") else {}
     software = {key: facts[key] for key in ("python", "kernel") if key in facts} | facts.get("gpu", {})
     visits = Visits()
     try:
@@ -122,7 +121,6 @@ def _record(
         return record_of(
             visits,
             protocol.rule_of(header["kind"]),
-            flush,
             record_id=program["record_id"],
             task_id=program["task_id"],
             device=header["device"],

@@ -7,6 +7,7 @@ import importlib.metadata
 import importlib.util
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -52,7 +53,7 @@ def runtime_files(cuda: bool) -> dict[str, Path]:
     """Archive name -> file of TVM's runtime libraries in loading order; with ``cuda`` those of a GPU, too.
 
     Raises:
-        CdmppError: TVM, or the CUDA runtime library for a GPU kit, is not installed here.
+        CdmppError: TVM, or for a GPU kit the CUDA toolkit, is not installed here.
     """
     spec = importlib.util.find_spec("tvm")
     if spec is None or spec.origin is None:
@@ -60,6 +61,8 @@ def runtime_files(cuda: bool) -> dict[str, Path]:
     folder = Path(spec.origin).parent / "lib"
     files = [folder / "libtvm_runtime.so"]
     if cuda:
+        if shutil.which("nvcc") is None:
+            raise CdmppError("nvcc was not found on PATH: install the CUDA toolkit to build a kit for an NVIDIA GPU")
         homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), *sorted(glob.glob("/usr/local/cuda*"))]
         libraries = [path for home in homes if home for path in sorted(Path(home).glob("lib64/libcudart.so.*"))]
         if not libraries:

@@ -36,31 +36,26 @@ def main(folder: Path, part: Path) -> int:
     """Command line of a part that was unpacked into ``folder``; returns the exit status."""
     words = argparse.ArgumentParser(prog=f"python {part.name}", description=__doc__)
     words.add_argument("--out", type=Path, default=part.with_name(f"results-{part.stem}.jsonl"), help="results file")
-    words.add_argument("--flush-l2-mb", type=int, default=0, help="overwrite this much memory between repeats")
-    words.add_argument("--limit-s", type=float, default=float("inf"), help="start no new window after this long")
     words.add_argument("--window", type=int, default=192, help="programs that get their first visit in one window")
     words.add_argument("--separation-s", type=float, help="least time between two visits (default: the protocol's)")
     options = words.parse_args()
     try:
-        run = KitRun(folder, options.out, options.flush_l2_mb << 20, options.window, options.separation_s)
-        return run.run(options.limit_s)
+        KitRun(folder, options.out, options.window, options.separation_s).run()
     except CdmppError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    return 0
 
 
 class KitRun:
     """One run over the programs of an unpacked part."""
 
-    def __init__(
-        self, folder: Path, out: Path, flush_bytes: int = 0, window: int = 192, separation_s: float | None = None
-    ) -> None:
-        self.folder, self.out, self.flush_bytes, self.window = folder, out, flush_bytes, window
+    def __init__(self, folder: Path, out: Path, window: int, separation_s: float | None) -> None:
+        self.folder, self.out, self.window = folder, out, window
         self.kit: dict[str, Any] = json.loads((folder / "kit.json").read_text())
         self.programs = self._items(json.loads((folder / "programs.json").read_text()))
         self.device = "cpu" if self.kit["kind"] == "cpu" else "cuda"
-        rule = protocol.rule_of(self.device)
-        self.separation_s = rule.min_separation_s if separation_s is None else separation_s
+        self.separation_s = protocol.rule_of(self.device).min_separation_s if separation_s is None else separation_s
         cores = sorted(os.sched_getaffinity(0))
         if self.kit["cores"] > len(cores):
             raise CdmppError(f"programs of {self.kit['device']} use {self.kit['cores']} cores, here are {len(cores)}")
@@ -72,18 +67,16 @@ class KitRun:
         self.lock = self._lock()
         self.done = self._done()
 
-    def run(self, limit_s: float) -> int:
-        """Check, measure, write; returns 0, or 1 where time was short."""
+    def run(self) -> None:
+        """Check, measure, write."""
         begin = time.monotonic()
         self._write({"event": "start", **self._host()})
         try:
             self.worker.start()
             left = self._check([item for item in self.programs if item.record_id not in self.done])
             windows = self._windows()
-            total, begun = len(left), len(left)
+            total = len(left)
             while left or windows.active:
-                if time.monotonic() - begin > limit_s and left:
-                    total, left = total - len(left), []  # finish what is begun
                 fresh, left = left[: self.window], left[self.window :]
                 for item in windows.measure(fresh, self._fail):
                     visits = item.visits
@@ -96,7 +89,6 @@ class KitRun:
             self.worker.stop()
             self._write({"event": "end", **self._host()})
         print(f"results: {self.out}")
-        return int(total < begun)
 
     def _windows(self) -> Windows[Timed]:
         log, programs = self.out.with_suffix(".sentinels.jsonl"), self._items(self.kit["sentinels"])
@@ -108,14 +100,14 @@ class KitRun:
         return [Timed(key := entry["record_id"], entry["arguments"], folder / f"{key}.so") for entry in entries]
 
     def _timing(self, item: Timed) -> dict[str, Any]:
-        return item.timing_request("time", device=self.device, flush_bytes=self.flush_bytes)
+        return item.timing_request("time", device=self.device)
 
     def _check(self, items: list[Timed]) -> list[Timed]:
         """Compare with what the unscheduled tasks gave on the building machine; returns all but the wrong items."""
         errors: list[float] = []
         wrong = []
         for item in items:
-            expected = self.folder / "expected" / f"{item.record_id}.npy"
+            expected = item.library.with_suffix(".npy")
             if not expected.exists():
                 continue
             request = item.timing_request("check", device=self.device, expected=str(expected))
@@ -169,7 +161,6 @@ class KitRun:
     def _host(self) -> dict[str, Any]:
         """What the device says of itself now."""
         facts: dict[str, Any] = {"python": platform.python_version(), "kernel": platform.release()}
-        facts["flush_bytes"] = self.flush_bytes
         if self.kit["kind"] == "cpu":
             lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
             names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
