@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 class CdmppError(ValueError):
     """Base of all errors raised on purpose by this package."""
@@ -25,3 +27,9 @@ class NoRecordsError(DataError):
 
 class ModelFormatError(CdmppError):
     """A model folder that this version cannot load."""
+
+
+def some(texts: Sequence[str], separator: str = "; ", most: int = 10) -> str:
+    """The first of ``texts`` for a message, and how many more there are."""
+    more = [f"and {len(texts) - most} more"] if len(texts) > most else []
+    return separator.join([*texts[:most], *more])

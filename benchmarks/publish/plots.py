@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cdmpp.evaluation.plots import plain_numbers, save_plot
+from cdmpp.data.plots import save_plot
+from cdmpp.evaluation.plots import plain_numbers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -25,9 +25,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -41,7 +40,7 @@ from cdmpp.ast.layout import FEATURES, KERNEL_WIDTH, LEAF_WIDTH
 from cdmpp.ast.table import AstTable, write_asts
 from cdmpp.data.records import append_records, read_info, read_records, write_info, write_tasks
 from cdmpp.data.schema import Record
-from cdmpp.errors import DataError
+from cdmpp.errors import DataError, some
 from cdmpp.lock import writing
 from cdmpp.programs.task import Task
 
@@ -55,8 +54,7 @@ COLUMNS = (
 PART_SIZE = 20_000
 
 
-@dataclass(frozen=True)
-class FeatureReport:
+class FeatureReport(NamedTuple):
     """What an import of feature files met and wrote."""
 
     rows: int
@@ -111,10 +109,8 @@ def import_features(path: Path, out: Path, device: str, on_bad: Literal["error",
         key = row.record.record_id
         rows[key] = _merged(rows[key], row) if key in rows else row
     if bad and on_bad == "error":
-        more = f"; and {len(bad) - 5} more" if len(bad) > 5 else ""
         raise DataError(
-            f"{len(bad)} broken rows, nothing was imported: {'; '.join(bad[:5])}{more}. "
-            "Pass on_bad=skip to leave them out"
+            f"{len(bad)} broken rows, nothing was imported: {some(bad)}. Pass on_bad=skip to leave them out"
         )
     if not rows:
         raise DataError(
@@ -123,22 +119,20 @@ def import_features(path: Path, out: Path, device: str, on_bad: Literal["error",
     with writing(out, f"import of {path.name}", wait=True):
         present = {record.record_id for record in read_records(out)}
         fresh = [row for key, row in rows.items() if key not in present]
-        _write(out, device, fresh, len(present) + len(fresh))
-    tasks = {row.task.task_id for row in fresh}
+        programs = len(present) + len(fresh)
+        write_info(
+            out, name=out.name, devices=[device], features=NAME, programs=programs, protocol=NAME, complete=False
+        )
+        tasks = {row.task.task_id: row.task for row in fresh}
+        write_tasks(out, tasks.values())
+        for start in range(0, len(fresh), PART_SIZE):
+            part = fresh[start : start + PART_SIZE]
+            asts = out / "asts" / f"part-{len(list((out / 'asts').glob('part-*.parquet'))):05d}.parquet"
+            # Vectors first: a record without its vector could not be derived again.
+            write_asts(asts, [r.record.record_id for r in part], AstTable.from_asts(row.ast for row in part), NAME)
+            append_records(out, [row.record for row in part])
+        write_info(out, complete=True)
     return FeatureReport(of_device, tuple(bad), of_device - len(bad) - len(fresh), len(fresh), len(tasks))
-
-
-def _write(out: Path, device: str, rows: list[_Row], total: int) -> None:
-    write_info(out, name=out.name, devices=[device], features=NAME, programs=total, protocol=NAME, complete=False)
-    write_tasks(out, {row.task.task_id: row.task for row in rows}.values())
-    for start in range(0, len(rows), PART_SIZE):
-        part = rows[start : start + PART_SIZE]
-        number = len(list((out / "asts").glob("part-*.parquet")))
-        table = AstTable.from_asts(row.ast for row in part)
-        # Vectors first: a record without its vector could not be derived again.
-        write_asts(out / "asts" / f"part-{number:05d}.parquet", [r.record.record_id for r in part], table, NAME)
-        append_records(out, [row.record for row in part])
-    write_info(out, complete=True)
 
 
 def _rows(paths: list[Path]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -154,15 +148,14 @@ def _rows(paths: list[Path]) -> Iterator[tuple[str, dict[str, Any]]]:
                 f"{path} is no feature file of version {FEATURES[NAME]}: metadata says {version or 'nothing'}, "
                 f"missing columns: {', '.join(missing) or 'none'}"
             )
-        batches = file.iter_batches(4096, columns=list(COLUMNS))
-        for number, values in enumerate((row for batch in batches for row in batch.to_pylist()), start=1):
-            yield f"{path} row {number}", values
+        rows = (row for batch in file.iter_batches(4096, columns=list(COLUMNS)) for row in batch.to_pylist())
+        yield from ((f"{path} row {number}", values) for number, values in enumerate(rows, start=1))
 
 
 def _row(values: dict[str, Any], device: devices.Device) -> _Row:
     """One program; ``ValueError`` says what is wrong with it."""
     latency, std = values["latency_s"], values["std_s"] or 0.0
-    if latency is None or not math.isfinite(latency) or latency <= 0:
+    if latency is None or not 0 < latency < float("inf"):
         raise ValueError(f"latency_s is {latency}: must be a positive number of seconds")
     if not values["task"] or not values["network"]:
         raise ValueError("task and network must not be empty")
@@ -209,22 +202,16 @@ def _serial_positions(nodes: np.ndarray, tree: list[int]) -> np.ndarray:
     if not tree:
         return nodes
     place = {node: index for index, node in enumerate(tree) if node >= 0}
-    try:
-        return np.array([place[node] for node in nodes.tolist()], np.int32)
-    except KeyError as error:
-        raise ValueError(f"leaf {error} is not in serialized_tree") from None
+    for node in nodes.tolist():
+        if node not in place:
+            raise ValueError(f"leaf {node} is not in serialized_tree")
+    return np.array([place[node] for node in nodes.tolist()], np.int32)
 
 
 def _merged(first: _Row, again: _Row) -> _Row:
     """The same vectors measured twice: one program with the mean of both."""
     samples = (*first.record.latency_samples_s, *again.record.latency_samples_s)
     mean = float(np.mean(samples))
-    networks = {**first.task.networks, **again.task.networks}
-    record = replace(
-        first.record,
-        latency_samples_s=samples,
-        latency_s=mean,
-        n_merged=first.record.n_merged + 1,
-        spread=float(np.std(samples) / mean),
-    )
-    return _Row(record, replace(first.task, networks=networks), first.ast)
+    spread, merged = float(np.std(samples) / mean), first.record.n_merged + 1
+    record = replace(first.record, latency_samples_s=samples, latency_s=mean, spread=spread, n_merged=merged)
+    return _Row(record, replace(first.task, networks={**first.task.networks, **again.task.networks}), first.ast)

@@ -27,12 +27,9 @@ _PORTION = 65_536
 
 def write_codes(path: Path, codes: Mapping[str, np.ndarray]) -> None:
     """Write record id -> (CODE_WIDTH,) float32, atomically."""
-    ids = sorted(codes)
-    flat = np.stack([codes[i] for i in ids]).astype(np.float32).ravel() if ids else np.zeros(0, np.float32)
-    table = pa.table(
-        {"record_id": pa.array(ids, pa.string()), "code": pa.FixedSizeListArray.from_arrays(pa.array(flat), CODE_WIDTH)}
-    )
-    write_table(path, table.replace_schema_metadata({"code_version": CODE_VERSION}))
+    columns = [pa.array(codes, pa.string()), pa.array(codes.values(), pa.list_(pa.float32(), CODE_WIDTH))]
+    table = pa.table(columns, names=["record_id", "code"], metadata={"code_version": CODE_VERSION})
+    write_table(path, table.sort_by("record_id"))
 
 
 def read_codes(path: Path) -> dict[str, np.ndarray]:

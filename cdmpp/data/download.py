@@ -5,37 +5,24 @@ from __future__ import annotations
 import gzip
 import hashlib
 import http.client
-import logging
-import os
 import shutil
-import urllib.error
 import urllib.request
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.progress import DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
+from cdmpp.data.files import write_atomic
 from cdmpp.errors import DataError
 from cdmpp.paths import cache_root
-
-log = logging.getLogger(__name__)
 
 REPOSITORY = "lac-dcc/bennu"
 COMMIT = "ad7179973cc9bf6242e91eb9166b920dd36bc7ad"
 BASE_URL = f"https://raw.githubusercontent.com/{REPOSITORY}/{COMMIT}/results/ms"
 _TIMEOUT_S = 20
-_BLOCK = 1 << 20
-
-
-@dataclass(frozen=True)
-class PinnedFile:
-    """One file of a public database."""
-
-    name: str
-    sha256: str
-    """Of the content after gunzip: packing the same records again changes nothing."""
 
 
 @dataclass(frozen=True)
@@ -46,22 +33,15 @@ class PinnedDatabase:
     network: str
     folder: str
     """Below ``BASE_URL``."""
-    files: tuple[PinnedFile, ...]
+    files: Mapping[str, str]
+    """Name -> SHA-256 of the content after gunzip: packing the same records again changes nothing."""
 
 
-PINNED = (
-    PinnedDatabase(
-        "a100",
-        "resnet34",
-        "meta_cuda_a100_resnet34_10k",
-        (
-            PinnedFile("database_workload.json", "bf836c559ce1095ce8b81b6be2521ceca18aa6be184fce60505a16b449b6c654"),
-            PinnedFile(
-                "database_tuning_record.json.gz", "739d8fc84c39eeead8848f666f8d67c1b669d5fab01483e9e750076b7e99d7de"
-            ),
-        ),
-    ),
-)
+_RESNET34 = {
+    "database_workload.json": "bf836c559ce1095ce8b81b6be2521ceca18aa6be184fce60505a16b449b6c654",
+    "database_tuning_record.json.gz": "739d8fc84c39eeead8848f666f8d67c1b669d5fab01483e9e750076b7e99d7de",
+}
+PINNED = (PinnedDatabase("a100", "resnet34", "meta_cuda_a100_resnet34_10k", _RESNET34),)
 
 
 def pinned(device: str) -> tuple[PinnedDatabase, ...]:
@@ -77,42 +57,35 @@ def download(database: PinnedDatabase, base_url: str = BASE_URL, progress: bool 
     """
     collection = f"{REPOSITORY.replace('/', '-')}-{COMMIT[:12]}"
     folder = cache_root() / "downloads" / collection / f"{database.network}_{database.device}"
-    for file in database.files:
-        path = folder / file.name
-        if path.is_file() and _content_sum(path) == file.sha256:
-            continue
-        url = f"{base_url}/{database.folder}/{file.name}"
-        temporary = path.with_name(f".{file.name}.{os.getpid()}.tmp")
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            _fetch(url, temporary, progress)
-            if (digest := _content_sum(temporary)) != file.sha256:
-                raise DataError(
-                    f"{url} has the SHA-256 {digest} (unpacked), expected {file.sha256}: not the pinned file"
-                )
-            os.replace(temporary, path)
-        except (OSError, EOFError, zlib.error, http.client.HTTPException) as error:
-            reason = getattr(error, "reason", None) or error
-            raise DataError(f"cannot download {url}: {reason}") from error
-        finally:
-            temporary.unlink(missing_ok=True)
+    for name, expected in database.files.items():
+        path, url = folder / name, f"{base_url}/{database.folder}/{name}"
+        if not path.is_file() or _content_sum(path) != expected:
+            write_atomic(path, lambda temporary, url=url, sum=expected: _fetch(url, temporary, sum, progress))  # type: ignore[misc]
     return folder
 
 
-def _fetch(url: str, path: Path, progress: bool) -> None:
+def _fetch(url: str, path: Path, expected: str, progress: bool) -> None:
     columns = (TextColumn("{task.description}"), DownloadColumn(), TransferSpeedColumn())
-    with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as response, Progress(*columns, disable=not progress) as bar:
-        length = int(response.headers.get("Content-Length") or 0)
-        title = f"downloading {path.name.removeprefix('.').rsplit('.', 2)[0]}"
-        with path.open("wb") as file:
-            shutil.copyfileobj(bar.wrap_file(response, length, description=title), file, _BLOCK)
-    received = path.stat().st_size
-    if length and received != length:
-        raise OSError(f"the connection ended after {received} of {length} bytes")
+    name = url.rpartition("/")[2]
+    try:
+        with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as response, path.open("wb") as file:
+            length = int(response.headers.get("Content-Length") or 0)
+            with Progress(*columns, disable=not progress) as bar:
+                shutil.copyfileobj(bar.wrap_file(response, length, description=f"downloading {name}"), file)
+    except (OSError, http.client.HTTPException) as error:
+        raise DataError(f"cannot download {url}: {error}") from error
+    if length and path.stat().st_size != length:
+        raise DataError(f"cannot download {url}: the connection ended after {path.stat().st_size} of {length} bytes")
+    if (digest := _content_sum(path)) != expected:
+        raise DataError(f"{url} has the SHA-256 {digest or '?'} (unpacked), expected {expected}: not the pinned file")
 
 
 def _content_sum(path: Path) -> str:
-    with path.open("rb") as probe:
-        opener: Any = gzip.open if probe.read(2) == b"\x1f\x8b" else open
-    with opener(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    """SHA-256 after gunzip; empty where that fails."""
+    try:
+        with path.open("rb") as probe:
+            opener: Any = gzip.open if probe.read(2) == b"\x1f\x8b" else open
+        with opener(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except (OSError, EOFError, zlib.error):
+        return ""

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from cdmpp.errors import some
+
 if TYPE_CHECKING:
     from cdmpp.programs.database import BadLine
-
-_SHOWN = 10
-"""Reasons, and lines of each, in a message."""
 
 
 @dataclass
@@ -29,7 +28,6 @@ class ImportReport:
     present: int = 0
     """Programs that the folder held already."""
     tasks: int = 0
-    seconds: float = 0.0
 
     def __str__(self) -> str:
         merged = self.lines - self.failed - self.unmeasured - len(self.bad) - self.programs
@@ -37,20 +35,13 @@ class ImportReport:
         return (
             f"{self.lines} lines: {self.failed} failed measurements dropped, {waiting}{len(self.bad)} broken lines, "
             f"{merged} repeats merged; {self.programs} programs of {self.tasks} tasks, {self.written} written, "
-            f"{self.present} were there already ({self.seconds:.1f} s)"
+            f"{self.present} were there already"
         )
 
     def bad_lines(self) -> str:
         """The broken lines by number, those with the same reason together."""
-        numbers: dict[str, list[int]] = {}
+        numbers: dict[str, list[str]] = {}
         for line in self.bad:
-            numbers.setdefault(line.reason, []).append(line.number)
-        shown = [f"{_counted('line', lines)}: {reason}" for reason, lines in list(numbers.items())[:_SHOWN]]
-        more = [f"and {len(numbers) - _SHOWN} more reasons"] if len(numbers) > _SHOWN else []
-        return "; ".join([*shown, *more])
-
-
-def _counted(word: str, numbers: list[int]) -> str:
-    shown = ", ".join(map(str, numbers[:_SHOWN]))
-    more = f" and {len(numbers) - _SHOWN} more" if len(numbers) > _SHOWN else ""
-    return f"{word}{'s' if len(numbers) > 1 else ''} {shown}{more}"
+            numbers.setdefault(line.reason, []).append(str(line.number))
+        reasons = numbers.items()
+        return some([f"line{'s' if len(lines) > 1 else ''} {some(lines, ', ')}: {reason}" for reason, lines in reasons])

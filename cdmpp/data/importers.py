@@ -6,25 +6,16 @@ import json
 import logging
 import random
 import statistics
-import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 import tvm
 from rich.progress import track
 
 from cdmpp.data.import_report import ImportReport
-from cdmpp.data.records import (
-    append_records,
-    read_info,
-    read_records,
-    read_tasks,
-    record_parts,
-    write_info,
-    write_tasks,
-)
+from cdmpp.data.records import append_records, read_info, read_records, read_tasks, write_info, write_tasks
 from cdmpp.data.schema import Record
 from cdmpp.data.targets import disagreement
 from cdmpp.errors import CdmppError, DataError
@@ -42,18 +33,14 @@ _SAMPLE = 12  # traces replayed before anything is written
 _FLAG_SPREAD = 0.05
 
 
-class _Workload(NamedTuple):
-    module: tvm.IRModule
-    task: Task
-
-
 @dataclass
 class _Group:
     """Repeats of one program."""
 
-    workload: _Workload
+    module: tvm.IRModule
+    task: Task
     line: TuningLine
-    repeats: list[tuple[float, ...]]
+    repeats: list[tuple[float, ...]] = field(default_factory=list)
 
 
 def import_database(
@@ -71,7 +58,6 @@ def import_database(
     ``out`` holds already are left alone, so a rerun continues where a kill stopped, and a second network can join the
     same folder. While another process writes there, this one waits.
     """
-    started = time.monotonic()
     source, out = Path(source), Path(out)
     if not network:
         raise DataError("network=NAME is missing: by_network splits go by the name of the network that was tuned")
@@ -95,40 +81,53 @@ def import_database(
         )
     _check_replay(groups, source)
     with writing(out, f"import of {source.name}", wait=True):
-        _store(groups, out, source, device, report, progress)
-        _finish(out, source, device, network, report)
-    report.seconds = time.monotonic() - started
+        _store(groups, out, report, progress, device)
+        imported = {"device": device, "network": network, "broken": len(report.bad)}
+        imported |= {name: getattr(report, name) for name in ("lines", "failed", "unmeasured", "programs")}
+        info = read_info(out)
+        write_info(
+            out,
+            devices=sorted({*info.get("devices", []), device}),
+            imports={**info.get("imports", {}), source.name: imported},
+            counts={"records": len(read_records(out)), "tasks": len(read_tasks(out))},
+            complete=True,
+        )
     return report
 
 
-def _store(groups: list[_Group], out: Path, source: Path, device: str, report: ImportReport, progress: bool) -> None:
+def _store(groups: list[_Group], out: Path, report: ImportReport, progress: bool, device: str) -> None:
     """Write the programs that ``out`` does not hold."""
-    present = _present(out)
-    used = {group.workload.task.task_id: group.workload.task for group in reversed(groups)}
+    present = {record.record_id for record in read_records(out)}
+    used = {group.task.task_id: group.task for group in reversed(groups)}
     tasks = {**used, **(read_tasks(out) if (out / "tasks.parquet").exists() else {})}
     renames: dict[int, dict[str, str]] = {}  # by workload: two of one task may name their blocks differently
     fresh = []
     for group in groups:
-        index, task = group.line.workload, group.workload.task
+        index, task_id = group.line.workload, group.task.task_id
         if index not in renames:
-            renames[index] = _renames(group.workload.module, tasks[task.task_id])
+            names = block_names(group.module), block_names(parse_workload(tasks[task_id].workload))
+            renames[index] = {own: stored for own, stored in zip(*names, strict=False) if own != stored}
         schedule = _rename_blocks(group.line.schedule, renames[index])
-        identity = record_id(task.task_id, device, group.line.target, schedule)
+        identity = record_id(task_id, device, group.line.target, schedule)
         if identity not in present:
             present.add(identity)
-            fresh.append((identity, task.task_id, schedule, group))
+            fresh.append((identity, schedule, group))
     report.programs, report.tasks, report.present = len(groups), len(used), len(groups) - len(fresh)
-    origin = {"name": out.name, "protocol": "metaschedule", "complete": False}
-    write_info(out, **({} if not fresh and (out / "dataset.json").exists() else origin))
+    if fresh or not (out / "dataset.json").exists():
+        write_info(out, name=out.name, protocol="metaschedule", complete=False)
     write_tasks(out, used.values())
-    parts = [fresh[start : start + PART_SIZE] for start in range(0, len(fresh), PART_SIZE)]
-    for part in track(parts, "writing records", disable=not progress):
-        append_records(out, (_record(*item, device=device) for item in part))
+    for start in track(range(0, len(fresh), PART_SIZE), "writing records", disable=not progress):
+        part = fresh[start : start + PART_SIZE]
+        append_records(out, (_record(*item, device) for item in part))
         report.written += len(part)
 
 
 def _collect(
-    source: Path, workloads: list[_Workload | BadLine], device: str, report: ImportReport, progress: bool
+    source: Path,
+    workloads: list[tuple[tvm.IRModule, Task] | BadLine],
+    device: str,
+    report: ImportReport,
+    progress: bool,
 ) -> list[_Group]:
     groups: dict[tuple[int, str, str], _Group] = {}
     targets: dict[str, str] = {}
@@ -137,11 +136,11 @@ def _collect(
         if isinstance(line, BadLine):
             report.bad.append(line)
             continue
-        workload = workloads[line.workload] if 0 <= line.workload < len(workloads) else None
-        if workload is None:
+        if not 0 <= line.workload < len(workloads):
             reason = f"workload {line.workload} does not exist, the database has {len(workloads)}"
             report.bad.append(BadLine(line.number, reason))
             continue
+        workload = workloads[line.workload]
         if isinstance(workload, BadLine):
             reason = f"its workload, line {workload.number} of the other file, cannot be used: {workload.reason}"
             report.bad.append(BadLine(line.number, reason))
@@ -156,30 +155,24 @@ def _collect(
             report.failed += 1
         else:
             key = (line.workload, line.target, line.schedule)
-            groups.setdefault(key, _Group(workload, line, [])).repeats.append(line.seconds)
+            groups.setdefault(key, _Group(*workload, line)).repeats.append(line.seconds)
     return list(groups.values())
 
 
-def _workload(module: tvm.IRModule | BadLine, number: int, network: str, source: Path) -> _Workload | BadLine:
-    """The task that a workload is, or why it cannot be one; ``number`` is its line."""
+def _workload(
+    module: tvm.IRModule | BadLine, number: int, network: str, source: Path
+) -> tuple[tvm.IRModule, Task] | BadLine:
+    """With the task that it is, or why it cannot be one; ``number`` is its line."""
     if isinstance(module, BadLine):
         return module
     try:
-        names = block_names(module)
-        name = "_".join(name for name in names if "pad" not in name)[:80]
-        task = Task(
-            task_id(module),
-            name,
-            op_class(name, module),
-            module.script(),
-            flops(module),
-            io_bytes(module),
-            {network: 1},
-            f"metaschedule:{source.name}",
-        )
+        name = "_".join(name for name in block_names(module) if "pad" not in name)[:80]
+        work = flops(module), io_bytes(module)
+        origin = f"metaschedule:{source.name}"
+        task = Task(task_id(module), name, op_class(name, module), module.script(), *work, {network: 1}, origin)
     except CdmppError as error:
         return BadLine(number, str(error))
-    return _Workload(module, task)
+    return module, task
 
 
 def _check_replay(groups: list[_Group], source: Path) -> None:
@@ -188,24 +181,13 @@ def _check_replay(groups: list[_Group], source: Path) -> None:
     faults = []
     for group in sample:
         try:
-            replay_on(group.workload.module, group.line.schedule)
+            replay_on(group.module, group.line.schedule)
         except CdmppError as error:
             faults.append(f"line {group.line.number}: {str(error).splitlines()[0][:200]}")
     if len(faults) == len(sample):
         raise DataError(f"none of {len(sample)} sampled traces of {source} replays in this TVM: {faults[0]}")
     if faults:
         log.warning("%d of %d sampled traces of %s do not replay: %s", len(faults), len(sample), source, faults)
-
-
-def _present(out: Path) -> set[str]:
-    """Ids of the records in ``out``; a part that cannot be read stops the import before it writes."""
-    return {record.record_id for record in read_records(out)} if record_parts(out) else set()
-
-
-def _renames(module: tvm.IRModule, task: Task) -> dict[str, str]:
-    """Block names of ``module`` -> those of the stored workload of the same task, where they differ."""
-    stored = block_names(parse_workload(task.workload))
-    return {own: other for own, other in zip(block_names(module), stored, strict=False) if own != other}
 
 
 def _rename_blocks(schedule: str, renames: dict[str, str]) -> str:
@@ -218,7 +200,7 @@ def _rename_blocks(schedule: str, renames: dict[str, str]) -> str:
     return json.dumps([instructions, decisions], sort_keys=True, separators=(",", ":"))
 
 
-def _record(identity: str, task: str, schedule: str, group: _Group, device: str) -> Record:
+def _record(identity: str, schedule: str, group: _Group, device: str) -> Record:
     samples = tuple(value for repeat in group.repeats for value in repeat)
     median = statistics.median(samples)
     # Repeats within one visit agree to 0.02 %; what separates visits is the noise that matters.
@@ -226,7 +208,7 @@ def _record(identity: str, task: str, schedule: str, group: _Group, device: str)
     spread = float(np.std(visits) / np.mean(visits))
     return Record(
         identity,
-        task,
+        group.task.task_id,
         device,
         group.line.target,
         schedule,
@@ -240,17 +222,4 @@ def _record(identity: str, task: str, schedule: str, group: _Group, device: str)
         flagged=spread > _FLAG_SPREAD,
         protocol="metaschedule",
         extra={"line": str(group.line.number)},
-    )
-
-
-def _finish(out: Path, source: Path, device: str, network: str, report: ImportReport) -> None:
-    info = read_info(out)
-    counted = {"lines": report.lines, "failed": report.failed, "unmeasured": report.unmeasured}
-    entry = {"device": device, "network": network, **counted, "broken": len(report.bad), "programs": report.programs}
-    write_info(
-        out,
-        devices=sorted({*info.get("devices", []), device}),
-        imports={**info.get("imports", {}), source.name: entry},
-        counts={"records": len(_present(out)), "tasks": len(read_tasks(out))},
-        complete=True,
     )

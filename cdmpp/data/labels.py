@@ -18,8 +18,7 @@ from cdmpp.data.schema import Record
 from cdmpp.errors import DataError
 from cdmpp.programs.task import Task
 
-_TEXTS = ("record_id", "task_id", "device")
-_COLUMNS = (*_TEXTS, "latency_s", "spread")
+_COLUMNS = ("record_id", "task_id", "device", "latency_s", "spread")
 
 
 @dataclass(frozen=True)
@@ -34,6 +33,10 @@ class Labels:
 
     def __len__(self) -> int:
         return len(self.record_ids)
+
+    def take(self, rows: np.ndarray) -> Labels:
+        """The programs at ``rows``, positions or a mask."""
+        return Labels(*(getattr(self, name)[rows] for name in Labels.__dataclass_fields__))
 
     @cached_property
     def _order(self) -> np.ndarray:
@@ -60,9 +63,9 @@ class Labels:
     @staticmethod
     def of_records(records: Sequence[Record]) -> Labels:
         """Of records with different ids."""
-        texts = [np.array([getattr(record, name) for record in records], dtype=str) for name in _TEXTS]
-        numbers = [np.array([getattr(record, name) for record in records], np.float64) for name in _COLUMNS[3:]]
-        return Labels(*texts, *numbers)
+        kinds = (str, str, str, float, float)
+        arrays = [[getattr(record, name) for record in records] for name in _COLUMNS]
+        return Labels(*(np.array(array, dtype=kind) for array, kind in zip(arrays, kinds, strict=True)))
 
 
 def read_labels(folders: Sequence[Path], tasks: Sequence[Mapping[str, Task]], device: str | None) -> Labels:
@@ -76,16 +79,16 @@ def read_labels(folders: Sequence[Path], tasks: Sequence[Mapping[str, Task]], de
     """
     parts, present = [], set[str]()
     for folder, of_folder in zip(folders, tasks, strict=True):
-        columns = [_read_columns(path, folder) for path in record_parts(folder)]
-        for part in columns:
+        for path in record_parts(folder):
+            part = _read_columns(path, folder)
             present |= set(np.unique(part.devices).tolist())
-            wanted = np.ones(len(part), bool) if device is None else part.devices == device
-            orphans = part.record_ids[wanted & ~np.isin(part.task_ids, list(of_folder))]
+            part = part if device is None else part.take(part.devices == device)
+            orphans = part.record_ids[~np.isin(part.task_ids, list(of_folder))]
             if len(orphans):
                 raise DataError(
                     f"{folder}: {len(orphans)} records name a task that tasks.parquet lacks, first {orphans[0]}"
                 )
-            parts.append(Labels(*(getattr(part, name)[wanted] for name in Labels.__dataclass_fields__)))
+            parts.append(part)
     joined = Labels(*(np.concatenate([getattr(p, n) for p in parts] or [[]]) for n in Labels.__dataclass_fields__))
     if not len(joined):
         raise DataError(
@@ -93,8 +96,7 @@ def read_labels(folders: Sequence[Path], tasks: Sequence[Mapping[str, Task]], de
             f"it has records of: {', '.join(sorted(present)) or 'none at all'}"
         )
     ids, first, counts = np.unique(joined.record_ids, return_index=True, return_counts=True)
-    rows = np.sort(first)
-    labels = Labels(*(getattr(joined, name)[rows] for name in Labels.__dataclass_fields__))
+    labels = joined.take(np.sort(first))
     if (counts > 1).any():
         _unite(labels, set(ids[counts > 1].tolist()), folders, device)
     return labels
@@ -115,16 +117,11 @@ def _unite(labels: Labels, repeated: set[str], folders: Sequence[Path], device: 
 def _read_columns(path: Path, folder: Path) -> Labels:
     """One part. Where something is wrong with it the slow reader says what."""
     try:
-        schema = pq.read_schema(path)
-        table = pq.read_table(path, columns=[name for name in _COLUMNS if name in schema.names])
-        spread = table.column("spread") if "spread" in table.column_names else pa.nulls(len(table), pa.float64())
-        texts = [table.column(name).to_numpy(zero_copy_only=False) for name in _TEXTS]
-        latency = table.column("latency_s").to_numpy(zero_copy_only=False).astype(np.float64)
-        good = np.isfinite(latency) & (latency > 0)
-        if good.all() and all(isinstance(text, str) and text for column in texts for text in column):
-            spreads = np.nan_to_num(spread.to_numpy(zero_copy_only=False).astype(np.float64))
-            ids, task_ids, names = (column.astype(str) for column in texts)
-            return Labels(ids, task_ids, names, latency, spreads)
+        table = pq.read_table(path, columns=list(_COLUMNS))
+        ids, task_ids, names, latency, spread = (table.column(name).to_numpy() for name in _COLUMNS)
+        if (latency > 0).all() and np.isfinite(latency).all() and all(map(all, (ids, task_ids, names))):
+            spreads = np.nan_to_num(spread.astype(np.float64))
+            return Labels(ids.astype(str), task_ids.astype(str), names.astype(str), latency, spreads)
     except (OSError, KeyError, ValueError, TypeError, pa.ArrowException):
         pass
     return Labels.of_records(read_records(folder, parts=[path]))

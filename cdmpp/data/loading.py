@@ -108,8 +108,6 @@ class _DataSet:
     device: str | None
     workers: int
     progress: bool
-    missing: dict[str, Record] = field(default_factory=dict)
-    """Records that neither the folder nor the cache had an AST of."""
     reasons: dict[str, str] = field(default_factory=dict)
     """Record id -> why it has none."""
 
@@ -134,36 +132,34 @@ class _DataSet:
             yield from _fresh(table, labels.places(names), taken)
         if self.features != "cdmpp" or taken.all():
             return
-        yield from self._cached(labels, taken)
-        if not taken.all():
-            self._derive_missing(labels, taken)
-            yield from self._cached(labels, taken)
-
-    def _cached(self, labels: Labels, taken: np.ndarray) -> Iterator[tuple[AstTable, np.ndarray]]:
-        """As ``stored`` from the chunk files in the cache."""
-        for names, table in read_chunks(ast_cache(self.folder), read_asts):
-            yield from _fresh(table, labels.places_of_keys(names, self.tasks), taken)
+        for attempt in range(2):
+            for names, table in read_chunks(ast_cache(self.folder), read_asts):
+                yield from _fresh(table, labels.places_of_keys(names, self.tasks), taken)
+            if attempt == 0 and not taken.all():
+                self._derive_missing(labels, taken)
 
     def _derive_missing(self, labels: Labels, taken: np.ndarray) -> None:
+        missing: dict[str, Record] = {}
         for path in record_parts(self.folder):
             for record in read_records(self.folder, self.device, "skip", [path]):
                 place = labels.places([record.record_id])[0]
                 if place >= 0 and not taken[place]:
-                    self.missing[record.record_id] = record
-        sources = sources_of(self.missing.values(), self.tasks)
-        title = f"compact ASTs of {self.folder.name}"
+                    missing[record.record_id] = record
+        sources = sources_of(missing.values(), self.tasks)
         wanted = Wanted("asts", ast_cache(self.folder), sources)
-        failed = derive([wanted], self.workers, self.progress, title)["asts"]
-        self.reasons = {
-            i: failed[source.key] for i, source in zip(self.missing, sources, strict=True) if source.key in failed
-        }
+        failed = derive([wanted], self.workers, self.progress, f"compact ASTs of {self.folder.name}")["asts"]
+        for record, source in zip(missing.values(), sources, strict=True):
+            line = f"line {record.extra['line']} of its database: " if "line" in record.extra else ""
+            if source.key in failed:
+                self.reasons[record.record_id] = line + failed[source.key]
 
 
 def _gather(sets: Sequence[_DataSet], labels: Labels, features: str) -> tuple[AstTable, np.ndarray]:
     """The ASTs that can be had, and their places in ``labels``, which rise."""
     spool, order = AstSpool(cache_root() / "spool"), [np.zeros(0, np.int64)]
-    described = [(one.folder, one.tasks) for one in sets]
-    codes = codes_of(described, labels, Path(spool.folder.name)) if features == "cdmpp" else None
+    codes = None
+    if features == "cdmpp":
+        codes = codes_of([(one.folder, one.tasks) for one in sets], labels, Path(spool.folder.name))
     taken = np.zeros(len(labels), bool)
     for one in sets:
         for table, places in one.stored(labels, taken):
@@ -201,11 +197,9 @@ def _check_complete(sets: Sequence[_DataSet], labels: Labels, taken: np.ndarray)
     where = ", ".join(str(one.folder) for one in sets)
     if sets[0].features != "cdmpp":  # imported as they are: nothing here could derive them
         raise DataError(f"{where} lacks the {sets[0].features} vectors of {np.sum(~taken)} programs: import it again")
-    missing: Mapping[str, Record] = {i: record for one in sets for i, record in one.missing.items()}
     reasons = {i: reason for one in sets for i, reason in one.reasons.items()}
-    line = f"line {missing[first].extra['line']}, " if first in missing and "line" in missing[first].extra else ""
     text = (
-        f"{where}: no compact AST for {np.sum(~taken)} of {len(taken)} records, first {line}record {first}: "
+        f"{where}: no compact AST for {np.sum(~taken)} of {len(taken)} records, first record {first}: "
         f"{reasons.get(first, 'no AST was derived')}"
     )
     if np.mean(~taken) > MAX_FAILED:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,20 +20,13 @@ _BINS = 60
 
 
 def save_data_plots(out_dir: Path, entries: Sequence[DeviceStatistics]) -> list[Path]:
-    """Save the five pictures of ``entries`` and return their paths.
-
-    Raises:
-        CdmppError: matplotlib is not installed.
-    """
+    """Save the five pictures of ``entries`` and return their paths."""
     rows = len({name for entry in entries for name in entry.programs_by_network})
-    pictures: list[tuple[str, tuple[float, float], Callable[[Axes, Sequence[DeviceStatistics]], None]]] = [
-        ("op_classes", (7.2, 4.2), op_classes),
-        ("networks", (7.6, 1.6 + 0.17 * rows), networks),
-        ("latency", (7.2, 4.2), latency),
-        ("spread", (7.2, 4.2), spread),
-        ("schedules", (7.2, 4.2), schedules),
+    sizes = {networks: (7.6, 1.6 + 0.17 * rows)}
+    return [
+        save_plot(out_dir / f"{draw.__name__}.png", sizes.get(draw, (7.2, 4.2)), "", partial(draw, entries=entries))
+        for draw in (op_classes, networks, latency, spread, schedules)
     ]
-    return [_save(out_dir / f"{name}.png", size, draw, entries) for name, size, draw in pictures]
 
 
 def op_classes(axes: Axes, entries: Sequence[DeviceStatistics]) -> None:
@@ -60,9 +54,7 @@ def networks(axes: Axes, entries: Sequence[DeviceStatistics]) -> None:
     axes.set_xticks(range(len(classes)), classes, rotation=30, ha="right")
     axes.set_yticks(range(len(names)), names, fontsize=6.5)
     axes.set_title("Programs by network and op class, all devices")
-    figure = axes.get_figure()
-    if figure is not None:
-        figure.colorbar(image, ax=axes, label="programs", shrink=0.6)
+    axes.figure.colorbar(image, ax=axes, label="programs", shrink=0.6)
 
 
 def latency(axes: Axes, entries: Sequence[DeviceStatistics]) -> None:
@@ -84,10 +76,8 @@ def spread(axes: Axes, entries: Sequence[DeviceStatistics]) -> None:
             text = f"{entry.device}: mean change after {entry.noise.hours_apart:.0f} h"
             axes.axvline(100 * entry.noise.mean, linestyle="--", linewidth=1, color="black", label=text)
     axes.axvline(5, color="grey", linewidth=1, label="flagged above")
-    axes.set(
-        xscale="log", xlim=(1e-2, 1e2), xlabel="difference of the two best visits (%)", ylabel="programs below (%)"
-    )
-    axes.set_title("Noise of the labels")
+    axes.set(xscale="log", xlim=(1e-2, 1e2), ylabel="programs below (%)", title="Noise of the labels")
+    axes.set_xlabel("difference of the two best visits (%)")
     axes.legend(frameon=False, fontsize=8)
 
 
@@ -107,12 +97,12 @@ def schedules(axes: Axes, entries: Sequence[DeviceStatistics]) -> None:
         axes.legend(frameon=False, fontsize=8)
 
 
-def _save(
-    path: Path,
-    size: tuple[float, float],
-    draw: Callable[[Axes, Sequence[DeviceStatistics]], None],
-    entries: Sequence[DeviceStatistics],
-) -> Path:
+def save_plot(path: Path, size: tuple[float, float], title: str, draw: Callable[[Axes], None]) -> Path:
+    """Draw on the axes of a new figure of ``size`` inches and save it as PNG.
+
+    Raises:
+        CdmppError: matplotlib is not installed.
+    """
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -120,6 +110,9 @@ def _save(
         raise CdmppError("plots need matplotlib: pip install 'cdmpp[plots]'") from error
     figure = Figure(figsize=size, layout="constrained")
     FigureCanvasAgg(figure)
-    draw(figure.add_subplot(), entries)
-    write_atomic(path, lambda temporary: figure.savefig(temporary, dpi=110, format="png"))
+    axes = figure.add_subplot()
+    draw(axes)
+    if title:
+        axes.set_title(title, fontsize=10)
+    write_atomic(path, lambda temporary: figure.savefig(temporary, dpi=130, format="png"))
     return path

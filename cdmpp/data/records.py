@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from cdmpp.data.files import read_json, read_table, write_json, write_table
 from cdmpp.data.schema import SCHEMA_VERSION, Record
-from cdmpp.errors import DataError
+from cdmpp.errors import DataError, some
 from cdmpp.lock import writing
 from cdmpp.programs.task import Task
 
@@ -183,7 +183,7 @@ def read_records(
             if device is None or record.device == device:
                 records.append(record)
     if faults:
-        shown = "; ".join(faults[:10]) + (f"; and {len(faults) - 10} more" if len(faults) > 10 else "")
+        shown = some(faults)
         if on_bad == "error":
             raise DataError(f"{len(faults)} unusable rows: {shown}. Pass on_bad='skip' to leave them out")
         log.warning("left out %d unusable rows: %s", len(faults), shown)

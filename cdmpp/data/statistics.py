@@ -70,24 +70,14 @@ class DeviceStatistics:
     """Of the last record."""
 
     def plain(self) -> dict[str, Any]:
-        """The same without arrays, for JSON."""
+        """The same for JSON: of an array its percentiles."""
         at = (1, 10, 50, 90, 99)
-        return {
-            "device": self.device,
-            "programs": self.programs,
-            "tasks": self.tasks,
-            "networks": self.networks,
-            "latency_s": {f"p{q}": float(v) for q, v in zip(at, np.percentile(self.latency_s, at), strict=True)},
-            "spread": {"mean": float(self.spread.mean()), "median": float(np.median(self.spread))},
-            "flagged_share": self.flagged_share,
-            "schedule_range_p50": float(np.median(self.schedule_range)) if len(self.schedule_range) else None,
-            "programs_by_class": self.programs_by_class,
-            "tasks_by_class": self.tasks_by_class,
-            "programs_by_network": self.programs_by_network,
-            "noise_floor": None if self.noise is None else vars(self.noise),
-            "failures": self.failures,
-            "not_imported": self.not_imported,
+        numbers = {
+            name: dict(zip([f"p{q}" for q in at], quantiles(value, at), strict=False))
+            for name, value in vars(self).items()
+            if isinstance(value, np.ndarray)
         }
+        return {**vars(self), **numbers, "noise": None if self.noise is None else vars(self.noise)}
 
 
 def quantiles(values: np.ndarray, at: tuple[int, ...] = (10, 50, 90)) -> list[float]:
@@ -138,7 +128,7 @@ def _of_device(records: list[Record], tasks: dict[str, Task], device: str, folde
         programs_by_class=dict(by_class.most_common()),
         tasks_by_class=dict(Counter(tasks[task].op_class for task in latencies).most_common()),
         programs_by_network={name: dict(networks[name]) for name in sorted(networks)},
-        noise=_noise(folder, device),
+        noise=noise_floor(folder, device),
         failures=dict(failures.most_common()),
         not_imported=_not_imported(lines, folder),
         protocols=dict(sorted(Counter(record.protocol for record in records).items())),
@@ -148,26 +138,21 @@ def _of_device(records: list[Record], tasks: dict[str, Task], device: str, folde
 
 def _not_imported(failures: list[dict[str, Any]], folder: Path) -> dict[str, str]:
     plan = folder / PLAN_FILE
-    imported = set(read_json(plan)["networks"]) if plan.exists() else set()
+    imported = read_json(plan)["networks"] if plan.exists() else ()
     names = {
         entry["id"].removeprefix(_NETWORK): " ".join(str(entry.get("message", entry["cause"])).split())
         for entry in failures
         if entry["id"].startswith(_NETWORK)
     }
-    return {name: reason for name, reason in sorted(names.items()) if name not in imported}
+    return {name: names[name] for name in sorted(set(names) - set(imported))}
 
 
-def _noise(folder: Path, device: str) -> NoiseFloor | None:
+def noise_floor(folder: Path, device: str) -> NoiseFloor | None:
+    """Of the programs in ``folder`` that were measured again on ``device``; None where there is none."""
     entries = [entry for entry in read_lines(folder / REPEATS_FILE) if entry["device"] == device]
     if not entries:
         return None
     ratio = np.array([entry["again_s"] / entry["first_s"] for entry in entries])
-    change = np.abs(ratio - 1)
-    return NoiseFloor(
-        len(entries),
-        min(entry["hours_apart"] for entry in entries),
-        float(change.mean()),
-        float(np.median(change)),
-        float(np.percentile(change, 90)),
-        float(np.median(ratio) - 1),
-    )
+    change, hours = np.abs(ratio - 1), min(entry["hours_apart"] for entry in entries)
+    numbers = change.mean(), np.median(change), np.percentile(change, 90), np.median(ratio) - 1
+    return NoiseFloor(len(entries), hours, *map(float, numbers))

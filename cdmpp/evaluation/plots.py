@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from cdmpp.data.plots import save_plot
 from cdmpp.training.metrics import latency_range_labels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 _BLUE, _ORANGE, _GREY = "#1f6fb4", "#e07b1a", "#777777"
 
@@ -22,25 +22,22 @@ def save_training_plots(
     true_s: np.ndarray,
     predicted_s: np.ndarray,
     op_classes: Sequence[str] | np.ndarray,
-    history: Sequence[Mapping[str, float]] = (),
-    title: str = "",
+    history: Sequence[Mapping[str, float]],
+    title: str,
 ) -> list[Path]:
-    """Save the four pictures of a training run and return their paths.
+    """Save the pictures of a training run, each with ``title`` above it, and return their paths.
 
     Args:
-        true_s, predicted_s: (m,) seconds of the test programs.
-        op_classes: (m,) op class of each.
-        history: one mapping an epoch, with ``epoch`` and losses or errors by name.
-        title: goes above each picture, e.g. the device and the split.
+        true_s, predicted_s, op_classes: (m,) of the test programs.
+        history: a row an epoch and member, as training returns it.
     """
     ape, ranges = 100 * np.abs(predicted_s - true_s) / true_s, latency_range_labels(true_s)
     pictures: dict[str, tuple[float, Callable[[Axes], None]]] = {
         "predicted_vs_measured": (5.6, lambda axes: scatter(axes, true_s, predicted_s)),
         "error_by_op_class": (4.4, lambda axes: error_boxes(axes, ape, op_classes, "op class")),
         "error_by_latency": (4.4, lambda axes: error_boxes(axes, ape, ranges, "measured latency")),
+        "learning_curve": (4.4, lambda axes: learning_curve(axes, history)),
     }
-    if len(history):
-        pictures["learning_curve"] = (4.4, lambda axes: learning_curve(axes, history))
     return [save_plot(out_dir / f"{name}.png", (6.8, height), title, draw) for name, (height, draw) in pictures.items()]
 
 
@@ -65,9 +62,7 @@ def scatter(axes: Axes, true_s: np.ndarray, predicted_s: np.ndarray) -> None:
     facts = f"{len(true):,} programs\nMAPE {100 * error.mean():.1f} %\nmedian {100 * np.median(error):.1f} %"
     axes.text(0.97, 0.04, facts, transform=axes.transAxes, ha="right", va="bottom", fontsize=9)
     axes.legend(loc="upper left", frameon=False)
-    figure = axes.get_figure()
-    if figure is not None:
-        figure.colorbar(points, ax=axes, label="programs per cell", shrink=0.85)
+    axes.figure.colorbar(points, ax=axes, label="programs per cell", shrink=0.85)
 
 
 def error_boxes(axes: Axes, ape: np.ndarray, labels: Sequence[str] | np.ndarray, what: str) -> None:
@@ -129,19 +124,3 @@ def plain_numbers(axes: Axes) -> None:
     axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)) if wide else MaxNLocator(6, steps=[1, 2, 5, 10]))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.yaxis.set_minor_formatter(NullFormatter())
-
-
-def save_plot(path: Path, size: tuple[float, float], title: str, draw: Callable[[Axes], None]) -> Path:
-    """Draw on the axes of a new figure of ``size`` inches and save it as PNG."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure: Figure = Figure(figsize=size, layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
-    draw(axes)
-    if title:
-        axes.set_title(title, fontsize=10)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=130)
-    return path

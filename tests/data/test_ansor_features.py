@@ -164,7 +164,7 @@ def test_a_model_is_trained_on_imported_vectors_and_reads_no_others(feature_file
     write_toy_dataset(tmp_path / "ours")
     with pytest.raises(CdmppError, match="reads ansor164"):
         model.predict(tmp_path / "ours", "t4")
-    with pytest.raises(CdmppError, match="come from files"):
+    with pytest.raises(CdmppError, match="give it a data set or a Parquet file"):
         model.predict([], "t4")
 
 

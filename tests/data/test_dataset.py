@@ -176,7 +176,9 @@ def test_programs_that_do_not_replay_are_named(small, make_record, caplog, monke
     append_records(
         small, [make_record(1, task_id=good[0].task_id, target=good[0].target, schedule=broken, extra={"line": "7"})]
     )
-    with pytest.raises(DataError, match=r"no compact AST for 1 of 5 records, first line 7, record 0+1: the schedule"):
+    with pytest.raises(
+        DataError, match=r"no compact AST for 1 of 5 records, first record 0+1: line 7 of its database: the schedule"
+    ):
         load_dataset(small, workers=1, progress=False)
     monkeypatch.setattr(module, "MAX_FAILED", 0.5)
     assert len(load_dataset(small, workers=1, progress=False)) == 4

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import os
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from cdmpp.data import download as module
-from cdmpp.data.download import COMMIT, PINNED, PinnedDatabase, PinnedFile, download, pinned
+from cdmpp.data.download import COMMIT, PINNED, PinnedDatabase, download, pinned
 from cdmpp.errors import DataError
 
 CONTENT = b"[0, [[[], []]]]\n" * 1000
@@ -18,10 +19,10 @@ DATABASE = PinnedDatabase(
     "a100",
     "tiny",
     "meta_cuda_a100_tiny_10k",
-    (
-        PinnedFile("database_workload.json", hashlib.sha256(b"w").hexdigest()),
-        PinnedFile("database_tuning_record.json.gz", hashlib.sha256(CONTENT).hexdigest()),
-    ),
+    {
+        "database_workload.json": hashlib.sha256(b"w").hexdigest(),
+        "database_tuning_record.json.gz": hashlib.sha256(CONTENT).hexdigest(),
+    },
 )
 
 
@@ -98,7 +99,7 @@ def test_faults_leave_nothing_behind(server, own_cache, fault):
     elif fault == "missing":
         del server.files[path]
     elif fault == "not gzip":
-        server.files[path] = gzip.compress(CONTENT)[:-9]
+        server.files[path], expected = gzip.compress(CONTENT)[:-9], "not the pinned file"
     else:
         server.shutdown()
         server.server_close()
@@ -112,7 +113,7 @@ def test_full_disk(server, own_cache, monkeypatch):
     def fail(*args):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(module.os, "replace", fail)
+    monkeypatch.setattr(os, "replace", fail)
     with pytest.raises(DataError, match="No space left"):
         download(DATABASE, _url(server), progress=False)
     assert _files(own_cache) == []
@@ -121,5 +122,5 @@ def test_full_disk(server, own_cache, monkeypatch):
 def test_the_pinned_source():
     (database,) = pinned("a100")
     assert database in PINNED and pinned("v100") == ()
-    assert all(len(file.sha256) == 64 for file in database.files)
+    assert all(len(digest) == 64 for digest in database.files.values())
     assert module.BASE_URL.startswith("https://raw.githubusercontent.com/lac-dcc/bennu/" + COMMIT)

@@ -108,9 +108,9 @@ def test_foreign_traces_are_refused(tmp_path, native_database):
 
 def test_continues_after_a_full_disk(tmp_path, native_database, monkeypatch):
     monkeypatch.setattr(importers, "PART_SIZE", 10)
-    out, parts, real = tmp_path / "out", [], os.link
+    out, parts, real = tmp_path / "out", [], os.replace
 
-    def link(source, target):
+    def replace(source, target):
         if Path(target).name.startswith("part-"):
             parts.append(target)
             if len(parts) == 3:
@@ -118,7 +118,7 @@ def test_continues_after_a_full_disk(tmp_path, native_database, monkeypatch):
         real(source, target)
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "link", link)
+        patch.setattr(os, "replace", replace)
         with pytest.raises(DataError, match="No space left"):
             import_database(native_database, out, "a100", "resnet34", progress=False)
     assert len(record_parts(out)) == 2 and len(read_records(out)) == 20 and not read_info(out)["complete"]
