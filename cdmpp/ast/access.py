@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -96,47 +97,22 @@ class Reach(NamedTuple):
     """(bytes, extent) of the loops that lead from piece to piece."""
 
 
-def reach(access: Access, loops: list[Loop], first: int, unit_bytes: int) -> Reach:
-    """What the loops from index ``first`` inwards touch, each unit counted once."""
+def reach(access: Access, loops: list[Loop], chosen: Iterable[int], unit_bytes: int) -> Reach:
+    """What the loops at the indices ``chosen`` touch, each unit counted once."""
     run, count, product, jumps = access.element_bytes, 1.0, 1.0, []
-    for stride, _, extent, straight in _terms(access, loops, first):
+    terms = [(access.strides[i] * access.element_bytes, i) for i in chosen if loops[i].extent > 1 and access.depends[i]]
+    for stride, i in sorted(terms):
+        extent = loops[i].extent
         product *= extent
-        if straight and stride <= max(run, unit_bytes):
+        # A fused loop jumps (its end is not where its first step points): its steps never join into one run.
+        if access.spans[i] == access.strides[i] * (extent - 1) and stride <= max(run, unit_bytes):
             run = stride * (extent - 1) + run
         else:
             count *= extent
             jumps.append((stride, extent))
-    units = min(count * -(-run // unit_bytes), product, float(-(-access.buffer_bytes // unit_bytes)))
+    elements = product * -(-access.element_bytes // unit_bytes)
+    units = min(count * -(-run // unit_bytes), elements, float(-(-access.buffer_bytes // unit_bytes)))
     return Reach(max(1.0, units), run, jumps)
-
-
-def footprint(access: Access, loops: list[Loop], skip_tag: int = 0, skip_parallel: bool = False) -> float:
-    """Bytes that the loops touch, each once; without those of ``skip_tag``."""
-    run, count, product = access.element_bytes, 1.0, 1.0
-    for stride, i, extent, straight in _terms(access, loops, 0):
-        if (skip_tag and loops[i].tag == skip_tag) or (skip_parallel and loops[i].kind == Kind.PARALLEL):
-            continue
-        product *= extent
-        if straight and stride <= run:
-            run = stride * (extent - 1) + run
-        else:
-            count *= extent
-    return min(count * run, product * access.element_bytes, access.buffer_bytes)
-
-
-def _terms(access: Access, loops: list[Loop], first: int) -> list[tuple[float, int, int, bool]]:
-    """(stride in bytes, index, extent, straight) of the loops that the index mentions, by growing stride."""
-    # A fused loop jumps (its end is not where its first step points): its steps never join into one run.
-    return sorted(
-        (
-            access.strides[i] * access.element_bytes,
-            i,
-            loops[i].extent,
-            access.spans[i] == access.strides[i] * (loops[i].extent - 1),
-        )
-        for i in range(first, len(loops))
-        if loops[i].extent > 1 and access.depends[i]
-    )
 
 
 def measure(access: Access, nest: Nest, active: np.ndarray) -> None:
@@ -164,7 +140,9 @@ def measure(access: Access, nest: Nest, active: np.ndarray) -> None:
         by_scope = {Scope.GLOBAL: sectors * SECTOR_BYTES, Scope.SHARED: wavefronts * BANKS * 4}
         per_request = by_scope.get(access.scope, width * min(threads, BANKS))
         moved_ideal, moved_region = ideal * per_request * warps, region * per_request * warps
-    unique, lines = footprint(access, loops), reach(access, loops, 0, LINE_BYTES).units
+    everything = range(len(loops))
+    unique, lines = (reach(access, loops, everything, unit_bytes).units for unit_bytes in (1, LINE_BYTES))
+    in_block = [i for i in everything if loops[i].tag != Tag.BLOCK and (nest.gpu or loops[i].kind != Kind.PARALLEL)]
     access.quantities.update(
         present_flag=1.0,
         global_flag=access.scope == Scope.GLOBAL,
@@ -189,7 +167,7 @@ def measure(access: Access, nest: Nest, active: np.ndarray) -> None:
         inner_dependent_flag=inner >= 0 and access.depends[inner],
         lines=lines,
         line_use_share=min(1.0, unique / (lines * LINE_BYTES)),
-        block_unique_bytes=footprint(access, loops, Tag.BLOCK, not nest.gpu),
+        block_unique_bytes=reach(access, loops, in_block, 1).units,
         guarded_fraction=1.0,
     )
 

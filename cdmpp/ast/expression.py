@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-_BINARY = {
+_BINARY: dict[str, Callable[..., np.ndarray]] = {
     "Add": np.add,
     "Sub": np.subtract,
     "Mul": np.multiply,
@@ -24,9 +25,19 @@ _BINARY = {
     "Or": np.logical_or,
     "Div": np.floor_divide,
     "Mod": np.mod,
+    "bitwise_and": lambda a, b: a.astype(np.int64) & b.astype(np.int64),
+    "shift_left": lambda a, b: a.astype(np.int64) << np.clip(b, 0, 62).astype(np.int64),
+    "shift_right": lambda a, b: a.astype(np.int64) >> np.clip(b, 0, 62).astype(np.int64),
 }
 DIVISIONS = ("FloorDiv", "FloorMod", "Div", "Mod")
 _CHILDREN = ("a", "b", "condition", "true_value", "false_value", "value", "base", "body")
+_CONSTANT: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("IntImm", "FloatImm"), ()),
+    **dict.fromkeys(("Cast", "Broadcast"), ("value",)),
+    **dict.fromkeys(("Add", "Sub", "Mul"), ("a", "b")),
+    "Select": ("true_value", "false_value"),
+}
+"""What must be constant for an expression to be it."""
 _LEAVES = ("IntImm", "FloatImm", "StringImm", "Var")
 
 
@@ -77,19 +88,9 @@ def has_load(expression: Any) -> bool:
 def is_constant(expression: Any) -> bool:
     """True where the value depends on loop variables only through selects of constants."""
     kind = kind_of(expression)
-    if kind in ("FloatImm", "IntImm"):
-        return True
-    if kind == "Select":
-        return (
-            not has_load(expression.condition)
-            and is_constant(expression.true_value)
-            and is_constant(expression.false_value)
-        )
-    if kind in ("Cast", "Broadcast"):
-        return is_constant(expression.value)
-    if kind in ("Mul", "Add", "Sub"):
-        return is_constant(expression.a) and is_constant(expression.b)
-    return False
+    if kind == "Select" and has_load(expression.condition):
+        return False
+    return kind in _CONSTANT and all(is_constant(getattr(expression, name)) for name in _CONSTANT[kind])
 
 
 def is_table(expression: Any) -> bool:
@@ -110,40 +111,21 @@ def evaluate(expression: Any, env: dict[int, np.ndarray], n_points: int) -> np.n
     if kind == "Var":
         value = env.get(expression.__chandle__())
         return np.zeros(n_points, np.int64) if value is None else value
-    if kind in _BINARY:
-        return _binary(kind, evaluate(expression.a, env, n_points), evaluate(expression.b, env, n_points))
     if kind == "Not":
         return (evaluate(expression.a, env, n_points) == 0).astype(np.int64)
     if kind in ("Cast", "Broadcast", "Ramp"):
         return evaluate(expression.base if kind == "Ramp" else expression.value, env, n_points)
-    if kind == "Select":
-        return _choose([expression.condition, expression.true_value, expression.false_value], env, n_points)
-    if kind == "Call":
-        return _call(call_name(expression), list(expression.args), env, n_points)
-    return np.zeros(n_points, np.int64)
-
-
-def _binary(kind: str, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    if kind in DIVISIONS:
-        return np.where(b == 0, 0, _BINARY[kind](a, np.where(b == 0, 1, b)))
-    result = _BINARY[kind](a, b)
-    return result.astype(np.int64) if result.dtype == np.bool_ else result
-
-
-def _choose(parts: list[Any], env: dict[int, np.ndarray], n_points: int) -> np.ndarray:
-    condition, yes, no = (evaluate(part, env, n_points) for part in parts)
-    return np.where(condition != 0, yes, no)
-
-
-def _call(name: str, args: list[Any], env: dict[int, np.ndarray], n_points: int) -> np.ndarray:
-    if name == "if_then_else":
-        return _choose(args, env, n_points)
+    operands = expression.args if kind == "Call" else children(expression)
+    name = call_name(expression) if kind == "Call" else kind
     if name == "likely":
-        return evaluate(args[0], env, n_points)
-    if name not in ("shift_right", "shift_left", "bitwise_and"):
+        return evaluate(operands[0], env, n_points)
+    if name in ("Select", "if_then_else"):
+        condition, yes, no = (evaluate(operand, env, n_points) for operand in operands)
+        return np.where(condition != 0, yes, no)
+    if name not in _BINARY:
         return np.zeros(n_points, np.int64)
-    a, b = (evaluate(argument, env, n_points).astype(np.int64) for argument in args)
-    if name == "bitwise_and":
-        return a & b
-    b = np.clip(b, 0, 62)
-    return a >> b if name == "shift_right" else a << b
+    a, b = (evaluate(operand, env, n_points) for operand in operands)
+    if name in DIVISIONS:
+        return np.where(b == 0, 0, _BINARY[name](a, np.where(b == 0, 1, b)))
+    result = _BINARY[name](a, b)
+    return result.astype(np.int64) if result.dtype == np.bool_ else result

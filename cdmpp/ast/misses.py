@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from cdmpp.ast.access import LINE_BYTES, Access, Nest, Reach, reach
 from cdmpp.ast.leaf_features import CACHE_KIB, CROWDED_KIB, MEMORY, PAGE_ENTRIES
 from cdmpp.ast.loop_nest import Loop
@@ -19,14 +21,14 @@ def misses_of(nest: Nest, accesses: list[Access]) -> dict[str, float]:
     Zeros for GPUs, but for the footprint.
     """
     loops = nest.loops
-    levels = range(1 if nest.gpu else len(loops) + 1)
-    lines = [[reach(access, loops, first, LINE_BYTES) for access in accesses] for first in levels]
+    levels = [range(first, len(loops)) for first in range(1 if nest.gpu else len(loops) + 1)]
+    lines = [[reach(access, loops, level, LINE_BYTES) for access in accesses] for level in levels]
     sizes = [[r.units * LINE_BYTES for r in level] for level in lines]
     misses = dict.fromkeys(names(MEMORY), 0.0) | {"footprint_bytes": sum(sizes[0])}
     if nest.gpu:
         return misses
     crowded = [[r.units * LINE_BYTES * SETS / sets_used(r) for r in level] for level in lines]
-    pages = [[reach(access, loops, first, PAGE_BYTES).units for access in accesses] for first in levels]
+    pages = [[reach(access, loops, level, PAGE_BYTES).units for access in accesses] for level in levels]
     for kib in CACHE_KIB:
         misses[f"miss_bytes_{kib}kib"] = _beyond(loops, accesses, sizes, sizes, kib * 1024.0)
     for kib in CROWDED_KIB:
@@ -62,8 +64,5 @@ def _beyond(
         outer = fit
         while outer > 0 and not access.depends[outer - 1]:
             outer -= 1
-        repeats = 1.0
-        for loop in loops[:outer]:
-            repeats *= loop.extent
-        total += amount * repeats
+        total += amount * float(math.prod(loop.extent for loop in loops[:outer]))
     return total

@@ -16,7 +16,12 @@ from cdmpp.machine_code.code_features import CODE_WIDTH
 
 _PORTION = 8192
 """Programs that are held at a time where tables are joined."""
-_FILES = {"leaves": LEAF_WIDTH, "places": 3, "kernels": KERNEL_WIDTH, "codes": CODE_WIDTH}
+_FILES = {
+    "leaves": (np.float32, LEAF_WIDTH),
+    "places": (np.int32, 3),
+    "kernels": (np.float32, KERNEL_WIDTH),
+    "codes": (np.float32, CODE_WIDTH),
+}
 
 
 @dataclass(frozen=True)
@@ -38,9 +43,8 @@ class AstSpool:
         parent.mkdir(parents=True, exist_ok=True)
         self.folder = tempfile.TemporaryDirectory(prefix="asts-", dir=parent, ignore_cleanup_errors=True)
         self.files: dict[str, BinaryIO] = {name: (Path(self.folder.name) / name).open("wb") for name in _FILES}
-        self.leaf_counts: list[np.ndarray] = []
-        self.kernel_counts: list[np.ndarray] = []
-        self.kinds: list[np.ndarray] = []
+        self.shapes = [np.zeros((0, 3), np.int64)]
+        """(programs, 3): leaves, kernels, target kind."""
         self.coded = False
 
     def append(self, table: AstTable) -> None:
@@ -48,59 +52,47 @@ class AstSpool:
         for start in range(0, len(table), _PORTION):
             part = table.take(np.arange(start, min(start + _PORTION, len(table))))
             places = np.stack([part.leaf_positions, part.leaf_serial_positions, part.leaf_kernels], axis=1)
-            self._write("leaves", part.leaf_features, np.float32)
-            self._write("places", places, np.int32)
-            self._write("kernels", part.kernel_features, np.float32)
-            self._write("codes", part.codes_or_nan(), np.float32)
+            arrays = (part.leaf_features, places, part.kernel_features, part.codes_or_nan())
+            for name, array in zip(_FILES, arrays, strict=True):
+                self._write(name, array)
             self.coded |= part.codes is not None
-            self.leaf_counts.append(np.diff(part.leaf_offsets))
-            self.kernel_counts.append(np.diff(part.kernel_offsets))
-            self.kinds.append(part.target_kinds)
+            counts = (np.diff(part.leaf_offsets), np.diff(part.kernel_offsets), part.target_kinds)
+            self.shapes.append(np.stack(counts, axis=1))
 
     def finish(self) -> MappedTable:
         """The table; nothing can be appended afterwards."""
-        none = np.zeros(0, np.int64)
-        leaf_offsets = offsets_of(np.concatenate([none, *self.leaf_counts]))
-        kernel_offsets = offsets_of(np.concatenate([none, *self.kernel_counts]))
-        n, n_leaves, n_kernels = len(leaf_offsets) - 1, int(leaf_offsets[-1]), int(kernel_offsets[-1])
-        for name, width in _FILES.items():
-            self._write(name, np.zeros((1, width)), np.int32 if name == "places" else np.float32)
+        leaf_counts, kernel_counts, kinds = np.concatenate(self.shapes).T
+        leaf_offsets, kernel_offsets = offsets_of(leaf_counts), offsets_of(kernel_counts)
+        lengths = (leaf_offsets[-1], leaf_offsets[-1], kernel_offsets[-1], len(kinds))
+        mapped = []
+        for (name, (dtype, width)), length in zip(_FILES.items(), lengths, strict=True):
+            self._write(name, np.zeros((1, width)))
             self.files[name].close()
-        leaves = self._mapped("leaves", n_leaves, np.float32)
-        places = self._mapped("places", n_leaves, np.int32)
-        kernels = self._mapped("kernels", n_kernels, np.float32)
-        codes = self._mapped("codes", n, np.float32)[:-1] if self.coded else None
+            # Writable only because torch asks for it; copy-on-write, so the file never changes.
+            mapped.append(np.memmap(self.files[name].name, dtype, "c", shape=(int(length) + 1, width)))
+        leaves, places, kernels, codes = mapped
         self.folder.cleanup()  # the maps hold the files until nobody holds the table, and a kill leaves nothing behind
         return MappedTable(
             leaves[:-1],
-            places[:-1, 0],
-            places[:-1, 1],
-            places[:-1, 2],
+            *places[:-1].T,
             leaf_offsets,
             kernels[:-1],
             kernel_offsets,
-            np.concatenate([*self.kinds, np.zeros(0, np.uint8)]),
-            codes,
+            kinds.astype(np.uint8),
+            codes[:-1] if self.coded else None,
             leaves,
             places,
             kernels,
         )
 
-    def _write(self, name: str, rows: np.ndarray, dtype: type) -> None:
-        self.files[name].write(np.ascontiguousarray(rows, dtype).data)
-
-    def _mapped(self, name: str, rows: int, dtype: type) -> np.ndarray:
-        path = Path(self.folder.name) / name
-        # Writable only because torch asks for it; copy-on-write, so the file never changes.
-        return np.memmap(path, dtype, "c", shape=(rows + 1, _FILES[name]))
+    def _write(self, name: str, rows: np.ndarray) -> None:
+        self.files[name].write(np.ascontiguousarray(rows, _FILES[name][0]).data)
 
 
 def concat(tables: Sequence[AstTable], parent: Path) -> AstTable:
-    """As ``AstTable.concat``, mapped again (below ``parent``) where one of ``tables`` is."""
+    """All programs of ``tables``, one table after the other, in mapped files below ``parent``."""
     if len(tables) == 1:
         return tables[0]
-    if not any(isinstance(table, MappedTable) for table in tables):
-        return AstTable.concat(tables)
     spool = AstSpool(parent)
     for table in tables:
         spool.append(table)

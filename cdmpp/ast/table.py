@@ -90,41 +90,25 @@ class AstTable:
     def from_asts(asts: Iterable[CompactAST]) -> AstTable:
         """A table of these programs."""
         items = list(asts)
-        missing = np.full(CODE_WIDTH, np.nan, np.float32)
-        coded = any(a.code is not None for a in items)
+        codes = [a.code if a.code is not None else np.full(CODE_WIDTH, np.nan, np.float32) for a in items]
 
-        def joined(name: str, empty: np.ndarray) -> np.ndarray:
-            return np.concatenate([empty, *(getattr(a, name) for a in items)])
+        def joined(name: str, *width: int, dtype: type = np.float32) -> np.ndarray:
+            return np.concatenate([np.zeros((0, *width), dtype), *(getattr(a, name) for a in items)])
 
         return AstTable(
-            leaf_features=joined("leaf_features", np.zeros((0, LEAF_WIDTH), np.float32)),
-            **{name: joined(name, np.zeros(0, np.int32)) for name in _OF_LEAVES[1:]},
+            leaf_features=joined("leaf_features", LEAF_WIDTH),
+            **{name: joined(name, dtype=np.int32) for name in _OF_LEAVES[1:]},
             leaf_offsets=offsets_of(np.array([a.n_leaf for a in items], np.int64)),
-            kernel_features=joined("kernel_features", np.zeros((0, KERNEL_WIDTH), np.float32)),
+            kernel_features=joined("kernel_features", KERNEL_WIDTH),
             kernel_offsets=offsets_of(np.array([a.n_kernel for a in items], np.int64)),
             target_kinds=np.array([TARGET_KINDS.index(a.target_kind) for a in items], np.uint8),
-            codes=np.stack([missing if a.code is None else a.code for a in items]).astype(np.float32)
-            if coded
-            else None,
+            codes=np.stack(codes).astype(np.float32) if any(a.code is not None for a in items) else None,
         )
 
     @staticmethod
-    def concat(tables: Sequence[AstTable]) -> AstTable:
+    def concat(tables: Iterable[AstTable]) -> AstTable:
         """All programs of ``tables``, one table after the other."""
-        if not tables:
-            return AstTable.from_asts([])
-
-        def joined(name: str) -> np.ndarray:
-            return np.concatenate([getattr(table, name) for table in tables])
-
-        def offsets(name: str) -> np.ndarray:
-            return offsets_of(np.concatenate([np.diff(getattr(table, name)) for table in tables]))
-
-        return AstTable(
-            **{name: joined(name) for name in (*_OF_LEAVES, "kernel_features", "target_kinds")},
-            **{name: offsets(name) for name in ("leaf_offsets", "kernel_offsets")},
-            codes=None if all(t.codes is None for t in tables) else np.concatenate([t.codes_or_nan() for t in tables]),
-        )
+        return AstTable.from_asts(table[i] for table in tables for i in range(len(table)))
 
     def codes_or_nan(self) -> np.ndarray:
         """(n, CODE_WIDTH) float32."""
