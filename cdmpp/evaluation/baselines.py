@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -55,9 +56,9 @@ def score_baselines(
 
 def _sample(dataset: LatencyDataset, split: Split) -> tuple[LatencyDataset, Split]:
     parts = {name: getattr(split, name) for name in ("train", "validation", "test")}
-    kept = {name: np.sort(sample_rows(rows, _MAX_PROGRAMS)) for name, rows in parts.items()}
-    if all(len(kept[name]) == len(rows) for name, rows in parts.items()):
+    if max(map(len, parts.values())) <= _MAX_PROGRAMS:
         return dataset, split
+    kept = {name: np.sort(sample_rows(rows, _MAX_PROGRAMS)) for name, rows in parts.items()}
     rows = np.unique(np.concatenate(list(kept.values())))
-    train, validation, test = (np.searchsorted(rows, part) for part in kept.values())
-    return dataset.take(rows), replace(split, train=train, validation=validation, test=test)
+    places: dict[str, Any] = {name: np.searchsorted(rows, part) for name, part in kept.items()}
+    return dataset.take(rows), replace(split, **places)

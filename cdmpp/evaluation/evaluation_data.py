@@ -1,4 +1,4 @@
-"""EvaluationData: a data set with what only baselines read; Baseline: what fits it; Forecast: what a model answers."""
+"""A data set with what only baselines read, what fits it, and what a model answers."""
 
 from __future__ import annotations
 

@@ -26,11 +26,9 @@ def forecast(data: EvaluationData, dataset_name: str, split: Split, cell: Cell, 
 
 def conformal_forecast(baseline: Baseline, data: EvaluationData, split: Split) -> Forecast:
     """Of a fitted baseline, with intervals of one width for all programs, calibrated on ``split.validation``."""
-    dataset, rows = data.dataset, split.validation
-    conformal = fit_conformal(
-        np.log(baseline.predict(data, rows)), np.log(dataset.latency_s[rows]), np.asarray(dataset.task_ids)[rows]
-    )
-    predicted = baseline.predict(data, split.test)
+    rows, predicted = split.validation, baseline.predict(data, split.test)
+    latency_s, tasks = data.dataset.latency_s[rows], np.asarray(data.dataset.task_ids)[rows]
+    conformal = fit_conformal(np.log(baseline.predict(data, rows)), np.log(latency_s), tasks)
     return Forecast(predicted, conformal.intervals(np.log(predicted)))
 
 

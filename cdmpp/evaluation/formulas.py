@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+import torch
+from scipy.optimize import minimize
 
 from cdmpp import devices
+from cdmpp.data.batching import Batch, ProgramTensors, ordered_batches
 from cdmpp.data.dataset import LatencyDataset
 from cdmpp.data.splits import Split
 from cdmpp.evaluation.evaluation_data import EvaluationData
+from cdmpp.model.analytic import kernel_parts
+from cdmpp.model.anchor import Anchor
+from cdmpp.model.code_anchor import CodeAnchor
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from cdmpp.data.batching import Batch, ProgramTensors
-
-MAX_DEVICES = 16
+_MAX_DEVICES = 16
 
 
 class Constant:
@@ -40,8 +39,6 @@ class Roofline:
 
     def fit(self, data: EvaluationData, split: Split, seed: int) -> None:
         """Least mean absolute error of log-latency on ``split.train``, from three starting points."""
-        from scipy.optimize import minimize
-
         terms = self._terms(data.dataset, split.train)
         target = np.log(data.dataset.latency_s[split.train])
 
@@ -60,9 +57,13 @@ class Roofline:
     @staticmethod
     def _terms(dataset: LatencyDataset, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Seconds at full datasheet speed for arithmetic and for memory, and the number of kernels."""
-        peaks = {name: _peaks(name) for name in np.unique(np.asarray(dataset.devices)[indices])}
+        names = np.asarray(dataset.devices)[indices]
+        sheets = devices.sheets_of(names)
+        specs = [sheets[str(name)].spec for name in names]
         tasks = [dataset.tasks[task] for task in np.asarray(dataset.task_ids)[indices]]
-        rate, bandwidth = np.array([peaks[name] for name in np.asarray(dataset.devices)[indices]]).T
+        # 1 TFLOP/s and 100 GB/s where the datasheet does not say.
+        rate = np.array([spec["fp32_tflops"] or 1.0 for spec in specs]) * 1e12
+        bandwidth = np.array([spec["bandwidth_gbps"] or 100.0 for spec in specs]) * 1e9
         flops, io_bytes = np.array([(task.flops, task.io_bytes) for task in tasks]).T
         return flops / rate, io_bytes / bandwidth, np.diff(dataset.asts.kernel_offsets)[indices].astype(float)
 
@@ -78,24 +79,18 @@ class Analytic:
 
     def fit(self, data: EvaluationData, split: Split, seed: int) -> None:
         """Fit the factors on ``split.train``."""
-        from cdmpp.model.anchor import Anchor
-
         self.anchor = Anchor()
         self.anchor.fit(_tensors(data.dataset, split.train), np.arange(len(split.train)))
 
     def predict(self, data: EvaluationData, indices: np.ndarray) -> np.ndarray:
         """(len(indices),) seconds."""
-        import torch
-
-        from cdmpp.data.batching import ordered_batches
-
         programs, predicted = _tensors(data.dataset, indices), np.empty(len(indices))
         with torch.no_grad():
             for batch in ordered_batches(programs, np.arange(len(indices))):
                 predicted[batch.rows.numpy()] = self._log_latency(batch).double().exp().numpy()
         return predicted
 
-    def _log_latency(self, batch: Batch) -> Tensor:
+    def _log_latency(self, batch: Batch) -> torch.Tensor:
         return self.anchor.total(batch)
 
 
@@ -104,29 +99,17 @@ class CodeCosts(Analytic):
 
     def fit(self, data: EvaluationData, split: Split, seed: int) -> None:
         """Fit the costs on programs of ``split.train`` that have code vectors."""
-        from cdmpp.model.code_anchor import CodeAnchor
-
         super().fit(data, split, seed)
         programs = _tensors(data.dataset, split.train)
-        self.by_code = CodeAnchor(MAX_DEVICES, programs.device_vectors.shape[1])
+        self.by_code = CodeAnchor(_MAX_DEVICES, programs.device_vectors.shape[1])
         self.by_code.fit(programs, np.arange(len(split.train)))
 
-    def _log_latency(self, batch: Batch) -> Tensor:
-        from cdmpp.model.analytic import kernel_parts
-
+    def _log_latency(self, batch: Batch) -> torch.Tensor:
         parts = kernel_parts(batch.kernels, batch.device_specs, batch.kinds)
         coded = (batch.codes[:, 0] > 0) & (self.by_code.fitted > 0)
         return self.by_code(batch.codes, parts, batch)[0].where(coded, super()._log_latency(batch))
 
 
 def _tensors(dataset: LatencyDataset, rows: np.ndarray) -> ProgramTensors:
-    from cdmpp.data.batching import ProgramTensors
-
     names = np.asarray(dataset.devices)[rows]
     return ProgramTensors.build(dataset.asts.take(rows), devices.sheets_of(names), names, dataset.latency_s[rows])
-
-
-def _peaks(device: str) -> tuple[float, float]:
-    """Floating-point operations and bytes a second of the datasheet; 1e12 and 1e11 where it does not say."""
-    spec = devices.get(device).spec
-    return (spec.get("fp32_tflops") or 1.0) * 1e12, (spec.get("bandwidth_gbps") or 100.0) * 1e9

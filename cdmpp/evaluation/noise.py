@@ -22,19 +22,14 @@ class NoiseFloor:
 
 
 def noise_floor(records: Iterable[Record]) -> NoiseFloor | None:
-    """Over records with a repeat apart in time: two visits of our protocol, or merged equal programs of an import.
+    """Over records with a repeat apart in time, by ``Record.spread``; None where no program was measured again.
 
-    ``Record.spread`` is the relative difference of two visits, or the relative standard deviation of merged
-    programs. Repeats inside one visit follow each other at once and share its state, so they do not count. None
-    where no program was measured again.
+    Two visits of our protocol count, and merged equal programs of an import. Repeats inside one visit share its state.
     """
-    percent = 100 * np.array([record.spread for record in records if _repeated(record)], np.float64)
+    repeated = (r for r in records if r.n_merged > 1 or (r.statistic == "min" and len(r.latency_samples_s) > 1))
+    percent = 100 * np.array([record.spread for record in repeated], np.float64)
     percent = percent[np.isfinite(percent)]
     if not len(percent):
         return None
     median, p90 = np.percentile(percent, [50, 90])
     return NoiseFloor(len(percent), float(percent.mean()), float(median), float(p90))
-
-
-def _repeated(record: Record) -> bool:
-    return record.n_merged > 1 or (record.statistic == "min" and len(record.latency_samples_s) > 1)

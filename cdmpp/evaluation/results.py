@@ -55,10 +55,13 @@ def collect(out: Path, dataset_name: str | None = None) -> list[dict[str, Any]]:
 
 def results_of(cells: Iterable[Mapping[str, Any]]) -> list[Result]:
     """One result for each overall metric of each cell."""
-    keys = ("device", "dataset", "split", "seed", "model")
+    keys, of_run = ("device", "dataset", "split", "seed", "model"), [field.name for field in fields(Run)]
     return [
         Result(
-            *(cell[key] for key in keys), metric, value, Run(**{field.name: cell[field.name] for field in fields(Run)})
+            **{key: cell[key] for key in keys},
+            metric=metric,
+            value=value,
+            run=Run(**{key: cell[key] for key in of_run}),
         )
         for cell in cells
         for metric, value in cell["metrics"].items()

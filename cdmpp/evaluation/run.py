@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import shutil
 import subprocess
 import time
 import traceback
@@ -43,13 +44,7 @@ def evaluate(
     """Run every (split, seed, model) and return all results of ``options.out`` for this data set.
 
     Finished cells are kept, so a second call continues; folders ``cells/`` of several machines can be copied together.
-
-    Args:
-        splits, seeds, models: as in ``Cell``.
-        jobs: cells that are computed at the same time, each in a process of its own where there are several.
-
-    Raises:
-        DataError: after all cells were tried, where some failed; names them and why.
+    ``jobs`` cells are computed at the same time. ``DataError``, after all were tried, names those that failed and why.
     """
     cells = [Cell(split, int(seed), model) for split in splits for seed in seeds for model in models]
     tried = Parallel(n_jobs=max(1, min(jobs, len(cells))), return_as="generator_unordered")(
@@ -73,20 +68,16 @@ def run_cell(data: EvaluationData, dataset_name: str, cell: Cell, options: CellO
 
     A finished cell of the same data and overrides is read instead.
     """
-    path = cell.path(options.out, dataset_name)
-    fingerprint = cell.fingerprint(data.dataset, options)
-    if path.is_file() and not options.force:
-        finished = read_json(path)
-        if finished.get("fingerprint") == fingerprint:
-            return finished
+    path, fingerprint = cell.path(options.out, dataset_name), cell.fingerprint(data.dataset, options)
+    if not options.force and path.is_file() and (finished := read_json(path)).get("fingerprint") == fingerprint:
+        return finished
     split = make_split(data.dataset, cell.split, cell.seed)
     started = time.monotonic()
     answer = forecast(data, dataset_name, split, cell, options)
     tasks, true = np.asarray(data.dataset.task_ids)[split.test], data.dataset.latency_s[split.test]
-    tested = sorted({str(device) for device in np.asarray(data.dataset.devices)[split.test]})
     result = {
         "dataset": dataset_name,
-        "device": "+".join(tested),
+        "device": "+".join(np.unique(np.asarray(data.dataset.devices)[split.test]).astype(str)),
         "split": cell.split,
         "seed": cell.seed,
         "model": cell.model,
@@ -138,10 +129,7 @@ def _torch_threads(count: int) -> Iterator[None]:
 def _commit() -> str:
     """Of the checkout that this code runs from; empty where it is installed."""
     checkout = Path(__file__).resolve().parents[2]
-    if not (checkout / ".git").exists():
+    if not (checkout / ".git").exists() or not shutil.which("git"):
         return ""
-    try:
-        words = ["git", "-C", str(checkout), "rev-parse", "--short=10", "HEAD"]
-        return subprocess.run(words, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        return ""
+    words = ["git", "-C", str(checkout), "rev-parse", "--short=10", "HEAD"]
+    return subprocess.run(words, capture_output=True, text=True).stdout.strip()

@@ -6,6 +6,7 @@ import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,8 @@ from cdmpp.evaluation.results import collect, update_results
 from cdmpp.evaluation.run import evaluate
 from cdmpp.model.config import check_keys
 
-_LISTS = ("splits", "seeds", "models", "overrides")
-_KEYS = (*_LISTS, "device", "data", "sources", "variants", "out", "name", "jobs", "threads", "accelerator", "force")
+_KEYS = ("splits", "seeds", "models", "overrides", "device", "data", "sources", "variants", "out", "name", "jobs",
+         "threads", "accelerator", "force")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -53,25 +54,23 @@ class EvaluationSettings:
         """From the composed ``conf/evaluate.yaml``; ``CdmppError`` names a key that nothing reads."""
         check_keys(values, _KEYS)
         device = devices.get(values["device"]["name"]).name
-        lists = {key: tuple(values[key]) if isinstance(values[key], list) else (values[key],) for key in _LISTS}
+        splits, seeds, models, overrides = (
+            tuple(values[key]) if isinstance(values[key], list) else (values[key],)
+            for key in ("splits", "seeds", "models", "overrides")
+        )
         options = CellOptions(
             Path(values["out"]),
             values["threads"],
-            lists.pop("overrides"),
+            overrides,
             values["accelerator"],
             shlex.join(["cdmpp", "evaluate", *sys.argv[1:]]),
             values["force"],
-            {name: tuple(words) for name, words in (values["variants"] or {}).items()},
+            values["variants"] or {},
         )
-        return EvaluationSettings(
-            device=device,
-            sources=tuple(devices.get(name).name for name in values["sources"] or ()),
-            data_paths=tuple(Path(path).expanduser() for path in values["data"]["path"]),
-            **lists,
-            options=options,
-            jobs=values["jobs"],
-            name=values["name"] or device,
-        )
+        sources = tuple(devices.get(name).name for name in values["sources"] or ())
+        paths = tuple(Path(path).expanduser() for path in values["data"]["path"])
+        name = values["name"] or device
+        return EvaluationSettings(device, sources, paths, splits, seeds, models, options, values["jobs"], name)
 
 
 def run_session(settings: EvaluationSettings) -> None:
@@ -96,7 +95,7 @@ def load_evaluation_data(settings: EvaluationSettings) -> EvaluationData:
     }
     per_store = None
     if NEED_PER_STORE in settings.models:
-        every = list(dict.fromkeys(folder for folders in folders_of.values() for folder in folders))
+        every = list(dict.fromkeys(chain(*folders_of.values())))
         per_store = load_per_store(dataset, every, pool_per_store, settings.options.threads)
     return EvaluationData(dataset, per_store, {name: floor for name, floor in floors.items() if floor})
 
@@ -107,7 +106,7 @@ def _print_split(cells: list[dict[str, Any]], title: str) -> None:
         rows = [cell["metrics"] for cell in cells if cell["model"] == model]
         means[model] = {key: float(np.mean([row[key] for row in rows if key in row])) for key in rows[0]}
     best = min(means, key=lambda model: means[model]["mape"])
-    programs, tasks = (round(float(np.mean([cell[key] for cell in cells]))) for key in ("n_programs", "n_tasks"))
+    programs, tasks = (round(np.mean([cell[key] for cell in cells])) for key in ("n_programs", "n_tasks"))
     seeds = len({cell["seed"] for cell in cells})
     heading = f"{title}: mean of {seeds} seed{'s' * (seeds > 1)}, {programs:,} programs of {tasks:,} tasks"
     Console().print(metric_table(heading, means, best))

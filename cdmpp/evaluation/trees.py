@@ -6,13 +6,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
 from cdmpp import devices
+from cdmpp.data.batching import spec_array
 from cdmpp.data.dataset import LatencyDataset
 from cdmpp.data.splits import Split
 from cdmpp.errors import DataError
 from cdmpp.evaluation.evaluation_data import Baseline, EvaluationData
 from cdmpp.evaluation.pooling import compress, pool_asts
+from cdmpp.model.analytic import bound_times, kernel_parts, kernel_seconds
 from cdmpp.training.metrics import mape_factor
 
 
@@ -109,11 +112,6 @@ def ours_pooled(data: EvaluationData) -> np.ndarray:
 
 def analytic_kernels(dataset: LatencyDataset) -> tuple[np.ndarray, np.ndarray]:
     """Seconds of each kernel by the analytic formula, no factor fitted: (kernels, bounds), (kernels,) in all."""
-    import torch
-
-    from cdmpp.data.batching import spec_array
-    from cdmpp.model.analytic import bound_times, kernel_parts, kernel_seconds
-
     asts = dataset.asts
     owner = np.repeat(np.arange(len(asts)), np.diff(asts.kernel_offsets))
     names, which = np.unique(np.asarray(dataset.devices), return_inverse=True)
