@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike, DTypeLike
 from torch import Tensor
 
 from cdmpp.ast.spool import MappedTable
@@ -58,20 +60,12 @@ def spec_array(device: Device) -> np.ndarray:
     return np.array([device.spec.get(name) or 0.0 for name in SPEC_FIELDS], np.float32)
 
 
-def _flat_arrays(asts: AstTable) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _flat_arrays(asts: AstTable) -> list[np.ndarray]:
     """Leaf vectors, leaf places (``ProgramTensors.leaf_ints``) and kernel vectors, each with a last row of zeros."""
     if isinstance(asts, MappedTable):
-        return asts.mapped_leaves, asts.mapped_places, asts.mapped_kernels
+        return [asts.mapped_leaves, asts.mapped_places, asts.mapped_kernels]
     places = np.stack([asts.leaf_positions, asts.leaf_serial_positions, asts.leaf_kernels], axis=1)
-
-    def with_zero_row(array: np.ndarray, dtype: type) -> np.ndarray:
-        return np.concatenate([array, np.zeros((1, array.shape[1]), array.dtype)]).astype(dtype)
-
-    return (
-        with_zero_row(asts.leaf_features, np.float32),
-        with_zero_row(places, np.int64),
-        with_zero_row(asts.kernel_features, np.float32),
-    )
+    return [np.pad(array, ((0, 1), (0, 0))) for array in (asts.leaf_features, places, asts.kernel_features)]
 
 
 def _flagged(codes: Tensor) -> Tensor:
@@ -81,10 +75,8 @@ def _flagged(codes: Tensor) -> Tensor:
 
 
 def _padded_length(longest: int) -> int:
-    for edge in PAD_EDGES:
-        if longest <= edge:
-            return edge
-    return -(-longest // PAD_EDGES[-1]) * PAD_EDGES[-1]
+    place = bisect_left(PAD_EDGES, longest)
+    return PAD_EDGES[place] if place < len(PAD_EDGES) else -(-longest // PAD_EDGES[-1]) * PAD_EDGES[-1]
 
 
 @dataclass(frozen=True)
@@ -93,7 +85,7 @@ class ProgramTensors:
 
     leaf_features: Tensor
     leaf_ints: Tensor
-    """(sum of leaves + 1, 3) int64 (int32 where mapped): position, serial position, kernel."""
+    """(sum of leaves + 1, 3) int32: position, serial position, kernel."""
     leaf_starts: Tensor
     leaf_counts: Tensor
     kernel_features: Tensor
@@ -148,28 +140,29 @@ class ProgramTensors:
         if missing:
             raise DataError(f"programs of {', '.join(missing)} but only {', '.join(order)} described")
 
+        def tensor(values: ArrayLike, kind: DTypeLike = np.int64) -> Tensor:
+            return torch.from_numpy(np.ascontiguousarray(values, kind))
+
         leaves, places, kernels = _flat_arrays(asts)
-        leaf_counts, kernel_counts = (
-            np.diff(o)[index].astype(np.int64) for o in (asts.leaf_offsets, asts.kernel_offsets)
-        )
-        no_codes = np.full((1, CODE_WIDTH), np.nan, np.float32)
+        leaf_counts, kernel_counts = np.diff(asts.leaf_offsets)[index], np.diff(asts.kernel_offsets)[index]
         labels = np.full(n, np.nan) if latency_s is None else np.log(np.asarray(latency_s, np.float64))
+        no_codes = np.full((1, CODE_WIDTH), np.nan)
         return ProgramTensors(
-            leaf_features=torch.from_numpy(leaves),
-            leaf_ints=torch.from_numpy(places),
-            leaf_starts=torch.from_numpy(asts.leaf_offsets[index].astype(np.int64)),
-            leaf_counts=torch.from_numpy(leaf_counts),
-            kernel_features=torch.from_numpy(kernels),
-            kernel_starts=torch.from_numpy(asts.kernel_offsets[index].astype(np.int64)),
-            kernel_counts=torch.from_numpy(kernel_counts),
-            kinds=torch.from_numpy(asts.target_kinds[index].astype(np.int64)),
-            device_index=torch.tensor([order[str(name)] for name in device_names], dtype=torch.int64),
-            device_vectors=torch.from_numpy(np.stack([d.vector() for d in devices.values()]).astype(np.float32)),
-            device_specs=torch.from_numpy(np.stack([spec_array(d) for d in devices.values()])),
-            log_latency=torch.from_numpy(labels.astype(np.float32)),
-            weights=torch.from_numpy(np.ones(n, np.float32) if weights is None else weights.astype(np.float32)),
-            codes=torch.from_numpy(no_codes if asts.codes is None else asts.codes),
-            code_rows=torch.from_numpy(np.zeros(n, np.int64) if asts.codes is None else index),
+            leaf_features=tensor(leaves, np.float32),
+            leaf_ints=tensor(places, np.int32),
+            leaf_starts=tensor(asts.leaf_offsets[index]),
+            leaf_counts=tensor(leaf_counts),
+            kernel_features=tensor(kernels, np.float32),
+            kernel_starts=tensor(asts.kernel_offsets[index]),
+            kernel_counts=tensor(kernel_counts),
+            kinds=tensor(asts.target_kinds[index]),
+            device_index=tensor([order[str(name)] for name in device_names]),
+            device_vectors=tensor([d.vector() for d in devices.values()], np.float32),
+            device_specs=tensor([spec_array(d) for d in devices.values()], np.float32),
+            log_latency=tensor(labels, np.float32),
+            weights=tensor(np.ones(n) if weights is None else weights, np.float32),
+            codes=tensor(no_codes if asts.codes is None else asts.codes, np.float32),
+            code_rows=tensor(np.zeros(n) if asts.codes is None else index),
             host_leaf_counts=leaf_counts,
             host_kernel_counts=kernel_counts,
         )
@@ -190,15 +183,17 @@ class ProgramTensors:
     def batch(self, rows: np.ndarray) -> Batch:
         """The programs ``rows`` (B,) int64, padded to a common length."""
         index = torch.from_numpy(np.ascontiguousarray(rows, np.int64)).to(self.kinds.device, non_blocking=True)
-        leaf_rows, leaf_mask = self._gather(
-            index, self.leaf_starts, self.leaf_counts, self.host_leaf_counts[rows].max(), len(self.leaf_features)
-        )
-        kernel_rows, kernel_mask = self._gather(
-            index,
-            self.kernel_starts,
-            self.kernel_counts,
-            self.host_kernel_counts[rows].max(),
-            len(self.kernel_features),
+
+        def places(starts: Tensor, counts: Tensor, host_counts: np.ndarray, padding: int) -> tuple[Tensor, Tensor]:
+            """(B, L) flat rows, ``padding`` where there is none, and their mask."""
+            steps = torch.arange(_padded_length(int(host_counts[rows].max())), device=index.device)
+            mask = steps < counts[index, None]
+            return torch.where(mask, starts[index, None] + steps, padding), mask
+
+        n_leaves, n_kernels = len(self.leaf_features), len(self.kernel_features)
+        leaf_rows, leaf_mask = places(self.leaf_starts, self.leaf_counts, self.host_leaf_counts, n_leaves - 1)
+        kernel_rows, kernel_mask = places(
+            self.kernel_starts, self.kernel_counts, self.host_kernel_counts, n_kernels - 1
         )
         positions, serial_positions, kernels = self.leaf_ints[leaf_rows].long().unbind(-1)
         device = self.device_index[index]
@@ -218,12 +213,6 @@ class ProgramTensors:
             rows=index,
             codes=_flagged(self.codes[self.code_rows[index]]),
         )
-
-    @staticmethod
-    def _gather(index: Tensor, starts: Tensor, counts: Tensor, longest: int, n_rows: int) -> tuple[Tensor, Tensor]:
-        steps = torch.arange(_padded_length(int(longest)), device=index.device)
-        mask = steps < counts[index, None]
-        return torch.where(mask, starts[index, None] + steps, n_rows - 1), mask
 
 
 class TrainingBatches:

@@ -14,6 +14,8 @@ from cdmpp.errors import DataError
 from cdmpp.paths import cache_root
 from cdmpp.programs.task import Task
 
+_ARRAYS = ("record_ids", "task_ids", "devices", "latency_s", "spread")
+
 
 @dataclass(frozen=True)
 class LatencyDataset:
@@ -39,7 +41,7 @@ class LatencyDataset:
 
     def __post_init__(self) -> None:
         n = len(self.asts)
-        for name in ("record_ids", "task_ids", "devices", "latency_s", "spread"):
+        for name in _ARRAYS:
             if len(getattr(self, name)) != n:
                 raise DataError(f"{name} has {len(getattr(self, name))} entries for {n} ASTs")
 
@@ -50,22 +52,9 @@ class LatencyDataset:
         """The programs at ``indices`` (positions or a boolean mask), in that order."""
         index = np.asarray(indices)
         index = np.flatnonzero(index) if index.dtype == bool else index.astype(np.int64)
-        task_ids = self.task_ids[index]
-        return LatencyDataset(
-            self.record_ids[index],
-            task_ids,
-            self.devices[index],
-            self.latency_s[index],
-            self.spread[index],
-            self.asts.take(index),
-            {task: self.tasks[task] for task in sorted(set(task_ids.tolist()))},
-            self.source,
-            self.features,
-        )
-
-    def networks_of(self, index: int) -> tuple[str, ...]:
-        """Networks that the program's task occurs in."""
-        return tuple(sorted(self.tasks[self.task_ids[index]].networks))
+        arrays = {name: getattr(self, name)[index] for name in _ARRAYS}
+        tasks = {task: self.tasks[task] for task in np.unique(arrays["task_ids"]).tolist()}
+        return dataclasses.replace(self, **arrays, asts=self.asts.take(index), tasks=tasks)
 
     @property
     def op_classes(self) -> np.ndarray:
@@ -79,10 +68,7 @@ def join_datasets(parts: Sequence[LatencyDataset]) -> LatencyDataset:
     Raises:
         DataError: nothing to join, or leaf vectors of different kinds.
     """
-    arrays = {
-        name: np.concatenate([getattr(part, name) for part in parts] or [[]])
-        for name in ("record_ids", "task_ids", "devices", "latency_s", "spread")
-    }
+    arrays = {name: np.concatenate([getattr(part, name) for part in parts] or [[]]) for name in _ARRAYS}
     return LatencyDataset(
         **arrays,
         features=one_kind(part.features for part in parts),

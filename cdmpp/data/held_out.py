@@ -19,22 +19,18 @@ def program_groups(dataset: LatencyDataset) -> np.ndarray:
     Equal means the same record id, or the same task and compact AST: traces that differ in text often lower to one
     program, and the same program may be measured on several devices.
     """
-    asts, seen, by_record = dataset.asts, dict[bytes, str](), dict[str, str]()
-    groups = []
-    order = np.argsort(np.asarray(dataset.record_ids), kind="stable")
-    for i in order:
+    asts, group_of = dataset.asts, dict[str | bytes, str]()
+    groups = np.empty(len(dataset.record_ids), dtype=object)
+    for i in np.argsort(np.asarray(dataset.record_ids), kind="stable"):
         leaves = slice(asts.leaf_offsets[i], asts.leaf_offsets[i + 1])
         kernels = slice(asts.kernel_offsets[i], asts.kernel_offsets[i + 1])
         digest = hashlib.blake2b(str(dataset.task_ids[i]).encode(), digest_size=16)
         digest.update(np.ascontiguousarray(asts.leaf_features[leaves]).tobytes())
         digest.update(np.ascontiguousarray(asts.kernel_features[kernels]).tobytes())
-        record = str(dataset.record_ids[i])
-        group = by_record.get(record) or seen.get(digest.digest()) or record
-        by_record[record] = seen[digest.digest()] = group
-        groups.append(group)
-    result = np.empty(len(order), dtype=object)
-    result[order] = groups
-    return result.astype(str)
+        record, program = str(dataset.record_ids[i]), digest.digest()
+        groups[i] = group_of.get(record) or group_of.get(program) or record
+        group_of[record] = group_of[program] = groups[i]
+    return groups.astype(str)
 
 
 def hold_out(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from cdmpp.data.held_out import hold_out, program_groups
+from cdmpp.data.held_out import hold_out, program_groups, shuffled
 from cdmpp.errors import DataError
 from cdmpp.programs.task import network_family
 
@@ -64,9 +64,7 @@ def _by_network(
         raise DataError(f"split {name!r}: shared={shared!r} is not one of {', '.join(SHARED_RULES)}")
     task_ids = np.asarray(dataset.task_ids)
     # A network and its variants (other inputs) stand on one side: `resnet50@b4` is resnet50.
-    networks_of = {
-        task: {network_family(network) for network in dataset.tasks[task].networks} for task in np.unique(task_ids)
-    }
+    networks_of = {task: set(map(network_family, dataset.tasks[task].networks)) for task in np.unique(task_ids)}
     networks = sorted(set().union(*networks_of.values()))
     held_out = set(test_networks or ())
     if not held_out:
@@ -88,8 +86,8 @@ def _by_network(
         in_test -= both
     if not in_test:
         raise DataError(f"split {name!r}: no task is left for test after {len(both)} shared tasks went to training")
-    remaining = np.array(sorted(in_train))
-    validation, train = hold_out(remaining, validation_fraction, seed, "validation", name, "training tasks")
+    tasks = np.array(sorted(in_train))
+    validation, train = hold_out(tasks, validation_fraction, seed, "validation", name, "training tasks")
     counts = {
         "test_networks": sorted(held_out),
         "train_networks": sorted(sources),
@@ -107,16 +105,14 @@ def _by_network(
 def _with_labels_of_test(parts: Parts, dataset: LatencyDataset, seed: int, labels: int) -> Parts:
     """``labels`` programs of each test task go to training; equal programs stay on one side."""
     task_ids, groups = np.asarray(dataset.task_ids), program_groups(dataset)
-    moved = []
+    moved = np.zeros(len(groups), bool)
     for task in np.unique(task_ids[parts.test]):
         names = np.unique(groups[task_ids == task])
         if len(names) > labels:
-            chosen, _ = hold_out(names, labels / len(names), seed, "test_labels", "by_network", "programs")
-            moved.append(np.flatnonzero((task_ids == task) & np.isin(groups, chosen)))
-    labelled = np.concatenate([np.zeros(0, np.int64), *moved])
-    counts = {**parts.counts, "labels_of_each_test_task": labels}
+            moved |= (task_ids == task) & np.isin(groups, shuffled(names, seed, "test_labels")[:labels])
+    labelled = np.flatnonzero(moved)
     train, test = np.union1d(parts.train, labelled), np.setdiff1d(parts.test, labelled)
-    return parts._replace(train=train, test=test, counts=counts)
+    return parts._replace(train=train, test=test, counts={**parts.counts, "labels_of_each_test_task": labels})
 
 
 def _by_device(

@@ -70,15 +70,12 @@ def make_split(dataset: LatencyDataset, name: str, seed: int, **options: Any) ->
     shares = {option: float(settings.pop(option)) for option in THINNING}
     parts = KINDS[kind](dataset, name, seed, **settings)
     task_ids = np.asarray(dataset.task_ids)
-    train = thinned(parts.train, task_ids, np.asarray(dataset.record_ids), seed, **shares)
-    members = {"train": train, "validation": parts.validation, "test": parts.test}
-    if len(parts.pool):
-        members["pool"] = parts.pool
+    parts = parts._replace(train=thinned(parts.train, task_ids, np.asarray(dataset.record_ids), seed, **shares))
     counts = dict(parts.counts)
-    for part, index in members.items():
-        counts[f"{part}_programs"] = len(index)
-        counts[f"{part}_tasks"] = len(np.unique(task_ids[index]))
-    return Split(name, seed, train, parts.validation, parts.test, counts, parts.pool)
+    for part in ("train", "validation", "test", *(["pool"] if len(parts.pool) else [])):
+        counts[f"{part}_programs"] = len(getattr(parts, part))
+        counts[f"{part}_tasks"] = len(np.unique(task_ids[getattr(parts, part)]))
+    return Split(name, seed, parts.train, parts.validation, parts.test, counts, parts.pool)
 
 
 def split_names() -> tuple[str, ...]:

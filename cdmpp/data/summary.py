@@ -88,11 +88,9 @@ def name_parts(folder_name: str) -> tuple[str, str]:
     places = [place for place, word in enumerate(words) if word in devices.names()]
     if len(places) != 1:
         return "", ""
-    place = places[0]
-    if words[0] == "meta":
-        rest = [word for word in words[place + 1 :] if not re.fullmatch(r"\d+k", word)]
-        return "_".join(rest), words[place]
-    return "_".join(words[:place]), words[place]
+    (place,) = places
+    rest = [word for word in words[place + 1 :] if not re.fullmatch(r"\d+k", word)]
+    return "_".join(rest if words[0] == "meta" else words[:place]), words[place]
 
 
 def _data_folders(folder: Path, depth: int) -> Iterator[Path]:
