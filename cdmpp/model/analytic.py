@@ -14,7 +14,6 @@ from torch import Tensor
 
 from cdmpp.model.cpu_parts import CPU_PARTS, cpu_parts, parallel_cores
 from cdmpp.model.gpu_parts import GPU_PARTS, Occupancy, gpu_parts
-from cdmpp.model.kernel_quantities import KernelQuantities
 
 BOUNDS = ("compute", "issue", "near_memory", "l1", "l2", "dram", "latency", "launch")
 """What can bound a kernel. ``near_memory``: shared memory on GPUs, load and store ports on CPUs.
@@ -42,11 +41,9 @@ def kernel_parts(kernel_features: Tensor, device_spec: Tensor, kinds: Tensor) ->
     Returns:
         (B, K, N_PARTS) seconds; zero for the parts of the other kind.
     """
-    k = KernelQuantities(kernel_features, device_spec, kinds)
     on_gpu = (kinds == 1)[:, None, None]
-    cpu_times, gpu_times = torch.stack(cpu_parts(k), dim=-1), torch.stack(gpu_parts(k), dim=-1)
-    zero = torch.zeros((), device=kinds.device, dtype=cpu_times.dtype)
-    return torch.cat([torch.where(on_gpu, zero, cpu_times), torch.where(on_gpu, gpu_times, zero)], dim=-1)
+    cpu_times, gpu_times = (parts(kernel_features, device_spec, kinds) for parts in (cpu_parts, gpu_parts))
+    return torch.cat([cpu_times.masked_fill(on_gpu, 0.0), gpu_times.masked_fill(~on_gpu, 0.0)], dim=-1)
 
 
 def bound_times(parts: Tensor, log_factor: Tensor | None = None) -> Tensor:
@@ -70,20 +67,9 @@ def kernel_seconds(times: Tensor, sharpness: Tensor | float = 1.0) -> Tensor:
 
 def kernel_states(kernel_features: Tensor, device_spec: Tensor, kinds: Tensor) -> Tensor:
     """(B, K, N_STATES): how the launch fills the device, log2(1 + x). Arguments as ``kernel_parts``."""
-    k = KernelQuantities(kernel_features, device_spec, kinds)
-    occupancy = Occupancy(k)
-    gpu = torch.stack(
-        [
-            occupancy.active_warps,
-            k["blocks"] / (k.device("core_count") * occupancy.resident),
-            occupancy.rounds,
-            occupancy.resident,
-            occupancy.registers,
-        ],
-        dim=-1,
-    )
-    cores = parallel_cores(k)
-    cpu = torch.stack(
-        [cores, k["parallel_extent"] / cores, k["code_steps"], k["local_memory_trips"], k["leaves"]], dim=-1
-    )
-    return torch.log2(1 + torch.where((kinds == 1)[:, None, None], gpu, cpu).clamp_min(0))
+    k = Occupancy(kernel_features, device_spec, kinds)
+    waves, cores = k["blocks"] / (k.device("core_count") * k.resident), parallel_cores(k)
+    gpu = [k.active_warps, waves, k.rounds, k.resident, k.registers]
+    cpu = [cores, k["parallel_extent"] / cores, k["code_steps"], k["local_memory_trips"], k["leaves"]]
+    states = torch.where((kinds == 1)[:, None, None], torch.stack(gpu, dim=-1), torch.stack(cpu, dim=-1))
+    return torch.log2(1 + states.clamp_min(0))

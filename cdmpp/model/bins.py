@@ -29,16 +29,13 @@ class QuantileBins(nn.Module):
     @torch.no_grad()
     def fit(self, rows: Tensor) -> None:
         """Learn edges and means from standardised ``rows`` (n, width)."""
-        if self.bins == 0:
-            return
         rows = rows[:: max(1, len(rows) // _MAX_ROWS)].float()
         shares = torch.linspace(0, 1, self.bins + 1, device=rows.device)
         ranks = (shares * (len(rows) - 1)).round().long()
         edges = rows.sort(0).values[ranks].T  # (width, bins + 1)
         self.low.copy_(edges[:, :-1])
-        spread = edges[:, 1:] - edges[:, :-1]
         # A bin without width is a step, a little above its value.
-        self.factor.copy_(1.0 / spread.clamp_min(1e-3))
+        self.factor.copy_(1.0 / edges.diff().clamp_min(1e-3))
         self.mean.copy_(self._places(rows).mean(0))
 
     def _places(self, x: Tensor) -> Tensor:

@@ -11,16 +11,16 @@ from cdmpp.errors import CdmppError
 
 _Config = TypeVar("_Config")
 LABEL_TRANSFORMS = ("log", "box-cox", "yeo-johnson")
-_WIDTH, _SHARE = (1, 8192), (0.0, 0.99)
+_WIDTHS = ("width", "heads", "feedforward", "hidden", "input_layer", "embedding")
+_STACKS = ("embedded_layers", "device_layers", "regression_layers")
 _RANGES: dict[str, tuple[float, float]] = {
-    **dict.fromkeys(("width", "heads", "feedforward", "hidden", "input_layer", "embedding"), _WIDTH),
-    **dict.fromkeys(("embedded_layers", "device_layers", "regression_layers"), _WIDTH),
+    **dict.fromkeys((*_WIDTHS, *_STACKS), (1, 8192)),
     "layers": (0, 64),
-    "dropout": _SHARE,
+    "dropout": (0.0, 0.99),
     "clip": (1e-3, 1e6),
     "bins": (0, 256),
     "code_dropout": (0.0, 1.0),
-    "device_costs": (0, 1024),
+    "device_costs": (1, 1024),
     "min_programs": (1, 10**9),
     "leaf_counts": (1, 10**5),
 }
@@ -93,13 +93,12 @@ class ReferenceConfig:
         _check_ranges(self)
         if self.layers < 1:
             raise CdmppError(f"model.layers is {self.layers}; the reference model needs one")
-        if not (self.embedded_layers and self.device_layers and self.regression_layers):
-            raise CdmppError("model.embedded_layers, device_layers and regression_layers need an entry each")
+        if not all(getattr(self, name) for name in _STACKS):
+            raise CdmppError(f"model.{', '.join(_STACKS)} need an entry each")
         if len(self.leaf_counts) > _MAX_LEAF_COUNTS or list(self.leaf_counts) != sorted(set(self.leaf_counts)):
             raise CdmppError(f"model.leaf_counts must be at most {_MAX_LEAF_COUNTS} rising numbers")
 
 
-T = TypeVar("T")
 ModelConfig = CdmppConfig | ReferenceConfig
 MODELS: dict[str, type[CdmppConfig] | type[ReferenceConfig]] = {"cdmpp": CdmppConfig, "reference": ReferenceConfig}
 
@@ -145,12 +144,10 @@ def _converted(name: str, value: Any, default: Any) -> Any:
 
 def _check_ranges(config: ModelConfig) -> None:
     """Checked before a tensor is allocated: each number, or entry of a tuple, and the label."""
-    for name, values in vars(config).items():
-        if name not in _RANGES:
-            continue
-        least, most = _RANGES[name]
+    for name, (least, most) in _RANGES.items():
+        values = getattr(config, name, ())
         for value in values if isinstance(values, tuple) else (values,):
-            if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+            if not least <= value <= most:
                 raise CdmppError(f"model.{name} is {value!r}; it must lie between {least:g} and {most:g}")
     if config.label not in LABEL_TRANSFORMS:
         raise CdmppError(f"model.label is {config.label!r}; one of {', '.join(LABEL_TRANSFORMS)}")

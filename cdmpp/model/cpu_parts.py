@@ -20,32 +20,31 @@ _CORE_GBPS = 20.0
 """What one CPU core gets from memory, however many channels its socket has: its outstanding misses limit it."""
 
 
-class _Cpu:
-    """What the seconds of one core follow from; (B, K) or (B, 1) each. ``c[name]`` is a quantity of the kernels."""
+class _Cpu(KernelQuantities):
+    """What the seconds of one core follow from; (B, K) or (B, 1) each."""
 
-    def __init__(self, k: KernelQuantities) -> None:
-        self.k = k
-        self.cycle = 1 / (k.device("clock_mhz") * 1e6)
-        self.cores = parallel_cores(k)
-        self.lanes = (k.device("simd_bits") / 32).clamp_min(1)
-        self.narrower = _narrower(k)
-        vector_share = k["vector_iterations"] / (k["vector_iterations"] + k["scalar_iterations"]).clamp_min(1)
+    def __init__(self, features: Tensor, spec: Tensor, kinds: Tensor) -> None:
+        super().__init__(features, spec, kinds)
+        self.cycle = 1 / (self.device("clock_mhz") * 1e6)
+        self.cores = parallel_cores(self)
+        self.lanes = (self.device("simd_bits") / 32).clamp_min(1)
+        # The features take vectors to be 64 bytes wide: narrower ones are so many times the instructions.
+        wanted = (self["iterations"] - self["scalar_iterations"]).clamp_min(0) / self["vector_iterations"].clamp_min(1)
+        self.narrower = (wanted / self.lanes).clamp_min(1) / (wanted / _COUNTED_LANES).clamp_min(1)
+        vector_share = self["vector_iterations"] / (self["vector_iterations"] + self["scalar_iterations"]).clamp_min(1)
         self.split = 1 + vector_share * (self.narrower - 1)
-        self.bandwidth = 1e9 * (k.device("bandwidth_gbps") / self.cores).clamp_max(_CORE_GBPS)
-        misses = torch.stack([k[f"miss_bytes_{kib}kib"] for kib in CACHE_KIB], dim=-1)
-        crowded = torch.stack([k[f"crowded_miss_bytes_{kib}kib"] for kib in CROWDED_KIB], dim=-1)
-        l1_kib = k.device("l1_kb_per_core")
+        self.bandwidth = 1e9 * (self.device("bandwidth_gbps") / self.cores).clamp_max(_CORE_GBPS)
+        misses = torch.stack([self[f"miss_bytes_{kib}kib"] for kib in CACHE_KIB], dim=-1)
+        crowded = torch.stack([self[f"crowded_miss_bytes_{kib}kib"] for kib in CROWDED_KIB], dim=-1)
+        l1_kib = self.device("l1_kb_per_core")
         self.l1_misses, self.l2_misses, self.l3_misses = (
-            _miss_at(misses, CACHE_KIB, capacity) for capacity in (l1_kib, k.device("l2_kb"), k.device("l3_kb"))
+            _miss_at(misses, CACHE_KIB, capacity) for capacity in (l1_kib, self.device("l2_kb"), self.device("l3_kb"))
         )
         self.l1_conflicts = (_miss_at(crowded, CROWDED_KIB, l1_kib) - self.l1_misses).clamp_min(0)
 
-    def __getitem__(self, name: str) -> Tensor:
-        return self.k[name]
-
 
 CPU_PARTS: dict[str, tuple[str, Callable[[_Cpu], Tensor]]] = {
-    "flops": ("compute", lambda c: c["flops"] / c.k.flops_per_cycle() * c.cycle),
+    "flops": ("compute", lambda c: c["flops"] / c.flops_per_cycle() * c.cycle),
     "special": ("compute", lambda c: 20 * c["special_iterations"] / c.lanes * c.cycle),
     "integer_division": ("compute", lambda c: 8 * c["intdiv_iterations"] / c.lanes * c.cycle),
     "scalar_issue": ("issue", lambda c: c["scalar_iterations"] / 4 * c.cycle),
@@ -72,20 +71,11 @@ _NOT_SHARED = ("allocation", "call")
 """Of the cores only one does that."""
 
 
-def cpu_parts(k: KernelQuantities) -> list[Tensor]:
-    """(B, K) seconds of each of ``CPU_PARTS``."""
-    cpu = _Cpu(k)
-    return [
-        seconds(cpu) if name in _NOT_SHARED else seconds(cpu) / cpu.cores for name, (_, seconds) in CPU_PARTS.items()
-    ]
-
-
-def _narrower(k: KernelQuantities) -> Tensor:
-    """How many times the vector instructions that the features count, which take vectors to be 64 bytes wide."""
-    vectorised = (k["iterations"] - k["scalar_iterations"]).clamp_min(0)
-    wanted = vectorised / k["vector_iterations"].clamp_min(1)
-    lanes = (k.device("simd_bits") / 32).clamp_min(1)
-    return (wanted / lanes).clamp_min(1) / (wanted / _COUNTED_LANES).clamp_min(1)
+def cpu_parts(features: Tensor, spec: Tensor, kinds: Tensor) -> Tensor:
+    """(B, K, len(CPU_PARTS)) seconds."""
+    cpu = _Cpu(features, spec, kinds)
+    times = {name: seconds(cpu) for name, (_, seconds) in CPU_PARTS.items()}
+    return torch.stack([time if name in _NOT_SHARED else time / cpu.cores for name, time in times.items()], dim=-1)
 
 
 def parallel_cores(k: KernelQuantities) -> Tensor:
@@ -93,9 +83,8 @@ def parallel_cores(k: KernelQuantities) -> Tensor:
     return torch.minimum(k.device("core_count"), k["parallel_extent"].clamp_min(1))
 
 
-def cores_used(kernel_features: Tensor, device_spec: Tensor, kinds: Tensor, mask: Tensor) -> Tensor:
+def cores_used(k: KernelQuantities, mask: Tensor) -> Tensor:
     """(B,) how many cores a CPU program keeps busy on average, its kernels weighed by their iterations."""
-    k = KernelQuantities(kernel_features, device_spec, kinds)
     work = (k["iterations"] + 1) * mask
     return work.sum(1) / (work / parallel_cores(k)).sum(1)
 

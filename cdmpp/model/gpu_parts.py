@@ -23,27 +23,28 @@ _MAX_REGISTERS = 255.0
 _ROUNDING = 1e-5
 
 
-class Occupancy:
+class Occupancy(KernelQuantities):
     """How many blocks a multiprocessor holds, and how often it is filled; (B, K) each."""
 
-    def __init__(self, k: KernelQuantities) -> None:
-        cores = k.device("core_count")
-        self.warps = warps = k["warps_per_block"].clamp_min(1)
-        self.registers_needed = 24 + 1.2 * k["register_elements"]
+    def __init__(self, features: Tensor, spec: Tensor, kinds: Tensor) -> None:
+        super().__init__(features, spec, kinds)
+        cores = self.device("core_count")
+        self.warps = warps = self["warps_per_block"].clamp_min(1)
+        self.registers_needed = 24 + 1.2 * self["register_elements"]
         # The compiler knows the block's size and leaves each thread no more than lets one block run.
-        self.register_limit = (k.device("registers_per_core") / (warps * _WARP)).clamp_max(_MAX_REGISTERS)
+        self.register_limit = (self.device("registers_per_core") / (warps * _WARP)).clamp_max(_MAX_REGISTERS)
         self.registers = torch.minimum(self.registers_needed, self.register_limit).clamp_min(16)
         limits = [
-            _floor(k.device("max_threads_per_core") / (warps * _WARP)),
-            _floor(k.device("shared_kb_per_core") * 1024 / (k["shared_bytes"] + 1024)),
-            _floor(k.device("registers_per_core") / (self.registers * warps * _WARP)),
+            _floor(self.device("max_threads_per_core") / (warps * _WARP)),
+            _floor(self.device("shared_kb_per_core") * 1024 / (self["shared_bytes"] + 1024)),
+            _floor(self.device("registers_per_core") / (self.registers * warps * _WARP)),
             torch.full_like(warps, 32.0),
         ]
         self.resident = torch.stack(limits).amin(0).clamp_min(1)
-        self.active_blocks = torch.minimum(_ceil(k["blocks"] / cores), self.resident).clamp_min(1)
+        self.active_blocks = torch.minimum(_ceil(self["blocks"] / cores), self.resident).clamp_min(1)
         self.active_warps = self.active_blocks * warps
-        self.total_warps = _ceil(k["blocks"] / cores).clamp_min(1) * warps
-        self.rounds = _ceil(k["blocks"] / (cores * self.active_blocks)).clamp_min(1)
+        self.total_warps = _ceil(self["blocks"] / cores).clamp_min(1) * warps
+        self.rounds = _ceil(self["blocks"] / (cores * self.active_blocks)).clamp_min(1)
 
 
 # Features are logarithms in single precision: 216 blocks come back as 216.0001 and must not start another round.
@@ -55,29 +56,26 @@ def _ceil(x: Tensor) -> Tensor:
     return (x * (1 - _ROUNDING)).ceil()
 
 
-class _Gpu:
-    """Seconds of one use of each resource; (B, K) each. ``g[name]`` is a quantity of the kernels."""
+class _Gpu(Occupancy):
+    """Seconds of one use of each resource; (B, K) each."""
 
-    def __init__(self, k: KernelQuantities) -> None:
-        self.k, self.on = k, Occupancy(k)
-        on, cycle = self.on, 1 / (k.device("clock_mhz") * 1e6)
-        self.bandwidth = 1e9 * k.device("bandwidth_gbps")
-        lanes = (k.flops_per_cycle() / 2).clamp_min(_WARP)
+    def __init__(self, features: Tensor, spec: Tensor, kinds: Tensor) -> None:
+        super().__init__(features, spec, kinds)
+        cycle = 1 / (self.device("clock_mhz") * 1e6)
+        self.bandwidth = 1e9 * self.device("bandwidth_gbps")
+        lanes = (self.flops_per_cycle() / 2).clamp_min(_WARP)
         # One warp alone issues an instruction every two cycles at best; enough warps fill the pipes.
-        alone = torch.full_like(on.warps, 2.0)
+        alone = 2.0 * self.rounds
         # A pipe is busy for every warp that a multiprocessor ever gets, however they fall into rounds.
-        self.pipe = cycle * torch.maximum(alone * on.rounds, on.total_warps * _WARP / lanes)
-        self.slot = cycle * torch.maximum(alone * on.rounds, on.total_warps / 4)
-        self.warp, self.round = cycle * on.total_warps, cycle * on.rounds
-        self.l2 = k["blocks"] * on.warps * _SECTOR_BYTES / (_L2_OVER_DRAM * self.bandwidth)
+        self.pipe = cycle * torch.maximum(alone, self.total_warps * _WARP / lanes)
+        self.slot = cycle * torch.maximum(alone, self.total_warps / 4)
+        self.warp, self.round = cycle * self.total_warps, cycle * self.rounds
+        self.l2 = self["blocks"] * self.warps * _SECTOR_BYTES / (_L2_OVER_DRAM * self.bandwidth)
         # Thread-local arrays that do not fit, or are not indexed by constants, live in memory: a round trip each use.
-        self.round_trip = self.round * torch.maximum(torch.full_like(on.warps, _LOCAL_CYCLES), on.active_warps)
-        self.spilled = (1 - on.register_limit / on.registers_needed).clamp_min(0) * 2 * k["fp_per_thread"]
-        self.threads = (k["blocks"] * on.warps * _WARP).clamp_min(1)
-        self.refill = self.round * k["refill_rounds"] * _REFILL_CYCLES
-
-    def __getitem__(self, name: str) -> Tensor:
-        return self.k[name]
+        self.round_trip = self.round * self.active_warps.clamp_min(_LOCAL_CYCLES)
+        self.spilled = (1 - self.register_limit / self.registers_needed).clamp_min(0) * 2 * self["fp_per_thread"]
+        self.threads = (self["blocks"] * self.warps * _WARP).clamp_min(1)
+        self.refill = self.round * self["refill_rounds"] * _REFILL_CYCLES
 
 
 GPU_PARTS: dict[str, tuple[str, Callable[[_Gpu], Tensor]]] = {
@@ -104,21 +102,21 @@ GPU_PARTS: dict[str, tuple[str, Callable[[_Gpu], Tensor]]] = {
     "dram_write": ("dram", lambda g: g["global_write_bytes"] / g.bandwidth),
     "refill": ("latency", lambda g: 0.5 * g.refill),
     # Blocks that share a multiprocessor wait for memory while others compute.
-    "hidden_refill": ("latency", lambda g: 0.5 * g.refill / g.on.active_blocks),
+    "hidden_refill": ("latency", lambda g: 0.5 * g.refill / g.active_blocks),
     "first_load": ("latency", lambda g: g.round * _FIRST_LOAD_CYCLES),
     # What a warp waits for its loads where too few others are there to fill the time.
     "shared_wait": ("latency", lambda g: g.round * g["shared_loads_region_per_thread"] * _SHARED_WAIT_CYCLES),
     "global_wait": ("latency", lambda g: g.round * g["global_loads_region_per_thread"] * _GLOBAL_WAIT_CYCLES),
     "local_memory": ("latency", lambda g: g.round_trip * g["local_memory_trips"]),
     "spill": ("latency", lambda g: g.round_trip * g.spilled),
-    "barrier": ("latency", lambda g: g.round * g["refill_rounds"] * g.on.warps * _BARRIER_CYCLES),
+    "barrier": ("latency", lambda g: g.round * g["refill_rounds"] * g.warps * _BARRIER_CYCLES),
     "cross_thread": ("latency", lambda g: g.round * g["cross_thread_reductions"] * _CROSS_THREAD_CYCLES),
-    "launch": ("launch", lambda g: torch.full_like(g.on.rounds, _LAUNCH_S)),
+    "launch": ("launch", lambda g: torch.full_like(g.rounds, _LAUNCH_S)),
 }
 """Name -> the bound that it belongs to (``analytic.BOUNDS``), and its seconds."""
 
 
-def gpu_parts(k: KernelQuantities) -> list[Tensor]:
-    """(B, K) seconds of each of ``GPU_PARTS``."""
-    gpu = _Gpu(k)
-    return [seconds(gpu) for _, seconds in GPU_PARTS.values()]
+def gpu_parts(features: Tensor, spec: Tensor, kinds: Tensor) -> Tensor:
+    """(B, K, len(GPU_PARTS)) seconds."""
+    gpu = _Gpu(features, spec, kinds)
+    return torch.stack([seconds(gpu) for _, seconds in GPU_PARTS.values()], dim=-1)

@@ -21,6 +21,9 @@ _TYPICAL = {
     "max_threads_per_core": (1.0, 2048.0),
     "simd_bits": (256.0, 0.0),
     "fma_units_per_core": (2.0, 64.0),
+    "issue_width": (5.0, 5.0),
+    "gather_cycles_per_lane": (1.0, 1.0),
+    "add_latency_cycles": (4.0, 4.0),
 }
 _COLUMNS = {feature.name: (place, feature.plain) for place, feature in enumerate(KERNEL_FEATURES)}
 

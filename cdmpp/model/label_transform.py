@@ -27,7 +27,7 @@ class LabelTransform(nn.Module):
         """``kind``: one of ``LABEL_TRANSFORMS``."""
         super().__init__()
         self.kind = kind
-        self.register_buffer("power", torch.zeros(()))
+        self.register_buffer("power", torch.full((), float(kind != "log")))
         self.register_buffer("mean", torch.zeros(()))
         self.register_buffer("scale", torch.ones(()))
 
@@ -39,7 +39,8 @@ class LabelTransform(nn.Module):
 
             microseconds = np.exp(log_latency.double().cpu().numpy() + _LOG_MICROSECOND)
             fitted = PowerTransformer(method=self.kind, standardize=False).fit(microseconds[:, None])
-            self.power.fill_(float(fitted.lambdas_[0]))
+            power = float(fitted.lambdas_[0])
+            self.power.fill_(power if abs(power) > 1e-6 else 1e-6)  # zero, the logarithm, is a limit
         raw = self._raw(log_latency.double())
         self.mean.fill_(float(raw.mean()))
         self.scale.fill_(max(float(raw.std(correction=0)), 1e-3))
@@ -51,7 +52,7 @@ class LabelTransform(nn.Module):
         if self.kind == "yeo-johnson":
             x = softplus(x)  # log(1 + microseconds)
         power = self.power.to(x.dtype)
-        return torch.where(power.abs() < 1e-6, x, torch.expm1(power * x) / _nonzero(power))
+        return torch.expm1(power * x) / power
 
     def forward(self, log_latency: Tensor) -> Tensor:
         """Natural-log seconds (...,) to the standardised label."""
@@ -64,11 +65,7 @@ class LabelTransform(nn.Module):
             return raw
         # Beyond the pole of the power function there is no latency: stay just inside it.
         inside = (self.power * raw).clamp_min(-1 + 1e-6)
-        x = torch.where(self.power.abs() < 1e-6, raw, torch.log1p(inside) / _nonzero(self.power))
+        x = torch.log1p(inside) / self.power
         if self.kind == "yeo-johnson":
             x = torch.log(torch.expm1(x.clamp_min(1e-6)))
         return x - _LOG_MICROSECOND
-
-
-def _nonzero(power: Tensor) -> Tensor:
-    return torch.where(power.abs() < 1e-6, torch.ones_like(power), power)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -14,15 +13,6 @@ from cdmpp.model.config import CdmppConfig
 
 MAX_KERNEL_ORDINAL = 16
 """Kernels after this one share the last ordinal's embedding."""
-
-
-class Encoded(NamedTuple):
-    """Tokens of B programs after attention."""
-
-    kernels: Tensor
-    """(B, K, width) encoded kernel tokens; values where padded mean nothing."""
-    leaves: Tensor
-    """(B, L, width) encoded leaf tokens."""
 
 
 def sinusoidal(positions: Tensor, width: int, theta: float = 10000.0) -> Tensor:
@@ -73,13 +63,16 @@ class LeafEncoder(nn.Module):
         )
         self.norm = nn.LayerNorm(width)
 
-    def forward(self, batch: Batch, leaves: Tensor, kernels: Tensor, context: Tensor) -> Encoded:
+    def forward(self, batch: Batch, leaves: Tensor, kernels: Tensor, context: Tensor) -> tuple[Tensor, Tensor]:
         """Encode the programs of ``batch``.
 
         Args:
             leaves: (B, L, leaf_width) standardised.
             kernels: (B, K, kernel_width) standardised.
             context: (B, width) added to every token.
+
+        Returns:
+            (B, K, width) kernel tokens and (B, L, width) leaf tokens; values where padded mean nothing.
         """
         n_kernel, in_kernel = kernels.shape[1], batch.leaf_kernels
         kernel = self.embed_kernel(kernels)
@@ -94,4 +87,4 @@ class LeafEncoder(nn.Module):
         for block in self.blocks:
             tokens = block(tokens, mask)
         tokens = self.norm(tokens)
-        return Encoded(tokens[:, :n_kernel], tokens[:, n_kernel:])
+        return tokens[:, :n_kernel], tokens[:, n_kernel:]

@@ -59,13 +59,10 @@ def _perceptron(widths: Sequence[int]) -> nn.Sequential:
 
 def _batch_safe(module: nn.Module, x: Tensor) -> Tensor:
     """Apply a module with batch norms; one row alone uses the running statistics."""
-    if len(x) > 1 or not module.training:
-        return module(x)
-    module.eval()
-    try:
-        return module(x)
-    finally:
-        module.train()
+    training = module.training
+    result = module.train(training and len(x) > 1)(x)
+    module.train(training)
+    return result
 
 
 class ReferenceModel(nn.Module):

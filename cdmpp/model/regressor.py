@@ -11,11 +11,11 @@ from cdmpp.data.subsample import STATISTICS_PROGRAMS, sample_rows
 from cdmpp.model.analytic import N_BOUNDS, N_STATES, kernel_parts, kernel_states
 from cdmpp.model.anchor import Anchor, masked_logsumexp
 from cdmpp.model.bins import QuantileBins
-from cdmpp.model.code_anchor import N_RESOURCES, CodeAnchor
-from cdmpp.model.code_inputs import N_CODE, code_inputs
+from cdmpp.model.code_anchor import N_CODE, N_RESOURCES, CodeAnchor, code_inputs
 from cdmpp.model.config import CdmppConfig
 from cdmpp.model.device_encoder import DeviceEncoder
 from cdmpp.model.feature_scaler import FeatureScaler
+from cdmpp.model.kernel_quantities import KernelQuantities
 from cdmpp.model.label_transform import LabelTransform
 from cdmpp.model.leaf_encoder import LeafEncoder
 from cdmpp.model.output import Output
@@ -90,23 +90,21 @@ class CdmppModel(nn.Module):
         kernels, anchors = self._kernel_inputs(batch)
         device = self.device_encoder(batch.device_vectors)
         leaves = self.leaf_scaler(batch.leaves)
-        encoded = self.encoder(batch, leaves, self._with_bins(self.kernel_scaler(kernels)), device)
-        n_kernel = encoded.kernels.shape[1]
+        scaled = self.kernel_scaler(kernels)
+        kernels, leaves = self.encoder(batch, leaves, torch.cat([scaled, self.kernel_bins(scaled)], dim=-1), device)
+        n_kernel = kernels.shape[1]
         belongs = batch.leaf_kernels[:, None, :] == torch.arange(n_kernel, device=anchors.device)[None, :, None]
         belongs = belongs & batch.leaf_mask[:, None, :]
-        own_leaves = belongs.to(encoded.leaves.dtype) @ encoded.leaves / belongs.sum(-1, keepdim=True).clamp_min(1)
-        all_leaves = _masked_mean(encoded.leaves, batch.leaf_mask)
+        own_leaves = belongs.to(leaves.dtype) @ leaves / belongs.sum(-1, keepdim=True).clamp_min(1)
+        all_leaves = _masked_mean(leaves, batch.leaf_mask)
         of_program = (vector[:, None].expand(-1, n_kernel, -1) for vector in (all_leaves, device))
-        hidden = self.regressor(torch.cat([encoded.kernels, own_leaves, *of_program], dim=-1))
+        hidden = self.regressor(torch.cat([kernels, own_leaves, *of_program], dim=-1))
         # In full precision also under bf16: three digits would be seen in a latency.
         with torch.autocast(hidden.device.type, enabled=False):
             correction = self.out(hidden.float())[..., 0] * self.log_scale
         per_kernel = correction + (anchors if self.config.anchor else self.log_mean)
         log_latency = masked_logsumexp(per_kernel, batch.kernel_mask)
         return Output(log_latency, self.label_transform(log_latency), _masked_mean(hidden, batch.kernel_mask))
-
-    def _with_bins(self, x: Tensor) -> Tensor:
-        return torch.cat([x, self.kernel_bins(x)], dim=-1) if self.config.bins else x
 
     @torch.no_grad()
     def _kernel_inputs(self, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -117,21 +115,18 @@ class CdmppModel(nn.Module):
         states = kernel_states(batch.kernels, batch.device_specs, batch.kinds)
         inputs = [batch.kernels, times.log(), states]
         if self.config.code:
-            codes = self._hide_codes(batch.codes)
+            codes = batch.codes
+            if self.training and self.config.code_dropout:
+                codes = codes * (torch.rand(len(codes), 1, device=codes.device) >= self.config.code_dropout)
             analytic = masked_logsumexp(anchors, batch.kernel_mask)
             by_code, shares = self.code_anchor(codes, parts, batch)
             has_code = codes[:, :1] * self.code_anchor.fitted
             ahead = (by_code - analytic)[:, None] * has_code
-            columns = [code_inputs(codes, batch.device_specs, analytic)]
-            columns += [by_code[:, None] * has_code, ahead, shares * has_code]
+            quantities = KernelQuantities(batch.kernels, batch.device_specs, batch.kinds)
+            columns = [code_inputs(codes, quantities, analytic), by_code[:, None] * has_code, ahead, shares * has_code]
             anchors = anchors + ahead  # the whole moves, how it is spread over the kernels stays
             inputs.append(torch.cat(columns, dim=1)[:, None].expand(-1, times.shape[1], -1))
         return torch.cat(inputs, dim=-1), anchors
-
-    def _hide_codes(self, codes: Tensor) -> Tensor:
-        if not self.training or self.config.code_dropout == 0:
-            return codes
-        return codes * (torch.rand(len(codes), 1, device=codes.device) >= self.config.code_dropout)
 
 
 def _masked_mean(x: Tensor, mask: Tensor) -> Tensor:

@@ -12,12 +12,14 @@ from toy_data import toy_dataset
 from cdmpp import devices
 from cdmpp.ast.table import AstTable
 from cdmpp.data.batching import ProgramTensors
+from cdmpp.devices import VECTOR_WIDTH
 from cdmpp.machine_code.code_features import CODE_NAMES, CODE_WIDTH
 from cdmpp.model.analytic import kernel_parts
 from cdmpp.model.build import build_for
 from cdmpp.model.code_anchor import MIN_PROGRAMS, CodeAnchor, _inputs
 from cdmpp.model.config import model_config
 from cdmpp.model.cpu_parts import cores_used
+from cdmpp.model.kernel_quantities import KernelQuantities
 from tests.model.test_models import SMALL
 
 SHEET = devices.get("xeon-icelake")
@@ -52,7 +54,7 @@ def answers(anchor: CodeAnchor, programs: ProgramTensors, rows: np.ndarray) -> t
 
 @pytest.fixture(scope="module")
 def fitted():
-    programs, anchor = programs_of(1200), CodeAnchor()
+    programs, anchor = programs_of(1200), CodeAnchor(1, VECTOR_WIDTH)
     anchor.fit(programs, np.arange(1000))
     return anchor, programs
 
@@ -129,13 +131,13 @@ def test_labels_outside_the_training_rows_change_nothing(fitted):
     anchor, programs = fitted
     labels = programs.log_latency.clone()
     labels[1000:] = 7.0
-    again = CodeAnchor()
+    again = CodeAnchor(1, VECTOR_WIDTH)
     again.fit(dataclasses.replace(programs, log_latency=labels), np.arange(1000))
     assert torch.equal(again.log_cost, anchor.log_cost)
 
 
 def test_few_programs_tell_nothing():
-    programs, anchor = programs_of(MIN_PROGRAMS + 100, coded=0.5), CodeAnchor()
+    programs, anchor = programs_of(MIN_PROGRAMS + 100, coded=0.5), CodeAnchor(1, VECTOR_WIDTH)
     anchor.fit(programs, np.arange(MIN_PROGRAMS + 100))
     assert anchor.fitted == 0
     model = build_for(model_config(SMALL), programs, np.arange(300)).eval()
@@ -166,5 +168,7 @@ def test_cores_are_those_that_parallel_loops_keep_busy():
     kernels[0, :, KERNEL_NAMES.index("parallel_extent")] = 3.0  # log2(1 + 7)
     kernels[1, 0, KERNEL_NAMES.index("parallel_extent")] = 3.0
     spec = torch.from_numpy(np.stack([spec_array(two)] * 2))
-    found = cores_used(kernels, spec, torch.zeros(2, dtype=torch.int64), torch.ones(2, 2, dtype=torch.bool))
+    found = cores_used(
+        KernelQuantities(kernels, spec, torch.zeros(2, dtype=torch.int64)), torch.ones(2, 2, dtype=torch.bool)
+    )
     torch.testing.assert_close(found, torch.tensor([2.0, 4 / 3]))

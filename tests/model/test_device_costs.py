@@ -50,7 +50,7 @@ def error(anchor: CodeAnchor, programs: ProgramTensors, rows: np.ndarray) -> tor
 
 
 def test_two_devices_with_the_same_code_and_other_clocks_are_told_apart(anchor, programs):
-    shared = CodeAnchor()
+    shared = CodeAnchor(1, programs.device_vectors.shape[1])
     shared.fit(programs, OLD)
     assert error(anchor, programs, OLD) < 0.1 < 0.15 < error(shared, programs, OLD)
     assert torch.allclose(anchor.own[:2].sum(0), torch.zeros(()), atol=1e-5)
