@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,31 +22,51 @@ REPEATS_FILE, FAILURES_FILE, PLAN_FILE = "repeats.jsonl", "failures.jsonl", "pla
 _VERSION_KEY = b"cdmpp.schema_version"
 
 
-def write_atomic(path: Path, write: Callable[[Path], object]) -> None:
+def write_atomic(path: Path, write: Callable[[Path], None], new: bool = False) -> None:
     """Call ``write`` on a temporary name beside ``path`` and rename it into place.
 
     On any failure the temporary file is removed and ``path`` stays as it was. ``OSError`` (disk full, no
-    permission) becomes a ``DataError`` that names the file and says that a rerun continues.
+    permission) becomes a ``DataError`` that names the file and says that a rerun continues. With ``new`` a file that
+    is there already, or comes into being meanwhile, raises ``FileExistsError`` and is left alone.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write(temporary)
-        os.replace(temporary, path)
+        if new:
+            _place_new(temporary, path)
+        else:
+            os.replace(temporary, path)
     except OSError as error:
+        if new and isinstance(error, FileExistsError) and path.exists():
+            raise
         raise DataError(
             f"cannot write {path}: {error.strerror or error}. Nothing was changed there; free some space or "
             "choose another folder and run the same command again, it continues where it stopped"
         ) from error
     finally:
-        with suppress(OSError):  # the folder itself is out of reach: the error above says so
+        try:
             temporary.unlink(missing_ok=True)
+        except OSError:  # the folder itself is out of reach: the error above says so
+            pass
+
+
+def _place_new(temporary: Path, path: Path) -> None:
+    """Give a finished file its name, which must be free: a link, unlike a rename, never replaces anything."""
+    try:
+        os.link(temporary, path)
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS):
+            raise
+        if path.exists():  # a file system without links: what is left is to look first
+            raise FileExistsError(errno.EEXIST, "exists", str(path)) from error
+        os.replace(temporary, path)
 
 
 def write_json(path: Path, value: Any) -> None:
     """Write ``value`` as indented JSON, atomically."""
     text = json.dumps(value, indent=1, sort_keys=True) + "\n"
-    write_atomic(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    write_atomic(path, lambda temporary: _write_text(temporary, text))
 
 
 def plain(value: Any) -> Any:
@@ -58,6 +78,10 @@ def plain(value: Any) -> Any:
     if isinstance(value, np.generic):
         value = value.item()
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _write_text(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
 
 
 def read_json(path: Path) -> Any:
@@ -74,8 +98,10 @@ def read_lines(path: Path) -> list[Any]:
     """Values of a JSON-lines file that may end in a line cut short by a kill; empty where there is none."""
     values = []
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
-        with suppress(ValueError):
+        try:
             values.append(json.loads(line))
+        except ValueError:
+            continue
     return values
 
 
@@ -89,11 +115,13 @@ def append_lines(path: Path, values: Iterable[Any]) -> None:
         file.write(text.encode())
 
 
-def write_table(path: Path, table: pa.Table) -> None:
-    """Write a Parquet file with the schema version in its metadata, atomically."""
+def write_table(path: Path, table: pa.Table, new: bool = False) -> None:
+    """Write a Parquet file with the schema version in its metadata, atomically; ``new`` as in ``write_atomic``."""
     metadata = {**(table.schema.metadata or {}), _VERSION_KEY: str(SCHEMA_VERSION).encode()}
     stamped = table.replace_schema_metadata(metadata)
-    write_atomic(path, lambda temporary: pq.write_table(stamped, temporary, compression="zstd", compression_level=12))
+    write_atomic(
+        path, lambda temporary: pq.write_table(stamped, temporary, compression="zstd", compression_level=12), new
+    )
 
 
 def read_table(path: Path) -> pa.Table:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -16,10 +16,10 @@ _VISITS = ("samples_per_visit", "quiet_visits")
 
 def merge_records(group: Sequence[Record]) -> Record:
     """One record of several of the same program: all samples, the label by the first one's statistic."""
-    copies: dict[tuple[float, ...], Record] = {}
+    first: dict[tuple[float, ...], Record] = {}
     for record in group:
-        copies.setdefault(record.latency_samples_s, record)
-    group = list(copies.values())  # copies count once
+        first.setdefault(record.latency_samples_s, record)
+    group = list(first.values())  # copies count once
     if len(group) == 1:
         return group[0]
     samples = tuple(sample for record in group for sample in record.latency_samples_s)
@@ -42,3 +42,15 @@ def merge_records(group: Sequence[Record]) -> Record:
         flagged=any(record.flagged for record in group),
         extra={**group[0].extra, **visits},
     )
+
+
+def each_once(records: Iterable[Record]) -> tuple[list[Record], int, int]:
+    """(each (record id, device) once where it first stood, copies that were dropped, programs that were merged)."""
+    groups: dict[tuple[str, str], list[Record]] = {}
+    total = 0
+    for record in records:
+        groups.setdefault((record.record_id, record.device), []).append(record)
+        total += 1
+    differing = [group for group in groups.values() if len(group) > 1 and any(r != group[0] for r in group)]
+    merged = sum(len(group) - 1 for group in differing)
+    return [merge_records(group) for group in groups.values()], total - len(groups) - merged, len(differing)

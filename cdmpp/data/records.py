@@ -1,6 +1,7 @@
 """A data set folder on disk: ``dataset.json``, ``tasks.parquet`` and append-only ``records/part-*.parquet``.
 
-Whatever writes holds the folder (``lock.writing``), so that two writers take turns.
+Whatever writes holds the folder (``lock.writing``), so that two writers take turns. Whatever reads or counts takes
+each (record id, device) once: copies in a folder that was damaged before there was a lock do no harm.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import dataclasses
 import json
 import logging
 import math
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -17,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cdmpp.data.files import read_json, read_table, write_json, write_table
+from cdmpp.data.merge import each_once
 from cdmpp.data.schema import SCHEMA_VERSION, Record
 from cdmpp.errors import DataError, some
 from cdmpp.lock import writing
@@ -24,6 +27,7 @@ from cdmpp.programs.task import Task
 
 log = logging.getLogger(__name__)
 
+_PART = re.compile(r"part-(\d+)\.parquet")
 _ARROW = {"str": pa.string(), "float": pa.float64(), "int": pa.int32(), "bool": pa.bool_()}
 _ARROW |= {"tuple[float, ...]": pa.list_(pa.float64()), "dict[str, str]": pa.string(), "dict[str, int]": pa.string()}
 """Type of a field -> of its column; dictionaries are JSON."""
@@ -63,10 +67,8 @@ def write_info(folder: Path, **fields: Any) -> None:
 
 def record_parts(folder: Path) -> list[Path]:
     """Record files of a data set in the order they were written."""
-    return sorted(
-        (path for path in (Path(folder) / "records").glob("part-*.parquet") if path.stem[5:].isdigit()),
-        key=lambda path: int(path.stem[5:]),
-    )
+    parts = [(int(m[1]), p) for p in (Path(folder) / "records").glob("part-*") if (m := _PART.fullmatch(p.name))]
+    return [path for _, path in sorted(parts)]
 
 
 def count_records(folder: Path) -> dict[str, tuple[int, int]]:
@@ -86,17 +88,22 @@ def count_records(folder: Path) -> dict[str, tuple[int, int]]:
 def write_tasks(folder: Path, tasks: Iterable[Task]) -> None:
     """Add ``tasks`` to ``tasks.parquet``; a task that is there already keeps its workload, the networks are united.
 
-    The workload stays because the block names in the traces of its records refer to it.
+    The workload stays because the block names in the traces of its records refer to it. Columns that this
+    version does not know are kept.
     """
     path = Path(folder) / "tasks.parquet"
     with writing(folder, "tasks", wait=True):
-        stored = read_tasks(folder) if path.exists() else {}
+        rows, extra = {}, []
+        if path.exists():
+            table = read_table(path)
+            extra = [field for field in table.schema if field.name not in _TASK_SCHEMA.names]
+            rows = {row["task_id"]: row for row in table.to_pylist()}
         for task in tasks:
-            old = stored.get(task.task_id, task)
-            networks = {**old.networks, **task.networks}
-            stored[task.task_id] = dataclasses.replace(task, workload=old.workload, networks=networks)
-        rows = [{**vars(task), "networks": json.dumps(task.networks, sort_keys=True)} for task in stored.values()]
-        write_table(path, pa.Table.from_pylist(rows, schema=_TASK_SCHEMA))
+            old = rows.get(task.task_id, {})
+            networks = {**json.loads(old.get("networks") or "{}"), **task.networks}
+            new = {**dataclasses.asdict(task), "networks": json.dumps(networks, sort_keys=True)}
+            rows[task.task_id] = {**old, **new, "workload": old.get("workload") or task.workload}
+        write_table(path, pa.Table.from_pylist(list(rows.values()), schema=pa.schema([*_TASK_SCHEMA, *extra])))
 
 
 def read_tasks(folder: Path) -> dict[str, Task]:
@@ -107,7 +114,7 @@ def read_tasks(folder: Path) -> dict[str, Task]:
     for number, row in enumerate(table.to_pylist()):
         try:
             networks = {str(k): int(v) for k, v in json.loads(row.get("networks") or "{}").items()}
-            values = {name: value for name, value in row.items() if value is not None}
+            values = {name: row[name] for name in _TASK_SCHEMA.names if row.get(name) is not None}
             task = Task(**{"op_name": "", **values, "networks": networks})
         except (TypeError, ValueError, AttributeError, RecursionError) as error:
             raise DataError(f"{path} row {number}: {error}") from error
@@ -116,17 +123,24 @@ def read_tasks(folder: Path) -> dict[str, Task]:
 
 
 def append_records(folder: Path, records: Iterable[Record]) -> Path | None:
-    """Write ``records`` as one new part file, atomically; returns its path, None where there are none."""
+    """Write ``records`` as one new part file, atomically; returns its path, None where there are none.
+
+    No part that is there is ever replaced, whoever wrote it.
+    """
     rows = [_row_of_record(record) for record in records]
     if not rows:
         return None
     table = pa.Table.from_pylist(rows, schema=_RECORD_SCHEMA)
     with writing(folder, "records", wait=True):
-        parts = record_parts(folder)
-        number = int(parts[-1].stem[5:]) + 1 if parts else 0
-        path = Path(folder) / "records" / f"part-{number:05d}.parquet"
-        write_table(path, table)
-    return path
+        while True:
+            parts = record_parts(folder)
+            number = int(_PART.fullmatch(parts[-1].name)[1]) + 1 if parts else 0  # type: ignore[index]
+            path = Path(folder) / "records" / f"part-{number:05d}.parquet"
+            try:
+                write_table(path, table, new=True)
+                return path
+            except FileExistsError:  # by a writer that does not know the lock, such as an older version
+                continue
 
 
 def replace_records(folder: Path, records: Iterable[Record]) -> int:
@@ -139,10 +153,10 @@ def replace_records(folder: Path, records: Iterable[Record]) -> int:
     with writing(folder, "better records", wait=True):
         for path in record_parts(folder) if new else []:
             table = read_table(path)
-            rows = {(row["record_id"], row["device"]): row for row in table.to_pylist()}
-            if touched := rows.keys() & new.keys():
+            rows = {i: (row["record_id"], row["device"]) for i, row in enumerate(table.to_pylist())}
+            if touched := set(rows.values()) & set(new):
                 replaced |= touched
-                better = [{**row, **new.get(key, {})} for key, row in rows.items()]
+                better = [{**row, **new.get(rows[i], {})} for i, row in enumerate(table.to_pylist())]
                 write_table(path, pa.Table.from_pylist(better, schema=table.schema))
     return len(replaced)
 
@@ -159,10 +173,12 @@ def read_records(
     on_bad: Literal["error", "skip"] = "error",
     parts: Sequence[Path] | None = None,
 ) -> list[Record]:
-    """Records of all parts (or of ``parts``) in writing order, those of ``device`` where given.
+    """Records of all parts (or of ``parts``) in writing order, those of ``device`` where given, each once.
 
-    A part or row that cannot be used is named by file and number: it raises a ``DataError``, or with ``on_bad="skip"``
-    it is logged and left out.
+    Rows of the same record id and device become one: copies are dropped, differing ones united by ``merge_records``,
+    and a log line counts both. A part or row that cannot be used is named by file and number: it raises a
+    ``DataError``, or with ``on_bad="skip"`` it is logged and left out. Columns that this version does not know land in
+    ``extra``.
     """
     records: list[Record] = []
     faults: list[str] = []
@@ -174,48 +190,50 @@ def read_records(
                 raise
             faults.append(str(error))
             continue
+        unknown = [name for name in table.column_names if name not in _RECORD_SCHEMA.names]
         for number, row in enumerate(table.to_pylist()):
-            try:
-                record = _record_of_row(row)
-            except (TypeError, ValueError, AttributeError, RecursionError) as error:
-                faults.append(f"{path} row {number}: {error}")
-                continue
-            if device is None or record.device == device:
+            record, reason = _record_of_row(row, unknown)
+            if record is None:
+                faults.append(f"{path} row {number}: {reason}")
+            elif device is None or record.device == device:
                 records.append(record)
     if faults:
         shown = some(faults)
         if on_bad == "error":
             raise DataError(f"{len(faults)} unusable rows: {shown}. Pass on_bad='skip' to leave them out")
         log.warning("left out %d unusable rows: %s", len(faults), shown)
-    return records
+    once, dropped, merged = each_once(records)
+    if dropped or merged:
+        log.warning("%s holds records twice: %d copies dropped, %d programs merged", folder, dropped, merged)
+    return once
 
 
 def _typed(path: Path, table: pa.Table, schema: pa.Schema, names: Iterable[str]) -> pa.Table:
-    """The columns of ``schema`` that ``table`` has, in its types; all of ``names`` must be there."""
+    """``table`` with its known columns in the types of ``schema``; all of ``names`` must be there, each once."""
     missing = [name for name in names if name not in table.column_names]
     if missing:
         raise DataError(f"{path} lacks the columns {', '.join(missing)}; it has {', '.join(table.column_names)}")
-    columns = {}
-    for field in schema:
-        if field.name in table.column_names:
+    for place, name in enumerate(table.column_names):
+        if name in schema.names:
             try:
-                columns[field.name] = table[field.name].cast(field.type)
-            except (KeyError, pa.ArrowException, UnicodeDecodeError) as error:  # KeyError: there twice
-                kind = table.schema.types[table.column_names.index(field.name)]
-                raise DataError(f"{path}: column {field.name} of type {kind} cannot be read as {field.type}") from error
-    return pa.table(columns)
+                table = table.set_column(place, name, table.column(place).cast(schema.field(name).type))
+            except (pa.ArrowException, UnicodeDecodeError) as error:
+                kind, wanted = table.schema.field(place).type, schema.field(name).type
+                raise DataError(f"{path}: column {name} of type {kind} cannot be read as {wanted}") from error
+    return table
 
 
-def _record_of_row(row: dict[str, Any]) -> Record:
-    """``ValueError`` or the like says why there is none."""
-    values = {name: value for name, value in row.items() if value is not None}
-    extra = {str(k): str(v) for k, v in json.loads(values.get("extra") or "{}").items()}
-    samples = tuple(values.get("latency_samples_s", ()))
-    empty = dict.fromkeys(_REQUIRED, "")  # named by _fault
-    record = Record(**{**empty, **values, "latency_samples_s": samples, "extra": extra})
-    if reason := _fault(record):
-        raise ValueError(reason)
-    return record
+def _record_of_row(row: dict[str, Any], unknown: list[str]) -> tuple[Record | None, str]:
+    try:
+        extra = {str(k): str(v) for k, v in json.loads(row.get("extra") or "{}").items()}
+        extra.update({name: str(row[name]) for name in unknown if row[name] is not None})
+        values = {name: row[name] for name in _RECORD_SCHEMA.names if row.get(name) is not None}
+        samples = tuple(values.get("latency_samples_s", ()))
+        record = Record(**{**values, "latency_samples_s": samples, "extra": extra})
+    except (TypeError, ValueError, AttributeError, RecursionError) as error:
+        return None, str(error).replace("Record.__init__() ", "")
+    reason = _fault(record)
+    return (None, reason) if reason else (record, "")
 
 
 def _fault(record: Record) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import os
 
@@ -10,7 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cdmpp.data.files import append_lines, read_lines
+from cdmpp.data import records
+from cdmpp.data.files import append_lines, read_lines, write_table
 from cdmpp.data.merge import merge_records
 from cdmpp.data.records import (
     append_records,
@@ -44,6 +46,18 @@ def test_tasks_unite_networks_and_keep_their_workload(tmp_path, task):
     write_tasks(tmp_path, [dataclasses.replace(task, workload="other names", op_class="dense", networks={"vgg": 1})])
     (stored,) = read_tasks(tmp_path).values()
     assert stored == dataclasses.replace(task, op_class="dense", networks={"resnet34": 2, "vgg": 1})
+
+
+def test_unknown_columns_are_kept(tmp_path, task, make_record):
+    write_tasks(tmp_path, [task])
+    path = tmp_path / "tasks.parquet"
+    pq.write_table(pq.read_table(path).append_column("colour", pa.array(["red"])), path)
+    write_tasks(tmp_path, [dataclasses.replace(task, task_id="t1")])
+    assert pq.read_table(path).column("colour").to_pylist() == ["red", None]
+
+    part = append_records(tmp_path, [make_record(1, extra={"a": "b"})])
+    pq.write_table(pq.read_table(part).append_column("clock_mhz", pa.array([1410])), part)
+    assert read_records(tmp_path)[0].extra == {"a": "b", "clock_mhz": "1410"}
 
 
 @pytest.mark.parametrize("latency", [0.0, -1e-3, float("nan"), float("inf"), None, "fast"])
@@ -105,6 +119,8 @@ def test_full_disk_leaves_nothing_half_written(tmp_path, monkeypatch, make_recor
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
+        if where == "replace":
+            patch.setattr(os, "link", fail)
         patch.setattr(*((os, "replace", fail) if where == "replace" else (pq, "write_table", fail)))
         with pytest.raises(DataError, match="No space left.*run the same command again"):
             append_records(tmp_path, [make_record(2)])
@@ -117,12 +133,50 @@ def test_full_disk_leaves_nothing_half_written(tmp_path, monkeypatch, make_recor
     assert len(read_records(tmp_path)) == 2
 
 
-def test_better_records_take_the_place_of_theirs(tmp_path, make_record):
-    append_records(tmp_path, [make_record(1), make_record(2)])
-    append_records(tmp_path, [make_record(1, device="v100")])
+def test_a_part_that_another_writer_made_is_never_replaced(tmp_path, make_record, monkeypatch):
+    """A writer without the lock, such as an older version, comes in between numbering and writing."""
+    real, rivals = records.write_table, [2, 3]
+
+    def beaten(path, table, new=False):
+        if rivals:
+            row = {**vars(make_record(rivals.pop())), "extra": "{}"}
+            real(path, pa.Table.from_pylist([row], schema=table.schema))
+        real(path, table, new)
+
+    append_records(tmp_path, [make_record(1)])
+    monkeypatch.setattr(records, "write_table", beaten)
+    part = append_records(tmp_path, [make_record(4)])
+    assert part.name == "part-00003.parquet" and not list(tmp_path.rglob("*.tmp"))
+    assert [int(r.record_id, 16) for r in read_records(tmp_path)] == [1, 3, 2, 4]
+
+
+def test_new_parts_without_hard_links(tmp_path, make_record, monkeypatch):
+    def refuse(*args):
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    assert [append_records(tmp_path, [make_record(n)]).name[5:10] for n in (1, 2)] == ["00000", "00001"]
+    with pytest.raises(FileExistsError):
+        write_table(tmp_path / "records" / "part-00001.parquet", pa.table({}), new=True)
+    assert len(read_records(tmp_path)) == 2
+
+
+def test_a_folder_with_doubled_rows_reads_right(tmp_path, make_record, caplog):
+    """What two imports at once left behind before folders were locked."""
+    differing = make_record(2, latency_samples_s=(6e-3,), latency_s=6e-3)
+    write_info(tmp_path, name="x")
+    append_records(tmp_path, [make_record(1), make_record(2), make_record(3, device="v100")])
+    append_records(tmp_path, [make_record(1), differing, make_record(3, device="v100")])
+    append_records(tmp_path, [make_record(1)])
+    found = read_records(tmp_path)
+    assert [r.record_id for r in found] == [make_record(n).record_id for n in (1, 2, 3)]
+    assert found[0] == make_record(1) and found[1] == merge_records([make_record(2), differing])
+    assert found[1].latency_samples_s == (2e-3, 1e-3, 4e-3, 6e-3) and found[1].latency_s == 3e-3
+    assert len(caplog.records) == 1 and "3 copies dropped, 1 programs merged" in caplog.text
+    assert count_records(tmp_path) == {"a100": (2, 1), "v100": (1, 1)}
     better = make_record(1, latency_s=1e-3)
-    assert replace_records(tmp_path, [better, make_record(9)]) == 1
-    assert read_records(tmp_path) == [better, make_record(2), make_record(1, device="v100")]
+    assert replace_records(tmp_path, [better]) == 1
+    assert read_records(tmp_path)[0] == better
 
 
 def test_merged_visits_stay_told_apart(make_record):
