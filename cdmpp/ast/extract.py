@@ -28,10 +28,8 @@ def is_gpu_target(target: Any) -> bool:
 
 def extract_readable(module: Any, target: Any) -> CompactAST:
     """The defining version, in plain Python; ``extract`` gives the same numbers faster."""
-    tree, gpu = _walk(lower(module, target)), is_gpu_target(target)
-    if gpu:
-        _refuse_unbound(tree)
-    return summarise(tree, gpu)
+    gpu = is_gpu_target(target)
+    return summarise(_walk(lower(module, target), gpu), gpu)
 
 
 def summarise(tree: Tree, gpu: bool) -> CompactAST:
@@ -66,27 +64,26 @@ def extract(module: Any, target: Any) -> CompactAST:
     """
     function, gpu = lower(module, target), is_gpu_target(target)
     ast = summarise_native(function, gpu)
+    if ast is None:
+        return summarise(_walk(function, gpu), gpu)
     # The features of a loop nest without threads are those of a launch with one; only the tree tells them apart.
-    if gpu and (ast is None or (ast.kernel_features[:, _LAUNCH] <= 1).all(axis=1).any()):
-        _refuse_unbound(_walk(function))
-    return summarise(_walk(function), gpu) if ast is None else ast
+    if gpu and (ast.kernel_features[:, _LAUNCH] <= 1).all(axis=1).any():
+        _walk(function, gpu)
+    return ast
 
 
-def _walk(function: Any) -> Tree:
+def _walk(function: Any, gpu: bool) -> Tree:
     try:
-        return walk(function)
+        tree = walk(function)
     except RecursionError as error:
         raise UnsupportedProgramError("the loops and branches of the program are nested too deep to walk") from error
-
-
-def _refuse_unbound(tree: Tree) -> None:
     bound = {leaf.kernel for leaf in tree.leaves if any(loop.kind == Kind.THREAD for loop in leaf.loops)}
-    unbound = [kernel for kernel in range(len(tree.kernels)) if kernel not in bound]
-    if unbound:
+    if gpu and len(bound) < len(tree.kernels):
         raise UnsupportedProgramError(
-            f"{len(unbound)} of {len(tree.kernels)} loop nests bind no loop to a GPU thread: the program is not "
-            "scheduled for this target. Schedule it (MetaSchedule, dlight) or name a CPU device"
+            f"{len(tree.kernels) - len(bound)} of {len(tree.kernels)} loop nests bind no loop to a GPU thread: the "
+            "program is not scheduled for this target. Schedule it (MetaSchedule, dlight) or name a CPU device"
         )
+    return tree
 
 
 def extract_many(programs: Iterable[Program]) -> list[CompactAST]:

@@ -14,11 +14,10 @@ _Pairs = list[tuple[LeafFacts, Access]]
 
 def kernel_vector(kernel: Kernel, facts: list[LeafFacts], outside: list[Allocation], gpu: bool) -> list[float]:
     """KERNEL_WIDTH numbers in the order of ``KERNEL_NAMES``; ``outside``: allocations around all kernels."""
-    per_buffer: dict[str, float] = {name: sum(f.misses[name] for f in facts) for name in facts[0].misses}
-    launch, work, memory = _launch(kernel, facts, outside, gpu), _work(kernel, facts), _memory(facts)
-    threads = launch["blocks"] * launch["block_threads"] if gpu else 1.0
-    operations = _operations(facts, threads)
-    return stored(KERNEL_FEATURES, {**launch, **operations, **work, **memory, **per_buffer})
+    launch = _launch(kernel, facts, outside, gpu)
+    operations = _operations(facts, launch["blocks"] * launch["block_threads"] if gpu else 1.0)
+    misses = {name: sum(f.misses[name] for f in facts) for name in facts[0].misses}
+    return stored(KERNEL_FEATURES, {**launch, **operations, **_work(kernel, facts), **_memory(facts), **misses})
 
 
 def _launch(kernel: Kernel, facts: list[LeafFacts], outside: list[Allocation], gpu: bool) -> dict[str, float]:

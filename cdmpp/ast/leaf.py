@@ -52,9 +52,9 @@ class LeafFacts:
         """LEAF_WIDTH numbers in the order of ``LEAF_NAMES``."""
         numbers = stored(OPS, {name: amount * self.work for name, amount in self.counts.items()})
         numbers += stored(CONTEXT, self.context)
-        for i in range(-1, N_LOADS):
-            access = self.store if i < 0 else self.loads[i] if i < len(self.loads) else None
-            numbers += stored(ACCESS, access.quantities) if access else [0.0] * len(ACCESS)
+        for access in (self.store, *self.loads[:N_LOADS]):
+            numbers += stored(ACCESS, access.quantities)
+        numbers += [0.0] * len(ACCESS) * (N_LOADS - len(self.loads))
         loops = self.leaf.loops
         shown = [i for i in reversed(range(len(loops))) if loops[i].tag == Tag.NONE and loops[i].extent > 1][:N_LOOPS]
         for i in shown:
@@ -63,7 +63,7 @@ class LeafFacts:
         return numbers + stored(MEMORY, self.misses)
 
     def _loop(self, i: int) -> dict[str, float]:
-        strides = [access.strides[i] * access.element_bytes for access in (self.store, *self.loads[:2])]
+        strides = [access.strides[i] * access.element_bytes for access in (self.store, *self.loads)] + [0.0, 0.0]
         loop = self.leaf.loops[i]
         return {
             "extent": loop.extent,
@@ -71,8 +71,8 @@ class LeafFacts:
             "unrolled_flag": loop.unrolled,
             "vector_flag": loop.kind == Kind.VECTORIZED,
             "store_stride_bytes": strides[0],
-            "load0_stride_bytes": strides[1] if len(strides) > 1 else 0.0,
-            "load1_stride_bytes": strides[2] if len(strides) > 2 else 0.0,
+            "load0_stride_bytes": strides[1],
+            "load1_stride_bytes": strides[2],
         }
 
 

@@ -118,9 +118,7 @@ def scope_of(buffer: Any) -> Scope:
 
 def element_bytes(buffer: Any) -> float:
     """At least 1."""
-    text = str(buffer.dtype)
-    digits = "".join(c for c in text.split("x")[0].split("_")[0] if c.isdigit())  # float32x4, float8_e4m3fn
-    return 1.0 if text == "bool" or not digits else max(1.0, int(digits) / 8)
+    return max(1.0, buffer.dtype.bits / 8)
 
 
 def elements(buffer: Any) -> int:

@@ -73,7 +73,7 @@ def lower(module: Any, target: Any) -> Any:
     try:
         lowered = _passes()(bound)["main"]
     except (tvm.error.TVMError, ValueError) as error:
-        reason = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
+        reason = [type(error).__name__, *str(error).strip().splitlines()][-1]
         raise UnsupportedProgramError(f"TVM could not lower the program: {reason}") from error
     return restore(lowered) if tables else lowered
 

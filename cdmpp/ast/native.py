@@ -103,7 +103,7 @@ def native_extract() -> Callable[[Any, bool], bytes] | None:
 
         return tvm_ffi.load_module(str(_build())).extract
     except Exception as error:  # no compiler, no ninja, no place to write, a compiler that fails
-        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        first = next(iter(str(error).strip().splitlines()), type(error).__name__)
         warnings.warn(
             f"the native extractor could not be built ({first}); the Python version gives the same numbers, slower. "
             "It needs g++ and ninja; CDMPP_NATIVE=0 silences this.",
@@ -123,23 +123,16 @@ def summarise_native(function: Any, gpu: bool) -> CompactAST | None:
     if call is None:
         return None
     try:
-        data = bytes(call(function, gpu))
+        data = bytearray(call(function, gpu))  # in the layout that ``extract.cpp`` documents
     except Exception:  # whatever C++ meets, the readable walk names it better
         return None
-    return unpack(data, "gpu" if gpu else "cpu")
-
-
-def unpack(data: bytes, target_kind: str) -> CompactAST:
-    """Bytes in the layout that ``extract.cpp`` documents -> CompactAST."""
     leaves, kernels, leaf_width, kernel_width = (int(n) for n in np.frombuffer(data, np.int32, 4))
-    indices = np.frombuffer(data, np.int32, 3 * leaves, 16).reshape(3, leaves).copy()
-    features = np.frombuffer(data, np.float32, offset=16 + 12 * leaves).copy()
-    split = leaves * leaf_width
+    places = np.frombuffer(data, np.int32, 3 * leaves, 16).reshape(3, leaves)
+    features = np.frombuffer(data, np.float32, offset=16 + 12 * leaves)
+    of_leaves, of_kernels = np.split(features, [leaves * leaf_width])
     return CompactAST(
-        features[:split].reshape(leaves, leaf_width),
-        indices[0],
-        indices[1],
-        indices[2],
-        features[split:].reshape(kernels, kernel_width),
-        target_kind,
+        of_leaves.reshape(leaves, leaf_width),
+        *places,
+        of_kernels.reshape(kernels, kernel_width),
+        "gpu" if gpu else "cpu",
     )

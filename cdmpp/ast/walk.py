@@ -35,17 +35,13 @@ def walk(function: Any) -> Tree:
     """All leaves of a lowered PrimFunc.
 
     Raises:
-        UnsupportedProgramError: no store, symbolic shape or extent, while loop.
+        UnsupportedProgramError: symbolic shape or extent, while loop.
     """
     for parameter in function.params:
         if hasattr(parameter, "shape"):
             elements(parameter)
     walker = _Walker()
     walker.top_level(function.body)
-    if not walker.tree.leaves:
-        raise UnsupportedProgramError(
-            "the program has no store: nothing is computed, so there is no latency to predict"
-        )
     return walker.tree
 
 
@@ -133,14 +129,15 @@ class _Walker:
 
     def visit(self, node: Any) -> _Code:
         kind = kind_of(node)
+        if kind in ("AllocBuffer", "SBlock"):
+            self.allocate(*([node.buffer] if kind == "AllocBuffer" else node.alloc_buffers))
         if kind in _NO_CODE:
-            if kind == "AllocBuffer":
-                self.allocate(node.buffer)
             return _Code()
         if kind == "SeqStmt":
             return _in_turn([self.visit(child) for child in node.seq])
-        if kind == "SBlock":
-            self.allocate(*node.alloc_buffers)
+        if kind == "SBlockRealize":
+            guarded = kind_of(node.predicate) != "IntImm"
+            return self.branch(node.predicate, node.block) if guarded else self.visit(node.block)
         if kind in _VISITORS:
             return _VISITORS[kind](self, node)
         if kind == "While":
@@ -148,11 +145,6 @@ class _Walker:
         if (body := getattr(node, "body", None)) is None:
             raise UnsupportedProgramError(f"the program holds a {kind} statement, which the extractor does not know")
         return self.visit(body)
-
-    def visit_realize(self, node: Any) -> _Code:
-        if kind_of(node.predicate) == "IntImm":
-            return self.visit(node.block)
-        return self.branch(node.predicate, node.block)
 
     def branch(self, condition: Any, *arms: Any) -> _Code:
         """``arms``: what runs where the condition holds, and where it fails."""
@@ -242,7 +234,6 @@ class _Walker:
 
 _VISITORS: dict[str, Callable[[_Walker, Any], _Code]] = {
     "For": _Walker.visit_for,
-    "SBlockRealize": _Walker.visit_realize,
     "IfThenElse": lambda walker, node: walker.branch(node.condition, node.then_case, node.else_case),
     "AttrStmt": _Walker.visit_attribute,
     "BufferStore": _Walker.visit_store,
