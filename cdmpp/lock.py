@@ -53,20 +53,15 @@ def writing(folder: Path, what: str, wait: bool = False) -> Iterator[None]:
         raise CdmppError(f"cannot write in {folder}: {error.strerror or error}") from error
     try:
         if not nested:
-            _say_who(folder, what)
+            holder = {"pid": os.getpid(), "host": platform.node(), "what": what, "since": time.strftime("%F %T")}
+            with suppress(OSError):  # for the message of others alone
+                (folder / HOLDER_FILE).write_text(json.dumps(holder))
         yield
     finally:
         if not nested:
             with suppress(OSError):
                 (folder / HOLDER_FILE).unlink(missing_ok=True)
         lock.release()
-
-
-def _say_who(folder: Path, what: str) -> None:
-    """For the message of others alone: where it cannot be written nothing is lost."""
-    entry = {"pid": os.getpid(), "host": platform.node(), "what": what, "since": time.strftime("%Y-%m-%d %H:%M:%S")}
-    with suppress(OSError):
-        (folder / HOLDER_FILE).write_text(json.dumps(entry))
 
 
 def _holder(folder: Path) -> str:

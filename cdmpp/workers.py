@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -50,20 +51,13 @@ class Worker:
             ready: the first request, which loads what the later ones need.
         """
         self.command, self.cores, self.ready = tuple(command), tuple(cores), ready or {"op": "ready"}
+        self.connection: Connection
         self.deadline = 0.0
         self.surroundings: tuple[int, dict[str, str]] = (0, {})
         self._process: subprocess.Popen[bytes] | None = None
-        self._connection: Connection | None = None
-        self._messages: IO[bytes] | None = None
+        self._messages: IO[bytes]
         self._starting = False
         self._waiting: tuple[Request, float] | None = None
-
-    @property
-    def connection(self) -> Connection:
-        """The pipe to the process."""
-        if self._connection is None:
-            raise RuntimeError("the worker is not running: call start first")
-        return self._connection
 
     @property
     def running(self) -> bool:
@@ -75,11 +69,10 @@ class Worker:
         if self.running:
             return
         self.stop()
-        self._connection, child_end = Pipe()
+        self.connection, child_end = Pipe()
         # The child must import the same cdmpp as we do, installed or not.
-        root = str(Path(__file__).resolve().parents[1])
+        root, threads = str(Path(__file__).resolve().parents[1]), str(max(1, len(self.cores)))
         search = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH", ""))))
-        threads = str(max(1, len(self.cores)))
         self.surroundings, self._messages = _surroundings(), tempfile.TemporaryFile()  # noqa: SIM115
         with child_end:
             self._process = subprocess.Popen(
@@ -94,7 +87,7 @@ class Worker:
         self._write(self.ready, START_LIMIT_S)
 
     def start(self) -> None:
-        """Start the process, unless it runs, and wait until it is ready; ``CdmppError`` where it does not start."""
+        """``launch``, and wait until the process is ready; ``CdmppError`` where it does not start."""
         self.launch()
         if self._starting:
             self.advance()
@@ -104,11 +97,9 @@ class Worker:
         if self._process is not None:
             self._process.kill()
             self._process.wait()
-        for opened in (self._connection, self._messages):
-            if opened is not None:
-                opened.close()
-        self._process = self._connection = self._messages = None
-        self._starting = False
+            self.connection.close()
+            self._messages.close()
+        self._process, self._starting = None, False
 
     def request(self, message: Request, limit_s: float) -> Reply:
         """Send one request and wait for its reply, at most ``limit_s`` seconds after the process is ready."""
@@ -134,7 +125,14 @@ class Worker:
         Raises:
             CdmppError: the process does not start.
         """
-        reply = self._read()
+        try:
+            if self.connection.poll(max(0.0, self.deadline - time.monotonic())):
+                reply: Reply = json.loads(self.connection.recv_bytes())
+            else:
+                reply = {"cause": "timeout", "restart": True}
+        except (EOFError, OSError):
+            status = self._process.wait() if self._process else None
+            reply = {"cause": "crash", "message": f"worker exit status {status}", "status": status, "restart": True}
         if self._starting:
             self._check_started(reply)
             return None
@@ -144,12 +142,12 @@ class Worker:
 
     def _check_started(self, reply: Reply) -> None:
         if "cause" in reply:
-            assert self._messages is not None
             self._messages.seek(0)
-            lines = [line.strip() for line in self._messages.read().decode(errors="replace").splitlines()]
-            said = next(filter(None, reversed(lines)), "") if reply["cause"] == "crash" else ""
+            lines = self._messages.read().decode(errors="replace").split("\n")
+            said = next((line.strip() for line in reversed(lines) if line.strip()), "")
             self.stop()
-            raise CdmppError(f"a worker process did not start: {said or reply.get('message') or reply['cause']}")
+            reason = said if said and reply["cause"] == "crash" else reply.get("message", reply["cause"])
+            raise CdmppError(f"a worker process did not start: {reason}")
         for text in reply.get("warnings", ()):
             log.warning("%s", text)
         self._starting = False
@@ -158,19 +156,8 @@ class Worker:
 
     def _write(self, message: Request, limit_s: float) -> None:
         self.deadline = time.monotonic() + limit_s
-        try:
+        with suppress(OSError):  # it has died; reading says so
             self.connection.send_bytes(json.dumps(message).encode())
-        except OSError:
-            pass  # it has died; reading says so
-
-    def _read(self) -> Reply:
-        try:
-            if not self.connection.poll(max(0.0, self.deadline - time.monotonic())):
-                return {"cause": "timeout", "restart": True}
-            return json.loads(self.connection.recv_bytes())
-        except (EOFError, OSError):
-            status = self._process.wait() if self._process else None
-            return {"cause": "crash", "message": f"worker exit status {status}", "status": status, "restart": True}
 
 
 def run_many(workers: Sequence[Worker], messages: Iterable[Request], limit_s: float) -> Generator[tuple[int, Reply]]:
@@ -247,10 +234,5 @@ def serve(operations: Mapping[str, Operation]) -> None:
             text = str(error) if isinstance(error, CdmppError) else f"{type(error).__name__}: {error}"
             reply = {"cause": request["op"] + " error", "message": text[-500:]}
         connection.send_bytes(json.dumps(reply).encode())
-        _silence()
-
-
-def _silence() -> None:
-    """What TVM says once it is ready is for nobody."""
-    with open(os.devnull, "wb") as nowhere:
-        os.dup2(nowhere.fileno(), 2)
+        with open(os.devnull, "wb") as nowhere:  # what TVM says once it is ready is for nobody
+            os.dup2(nowhere.fileno(), 2)

@@ -38,6 +38,7 @@ from cdmpp import devices
 from cdmpp.ast.compact_ast import CompactAST
 from cdmpp.ast.layout import FEATURES, KERNEL_WIDTH, LEAF_WIDTH
 from cdmpp.ast.table import AstTable, write_asts
+from cdmpp.data.import_report import ImportReport
 from cdmpp.data.records import append_records, read_info, read_records, write_info, write_tasks
 from cdmpp.data.schema import Record
 from cdmpp.errors import DataError, some
@@ -54,30 +55,13 @@ COLUMNS = (
 PART_SIZE = 20_000
 
 
-class FeatureReport(NamedTuple):
-    """What an import of feature files met and wrote."""
-
-    rows: int
-    bad: tuple[str, ...]
-    """Rows left out, with the reason."""
-    merged: int
-    written: int
-    tasks: int
-
-    def __str__(self) -> str:
-        return (
-            f"{self.rows} rows: {len(self.bad)} left out, {self.merged} repeats of a program merged or there already; "
-            f"{self.written} programs of {self.tasks} tasks written"
-        )
-
-
 class _Row(NamedTuple):
     record: Record
     task: Task
     ast: CompactAST
 
 
-def import_features(path: Path, out: Path, device: str, on_bad: Literal["error", "skip"] = "error") -> FeatureReport:
+def import_features(path: Path, out: Path, device: str, on_bad: Literal["error", "skip"] = "error") -> ImportReport:
     """Import the rows of ``device`` from a feature file, or all ``*.parquet`` of a folder, into data set ``out``.
 
     Nothing is written before every file has been read; programs that ``out`` holds are left alone. While another
@@ -94,27 +78,27 @@ def import_features(path: Path, out: Path, device: str, on_bad: Literal["error",
     if (out / "dataset.json").exists() and read_info(out).get("features", "cdmpp") != NAME:
         raise DataError(f"{out} is a data set of other features; choose another out=")
     rows: dict[str, _Row] = {}
-    bad: list[str] = []
-    total = of_device = 0
+    report, others = ImportReport(), 0
     for where, values in _rows(paths):
-        total += 1
         if values.get("device") != device:
+            others += 1
             continue
-        of_device += 1
+        report.lines += 1
         try:
             row = _row(values, sheet)
         except (ValueError, TypeError, KeyError) as error:
-            bad.append(f"{where}: {error}")
+            report.bad.append(f"{where}: {error}")
             continue
         key = row.record.record_id
         rows[key] = _merged(rows[key], row) if key in rows else row
-    if bad and on_bad == "error":
+    if report.bad and on_bad == "error":
         raise DataError(
-            f"{len(bad)} broken rows, nothing was imported: {some(bad)}. Pass on_bad=skip to leave them out"
+            f"{len(report.bad)} broken rows, nothing was imported: {some(report.bad)}. "
+            "Pass on_bad=skip to leave them out"
         )
     if not rows:
         raise DataError(
-            f"{path} has no usable row of device {device}: {total} rows, {total - of_device} of other devices"
+            f"{path} has no usable row of device {device}: {report.lines + others} rows, {others} of other devices"
         )
     with writing(out, f"import of {path.name}", wait=True):
         present = {record.record_id for record in read_records(out)}
@@ -123,8 +107,7 @@ def import_features(path: Path, out: Path, device: str, on_bad: Literal["error",
         write_info(
             out, name=out.name, devices=[device], features=NAME, programs=programs, protocol=NAME, complete=False
         )
-        tasks = {row.task.task_id: row.task for row in fresh}
-        write_tasks(out, tasks.values())
+        write_tasks(out, {row.task.task_id: row.task for row in fresh}.values())
         for start in range(0, len(fresh), PART_SIZE):
             part = fresh[start : start + PART_SIZE]
             asts = out / "asts" / f"part-{len(list((out / 'asts').glob('part-*.parquet'))):05d}.parquet"
@@ -132,7 +115,9 @@ def import_features(path: Path, out: Path, device: str, on_bad: Literal["error",
             write_asts(asts, [r.record.record_id for r in part], AstTable.from_asts(row.ast for row in part), NAME)
             append_records(out, [row.record for row in part])
         write_info(out, complete=True)
-    return FeatureReport(of_device, tuple(bad), of_device - len(bad) - len(fresh), len(fresh), len(tasks))
+    report.programs, report.written, report.present = len(rows), len(fresh), len(rows) - len(fresh)
+    report.tasks = len({row.task.task_id for row in rows.values()})
+    return report
 
 
 def _rows(paths: list[Path]) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -75,29 +75,25 @@ def codes_of(
     """
     codes: np.ndarray | None = None
     for folder, tasks in folders:
-        for vectors, cached in _stored(folder):
+        shipped = sorted((folder / CODES_FOLDER).glob("part-*.parquet"))
+        for path in [*sorted(code_cache(folder).glob("chunk-*.parquet")), *shipped]:
+            try:
+                vectors = read_codes(path)
+            except DataError as error:
+                log.warning(
+                    "%s. Its programs count as not compiled, which makes models far worse; "
+                    "`cdmpp data codes --path %s` compiles them again",
+                    error,
+                    folder,
+                )
+                continue
             names = list(vectors)
-            places = labels.places_of_keys(names, tasks) if cached else labels.places(names)
+            places = labels.places(names) if path in shipped else labels.places_of_keys(names, tasks)
             present = np.flatnonzero(places >= 0)
             if len(present):
                 codes = _empty(len(labels), scratch) if codes is None else codes
                 codes[places[present]] = np.stack([vectors[names[row]] for row in present])
     return codes
-
-
-def _stored(folder: Path) -> Iterator[tuple[dict[str, np.ndarray], bool]]:
-    """(code vectors, whether they are named by ``record_key`` instead of record id) of the cache, then each file."""
-    yield cached_codes(code_cache(folder)), True
-    for path in sorted((folder / CODES_FOLDER).glob("part-*.parquet")):
-        try:
-            yield read_codes(path), False
-        except DataError as error:
-            log.warning(
-                "%s. Its programs count as not compiled, which makes models far worse; "
-                "`cdmpp data codes --path %s` compiles them again",
-                error,
-                folder,
-            )
 
 
 def _empty(n: int, scratch: Path | None) -> np.ndarray:
@@ -108,11 +104,6 @@ def _empty(n: int, scratch: Path | None) -> np.ndarray:
         for start in range(0, n, _PORTION):
             np.full((min(_PORTION, n - start), CODE_WIDTH), np.nan, np.float32).tofile(file)
     return np.memmap(path, np.float32, "r+", shape=(n, CODE_WIDTH))
-
-
-def codes_for(folder: Path, records: Sequence[Record], tasks: Mapping[str, Task]) -> np.ndarray | None:
-    """``codes_of`` the different ``records`` of data set ``folder``."""
-    return codes_of([(folder, tasks)], Labels.of_records(records))
 
 
 def derive_codes(folder: Path, workers: int = 2, progress: bool = True, ship: bool = False) -> int:
@@ -136,11 +127,12 @@ def complete_codes(
     progress: bool = True,
     limit_s: float = LIMIT_S,
 ) -> tuple[np.ndarray | None, dict[str, str]]:
-    """``codes_for`` after the CPU programs without one were compiled into the cache; and record id -> why one has none.
+    """``codes_of`` the different ``records`` of data set ``folder``, those of CPUs compiled into the cache first.
 
-    A killed call continues. Programs that could not be compiled before are not tried again.
+    Also record id -> why one has none. A killed call continues.
     """
-    codes = codes_for(folder, records, tasks)
+    labels = Labels.of_records(records)
+    codes = codes_of([(folder, tasks)], labels)
     missing = [r for i, r in enumerate(records) if compilable(r) and (codes is None or np.isnan(codes[i, 0]))]
     if not missing:
         return codes, {}
@@ -149,7 +141,7 @@ def complete_codes(
     reasons = derive([wanted], workers, progress, f"code vectors of {folder.name}", limit_s)["codes"]
     pairs = zip(missing, sources, strict=True)
     named = {record.record_id: reasons[source.key] for record, source in pairs if source.key in reasons}
-    return codes_for(folder, records, tasks), named
+    return codes_of([(folder, tasks)], labels), named
 
 
 def compilable(record: Record) -> bool:

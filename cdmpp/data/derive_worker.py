@@ -8,7 +8,7 @@ import io
 import sys
 import warnings
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +36,14 @@ def unpacked(text: str) -> dict[str, np.ndarray]:
         return dict(stored)
 
 
-def _module(request: Request) -> Any:
-    """``tvm.IRModule`` of a ``derive.Source``: replayed where it has a schedule."""
-    from cdmpp.programs.replay import parse_workload, replay_on
+def _program(request: Request) -> Any:
+    """``Program`` of a ``derive.Source``: replayed where it has a schedule."""
+    from cdmpp.programs.replay import parse_target, parse_workload, replay_on
+    from cdmpp.programs.task import Program
 
     module = (_module_of_graph if request["graph"] else parse_workload)(request["workload"])
-    return replay_on(module, request["schedule"]).mod if request["schedule"] else module
+    scheduled = replay_on(module, request["schedule"]).mod if request["schedule"] else module
+    return Program(scheduled, parse_target(request["target"]))
 
 
 @lru_cache(maxsize=64)
@@ -50,13 +52,6 @@ def _module_of_graph(text: str) -> Any:
     import tvm
 
     return tvm.ir.load_json(text)
-
-
-def _program(request: Request) -> Any:
-    from cdmpp.programs.replay import parse_target
-    from cdmpp.programs.task import Program
-
-    return Program(_module(request), parse_target(request["target"]))
 
 
 def _ast(request: Request) -> Arrays:
@@ -87,16 +82,12 @@ def _code(request: Request) -> Arrays:
     return {"code": code_vector(*compiled(_program(request)))}
 
 
-def _answered(compute: Callable[[Request], Arrays]) -> Operation:
-    """A request for one program -> its ``arrays``, or why it has none and whether that is ``lasting``."""
-
-    def answer(request: Request) -> Reply:
-        try:
-            return {"arrays": packed(compute(request))}
-        except Exception as error:  # noqa: BLE001 - TVM raises several types
-            return {"reason": _reason(error), "lasting": not isinstance(error, _FOR_NOW)}
-
-    return answer
+def _answer(compute: Callable[[Request], Arrays], request: Request) -> Reply:
+    """The ``arrays`` of a program, or why it has none and whether that is ``lasting``."""
+    try:
+        return {"arrays": packed(compute(request))}
+    except Exception as error:  # noqa: BLE001 - TVM raises several types
+        return {"reason": _reason(error), "lasting": not isinstance(error, _FOR_NOW)}
 
 
 def read_script(request: Request) -> Reply:
@@ -109,10 +100,9 @@ def read_script(request: Request) -> Reply:
     try:
         target = parse_target(request["target"])
         programs = read(Path(request["path"]), target)
-    except CdmppError as error:
-        return {"refused": str(error)}
     except Exception as error:  # noqa: BLE001 - whatever a file makes TVM meet
-        return {"refused": f"{request['path']}: {_reason(error)}"}
+        where = "" if isinstance(error, CdmppError) else f"{request['path']}: "
+        return {"refused": where + _reason(error)}
     return {"programs": [(p.name, tvm.ir.save_json(p.module)) for p in programs], "target": str(target)}
 
 
@@ -146,9 +136,9 @@ def ready(_: Request) -> Reply:
 OPERATIONS: dict[str, Operation] = {
     "ready": ready,
     "script": read_script,
-    "asts": _answered(_ast),
-    "per_store": _answered(_per_store),
-    "codes": _answered(_code),
+    "asts": partial(_answer, _ast),
+    "per_store": partial(_answer, _per_store),
+    "codes": partial(_answer, _code),
 }
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ REPEATS_FILE, FAILURES_FILE, PLAN_FILE = "repeats.jsonl", "failures.jsonl", "pla
 _VERSION_KEY = b"cdmpp.schema_version"
 
 
-def write_atomic(path: Path, write: Callable[[Path], None], new: bool = False) -> None:
+def write_atomic(path: Path, write: Callable[[Path], object], new: bool = False) -> None:
     """Call ``write`` on a temporary name beside ``path`` and rename it into place.
 
     On any failure the temporary file is removed and ``path`` stays as it was. ``OSError`` (disk full, no
@@ -45,10 +46,8 @@ def write_atomic(path: Path, write: Callable[[Path], None], new: bool = False) -
             "choose another folder and run the same command again, it continues where it stopped"
         ) from error
     finally:
-        try:
+        with suppress(OSError):  # the folder itself is out of reach: the error above says so
             temporary.unlink(missing_ok=True)
-        except OSError:  # the folder itself is out of reach: the error above says so
-            pass
 
 
 def _place_new(temporary: Path, path: Path) -> None:
@@ -66,7 +65,7 @@ def _place_new(temporary: Path, path: Path) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Write ``value`` as indented JSON, atomically."""
     text = json.dumps(value, indent=1, sort_keys=True) + "\n"
-    write_atomic(path, lambda temporary: _write_text(temporary, text))
+    write_atomic(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
 
 def plain(value: Any) -> Any:
@@ -78,10 +77,6 @@ def plain(value: Any) -> Any:
     if isinstance(value, np.generic):
         value = value.item()
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _write_text(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")
 
 
 def read_json(path: Path) -> Any:
@@ -98,10 +93,8 @@ def read_lines(path: Path) -> list[Any]:
     """Values of a JSON-lines file that may end in a line cut short by a kill; empty where there is none."""
     values = []
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
-        try:
+        with suppress(ValueError):
             values.append(json.loads(line))
-        except ValueError:
-            continue
     return values
 
 

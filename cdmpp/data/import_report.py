@@ -1,14 +1,11 @@
-"""What the import of a tuning database met and wrote, in words and numbers."""
+"""What an import met and wrote, in words and numbers."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Any
 
 from cdmpp.errors import some
-
-if TYPE_CHECKING:
-    from cdmpp.programs.database import BadLine
 
 
 @dataclass
@@ -20,8 +17,8 @@ class ImportReport:
     """Lines whose program did not build or run when it was tuned."""
     unmeasured: int = 0
     """Lines with a schedule that nobody has run yet."""
-    bad: list[BadLine] = field(default_factory=list)
-    """Broken lines, and those whose workload cannot be used."""
+    bad: list[Any] = field(default_factory=list)
+    """Broken lines, and those whose workload cannot be used: ``BadLine`` of a database, texts of feature files."""
     programs: int = 0
     """Distinct measured programs."""
     written: int = 0
@@ -39,7 +36,7 @@ class ImportReport:
         )
 
     def bad_lines(self) -> str:
-        """The broken lines by number, those with the same reason together."""
+        """The broken lines of a database by number, those with the same reason together."""
         numbers: dict[str, list[str]] = {}
         for line in self.bad:
             numbers.setdefault(line.reason, []).append(str(line.number))

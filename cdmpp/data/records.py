@@ -153,10 +153,10 @@ def replace_records(folder: Path, records: Iterable[Record]) -> int:
     with writing(folder, "better records", wait=True):
         for path in record_parts(folder) if new else []:
             table = read_table(path)
-            rows = {i: (row["record_id"], row["device"]) for i, row in enumerate(table.to_pylist())}
-            if touched := set(rows.values()) & set(new):
+            rows = [((row["record_id"], row["device"]), row) for row in table.to_pylist()]
+            if touched := {key for key, _ in rows} & new.keys():
                 replaced |= touched
-                better = [{**row, **new.get(rows[i], {})} for i, row in enumerate(table.to_pylist())]
+                better = [{**row, **new.get(key, {})} for key, row in rows]
                 write_table(path, pa.Table.from_pylist(better, schema=table.schema))
     return len(replaced)
 
@@ -192,10 +192,12 @@ def read_records(
             continue
         unknown = [name for name in table.column_names if name not in _RECORD_SCHEMA.names]
         for number, row in enumerate(table.to_pylist()):
-            record, reason = _record_of_row(row, unknown)
-            if record is None:
-                faults.append(f"{path} row {number}: {reason}")
-            elif device is None or record.device == device:
+            try:
+                record = _record_of_row(row, unknown)
+            except (TypeError, ValueError, AttributeError, RecursionError) as error:
+                faults.append(f"{path} row {number}: {error}")
+                continue
+            if device is None or record.device == device:
                 records.append(record)
     if faults:
         shown = some(faults)
@@ -223,17 +225,17 @@ def _typed(path: Path, table: pa.Table, schema: pa.Schema, names: Iterable[str])
     return table
 
 
-def _record_of_row(row: dict[str, Any], unknown: list[str]) -> tuple[Record | None, str]:
-    try:
-        extra = {str(k): str(v) for k, v in json.loads(row.get("extra") or "{}").items()}
-        extra.update({name: str(row[name]) for name in unknown if row[name] is not None})
-        values = {name: row[name] for name in _RECORD_SCHEMA.names if row.get(name) is not None}
-        samples = tuple(values.get("latency_samples_s", ()))
-        record = Record(**{**values, "latency_samples_s": samples, "extra": extra})
-    except (TypeError, ValueError, AttributeError, RecursionError) as error:
-        return None, str(error).replace("Record.__init__() ", "")
-    reason = _fault(record)
-    return (None, reason) if reason else (record, "")
+def _record_of_row(row: dict[str, Any], unknown: list[str]) -> Record:
+    """``ValueError`` or the like says why there is none."""
+    extra = {str(k): str(v) for k, v in json.loads(row.get("extra") or "{}").items()}
+    extra |= {name: str(row[name]) for name in unknown if row[name] is not None}
+    values = {name: row[name] for name in _RECORD_SCHEMA.names if row.get(name) is not None}
+    samples = tuple(values.get("latency_samples_s", ()))
+    empty = dict.fromkeys(_REQUIRED, "")  # _fault names them
+    record = Record(**{**empty, **values, "latency_samples_s": samples, "extra": extra})
+    if reason := _fault(record):
+        raise ValueError(reason)
+    return record
 
 
 def _fault(record: Record) -> str:

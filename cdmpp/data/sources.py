@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import logging
 import os
 from collections.abc import Sequence
@@ -12,6 +11,7 @@ from pathlib import Path
 from cdmpp import devices
 from cdmpp.ast.layout import FEATURES
 from cdmpp.data.dataset import LatencyDataset, join_datasets
+from cdmpp.data.derive import has_tvm
 from cdmpp.data.download import COMMIT, REPOSITORY, download, pinned
 from cdmpp.data.loading import load_programs
 from cdmpp.data.records import read_info
@@ -87,12 +87,11 @@ def data_folders(
     if not entries and features != "cdmpp":
         raise DataError(
             f"no data set of {device} with {features} vectors in {', '.join(map(str, search_paths(paths)))}; "
-            "scripts/import_data.py source=ansor_features makes one (scripts/exporters/README.md)"
+            "`cdmpp import source=ansor_features` makes one (scripts/exporters/README.md)"
         )
-    if not entries:
-        entries = _download(device, paths, progress)
     return [
-        entry.folder if entry.form == "records" else _import_into_cache(entry, device, progress) for entry in entries
+        entry.folder if entry.form == "records" else _import_into_cache(entry, device, progress)
+        for entry in entries or _download(device, paths, progress)
     ]
 
 
@@ -105,7 +104,7 @@ def _import_into_cache(item: DataSummary, device: str, progress: bool) -> Path:
     out = cache_root() / "imported" / f"{item.folder.name}-{digest.hexdigest()[:12]}"
     if _is_complete(out):
         return out
-    if importlib.util.find_spec("tvm") is None:
+    if not has_tvm():
         raise DataError(f"{item.folder} must be imported, which needs TVM: pip install 'cdmpp[tvm]'")
     from cdmpp.data.importers import import_database
 
@@ -121,17 +120,13 @@ def _is_complete(folder: Path) -> bool:
 
 
 def _download(device: str, paths: Sequence[Path | str], progress: bool) -> list[DataSummary]:
-    public = pinned(device)
     try:
-        folders = [
-            DataSummary(download(database, progress=progress), device, "metaschedule", network=database.network)
-            for database in public
-        ]
+        found = [(database, download(database, progress=progress)) for database in pinned(device)]
     except DataError as error:
         raise NoRecordsError(no_data_message(device, paths, str(error))) from error
-    if not folders:
+    if not found:
         raise NoRecordsError(no_data_message(device, paths, "no public source is pinned for this device"))
-    return folders
+    return [DataSummary(folder, device, "metaschedule", network=database.network) for database, folder in found]
 
 
 def no_data_message(device: str, paths: Sequence[Path | str], download_result: str) -> str:
@@ -155,14 +150,10 @@ def no_data_message(device: str, paths: Sequence[Path | str], download_result: s
         f"  cdmpp import source=metaschedule path=DIR device={device} network=NAME",
         "To measure on this machine, if it is that device:",
         f"  cdmpp measure device={device}",
+        "Data here now:",
     ]
-    table = devices_with_data(paths)
-    lines.append("Devices with data here now:" + ("" if table else " none"))
-    for name, items in table.items():
-        sizes = ["database" if item.programs is None else f"{item.programs} records" for item in items]
-        lines += [f"  {name}: {item.folder} ({size})" for item, size in zip(items, sizes, strict=True)]
-    unclear = [entry for entry in summarise(search_paths(paths)) if entry.form == "metaschedule" and entry.note]
-    if unclear:
-        lines.append("Databases that must be imported by hand, because device or network is not clear:")
-        lines += [f"  {entry.folder}: {entry.note}" for entry in unclear]
+    for entry in summarise(search_paths(paths)):
+        size = "database" if entry.programs is None else f"{entry.programs} records"
+        unclear = f"; to be imported by hand: {entry.note}" if entry.note else ""
+        lines.append(f"  {entry.device}: {entry.folder} ({size}{unclear})")
     return "\n".join(lines)

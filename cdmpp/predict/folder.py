@@ -65,7 +65,8 @@ def _data_set(folder: Path, wishes: Wishes) -> Inputs:
 
 def _with_codes_of(folder: Path, inputs: Inputs, wishes: Wishes) -> Inputs:
     """``inputs``, named by records of data set ``folder``, with their code vectors: stored ones, else compiled."""
-    from cdmpp.data.codes import codes_for, complete_codes
+    from cdmpp.data.codes import codes_of, complete_codes
+    from cdmpp.data.labels import Labels
     from cdmpp.data.records import read_records, read_tasks
 
     lacking = set(np.asarray(inputs.labels, object)[np.isnan(inputs.asts.codes_or_nan()[:, 0])].tolist())
@@ -76,7 +77,7 @@ def _with_codes_of(folder: Path, inputs: Inputs, wishes: Wishes) -> Inputs:
     if has_tvm():
         codes, why = complete_codes(folder, records, tasks, cores(), True, wishes.limit_s)
     else:
-        codes, why = codes_for(folder, records, tasks), {}
+        codes, why = codes_of([(folder, tasks)], Labels.of_records(records)), {}
     by_record = {} if codes is None else dict(zip([r.record_id for r in records], codes, strict=True))
     missing = np.full(CODE_WIDTH, np.nan, np.float32)
     rows = np.stack([by_record.get(label, missing) for label in inputs.labels])

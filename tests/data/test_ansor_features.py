@@ -63,7 +63,7 @@ def feature_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_exported_rows_arrive_as_they_were(feature_file: Path, tmp_path: Path) -> None:
     out = tmp_path / "set"
     report = import_features(feature_file, out, "t4")
-    assert (report.rows, report.written, report.tasks, report.bad) == (96, 96, 8, ())
+    assert (report.lines, report.written, report.tasks, report.bad) == (96, 96, 8, [])
     dataset = load_dataset(out)
     assert dataset.features == "ansor164" and len(dataset) == 96
     rows = pq.read_table(feature_file).to_pylist()
@@ -78,7 +78,7 @@ def test_exported_rows_arrive_as_they_were(feature_file: Path, tmp_path: Path) -
         if len(ast_rows) > 1:  # the closing marker of the first leaf lies between
             assert dataset.asts.leaf_serial_positions[begin + 1] == 4
     again = import_features(feature_file, out, "t4")
-    assert again.written == 0 and again.merged == 96 and len(load_dataset(out)) == 96
+    assert again.written == 0 and again.present == 96 and len(load_dataset(out)) == 96
 
 
 def rewrite(path: Path, out: Path, **changes: list[Any]) -> Path:
@@ -140,7 +140,7 @@ def test_kinds_of_vectors_are_never_mixed(feature_file: Path, tmp_path: Path) ->
         load_programs([tmp_path / "data" / "ansor", tmp_path / "data" / "ours"])
     with pytest.raises(DataError, match="no labelled programs of device t4"):
         load_device("t4", [tmp_path / "data"])
-    with pytest.raises(DataError, match="source=ansor_features makes one"):
+    with pytest.raises(DataError, match="source=ansor_features` makes one"):
         load_device("xeon-icelake", [tmp_path / "data"], features="ansor164")
     with pytest.raises(CdmppError, match="one of cdmpp, ansor164"):
         load_device("t4", [tmp_path / "data"], features="ansor")

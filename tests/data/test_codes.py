@@ -15,13 +15,15 @@ from cdmpp.ast.compact_ast import CompactAST
 from cdmpp.ast.layout import KERNEL_WIDTH, LEAF_WIDTH
 from cdmpp.ast.table import AstTable, read_asts, write_asts
 from cdmpp.data.batching import ProgramTensors
-from cdmpp.data.codes import code_cache, codes_for, read_codes, write_codes
+from cdmpp.data.codes import code_cache, codes_of, read_codes, write_codes
 from cdmpp.data.derive import record_keys
+from cdmpp.data.labels import Labels
 from cdmpp.data.loading import load_dataset
 from cdmpp.data.records import read_records
 from cdmpp.data.schema import Record
 from cdmpp.errors import DataError
 from cdmpp.machine_code.code_features import CODE_WIDTH
+from cdmpp.programs.task import Task
 
 
 def ast(code: np.ndarray | None) -> CompactAST:
@@ -53,6 +55,10 @@ def test_a_batch_flags_the_programs_that_have_one() -> None:
     assert not codes[0].any()
     assert codes[1, 0] == 1
     np.testing.assert_array_equal(codes[1, 1:], CODE)
+
+
+def codes_for(folder: Path, records: list[Record], tasks: dict[str, Task]) -> np.ndarray | None:
+    return codes_of([(folder, tasks)], Labels.of_records(records))
 
 
 @pytest.fixture

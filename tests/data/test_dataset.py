@@ -55,7 +55,7 @@ def test_loads_shipped_asts_without_tvm(tmp_path, task, make_record, monkeypatch
     assert data.record_ids.tolist() == [f"{n:016x}" for n in (5, 3, 4)]
     np.testing.assert_allclose(data.latency_s, [6e-3, 4e-3, 5e-3])
     assert [data.asts[i].leaf_features[0, 0] for i in range(3)] == [5, 3, 4]
-    assert data.op_classes.tolist() == ["conv2d"] * 3 and data.networks_of(0) == ("resnet34",)
+    assert data.op_classes.tolist() == ["conv2d"] * 3
     assert data.spread.tolist() == [0.01] * 3 and set(data.devices) == {"a100"}
     part = data.take([2, 0])
     assert part.record_ids.tolist() == [f"{n:016x}" for n in (4, 5)] and part.asts[1].n_leaf == 3
@@ -94,7 +94,7 @@ def test_folders_join_and_copies_count_once(tmp_path, task, make_record):
     assert data.record_ids.tolist() == [f"{n:016x}" for n in (1, 2, 3)]
     np.testing.assert_allclose(data.latency_s, [1.3, 2e-3, 2e-3])
     assert [data.asts[i].leaf_features[0, 0] for i in range(3)] == [1, 2, 3]
-    assert data.networks_of(0) == ("resnet34", "vgg")
+    assert set(data.tasks[data.task_ids[0]].networks) == {"resnet34", "vgg"}
     assert str(one) in data.source and str(two) in data.source
 
 

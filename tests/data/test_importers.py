@@ -108,9 +108,9 @@ def test_foreign_traces_are_refused(tmp_path, native_database):
 
 def test_continues_after_a_full_disk(tmp_path, native_database, monkeypatch):
     monkeypatch.setattr(importers, "PART_SIZE", 10)
-    out, parts, real = tmp_path / "out", [], os.replace
+    out, parts, real = tmp_path / "out", [], os.link
 
-    def replace(source, target):
+    def link(source, target):
         if Path(target).name.startswith("part-"):
             parts.append(target)
             if len(parts) == 3:
@@ -118,7 +118,7 @@ def test_continues_after_a_full_disk(tmp_path, native_database, monkeypatch):
         real(source, target)
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "replace", replace)
+        patch.setattr(os, "link", link)
         with pytest.raises(DataError, match="No space left"):
             import_database(native_database, out, "a100", "resnet34", progress=False)
     assert len(record_parts(out)) == 2 and len(read_records(out)) == 20 and not read_info(out)["complete"]
@@ -264,6 +264,6 @@ def test_script(tmp_path, native_database):
     done = subprocess.run(
         [*command[:2], f"path={tmp_path}", "device=a100", "network=x"], env=environment, capture_output=True, text=True
     )
-    assert done.returncode == 1 and "not a MetaSchedule database" in done.stderr and "Traceback" not in done.stderr
+    assert done.returncode == 2 and "not a MetaSchedule database" in done.stderr and "Traceback" not in done.stderr
     done = subprocess.run([*command, "source=tenset"], env=environment, capture_output=True, text=True)
-    assert done.returncode == 1 and "choose metaschedule or ansor_features" in done.stderr
+    assert done.returncode == 2 and "choose metaschedule or ansor_features" in done.stderr
