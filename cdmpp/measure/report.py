@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from cdmpp.data.files import FAILURES_FILE, REPEATS_FILE, read_lines
+from cdmpp.data.files import FAILURES_FILE, read_lines
 from cdmpp.data.records import read_records
+from cdmpp.data.statistics import noise_floor
 
 
 def report(folder: Path, device: str) -> dict[str, Any]:
@@ -34,16 +35,5 @@ def report(folder: Path, device: str) -> dict[str, Any]:
 
 def repeat_report(folder: Path, device: str) -> dict[str, Any]:
     """Deviation |again / first - 1| of programs measured again; ``programs`` is 0 where there is none."""
-    entries = [entry for entry in read_lines(folder / REPEATS_FILE) if entry["device"] == device]
-    if not entries:
-        return {"programs": 0}
-    first, again, hours = (np.array([entry[key] for entry in entries]) for key in ("first_s", "again_s", "hours_apart"))
-    deviation = np.abs(again / first - 1.0)
-    return {
-        "programs": len(entries),
-        "hours_apart_min": float(hours.min()),
-        "deviation_mean": float(deviation.mean()),
-        "deviation_median": float(np.median(deviation)),
-        "deviation_p90": float(np.quantile(deviation, 0.9)),
-        "drift": float(np.median(again / first) - 1.0),
-    }
+    floor = noise_floor(folder, device)
+    return {"programs": 0} if floor is None else vars(floor)

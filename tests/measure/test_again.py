@@ -34,7 +34,7 @@ def test_repeats_measure_recorded_programs_again_and_resume(
     found = Repeater(settings(), tmp_path, ALL).run()
     entries = [json.loads(line) for line in (tmp_path / "repeats.jsonl").read_text().splitlines()]
     assert found["programs"] == len(entries) == len({entry["record_id"] for entry in entries}) == ALL
-    assert found["deviation_mean"] == pytest.approx(0.1 / ALL) and found["deviation_median"] == 0
+    assert found["mean"] == pytest.approx(0.1 / ALL) and found["median"] == 0
     assert before == {path: path.read_bytes() for path in tmp_path.rglob("*.parquet")}
     assert "programs measured again" in card(tmp_path)
 
