@@ -67,6 +67,18 @@ def test_ablation_table_is_that_of_the_results(results):
     assert rest == f"{min(others):.1f} to {max(others):.1f}"
 
 
+def test_choices_asked_on_three_seeds_are_those_of_the_results(results):
+    rows, names = table_rows(ACCURACY), {"with both": "cdmpp", "quantile bins": "no_bins", "attention": "no_transformer"}
+    for name, model in names.items():
+        values = [
+            [r.value for r in results if (r.dataset, r.metric, r.model) == (dataset, "mape", model)]
+            for dataset in ("bins-and-attention", "bins-and-attention-a100")
+        ]
+        assert [len(seeds) for seeds in values] == [3, 3]
+        row = next(cells for first, cells in rows.items() if first in (name, f"without {name}"))
+        assert row == [f"{np.mean(seeds):.1f}" for seeds in values]
+
+
 def test_table_of_new_devices_is_that_of_the_results(results):
     rows = table_rows(ACCURACY)
     told = {name.split("`")[1]: cells for name, cells in rows.items() if name.endswith(("generation", "set-up"))}
