@@ -1,4 +1,4 @@
-"""What the Hydra scripts share: configuration in as plain Python, our own errors and Ctrl-C out as one line."""
+"""What the verbs with settings share: configuration in as plain Python, our own errors and Ctrl-C out as a message."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import hydra
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from cdmpp.cli.settings_help import settings_help
 from cdmpp.errors import CdmppError
@@ -35,8 +35,7 @@ def entry(
         @hydra.main(version_base="1.3", config_path=str(conf_folder()), config_name=config_name)
         def composed(config: DictConfig) -> None:
             values = values_of(config)
-            stamped = "${now" in str(OmegaConf.to_container(config, resolve=False).get("out"))  # type: ignore[union-attr]
-            _in_one_line(lambda: main(values), lambda: _how_to_go_on(values, stamped))
+            _ended_well(lambda: main(values), values)  # here, since Hydra would add words of its own
 
         def command() -> None:
             if isinstance(sys.stdout, io.TextIOWrapper):  # a log then shows what happened at once
@@ -52,37 +51,38 @@ def entry(
                 return
             sys.argv += search_path()
             os.environ["HYDRA_FULL_ERROR"] = "1"  # its errors are raised, not printed
-            _in_one_line(composed, lambda: "")
+            _ended_well(composed, {})
 
         return command
 
     return decorate
 
 
-def _in_one_line(action: Callable[[], Any], hint: Callable[[], str]) -> None:
-    """Run ``action``; where Ctrl-C stops it, ``hint`` says how to go on and the exit status is the shell's, 130."""
+def _ended_well(action: Callable[[], Any], values: Mapping[str, Any]) -> None:
+    """Run ``action``; exit with status 2 where the input is wrong and with the shell's, 130, where Ctrl-C stops it."""
     try:
         action()
+        return
     except CdmppError as error:
-        sys.exit(f"error: {error}")
+        reason, status = str(error), 2
     except CONFIG_ERRORS as error:
-        sys.exit(f"error: {explained(error)}")
+        reason, status = str(explained(error)), 2
     except OSError as error:
         if error.errno not in _NO_ROOM:
             raise
-        sys.exit(f"error: cannot write {error.filename or 'a file'}: {error.strerror}. Free some space. {hint()}")
+        what = f"cannot write {error.filename or 'a file'}: {error.strerror}"
+        reason, status = f"{what}. Free some space. {_how_to_go_on(values)}", 2
     except KeyboardInterrupt:
-        print(f"\nstopped. {hint()}", file=sys.stderr)
-        sys.exit(130)
+        reason, status = f"stopped. {_how_to_go_on(values)}", 130
+    print(f"cdmpp: {reason}", file=sys.stderr)
+    sys.exit(status)
 
 
-def _how_to_go_on(values: Mapping[str, Any], stamped: bool) -> str:
-    """``stamped``: the output folder is named by the time, so that the same command would choose another one."""
-    out = str(values.get("resume") or values.get("out"))
-    if "resume" in values and (Path(out) / "settings.json").is_file():
+def _how_to_go_on(values: Mapping[str, Any]) -> str:
+    out = values.get("resume") or values.get("out")
+    if "resume" in values and (Path(str(out)) / "settings.json").is_file():
         return f"To go on: {_command()} {shlex.quote(f'resume={out}')}"
-    again = "To go on, run the same command again"
-    return f"{again} with {shlex.quote(f'out={out}')}" if stamped else f"{again}: what is done is kept"
+    return "To go on, run the same command again" + (f" with {shlex.quote(f'out={out}')}" if out else "")
 
 
 def _command() -> str:

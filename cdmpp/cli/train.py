@@ -16,7 +16,7 @@ from cdmpp.evaluation.metric_table import metric_table
 from cdmpp.recipes.cross_calibration import calibrate_by_folds
 from cdmpp.recipes.settings import RunSettings
 from cdmpp.recipes.train import train
-from cdmpp.recipes.zero_shot import ZeroShot, train_zero_shot
+from cdmpp.recipes.zero_shot import ZeroShot, train_zero_shot, zero_shot_sources
 
 
 @entry("config")
@@ -25,12 +25,14 @@ def main(values: dict[str, Any]) -> None:
     settings = RunSettings.from_dict(values)
     if settings.training.trainer.devices > 1:  # Lightning starts the other processes by what the main module is called
         sys.modules["__main__"].__spec__ = find_spec("cdmpp.cli.train")
+    try:
+        dataset = settings.load()
+    except NoRecordsError as error:
+        sources = zero_shot_sources(settings, error)
+        with settings.kept():
+            _report_zero_shot(train_zero_shot(settings, sources, str(error)))
+        return
     with settings.kept():
-        try:
-            dataset = settings.load()
-        except NoRecordsError as error:
-            _report_zero_shot(train_zero_shot(settings, error))
-            return
         split = make_split(dataset, seed=settings.run.seed, **settings.split)
         trained = train(dataset, split, settings.training, settings.run)
         calibrate_by_folds(trained, dataset, split, settings.training, settings.run)

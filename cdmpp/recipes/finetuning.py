@@ -27,6 +27,7 @@ from cdmpp.recipes.fine_tune import errors_by_device, fine_tune
 from cdmpp.recipes.finetune_settings import FinetuneSettings
 from cdmpp.recipes.train import train
 from cdmpp.training.metrics import score
+from cdmpp.training.processes import one_writer
 from cdmpp.training.sampling import choose_tasks
 
 CHOICE = "chosen_tasks.json"
@@ -53,9 +54,17 @@ def finetune(settings: FinetuneSettings) -> dict[str, Any] | None:
         DataError: no records of the device and no way given to get them, no source device, or a budget larger than
             the tasks there are.
     """
-    prepared = _from_measuring(settings) if settings.measure.how else _from_records(settings)
-    if prepared is None:
-        return None
+    dataset, split = _sources_alone(settings) if settings.measure.how else _records(settings)
+    with one_writer(settings.run.out):  # not before: where data lacks, no folder is left
+        start = base_model(settings, dataset, split)
+        if not settings.measure.how:
+            chosen = _chosen(settings, dataset, split.pool, start)
+            return _tuned(settings, Prepared(dataset, split, start, tuple(chosen)))
+        prepared = _from_measuring(settings, dataset, split, start)
+        return None if prepared is None else _tuned(settings, prepared)
+
+
+def _tuned(settings: FinetuneSettings, prepared: Prepared) -> dict[str, Any]:
     dataset, split, start, tasks = prepared.dataset, prepared.split, prepared.start, prepared.tasks
     run, tuning = settings.run, settings.tuning
     sources = sorted({str(name) for name in np.asarray(dataset.devices)[split.train]})
@@ -118,7 +127,7 @@ def load_target_and_sources(settings: FinetuneSettings) -> tuple[LatencyDataset,
     return join_datasets([load_devices(sources, settings.data_paths), target]), sources
 
 
-def _from_records(settings: FinetuneSettings) -> Prepared:
+def _records(settings: FinetuneSettings) -> tuple[LatencyDataset, Split]:
     dataset, sources = load_target_and_sources(settings)
     split = device_split(settings, dataset, sources, settings.run.seed)
     available = len(np.unique(np.asarray(dataset.task_ids)[split.pool]))
@@ -127,8 +136,13 @@ def _from_records(settings: FinetuneSettings) -> Prepared:
             f"budget={settings.budget}: {settings.device.name} has records of {available} tasks to choose from beside "
             f"{split.counts['test_tasks']} that are kept for the test; ask for at most {available}"
         )
-    start = base_model(settings, dataset, split)
-    return Prepared(dataset, split, start, tuple(_chosen(settings, dataset, split.pool, start)))
+    return dataset, split
+
+
+def _sources_alone(settings: FinetuneSettings) -> tuple[LatencyDataset, Split]:
+    measure_settings(settings.device, settings.measure)  # what cannot be measured is said before anything is trained
+    sources = load_devices(settings.source_names(), settings.data_paths)
+    return sources, make_split(sources, "by_task", settings.run.seed, test_fraction=settings.test_fraction)
 
 
 def _chosen(settings: FinetuneSettings, dataset: LatencyDataset, rows: np.ndarray, start: Predictor) -> list[str]:
@@ -136,20 +150,18 @@ def _chosen(settings: FinetuneSettings, dataset: LatencyDataset, rows: np.ndarra
     return list(choose_tasks(settings.sampler, choices, settings.budget, settings.run.seed))
 
 
-def _from_measuring(settings: FinetuneSettings) -> Prepared | None:
+def _from_measuring(
+    settings: FinetuneSettings, sources: LatencyDataset, split: Split, start: Predictor
+) -> Prepared | None:
     """Choose among the tasks of the sources, measure those, and a few more for the test, on the device."""
-    names, seed, labels = settings.source_names(), settings.run.seed, settings.measure
-    measure_settings(settings.device, labels)  # what cannot be measured is said before anything is trained
-    sources = load_devices(names, settings.data_paths)
-    split = make_split(sources, "by_task", seed, test_fraction=settings.test_fraction)
-    start = base_model(settings, sources, split)
+    labels = settings.measure
     chosen, tested = _choice(settings, sources, split, start)
     folder, name = labels.out, settings.device.name
     measured = bool(read_records(folder, name)) if (folder / "dataset.json").is_file() else False
     if labels.how != "kit" or not measured:
         # Tested tasks in between: where time runs out both sorts have labels.
         order = _interleaved(chosen, tested)
-        report = measure_tasks([sources.tasks[task] for task in order], settings.device, labels, seed)
+        report = measure_tasks([sources.tasks[task] for task in order], settings.device, labels, settings.run.seed)
         if labels.how == "kit":
             _say(f"kit: {report['programs']} programs in {report['parts']} parts. {report['next']} out={folder}")
             _say("then run this command again: it fine-tunes on the merged records")

@@ -38,21 +38,16 @@ class ZeroShot:
     """What the error on the device will be, in a sentence."""
 
 
-def train_zero_shot(settings: RunSettings, cause: NoRecordsError) -> ZeroShot:
-    """Train on all devices of the kind of ``settings.device``, or of every kind where none is.
+def train_zero_shot(settings: RunSettings, names: list[str], cause: str) -> ZeroShot:
+    """Train on the devices ``names``, see ``zero_shot_sources``, after saying why: ``cause``.
 
     The datasheet carries the scale, through the analytic times. Where there are several sources of that kind, each is
     left out once (a shorter training) and predicted: that error stands in the card. A device that cannot have code
     vectors is learned for, and the error told, without those of the sources.
-
-    Raises:
-        NoRecordsError: ``cause``, where this is not allowed, was not asked for although public records exist, or there
-            is no other device to learn from.
     """
     device, console = settings.device, Console(soft_wrap=True)
-    names = _source_names(settings, cause)
     alike = [name for name in names if devices.get(name).kind == device.kind]
-    console.print(str(cause), markup=False)
+    console.print(cause, markup=False)
     console.print(
         f"[bold]zero-shot[/]: no labelled program of {device.name} is within reach; training on {', '.join(names)}, "
         f"{device.name} goes by its datasheet alone"
@@ -83,7 +78,13 @@ def train_zero_shot(settings: RunSettings, cause: NoRecordsError) -> ZeroShot:
     return ZeroShot(settings, dataset, split, trained, left_out, error)
 
 
-def _source_names(settings: RunSettings, cause: NoRecordsError) -> list[str]:
+def zero_shot_sources(settings: RunSettings, cause: NoRecordsError) -> list[str]:
+    """All devices of the kind of ``settings.device``, or of every kind where none is.
+
+    Raises:
+        NoRecordsError: ``cause``, where this is not allowed, was not asked for although public records exist, or there
+            is no other device to learn from.
+    """
     name = settings.device.name
     names = source_devices(name, settings.data_paths, settings.features)
     if settings.features != "cdmpp" or settings.target or settings.sources or not names:

@@ -39,6 +39,7 @@ COMMANDS = {
     "models": "models --json",
     "data": "data --json",
     "train without data": "train device=t4 allow_zero_shot=false",
+    "finetune without data": "finetune device=t4 start=run/model",
     "train": "train experiment=quick trainer.epochs=1 baselines=[constant] plots=false out=run",
     "predict": "predict datasets/one --device xeon-icelake --model run/model --json",
     "finetune": "finetune device=my-cpu start=run/model budget=3 tuning.steps=3 tuning.folds=0 out=tuned",
@@ -114,13 +115,15 @@ def test_a_tuned_model_knows_a_device_that_is_described_in_the_working_folder(do
     assert "my-cpu" in cdmpp.load(place / "tuned" / "model").trained_on
 
 
-def test_without_data_training_says_where_it_looked(done):
-    status, _, err = done["train without data"]
-    assert status not in (0, None) and "t4" in f"{status}{err}" and "datasets" in f"{status}{err}"
+@pytest.mark.parametrize("verb", ["train", "finetune"])
+def test_without_data_training_says_where_it_looked_and_leaves_nothing(done, place, verb):
+    status, _, err = done[f"{verb} without data"]
+    assert status == 2 and err.startswith("cdmpp: ") and "t4" in err and "datasets" in err
+    assert not (place / "outputs" / "t4").exists()
 
 
 def test_measuring_needs_a_tracker_where_it_is_remote(done):
-    assert "tracker" in f"{done['measure'].status}{done['measure'].err}"
+    assert done["measure"].status == 2 and "tracker" in done["measure"].err
 
 
 @pytest.mark.tvm

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from cdmpp.cli.hydra_entry import _how_to_go_on, _in_one_line
+from cdmpp.cli.hydra_entry import _ended_well, _how_to_go_on
 from cdmpp.data.files import read_json
 from cdmpp.errors import CdmppError
 from cdmpp.lock import LOCK_FILE
@@ -51,7 +51,7 @@ def test_a_second_run_is_refused_and_ctrl_c_says_how_to_go_on(tmp_path):
     os.killpg(first.pid, signal.SIGSTOP)  # so that it is still there when the second comes
     second = start(*command, f"out={out}", "seed=1")
     said = second.communicate(timeout=200)[1]
-    assert second.returncode == 1 and f"being written by process {first.pid}" in said and "Traceback" not in said
+    assert second.returncode == 2 and f"being written by process {first.pid}" in said and "Traceback" not in said
     assert read_json(out / "settings.json")["seed"] == 0
 
     os.killpg(first.pid, signal.SIGCONT)
@@ -101,12 +101,12 @@ def test_ctrl_c_ends_in_one_line_with_the_status_of_a_shell(tmp_path, capsys):
         raise KeyboardInterrupt
 
     with pytest.raises(SystemExit) as ended:
-        _in_one_line(stopped, lambda: _how_to_go_on({"out": "datasets/mine"}, stamped=False))
+        _ended_well(stopped, {"out": "outputs/x now"})
     assert ended.value.code == 130
-    assert capsys.readouterr().err == "\nstopped. To go on, run the same command again: what is done is kept\n"
-    assert _how_to_go_on({"out": "outputs/x now"}, stamped=True).endswith("with 'out=outputs/x now'")
+    again = "To go on, run the same command again"
+    assert capsys.readouterr().err == f"cdmpp: stopped. {again} with 'out=outputs/x now'\n"
     never_begun = {"out": str(tmp_path), "resume": None}
-    assert "run the same command again" in _how_to_go_on(never_begun, stamped=False)
+    assert _how_to_go_on(never_begun).startswith(again)
 
 
 def test_settings_of_no_effect_are_settings():
