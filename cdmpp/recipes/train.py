@@ -15,9 +15,10 @@ from cdmpp.data.files import plain
 from cdmpp.data.splits import Split
 from cdmpp.data.subsample import sample_rows
 from cdmpp.devices import sheets_of
+from cdmpp.model.build import Model
 from cdmpp.predict.predictor import Predictor, device_group
 from cdmpp.training.config import Run, TrainConfig
-from cdmpp.training.fit import Fitted, fit
+from cdmpp.training.fit import fit
 from cdmpp.training.inputs import FitInputs, Replay
 from cdmpp.training.metrics import breakdown, latency_metrics, mape_factor
 from cdmpp.training.processes import is_rank_zero, one_writer
@@ -72,18 +73,18 @@ def train(
     with one_writer(run.out):
         if is_rank_zero():
             claim_folder(run, config, dataset, split, models, replay)
-        fitted = fit(inputs, config, run, models)
+        members, history = fit(inputs, config, run, models)
         if not is_rank_zero():
             raise SystemExit(0)  # its part is done; the process with rank zero has the model
-        predictor = _predictor(fitted, inputs, dataset, split, start)
+        predictor = _predictor(members, inputs, dataset, split, start)
         val_metrics = _calibrate(predictor, inputs, dataset, split, config, run.seed)
         predictor.save(run.out / "model")
-        write_history(run.out / "history.csv", fitted.history)
-        return Trained(run.out / "model", val_metrics, fitted.history, predictor)
+        write_history(run.out / "history.csv", history)
+        return Trained(run.out / "model", val_metrics, history, predictor)
 
 
 def _predictor(
-    fitted: Fitted, inputs: FitInputs, dataset: LatencyDataset, split: Split, start: Predictor | None
+    members: list[Model], inputs: FitInputs, dataset: LatencyDataset, split: Split, start: Predictor | None
 ) -> Predictor:
     """Knows the devices that were learned from, with their current datasheets; scaled for the least error."""
     names = np.asarray(dataset.devices)
@@ -92,7 +93,7 @@ def _predictor(
     seen = {*names[inputs.dataset_rows[learned]].tolist(), *before}
     sheets = sheets_of(names[inputs.dataset_rows])
     trained_on = {**before, **{name: sheet for name, sheet in sheets.items() if name in seen}}
-    predictor = Predictor(fitted.models, trained_on, features=dataset.features)
+    predictor = Predictor(members, trained_on, features=dataset.features)
     if start:  # the validation part may be of other devices than those that are learned now
         predictor.log_shift = start.log_shift
     else:

@@ -6,7 +6,6 @@ import copy
 import logging
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import cdmpp.training.compat  # noqa: F401  isort: skip  (before Lightning)
@@ -17,7 +16,7 @@ from lightning.pytorch.loggers import CSVLogger
 
 from cdmpp.model.build import Model, build_for
 from cdmpp.model.regressor import CdmppModel
-from cdmpp.training.checkpoints import WholeCheckpoints, read_checkpoint
+from cdmpp.training.checkpoints import WholeCheckpoints, load_checkpoint
 from cdmpp.training.config import Run, TrainConfig, TrainerConfig
 from cdmpp.training.inputs import FitInputs
 from cdmpp.training.lit import LatencyModule
@@ -27,17 +26,9 @@ _SEED_STEP = 1000
 """Between the seeds of two members."""
 
 
-@dataclass(frozen=True)
-class Fitted:
-    """What training gives."""
-
-    models: list[Model]
-    """Of each member the weights of its best validation."""
-    history: list[dict[str, float]]
-    """One row a validation: member, epoch, train_loss, val_mape, val_median_ape, seconds."""
-
-
-def fit(inputs: FitInputs, config: TrainConfig, run: Run, start: Sequence[Model] = ()) -> Fitted:
+def fit(
+    inputs: FitInputs, config: TrainConfig, run: Run, start: Sequence[Model] = ()
+) -> tuple[list[Model], list[dict[str, float]]]:
     """Train on the training rows, choose the best epoch on the validation rows.
 
     A run that was interrupted continues from its last checkpoint when started again with the same ``run.out``.
@@ -50,19 +41,24 @@ def fit(inputs: FitInputs, config: TrainConfig, run: Run, start: Sequence[Model]
             are trained. What was fitted with them (scalers, bins, anchor, label transform) stays, so that the function
             they compute is unchanged where training begins; only datasheet columns in which the devices now differ
             for the first time are opened, with weight zero, and a new device gets costs of its own.
+
+    Returns:
+        Each member with the weights of its best validation; one row a validation of member, epoch, train_loss,
+        val_mape, val_median_ape, seconds.
     """
-    fitted = Fitted([], [])
+    models, history = [], []
     for member in range(len(start) or config.trainer.members):
         seed, folder = run.seed + _SEED_STEP * member, run.out / f"member-{member}"
         torch.manual_seed(seed)
         model = _continued(start[member], inputs) if start else build_for(config.model, inputs.programs, inputs.train)
-        trained, history = _train_member(LatencyModule(model, config, inputs, seed), folder, run.progress)
-        fitted.models.append(trained)
-        fitted.history.extend({"member": float(member), **row} for row in history)
-    return fitted
+        module = LatencyModule(model, config, inputs, seed)
+        _train_member(module, folder, run.progress)
+        models.append(module.average.eval())
+        history += [{"member": float(member), **row} for row in module.history]
+    return models, history
 
 
-def _train_member(module: LatencyModule, folder: Path, progress: bool) -> tuple[Model, list[dict[str, float]]]:
+def _train_member(module: LatencyModule, folder: Path, progress: bool) -> None:
     on_gpu = module.inputs.programs.kinds.is_cuda
     if on_gpu:
         torch.set_float32_matmul_precision("high")
@@ -74,7 +70,7 @@ def _train_member(module: LatencyModule, folder: Path, progress: bool) -> tuple[
         )
         trainer = _trainer(module.config.trainer, folder, progress, on_gpu)
         if last.is_file():
-            read_checkpoint(last, module)
+            load_checkpoint(last, module)  # one that is damaged is refused here, in our words
         try:
             trainer.fit(module, ckpt_path=last if last.is_file() else None, weights_only=True)
         except SystemExit as stop:  # so Lightning ends a run where Ctrl-C was pressed
@@ -82,9 +78,7 @@ def _train_member(module: LatencyModule, folder: Path, progress: bool) -> tuple[
                 raise KeyboardInterrupt from None
             raise
     if is_rank_zero():
-        best = read_checkpoint(folder / "checkpoints" / "best.ckpt", module, module.inputs.programs.kinds.device)
-        module.load_state_dict(best["state_dict"])
-    return module.average.eval(), module.history
+        load_checkpoint(folder / "checkpoints" / "best.ckpt", module)
 
 
 def _trainer(config: TrainerConfig, folder: Path, progress: bool, on_gpu: bool) -> pl.Trainer:

@@ -58,16 +58,15 @@ class FitInputs:
             DataError: an empty part, or unlabelled or replayed programs that are part of the test.
             CdmppError: no unlabelled programs where ``domain`` needs them, or no such accelerator.
         """
-        empty = np.zeros(0, np.int64)
-        pool = empty if domain == "none" else np.asarray(split.pool, np.int64)
+        pool = split.pool if domain != "none" else np.zeros(0, np.int64)
         if domain != "none" and len(pool) == 0:
             raise CdmppError(
                 f"loss.domain={domain} needs unlabelled programs of the target domain, and split {split.name!r} sets "
                 "none apart: use split=by_device, or a by_network split with split.unlabelled_fraction=0.25"
             )
-        replayed = empty if replay is None else np.asarray(replay.rows, np.int64)
+        replayed = np.zeros(0, np.int64) if replay is None else replay.rows
         _check_parts(split, pool, replayed)
-        labelled = np.concatenate([split.train, replayed, split.validation]).astype(np.int64)
+        labelled = np.concatenate([split.train, replayed, split.validation])
         used = np.unique(np.concatenate([labelled, pool]))
         weights = np.ones(len(used), np.float32)
         if replay is not None:
@@ -76,18 +75,9 @@ class FitInputs:
         latency_s = np.where(np.isin(used, labelled), dataset.latency_s[used], 1.0)
         names = np.asarray(dataset.devices)[used]
         programs = ProgramTensors.build(dataset.asts, sheets_of(names), names, latency_s, weights, rows=used)
-
-        def places(rows: np.ndarray) -> np.ndarray:
-            return np.searchsorted(used, rows)
-
-        return FitInputs(
-            programs.to(torch_device(accelerator)),
-            used,
-            places(split.train),
-            places(split.validation),
-            places(pool),
-            None if replay is None else replace(replay, rows=places(replayed)),
-        )
+        parts = [np.searchsorted(used, rows) for rows in (split.train, split.validation, pool)]
+        moved = replace(replay, rows=np.searchsorted(used, replayed)) if replay else None
+        return FitInputs(programs.to(torch_device(accelerator)), used, *parts, moved)
 
 
 def torch_device(accelerator: str) -> str:
@@ -102,11 +92,11 @@ def torch_device(accelerator: str) -> str:
 def _check_parts(split: Split, pool: np.ndarray, replayed: np.ndarray) -> None:
     for name, rows in (("train", split.train), ("validation", split.validation)):
         if len(rows) == 0:
-            raise DataError(
-                f"the {name} part of split {split.name!r} is empty: there is nothing to learn from or choose by"
-            )
-    if np.isin(pool, split.test).any():
-        raise DataError("unlabelled programs for the domain loss must not be part of the test programs")
-    for name, rows in (("test", split.test), ("validation", split.validation)):
-        if np.isin(replayed, rows).any():
-            raise DataError(f"replayed programs must not be part of the {name} programs")
+            raise DataError(f"the {name} part of split {split.name!r} is empty: nothing to learn from or choose by")
+    for kind, chosen, name, rows in (
+        ("unlabelled", pool, "test", split.test),
+        ("replayed", replayed, "test", split.test),
+        ("replayed", replayed, "validation", split.validation),
+    ):
+        if np.isin(chosen, rows).any():
+            raise DataError(f"{kind} programs must not be part of the {name} programs")

@@ -5,14 +5,14 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Iterator, Sequence
 from typing import Any
 
 import cdmpp.training.compat  # noqa: F401  isort: skip  (before Lightning)
 import lightning.pytorch as pl
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.utils.data import DataLoader
 
 from cdmpp.data.batching import Batch, TrainingBatches, ordered_batches
 from cdmpp.model.build import Model
@@ -20,19 +20,6 @@ from cdmpp.model.output import Output
 from cdmpp.training.config import TrainConfig, TrainerConfig
 from cdmpp.training.inputs import FitInputs
 from cdmpp.training.losses import domain_distance, hybrid_loss
-
-
-class _Batches:
-    """Prepared batches that Lightning may iterate again and again (a bare list would mean several loaders)."""
-
-    def __init__(self, batches: Sequence[Batch]) -> None:
-        self.batches = batches
-
-    def __len__(self) -> int:
-        return len(self.batches)
-
-    def __iter__(self) -> Iterator[Batch]:
-        return iter(self.batches)
 
 
 class LatencyModule(pl.LightningModule):
@@ -46,9 +33,11 @@ class LatencyModule(pl.LightningModule):
         self.model = model
         self.average = copy.deepcopy(model).requires_grad_(False)
         self.config, self.inputs, self.seed = config, inputs, seed
-        self.validation = _Batches(list(ordered_batches(inputs.programs, inputs.validation)))
+        # A bare list of batches would mean several loaders to Lightning.
+        self.validation = DataLoader(
+            list(ordered_batches(inputs.programs, inputs.validation)), batch_size=None, collate_fn=lambda batch: batch
+        )
         self.history: list[dict[str, float]] = []
-        self.steps_taken = 0
         # A function, not a module: as a module it would enter the checkpoint a second time.
         self._forward = torch.compile(model.forward, dynamic=True) if config.trainer.compile else model.forward
         self._losses: list[Tensor] = []
@@ -60,7 +49,7 @@ class LatencyModule(pl.LightningModule):
         """A new set of random batches every epoch."""
         return self._batches(self.current_epoch)
 
-    def val_dataloader(self) -> _Batches:
+    def val_dataloader(self) -> DataLoader:
         """The same batches every time."""
         return self.validation
 
@@ -74,13 +63,10 @@ class LatencyModule(pl.LightningModule):
             count = min(len(replay.rows), round(replay.ratio * len(rows)))
             drawn = np.random.default_rng((self.seed, epoch, 1)).choice(replay.rows, count, replace=False)
             rows = np.concatenate([rows, drawn])
-        share = (self.global_rank, self._processes())
+        share = (self.global_rank, self.trainer.world_size)
         return TrainingBatches(
             self.inputs.programs, rows, trainer.batch_size, self.seed, epoch, trainer.length_groups, share
         )
-
-    def _processes(self) -> int:
-        return 1 if self._trainer is None else self.trainer.world_size
 
     # Training
     def on_train_epoch_start(self) -> None:
@@ -90,10 +76,10 @@ class LatencyModule(pl.LightningModule):
 
     def training_step(self, groups: tuple[Batch, ...], batch_idx: int) -> Tensor:
         """Loss of one batch, computed in ``groups`` of programs of like length."""
-        output = self._predict(groups)
+        output = Output(*(torch.cat(column) for column in zip(*map(self._forward, groups), strict=True)))
         labels, weights = (torch.cat([getattr(g, name) for g in groups]) for name in ("log_latency", "weights"))
         total = weights.sum()
-        if self._processes() > 1:
+        if self.trainer.world_size > 1:
             # Gradients are averaged over processes: this makes them those of the mean over the whole batch.
             total = self.trainer.strategy.reduce(total, reduce_op="mean")
         loss = hybrid_loss(self.config.loss, output, labels, weights, self.model.label_transform, total)
@@ -102,26 +88,17 @@ class LatencyModule(pl.LightningModule):
         self._losses.append(loss.detach())
         return loss
 
-    def _predict(self, groups: Sequence[Batch]) -> Output:
-        parts = [self._forward(group) for group in groups]
-        return Output(*(torch.cat(column) for column in zip(*parts, strict=True)))
-
     def _domain_gap(self, hidden: Tensor, step: int) -> Tensor:
         """Distance between this batch's latents and those of as many random unlabelled programs."""
         pool = self.inputs.unlabelled
-        choice = np.random.default_rng((self.seed, self.current_epoch, step)).choice(
-            pool, min(len(hidden), len(pool)), False
-        )
-        target = self._forward(self.inputs.programs.batch(choice)).hidden
-        return domain_distance(self.config.loss, hidden, target)
+        generator = np.random.default_rng((self.seed, self.current_epoch, step))
+        target = self.inputs.programs.batch(generator.choice(pool, min(len(hidden), len(pool)), False))
+        return domain_distance(self.config.loss, hidden, self._forward(target).hidden)
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Move the average towards the weights."""
-        self.steps_taken += 1
         # A short memory at first: the average must not hang on to the untrained weights.
-        decay = min(self.config.trainer.ema, (1 + self.steps_taken) / (10 + self.steps_taken))
-        if self.config.trainer.ema == 0:
-            decay = 0.0
+        decay = min(self.config.trainer.ema, (1 + self.global_step) / (10 + self.global_step))
         with torch.no_grad():
             torch._foreach_lerp_(list(self.average.parameters()), list(self.model.parameters()), 1.0 - decay)
 
@@ -148,35 +125,29 @@ class LatencyModule(pl.LightningModule):
             "seconds": time.monotonic() - self._started,
         }
         self.history.append(row)
-        self.log("train/loss", row["train_loss"], prog_bar=True)
-        self.log("val/mape", row["val_mape"], prog_bar=True)
-        self.log("val/median_ape", row["val_median_ape"], prog_bar=True)
+        names = {"train/loss": "train_loss", "val/mape": "val_mape", "val/median_ape": "val_median_ape"}
+        self.log_dict({shown: row[name] for shown, name in names.items()}, prog_bar=True)
 
     # Optimisation and checkpoints
     def configure_optimizers(self) -> Any:
-        """AdamW and the schedule of its rate."""
-        config = self.config.trainer
-        optimiser = torch.optim.AdamW(
-            parameter_groups(self.model, config), lr=config.lr, fused=self.inputs.programs.kinds.is_cuda
-        )
+        """AdamW and the schedule of its rate; biases, norms and embeddings of single rows do not decay."""
+        config, parameters = self.config.trainer, list(self.model.parameters())
+        groups = [
+            {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": config.weight_decay},
+            {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
+        ]
+        optimiser = torch.optim.AdamW(groups, lr=config.lr, fused=self.inputs.programs.kinds.is_cuda)
         total = len(self._batches(0)) * config.epochs
         schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: rate_factor(config, step, total))
         return {"optimizer": optimiser, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Keep the history and how far the average is."""
-        checkpoint["history"], checkpoint["steps_taken"] = self.history, self.steps_taken
+        """Keep the history."""
+        checkpoint["history"] = self.history
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Go on from there."""
-        self.history, self.steps_taken = list(checkpoint["history"]), int(checkpoint["steps_taken"])
-
-
-def parameter_groups(model: nn.Module, config: TrainerConfig) -> list[dict[str, Any]]:
-    """Weight decay on matrices only: biases, norms and embeddings of single rows stay free."""
-    matrices = [p for p in model.parameters() if p.ndim >= 2]
-    others = [p for p in model.parameters() if p.ndim < 2]
-    return [{"params": matrices, "weight_decay": config.weight_decay}, {"params": others, "weight_decay": 0.0}]
+        self.history = list(checkpoint["history"])
 
 
 def rate_factor(config: TrainerConfig, step: int, total_steps: int) -> float:

@@ -62,8 +62,4 @@ def claim_folder(
 def write_history(path: Path, history: list[dict[str, float]]) -> None:
     """One CSV line a validation."""
     lines = [",".join(history[0]), *(",".join(f"{value:g}" for value in row.values()) for row in history)]
-
-    def write(temporary: Path) -> None:
-        temporary.write_text("\n".join(lines) + "\n")
-
-    write_atomic(path, write)
+    write_atomic(path, lambda temporary: temporary.write_text("\n".join(lines) + "\n"))

@@ -11,7 +11,6 @@ import torch
 
 from cdmpp.errors import CdmppError
 from cdmpp.recipes.train import train
-from cdmpp.training import checkpoints
 from cdmpp.training.config import Run, TrainConfig
 from tests.model.test_models import SMALL
 from tests.toy_data import toy_dataset
@@ -78,19 +77,19 @@ def test_what_the_message_says_helps(finished, tmp_path):
 
 
 def test_a_full_disk_keeps_the_checkpoint_before_and_says_how_to_go_on(finished, tmp_path, monkeypatch):
-    whole, written = checkpoints._write, []
+    whole, written = Path.write_bytes, []
 
-    def full(path, buffer):
+    def full(path, content):
         written.append(path)
         if len(written) > 2:
-            path.write_bytes(buffer.getbuffer()[:1000])
+            whole(path, content[:1000])
             raise OSError(errno.ENOSPC, "No space left on device")
-        whole(path, buffer)
+        return whole(path, content)
 
-    monkeypatch.setattr(checkpoints, "_write", full)
+    monkeypatch.setattr(Path, "write_bytes", full)
     with pytest.raises(CdmppError, match=r"ckpt: No space left on device.*run the same command again, it continues"):
         run(tmp_path / "run")
     left = sorted(path.name for path in (tmp_path / "run" / "member-0" / "checkpoints").iterdir())
     assert left == ["best.ckpt", "last.ckpt"]
-    monkeypatch.setattr(checkpoints, "_write", whole)
+    monkeypatch.setattr(Path, "write_bytes", whole)
     assert run(tmp_path / "run").val_metrics["mape"] == run(finished).val_metrics["mape"]
