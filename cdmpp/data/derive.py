@@ -7,16 +7,15 @@ import importlib.util
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import numpy as np
 
 from cdmpp.ast.table import AstTable, write_asts
-from cdmpp.data.derive_progress import with_progress
 from cdmpp.data.derive_worker import unpacked
 from cdmpp.data.files import read_json, write_json
 from cdmpp.data.schema import Record
@@ -35,6 +34,8 @@ _WRITE_AFTER_S, _WRITE_AFTER = 10.0, 1024
 """Seconds and programs between two chunk files: what a kill can lose."""
 _PER_WORKER = 8
 """Programs that are worth another process, which takes a second to start."""
+_MANY = 64
+"""Programs that take some seconds, so that a bar is shown."""
 _DOING = {"asts": "lowering", "codes": "compiling", "per_store": "featurising"}
 
 
@@ -149,9 +150,9 @@ def derive(
     try:
         with (
             closing(run_many(pool, requests, limit_s)) as replies,
-            closing(with_progress(replies, title, len(jobs), progress)) as shown,
+            closing(_shown(replies, title, jobs, progress)) as bar,
         ):
-            for index, reply in shown:
+            for index, reply in bar:
                 kind, source = jobs[index]
                 if "arrays" in reply:
                     chunks[kind].rows[source.key] = unpacked(reply["arrays"])
@@ -166,6 +167,16 @@ def derive(
         for chunk in chunks.values():
             chunk.write()
     return reasons
+
+
+def _shown(replies: Generator[T], title: str, jobs: Sequence[object], progress: bool) -> Generator[T]:
+    """``replies``, with a bar on stderr where they will take longer than a moment."""
+    if not progress or len(jobs) < _MANY:
+        return replies
+    from rich.console import Console  # takes as long to import as a small prediction
+    from rich.progress import track
+
+    return cast(Generator[T], track(replies, title, total=len(jobs), console=Console(stderr=True)))
 
 
 def start_worker() -> None:

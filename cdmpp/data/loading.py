@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
+from cdmpp.ast.compact_ast import CompactAST
 from cdmpp.ast.layout import EXTRACTOR_VERSION, FEATURES
 from cdmpp.ast.spool import AstSpool
 from cdmpp.ast.table import AstTable, read_asts, write_asts
@@ -85,17 +86,10 @@ def ast_cache(folder: Path) -> Path:
     return data_set_folder("asts", EXTRACTOR_VERSION, folder)
 
 
-def stored_asts(cache: Path, wanted: set[str]) -> dict[str, tuple[AstTable, int]]:
-    """Key -> (table, row) of those ``wanted`` that the chunk files of a cache folder hold."""
+def stored_asts(cache: Path, wanted: set[str]) -> dict[str, CompactAST]:
+    """Those ``wanted`` that the chunk files of a cache folder hold, by key."""
     chunks = read_chunks(cache, read_asts)
-    return {name: (table, row) for names, table in chunks for row, name in enumerate(names) if name in wanted}
-
-
-def gathered(stored: Mapping[str, tuple[AstTable, int]], keys: Sequence[str]) -> AstTable:
-    """The programs ``keys``, in that order, of what ``stored_asts`` found."""
-    tables = list({id(table): table for table, _ in stored.values()}.values())
-    starts = dict(zip(map(id, tables), np.cumsum([0, *map(len, tables)]), strict=False))
-    return AstTable.concat(tables).take([starts[id(stored[key][0])] + stored[key][1] for key in keys])
+    return {name: table[row] for names, table in chunks for row, name in enumerate(names) if name in wanted}
 
 
 @dataclass

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,29 +19,35 @@ if TYPE_CHECKING:
 SHARED_RULES = ("leave_training", "leave_test")
 
 
-class Parts(NamedTuple):
-    """Rows of each part, and what a report prints of the choice."""
+@dataclass(frozen=True)
+class Split:
+    """Index arrays into one data set; no two of them overlap."""
 
+    name: str
+    seed: int
     train: np.ndarray
     validation: np.ndarray
     test: np.ndarray
-    counts: dict[str, Any]
-    pool: np.ndarray = np.zeros(0, np.int64)
+    counts: Mapping[str, Any] = field(default_factory=dict)
+    """Programs and tasks of each part, held-out networks, shared tasks: what a report prints."""
+    pool: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    """Programs of the target domain whose tasks are in no other part: unlabelled ones to adapt to, candidates to
+    measure. Empty where the split has no target domain."""
 
 
-def _random(dataset: LatencyDataset, name: str, seed: int, test_fraction: float, validation_fraction: float) -> Parts:
+def _random(dataset: LatencyDataset, name: str, seed: int, test_fraction: float, validation_fraction: float) -> Split:
     groups = program_groups(dataset)
     names = np.unique(groups)
     test, rest = hold_out(names, test_fraction, seed, "test", name, "different programs", keep=2)
     validation, train = hold_out(rest, validation_fraction, seed, "validation", name, "different programs")
-    return _parts(groups, train, validation, test, {"groups": len(names)})
+    return _split(name, seed, groups, train, validation, test, {"groups": len(names)})
 
 
-def _by_task(dataset: LatencyDataset, name: str, seed: int, test_fraction: float, validation_fraction: float) -> Parts:
+def _by_task(dataset: LatencyDataset, name: str, seed: int, test_fraction: float, validation_fraction: float) -> Split:
     task_ids = np.asarray(dataset.task_ids)
     test, rest = hold_out(np.unique(task_ids), test_fraction, seed, "test", name, "tasks", keep=2)
     validation, train = hold_out(rest, validation_fraction, seed, "validation", name, "tasks")
-    return _parts(task_ids, train, validation, test, {})
+    return _split(name, seed, task_ids, train, validation, test, {})
 
 
 def _by_network(
@@ -54,7 +61,7 @@ def _by_network(
     validation_fraction: float,
     unlabelled_fraction: float,
     test_labels: int,
-) -> Parts:
+) -> Split:
     """Hold out networks; validation is by task inside the training networks.
 
     ``unlabelled_fraction`` of the held-out networks' tasks become the pool instead of test. ``test_labels`` programs of
@@ -98,21 +105,21 @@ def _by_network(
     test, pool = np.array(sorted(in_test)), np.array([], dtype=str)
     if unlabelled_fraction:
         pool, test = hold_out(test, unlabelled_fraction, seed, "pool", name, "tasks of held-out networks")
-    parts = _parts(task_ids, train, validation, test, counts, pool)
-    return _with_labels_of_test(parts, dataset, seed, test_labels) if test_labels else parts
+    split = _split(name, seed, task_ids, train, validation, test, counts, pool)
+    return _with_labels_of_test(split, dataset, test_labels) if test_labels else split
 
 
-def _with_labels_of_test(parts: Parts, dataset: LatencyDataset, seed: int, labels: int) -> Parts:
+def _with_labels_of_test(split: Split, dataset: LatencyDataset, labels: int) -> Split:
     """``labels`` programs of each test task go to training; equal programs stay on one side."""
     task_ids, groups = np.asarray(dataset.task_ids), program_groups(dataset)
     moved = np.zeros(len(groups), bool)
-    for task in np.unique(task_ids[parts.test]):
+    for task in np.unique(task_ids[split.test]):
         names = np.unique(groups[task_ids == task])
         if len(names) > labels:
-            moved |= (task_ids == task) & np.isin(groups, shuffled(names, seed, "test_labels")[:labels])
-    labelled = np.flatnonzero(moved)
-    train, test = np.union1d(parts.train, labelled), np.setdiff1d(parts.test, labelled)
-    return parts._replace(train=train, test=test, counts={**parts.counts, "labels_of_each_test_task": labels})
+            moved |= (task_ids == task) & np.isin(groups, shuffled(names, split.seed, "test_labels")[:labels])
+    labelled, counts = np.flatnonzero(moved), {**split.counts, "labels_of_each_test_task": labels}
+    train, test = np.union1d(split.train, labelled), np.setdiff1d(split.test, labelled)
+    return replace(split, train=train, test=test, counts=counts)
 
 
 def _by_device(
@@ -124,7 +131,7 @@ def _by_device(
     paired: bool,
     test_fraction: float,
     validation_fraction: float,
-) -> Parts:
+) -> Split:
     """Learn from source devices, test on another one, on tasks that no source programs in training implement.
 
     Test: programs of ``target`` in held-out tasks. Training and validation: programs of ``sources`` in other tasks.
@@ -154,7 +161,9 @@ def _by_device(
         "paired": paired,
         "test_tasks_seen_on_sources": len(np.intersect1d(test, task_ids[training])),
     }
-    return Parts(
+    return Split(
+        name,
+        seed,
         np.flatnonzero(training),
         np.flatnonzero(of_sources & in_validation),
         np.flatnonzero(of_target & in_test),
@@ -169,7 +178,7 @@ def _check_names(split: str, what: str, wanted: set[str], present: Sequence[str]
         raise DataError(f"split {split!r}: no {what} {one!r} in this data set; it holds {near}")
 
 
-KINDS: dict[str, Callable[..., Parts]] = {
+KINDS: dict[str, Callable[..., Split]] = {
     "random": _random,
     "by_task": _by_task,
     "by_network": _by_network,
@@ -177,14 +186,16 @@ KINDS: dict[str, Callable[..., Parts]] = {
 }
 
 
-def _parts(
+def _split(
+    name: str,
+    seed: int,
     labels: np.ndarray,
     train: np.ndarray,
     validation: np.ndarray,
     test: np.ndarray,
     counts: dict[str, Any],
     pool: Sequence[str] | np.ndarray = (),
-) -> Parts:
-    """Programs of the labels (groups or tasks) in each part."""
+) -> Split:
+    """Of the labels (groups or tasks) in each part."""
     rows = [np.flatnonzero(np.isin(labels, chosen)) for chosen in (train, validation, test, pool)]
-    return Parts(rows[0], rows[1], rows[2], counts, rows[3])
+    return Split(name, seed, rows[0], rows[1], rows[2], counts, rows[3])

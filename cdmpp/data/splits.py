@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import yaml
 
 from cdmpp.data.held_out import thinned
-from cdmpp.data.split_rules import KINDS
+from cdmpp.data.split_rules import KINDS, Split
 from cdmpp.errors import DataError
 from cdmpp.paths import conf_folder
 
@@ -24,22 +23,6 @@ if TYPE_CHECKING:
 
 THINNING = ("train_tasks", "train_schedules")
 """Options of every kind: the shares of the training part that are used."""
-
-
-@dataclass(frozen=True)
-class Split:
-    """Index arrays into one data set; no two of them overlap."""
-
-    name: str
-    seed: int
-    train: np.ndarray
-    validation: np.ndarray
-    test: np.ndarray
-    counts: Mapping[str, Any] = field(default_factory=dict)
-    """Programs and tasks of each part, held-out networks, shared tasks: what a report prints."""
-    pool: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
-    """Programs of the target domain whose tasks are in no other part: unlabelled ones to adapt to, candidates to
-    measure. Empty where the split has no target domain."""
 
 
 def make_split(dataset: LatencyDataset, name: str, seed: int, **options: Any) -> Split:
@@ -68,14 +51,14 @@ def make_split(dataset: LatencyDataset, name: str, seed: int, **options: Any) ->
             f"{len(dataset.record_ids)}. Measure or import more records"
         )
     shares = {option: float(settings.pop(option)) for option in THINNING}
-    parts = KINDS[kind](dataset, name, seed, **settings)
+    split = KINDS[kind](dataset, name, seed, **settings)
     task_ids = np.asarray(dataset.task_ids)
-    parts = parts._replace(train=thinned(parts.train, task_ids, np.asarray(dataset.record_ids), seed, **shares))
-    counts = dict(parts.counts)
-    for part in ("train", "validation", "test", *(["pool"] if len(parts.pool) else [])):
-        counts[f"{part}_programs"] = len(getattr(parts, part))
-        counts[f"{part}_tasks"] = len(np.unique(task_ids[getattr(parts, part)]))
-    return Split(name, seed, parts.train, parts.validation, parts.test, counts, parts.pool)
+    split = replace(split, train=thinned(split.train, task_ids, np.asarray(dataset.record_ids), seed, **shares))
+    counts = dict(split.counts)
+    for part in ("train", "validation", "test", *(["pool"] if len(split.pool) else [])):
+        counts[f"{part}_programs"] = len(getattr(split, part))
+        counts[f"{part}_tasks"] = len(np.unique(task_ids[getattr(split, part)]))
+    return replace(split, counts=counts)
 
 
 def split_names() -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from cdmpp.ast.compact_ast import CompactAST
 from cdmpp.ast.table import AstTable
 from cdmpp.data.derive import Source, Wanted, cores, derive
 from cdmpp.machine_code.code_features import CODE_WIDTH
@@ -18,8 +19,7 @@ from cdmpp.predict.inputs import Inputs, Wishes
 class Derived:
     """By key of a source: what was derived from it, or why nothing was."""
 
-    stored: Mapping[str, tuple[AstTable, int]]
-    """A table and the row in it."""
+    stored: Mapping[str, CompactAST]
     codes: Mapping[str, np.ndarray]
     """(CODE_WIDTH,) float32."""
     faults: Mapping[str, str]
@@ -50,10 +50,8 @@ class Derived:
 
     def inputs(self, sources: Sequence[Source], labels: Sequence[str]) -> Inputs:
         """Of sources that all have ASTs."""
-        from cdmpp.data.loading import gathered
-
         keys = [source.key for source in sources]
-        return self.with_codes(Inputs(gathered(self.stored, keys), tuple(labels)), keys)
+        return self.with_codes(Inputs(AstTable.from_asts(self.stored[key] for key in keys), tuple(labels)), keys)
 
     def with_codes(self, inputs: Inputs, keys: Sequence[str]) -> Inputs:
         """``inputs``, whose programs have these keys, with their code vectors and why some have none."""
