@@ -68,21 +68,18 @@ class BadLine:
         return f"{self.number}: {self.reason}"
 
 
-def find_file(folder: Path, name: str) -> Path | None:
-    """``name`` or ``name.gz`` in ``folder``."""
-    return next((path for path in (folder / name, folder / f"{name}.gz") if path.is_file()), None)
+def find_file(folder: Path, name: str) -> Path:
+    """``name`` or ``name.gz`` in ``folder``; ``DataError`` where neither is there."""
+    for path in (folder / name, folder / f"{name}.gz"):
+        if path.is_file():
+            return path
+    raise DataError(f"{folder} is not a MetaSchedule database: neither {name} nor {name}.gz is in it")
 
 
 def is_database(folder: Path) -> bool:
     """True where the folder holds both files of a MetaSchedule database."""
-    return find_file(folder, RECORD_FILE) is not None and find_file(folder, WORKLOAD_FILE) is not None
-
-
-def _required_file(folder: Path, name: str) -> Path:
-    path = find_file(folder, name)
-    if path is None:
-        raise DataError(f"{folder} is not a MetaSchedule database: neither {name} nor {name}.gz is in it")
-    return path
+    names = (RECORD_FILE, WORKLOAD_FILE)
+    return all((folder / name).is_file() or (folder / f"{name}.gz").is_file() for name in names)
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -115,16 +112,14 @@ def read_workloads(folder: Path) -> list[tvm.IRModule | BadLine]:
 
     A workload that cannot be restored comes as a ``BadLine`` in its place, so that the others keep their index.
     """
-    path = _required_file(folder, WORKLOAD_FILE)
+    path = find_file(folder, WORKLOAD_FILE)
     modules: list[tvm.IRModule | BadLine] = []
     for number, line in _lines(path):
         where = f"workload line {number}"
         try:
             graph = _graph_of_line(path, number, line)
-            if is_legacy_graph(graph):
-                modules.append(parse_text(legacy_to_script(graph), where))
-            else:
-                modules.append(load_graph(graph, where))
+            legacy = is_legacy_graph(graph)
+            modules.append(parse_text(legacy_to_script(graph), where) if legacy else load_graph(graph, where))
         except CdmppError as error:
             modules.append(BadLine(number, str(error)))
     if not modules:
@@ -137,7 +132,7 @@ def read_lines(folder: Path) -> Iterator[TuningLine | BadLine]:
 
     A gzip file that ends early raises ``DataError`` with the last good line number.
     """
-    path = _required_file(folder, RECORD_FILE)
+    path = find_file(folder, RECORD_FILE)
     targets: dict[str, str] = {}
     for number, line in _lines(path):
         try:
@@ -156,13 +151,8 @@ def _parse(number: int, line: str, targets: dict[str, str]) -> TuningLine:
     match value:
         case [int() as workload, [[list() as instructions, list() as decisions], seconds, target, *_]]:
             pass
-        case [int(), [_, _, _, *_]]:
-            raise ValueError("the trace is not [instructions, decisions]")
-        case [int(), record]:
-            count = len(record) if isinstance(record, list) else 0
-            raise ValueError(f"expected [trace, run_secs, target, args_info], got {count} of these fields")
         case _:
-            raise ValueError("expected [workload index, record]")
+            raise ValueError("expected [workload index, [[instructions, decisions], run_secs, target, args_info]]")
     if seconds == [] or not isinstance(seconds, list | None):
         raise ValueError("run_secs is missing: a list of seconds, or null for a schedule that was not measured yet")
     for repeat in seconds or ():

@@ -21,27 +21,18 @@ _MAX_NODES = 2_000_000
 """With every shared node counted as often as it is met, as TVM's passes do. Real workloads have some ten thousand."""
 
 _PLAIN = {"None", "bool", "int", "float", "dtype", "DataType", "ffi.String"}
-_RELAX = {"relax.ShapeType", "relax.expr.ShapeExpr", "relax.TensorType", "relax.FuncType", "relax.ObjectType"}
-_NODES = _PLAIN | _RELAX
-_NODES |= {f"ffi.{name}" for name in "Array Map List Dict Shape".split()}
-_NODES |= {
-    f"ir.{name}"
-    for name in """Call DictAttrs FloatImm FuncType GlobalVar IRModule IntImm Op PointerType PrimType Range
-    SequentialSpan SourceMap SourceName Span StringImm StringType TensorLoad TensorRegion Tuple TupleGetItem TupleType
-    Type
-    Var""".split()
+_ROOMS = {
+    "ffi": "Array Map List Dict Shape",
+    "ir": """Call DictAttrs FloatImm FuncType GlobalVar IRModule IntImm Op PointerType PrimType Range SequentialSpan
+    SourceMap SourceName Span StringImm StringType TensorLoad TensorRegion Tuple TupleGetItem TupleType Type Var""",
+    "prim": """Add And BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Broadcast Cast Div EQ FloorDiv FloorMod GE GT LE
+    LShift LT Let Max Min Mod Mul NE Not Or RShift Ramp Select Shuffle Sub""",
+    "relax": "ShapeType expr.ShapeExpr TensorType FuncType ObjectType",
+    "s_tir": "SBlock SBlockRealize MatchBufferRegion",
+    "tirx": """AllocBuffer AssertStmt AttrStmt Bind BufferRegionType BufferStore BufferType DeclBuffer Evaluate For
+    IfThenElse IndexMap IterVar PrimFunc SeqStmt While""",
 }
-_NODES |= {
-    f"prim.{name}"
-    for name in """Add And BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Broadcast Cast Div EQ FloorDiv FloorMod GE GT LE
-    LShift LT Let Max Min Mod Mul NE Not Or RShift Ramp Select Shuffle Sub""".split()
-}
-_NODES |= {
-    f"tirx.{name}"
-    for name in """AllocBuffer AssertStmt AttrStmt Bind BufferRegionType BufferStore BufferType DeclBuffer Evaluate For
-    IfThenElse IndexMap IterVar PrimFunc SeqStmt While""".split()
-}
-_NODES |= {"s_tir.SBlock", "s_tir.SBlockRealize", "s_tir.MatchBufferRegion"}
+_NODES = _PLAIN | {f"{room}.{name}" for room, names in _ROOMS.items() for name in names.split()}
 
 _NUMBERS = set("line column end_line end_column data_alignment offset_factor kind iter_type ndim".split())
 """Fields that hold a number itself and not the index of a node."""
@@ -75,13 +66,13 @@ def check_graph(graph: Any, where: str) -> None:
     depths: list[int] = []
     sizes: list[int] = []
     for number, node in enumerate(nodes):
-        kind, data = _kind(node), node.get("data") if isinstance(node, dict) else None
+        kind, data = (str(node.get("type")), node.get("data")) if isinstance(node, dict) else ("", None)
         if kind not in _NODES:
             raise UnsupportedProgramError(f"{where}: node {number} is of type {kind}: no part of a tensor program")
         for text in () if kind == "ir.SourceName" else texts_in(data):  # files are named in remarks alone
             if not is_text(text):
                 raise UnsupportedProgramError(f"{where}: node {number} holds {text[:60]!r}: texts are plain words")
-        below = _references(node)
+        below = [] if kind in _PLAIN else _references(data)
         if any(not 0 <= index < number for index in below):  # a circle would have no end
             raise UnsupportedProgramError(f"{where}: node {number} refers to one that does not come before it")
         depths.append(1 + max((depths[index] for index in below), default=0))
@@ -92,15 +83,10 @@ def check_graph(graph: Any, where: str) -> None:
         raise UnsupportedProgramError(f"{where}: nested {max(depths)} deep, at most {MAX_DEPTH} are read")
 
 
-def _kind(node: Any) -> str:
-    return str(node.get("type")) if isinstance(node, dict) else type(node).__name__
-
-
-def _references(node: Any) -> list[int]:
-    """Indices of the nodes that ``node`` refers to."""
-    data = node.get("data") if isinstance(node, dict) and _kind(node) not in _PLAIN else None
+def _references(data: Any) -> list[int]:
+    """Indices of the nodes that a node with ``data`` refers to."""
     if isinstance(data, dict):
-        return [value for name, value in data.items() if type(value) is int and name not in _NUMBERS]
+        data = [value for name, value in data.items() if name not in _NUMBERS]
     return [value for value in data if type(value) is int] if isinstance(data, list) else []
 
 
@@ -111,22 +97,23 @@ def check_module(module: Any, where: str) -> None:
     for name, function in module.functions.items():
         if not isinstance(function, tvm.tirx.PrimFunc):
             raise UnsupportedProgramError(f"{where}: {name.name_hint} is not a PrimFunc")
-        for call in _nodes(function, tvm.ir.Call):
+        for call in nodes_of(function.body, tvm.ir.Call):
             operation = getattr(call.op, "name", None) or type(call.op).__name__
             if not is_operation(str(operation)):
                 raise UnsupportedProgramError(f"{where}: calls {operation}, which no tensor program needs")
         keys = list(function.attrs.keys()) if function.attrs is not None else []
-        keys += [node.attr_key for node in _nodes(function, tvm.tirx.AttrStmt)]
-        annotated = [*_nodes(function, tvm.tirx.For), *_nodes(function, tvm.s_tir.SBlock)]
+        keys += [node.attr_key for node in nodes_of(function.body, tvm.tirx.AttrStmt)]
+        annotated = [*nodes_of(function.body, tvm.tirx.For), *nodes_of(function.body, tvm.s_tir.SBlock)]
         keys += [key for node in annotated for key in node.annotations]
         for key in keys:
             if not is_attribute_key(str(key)):
                 raise UnsupportedProgramError(f"{where}: the attribute {str(key)[:60]!r} is not known here")
 
 
-def _nodes(function: Any, kind: type) -> list[Any]:
+def nodes_of(root: Any, kind: type) -> list[Any]:
+    """Nodes of one type in the IR below ``root``, in program order."""
     nodes: list[Any] = []
-    tvm_ffi.structural_walk(function.body, (kind, nodes.append), order="pre")
+    tvm_ffi.structural_walk(root, (kind, nodes.append), order="pre")
     return nodes
 
 
@@ -144,13 +131,10 @@ def check_trace(trace: Any, where: str) -> None:
                 raise UnsupportedProgramError(f"{where}: {name} of {str(key)[:60]!r}, which is not known here")
         for text in texts_in(instruction):
             if text.startswith("{"):
-                check_graph(_parsed_graph(text, where), f"{where}, {name}")
+                try:
+                    graph = json.loads(text)
+                except (ValueError, RecursionError) as error:
+                    raise UnsupportedProgramError(f"{where}: {text[:60]!r} is not a JSON graph") from error
+                check_graph(graph, f"{where}, {name}")
             elif not is_text(text.removeprefix('"').removesuffix('"')):
                 raise UnsupportedProgramError(f"{where}: {name} holds {text[:60]!r}: texts are plain words")
-
-
-def _parsed_graph(text: str, where: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise UnsupportedProgramError(f"{where}: {text[:60]!r} is not a JSON graph") from error

@@ -15,6 +15,7 @@ from tvm import s_tir, tirx
 from tvm.s_tir.analysis import estimate_tir_flops
 
 from cdmpp.errors import UnsupportedProgramError
+from cdmpp.programs.gate import nodes_of
 
 OP_CLASSES = tuple("conv2d winograd depthwise dense matmul softmax norm pool reduce elementwise other".split())
 _NAMING_ATTRIBUTES = frozenset(
@@ -86,46 +87,48 @@ def io_bytes(module: tvm.IRModule | tirx.PrimFunc) -> float:
 
 def block_names(module: tvm.IRModule | tirx.PrimFunc) -> list[str]:
     """Names of the blocks in program order, the root left out. Traces refer to blocks by these."""
-    return [block.name_hint for block in _blocks(module) if block.name_hint != "root"]
+    return [block.name_hint for block in _blocks(module)]
 
 
 def op_class(name: str, module: tvm.IRModule | tirx.PrimFunc) -> str:
     """Coarse class of a task, one of ``OP_CLASSES``; the heaviest operation decides."""
-    blocks = [block for block in _blocks(module) if block.name_hint != "root"]
+    blocks = _blocks(module)
     words = " ".join([name, *(block.name_hint for block in blocks)]).lower()
     if not blocks:
         return "other"
     if "winograd" in words or {"bgemm", "data_pack", "inverse"} <= set(words.split()):
         return "winograd"
-    products = [p for block in blocks if (p := _product(block)) is not None]
-    if products:
-        classes = [_product_class(block, operands, words) for block, operands in products]
-        return min(classes, key=lambda c: ("conv2d", "depthwise", "dense", "matmul", "reduce").index(c))
+    classes = {_product_class(block, loads, words) for block in blocks if (loads := _product(block))}
+    if classes:
+        return next(c for c in ("conv2d", "depthwise", "dense", "matmul", "reduce") if c in classes)
     if "softmax" in words:
         return "softmax"
     if re.search(r"layer_?norm|rms_norm|batch_norm|group_norm|instance_norm|red_temp|mean.*rsqrt", words):
         return "norm"
     if "pool" in words:
         return "pool"
-    if any(int(axis.iter_type) == _REDUCE for block in blocks for axis in block.iter_vars):
+    if any(map(_reduced, blocks)):
         return "reduce"
     return "elementwise"
 
 
-def _product(block: Any) -> tuple[Any, list[Any]] | None:
-    """(block, its two loads) where the block sums products of two tensors over a reduction axis."""
-    if not any(int(axis.iter_type) == _REDUCE for axis in block.iter_vars):
-        return None
-    for store in _find(block.body, tirx.BufferStore):
-        for product in _find(store.value, tvm.tirx.Mul):
-            loads = [_loads(side) for side in (product.a, product.b)]
-            if all(loads) and not loads[0][0].source.same_as(loads[1][0].source):
-                return block, [loads[0][0], loads[1][0]]
-    return None
+def _reduced(block: Any) -> list[Any]:
+    """Reduction axes of a block."""
+    return [axis for axis in block.iter_vars if int(axis.iter_type) == _REDUCE]
+
+
+def _product(block: Any) -> list[Any]:
+    """The two loads where the block sums products of two tensors over a reduction axis, else none."""
+    for store in nodes_of(block.body, tirx.BufferStore) if _reduced(block) else ():
+        for product in nodes_of(store.value, tvm.tirx.Mul):
+            left, right = (nodes_of(side, tvm.ir.TensorLoad)[:1] for side in (product.a, product.b))
+            if left and right and not left[0].source.same_as(right[0].source):
+                return left + right
+    return []
 
 
 def _product_class(block: Any, operands: list[Any], words: str) -> str:
-    reduced = [axis.var for axis in block.iter_vars if int(axis.iter_type) == _REDUCE]
+    reduced = [axis.var for axis in _reduced(block)]
     spatial = [axis.var for axis in block.iter_vars if int(axis.iter_type) != _REDUCE]
     slides = [any(_uses(i, reduced) and _uses(i, spatial) for i in load.indices) for load in operands]
     if "conv" in words or any(slides):
@@ -133,7 +136,8 @@ def _product_class(block: Any, operands: list[Any], words: str) -> str:
         shape = [int(extent) for extent in weight.source.shape if isinstance(extent, (int, tirx.IntImm))]
         several_channels = len(shape) > 1 and max(shape[:2]) > 1
         single = "depthwise" in words or (len(shape) >= 3 and shape[1] == 1 and several_channels)
-        return "depthwise" if single and math.prod(_extents(block)) <= math.prod(shape[2:] or [1]) else "conv2d"
+        window = math.prod(_extent(axis.dom.extent) for axis in _reduced(block))
+        return "depthwise" if single and window <= math.prod(shape[2:] or [1]) else "conv2d"
     ranks = sorted(sum(1 for extent in load.source.shape if _extent(extent) != 1) for load in operands)
     if ranks[0] <= 1 and ranks[1] <= 1:
         return "reduce"
@@ -145,26 +149,12 @@ def _extent(value: Any) -> int:
     return int(value) if isinstance(value, (int, tirx.IntImm)) else 2
 
 
-def _extents(block: Any) -> list[int]:
-    return [_extent(axis.dom.extent) for axis in block.iter_vars if int(axis.iter_type) == _REDUCE]
-
-
 def _uses(expression: Any, variables: list[Any]) -> bool:
-    return any(v.same_as(used) for used in _find(expression, tirx.Var) for v in variables)
-
-
-def _loads(expression: Any) -> list[Any]:
-    return _find(expression, tvm.ir.TensorLoad)
+    return any(v.same_as(used) for used in nodes_of(expression, tirx.Var) for v in variables)
 
 
 def _blocks(module: tvm.IRModule | tirx.PrimFunc) -> list[Any]:
-    return _find(prim_func(module).body, s_tir.SBlock)
-
-
-def _find(root: Any, kind: type) -> list[Any]:
-    nodes: list[Any] = []
-    tvm_ffi.structural_walk(root, (kind, nodes.append), order="pre")
-    return nodes
+    return [block for block in nodes_of(prim_func(module).body, s_tir.SBlock) if block.name_hint != "root"]
 
 
 def _stores(statement: Any, trips: float = 1.0) -> Iterator[tuple[Any, float]]:
