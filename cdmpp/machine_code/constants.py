@@ -1,4 +1,4 @@
-"""Integers of a function that are known before it runs, and the blocks that are therefore never reached."""
+"""Integers of a function that are numbers before it runs, and the blocks that are therefore never reached."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ import networkx as nx
 
 from cdmpp.machine_code.ir import BRANCH, NAME, VALUE, Function
 
-_ONE_TASK = {"%task_id": 0, "%num_task": 1}
+_GIVEN = {"true": 1, "false": 0, "%task_id": 0, "%num_task": 1}
 """TVM's parallel loops hand each task its share: counted is the whole loop, as one task would run it."""
-_LITERALS = {"true": 1, "false": 0}
 _OVERLAP = "%found.conflict"
 """LLVM's name for the outcome of its check whether two buffers overlap: those of TVM's arguments do not."""
 _PHI = re.compile(r"phi i\d+ (.*)")
 _INCOMING = re.compile(rf'\[ ({VALUE}), %("?[\w.$-]+"?) \]')
+_EXTREME = re.compile(rf".*?@llvm\.([su](?:min|max))\.i\d+\(i(\d+) ({VALUE}), i\d+ ({VALUE})\)")
+_SELECT = re.compile(rf"select i1 ({VALUE}), i\d+ ({VALUE}), i\d+ ({VALUE})$")
 _NUMBER = re.compile(r"-?\d+")
 
 _OPERATIONS: dict[str, Callable[[int, int], int | None]] = {
@@ -46,7 +47,7 @@ class Constants:
     def __init__(self, function: Function) -> None:
         self.function = function
         self._values: dict[tuple[str, bool], int | None] = {}
-        self._fixed: dict[str, int] = {}
+        self._fixed = _GIVEN
         self.reached: set[str] = set(function.blocks)
         # Twice: what is never reached may settle a phi, and that a further branch.
         for _ in range(2):
@@ -57,7 +58,7 @@ class Constants:
 
     def fix(self, values: Mapping[str, int]) -> None:
         """Take these SSA values as given until the next call: one iteration of the loops whose counters they are."""
-        self._fixed = dict(values)
+        self._fixed = {**_GIVEN, **values}
         self._values.clear()
 
     def exact(self, value: str) -> int | None:
@@ -78,9 +79,8 @@ class Constants:
         return targets
 
     def _evaluate(self, value: str, at_most: bool) -> int | None:
-        for given in (self._fixed, _ONE_TASK, _LITERALS):
-            if value in given:
-                return given[value]
+        if value in self._fixed:
+            return self._fixed[value]
         if value.startswith(_OVERLAP):
             return 0
         if not value.startswith("%"):
@@ -93,9 +93,19 @@ class Constants:
         return self._values[key]
 
     def _compute(self, text: str, block: str, at_most: bool) -> int | None:
-        for pattern, compute in _FORMS:
+        for pattern, operands, compute in _FORMS:
             if match := pattern.match(text):
-                return compute(match, lambda name: self._evaluate(name, at_most), at_most)
+                numbers = [self._evaluate(match[i], at_most) for i in operands]
+                return None if None in numbers else compute(match, *numbers)
+        if match := _EXTREME.match(text):
+            numbers = [number for i in (3, 4) if (number := self._evaluate(match[i], at_most)) is not None]
+            smallest = match[1].endswith("min")
+            if len(numbers) == 2 and (match[1][0] == "s" or min(numbers) >= 0):
+                return min(numbers) if smallest else max(numbers)
+            return numbers[0] if at_most and numbers and smallest else None
+        if match := _SELECT.match(text):
+            chosen = self._evaluate(match[1], at_most)
+            return None if chosen is None else self._evaluate(match[2 if chosen else 3], at_most)
         match = _PHI.match(text)
         return self._phi(match[1], block, at_most) if match else None
 
@@ -108,59 +118,36 @@ class Constants:
         return numbers.pop() if len(numbers) == 1 else None
 
 
-_Operand = Callable[[str], int | None]
+def _cast(match: re.Match[str], number: int) -> int | None:
+    unsigned = match[1] == "zext" and number < 0
+    return _wrapped(number & (1 << int(match[2])) - 1 if unsigned else number, int(match[4]))
 
 
-def _binary(match: re.Match[str], operand: _Operand, at_most: bool) -> int | None:
-    left, right = operand(match[3]), operand(match[4])
-    result = None if left is None or right is None else _OPERATIONS[match[1]](left, right)
-    return None if result is None else _wrapped(result, int(match[2]))
-
-
-def _cast(match: re.Match[str], operand: _Operand, at_most: bool) -> int | None:
-    inner = operand(match[3])
-    if inner is None:
-        return None
-    return _wrapped(inner & (1 << int(match[2])) - 1 if match[1] == "zext" and inner < 0 else inner, int(match[4]))
-
-
-def _extreme(match: re.Match[str], operand: _Operand, at_most: bool) -> int | None:
-    numbers = [number for name in (match[3], match[4]) if (number := operand(name)) is not None]
-    smallest = match[1].endswith("min")
-    if len(numbers) == 2 and (match[1][0] == "s" or min(numbers) >= 0):
-        return min(numbers) if smallest else max(numbers)
-    return numbers[0] if at_most and numbers and smallest else None
-
-
-def _compare(match: re.Match[str], operand: _Operand, at_most: bool) -> int | None:
-    left, right = operand(match[3]), operand(match[4])
-    if left is None or right is None or (match[1][0] == "u" and min(left, right) < 0):
+def _compare(match: re.Match[str], left: int, right: int) -> int | None:
+    if match[1][0] == "u" and min(left, right) < 0:
         return None
     return int(getattr(operator, match[1][-2:])(left, right))
 
 
-def _select(match: re.Match[str], operand: _Operand, at_most: bool) -> int | None:
-    chosen = operand(match[1])
-    return None if chosen is None else operand(match[2 if chosen else 3])
-
-
-def _wrapped(number: int, bits: int) -> int:
+def _wrapped(number: int | None, bits: int) -> int | None:
     """As a signed integer of so many bits; single bits stay 0 and 1."""
+    if number is None:
+        return None
     number &= (1 << bits) - 1
     return number - (1 << bits) if bits > 1 and number >> (bits - 1) else number
 
 
-_FORMS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], _Operand, bool], int | None]], ...] = (
-    (re.compile(rf"({'|'.join(_OPERATIONS)})(?: \w+)* i(\d+) ({VALUE}), ({VALUE})$"), _binary),
-    (re.compile(rf"(zext|sext|trunc)(?: \w+)* i(\d+) ({VALUE}) to i(\d+)$"), _cast),
-    (re.compile(rf".*?@llvm\.([su](?:min|max))\.i\d+\(i(\d+) ({VALUE}), i\d+ ({VALUE})\)"), _extreme),
-    (re.compile(rf"icmp(?: samesign)? (\w+) i(\d+) ({VALUE}), ({VALUE})$"), _compare),
+_FORMS: tuple[tuple[re.Pattern[str], tuple[int, ...], Callable[..., int | None]], ...] = (
     (
-        re.compile(rf"icmp (eq|ne) ptr {NAME}, null$"),
-        lambda match, *_: int(match[1] == "ne"),
-    ),  # allocations succeed ...
-    (re.compile(r"(?:tail |musttail |notail )?call i32 (?!@llvm)"), lambda *_: 0),  # ... and so do calls of the runtime
-    (re.compile(rf"select i1 ({VALUE}), i\d+ ({VALUE}), i\d+ ({VALUE})$"), _select),
-    (re.compile(rf"freeze i\d+ ({VALUE})$"), lambda match, operand, _: operand(match[1])),
+        re.compile(rf"({'|'.join(_OPERATIONS)})(?: \w+)* i(\d+) ({VALUE}), ({VALUE})$"),
+        (3, 4),
+        lambda match, left, right: _wrapped(_OPERATIONS[match[1]](left, right), int(match[2])),
+    ),
+    (re.compile(rf"(zext|sext|trunc)(?: \w+)* i(\d+) ({VALUE}) to i(\d+)$"), (3,), _cast),
+    (re.compile(rf"icmp(?: samesign)? (\w+) i(\d+) ({VALUE}), ({VALUE})$"), (3, 4), _compare),
+    # Allocations succeed, and so do calls of the runtime.
+    (re.compile(rf"icmp (eq|ne) ptr {NAME}, null$"), (), lambda match: int(match[1] == "ne")),
+    (re.compile(r"(?:tail |musttail |notail )?call i32 (?!@llvm)"), (), lambda match: 0),
+    (re.compile(rf"freeze i\d+ ({VALUE})$"), (1,), lambda match, number: number),
 )
-"""Instructions that are understood."""
+"""Instructions that are understood, their operands, and what they make of them."""

@@ -8,8 +8,9 @@ They give a scale to counts; a model that learns from measurements corrects them
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
+
+import numpy as np
 
 from cdmpp.machine_code.code_features import EXTRA, RESOURCES, WIDTHS
 from cdmpp.machine_code.instruction import registers
@@ -78,26 +79,17 @@ def chain_cycles(block: Sequence[str], counts: Mapping[str, float]) -> float:
 def spilled_values(function: Function, name: str) -> float:
     """Vector registers that the float values alive at one place of the block ``name`` lack."""
     block, definitions = function.blocks[name], function.definitions
-    last_use: dict[str, int] = {}
-    made: dict[str, int] = {}
-    size: dict[str, int] = {}
+    last_use = {operand: place for place, line in enumerate(block) for operand in _OPERAND.findall(line)}
+    change = np.zeros(len(block), int)
+    outside = 0
     for place, line in enumerate(block):
         value, _, text = line.partition(" = ")
-        for operand in _OPERAND.findall(line):
-            last_use[operand] = place
         if text and _MAKES_FLOATS.match(text):
-            made[value], size[value] = place, registers(text)
-    change = Counter[int]()
-    for value, place in made.items():
-        change[place] += size[value]
-        change[last_use[value]] -= size[value]
-    alive = most = 0
-    for place in range(len(block)):
-        alive += change[place]
-        most = max(most, alive)
-    outside = 0
+            change[place] += registers(text)
+            change[last_use[value]] -= registers(text)
     for operand in last_use:
         source = definitions.get(operand)
         if source is not None and source.block != name and _MAKES_FLOATS.match(source.text):
             outside += registers(source.text)
+    most = int(np.cumsum(change).max(initial=0))
     return max(0.0, most + outside - _VECTOR_REGISTERS)
