@@ -20,7 +20,7 @@ class Goal:
 
     setting: str
     metric: str
-    """Name as in ``training.metrics.METRICS``."""
+    """Name as in ``training.metrics.latency_metrics``."""
     at_most: float
     """Percent, or a ratio for regrets. Bias: of its absolute value."""
     dataset: str

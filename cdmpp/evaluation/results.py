@@ -42,7 +42,7 @@ class Result:
     seed: int
     model: str
     metric: str
-    """Name as in ``training.metrics.METRICS``."""
+    """Name as in ``training.metrics.latency_metrics``."""
     value: float
     """Percent for errors and shares, a ratio for regrets, -1..1 for Spearman."""
     run: Run

@@ -12,6 +12,7 @@ from cdmpp.data.batching import ProgramTensors, ordered_batches
 from cdmpp.devices import Device
 from cdmpp.errors import DataError
 from cdmpp.model.feature_scaler import FeatureScaler
+from cdmpp.training.metrics import call_sites
 from cdmpp.training.sampling import Candidates
 
 if TYPE_CHECKING:
@@ -41,16 +42,18 @@ def candidates(
     programs = ProgramTensors.build(dataset.asts.take(rows), {device.name: device}, [device.name] * len(rows))
     programs = programs.to(predictor.torch_device)
     tasks = np.asarray(dataset.task_ids)[rows]
-    weights = {str(task): float(max(1, sum(dataset.tasks[task].networks.values()))) for task in np.unique(tasks)}
     hidden = predictor.examine(programs, np.arange(len(rows))).sketch.hidden.astype(np.float64)
-    spread = hidden.std(0)
-    varies = spread > 1e-4
-    standardised = (hidden[:, varies] - hidden[:, varies].mean(0)) / spread[varies]
-    return Candidates(standardised, tasks, uncertainty(predictor, programs, seed), weights)
+    hidden = hidden[:, hidden.std(0) > 1e-4]
+    return Candidates(
+        (hidden - hidden.mean(0)) / hidden.std(0),
+        tasks,
+        uncertainty(predictor, programs, seed),
+        call_sites(dataset, tasks),
+    )
 
 
 @torch.inference_mode()
-def uncertainty(predictor: Predictor, programs: ProgramTensors, seed: int = 0, passes: int = _PASSES) -> np.ndarray:
+def uncertainty(predictor: Predictor, programs: ProgramTensors, seed: int) -> np.ndarray:
     """(n,) spread of predicted log-latency: between members, and between passes with input columns silenced.
 
     ``programs`` lie on the model's torch device.
@@ -67,7 +70,7 @@ def uncertainty(predictor: Predictor, programs: ProgramTensors, seed: int = 0, p
                 if isinstance(module, nn.modules.batchnorm._BatchNorm):
                     module.eval()  # statistics of a trained model stay as they are
             try:
-                for _ in range(passes):
+                for _ in range(_PASSES):
                     values = np.empty(len(programs))
                     for batch in ordered_batches(programs, np.arange(len(programs))):
                         values[batch.rows.cpu().numpy()] = model(batch).log_latency.double().cpu().numpy()

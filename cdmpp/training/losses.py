@@ -30,8 +30,12 @@ def hybrid_loss(
     """
     difference = output.log_latency - log_latency
     loss = torch.zeros_like(difference)
-    if config.log_weight:
-        loss = loss + config.log_weight * _log_error(config, difference)
+    if config.log_weight and config.log == "mse":
+        loss = loss + config.log_weight * difference.square()
+    elif config.log_weight:
+        # Divided by delta, so that its far slope is 1 whatever the delta.
+        huber = huber_loss(difference, torch.zeros_like(difference), reduction="none", delta=config.huber_delta)
+        loss = loss + config.log_weight * (huber / config.huber_delta)
     if config.relative_weight:
         loss = loss + config.relative_weight * relative_error(difference, config.relative_limit)
     if config.label_mse_weight or config.label_relative_weight:
@@ -40,14 +44,6 @@ def hybrid_loss(
         loss = loss + config.label_mse_weight * gap.square()
         loss = loss + config.label_relative_weight * gap.abs() / target.abs().clamp_min(config.label_floor)
     return (weights * loss).sum() / (weights.sum() if total_weight is None else total_weight)
-
-
-def _log_error(config: LossConfig, difference: Tensor) -> Tensor:
-    if config.log == "mse":
-        return difference.square()
-    # Divided by delta, so that its far slope is 1 whatever the delta.
-    zero = torch.zeros_like(difference)
-    return huber_loss(difference, zero, reduction="none", delta=config.huber_delta) / config.huber_delta
 
 
 def relative_error(log_difference: Tensor, limit: float = 1.0) -> Tensor:

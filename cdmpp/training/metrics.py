@@ -14,19 +14,6 @@ from cdmpp.errors import DataError
 if TYPE_CHECKING:
     from cdmpp.data.dataset import LatencyDataset
 
-METRICS = (
-    "mape",
-    "median_ape",
-    "p90_ape",
-    "within_10",
-    "within_20",
-    "spearman_within_task",
-    "top1_regret",
-    "top8_regret",
-    "weighted_top1_regret",
-    "task_mape",
-    "bias_at_best",
-)
 SPEARMAN_MIN_PROGRAMS = 5
 LATENCY_EDGES_S = (1e-5, 2e-5, 5e-5, 2e-4, 1e-3, 1e-2)
 _LATENCY_RANGES = (
@@ -41,7 +28,7 @@ def latency_metrics(
     task_ids: Sequence[str] | np.ndarray,
     task_weights: Mapping[str, float] | None = None,
 ) -> dict[str, float]:
-    """All metrics of ``METRICS``.
+    """Every metric by name.
 
     Args:
         true_s: (n,) measured seconds, positive.
@@ -102,7 +89,6 @@ def score(dataset: LatencyDataset, test: np.ndarray, predicted_s: np.ndarray) ->
     Figures that are not defined for these programs are left out: JSON has no NaN.
     """
     true, tasks = dataset.latency_s[test], np.asarray(dataset.task_ids)[test]
-    weights = {task: float(max(1, sum(dataset.tasks[task].networks.values()))) for task in np.unique(tasks)}
 
     def by(labels: Sequence[str] | np.ndarray) -> dict[str, dict[str, float]]:
         return {label: _finite(row) for label, row in breakdown(true, predicted_s, tasks, labels).items()}
@@ -110,11 +96,16 @@ def score(dataset: LatencyDataset, test: np.ndarray, predicted_s: np.ndarray) ->
     return {
         "n_programs": len(test),
         "n_tasks": len(np.unique(tasks)),
-        "metrics": _finite(latency_metrics(true, predicted_s, tasks, weights)),
+        "metrics": _finite(latency_metrics(true, predicted_s, tasks, call_sites(dataset, tasks))),
         "by_op_class": by(np.asarray(dataset.op_classes)[test]),
         "by_latency": by(latency_range_labels(true)),
         "by_device": by(np.asarray(dataset.devices)[test]),
     }
+
+
+def call_sites(dataset: LatencyDataset, task_ids: np.ndarray) -> dict[str, float]:
+    """How often the networks that each task comes from call it; 1 for a task without a network."""
+    return {task: float(max(1, sum(dataset.tasks[task].networks.values()))) for task in np.unique(task_ids).tolist()}
 
 
 def _finite(metrics: Mapping[str, float]) -> dict[str, float]:
@@ -128,14 +119,11 @@ def breakdown(
     labels: Sequence[str] | np.ndarray,
 ) -> dict[str, dict[str, float]]:
     """Metrics, ``n_programs`` and ``n_tasks`` of each group of equal ``labels`` (n,), sorted by label."""
-    true, predicted = np.asarray(true_s), np.asarray(predicted_s)
-    tasks, kinds = np.asarray(task_ids), np.asarray(labels)
-    result = {}
+    columns, kinds, result = [np.asarray(column) for column in (true_s, predicted_s, task_ids)], np.asarray(labels), {}
     for label in np.unique(kinds):
-        chosen = kinds == label
-        row = latency_metrics(true[chosen], predicted[chosen], tasks[chosen])
-        row["n_programs"], row["n_tasks"] = int(chosen.sum()), len(np.unique(tasks[chosen]))
-        result[str(label)] = row
+        true, predicted, tasks = (column[kinds == label] for column in columns)
+        counts = {"n_programs": len(true), "n_tasks": len(np.unique(tasks))}
+        result[str(label)] = latency_metrics(true, predicted, tasks) | counts
     return result
 
 
@@ -162,7 +150,7 @@ def _checked(
 
 
 def _mean(values: np.ndarray) -> float:
-    return float(values.mean()) if len(values) else float("nan")
+    return float(values.mean()) if len(values) else math.nan
 
 
 def _starts(groups: np.ndarray) -> np.ndarray:

@@ -6,8 +6,10 @@ import difflib
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
+from scipy.spatial.distance import cdist
 from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
 
@@ -34,8 +36,8 @@ def choose_tasks(sampler: str, candidates: Candidates, k: int, seed: int) -> tup
     """``k`` distinct task ids, the most valuable first; the same for the same seed.
 
     Args:
-        sampler: ``random``; ``kmeans``, as published (see ``kmeans_tasks``); ``kmeans_most`` (see
-            ``kmeans_most_tasks``); ``diverse`` (see ``diverse_tasks``).
+        sampler: ``random``; ``kmeans``, as published, and ``kmeans_most`` (see ``kmeans_tasks``); ``diverse`` (see
+            ``diverse_tasks``).
 
     Raises:
         DataError: unknown sampler, or fewer than ``k`` tasks.
@@ -60,46 +62,29 @@ def random_tasks(candidates: Candidates, k: int, seed: int) -> list[str]:
     return list(np.random.default_rng(seed).permutation(np.unique(candidates.task_ids))[:k])
 
 
-def kmeans_tasks(candidates: Candidates, k: int, seed: int) -> list[str]:
+def kmeans_tasks(candidates: Candidates, k: int, seed: int, most_programs: bool = False) -> list[str]:
     """The published choice (CDMPP, section on cross-device fine-tuning; Algorithm 1).
 
     As many clusters as tasks wanted; from the largest cluster to the smallest, each takes the task not yet taken whose
     programs lie nearest to its centre on average. That is most often a task of a single program, where there are such.
+
+    With ``most_programs`` (ours) each takes the task that has most of its programs there, of equally many the nearest.
+    A task teaches by its programs: many elementwise tasks have one schedule, and thirty labels instead of some hundreds
+    is what the published rule then gets for the same number of tasks.
     """
-    names, _, clusters, distance = _clustered(candidates, k, seed)
-    return _one_each(names, distance, clusters)
-
-
-def kmeans_most_tasks(candidates: Candidates, k: int, seed: int) -> list[str]:
-    """Clusters as in ``kmeans_tasks``; each takes the task that has most of its programs there.
-
-    A task teaches by its programs: many elementwise tasks have one schedule, and thirty labels instead of some
-    hundreds is what the published rule then gets for the same number of tasks. Of equally many the nearest is taken.
-    """
-    names, tasks, clusters, distance = _clustered(candidates, k, seed)
-    programs = np.zeros_like(distance)
-    np.add.at(programs, (tasks, clusters.labels_), 1)
-    return _one_each(names, distance / (1 + distance.max()) - programs, clusters)
-
-
-def _clustered(candidates: Candidates, k: int, seed: int) -> tuple[np.ndarray, np.ndarray, KMeans, np.ndarray]:
-    """Task names, the task of each program, ``k`` clusters, (tasks, k) mean distance of a task's programs to each."""
     names, tasks = np.unique(candidates.task_ids, return_inverse=True)
     x = np.ascontiguousarray(candidates.features, np.float64)
-    if k > len(x):
-        raise DataError(f"kmeans makes {k} clusters of {len(x)} programs: choose another sampler")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct programs than clusters
         clusters = KMeans(k, random_state=seed, n_init=KMEANS_STARTS).fit(x)
-    distance = np.zeros((len(names), k))
-    np.add.at(distance, tasks, clusters.transform(x))
-    return names, tasks, clusters, distance / np.bincount(tasks)[:, None]
-
-
-def _one_each(names: np.ndarray, cost: np.ndarray, clusters: KMeans) -> list[str]:
-    """From the largest cluster to the smallest, the cheapest task of each that is not taken; ``cost``: (tasks, k)."""
-    cost, chosen = cost.copy(), []
-    for cluster in np.argsort(-np.bincount(clusters.labels_, minlength=cost.shape[1]), kind="stable"):
+    cost, programs = np.zeros((len(names), k)), np.zeros((len(names), k))
+    np.add.at(cost, tasks, clusters.transform(x))
+    cost /= np.bincount(tasks)[:, None]
+    if most_programs:
+        np.add.at(programs, (tasks, clusters.labels_), 1)
+        cost = cost / (1 + cost.max()) - programs
+    chosen = []
+    for cluster in np.argsort(-np.bincount(clusters.labels_, minlength=k), kind="stable"):
         best = int(cost[:, cluster].argmin())
         chosen.append(names[best])
         cost[best] = np.inf
@@ -121,7 +106,7 @@ def diverse_tasks(candidates: Candidates, k: int, seed: int) -> list[str]:
     unsure = np.ones(len(tasks)) if candidates.uncertainty is None else np.asarray(candidates.uncertainty, np.float64)
     mass = np.bincount(tasks, unsure)
     mass *= np.sqrt([(candidates.weights or {}).get(str(name), 1.0) for name in names])
-    distance = np.sqrt(np.maximum(_squared_distances(places), 0))
+    distance = cdist(places, places)
     left, small = np.full(len(names), distance.max() + 1.0), counts < counts.max() / 2
     chosen: list[int] = []
     for _ in range(k):
@@ -135,14 +120,9 @@ def diverse_tasks(candidates: Candidates, k: int, seed: int) -> list[str]:
     return [names[i] for i in chosen]
 
 
-def _squared_distances(x: np.ndarray) -> np.ndarray:
-    lengths = (x**2).sum(1)
-    return lengths[:, None] + lengths[None] - 2 * x @ x.T
-
-
 SAMPLERS: dict[str, Callable[[Candidates, int, int], list[str]]] = {
     "random": random_tasks,
     "kmeans": kmeans_tasks,
-    "kmeans_most": kmeans_most_tasks,
+    "kmeans_most": partial(kmeans_tasks, most_programs=True),
     "diverse": diverse_tasks,
 }
