@@ -63,12 +63,8 @@ class _Tiny(Collector):
 
     def _subjects(self, scratch: Path) -> Subjects:
         write_tasks(self.folder, [TASK])
-        shapes = [[[64, 64], "float32"]] * 3
-        return Subjects(
-            Subject(key, shapes, scratch / f"{key}.so", task=TASK, schedule=schedule)
-            for key, schedule in read_json(self.folder.parent / _SCHEDULES).items()
-            if key not in self.journal
-        )
+        schedules_of = read_json(self.folder.parent / _SCHEDULES)
+        return Subjects(Subject.of(k, TASK, s, scratch) for k, s in schedules_of.items() if k not in self.journal)
 
 
 def _measure(out: str) -> None:

@@ -14,20 +14,16 @@ from cdmpp.data.records import read_records, read_tasks, replace_records, write_
 from cdmpp.data.schema import Record
 from cdmpp.errors import DataError
 from cdmpp.measure import protocol
-from cdmpp.measure.build import arguments_of
 from cdmpp.measure.collector import Collector
 from cdmpp.measure.labels import visits_of
 from cdmpp.measure.report import repeat_report
 from cdmpp.measure.settings import MeasureSettings
 from cdmpp.measure.subjects import Subject, Subjects
-from cdmpp.measure.timing import FLAG_TYPES
 
 MIN_AGE_S = 3600.0
 """A record younger than this is not repeated: the machine may still be in the same state."""
 MAX_VISITS = 8
 """A record with more visits is not revised any more: it does not settle."""
-OTHER_INPUTS = ("cpu-v1", "cpu-v2", "cpu-v3")
-"""Protocols under which flags among the inputs were not set."""
 
 
 class _Again(Collector):
@@ -48,12 +44,7 @@ class _Again(Collector):
 
     def _subjects(self, scratch: Path) -> Subjects:
         chosen = [record for key, record in self.records.items() if key not in self.journal]
-        return Subjects((self._subject(record, scratch) for record in chosen), len(chosen))
-
-    def _subject(self, record: Record, scratch: Path) -> Subject:
-        task, library = self.tasks[record.task_id], scratch / f"{record.record_id}.so"
-        arguments = arguments_of(task.workload)
-        return Subject(record.record_id, arguments, library, task=task, schedule=record.schedule)
+        return Subjects(Subject.of(r.record_id, self.tasks[r.task_id], r.schedule, scratch) for r in chosen)
 
 
 class Repeater(_Again):
@@ -109,8 +100,7 @@ class Repeater(_Again):
 class Reviser(_Again):
     """Times programs again whose label is in doubt, and merges the visits with those recorded.
 
-    First those whose inputs were made in another way, whose old visits do not count; then the flagged ones, the
-    widest spread first. A label stays the minimum over all visits, so it can only fall.
+    The widest spread comes first. A label stays the minimum over all visits, so it can only fall.
 
     Raises:
         DataError: no label of the device is in doubt.
@@ -119,26 +109,18 @@ class Reviser(_Again):
     failures_file = "revision_failures.jsonl"
 
     def _choose(self, records: Sequence[Record]) -> list[Record]:
-        doubtful = [record for record in records if self._outdated(record) or _unsettled(record)]
+        doubtful = [r for r in records if r.flagged and len(visits_of(r).samples) < MAX_VISITS]
         if not doubtful:
             raise DataError(
                 f"{self.folder}: no label of {self.settings.device} is in doubt, there is nothing to revise"
             )
-        return sorted(doubtful, key=lambda record: (not self._outdated(record), -record.spread, record.record_id))
-
-    def _outdated(self, record: Record) -> bool:
-        """Timed with inputs whose flags were not set, where it has any."""
-        if record.protocol not in OTHER_INPUTS:
-            return False
-        return any(dtype in FLAG_TYPES for _, dtype in arguments_of(self.tasks[record.task_id].workload))
+        return sorted(doubtful, key=lambda record: (-record.spread, record.record_id))
 
     def _keep(self, finished: list[Subject]) -> None:
         replace_records(self.folder, [self._merged(subject) for subject in finished])
 
     def _merged(self, subject: Subject) -> Record:
         old = self.records[subject.record_id]
-        if self._outdated(old):
-            return self._record(subject)
         recorded = visits_of(old)
         subject.visits.samples[:0], subject.visits.quiet[:0] = recorded.samples, recorded.quiet
         new = self._record(subject)
@@ -147,8 +129,7 @@ class Reviser(_Again):
         return replace(new, protocol=old.protocol, extra=extra)
 
     def _write_info(self) -> None:
-        used = {protocol.CPU.protocol_id: protocol.CPU.describe(self.settings.threads)}
-        write_info(self.folder, protocols=used)
+        write_info(self.folder, protocols={protocol.CPU.protocol_id: protocol.CPU.describe(self.settings.threads)})
 
 
 def _age_s(record: Record, now: datetime) -> float:
@@ -156,7 +137,3 @@ def _age_s(record: Record, now: datetime) -> float:
         return (now - datetime.fromisoformat(record.measured_at)).total_seconds()
     except ValueError:
         return float("-inf")
-
-
-def _unsettled(record: Record) -> bool:
-    return record.flagged and len(visits_of(record).samples) < MAX_VISITS

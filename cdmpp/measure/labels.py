@@ -37,11 +37,10 @@ def visits_of(record: Record) -> Visits:
     try:
         lengths = [int(n) for n in record.extra["samples_per_visit"].split(",")]
         quiet = [bool(int(q)) for q in record.extra["quiet_visits"].split(",")]
+        if sum(lengths) != len(record.latency_samples_s) or len(quiet) != len(lengths):
+            raise ValueError(f"{sum(lengths)} samples named, {len(record.latency_samples_s)} held")
     except (KeyError, ValueError) as error:
-        raise DataError(
-            f"record {record.record_id} does not tell its visits apart ({error}): collect it anew"
-        ) from error
-    if sum(lengths) != len(record.latency_samples_s) or len(quiet) != len(lengths):
-        raise DataError(f"record {record.record_id} names {sum(lengths)} samples, has {len(record.latency_samples_s)}")
+        reason = f"does not tell its visits apart ({error}): collect it anew"
+        raise DataError(f"record {record.record_id} {reason}") from error
     samples = iter(record.latency_samples_s)
     return Visits([tuple(next(samples) for _ in range(length)) for length in lengths], quiet)

@@ -91,8 +91,7 @@ class MeasureSettings:
         for name in self.networks or ():
             network_of(expand_zoo(self.zoo), name)
         if self.kit is not None:
-            if device.target["kind"] not in ("llvm", "cuda"):
-                kind = device.target["kind"]
+            if (kind := device.target["kind"]) not in ("llvm", "cuda"):
                 raise DataError(f"kits are made for CPUs and NVIDIA GPUs; {device.name} has target {kind}")
         elif device.kind != "cpu":
             raise DataError(

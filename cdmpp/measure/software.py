@@ -1,4 +1,4 @@
-"""What a measurement ran on: software versions and the host's processor."""
+"""What a measurement ran on: software versions and the host's processor. Measurement kits carry this file."""
 
 from __future__ import annotations
 
@@ -23,12 +23,14 @@ def versions() -> str:
 
 def host() -> str:
     """Processor name and the number of processors this process may use."""
-    names = [line.split(":", 1)[1].strip() for line in _cpuinfo() if line.startswith("model name")]
-    return f"{names[0] if names else platform.processor() or platform.machine()}, {os.cpu_count()} processors"
+    return f"{processor()}, {os.cpu_count()} processors"
 
 
-def _cpuinfo() -> list[str]:
+def processor() -> str:
+    """What the first processor of this machine calls itself."""
     try:
-        return Path("/proc/cpuinfo").read_text().splitlines()
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
-        return []
+        lines = []
+    names = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    return next(names, "") or platform.processor() or platform.machine()

@@ -29,20 +29,26 @@ class Subject(Timed):
     task: Task
     schedule: str
 
+    @staticmethod
+    def of(record_id: str, task: Task, schedule: str, scratch: Path) -> Subject:
+        """A program whose library will lie in ``scratch``."""
+        library = scratch / f"{record_id}.so"
+        return Subject(record_id, arguments_of(task.workload), library, task=task, schedule=schedule)
+
 
 class Subjects:
-    """Programs given by the caller, ``count`` of them; iterating yields them in groups that stay together."""
+    """Programs given by the caller; iterating yields them in groups that stay together."""
 
-    def __init__(self, subjects: Iterable[Subject], count: int = 0) -> None:
-        self.subjects = subjects
-        self.expected = count
+    def __init__(self, subjects: Iterable[Subject]) -> None:
+        self.subjects = list(subjects)
+        self.expected = len(self.subjects)
         """Programs still to come, as far as is known."""
         self.info: dict[str, Any] = {}
         """What ``dataset.json`` tells of them."""
 
     def __iter__(self) -> Iterator[list[Subject]]:
         for subject in self.subjects:
-            self.expected = max(0, self.expected - 1)
+            self.expected -= 1
             yield [subject]
 
 
@@ -98,8 +104,7 @@ class PlannedSubjects(Subjects):
                 for schedule in reply["schedules"]:
                     key = record_id(task.task_id, self.settings.device, self.target, schedule)
                     if key not in self.journal:
-                        arguments, library = arguments_of(task.workload), self.scratch / f"{key}.so"
-                        subjects.append(Subject(key, arguments, library, task=task, schedule=schedule))
+                        subjects.append(Subject.of(key, task, schedule, self.scratch))
             yield subjects
 
     def _count(self, programs: int) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cdmpp.measure import again, collection, collector, subjects, window
+from cdmpp.measure import collection, collector, subjects, window
 from cdmpp.measure.settings import MeasureSettings
 from cdmpp.programs.task import Task
 
@@ -95,8 +95,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     monkeypatch.setattr(collector, "build_sentinels", lambda *_: [])
     for place in (collection, subjects, window):
         monkeypatch.setattr(place, "run_many", run_many)
-    for place in (again, subjects):
-        monkeypatch.setattr(place, "arguments_of", lambda workload: [[[4], "float32"]])
+    monkeypatch.setattr(subjects, "arguments_of", lambda workload: [[[4], "float32"]])
     return built
 
 

@@ -66,22 +66,6 @@ def test_doubtful_labels_are_visited_again_and_merged(machine: Machine, tmp_path
     assert kept.latency_s == 0.9e-3 and kept.spread == pytest.approx(1 / 9) and kept.flagged
 
 
-def test_labels_taken_with_other_inputs_are_replaced(
-    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    Collector(settings(budget=4), tmp_path).run()
-    records = read_records(tmp_path)
-    for path in (tmp_path / "records").glob("*.parquet"):
-        path.unlink()
-    old = [dataclasses.replace(r, protocol="cpu-v2", latency_s=1e-9, latency_min_s=1e-9) for r in records]
-    append_records(tmp_path, old)
-    monkeypatch.setattr(again, "arguments_of", lambda workload: [[[4], "int8"]])
-    Reviser(settings(), tmp_path, 9).run()
-    assert {(r.record_id, r.latency_s, r.protocol) for r in read_records(tmp_path)} == {
-        (r.record_id, 1e-3, r.protocol) for r in records
-    }
-
-
 def spread_out(record, minima: tuple[float, ...]):
     """The record as three visits would have left it that did not agree."""
     samples = tuple(m for m in minima for _ in range(10))

@@ -41,12 +41,7 @@ class TinyKit(KitBuilder):
     def _subjects(self, scratch: Path) -> Subjects:
         write_tasks(self.folder, [TASK])
         texts = {f"{number:016x}": text for number, text in enumerate(cuda_schedules() if self.cuda else schedules())}
-        shapes = [[[64, 64], "float32"]] * 3
-        return Subjects(
-            Subject(key, shapes, scratch / f"{key}.so", task=TASK, schedule=text)
-            for key, text in texts.items()
-            if key not in self.journal
-        )
+        return Subjects(Subject.of(k, TASK, text, scratch) for k, text in texts.items() if k not in self.journal)
 
 
 def settings(device: str, **changes: Any) -> MeasureSettings:

@@ -77,11 +77,7 @@ class Sabotaged(Collector):
 
     def _subjects(self, scratch: Path) -> Subjects:
         write_tasks(self.folder, [TASK])
-        shapes = [[[64, 64], "float32"]] * 3
-        return Subjects(
-            Subject(f"r{number}", shapes, scratch / f"{number}.so", task=TASK, schedule=schedule)
-            for number, schedule in enumerate(schedules())
-        )
+        return Subjects(Subject.of(f"r{n}", TASK, schedule, scratch) for n, schedule in enumerate(schedules()))
 
     def _timing(self, item: Timed) -> dict[str, Any]:
         if "sentinel" not in item.record_id:

@@ -24,9 +24,6 @@ from cdmpp.measure.report import report
 
 log = logging.getLogger(__name__)
 
-Result = tuple[Record | None, dict[str, Any]]
-"""A record where the program was timed; the line of the results file as an entry of the failures file."""
-
 
 def merge_kit(kit: Path, results: Sequence[Path], out: Path) -> dict[str, Any]:
     """Append to ``out`` what ``results`` say of programs of ``kit``; programs that ``out`` has are left alone.
@@ -38,58 +35,38 @@ def merge_kit(kit: Path, results: Sequence[Path], out: Path) -> dict[str, Any]:
     if not results:
         raise DataError(f"no results-*.jsonl in {kit / 'results'}: run the parts on the device and copy them there")
     device, rule = header["device"], protocol.rule_of(header["kind"])
-    counts: Counter[str] = Counter()
-    measured, host = _results(kit, header, results, counts)
-    with writing(out, f"merge of the kit {kit}", wait=True):
-        records, failures = _new(out, device, measured)
-        counts["merged before"] = len(measured) - len(records) - len(failures)
-        tasks = read_tasks(kit)
-        write_tasks(out, [tasks[key] for key in {record.task_id for record in records}])
-        append_records(out, records)
-        append_lines(out / FAILURES_FILE, failures)
-        write_info(
-            out, name=out.name, devices=[device], protocols={rule.protocol_id: rule.describe()},
-            host=host, programs=len(read_records(out, device)),
-        )  # fmt: skip
-    return {"new": len(records), **counts, **report(out, device)}
-
-
-def _results(
-    kit: Path, header: dict[str, Any], paths: Sequence[Path], counts: Counter[str]
-) -> tuple[list[Result], str]:
-    """What ``paths`` say of each program, and the host of the last run; ``counts`` gets the checked kernels."""
     programs = {row["record_id"]: row for row in packed_programs(kit)}
-    measured: list[Result] = []
-    facts: dict[str, Any] = {}
-    for path in sorted(paths):
-        for where, entry in _lines(path):
-            if "event" in entry:
-                facts = entry if entry["event"] == "start" else facts
-                counts["checked"] += entry.get("programs", 0)
-                counts["right"] += entry.get("right", 0)
-                continue
-            program = programs.get(entry.get("record_id", ""))
-            if program is None:
-                raise DataError(f"{where}: program {entry.get('record_id')} is not in the kit {kit}")
-            identity = {"id": program["record_id"], "task_id": program["task_id"], "device": header["device"]}
-            record = None if "cause" in entry else _record(program, entry, facts, header, where)
-            measured.append((record, {**identity, **entry}))
-    return measured, str(facts.get("host", ""))
-
-
-def _new(out: Path, device: str, measured: Sequence[Result]) -> tuple[list[Record], list[dict[str, Any]]]:
-    """Records and failures that ``out`` does not have yet, of each program one; a record counts more than a failure."""
-    merged = {record.record_id for record in read_records(out, device)}
-    merged |= {entry["id"] for entry in read_lines(out / FAILURES_FILE) if entry.get("device") == device}
     records: dict[str, Record] = {}
     failures: dict[str, dict[str, Any]] = {}
-    for record, entry in measured:
-        if entry["id"] not in merged:
-            if record is None:
-                failures.setdefault(entry["id"], entry)
-            else:
-                records.setdefault(entry["id"], record)
-    return list(records.values()), [entry for key, entry in failures.items() if key not in records]
+    counts: Counter[str] = Counter()
+    facts: dict[str, Any] = {}
+    for where, entry in (line for path in sorted(results) for line in _lines(path)):
+        if "event" in entry:
+            facts = entry if entry["event"] == "start" else facts
+            counts.update(checked=entry.get("programs", 0), right=entry.get("right", 0))
+            continue
+        key = entry.get("record_id", "")
+        if key not in programs:
+            raise DataError(f"{where}: program {key} is not in the kit {kit}")
+        if "cause" in entry:
+            failures.setdefault(key, {"id": key, "task_id": programs[key]["task_id"], "device": device, **entry})
+        else:
+            records.setdefault(key, _record(programs[key], entry, facts, header, where))
+    with writing(out, f"merge of the kit {kit}", wait=True):
+        merged = {record.record_id for record in read_records(out, device)}
+        merged |= {entry["id"] for entry in read_lines(out / FAILURES_FILE) if entry.get("device") == device}
+        new = [record for key, record in records.items() if key not in merged]
+        failed = [entry for key, entry in failures.items() if key not in merged | set(records)]
+        counts["merged before"] = len(merged & (set(records) | set(failures)))
+        tasks = read_tasks(kit)
+        write_tasks(out, [tasks[key] for key in {record.task_id for record in new}])
+        append_records(out, new)
+        append_lines(out / FAILURES_FILE, failed)
+        write_info(
+            out, name=out.name, devices=[device], protocols={rule.protocol_id: rule.describe()},
+            host=str(facts.get("host", "")), programs=len(read_records(out, device)),
+        )  # fmt: skip
+    return {"new": len(new), **counts, **report(out, device)}
 
 
 def run_parts(kit: Path) -> dict[str, Any]:

@@ -28,6 +28,7 @@ _CODE = (
     "cdmpp/measure/__init__.py",
     "cdmpp/measure/protocol.py",
     "cdmpp/measure/sentinel.py",
+    "cdmpp/measure/software.py",
     "cdmpp/measure/timing.py",
     "cdmpp/measure/window.py",
     "cdmpp/measure/worker.py",

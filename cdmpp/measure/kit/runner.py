@@ -22,13 +22,14 @@ from cdmpp.errors import CdmppError
 from cdmpp.measure import protocol
 from cdmpp.measure.protocol import Timed
 from cdmpp.measure.sentinel import Sentinels
+from cdmpp.measure.software import processor
 from cdmpp.measure.window import Windows
 from cdmpp.measure.worker import COMMAND
 from cdmpp.workers import Reply, Worker
 
-TOLERANCE = {"float16": 2e-2, "bfloat16": 1e-1}
-"""Deviation of a right result by data type; ``_TOLERANCE`` for others."""
-_TOLERANCE = 2e-3
+_TOLERANCE = {"float16": 2e-2, "bfloat16": 1e-1}
+"""Deviation of a right result by data type; of others ``_FLOAT_TOLERANCE``."""
+_FLOAT_TOLERANCE = 2e-3
 _GPU_FACTS = "name,driver_version,clocks.sm,clocks.mem,clocks.max.sm,clocks.max.mem,temperature.gpu,power.draw"
 
 
@@ -69,31 +70,25 @@ class KitRun:
 
     def run(self) -> None:
         """Check, measure, write."""
-        begin = time.monotonic()
         self._write({"event": "start", **self._host()})
         try:
             self.worker.start()
             left = self._check([item for item in self.programs if item.record_id not in self.done])
-            windows = self._windows()
-            total = len(left)
+            log, programs = self.out.with_suffix(".sentinels.jsonl"), self._items(self.kit["sentinels"])
+            sentinels = Sentinels(self.worker, log, self._timing, programs)
+            windows = Windows([self.worker], sentinels, self._timing, min_separation_s=self.separation_s)
+            begin, total = time.monotonic(), len(left)
             while left or windows.active:
                 fresh, left = left[: self.window], left[self.window :]
                 for item in windows.measure(fresh, self._fail):
                     visits = item.visits
                     self._write({"record_id": item.record_id, "visits": visits.samples, "quiet": visits.quiet})
-                finished = total - len(left) - len(windows.active)
-                rate = finished / (time.monotonic() - begin)
-                eta = f"{(total - finished) / rate / 60:.1f} min left" if rate else ""
-                print(f"{self.kit['part']}: {finished}/{total} programs, {rate:.2f}/s {eta}", flush=True)
+                finished, minutes = total - len(left) - len(windows.active), (time.monotonic() - begin) / 60
+                print(f"{self.kit['part']}: {finished}/{total} programs in {minutes:.1f} min", flush=True)
         finally:
             self.worker.stop()
             self._write({"event": "end", **self._host()})
         print(f"results: {self.out}")
-
-    def _windows(self) -> Windows[Timed]:
-        log, programs = self.out.with_suffix(".sentinels.jsonl"), self._items(self.kit["sentinels"])
-        sentinels = Sentinels(self.worker, log, self._timing, programs)
-        return Windows([self.worker], sentinels, self._timing, min_separation_s=self.separation_s)
 
     def _items(self, entries: list[dict[str, Any]]) -> list[Timed]:
         folder = self.folder / "programs"
@@ -112,7 +107,7 @@ class KitRun:
                 continue
             request = item.timing_request("check", device=self.device, expected=str(expected))
             reply = self.worker.request(request, protocol.VISIT_LIMIT_S)
-            error, limit = reply.get("error", float("nan")), TOLERANCE.get(item.arguments[-1][1], _TOLERANCE)
+            error, limit = reply.get("error", float("nan")), _TOLERANCE.get(item.arguments[-1][1], _FLOAT_TOLERANCE)
             errors.append(error)
             if not error <= limit:
                 wrong.append(item)
@@ -139,9 +134,7 @@ class KitRun:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             file.close()
-            raise CdmppError(
-                f"{self.out} is being written by another run of this part: wait until that has ended"
-            ) from None
+            raise CdmppError(f"{self.out} is being written by another run of this part: wait until it ends") from None
         return file
 
     def _done(self) -> set[str]:
@@ -162,9 +155,7 @@ class KitRun:
         """What the device says of itself now."""
         facts: dict[str, Any] = {"python": platform.python_version(), "kernel": platform.release()}
         if self.kit["kind"] == "cpu":
-            lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-            names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-            return {**facts, "host": names[0] if names else platform.machine()}
+            return {**facts, "host": processor()}
         command = ["nvidia-smi", f"--query-gpu={_GPU_FACTS}", "--format=csv,noheader,nounits", "--id=0"]
         try:
             values = subprocess.run(command, capture_output=True, text=True, timeout=30).stdout.strip().split(", ")
