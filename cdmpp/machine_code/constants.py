@@ -1,4 +1,4 @@
-"""Integers of a function that are numbers before it runs, and the blocks that are therefore never reached."""
+"""Integers of a function that are known before it runs, and the blocks that are therefore never reached."""
 
 from __future__ import annotations
 
