@@ -4,12 +4,4 @@ from cdmpp.ast.compact_ast import CompactAST
 from cdmpp.ast.layout import EXTRACTOR_VERSION, KERNEL_FEATURES, LEAF_FEATURES
 from cdmpp.ast.table import AstTable, read_asts, write_asts
 
-__all__ = [
-    "EXTRACTOR_VERSION",
-    "KERNEL_FEATURES",
-    "LEAF_FEATURES",
-    "AstTable",
-    "CompactAST",
-    "read_asts",
-    "write_asts",
-]
+__all__ = ["EXTRACTOR_VERSION", "KERNEL_FEATURES", "LEAF_FEATURES", "AstTable", "CompactAST", "read_asts", "write_asts"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -62,12 +63,10 @@ class Access:
 def read_access(buffer: Any, indices: Any, points: Points, loops: list[Loop]) -> Access:
     """The access to ``buffer`` at ``indices``, without quantities."""
     offsets = np.zeros(points.count, np.int64)
-    variables: set[int] = set()
-    size = 1
+    variables, size = free_variables(*indices), 1
     for extent, index in zip(reversed(list(buffer.shape)), reversed(list(indices)), strict=True):
         offsets = offsets + evaluate(index, points.env, points.count).astype(np.int64) * size
         size *= integer(extent, f"a dimension of buffer {buffer.name}")
-        free_variables(index, variables)
     n = len(loops)
     strides, spans = (np.abs(offsets[at : at + n] - offsets[0]).tolist() for at in (1, 1 + n))
     for i, loop in enumerate(loops):
@@ -120,23 +119,20 @@ def measure(access: Access, nest: Nest, active: np.ndarray) -> None:
     loops, vector, inner = nest.loops, nest.vector, nest.inner
     requests, width = _requests(access, nest)
     ideal = region = requests
-    blocks = threads = 1.0
     for i, loop in enumerate(loops):
-        if i == vector:
+        if i == vector or loop.tag in (Tag.BLOCK, Tag.THREAD):
             continue
-        if loop.tag == Tag.BLOCK:
-            blocks *= loop.extent
-        elif loop.tag == Tag.THREAD:
-            threads *= loop.extent
-        else:
-            if access.depends[i] or (i <= nest.refill and loop.tag != Tag.VTHREAD):
-                ideal *= loop.extent
-            if access.depends[i] or (i < nest.region and loop.tag != Tag.VTHREAD):
-                region *= loop.extent
+        if access.depends[i] or (i <= nest.refill and loop.tag != Tag.VTHREAD):
+            ideal *= loop.extent
+        if access.depends[i] or (i < nest.region and loop.tag != Tag.VTHREAD):
+            region *= loop.extent
     distinct, sectors, share, wavefronts = _warp(access, nest.points, active, width) if nest.gpu else (0.0,) * 4
     moved_ideal, moved_region = ideal * width, region * width
     if nest.gpu:
-        warps = blocks * float(-(-threads // BANKS))
+        blocks, threads = (
+            math.prod(loop.extent for loop in loops if loop.tag == tag) for tag in (Tag.BLOCK, Tag.THREAD)
+        )
+        warps = float(blocks * -(-threads // BANKS))
         by_scope = {Scope.GLOBAL: sectors * SECTOR_BYTES, Scope.SHARED: wavefronts * BANKS * 4}
         per_request = by_scope.get(access.scope, width * min(threads, BANKS))
         moved_ideal, moved_region = ideal * per_request * warps, region * per_request * warps
@@ -193,7 +189,7 @@ def _warp(access: Access, points: Points, active: np.ndarray, width: float) -> t
         lanes = access.offsets[points.lanes]
     start = np.floor(lanes * access.element_bytes).astype(np.int64)
     first, last = start // SECTOR_BYTES, (start + int(max(1, width)) - 1) // SECTOR_BYTES
-    sectors = {sector for a, b in zip(first.tolist(), last.tolist(), strict=True) for sector in range(a, b + 1)}
+    sectors = np.union1d(first, last)
     distinct = len(np.unique(start))
     share = min(1.0, distinct * max(1.0, width) / (len(sectors) * SECTOR_BYTES))
     words = max(1, int(width) // 4)

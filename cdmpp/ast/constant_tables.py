@@ -19,12 +19,10 @@ _SHORTEST = 4
 """Chains of fewer links stay as they are."""
 
 
-def hide(function: Any) -> tuple[Any, int]:
-    """(PrimFunc with every table as one call, number of tables)."""
-    tables = 0
+def hide(function: Any) -> Any:
+    """The PrimFunc with every table as one call."""
 
     def replace(select: Any, mutator: Any) -> Any:
-        nonlocal tables
         parts: list[Any] = []
         rest = select
         while isinstance(rest, Select) and isinstance(rest.true_value, IntImm | FloatImm):
@@ -32,10 +30,9 @@ def hide(function: Any) -> tuple[Any, int]:
             rest = rest.false_value
         if len(parts) < 2 * _SHORTEST or not isinstance(rest, IntImm | FloatImm):
             return mutator.default_mutate(select)
-        tables += 1
         return tirx.call_pure_extern(select.ty.dtype, _NAME, *parts, rest)
 
-    return tvm_ffi.structural_mutate(function, (Select, replace)), tables
+    return tvm_ffi.structural_mutate(function, (Select, replace))
 
 
 def restore(function: Any) -> Any:

@@ -71,13 +71,10 @@ def parts(expression: Any) -> list[Any]:
     return children(expression)
 
 
-def free_variables(expression: Any, variables: set[int]) -> set[int]:
-    """Add the handles of all variables, those inside data-dependent loads included."""
-    if kind_of(expression) == "Var":
-        variables.add(expression.__chandle__())
-    for part in parts(expression):
-        free_variables(part, variables)
-    return variables
+def free_variables(*expressions: Any) -> set[int]:
+    """Handles of all variables, those inside data-dependent loads included."""
+    own = {expression.__chandle__() for expression in expressions if kind_of(expression) == "Var"}
+    return own.union(*(free_variables(*parts(expression)) for expression in expressions))
 
 
 def has_load(expression: Any) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from cdmpp.ast.access import LINE_BYTES, Access
 from cdmpp.ast.kernel_features import KERNEL_FEATURES
 from cdmpp.ast.leaf import LeafFacts
@@ -22,12 +24,8 @@ def kernel_vector(kernel: Kernel, facts: list[LeafFacts], outside: list[Allocati
 
 def _launch(kernel: Kernel, facts: list[LeafFacts], outside: list[Allocation], gpu: bool) -> dict[str, float]:
     local = [a for a in kernel.allocations if a.scope == Scope.LOCAL]
-    extents = [1, 1, 1]
-    for f in facts:
-        for loop in f.leaf.loops:
-            if loop.tag == Tag.THREAD:
-                extents[loop.axis] = max(extents[loop.axis], loop.extent)
-    threads = float(extents[0] * extents[1] * extents[2])
+    axes = [loop for f in facts for loop in f.leaf.loops if loop.tag == Tag.THREAD]
+    threads = float(math.prod(max([1, *(loop.extent for loop in axes if loop.axis == i)]) for i in range(3)))
     return {
         "gpu_flag": gpu,
         "blocks": max(f["blocks"] for f in facts),
@@ -47,22 +45,18 @@ def _launch(kernel: Kernel, facts: list[LeafFacts], outside: list[Allocation], g
 
 
 def _operations(facts: list[LeafFacts], threads: float) -> dict[str, float]:
-    def total(name: str) -> float:
-        return sum(f.counts[name] * f.work for f in facts)
-
-    def per_thread(name: str) -> float:
-        return total(name) / threads
-
+    total = {name: sum(f.counts[name] * f.work for f in facts) for name in facts[0].counts}
+    each = {name: amount / threads for name, amount in total.items()}
     return {
         "flops": sum(f.work * f["flops_per_iteration"] for f in facts),
-        "fma_per_thread": per_thread("fma"),
-        "fp_per_thread": sum(per_thread(name) for name in ("fma", "fadd", "fmul", "fdiv", "fcompare")),
-        "special_per_thread": per_thread("special"),
-        "int_per_thread": per_thread("int") + 4 * per_thread("intdiv"),
-        "select_per_thread": per_thread("select"),
+        "fma_per_thread": each["fma"],
+        "fp_per_thread": sum(each[name] for name in ("fma", "fadd", "fmul", "fdiv", "fcompare")),
+        "special_per_thread": each["special"],
+        "int_per_thread": each["int"] + 4 * each["intdiv"],
+        "select_per_thread": each["select"],
         "branch_per_thread": sum(f["guards"] * f["iterations"] for f in facts) / threads,
-        "special_iterations": total("special"),
-        "intdiv_iterations": total("intdiv"),
+        "special_iterations": total["special"],
+        "intdiv_iterations": total["intdiv"],
     }
 
 
@@ -73,16 +67,13 @@ def _work(kernel: Kernel, facts: list[LeafFacts]) -> dict[str, float]:
     heaviest = max(facts, key=weight)
     fma = heaviest.counts["fma"] * heaviest["serial_trips"]
     shared_loads = sum(a["trips_ideal"] for a in heaviest.loads if a.scope == Scope.SHARED)
-    body = 1.0
-    for loop in heaviest.leaf.loops[heaviest.nest.refill + 1 :]:
-        if loop.tag == Tag.NONE:
-            body *= loop.extent
+    inside = heaviest.leaf.loops[heaviest.nest.refill + 1 :]
     return {
         "leaves": len(facts),
         "max_region_trips": max(f["region_trips"] for f in facts),
         "min_active_fraction": min(f["active_fraction"] for f in facts),
         "fma_per_shared_load": fma / shared_loads if shared_loads else 0.0,
-        "inner_body_trips": body,
+        "inner_body_trips": math.prod(loop.extent for loop in inside if loop.tag == Tag.NONE),
         "heaviest_leaf_share": weight(heaviest) / sum(weight(f) for f in facts),
         "iterations": sum(f["iterations"] for f in facts),
         "vector_iterations": sum(f["vector_iterations"] for f in facts if not f["scalar_flag"]),

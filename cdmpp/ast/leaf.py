@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from cdmpp.ast.access import Access, Nest, measure, read_access
-from cdmpp.ast.arithmetic import Arithmetic, count, nonzero_fraction
+from cdmpp.ast.arithmetic import Arithmetic, nonzero_fraction
 from cdmpp.ast.expression import evaluate, free_variables, has_load, is_constant, kind_of
 from cdmpp.ast.leaf_features import ACCESS, CONTEXT, LOOP, MEMORY, N_LOADS, N_LOOPS, OPS
 from cdmpp.ast.loop_nest import Kind, Leaf, Loop, Scope, Tag
@@ -81,7 +81,7 @@ def leaf_facts(leaf: Leaf, gpu: bool) -> LeafFacts:
     loops, points = leaf.loops, Points(leaf.loops)
     nest = _nest(loops, points, gpu)
     active = _holds(points, [guard for guard in leaf.guards if not has_load(guard[0])])
-    arithmetic = count(leaf.store, loops)
+    arithmetic = Arithmetic(leaf.store, loops)
     store = read_access(leaf.store.buffer, leaf.store.indices, points, loops)
     measure(store, nest, active)
     loads, update, indirect = _loads(arithmetic, nest, store, active)
@@ -175,9 +175,7 @@ def _trips(
 ) -> dict[str, float]:
     """Iteration counts and vector shape, by the names of ``CONTEXT``."""
     loops = nest.loops
-    guarding: set[int] = set()
-    for condition, _ in leaf.guards:
-        free_variables(condition, guarding)
+    guarding = free_variables(*(condition for condition, _ in leaf.guards))
     touched = [any(access.depends[i] for access in (store, *loads)) for i in range(len(loops))]
     repeated = {
         i

@@ -68,14 +68,13 @@ def lower(module: Any, target: Any) -> Any:
     """
     function = main_function(module)
     _refuse_deep(function)
-    function, tables = hide(function)
-    bound = tirx.transform.BindTarget(target)(tvm.IRModule({"main": function.with_attr("global_symbol", "main")}))
+    function = hide(function).with_attr("global_symbol", "main")
+    bound = tirx.transform.BindTarget(target)(tvm.IRModule({"main": function}))
     try:
-        lowered = _passes()(bound)["main"]
+        return restore(_passes()(bound)["main"])
     except (tvm.error.TVMError, ValueError) as error:
         reason = [type(error).__name__, *str(error).strip().splitlines()][-1]
         raise UnsupportedProgramError(f"TVM could not lower the program: {reason}") from error
-    return restore(lowered) if tables else lowered
 
 
 def _refuse_deep(function: Any) -> None:

@@ -61,8 +61,6 @@ def _beyond(
     fit = next((j for j, level in enumerate(needed) if sum(level) <= capacity), len(loops))
     total = 0.0
     for access, amount in zip(accesses, moved[fit], strict=True):
-        outer = fit
-        while outer > 0 and not access.depends[outer - 1]:
-            outer -= 1
+        outer = max((i + 1 for i in range(fit) if access.depends[i]), default=0)
         total += amount * float(math.prod(loop.extent for loop in loops[:outer]))
     return total

@@ -87,16 +87,13 @@ class _Walker:
         elif kind == "AttrStmt" and not str(node.attr_key).startswith(("pragma_", *_THREADS)):
             self.top_level(node.body)
         elif kind != "DeclBuffer":
-            self.nest(node)
-
-    def nest(self, node: Any) -> None:
-        self.kernel = Kernel()
-        self.tree.kernels.append(self.kernel)
-        before = len(self.tree.leaves)
-        self.kernel.code_steps = self.visit(node).steps
-        if len(self.tree.leaves) == before:
-            self.tree.kernels.pop()
-        self.kernel = None
+            before = len(self.tree.leaves)
+            self.tree.kernels.append(Kernel())
+            self.kernel = self.tree.kernels[-1]
+            self.kernel.code_steps = self.visit(node).steps
+            if len(self.tree.leaves) == before:
+                self.tree.kernels.pop()
+            self.kernel = None
 
     def allocate(self, *buffers: Any) -> None:
         for buffer in buffers:
