@@ -1,4 +1,4 @@
-"""The ``cdmpp`` command: runs the file of a verb and imports no other, so that ``cdmpp devices`` needs no torch."""
+"""The ``cdmpp`` command: imports the file of one verb alone, so that ``cdmpp devices`` needs no torch."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if given and given[0] in CONFIGURED:
             return _configured(given[0], given[1:])
         options = _parser(given[0] if given else "").parse_args(given)
-        return int(options.run(options))
+        options.run(options)
+        return 0
     except CdmppError as error:
         say(str(error))
         return 2

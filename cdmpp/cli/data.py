@@ -7,14 +7,12 @@ import dataclasses
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from cdmpp.cli.output import console, format_seconds, print_json, say
+from cdmpp.cli.output import format_seconds, print_json, print_table, say
 from cdmpp.errors import CdmppError
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from cdmpp.data.statistics import DeviceStatistics
     from cdmpp.data.summary import DataSummary
 
@@ -29,25 +27,26 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--workers", type=int, default=2, help="codes: processes that compile (default 2)")
 
 
-def run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> None:
     """Print the tables or the JSON, or derive code vectors."""
-    missing = [str(path) for path in options.path if not path.is_dir()]
-    if missing:
+    if missing := [str(path) for path in options.path if not path.is_dir()]:
         raise CdmppError(f"no such folder: {', '.join(missing)}")
-    return _codes(options) if options.what == "codes" else _summary(options)
+    if options.what == "codes":
+        _codes(options)
+    else:
+        _summary(options)
 
 
-def _codes(options: argparse.Namespace) -> int:
+def _codes(options: argparse.Namespace) -> None:
     from cdmpp.data.codes import derive_codes
 
     if not options.path:
         raise CdmppError("which data set? Give its folder: cdmpp data codes --path datasets/xeon-icelake")
     for folder in options.path:
         print(f"{folder}: {derive_codes(folder, options.workers, ship=options.ship)} programs with a code vector")
-    return 0
 
 
-def _summary(options: argparse.Namespace) -> int:
+def _summary(options: argparse.Namespace) -> None:
     from cdmpp.data.summary import details, known_paths, summarise
 
     paths = known_paths(options.path)
@@ -62,50 +61,43 @@ def _summary(options: argparse.Namespace) -> int:
             print(picture, file=sys.stderr)
     if options.json:
         numbers = {(folder, statistics.device): statistics.plain() for folder, statistics in readable}
-        print_json(
-            [
-                {**dataclasses.asdict(e), "folder": str(e.folder), "statistics": numbers.get((e.folder, e.device))}
-                for e in entries
-            ]
-        )
-        return 0
-    if not entries:
+        print_json([{**plain(entry), "statistics": numbers.get((entry.folder, entry.device))} for entry in entries])
+    elif not entries:
         say(
             f"no data is here; looked in {', '.join(map(str, paths)) or 'datasets'} and in $CDMPP_DATA. "
             "`cdmpp train device=a100` downloads some, `cdmpp measure` and `cdmpp import` make some"
         )
-        return 0
-    console().print(_places(entries, paths))
-    if readable:
-        console().print(_numbers([statistics for _, statistics in readable]))
-    return 0
+    else:
+        _print_places(entries, paths)
+        if readable:
+            _print_numbers([statistics for _, statistics in readable])
 
 
-def _places(entries: Sequence[DataSummary], paths: Sequence[Path]) -> Table:
+def plain(entry: DataSummary) -> dict[str, Any]:
+    """As JSON."""
+    return {**dataclasses.asdict(entry), "folder": str(entry.folder)}
+
+
+def _print_places(entries: Sequence[DataSummary], paths: Sequence[Path]) -> None:
     """A row a folder and device."""
-    from rich.table import Table
+    rows = [
+        (
+            entry.device,
+            *("?" if count is None else str(count) for count in (entry.programs, entry.tasks)),
+            f"{entry.form} {entry.note}".strip(),
+            str(entry.folder),
+        )
+        for entry in entries
+    ]
+    caption = f"looked in {', '.join(map(str, paths))} ($CDMPP_DATA adds folders)"
+    counts = ("programs", "tasks")
+    print_table("Data", ("device", *counts, "form", "folder"), rows, right=counts, caption=caption)
 
-    table = Table(title="Data", caption=f"looked in {', '.join(map(str, paths))} ($CDMPP_DATA adds folders)")
-    table.add_column("device", no_wrap=True)
-    for heading in ("programs", "tasks"):
-        table.add_column(heading, justify="right")
-    table.add_column("form")
-    table.add_column("folder", overflow="fold")
-    for entry in entries:
-        counts = ["?" if count is None else str(count) for count in (entry.programs, entry.tasks)]
-        table.add_row(entry.device, *counts, f"{entry.form} {entry.note}".strip(), str(entry.folder))
-    return table
 
-
-def _numbers(entries: Sequence[DeviceStatistics]) -> Table:
+def _print_numbers(entries: Sequence[DeviceStatistics]) -> None:
     """A column a device: sizes, latencies, noise of the labels, quality of the schedules, op classes."""
-    from rich.table import Table
-
     from cdmpp.data.statistics import quantiles
 
-    table = Table("", title="In numbers")
-    for entry in entries:
-        table.add_column(entry.device, overflow="fold")
     rows: dict[str, Callable[[DeviceStatistics], str]] = {
         "networks": lambda e: str(e.networks),
         "latency p10 / p50 / p90": lambda e: " / ".join(map(format_seconds, quantiles(e.latency_s))),
@@ -116,8 +108,7 @@ def _numbers(entries: Sequence[DeviceStatistics]) -> Table:
         ),
         "not recorded": lambda e: str(sum(e.failures.values())),
     }
-    for name, value in rows.items():
-        table.add_row(name, *map(value, entries))
+    shown = [(name, *map(value, entries)) for name, value in rows.items()]
     for op_class in dict.fromkeys(name for entry in entries for name in entry.programs_by_class):
-        table.add_row(f"{op_class} programs", *(f"{e.programs_by_class.get(op_class, 0):,}" for e in entries))
-    return table
+        shown.append((f"{op_class} programs", *(f"{e.programs_by_class.get(op_class, 0):,}" for e in entries)))
+    print_table("In numbers", ("", *(entry.device for entry in entries)), shown)

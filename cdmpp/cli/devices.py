@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from cdmpp import devices
-from cdmpp.cli.output import console, print_json
+from cdmpp.cli.data import plain
+from cdmpp.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
     from cdmpp.data.summary import DataSummary
@@ -27,10 +27,8 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--json", action="store_true", help="machine-readable, all numbers with their sources")
 
 
-def run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> None:
     """Print the table or the JSON."""
-    from rich.table import Table
-
     from cdmpp.data.summary import known_paths, summarise
     from cdmpp.predict.catalogue import models
 
@@ -45,30 +43,24 @@ def run(options: argparse.Namespace) -> int:
         for device in devices.all_devices()
     ]
     if options.json:
-        print_json([_plain(*row) for row in rows])
-        return 0
-    table = Table(title="Devices", caption="- : not published")
-    for heading in ("name", "kind", "what it is"):
-        table.add_column(heading, no_wrap=heading == "name", overflow="fold")
-    for heading in _NUMBERS:
-        table.add_column(heading, justify="right", overflow="fold")
-    for heading in ("data", "model"):
-        table.add_column(heading, overflow="fold")
+        print_json([_as_json(*row) for row in rows])
+        return
+    shown = []
     for device, data_sets, names in rows:
         numbers = ["-" if (value := device.spec[key]) is None else f"{value:.4g}" for key in _NUMBERS.values()]
         sizes = [f"{entry.programs} programs" if entry.programs else entry.folder.name for entry in data_sets]
-        table.add_row(device.name, device.kind, device.title, *numbers, ", ".join(sizes), ", ".join(names))
-    console().print(table)
-    return 0
+        shown.append((device.name, device.kind, device.title, *numbers, ", ".join(sizes), ", ".join(names)))
+    headings = ("name", "kind", "what it is", *_NUMBERS, "data", "model")
+    print_table("Devices", headings, shown, right=_NUMBERS, caption="- : not published")
 
 
-def _plain(device: devices.Device, data_sets: Sequence[DataSummary], models: list[str]) -> dict[str, Any]:
+def _as_json(device: devices.Device, data_sets: Sequence[DataSummary], models: list[str]) -> dict[str, Any]:
     return {
         "name": device.name,
         "title": device.title,
         "kind": device.kind,
         "target": device.target,
         "spec": {key: {"value": device.spec[key], "source": device.sources[key]} for key in devices.SPEC_FIELDS},
-        "data": [{**dataclasses.asdict(entry), "folder": str(entry.folder)} for entry in data_sets],
+        "data": [plain(entry) for entry in data_sets],
         "models": models,
     }

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -15,6 +16,26 @@ def console() -> Console:
     from rich.console import Console
 
     return Console() if sys.stdout.isatty() else Console(width=220)
+
+
+def print_table(
+    title: str,
+    headings: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    right: Collection[str] = (),
+    caption: str | None = None,
+) -> None:
+    """A table whose columns ``right`` hold numbers. Short names in the first column stay whole."""
+    from rich.table import Table
+
+    table, rows = Table(title=title, caption=caption), list(rows)
+    for heading in headings:
+        whole = heading == headings[0] and all(len(row[0].split("\n")[0]) <= 24 for row in rows)
+        side: Literal["left", "right"] = "right" if heading in right else "left"
+        table.add_column(heading, justify=side, overflow="fold", no_wrap=whole)
+    for row in rows:
+        table.add_row(*row)
+    console().print(table)
 
 
 def print_json(value: Any) -> None:

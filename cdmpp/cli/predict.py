@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cdmpp import devices
-from cdmpp.cli.output import console, format_seconds, print_json, say
+from cdmpp.cli.output import format_seconds, print_json, print_table, say
 from cdmpp.errors import CdmppError
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     )
 
 
-def run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> None:
     """Print the table or the JSON, and each doubt on a line of its own."""
     device, path = devices.get(options.device), Path(options.programs)
     gc.disable()  # a third of the time to start would go into looking at what was just imported
@@ -61,10 +61,10 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         promised = {str(level): promise for level, promise in prediction.promised.items()}
         head = {"device": device.name, "model": name, "interval_promised": promised}
-        print_json({**head, "programs": _rows(prediction), "refused": list(prediction.refused)})
+        programs = [_row(prediction, i) for i in range(len(prediction))]
+        print_json({**head, "programs": programs, "refused": list(prediction.refused)})
     else:
         _print_table(prediction, f"{device.title}, model {name}", options.rows)
-    return 0
 
 
 def _check(path: Path, limit: float) -> None:
@@ -96,45 +96,31 @@ def _say_doubts(prediction: Prediction, model: str) -> None:
 
 
 def _print_table(prediction: Prediction, title: str, rows: int) -> None:
-    from rich.table import Table
-
     seconds, labels = [float(value) for value in prediction.latency_s], prediction.labels
     order = sorted(range(len(seconds)), key=seconds.__getitem__)
     shown = order[:rows] if rows > 0 else order
-    caption = f"{len(order) - len(shown)} slower ones not shown (--rows 0 shows all)" if len(shown) < len(order) else ""
-    table = Table(title=title, caption=caption or None)
-    table.add_column("program", overflow="fold")
-    table.add_column("predicted latency", justify="right")
-    level = min(prediction.intervals, default=None)
-    if level is not None:
-        table.add_column(f"{100 * prediction.promised[level]:g} % interval", justify="right")
-    flagged = any(prediction.flags[i] for i in shown)
-    if flagged:
-        table.add_column("doubts", overflow="fold")
-    for i in shown:
-        cells = [labels[i], format_seconds(seconds[i])]
-        if level is not None:
-            cells.append(" - ".join(format_seconds(float(bound[i])) for bound in prediction.intervals[level]))
-        if flagged:
-            cells.append(", ".join(prediction.flags[i]))
-        table.add_row(*cells)
-    console().print(table)
+    slower = len(order) - len(shown)
+    columns = {"program": [labels[i] for i in shown], "predicted latency": [format_seconds(seconds[i]) for i in shown]}
+    if prediction.intervals:
+        level = min(prediction.intervals)
+        bounds = [[format_seconds(float(bound[i])) for bound in prediction.intervals[level]] for i in shown]
+        columns[f"{100 * prediction.promised[level]:g} % interval"] = [" - ".join(pair) for pair in bounds]
+    numbers = list(columns)[1:]
+    if any(prediction.flags[i] for i in shown):
+        columns["doubts"] = [", ".join(prediction.flags[i]) for i in shown]
+    caption = f"{slower} slower ones not shown (--rows 0 shows all)" if slower else None
+    print_table(title, list(columns), zip(*columns.values(), strict=True), right=numbers, caption=caption)
 
 
-def _rows(prediction: Prediction) -> list[dict[str, Any]]:
-    """One row a program; intervals and the out-of-range score where the model has them."""
-    rows: list[dict[str, Any]] = []
-    for i, label in enumerate(prediction.labels):
-        row: dict[str, Any] = {"program": label, "latency_s": float(prediction.latency_s[i])}
-        if prediction.intervals:
-            row["intervals_s"] = {
-                str(level): [float(lower[i]), float(upper[i])] for level, (lower, upper) in prediction.intervals.items()
-            }
-        if prediction.novelty is not None and prediction.unlike_training is not None:
-            row["novelty"] = float(prediction.novelty[i])
-            row["unlike_training"] = bool(prediction.unlike_training[i])
-        row["flags"] = list(prediction.flags[i])
-        if i in prediction.reasons:
-            row["why_no_machine_code"] = prediction.reasons[i]
-        rows.append(row)
-    return rows
+def _row(prediction: Prediction, i: int) -> dict[str, Any]:
+    """Of program ``i``; intervals and the out-of-range score where the model has them."""
+    row: dict[str, Any] = {"program": prediction.labels[i], "latency_s": float(prediction.latency_s[i])}
+    if prediction.intervals:
+        row["intervals_s"] = {str(k): [float(bound[i]) for bound in pair] for k, pair in prediction.intervals.items()}
+    if prediction.novelty is not None and prediction.unlike_training is not None:
+        row["novelty"] = float(prediction.novelty[i])
+        row["unlike_training"] = bool(prediction.unlike_training[i])
+    row["flags"] = list(prediction.flags[i])
+    if i in prediction.reasons:
+        row["why_no_machine_code"] = prediction.reasons[i]
+    return row

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 import re
 import textwrap
@@ -16,6 +15,9 @@ from omegaconf import OmegaConf
 
 from cdmpp.errors import CdmppError
 from cdmpp.paths import conf_folder
+
+_FIELD = re.compile(r'^    (\w+): [^\n]*\n(?:    """(.*?)"""\n)?', re.MULTILINE | re.DOTALL)
+"""Name and docstring of a field in the source of a dataclass."""
 
 
 def settings_help(command: str, config: str) -> str:
@@ -64,14 +66,9 @@ def _fields(config: str, prefix: str) -> Iterator[str]:
         return
     kind: Any = OmegaConf.get_type(stored.node)
     values: Any = OmegaConf.to_container(stored.node)
-    (defined,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
-    body = defined.body if isinstance(defined, ast.ClassDef) else []
-    for statement, after in zip(body, [*body[1:], None], strict=True):
-        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-            key = statement.target.id
-            default = "null" if values[key] is None else str(values[key])
-            meaning = after.value.value if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) else ""
-            yield f"  {prefix}{key}={default}\n" + _wrapped(str(meaning), "      ")
+    for key, meaning in re.findall(_FIELD, inspect.getsource(kind)):
+        default = "null" if values[key] is None else str(values[key])
+        yield f"  {prefix}{key}={default}\n" + _wrapped(meaning, "      ")
     yield "\n"
 
 

@@ -74,16 +74,13 @@ def thin_data(split: Split, tasks_of: Sequence[str] | np.ndarray, calibration: C
             f"only {len(split.train)} programs of {n_tasks} tasks to learn from, fewer than {MIN_PROGRAMS}: expect "
             "larger errors on other tasks than the figures say, and measure more"
         )
-    short = {level: p for level, p in (calibration.conformal.promised() if calibration else {}).items() if p < level}
+    promised = calibration.conformal.promised() if calibration else {}
+    short = {level: promise for level, promise in promised.items() if promise < level}
     if calibration and short:
-        n_vouching = int(calibration.conformal.n_tasks[0])
-        promises = ", ".join(
-            f"of {100 * level:g} % can promise {100 * promise:g} %" for level, promise in short.items()
-        )
+        promises = ", ".join(f"of {100 * level:g} % can promise {100 * p:g} %" for level, p in short.items())
         needed = ", ".join(f"{np.ceil(level / (1 - level) - 1e-9):.0f} for {100 * level:g} %" for level in short)
         warnings.append(
-            f"only {n_vouching} {'task vouches' if n_vouching == 1 else 'tasks vouch'} for the intervals, so those "
-            f"{promises} of the "
+            f"tasks that vouch for the intervals: only {calibration.conformal.n_tasks[0]}, so those {promises} of the "
             f"programs of a new task. Tasks that the validation part needs: {needed}"
         )
     return warnings
