@@ -177,10 +177,9 @@ def run_many(workers: Sequence[Worker], messages: Iterable[Request], limit_s: fl
                 return
             nearest = min(worker.deadline for worker in busy)
             answered = wait([worker.connection for worker in busy], max(0.0, nearest - time.monotonic()))
-            now = time.monotonic()
+            late = [worker.connection for worker in busy if worker.deadline <= time.monotonic()]
             for worker in list(busy):
-                late = worker.deadline <= now
-                if (worker.connection in answered or late) and (reply := worker.advance()) is not None:
+                if worker.connection in (*answered, *late) and (reply := worker.advance()) is not None:
                     yield busy.pop(worker), reply
     finally:
         for worker in busy:
@@ -193,7 +192,7 @@ _spare: list[Worker] = []
 
 def take_worker(command: Sequence[str]) -> Worker:
     """The kept process of ``command``, or a new one. ``take_worker(c).launch()`` early saves waiting later."""
-    while _spare:
+    if _spare:
         worker = _spare.pop()
         if worker.running and (worker.command, worker.surroundings) == (tuple(command), _surroundings()):
             return worker

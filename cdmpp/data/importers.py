@@ -7,6 +7,7 @@ import logging
 import random
 import statistics
 from dataclasses import dataclass, field
+from functools import cache, partial
 from pathlib import Path
 from typing import Literal
 
@@ -130,25 +131,21 @@ def _collect(
     progress: bool,
 ) -> list[_Group]:
     groups: dict[tuple[int, str, str], _Group] = {}
-    targets: dict[str, str] = {}
+    wrong_target = cache(partial(disagreement, device))
     for line in track(read_lines(source), f"reading {source.name}", disable=not progress):
         report.lines += 1
         if isinstance(line, BadLine):
             report.bad.append(line)
             continue
-        if not 0 <= line.workload < len(workloads):
+        workload = workloads[line.workload] if 0 <= line.workload < len(workloads) else None
+        if workload is None or isinstance(workload, BadLine):
             reason = f"workload {line.workload} does not exist, the database has {len(workloads)}"
+            if workload:
+                reason = f"its workload, line {workload.number} of the other file, cannot be used: {workload.reason}"
             report.bad.append(BadLine(line.number, reason))
             continue
-        workload = workloads[line.workload]
-        if isinstance(workload, BadLine):
-            reason = f"its workload, line {workload.number} of the other file, cannot be used: {workload.reason}"
-            report.bad.append(BadLine(line.number, reason))
-            continue
-        if line.target not in targets:
-            targets[line.target] = disagreement(device, line.target)
-        if targets[line.target]:
-            raise DataError(f"{source} line {line.number} is not of device {device}: {targets[line.target]}")
+        if reason := wrong_target(line.target):
+            raise DataError(f"{source} line {line.number} is not of device {device}: {reason}")
         if not line.measured:
             report.unmeasured += 1
         elif line.failed:

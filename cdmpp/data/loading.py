@@ -60,22 +60,15 @@ def load_programs(
             "CDMPP_CACHE name another folder"
         ) from error
     used = set(np.unique(labels.task_ids).tolist())
+    tasks = {key: task for key, task in join_tasks([one.tasks for one in sets]).items() if key in used}
     return LatencyDataset(
-        labels.record_ids[kept],
-        labels.task_ids[kept],
-        labels.devices[kept],
-        labels.latency_s[kept],
-        labels.spread[kept],
-        asts,
-        {key: task for key, task in join_tasks([one.tasks for one in sets]).items() if key in used},
-        ", ".join(str(folder) for folder in folders),
-        features,
+        **vars(labels.take(kept)), asts=asts, tasks=tasks, source=", ".join(map(str, folders)), features=features
     )
 
 
 def ship_asts(folder: Path, device: str | None = None, workers: int = 2) -> Path:
     """Store a data set's ASTs in its ``asts/`` folder, so that users need no TVM to train on it."""
-    data = load_dataset(folder, device, workers=workers)
+    data = load_programs([folder], device, workers)
     path = Path(folder) / "asts" / "part-00000.parquet"
     write_asts(path, data.record_ids.tolist(), data.asts, data.features)
     return path

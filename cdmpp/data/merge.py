@@ -47,10 +47,8 @@ def merge_records(group: Sequence[Record]) -> Record:
 def each_once(records: Iterable[Record]) -> tuple[list[Record], int, int]:
     """(each (record id, device) once where it first stood, copies that were dropped, programs that were merged)."""
     groups: dict[tuple[str, str], list[Record]] = {}
-    total = 0
     for record in records:
         groups.setdefault((record.record_id, record.device), []).append(record)
-        total += 1
-    differing = [group for group in groups.values() if len(group) > 1 and any(r != group[0] for r in group)]
-    merged = sum(len(group) - 1 for group in differing)
-    return [merge_records(group) for group in groups.values()], total - len(groups) - merged, len(differing)
+    repeats = [(len(group) - 1, any(r != group[0] for r in group)) for group in groups.values()]
+    copies = sum(n for n, differing in repeats if not differing)
+    return [merge_records(group) for group in groups.values()], copies, sum(differing for _, differing in repeats)

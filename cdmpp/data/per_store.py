@@ -79,12 +79,14 @@ def load_per_store(
         records = [r for r in read_records(folder, None, "skip") if r.record_id in wanted - rows.keys()]
         sources = sources_of(records, tasks)
         ids = {source.key: record.record_id for source, record in zip(sources, records, strict=True)}
-        rows.update(_pooled(cache, ids, pool))
-        if missing := [source for source in sources if ids[source.key] not in rows]:
-            title = f"per-store features of {Path(folder).name}"
-            failed = derive([Wanted("per_store", cache, missing)], workers, progress, title)["per_store"]
-            reasons.update({ids[key]: reason for key, reason in failed.items() if key in ids})
-            rows.update(_pooled(cache, ids, pool))
+        for attempt in range(2):
+            for chunk in read_chunks(cache, read_rows):
+                rows |= {ids[key]: pool(matrix).astype(np.float32) for key, matrix in chunk.items() if key in ids}
+            missing = [source for source in sources if ids[source.key] not in rows]
+            if missing and attempt == 0:
+                title = f"per-store features of {Path(folder).name}"
+                failed = derive([Wanted("per_store", cache, missing)], workers, progress, title)["per_store"]
+                reasons |= {ids[key]: reason for key, reason in failed.items() if key in ids}
     lost = [identity for identity in dataset.record_ids if identity not in rows]
     if len(lost) == len(dataset):
         reason = next(iter(reasons.values()), "none of the folders holds its schedules")
@@ -93,9 +95,3 @@ def load_per_store(
         log.warning("no per-store features for %d programs, first %s", len(lost), reasons.get(lost[0], lost[0]))
     zeros = np.zeros_like(next(iter(rows.values())))
     return np.stack([rows.get(identity, zeros) for identity in dataset.record_ids])
-
-
-def _pooled(cache: Path, ids: Mapping[str, str], pool: Callable[[np.ndarray], np.ndarray]) -> dict[str, np.ndarray]:
-    """Record id -> pooled rows; ``ids`` names the record of each key."""
-    chunks = read_chunks(cache, read_rows)
-    return {ids[k]: pool(rows).astype(np.float32) for chunk in chunks for k, rows in chunk.items() if k in ids}

@@ -110,7 +110,7 @@ def _of_device(records: list[Record], tasks: dict[str, Task], device: str, folde
         latencies[task.task_id].append(record.latency_s)
         for network in task.networks:
             networks[network][task.op_class] += 1
-    several = [values for values in latencies.values() if len(values) >= _ENOUGH]
+    several = [np.array(values) for values in latencies.values() if len(values) >= _ENOUGH]
     by_class = Counter(tasks[record.task_id].op_class for record in records)
     lines = [entry for entry in read_lines(folder / FAILURES_FILE) if entry.get("device") == device]
     failures = Counter(entry["cause"] for entry in lines if not entry["id"].startswith(_NETWORK))
@@ -123,8 +123,8 @@ def _of_device(records: list[Record], tasks: dict[str, Task], device: str, folde
         spread=np.array([record.spread for record in records]),
         flagged_share=float(np.mean([record.flagged for record in records])),
         schedules_per_task=np.array([len(values) for values in latencies.values()]),
-        schedule_range=np.array([max(values) / min(values) for values in several]),
-        best_over_typical=np.array([float(np.median(values)) / min(values) for values in several]),
+        schedule_range=np.array([values.max() / values.min() for values in several]),
+        best_over_typical=np.array([np.median(values) / values.min() for values in several]),
         programs_by_class=dict(by_class.most_common()),
         tasks_by_class=dict(Counter(tasks[task].op_class for task in latencies).most_common()),
         programs_by_network={name: dict(networks[name]) for name in sorted(networks)},
