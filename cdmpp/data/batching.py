@@ -127,8 +127,6 @@ class ProgramTensors:
         Raises:
             DataError: lengths differ, a label is not a positive number, or a device is not among ``devices``.
         """
-        if rows is not None and not isinstance(asts, MappedTable):
-            asts, rows = asts.take(rows), None
         index = np.arange(len(asts)) if rows is None else np.asarray(rows, np.int64)
         n = len(index)
         if len(device_names) != n or (latency_s is not None and len(latency_s) != n):
@@ -136,8 +134,7 @@ class ProgramTensors:
         if latency_s is not None and not (np.isfinite(latency_s).all() and (np.asarray(latency_s) > 0).all()):
             raise DataError("latencies must be positive finite seconds; drop or repair the records that are not")
         order = {name: index for index, name in enumerate(devices)}
-        missing = sorted({str(name) for name in device_names} - set(order))
-        if missing:
+        if missing := sorted({str(name) for name in device_names} - set(order)):
             raise DataError(f"programs of {', '.join(missing)} but only {', '.join(order)} described")
 
         def tensor(values: ArrayLike, kind: DTypeLike = np.int64) -> Tensor:
