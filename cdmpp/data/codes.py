@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from cdmpp.ast.columns import list_column, plain_column
-from cdmpp.data.derive import LIMIT_S, Wanted, data_set_folder, derive, read_chunks, sources_of
+from cdmpp.data.derive import LIMIT_S, data_set_folder, derive, read_chunks, sources_of
 from cdmpp.data.files import read_table, write_table
 from cdmpp.data.labels import Labels
 from cdmpp.data.records import read_records, read_tasks
@@ -137,8 +137,8 @@ def complete_codes(
     if not missing:
         return codes, {}
     sources = sources_of(missing, tasks)
-    wanted = Wanted("codes", code_cache(folder), sources)
-    reasons = derive([wanted], workers, progress, f"code vectors of {folder.name}", limit_s)["codes"]
+    wanted = {"codes": (code_cache(folder), sources)}
+    reasons = derive(wanted, workers, progress, f"code vectors of {folder.name}", limit_s)["codes"]
     pairs = zip(missing, sources, strict=True)
     named = {record.record_id: reasons[source.key] for record, source in pairs if source.key in reasons}
     return codes_of([(folder, tasks)], labels), named

@@ -54,16 +54,6 @@ class Source:
     graph: bool = False
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """``kind`` of every source, into chunk files below ``folder``."""
-
-    kind: str
-    """``asts``, ``per_store`` or ``codes``, an operation of ``derive_worker``."""
-    folder: Path
-    sources: Sequence[Source]
-
-
 def record_keys(record_ids: Iterable[str], task_ids: Sequence[str], tasks: Mapping[str, Task]) -> list[str]:
     """Names of records' derived files. The workload counts: one that was mended is another program."""
     digests = {task_id: hashlib.sha256(tasks[task_id].workload.encode()).hexdigest()[:16] for task_id in set(task_ids)}
@@ -122,9 +112,16 @@ def cores() -> int:
 
 
 def derive(
-    wanted: Sequence[Wanted], workers: int = 2, progress: bool = True, title: str = "", limit_s: float = LIMIT_S
+    wanted: Mapping[str, tuple[Path, Sequence[Source]]],
+    workers: int = 2,
+    progress: bool = True,
+    title: str = "",
+    limit_s: float = LIMIT_S,
 ) -> dict[str, dict[str, str]]:
     """Derive all that is ``wanted`` and did not fail for good before; ask for what no finished chunk holds.
+
+    Args:
+        wanted: kind (``asts``, ``codes`` or ``per_store``) -> folder of its chunk files, programs.
 
     Returns:
         Kind -> key -> why nothing was derived. Where time ran out or the machine lacked something the next call tries
@@ -133,8 +130,8 @@ def derive(
     Raises:
         DataError: no TVM, or files cannot be written.
     """
-    reasons = {one.kind: failures(one.folder) for one in wanted}
-    jobs = [(one.kind, source) for one in wanted for source in one.sources if source.key not in reasons[one.kind]]
+    reasons = {kind: failures(folder) for kind, (folder, _) in wanted.items()}
+    jobs = [(kind, s) for kind, (_, sources) in wanted.items() for s in sources if s.key not in reasons[kind]]
     if not jobs:
         return reasons
     if not has_tvm():
@@ -143,7 +140,7 @@ def derive(
             "pip install 'cdmpp[tvm]', or use a data set that ships its asts/ folder"
         )
     jobs.sort(key=lambda job: (job[0], job[1].workload))  # neighbours share a parsed workload
-    chunks = {one.kind: _Chunk(one.kind, one.folder) for one in wanted}
+    chunks = {kind: _Chunk(kind, folder) for kind, (folder, _) in wanted.items()}
     pool = [take_worker(COMMAND) for _ in range(max(1, min(workers, -(-len(jobs) // _PER_WORKER))))]
     requests = ({"op": kind, **asdict(source)} for kind, source in jobs)
     title = title or f"deriving {jobs[0][0]}"

@@ -15,7 +15,7 @@ from cdmpp.ast.spool import AstSpool
 from cdmpp.ast.table import AstTable, read_asts, write_asts
 from cdmpp.data.codes import codes_of
 from cdmpp.data.dataset import LatencyDataset, join_tasks, one_kind
-from cdmpp.data.derive import Wanted, data_set_folder, derive, read_chunks, sources_of
+from cdmpp.data.derive import data_set_folder, derive, read_chunks, sources_of
 from cdmpp.data.labels import Labels, read_labels
 from cdmpp.data.records import read_info, read_records, read_tasks, record_parts
 from cdmpp.data.schema import Record
@@ -133,8 +133,8 @@ class _DataSet:
                 if place >= 0 and not taken[place]:
                     missing[record.record_id] = record
         sources = sources_of(missing.values(), self.tasks)
-        wanted = Wanted("asts", ast_cache(self.folder), sources)
-        failed = derive([wanted], self.workers, self.progress, f"compact ASTs of {self.folder.name}")["asts"]
+        wanted = {"asts": (ast_cache(self.folder), sources)}
+        failed = derive(wanted, self.workers, self.progress, f"compact ASTs of {self.folder.name}")["asts"]
         for record, source in zip(missing.values(), sources, strict=True):
             line = f"line {record.extra['line']} of its database: " if "line" in record.extra else ""
             if source.key in failed:

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from cdmpp.ast.columns import list_column, plain_column
 from cdmpp.data.dataset import LatencyDataset
-from cdmpp.data.derive import Wanted, data_set_folder, derive, read_chunks, sources_of
+from cdmpp.data.derive import data_set_folder, derive, read_chunks, sources_of
 from cdmpp.data.files import read_table, write_table
 from cdmpp.data.records import read_records, read_tasks
 from cdmpp.errors import DataError
@@ -85,7 +85,7 @@ def load_per_store(
             missing = [source for source in sources if ids[source.key] not in rows]
             if missing and attempt == 0:
                 title = f"per-store features of {Path(folder).name}"
-                failed = derive([Wanted("per_store", cache, missing)], workers, progress, title)["per_store"]
+                failed = derive({"per_store": (cache, missing)}, workers, progress, title)["per_store"]
                 reasons |= {ids[key]: reason for key, reason in failed.items() if key in ids}
     lost = [identity for identity in dataset.record_ids if identity not in rows]
     if len(lost) == len(dataset):

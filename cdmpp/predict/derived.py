@@ -10,7 +10,7 @@ import numpy as np
 
 from cdmpp.ast.compact_ast import CompactAST
 from cdmpp.ast.table import AstTable
-from cdmpp.data.derive import Source, Wanted, cores, derive
+from cdmpp.data.derive import Source, cores, derive
 from cdmpp.machine_code.code_features import CODE_WIDTH
 from cdmpp.predict.inputs import Inputs, Wishes
 
@@ -23,6 +23,7 @@ class Derived:
     codes: Mapping[str, np.ndarray]
     """(CODE_WIDTH,) float32."""
     faults: Mapping[str, str]
+    """Why there is no AST."""
     code_faults: Mapping[str, str]
 
     @staticmethod
@@ -33,20 +34,16 @@ class Derived:
 
         unique = {source.key: source for source in sources}
         compiled = {key: s for key, s in unique.items() if '"llvm"' in s.target and wishes.compiled}
-        wanted = []
+        wanted = {}
         if asts is not None:
             done = stored_asts(asts, set(unique))
-            wanted.append(Wanted("asts", asts, [s for key, s in unique.items() if key not in done]))
+            wanted["asts"] = asts, [s for key, s in unique.items() if key not in done]
         if compiled:
             present = cached_codes(codes)
-            wanted.append(Wanted("codes", codes, [s for key, s in compiled.items() if key not in present]))
+            wanted["codes"] = codes, [s for key, s in compiled.items() if key not in present]
         faults = derive(wanted, cores(), True, title, wishes.limit_s)
         stored = {} if asts is None else stored_asts(asts, set(unique))
         return Derived(stored, cached_codes(codes) if compiled else {}, faults.get("asts", {}), faults.get("codes", {}))
-
-    def why_no_ast(self, source: Source) -> str:
-        """The reason that derivation gave."""
-        return self.faults.get(source.key, "no AST was derived")
 
     def inputs(self, sources: Sequence[Source], labels: Sequence[str]) -> Inputs:
         """Of sources that all have ASTs."""

@@ -13,7 +13,7 @@ import pytest
 from cdmpp import workers
 from cdmpp.data import derive as module
 from cdmpp.data.codes import read_codes
-from cdmpp.data.derive import Source, Wanted, data_set_folder, derive, failures, record_keys, sources_of
+from cdmpp.data.derive import Source, data_set_folder, derive, failures, record_keys, sources_of
 from cdmpp.data.derive_worker import packed, unpacked
 from cdmpp.data.per_store import read_rows
 from cdmpp.errors import CdmppError, DataError
@@ -44,8 +44,8 @@ def stored(folder: Path, kind: str = "per_store") -> list[str]:
 
 
 def test_crashes_hangs_and_missing_tools_cost_their_own_program_only(tmp_path):
-    wanted = Wanted("per_store", tmp_path, sources("", "crash", "", "hang", "bad", "no tool", ""))
-    reasons = derive([wanted], workers=1, progress=False, limit_s=1)
+    wanted = {"per_store": (tmp_path, sources("", "crash", "", "hang", "bad", "no tool", ""))}
+    reasons = derive(wanted, workers=1, progress=False, limit_s=1)
     lasting = {"k1": "TVM crashed while featurising this program", "k4": "no"}
     assert stored(tmp_path) == ["k0", "k2", "k6"] and failures(tmp_path) == lasting  # the others are tried again
     assert reasons == {"per_store": {**lasting, "k3": "featurising took more than 1 s", "k5": "no tool"}}
@@ -53,13 +53,13 @@ def test_crashes_hangs_and_missing_tools_cost_their_own_program_only(tmp_path):
 
 def test_two_kinds_share_the_workers(tmp_path):
     kinds = ("per_store", "codes")
-    derive([Wanted(kind, tmp_path / kind, sources(*[""] * 20)) for kind in kinds], workers=2, progress=False)
+    derive({kind: (tmp_path / kind, sources(*[""] * 20)) for kind in kinds}, workers=2, progress=False)
     assert [len(stored(tmp_path / kind, kind)) for kind in kinds] == [20, 20]
 
 
 def test_chunks_are_written_while_it_goes_on(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "_WRITE_AFTER", 2)
-    derive([Wanted("per_store", tmp_path, sources(*[""] * 5))], workers=1, progress=False)
+    derive({"per_store": (tmp_path, sources(*[""] * 5))}, workers=1, progress=False)
     assert len(chunk_paths(tmp_path)) == 3 and len(stored(tmp_path)) == 5
 
 
@@ -74,7 +74,7 @@ def test_what_is_done_is_kept_where_the_user_stops(tmp_path, monkeypatch):
 
     monkeypatch.setattr(module, "unpacked", stop)
     with pytest.raises(KeyboardInterrupt):
-        derive([Wanted("per_store", tmp_path, sources(*[""] * 9))], workers=1, progress=False)
+        derive({"per_store": (tmp_path, sources(*[""] * 9))}, workers=1, progress=False)
     assert len(stored(tmp_path)) == 3
 
 
@@ -84,13 +84,13 @@ def test_a_full_disk_ends_the_run(tmp_path, monkeypatch):
 
     monkeypatch.setattr("cdmpp.data.files.pq.write_table", full)
     with pytest.raises(DataError, match="No space left"):
-        derive([Wanted("per_store", tmp_path, sources(""))], progress=False)
+        derive({"per_store": (tmp_path, sources(""))}, progress=False)
 
 
 def test_a_child_that_cannot_start_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "COMMAND", ("-c", "raise SystemExit('broken wheel')"))
     with pytest.raises(CdmppError, match="did not start: broken wheel"):
-        derive([Wanted("per_store", tmp_path, sources(""))], progress=False)
+        derive({"per_store": (tmp_path, sources(""))}, progress=False)
 
 
 def test_arrays_travel_exactly():

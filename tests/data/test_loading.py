@@ -148,11 +148,11 @@ def test_missing_asts_are_derived_once(folder, monkeypatch):
     asked = []
 
     def derived(jobs, *_):
-        (wanted,) = jobs
-        keys = [source.key for source in wanted.sources]
+        ((cache, sources),) = jobs.values()
+        keys = [source.key for source in sources]
         asked.extend(key.partition("-")[0] for key in keys)
         rows = [whole.record_ids.tolist().index(key.partition("-")[0]) for key in keys]
-        write_asts(wanted.folder / "chunk-0.parquet", keys, whole.asts.take(rows))
+        write_asts(cache / "chunk-0.parquet", keys, whole.asts.take(rows))
         return {"asts": {}}
 
     monkeypatch.setattr(loading, "derive", derived)

@@ -76,10 +76,10 @@ def test_damaged_codes_are_compiled_again(data_set, monkeypatch):
     asked = []
 
     def derive(jobs, *_):
-        (wanted,) = jobs
-        asked.extend(source.key for source in wanted.sources)
-        again = {source.key: codes[source.key.rpartition("-")[0]] for source in wanted.sources}
-        write_codes(wanted.folder / "chunk-0.parquet", again)
+        ((cache, sources),) = jobs.values()
+        asked.extend(source.key for source in sources)
+        again = {source.key: codes[source.key.rpartition("-")[0]] for source in sources}
+        write_codes(cache / "chunk-0.parquet", again)
         return {"codes": {}}
 
     monkeypatch.setattr("cdmpp.data.codes.derive", derive)
