@@ -27,15 +27,14 @@ class ModelEntry:
     """What ``cdmpp.load`` takes: the plain name of a shipped model, a path else."""
     folder: Path
     devices: tuple[str, ...]
-    """Devices it was trained on."""
     zero_shot: tuple[str, ...] = ()
     """Devices it was made for without a record of them."""
     state: str = "usable"
     """``usable``, ``another version`` or ``damaged``."""
     problem: str = ""
     """Why it cannot be used, in a sentence that names the file."""
-    figures: Mapping[str, Any] = field(default_factory=dict)
-    """What its card says of its errors; empty where the card cannot be read."""
+    card: Mapping[str, Any] = field(default_factory=dict)
+    """What the card says; empty where it cannot be read."""
 
     @property
     def usable(self) -> bool:
@@ -48,7 +47,7 @@ class ModelEntry:
             "name": self.name,
             "devices": [*self.devices, *(f"{device} (zero-shot)" for device in self.zero_shot)],
             "megabytes": sum(path.stat().st_size for path in self.folder.iterdir() if path.is_file()) / 1e6,
-            **(self.figures or _figures({})),
+            **_figures(self.card),
             "usable": self.usable,
             "state": self.state,
             "problem": self.problem,
@@ -98,10 +97,10 @@ def _entry(folder: Path, name: str) -> ModelEntry | None:
         read_config(folder)
         card = read_object(folder / CARD) if (folder / CARD).exists() else {}
         try:
-            made_for, figures = card.get("zero_shot", {}).get("device"), _figures(card)
+            made_for, _ = card.get("zero_shot", {}).get("device"), _figures(card)
         except (AttributeError, LookupError, TypeError, ValueError) as error:
             raise ModelFormatError(f"{folder / CARD} is garbled: {error}") from error
-        return ModelEntry(name, folder, devices, () if made_for is None else (str(made_for),), figures=figures)
+        return ModelEntry(name, folder, devices, () if made_for is None else (str(made_for),), card=card)
     except ModelFormatError as error:
         return ModelEntry(name, folder, devices, state="damaged", problem=str(error))
 

@@ -19,16 +19,15 @@ from cdmpp.machine_code.code_features import CODE_VERSION, CODE_WIDTH
 from cdmpp.predict.derived import Derived
 from cdmpp.predict.inputs import Inputs, Wishes
 
+_NO_AST = "no AST was derived"
+
 
 def read_path(path: Path, wishes: Wishes) -> Inputs:
-    """Compact ASTs and a label for each.
+    """Compact ASTs and a label for each; ``CdmppError`` where no program can be read as is wished.
 
     A data set gives its programs of the device by record id (of all devices where it has none of this one), a
     database its lines in file order, whether or not they were measured, a TVMScript file its functions, a Parquet
     file its stored ASTs. CPU programs without a code vector are compiled where that is wished and TVM is here.
-
-    Raises:
-        CdmppError: nothing of these is there, vectors of another kind than wished, or no program that can be read.
     """
     if path.suffix == ".parquet":
         return _parquet(path, wishes)
@@ -92,7 +91,7 @@ def _script(path: Path, wishes: Wishes) -> Inputs:
         derived = Derived.of(sources, wishes, path.name, Path(scratch) / "asts", Path(scratch) / "codes")
     for source, name in zip(sources, names, strict=True):
         if source.key not in derived.stored:
-            raise UnsupportedProgramError(f"{path}: {name}: {derived.why_no_ast(source)}")
+            raise UnsupportedProgramError(f"{path}: {name}: {derived.faults.get(source.key, _NO_AST)}")
     return derived.inputs(sources, names)
 
 
@@ -100,7 +99,9 @@ def _database(folder: Path, wishes: Wishes) -> Inputs:
     graphs, sources, refused = _lines(folder, wishes.device)
     places = [derived_folder(*kind, *graphs) for kind in (("asts", EXTRACTOR_VERSION), ("codes", CODE_VERSION))]
     derived = Derived.of(list(sources.values()), wishes, f"programs of {folder.name}", *places)
-    refused += [f"{at}: {derived.why_no_ast(s)}" for at, s in sources.items() if s.key not in derived.stored]
+    refused += [
+        f"{at}: {derived.faults.get(s.key, _NO_AST)}" for at, s in sources.items() if s.key not in derived.stored
+    ]
     kept = {at: source for at, source in sources.items() if source.key in derived.stored}
     if not kept:
         raise DataError(f"{folder} has no line that can be predicted: {'; '.join(refused[:3]) or 'it is empty'}")

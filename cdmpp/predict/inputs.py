@@ -27,7 +27,6 @@ class Wishes:
     compiled: bool = False
     """Compile CPU programs for their code vectors."""
     limit_s: float = LIMIT_S
-    """For lowering or compiling one program in a child process."""
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,8 @@ def load(path_or_name: str | Path) -> Predictor:
     """A predictor from a model folder, or a shipped one by name.
 
     Raises:
-        ModelFormatError: no such model, another version, or a file or field that is missing, damaged or impossible,
-            NaN and infinity among them; the message names it.
+        ModelFormatError: no such model, another version, or a file or field that is missing, damaged or impossible;
+            the message names it.
     """
     folder = _find(path_or_name)
     stored = read_config(folder)

@@ -24,8 +24,7 @@ class Prediction:
     member_spread: np.ndarray
     """(n,) standard deviation of log-latency between the model's members; zeros with one member."""
     intervals: Mapping[float, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
-    """(n,) lower and (n,) upper bounds in seconds by level, such as 0.8. Empty where the model was not calibrated or
-    never saw the device: nothing vouches for a coverage there."""
+    """(n,) lower and upper bounds in seconds by level; empty where not calibrated, or the device was never seen."""
     novelty: np.ndarray | None = None
     """(n,) share of the validation programs that were nearer to the training programs; None if not calibrated."""
     unlike_training: np.ndarray | None = None

@@ -39,9 +39,8 @@ class StoredConfig:
 
     file: Path
     features: str
-    """Kind of leaf vectors, see ``layout.FEATURES``."""
     members: tuple[Mapping[str, Any], ...]
-    """Settings of each member, all of the same kind of model."""
+    """Settings of each, all of the same kind of model."""
     devices: dict[str, Device]
     log_shift: float
     calibration: Mapping[str, Any] | None
@@ -72,12 +71,7 @@ def other_version(folder: Path, config: Mapping[str, Any]) -> str:
 
 
 def read_config(folder: Path) -> StoredConfig:
-    """Read and check ``config.json``.
-
-    Raises:
-        ModelFormatError: another version, or a field that is missing, unknown or impossible; the message names the
-            file and the field.
-    """
+    """Read and check ``config.json``; ``ModelFormatError`` names another version, or the file and a wrong field."""
     file = folder / CONFIG
     config = read_object(file)
     if reason := other_version(folder, config):

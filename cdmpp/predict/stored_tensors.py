@@ -44,10 +44,7 @@ _POSITIVE = ("conformal.n_tasks", "conformal.scale.deviation", "novelty.variance
 def read_weights(file: Path, models: Sequence[Model], settings: Mapping[str, Any] | None) -> Calibration | None:
     """Give ``models`` (built on any torch device) their weights, and return their calibration.
 
-    Args:
-        file: holds exactly the tensors of ``models`` and of their calibration.
-        models: the members, in order.
-        settings: ``groups`` and ``levels`` of the calibration; None where there is none.
+    ``settings`` are the ``groups`` and ``levels`` of the calibration; None where there is none.
 
     Raises:
         ModelFormatError: an unreadable file; a tensor that is missing, unknown, of another shape or type, or holds

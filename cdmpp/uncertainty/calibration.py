@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,9 +24,8 @@ class Examined:
     """(members, n) float64 natural-log seconds."""
     sketch: ProgramSketch
     leaf_counts: np.ndarray
-    """(n,)"""
+    """(n,), as ``kernel_counts``."""
     kernel_counts: np.ndarray
-    """(n,)"""
     kinds: np.ndarray
     """(n,) 0 cpu, 1 gpu."""
 
@@ -63,10 +62,10 @@ class Calibration:
             "novelty": self.novelty,
         }
         return {
-            f"{name}.{field.name}": value
+            f"{name}.{field}": value
             for name, part in parts.items()
-            for field in fields(part)
-            if isinstance(value := getattr(part, field.name), np.ndarray)
+            for field, value in vars(part).items()
+            if isinstance(value, np.ndarray)
         }
 
     def settings(self) -> dict[str, Any]:
@@ -97,12 +96,7 @@ def calibrate(
     Args:
         training: programs that the model learned from (a sample of them will do).
         validation: m programs that it did not, best of other tasks.
-        log_latency: (m,) their measured natural-log seconds.
-        task_ids: (m,)
-        groups: (m,) path such as ``cpu/xeon-icelake``; see ``Conformal``.
-
-    Raises:
-        DataError: see ``fit_conformal``.
+        log_latency, task_ids, groups: (m,) of these as in ``fit_conformal``, whose errors are raised.
     """
     novelty = fit_novelty(training.sketch, validation.sketch)
     inputs = scale_inputs(validation, novelty)

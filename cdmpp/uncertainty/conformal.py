@@ -1,19 +1,17 @@
-"""Prediction intervals by split conformal prediction on held-out tasks. numpy only; any model's log-latencies will do.
+"""Prediction intervals by split conformal prediction on held-out tasks; any model's log-latencies will do.
 
 The score of a program is the residual of its log-latency over a local scale. An interval of level 1 - a is the range of
-scores that a share 1 - a of the calibration programs keeps to, where every *task* weighs 1, however many programs it
-has, and one more unit of weight lies at infinity: programs of a task err together, so tasks are what may be exchanged
-with a new one. With K tasks a program of a new task from the same population is then inside with probability at least
-1 - a; the unit at infinity makes intervals a little too wide, which is felt below some fifty tasks. Where K tasks are
-too few for a level (K / (K + 1) < 1 - a) the interval is that of (1 - a) K / (K + 1), and promises no more.
+scores that a share 1 - a of the calibration programs keeps to, where every *task* weighs 1 and one more unit of weight
+lies at infinity: programs of a task err together, so tasks are what may be exchanged with a new one. A program of a new
+task from the same population is then inside with probability at least 1 - a. Where K tasks are too few for a level
+(K / (K + 1) < 1 - a) the interval is that of (1 - a) K / (K + 1), and promises no more.
 
-The two sides differ (slow programs are under-predicted): the shape of the interval, like the local scale, is fitted
-crosswise, on the tasks of the other folds, and then widened or narrowed as a whole by the conformal quantile. A
-prediction uses the mean over the folds: the promise is exact for a fixed scale and shape, nearly so for fitted ones.
+The two sides differ (slow programs are under-predicted): the shape of the interval, like the local scale, is fitted on
+the tasks of the other folds, then widened or narrowed as a whole. A prediction uses the mean over the folds: what is
+promised is exact for a fixed scale and shape, nearly so for fitted ones.
 
-Sources: Lei et al., Distribution-free predictive inference for regression, JASA 2018 (split conformal, local scale);
-Dunn, Wasserman and Ramdas, Distribution-free prediction sets for two-layer hierarchical models, JASA 2023, and Lee,
-Barber and Willett, Distribution-free inference with hierarchical data, 2023 (groups as the exchangeable unit).
+Sources: Lei et al., JASA 2018 (split conformal, local scale); Dunn, Wasserman and Ramdas, JASA 2023, and Lee, Barber
+and Willett, 2023 (groups as the exchangeable unit).
 """
 
 from __future__ import annotations
@@ -37,22 +35,19 @@ _NARROWEST_SIDE = 0.1
 
 @dataclass(frozen=True)
 class Conformal:
-    """Calibrated bounds: G groups of programs, L levels.
+    """Calibrated bounds: G groups of programs, L rising levels.
 
-    Groups are paths such as ``cpu/xeon-icelake``; the empty one is all programs. A program uses the longest calibrated
-    prefix of its own path, so that a device with few tasks falls back to its kind and then to all.
+    Groups are paths such as ``cpu/xeon-icelake``; the first, empty one is all programs. A program uses the longest
+    calibrated prefix of its own path, so that a device with few tasks falls back to its kind and then to all.
     """
 
     levels: tuple[float, ...]
-    """Rising."""
     groups: tuple[str, ...]
-    """The first is the empty one."""
     n_tasks: np.ndarray
-    """(G,) int64 calibration tasks."""
+    """(G,) int64."""
     lower: np.ndarray
-    """(G, L) float64 at most 0, multiples of the local scale in log-latency."""
+    """(G, L) float64 at most 0, as ``upper`` at least 0 in multiples of the local scale in log-latency."""
     upper: np.ndarray
-    """(G, L) float64 at least 0."""
     scale: LocalScale
 
     def intervals(
@@ -61,16 +56,7 @@ class Conformal:
         inputs: np.ndarray | None = None,
         groups: Sequence[str] | np.ndarray | None = None,
     ) -> dict[float, tuple[np.ndarray, np.ndarray]]:
-        """Bounds of the latency by level.
-
-        Args:
-            log_prediction: (n,) natural-log seconds.
-            inputs: (n, d) of the local scale, as at calibration; ``DataError`` where d differs.
-            groups: (n,) path of each program, or None.
-
-        Returns:
-            (n,) lower and (n,) upper bound in seconds; the prediction lies between them.
-        """
+        """Level -> (n,) lower and (n,) upper bound in seconds; arguments as at ``fit_conformal``."""
         logs, x = _with_inputs(log_prediction, inputs)
         if x.shape[1] != len(self.scale.low):
             raise DataError(
@@ -112,11 +98,9 @@ def fit_conformal(
     """Calibrate on programs that the model has not learned from.
 
     Args:
-        log_prediction: (n,) natural-log seconds.
-        log_latency: (n,) measured.
+        log_prediction, log_latency: (n,) natural-log seconds, predicted and measured.
         task_ids: (n,) task of each program: the unit that is exchanged.
-        inputs: (n, d) what the size of the residual may depend on; None keeps the scale at 1. With fewer than
-            ``FITTED_TASKS`` tasks it stays 1 as well.
+        inputs: (n, d) what the size of the residual may depend on; None, or few tasks, keep the scale at 1.
         groups: (n,) path of each program; a group of at least ``FITTED_TASKS`` tasks gets bounds of its own.
 
     Raises:
@@ -143,11 +127,7 @@ def fit_conformal(
 
 
 def task_quantile(scores: np.ndarray, tasks: np.ndarray, share: float, at_infinity: bool = True) -> float:
-    """Smallest score with at least ``share`` of the weight at or below it, every task weighing 1.
-
-    Args:
-        at_infinity: one more task's weight lies above all scores; the answer is infinite where ``share`` reaches it.
-    """
+    """Smallest score with ``share`` of the weight at or below it, every task weighing 1, as one more above all may."""
     _, which, sizes = np.unique(tasks, return_inverse=True, return_counts=True)
     weights = np.append((1 / sizes)[which], float(at_infinity))
     return float(np.quantile(np.append(scores, np.inf), share - 1e-9, weights=weights, method="inverted_cdf"))

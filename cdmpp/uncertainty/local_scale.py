@@ -6,29 +6,22 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-RIDGE_TASKS = 20.0
-"""Pull of the coefficients towards zero, as strong as this many tasks: with few of them the scale stays flat."""
-_FLOOR = 1e-3
-"""Smallest residual that counts, in log units: labels repeat no better."""
-_LARGEST_RATIO = 5.0
-"""A residual counts as at most this many times its expectation, so that a few wild ones do not decide the fit."""
+RIDGE_TASKS = 20.0  # pull of the coefficients towards zero: with few tasks the scale stays flat
+_FLOOR = 1e-3  # smallest residual that counts, in log units: labels repeat no better
+_LARGEST_RATIO = 5.0  # of a residual to its expectation, so that a few wild ones do not decide the fit
 
 
 @dataclass(frozen=True)
 class LocalScale:
     """The scale s(x) = exp(coefficients . standardised inputs): the expected size of a log-latency residual.
 
-    Inputs are clipped to what calibration has seen.
+    ``low`` to ``deviation`` (d,) are of the inputs in calibration, to whose range they are clipped.
     """
 
     low: np.ndarray
-    """(d,) smallest value of each input in calibration."""
     high: np.ndarray
-    """(d,)"""
     mean: np.ndarray
-    """(d,)"""
     deviation: np.ndarray
-    """(d,) standard deviation; 1 for an input that never varied."""
     coefficients: np.ndarray
     """(d + 1,) of the constant and of the standardised inputs."""
 
@@ -55,17 +48,8 @@ def fit_crosswise(
 ) -> tuple[LocalScale, np.ndarray]:
     """The scale to predict with, and for each program the scale that was fitted without its fold.
 
-    Dividing a residual by a scale that has seen it would make the scores too small. The scale to predict with has the
-    mean of the folds' coefficients.
-
-    Args:
-        residuals: (n,) of log-latency.
-        inputs: (n, d) finite.
-        weights: (n,) of the programs, those of one task adding up to 1.
-        folds: (n,) number of the program's fold; all programs of a task are in one.
-
-    Returns:
-        The scale, and (n,) factors.
+    Dividing a residual by a scale that has seen it would make the scores too small. ``residuals`` (n,) and ``inputs``
+    (n, d) are finite, the ``weights`` (n,) of a task add up to 1, and its programs are in one of the ``folds`` (n,).
     """
     flat = LocalScale.flat(inputs, weights)
     design, sizes = flat.design(inputs), np.maximum(np.abs(residuals), _FLOOR)

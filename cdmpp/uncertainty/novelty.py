@@ -1,10 +1,9 @@
 """How unlike the training programs a program is: what a model says about such programs deserves less trust.
 
-Two distances. In the model's own eyes: Mahalanobis distance of the last hidden vector under probabilistic principal
-components of the training programs (Tipping and Bishop, J. R. Stat. Soc. B 1999), whose leading directions keep their
-variances and whose many others share one, so that the covariance can be inverted from few programs. And blind to the
-model, which clips its inputs: how far any input number lies outside the range of the training programs, in standard
-deviations. Each is divided by the border that 99 % of the validation programs keep to; the larger one counts.
+Two distances, each over the border that 99 % of the validation programs keep to; the larger one counts. In the model's
+own eyes: Mahalanobis distance of the last hidden vector under probabilistic principal components of the training
+programs (Tipping and Bishop, J. R. Stat. Soc. B 1999). And blind to the model, which clips its inputs: how many
+standard deviations any input number lies outside the range of the training programs.
 """
 
 from __future__ import annotations
@@ -15,11 +14,8 @@ import numpy as np
 
 COMPONENTS = 32
 BORDER_SHARE = 0.99
-"""Share of validation programs inside the border: beyond it a program is called unlike the training programs."""
-_SMALLEST_DEVIATION = 0.25
-"""Of an input number; most are logarithms to base 2, and one that never varied has no scale of its own."""
-_SMALLEST_EXCESS = 1.0
-"""Border of the second distance at least, in standard deviations: a little beyond the range is no new kind."""
+_SMALLEST_DEVIATION = 0.25  # of an input number; most are logarithms to base 2, and one that never varied has no scale
+_SMALLEST_EXCESS = 1.0  # border of the second distance at least: a little beyond the range is no new kind
 _GRID = 201
 
 
@@ -30,9 +26,8 @@ class ProgramSketch:
     hidden: np.ndarray
     """(n, H) last hidden vector of the model."""
     largest: np.ndarray
-    """(n, F) largest value of each leaf and kernel number over the program."""
+    """(n, F) largest value of each leaf and kernel number over the program, as ``smallest``."""
     smallest: np.ndarray
-    """(n, F)"""
 
 
 @dataclass(frozen=True)
@@ -46,11 +41,9 @@ class Novelty:
     variances: np.ndarray
     """(C + 1,) along them; the last one is that of any other direction."""
     largest: np.ndarray
-    """(F,) largest input number over the training programs."""
+    """(F,) of the training programs' input numbers, as ``smallest`` and ``deviation``."""
     smallest: np.ndarray
-    """(F,)"""
     deviation: np.ndarray
-    """(F,)"""
     borders: np.ndarray
     """(2,) of the hidden distance and of the input excess."""
     grid: np.ndarray
@@ -99,12 +92,8 @@ def fit_novelty(training: ProgramSketch, validation: ProgramSketch) -> Novelty:
     largest, smallest = (np.asarray(x, np.float64) for x in (training.largest.max(0), training.smallest.min(0)))
     deviation = np.maximum(training.largest.std(0).astype(np.float64), _SMALLEST_DEVIATION)
     blank = Novelty(mean, directions, variances, largest, smallest, deviation, np.ones(2), np.zeros(1), np.ones(()))
-    borders = np.array(
-        [
-            max(float(np.quantile(blank.distance(validation.hidden), BORDER_SHARE)), 1e-6),
-            max(float(np.quantile(blank.excess(validation), BORDER_SHARE)), _SMALLEST_EXCESS),
-        ]
-    )
+    both = blank.distance(validation.hidden), blank.excess(validation)
+    borders = np.maximum(np.quantile(both, BORDER_SHARE, axis=1), [1e-6, _SMALLEST_EXCESS])
     scores = replace(blank, borders=borders).score(validation)
     grid, border = np.quantile(scores, np.linspace(0, 1, _GRID)), np.quantile(scores, BORDER_SHARE)
     return replace(blank, borders=borders, grid=grid, border=np.asarray(border))
