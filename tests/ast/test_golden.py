@@ -15,7 +15,6 @@ import programs  # noqa: E402
 
 from cdmpp.ast.extract import extract, extract_readable  # noqa: E402
 from cdmpp.ast.layout import KERNEL_FEATURES, KERNEL_NAMES, LEAF_FEATURES, LEAF_NAMES  # noqa: E402
-from cdmpp.ast.text import render  # noqa: E402
 
 FOLDER = Path(__file__).parent / "golden"
 
@@ -28,6 +27,23 @@ def kernel(ast, name: str, index: int = 0) -> float:
 def leaf(ast, name: str, index: int) -> float:
     place = LEAF_NAMES.index(name)
     return LEAF_FEATURES[place].quantity(ast.leaf_features[index, place])
+
+
+def render(ast) -> str:
+    """Kernels and leaves in pre-order, every non-zero feature in its own unit, four significant digits."""
+    size = f"{ast.n_kernel} kernels, {ast.n_leaf} leaves"
+    lines = [f"{ast.target_kind} program: {size} (extractor {ast.extractor_version})"]
+    for k in range(ast.n_kernel):
+        lines.append(f"kernel {k}")
+        lines += rendered(KERNEL_FEATURES, ast.kernel_features[k])
+        for i in np.flatnonzero(ast.leaf_kernels == k):
+            lines.append(f"  leaf {i} at {ast.leaf_positions[i]} (serial {ast.leaf_serial_positions[i]})")
+            lines += ["  " + line for line in rendered(LEAF_FEATURES, ast.leaf_features[i])]
+    return "\n".join(lines) + "\n"
+
+
+def rendered(features, numbers) -> list[str]:
+    return [f"  {f.name} = {f.quantity(number):.4g}" for f, number in zip(features, numbers, strict=True) if number]
 
 
 @pytest.mark.parametrize("name", programs.GOLDEN)
