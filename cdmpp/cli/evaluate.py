@@ -8,7 +8,7 @@ from cdmpp.cli.hydra_entry import entry
 from cdmpp.evaluation.session import EvaluationSettings, run_session
 
 
-@entry("evaluate", renamed={"split": "splits"})
+@entry("evaluate")
 def main(values: dict[str, Any]) -> None:
     """Run all cells and print their tables."""
     run_session(EvaluationSettings.from_dict(values))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import re
 import shlex
 import sys
 from collections.abc import Callable, Mapping
@@ -17,19 +18,14 @@ from omegaconf import DictConfig
 from cdmpp.cli.settings_help import settings_help
 from cdmpp.errors import CdmppError
 from cdmpp.paths import conf_folder
-from cdmpp.recipes.compose import CONFIG_ERRORS, explained, offer_defaults, search_path, values_of
+from cdmpp.recipes.compose import CONFIG_ERRORS, explained, search_path, values_of
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
 """Where no file of ours is written, a log of Lightning's or a picture, a full disk arrives as it is."""
 
 
-def entry(
-    config_name: str, renamed: Mapping[str, str] | None = None
-) -> Callable[[Callable[[dict[str, Any]], None]], Callable[[], None]]:
-    """Decorator: ``main(settings)`` becomes a command that composes ``conf/<config_name>.yaml`` with its arguments.
-
-    ``renamed``: keys of the command line that mean another key, since Hydra takes theirs for a group.
-    """
+def entry(config_name: str) -> Callable[[Callable[[dict[str, Any]], None]], Callable[[], None]]:
+    """Decorator: ``main(settings)`` becomes a command that composes ``conf/<config_name>.yaml`` with its arguments."""
 
     def decorate(main: Callable[[dict[str, Any]], None]) -> Callable[[], None]:
         @hydra.main(version_base="1.3", config_path=str(conf_folder()), config_name=config_name)
@@ -40,12 +36,8 @@ def entry(
         def command() -> None:
             if isinstance(sys.stdout, io.TextIOWrapper):  # a log then shows what happened at once
                 sys.stdout.reconfigure(line_buffering=True)
-            for short, key in (renamed or {}).items():
-                sys.argv = [
-                    f"{key}={word.removeprefix(f'{short}=')}" if word.startswith(f"{short}=") else word
-                    for word in sys.argv
-                ]
-            offer_defaults()
+            if config_name == "evaluate":  # Hydra takes ``split`` for a group
+                sys.argv = [re.sub("^split=", "splits=", word) for word in sys.argv]
             if {"-h", "--help"} & set(sys.argv[1:]):
                 print(settings_help(_command(), config_name))
                 return

@@ -45,24 +45,20 @@ def scatter(axes: Axes, true_s: np.ndarray, predicted_s: np.ndarray) -> None:
     """Predicted against measured on logarithmic axes, coloured by how many programs lie there."""
     true, predicted = np.asarray(true_s) * 1e6, np.asarray(predicted_s) * 1e6
     low, high = min(true.min(), predicted.min()) / 1.3, max(true.max(), predicted.max()) * 1.3
-    edges = np.geomspace(low, high, 71)
-    counts, *_ = np.histogram2d(true, predicted, bins=(edges, edges))
-    cell = [np.clip(np.searchsorted(edges, values) - 1, 0, len(edges) - 2) for values in (true, predicted)]
-    density = counts[cell[0], cell[1]]
-    order = np.argsort(density, kind="stable")
-    points = axes.scatter(
-        true[order], predicted[order], c=density[order], s=7, cmap="viridis", norm="log", linewidths=0, rasterized=True
+    span = np.log10([low, high])
+    cells = axes.hexbin(
+        true, predicted, gridsize=70, xscale="log", yscale="log", bins="log", mincnt=1, extent=(*span, *span)
     )
     line = np.array([low, high])
     axes.plot(line, line, color="black", linewidth=1, label="equal")
     axes.fill_between(line, line * 0.8, line * 1.2, color=_GREY, alpha=0.25, linewidth=0, label="within 20 %")
-    axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high), aspect="equal")
+    axes.set(xlim=(low, high), ylim=(low, high), aspect="equal")
     axes.set(xlabel="measured latency (µs)", ylabel="predicted latency (µs)")
     error = np.abs(predicted - true) / true
     facts = f"{len(true):,} programs\nMAPE {100 * error.mean():.1f} %\nmedian {100 * np.median(error):.1f} %"
     axes.text(0.97, 0.04, facts, transform=axes.transAxes, ha="right", va="bottom", fontsize=9)
     axes.legend(loc="upper left", frameon=False)
-    axes.figure.colorbar(points, ax=axes, label="programs per cell", shrink=0.85)
+    axes.figure.colorbar(cells, ax=axes, label="programs per cell", shrink=0.85)
 
 
 def error_boxes(axes: Axes, ape: np.ndarray, labels: Sequence[str] | np.ndarray, what: str) -> None:
