@@ -11,7 +11,7 @@ from cdmpp.data.codes import derive_codes
 from cdmpp.measure.again import Repeater, Reviser
 from cdmpp.measure.collector import Collector
 from cdmpp.measure.kit.builder import KitBuilder
-from cdmpp.measure.kit.merge import merge_kit, run_parts
+from cdmpp.measure.kit.merge import merge_kit
 from cdmpp.measure.settings import MeasureSettings
 from cdmpp.recipes.compose import offer
 
@@ -25,8 +25,6 @@ def main(values: dict[str, Any]) -> None:
     folder, kit = settings.data_folder, settings.parts_folder
     if settings.kit == "build":
         report = KitBuilder(settings, kit).run()
-    elif settings.kit == "run":
-        report = run_parts(kit)
     elif settings.kit == "merge":
         report = merge_kit(kit, sorted(kit.glob("results/results-*.jsonl")), folder)
     elif settings.repeat:

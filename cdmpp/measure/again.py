@@ -78,17 +78,10 @@ class Repeater(_Again):
 
     def _entry(self, subject: Subject) -> dict[str, Any]:
         again, first = self._record(subject), self.records[subject.record_id]
-        return {
-            "record_id": again.record_id,
-            "device": again.device,
-            "first_s": first.latency_s,
-            "again_s": again.latency_s,
-            "spread": again.spread,
-            "hours_apart": round(_age_s(first, datetime.now(UTC)) / 3600, 2),
-            "measured_at": again.measured_at,
-            "protocol": again.protocol,
-            "host": again.host,
-        }
+        kept = ("record_id", "device", "spread", "measured_at", "protocol", "host")
+        hours = round(_age_s(first, datetime.now(UTC)) / 3600, 2)
+        times = {"first_s": first.latency_s, "again_s": again.latency_s, "hours_apart": hours}
+        return {**{name: getattr(again, name) for name in kept}, **times}
 
     def _write_info(self) -> None:
         pass  # the data set itself does not change

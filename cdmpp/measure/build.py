@@ -76,7 +76,7 @@ def build(request: Request) -> Reply:
 
 
 def write_expected(request: Request) -> Reply:
-    """``workload``, ``arguments``, ``path`` -> nothing; what every schedule of the task must compute lies at ``path``.
+    """``workload``, ``path`` -> nothing; what every schedule of the task must compute lies at ``path``.
 
     It is the last argument (npy) after the unscheduled task has run here.
     """
@@ -85,7 +85,7 @@ def write_expected(request: Request) -> Reply:
     from cdmpp.measure.timing import tensors_for
     from cdmpp.programs.replay import parse_workload
 
-    tensors = tensors_for(request["arguments"], "cpu")
+    tensors = tensors_for(arguments_of(request["workload"]), "cpu")
     tvm.compile(parse_workload(request["workload"]), target=tvm.target.Target("llvm"))["main"](*tensors)
     np.save(request["path"], tensors[-1].numpy(), allow_pickle=False)
     return {}

@@ -47,7 +47,7 @@ def load_plan(
     if imported:
         networks = [*networks, *imported]
         order = [task_id for task_id in order if task_id in begun]
-        order += interleave(_by_network(tasks, set(tasks) - set(order), networks), set(order), seed)
+        order += interleave(_by_network(tasks, set(tasks) - set(order), networks), seed)
         _store(folder, order, networks)
     return Plan(order, networks, tasks)
 
@@ -65,7 +65,7 @@ def copy_plan(folder: Path, source: Path, seed: int) -> Plan:
     tasks = read_tasks(source)
     if new := _by_network(tasks, measured - set(order)):
         write_tasks(folder, [tasks[task_id] for task_id in measured])
-        order, networks = order + interleave(new, set(order), seed), sorted({*networks, *new})
+        order, networks = order + interleave(new, seed), sorted({*networks, *new})
         _store(folder, order, networks)
     return Plan(order, networks, read_tasks(folder))
 
@@ -104,12 +104,12 @@ def _by_network(
     return networks
 
 
-def interleave(tasks: Mapping[str, Sequence[str]], taken: set[str], seed: int) -> list[str]:
+def interleave(tasks: Mapping[str, Sequence[str]], seed: int) -> list[str]:
     """One task of each network in turn, each network's in random order, every task once."""
     shuffle = random.Random(seed)
     queues = [shuffle.sample(tasks[name], len(tasks[name])) for name in sorted(tasks)]
     turns = itertools.chain.from_iterable(itertools.zip_longest(*queues))
-    return list(dict.fromkeys(task_id for task_id in turns if task_id is not None and task_id not in taken))
+    return list(dict.fromkeys(filter(None, turns)))
 
 
 def schedule_seed(task_id: str, seed: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import textwrap
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -22,42 +23,38 @@ _TRIES = 6
 _PAUSE_S = 1.5
 
 
-def _script(arguments: str, loops: str, body: str) -> str:
-    return f"@I.ir_module\nclass Module:\n    @T.prim_func(s_tir=True)\n    def main({arguments}):\n{loops}{body}"
+def _workload(buffers: str, shape: tuple[int, ...], loops: Sequence[str], block: str) -> tuple[str, list[Any]]:
+    """TVMScript of ``block`` inside ``loops`` over ``buffers`` of one shape, and its arguments."""
+    parameters = ", ".join(f'{name}: T.Buffer({shape}, "float32")' for name in buffers)
+    text = f"@I.ir_module\nclass Module:\n    @T.prim_func(s_tir=True)\n    def main({parameters}):\n"
+    text += "\n".join(textwrap.indent(part, "    " * (2 + depth)) for depth, part in enumerate([*loops, block]))
+    return text, [[list(shape), "float32"]] * len(buffers)
+
+
+def _bound(name: str, extent: int, thread: str) -> str:
+    return f'for {name} in T.thread_binding({extent}, thread="{thread}Idx.x"):'
 
 
 def _elementwise(elements: int, gpu: bool = False) -> tuple[str, list[Any]]:
-    buffer = f'T.Buffer(({elements},), "float32")'
-    loops, index = f"        for i in range({elements}):\n", "i"
+    loops, index = [f"for i in range({elements}):"], "i"
     if gpu:
-        loops = (
-            f'        for b in T.thread_binding({elements // 256}, thread="blockIdx.x"):\n'
-            '         for t in T.thread_binding(256, thread="threadIdx.x"):\n'
-        )
-        index = "b * 256 + t"
-    body = f"""            with T.sblock("B"):
-                v = T.axis.spatial({elements}, {index})
-                B[v] = A[v] * T.float32(0.5) + T.float32(1.0)
-"""
-    return _script(f"A: {buffer}, B: {buffer}", loops, body), [[[elements], "float32"]] * 2
+        loops, index = [_bound("b", elements // 256, "block"), _bound("t", 256, "thread")], "b * 256 + t"
+    block = f"""with T.sblock("B"):
+    v = T.axis.spatial({elements}, {index})
+    B[v] = A[v] * T.float32(0.5) + T.float32(1.0)"""
+    return _workload("AB", (elements,), loops, block)
 
 
 def _matmul(n: int, gpu: bool = False) -> tuple[str, list[Any]]:
-    buffer = f'T.Buffer(({n}, {n}), "float32")'
-    loops = f"        for i, k, j in T.grid({n}, {n}, {n}):\n"
+    loops = [f"for i, k, j in T.grid({n}, {n}, {n}):"]
     if gpu:
-        loops = (
-            f'        for i in T.thread_binding({n}, thread="blockIdx.x"):\n'
-            f'         for j in T.thread_binding({n}, thread="threadIdx.x"):\n'
-            f"          for k in range({n}):\n"
-        )
-    body = """            with T.sblock("C"):
-                vi, vj, vk = T.axis.remap("SSR", [i, j, k])
-                with T.init():
-                    C[vi, vj] = T.float32(0.0)
-                C[vi, vj] = C[vi, vj] + A[vi, vk] * B[vk, vj]
-"""
-    return _script(f"A: {buffer}, B: {buffer}, C: {buffer}", loops, body), [[[n, n], "float32"]] * 3
+        loops = [_bound("i", n, "block"), _bound("j", n, "thread"), f"for k in range({n}):"]
+    block = """with T.sblock("C"):
+    vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+    with T.init():
+        C[vi, vj] = T.float32(0.0)
+    C[vi, vj] = C[vi, vj] + A[vi, vk] * B[vk, vj]"""
+    return _workload("ABC", (n, n), loops, block)
 
 
 WORKLOADS: Mapping[str, tuple[str, list[Any]]] = {

@@ -15,7 +15,7 @@ from cdmpp.measure.remote import free_servers
 from cdmpp.programs.networks import expand_zoo, network_of
 
 _MAX_TASK_FLOPS = {"cpu": 4e9, "gpu": 4e11}
-_RUNNERS, _KIT_STEPS = ("local", "rpc"), ("build", "run", "merge")
+_RUNNERS, _KIT_STEPS = ("local", "rpc"), ("build", "merge")
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,7 @@ class MeasureSettings:
     revise: int = 0
     """Visit this many recorded programs again instead whose label is in doubt, and merge: noisiest first."""
     kit: str | None = None
-    """``build``: pack programs for a machine without compiler or network; ``run``: measure the parts here; ``merge``:
-    results -> records."""
+    """``build``: pack programs for a machine without compiler or network; ``merge``: its results -> records."""
     kit_folder: Path | None = None
     """Where ``kit=build`` writes ``parts/`` and ``kit=merge`` looks for ``results/``; None = ``kits/<device>``."""
     kit_python: str | None = None

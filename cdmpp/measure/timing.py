@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import json
 import struct
 import time
 from collections.abc import Sequence
@@ -28,20 +27,17 @@ _kept: dict[str, Any] = {}
 
 
 def load_runtime(request: Request) -> Reply:
-    """Load ``libraries`` of TVM's runtime in this order; ``cubins``: JSON file, SHA-256 of a CUDA source -> cubin."""
+    """Load ``libraries`` of TVM's runtime in this order; ``cubins``: folder of cubins, named by hashes of sources."""
     import tvm_ffi
 
     for library in request["libraries"]:
         ctypes.CDLL(library, ctypes.RTLD_GLOBAL)
-    if request["cubins"] is not None:
-        path = Path(request["cubins"])
-        cubins = json.loads(path.read_text())
 
-        def compiled(source: str) -> bytes:
-            return (path.parent / cubins[hashlib.sha256(source.encode()).hexdigest()]).read_bytes()
+    def compiled(source: str) -> bytes:
+        return (Path(request["cubins"]) / f"{hashlib.sha256(source.encode()).hexdigest()}.cubin").read_bytes()
 
-        _kept["compiled"] = compiled  # the runtime asks it for machine code where a module is loaded
-        tvm_ffi.register_global_func("tvm_callback_cuda_compile", compiled, override=True)
+    _kept["compiled"] = compiled  # the runtime asks it for machine code where a module is loaded
+    tvm_ffi.register_global_func("tvm_callback_cuda_compile", compiled, override=True)
     return {}
 
 

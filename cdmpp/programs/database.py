@@ -7,11 +7,12 @@ file order and reports. Files may be gzipped.
 from __future__ import annotations
 
 import base64
-import binascii
+import functools
 import gzip
 import json
 import math
 import struct
+import sys
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -103,7 +104,7 @@ def _graph_of_line(path: Path, number: int, line: str) -> str:
         if length > len(raw) - 8:
             raise ValueError(f"{len(raw) - 8} of {length} bytes")
         return raw[8 : 8 + length].decode("utf-8")
-    except (ValueError, TypeError, RecursionError, struct.error, binascii.Error) as error:
+    except (ValueError, TypeError, RecursionError, struct.error) as error:
         raise DataError(f"{path} line {number}: not a workload ({error})") from error
 
 
@@ -133,15 +134,17 @@ def read_lines(folder: Path) -> Iterator[TuningLine | BadLine]:
     A gzip file that ends early raises ``DataError`` with the last good line number.
     """
     path = find_file(folder, RECORD_FILE)
-    targets: dict[str, str] = {}
     for number, line in _lines(path):
         try:
-            yield _parse(number, line, targets)
+            yield _parse(number, line)
         except (ValueError, TypeError, KeyError, IndexError) as error:
             yield BadLine(number, str(error) or type(error).__name__)
 
 
-def _parse(number: int, line: str, targets: dict[str, str]) -> TuningLine:
+_compact = functools.partial(json.dumps, sort_keys=True, separators=(",", ":"))
+
+
+def _parse(number: int, line: str) -> TuningLine:
     try:
         value = json.loads(line)
     except json.JSONDecodeError as error:
@@ -160,7 +163,5 @@ def _parse(number: int, line: str, targets: dict[str, str]) -> TuningLine:
             raise ValueError(f"run_secs holds {repeat}: must be a positive number of seconds")
     if not isinstance(target, dict) or "kind" not in target:
         raise ValueError("the target lacks its kind")
-    text = json.dumps(target, sort_keys=True, separators=(",", ":"))
-    trace = convert_trace([instructions, decisions])
-    schedule = json.dumps(trace, sort_keys=True, separators=(",", ":"))
-    return TuningLine(number, workload, schedule, tuple(map(float, seconds or ())), targets.setdefault(text, text))
+    schedule, text = map(_compact, (convert_trace([instructions, decisions]), target))
+    return TuningLine(number, workload, schedule, tuple(map(float, seconds or ())), sys.intern(text))

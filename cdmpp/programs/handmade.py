@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -39,17 +40,19 @@ class Dlrm(nn.Module):
 class _Recurrent(nn.Module):
     """Steps of a recurrent cell, written out; each of its ``gates`` sees the input and the state."""
 
-    def __init__(self, gates: int, inputs: int, hidden: int, steps: int):
+    gates: int
+
+    def __init__(self, inputs: int = 128, hidden: int = 256, steps: int = 2):
         super().__init__()
         self.hidden, self.steps = hidden, steps
-        self.from_input, self.from_state = nn.Linear(inputs, gates * hidden), nn.Linear(hidden, gates * hidden)
+        self.from_input = nn.Linear(inputs, self.gates * hidden)
+        self.from_state = nn.Linear(hidden, self.gates * hidden)
 
 
 class Lstm(_Recurrent):
     """A long short-term memory."""
 
-    def __init__(self, inputs: int = 128, hidden: int = 256, steps: int = 2):
-        super().__init__(4, inputs, hidden, steps)
+    gates = 4
 
     def forward(self, x: Tensor) -> Tensor:
         """(batch, inputs) -> (batch, hidden)."""
@@ -64,8 +67,7 @@ class Lstm(_Recurrent):
 class Gru(_Recurrent):
     """A gated recurrent unit."""
 
-    def __init__(self, inputs: int = 128, hidden: int = 192, steps: int = 2):
-        super().__init__(3, inputs, hidden, steps)
+    gates = 3
 
     def forward(self, x: Tensor) -> Tensor:
         """(batch, inputs) -> (batch, hidden)."""
@@ -90,11 +92,8 @@ class UNet(nn.Module):
         self.first = _double_convolution(3, width)
         self.second = _double_convolution(width, 2 * width)
         self.third = _double_convolution(2 * width, 4 * width)
-        self.up_2, self.merge_2 = (
-            nn.ConvTranspose2d(4 * width, 2 * width, 2, 2),
-            _double_convolution(4 * width, 2 * width),
-        )
-        self.up_1, self.merge_1 = nn.ConvTranspose2d(2 * width, width, 2, 2), _double_convolution(2 * width, width)
+        self.up_2, self.up_1 = (nn.ConvTranspose2d(2 * outputs, outputs, 2, 2) for outputs in (2 * width, width))
+        self.merge_2, self.merge_1 = (_double_convolution(2 * outputs, outputs) for outputs in (2 * width, width))
         self.out = nn.Conv2d(width, 2, 1)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -167,9 +166,8 @@ class Tcn(nn.Module):
         super().__init__()
         self.inputs = inputs
         self.stem = nn.Conv1d(inputs, width, 1)
-        self.layers = nn.ModuleList(
-            nn.Conv1d(width, width, 3, padding=2**level, dilation=2**level) for level in range(levels)
-        )
+        steps = [2**level for level in range(levels)]
+        self.layers = nn.ModuleList(nn.Conv1d(width, width, 3, padding=step, dilation=step) for step in steps)
 
     def forward(self, x: Tensor) -> Tensor:
         """(batch, inputs x steps) -> (batch, width)."""
@@ -202,7 +200,7 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "mlp": mlp,
     "dlrm": Dlrm,
     "lstm": Lstm,
-    "gru": Gru,
+    "gru": partial(Gru, hidden=192),
     "unet": UNet,
     "diffusion_block": DiffusionBlock,
     "dcgan": Generator,

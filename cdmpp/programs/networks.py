@@ -24,7 +24,8 @@ from cdmpp.programs.task import VARIANT_MARK, Task
 HOST_TARGET = {"kind": "llvm", "num-cores": 1}
 DTYPES = ("float32", "float16")
 INPUTS = ("image", "tokens", "audio", "mel", "vector")
-_stub: Any = None
+_stubs: list[Any] = []
+"""What stands for missing operators lives as long as the process."""
 
 
 def read_zoo() -> dict[str, dict[str, Any]]:
@@ -78,13 +79,11 @@ def build_model(spec: Mapping[str, Any]) -> tuple[Any, tuple[Any, ...]]:
 
     torch.manual_seed(0)
     builders = {"torchvision": _build_torchvision, "transformers": _build_transformers, "handmade": _build_handmade}
-    builder = builders.get(spec["source"])
-    if builder is None:
-        raise CdmppError(f"network source {spec['source']!r} is unknown: use {', '.join(builders)}")
+    if (library := spec["source"]) not in builders:
+        raise CdmppError(f"network source {library!r} is unknown: use {', '.join(builders)}")
     try:
-        model = builder(spec)
+        model = builders[library](spec)
     except ImportError as error:
-        library = spec["source"]
         raise CdmppError(f"{library} is not installed ({error}): pip install --no-deps {library}") from error
     return model.eval(), (_example(spec["input"]),)
 
@@ -177,12 +176,10 @@ def _has_static_shapes(function: Any) -> bool:
 
 def _build_torchvision(spec: Mapping[str, Any]) -> Any:
     torchvision = _import_torchvision()
-    model = torchvision.models.get_model(spec["build"], weights=None, **spec.get("arguments", {})).eval()
-    if not spec.get("fold_batch_norm", True):
-        return model
     from torch.fx.experimental.optimization import fuse
 
-    return fuse(model)
+    model = torchvision.models.get_model(spec["build"], weights=None, **spec.get("arguments", {})).eval()
+    return fuse(model) if spec.get("fold_batch_norm", True) else model
 
 
 def _build_transformers(spec: Mapping[str, Any]) -> Any:
@@ -195,10 +192,10 @@ def _build_transformers(spec: Mapping[str, Any]) -> Any:
     config = getattr(transformers, spec["config"])(**spec.get("arguments", {}))
     library = importlib.import_module(spec["module"]) if "module" in spec else transformers
     inner = getattr(library, spec["build"])(config)
-    options = {"return_dict": False, "use_cache": False}
     parameters = inspect.signature(inner.forward).parameters
     takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
-    options = {k: v for k, v in options.items() if k in parameters or (k == "return_dict" and takes_any)}
+    options = {"return_dict": False} if takes_any or "return_dict" in parameters else {}
+    options |= {"use_cache": False} if "use_cache" in parameters else {}
 
     class FirstOutput(torch.nn.Module):
         def __init__(self) -> None:
@@ -221,20 +218,13 @@ def _build_handmade(spec: Mapping[str, Any]) -> Any:
 
 def _import_torchvision() -> Any:
     """torchvision; wheels built for CUDA lack two operators on a CPU torch and would refuse to import without them."""
-    global _stub
     import torch
 
-    if _stub is None:
-        try:
-            import torchvision
-
-            return torchvision
-        except (RuntimeError, OSError):
-            for module in [m for m in sys.modules if m.split(".")[0] == "torchvision"]:
-                del sys.modules[module]
-            _stub = torch.library.Library("torchvision", "DEF")
-            for operator in ("nms", "qnms"):
-                _stub.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    import torchvision
-
-    return torchvision
+    with contextlib.suppress(RuntimeError, OSError):
+        return importlib.import_module("torchvision")
+    for module in [m for m in sys.modules if m.split(".")[0] == "torchvision"]:
+        del sys.modules[module]
+    _stubs.append(torch.library.Library("torchvision", "DEF"))
+    for operator in ("nms", "qnms"):
+        _stubs[-1].define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    return importlib.import_module("torchvision")

@@ -22,10 +22,9 @@ def parse_workload(workload: str) -> tvm.IRModule:
     """TVMScript text of an unscheduled module -> ``tvm.IRModule``. Cached: parsing costs more than a replay."""
     head = workload.strip().splitlines()[0][:80] if workload.strip() else "(empty)"
     try:
-        parsed = parse_text(workload, f"workload that begins with {head!r}")
+        return parse_text(workload, f"workload that begins with {head!r}")
     except UnsupportedProgramError as error:
         raise DataError(f"cannot parse the TVMScript of a {error}") from error
-    return parsed if isinstance(parsed, tvm.IRModule) else tvm.IRModule({"main": parsed})
 
 
 @lru_cache(maxsize=64)

@@ -39,8 +39,8 @@ def read_script(path: Path, target: Any) -> list[Program]:
     return programs
 
 
-def parse_text(text: str, where: str) -> tvm.IRModule | tvm.tirx.PrimFunc:
-    """TVMScript text of one module or function -> TVM object. For text from elsewhere, records of others say.
+def parse_text(text: str, where: str) -> tvm.IRModule:
+    """TVMScript text of one module, or of one function as ``main``. For text from elsewhere, records of others say.
 
     Raises:
         UnsupportedProgramError: as ``read_script``; ``where`` begins the message.
@@ -61,8 +61,8 @@ def _tree(text: str, where: str) -> ast.Module:
         raise UnsupportedProgramError(f"{where}: not Python text: {error}") from error
 
 
-def _parsed(text: str, where: str) -> tvm.IRModule | tvm.tirx.PrimFunc:
-    """``text`` as ``checked_text`` gives it."""
+def _parsed(text: str, where: str, name: str = "main") -> tvm.IRModule:
+    """``text`` as ``checked_text`` gives it; ``name`` is that of a function without module."""
     try:
         parsed = tvm.script.parse(text, extra_vars={"T": tirx_room, "I": ir_room})
     except RecursionError as error:
@@ -74,15 +74,17 @@ def _parsed(text: str, where: str) -> tvm.IRModule | tvm.tirx.PrimFunc:
         if ".sblock(" in text and "s_tir=True" not in text:
             reason = f"a function with T.sblock is declared by @T.prim_func(s_tir=True), this text does not; {reason}"
         raise UnsupportedProgramError(f"{where} does not parse as TVMScript: {reason}") from error
-    module = parsed if isinstance(parsed, tvm.IRModule) else tvm.IRModule({"main": parsed})
+    module = parsed if isinstance(parsed, tvm.IRModule) else tvm.IRModule({name: parsed})
     check_module(module, where)
-    return parsed
+    return module
 
 
-def _programs(path: Path, node: ast.ClassDef | ast.FunctionDef, meanings: dict[str, Any], target: Any) -> list[Program]:
-    parsed = _parsed(checked_text(node, meanings, f"{path}: {node.name}"), f"{path}: {node.name} (line {node.lineno})")
-    module = parsed if isinstance(parsed, tvm.IRModule) else tvm.IRModule({node.name: parsed})
-    functions = {var.name_hint: f for var, f in module.functions.items() if isinstance(f, tvm.tirx.PrimFunc)}
+def _programs(
+    path: Path, node: ast.ClassDef | ast.FunctionDef, meanings: dict[str, ast.expr], target: Any
+) -> list[Program]:
+    where = f"{path}: {node.name}"
+    module = _parsed(checked_text(node, meanings, where), f"{where} (line {node.lineno})", node.name)
+    functions = {var.name_hint: f for var, f in module.functions.items()}
     prefix = f"{node.name}." if isinstance(node, ast.ClassDef) and len(functions) > 1 else ""
     return [
         Program(tvm.IRModule({"main": f.with_attr("global_symbol", "main")}), target, name=f"{prefix}{name}")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ast
+import copy
 from collections.abc import Iterable
-from typing import Any
 
 from cdmpp.errors import UnsupportedProgramError
 from cdmpp.programs import language
@@ -16,7 +16,7 @@ _PRIM_FUNC_OPTIONS = {"s_tir", "private", "check_well_formed"}
 _ROOMS = {"ir": "I", "tirx": "T", "tir": "T"}
 
 
-def checked_text(node: ast.stmt, meanings: dict[str, Any], where: str) -> str:
+def checked_text(node: ast.stmt, meanings: dict[str, ast.expr], where: str) -> str:
     """Python text of the function or module class ``node`` alone, in the spelling that TVM's parser is given.
 
     Args:
@@ -40,10 +40,10 @@ def checked_text(node: ast.stmt, meanings: dict[str, Any], where: str) -> str:
     return text
 
 
-def aliases_and_constants(statements: Iterable[ast.stmt]) -> dict[str, Any]:
-    """What the names of a file mean: ``T`` or ``I`` (as ``ast.Name``) for TVM's script rooms, else a plain number."""
-    meanings: dict[str, Any] = {name: ast.Name(room, ast.Load()) for name, room in _ROOMS.items()}
-    meanings |= {room: ast.Name(room, ast.Load()) for room in ("T", "I")}
+def aliases_and_constants(statements: Iterable[ast.stmt]) -> dict[str, ast.expr]:
+    """What the names of a file mean: the name ``T`` or ``I`` for TVM's script rooms, else a constant."""
+    rooms = {**_ROOMS, "T": "T", "I": "I"}
+    meanings: dict[str, ast.expr] = {name: ast.Name(room, ast.Load()) for name, room in rooms.items()}
     for node in statements:
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tvm.script"):
             for alias in node.names:
@@ -56,7 +56,7 @@ def aliases_and_constants(statements: Iterable[ast.stmt]) -> dict[str, Any]:
                 continue
             for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
                 if isinstance(target, ast.Name) and isinstance(value, bool | int | float | str):
-                    meanings.setdefault(target.id, value)
+                    meanings.setdefault(target.id, ast.Constant(value))
     return meanings
 
 
@@ -72,23 +72,17 @@ def _depth(tree: ast.AST) -> int:
 class _Spelling(ast.NodeTransformer):
     """Script rooms under the names ``T`` and ``I``, constants of the file in the place of their names."""
 
-    def __init__(self, meanings: dict[str, Any]):
+    def __init__(self, meanings: dict[str, ast.expr]):
         self.meanings = meanings
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         stored = {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)}
         own = stored | {a.arg for a in ast.walk(node) if isinstance(a, ast.arg)}
-        outer, self.meanings = self.meanings, {name: v for name, v in self.meanings.items() if name not in own}
-        node = self.generic_visit(node)  # type: ignore[assignment]
-        self.meanings = outer
-        return node
+        return _Spelling({name: v for name, v in self.meanings.items() if name not in own}).generic_visit(node)
 
     def visit_Name(self, node: ast.Name) -> ast.AST:
-        meaning = self.meanings.get(node.id)
-        if meaning is None or not isinstance(node.ctx, ast.Load):
-            return node
-        new = ast.Name(meaning.id, ast.Load()) if isinstance(meaning, ast.Name) else ast.Constant(meaning)
-        return ast.copy_location(new, node)
+        meaning = self.meanings.get(node.id) if isinstance(node.ctx, ast.Load) else None
+        return node if meaning is None else ast.copy_location(copy.copy(meaning), node)
 
 
 class _Check(ExpressionCheck):
@@ -106,10 +100,8 @@ class _Check(ExpressionCheck):
                         self._function(part)
                     elif not _is_nothing(part):
                         raise self.refuse(part, hint=": a module class holds @T.prim_func functions alone")
-            case ast.ClassDef(name):
-                raise self.refuse(node, f"class {name} with bases or keywords")
             case _:
-                raise self.refuse(node, type(node).__name__)
+                raise self.refuse(node, type(node).__name__, ": a function, or a class without bases, is wanted")
 
     def _decorator(self, node: ast.FunctionDef | ast.ClassDef, room: str, name: str, options: set[str]) -> None:
         if (count := len(node.decorator_list)) != 1:
@@ -190,14 +182,14 @@ class _Check(ExpressionCheck):
     def _loop(self, node: ast.For) -> None:
         if node.orelse or node.type_comment:
             raise self.refuse(node, "a loop with `else`")
+        kinds = [f"T.{name}" for name in sorted(language.LOOPS)]
         match node.iter:
             case ast.Call(ast.Name("range")) as call:
                 self.arguments(call)
-            case ast.Call(ast.Attribute(ast.Name("T"), name)) as call if name in language.LOOPS:
+            case ast.Call(function) as call if dotted_name(function) in kinds:
                 self.call(call)
             case _:
-                kinds = ", ".join(f"T.{name}" for name in sorted(language.LOOPS))
-                raise self.refuse(node.iter, hint=f": a loop goes over range, {kinds}")
+                raise self.refuse(node.iter, hint=f": a loop goes over range, {', '.join(kinds)}")
         self._target_of(node.target)
         self._body(node.body)
 
@@ -206,10 +198,8 @@ class _Check(ExpressionCheck):
             match item.context_expr:
                 case ast.Call(ast.Attribute(_, name)) as call if name in language.SCOPES:
                     self.call(call)
-                case ast.Call(ast.Attribute(_, name)):
-                    raise self.refuse(item.context_expr, hint=language.hint(name))
-                case _:
-                    raise self.refuse(item.context_expr)
+                case refused:
+                    raise self.refuse(refused, hint=language.hint(getattr(getattr(refused, "func", None), "attr", "")))
             if item.optional_vars is not None:
                 self._target_of(item.optional_vars)
         self._body(node.body)

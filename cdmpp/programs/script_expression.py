@@ -36,8 +36,8 @@ class ExpressionCheck:
         match node:
             case ast.Name():
                 self._name(node)
-            case ast.Constant():
-                self._number(node)
+            case ast.Constant(bool() | int() | float() as number) if abs(number) < _MAX_NUMBER or type(number) is float:
+                pass
             case ast.Subscript():
                 self.subscript(node)
             case ast.Call():
@@ -62,11 +62,6 @@ class ExpressionCheck:
     def _name(self, node: ast.expr) -> None:
         if not isinstance(node, ast.Name) or node.id not in self.bound - {"T", "I"}:
             raise self.refuse(node, hint=": no parameter, loop or assignment of this function has that name")
-
-    def _number(self, node: ast.Constant) -> None:
-        value = node.value
-        if not isinstance(value, bool | int | float) or (type(value) is int and abs(value) >= _MAX_NUMBER):
-            raise self.refuse(node)
 
     def subscript(self, node: ast.Subscript) -> None:
         """``A[i, 0:8]`` or ``A.shape[0]``."""

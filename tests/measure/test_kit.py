@@ -29,7 +29,7 @@ from cdmpp.lock import writing
 from cdmpp.measure import sentinel
 from cdmpp.measure.kit import builder
 from cdmpp.measure.kit.builder import KitBuilder, packed_programs
-from cdmpp.measure.kit.merge import merge_kit, run_parts
+from cdmpp.measure.kit.merge import merge_kit
 from cdmpp.measure.settings import MeasureSettings
 from cdmpp.measure.subjects import Subject, Subjects
 from tests.measure.tiny_task import TASK, cuda_schedules, schedules
@@ -161,8 +161,6 @@ def test_a_part_that_is_being_measured_is_refused(kit: Path, tmp_path: Path) -> 
         done = run_part(kit / "parts" / "part-000.zip", results, tmp_path / "blocked")
     assert done.returncode != 0 and "another run of this part" in done.stderr and "Traceback" not in done.stderr
     assert results.read_text() == ""
-    with writing(kit / "results", "another"), pytest.raises(CdmppError, match="being written by process"):
-        in_thread(lambda: run_parts(kit))
     with writing(tmp_path / "set", "another"), pytest.raises(CdmppError, match="being written by process"):
         in_thread(TinyKit(settings("xeon-icelake"), tmp_path / "set").run)
 
@@ -192,15 +190,15 @@ def test_cuda_programs_are_packed_with_their_machine_code(tmp_path: Path) -> Non
     report = Watched(settings("h200"), tmp_path).run()
     assert report["programs"] == 3 and report["largest_part_mb"] < 16
     with zipfile.ZipFile(tmp_path / "parts" / "part-000.zip") as part:
-        table, kit = json.loads(part.read("cubins.json")), json.loads(part.read("kit.json"))
-        assert len(table) == 3 + len(kit["sentinels"])
+        kit = json.loads(part.read("kit.json"))
+        assert sum(name.endswith(".cubin") for name in part.namelist()) == 3 + len(kit["sentinels"])
         assert [Path(name).name.split(".")[0] for name in kit["libraries"]] == [
             "libcudart", "libtvm_runtime", "libtvm_runtime_cuda",
         ]  # fmt: skip
         assert set(kit["libraries"]) <= set(part.namelist())
         for program in json.loads(part.read("programs.json")):
-            # The library carries its source and asks for machine code by it: the table must answer that very text.
+            # The library carries its source and asks for machine code by it: the file must be named by that very text.
             source = sources[program["record_id"]].encode()
             assert source in part.read(f"programs/{program['record_id']}.so")
-            code = part.read(table[hashlib.sha256(source).hexdigest()])
+            code = part.read(f"programs/{hashlib.sha256(source).hexdigest()}.cubin")
             assert code.startswith(b"\x7fELF") and f"p{program['record_id']}_kernel".encode() in code

@@ -55,7 +55,7 @@ def test_programs_run_on_as_many_cores_as_the_target_names(monkeypatch: pytest.M
         (["mi300x", "kit=build"], "kits are made for CPUs and NVIDIA GPUs"),
         (["xeon-icelake", "networks=[resnet81]"], "nearest: resnet18"),
         (["xeon-icelake", "runner=ssh"], "runner='ssh' is unknown; one of local, rpc"),
-        (["xeon-icelake", "kit=send"], "kit='send' is unknown; one of build, run, merge"),
+        (["xeon-icelake", "kit=send"], "kit='send' is unknown; one of build, merge"),
         (["xeon-icelake", "bach=3"], "bach"),
         (["xeon-icelake", "+colour=red"], "colour"),
         (["xeon-icelake", "batch=many"], "batch"),

@@ -46,8 +46,7 @@ class KitBuilder(Collection):
     def __init__(self, settings: MeasureSettings, folder: Path) -> None:
         super().__init__(settings, folder)
         self.cuda = settings.target["kind"] == "cuda"
-        kind = "gpu" if self.cuda else "cpu"
-        self.header = {"device": settings.device, "kind": kind, "target": self.target}
+        self.header = {"device": settings.device, "kind": "gpu" if self.cuda else "cpu", "target": self.target}
         self.staged: list[Subject] = []
         self._staged_bytes = 0
         self._checked = 0
@@ -106,13 +105,8 @@ class KitBuilder(Collection):
             if small and self._checked + len(chosen) < _CHECKS:
                 chosen.setdefault(subject.task.task_id, subject)
         requests = [
-            {
-                "op": "expect",
-                "workload": subject.task.workload,
-                "arguments": subject.arguments,
-                "path": str(subject.library.with_suffix(".npy")),
-            }
-            for subject in chosen.values()
+            {"op": "expect", "workload": s.task.workload, "path": str(s.library.with_suffix(".npy"))}
+            for s in chosen.values()
         ]
         for _, reply in run_many(self.builders, requests, protocol.BUILD_LIMIT_S):
             self._checked += "cause" not in reply
@@ -123,10 +117,6 @@ class KitBuilder(Collection):
         for subject in self.staged:
             files |= _files(subject)
         texts: dict[str, Any] = {"programs.json": _listed(self.staged)}
-        if self.cuda:
-            libraries = [item.library for item in (*self.sentinels, *self.staged)]
-            sources = {library.stem: library.with_suffix(".cu").read_bytes() for library in libraries}
-            texts["cubins.json"] = {hashlib.sha256(s).hexdigest(): f"programs/{n}.cubin" for n, s in sources.items()}
         texts["kit.json"] = {
             **self.header,
             "part": name,
@@ -151,9 +141,15 @@ def packed_programs(folder: Path) -> list[dict[str, str]]:
 
 
 def _files(item: Timed) -> dict[str, Path]:
-    """Archive name -> file of one program: library, machine code for a GPU, and what it must compute, where known."""
-    paths = [item.library.with_suffix(suffix) for suffix in (".so", ".cubin", ".npy")]
-    return {f"programs/{path.name}": path for path in paths if path.exists()}
+    """Archive name -> file of one program: library, what it must compute (where known), machine code for a GPU.
+
+    The library carries its CUDA source; the runtime asks for machine code by it, so the cubin has its hash as a name.
+    """
+    library, source = item.library, item.library.with_suffix(".cu")
+    files = {f"programs/{path.name}": path for path in (library, library.with_suffix(".npy")) if path.exists()}
+    if source.exists():
+        files[f"programs/{hashlib.sha256(source.read_bytes()).hexdigest()}.cubin"] = library.with_suffix(".cubin")
+    return files
 
 
 def _listed(items: Sequence[Timed]) -> list[dict[str, Any]]:

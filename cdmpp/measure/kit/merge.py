@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -67,24 +65,6 @@ def merge_kit(kit: Path, results: Sequence[Path], out: Path) -> dict[str, Any]:
             host=str(facts.get("host", "")), programs=len(read_records(out, device)),
         )  # fmt: skip
     return {"new": len(new), **counts, **report(out, device)}
-
-
-def run_parts(kit: Path) -> dict[str, Any]:
-    """Measure every part of ``kit`` on this machine, one after the other; results land in its ``results/``.
-
-    Raises:
-        DataError: there are no parts.
-    """
-    parts = sorted((kit / "parts").glob("part-*.zip"))
-    if not parts:
-        raise DataError(f"{kit / 'parts'} holds no part: build the kit first (kit=build)")
-    results = kit / "results"
-    status = {}
-    with writing(results, f"measuring of the kit {kit}"):
-        for part in parts:
-            command = [sys.executable, str(part), "--out", str(results / f"results-{part.stem}.jsonl")]
-            status[part.stem] = subprocess.run(command).returncode
-    return {"parts": len(parts), "failed_parts": [name for name, code in status.items() if code]}
 
 
 def _record(

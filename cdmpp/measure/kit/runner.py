@@ -7,6 +7,7 @@ again after a kill it goes on where it stopped.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import fcntl
 import json
 import os
@@ -60,9 +61,8 @@ class KitRun:
         cores = sorted(os.sched_getaffinity(0))
         if self.kit["cores"] > len(cores):
             raise CdmppError(f"programs of {self.kit['device']} use {self.kit['cores']} cores, here are {len(cores)}")
-        cubins = folder / "cubins.json"
         libraries = [str(folder / name) for name in self.kit["libraries"]]
-        ready = {"op": "ready_kit", "libraries": libraries, "cubins": str(cubins) if cubins.exists() else None}
+        ready = {"op": "ready_kit", "libraries": libraries, "cubins": str(folder / "programs")}
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(folder / "site"), os.environ.get("PYTHONPATH")]))
         self.worker = Worker(COMMAND, cores[-self.kit["cores"] :], ready)
         self.lock = self._lock()
@@ -145,10 +145,8 @@ class KitRun:
                 file.write("\n")
         done = set()
         for line in text.splitlines():
-            try:
+            with contextlib.suppress(ValueError):
                 done.add(json.loads(line).get("record_id", ""))
-            except ValueError:
-                continue
         return done
 
     def _host(self) -> dict[str, Any]:
