@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
 
@@ -10,13 +11,14 @@ from rich.console import Console
 
 from cdmpp.cli.hydra_entry import entry
 from cdmpp.cli.training_report import report
-from cdmpp.data.splits import make_split
+from cdmpp.data.dataset import LatencyDataset
+from cdmpp.data.splits import Split, make_split
 from cdmpp.errors import NoRecordsError
 from cdmpp.evaluation.metric_table import metric_table
 from cdmpp.recipes.cross_calibration import calibrate_by_folds
 from cdmpp.recipes.settings import RunSettings
-from cdmpp.recipes.train import train
-from cdmpp.recipes.zero_shot import ZeroShot, train_zero_shot, zero_shot_sources
+from cdmpp.recipes.train import Trained, train
+from cdmpp.recipes.zero_shot import train_zero_shot, zero_shot_sources
 
 
 @entry("config")
@@ -28,9 +30,9 @@ def main(values: dict[str, Any]) -> None:
     try:
         dataset = settings.load()
     except NoRecordsError as error:
-        sources = zero_shot_sources(settings, error)
+        settings = replace(settings, sources=zero_shot_sources(settings, error))
         with settings.kept():
-            _report_zero_shot(train_zero_shot(settings, sources, str(error)))
+            _report_zero_shot(settings, *train_zero_shot(settings, str(error)))
         return
     with settings.kept():
         split = make_split(dataset, seed=settings.run.seed, **settings.split)
@@ -39,16 +41,15 @@ def main(values: dict[str, Any]) -> None:
         report(dataset, split, trained, settings)
 
 
-def _report_zero_shot(done: ZeroShot) -> None:
-    console = Console(soft_wrap=True)
-    sources, name = done.settings.sources, done.settings.device.name
-    console.print(f"on {' and '.join(sources)}, not on {name}:")
-    report(done.dataset, done.split, done.trained, done.settings)
-    if done.left_out:
-        console.print(metric_table("zero-shot: each device left out and predicted", done.left_out, ""))
+def _report_zero_shot(settings: RunSettings, dataset: LatencyDataset, split: Split, trained: Trained) -> None:
+    console, told = Console(soft_wrap=True), trained.predictor.card["zero_shot"]
+    console.print(f"on {' and '.join(settings.sources)}, not on {settings.device.name}:")
+    report(dataset, split, trained, settings)
+    if told["left_out"]:
+        console.print(metric_table("zero-shot: each device left out and predicted", told["left_out"], ""))
     console.print(
-        f"[bold]zero-shot[/]: no labelled program of {name} is within reach, this model was trained on "
-        f"{', '.join(sources)}. {done.error}"
+        f"[bold]zero-shot[/]: no labelled program of {settings.device.name} is within reach, this model was trained on "
+        f"{', '.join(settings.sources)}. {told['error']}"
     )
 
 

@@ -73,15 +73,14 @@ class Anchor(nn.Module):
 @torch.no_grad()
 def _flattened(programs: ProgramTensors, rows: np.ndarray) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Parts (k, N_PARTS) of all kernels, their program (k,), kinds (n,) and log-latency (n,) of the programs."""
-    parts, owners, kinds, labels, first = [], [], [], [], 0
+    columns, first = [], 0
     for batch in ordered_batches(programs, rows):
         mask = batch.kernel_mask
-        parts.append(kernel_parts(batch.kernels, batch.device_specs, batch.kinds)[mask])
-        owners.append(first + torch.arange(len(mask), device=mask.device)[:, None].expand_as(mask)[mask])
-        kinds.append(batch.kinds)
-        labels.append(batch.log_latency)
+        parts = kernel_parts(batch.kernels, batch.device_specs, batch.kinds)[mask].double()
+        owners = first + torch.arange(len(mask), device=mask.device)[:, None].expand_as(mask)[mask]
+        columns.append((parts, owners, batch.kinds, batch.log_latency.double()))
         first += len(mask)
-    return torch.cat(parts).double(), torch.cat(owners), torch.cat(kinds), torch.cat(labels).double()
+    return tuple(torch.cat(column) for column in zip(*columns, strict=True))  # type: ignore[return-value]
 
 
 def masked_logsumexp(x: Tensor, mask: Tensor) -> Tensor:

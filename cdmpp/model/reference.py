@@ -1,9 +1,8 @@
 """The published architecture (CDMPP, EuroSys'24) as its public code describes it, so that both can run side by side.
 
-Kept: 11 post-norm encoder layers of 4 heads and feed-forward 2048 without a mask, the code's own positional encoding
-on the serialised tree, one flattening network per leaf count, 69-wide embeddings, device embedding through the same
-affine-free batch norm and added only where there are two or more devices, regression 930 x 3, Box-Cox labels, min-max
-inputs. Trained (``conf/experiment/reference``) with 1000 * MSE + relative error on the labels, a cyclic rate.
+Kept: post-norm encoder layers, the code's own positional encoding on the serialised tree, one flattening network per
+leaf count, device embedding through the same affine-free batch norm and added only where there are two or more devices,
+Box-Cox labels, min-max inputs. ``ReferenceConfig`` has the sizes, ``conf/experiment/reference`` the training.
 
 Changed, because the original cannot be evaluated honestly or at all otherwise:
 
@@ -97,12 +96,11 @@ class ReferenceModel(nn.Module):
     @torch.no_grad()
     def fit_statistics(self, programs: ProgramTensors, rows: np.ndarray) -> None:
         """Input scale and label transform from the training programs ``rows`` (n,)."""
-        leaves, labels = [], []
-        for batch in ordered_batches(programs, sample_rows(rows, STATISTICS_PROGRAMS)):
-            leaves.append(batch.leaves[batch.leaf_mask])
-            labels.append(batch.log_latency)
-        self.leaf_scaler.fit(torch.cat(leaves), kind="minmax")
-        self.label_transform.fit(torch.cat(labels))
+        batches = ordered_batches(programs, sample_rows(rows, STATISTICS_PROGRAMS))
+        columns = [(batch.leaves[batch.leaf_mask], batch.log_latency) for batch in batches]
+        leaves, log_latency = (torch.cat(column) for column in zip(*columns, strict=True))
+        self.leaf_scaler.fit(leaves, kind="minmax")
+        self.label_transform.fit(log_latency)
 
     def forward(self, batch: Batch) -> Output:
         """One embedding a program, by the network of its leaf count, added to the device's."""

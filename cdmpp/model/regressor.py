@@ -65,15 +65,14 @@ class CdmppModel(nn.Module):
             self.code_anchor.fit(programs, rows)
         seen = torch.from_numpy(np.asarray(rows, np.int64)).to(programs.device_index.device)
         self.device_encoder.fit(programs.device_vectors[programs.device_index[seen].unique()])
-        leaves, kernels, labels = [], [], []
-        for batch in ordered_batches(programs, sample_rows(rows, STATISTICS_PROGRAMS)):
-            leaves.append(batch.leaves[batch.leaf_mask])
-            kernels.append(self._kernel_inputs(batch)[0][batch.kernel_mask])
-            labels.append(batch.log_latency)
-        self.leaf_scaler.fit(torch.cat(leaves))
-        self.kernel_scaler.fit(torch.cat(kernels))
-        self.kernel_bins.fit(self.kernel_scaler(torch.cat(kernels)))
-        log_latency = torch.cat(labels)
+        columns = [
+            (batch.leaves[batch.leaf_mask], self._kernel_inputs(batch)[0][batch.kernel_mask], batch.log_latency)
+            for batch in ordered_batches(programs, sample_rows(rows, STATISTICS_PROGRAMS))
+        ]
+        leaves, kernels, log_latency = (torch.cat(column) for column in zip(*columns, strict=True))
+        self.leaf_scaler.fit(leaves)
+        self.kernel_scaler.fit(kernels)
+        self.kernel_bins.fit(self.kernel_scaler(kernels))
         self.label_transform.fit(log_latency)
         self.log_mean.copy_(log_latency.double().mean())
         self.log_scale.copy_(log_latency.double().std(correction=0).clamp_min(1e-3))

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from cdmpp.data.batching import ProgramTensors, ordered_batches
+from cdmpp.data.dataset import LatencyDataset
 from cdmpp.devices import Device
 from cdmpp.errors import DataError
 from cdmpp.model.feature_scaler import FeatureScaler
+from cdmpp.predict.predictor import Predictor
 from cdmpp.training.metrics import call_sites
 from cdmpp.training.sampling import Candidates
-
-if TYPE_CHECKING:
-    from cdmpp.data.dataset import LatencyDataset
-    from cdmpp.predict.predictor import Predictor
 
 _PASSES = 8
 _SILENCED = 0.1
@@ -41,7 +37,7 @@ def candidates(
         raise DataError("there is no program, so no task, to choose from")
     programs = ProgramTensors.build(dataset.asts.take(rows), {device.name: device}, [device.name] * len(rows))
     programs = programs.to(predictor.torch_device)
-    tasks = np.asarray(dataset.task_ids)[rows]
+    tasks = dataset.task_ids[rows]
     hidden = predictor.examine(programs, np.arange(len(rows))).sketch.hidden.astype(np.float64)
     hidden = hidden[:, hidden.std(0) > 1e-4]
     return Candidates(
@@ -56,8 +52,7 @@ def candidates(
 def uncertainty(predictor: Predictor, programs: ProgramTensors, seed: int) -> np.ndarray:
     """(n,) spread of predicted log-latency: between members, and between passes with input columns silenced.
 
-    ``programs`` lie on the model's torch device.
-    The passes drop columns at random; how much an answer then moves tells how few inputs it rests on.
+    How much an answer moves without some columns tells how few inputs it rests on.
     """
     logs = []
     with torch.random.fork_rng(devices=[]):
@@ -71,10 +66,9 @@ def uncertainty(predictor: Predictor, programs: ProgramTensors, seed: int) -> np
                     module.eval()  # statistics of a trained model stay as they are
             try:
                 for _ in range(_PASSES):
-                    values = np.empty(len(programs))
+                    logs.append(np.empty(len(programs)))
                     for batch in ordered_batches(programs, np.arange(len(programs))):
-                        values[batch.rows.cpu().numpy()] = model(batch).log_latency.double().cpu().numpy()
-                    logs.append(values)
+                        logs[-1][batch.rows.cpu().numpy()] = model(batch).log_latency.double().cpu().numpy()
             finally:
                 model.eval()
                 for hook in hooks:

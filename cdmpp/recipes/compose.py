@@ -34,18 +34,16 @@ GROUPS: dict[str, dict[str, type]] = {
 CONFIG_ERRORS = (HydraException, OmegaConfBaseException)
 
 
-def offer_defaults() -> None:
-    """Make the options of ``GROUPS`` known to Hydra; twice does no harm."""
-    for group, options in GROUPS.items():
-        for name, kind in options.items():
-            offer(kind, name, group)
-
-
 def offer(kind: type, name: str, group: str | None = None) -> None:
     """Let a settings file take the defaults of a dataclass, by ``name`` or as an option of ``group``."""
     node = OmegaConf.structured(kind)
     OmegaConf.set_readonly(node, None)  # frozen dataclasses are, and nothing could be overridden
     ConfigStore.instance().store(group=group, name=name, node=node)
+
+
+for _group, _options in GROUPS.items():
+    for _name, _kind in _options.items():
+        offer(_kind, _name, _group)
 
 
 def compose(config: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
@@ -54,7 +52,6 @@ def compose(config: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
     Raises:
         CdmppError: a key, option or value that cannot be; one line that names it and what is allowed.
     """
-    offer_defaults()
     GlobalHydra.instance().clear()  # a command itself runs inside Hydra
     try:
         with hydra.initialize_config_dir(str(conf_folder()), version_base="1.3"):

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from cdmpp.data.batching import ProgramTensors
+from cdmpp.data.dataset import LatencyDataset
 from cdmpp.data.splits import Split
+from cdmpp.data.subsample import sample_rows
 from cdmpp.devices import sheets_of
 from cdmpp.errors import DataError
 from cdmpp.predict.predictor import Predictor
@@ -23,9 +24,6 @@ from cdmpp.recipes.train import Trained, device_groups, train
 from cdmpp.training.config import Run, TrainConfig, TuneConfig
 from cdmpp.uncertainty.calibration import Calibration, Examined, calibrate, scale_inputs
 from cdmpp.uncertainty.conformal import FITTED_TASKS, fit_conformal
-
-if TYPE_CHECKING:
-    from cdmpp.data.dataset import LatencyDataset
 
 _LEARNED_FROM = 4000
 """Programs that describe what the model has seen."""
@@ -50,30 +48,24 @@ def cross_calibrate(
     if folds < 2 or len(tasks) < FITTED_TASKS:
         tuned.calibration = None
         return f"none: intervals of a new device take {FITTED_TASKS} labelled tasks and tuning.folds of 2 or more"
-    order = np.random.default_rng(run.seed).permutation(sorted(set(tasks)))
-    names = np.asarray(dataset.task_ids)
-    held_out, predicted = [], []
-    for fold in range(folds):
-        left_out = order[fold::folds]
-        kept = [task for task in order.tolist() if task not in set(left_out.tolist())]
+    names, order = dataset.task_ids, np.random.default_rng(run.seed).permutation(sorted(set(tasks)))
+    held_out, predicted = _dealt(names, split.pool, order, folds), []
+    for fold, part in enumerate(held_out):
+        kept = np.setdiff1d(order, names[part]).tolist()
         rest = fine_tune(start, dataset, split, kept, config, _fold_run(run, fold)).predictor
-        rows = split.pool[np.isin(names[split.pool], left_out)]
-        held_out.append(rows)
-        predicted.append(np.log(predict_rows(rest, dataset, rows)))
+        predicted.append(np.log(predict_rows(rest, dataset, part)))
     new = np.concatenate(held_out)
-    learned = np.concatenate([np.setdiff1d(split.train, np.concatenate([new, split.validation])), new])
     rows = np.concatenate([new, split.validation])
+    learned = np.concatenate([np.setdiff1d(split.train, rows), new])
     seen = _examined(tuned, dataset, rows)
     logs = seen.logs.copy()
     logs[:, : len(new)] += np.concatenate(predicted) - logs[:, : len(new)].mean(0)
-    if len(learned) > _LEARNED_FROM:
-        learned = np.sort(np.random.default_rng(0).choice(learned, _LEARNED_FROM, replace=False))
     tuned.calibration = calibrate(
-        _examined(tuned, dataset, learned),
+        _examined(tuned, dataset, sample_rows(learned, _LEARNED_FROM)),
         replace(seen, logs=logs),
         np.log(dataset.latency_s[rows]),
         names[rows],
-        device_groups(np.asarray(dataset.devices)[rows]),
+        device_groups(dataset.devices[rows]),
     )
     return f"cross-conformal over {folds} folds of the {len(tasks)} tasks, sources by their validation part"
 
@@ -92,11 +84,11 @@ def calibrate_by_folds(result: Trained, dataset: LatencyDataset, split: Split, c
     folds, trained = config.trainer.interval_folds, result.predictor
     if not folds:
         return
-    names, both = np.asarray(dataset.task_ids), np.concatenate([split.train, split.validation])
+    names, both = dataset.task_ids, np.concatenate([split.train, split.validation])
     tasks = np.random.default_rng(run.seed).permutation(np.unique(names[both]))
     if folds > len(tasks):
         raise DataError(f"trainer.interval_folds={folds}, and training and validation have {len(tasks)} tasks")
-    parts = [both[np.isin(names[both], tasks[fold::folds])] for fold in range(folds)]
+    parts = _dealt(names, both, tasks, folds)
     plain = replace(config, loss=replace(config.loss, domain="none"))
     logs, inputs = [], []
     for fold, part in enumerate(parts):
@@ -106,26 +98,27 @@ def calibrate_by_folds(result: Trained, dataset: LatencyDataset, split: Split, c
         other = train(dataset, without, plain, _fold_run(replace(run, out=run.out / "folds"), fold)).predictor
         seen = _examined(other, dataset, part)
         logs.append(seen.log_prediction)
-        inputs.append(scale_inputs(seen, _calibration_of(other).novelty))
+        assert other.calibration
+        inputs.append(scale_inputs(seen, other.calibration.novelty))
     rows = np.concatenate(parts)
     conformal = fit_conformal(
         np.concatenate(logs),
         np.log(dataset.latency_s[rows]),
         names[rows],
         np.concatenate(inputs),
-        device_groups(np.asarray(dataset.devices)[rows]),
+        device_groups(dataset.devices[rows]),
     )
     # How far a program lies from those learned from is told by programs that were not: the validation part.
-    trained.calibration = Calibration(conformal, _calibration_of(trained).novelty)
+    assert trained.calibration
+    trained.calibration = Calibration(conformal, trained.calibration.novelty)
     origin = f"{folds} folds of the {len(tasks)} tasks of training and validation (cross-conformal)"
     trained.card["intervals"] = {**trained.calibration.describe(), "calibrated_on": origin}
     trained.save(result.model_dir)
 
 
-def _calibration_of(predictor: Predictor) -> Calibration:
-    if predictor.calibration is None:
-        raise DataError("a model without calibration cannot tell how far a program is from its training programs")
-    return predictor.calibration
+def _dealt(names: np.ndarray, rows: np.ndarray, tasks: np.ndarray, folds: int) -> list[np.ndarray]:
+    """Those of ``rows`` that have the tasks of each fold; ``names``: the task of every program."""
+    return [rows[np.isin(names[rows], tasks[fold::folds])] for fold in range(folds)]
 
 
 def _fold_run(run: Run, fold: int) -> Run:
@@ -133,6 +126,6 @@ def _fold_run(run: Run, fold: int) -> Run:
 
 
 def _examined(predictor: Predictor, dataset: LatencyDataset, rows: np.ndarray) -> Examined:
-    names = np.asarray(dataset.devices)[rows]
+    names = dataset.devices[rows]
     programs = ProgramTensors.build(dataset.asts.take(rows), sheets_of(names), names)
     return predictor.examine(programs.to(str(predictor.torch_device)), np.arange(len(rows)))

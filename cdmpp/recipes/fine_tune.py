@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from cdmpp.data.dataset import LatencyDataset
 from cdmpp.data.splits import Split
 from cdmpp.errors import DataError
 from cdmpp.predict.predictor import Predictor
@@ -17,9 +17,6 @@ from cdmpp.training.config import LossConfig, Run, TrainConfig, TuneConfig
 from cdmpp.training.inputs import Replay
 from cdmpp.training.metrics import breakdown
 from cdmpp.training.processes import one_writer
-
-if TYPE_CHECKING:
-    from cdmpp.data.dataset import LatencyDataset
 
 
 def fine_tune(
@@ -41,7 +38,7 @@ def fine_tune(
     Raises:
         DataError: a task without a labelled program in the pool, or one that test or validation hold.
     """
-    names, wanted = np.asarray(dataset.task_ids), sorted(set(tasks))
+    names, wanted = dataset.task_ids, sorted(set(tasks))
     for part, rows in (("test", split.test), ("validation", split.validation)):
         if both := sorted(set(wanted) & set(names[rows].tolist())):
             raise DataError(f"{len(both)} tasks to fine-tune on are in the {part} part, the first is {both[0]}")
@@ -66,7 +63,5 @@ def fine_tune(
 
 def errors_by_device(predictor: Predictor, dataset: LatencyDataset, rows: np.ndarray) -> dict[str, dict[str, float]]:
     """``breakdown`` of the programs ``rows`` by device."""
-    truth, tasks, names = (
-        np.asarray(column)[rows] for column in (dataset.latency_s, dataset.task_ids, dataset.devices)
-    )
-    return breakdown(truth, predict_rows(predictor, dataset, rows), tasks, names)
+    predicted = predict_rows(predictor, dataset, rows)
+    return breakdown(dataset.latency_s[rows], predicted, dataset.task_ids[rows], dataset.devices[rows])

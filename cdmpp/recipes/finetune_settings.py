@@ -14,6 +14,7 @@ from cdmpp.errors import CdmppError, DataError
 from cdmpp.measure.chosen import LabelSettings
 from cdmpp.model.config import check_keys, config_from_dict
 from cdmpp.recipes.compose import offer
+from cdmpp.recipes.settings import shared_settings
 from cdmpp.training.config import Run, TrainConfig, TuneConfig
 from cdmpp.training.sampling import check_sampler
 
@@ -51,20 +52,13 @@ class FinetuneSettings:
             CdmppError: a key that nothing reads, an unknown device, sampler or way to measure, or no budget.
         """
         check_keys(values, _KEYS)
-        labels = dict(values["measure"])
-        check_keys(labels, [field.name for field in fields(LabelSettings)], "measure.")
-        if not labels["out"]:
-            raise CdmppError("measure.out must name the folder that new records go to")
-        paths = {key: Path(labels[key]) for key in ("out", "kit_folder") if labels[key]}
+        check_keys(values["measure"], [field.name for field in fields(LabelSettings)], "measure.")
         settings = FinetuneSettings(
             device=devices.get(values["device"]["name"]),
-            data_paths=tuple(Path(path).expanduser() for path in values["data"]["path"]),
-            sources=tuple(devices.get(name).name for name in values["sources"] or ()),
-            training=TrainConfig.from_dict({name: values[name] for name in ("model", "loss", "trainer")}),
             tuning=config_from_dict(TuneConfig, values["tuning"], "tuning"),
-            measure=LabelSettings(**{**labels, **paths}),
-            run=Run(Path(values["out"]), values["seed"], values["progress"], values["accelerator"]),
+            measure=LabelSettings(**values["measure"]),
             **{key: values[key] for key in ("start", "budget", "sampler", "paired", "test_fraction")},
+            **shared_settings(values),
         )
         check_sampler(settings.sampler)
         if settings.budget < 1:

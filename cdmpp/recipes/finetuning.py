@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -34,17 +34,6 @@ CHOICE = "chosen_tasks.json"
 """In the folder of the new records: which tasks were chosen and which are for the test. A rerun keeps to it."""
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """Everything that fine-tuning starts from."""
-
-    dataset: LatencyDataset
-    split: Split
-    start: Predictor
-    tasks: tuple[str, ...]
-    """Chosen ones, whose labels are in the pool of ``split``."""
-
-
 def finetune(settings: FinetuneSettings) -> dict[str, Any] | None:
     """Leave ``model/`` and ``finetune.json`` in ``settings.run.out`` and return the figures.
 
@@ -58,24 +47,26 @@ def finetune(settings: FinetuneSettings) -> dict[str, Any] | None:
     with one_writer(settings.run.out):  # not before: where data lacks, no folder is left
         start = base_model(settings, dataset, split)
         if not settings.measure.how:
-            chosen = _chosen(settings, dataset, split.pool, start)
-            return _tuned(settings, Prepared(dataset, split, start, tuple(chosen)))
-        prepared = _from_measuring(settings, dataset, split, start)
-        return None if prepared is None else _tuned(settings, prepared)
+            return _tuned(settings, dataset, split, start, _chosen(settings, dataset, split.pool, start))
+        chosen, tested = _choice(settings, dataset, split, start)
+        if not _measure(settings, dataset, [chosen, tested]):
+            return None
+        if start.reads_code:  # what it starts from would be missing of the new programs alone
+            derive_codes(settings.measure.out, progress=settings.run.progress)
+        dataset, split, chosen = _joined(settings, dataset, split, chosen, tested)
+        return _tuned(settings, dataset, split, start, chosen)
 
 
-def _tuned(settings: FinetuneSettings, prepared: Prepared) -> dict[str, Any]:
-    dataset, split, start, tasks = prepared.dataset, prepared.split, prepared.start, prepared.tasks
+def _tuned(
+    settings: FinetuneSettings, dataset: LatencyDataset, split: Split, start: Predictor, tasks: list[str]
+) -> dict[str, Any]:
+    """``tasks``: those chosen, whose labels are in the pool of ``split``."""
     run, tuning = settings.run, settings.tuning
-    sources = sorted({str(name) for name in np.asarray(dataset.devices)[split.train]})
+    sources = sorted({str(name) for name in dataset.devices[split.train]})
     _say(f"{len(tasks)} tasks of {settings.device.name} chosen by {settings.sampler}; from {'+'.join(sources)}")
-    before = _figures(start, dataset, split)
-    tuned = fine_tune(
-        start, dataset, split, tasks, tuning, replace(run, out=run.out / "tuning"), settings.training.loss
-    ).predictor
-    tuned.card["intervals"] = cross_calibrate(
-        tuned, start, dataset, split, tasks, tuning, replace(run, out=run.out / "folds")
-    )
+    before, what = _figures(start, dataset, split), (start, dataset, split, tasks, tuning)
+    tuned = fine_tune(*what, replace(run, out=run.out / "tuning"), settings.training.loss).predictor
+    tuned.card["intervals"] = cross_calibrate(tuned, *what, replace(run, out=run.out / "folds"))
     figures = plain(
         {
             "device": settings.device.name,
@@ -83,9 +74,11 @@ def _tuned(settings: FinetuneSettings, prepared: Prepared) -> dict[str, Any]:
             "start": settings.start or "trained on the sources",
             "sampler": settings.sampler,
             "budget": len(tasks),
-            "tasks": list(tasks),
-            "programs": int(np.isin(np.asarray(dataset.task_ids)[split.pool], tasks).sum()),
-            "test_tasks_seen_on_sources": _seen(settings, split),
+            "tasks": tasks,
+            "programs": int(np.isin(dataset.task_ids[split.pool], tasks).sum()),
+            "test_tasks_seen_on_sources": (
+                "unknown: the start was given" if settings.start else split.counts.get("test_tasks_seen_on_sources", 0)
+            ),
             "before": before,
             "after": _figures(tuned, dataset, split),
         }
@@ -130,7 +123,7 @@ def load_target_and_sources(settings: FinetuneSettings) -> tuple[LatencyDataset,
 def _records(settings: FinetuneSettings) -> tuple[LatencyDataset, Split]:
     dataset, sources = load_target_and_sources(settings)
     split = device_split(settings, dataset, sources, settings.run.seed)
-    available = len(np.unique(np.asarray(dataset.task_ids)[split.pool]))
+    available = len(np.unique(dataset.task_ids[split.pool]))
     if settings.budget > available:
         raise DataError(
             f"budget={settings.budget}: {settings.device.name} has records of {available} tasks to choose from beside "
@@ -150,50 +143,37 @@ def _chosen(settings: FinetuneSettings, dataset: LatencyDataset, rows: np.ndarra
     return list(choose_tasks(settings.sampler, choices, settings.budget, settings.run.seed))
 
 
-def _from_measuring(
-    settings: FinetuneSettings, sources: LatencyDataset, split: Split, start: Predictor
-) -> Prepared | None:
-    """Choose among the tasks of the sources, measure those, and a few more for the test, on the device."""
-    labels = settings.measure
-    chosen, tested = _choice(settings, sources, split, start)
-    folder, name = labels.out, settings.device.name
-    measured = bool(read_records(folder, name)) if (folder / "dataset.json").is_file() else False
-    if labels.how != "kit" or not measured:
-        # Tested tasks in between: where time runs out both sorts have labels.
-        order = _interleaved(chosen, tested)
-        report = measure_tasks([sources.tasks[task] for task in order], settings.device, labels, settings.run.seed)
-        if labels.how == "kit":
-            _say(f"kit: {report['programs']} programs in {report['parts']} parts. {report['next']} out={folder}")
-            _say("then run this command again: it fine-tunes on the merged records")
-            return None
-    if start.reads_code:  # what it starts from would be missing of the new programs alone
-        derive_codes(folder, progress=settings.run.progress)
-    return _joined(settings, sources, split, start, chosen, tested)
+def _measure(settings: FinetuneSettings, sources: LatencyDataset, parts: list[list[str]]) -> bool:
+    """Measure tasks of the sources on the device; False where only a kit was built."""
+    labels, folder = settings.measure, settings.measure.out
+    if labels.how == "kit" and (folder / "dataset.json").is_file() and read_records(folder, settings.device.name):
+        return True
+    # The parts at even distances among each other: where time runs out all sorts have labels.
+    places = [((i + 1) / (len(part) + 1), task) for part in parts for i, task in enumerate(part)]
+    tasks = [sources.tasks[task] for _, task in sorted(places, key=lambda place: place[0])]
+    report = measure_tasks(tasks, settings.device, labels, settings.run.seed)
+    if labels.how == "kit":
+        _say(f"kit: {report['programs']} programs in {report['parts']} parts. {report['next']} out={folder}")
+        _say("then run this command again: it fine-tunes on the merged records")
+    return labels.how != "kit"
 
 
 def _joined(
-    settings: FinetuneSettings,
-    sources: LatencyDataset,
-    split: Split,
-    start: Predictor,
-    chosen: list[str],
-    tested: list[str],
-) -> Prepared:
-    """The sources with the new records, which are test or pool; ``split`` is of the sources."""
+    settings: FinetuneSettings, sources: LatencyDataset, split: Split, chosen: list[str], tested: list[str]
+) -> tuple[LatencyDataset, Split, list[str]]:
+    """The sources with the new records, which are test or pool; the chosen tasks among these."""
     folder, name = settings.measure.out, settings.device.name
     dataset = join_datasets([sources, load_dataset(folder, name)])
-    tasks, new = np.asarray(dataset.task_ids), np.arange(len(dataset)) >= len(sources)
-    recorded = set(tasks[new].tolist())
-    labelled = tuple(task for task in chosen if task in recorded)
+    tasks, new = dataset.task_ids, np.arange(len(dataset)) >= len(sources)
+    labelled = [task for task in chosen if task in tasks[new]]
     if not labelled:
         raise DataError(f"none of the {len(chosen)} chosen tasks has a record in {folder}: see failures.jsonl there")
-    if len(labelled) < len(chosen):
-        lost = len(chosen) - len(labelled)
+    if lost := len(chosen) - len(labelled):
         _say(f"{lost} of {len(chosen)} chosen tasks have no record: out of time, or failed")
     test, pool = (np.flatnonzero(new & np.isin(tasks, part)) for part in (tested, labelled))
-    counts = {"target": name, "sources": sorted(set(np.asarray(sources.devices).tolist())), "test_programs": len(test)}
+    counts = {"target": name, "sources": sorted(set(sources.devices.tolist())), "test_programs": len(test)}
     joined = Split("measured", settings.run.seed, split.train, split.validation, test, counts, pool)
-    return Prepared(dataset, joined, start, labelled)
+    return dataset, joined, labelled
 
 
 def _choice(
@@ -213,22 +193,10 @@ def _choice(
     if path.is_file() and (before := read_json(path))["asked"] == asked:
         return before["chosen"], before["tested"]
     chosen = _chosen(settings, sources, split.train, start)
-    others = np.unique(np.asarray(sources.task_ids)[split.test])
+    others = np.unique(sources.task_ids[split.test])
     tested = np.random.default_rng(settings.run.seed).permutation(others)[: settings.measure.test_tasks].tolist()
     write_json(path, {"asked": asked, "chosen": chosen, "tested": tested})
     return chosen, tested
-
-
-def _interleaved(chosen: list[str], tested: list[str]) -> list[str]:
-    """The tested ones at even distances among the chosen ones."""
-    places = [((i + 1) / (len(chosen) + 1), task) for i, task in enumerate(chosen)]
-    places += [((i + 1) / (len(tested) + 1), task) for i, task in enumerate(tested)]
-    return [task for _, task in sorted(places, key=lambda place: place[0])]
-
-
-def _seen(settings: FinetuneSettings, split: Split) -> int | str:
-    """How many test tasks the start was trained on, as programs of other devices."""
-    return "unknown: the start was given" if settings.start else int(split.counts.get("test_tasks_seen_on_sources", 0))
 
 
 def _figures(predictor: Predictor, dataset: LatencyDataset, split: Split) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from typing import Any
 from cdmpp import devices
 from cdmpp.data.dataset import LatencyDataset
 from cdmpp.data.files import read_json, write_json
-from cdmpp.data.sources import load_device, load_devices, source_devices
+from cdmpp.data.sources import load_devices, source_devices
 from cdmpp.data.splits import split_definition
 from cdmpp.devices import Device
 from cdmpp.errors import CdmppError, DataError
@@ -65,30 +64,23 @@ class RunSettings:
                 raise CdmppError(f"resume={folder}: no {_SETTINGS} there, so it is not the folder of a training run")
             values = {**read_json(folder / _SETTINGS), "out": str(folder)}
         check_keys(values, _KEYS)
-        check_keys(values["data"], ("path",), "data.")
-        sources = tuple(devices.get(name).name for name in values["sources"] or ())
-        split = _split(values["split"], values["target"], sources)
-        target = split.get("target")
-        groups = {name: dict(values[name]) for name in ("model", "loss", "trainer")}
-        if values["features"] != "cdmpp" and "anchor" in groups["model"]:
-            groups["model"]["anchor"] = False  # imported vectors describe no kernel: there is no analytic time
+        model = values["model"]
+        if values["features"] != "cdmpp" and "anchor" in model:
+            model = {**model, "anchor": False}  # imported vectors describe no kernel: there is no analytic time
+        shared = shared_settings({**values, "model": model})
+        split = _split(values["split"], values["target"], shared["sources"])
         zero_shot = str(values["allow_zero_shot"]).lower()
         if zero_shot not in ("auto", "true", "false"):
             raise CdmppError(f"allow_zero_shot is {values['allow_zero_shot']!r}; one of auto, true, false")
         return RunSettings(
-            device=devices.get(target or values["device"]["name"]),
-            data_paths=tuple(Path(path) for path in values["data"]["path"]),
+            device=devices.get(split.get("target") or values["device"]["name"]),
             split=split,
-            training=TrainConfig.from_dict(groups),
-            run=Run(Path(values["out"]), int(values["seed"]), bool(values["progress"]), values["accelerator"]),
-            target=target,
-            sources=sources,
+            target=split.get("target"),
             allow_zero_shot=zero_shot,
-            features=values["features"],
             baselines=tuple(values["baselines"] or ()),
-            plots=bool(values["plots"]),
-            threads=int(values["threads"]),
             values={key: value for key, value in values.items() if key != "resume"},
+            **{key: values[key] for key in ("features", "plots", "threads")},
+            **shared,
         )
 
     @property
@@ -101,14 +93,13 @@ class RunSettings:
     def load(self) -> LatencyDataset:
         """The programs of every device the run is about; ``NoRecordsError`` where one of them has none."""
         names = list(self.sources)
-        if self.target:
-            names = names or source_devices(self.target, self.data_paths, self.features)
+        if self.target and not names:
+            names = source_devices(self.target, self.data_paths, self.features)
             if not names:
                 raise DataError(f"target={self.target}: no other device has records within reach to learn from")
-            names.append(self.target)
-        if names:
-            return load_devices(names, self.data_paths, features=self.features)
-        return load_device(self.device.name, self.data_paths, features=self.features)
+        if self.target or not names:
+            names.append(self.device.name)
+        return load_devices(names, self.data_paths, features=self.features)
 
     @contextmanager
     def kept(self) -> Iterator[None]:
@@ -120,7 +111,7 @@ class RunSettings:
         out = self.run.out
         with one_writer(out):
             if is_rank_zero():
-                values = json.loads(json.dumps(dict(self.values)))
+                values = dict(self.values)
                 before = read_json(out / _SETTINGS) if (out / _SETTINGS).is_file() else values
                 differing = [key for key in values if key not in OF_NO_EFFECT and before.get(key) != values[key]]
                 if differing and (out / RUN_FILE).is_file():
@@ -132,15 +123,24 @@ class RunSettings:
             yield
 
 
+def shared_settings(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields that training and fine-tuning are both asked for; ``CdmppError`` where one cannot be."""
+    check_keys(values["data"], ("path",), "data.")
+    return {
+        "data_paths": tuple(Path(path).expanduser() for path in values["data"]["path"]),
+        "sources": tuple(devices.get(name).name for name in values["sources"] or ()),
+        "training": TrainConfig.from_dict({name: values[name] for name in ("model", "loss", "trainer")}),
+        "run": Run(Path(values["out"]), values["seed"], values["progress"], values["accelerator"]),
+    }
+
+
 def _split(values: Mapping[str, Any], target: str | None, sources: tuple[str, ...]) -> dict[str, Any]:
     """Options of the split; one by device gets its target and sources from the run."""
     split = dict(values)
     if split.get("kind", split_definition(split["name"]).get("kind")) == "by_device":
         target = target or split.get("target")
         if target is None:
-            raise CdmppError(
-                "a split by device needs target=DEVICE, the device to test on (`cdmpp devices` lists them)"
-            )
+            raise CdmppError("a split by device needs target=DEVICE, the one to test on (`cdmpp devices` lists them)")
         split |= {"target": devices.get(target).name, "sources": list(sources or split.get("sources") or ()) or None}
     elif target:
         raise CdmppError(f"target={target} goes with a split by device: experiment=cross_device or split=by_device")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import datetime
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from cdmpp import __version__
+from cdmpp.data.dataset import LatencyDataset
 from cdmpp.data.files import plain
 from cdmpp.data.splits import Split
 from cdmpp.data.subsample import sample_rows
@@ -24,9 +24,6 @@ from cdmpp.training.metrics import breakdown, latency_metrics, mape_factor
 from cdmpp.training.processes import is_rank_zero, one_writer
 from cdmpp.training.run_folder import claim_folder, write_history
 from cdmpp.uncertainty.calibration import calibrate
-
-if TYPE_CHECKING:
-    from cdmpp.data.dataset import LatencyDataset
 
 _SKETCHED = 20_000
 """Training programs that the out-of-range score is fitted on: more would not change it, only take time."""
@@ -59,7 +56,6 @@ def train(
     Where several processes train together, only the one with rank zero returns from here.
 
     Args:
-        dataset: labelled programs with their compact ASTs.
         run: ``out`` gets ``model/`` (the result), ``member-*/`` (checkpoints, logs) and ``history.csv``.
         start: a model to go on from instead of a fresh one of ``config.model``, see ``fit``; it stays as it is.
         replay: further training programs of which each epoch sees a fresh sample, against forgetting.
@@ -87,12 +83,11 @@ def _predictor(
     members: list[Model], inputs: FitInputs, dataset: LatencyDataset, split: Split, start: Predictor | None
 ) -> Predictor:
     """Knows the devices that were learned from, with their current datasheets; scaled for the least error."""
-    names = np.asarray(dataset.devices)
+    names = dataset.devices[inputs.dataset_rows]
     before = start.trained_on if start else {}
     learned = inputs.train if inputs.replay is None else np.concatenate([inputs.train, inputs.replay.rows])
-    seen = {*names[inputs.dataset_rows[learned]].tolist(), *before}
-    sheets = sheets_of(names[inputs.dataset_rows])
-    trained_on = {**before, **{name: sheet for name, sheet in sheets.items() if name in seen}}
+    seen = {*names[learned].tolist(), *before}
+    trained_on = {**before, **{name: sheet for name, sheet in sheets_of(names).items() if name in seen}}
     predictor = Predictor(members, trained_on, features=dataset.features)
     if start:  # the validation part may be of other devices than those that are learned now
         predictor.log_shift = start.log_shift
@@ -107,33 +102,13 @@ def _calibrate(
 ) -> dict[str, float]:
     """Give ``predictor`` intervals and its card; returns its validation figures."""
     rows = split.validation
-    truth, tasks, names = (
-        np.asarray(column)[rows] for column in (dataset.latency_s, dataset.task_ids, dataset.devices)
-    )
+    truth, tasks, names = dataset.latency_s[rows], dataset.task_ids[rows], dataset.devices[rows]
     validation = predictor.examine(inputs.programs, inputs.validation)
     training = predictor.examine(inputs.programs, sample_rows(inputs.train, _SKETCHED))
     predictor.calibration = calibrate(training, validation, np.log(truth), tasks, device_groups(names))
     predicted = np.exp(validation.log_prediction)
     val_metrics = latency_metrics(truth, predicted, tasks)
-    predictor.card |= {
-        **_origin(dataset, split, config, seed),
-        "validation": plain(val_metrics),
-        "validation_by_device": plain(breakdown(truth, predicted, tasks, names)),
-        "validation_by_op_class": plain(breakdown(truth, predicted, tasks, np.asarray(dataset.op_classes)[rows])),
-        "intervals": predictor.calibration.describe(),
-    }
-    return val_metrics
-
-
-def device_groups(names: np.ndarray) -> list[str]:
-    """``device_group`` of each of the device ``names`` (n,)."""
-    sheets = sheets_of(names)
-    return [device_group(sheets[name]) for name in names.tolist()]
-
-
-def _origin(dataset: LatencyDataset, split: Split, config: TrainConfig, seed: int) -> dict[str, Any]:
-    """What a reader of the model folder needs to know of how it came to be."""
-    return plain(
+    predictor.card |= plain(
         {
             "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             "cdmpp": __version__,
@@ -143,5 +118,16 @@ def _origin(dataset: LatencyDataset, split: Split, config: TrainConfig, seed: in
             "programs": {"train": len(split.train), "validation": len(split.validation), "test": len(split.test)},
             "seed": seed,
             "training": config.to_dict(),
+            "validation": val_metrics,
+            "validation_by_device": breakdown(truth, predicted, tasks, names),
+            "validation_by_op_class": breakdown(truth, predicted, tasks, dataset.op_classes[rows]),
+            "intervals": predictor.calibration.describe(),
         }
     )
+    return val_metrics
+
+
+def device_groups(names: np.ndarray) -> list[str]:
+    """``device_group`` of each of the device ``names`` (n,)."""
+    sheets = sheets_of(names)
+    return [device_group(sheets[name]) for name in names.tolist()]

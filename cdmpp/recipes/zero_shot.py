@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from rich.console import Console
@@ -23,29 +23,18 @@ _SHORTER = 0.5
 """Share of the epochs that the models get which only tell the error."""
 
 
-@dataclass(frozen=True)
-class ZeroShot:
-    """A model trained on other devices."""
-
-    settings: RunSettings
-    """With the devices that it learned from as ``sources``."""
-    dataset: LatencyDataset
-    split: Split
-    trained: Trained
-    left_out: dict[str, dict[str, float]]
-    """Source -> test metrics of a model trained on the others; empty where only one is of the device's kind."""
-    error: str
-    """What the error on the device will be, in a sentence."""
-
-
-def train_zero_shot(settings: RunSettings, names: list[str], cause: str) -> ZeroShot:
-    """Train on the devices ``names``, see ``zero_shot_sources``, after saying why: ``cause``.
+def train_zero_shot(settings: RunSettings, cause: str) -> tuple[LatencyDataset, Split, Trained]:
+    """Train on ``settings.sources``, those of ``zero_shot_sources``, after saying why: ``cause``.
 
     The datasheet carries the scale, through the analytic times. Where there are several sources of that kind, each is
     left out once (a shorter training) and predicted: that error stands in the card. A device that cannot have code
     vectors is learned for, and the error told, without those of the sources.
+
+    Returns:
+        Data, its split and the model, whose card has ``zero_shot``: among others ``left_out``, the test metrics by
+        source of a model trained on the others, and ``error``, what the error on the device will be, in a sentence.
     """
-    device, console = settings.device, Console(soft_wrap=True)
+    device, names, console = settings.device, list(settings.sources), Console(soft_wrap=True)
     alike = [name for name in names if devices.get(name).kind == device.kind]
     console.print(cause, markup=False)
     console.print(
@@ -55,7 +44,6 @@ def train_zero_shot(settings: RunSettings, names: list[str], cause: str) -> Zero
     console.print("allow_zero_shot=false stops here instead, and says where records were looked for")
     if not alike:
         console.print(f"none of these is a {device.kind}: take the predictions as orders of magnitude")
-    settings = replace(settings, sources=tuple(names))
     dataset = settings.load()
     if not can_have_code(device.target):
         dataset = replace(dataset, asts=dataset.asts.with_codes(None))
@@ -64,21 +52,13 @@ def train_zero_shot(settings: RunSettings, names: list[str], cause: str) -> Zero
     split = make_split(dataset, seed=settings.run.seed, **settings.split)
     trained = train(dataset, split, settings.training, settings.run)
     error = _error_text(device.name, alike, left_out)
-    trained.predictor.card |= {
-        "label": "zero-shot",
-        "zero_shot": {
-            "device": device.name,
-            "sources": names,
-            "same_kind": bool(alike),
-            "left_out": left_out,
-            "error": error,
-        },
-    }
+    told = {"device": device.name, "sources": names, "same_kind": bool(alike), "left_out": left_out, "error": error}
+    trained.predictor.card |= {"label": "zero-shot", "zero_shot": told}
     trained.predictor.save(trained.model_dir)
-    return ZeroShot(settings, dataset, split, trained, left_out, error)
+    return dataset, split, trained
 
 
-def zero_shot_sources(settings: RunSettings, cause: NoRecordsError) -> list[str]:
+def zero_shot_sources(settings: RunSettings, cause: NoRecordsError) -> tuple[str, ...]:
     """All devices of the kind of ``settings.device``, or of every kind where none is.
 
     Raises:
@@ -94,7 +74,7 @@ def zero_shot_sources(settings: RunSettings, cause: NoRecordsError) -> list[str]
             f"{cause}\nTo train on {', '.join(names)} instead, and answer for {name} by its datasheet alone:\n"
             f"  cdmpp train device={name} allow_zero_shot=true"
         ) from cause
-    return names
+    return tuple(names)
 
 
 def _leave_one_out(

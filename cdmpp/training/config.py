@@ -145,16 +145,8 @@ class TuneConfig:
     def trainer(self, programs: int) -> TrainerConfig:
         """For so many programs an epoch. One validation, at the end: the sources' error could only choose step zero."""
         epochs = max(1, round(self.steps / max(1, round(programs / self.batch_size))))
-        return TrainerConfig(
-            epochs=epochs,
-            batch_size=self.batch_size,
-            lr=self.lr,
-            weight_decay=self.weight_decay,
-            warmup=self.warmup,
-            ema=self.ema,
-            validate_every=epochs,
-            length_groups=1,
-        )
+        same = {name: getattr(self, name) for name in ("batch_size", "lr", "weight_decay", "warmup", "ema")}
+        return TrainerConfig(epochs=epochs, validate_every=epochs, length_groups=1, **same)
 
 
 @dataclass(frozen=True)

@@ -37,10 +37,8 @@ def fit(
 
     Args:
         run: ``out`` gets a folder ``member-*/`` (checkpoints, logs) for each member.
-        start: go on from these models, one member each, instead of fresh ones of ``config.model``; all their weights
-            are trained. What was fitted with them (scalers, bins, anchor, label transform) stays, so that the function
-            they compute is unchanged where training begins; only datasheet columns in which the devices now differ
-            for the first time are opened, with weight zero, and a new device gets costs of its own.
+        start: go on from copies of these models, one member each, instead of fresh ones of ``config.model``. What was
+            fitted with them (scalers, bins, anchor, label transform) stays; a new device gets costs of its own.
 
     Returns:
         Each member with the weights of its best validation; one row a validation of member, epoch, train_loss,
@@ -108,7 +106,7 @@ def _trainer(config: TrainerConfig, folder: Path, progress: bool, on_gpu: bool) 
 
 
 def _continued(model: Model, inputs: FitInputs) -> Model:
-    """A trainable copy of ``model`` that knows what the labelled rows tell of a new device as a whole."""
+    """A trainable copy that knows what the labelled rows tell of a new device as a whole."""
     copied = copy.deepcopy(model).requires_grad_(True).train().to(inputs.programs.kinds.device)
     if isinstance(copied, CdmppModel):
         copied.learn_device(inputs.programs, inputs.train)

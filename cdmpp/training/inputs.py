@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from cdmpp.data.batching import ProgramTensors
+from cdmpp.data.dataset import LatencyDataset
 from cdmpp.data.splits import Split
 from cdmpp.devices import sheets_of
 from cdmpp.errors import CdmppError, DataError
 from cdmpp.training.processes import local_rank
-
-if TYPE_CHECKING:
-    from cdmpp.data.dataset import LatencyDataset
 
 
 @dataclass(frozen=True)
@@ -73,11 +70,11 @@ class FitInputs:
             weights[np.isin(used, replayed)] = replay.weight
         # Labels of the pool may not even exist.
         latency_s = np.where(np.isin(used, labelled), dataset.latency_s[used], 1.0)
-        names = np.asarray(dataset.devices)[used]
+        names = dataset.devices[used]
         programs = ProgramTensors.build(dataset.asts, sheets_of(names), names, latency_s, weights, rows=used)
-        parts = [np.searchsorted(used, rows) for rows in (split.train, split.validation, pool)]
+        train, validation, unlabelled = (np.searchsorted(used, rows) for rows in (split.train, split.validation, pool))
         moved = replace(replay, rows=np.searchsorted(used, replayed)) if replay else None
-        return FitInputs(programs.to(torch_device(accelerator)), used, *parts, moved)
+        return FitInputs(programs.to(torch_device(accelerator)), used, train, validation, unlabelled, moved)
 
 
 def torch_device(accelerator: str) -> str:

@@ -34,9 +34,8 @@ class LatencyModule(pl.LightningModule):
         self.average = copy.deepcopy(model).requires_grad_(False)
         self.config, self.inputs, self.seed = config, inputs, seed
         # A bare list of batches would mean several loaders to Lightning.
-        self.validation = DataLoader(
-            list(ordered_batches(inputs.programs, inputs.validation)), batch_size=None, collate_fn=lambda batch: batch
-        )
+        batches: Any = list(ordered_batches(inputs.programs, inputs.validation))
+        self.validation: DataLoader[Batch] = DataLoader(batches, batch_size=None, collate_fn=lambda batch: batch)
         self.history: list[dict[str, float]] = []
         # A function, not a module: as a module it would enter the checkpoint a second time.
         self._forward = torch.compile(model.forward, dynamic=True) if config.trainer.compile else model.forward

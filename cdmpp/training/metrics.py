@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from scipy.stats import rankdata
 
+from cdmpp.data.dataset import LatencyDataset
 from cdmpp.errors import DataError
-
-if TYPE_CHECKING:
-    from cdmpp.data.dataset import LatencyDataset
 
 SPEARMAN_MIN_PROGRAMS = 5
 LATENCY_EDGES_S = (1e-5, 2e-5, 5e-5, 2e-4, 1e-3, 1e-2)
@@ -88,7 +86,7 @@ def score(dataset: LatencyDataset, test: np.ndarray, predicted_s: np.ndarray) ->
 
     Figures that are not defined for these programs are left out: JSON has no NaN.
     """
-    true, tasks = dataset.latency_s[test], np.asarray(dataset.task_ids)[test]
+    true, tasks = dataset.latency_s[test], dataset.task_ids[test]
 
     def by(labels: Sequence[str] | np.ndarray) -> dict[str, dict[str, float]]:
         return {label: _finite(row) for label, row in breakdown(true, predicted_s, tasks, labels).items()}
@@ -97,9 +95,9 @@ def score(dataset: LatencyDataset, test: np.ndarray, predicted_s: np.ndarray) ->
         "n_programs": len(test),
         "n_tasks": len(np.unique(tasks)),
         "metrics": _finite(latency_metrics(true, predicted_s, tasks, call_sites(dataset, tasks))),
-        "by_op_class": by(np.asarray(dataset.op_classes)[test]),
+        "by_op_class": by(dataset.op_classes[test]),
         "by_latency": by(latency_range_labels(true)),
-        "by_device": by(np.asarray(dataset.devices)[test]),
+        "by_device": by(dataset.devices[test]),
     }
 
 

@@ -6,19 +6,16 @@ import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from cdmpp.data.dataset import LatencyDataset
 from cdmpp.data.files import read_json, write_atomic, write_json
 from cdmpp.data.splits import Split
 from cdmpp.errors import CdmppError
 from cdmpp.model.build import Model
 from cdmpp.training.config import Run, TrainConfig
 from cdmpp.training.inputs import Replay
-
-if TYPE_CHECKING:
-    from cdmpp.data.dataset import LatencyDataset
 
 RUN_FILE = "run.json"
 
@@ -42,7 +39,7 @@ def claim_folder(
     """
     digest = hashlib.blake2b(digest_size=8)
     for rows in (split.train, split.validation, np.zeros(0, np.int64) if replay is None else replay.rows):
-        digest.update("\n".join(np.asarray(dataset.record_ids)[rows].tolist()).encode())
+        digest.update("\n".join(dataset.record_ids[rows].tolist()).encode())
     for model in start:
         for value in model.state_dict().values():
             digest.update(value.detach().cpu().contiguous().numpy().tobytes())

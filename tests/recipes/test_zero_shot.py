@@ -48,8 +48,8 @@ def test_the_error_of_an_arm_device_is_told_without_machine_code(device, with_co
     monkeypatch.setattr(zero_shot, "train", train)
     monkeypatch.setattr(zero_shot, "predict_rows", lambda _, data, rows: data.latency_s[rows])
     settings = RunSettings.from_dict(compose("config", [f"device={device}", "split=by_task", f"out={tmp_path}"]))
-    names = zero_shot.zero_shot_sources(settings, NoRecordsError("none here"))
-    zero_shot.train_zero_shot(settings, names, "none here")
+    sources = zero_shot.zero_shot_sources(settings, NoRecordsError("none here"))
+    zero_shot.train_zero_shot(replace(settings, sources=sources), "none here")
     assert seen == [with_codes] * 3  # each source left out once, then all
 
 
