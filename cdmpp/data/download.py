@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.progress import DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+from rich.progress import wrap_file
 
 from cdmpp.data.files import write_atomic
 from cdmpp.errors import DataError
@@ -65,13 +65,12 @@ def download(database: PinnedDatabase, base_url: str = BASE_URL, progress: bool 
 
 
 def _fetch(url: str, path: Path, expected: str, progress: bool) -> None:
-    columns = (TextColumn("{task.description}"), DownloadColumn(), TransferSpeedColumn())
-    name = url.rpartition("/")[2]
+    title = f"downloading {url.rpartition('/')[2]}"
     try:
         with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as response, path.open("wb") as file:
             length = int(response.headers.get("Content-Length") or 0)
-            with Progress(*columns, disable=not progress) as bar:
-                shutil.copyfileobj(bar.wrap_file(response, length, description=f"downloading {name}"), file)
+            with wrap_file(response, length, description=title, disable=not progress) as reader:
+                shutil.copyfileobj(reader, file)
     except (OSError, http.client.HTTPException) as error:
         raise DataError(f"cannot download {url}: {error}") from error
     if length and path.stat().st_size != length:

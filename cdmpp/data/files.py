@@ -129,8 +129,13 @@ def read_table(path: Path) -> pa.Table:
             "Remove it and import or measure again"
         ) from error
     version = (table.schema.metadata or {}).get(_VERSION_KEY, str(SCHEMA_VERSION).encode()).decode("utf-8", "replace")
-    if not version.isdigit() or int(version) > SCHEMA_VERSION:
+    check_version(path, int(version) if version.isdecimal() else version)
+    return table
+
+
+def check_version(path: Path, version: int | str) -> None:
+    """``DataError`` where a file or folder is of a newer schema."""
+    if not isinstance(version, int) or version > SCHEMA_VERSION:
         raise DataError(
             f"{path} has schema version {version}, this cdmpp reads up to {SCHEMA_VERSION}: install a newer cdmpp"
         )
-    return table

@@ -76,15 +76,12 @@ def thinned(
     if train_tasks == train_schedules == 1.0:
         return train
     chosen = []
-    for task in _first(np.unique(task_ids[train]), train_tasks, seed, "train_tasks"):
+    for task in _share(np.unique(task_ids[train]), train_tasks, seed, "train_tasks"):
         of_task = train[task_ids[train] == task]
-        names = np.unique(record_ids[of_task])
-        some = _first(names, train_schedules, seed, "train_schedules")
-        chosen.append(of_task[np.isin(record_ids[of_task], some)])
+        names = _share(np.unique(record_ids[of_task]), train_schedules, seed, "train_schedules")
+        chosen.append(of_task[np.isin(record_ids[of_task], names)])
     return np.sort(np.concatenate(chosen))
 
 
-def _first(names: np.ndarray, share: float, seed: int, what: str) -> np.ndarray:
-    if share >= 1.0:
-        return names
-    return shuffled(names, seed, what)[: max(1, round(share * len(names)))]
+def _share(names: np.ndarray, share: float, seed: int, part: str) -> np.ndarray:
+    return shuffled(names, seed, part)[: max(1, round(share * len(names)))]

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cdmpp.data.derive import record_keys
-from cdmpp.data.merge import merge_records
+from cdmpp.data.merge import each_once
 from cdmpp.data.records import read_records, record_parts
 from cdmpp.data.schema import Record
 from cdmpp.errors import DataError
@@ -42,7 +42,7 @@ class Labels:
     def _order(self) -> np.ndarray:
         return np.argsort(self.record_ids, kind="stable")
 
-    def places(self, record_ids: Sequence[str]) -> np.ndarray:
+    def places(self, record_ids: Sequence[str] | np.ndarray) -> np.ndarray:
         """(m,) where these records stand, -1 for those that are not here."""
         wanted = np.asarray(record_ids, dtype=str)
         if not len(self) or not len(wanted):
@@ -97,21 +97,13 @@ def read_labels(folders: Sequence[Path], tasks: Sequence[Mapping[str, Task]], de
         )
     ids, first, counts = np.unique(joined.record_ids, return_index=True, return_counts=True)
     labels = joined.take(np.sort(first))
-    if (counts > 1).any():
-        _unite(labels, set(ids[counts > 1].tolist()), folders, device)
+    if (counts > 1).any():  # labelled by all their samples
+        repeated = set(ids[counts > 1].tolist())
+        records = [r for folder in folders for r in read_records(folder, device) if r.record_id in repeated]
+        united = Labels.of_records(each_once(records)[0])
+        places = labels.places(united.record_ids)
+        labels.latency_s[places], labels.spread[places] = united.latency_s, united.spread
     return labels
-
-
-def _unite(labels: Labels, repeated: set[str], folders: Sequence[Path], device: str | None) -> None:
-    """Label the ``repeated`` programs by all their samples."""
-    groups: dict[str, list[Record]] = {identity: [] for identity in repeated}
-    for folder in folders:
-        for record in read_records(folder, device):
-            if record.record_id in groups:
-                groups[record.record_id].append(record)
-    for identity, group in groups.items():
-        place, merged = labels.places([identity])[0], merge_records(group)
-        labels.latency_s[place], labels.spread[place] = merged.latency_s, merged.spread
 
 
 def _read_columns(path: Path, folder: Path) -> Labels:

@@ -12,13 +12,14 @@ import logging
 import math
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cdmpp.data.files import read_json, read_table, write_json, write_table
+from cdmpp.data.files import check_version, read_json, read_table, write_json, write_table
 from cdmpp.data.merge import each_once
 from cdmpp.data.schema import SCHEMA_VERSION, Record
 from cdmpp.errors import DataError, some
@@ -47,11 +48,7 @@ def read_info(folder: Path) -> dict[str, Any]:
     info = read_json(Path(folder) / "dataset.json")
     if not isinstance(info, dict) or not isinstance(info.get("schema_version"), int):
         raise DataError(f"{folder}/dataset.json lacks an integer 'schema_version': not a cdmpp data set")
-    if info["schema_version"] > SCHEMA_VERSION:
-        raise DataError(
-            f"{folder} has schema version {info['schema_version']}, this cdmpp reads up to {SCHEMA_VERSION}: "
-            "install a newer cdmpp"
-        )
+    check_version(folder, info["schema_version"])
     return info
 
 
@@ -129,13 +126,11 @@ def append_records(folder: Path, records: Iterable[Record]) -> Path | None:
     with writing(folder, "records", wait=True):
         while True:
             parts = record_parts(folder)
-            number = int(_PART.fullmatch(parts[-1].name)[1]) + 1 if parts else 0  # type: ignore[index]
+            number = int(parts[-1].stem.removeprefix("part-")) + 1 if parts else 0
             path = Path(folder) / "records" / f"part-{number:05d}.parquet"
-            try:
+            with suppress(FileExistsError):  # by a writer that does not know the lock, such as an older version
                 write_table(path, table, new=True)
                 return path
-            except FileExistsError:  # by a writer that does not know the lock, such as an older version
-                continue
 
 
 def replace_records(folder: Path, records: Iterable[Record]) -> int:

@@ -40,14 +40,14 @@ def _random(dataset: LatencyDataset, name: str, seed: int, test_fraction: float,
     names = np.unique(groups)
     test, rest = hold_out(names, test_fraction, seed, "test", name, "different programs", keep=2)
     validation, train = hold_out(rest, validation_fraction, seed, "validation", name, "different programs")
-    return _split(name, seed, groups, train, validation, test, {"groups": len(names)})
+    return _split(name, seed, groups, {"groups": len(names)}, train=train, validation=validation, test=test)
 
 
 def _by_task(dataset: LatencyDataset, name: str, seed: int, test_fraction: float, validation_fraction: float) -> Split:
     task_ids = np.asarray(dataset.task_ids)
     test, rest = hold_out(np.unique(task_ids), test_fraction, seed, "test", name, "tasks", keep=2)
     validation, train = hold_out(rest, validation_fraction, seed, "validation", name, "tasks")
-    return _split(name, seed, task_ids, train, validation, test, {})
+    return _split(name, seed, task_ids, {}, train=train, validation=validation, test=test)
 
 
 def _by_network(
@@ -105,7 +105,7 @@ def _by_network(
     test, pool = np.array(sorted(in_test)), np.array([], dtype=str)
     if unlabelled_fraction:
         pool, test = hold_out(test, unlabelled_fraction, seed, "pool", name, "tasks of held-out networks")
-    split = _split(name, seed, task_ids, train, validation, test, counts, pool)
+    split = _split(name, seed, task_ids, counts, train=train, validation=validation, test=test, pool=pool)
     return _with_labels_of_test(split, dataset, test_labels) if test_labels else split
 
 
@@ -186,16 +186,7 @@ KINDS: dict[str, Callable[..., Split]] = {
 }
 
 
-def _split(
-    name: str,
-    seed: int,
-    labels: np.ndarray,
-    train: np.ndarray,
-    validation: np.ndarray,
-    test: np.ndarray,
-    counts: dict[str, Any],
-    pool: Sequence[str] | np.ndarray = (),
-) -> Split:
-    """Of the labels (groups or tasks) in each part."""
-    rows = [np.flatnonzero(np.isin(labels, chosen)) for chosen in (train, validation, test, pool)]
-    return Split(name, seed, rows[0], rows[1], rows[2], counts, rows[3])
+def _split(name: str, seed: int, labels: np.ndarray, counts: dict[str, Any], **parts: np.ndarray) -> Split:
+    """``parts`` are the labels (groups or tasks) in each part."""
+    rows = {part: np.flatnonzero(np.isin(labels, chosen)) for part, chosen in parts.items()}
+    return Split(name, seed, counts=counts, **rows)
