@@ -85,17 +85,22 @@ def count_records(folder: Path) -> dict[str, tuple[int, int]]:
 def write_tasks(folder: Path, tasks: Iterable[Task]) -> None:
     """Add ``tasks`` to ``tasks.parquet``; a task that is there already keeps its workload, the networks are united.
 
-    The workload stays because the block names in the traces of its records refer to it.
+    The workload stays because the block names in the traces of its records refer to it. Columns that this
+    version does not know are kept.
     """
     path = Path(folder) / "tasks.parquet"
     with writing(folder, "tasks", wait=True):
-        stored = read_tasks(folder) if path.exists() else {}
+        rows, extra = {}, []
+        if path.exists():
+            table = read_table(path)
+            extra = [field for field in table.schema if field.name not in _TASK_SCHEMA.names]
+            rows = {row["task_id"]: row for row in table.to_pylist()}
         for task in tasks:
-            old = stored.get(task.task_id, task)
-            networks = {**old.networks, **task.networks}
-            stored[task.task_id] = dataclasses.replace(task, workload=old.workload, networks=networks)
-        rows = [{**vars(task), "networks": json.dumps(task.networks, sort_keys=True)} for task in stored.values()]
-        write_table(path, pa.Table.from_pylist(rows, schema=_TASK_SCHEMA))
+            old = rows.get(task.task_id, {})
+            networks = {**json.loads(old.get("networks") or "{}"), **task.networks}
+            new = {**dataclasses.asdict(task), "networks": json.dumps(networks, sort_keys=True)}
+            rows[task.task_id] = {**old, **new, "workload": old.get("workload") or task.workload}
+        write_table(path, pa.Table.from_pylist(list(rows.values()), schema=pa.schema([*_TASK_SCHEMA, *extra])))
 
 
 def read_tasks(folder: Path) -> dict[str, Task]:
@@ -106,7 +111,7 @@ def read_tasks(folder: Path) -> dict[str, Task]:
     for number, row in enumerate(table.to_pylist()):
         try:
             networks = {str(k): int(v) for k, v in json.loads(row.get("networks") or "{}").items()}
-            values = {name: value for name, value in row.items() if value is not None}
+            values = {name: row[name] for name in _TASK_SCHEMA.names if row.get(name) is not None}
             task = Task(**{"op_name": "", **values, "networks": networks})
         except (TypeError, ValueError, AttributeError, RecursionError) as error:
             raise DataError(f"{path} row {number}: {error}") from error
@@ -167,7 +172,8 @@ def read_records(
 
     Rows of the same record id and device become one: copies are dropped, differing ones united by ``merge_records``,
     and a log line counts both. A part or row that cannot be used is named by file and number: it raises a
-    ``DataError``, or with ``on_bad="skip"`` it is logged and left out.
+    ``DataError``, or with ``on_bad="skip"`` it is logged and left out. Columns that this version does not know land in
+    ``extra``.
     """
     records: list[Record] = []
     faults: list[str] = []
@@ -179,9 +185,10 @@ def read_records(
                 raise
             faults.append(str(error))
             continue
+        unknown = [name for name in table.column_names if name not in _RECORD_SCHEMA.names]
         for number, row in enumerate(table.to_pylist()):
             try:
-                record = _record_of_row(row)
+                record = _record_of_row(row, unknown)
             except (TypeError, ValueError, AttributeError, RecursionError) as error:
                 faults.append(f"{path} row {number}: {error}")
                 continue
@@ -199,25 +206,25 @@ def read_records(
 
 
 def _typed(path: Path, table: pa.Table, schema: pa.Schema, names: Iterable[str]) -> pa.Table:
-    """The columns of ``schema`` that ``table`` has, in its types; all of ``names`` must be there, each once."""
+    """``table`` with its known columns in the types of ``schema``; all of ``names`` must be there, each once."""
     missing = [name for name in names if name not in table.column_names]
     if missing:
         raise DataError(f"{path} lacks the columns {', '.join(missing)}; it has {', '.join(table.column_names)}")
-    columns = {}
-    for field in schema:
-        if field.name in table.column_names:
+    for place, name in enumerate(table.column_names):
+        if name in schema.names:
             try:
-                columns[field.name] = table[field.name].cast(field.type)
-            except (KeyError, pa.ArrowException, UnicodeDecodeError) as error:  # KeyError: it is there twice
-                kind = table.schema.types[table.column_names.index(field.name)]
-                raise DataError(f"{path}: column {field.name} of type {kind} cannot be read as {field.type}") from error
-    return pa.table(columns)
+                table = table.set_column(place, name, table.column(place).cast(schema.field(name).type))
+            except (pa.ArrowException, UnicodeDecodeError) as error:
+                kind, wanted = table.schema.field(place).type, schema.field(name).type
+                raise DataError(f"{path}: column {name} of type {kind} cannot be read as {wanted}") from error
+    return table
 
 
-def _record_of_row(row: dict[str, Any]) -> Record:
+def _record_of_row(row: dict[str, Any], unknown: list[str]) -> Record:
     """``ValueError`` or the like says why there is none."""
-    values = {name: value for name, value in row.items() if value is not None}
-    extra = {str(k): str(v) for k, v in json.loads(values.get("extra") or "{}").items()}
+    extra = {str(k): str(v) for k, v in json.loads(row.get("extra") or "{}").items()}
+    extra |= {name: str(row[name]) for name in unknown if row[name] is not None}
+    values = {name: row[name] for name in _RECORD_SCHEMA.names if row.get(name) is not None}
     samples = tuple(values.get("latency_samples_s", ()))
     empty = dict.fromkeys(_REQUIRED, "")  # _fault names them
     record = Record(**{**empty, **values, "latency_samples_s": samples, "extra": extra})

@@ -48,6 +48,18 @@ def test_tasks_unite_networks_and_keep_their_workload(tmp_path, task):
     assert stored == dataclasses.replace(task, op_class="dense", networks={"resnet34": 2, "vgg": 1})
 
 
+def test_unknown_columns_are_kept(tmp_path, task, make_record):
+    write_tasks(tmp_path, [task])
+    path = tmp_path / "tasks.parquet"
+    pq.write_table(pq.read_table(path).append_column("colour", pa.array(["red"])), path)
+    write_tasks(tmp_path, [dataclasses.replace(task, task_id="t1")])
+    assert pq.read_table(path).column("colour").to_pylist() == ["red", None]
+
+    part = append_records(tmp_path, [make_record(1, extra={"a": "b"})])
+    pq.write_table(pq.read_table(part).append_column("clock_mhz", pa.array([1410])), part)
+    assert read_records(tmp_path)[0].extra == {"a": "b", "clock_mhz": "1410"}
+
+
 @pytest.mark.parametrize("latency", [0.0, -1e-3, float("nan"), float("inf"), None, "fast"])
 def test_impossible_latency_is_not_written(tmp_path, make_record, latency):
     with pytest.raises(DataError, match="positive number of seconds"):
