@@ -13,8 +13,8 @@ from cdmpp.ast.expression import (
     children,
     evaluate,
     free_variables,
+    is_constant,
     is_float,
-    is_table,
     kind_of,
 )
 from cdmpp.ast.leaf_features import OPS
@@ -52,11 +52,7 @@ class Arithmetic:
         return sum(self.counts[name] for name in ("fma", "fadd", "fmul", "fdiv", "fcompare", "special"))
 
     def _rate(self, expression: Any) -> float:
-        """How often per iteration an integer expression is computed.
-
-        The compiler moves it out of the loops that it does not depend on, and folds it where only unrolled loops are
-        left.
-        """
+        """How often per iteration an integer expression is computed, after hoisting and folding by the compiler."""
         variables = free_variables(expression)
         deepest = max(
             (i for i, loop in enumerate(self._loops) if loop.handle in variables - self._unrolled), default=-1
@@ -65,7 +61,9 @@ class Arithmetic:
         return 1.0 / math.prod(inside) if deepest >= 0 else 0.0
 
     def _folds(self, expression: Any) -> bool:
-        return is_table(expression) and free_variables(expression) <= self._unrolled
+        """True for selects of constants that unrolling decides, not for a constant alone."""
+        alone = kind_of(expression) in ("FloatImm", "IntImm")
+        return not alone and is_constant(expression) and free_variables(expression) <= self._unrolled
 
     def _value(self, e: Any, guards: _Guards) -> None:
         """Count an expression whose value is needed."""

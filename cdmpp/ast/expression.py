@@ -90,11 +90,6 @@ def is_constant(expression: Any) -> bool:
     return kind in _CONSTANT and all(is_constant(getattr(expression, name)) for name in _CONSTANT[kind])
 
 
-def is_table(expression: Any) -> bool:
-    """True for selects of constants, not for a constant alone."""
-    return kind_of(expression) not in ("FloatImm", "IntImm") and is_constant(expression)
-
-
 def evaluate(expression: Any, env: dict[int, np.ndarray], n_points: int) -> np.ndarray:
     """Value at each point, (n_points,) int64 (float64 where floats occur).
 

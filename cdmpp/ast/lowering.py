@@ -20,27 +20,22 @@ MAX_DEPTH = 300
 @functools.cache
 def _passes() -> Any:
     s, x = s_tir.transform, tirx.transform
-    return tvm.transform.Sequential(
-        [
-            s.RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True),
-            s.LowerCrossThreadReduction(),
-            s.LowerInitBlock(),
-            s.PlanAndUpdateBufferAllocationLocation(),
-            s.ConvertBlocksToOpaque(),
-            s.CompactBufferAllocation(),
-            s.UnifyThreadBinding(),
-            s.LowerMatchBuffer(),
-            x.StmtSimplify(),
-        ]
-    )
+    passes = [
+        s.RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True),
+        s.LowerCrossThreadReduction(),
+        s.LowerInitBlock(),
+        s.PlanAndUpdateBufferAllocationLocation(),
+        s.ConvertBlocksToOpaque(),
+        s.CompactBufferAllocation(),
+        s.UnifyThreadBinding(),
+        s.LowerMatchBuffer(),
+        x.StmtSimplify(),
+    ]
+    return tvm.transform.Sequential(passes)
 
 
 def main_function(module: Any) -> Any:
-    """The one PrimFunc of a module (or the PrimFunc itself).
-
-    Raises:
-        UnsupportedProgramError: none or several functions, or not a TVM program.
-    """
+    """The one PrimFunc of a module, or the PrimFunc itself; ``UnsupportedProgramError`` where there is no such."""
     if isinstance(module, tirx.PrimFunc):
         return module
     if not isinstance(module, tvm.IRModule):
@@ -58,10 +53,6 @@ def main_function(module: Any) -> Any:
 
 def lower(module: Any, target: Any) -> Any:
     """PrimFunc ready for the walk. An already lowered function (no blocks) passes through unchanged in meaning.
-
-    Args:
-        module: IRModule or PrimFunc, scheduled (SBlock form) or lowered.
-        target: ``tvm.target.Target`` bound to the function before lowering.
 
     Raises:
         UnsupportedProgramError: not one function, an expression nested too deep, or TVM cannot lower it.

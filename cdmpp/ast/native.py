@@ -47,10 +47,7 @@ FLAGS = (
 
 
 def constants_header() -> str:
-    """C++ text of what both versions share, taken from the readable one: constants, and the features in their order.
-
-    The C++ source fills the structs by name; a feature it leaves out or swaps does not compile.
-    """
+    """C++ text of what both versions share: constants, and structs of features that C++ must fill in their order."""
     lines = ["#pragma once", "namespace cdmpp {"]
     for module, constants in _SHARED.items():
         for name in constants.split():
@@ -114,17 +111,13 @@ def native_extract() -> Callable[[Any, bool], bytes] | None:
 
 
 def summarise_native(function: Any, gpu: bool) -> CompactAST | None:
-    """Compact AST of a lowered PrimFunc; None where the caller must use the readable version.
-
-    That is so without a compiled library, and for a program that the C++ walk refuses: the readable walk refuses it
-    too and says why.
-    """
+    """Compact AST of a lowered PrimFunc; None without a compiled library, and where the C++ walk refuses it."""
     call = native_extract()
     if call is None:
         return None
     try:
         data = bytearray(call(function, gpu))  # in the layout that ``extract.cpp`` documents
-    except Exception:  # whatever C++ meets, the readable walk names it better
+    except Exception:  # whatever C++ meets, the readable walk refuses too and says why
         return None
     leaves, kernels, leaf_width, kernel_width = (int(n) for n in np.frombuffer(data, np.int32, 4))
     places = np.frombuffer(data, np.int32, 3 * leaves, 16).reshape(3, leaves)
@@ -132,7 +125,9 @@ def summarise_native(function: Any, gpu: bool) -> CompactAST | None:
     of_leaves, of_kernels = np.split(features, [leaves * leaf_width])
     return CompactAST(
         of_leaves.reshape(leaves, leaf_width),
-        *places,
+        places[0],
+        places[1],
+        places[2],
         of_kernels.reshape(kernels, kernel_width),
         "gpu" if gpu else "cpu",
     )

@@ -74,7 +74,9 @@ class AstSpool:
         self.folder.cleanup()  # the maps hold the files until nobody holds the table, and a kill leaves nothing behind
         return MappedTable(
             leaves[:-1],
-            *places[:-1].T,
+            places[:-1, 0],
+            places[:-1, 1],
+            places[:-1, 2],
             leaf_offsets,
             kernels[:-1],
             kernel_offsets,

@@ -32,11 +32,7 @@ _THREADS = ("thread_extent", "virtual_thread")
 
 
 def walk(function: Any) -> Tree:
-    """All leaves of a lowered PrimFunc.
-
-    Raises:
-        UnsupportedProgramError: symbolic shape or extent, while loop.
-    """
+    """All leaves of a lowered PrimFunc; ``UnsupportedProgramError`` for symbolic shapes or extents and while loops."""
     for parameter in function.params:
         if hasattr(parameter, "shape"):
             elements(parameter)
@@ -62,14 +58,14 @@ class _Walker:
     """One depth-first pass. Nodes are loops, attributes, branches and stores; node 0 is the root."""
 
     def __init__(self) -> None:
-        self.tree = Tree([], [], [])
+        self.outside = self.kernel = Kernel()
+        self.tree = Tree([], [], self.outside.allocations)
         self.next_id = 1
         self.serial_length = 1
         self.loops: list[Loop] = []
         self.guards: list[tuple[Any, bool]] = []
         self.unroll_limit = 0
         self.explicit = False
-        self.kernel: Kernel | None = None
 
     def top_level(self, node: Any) -> None:
         """A program's kernels are its top-level loop nests: launches on a GPU, passes over memory on a CPU."""
@@ -88,12 +84,12 @@ class _Walker:
             self.top_level(node.body)
         elif kind != "DeclBuffer":
             before = len(self.tree.leaves)
-            self.tree.kernels.append(Kernel())
-            self.kernel = self.tree.kernels[-1]
+            self.kernel = Kernel()
+            self.tree.kernels.append(self.kernel)
             self.kernel.code_steps = self.visit(node).steps
             if len(self.tree.leaves) == before:
                 self.tree.kernels.pop()
-            self.kernel = None
+            self.kernel = self.outside
 
     def allocate(self, *buffers: Any) -> None:
         for buffer in buffers:
@@ -104,8 +100,7 @@ class _Walker:
                 elif scope == Scope.LOCAL and loop.tag == Tag.VTHREAD:
                     copies *= loop.extent  # every virtual thread of a thread keeps its own registers
             count = elements(buffer) * copies
-            allocations = self.kernel.allocations if self.kernel else self.tree.function_allocations
-            allocations.append(Allocation(scope, count, int(count * element_bytes(buffer))))
+            self.kernel.allocations.append(Allocation(scope, count, int(count * element_bytes(buffer))))
 
     @contextmanager
     def node(self, annotations: dict[str, Any] | None = None) -> Iterator[None]:
@@ -116,8 +111,7 @@ class _Walker:
         annotations = annotations or {}
         if "pragma_auto_unroll_max_step" in annotations:
             self.unroll_limit = max(0, int(annotations["pragma_auto_unroll_max_step"]))
-            if self.kernel:
-                self.kernel.unroll_limit = max(self.kernel.unroll_limit, self.unroll_limit)
+            self.kernel.unroll_limit = max(self.kernel.unroll_limit, self.unroll_limit)
         if "pragma_unroll_explicit" in annotations:
             self.explicit = bool(int(annotations["pragma_unroll_explicit"]))
         yield
@@ -177,7 +171,7 @@ class _Walker:
             return _Code(1)
 
     def visit_evaluate(self, node: Any) -> _Code:
-        if kind_of(node.value) == "Call" and call_name(node.value) == "tvm_thread_allreduce" and self.kernel:
+        if kind_of(node.value) == "Call" and call_name(node.value) == "tvm_thread_allreduce":
             trips = math.prod(loop.extent for loop in self.loops if loop.tag == Tag.NONE)
             self.kernel.cross_thread_reductions += trips
         return _Code(1)
@@ -200,8 +194,7 @@ class _Walker:
         annotations = {str(key): value for key, value in node.annotations.items()}
         if stages := [int(stage) for stage in annotations.get("software_pipeline_stage") or ()]:
             loop.stages = max(stages) - min(stages) + 1
-            if self.kernel:
-                self.kernel.stages = max(self.kernel.stages, loop.stages)
+            self.kernel.stages = max(self.kernel.stages, loop.stages)
         return self.in_loop(loop, node.body, annotations)
 
     def in_loop(self, loop: Loop, body: Any, annotations: dict[str, Any]) -> _Code:

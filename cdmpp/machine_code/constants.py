@@ -98,11 +98,11 @@ class Constants:
                 numbers = [self._evaluate(match[i], at_most) for i in operands]
                 return None if None in numbers else compute(match, *numbers)
         if match := _EXTREME.match(text):
-            numbers = [number for i in (3, 4) if (number := self._evaluate(match[i], at_most)) is not None]
+            bounds = [number for i in (3, 4) if (number := self._evaluate(match[i], at_most)) is not None]
             smallest = match[1].endswith("min")
-            if len(numbers) == 2 and (match[1][0] == "s" or min(numbers) >= 0):
-                return min(numbers) if smallest else max(numbers)
-            return numbers[0] if at_most and numbers and smallest else None
+            if len(bounds) == 2 and (match[1][0] == "s" or min(bounds) >= 0):
+                return min(bounds) if smallest else max(bounds)
+            return bounds[0] if at_most and bounds and smallest else None
         if match := _SELECT.match(text):
             chosen = self._evaluate(match[1], at_most)
             return None if chosen is None else self._evaluate(match[2 if chosen else 3], at_most)

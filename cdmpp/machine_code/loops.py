@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -48,13 +48,13 @@ def loops_of(function: Function, constants: Constants) -> list[Loop]:
     loops = []
     for header, body in function.natural_loops.items():
         if header in constants.reached:
-            counters = tuple(_counters(function, constants, header, body))
-            loops.append(Loop(header, body, _trips(function, constants, header, body, counters), counters))
+            counters = tuple(_counters(constants, header, body))
+            loops.append(Loop(header, body, _trips(constants, header, body, counters), counters))
     return loops
 
 
-def _counters(function: Function, constants: Constants, header: str, body: frozenset[str]) -> Iterator[Counter]:
-    for line in function.blocks[header]:
+def _counters(constants: Constants, header: str, body: frozenset[str]) -> Iterator[Counter]:
+    for line in constants.function.blocks[header]:
         if not (phi := _PHI.match(line)):
             continue
         incoming = [(value, block.strip('"')) for value, block in _INCOMING.findall(phi[2])]
@@ -62,48 +62,42 @@ def _counters(function: Function, constants: Constants, header: str, body: froze
         entered = [value for value, block in outside if block in constants.reached and header in constants.taken(block)]
         start = next(iter(entered or [value for value, _ in outside]), None)
         after = next((value for value, block in incoming if block in body), "")
-        change = function.definitions.get(after)
+        change = constants.function.definitions.get(after)
         step = _STEP.match(change.text) if change else None
         if step and step[2] == phi[1] and int(step[3]):
             yield Counter(start, int(step[3]) * (1 if step[1] == "add" else -1), phi[1], after)
 
 
-def _trips(
-    function: Function, constants: Constants, header: str, body: frozenset[str], counters: tuple[Counter, ...]
-) -> float:
-    most = 0.0
+def _trips(constants: Constants, header: str, body: frozenset[str], counters: Sequence[Counter]) -> float:
+    function, most = constants.function, 0.0
     for block in sorted(body):
         targets = function.successors[block]
         if len(targets) < 2 or all(target in body for target in targets):
             continue
-        branch = next((match for line in function.blocks[block] if (match := BRANCH.match(line))), None)
+        branch = BRANCH.match(function.blocks[block][-1])
         condition = function.definitions.get(branch[1]) if branch else None
         if condition is None:
             continue
         if _RUNS_TWICE.match(condition.text):
             most = max(most, 2.0)
         elif compared := _COMPARE.match(condition.text):
-            most = max(most, _from_compare(function, constants, counters, compared, header in targets))
+            most = max(most, _from_compare(constants, counters, compared, header in targets))
     return most
 
 
 def _from_compare(
-    function: Function,
-    constants: Constants,
-    counters: tuple[Counter, ...],
-    compared: re.Match[str],
-    at_the_end: bool,
+    constants: Constants, counters: Sequence[Counter], compared: re.Match[str], at_the_end: bool
 ) -> float:
     """Iterations of a loop that is left by ``compared``; 0 where it does not compare a counter with a constant."""
     for value, bound in ((compared[2], compared[3]), (compared[3], compared[2])):
-        counter, offset = _counter_behind(function, counters, value)
+        counter, offset = _counter_behind(constants.function, counters, value)
         limit = constants.at_most(bound)
         if counter is None or limit is None:
             continue
         start = constants.at_most(counter.start) or 0 if counter.start else 0
         # An unrolled loop whose first iteration was taken out is left in the middle, between the counter and its step.
         steps = (limit - offset - start) / counter.step
-        before = counter.after not in _uncast(function, value)
+        before = counter.after not in _uncast(constants.function, value)
         if compared[1] in ("eq", "ne"):
             return abs(steps + 1 if before else steps)
         if compared[1] in ("ult", "slt"):
@@ -112,7 +106,7 @@ def _from_compare(
     return 0.0
 
 
-def _counter_behind(function: Function, counters: tuple[Counter, ...], value: str) -> tuple[Counter | None, int]:
+def _counter_behind(function: Function, counters: Sequence[Counter], value: str) -> tuple[Counter | None, int]:
     """The counter that ``value`` is cast from, and the constant that was added to it on the way (not its step)."""
     for name in _uncast(function, value):
         for counter in counters:

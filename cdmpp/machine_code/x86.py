@@ -144,16 +144,11 @@ def decode(line: str) -> Instruction:
     elif name.startswith(("vxorp", "vpxor", "xor")) and len(operands) > 1 and len(set(operands)) == 1:
         kind, latency, ports, reads = "move", 0, (), set()  # zero, known without executing anything
     busy = _DIVIDER_CYCLES.get(width, 4) if kind == "divide" else 1
-    lanes = 0
-    if kind in ("gather", "scatter"):
-        lanes = max(1, width // (4 if name[-3:] in ("dps", "dd") else 8))
-        busy = lanes if kind == "scatter" else 1
+    lanes = max(1, width // (4 if name[-3:] in ("dps", "dd") else 8)) if kind in ("gather", "scatter") else 0
+    busy = lanes if kind == "scatter" else busy
     if kind in ("move", "int_move") and memory is not None:
         slots = 0
-    address = None
-    if memory is not None:
-        place = _DISPLACEMENT.search(memory)
-        address = (place[2], int(place[1] or 0)) if place else (memory, 0)
+    place = _DISPLACEMENT.search(memory or "")
     return Instruction(
         kind=kind,
         ports=ports,
@@ -162,7 +157,7 @@ def decode(line: str) -> Instruction:
         slots=max(1, slots + (loads and slots == 0) + stores),
         reads=tuple(sorted(reads)),
         writes=tuple(sorted(writes)),
-        address=address,
+        address=(place[2], int(place[1] or 0)) if place else None,
         address_registers=tuple(sorted(set(_registers(memory)))) if memory else (),
         loads=loads,
         stores=stores,
