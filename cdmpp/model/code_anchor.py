@@ -63,7 +63,7 @@ _DEVICE_RIDGE, _DEVICE_STEPS, _DEVICE_RATE = 4.0, 400, 0.02
 
 
 class CodeAnchor(nn.Module):
-    """Time of a whole program by its code vector. The buffers are named as in the stored models."""
+    """Time of a whole program by its code vector."""
 
     log_cost: Tensor
     """(N_RESOURCES, N_INPUTS) natural log of cycles."""
@@ -165,15 +165,9 @@ class CodeAnchor(nn.Module):
 
 
 def code_inputs(codes: Tensor, quantities: KernelQuantities, log_analytic_s: Tensor) -> Tensor:
-    """Code vectors as the model reads them; zeros where there is none.
+    """``codes`` (B, 1 + CODE_WIDTH) as the model reads them (B, N_CODE); zeros where there is none.
 
-    Args:
-        codes: (B, 1 + CODE_WIDTH), see ``Batch.codes``.
-        log_analytic_s: (B,) natural log of the analytic time of the whole program.
-
-    Returns:
-        (B, N_CODE): flag, code vector, log-seconds by the simulated cycles of its machine code, and how far those are
-        from the analytic time.
+    Appended are the log-seconds by the simulated cycles, and how far those are from the analytic ones (B,).
     """
     clock_hz = 1e6 * quantities.device("clock_mhz")[:, 0]
     log_code_s = codes[:, 1 + CODE_NAMES.index("machine_cycles")] * math.log(2.0) - clock_hz.log()

@@ -112,11 +112,7 @@ def model_config(values: Mapping[str, Any]) -> ModelConfig:
 
 
 def config_from_dict(kind: type[_Config], values: Mapping[str, Any], group: str) -> _Config:
-    """A frozen dataclass from plain values of the ``group``; lists become tuples.
-
-    Raises:
-        CdmppError: a key that nothing reads, or a value of another type or out of range.
-    """
+    """A frozen dataclass from plain values of the ``group``; ``CdmppError`` for an unknown key or another type."""
     defaults = {field.name: field.default for field in fields(kind)}  # type: ignore[arg-type]
     check_keys(values, defaults, f"{group}.")
     return kind(**{key: _converted(f"{group}.{key}", value, defaults[key]) for key, value in values.items()})

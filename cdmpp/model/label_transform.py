@@ -16,7 +16,6 @@ class LabelTransform(nn.Module):
     """Both directions work on natural-log seconds, so that microseconds and minutes lose no digits.
 
     Box-Cox and Yeo-Johnson apply to microseconds: y = (x^power - 1) / power, and the same of 1 + x.
-    The statistics are buffers: they travel with the weights.
     """
 
     power: Tensor

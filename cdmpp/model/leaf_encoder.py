@@ -64,15 +64,10 @@ class LeafEncoder(nn.Module):
         self.norm = nn.LayerNorm(width)
 
     def forward(self, batch: Batch, leaves: Tensor, kernels: Tensor, context: Tensor) -> tuple[Tensor, Tensor]:
-        """Encode the programs of ``batch``.
+        """Encoded kernel tokens (B, K, width) and leaf tokens (B, L, width); values where padded mean nothing.
 
-        Args:
-            leaves: (B, L, leaf_width) standardised.
-            kernels: (B, K, kernel_width) standardised.
-            context: (B, width) added to every token.
-
-        Returns:
-            (B, K, width) kernel tokens and (B, L, width) leaf tokens; values where padded mean nothing.
+        ``leaves`` (B, L, leaf_width) and ``kernels`` (B, K, kernel_width) are standardised, ``context`` (B, width) is
+        added to every token.
         """
         n_kernel, in_kernel = kernels.shape[1], batch.leaf_kernels
         kernel = self.embed_kernel(kernels)

@@ -25,13 +25,8 @@ def candidates(
 ) -> Candidates:
     """The programs ``rows`` (n,) as ``predictor`` sees them on ``device``: last hidden vectors of its first model.
 
-    No label is read. Columns are standardised over the candidates, constant ones left out.
-
-    Args:
-        device: what they would run on, whatever device ``dataset`` has them from.
-
-    Raises:
-        DataError: no program.
+    ``device`` is what they would run on, whatever device ``dataset`` has them from. No label is read. Columns are
+    standardised over the candidates, constant ones left out.
     """
     if len(rows) == 0:
         raise DataError("there is no program, so no task, to choose from")

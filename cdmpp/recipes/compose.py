@@ -47,11 +47,7 @@ for _group, _options in GROUPS.items():
 
 
 def compose(config: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """Values of ``conf/<config>.yaml`` with ``overrides`` such as ``trainer.epochs=5``.
-
-    Raises:
-        CdmppError: a key, option or value that cannot be; one line that names it and what is allowed.
-    """
+    """Values of ``conf/<config>.yaml`` with ``overrides`` such as ``trainer.epochs=5``; errors as ``explained``."""
     GlobalHydra.instance().clear()  # a command itself runs inside Hydra
     try:
         with hydra.initialize_config_dir(str(conf_folder()), version_base="1.3"):

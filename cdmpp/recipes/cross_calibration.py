@@ -1,7 +1,6 @@
-"""Intervals where few tasks vouch for them: from what models that did without a part of the labels say of that part.
+"""Intervals where few tasks vouch for them: cross-conformal (Vovk, Annals of Mathematics and AI 2015).
 
-Cross-conformal prediction (Vovk, Annals of Mathematics and AI 2015): every task is predicted by a model that has not
-learned from it, so that all tasks calibrate. Those models saw fewer tasks, so the intervals are a little wide.
+Every task is predicted by a model that has not learned from it, so that all calibrate; the intervals are a little wide.
 """
 
 from __future__ import annotations
@@ -40,9 +39,8 @@ def cross_calibrate(
 ) -> str:
     """Give ``tuned`` intervals for the new device and the sources; returns what the card says of them.
 
-    The ``tasks`` that it learned from are dealt into ``config.folds``; a model tuned on the others predicts each. With
-    fewer tasks than a device needs for intervals of its own there are none. The arguments are those that ``fine_tune``
-    got; ``run.out`` gets a folder a fold, and a rerun continues.
+    The ``tasks`` that it learned from are dealt into ``config.folds``; a model tuned on the others predicts each. Few
+    tasks give none. The arguments are those that ``fine_tune`` got; ``run.out`` gets a folder a fold.
     """
     folds = config.folds
     if folds < 2 or len(tasks) < FITTED_TASKS:
@@ -73,13 +71,9 @@ def cross_calibrate(
 def calibrate_by_folds(result: Trained, dataset: LatencyDataset, split: Split, config: TrainConfig, run: Run) -> None:
     """Give a trained model intervals from all tasks of training and validation, and save it again.
 
-    Where the validation part has a handful of tasks its intervals are wide. Here the tasks of both parts are dealt into
-    ``config.trainer.interval_folds`` (0: nothing is done); a model of the same configuration, trained without a fold
-    and with the next one as its validation part, predicts it. ``split.test`` is never looked at. The arguments are
-    those that ``train`` got and returned; the folds' models lie beside the model, and a rerun continues.
-
-    Raises:
-        DataError: fewer tasks than folds.
+    The tasks of both parts are dealt into ``config.trainer.interval_folds`` (0: nothing is done); a model of the same
+    configuration, trained without a fold and with the next one as its validation part, predicts it. ``split.test`` is
+    never looked at. The arguments are those that ``train`` got and returned; the folds' models lie beside the model.
     """
     folds, trained = config.trainer.interval_folds, result.predictor
     if not folds:
@@ -127,5 +121,5 @@ def _fold_run(run: Run, fold: int) -> Run:
 
 def _examined(predictor: Predictor, dataset: LatencyDataset, rows: np.ndarray) -> Examined:
     names = dataset.devices[rows]
-    programs = ProgramTensors.build(dataset.asts.take(rows), sheets_of(names), names)
+    programs = ProgramTensors.build(dataset.asts, sheets_of(names), names, rows=rows)
     return predictor.examine(programs.to(str(predictor.torch_device)), np.arange(len(rows)))

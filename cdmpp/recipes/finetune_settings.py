@@ -46,11 +46,7 @@ class FinetuneSettings:
 
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> FinetuneSettings:
-        """From the composed ``conf/finetune.yaml``.
-
-        Raises:
-            CdmppError: a key that nothing reads, an unknown device, sampler or way to measure, or no budget.
-        """
+        """From the composed ``conf/finetune.yaml``; ``CdmppError`` for what nothing reads or cannot be."""
         check_keys(values, _KEYS)
         check_keys(values["measure"], [field.name for field in fields(LabelSettings)], "measure.")
         settings = FinetuneSettings(

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 
 import cdmpp
 from cdmpp.data.codes import derive_codes
@@ -63,7 +62,7 @@ def _tuned(
     """``tasks``: those chosen, whose labels are in the pool of ``split``."""
     run, tuning = settings.run, settings.tuning
     sources = sorted({str(name) for name in dataset.devices[split.train]})
-    _say(f"{len(tasks)} tasks of {settings.device.name} chosen by {settings.sampler}; from {'+'.join(sources)}")
+    print(f"{len(tasks)} tasks of {settings.device.name} chosen by {settings.sampler}; from {'+'.join(sources)}")
     before, what = _figures(start, dataset, split), (start, dataset, split, tasks, tuning)
     tuned = fine_tune(*what, replace(run, out=run.out / "tuning"), settings.training.loss).predictor
     tuned.card["intervals"] = cross_calibrate(tuned, *what, replace(run, out=run.out / "folds"))
@@ -153,8 +152,8 @@ def _measure(settings: FinetuneSettings, sources: LatencyDataset, parts: list[li
     tasks = [sources.tasks[task] for _, task in sorted(places, key=lambda place: place[0])]
     report = measure_tasks(tasks, settings.device, labels, settings.run.seed)
     if labels.how == "kit":
-        _say(f"kit: {report['programs']} programs in {report['parts']} parts. {report['next']} out={folder}")
-        _say("then run this command again: it fine-tunes on the merged records")
+        print(f"kit: {report['programs']} programs in {report['parts']} parts. {report['next']} out={folder}")
+        print("then run this command again: it fine-tunes on the merged records")
     return labels.how != "kit"
 
 
@@ -169,7 +168,7 @@ def _joined(
     if not labelled:
         raise DataError(f"none of the {len(chosen)} chosen tasks has a record in {folder}: see failures.jsonl there")
     if lost := len(chosen) - len(labelled):
-        _say(f"{lost} of {len(chosen)} chosen tasks have no record: out of time, or failed")
+        print(f"{lost} of {len(chosen)} chosen tasks have no record: out of time, or failed")
     test, pool = (np.flatnonzero(new & np.isin(tasks, part)) for part in (tested, labelled))
     counts = {"target": name, "sources": sorted(set(sources.devices.tolist())), "test_programs": len(test)}
     joined = Split("measured", settings.run.seed, split.train, split.validation, test, counts, pool)
@@ -205,7 +204,3 @@ def _figures(predictor: Predictor, dataset: LatencyDataset, split: Split) -> dic
     if len(split.test):
         figures["test"] = score(dataset, split.test, predict_rows(predictor, dataset, split.test))
     return figures
-
-
-def _say(text: str) -> None:
-    Console().print(text)

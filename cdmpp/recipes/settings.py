@@ -53,11 +53,7 @@ class RunSettings:
 
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> RunSettings:
-        """From a composed configuration; with ``resume`` set, from the settings kept in that folder.
-
-        Raises:
-            CdmppError: a key that nothing reads, or a folder that holds no run.
-        """
+        """From a composed configuration, or the settings kept in ``resume``; ``CdmppError`` for what cannot be."""
         if values.get("resume"):
             folder = Path(values["resume"])
             if not (folder / _SETTINGS).is_file():
@@ -103,11 +99,7 @@ class RunSettings:
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Hold the folder of the run and keep the settings there, so that ``resume=<out>`` needs nothing else.
-
-        Raises:
-            CdmppError: another run writes there, or one with other settings began there.
-        """
+        """Hold the folder of the run, if no other began there, and keep the settings for ``resume=<out>``."""
         out = self.run.out
         with one_writer(out):
             if is_rank_zero():

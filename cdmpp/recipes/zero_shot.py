@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from rich.console import Console
 
 from cdmpp import devices
 from cdmpp.data.dataset import LatencyDataset
@@ -34,21 +33,21 @@ def train_zero_shot(settings: RunSettings, cause: str) -> tuple[LatencyDataset, 
         Data, its split and the model, whose card has ``zero_shot``: among others ``left_out``, the test metrics by
         source of a model trained on the others, and ``error``, what the error on the device will be, in a sentence.
     """
-    device, names, console = settings.device, list(settings.sources), Console(soft_wrap=True)
+    device, names = settings.device, list(settings.sources)
     alike = [name for name in names if devices.get(name).kind == device.kind]
-    console.print(cause, markup=False)
-    console.print(
-        f"[bold]zero-shot[/]: no labelled program of {device.name} is within reach; training on {', '.join(names)}, "
+    print(cause)
+    print(
+        f"zero-shot: no labelled program of {device.name} is within reach; training on {', '.join(names)}, "
         f"{device.name} goes by its datasheet alone"
     )
-    console.print("allow_zero_shot=false stops here instead, and says where records were looked for")
+    print("allow_zero_shot=false stops here instead, and says where records were looked for")
     if not alike:
-        console.print(f"none of these is a {device.kind}: take the predictions as orders of magnitude")
+        print(f"none of these is a {device.kind}: take the predictions as orders of magnitude")
     dataset = settings.load()
     if not can_have_code(device.target):
         dataset = replace(dataset, asts=dataset.asts.with_codes(None))
-        console.print(f"{device.name} is no x86-64 CPU: nothing is learned from machine code")
-    left_out = _leave_one_out(settings, dataset, alike, console) if len(alike) > 1 else {}
+        print(f"{device.name} is no x86-64 CPU: nothing is learned from machine code")
+    left_out = _leave_one_out(settings, dataset, alike) if len(alike) > 1 else {}
     split = make_split(dataset, seed=settings.run.seed, **settings.split)
     trained = train(dataset, split, settings.training, settings.run)
     error = _error_text(device.name, alike, left_out)
@@ -77,9 +76,7 @@ def zero_shot_sources(settings: RunSettings, cause: NoRecordsError) -> tuple[str
     return tuple(names)
 
 
-def _leave_one_out(
-    settings: RunSettings, dataset: LatencyDataset, names: list[str], console: Console
-) -> dict[str, dict[str, float]]:
+def _leave_one_out(settings: RunSettings, dataset: LatencyDataset, names: list[str]) -> dict[str, dict[str, float]]:
     """Device -> test metrics of a model trained on the others, on tasks that it saw on no device."""
     config, run = settings.training, settings.run
     shorter = replace(config.trainer, epochs=max(1, round(_SHORTER * config.trainer.epochs)), members=1)
@@ -90,7 +87,7 @@ def _leave_one_out(
         split = make_split(dataset, "by_device", run.seed, target=name, sources=others)
         trained = train(dataset, split, config, replace(run, out=run.out / f"without-{name}"))
         metrics[name] = score(dataset, split.test, predict_rows(trained.predictor, dataset, split.test))["metrics"]
-        console.print(f"{name} from {', '.join(others)}: {metrics[name]['mape']:.1f} % MAPE")
+        print(f"{name} from {', '.join(others)}: {metrics[name]['mape']:.1f} % MAPE")
     return metrics
 
 

@@ -28,11 +28,7 @@ class WholeCheckpoints(TorchCheckpointIO):
 
 
 def load_checkpoint(path: Path, module: nn.Module) -> None:
-    """Put the state in ``path`` into ``module``: tensors and plain numbers only, no pickled object is ever run.
-
-    Raises:
-        CdmppError: a missing or damaged file, or one of another model; it says how to go on.
-    """
+    """Put the state in ``path`` into ``module``, no pickled object is ever run; ``CdmppError`` says how to go on."""
     try:
         stored = torch.load(path, map_location="cpu", weights_only=True)
         if missing := _NEEDED - stored.keys():

@@ -97,11 +97,7 @@ class TrainConfig:
 
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> TrainConfig:
-        """From plain nested values (groups ``model``, ``loss``, ``trainer``).
-
-        Raises:
-            CdmppError: a key that nothing reads, or a value of the wrong type or range.
-        """
+        """From plain nested values; ``CdmppError`` for an unknown key, or a value of the wrong type or range."""
         check_keys(values, ("model", "loss", "trainer"))
         return TrainConfig(
             model_config(values.get("model", {})),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,7 +13,6 @@ from cdmpp.data.dataset import LatencyDataset
 from cdmpp.data.splits import Split
 from cdmpp.devices import sheets_of
 from cdmpp.errors import CdmppError, DataError
-from cdmpp.training.processes import local_rank
 
 
 @dataclass(frozen=True)
@@ -46,14 +46,8 @@ class FitInputs:
     ) -> FitInputs:
         """Check the parts of ``split`` and put their programs on the device that computes.
 
-        Args:
-            domain: ``loss.domain``; with one the pool of ``split`` is unlabelled programs.
-            accelerator: ``auto``, ``cpu`` or ``gpu``.
-            replay: rows of ``dataset``.
-
-        Raises:
-            DataError: an empty part, or unlabelled or replayed programs that are part of the test.
-            CdmppError: no unlabelled programs where ``domain`` needs them, or no such accelerator.
+        With a ``domain`` (``loss.domain``) the pool of ``split`` is unlabelled programs; ``replay`` has rows of
+        ``dataset``. ``CdmppError`` where a part is missing or one of the test, or there is no such accelerator.
         """
         pool = split.pool if domain != "none" else np.zeros(0, np.int64)
         if domain != "none" and len(pool) == 0:
@@ -83,7 +77,7 @@ def torch_device(accelerator: str) -> str:
         raise CdmppError(f"accelerator is {accelerator!r}; one of auto, cpu, gpu")
     if accelerator == "gpu" and not torch.cuda.is_available():
         raise CdmppError("accelerator=gpu, but torch sees no CUDA device; use accelerator=cpu or install a CUDA torch")
-    return f"cuda:{local_rank()}" if accelerator != "cpu" and torch.cuda.is_available() else "cpu"
+    return f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if accelerator != "cpu" and torch.cuda.is_available() else "cpu"
 
 
 def _check_parts(split: Split, pool: np.ndarray, replayed: np.ndarray) -> None:

@@ -22,10 +22,8 @@ def hybrid_loss(
     """Weighted mean over programs of the terms that ``config`` gives weight to.
 
     Args:
-        output: predictions, fields (B,).
         log_latency: (B,) natural log of measured seconds.
-        weights: (B,) weight of each program.
-        label: turns log-latency into the standardised labels that two of the terms use.
+        weights: (B,) of each program.
         total_weight: () what the weighted sum is divided by; None: the sum of ``weights``.
     """
     difference = output.log_latency - log_latency

@@ -17,14 +17,5 @@ def is_rank_zero() -> bool:
 
 
 def one_writer(folder: Path) -> AbstractContextManager[None]:
-    """Hold the folder of a run; a second run there is refused. The processes of one run share it: the first holds it.
-
-    Raises:
-        CdmppError: another run writes there.
-    """
+    """Hold the folder of a run, the first process for all of them; ``CdmppError`` where another run has it."""
     return writing(folder, "training") if is_rank_zero() else nullcontext()
-
-
-def local_rank() -> int:
-    """Number of this process on its machine, and of the GPU that it uses."""
-    return int(os.environ.get("LOCAL_RANK", "0"))

@@ -21,22 +21,9 @@ RUN_FILE = "run.json"
 
 
 def claim_folder(
-    run: Run,
-    config: TrainConfig,
-    dataset: LatencyDataset,
-    split: Split,
-    start: Sequence[Model] = (),
-    replay: Replay | None = None,
+    run: Run, config: TrainConfig, dataset: LatencyDataset, split: Split, start: Sequence[Model], replay: Replay | None
 ) -> None:
-    """Refuse to continue another run: a checkpoint fits only its own data and configuration.
-
-    Args:
-        start: the models that training starts from.
-        replay: rows of ``dataset`` that are learned besides ``split.train``.
-
-    Raises:
-        CdmppError: ``run.out`` holds another run; it says what differs.
-    """
+    """Refuse to continue another run in ``run.out``: a checkpoint fits only its own data, start and configuration."""
     digest = hashlib.blake2b(digest_size=8)
     for rows in (split.train, split.validation, np.zeros(0, np.int64) if replay is None else replay.rows):
         digest.update("\n".join(dataset.record_ids[rows].tolist()).encode())

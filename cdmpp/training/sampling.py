@@ -33,11 +33,7 @@ class Candidates:
 
 
 def choose_tasks(sampler: str, candidates: Candidates, k: int, seed: int) -> tuple[str, ...]:
-    """``k`` distinct task ids, the most valuable first; the same for the same seed.
-
-    Args:
-        sampler: ``random``; ``kmeans``, as published, and ``kmeans_most`` (see ``kmeans_tasks``); ``diverse`` (see
-            ``diverse_tasks``).
+    """``k`` distinct task ids by one of ``SAMPLERS``, the most valuable first; the same for the same seed.
 
     Raises:
         DataError: unknown sampler, or fewer than ``k`` tasks.
