@@ -45,11 +45,8 @@ def networks(axes: Axes, entries: Sequence[DeviceStatistics]) -> None:
     """Programs of each network and op class, all devices together."""
     names = sorted({name for entry in entries for name in entry.programs_by_network})
     classes = list(dict.fromkeys(name for entry in entries for name in entry.programs_by_class))
-    counts = np.zeros((len(names), len(classes)))
-    for entry in entries:
-        for name, row in entry.programs_by_network.items():
-            for op_class, n in row.items():
-                counts[names.index(name), classes.index(op_class)] += n
+    tables = [entry.programs_by_network for entry in entries]
+    counts = np.array([[sum(t.get(name, {}).get(c, 0) for t in tables) for c in classes] for name in names], float)
     image = axes.imshow(np.where(counts > 0, counts, np.nan), aspect="auto", norm="log", cmap="viridis")
     axes.set_xticks(range(len(classes)), classes, rotation=30, ha="right")
     axes.set_yticks(range(len(names)), names, fontsize=6.5)
@@ -70,13 +67,12 @@ def latency(axes: Axes, entries: Sequence[DeviceStatistics]) -> None:
 def spread(axes: Axes, entries: Sequence[DeviceStatistics]) -> None:
     """Share of programs whose two best visits differ by less than x."""
     for entry in entries:
-        values = np.sort(100 * entry.spread).clip(1e-3)
-        axes.plot(values, np.linspace(0, 100, len(values)), label=entry.device)
+        axes.ecdf((100 * entry.spread).clip(1e-3), label=entry.device)
         if entry.noise is not None:
             text = f"{entry.device}: mean change after {entry.noise.hours_apart:.0f} h"
             axes.axvline(100 * entry.noise.mean, linestyle="--", linewidth=1, color="black", label=text)
     axes.axvline(5, color="grey", linewidth=1, label="flagged above")
-    axes.set(xscale="log", xlim=(1e-2, 1e2), ylabel="programs below (%)", title="Noise of the labels")
+    axes.set(xscale="log", xlim=(1e-2, 1e2), ylabel="share of programs below", title="Noise of the labels")
     axes.set_xlabel("difference of the two best visits (%)")
     axes.legend(frameon=False, fontsize=8)
 
@@ -85,13 +81,9 @@ def schedules(axes: Axes, entries: Sequence[DeviceStatistics]) -> None:
     """How far the schedules of one task lie apart."""
     for entry in entries:
         if len(entry.schedule_range):
-            for values, style, text in (
-                (entry.schedule_range, "-", "slowest / fastest"),
-                (entry.best_over_typical, ":", "median / fastest"),
-            ):
-                share = np.linspace(0, 100, len(values))
-                axes.plot(np.sort(values), share, style, label=f"{entry.device}: {text}")
-    axes.set(xscale="log", xlabel="ratio of latencies within a task", ylabel="tasks below (%)")
+            axes.ecdf(entry.schedule_range, label=f"{entry.device}: slowest / fastest")
+            axes.ecdf(entry.best_over_typical, linestyle=":", label=f"{entry.device}: median / fastest")
+    axes.set(xscale="log", xlabel="ratio of latencies within a task", ylabel="share of tasks below")
     axes.set_title("Quality of the schedules of a task")
     if axes.lines:
         axes.legend(frameon=False, fontsize=8)
