@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from rich.console import Console
 
+from cdmpp.data.dataset import LatencyDataset
 from cdmpp.data.files import plain, write_json
 from cdmpp.data.splits import Split
 from cdmpp.evaluation.baselines import score_baselines
@@ -15,14 +16,11 @@ from cdmpp.evaluation.metric_table import metric_table
 from cdmpp.model.code_anchor import MIN_PROGRAMS
 from cdmpp.predict.rows import predict_rows_with_intervals
 from cdmpp.predict.stored_config import CARD
+from cdmpp.recipes.settings import RunSettings
+from cdmpp.recipes.train import Trained
 from cdmpp.training.metrics import score
+from cdmpp.uncertainty.calibration import Calibration
 from cdmpp.uncertainty.coverage import coverage
-
-if TYPE_CHECKING:
-    from cdmpp.data.dataset import LatencyDataset
-    from cdmpp.recipes.settings import RunSettings
-    from cdmpp.recipes.train import Trained
-    from cdmpp.uncertainty.calibration import Calibration
 
 _ON_ANY_VECTORS = ("constant", "roofline", "xgb_ours")
 """Baselines that need neither our kernel numbers nor a schedule."""
@@ -32,11 +30,15 @@ def report(dataset: LatencyDataset, split: Split, trained: Trained, settings: Ru
     """Score the test part (its only use), print, save ``test.json`` and plots beside the model; returns the figures."""
     console, out, seed = Console(soft_wrap=True), settings.run.out, settings.run.seed
     name, calibration = settings.training.model.name, trained.predictor.calibration
-    _print_parts(console, dataset, split, trained)
+    task_ids = np.asarray(dataset.task_ids)
+    parts = {"training": split.train, "validation": split.validation, "test": split.test}
+    sizes = [f"{len(rows):,} {part} ({len(np.unique(task_ids[rows]))} tasks)" for part, rows in parts.items()]
+    console.print(f"programs: {', '.join(sizes)}")
+    console.print(metric_table("validation", {"saved model": trained.val_metrics}, "saved model"))
     predicted, intervals = predict_rows_with_intervals(trained.predictor, dataset, split.test)
     own = score(dataset, split.test, predicted)
-    true, tasks = dataset.latency_s[split.test], np.asarray(dataset.task_ids)[split.test]
-    own["intervals"] = coverage(true, intervals, tasks)
+    true = dataset.latency_s[split.test]
+    own["intervals"] = coverage(true, intervals, task_ids[split.test])
     ours = dataset.features == "cdmpp"
     baselines = [baseline for baseline in settings.baselines if ours or baseline in _ON_ANY_VECTORS]
     rows = score_baselines(dataset, split, baselines, seed, settings.threads)
@@ -84,11 +86,3 @@ def thin_data(split: Split, tasks_of: Sequence[str] | np.ndarray, calibration: C
             f"programs of a new task. Tasks that the validation part needs: {needed}"
         )
     return warnings
-
-
-def _print_parts(console: Console, dataset: LatencyDataset, split: Split, trained: Trained) -> None:
-    tasks = np.asarray(dataset.task_ids)
-    parts = {"training": split.train, "validation": split.validation, "test": split.test}
-    sizes = ", ".join(f"{len(rows):,} {name} ({len(np.unique(tasks[rows]))} tasks)" for name, rows in parts.items())
-    console.print(f"programs: {sizes}")
-    console.print(metric_table("validation", {"saved model": trained.val_metrics}, "saved model"))

@@ -18,8 +18,7 @@ def train_config(
 ) -> TrainConfig:
     """The default for ``cdmpp``, ``variants`` of it by name, else a model or a file of ``conf/experiment``.
 
-    ``overrides`` are Hydra overrides of the groups ``model``, ``loss``, ``trainer`` for every trained model;
-    ``NAME:override`` is for one.
+    ``overrides`` are Hydra's, of the groups ``model``, ``loss``, ``trainer``; ``NAME:override`` is for one model.
     """
     choices: dict[str, Sequence[str]] = {
         **{name: [f"model={name}"] for name in GROUPS["model"]},

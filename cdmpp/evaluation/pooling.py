@@ -23,15 +23,12 @@ def pool_per_store(rows: np.ndarray) -> np.ndarray:
 def pool_asts(table: AstTable, kernel_columns: np.ndarray, kernel_seconds: np.ndarray) -> np.ndarray:
     """(n, columns) float32 of compact ASTs: pooled leaves, pooled kernels, their counts.
 
-    Leaves: log of the linear sum, and the leaf with most operations. Kernels: the two that take longest, and where
-    there are several the log of the linear sum. More poolings make trees slower, not better.
-
-    Args:
-        kernel_columns: (sum of kernels, c) further columns of each kernel, compressed like its features.
-        kernel_seconds: (sum of kernels,) estimate by which the longest kernel is chosen.
+    Leaves: log of the linear sum, and the leaf with most operations. Kernels: the two that take longest by
+    ``kernel_seconds`` (sum of kernels,), and where there are several the log of the linear sum; ``kernel_columns`` (sum
+    of kernels, c) are further columns of each, compressed like its features.
     """
     leaves, kernels = table.leaf_features, np.concatenate([table.kernel_features, kernel_columns], axis=1)
-    leaf_work = expand(leaves[:, _OPS or slice(None)].astype(np.float64)).sum(axis=1)
+    leaf_work = expand(leaves[:, _OPS].astype(np.float64)).sum(axis=1)
     first, second = _top_two(kernel_seconds, table.kernel_offsets)
     several = (np.diff(table.kernel_offsets) > 1)[:, None]
     counts = [np.diff(table.leaf_offsets), np.diff(table.kernel_offsets), table.target_kinds]

@@ -69,11 +69,7 @@ def results_of(cells: Iterable[Mapping[str, Any]]) -> list[Result]:
 
 
 def read_results(folder: Path) -> list[Result]:
-    """Results of ``folder/results.csv`` with their runs; none where there is no such file.
-
-    Raises:
-        DataError: a table is damaged, or a run is missing.
-    """
+    """Results of ``folder/results.csv`` with their runs; none where there is no such file. ``DataError``: damaged."""
     if not (folder / RESULTS).is_file():
         return []
     try:
@@ -90,11 +86,7 @@ def read_results(folder: Path) -> list[Result]:
 
 
 def update_results(folder: Path, results: Sequence[Result]) -> list[Result]:
-    """Write ``results`` into the tables of ``folder`` and return all that stand there then.
-
-    They replace all figures of their data sets: one that stayed although this evaluation lacks its cell would be a
-    figure of older data beside new ones.
-    """
+    """Write ``results`` into the tables of ``folder``, for all figures of their data sets; return what stands there."""
     new = {result.dataset for result in results}
     merged = [result for result in read_results(folder) if result.dataset not in new] + list(results)
     merged.sort(key=lambda r: (r.device, r.dataset, r.split, r.seed, r.model, r.metric))

@@ -7,8 +7,7 @@ import shutil
 import subprocess
 import time
 import traceback
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -103,9 +102,10 @@ def run_cell(data: EvaluationData, dataset_name: str, cell: Cell, options: CellO
 
 def _try_cell(data: EvaluationData, dataset_name: str, cell: Cell, options: CellOptions) -> str:
     """Run a cell; returns why it failed, or nothing."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(options.threads)
     try:
-        with _torch_threads(options.threads):
-            run_cell(data, dataset_name, cell, options)
+        run_cell(data, dataset_name, cell, options)
     except CdmppError as error:
         return f"{cell} ({error})"
     except Exception:
@@ -113,17 +113,9 @@ def _try_cell(data: EvaluationData, dataset_name: str, cell: Cell, options: Cell
         log.parent.mkdir(parents=True, exist_ok=True)
         log.write_text(traceback.format_exc())
         return f"{cell} (see {log})"
-    return ""
-
-
-@contextmanager
-def _torch_threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
     finally:
         torch.set_num_threads(before)
+    return ""
 
 
 def _commit() -> str:

@@ -47,7 +47,6 @@ class EvaluationSettings:
     options: CellOptions
     jobs: int
     name: str
-    """Of the data set in tables."""
 
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> EvaluationSettings:

@@ -25,12 +25,6 @@ class TreeSettings:
 
     depths: tuple[int, ...] = (5, 7)
     rounds: int = 600
-    patience: int = 50
-    eta: float = 0.06
-    bins: int = 128
-    subsample: float = 0.8
-    colsample: float = 0.4
-    min_child_weight: float = 3.0
     threads: int = 1
 
 
@@ -63,13 +57,13 @@ class Trees:
                 eval_metric="mae",
                 tree_method="hist",
                 max_depth=depth,
-                max_bin=chosen.bins,
+                max_bin=128,
                 n_estimators=chosen.rounds,
-                early_stopping_rounds=chosen.patience,
-                learning_rate=chosen.eta,
-                subsample=chosen.subsample,
-                colsample_bytree=chosen.colsample,
-                min_child_weight=chosen.min_child_weight,
+                early_stopping_rounds=50,
+                learning_rate=0.06,
+                subsample=0.8,
+                colsample_bytree=0.4,
+                min_child_weight=3.0,
                 random_state=seed,
                 n_jobs=chosen.threads,
             )
