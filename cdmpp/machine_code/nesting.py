@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 
 import networkx as nx
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
 from cdmpp.machine_code.assembly import AsmFunction
-from cdmpp.machine_code.block_graph import runs_of_blocks
+from cdmpp.machine_code.block_graph import BlockGraph, runs_of_blocks
 from cdmpp.machine_code.instruction import classify
 from cdmpp.machine_code.ir import Function
 from cdmpp.machine_code.loops import Loop
@@ -21,7 +20,7 @@ _UNKNOWN_TRIPS = 4.0
 _ORDER_COST, _BLOCK_ORDER_COST, _SHAPE_COST = 0.15, 1.5, 1.0
 """Of two loops or blocks that are to be the same: for their places in the text, and for other loops inside."""
 _FLOATS = ("vfm", "vfn", "vadd", "vmul", "vsub", "vmax", "vmin", "vdiv")
-_Size = Callable[[str], np.ndarray]
+_Sizes = Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -48,8 +47,8 @@ def machine_flow(
         loops: of the IR, with their trips.
         ir_runs: runs of each block of the IR, see ``flow.frequencies``.
     """
-    nest = _Nest(dict(_loops(function)), function.order, _machine_size(function))
-    ir_nest = _Nest(ir.natural_loops, ir.order, _ir_size(ir))
+    nest = _Nest(dict(_loops(function)), function.order, _sizes(function, _machine_size))
+    ir_nest = _Nest(ir.natural_loops, ir.order, _sizes(ir, _ir_size))
     pairs = dict(_match(nest, ir_nest, None, None))
     ir_trips = {loop.header: loop.trips for loop in loops}
     trips = {h: max(1.0, ir_trips.get(pairs.get(h, ""), 0.0) or _UNKNOWN_TRIPS) for h in nest.bodies}
@@ -66,8 +65,8 @@ def machine_flow(
 class _Nest:
     """Loops inside loops, in the order of the control flow."""
 
-    def __init__(self, bodies: Mapping[str, frozenset[str]], order: Sequence[str], size: _Size) -> None:
-        self.bodies, self.order, self.size = bodies, order, size
+    def __init__(self, bodies: Mapping[str, frozenset[str]], order: Sequence[str], sizes: _Sizes) -> None:
+        self.bodies, self.order, self.sizes = bodies, order, sizes
         self.place = {block: place for place, block in enumerate(order)}
         self.innermost: dict[str, str] = {}
         self.children: defaultdict[str | None, list[str]] = defaultdict(list)
@@ -81,9 +80,9 @@ class _Nest:
         """The loops inside, as nested tuples."""
         return tuple(self.shape(child) for child in self.children.get(header, ()))
 
-    def weight(self, header: str) -> np.ndarray:
-        """Sum of the sizes of the loop's blocks."""
-        return np.sum([self.size(block) for block in self.bodies[header]], axis=0)
+    def weights(self, headers: Sequence[str]) -> _Sizes:
+        """Sums of the sizes of the loops' blocks."""
+        return {header: np.sum([self.sizes[block] for block in self.bodies[header]], axis=0) for header in headers}
 
     def own_blocks(self, header: str) -> list[str]:
         """Blocks of the loop that are in no loop inside it, in order."""
@@ -98,23 +97,20 @@ def _match(nest: _Nest, ir_nest: _Nest, header: str | None, ir_header: str | Non
     def extra(i: int, j: int) -> float:
         return _ORDER_COST * abs(i - j) + _SHAPE_COST * (nest.shape(loops[i]) != ir_nest.shape(ir_loops[j]))
 
-    for a, b in _assigned(loops, ir_loops, nest.weight, ir_nest.weight, extra):
+    for a, b in _assigned(nest.weights(loops), ir_nest.weights(ir_loops), extra):
         yield a, b
         yield from _match(nest, ir_nest, a, b)
 
 
-def _assigned(
-    left: Sequence[str], right: Sequence[str], left_size: _Size, right_size: _Size, extra: Callable[[int, int], float]
-) -> list[tuple[str, str]]:
+def _assigned(left: _Sizes, right: _Sizes, extra: Callable[[int, int], float]) -> list[tuple[str, str]]:
     """Pairs of the least total cost."""
     if not left or not right:
         return []
-    if len(left) == len(right) == 1:
-        return [(left[0], right[0])]
-    left_logs, right_logs = (np.log1p([size(x) for x in xs]) for size, xs in ((left_size, left), (right_size, right)))
-    cost = np.abs(left_logs[:, None] - right_logs[None]).sum(-1)
+    names, right_names = list(left), list(right)
+    logs, right_logs = (np.log1p(list(sizes.values())) for sizes in (left, right))
+    cost = np.abs(logs[:, None] - right_logs[None]).sum(-1)
     cost += np.array([[extra(i, j) for j in range(len(right))] for i in range(len(left))])
-    return [(left[i], right[j]) for i, j in zip(*linear_sum_assignment(cost), strict=True)]
+    return [(names[i], right_names[j]) for i, j in zip(*linear_sum_assignment(cost), strict=True)]
 
 
 def _runs_of_pair(
@@ -129,7 +125,8 @@ def _runs_of_pair(
     def extra(i: int, j: int) -> float:
         return _BLOCK_ORDER_COST * abs(i / len(blocks) - j / len(ir_blocks))
 
-    pairs = _assigned(blocks, ir_blocks, nest.size, ir_nest.size, extra)
+    sizes, ir_sizes = ({b: nest.sizes[b] for b in blocks}, {b: ir_nest.sizes[b] for b in ir_blocks})
+    pairs = _assigned(sizes, ir_sizes, extra)
     return {a: ir_runs[b] for a, b in pairs} | {header: ir_runs[ir_header]}
 
 
@@ -149,37 +146,27 @@ def _pieces(
             yield (block,), None
 
 
-def _machine_size(function: AsmFunction) -> _Size:
-    """Block -> (4,) instructions, arithmetic, stores and loads."""
-
-    @cache
-    def size(block: str) -> np.ndarray:
-        counts = np.zeros(4)
-        for line in function.blocks[block]:
-            name = line.partition(" ")[0]
-            stores = line.endswith(")") and name.startswith(("vmov", "mov"))
-            counts += (1, name.startswith(_FLOATS), stores, "(" in line and not stores and "lea" not in name)
-        return counts
-
-    return size
+def _sizes(function: BlockGraph, size: Callable[[str], tuple[float, ...]]) -> _Sizes:
+    """Block -> sum of ``size`` over its lines."""
+    return {
+        block: np.sum([size(line) for line in lines] or [(0.0,) * 4], axis=0)
+        for block, lines in function.blocks.items()
+    }
 
 
-def _ir_size(function: Function) -> _Size:
-    """The same of a block of the IR."""
-    place = {"float": 1, "divide": 1, "store": 2, "load": 3}
+def _machine_size(line: str) -> tuple[float, ...]:
+    """Instructions, arithmetic, stores and loads."""
+    name = line.partition(" ")[0]
+    stores = line.endswith(")") and name.startswith(("vmov", "mov"))
+    return 1.0, name.startswith(_FLOATS), stores, "(" in line and not stores and "lea" not in name
 
-    @cache
-    def size(block: str) -> np.ndarray:
-        counts = np.zeros(4)
-        for line in function.blocks[block]:
-            counts[0] += 1
-            for name, amount in classify(line):
-                kind, _, what = name.partition("_")
-                if what != "bytes" and kind in place:
-                    counts[place[kind]] += amount
-        return counts
 
-    return size
+def _ir_size(line: str) -> tuple[float, ...]:
+    """The same of a line of the IR."""
+    amounts: defaultdict[str, float] = defaultdict(float)
+    for name, amount in classify(line):
+        amounts[name.partition("_")[0]] += 0.0 if name.endswith("_bytes") else amount
+    return 1.0, amounts["float"] + amounts["divide"], amounts["store"], amounts["load"]
 
 
 def _loops(function: AsmFunction) -> Iterator[tuple[str, frozenset[str]]]:
