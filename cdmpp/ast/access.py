@@ -184,9 +184,8 @@ def _requests(access: Access, nest: Nest) -> tuple[float, float]:
 
 def _warp(access: Access, points: Points, active: np.ndarray, width: float) -> tuple[float, float, float, float]:
     """Distinct lanes, sectors, share of the sectors that is used and bank wavefronts of the first warp."""
-    lanes = access.offsets[points.lanes][active[points.lanes]]
-    if len(lanes) == 0:
-        lanes = access.offsets[points.lanes]
+    lanes = access.offsets[points.lanes]
+    lanes = lanes[active[points.lanes]] if active[points.lanes].any() else lanes
     start = np.floor(lanes * access.element_bytes).astype(np.int64)
     first, last = start // SECTOR_BYTES, (start + int(max(1, width)) - 1) // SECTOR_BYTES
     sectors = np.union1d(first, last)

@@ -15,8 +15,7 @@ from tvm.ir import Call, Op
 from tvm.tirx import FloatImm, IntImm, Select
 
 _NAME = "cdmpp_constant_table"
-_SHORTEST = 4
-"""Chains of fewer links stay as they are."""
+_SHORTEST = 4  # links; shorter chains stay as they are
 
 
 def hide(function: Any) -> Any:

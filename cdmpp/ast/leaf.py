@@ -155,8 +155,7 @@ def _loads(arithmetic: Arithmetic, nest: Nest, store: Access, active: np.ndarray
             update = update or same[0] is store
             continue
         measure(load, nest, active)
-        if guards:
-            load.quantities["guarded_fraction"] = float(np.mean(_holds(points, guards)[points.random]))
+        load.quantities["guarded_fraction"] = float(np.mean(_holds(points, guards)[points.random]))
         loads.append(load)
     return sorted(loads, key=lambda a: (-a["moved_bytes_region"], -a["unique_bytes"])), update, indirect
 

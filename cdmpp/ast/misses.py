@@ -16,10 +16,7 @@ _ALL = (1 << SETS) - 1
 
 
 def misses_of(nest: Nest, accesses: list[Access]) -> dict[str, float]:
-    """LRU estimates from footprints, by the names of ``MEMORY``.
-
-    Zeros for GPUs, but for the footprint.
-    """
+    """LRU estimates from footprints, by the names of ``MEMORY``; zeros for GPUs, but for the footprint."""
     loops = nest.loops
     levels = [range(first, len(loops)) for first in range(1 if nest.gpu else len(loops) + 1)]
     lines = [[reach(access, loops, level, LINE_BYTES) for access in accesses] for level in levels]

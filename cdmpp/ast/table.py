@@ -18,8 +18,6 @@ from cdmpp.errors import DataError
 from cdmpp.machine_code.code_features import CODE_VERSION, CODE_WIDTH
 
 TARGET_KINDS = ("cpu", "gpu")
-
-
 _OF_LEAVES = ("leaf_features", "leaf_positions", "leaf_serial_positions", "leaf_kernels")
 
 
@@ -46,7 +44,6 @@ class AstTable:
     leaf_kernels: np.ndarray
     """(sum of leaves,) int32 each."""
     leaf_offsets: np.ndarray
-    """(n + 1,) int64."""
     kernel_features: np.ndarray
     """(sum of kernels, KERNEL_WIDTH) float32."""
     kernel_offsets: np.ndarray
@@ -156,10 +153,8 @@ def read_asts(path: Path, features: str = "cdmpp") -> tuple[list[str], AstTable]
         raise DataError(f"{path} is not a readable AST table ({reason}); delete it and derive it again") from error
     version = _version(arrow, b"extractor_version") or "unknown"
     if version != FEATURES[features]:
-        kind = next((name for name, its_version in FEATURES.items() if version == its_version), "")
-        remedy = (
-            "Delete the file and derive the ASTs again from the records (any command that loads the data set does it)"
-        )
+        kind = {v: name for name, v in FEATURES.items()}.get(version)
+        remedy = "Delete the file: any command that loads the data set derives the ASTs again from the records"
         raise DataError(
             f"{path} holds {kind or 'ASTs'} of extractor version {version}; wanted here is {features}, version "
             f"{FEATURES[features]}. {f'Train with features={kind} to use it' if kind else remedy}"

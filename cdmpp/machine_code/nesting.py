@@ -39,14 +39,7 @@ class MachineFlow:
 def machine_flow(
     function: AsmFunction, ir: Function, loops: Sequence[Loop], ir_runs: Mapping[str, float]
 ) -> MachineFlow:
-    """Flow of the machine code of ``ir``.
-
-    Args:
-        function: the machine code.
-        ir: the function of the IR that it was made of.
-        loops: of the IR, with their trips.
-        ir_runs: runs of each block of the IR, see ``flow.frequencies``.
-    """
+    """Flow of ``function``, the machine code of ``ir``, whose ``loops`` and runs of blocks are given."""
     nest = _Nest(dict(_loops(function)), function.order, _sizes(function, _machine_size))
     ir_nest = _Nest(ir.natural_loops, ir.order, _sizes(ir, _ir_size))
     pairs = dict(_match(nest, ir_nest, None, None))

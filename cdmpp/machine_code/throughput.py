@@ -32,9 +32,8 @@ def cycles_by_resource(counts: Mapping[str, float], chain: float, spilled: float
     """``RESOURCES`` and ``EXTRA`` -> cycles of one run of a block.
 
     Args:
-        counts: amounts by ``instruction.CLASSES``.
-        chain: cycles of the longest chain of dependent additions from one run to the next.
-        spilled: vector values beyond the registers.
+        counts: amounts by ``code_features.CLASSES``.
+        chain, spilled: see ``chain_cycles`` and ``spilled_values``.
     """
 
     def all_widths(kind: str) -> float:
