@@ -2,9 +2,9 @@
 
 GPU: warp-level throughput and latency bounds (issue slots, FMA pipes, shared-memory wavefronts, L1/L2 sectors, DRAM),
 filled wave by wave. CPU: vector and scalar pipes, dependence chains, load ports, and a miss curve read at the
-device's own cache sizes. Each bound is a sum of parts, such as the loads and the stores of one memory; the constants
-here are architectural (cycles), and ``anchor.Anchor`` fits one factor a part to the training programs. Which effects
-are modelled was chosen by hand after looking at residuals over all records, those of later test programs included.
+device's own cache sizes. Each bound is a sum of parts; ``anchor.Anchor`` fits one factor a part to the training
+programs. Which effects are modelled was chosen by hand after looking at residuals over all records, those of later test
+programs included.
 """
 
 from __future__ import annotations
@@ -31,15 +31,12 @@ _FLOOR_S = 1e-9
 
 
 def kernel_parts(kernel_features: Tensor, device_spec: Tensor, kinds: Tensor) -> Tensor:
-    """Seconds that each part would need.
+    """(B, K, N_PARTS) seconds that each part would need; zero for the parts of the other kind.
 
     Args:
         kernel_features: (B, K, KERNEL_WIDTH), log2(1 + x) of the quantities in ``layout.KERNEL_NAMES``.
         device_spec: (B, len(SPEC_FIELDS)) raw datasheet numbers, 0 where unknown.
         kinds: (B,) int64, 0 cpu, 1 gpu.
-
-    Returns:
-        (B, K, N_PARTS) seconds; zero for the parts of the other kind.
     """
     on_gpu = (kinds == 1)[:, None, None]
     cpu_times, gpu_times = (parts(kernel_features, device_spec, kinds) for parts in (cpu_parts, gpu_parts))

@@ -1,10 +1,9 @@
 """CodeAnchor: the time of a CPU program by what its compiler made of it, with the costs fitted on training data.
 
 A handful of resources, each needed so many cycles by every kind of instruction and of cache miss; the busiest decides,
-softly. It is the throughput model of a processor, whose tables nobody has to know: the costs are those that explain
-the training programs best (as uops.info and llvm-mca tables are measured, but under the real memory system). What three
-datasheet numbers say beforehand is not left to them: how many instructions a core starts in a cycle, how long an
-addition makes the next one wait, and what a vector gather costs, which microcode has made tenfold on some.
+softly. The costs are those that explain the training programs best. What three datasheet numbers say beforehand is not
+left to them: how many instructions a core starts in a cycle, how long an addition makes the next one wait, and what a
+vector gather costs, which microcode has made tenfold on some.
 
 Where it is fitted to several devices each has *per-device costs* beside the shared ones: a factor on all of its cycles
 (its clock is not what the datasheet says), one on each kind of amount, and one on the overhead of a call. A ridge keeps
@@ -129,12 +128,8 @@ class CodeAnchor(nn.Module):
                     self._remember(vector, costs)
 
     def learn_device(self, programs: ProgramTensors, rows: np.ndarray) -> None:
-        """Costs of the devices of ``rows`` (n,) that have none yet, near those of the nearest; the rest stays.
-
-        Nothing happens where the shared costs were never fitted, where no device is known that they were fitted to (all
-        of them would take the new one's), or where there is no room for another.
-        """
-        if not self.fitted or self.known.isinf().all():
+        """Costs of the devices of ``rows`` (n,) that have none yet, near those of the nearest, while there is room."""
+        if not self.fitted or self.known.isinf().all():  # without a known device all would take the new one's
             return
         inputs, labels, vectors = _amounts(programs, sample_rows(rows, _MAX_PROGRAMS))
         for vector in vectors.unique(dim=0):

@@ -1,7 +1,4 @@
-"""What each resource of CPU cores would need for a kernel: pipes, ports, dependence chains, caches, pages, calls.
-
-A miss curve is read at the device's own cache sizes. The constants are architectural (cycles).
-"""
+"""What each resource of CPU cores would need for a kernel: pipes, caches, pages. Constants are architectural."""
 
 from __future__ import annotations
 

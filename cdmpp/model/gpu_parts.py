@@ -1,7 +1,4 @@
-"""What each resource of a GPU would need for a kernel: issue slots, pipes, shared memory, caches, DRAM, waits.
-
-Warp-level throughput and latency bounds, filled wave by wave. The constants are architectural (cycles).
-"""
+"""What each resource of a GPU would need for a kernel: pipes, memories, waits. Constants are architectural (cycles)."""
 
 from __future__ import annotations
 

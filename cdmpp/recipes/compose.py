@@ -20,12 +20,12 @@ from omegaconf.errors import OmegaConfBaseException
 
 from cdmpp import devices
 from cdmpp.errors import CdmppError
-from cdmpp.model.config import CdmppConfig, ReferenceConfig
+from cdmpp.model.config import MODELS
 from cdmpp.paths import conf_folder
 from cdmpp.training.config import LossConfig, TrainerConfig, TuneConfig
 
 GROUPS: dict[str, dict[str, type]] = {
-    "model": {"cdmpp": CdmppConfig, "reference": ReferenceConfig},
+    "model": dict(MODELS),
     "loss": {"hybrid": LossConfig},
     "trainer": {"default": TrainerConfig},
     "tuning": {"default": TuneConfig},

@@ -32,8 +32,8 @@ def fine_tune(
 
     Args:
         start: stays as it is; a copy is trained. Its fitted statistics are kept, see ``train``.
-        split: by device: ``pool`` the target's programs of which those in ``tasks`` are learned from, ``train`` the
-            sources' programs to replay, ``validation`` of the sources. ``test`` is never looked at.
+        split: by device: ``pool`` the target's programs, ``train`` and ``validation`` the sources' (the former are
+            replayed). ``test`` is never looked at.
 
     Raises:
         DataError: a task without a labelled program in the pool, or one that test or validation hold.

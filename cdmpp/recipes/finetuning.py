@@ -36,11 +36,8 @@ CHOICE = "chosen_tasks.json"
 def finetune(settings: FinetuneSettings) -> dict[str, Any] | None:
     """Leave ``model/`` and ``finetune.json`` in ``settings.run.out`` and return the figures.
 
-    None where a kit was built: its results come first.
-
-    Raises:
-        DataError: no records of the device and no way given to get them, no source device, or a budget larger than
-            the tasks there are.
+    None where a kit was built: its results come first. ``DataError``: neither records of the device nor a way to get
+    them, no source device, or a budget larger than the tasks there are.
     """
     dataset, split = _sources_alone(settings) if settings.measure.how else _records(settings)
     with one_writer(settings.run.out):  # not before: where data lacks, no folder is left
