@@ -14,14 +14,14 @@ import numpy as np
 
 from cdmpp.errors import DataError
 from cdmpp.machine_code.assembly import parse_assembly
-from cdmpp.machine_code.code_features import CODE_FEATURES
+from cdmpp.machine_code.code_features import CODE_FEATURES, EXTRA, RESOURCES
 from cdmpp.machine_code.constants import Constants
 from cdmpp.machine_code.flow import frequencies, innermost_loops
 from cdmpp.machine_code.instruction import classify
 from cdmpp.machine_code.ir import Function, parse
 from cdmpp.machine_code.loops import Loop, loops_of
 from cdmpp.machine_code.machine import Amounts, add_machine_amounts
-from cdmpp.machine_code.throughput import chain_cycles, cycles_by_resource, spilled_values, total_cycles
+from cdmpp.machine_code.throughput import chain_cycles, cycles_by_resource, spilled_values
 
 _PARTS = 2.0**15
 _WRAPPER, _REFUSAL = "__tvm_ffi_main", "__tvm_set_raised"
@@ -87,7 +87,7 @@ def _add_ir_amounts(function: Function, loops: Sequence[Loop], runs: Mapping[str
         around = innermost.get(block)
         chain = chain_cycles(instructions, counts) if around is not None and len(around.body) == 1 else 0.0
         by_resource = cycles_by_resource(counts, chain, spilled_values(function, block) if around else 0.0)
-        cycles = total_cycles(by_resource)
+        cycles = max(by_resource[r.name] for r in RESOURCES) + sum(by_resource[e.name] for e in EXTRA)
         for name, amount in counts.items():
             amounts[f"n_{name}"] += runs[block] * amount
         for name, amount in by_resource.items():

@@ -10,7 +10,7 @@ from cdmpp.machine_code.assembly import AsmFunction
 from cdmpp.machine_code.core import WIDTH, WINDOW, run
 from cdmpp.machine_code.ir import Function
 from cdmpp.machine_code.loops import Loop
-from cdmpp.machine_code.nesting import MachineFlow, machine_flow
+from cdmpp.machine_code.nesting import machine_flow
 from cdmpp.machine_code.x86 import Instruction, decode
 
 Amounts = defaultdict[str, float]
@@ -26,39 +26,33 @@ def add_machine_amounts(
     amounts["machine_unmatched_loops"] += flow.unmatched_loops
     amounts["machine_text"] += sum(map(len, assembly.blocks.values()))
     for blocks, header in flow.pieces:
-        _add_piece(assembly, flow, blocks, header, amounts)
-
-
-def _add_piece(
-    assembly: AsmFunction, flow: MachineFlow, blocks: Sequence[str], header: str | None, amounts: Amounts
-) -> None:
-    runs = flow.runs[header or blocks[0]]
-    if runs <= 0:
-        return
-    piece = [decode(line) for block in blocks for line in assembly.blocks[block]]
-    counts = _count(piece)
-    kept = math.inf if header else 1.0
-    steady = run(piece, kept)
-    bound = max(counts["slots"] / WIDTH, counts["vector_ports"] / 2, counts["shuffle_port"])
-    bound = max(bound, (counts["loads"] + counts["gather_lanes"]) / 2, counts["stores"])
-    if counts["is_fadd"] and steady.cycles > _CHAINED * bound:
-        counts["slow_add_cycles"] = max(0.0, steady.cycles - run(piece, kept, add_latency=2).cycles)
-    counts["cycles"] = steady.cycles
-    counts["blocked_loads"], counts["aliased_loads"] = steady.blocked_loads, steady.aliased_loads
-    counts["latency_cycles"] = max(0.0, steady.cycles - bound)
-    trips = flow.trips[header] if header else 1.0
-    if header:
-        counts["loop_runs"], counts["loop_entries"] = 1.0, 1.0 / trips
-        if trips * len(piece) <= 2 * WINDOW:
-            counts["overlap_cycles"] = max(0.0, steady.cycles - run(piece, trips).cycles)
-    for name, amount in counts.items():
-        amounts[f"machine_{name}"] += runs * amount
-    if runs * steady.cycles > amounts["hottest_machine_total"]:
-        amounts["hottest_machine_total"] = runs * steady.cycles
-        amounts["hottest_machine_cycles"] = steady.cycles
-        amounts["hottest_machine_trips"] = trips
-        amounts["hottest_machine_instructions"] = len(piece)
-        amounts["hottest_machine_spills"] = counts["spill_loads"] + counts["spill_stores"]
+        runs = flow.runs[header or blocks[0]]
+        if runs <= 0:
+            continue
+        piece = [decode(line) for block in blocks for line in assembly.blocks[block]]
+        counts = _count(piece)
+        kept = math.inf if header else 1.0
+        steady = run(piece, kept)
+        bound = max(counts["slots"] / WIDTH, counts["vector_ports"] / 2, counts["shuffle_port"])
+        bound = max(bound, (counts["loads"] + counts["gather_lanes"]) / 2, counts["stores"])
+        if counts["is_fadd"] and steady.cycles > _CHAINED * bound:
+            counts["slow_add_cycles"] = max(0.0, steady.cycles - run(piece, kept, add_latency=2).cycles)
+        counts["cycles"] = steady.cycles
+        counts["blocked_loads"], counts["aliased_loads"] = steady.blocked_loads, steady.aliased_loads
+        counts["latency_cycles"] = max(0.0, steady.cycles - bound)
+        trips = flow.trips[header] if header else 1.0
+        if header:
+            counts["loop_runs"], counts["loop_entries"] = 1.0, 1.0 / trips
+            if trips * len(piece) <= 2 * WINDOW:
+                counts["overlap_cycles"] = max(0.0, steady.cycles - run(piece, trips).cycles)
+        for name, amount in counts.items():
+            amounts[f"machine_{name}"] += runs * amount
+        if runs * steady.cycles > amounts["hottest_machine_total"]:
+            amounts["hottest_machine_total"] = runs * steady.cycles
+            amounts["hottest_machine_cycles"] = steady.cycles
+            amounts["hottest_machine_trips"] = trips
+            amounts["hottest_machine_instructions"] = len(piece)
+            amounts["hottest_machine_spills"] = counts["spill_loads"] + counts["spill_stores"]
 
 
 def _count(piece: Sequence[Instruction]) -> Amounts:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from cdmpp.machine_code.code_features import EXTRA, RESOURCES, WIDTHS
+from cdmpp.machine_code.code_features import WIDTHS
 from cdmpp.machine_code.instruction import registers
 from cdmpp.machine_code.ir import Function
 
@@ -60,11 +60,6 @@ def cycles_by_resource(counts: Mapping[str, float], chain: float, spilled: float
         "call": _CALL_CYCLES * count("call"),
         "spill": _SPILL_CYCLES * spilled,
     }
-
-
-def total_cycles(by_resource: Mapping[str, float]) -> float:
-    """The busiest of ``RESOURCES``, and all of ``EXTRA``."""
-    return max(by_resource[r.name] for r in RESOURCES) + sum(by_resource[e.name] for e in EXTRA)
 
 
 def chain_cycles(block: Sequence[str], counts: Mapping[str, float]) -> float:
