@@ -6,7 +6,6 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import tvm
@@ -66,7 +65,7 @@ def flops(module: tvm.IRModule | tirx.PrimFunc) -> float:
     try:
         return float(estimate_tir_flops(tvm.IRModule({"main": function})))
     except Exception:  # TVM's count refuses some nodes (loops of run-time extent, unknown calls)
-        return float(sum(trips for _, trips in _stores(function.body)))
+        return float(_stores(function.body))
 
 
 def io_bytes(module: tvm.IRModule | tirx.PrimFunc) -> float:
@@ -157,18 +156,15 @@ def _blocks(module: tvm.IRModule | tirx.PrimFunc) -> list[Any]:
     return [block for block in nodes_of(prim_func(module).body, s_tir.SBlock) if block.name_hint != "root"]
 
 
-def _stores(statement: Any, trips: float = 1.0) -> Iterator[tuple[Any, float]]:
-    """Stores below ``statement`` with how often each runs (unknown extents count once)."""
+def _stores(statement: Any, trips: float = 1.0) -> float:
+    """How many stores ``statement`` makes when it runs ``trips`` times; loops of unknown extent count as two rounds."""
     if isinstance(statement, tirx.BufferStore):
-        yield statement, trips
-    elif isinstance(statement, tirx.SeqStmt):
-        for child in statement.seq:
-            yield from _stores(child, trips)
+        return trips
+    if isinstance(statement, tirx.SeqStmt):
+        parts = list(statement.seq)
     elif isinstance(statement, s_tir.SBlockRealize):
-        yield from _stores(statement.block.body, trips)
+        parts = [statement.block.body]
     else:
-        factor = _extent(statement.extent) if isinstance(statement, tirx.For) else 1
-        for field in ("body", "then_case", "else_case"):
-            child = getattr(statement, field, None)
-            if child is not None:
-                yield from _stores(child, trips * factor)
+        trips *= _extent(statement.extent) if isinstance(statement, tirx.For) else 1
+        parts = [getattr(statement, field, None) for field in ("body", "then_case", "else_case")]
+    return sum(_stores(part, trips) for part in parts if part is not None)

@@ -137,7 +137,7 @@ def to_relax(model: Any, inputs: tuple[Any, ...], dtype: str = "float32") -> Any
     )(module)
 
 
-def tasks_of_module(module: Any, network: str, origin: str = "torch") -> list[Task]:
+def tasks_of_module(module: Any, network: str) -> list[Task]:
     """Distinct tensor programs of a legalised and fused Relax module as tasks of ``network``."""
     import tvm
     from tvm.s_tir import meta_schedule
@@ -153,16 +153,9 @@ def tasks_of_module(module: Any, network: str, origin: str = "torch") -> list[Ta
         program = tvm.script.from_source(workload)
         key = identity.task_id(program)
         weight = int(extracted.weight) + (tasks[key].networks[network] if key in tasks else 0)
-        tasks[key] = Task(
-            task_id=key,
-            op_name=str(extracted.task_name),
-            op_class=identity.op_class(str(extracted.task_name), program),
-            workload=workload,
-            flops=float(identity.flops(program)),
-            io_bytes=float(identity.io_bytes(program)),
-            networks={network: weight},
-            origin=origin,
-        )
+        name, work = str(extracted.task_name), (identity.flops(program), identity.io_bytes(program))
+        op_class = identity.op_class(name, program)
+        tasks[key] = Task(key, name, op_class, workload, *work, {network: weight}, origin="torch")
     return list(tasks.values())
 
 
