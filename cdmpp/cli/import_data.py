@@ -9,20 +9,18 @@ from cdmpp.cli.hydra_entry import entry
 from cdmpp.data.ansor_features import import_features
 from cdmpp.errors import CdmppError
 
-_SOURCES = ("metaschedule", "ansor_features")
-
 
 @entry("import_data")
 def main(values: dict[str, Any]) -> None:
     """Import into a data set folder and print what was met and written."""
     path, device, network = Path(values["path"]), values["device"]["name"], values["network"]
-    if values["source"] not in _SOURCES:
-        raise CdmppError(f"source is {values['source']!r}: choose {' or '.join(_SOURCES)}")
-    ansor = values["source"] == "ansor_features"
-    out = Path(values["out"] or f"datasets/{'ansor' if ansor else network}_{device}")
-    if ansor:
+    if values["source"] == "ansor_features":
+        out = Path(values["out"] or f"datasets/ansor_{device}")
         print(f"{out}: {import_features(path, out, device, values['on_bad'])}")
-        return
-    from cdmpp.data.importers import import_database  # needs TVM
+    elif values["source"] == "metaschedule":
+        from cdmpp.data.importers import import_database  # needs TVM
 
-    print(f"{out}: {import_database(path, out, device, network, values['on_bad'])}")
+        out = Path(values["out"] or f"datasets/{network}_{device}")
+        print(f"{out}: {import_database(path, out, device, network, values['on_bad'])}")
+    else:
+        raise CdmppError(f"source is {values['source']!r}: choose metaschedule or ansor_features")

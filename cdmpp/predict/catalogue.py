@@ -56,11 +56,10 @@ class ModelEntry:
 
 def models(root: Path = Path()) -> list[ModelEntry]:
     """Every model folder, shipped ones first, then the newest first."""
-    configs = (path for pattern in _PATTERNS for path in root.glob(pattern))
-    local = [path for path in configs if path.is_file() and (path.parent / WEIGHTS).is_file()]
-    local.sort(key=lambda path: path.stat().st_mtime, reverse=True)
+    configs = (path for pattern in _PATTERNS for path in root.glob(pattern) if (path.parent / WEIGHTS).is_file())
+    local = sorted(configs, key=lambda path: path.stat().st_mtime, reverse=True)
     entries = [_entry(path.parent, path.parent.name) for path in sorted(SHIPPED.glob("*/config.json"))]
-    entries += [_entry(path.parent, str(path.parent)) for path in dict.fromkeys(local)]
+    entries += [_entry(path.parent, str(path.parent)) for path in local]
     return [entry for entry in entries if entry is not None]
 
 
@@ -71,10 +70,10 @@ def model_for(device: str, entries: Sequence[ModelEntry]) -> ModelEntry:
         ModelFormatError: there is none; the message lists what there is.
     """
     for names in ("devices", "zero_shot"):
-        for entry in entries:
-            if entry.usable and device in getattr(entry, names):
+        for entry in (one for one in entries if device in getattr(one, names)):
+            if entry.usable:
                 return entry
-            if entry.state == "damaged" and device in getattr(entry, names):
+            if entry.state == "damaged":
                 log.warning("passed over a damaged model: %s", entry.problem)
     usable = "; ".join(f"{entry.name} ({', '.join(entry.devices)})" for entry in entries if entry.usable)
     raise ModelFormatError(

@@ -45,8 +45,8 @@ def least_seconds(asts: AstTable, device: Device) -> np.ndarray:
     peak, cores = device.spec["fp32_tflops"], device.spec["core_count"]
     if not peak or not cores:
         return np.zeros(len(asts))
-    rates = [device.spec[name] for name in ("fp32_tflops", "fp16_tflops", "fp16_matrix_tflops")]
-    narrow_peak = max((rate for rate in rates[1:] if rate), default=np.inf)
+    narrow_rates = (device.spec["fp16_tflops"], device.spec["fp16_matrix_tflops"])
+    narrow_peak = max((rate for rate in narrow_rates if rate), default=np.inf)
     share = np.maximum(1.0, _leaf(asts, "parallel_extent")) if device.kind == "cpu" else _leaf(asts, "blocks")
     narrow = np.zeros(len(asts.leaf_features), bool)
     for name in ("store", *(f"load{i}" for i in range(N_LOADS))):

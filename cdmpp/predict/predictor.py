@@ -13,12 +13,12 @@ from safetensors.torch import save as serialised
 
 from cdmpp import __version__, devices
 from cdmpp.ast.compact_ast import CompactAST
-from cdmpp.ast.layout import FEATURES, KERNEL_WIDTH, LEAF_WIDTH
+from cdmpp.ast.layout import FEATURES
 from cdmpp.ast.table import TARGET_KINDS, AstTable
 from cdmpp.data.batching import Batch, ProgramTensors, ordered_batches
 from cdmpp.data.derive import LIMIT_S
 from cdmpp.data.files import write_atomic, write_json
-from cdmpp.devices import VECTOR_WIDTH, Device
+from cdmpp.devices import Device
 from cdmpp.errors import CdmppError
 from cdmpp.machine_code.code_features import CODE_VERSION
 from cdmpp.machine_code.compile import can_have_code
@@ -26,7 +26,7 @@ from cdmpp.model.build import Model
 from cdmpp.predict.flags import FLAGS, UNLIKE_TRAINING, flag_programs
 from cdmpp.predict.inputs import Inputs, Wishes, read_inputs
 from cdmpp.predict.prediction import Prediction
-from cdmpp.predict.stored_config import CARD, CONFIG, FORMAT_VERSION, WEIGHTS
+from cdmpp.predict.stored_config import CARD, CONFIG, FORMAT, WEIGHTS
 from cdmpp.predict.stored_tensors import CALIBRATION, trained_matrices
 from cdmpp.uncertainty.calibration import Calibration, Examined
 from cdmpp.uncertainty.novelty import ProgramSketch
@@ -51,9 +51,8 @@ class Predictor:
         log_shift: float = 0.0,
     ):
         self.models = [model.eval().requires_grad_(False) for model in models]
-        self.trained_on = dict(trained_on)
+        self.trained_on, self.features = dict(trained_on), features
         self.card: dict[str, Any] = dict(card or {})
-        self.features = features
         self.calibration = calibration
         """Fits these very weights; whoever changes them sets it anew (``calibrate``) or to None."""
         self.log_shift = log_shift
@@ -80,8 +79,7 @@ class Predictor:
                 database.
             device: name or Device; may be left out where the model was trained on one device only.
             compiled: also compile CPU programs and read the machine code, about 0.3 s each; None: where the model
-                has learned from that. False is for schedule search, where milliseconds count. Stored ASTs in memory
-                are taken as they are.
+                has learned from that. Stored ASTs in memory are taken as they are.
             limit_s: longest time for compiling one program; past it the AST alone must do, and a flag says so.
 
         Raises:
@@ -183,8 +181,7 @@ class Predictor:
     def save(self, folder: str | Path, half: bool = False) -> None:
         """Write ``model.safetensors``, ``config.json`` and ``card.json``; each file appears whole or not at all.
 
-        ``half``: trained matrices as float16. The folder is half as large, answers move by some hundredths of a
-        percent; whatever was fitted (costs, scalers, intervals) keeps its digits.
+        ``half``: trained matrices, not what was fitted, as float16; answers move by some hundredths of a percent.
         """
         out, weights = Path(folder), {}
         for i, model in enumerate(self.models):
@@ -193,13 +190,10 @@ class Predictor:
                 kept = value.detach().cpu().contiguous()
                 weights[f"members.{i}.{name}"] = kept.half() if name in matrices else kept
         config: dict[str, Any] = {
-            "format_version": FORMAT_VERSION,
+            **FORMAT,
             "cdmpp_version": __version__,
             "extractor_version": FEATURES[self.features],
             **({"code_version": CODE_VERSION} if self.reads_code else {}),
-            "leaf_width": LEAF_WIDTH,
-            "kernel_width": KERNEL_WIDTH,
-            "device_width": VECTOR_WIDTH,
             "members": [asdict(model.config) for model in self.models],
             "devices": {
                 name: {key: value for key, value in asdict(device).items() if key not in ("name", "sources")}

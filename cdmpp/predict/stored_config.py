@@ -16,18 +16,15 @@ from cdmpp.devices import KINDS, SPEC_FIELDS, VECTOR_FIELDS, VECTOR_WIDTH, Devic
 from cdmpp.errors import ModelFormatError
 from cdmpp.machine_code.code_features import CODE_VERSION
 
-FORMAT_VERSION = 2
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "card.json"
 MAX_MEMBERS = 64
-_READABLE = {
-    "format_version": (FORMAT_VERSION,),
+FORMAT = {"format_version": 2, "leaf_width": LEAF_WIDTH, "kernel_width": KERNEL_WIDTH, "device_width": VECTOR_WIDTH}
+"""What every model of this version is made for."""
+_READABLE: dict[str, tuple[str | int, ...]] = {
     "extractor_version": tuple(FEATURES.values()),
     "code_version": (CODE_VERSION,),
-    "leaf_width": (LEAF_WIDTH,),
-    "kernel_width": (KERNEL_WIDTH,),
-    "device_width": (VECTOR_WIDTH,),
 }
-"""What a model may have been made for: anything else would be misread."""
+_READABLE |= {name: (value,) for name, value in FORMAT.items()}
 _OPTIONAL = {"cdmpp_version", "code_version", "log_shift", "calibration"}
 _NEEDED = [*(name for name in _READABLE if name not in _OPTIONAL), "members", "devices"]
 AGAIN = "copy or train the model again"
