@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from functools import cached_property
 
 from cdmpp.machine_code.block_graph import BlockGraph
 
@@ -16,18 +15,12 @@ _X86 = re.compile(r"%[re](?:sp|ax|di)\b")
 class AsmFunction(BlockGraph):
     """A function of machine code."""
 
-    @cached_property
-    def successors(self) -> dict[str, list[str]]:
-        """Block -> blocks that may follow it, each once."""
-        table = {}
-        for (name, lines), following in zip(self.blocks.items(), [*list(self.blocks)[1:], None], strict=True):
-            last = lines[-1] if lines else ""
-            jump = _JUMP.match(last)
-            targets = [jump[2]] if jump else []
-            if following and not last.startswith("ret") and (jump is None or jump[1] != "mp"):
-                targets.append(following)
-            table[name] = [target for target in dict.fromkeys(targets) if target in self.blocks]
-        return table
+    def targets(self, name: str, following: str) -> list[str]:
+        """Where its last jump goes, and the next block of the text where it may go on."""
+        last = (self.blocks[name] or [""])[-1]
+        jump = _JUMP.match(last)
+        goes_on = not last.startswith("ret") and (jump is None or jump[1] != "mp")
+        return [*([jump[2]] if jump else []), *([following] if goes_on else [])]
 
 
 def parse_assembly(text: str) -> dict[str, AsmFunction]:

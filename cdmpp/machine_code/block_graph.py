@@ -19,10 +19,15 @@ class BlockGraph(ABC):
     name: str
     blocks: dict[str, list[str]]
 
-    @cached_property
     @abstractmethod
+    def targets(self, name: str, following: str) -> list[str]:
+        """Names that block ``name`` may go to, by its lines; ``following``: the next block of the text."""
+
+    @cached_property
     def successors(self) -> dict[str, list[str]]:
         """Block -> blocks that may follow it, each once."""
+        ways = {a: self.targets(a, b) for a, b in zip(self.blocks, [*list(self.blocks)[1:], ""], strict=True)}
+        return {name: [t for t in dict.fromkeys(targets) if t in self.blocks] for name, targets in ways.items()}
 
     @cached_property
     def graph(self) -> nx.DiGraph:

@@ -80,24 +80,15 @@ def registers(line: str) -> int:
 def _call(text: str, lanes: int, pieces: float, width: int) -> list[tuple[str, float]]:
     if "llvm.fma" in text or "llvm.fmuladd" in text:
         return [(f"float_{width}", pieces), ("fused_lanes", float(lanes))]
-    if "masked.gather" in text:
-        return [("gather", float(lanes))]
-    if "masked.scatter" in text:
-        return [("scatter", float(lanes))]
-    for operation in ("load", "store"):
-        if f"masked.{operation}" in text:
-            element = _element_bytes(_VECTOR.search(text)[2])  # type: ignore[index]  # it has lanes
-            mask = _MASK.search(text)
-            if mask:  # of a long vector only the registers with a lane in use are moved
-                used = [
-                    i * element // _VECTOR_BYTES for i, bit in enumerate(mask[1].split(",")) if bit.endswith("true")
-                ]
-                lanes, pieces = len(used), float(len(set(used)))
-            return [
-                (f"{operation}_{width}", pieces),
-                ("masked", pieces),
-                (f"{operation}_bytes", float(lanes * element)),
-            ]
+    if operation := next((o for o in ("gather", "scatter", "load", "store") if f"masked.{o}" in text), ""):
+        if operation in ("gather", "scatter"):
+            return [(operation, float(lanes))]
+        element = _element_bytes(_VECTOR.search(text)[2])  # type: ignore[index]  # it has lanes
+        if mask := _MASK.search(text):  # of a long vector only the registers with a lane in use are moved
+            used = [i * element // _VECTOR_BYTES for i, bit in enumerate(mask[1].split(",")) if bit.endswith("true")]
+            lanes, pieces = len(used), float(len(set(used)))
+        moved = float(lanes * element)
+        return [(f"{operation}_{width}", pieces), ("masked", pieces), (f"{operation}_bytes", moved)]
     if "llvm.memset" in text or "llvm.memcpy" in text:
         size = _COPIED.search(text)
         copied = float(size[1]) if size else float(_VECTOR_BYTES)

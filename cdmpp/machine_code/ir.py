@@ -29,14 +29,9 @@ class Definition(NamedTuple):
 class Function(BlockGraph):
     """A function of LLVM IR."""
 
-    @cached_property
-    def successors(self) -> dict[str, list[str]]:
-        """Block -> blocks that may follow it, each once."""
-        table = {}
-        for name, instructions in self.blocks.items():
-            targets = [t.strip('"') for line in instructions if "label %" in line for t in _TARGETS.findall(line)]
-            table[name] = [target for target in dict.fromkeys(targets) if target in self.blocks]
-        return table
+    def targets(self, name: str, following: str) -> list[str]:
+        """All labels in it."""
+        return [t.strip('"') for line in self.blocks[name] if "label %" in line for t in _TARGETS.findall(line)]
 
     @cached_property
     def definitions(self) -> dict[str, Definition]:

@@ -129,9 +129,8 @@ def decode(line: str) -> Instruction:
     width = next((size for mark, size in (("%zmm", 64), ("%ymm", 32), ("%xmm", 16)) if mark in rest), 8)
     reads, writes, memory, loads, stores = _operands(name, operands)
     rule = next(rule for rule in _RULES if name.startswith(rule.prefixes))
-    latency, slots = rule.latency, rule.slots
+    kind, latency, slots = rule.kind, rule.latency, rule.slots
     ports = _PORTS[rule.wide_ports if width == 64 and rule.wide_ports else rule.ports]
-    kind = rule.kind
     moves = name.startswith(("vmov", "vbroadcast", "vpbroadcast", "vextract")) and name != "vextractps"
     if memory is not None and moves and not (name == "vmovhps" and loads):
         kind, latency, ports = "move", 0, ()  # the load or store is all there is to it
@@ -209,7 +208,6 @@ def _registers(text: str) -> list[str]:
     return [_canonical(name) for name in _REGISTER.findall(text)]
 
 
-@lru_cache(maxsize=1024)
 def _canonical(name: str) -> str:
     """One name for all widths of a register."""
     if name[1:3] == "mm":
