@@ -17,7 +17,7 @@ from cdmpp.evaluation.baselines import BASELINES
 
 @dataclass(frozen=True)
 class CellOptions:
-    """What is the same for all cells of a run."""
+    """What is the same for all cells of a run. ``force``: compute again even where a finished cell lies."""
 
     out: Path
     threads: int = 1
@@ -26,7 +26,6 @@ class CellOptions:
     accelerator: str = "auto"
     command: str = ""
     force: bool = False
-    """Compute again even where a finished cell lies."""
     variants: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Further models that are trained, by name: the default one with these Hydra overrides."""
 
@@ -38,7 +37,6 @@ class Cell:
     split: str
     seed: int
     model: str
-    """A baseline or a trained model."""
 
     @staticmethod
     def parse(text: str) -> Cell:

@@ -21,7 +21,7 @@ class EvaluationData:
     per_store: np.ndarray | None = None
     """(n, 4 * 164 + 1) float32, ``pooling.pool_per_store`` of TVM's PerStoreFeature; None where not derived."""
     noise: Mapping[str, NoiseFloor] = field(default_factory=dict)
-    """Of the labels, by device; without devices of which no program was measured again."""
+    """Of the labels, by device, where programs were measured again."""
 
 
 class Baseline(Protocol):

@@ -15,7 +15,6 @@ class NoiseFloor:
     """Relative deviation of repeated measurements, percent of the latency."""
 
     n_programs: int
-    """Programs that were measured more than once, apart in time."""
     mean: float
     median: float
     p90: float

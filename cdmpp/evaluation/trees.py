@@ -29,12 +29,11 @@ class TreeSettings:
 
 
 class Trees:
-    """Gradient-boosted trees on a fixed-width vector per program."""
+    """Gradient-boosted trees on a fixed-width vector per program; of the ratio to ``base`` where one is given."""
 
     def __init__(
         self, features: Callable[[EvaluationData], np.ndarray], settings: TreeSettings, base: Baseline | None = None
     ) -> None:
-        """With ``base`` the trees learn the logarithm of the ratio to its predictions."""
         self.features, self.settings, self.base = features, settings, base
 
     def fit(self, data: EvaluationData, split: Split, seed: int) -> None:

@@ -20,7 +20,7 @@ class Prediction:
     """(n,) what each program is called: its name, record id or database line, else its number."""
     device: str
     trained_on_device: bool
-    """False where the model never saw a record of this device and goes by its datasheet alone."""
+    """False: the model goes by the device's datasheet alone."""
     member_spread: np.ndarray
     """(n,) standard deviation of log-latency between the model's members; zeros with one member."""
     intervals: Mapping[float, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
