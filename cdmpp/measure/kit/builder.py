@@ -65,7 +65,8 @@ class KitBuilder(Collection):
         if self.settings.kit_python is not None and not site.exists():
             pack.fetch_ffi(self.settings.kit_python, site)
         self.sentinels = build_sentinels(self.builders[0], self.settings.target, scratch)
-        self._fixed = {**self._runtime, **pack.folder_files(site, "site")}
+        packed = sorted(path for path in site.rglob("*") if path.is_file())
+        self._fixed = {**self._runtime, **{f"site/{path.relative_to(site)}": path for path in packed}}
         for sentinel in self.sentinels:
             self._fixed |= _files(sentinel)
         self._fixed_bytes = sum(map(pack.compressed_size, self._fixed.values())) + _RESERVE

@@ -109,9 +109,3 @@ def write_part(path: Path, files: Mapping[str, Path], texts: Mapping[str, Any]) 
                 archive.writestr(name, json.dumps(value))
 
     write_atomic(path, write)
-
-
-def folder_files(folder: Path, prefix: str) -> dict[str, Path]:
-    """Archive names for all files below ``folder``; none where it is missing."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
-    return {f"{prefix}/{path.relative_to(folder)}": path for path in files}

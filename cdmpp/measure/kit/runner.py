@@ -76,7 +76,9 @@ class KitRun:
             left = self._check([item for item in self.programs if item.record_id not in self.done])
             log, programs = self.out.with_suffix(".sentinels.jsonl"), self._items(self.kit["sentinels"])
             sentinels = Sentinels(self.worker, log, self._timing, programs)
-            windows = Windows([self.worker], sentinels, self._timing, min_separation_s=self.separation_s)
+            windows: Windows[Timed] = Windows(
+                [self.worker], sentinels, self._timing, min_separation_s=self.separation_s
+            )
             begin, total = time.monotonic(), len(left)
             while left or windows.active:
                 fresh, left = left[: self.window], left[self.window :]
