@@ -105,6 +105,8 @@ def test_settings_of_commands_compose(page):
         if verb == "measure":  # it knows its settings where it is loaded
             pytest.importorskip("tvm")
             importlib.import_module("cdmpp.cli.measure")
+        if verb == "finetune":
+            importlib.import_module("cdmpp.recipes.finetune_settings")
         if verb in CONFIGURED:
             compose(CONFIGURED[verb], [word.replace("my-cpu", "xeon-icelake") for word in words])
 
