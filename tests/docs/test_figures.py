@@ -68,7 +68,8 @@ def test_ablation_table_is_that_of_the_results(results):
 
 
 def test_choices_asked_on_three_seeds_are_those_of_the_results(results):
-    rows, names = table_rows(ACCURACY), {"with both": "cdmpp", "quantile bins": "no_bins", "attention": "no_transformer"}
+    rows = table_rows(ACCURACY)
+    names = {"with both": "cdmpp", "quantile bins": "no_bins", "attention": "no_transformer"}
     for name, model in names.items():
         values = [
             [r.value for r in results if (r.dataset, r.metric, r.model) == (dataset, "mape", model)]
