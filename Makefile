@@ -3,6 +3,7 @@
 VENV   ?= .venv
 DEVICE ?= xeon-icelake
 ARGS   ?=
+JOBS   ?= 2
 
 TORCH       ?= torch==2.13.0
 TORCHVISION ?= torchvision==0.28.0
@@ -24,7 +25,7 @@ train: $(STAMP)  ## train on DEVICE's records, print the test table, save the mo
 	$(PY) scripts/train.py device=$(DEVICE) $(ARGS)
 
 test: $(STAMP)  ## the default test suite (neither slow nor gpu)
-	$(PY) -m pytest $(ARGS)
+	OMP_NUM_THREADS=1 $(PY) -m pytest -n $(JOBS) --dist loadfile $(ARGS)
 
 test-slow: $(STAMP)  ## the slow tests
 	$(PY) -m pytest -m "slow and not gpu" $(ARGS)
