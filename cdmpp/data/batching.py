@@ -68,12 +68,6 @@ def _flat_arrays(asts: AstTable) -> list[np.ndarray]:
     return [np.pad(array, ((0, 1), (0, 0))) for array in (asts.leaf_features, places, asts.kernel_features)]
 
 
-def _flagged(codes: Tensor) -> Tensor:
-    """(B, CODE_WIDTH) with NaN rows -> (B, 1 + CODE_WIDTH), see ``Batch.codes``."""
-    compiled = ~codes[:, :1].isnan()
-    return torch.cat([compiled.to(codes.dtype), codes.where(compiled, 0.0)], dim=1)
-
-
 def _padded_length(longest: int) -> int:
     place = bisect_left(PAD_EDGES, longest)
     return PAD_EDGES[place] if place < len(PAD_EDGES) else -(-longest // PAD_EDGES[-1]) * PAD_EDGES[-1]
@@ -193,7 +187,8 @@ class ProgramTensors:
             self.kernel_starts, self.kernel_counts, self.host_kernel_counts, n_kernels - 1
         )
         positions, serial_positions, kernels = self.leaf_ints[leaf_rows].long().unbind(-1)
-        device = self.device_index[index]
+        device, codes = self.device_index[index], self.codes[self.code_rows[index]]
+        compiled = ~codes[:, :1].isnan()
         return Batch(
             leaves=self.leaf_features[leaf_rows],
             leaf_mask=leaf_mask,
@@ -208,7 +203,7 @@ class ProgramTensors:
             log_latency=self.log_latency[index],
             weights=self.weights[index],
             rows=index,
-            codes=_flagged(self.codes[self.code_rows[index]]),
+            codes=torch.cat([compiled.to(codes.dtype), codes.where(compiled, 0.0)], dim=1),
         )
 
 

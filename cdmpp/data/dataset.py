@@ -10,27 +10,18 @@ import numpy as np
 
 from cdmpp.ast.spool import concat
 from cdmpp.ast.table import AstTable
+from cdmpp.data.labels import Labels
 from cdmpp.errors import DataError
 from cdmpp.paths import cache_root
 from cdmpp.programs.task import Task
 
-_ARRAYS = ("record_ids", "task_ids", "devices", "latency_s", "spread")
+_ARRAYS = tuple(Labels.__dataclass_fields__)
 
 
 @dataclass(frozen=True)
-class LatencyDataset:
-    """n programs with their label; index i means the same program in every array."""
+class LatencyDataset(Labels):
+    """n programs with label and AST; index i means the same program in every array. ``task_ids`` are in ``tasks``."""
 
-    record_ids: np.ndarray
-    """(n,) str."""
-    task_ids: np.ndarray
-    """(n,) str, keys of ``tasks``."""
-    devices: np.ndarray
-    """(n,) str."""
-    latency_s: np.ndarray
-    """(n,) float64, the label in seconds."""
-    spread: np.ndarray
-    """(n,) float64, relative noise of the label, see ``Record.spread``."""
     asts: AstTable
     """n compact ASTs."""
     tasks: dict[str, Task]
@@ -44,9 +35,6 @@ class LatencyDataset:
         for name in _ARRAYS:
             if len(getattr(self, name)) != n:
                 raise DataError(f"{name} has {len(getattr(self, name))} entries for {n} ASTs")
-
-    def __len__(self) -> int:
-        return len(self.record_ids)
 
     def take(self, indices: Sequence[int] | np.ndarray) -> LatencyDataset:
         """The programs at ``indices`` (positions or a boolean mask), in that order."""

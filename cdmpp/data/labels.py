@@ -29,7 +29,9 @@ class Labels:
     task_ids: np.ndarray
     devices: np.ndarray
     latency_s: np.ndarray
+    """float64, the label in seconds."""
     spread: np.ndarray
+    """float64, relative noise of the label, see ``Record.spread``."""
 
     def __len__(self) -> int:
         return len(self.record_ids)
@@ -47,8 +49,7 @@ class Labels:
         wanted = np.asarray(record_ids, dtype=str)
         if not len(self) or not len(wanted):
             return np.full(len(wanted), -1)
-        at = np.minimum(np.searchsorted(self.record_ids, wanted, sorter=self._order), len(self) - 1)
-        at = self._order[at]
+        at = self._order[np.minimum(np.searchsorted(self.record_ids, wanted, sorter=self._order), len(self) - 1)]
         return np.where(self.record_ids[at] == wanted, at, -1)
 
     def places_of_keys(self, keys: Sequence[str], tasks: Mapping[str, Task]) -> np.ndarray:

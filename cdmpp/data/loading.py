@@ -12,7 +12,7 @@ import numpy as np
 from cdmpp.ast.compact_ast import CompactAST
 from cdmpp.ast.layout import EXTRACTOR_VERSION, FEATURES
 from cdmpp.ast.spool import AstSpool
-from cdmpp.ast.table import AstTable, read_asts, write_asts
+from cdmpp.ast.table import AstTable, read_asts
 from cdmpp.data.codes import codes_of
 from cdmpp.data.dataset import LatencyDataset, join_tasks, one_kind
 from cdmpp.data.derive import data_set_folder, derive, read_chunks, sources_of
@@ -64,14 +64,6 @@ def load_programs(
     return LatencyDataset(
         **vars(labels.take(kept)), asts=asts, tasks=tasks, source=", ".join(map(str, folders)), features=features
     )
-
-
-def ship_asts(folder: Path, device: str | None = None, workers: int = 2) -> Path:
-    """Store a data set's ASTs in its ``asts/`` folder, so that users need no TVM to train on it."""
-    data = load_programs([folder], device, workers)
-    path = Path(folder) / "asts" / "part-00000.parquet"
-    write_asts(path, data.record_ids.tolist(), data.asts, data.features)
-    return path
 
 
 def ast_cache(folder: Path) -> Path:

@@ -15,7 +15,7 @@ from cdmpp.ast.table import AstTable, write_asts
 from cdmpp.data import derive as derive_module
 from cdmpp.data import loading as module
 from cdmpp.data.dataset import LatencyDataset
-from cdmpp.data.loading import ast_cache, load_dataset, load_programs, ship_asts
+from cdmpp.data.loading import ast_cache, load_dataset, load_programs
 from cdmpp.data.merge import merge_records
 from cdmpp.data.records import append_records, read_records, read_tasks, write_info, write_tasks
 from cdmpp.errors import DataError
@@ -162,7 +162,7 @@ def test_derives_once_and_continues(small, monkeypatch, own_cache):
     load_dataset(small, workers=1, progress=False)
     assert asked == [2, 2]
 
-    ship_asts(small)
+    write_asts(small / "asts" / "part-00000.parquet", data.record_ids.tolist(), data.asts)
     shutil.rmtree(own_cache)
     np.testing.assert_array_equal(load_dataset(small).asts.leaf_features, data.asts.leaf_features)
     assert asked == [2, 2]
