@@ -38,7 +38,7 @@ class ModelEntry:
 
     @property
     def usable(self) -> bool:
-        """True where ``cdmpp.load`` can be expected to read it."""
+        """Its JSON files are those of a model of this version."""
         return self.state == "usable"
 
     def summary(self) -> dict[str, Any]:
@@ -48,9 +48,7 @@ class ModelEntry:
             "devices": [*self.devices, *(f"{device} (zero-shot)" for device in self.zero_shot)],
             "megabytes": sum(path.stat().st_size for path in self.folder.iterdir() if path.is_file()) / 1e6,
             **_figures(self.card),
-            "usable": self.usable,
-            "state": self.state,
-            "problem": self.problem,
+            **{key: getattr(self, key) for key in ("usable", "state", "problem")},
         }
 
 
@@ -109,9 +107,8 @@ def _figures(card: Mapping[str, Any]) -> dict[str, Any]:
     test = card.get("test") or {}
     metrics = test.get("metrics", {}) if test else card.get("validation", {})
     intervals = card.get("intervals", {})
-    groups = (
-        {} if isinstance(intervals, str) else intervals.get("groups", {})
-    )  # a fine-tuned model may say why it has none
+    # A fine-tuned model may say why it has none.
+    groups = {} if isinstance(intervals, str) else intervals.get("groups", {})
     promised: dict[str, float] = {}
     for group in groups.values():
         for level, entry in group["levels"].items():

@@ -39,4 +39,4 @@ def read_programs(programs: Sequence[Program], wishes: Wishes) -> Inputs:
     ]
     with tempfile.TemporaryDirectory(prefix="cdmpp-") as scratch:
         derived = Derived.of(sources, wishes, "compiling", None, Path(scratch))
-    return derived.with_codes(inputs, [str(i) for i in range(len(programs))])
+    return inputs.with_codes(derived.codes, derived.code_faults, [str(i) for i in range(len(programs))])

@@ -11,7 +11,6 @@ import numpy as np
 from cdmpp.ast.compact_ast import CompactAST
 from cdmpp.ast.table import AstTable
 from cdmpp.data.derive import Source, cores, derive
-from cdmpp.machine_code.code_features import CODE_WIDTH
 from cdmpp.predict.inputs import Inputs, Wishes
 
 
@@ -48,10 +47,5 @@ class Derived:
     def inputs(self, sources: Sequence[Source], labels: Sequence[str]) -> Inputs:
         """Of sources that all have ASTs."""
         keys = [source.key for source in sources]
-        return self.with_codes(Inputs(AstTable.from_asts(self.stored[key] for key in keys), tuple(labels)), keys)
-
-    def with_codes(self, inputs: Inputs, keys: Sequence[str]) -> Inputs:
-        """``inputs``, whose programs have these keys, with their code vectors and why some have none."""
-        missing = np.full(CODE_WIDTH, np.nan, np.float32)
-        codes = np.stack([self.codes.get(key, missing) for key in keys]) if self.codes else None
-        return inputs.with_codes(codes, {i: self.code_faults[k] for i, k in enumerate(keys) if k in self.code_faults})
+        inputs = Inputs(AstTable.from_asts(self.stored[key] for key in keys), tuple(labels))
+        return inputs.with_codes(self.codes, self.code_faults, keys)

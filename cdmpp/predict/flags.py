@@ -19,10 +19,8 @@ FLAGS = {
     UNLIKE_TRAINING: "farther from the training programs than 99 % of those of validation; expect larger errors",
 }
 """Flag -> what it means, in the order in which they are shown."""
-_BOOST = {"cpu": 1.25}
-"""By how much a clock may exceed the datasheet's: a base clock on CPUs, the highest one elsewhere. Of the 29,300
-measured CPU programs that ship one is flagged; without the allowance 15 would be."""
-_WHOLE_ELEMENT_BYTES = 4.0
+_CPU_BOOST = 1.25
+"""By how much a CPU's clock may exceed the base clock of its datasheet."""
 
 
 def flag_programs(asts: AstTable, device: Device, latency_s: np.ndarray, wants_code: bool) -> dict[str, np.ndarray]:
@@ -39,8 +37,8 @@ def flag_programs(asts: AstTable, device: Device, latency_s: np.ndarray, wants_c
 def least_seconds(asts: AstTable, device: Device) -> np.ndarray:
     """(n,) seconds that the multiply-adds of each program need at the device's published peak; 0 where none is known.
 
-    Multiply-adds alone: other operations of the text may be folded by a compiler. A loop nest cannot use more cores
-    than it has parallel iterations or blocks.
+    Multiply-adds alone: a compiler may fold other operations. A loop nest uses no more cores than it has parallel
+    iterations or blocks.
     """
     peak, cores = device.spec["fp32_tflops"], device.spec["core_count"]
     if not peak or not cores:
@@ -51,8 +49,8 @@ def least_seconds(asts: AstTable, device: Device) -> np.ndarray:
     narrow = np.zeros(len(asts.leaf_features), bool)
     for name in ("store", *(f"load{i}" for i in range(N_LOADS))):
         width = _leaf(asts, f"{name}_element_bytes")
-        narrow |= (width > 0.5) & (width < _WHOLE_ELEMENT_BYTES - 0.5)
-    flops_per_s = np.where(narrow, max(narrow_peak, peak), peak) * 1e12 * _BOOST.get(device.kind, 1.0)
+        narrow |= (width > 0.5) & (width < 3.5)
+    flops_per_s = np.where(narrow, max(narrow_peak, peak), peak) * 1e12 * (_CPU_BOOST if device.kind == "cpu" else 1.0)
     used = np.minimum(1.0, np.maximum(1.0, share) / cores)
     return _total(asts, 2 * _leaf(asts, "ops_fma") / (flops_per_s * used))
 

@@ -15,7 +15,7 @@ from cdmpp.ast.table import read_asts
 from cdmpp.data.derive import LIMIT_S, Source, cores, derived_folder, has_tvm, script_programs
 from cdmpp.devices import Device
 from cdmpp.errors import CdmppError, DataError, UnsupportedProgramError
-from cdmpp.machine_code.code_features import CODE_VERSION, CODE_WIDTH
+from cdmpp.machine_code.code_features import CODE_VERSION
 from cdmpp.predict.derived import Derived
 from cdmpp.predict.inputs import Inputs, Wishes
 
@@ -35,7 +35,7 @@ def read_path(path: Path, wishes: Wishes) -> Inputs:
         return _data_set(path, wishes)
     if wishes.features != "cdmpp":
         raise DataError(
-            f"{path} is no data set; this model reads {wishes.features} vectors, which come from files only"
+            f"{path} is no data set; {wishes.features} vectors, which this model reads, come from files only"
         )
     if not has_tvm():
         what = "TVMScript" if path.suffix == ".py" else "a tuning database"
@@ -78,10 +78,7 @@ def _with_codes_of(folder: Path, inputs: Inputs, wishes: Wishes) -> Inputs:
     else:
         codes, why = codes_of([(folder, tasks)], Labels.of_records(records)), {}
     by_record = {} if codes is None else dict(zip([r.record_id for r in records], codes, strict=True))
-    missing = np.full(CODE_WIDTH, np.nan, np.float32)
-    rows = np.stack([by_record.get(label, missing) for label in inputs.labels])
-    reasons = {i: why[label] for i, label in enumerate(inputs.labels) if label in why}
-    return inputs.with_codes(rows if by_record else None, reasons)
+    return inputs.with_codes(by_record, why, inputs.labels)
 
 
 def _script(path: Path, wishes: Wishes) -> Inputs:

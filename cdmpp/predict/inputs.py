@@ -15,6 +15,7 @@ from cdmpp.ast.table import AstTable
 from cdmpp.data.derive import LIMIT_S
 from cdmpp.devices import Device
 from cdmpp.errors import CdmppError
+from cdmpp.machine_code.code_features import CODE_WIDTH
 
 
 @dataclass(frozen=True)
@@ -40,12 +41,14 @@ class Inputs:
     reasons: Mapping[int, str] = field(default_factory=dict)
     """Program -> why it has no code vector, where that is known."""
 
-    def with_codes(self, codes: np.ndarray | None, reasons: Mapping[int, str]) -> Inputs:
-        """Code vectors for the programs that have none yet."""
-        if codes is not None:
-            have = self.asts.codes_or_nan()
-            codes = np.where(np.isnan(have[:, :1]), codes, have)
-        return replace(self, asts=self.asts if codes is None else self.asts.with_codes(codes), reasons=dict(reasons))
+    def with_codes(self, codes: Mapping[str, np.ndarray], faults: Mapping[str, str], keys: Sequence[str]) -> Inputs:
+        """Code vectors for programs that have none yet, and why some get none, by the ``keys`` (n,) of the programs."""
+        reasons = {i: faults[key] for i, key in enumerate(keys) if key in faults}
+        if not codes:
+            return replace(self, reasons=reasons)
+        have, missing = self.asts.codes_or_nan(), np.full(CODE_WIDTH, np.nan, np.float32)
+        new = np.stack([codes.get(key, missing) for key in keys])
+        return replace(self, asts=self.asts.with_codes(np.where(np.isnan(have[:, :1]), new, have)), reasons=reasons)
 
 
 def read_inputs(programs: Any, wishes: Wishes) -> Inputs:

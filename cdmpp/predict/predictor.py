@@ -54,10 +54,9 @@ class Predictor:
         self.trained_on, self.features = dict(trained_on), features
         self.card: dict[str, Any] = dict(card or {})
         self.calibration = calibration
-        """Fits these very weights; whoever changes them sets it anew (``calibrate``) or to None."""
+        """Fits these very weights."""
         self.log_shift = log_shift
-        """Added to every log-latency: training learns its middle, and the mean percentage error favours a little less
-        (``training.metrics.mape_factor`` of the validation part)."""
+        """Added to every log-latency: ``training.metrics.mape_factor`` of the validation part."""
 
     def to(self, torch_device: str) -> Predictor:
         """This predictor, with its weights moved."""
@@ -119,19 +118,12 @@ class Predictor:
             if trained_on_device:
                 vouched["intervals"] = self.calibration.intervals(seen, [group] * len(latency_s))
                 vouched["promised"] = self.calibration.conformal.promised(group)
-        return Prediction(
-            latency_s,
-            inputs.labels,
-            device.name,
-            trained_on_device,
-            seen.logs.std(0),
-            flags=tuple(
-                tuple(name for name in FLAGS if name in flags and flags[name][i]) for i in range(len(latency_s))
-            ),
-            refused=inputs.refused,
-            reasons=inputs.reasons,
-            **vouched,
+        shown = {name: flags[name] for name in FLAGS if name in flags}
+        vouched["flags"] = tuple(
+            tuple(name for name, raised in shown.items() if raised[i]) for i in range(len(latency_s))
         )
+        vouched |= {"refused": inputs.refused, "reasons": inputs.reasons}
+        return Prediction(latency_s, inputs.labels, device.name, trained_on_device, seen.logs.std(0), **vouched)
 
     @torch.inference_mode()
     def examine(self, programs: ProgramTensors, rows: np.ndarray) -> Examined:

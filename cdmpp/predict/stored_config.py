@@ -23,8 +23,8 @@ FORMAT = {"format_version": 2, "leaf_width": LEAF_WIDTH, "kernel_width": KERNEL_
 _READABLE: dict[str, tuple[str | int, ...]] = {
     "extractor_version": tuple(FEATURES.values()),
     "code_version": (CODE_VERSION,),
+    **{name: (value,) for name, value in FORMAT.items()},
 }
-_READABLE |= {name: (value,) for name, value in FORMAT.items()}
 _OPTIONAL = {"cdmpp_version", "code_version", "log_shift", "calibration"}
 _NEEDED = [*(name for name in _READABLE if name not in _OPTIONAL), "members", "devices"]
 AGAIN = "copy or train the model again"
@@ -81,16 +81,13 @@ def read_config(folder: Path) -> StoredConfig:
     for field, value, holds, expected in _rules(config):
         if not holds:
             raise ModelFormatError(f"{file}: {field} is {reprlib.repr(value)}, expected {expected}; {AGAIN}")
-    devices = {
-        name: Device(
-            name, **{**device, "spec": {field: device["spec"].get(field) for field in SPEC_FIELDS}}, sources={}
-        )
-        for name, device in config["devices"].items()
-    }
+    devices = {}
+    for name, device in config["devices"].items():
+        spec = {field: device["spec"].get(field) for field in SPEC_FIELDS}
+        devices[name] = Device(name, device["title"], device["kind"], device["target"], spec, sources={})
     features = next(name for name, version in FEATURES.items() if version == config["extractor_version"])
-    return StoredConfig(
-        file, features, tuple(config["members"]), devices, float(config["log_shift"]), config["calibration"]
-    )
+    members, log_shift = tuple(config["members"]), float(config["log_shift"])
+    return StoredConfig(file, features, members, devices, log_shift, config["calibration"])
 
 
 def _rules(config: Mapping[str, Any]) -> Iterator[tuple[str, Any, bool, str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from safetensors import SafetensorError
@@ -17,6 +17,8 @@ from cdmpp.model.build import Model
 from cdmpp.predict.stored_config import AGAIN
 from cdmpp.uncertainty.calibration import LOCAL_INPUTS, Calibration
 
+Expected: TypeAlias = dict[str, tuple[tuple[int, ...], set[torch.dtype]]]
+"""Name of a tensor -> shape and allowed types."""
 CALIBRATION = "calibration."
 _UNREAD = CALIBRATION + "conformal.methods"
 """Older models tell how each bound was found."""
@@ -83,39 +85,31 @@ def trained_matrices(model: Model) -> set[str]:
     return {name for name, value in model.named_parameters() if value.dim() > 1}
 
 
-def _of_members(models: Sequence[Model]) -> dict[str, tuple[tuple[int, ...], set[torch.dtype]]]:
-    """Name -> shape and allowed types of each weight."""
-    return {
-        f"members.{i}.{name}": (
-            tuple(value.shape),
-            {value.dtype, *([torch.float16] if name in trained_matrices(model) else [])},
-        )
-        for i, model in enumerate(models)
-        for name, value in model.state_dict().items()
-    }
+def _of_members(models: Sequence[Model]) -> Expected:
+    """Of the weights."""
+    expected = {}
+    for i, model in enumerate(models):
+        matrices = trained_matrices(model)
+        for name, value in model.state_dict().items():
+            types = {value.dtype, torch.float16} if name in matrices else {value.dtype}
+            expected[f"members.{i}.{name}"] = tuple(value.shape), types
+    return expected
 
 
-def _of_calibration(
-    tensors: Mapping[str, Tensor], settings: Mapping[str, Any], hidden: int
-) -> dict[str, tuple[tuple[int, ...], set[torch.dtype]]]:
+def _of_calibration(tensors: Mapping[str, Tensor], settings: Mapping[str, Any], hidden: int) -> Expected:
     """The same of the calibration. How many directions and quantiles there are the file itself says."""
-    rank, quantiles = (
-        (*tensors.get(f"{CALIBRATION}novelty.{x}", Tensor()).shape, 0)[0] for x in ("directions", "grid")
-    )
+    names = (f"{CALIBRATION}novelty.{name}" for name in ("directions", "grid"))
+    rank, quantiles = ((*tensors.get(name, Tensor()).shape, 0)[0] for name in names)
     sizes = {"G": len(settings["groups"]), "L": len(settings["levels"]), "H": hidden, "F": LEAF_WIDTH + KERNEL_WIDTH}
     sizes |= {"D": LOCAL_INPUTS, "D+1": LOCAL_INPUTS + 1, "C": rank, "C+1": rank + 1, "Q": max(2, quantiles)}
-    return {
-        CALIBRATION + name: (
-            tuple(side if isinstance(side, int) else sizes[side] for side in sides),
-            {_TYPES.get(name, torch.float64)},
-        )
-        for name, sides in _SHAPES.items()
-    }
+    expected = {}
+    for name, sides in _SHAPES.items():
+        shape = tuple(side if isinstance(side, int) else sizes[side] for side in sides)
+        expected[CALIBRATION + name] = shape, {_TYPES.get(name, torch.float64)}
+    return expected
 
 
-def _faults(
-    tensors: Mapping[str, Tensor], expected: Mapping[str, tuple[tuple[int, ...], set[torch.dtype]]]
-) -> Iterator[tuple[str, str]]:
+def _faults(tensors: Mapping[str, Tensor], expected: Expected) -> Iterator[tuple[str, str]]:
     """Tensors that cannot be, each with what is wrong in it."""
     for name, (shape, types) in expected.items():
         value = tensors[name]
