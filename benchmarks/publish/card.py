@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -13,9 +14,10 @@ import numpy as np
 
 from benchmarks.publish.markdown import table, write_page
 from cdmpp import devices
+from cdmpp.data.files import FAILURES_FILE, PLAN_FILE, read_json, read_lines
 from cdmpp.data.plots import save_data_plots
 from cdmpp.data.records import read_records
-from cdmpp.data.statistics import DeviceStatistics, statistics
+from cdmpp.data.statistics import NETWORK, DeviceStatistics, statistics
 
 _REASON = 120
 """Characters of a reason that are shown; the last ones, since errors of other libraries end with what went wrong."""
@@ -52,35 +54,49 @@ def card(folder: Path) -> str:
     """
     lines = [f"## {folder.name}", ""]
     for entry in statistics(folder):
-        lines += _device(entry)
+        lines += _device(entry, folder)
     return "\n".join(lines)
 
 
-def _device(entry: DeviceStatistics) -> list[str]:
-    ratio = entry.schedule_range
+def _device(entry: DeviceStatistics, folder: Path) -> list[str]:
+    ratio, records = entry.schedule_range, read_records(folder, entry.device)
+    schedules = Counter(record.task_id for record in records).values()
+    protocols = sorted(Counter(record.protocol for record in records).items())
     rows = [
         ("device", f"`{entry.device}`: {devices.get(entry.device).title}"),
         ("programs", f"{entry.programs:,}"),
         ("tasks", f"{entry.tasks:,}"),
         ("networks", f"{entry.networks} ({len(entry.programs_by_network)} with their input variants)"),
-        ("programs per task, p10 / p50 / p90", _quantiles(entry.schedules_per_task, (10, 50, 90), "{:.0f}")),
+        ("programs per task, p10 / p50 / p90", _quantiles(schedules, (10, 50, 90), "{:.0f}")),
         ("latency in us, p1 / p10 / p50 / p90 / p99", _quantiles(entry.latency_s * 1e6, (1, 10, 50, 90, 99), "{:.4g}")),
         ("slowest over fastest schedule of a task, p50 / p90", _quantiles(ratio, (50, 90), "{:.3g}")),
         ("median over fastest schedule of a task, p50 / p90", _quantiles(entry.best_over_typical, (50, 90), "{:.3g}")),
         ("difference of the two best visits in %, p50 / p90", _quantiles(entry.spread * 100, (50, 90), "{:.2f}")),
         ("the same, mean", f"{entry.spread.mean() * 100:.2f} %"),
-        ("flagged (over 5 %)", f"{entry.flagged_share * 100:.1f} %"),
-        ("programs by protocol", ", ".join(f"{name} {n:,}" for name, n in entry.protocols.items())),
-        ("software", entry.software),
+        ("flagged (over 5 %)", f"{np.mean([record.flagged for record in records]) * 100:.1f} %"),
+        ("programs by protocol", ", ".join(f"{name} {n:,}" for name, n in protocols)),
+        ("software", records[-1].software),
         ("not recorded", ", ".join(f"{n} {cause}" for cause, n in entry.failures.items()) or "nothing"),
     ]
     op_classes = [[name, f"{n:,}", entry.tasks_by_class[name]] for name, n in entry.programs_by_class.items()]
     lines = [*table(["", ""], rows, left=2), "", *_noise_floor(entry)]
     lines += table(["op class", "programs", "tasks"], op_classes)
-    if entry.not_imported:
+    if reasons := not_imported(folder, entry.device):
         lines += ["", "Networks that could not be imported:", ""]
-        lines += [f"- `{name}`: {reason[-_REASON:]}" for name, reason in entry.not_imported.items()]
+        lines += [f"- `{name}`: {reason[-_REASON:]}" for name, reason in reasons.items()]
     return [*lines, ""]
+
+
+def not_imported(folder: Path, device: str) -> dict[str, str]:
+    """Networks of the zoo that could not be imported, with the reason."""
+    plan = folder / PLAN_FILE
+    imported = read_json(plan)["networks"] if plan.exists() else ()
+    names = {
+        entry["id"].removeprefix(NETWORK): " ".join(str(entry.get("message", entry["cause"])).split())
+        for entry in read_lines(folder / FAILURES_FILE)
+        if entry.get("device") == device and entry["id"].startswith(NETWORK)
+    }
+    return {name: names[name] for name in sorted(set(names) - set(imported))}
 
 
 def _noise_floor(entry: DeviceStatistics) -> list[str]:

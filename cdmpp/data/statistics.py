@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from cdmpp.data.files import FAILURES_FILE, PLAN_FILE, REPEATS_FILE, read_json, read_lines
+from cdmpp.data.files import FAILURES_FILE, REPEATS_FILE, read_lines
 from cdmpp.data.records import read_records, read_tasks
 from cdmpp.data.schema import Record
 from cdmpp.errors import DataError
 from cdmpp.programs.task import Task, network_family
 
-_NETWORK = "network:"
+NETWORK = "network:"
 """Before the name in the id of a failure that is a network's."""
 _ENOUGH = 5
 """Schedules a task needs to say how far they spread."""
@@ -48,9 +48,6 @@ class DeviceStatistics:
     """(programs,)"""
     spread: np.ndarray
     """(programs,) relative difference of the two best visits, see ``Record.spread``."""
-    flagged_share: float
-    schedules_per_task: np.ndarray
-    """(tasks,)"""
     schedule_range: np.ndarray
     """Slowest over fastest schedule of each task with at least five."""
     best_over_typical: np.ndarray
@@ -62,12 +59,6 @@ class DeviceStatistics:
     noise: NoiseFloor | None
     failures: dict[str, int]
     """Cause -> programs that could not be built or timed, tasks that could not be sampled."""
-    not_imported: dict[str, str]
-    """Networks of the zoo that could not be imported, with the reason."""
-    protocols: dict[str, int]
-    """Protocol -> programs measured by it."""
-    software: str
-    """Of the last record."""
 
     def plain(self) -> dict[str, Any]:
         """The same for JSON: of an array its percentiles."""
@@ -113,7 +104,7 @@ def _of_device(records: list[Record], tasks: dict[str, Task], device: str, folde
     several = [np.array(values) for values in latencies.values() if len(values) >= _ENOUGH]
     by_class = Counter(tasks[record.task_id].op_class for record in records)
     lines = [entry for entry in read_lines(folder / FAILURES_FILE) if entry.get("device") == device]
-    failures = Counter(entry["cause"] for entry in lines if not entry["id"].startswith(_NETWORK))
+    failures = Counter(entry["cause"] for entry in lines if not entry["id"].startswith(NETWORK))
     return DeviceStatistics(
         device=device,
         programs=len(records),
@@ -121,8 +112,6 @@ def _of_device(records: list[Record], tasks: dict[str, Task], device: str, folde
         networks=len({network_family(name) for name in networks}),
         latency_s=np.array([record.latency_s for record in records]),
         spread=np.array([record.spread for record in records]),
-        flagged_share=float(np.mean([record.flagged for record in records])),
-        schedules_per_task=np.array([len(values) for values in latencies.values()]),
         schedule_range=np.array([values.max() / values.min() for values in several]),
         best_over_typical=np.array([np.median(values) / values.min() for values in several]),
         programs_by_class=dict(by_class.most_common()),
@@ -130,21 +119,7 @@ def _of_device(records: list[Record], tasks: dict[str, Task], device: str, folde
         programs_by_network={name: dict(networks[name]) for name in sorted(networks)},
         noise=noise_floor(folder, device),
         failures=dict(failures.most_common()),
-        not_imported=_not_imported(lines, folder),
-        protocols=dict(sorted(Counter(record.protocol for record in records).items())),
-        software=records[-1].software,
     )
-
-
-def _not_imported(failures: list[dict[str, Any]], folder: Path) -> dict[str, str]:
-    plan = folder / PLAN_FILE
-    imported = read_json(plan)["networks"] if plan.exists() else ()
-    names = {
-        entry["id"].removeprefix(_NETWORK): " ".join(str(entry.get("message", entry["cause"])).split())
-        for entry in failures
-        if entry["id"].startswith(_NETWORK)
-    }
-    return {name: names[name] for name in sorted(set(names) - set(imported))}
 
 
 def noise_floor(folder: Path, device: str) -> NoiseFloor | None:

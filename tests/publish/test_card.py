@@ -53,7 +53,7 @@ def test_numbers_are_those_of_the_records(tmp_path: Path) -> None:
     assert entry.schedule_range.tolist() == pytest.approx([6.0])
     assert entry.best_over_typical.tolist() == pytest.approx([3.5])
     assert entry.spread.mean() == pytest.approx(0.035) and entry.failures == {"crash": 1}
-    assert entry.not_imported == {"vgg": "no amax"} and "`vgg`: no amax" in card.card(tmp_path)
+    assert card.not_imported(tmp_path, entry.device) == {"vgg": "no amax"} and "`vgg`: no amax" in card.card(tmp_path)
     assert entry.noise is not None and entry.noise.programs == 3
     assert entry.noise.mean == pytest.approx(0.02) and entry.noise.median == pytest.approx(0.02)
     assert entry.noise.drift == pytest.approx(0.0)
