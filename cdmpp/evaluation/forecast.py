@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from cdmpp.data.dataset import LatencyDataset
 from cdmpp.data.splits import Split
 from cdmpp.evaluation.baselines import BASELINES, make_baseline
 from cdmpp.evaluation.cell import Cell, CellOptions
@@ -21,18 +20,6 @@ def forecast(data: EvaluationData, dataset_name: str, split: Split, cell: Cell, 
         if isinstance(baseline, Trees):
             return conformal_forecast(baseline, data, split)
         return Forecast(baseline.predict(data, split.test))
-    return _trained(data.dataset, dataset_name, split, cell, options)
-
-
-def conformal_forecast(baseline: Baseline, data: EvaluationData, split: Split) -> Forecast:
-    """Of a fitted baseline, with intervals of one width for all programs, calibrated on ``split.validation``."""
-    rows, predicted = split.validation, baseline.predict(data, split.test)
-    latency_s, tasks = data.dataset.latency_s[rows], np.asarray(data.dataset.task_ids)[rows]
-    conformal = fit_conformal(np.log(baseline.predict(data, rows)), np.log(latency_s), tasks)
-    return Forecast(predicted, conformal.intervals(np.log(predicted)))
-
-
-def _trained(dataset: LatencyDataset, dataset_name: str, split: Split, cell: Cell, options: CellOptions) -> Forecast:
     from cdmpp.evaluation.learned import train_config
     from cdmpp.predict.rows import predict_rows_with_intervals
     from cdmpp.recipes.cross_calibration import calibrate_by_folds
@@ -41,6 +28,14 @@ def _trained(dataset: LatencyDataset, dataset_name: str, split: Split, cell: Cel
 
     config = train_config(cell.model, options.overrides, options.variants)
     run = Run(cell.model_folder(options.out, dataset_name), cell.seed, progress=False, accelerator=options.accelerator)
-    trained = train(dataset, split, config, run)
-    calibrate_by_folds(trained, dataset, split, config, run)
-    return Forecast(*predict_rows_with_intervals(trained.predictor, dataset, split.test))
+    trained = train(data.dataset, split, config, run)
+    calibrate_by_folds(trained, data.dataset, split, config, run)
+    return Forecast(*predict_rows_with_intervals(trained.predictor, data.dataset, split.test))
+
+
+def conformal_forecast(baseline: Baseline, data: EvaluationData, split: Split) -> Forecast:
+    """Of a fitted baseline, with intervals of one width for all programs, calibrated on ``split.validation``."""
+    rows, predicted = split.validation, baseline.predict(data, split.test)
+    latency_s, tasks = data.dataset.latency_s[rows], np.asarray(data.dataset.task_ids)[rows]
+    conformal = fit_conformal(np.log(baseline.predict(data, rows)), np.log(latency_s), tasks)
+    return Forecast(predicted, conformal.intervals(np.log(predicted)))

@@ -10,8 +10,6 @@ from cdmpp.paths import conf_folder
 from cdmpp.recipes.compose import GROUPS, compose
 from cdmpp.training.config import TrainConfig
 
-DEFAULT_MODEL = "cdmpp"
-
 
 def train_config(
     model: str, overrides: Sequence[str] = (), variants: Mapping[str, Sequence[str]] | None = None
@@ -24,11 +22,10 @@ def train_config(
         **{name: [f"model={name}"] for name in GROUPS["model"]},
         **{path.stem: [f"experiment={path.stem}"] for path in (conf_folder() / "experiment").glob("*.yaml")},
         **(variants or {}),
-        DEFAULT_MODEL: [],
+        "cdmpp": [],
     }
     if model not in choices:
-        names = ", ".join((*BASELINES, *sorted(choices)))
-        raise DataError(f"unknown model {model!r}; known: {names}")
+        raise DataError(f"unknown model {model!r}; known: {', '.join((*BASELINES, *sorted(choices)))}")
     chosen = list(choices[model])
     for override in overrides:
         owner, _, rest = override.partition(":")

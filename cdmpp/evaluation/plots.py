@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -66,16 +66,10 @@ def error_boxes(axes: Axes, ape: np.ndarray, labels: Sequence[str] | np.ndarray,
     kinds = np.asarray(labels)
     names = sorted(set(kinds.tolist()))
     groups = [np.maximum(np.asarray(ape)[kinds == name], 1e-2) for name in names]
-    axes.boxplot(
-        groups,
-        whis=(10, 90),
-        showfliers=False,
-        patch_artist=True,
-        boxprops={"facecolor": "#c6dbef", "edgecolor": _BLUE},
-        medianprops={"color": _BLUE, "linewidth": 1.8},
-        whiskerprops={"color": _BLUE},
-        capprops={"color": _BLUE},
-    )
+    styles: dict[str, dict[str, Any]] = {name: {"color": _BLUE} for name in ("whiskerprops", "capprops")}
+    styles |= {"boxprops": {"facecolor": "#c6dbef", "edgecolor": _BLUE}}
+    styles |= {"medianprops": {"color": _BLUE, "linewidth": 1.8}}
+    axes.boxplot(groups, whis=(10, 90), showfliers=False, patch_artist=True, **styles)
     means = [group.mean() for group in groups]
     axes.plot(range(1, len(names) + 1), means, "D", color=_ORANGE, markersize=5, label="MAPE (mean)")
     axes.plot([], [], color=_BLUE, linewidth=1.8, label="median; box 25–75 %, whiskers 10–90 %")
@@ -91,12 +85,8 @@ def error_boxes(axes: Axes, ape: np.ndarray, labels: Sequence[str] | np.ndarray,
 def learning_curve(axes: Axes, history: Sequence[Mapping[str, float]]) -> None:
     """Training loss (left) and validation errors (right) over epochs, a line for each ``member``."""
     right, members = axes.twinx(), sorted({row.get("member", 0) for row in history})
-    curves = (
-        (axes, "train_loss", "-", _BLUE),
-        (right, "val_mape", "--", _ORANGE),
-        (right, "val_median_ape", ":", _ORANGE),
-    )
-    for target, name, style, colour in curves:
+    errors = (right, "val_mape", "--", _ORANGE), (right, "val_median_ape", ":", _ORANGE)
+    for target, name, style, colour in ((axes, "train_loss", "-", _BLUE), *errors):
         for member in members:
             rows = [row for row in history if row.get("member", 0) == member]
             label = name.replace("_", " ") if member == members[0] else None

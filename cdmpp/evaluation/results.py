@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
@@ -56,16 +57,11 @@ def collect(out: Path, dataset_name: str | None = None) -> list[dict[str, Any]]:
 def results_of(cells: Iterable[Mapping[str, Any]]) -> list[Result]:
     """One result for each overall metric of each cell."""
     keys, of_run = ("device", "dataset", "split", "seed", "model"), [field.name for field in fields(Run)]
-    return [
-        Result(
-            **{key: cell[key] for key in keys},
-            metric=metric,
-            value=value,
-            run=Run(**{key: cell[key] for key in of_run}),
-        )
-        for cell in cells
-        for metric, value in cell["metrics"].items()
-    ]
+    results = []
+    for cell in cells:
+        named, run = {key: cell[key] for key in keys}, Run(**{key: cell[key] for key in of_run})
+        results += [Result(**named, metric=metric, value=value, run=run) for metric, value in cell["metrics"].items()]
+    return results
 
 
 def read_results(folder: Path) -> list[Result]:
@@ -73,10 +69,10 @@ def read_results(folder: Path) -> list[Result]:
     if not (folder / RESULTS).is_file():
         return []
     try:
-        counts = ("n_programs", "n_tasks")
-        runs = {
-            row.pop("run"): Run(**{**row, **{name: int(row[name]) for name in counts}}) for row in _rows(folder / RUNS)
-        }
+        runs = {}
+        for row in _rows(folder / RUNS):
+            name, counts = row.pop("run"), {key: int(row[key]) for key in ("n_programs", "n_tasks")}
+            runs[name] = Run(**{**row, **counts})
         return [
             Result(**{**row, "seed": int(row["seed"]), "value": float(row["value"]), "run": runs[row["run"]]})
             for row in _rows(folder / RESULTS)
@@ -103,10 +99,8 @@ def _rows(path: Path) -> list[dict[str, Any]]:
 
 
 def _write(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    def write(temporary: Path) -> None:
-        with temporary.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, list(rows[0]) if rows else [], lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
-
-    write_atomic(path, write)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_atomic(path, lambda temporary: temporary.write_bytes(text.getvalue().encode()))

@@ -37,9 +37,7 @@ _KEYS = ("splits", "seeds", "models", "overrides", "device", "data", "sources", 
 class EvaluationSettings:
     """``conf/evaluate.yaml`` in plain Python; the comments there say more."""
 
-    device: str
-    sources: tuple[str, ...]
-    """Further devices in the data set, for splits by device."""
+    devices: tuple[str, ...]
     data_paths: tuple[Path, ...]
     splits: tuple[str, ...]
     seeds: tuple[int, ...]
@@ -52,24 +50,17 @@ class EvaluationSettings:
     def from_dict(values: Mapping[str, Any]) -> EvaluationSettings:
         """From the composed ``conf/evaluate.yaml``; ``CdmppError`` names a key that nothing reads."""
         check_keys(values, _KEYS)
-        device = devices.get(values["device"]["name"]).name
+        names = tuple(devices.get(name).name for name in (*(values["sources"] or ()), values["device"]["name"]))
         splits, seeds, models, overrides = (
             tuple(values[key]) if isinstance(values[key], list) else (values[key],)
             for key in ("splits", "seeds", "models", "overrides")
         )
-        options = CellOptions(
-            Path(values["out"]),
-            values["threads"],
-            overrides,
-            values["accelerator"],
-            shlex.join(["cdmpp", "evaluate", *sys.argv[1:]]),
-            values["force"],
-            values["variants"] or {},
-        )
-        sources = tuple(devices.get(name).name for name in values["sources"] or ())
+        how = {key: values[key] for key in ("threads", "accelerator", "force")}
+        command, variants = shlex.join(["cdmpp", "evaluate", *sys.argv[1:]]), values["variants"] or {}
+        options = CellOptions(Path(values["out"]), overrides=overrides, command=command, variants=variants, **how)
         paths = tuple(Path(path).expanduser() for path in values["data"]["path"])
-        name = values["name"] or device
-        return EvaluationSettings(device, sources, paths, splits, seeds, models, options, values["jobs"], name)
+        name = values["name"] or names[-1]
+        return EvaluationSettings(names, paths, splits, seeds, models, options, values["jobs"], name)
 
 
 def run_session(settings: EvaluationSettings) -> None:
@@ -84,19 +75,17 @@ def run_session(settings: EvaluationSettings) -> None:
 
 def load_evaluation_data(settings: EvaluationSettings) -> EvaluationData:
     """All programs of the devices, the noise of their labels, and features of TVM where a baseline reads them."""
-    folders_of = {name: data_folders(name, settings.data_paths) for name in (*settings.sources, settings.device)}
-    dataset = join_datasets(
-        [load_programs(folders, name, workers=settings.options.threads) for name, folders in folders_of.items()]
-    )
-    floors = {
-        name: noise_floor(record for folder in folders for record in read_records(folder, name))
-        for name, folders in folders_of.items()
-    }
-    per_store = None
+    threads, parts, noise = settings.options.threads, [], {}
+    folders_of = {name: data_folders(name, settings.data_paths) for name in settings.devices}
+    for name, folders in folders_of.items():
+        parts.append(load_programs(folders, name, workers=threads))
+        if floor := noise_floor(record for folder in folders for record in read_records(folder, name)):
+            noise[name] = floor
+    dataset, per_store = join_datasets(parts), None
     if NEED_PER_STORE in settings.models:
         every = list(dict.fromkeys(chain(*folders_of.values())))
-        per_store = load_per_store(dataset, every, pool_per_store, settings.options.threads)
-    return EvaluationData(dataset, per_store, {name: floor for name, floor in floors.items() if floor})
+        per_store = load_per_store(dataset, every, pool_per_store, threads)
+    return EvaluationData(dataset, per_store, noise)
 
 
 def _print_split(cells: list[dict[str, Any]], title: str) -> None:

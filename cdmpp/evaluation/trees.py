@@ -28,6 +28,11 @@ class TreeSettings:
     threads: int = 1
 
 
+_XGBOOST = {"objective": "reg:absoluteerror", "eval_metric": "mae", "tree_method": "hist", "max_bin": 128,
+            "early_stopping_rounds": 50, "learning_rate": 0.06, "subsample": 0.8, "colsample_bytree": 0.4,
+            "min_child_weight": 3.0}  # fmt: skip
+
+
 class Trees:
     """Gradient-boosted trees on a fixed-width vector per program; of the ratio to ``base`` where one is given."""
 
@@ -51,21 +56,8 @@ class Trees:
         self.centre, chosen = float(np.median(y[split.train])), self.settings
         best = np.inf
         for depth in chosen.depths:
-            model = XGBRegressor(
-                objective="reg:absoluteerror",
-                eval_metric="mae",
-                tree_method="hist",
-                max_depth=depth,
-                max_bin=128,
-                n_estimators=chosen.rounds,
-                early_stopping_rounds=50,
-                learning_rate=0.06,
-                subsample=0.8,
-                colsample_bytree=0.4,
-                min_child_weight=3.0,
-                random_state=seed,
-                n_jobs=chosen.threads,
-            )
+            own = {"max_depth": depth, "n_estimators": chosen.rounds, "random_state": seed, "n_jobs": chosen.threads}
+            model = XGBRegressor(**_XGBOOST, **own)
             held_out = [(x[split.validation], y[split.validation] - self.centre)]
             model.fit(x[split.train], y[split.train] - self.centre, eval_set=held_out, verbose=False)
             if model.best_score < best:
@@ -93,26 +85,21 @@ def per_store_pooled(data: EvaluationData) -> np.ndarray:
 
 def ours_pooled(data: EvaluationData) -> np.ndarray:
     """Pooled compact ASTs with the task's arithmetic and bytes."""
-    dataset = data.dataset
+    dataset, asts = data.dataset, data.dataset.asts
     size = np.array([(dataset.tasks[task].flops, dataset.tasks[task].io_bytes) for task in dataset.task_ids])
-    terms, seconds = analytic_kernels(dataset)
-    total = np.add.reduceat(seconds, dataset.asts.kernel_offsets[:-1])
-    pooled = pool_asts(dataset.asts, compress(terms * 1e9), seconds)
-    if dataset.asts.codes is not None:  # trees take a missing number as such
-        pooled = np.concatenate([pooled, dataset.asts.codes], axis=1)
-    return _with_devices(np.concatenate([pooled, compress(size), compress(total[:, None] * 1e9)], axis=1), dataset)
-
-
-def analytic_kernels(dataset: LatencyDataset) -> tuple[np.ndarray, np.ndarray]:
-    """Seconds of each kernel by the analytic formula, no factor fitted: (kernels, bounds), (kernels,) in all."""
-    asts = dataset.asts
+    # Kernel times by the analytic formula, no factor fitted.
     owner = np.repeat(np.arange(len(asts)), np.diff(asts.kernel_offsets))
     names, which = np.unique(np.asarray(dataset.devices), return_inverse=True)
     sheets = np.stack([spec_array(devices.get(str(name))) for name in names])[which]
     with torch.no_grad():
         features, kinds = torch.tensor(asts.kernel_features)[:, None], torch.from_numpy(asts.target_kinds[owner])
         times = bound_times(kernel_parts(features, torch.from_numpy(sheets[owner]), kinds.long()))
-        return times[:, 0].numpy().astype(np.float64), kernel_seconds(times)[:, 0].numpy().astype(np.float64)
+        terms, seconds = (x[:, 0].numpy().astype(np.float64) for x in (times, kernel_seconds(times)))
+    total = np.add.reduceat(seconds, asts.kernel_offsets[:-1])
+    pooled = pool_asts(asts, compress(terms * 1e9), seconds)
+    if asts.codes is not None:  # trees take a missing number as such
+        pooled = np.concatenate([pooled, asts.codes], axis=1)
+    return _with_devices(np.concatenate([pooled, compress(size), compress(total[:, None] * 1e9)], axis=1), dataset)
 
 
 def _with_devices(columns: np.ndarray, dataset: LatencyDataset) -> np.ndarray:

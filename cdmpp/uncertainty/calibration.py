@@ -56,17 +56,9 @@ class Calibration:
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Every array by name: with ``settings`` what ``restore`` needs."""
-        parts: dict[str, Conformal | LocalScale | Novelty] = {
-            "conformal": self.conformal,
-            "conformal.scale": self.conformal.scale,
-            "novelty": self.novelty,
-        }
-        return {
-            f"{name}.{field}": value
-            for name, part in parts.items()
-            for field, value in vars(part).items()
-            if isinstance(value, np.ndarray)
-        }
+        parts = {"conformal": self.conformal, "conformal.scale": self.conformal.scale, "novelty": self.novelty}
+        values = {f"{name}.{field}": value for name, part in parts.items() for field, value in vars(part).items()}
+        return {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
 
     def settings(self) -> dict[str, Any]:
         """The rest, as plain JSON."""

@@ -1,14 +1,13 @@
 """Prediction intervals by split conformal prediction on held-out tasks; any model's log-latencies will do.
 
 The score of a program is the residual of its log-latency over a local scale. An interval of level 1 - a is the range of
-scores that a share 1 - a of the calibration programs keeps to, where every *task* weighs 1 and one more unit of weight
-lies at infinity: programs of a task err together, so tasks are what may be exchanged with a new one. A program of a new
-task from the same population is then inside with probability at least 1 - a. Where K tasks are too few for a level
-(K / (K + 1) < 1 - a) the interval is that of (1 - a) K / (K + 1), and promises no more.
+scores that a share 1 - a of the calibration programs keeps to, where every *task* weighs 1 and one more lies at
+infinity: programs of a task err together, so tasks are exchangeable. A program of a new task from the same population
+is inside with probability at least 1 - a. Where K tasks are too few (K / (K + 1) < 1 - a) it is (1 - a) K / (K + 1).
 
-The two sides differ (slow programs are under-predicted): the shape of the interval, like the local scale, is fitted on
-the tasks of the other folds, then widened or narrowed as a whole. A prediction uses the mean over the folds: what is
-promised is exact for a fixed scale and shape, nearly so for fitted ones.
+The two sides differ: the shape of the interval, like the local scale, is fitted on the tasks of the other folds, then
+widened or narrowed as a whole. A prediction uses the mean over the folds, so the promise is exact for a fixed scale and
+shape, nearly so for fitted ones.
 
 Sources: Lei et al., JASA 2018 (split conformal, local scale); Dunn, Wasserman and Ramdas, JASA 2023, and Lee, Barber
 and Willett, 2023 (groups as the exchangeable unit).
@@ -79,13 +78,11 @@ class Conformal:
 
     def describe(self) -> dict[str, dict[str, Any]]:
         """For a model card, by group (``all`` is the empty one): its tasks, and by level the promise."""
-        return {
-            group or "all": {
-                "tasks": int(n_tasks),
-                "levels": {str(level): {"promised": promise} for level, promise in self.promised(group).items()},
-            }
-            for group, n_tasks in zip(self.groups, self.n_tasks, strict=True)
-        }
+        card = {}
+        for group, n_tasks in zip(self.groups, self.n_tasks, strict=True):
+            levels = {str(level): {"promised": promise} for level, promise in self.promised(group).items()}
+            card[group or "all"] = {"tasks": int(n_tasks), "levels": levels}
+        return card
 
 
 def fit_conformal(

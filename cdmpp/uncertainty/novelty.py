@@ -16,7 +16,6 @@ COMPONENTS = 32
 BORDER_SHARE = 0.99
 _SMALLEST_DEVIATION = 0.25  # of an input number; most are logarithms to base 2, and one that never varied has no scale
 _SMALLEST_EXCESS = 1.0  # border of the second distance at least: a little beyond the range is no new kind
-_GRID = 201
 
 
 @dataclass(frozen=True)
@@ -95,5 +94,5 @@ def fit_novelty(training: ProgramSketch, validation: ProgramSketch) -> Novelty:
     both = blank.distance(validation.hidden), blank.excess(validation)
     borders = np.maximum(np.quantile(both, BORDER_SHARE, axis=1), [1e-6, _SMALLEST_EXCESS])
     scores = replace(blank, borders=borders).score(validation)
-    grid, border = np.quantile(scores, np.linspace(0, 1, _GRID)), np.quantile(scores, BORDER_SHARE)
+    grid, border = np.quantile(scores, np.linspace(0, 1, 201)), np.quantile(scores, BORDER_SHARE)
     return replace(blank, borders=borders, grid=grid, border=np.asarray(border))
