@@ -1,10 +1,8 @@
 """Analytic kernel times: what each resource of the device would need. Physics and datasheets, no trained weights.
 
-GPU: warp-level throughput and latency bounds (issue slots, FMA pipes, shared-memory wavefronts, L1/L2 sectors, DRAM),
-filled wave by wave. CPU: vector and scalar pipes, dependence chains, load ports, and a miss curve read at the
-device's own cache sizes. Each bound is a sum of parts; ``anchor.Anchor`` fits one factor a part to the training
-programs. Which effects are modelled was chosen by hand after looking at residuals over all records, those of later test
-programs included.
+Each bound is a sum of parts, see ``gpu_parts`` and ``cpu_parts``; ``anchor.Anchor`` fits one factor a part to the
+training programs. Which effects are modelled was chosen by hand after looking at residuals over all records, those of
+later test programs included.
 """
 
 from __future__ import annotations
@@ -23,20 +21,15 @@ N_OVERLAPPING = 6
 PARTS = tuple(f"cpu_{name}" for name in CPU_PARTS) + tuple(f"gpu_{name}" for name in GPU_PARTS)
 N_PARTS = len(PARTS)
 _BOUND_OF_PART = tuple(BOUNDS.index(bound) for bound, _ in (*CPU_PARTS.values(), *GPU_PARTS.values()))
-STATES = ("occupancy_warps", "waves", "rounds", "blocks_per_core", "registers_per_thread")
-"""Launch state on this device (log2(1 + x)), for the kernel token."""
-N_STATES = len(STATES)
-
+N_STATES = 5
 _FLOOR_S = 1e-9
 
 
 def kernel_parts(kernel_features: Tensor, device_spec: Tensor, kinds: Tensor) -> Tensor:
     """(B, K, N_PARTS) seconds that each part would need; zero for the parts of the other kind.
 
-    Args:
-        kernel_features: (B, K, KERNEL_WIDTH), log2(1 + x) of the quantities in ``layout.KERNEL_NAMES``.
-        device_spec: (B, len(SPEC_FIELDS)) raw datasheet numbers, 0 where unknown.
-        kinds: (B,) int64, 0 cpu, 1 gpu.
+    Of ``kernel_features`` (B, K, KERNEL_WIDTH), raw datasheet numbers (B, len(SPEC_FIELDS)), 0 where unknown, and
+    ``kinds`` (B,), 0 cpu, 1 gpu.
     """
     on_gpu = (kinds == 1)[:, None, None]
     cpu_times, gpu_times = (parts(kernel_features, device_spec, kinds) for parts in (cpu_parts, gpu_parts))
@@ -52,11 +45,7 @@ def bound_times(parts: Tensor, log_factor: Tensor | None = None) -> Tensor:
 
 
 def kernel_seconds(times: Tensor, sharpness: Tensor | float = 1.0) -> Tensor:
-    """(..., N_BOUNDS) -> (...): a soft maximum of the overlapping bounds, plus latency and launch.
-
-    ``sharpness`` (broadcasts to the result) is the logarithm of p - 1 in (sum t^p)^(1/p): the larger, the nearer to
-    the slowest bound alone.
-    """
+    """(..., N_BOUNDS) -> (...): (sum t^p)^(1/p) of the overlapping bounds, plus the others; p = 1 + exp(sharpness)."""
     p = 1 + torch.as_tensor(sharpness, dtype=times.dtype, device=times.device).exp()
     overlapping = (p[..., None] * times[..., :N_OVERLAPPING].log()).logsumexp(-1) / p
     return overlapping.exp() + times[..., N_OVERLAPPING:].sum(-1)

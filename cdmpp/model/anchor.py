@@ -12,8 +12,7 @@ from cdmpp.data.subsample import sample_rows
 from cdmpp.model.analytic import N_PARTS, bound_times, kernel_parts, kernel_seconds
 
 N_KINDS = 2
-MAX_FIT_PROGRAMS = 8192
-"""Some dozens of factors need no more, and the fit stays within seconds."""
+_MAX_FIT_PROGRAMS = 8192
 _HUBER, _RIDGE, _ITERATIONS = 0.3, 0.003, 120
 
 
@@ -47,7 +46,7 @@ class Anchor(nn.Module):
 
     def fit(self, programs: ProgramTensors, rows: np.ndarray) -> None:
         """Factors and sharpness from the training ``rows`` (n,): a robust error of log-latency, by L-BFGS."""
-        parts, owners, kinds, labels = _flattened(programs, sample_rows(rows, MAX_FIT_PROGRAMS))
+        parts, owners, kinds, labels = _flattened(programs, sample_rows(rows, _MAX_FIT_PROGRAMS))
         log_factor = torch.zeros(N_PARTS, dtype=torch.float64, device=parts.device, requires_grad=True)
         sharpness = torch.ones(N_KINDS, dtype=torch.float64, device=parts.device, requires_grad=True)
         optimiser = torch.optim.LBFGS(

@@ -5,9 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-_MAX_ROWS = 65536
-"""Quantiles of more rows than this are taken from as many evenly spaced ones."""
-
 
 class QuantileBins(nn.Module):
     """Piecewise-linear encoding (Gorishniy et al. 2022, "On Embeddings for Numerical Features").
@@ -29,7 +26,7 @@ class QuantileBins(nn.Module):
     @torch.no_grad()
     def fit(self, rows: Tensor) -> None:
         """Learn edges and means from standardised ``rows`` (n, width)."""
-        rows = rows[:: max(1, len(rows) // _MAX_ROWS)].float()
+        rows = rows[:: max(1, len(rows) // 65536)].float()
         shares = torch.linspace(0, 1, self.bins + 1, device=rows.device)
         ranks = (shares * (len(rows) - 1)).round().long()
         edges = rows.sort(0).values[ranks].T  # (width, bins + 1)

@@ -27,8 +27,7 @@ def build_for(config: ModelConfig, programs: ProgramTensors, rows: np.ndarray) -
         config = config_for(config, programs, rows)
     elif config.code and not programs.any_codes(np.asarray(rows)):
         config = replace(config, code=False)  # nothing to learn from: leave the inputs out
-    model = build_model(
-        config, programs.leaf_features.shape[1], programs.kernel_features.shape[1], programs.device_vectors.shape[1]
-    ).to(programs.kinds.device)
+    tables = programs.leaf_features, programs.kernel_features, programs.device_vectors
+    model = build_model(config, *(table.shape[1] for table in tables)).to(programs.kinds.device)
     model.fit_statistics(programs, rows)
     return model

@@ -1,9 +1,8 @@
 """CodeAnchor: the time of a CPU program by what its compiler made of it, with the costs fitted on training data.
 
 A handful of resources, each needed so many cycles by every kind of instruction and of cache miss; the busiest decides,
-softly. The costs are those that explain the training programs best. What three datasheet numbers say beforehand is not
-left to them: how many instructions a core starts in a cycle, how long an addition makes the next one wait, and what a
-vector gather costs, which microcode has made tenfold on some.
+softly. Three numbers come from the datasheet instead: how many instructions a core starts in a cycle, how long an
+addition makes the next one wait, and what a vector gather costs, which microcode has made tenfold on some.
 
 Where it is fitted to several devices each has *per-device costs* beside the shared ones: a factor on all of its cycles
 (its clock is not what the datasheet says), one on each kind of amount, and one on the overhead of a call. A ridge keeps
@@ -85,14 +84,10 @@ class CodeAnchor(nn.Module):
         self.register_buffer("own", torch.zeros(max_devices, N_DEVICE_COSTS))
 
     def forward(self, codes: Tensor, parts: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Of the whole program, meaningless for programs without a code vector.
+        """(B,) natural-log seconds and (B, N_RESOURCES) natural-log share of each resource in them.
 
-        Args:
-            codes: (B, 1 + CODE_WIDTH), see ``Batch.codes``.
-            parts: (B, K, N_PARTS) seconds of ``kernel_parts``.
-
-        Returns:
-            (B,) natural-log seconds, (B, N_RESOURCES) natural-log share of each resource in them.
+        Of whole programs by ``Batch.codes`` (B, 1 + CODE_WIDTH), meaningless without a code vector, and the seconds of
+        ``kernel_parts`` (B, K, N_PARTS).
         """
         inputs, log_clock = _inputs(codes, parts, batch)
         own = self.costs_of(batch.device_vectors)

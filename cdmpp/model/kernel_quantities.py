@@ -8,8 +8,7 @@ from torch import Tensor
 from cdmpp.ast.kernel_features import KERNEL_FEATURES
 from cdmpp.devices import SPEC_FIELDS
 
-_TYPICAL = {
-    # (cpu, gpu) values where the datasheet is silent.
+_TYPICAL = {  # (cpu, gpu) values where the datasheet is silent
     "clock_mhz": (2500.0, 1500.0),
     "core_count": (1.0, 80.0),
     "bandwidth_gbps": (1e6, 900.0),  # CPUs: no limit but _CORE_GBPS

@@ -23,7 +23,6 @@ class LabelTransform(nn.Module):
     scale: Tensor
 
     def __init__(self, kind: str = "log") -> None:
-        """``kind``: one of ``LABEL_TRANSFORMS``."""
         super().__init__()
         self.kind = kind
         self.register_buffer("power", torch.full((), float(kind != "log")))

@@ -11,8 +11,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from cdmpp.data.batching import Batch
 from cdmpp.model.config import CdmppConfig
 
-MAX_KERNEL_ORDINAL = 16
-"""Kernels after this one share the last ordinal's embedding."""
+MAX_KERNEL_ORDINAL = 16  # kernels after this one share the last ordinal's embedding
 
 
 def sinusoidal(positions: Tensor, width: int, theta: float = 10000.0) -> Tensor:

@@ -79,19 +79,17 @@ class ReferenceModel(nn.Module):
             self.model_width, config.heads, config.feedforward, config.dropout, batch_first=True
         )
         self.encoder = nn.TransformerEncoder(layer, config.layers, enable_nested_tensor=False)
-        self.flatten = nn.ModuleDict({str(n): self._flatten_network(n) for n in config.leaf_counts})
+        self.flatten = nn.ModuleDict()
+        for count in config.leaf_counts:
+            self.flatten[str(count)] = nn.Sequential(
+                nn.Linear(self.model_width * count, config.input_layer),
+                nn.BatchNorm1d(config.input_layer),
+                _perceptron([config.input_layer, *config.embedded_layers, config.embedding]),
+            )
         self.device_encoder = _perceptron([device_width, *config.device_layers, config.embedding])
         self.embedding_norm = nn.BatchNorm1d(config.embedding, affine=False)
         self.decoder = _perceptron([config.embedding, *config.regression_layers])
         self.out = nn.Linear(config.regression_layers[-1], 1)
-
-    def _flatten_network(self, leaf_count: int) -> nn.Sequential:
-        config = self.config
-        return nn.Sequential(
-            nn.Linear(self.model_width * leaf_count, config.input_layer),
-            nn.BatchNorm1d(config.input_layer),
-            _perceptron([config.input_layer, *config.embedded_layers, config.embedding]),
-        )
 
     @torch.no_grad()
     def fit_statistics(self, programs: ProgramTensors, rows: np.ndarray) -> None:
@@ -109,7 +107,9 @@ class ReferenceModel(nn.Module):
         # The original has no mask because it never pads; masking what is padded here comes to the same.
         encoded = self.encoder(x, src_key_padding_mask=~batch.leaf_mask)
         encoded = encoded.masked_fill(~batch.leaf_mask[..., None], 0.0)
-        nearest = self._nearest_counts(batch.leaf_mask.sum(1))
+        trained, counts = torch.tensor(self.config.leaf_counts, device=x.device), batch.leaf_mask.sum(1)[:, None]
+        # The nearest count that was trained, the lower one on a tie.
+        nearest = trained[(2 * (trained - counts).abs() + (trained > counts)).argmin(1)]
         embedded = encoded.new_zeros(len(x), self.config.embedding, dtype=torch.float32)
         for count in self.config.leaf_counts:
             members = (nearest == count).nonzero()[:, 0]
@@ -119,17 +119,10 @@ class ReferenceModel(nn.Module):
                 embedded[members] = _batch_safe(self.flatten[str(count)], tokens.flatten(1)).float()
         embedded = _batch_safe(self.embedding_norm, embedded)
         if self.config.use_device:
-            embedded = embedded + _batch_safe(
-                self.embedding_norm, _batch_safe(self.device_encoder, batch.device_vectors)
-            )
+            device = _batch_safe(self.device_encoder, batch.device_vectors)
+            embedded = embedded + _batch_safe(self.embedding_norm, device)
         hidden = _batch_safe(self.decoder, embedded)
         label = self.out(hidden)[:, 0].float()
         if self.training:  # as published; an answer that is no number must stay visible
             label = torch.nan_to_num(label)
         return Output(self.label_transform.inverse(label), label, hidden)
-
-    def _nearest_counts(self, counts: Tensor) -> Tensor:
-        """(B,) leaf counts -> the trained count nearest to each; the lower one on a tie."""
-        trained = torch.tensor(self.config.leaf_counts, device=counts.device)
-        distance = 2 * (trained[None] - counts[:, None]).abs() + (trained[None] > counts[:, None])
-        return trained[distance.argmin(1)]

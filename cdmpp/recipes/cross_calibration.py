@@ -24,9 +24,6 @@ from cdmpp.training.config import Run, TrainConfig, TuneConfig
 from cdmpp.uncertainty.calibration import Calibration, Examined, calibrate, scale_inputs
 from cdmpp.uncertainty.conformal import FITTED_TASKS, fit_conformal
 
-_LEARNED_FROM = 4000
-"""Programs that describe what the model has seen."""
-
 
 def cross_calibrate(
     tuned: Predictor,
@@ -59,7 +56,7 @@ def cross_calibrate(
     logs = seen.logs.copy()
     logs[:, : len(new)] += np.concatenate(predicted) - logs[:, : len(new)].mean(0)
     tuned.calibration = calibrate(
-        _examined(tuned, dataset, sample_rows(learned, _LEARNED_FROM)),
+        _examined(tuned, dataset, sample_rows(learned, 4000)),
         replace(seen, logs=logs),
         np.log(dataset.latency_s[rows]),
         names[rows],

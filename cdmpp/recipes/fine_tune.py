@@ -48,7 +48,7 @@ def fine_tune(
     rest = np.setdiff1d(split.pool, rows)
     tuned = replace(split, train=rows, pool=rest)
     replay = Replay(split.train, config.replay, config.replay_weight) if config.replay and len(split.train) else None
-    replayed = 0 if replay is None else min(len(split.train), round(config.replay * len(rows)))
+    replayed = min(len(split.train), round(config.replay * len(rows)))
     training = TrainConfig(
         start.models[0].config, replace(loss or LossConfig(), domain="none"), config.trainer(len(rows) + replayed)
     )

@@ -18,9 +18,9 @@ from cdmpp.recipes.settings import shared_settings
 from cdmpp.training.config import Run, TrainConfig, TuneConfig
 from cdmpp.training.sampling import check_sampler
 
-_GROUPS = ("device", "data", "model", "loss", "trainer", "tuning", "measure")
-_KEYS = (*_GROUPS, "budget", "sampler", "start", "sources", "paired", "test_fraction", "out", "seed",
-         "accelerator", "progress")  # fmt: skip
+_OWN = ("start", "budget", "sampler", "paired", "test_fraction")
+_SHARED = ("data", "sources", "model", "loss", "trainer", "out", "seed", "progress", "accelerator")
+_KEYS = (*_OWN, *_SHARED, "device", "tuning", "measure")
 
 offer(LabelSettings, "labels", "measure")
 
@@ -53,11 +53,11 @@ class FinetuneSettings:
             device=devices.get(values["device"]["name"]),
             tuning=config_from_dict(TuneConfig, values["tuning"], "tuning"),
             measure=LabelSettings(**values["measure"]),
-            **{key: values[key] for key in ("start", "budget", "sampler", "paired", "test_fraction")},
+            **{key: values[key] for key in _OWN},
             **shared_settings(values),
         )
         check_sampler(settings.sampler)
-        if settings.budget < 1:
+        if type(settings.budget) is not int or settings.budget < 1:
             raise CdmppError(f"budget={settings.budget}: it counts tasks, at least 1")
         if settings.device.name in settings.sources:
             raise CdmppError(f"{settings.device.name} is the new device and cannot be among its own sources")
@@ -65,10 +65,9 @@ class FinetuneSettings:
 
     def source_names(self) -> list[str]:
         """The devices to start from; ``DataError`` where none has records."""
-        names = list(self.sources) or source_devices(self.device.name, self.data_paths)
-        if not names:
-            raise DataError(
-                f"no other device has records within reach, so there is nothing to fine-tune to {self.device.name} "
-                "from; train on its own records (cdmpp train), or add data (data.path, $CDMPP_DATA)"
-            )
-        return names
+        if names := list(self.sources) or source_devices(self.device.name, self.data_paths):
+            return names
+        raise DataError(
+            f"no other device has records within reach, so there is nothing to fine-tune to {self.device.name} from; "
+            "train on its own records (cdmpp train), or add data (data.path, $CDMPP_DATA)"
+        )

@@ -32,24 +32,19 @@ class RunSettings:
     """``conf/config.yaml`` explains the fields and has their defaults."""
 
     device: Device
-    """Whose records are learned from; with ``target``, that one."""
     data_paths: tuple[Path, ...]
-    """Folders searched for records of the device, besides those in ``$CDMPP_DATA``."""
     split: Mapping[str, Any]
-    """``name`` and options of ``make_split``."""
     training: TrainConfig
     run: Run
     target: str | None
     sources: tuple[str, ...]
     """Empty: ``device`` alone, or with ``target`` all others of its kind within reach."""
     allow_zero_shot: str
-    """true, false or auto."""
     features: str
     baselines: tuple[str, ...]
     plots: bool
     threads: int
     values: Mapping[str, Any]
-    """All of this as it was given."""
 
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> RunSettings:
@@ -89,10 +84,8 @@ class RunSettings:
     def load(self) -> LatencyDataset:
         """The programs of every device the run is about; ``NoRecordsError`` where one of them has none."""
         names = list(self.sources)
-        if self.target and not names:
-            names = source_devices(self.target, self.data_paths, self.features)
-            if not names:
-                raise DataError(f"target={self.target}: no other device has records within reach to learn from")
+        if self.target and not names and not (names := source_devices(self.target, self.data_paths, self.features)):
+            raise DataError(f"target={self.target}: no other device has records within reach to learn from")
         if self.target or not names:
             names.append(self.device.name)
         return load_devices(names, self.data_paths, features=self.features)
@@ -118,6 +111,8 @@ class RunSettings:
 def shared_settings(values: Mapping[str, Any]) -> dict[str, Any]:
     """Fields that training and fine-tuning are both asked for; ``CdmppError`` where one cannot be."""
     check_keys(values["data"], ("path",), "data.")
+    if type(values["seed"]) is not int or not 0 <= values["seed"] < 2**32:
+        raise CdmppError(f"seed={values['seed']}: it must be a whole number from 0 to {2**32 - 1}")
     return {
         "data_paths": tuple(Path(path).expanduser() for path in values["data"]["path"]),
         "sources": tuple(devices.get(name).name for name in values["sources"] or ()),

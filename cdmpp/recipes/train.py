@@ -34,9 +34,7 @@ class Trained:
     """A trained model and how it came to be."""
 
     model_dir: Path
-    """Folder that ``cdmpp.load`` reads."""
     val_metrics: dict[str, float]
-    """``latency_metrics`` of the saved model on the validation part."""
     history: list[dict[str, float]]
     """One row a validation: member, epoch, train_loss, val_mape, val_median_ape, seconds."""
     predictor: Predictor
@@ -55,10 +53,8 @@ def train(
     A run that was interrupted continues from its last checkpoint when started again with the same ``run.out``.
     Where several processes train together, only the one with rank zero returns from here.
 
-    Args:
-        run: ``out`` gets ``model/`` (the result), ``member-*/`` (checkpoints, logs) and ``history.csv``.
-        start: a model to go on from instead of a fresh one of ``config.model``, see ``fit``; it stays as it is.
-        replay: further training programs of which each epoch sees a fresh sample, against forgetting.
+    ``run.out`` gets ``model/`` (the result), ``member-*/`` (checkpoints, logs) and ``history.csv``. A copy of ``start``
+    is trained where it is given, see ``fit``.
 
     Raises:
         DataError: an empty part, or unlabelled or replayed programs that are part of the test.

@@ -18,20 +18,14 @@ from cdmpp.recipes.settings import RunSettings
 from cdmpp.recipes.train import Trained, train
 from cdmpp.training.metrics import score
 
-_SHORTER = 0.5
-"""Share of the epochs that the models get which only tell the error."""
-
 
 def train_zero_shot(settings: RunSettings, cause: str) -> tuple[LatencyDataset, Split, Trained]:
     """Train on ``settings.sources``, those of ``zero_shot_sources``, after saying why: ``cause``.
 
-    The datasheet carries the scale, through the analytic times. Where there are several sources of that kind, each is
-    left out once (a shorter training) and predicted: that error stands in the card. A device that cannot have code
-    vectors is learned for, and the error told, without those of the sources.
-
-    Returns:
-        Data, its split and the model, whose card has ``zero_shot``: among others ``left_out``, the test metrics by
-        source of a model trained on the others, and ``error``, what the error on the device will be, in a sentence.
+    The datasheet carries the scale, through the analytic times. Of several sources of that kind each is left out once
+    (a training of half the epochs) and predicted. A device that cannot have code vectors is learned for, and the error
+    told, without those of the sources. The card of the model has ``zero_shot``: among others ``left_out``, the test
+    metrics by source left out, and ``error``, what the error on the device will be, in a sentence.
     """
     device, names = settings.device, list(settings.sources)
     alike = [name for name in names if devices.get(name).kind == device.kind]
@@ -79,7 +73,7 @@ def zero_shot_sources(settings: RunSettings, cause: NoRecordsError) -> tuple[str
 def _leave_one_out(settings: RunSettings, dataset: LatencyDataset, names: list[str]) -> dict[str, dict[str, float]]:
     """Device -> test metrics of a model trained on the others, on tasks that it saw on no device."""
     config, run = settings.training, settings.run
-    shorter = replace(config.trainer, epochs=max(1, round(_SHORTER * config.trainer.epochs)), members=1)
+    shorter = replace(config.trainer, epochs=max(1, round(config.trainer.epochs / 2)), members=1)
     config = replace(config, trainer=shorter, loss=replace(config.loss, domain="none"))
     metrics = {}
     for name in names:

@@ -22,9 +22,6 @@ from cdmpp.training.inputs import FitInputs
 from cdmpp.training.lit import LatencyModule
 from cdmpp.training.processes import is_rank_zero
 
-_SEED_STEP = 1000
-"""Between the seeds of two members."""
-
 
 def fit(
     inputs: FitInputs, config: TrainConfig, run: Run, start: Sequence[Model] = ()
@@ -34,11 +31,9 @@ def fit(
     A run that was interrupted continues from its last checkpoint when started again with the same ``run.out``.
     With ``config.trainer.devices`` or ``nodes`` above one Lightning starts the calling script once more for each
     process; only the models of the process with rank zero are the best ones.
-
-    Args:
-        run: ``out`` gets a folder ``member-*/`` (checkpoints, logs) for each member.
-        start: go on from copies of these models, one member each, instead of fresh ones of ``config.model``. What was
-            fitted with them (scalers, bins, anchor, label transform) stays; a new device gets costs of its own.
+    ``run.out`` gets a folder ``member-*/`` (checkpoints, logs) for each member. With ``start`` copies of these models,
+    one member each, go on. What was fitted with them (scalers, bins, anchor, label transform) stays; a new device gets
+    costs of its own.
 
     Returns:
         Each member with the weights of its best validation; one row a validation of member, epoch, train_loss,
@@ -46,9 +41,14 @@ def fit(
     """
     models, history = [], []
     for member in range(len(start) or config.trainer.members):
-        seed, folder = run.seed + _SEED_STEP * member, run.out / f"member-{member}"
+        seed, folder = run.seed + 1000 * member, run.out / f"member-{member}"
         torch.manual_seed(seed)
-        model = _continued(start[member], inputs) if start else build_for(config.model, inputs.programs, inputs.train)
+        if start:
+            model = copy.deepcopy(start[member]).requires_grad_(True).train().to(inputs.programs.kinds.device)
+            if isinstance(model, CdmppModel):
+                model.learn_device(inputs.programs, inputs.train)
+        else:
+            model = build_for(config.model, inputs.programs, inputs.train)
         module = LatencyModule(model, config, inputs, seed)
         _train_member(module, folder, run.progress)
         models.append(module.average.eval())
@@ -103,11 +103,3 @@ def _trainer(config: TrainerConfig, folder: Path, progress: bool, on_gpu: bool) 
         log_every_n_steps=10**9,
         plugins=[WholeCheckpoints()],
     )
-
-
-def _continued(model: Model, inputs: FitInputs) -> Model:
-    """A trainable copy that knows what the labelled rows tell of a new device as a whole."""
-    copied = copy.deepcopy(model).requires_grad_(True).train().to(inputs.programs.kinds.device)
-    if isinstance(copied, CdmppModel):
-        copied.learn_device(inputs.programs, inputs.train)
-    return copied

@@ -24,7 +24,6 @@ class Replay:
     ratio: float = 1.0
     """How many of them an epoch sees for each training program, drawn anew every epoch."""
     weight: float = 1.0
-    """Of each in the loss."""
 
 
 @dataclass(frozen=True)
@@ -84,10 +83,8 @@ def _check_parts(split: Split, pool: np.ndarray, replayed: np.ndarray) -> None:
     for name, rows in (("train", split.train), ("validation", split.validation)):
         if len(rows) == 0:
             raise DataError(f"the {name} part of split {split.name!r} is empty: nothing to learn from or choose by")
-    for kind, chosen, name, rows in (
-        ("unlabelled", pool, "test", split.test),
-        ("replayed", replayed, "test", split.test),
-        ("replayed", replayed, "validation", split.validation),
-    ):
-        if np.isin(chosen, rows).any():
-            raise DataError(f"{kind} programs must not be part of the {name} programs")
+    if np.isin(pool, split.test).any():
+        raise DataError("unlabelled programs must not be part of the test programs")
+    for name, rows in (("test", split.test), ("validation", split.validation)):
+        if np.isin(replayed, rows).any():
+            raise DataError(f"replayed programs must not be part of the {name} programs")

@@ -43,7 +43,6 @@ class LatencyModule(pl.LightningModule):
         self._errors: list[Tensor] = []
         self._started = time.monotonic()
 
-    # Data
     def train_dataloader(self) -> TrainingBatches:
         """A new set of random batches every epoch."""
         return self._batches(self.current_epoch)
@@ -67,7 +66,6 @@ class LatencyModule(pl.LightningModule):
             self.inputs.programs, rows, trainer.batch_size, self.seed, epoch, trainer.length_groups, share
         )
 
-    # Training
     def on_train_epoch_start(self) -> None:
         """Seed dropout: processes must not drop the same of their programs."""
         torch.manual_seed(self.seed * 1_000_003 + self.current_epoch + 10_000 * self.global_rank)
@@ -101,7 +99,6 @@ class LatencyModule(pl.LightningModule):
         with torch.no_grad():
             torch._foreach_lerp_(list(self.average.parameters()), list(self.model.parameters()), 1.0 - decay)
 
-    # Validation
     def on_validation_epoch_start(self) -> None:
         """Buffers are not averaged but copied."""
         for averaged, current in zip(self.average.buffers(), self.model.buffers(), strict=True):
@@ -127,7 +124,6 @@ class LatencyModule(pl.LightningModule):
         names = {"train/loss": "train_loss", "val/mape": "val_mape", "val/median_ape": "val_median_ape"}
         self.log_dict({shown: row[name] for shown, name in names.items()}, prog_bar=True)
 
-    # Optimisation and checkpoints
     def configure_optimizers(self) -> Any:
         """AdamW and the schedule of its rate; biases, norms and embeddings of single rows do not decay."""
         config, parameters = self.config.trainer, list(self.model.parameters())

@@ -12,8 +12,7 @@ from scipy.stats import rankdata
 from cdmpp.data.dataset import LatencyDataset
 from cdmpp.errors import DataError
 
-SPEARMAN_MIN_PROGRAMS = 5
-LATENCY_EDGES_S = (1e-5, 2e-5, 5e-5, 2e-4, 1e-3, 1e-2)
+_LATENCY_EDGES_S = (1e-5, 2e-5, 5e-5, 2e-4, 1e-3, 1e-2)
 _LATENCY_RANGES = (
     *("0: under 10 us", "1: 10 us - 20 us", "2: 20 us - 50 us", "3: 50 us - 200 us"),
     *("4: 200 us - 1 ms", "5: 1 ms - 10 ms", "6: over 10 ms"),
@@ -26,24 +25,26 @@ def latency_metrics(
     task_ids: Sequence[str] | np.ndarray,
     task_weights: Mapping[str, float] | None = None,
 ) -> dict[str, float]:
-    """Every metric by name.
+    """Every metric of n programs by name; ``task_weights`` are the call sites of each task, 1 where absent.
 
-    Args:
-        true_s: (n,) measured seconds, positive.
-        predicted_s: (n,) predicted seconds.
-        task_ids: (n,) task of each program.
-        task_weights: call sites of each task for ``weighted_top1_regret``; 1 where absent.
-
-    Returns:
-        Errors and shares in percent; Spearman in -1..1 (mean over tasks of at least five programs); regrets as
-        ratios, 1.0 being best: time of the best of the k programs predicted fastest over the time of the task's
-        fastest (geometric mean over tasks of at least two programs; ``weighted_``: ratio of weighted sums).
-        ``bias_at_best`` is the mean signed error at each task's measured-fastest program. NaN where no task counts.
+    Errors and shares are in percent; Spearman is the mean over tasks of at least five programs. Regrets are ratios, 1.0
+    being best: time of the best of the k programs predicted fastest over the time of the task's fastest (geometric mean
+    over tasks of at least two programs; ``weighted_``: ratio of weighted sums). ``bias_at_best`` is the mean signed
+    error at each task's measured-fastest program. NaN where no task counts.
 
     Raises:
         DataError: empty input, lengths that differ, or times that are not positive and finite.
     """
-    true, predicted, groups, names = _checked(true_s, predicted_s, task_ids)
+    true, predicted = np.asarray(true_s, np.float64), np.asarray(predicted_s, np.float64)
+    tasks = np.asarray(task_ids)
+    if true.ndim != 1 or not true.shape == predicted.shape == tasks.shape:
+        raise DataError(f"metrics need three (n,) arrays; got {true.shape}, {predicted.shape}, {tasks.shape}")
+    if len(true) == 0:
+        raise DataError("metrics of zero programs are not defined: the test part is empty")
+    for name, values in (("measured", true), ("predicted", predicted)):
+        if len(bad := np.flatnonzero(~(np.isfinite(values) & (values > 0)))):
+            raise DataError(f"{len(bad)} {name} latencies are not positive numbers, the first at {bad[0]}")
+    names, groups = np.unique(tasks, return_inverse=True)
     error = (predicted - true) / true
     ape = np.abs(error)
     sizes = np.bincount(groups)
@@ -59,7 +60,7 @@ def latency_metrics(
         "p90_ape": 100 * float(np.percentile(ape, 90)),
         "within_10": 100 * float((ape <= 0.1).mean()),
         "within_20": 100 * float((ape <= 0.2).mean()),
-        "spearman_within_task": _mean(_spearman(true, predicted, groups)[sizes >= SPEARMAN_MIN_PROGRAMS]),
+        "spearman_within_task": _mean(_spearman(true, predicted, groups)[sizes >= 5]),
         "top1_regret": float(np.exp(_mean(np.log(top1 / fastest)[ranked]))),
         "top8_regret": float(np.exp(_mean(np.log(top8 / fastest)[ranked]))),
         "weighted_top1_regret": float((weights * top1)[ranked].sum()) / weighted_best if weighted_best else np.nan,
@@ -127,24 +128,7 @@ def breakdown(
 
 def latency_range_labels(true_s: np.ndarray) -> list[str]:
     """Name of each program's latency range, e.g. ``20-50 us``, numbered so that names sort by latency."""
-    return [_LATENCY_RANGES[i] for i in np.searchsorted(LATENCY_EDGES_S, np.asarray(true_s), side="right")]
-
-
-def _checked(
-    true_s: np.ndarray, predicted_s: np.ndarray, task_ids: Sequence[str] | np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    true, predicted = np.asarray(true_s, np.float64), np.asarray(predicted_s, np.float64)
-    tasks = np.asarray(task_ids)
-    if true.ndim != 1 or not true.shape == predicted.shape == tasks.shape:
-        raise DataError(f"metrics need three (n,) arrays; got {true.shape}, {predicted.shape}, {tasks.shape}")
-    if len(true) == 0:
-        raise DataError("metrics of zero programs are not defined: the test part is empty")
-    for name, values in (("measured", true), ("predicted", predicted)):
-        bad = np.flatnonzero(~(np.isfinite(values) & (values > 0)))
-        if len(bad):
-            raise DataError(f"{len(bad)} {name} latencies are not positive numbers, the first at {bad[0]}")
-    names, groups = np.unique(tasks, return_inverse=True)
-    return true, predicted, groups, names
+    return [_LATENCY_RANGES[i] for i in np.searchsorted(_LATENCY_EDGES_S, np.asarray(true_s), side="right")]
 
 
 def _mean(values: np.ndarray) -> float:

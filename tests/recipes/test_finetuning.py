@@ -167,6 +167,8 @@ def test_a_device_without_records_or_a_way_to_measure(one_device: Path):
     [
         (["sampler=kmaens"], "kmeans"),
         (["budget=0"], "at least 1"),
+        (["budget=many"], "at least 1"),
+        (["seed=abc"], "seed=abc: it must be a whole number"),
         (["measure.how=usb"], "local, rpc, kit"),
         (["+measure.hours=1"], "measure.hours"),
         (["+colour=red"], "colour"),

@@ -64,6 +64,8 @@ def test_reference_experiment_is_the_published_one():
         ("model.width=wide", "model.width: .*wide"),
         ("trainer=gpus", "trainer=gpus is unknown; did you mean gpu"),
         ("device=a1000", "a100"),
+        ("seed=abc", "seed=abc: it must be a whole number"),
+        ("seed=-1", "seed=-1: it must be a whole number"),
     ],
 )
 def test_what_nothing_reads_is_refused_in_one_line(override, message):
