@@ -31,13 +31,9 @@ def run(options: argparse.Namespace) -> None:
     """Print the tables or the JSON, or derive code vectors."""
     if missing := [str(path) for path in options.path if not path.is_dir()]:
         raise CdmppError(f"no such folder: {', '.join(missing)}")
-    if options.what == "codes":
-        _codes(options)
-    else:
+    if options.what == "summary":
         _summary(options)
-
-
-def _codes(options: argparse.Namespace) -> None:
+        return
     from cdmpp.data.codes import derive_codes
 
     if not options.path:
@@ -80,17 +76,11 @@ def plain(entry: DataSummary) -> dict[str, Any]:
 
 def _print_places(entries: Sequence[DataSummary], paths: Sequence[Path]) -> None:
     """A row a folder and device."""
-    rows = [
-        (
-            entry.device,
-            *("?" if count is None else str(count) for count in (entry.programs, entry.tasks)),
-            f"{entry.form} {entry.note}".strip(),
-            str(entry.folder),
-        )
-        for entry in entries
-    ]
+    rows, counts = [], ("programs", "tasks")
+    for entry in entries:
+        numbers = ["?" if (count := getattr(entry, name)) is None else str(count) for name in counts]
+        rows.append((entry.device, *numbers, f"{entry.form} {entry.note}".strip(), str(entry.folder)))
     caption = f"looked in {', '.join(map(str, paths))} ($CDMPP_DATA adds folders)"
-    counts = ("programs", "tasks")
     print_table("Data", ("device", *counts, "form", "folder"), rows, right=counts, caption=caption)
 
 

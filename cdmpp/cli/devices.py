@@ -13,13 +13,8 @@ from cdmpp.cli.output import print_json, print_table
 if TYPE_CHECKING:
     from cdmpp.data.summary import DataSummary
 
-_NUMBERS = {
-    "cores": "core_count",
-    "MHz": "clock_mhz",
-    "fp32 TFLOP/s": "fp32_tflops",
-    "GB/s": "bandwidth_gbps",
-    "GB": "memory_gb",
-}
+_NUMBERS = {"cores": "core_count", "MHz": "clock_mhz", "fp32 TFLOP/s": "fp32_tflops", "GB/s": "bandwidth_gbps",
+            "GB": "memory_gb"}  # fmt: skip
 
 
 def add_arguments(verb: argparse.ArgumentParser) -> None:
@@ -34,32 +29,24 @@ def run(options: argparse.Namespace) -> None:
 
     data = summarise(known_paths())
     usable = [entry for entry in models() if entry.usable]
-    rows = [
-        (
-            device,
-            [entry for entry in data if entry.device == device.name],
-            [entry.name for entry in usable if device.name in entry.devices],
-        )
-        for device in devices.all_devices()
-    ]
-    if options.json:
-        print_json([_as_json(*row) for row in rows])
-        return
-    shown = []
-    for device, data_sets, names in rows:
+    shown, listed = [], []
+    for device in devices.all_devices():
+        data_sets = [entry for entry in data if entry.device == device.name]
+        names = [entry.name for entry in usable if device.name in entry.devices]
+        listed.append(_as_json(device, data_sets, names))
         numbers = ["-" if (value := device.spec[key]) is None else f"{value:.4g}" for key in _NUMBERS.values()]
         sizes = [f"{entry.programs} programs" if entry.programs else entry.folder.name for entry in data_sets]
         shown.append((device.name, device.kind, device.title, *numbers, ", ".join(sizes), ", ".join(names)))
+    if options.json:
+        print_json(listed)
+        return
     headings = ("name", "kind", "what it is", *_NUMBERS, "data", "model")
     print_table("Devices", headings, shown, right=_NUMBERS, caption="- : not published")
 
 
 def _as_json(device: devices.Device, data_sets: Sequence[DataSummary], models: list[str]) -> dict[str, Any]:
     return {
-        "name": device.name,
-        "title": device.title,
-        "kind": device.kind,
-        "target": device.target,
+        **{key: getattr(device, key) for key in ("name", "title", "kind", "target")},
         "spec": {key: {"value": device.spec[key], "source": device.sources[key]} for key in devices.SPEC_FIELDS},
         "data": [plain(entry) for entry in data_sets],
         "models": models,

@@ -20,21 +20,13 @@ _NAMED = 3
 
 def add_arguments(verb: argparse.ArgumentParser) -> None:
     """Declare the options of this verb."""
-    verb.add_argument(
-        "programs", help="a TVMScript file, a tuning database or data set folder, or stored ASTs (.parquet)"
-    )
+    verb.add_argument("programs", help="a TVMScript file, a database or data set folder, or stored ASTs (.parquet)")
     verb.add_argument("--device", required=True, help="name of a device, see `cdmpp devices`")
     verb.add_argument("--model", help="model folder or name of a shipped one (default: one trained on the device)")
     verb.add_argument("--rows", type=int, default=20, help="rows of the table, fastest first; 0 = all (default 20)")
     verb.add_argument("--json", action="store_true", help="machine-readable, every program in input order")
-    verb.add_argument(
-        "--no-compile",
-        action="store_true",
-        help="do not compile CPU programs to see their machine code: faster, rougher",
-    )
-    verb.add_argument(
-        "--limit", type=float, default=60.0, help="seconds to lower or compile one program at most (default 60)"
-    )
+    verb.add_argument("--no-compile", action="store_true", help="see no machine code of CPU programs: faster, rougher")
+    verb.add_argument("--limit", type=float, default=60.0, help="seconds to lower or compile a program (default 60)")
 
 
 def run(options: argparse.Namespace) -> None:

@@ -45,10 +45,9 @@ def _parts(conf: Path, entry: str | dict[str, str | None]) -> Iterator[str]:
         yield from _fields(f"{entry}.yaml", "")
         return
     for name, option in entry.items():
-        group = name.partition("@")[0]
         if name.startswith("override "):
             continue
-        if group == "device":
+        if (group := name.partition("@")[0]) == "device":
             yield "device=NAME: a device of `cdmpp devices`\n\n"
             continue
         files = {str(path.relative_to(conf / group).with_suffix("")) for path in (conf / group).rglob("*.yaml")}
@@ -61,8 +60,7 @@ def _fields(config: str, prefix: str) -> Iterator[str]:
     """Key, default and meaning of the dataclass that Hydra was offered under that name; nothing where it was not."""
     group, _, name = config.rpartition("/")
     repo = ConfigStore.instance().repo
-    stored = (repo.get(group, {}) if group else repo).get(name)
-    if stored is None:
+    if (stored := (repo.get(group, {}) if group else repo).get(name)) is None:
         return
     kind: Any = OmegaConf.get_type(stored.node)
     values: Any = OmegaConf.to_container(stored.node)
