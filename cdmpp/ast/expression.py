@@ -96,21 +96,16 @@ def evaluate(expression: Any, env: dict[int, np.ndarray], n_points: int) -> np.n
     Data-dependent parts (loads, unknown calls) count as 0; unbound variables too. Division by zero gives 0.
     """
     kind = kind_of(expression)
-    if kind == "IntImm":
-        return np.full(n_points, int(expression.value), np.int64)
-    if kind == "FloatImm":
-        return np.full(n_points, float(expression.value), np.float64)
+    if kind in ("IntImm", "FloatImm"):
+        return np.full(n_points, expression.value, np.int64 if kind == "IntImm" else np.float64)
     if kind == "Var":
         value = env.get(expression.__chandle__())
         return np.zeros(n_points, np.int64) if value is None else value
-    if kind == "Not":
-        return (evaluate(expression.a, env, n_points) == 0).astype(np.int64)
-    if kind in ("Cast", "Broadcast", "Ramp"):
-        return evaluate(expression.base if kind == "Ramp" else expression.value, env, n_points)
     operands = expression.args if kind == "Call" else children(expression)
     name = call_name(expression) if kind == "Call" else kind
-    if name == "likely":
-        return evaluate(operands[0], env, n_points)
+    if name in ("likely", "Cast", "Broadcast", "Ramp", "Not"):
+        value = evaluate(operands[0], env, n_points)
+        return (value == 0).astype(np.int64) if name == "Not" else value
     if name in ("Select", "if_then_else"):
         condition, yes, no = (evaluate(operand, env, n_points) for operand in operands)
         return np.where(condition != 0, yes, no)

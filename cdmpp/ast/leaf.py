@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -58,22 +59,19 @@ class LeafFacts:
         loops = self.leaf.loops
         shown = [i for i in reversed(range(len(loops))) if loops[i].tag == Tag.NONE and loops[i].extent > 1][:N_LOOPS]
         for i in shown:
-            numbers += stored(LOOP, self._loop(i))
+            strides = [access.strides[i] * access.element_bytes for access in (self.store, *self.loads)] + [0.0, 0.0]
+            quantities = {
+                "extent": loops[i].extent,
+                "reduction_flag": not self.store.depends[i],
+                "unrolled_flag": loops[i].unrolled,
+                "vector_flag": loops[i].kind == Kind.VECTORIZED,
+                "store_stride_bytes": strides[0],
+                "load0_stride_bytes": strides[1],
+                "load1_stride_bytes": strides[2],
+            }
+            numbers += stored(LOOP, quantities)
         numbers += [0.0] * len(LOOP) * (N_LOOPS - len(shown))
         return numbers + stored(MEMORY, self.misses)
-
-    def _loop(self, i: int) -> dict[str, float]:
-        strides = [access.strides[i] * access.element_bytes for access in (self.store, *self.loads)] + [0.0, 0.0]
-        loop = self.leaf.loops[i]
-        return {
-            "extent": loop.extent,
-            "reduction_flag": not self.store.depends[i],
-            "unrolled_flag": loop.unrolled,
-            "vector_flag": loop.kind == Kind.VECTORIZED,
-            "store_stride_bytes": strides[0],
-            "load0_stride_bytes": strides[1],
-            "load1_stride_bytes": strides[2],
-        }
 
 
 def leaf_facts(leaf: Leaf, gpu: bool) -> LeafFacts:
@@ -176,11 +174,13 @@ def _trips(
     loops = nest.loops
     guarding = free_variables(*(condition for condition, _ in leaf.guards))
     touched = [any(access.depends[i] for access in (store, *loads)) for i in range(len(loops))]
+    # Every trip of a loop that no access mentions computes the same again: the compiler does it once.
     repeated = {
         i
         for i, loop in enumerate(loops)
         if loop.tag == Tag.NONE and not touched[i] and loop.handle not in guarding and not constant
-        if _repeats(loop, store, loads, update)
+        if loads and not any(load.buffer in loop.written for load in loads)
+        if not update or store.buffer in loop.started
     }
     # TVM does not replicate a statement that its virtual thread does not touch.
     real = [i for i, loop in enumerate(loops) if (loop.tag != Tag.VTHREAD or touched[i]) and i not in repeated]
@@ -191,13 +191,8 @@ def _trips(
         return float(math.prod(loops[i].extent for i in indices))
 
     lanes = float(loops[nest.vector].extent) if nest.vector >= 0 else float(leaf.lanes)
-    inner_reduction = 1.0
-    for i in range(len(loops) - 1, -1, -1):
-        if loops[i].kind == Kind.VECTORIZED or loops[i].extent == 1:
-            continue
-        if loops[i].tag != Tag.NONE or store.depends[i]:
-            break
-        inner_reduction *= loops[i].extent
+    inwards = [i for i, loop in enumerate(loops) if loop.kind != Kind.VECTORIZED and loop.extent != 1]
+    innermost_sums = takewhile(lambda i: loops[i].tag == Tag.NONE and not store.depends[i], reversed(inwards))
     tile = trips(i for i in region if store.depends[i])
     spatial = nest.inner >= 0 and store.depends[nest.inner]
     return {
@@ -211,20 +206,13 @@ def _trips(
         "unrolled_trips": trips(i for i in serial if loops[i].unrolled and loops[i].kind != Kind.VECTORIZED),
         "region_trips": trips(region),
         "reduction_trips": trips(i for i in serial if not store.depends[i]),
-        "inner_reduction_trips": inner_reduction,
+        "inner_reduction_trips": trips(innermost_sums),
         "accumulator_tile": tile,
         "refill_trips": trips(i for i in serial if i <= nest.refill and loops[i].tag == Tag.NONE),
         "chain_trips": trips(serial) / max(1.0, tile) if update and not spatial else 0.0,
         "redundant_trips": trips(repeated),
         "auto_lanes": _auto_lanes(nest, store, loads) if lanes <= 1 else 1.0,
     }
-
-
-def _repeats(loop: Loop, store: Access, loads: list[Access], update: bool) -> bool:
-    """True where every trip of a loop that no access mentions computes the same again: the compiler does it once."""
-    if not loads or any(load.buffer in loop.written for load in loads):
-        return False
-    return store.buffer in loop.started if update else True
 
 
 def _auto_lanes(nest: Nest, store: Access, loads: list[Access]) -> float:

@@ -21,7 +21,7 @@ class BlockGraph(ABC):
 
     @abstractmethod
     def targets(self, name: str, following: str) -> list[str]:
-        """Names that block ``name`` may go to, by its lines; ``following``: the next block of the text."""
+        """Blocks that ``name`` may go to, by its lines; ``following``: the next of the text."""
 
     @cached_property
     def successors(self) -> dict[str, list[str]]:
@@ -45,27 +45,20 @@ class BlockGraph(ABC):
         return list(nx.dfs_postorder_nodes(self.graph, self.entry))[::-1]
 
     @cached_property
+    def place(self) -> dict[str, int]:
+        """Block -> its index in ``order``."""
+        return {block: place for place, block in enumerate(self.order)}
+
+    @cached_property
     def natural_loops(self) -> dict[str, frozenset[str]]:
         """Header -> body of the natural loops (Aho et al.), those of one header joined."""
         bodies: dict[str, set[str]] = {}
-        for latch, header in self._back_edges():
-            backwards = nx.generic_bfs_edges(
-                self.graph, latch, lambda block, header=header: () if block == header else self.graph.pred[block]
-            )
-            bodies.setdefault(header, set()).update((header, latch), (block for _, block in backwards))
+        for latch, header, kind in nx.dfs_labeled_edges(self.graph, self.entry):
+            if kind == "nontree" and self.place[header] <= self.place[latch]:  # a back edge
+                body = bodies.setdefault(header, {header})
+                if latch != header:
+                    body |= {latch} | nx.ancestors(nx.restricted_view(self.graph, [header], []), latch)
         return {header: frozenset(body) for header, body in bodies.items()}
-
-    def _back_edges(self) -> list[tuple[str, str]]:
-        """Edges to a block that the depth-first search has entered and not left."""
-        back, entered = [], set()
-        for block, target, kind in nx.dfs_labeled_edges(self.graph, self.entry):
-            if kind == "forward":
-                entered.add(target)
-            elif kind == "reverse":
-                entered.discard(target)
-            elif target in entered:
-                back.append((block, target))
-        return back
 
     def after_checks(self, refusal: str) -> Self:
         """What runs once nothing can be refused any more: of TVM's wrapper, the part behind the checks of arguments.

@@ -43,6 +43,10 @@ class Function(BlockGraph):
             if (match := _ASSIGNED.match(line))
         }
 
+    def text_of(self, value: str) -> str:
+        """The instruction that makes ``value``; empty for arguments and numbers."""
+        return self.definitions[value].text if value in self.definitions else ""
+
 
 def parse(text: str) -> list[Function]:
     """The functions that ``text`` defines, without debug records and metadata."""

@@ -45,12 +45,9 @@ class Loop:
 
 def loops_of(function: Function, constants: Constants) -> list[Loop]:
     """Natural loops that are reached, with their trip counts."""
-    loops = []
-    for header, body in function.natural_loops.items():
-        if header in constants.reached:
-            counters = tuple(_counters(constants, header, body))
-            loops.append(Loop(header, body, _trips(constants, header, body, counters), counters))
-    return loops
+    reached = [(header, body) for header, body in function.natural_loops.items() if header in constants.reached]
+    counters = [tuple(_counters(constants, *loop)) for loop in reached]
+    return [Loop(*loop, _trips(constants, *loop, own), own) for loop, own in zip(reached, counters, strict=True)]
 
 
 def _counters(constants: Constants, header: str, body: frozenset[str]) -> Iterator[Counter]:
@@ -62,8 +59,7 @@ def _counters(constants: Constants, header: str, body: frozenset[str]) -> Iterat
         entered = [value for value, block in outside if block in constants.reached and header in constants.taken(block)]
         start = next(iter(entered or [value for value, _ in outside]), None)
         after = next((value for value, block in incoming if block in body), "")
-        change = constants.function.definitions.get(after)
-        step = _STEP.match(change.text) if change else None
+        step = _STEP.match(constants.function.text_of(after))
         if step and step[2] == phi[1] and int(step[3]):
             yield Counter(start, int(step[3]) * (1 if step[1] == "add" else -1), phi[1], after)
 
@@ -75,12 +71,10 @@ def _trips(constants: Constants, header: str, body: frozenset[str], counters: Se
         if len(targets) < 2 or all(target in body for target in targets):
             continue
         branch = BRANCH.match(function.blocks[block][-1])
-        condition = function.definitions.get(branch[1]) if branch else None
-        if condition is None:
-            continue
-        if _RUNS_TWICE.match(condition.text):
+        condition = function.text_of(branch[1]) if branch else ""
+        if _RUNS_TWICE.match(condition):
             most = max(most, 2.0)
-        elif compared := _COMPARE.match(condition.text):
+        elif compared := _COMPARE.match(condition):
             most = max(most, _from_compare(constants, counters, compared, header in targets))
     return most
 
@@ -108,15 +102,14 @@ def _from_compare(
 
 def _counter_behind(function: Function, counters: Sequence[Counter], value: str) -> tuple[Counter | None, int]:
     """The counter that ``value`` is cast from, and the constant that was added to it on the way (not its step)."""
+    before = {counter.name: counter for counter in counters}
+    either = {counter.after: counter for counter in counters} | before
     for name in _uncast(function, value):
-        for counter in counters:
-            if name in (counter.name, counter.after):
-                return counter, 0
-        definition = function.definitions.get(name)
-        if definition and (shifted := _OFFSET.match(definition.text)):
-            for counter in counters:
-                if shifted[2] == counter.name:
-                    return counter, int(shifted[3]) * (-1 if shifted[1] == "sub" else 1)
+        if name in either:
+            return either[name], 0
+        shifted = _OFFSET.match(function.text_of(name))
+        if shifted and shifted[2] in before:
+            return before[shifted[2]], int(shifted[3]) * (-1 if shifted[1] == "sub" else 1)
     return None, 0
 
 
@@ -124,8 +117,7 @@ def _uncast(function: Function, value: str) -> Iterator[str]:
     """``value``, what it was cast from, what that was cast from ..."""
     for _ in range(_MAX_CASTS):
         yield value
-        definition = function.definitions.get(value)
-        cast = _CAST.match(definition.text) if definition else None
+        cast = _CAST.match(function.text_of(value))
         if cast is None:
             return
         value = cast[1]

@@ -20,6 +20,7 @@ _UNKNOWN_TRIPS = 4.0
 _ORDER_COST, _BLOCK_ORDER_COST, _SHAPE_COST = 0.15, 1.5, 1.0
 """Of two loops or blocks that are to be the same: for their places in the text, and for other loops inside."""
 _FLOATS = ("vfm", "vfn", "vadd", "vmul", "vsub", "vmax", "vmin", "vdiv")
+_Size = Callable[[str], tuple[float, ...]]
 _Sizes = Mapping[str, np.ndarray]
 
 
@@ -40,17 +41,17 @@ def machine_flow(
     function: AsmFunction, ir: Function, loops: Sequence[Loop], ir_runs: Mapping[str, float]
 ) -> MachineFlow:
     """Flow of ``function``, the machine code of ``ir``, whose ``loops`` and runs of blocks are given."""
-    nest = _Nest(dict(_loops(function)), function.order, _sizes(function, _machine_size))
-    ir_nest = _Nest(ir.natural_loops, ir.order, _sizes(ir, _ir_size))
+    nest = _Nest(function, dict(_loops(function)), _machine_size)
+    ir_nest = _Nest(ir, ir.natural_loops, _ir_size)
     pairs = dict(_match(nest, ir_nest, None, None))
     ir_trips = {loop.header: loop.trips for loop in loops}
     trips = {h: max(1.0, ir_trips.get(pairs.get(h, ""), 0.0) or _UNKNOWN_TRIPS) for h in nest.bodies}
-    runs_of_pairs: dict[str, float] = {}
+    given: dict[str, float] = {}
     for header, ir_header in pairs.items():
-        runs_of_pairs.update(_runs_of_pair(nest, ir_nest, header, ir_header, ir_runs))
+        given.update(_runs_of_pair(nest, ir_nest, header, ir_header, ir_runs))
     # What the IR tells, else what flows in; what guards the whole function is taken to let it pass.
     runs = runs_of_blocks(
-        nest.order, nest.bodies, trips, lambda b: (function.successors[b], nest.innermost.get(b)), runs_of_pairs, True
+        function.order, nest.bodies, trips, lambda b: (function.successors[b], nest.innermost.get(b)), given, True
     )
     return MachineFlow(runs, list(_pieces(function, nest, runs)), trips, len(nest.bodies) - len(pairs))
 
@@ -58,16 +59,16 @@ def machine_flow(
 class _Nest:
     """Loops inside loops, in the order of the control flow."""
 
-    def __init__(self, bodies: Mapping[str, frozenset[str]], order: Sequence[str], sizes: _Sizes) -> None:
-        self.bodies, self.order, self.sizes = bodies, order, sizes
-        self.place = {block: place for place, block in enumerate(order)}
+    def __init__(self, function: BlockGraph, bodies: Mapping[str, frozenset[str]], size: _Size) -> None:
+        self.bodies, self.place = bodies, function.place
+        self.sizes = {b: np.sum([(0.0,) * 4, *map(size, lines)], axis=0) for b, lines in function.blocks.items()}
         self.innermost: dict[str, str] = {}
         self.children: defaultdict[str | None, list[str]] = defaultdict(list)
         for header in sorted(bodies, key=lambda h: len(bodies[h]), reverse=True):
             self.children[self.innermost.get(header)].append(header)
             self.innermost.update(dict.fromkeys(bodies[header], header))
         for inside in self.children.values():
-            inside.sort(key=lambda h: min(self.place.get(block, len(order)) for block in bodies[h]))
+            inside.sort(key=lambda h: min(self.place.get(block, len(self.place)) for block in bodies[h]))
 
     def shape(self, header: str) -> tuple:
         """The loops inside, as nested tuples."""
@@ -115,11 +116,9 @@ def _runs_of_pair(
     if len(blocks) == 1 or len({round(ir_runs[b] / most, 3) for b in ir_blocks}) == 1:
         return dict.fromkeys(blocks, ir_runs[ir_header])
 
-    def extra(i: int, j: int) -> float:
-        return _BLOCK_ORDER_COST * abs(i / len(blocks) - j / len(ir_blocks))
-
     sizes, ir_sizes = ({b: nest.sizes[b] for b in blocks}, {b: ir_nest.sizes[b] for b in ir_blocks})
-    pairs = _assigned(sizes, ir_sizes, extra)
+    cost = _BLOCK_ORDER_COST
+    pairs = _assigned(sizes, ir_sizes, lambda i, j: cost * abs(i / len(blocks) - j / len(ir_blocks)))
     return {a: ir_runs[b] for a, b in pairs} | {header: ir_runs[ir_header]}
 
 
@@ -131,20 +130,12 @@ def _pieces(
         if nest.children.get(header):
             continue
         often = 0.5 * max(runs[header], 1e-9)
-        if usual := [b for b in nest.order if b in body and function.blocks[b] and runs[b] >= often]:
+        if usual := [b for b in function.order if b in body and function.blocks[b] and runs[b] >= often]:
             in_loops.update(usual)
             yield tuple(usual), header
-    for block in nest.order:
+    for block in function.order:
         if block not in in_loops and function.blocks[block]:
             yield (block,), None
-
-
-def _sizes(function: BlockGraph, size: Callable[[str], tuple[float, ...]]) -> _Sizes:
-    """Block -> sum of ``size`` over its lines."""
-    return {
-        block: np.sum([size(line) for line in lines] or [(0.0,) * 4], axis=0)
-        for block, lines in function.blocks.items()
-    }
 
 
 def _machine_size(line: str) -> tuple[float, ...]:
@@ -167,8 +158,7 @@ def _loops(function: AsmFunction) -> Iterator[tuple[str, frozenset[str]]]:
 
     The compiler's last passes also make loops with two entries, which natural loops do not describe.
     """
-    place = {block: i for i, block in enumerate(function.order)}
-    work: list[tuple[frozenset[str], frozenset[str]]] = [(frozenset(place), frozenset())]
+    place, work = function.place, [(frozenset(function.order), frozenset[str]())]
     while work:
         blocks, headers = work.pop()
         graph = nx.DiGraph(function.graph.subgraph(blocks))
