@@ -21,10 +21,6 @@ class Feature:
         """Stored as it is; every other feature is stored as ``slog`` of its quantity."""
         return self.unit in ("flag", "share")
 
-    def quantity(self, stored: float) -> float:
-        """The quantity behind a stored number."""
-        return float(stored) if self.plain else math.copysign(2.0 ** abs(float(stored)) - 1.0, stored)
-
 
 def slog(quantity: float) -> float:
     """sign(x) * log2(1 + |x|)."""

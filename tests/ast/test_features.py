@@ -12,6 +12,7 @@ from cdmpp.ast.layout import KERNEL_FEATURES, LEAF_FEATURES
 from cdmpp.ast.leaf_features import LOOP
 from cdmpp.features import Feature, names, slog, stored
 from cdmpp.machine_code.code_features import CODE_FEATURES
+from tests.ast.quantities import quantity
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -46,9 +47,11 @@ def test_the_page_lists_what_is_declared():
 def test_quantities_are_stored_by_name():
     quantities = {name: float(place) for place, name in enumerate(reversed(names(LOOP)))}
     numbers = stored(LOOP, quantities)
-    assert [f.quantity(number) for f, number in zip(LOOP, numbers, strict=True)] == pytest.approx([6, 5, 4, 3, 2, 1, 0])
+    assert [quantity(f, number) for f, number in zip(LOOP, numbers, strict=True)] == pytest.approx(
+        [6, 5, 4, 3, 2, 1, 0]
+    )
     assert numbers[0] == slog(6.0) and numbers[1] == 5.0
-    assert Feature("x", "bytes", "").quantity(slog(-7.0)) == pytest.approx(-7.0)
+    assert quantity(Feature("x", "bytes", ""), slog(-7.0)) == pytest.approx(-7.0)
     with pytest.raises(KeyError, match="depth"):
         stored(LOOP, {**quantities, "depth": 1.0})
     with pytest.raises(KeyError, match="extent"):

@@ -12,6 +12,7 @@ pytest.importorskip("tvm")
 sys.path.insert(0, str(Path(__file__).parent))
 
 import programs  # noqa: E402
+from quantities import quantity  # noqa: E402
 
 from cdmpp.ast.extract import extract, extract_readable  # noqa: E402
 from cdmpp.ast.layout import KERNEL_FEATURES, KERNEL_NAMES, LEAF_FEATURES, LEAF_NAMES  # noqa: E402
@@ -21,12 +22,12 @@ FOLDER = Path(__file__).parent / "golden"
 
 def kernel(ast, name: str, index: int = 0) -> float:
     place = KERNEL_NAMES.index(name)
-    return KERNEL_FEATURES[place].quantity(ast.kernel_features[index, place])
+    return quantity(KERNEL_FEATURES[place], ast.kernel_features[index, place])
 
 
 def leaf(ast, name: str, index: int) -> float:
     place = LEAF_NAMES.index(name)
-    return LEAF_FEATURES[place].quantity(ast.leaf_features[index, place])
+    return quantity(LEAF_FEATURES[place], ast.leaf_features[index, place])
 
 
 def render(ast) -> str:
@@ -43,7 +44,7 @@ def render(ast) -> str:
 
 
 def rendered(features, numbers) -> list[str]:
-    return [f"  {f.name} = {f.quantity(number):.4g}" for f, number in zip(features, numbers, strict=True) if number]
+    return [f"  {f.name} = {quantity(f, number):.4g}" for f, number in zip(features, numbers, strict=True) if number]
 
 
 @pytest.mark.parametrize("name", programs.GOLDEN)

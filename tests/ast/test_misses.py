@@ -8,6 +8,7 @@ import pytest
 from cdmpp.ast.access import LINE_BYTES, Reach
 from cdmpp.ast.leaf_features import LEAF_FEATURES, LEAF_NAMES
 from cdmpp.ast.misses import SETS, sets_used
+from tests.ast.quantities import quantity
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -28,9 +29,9 @@ def test_sets_are_those_of_every_address(seed):
     assert found == exact if all(stride % LINE_BYTES == 0 for stride, _ in jumps) else abs(found - exact) <= SETS / 4
 
 
-def quantity(ast, name: str) -> float:
+def amount(ast, name: str) -> float:
     place = LEAF_NAMES.index(name)
-    return LEAF_FEATURES[place].quantity(ast.leaf_features[0, place])
+    return quantity(LEAF_FEATURES[place], ast.leaf_features[0, place])
 
 
 def column_sums(width: int, rows: int = 32):
@@ -59,7 +60,7 @@ def test_rows_a_power_of_two_apart_crowd_into_one_set(readable):
         from cdmpp.ast.extract import extract, extract_readable
 
         ast = (extract_readable if readable else extract)(module, target)
-        return lambda name: quantity(ast, name)
+        return lambda name: amount(ast, name)
 
     # 1024 floats are 4096 bytes, the period of the sets; 1040 floats are one line more.
     crowded, spread = misses(1024), misses(1040)
@@ -77,5 +78,5 @@ def test_pages_beyond_the_buffer_are_walked_again():
     from cdmpp.ast.extract import extract
 
     many = extract(module, target)
-    assert quantity(many, "page_misses_64") >= 64 * 256
-    assert 256 <= quantity(many, "page_misses_1536") <= 258
+    assert amount(many, "page_misses_64") >= 64 * 256
+    assert 256 <= amount(many, "page_misses_1536") <= 258
