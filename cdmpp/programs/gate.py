@@ -84,7 +84,6 @@ def check_graph(graph: Any, where: str) -> None:
 
 
 def _references(data: Any) -> list[int]:
-    """Indices of the nodes that a node with ``data`` refers to."""
     if isinstance(data, dict):
         data = [value for name, value in data.items() if name not in _NUMBERS]
     return [value for value in data if type(value) is int] if isinstance(data, list) else []

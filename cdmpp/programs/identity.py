@@ -21,6 +21,8 @@ _NAMING_ATTRIBUTES = frozenset(
     "global_symbol op_pattern op_attrs operator_name s_tir tirx.noalias layout_free_buffers".split()
 )
 """Attributes that say how a function is called, was found or may be tuned, not what it computes."""
+_NORM = r"layer_?norm|rms_norm|batch_norm|group_norm|instance_norm|red_temp|mean.*rsqrt"
+_NAMED_CLASSES = {"softmax": "softmax", "norm": _NORM, "pool": "pool"}
 _REDUCE = 2  # tirx.IterVar.iter_type of a reduction axis
 
 
@@ -76,9 +78,8 @@ def io_bytes(module: tvm.IRModule | tirx.PrimFunc) -> float:
         if shape is None:
             continue
         if not all(isinstance(extent, (int, tirx.IntImm)) for extent in shape):
-            raise UnsupportedProgramError(
-                f"parameter {parameter.name} has the symbolic shape {list(shape)}: bind it to numbers first"
-            )
+            message = f"parameter {parameter.name} has the symbolic shape {list(shape)}: bind it to numbers first"
+            raise UnsupportedProgramError(message)
         bits = tvm.DataType(str(parameter.dtype))
         total += math.prod(int(extent) for extent in shape) * math.ceil(bits.bits * bits.lanes / 8)
     return total
@@ -100,19 +101,13 @@ def op_class(name: str, module: tvm.IRModule | tirx.PrimFunc) -> str:
     classes = {_product_class(block, loads, words) for block in blocks if (loads := _product(block))}
     if classes:
         return next(c for c in ("conv2d", "depthwise", "dense", "matmul", "reduce") if c in classes)
-    if "softmax" in words:
-        return "softmax"
-    if re.search(r"layer_?norm|rms_norm|batch_norm|group_norm|instance_norm|red_temp|mean.*rsqrt", words):
-        return "norm"
-    if "pool" in words:
-        return "pool"
-    if any(map(_reduced, blocks)):
-        return "reduce"
-    return "elementwise"
+    for named, pattern in _NAMED_CLASSES.items():
+        if re.search(pattern, words):
+            return named
+    return "reduce" if any(map(_reduced, blocks)) else "elementwise"
 
 
 def _reduced(block: Any) -> list[Any]:
-    """Reduction axes of a block."""
     return [axis for axis in block.iter_vars if int(axis.iter_type) == _REDUCE]
 
 

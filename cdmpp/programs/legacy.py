@@ -7,6 +7,7 @@ below visits it from the root and prints TVMScript, which TVM 0.27 parses back i
 from __future__ import annotations
 
 import builtins
+import itertools
 import json
 import keyword
 import re
@@ -20,9 +21,6 @@ _OPERATORS |= {"EQ": "==", "NE": "!=", "LT": "<", "LE": "<=", "GT": ">", "GE": "
 _FUNCTIONS = {"Min": "T.min", "Max": "T.max", "And": "T.And", "Or": "T.Or", "Mod": "T.truncmod", "Not": "T.Not"}
 _LOOP_KINDS = ("serial", "parallel", "vectorized", "unroll")
 _AXIS_KINDS = {"0": "spatial", "1": "scan", "2": "reduce", "4": "opaque"}
-# Others (``layout_free_buffers``) only steered the tuner; what it did with them stands in the trace.
-_FUNCTION_ATTRIBUTES = {"tir.noalias": "tirx.noalias"}
-_INSTRUCTIONS = {"GetBlock": "GetSBlock"}
 _VALUES = {"dtype", "kind", "iter_type"}
 """Attributes that hold a value and not the index of a node."""
 
@@ -42,7 +40,7 @@ def convert_trace(trace: list[Any]) -> list[Any]:
     for name, inputs, attributes, outputs in instructions:
         if name == "Split" and len(attributes) == 1:
             attributes = [attributes[0], 0]
-        converted.append([_INSTRUCTIONS.get(name, name), inputs, attributes, outputs])
+        converted.append(["GetSBlock" if name == "GetBlock" else name, inputs, attributes, outputs])
     return [converted, decisions]
 
 
@@ -81,11 +79,9 @@ class _Node:
         return (_Node(self.nodes, index) for index in self.content.get("data", []))
 
     def is_number(self, value: int) -> bool:
-        """Whether it is this integer constant."""
         return self.type == "IntImm" and self.value == str(value)
 
     def pairs(self) -> list[tuple[str, _Node]]:
-        """Entries of a map whose keys are strings."""
         return list(zip(self.content.get("keys", []), self, strict=True))
 
 
@@ -103,16 +99,12 @@ class _Writer:
         """A Python identifier for a variable or buffer, unique in the function."""
         if node.index not in self.names:
             base = re.sub(r"\W", "_", node.name.text) or "v"
-            base = name = f"v_{base}" if base[0].isdigit() else base
-            count = 0
-            while name in self.taken:
-                count += 1
-                name = f"{base}_{count}"
+            base = f"v_{base}" if base[0].isdigit() else base
+            names = itertools.chain([base], (f"{base}_{count}" for count in itertools.count(1)))
+            name = next(name for name in names if name not in self.taken)
             self.taken.add(name)
             self.names[node.index] = name
         return self.names[node.index]
-
-    # Expressions.
 
     def expr(self, node: _Node) -> str:
         match node.type:
@@ -147,10 +139,8 @@ class _Writer:
         return f"{self.name(node.buffer)}[{self.listed(node.indices) or '()'}]"
 
     def region(self, node: _Node) -> str:
-        parts = []
-        for span in node.region:
-            start = self.expr(span.min)
-            parts.append(start if span.extent.is_number(1) else f"{start}:{start} + {self.expr(span.extent)}")
+        spans = [(self.expr(span.min), span.extent) for span in node.region]
+        parts = [low if size.is_number(1) else f"{low}:{low} + {self.expr(size)}" for low, size in spans]
         return f"{self.name(node.buffer)}[{', '.join(parts) or '()'}]"
 
     def annotation(self, node: _Node) -> str:
@@ -170,8 +160,6 @@ class _Writer:
 
     def parameter(self, buffer: _Node) -> str:
         return f"{self.name(buffer)}: T.Buffer({self.shape(buffer)})"
-
-    # Statements.
 
     def line(self, depth: int, text: str) -> None:
         self.lines.append("    " * depth + text)
@@ -241,10 +229,9 @@ class _Writer:
             self.parameter(buffers[p.index]) if p.index in buffers else f"{self.name(p)}: T.handle"
             for p in function.params
         ]
-        for key, value in function.attrs.__getattr__("__dict__").pairs():
-            if key in _FUNCTION_ATTRIBUTES:
-                note = f"{json.dumps(_FUNCTION_ATTRIBUTES[key])}: {self.annotation(value)}"
-                self.line(2, f"T.func_attr({{{note}}})")
+        # Other attributes (``layout_free_buffers``) only steered the tuner; what it did with them stands in the trace.
+        for value in (v for key, v in function.attrs.__getattr__("__dict__").pairs() if key == "tir.noalias"):
+            self.line(2, f'T.func_attr({{"tirx.noalias": {self.annotation(value)}}})')
         self.block_body(function.body.block, 2)
         parameters[-1:-1] = map(self.parameter, self.constants)  # what is written comes last
         head = ["@I.ir_module", "class Module:", "    @T.prim_func(s_tir=True)"]

@@ -21,11 +21,9 @@ from cdmpp.errors import CdmppError
 from cdmpp.paths import conf_folder
 from cdmpp.programs.task import VARIANT_MARK, Task
 
-HOST_TARGET = {"kind": "llvm", "num-cores": 1}
 DTYPES = ("float32", "float16")
 INPUTS = ("image", "tokens", "audio", "mel", "vector")
-_stubs: list[Any] = []
-"""What stands for missing operators lives as long as the process."""
+_stubs: list[Any] = []  # what stands for missing operators lives as long as the process
 
 
 def read_zoo() -> dict[str, dict[str, Any]]:
@@ -68,8 +66,7 @@ def import_network(name: str, spec: Mapping[str, Any] | None = None) -> list[Tas
     """
     if spec is None:
         spec = network_of(read_zoo(), name)
-    model, inputs = build_model(spec)
-    return tasks_of_module(to_relax(model, inputs, spec.get("dtype", "float32")), name)
+    return tasks_of_module(to_relax(*build_model(spec), spec.get("dtype", "float32")), name)
 
 
 def build_model(spec: Mapping[str, Any]) -> tuple[Any, tuple[Any, ...]]:
@@ -89,7 +86,6 @@ def build_model(spec: Mapping[str, Any]) -> tuple[Any, tuple[Any, ...]]:
 
 
 def _example(given: Mapping[str, Any]) -> Any:
-    """A batch of random input as ``input`` of a zoo entry describes it."""
     import torch
 
     shape = dict(given)
@@ -145,7 +141,8 @@ def tasks_of_module(module: Any, network: str) -> list[Task]:
     from cdmpp.programs import identity
 
     tasks: dict[str, Task] = {}
-    for extracted in meta_schedule.relax_integration.extract_tasks(module, tvm.target.Target(HOST_TARGET)):
+    host = tvm.target.Target({"kind": "llvm", "num-cores": 1})
+    for extracted in meta_schedule.relax_integration.extract_tasks(module, host):
         if not _has_static_shapes(extracted.dispatched[0]["main"]):
             continue
         workload = extracted.dispatched[0].script()
@@ -160,7 +157,6 @@ def tasks_of_module(module: Any, network: str) -> list[Task]:
 
 
 def _has_static_shapes(function: Any) -> bool:
-    """True where every parameter is a buffer whose dimensions are plain integers."""
     from tvm.tirx import IntImm
 
     shapes = [getattr(parameter, "shape", None) for parameter in function.params]
@@ -186,9 +182,8 @@ def _build_transformers(spec: Mapping[str, Any]) -> Any:
     library = importlib.import_module(spec["module"]) if "module" in spec else transformers
     inner = getattr(library, spec["build"])(config)
     parameters = inspect.signature(inner.forward).parameters
-    takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
-    options = {"return_dict": False} if takes_any or "return_dict" in parameters else {}
-    options |= {"use_cache": False} if "use_cache" in parameters else {}
+    accepted = {*parameters, *("return_dict" for p in parameters.values() if p.kind is p.VAR_KEYWORD)}
+    options = dict.fromkeys({"return_dict", "use_cache"} & accepted, False)
 
     class FirstOutput(torch.nn.Module):
         def __init__(self) -> None:

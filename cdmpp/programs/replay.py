@@ -39,8 +39,7 @@ def parse_target(target: str | Mapping[str, Any] | tvm.target.Target) -> tvm.tar
     if isinstance(target, tvm.target.Target):
         return target
     try:
-        text = target if isinstance(target, str) else json.dumps(target, sort_keys=True)
-        return _target_of_json(text)
+        return _target_of_json(target if isinstance(target, str) else json.dumps(target, sort_keys=True))
     except Exception as error:  # json and several kinds of TVM errors
         raise DataError(f"not a TVM target: {str(target)[:200]} ({error})") from error
 
@@ -52,8 +51,7 @@ def replay(
 
     About 5-20 ms. Raises ``DataError`` where the trace does not fit the workload.
     """
-    scheduled = replay_schedule(workload, schedule)
-    return Program(scheduled.mod, parse_target(target), task_id, schedule, name)
+    return Program(replay_schedule(workload, schedule).mod, parse_target(target), task_id, schedule, name)
 
 
 def replay_schedule(workload: str, schedule: str) -> Schedule:

@@ -42,8 +42,7 @@ def read_script(path: Path, target: Any) -> list[Program]:
 def parse_text(text: str, where: str) -> tvm.IRModule:
     """TVMScript text of one module, or of one function as ``main``. For text from elsewhere, records of others say.
 
-    Raises:
-        UnsupportedProgramError: as ``read_script``; ``where`` begins the message.
+    Errors as ``read_script``; ``where`` begins the message.
     """
     tree = _tree(text, where)
     parts = [node for node in tree.body if not isinstance(node, ast.ImportFrom)]

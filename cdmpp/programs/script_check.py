@@ -19,12 +19,8 @@ _ROOMS = {"ir": "I", "tirx": "T", "tir": "T"}
 def checked_text(node: ast.stmt, meanings: dict[str, ast.expr], where: str) -> str:
     """Python text of the function or module class ``node`` alone, in the spelling that TVM's parser is given.
 
-    Args:
-        meanings: ``aliases_and_constants`` of the file it stands in.
-
-    Raises:
-        UnsupportedProgramError: anything in it that ``cdmpp.programs.language`` does not list; ``where`` begins the
-            message, which names the line.
+    ``meanings``: ``aliases_and_constants`` of the file it stands in. ``UnsupportedProgramError`` for anything that
+    ``cdmpp.programs.language`` does not list; ``where`` begins the message, which names the line.
     """
     tree = ast.Module([node], [])
     if (depth := _depth(tree)) > MAX_DEPTH:
@@ -150,8 +146,6 @@ class _Check(ExpressionCheck):
         ):
             raise self.refuse(node, hint=": a type such as T.Buffer((8,), 'float32') or T.int32 is wanted here")
 
-    # Statements.
-
     def _body(self, statements: list[ast.stmt]) -> None:
         for statement in statements:
             self._statement(statement)
@@ -205,7 +199,6 @@ class _Check(ExpressionCheck):
         self._body(node.body)
 
     def _target_of(self, node: ast.expr) -> None:
-        """What is assigned to."""
         match node:
             case ast.Tuple(elts=parts) | ast.List(elts=parts):
                 for part in parts:
