@@ -45,10 +45,8 @@ class Worker:
     def __init__(self, command: Sequence[str], cores: Sequence[int] = (), ready: Request | None = None) -> None:
         """Describe the process; nothing is started yet.
 
-        Args:
-            command: arguments of Python, such as ``("-m", MODULE)``, of a program that calls ``serve``.
-            cores: processors that the process is pinned to, one TVM thread on each; none leaves it free.
-            ready: the first request, which loads what the later ones need.
+        ``command`` are arguments of Python, such as ``("-m", MODULE)``, of a program that calls ``serve``. ``cores``
+        pin it, one TVM thread on each. ``ready`` is the first request, which loads what the later ones need.
         """
         self.command, self.cores, self.ready = tuple(command), tuple(cores), ready or {"op": "ready"}
         self.connection: Connection
@@ -117,13 +115,9 @@ class Worker:
             self._write(message, limit_s)
 
     def advance(self) -> Reply | None:
-        """Wait for the next message, and kill the process at its deadline.
+        """The reply to the last request; None where the process got ready and has the request now.
 
-        Returns:
-            The reply to the last request; None where the process got ready and the request is with it now.
-
-        Raises:
-            CdmppError: the process does not start.
+        Kills the process at its deadline. ``CdmppError``: it does not start.
         """
         try:
             if self.connection.poll(max(0.0, self.deadline - time.monotonic())):

@@ -64,12 +64,8 @@ class _Row(NamedTuple):
 def import_features(path: Path, out: Path, device: str, on_bad: Literal["error", "skip"] = "error") -> ImportReport:
     """Import the rows of ``device`` from a feature file, or all ``*.parquet`` of a folder, into data set ``out``.
 
-    Nothing is written before every file has been read; programs that ``out`` holds are left alone. While another
-    process writes there, this one waits.
-
-    Raises:
-        DataError: no such file, not a feature file, no row of the device, or broken rows (named) with
-            ``on_bad="error"``.
+    Every file is read before anything is written; programs that ``out`` holds are left alone. While another process
+    writes there, this one waits. ``DataError``: no feature file, no row of the device, or broken rows unless skipped.
     """
     sheet = devices.get(device)
     paths = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
@@ -86,11 +82,10 @@ def import_features(path: Path, out: Path, device: str, on_bad: Literal["error",
         report.lines += 1
         try:
             row = _row(values, sheet)
+            key = row.record.record_id
+            rows[key] = _merged(rows[key], row) if key in rows else row
         except (ValueError, TypeError, KeyError) as error:
             report.bad.append(f"{where}: {error}")
-            continue
-        key = row.record.record_id
-        rows[key] = _merged(rows[key], row) if key in rows else row
     if report.bad and on_bad == "error":
         raise DataError(
             f"{len(report.bad)} broken rows, nothing was imported: {some(report.bad)}. "
@@ -103,10 +98,8 @@ def import_features(path: Path, out: Path, device: str, on_bad: Literal["error",
     with writing(out, f"import of {path.name}", wait=True):
         present = {record.record_id for record in read_records(out)}
         fresh = [row for key, row in rows.items() if key not in present]
-        programs = len(present) + len(fresh)
-        write_info(
-            out, name=out.name, devices=[device], features=NAME, programs=programs, protocol=NAME, complete=False
-        )
+        described = {"devices": [device], "features": NAME, "programs": len(present) + len(fresh), "protocol": NAME}
+        write_info(out, name=out.name, **described, complete=False)
         write_tasks(out, {row.task.task_id: row.task for row in fresh}.values())
         for start in range(0, len(fresh), PART_SIZE):
             part = fresh[start : start + PART_SIZE]
@@ -147,9 +140,7 @@ def _row(values: dict[str, Any], device: devices.Device) -> _Row:
     flat = np.asarray(values["leaf_features"] or [], np.float32)
     nodes = np.asarray(values["node_ids"] or [], np.int32)
     if len(nodes) == 0 or len(flat) != WIDTH * len(nodes):
-        raise ValueError(
-            f"{len(flat)} leaf numbers for {len(nodes)} leaves: must be {WIDTH} each, and at least one leaf"
-        )
+        raise ValueError(f"{len(flat)} leaf numbers for {len(nodes)} leaves: {WIDTH} each and at least one leaf needed")
     if not np.isfinite(flat).all():
         raise ValueError("a leaf vector holds a number that is not finite")
     leaves = np.zeros((len(nodes), LEAF_WIDTH), np.float32)
@@ -187,10 +178,10 @@ def _serial_positions(nodes: np.ndarray, tree: list[int]) -> np.ndarray:
     if not tree:
         return nodes
     place = {node: index for index, node in enumerate(tree) if node >= 0}
-    for node in nodes.tolist():
-        if node not in place:
-            raise ValueError(f"leaf {node} is not in serialized_tree")
-    return np.array([place[node] for node in nodes.tolist()], np.int32)
+    try:
+        return np.array([place[node] for node in nodes.tolist()], np.int32)
+    except KeyError as error:
+        raise ValueError(f"leaf {error} is not in serialized_tree") from error
 
 
 def _merged(first: _Row, again: _Row) -> _Row:

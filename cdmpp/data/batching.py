@@ -112,9 +112,8 @@ class ProgramTensors:
         """From an AST table. Of a mapped one (``ast.spool``) leaves and kernels stay in its files.
 
         Args:
-            rows: (n,) programs of ``asts`` that are wanted, in that order; None: all. The other arguments are of these.
-            devices: every device that occurs, by name.
-            device_names: (n,) device of each program.
+            rows: (n,) programs of ``asts``, in that order; None: all. The other (n,) arguments are of these.
+            device_names: (n,) keys of ``devices``.
             latency_s: (n,) seconds, or None where only predictions are wanted.
             weights: (n,) loss weights, default 1.
 
@@ -208,11 +207,10 @@ class ProgramTensors:
 
 
 class TrainingBatches:
-    """One epoch of random batches; each is cut into groups of like length, so that little is padded.
+    """One epoch of random batches, each a tuple of ``Batch`` of like length, so that little is padded.
 
-    A step's gradient still comes from a plain random sample: only the padding is grouped, not the optimisation.
-    Iterating yields tuples of ``Batch``. The same (seed, epoch) gives the same batches. With ``share`` (i, n) it is
-    the i-th of n processes that compute a batch together: each takes every n-th program, by length.
+    The same (seed, epoch) gives the same batches. With ``share`` (i, n) it is the i-th of n processes that compute a
+    batch together: each takes every n-th program, by length.
     """
 
     def __init__(

@@ -66,12 +66,8 @@ def codes_of(
 ) -> np.ndarray | None:
     """(n, CODE_WIDTH) of the programs of ``labels``, NaN rows where there is none; None where no program has one.
 
-    Files that came with a data set count before the cache. One that cannot be used is logged: a model that reads
-    machine code errs several times as much without it.
-
-    Args:
-        folders: data sets with their tasks.
-        scratch: keep the array in a mapped file there instead of memory.
+    ``folders`` are data sets with their tasks; files that came with one count before the cache. A file that cannot be
+    used is logged. With ``scratch`` the array is in a mapped file there instead of memory.
     """
     codes: np.ndarray | None = None
     for folder, tasks in folders:
@@ -80,12 +76,8 @@ def codes_of(
             try:
                 vectors = read_codes(path)
             except DataError as error:
-                log.warning(
-                    "%s. Its programs count as not compiled, which makes models far worse; "
-                    "`cdmpp data codes --path %s` compiles them again",
-                    error,
-                    folder,
-                )
+                consequence = "Its programs count as not compiled, which makes models far worse"
+                log.warning("%s. %s; `cdmpp data codes --path %s` compiles them again", error, consequence, folder)
                 continue
             names = list(vectors)
             places = labels.places(names) if path in shipped else labels.places_of_keys(names, tasks)

@@ -115,7 +115,7 @@ def derive(
     wanted: Mapping[str, tuple[Path, Sequence[Source]]],
     workers: int = 2,
     progress: bool = True,
-    title: str = "",
+    title: str = "deriving",
     limit_s: float = LIMIT_S,
 ) -> dict[str, dict[str, str]]:
     """Derive all that is ``wanted`` and did not fail for good before; ask for what no finished chunk holds.
@@ -143,7 +143,6 @@ def derive(
     chunks = {kind: _Chunk(kind, folder) for kind, (folder, _) in wanted.items()}
     pool = [take_worker(COMMAND) for _ in range(max(1, min(workers, -(-len(jobs) // _PER_WORKER))))]
     requests = ({"op": kind, **asdict(source)} for kind, source in jobs)
-    title = title or f"deriving {jobs[0][0]}"
     try:
         with (
             closing(run_many(pool, requests, limit_s)) as replies,
@@ -157,7 +156,7 @@ def derive(
                     reasons[kind][source.key], lasting = _fault(reply, _DOING[kind], limit_s)
                     if lasting:
                         chunks[kind].failed[source.key] = reasons[kind][source.key]
-                chunks[kind].write_some()
+                chunks[kind].write(some=True)
     finally:
         for worker in pool:
             keep_worker(worker)
@@ -224,12 +223,10 @@ class _Chunk:
     failed: dict[str, str] = field(default_factory=dict)
     written_at: float = field(default_factory=time.monotonic)
 
-    def write_some(self) -> None:
-        """Where enough has come together."""
-        if len(self.rows) >= _WRITE_AFTER or time.monotonic() - self.written_at > _WRITE_AFTER_S:
-            self.write()
-
-    def write(self) -> None:
+    def write(self, some: bool = False) -> None:
+        """Write what there is; with ``some`` only where enough has come together."""
+        if some and len(self.rows) < _WRITE_AFTER and time.monotonic() - self.written_at <= _WRITE_AFTER_S:
+            return
         rows, failed, self.rows, self.failed = self.rows, self.failed, {}, {}
         self.written_at = time.monotonic()
         digest = hashlib.sha256("\0".join([*rows, *failed]).encode()).hexdigest()[:16]

@@ -24,20 +24,16 @@ _VERSION_KEY = b"cdmpp.schema_version"
 
 
 def write_atomic(path: Path, write: Callable[[Path], object], new: bool = False) -> None:
-    """Call ``write`` on a temporary name beside ``path`` and rename it into place.
+    """Call ``write`` on a temporary name beside ``path`` and rename it into place; on failure ``path`` stays as it was.
 
-    On any failure the temporary file is removed and ``path`` stays as it was. ``OSError`` (disk full, no
-    permission) becomes a ``DataError`` that names the file and says that a rerun continues. With ``new`` a file that
-    is there already, or comes into being meanwhile, raises ``FileExistsError`` and is left alone.
+    ``OSError`` (disk full, no permission) becomes a ``DataError`` that names the file. With ``new`` a file that is
+    there already, or comes into being meanwhile, raises ``FileExistsError`` and is left alone.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write(temporary)
-        if new:
-            _place_new(temporary, path)
-        else:
-            os.replace(temporary, path)
+        (_place_new if new else os.replace)(temporary, path)
     except OSError as error:
         if new and isinstance(error, FileExistsError) and path.exists():
             raise

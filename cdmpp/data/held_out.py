@@ -53,23 +53,14 @@ def shuffled(names: np.ndarray, seed: int, part: str) -> np.ndarray:
 
 
 def thinned(
-    train: np.ndarray,
-    task_ids: np.ndarray,
-    record_ids: np.ndarray,
-    seed: int,
-    train_tasks: float,
-    train_schedules: float,
+    train: np.ndarray, dataset: LatencyDataset, seed: int, train_tasks: float, train_schedules: float
 ) -> np.ndarray:
-    """Rows of ``train`` that a smaller data set would have had (learning curves); a smaller share is in a larger one.
+    """Those rows ``train`` of ``dataset`` that a smaller one would have had; a smaller share is in a larger one.
 
-    Args:
-        train: (m,) rows; ``task_ids`` and ``record_ids`` are those of all rows.
-        train_tasks: share of the training tasks, each with all its programs.
-        train_schedules: share of each training task's programs, at least one.
-
-    Raises:
-        DataError: a share outside (0, 1].
+    ``train_tasks`` is the share of the tasks, each with all its programs; ``train_schedules`` that of each task's
+    programs, at least one. ``DataError``: a share outside (0, 1].
     """
+    task_ids, record_ids = np.asarray(dataset.task_ids), np.asarray(dataset.record_ids)
     for option, share in {"train_tasks": train_tasks, "train_schedules": train_schedules}.items():
         if not 0.0 < share <= 1.0:
             raise DataError(f"{option}={share}: a share of the training part lies above 0 and is at most 1")

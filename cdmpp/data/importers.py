@@ -6,10 +6,9 @@ import json
 import logging
 import random
 import statistics
-from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import tvm
@@ -34,14 +33,13 @@ _SAMPLE = 12  # traces replayed before anything is written
 _FLAG_SPREAD = 0.05
 
 
-@dataclass
-class _Group:
+class _Group(NamedTuple):
     """Repeats of one program."""
 
     module: tvm.IRModule
     task: Task
     line: TuningLine
-    repeats: list[tuple[float, ...]] = field(default_factory=list)
+    repeats: list[tuple[float, ...]]
 
 
 def import_database(
@@ -54,10 +52,9 @@ def import_database(
 ) -> ImportReport:
     """Import the MetaSchedule database (TVM 0.16 or newer) in ``source`` as measured on ``device`` into ``out``.
 
-    Nothing is written before the whole database has been read. Broken lines, and lines of a workload that cannot be
-    used, raise one ``DataError`` with their numbers, or are left out and counted with ``on_bad="skip"``. Programs that
-    ``out`` holds already are left alone, so a rerun continues where a kill stopped, and a second network can join the
-    same folder. While another process writes there, this one waits.
+    The whole database is read before anything is written. Broken lines and workloads raise one ``DataError`` with their
+    numbers, or are left out and counted with ``on_bad="skip"``. Programs that ``out`` holds are left alone: a rerun
+    continues after a kill, a second network can join. While another process writes there, this one waits.
     """
     source, out = Path(source), Path(out)
     if not network:
@@ -152,7 +149,7 @@ def _collect(
             report.failed += 1
         else:
             key = (line.workload, line.target, line.schedule)
-            groups.setdefault(key, _Group(*workload, line)).repeats.append(line.seconds)
+            groups.setdefault(key, _Group(*workload, line, [])).repeats.append(line.seconds)
     return list(groups.values())
 
 
@@ -164,18 +161,15 @@ def _workload(
         return module
     try:
         name = "_".join(name for name in block_names(module) if "pad" not in name)[:80]
-        work = flops(module), io_bytes(module)
-        origin = f"metaschedule:{source.name}"
-        task = Task(task_id(module), name, op_class(name, module), module.script(), *work, {network: 1}, origin)
+        work, origin = (flops(module), io_bytes(module)), f"metaschedule:{source.name}"
+        return module, Task(task_id(module), name, op_class(name, module), module.script(), *work, {network: 1}, origin)
     except CdmppError as error:
         return BadLine(number, str(error))
-    return module, task
 
 
 def _check_replay(groups: list[_Group], source: Path) -> None:
     """Replay a few traces: a database of another TVM version would fail on all of them."""
-    sample = random.Random(0).sample(groups, min(_SAMPLE, len(groups)))
-    faults = []
+    sample, faults = random.Random(0).sample(groups, min(_SAMPLE, len(groups))), []
     for group in sample:
         try:
             replay_on(group.module, group.line.schedule)

@@ -41,10 +41,9 @@ def load_programs(
 ) -> LatencyDataset:
     """The labelled programs of data set folders, those of ``device`` where given, in the order they were written.
 
-    A program that several folders hold becomes one, its samples united. ASTs come from a folder's ``asts/`` or the
-    cache; missing ones are derived with TVM (about 30 programs a second and process) and cached in chunks, so that a
-    killed run continues. Memory holds some hundred bytes a program; ASTs and code vectors are in files below the
-    cache, deleted with the data set.
+    A program that several folders hold becomes one, its samples united. ASTs come from ``asts/`` or the cache; TVM
+    derives missing ones (about 30 a second and process) in chunks, so that a killed run continues. Memory holds some
+    hundred bytes a program; ASTs and code vectors are in files below the cache, deleted with the data set.
 
     Raises:
         DataError: no record of the device, broken rows, or many programs without an AST.

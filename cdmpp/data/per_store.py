@@ -65,11 +65,10 @@ def load_per_store(
     workers: int = 2,
     progress: bool = True,
 ) -> np.ndarray:
-    """(n, width of ``pool``) float32 of a data set's programs, index by index.
+    """(n, width of ``pool``) float32 of a data set's programs, index by index; ``folders`` hold their schedules.
 
-    ``folders`` are the data set folders it was loaded from; they hold the schedules. Missing rows are derived with
-    TVM (about 30 programs a second and process) and cached in chunks. A program that TVM cannot featurise becomes
-    a row of zeros and is counted in a warning.
+    Missing rows are derived with TVM (about 30 programs a second and process) and cached in chunks. A program that TVM
+    cannot featurise becomes a row of zeros and is counted in a warning.
     """
     rows: dict[str, np.ndarray] = {}
     reasons: dict[str, str] = {}

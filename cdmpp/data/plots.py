@@ -102,8 +102,7 @@ def save_plot(path: Path, size: tuple[float, float], title: str, draw: Callable[
         raise CdmppError("plots need matplotlib: pip install 'cdmpp[plots]'") from error
     figure = Figure(figsize=size, layout="constrained")
     FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
-    draw(axes)
+    draw(axes := figure.add_subplot())
     if title:
         axes.set_title(title, fontsize=10)
     write_atomic(path, lambda temporary: figure.savefig(temporary, dpi=130, format="png"))

@@ -120,10 +120,7 @@ def read_tasks(folder: Path) -> dict[str, Task]:
 
 
 def append_records(folder: Path, records: Iterable[Record]) -> Path | None:
-    """Write ``records`` as one new part file, atomically; returns its path, None where there are none.
-
-    No part that is there is ever replaced, whoever wrote it.
-    """
+    """Write ``records`` as one new part file, atomically, never over another; its path, None where there are none."""
     rows = [_row_of_record(record) for record in records]
     if not rows:
         return None
@@ -194,11 +191,10 @@ def read_records(
                 continue
             if device is None or record.device == device:
                 records.append(record)
+    if faults and on_bad == "error":
+        raise DataError(f"{len(faults)} unusable rows: {some(faults)}. Pass on_bad='skip' to leave them out")
     if faults:
-        shown = some(faults)
-        if on_bad == "error":
-            raise DataError(f"{len(faults)} unusable rows: {shown}. Pass on_bad='skip' to leave them out")
-        log.warning("left out %d unusable rows: %s", len(faults), shown)
+        log.warning("left out %d unusable rows: %s", len(faults), some(faults))
     once, dropped, merged = each_once(records)
     if dropped or merged:
         log.warning("%s holds records twice: %d copies dropped, %d programs merged", folder, dropped, merged)

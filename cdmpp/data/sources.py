@@ -46,12 +46,10 @@ def load_device(
 ) -> LatencyDataset:
     """All labelled programs of ``device`` within reach, as one data set of one kind of ``features``.
 
-    Raw databases are imported into the cache first. Where nothing is found and a public source is pinned for the
-    device, it is downloaded. Otherwise a ``NoRecordsError`` says what was looked for, how to import or
-    measure, and which devices have data here.
+    Raw databases are imported into the cache first. Where nothing is here, a pinned public source is downloaded.
+    Without one a ``NoRecordsError`` says what was looked for, how to import or measure, and what is here.
     """
-    folders = data_folders(device, paths, progress, features)
-    return load_programs(folders, device, workers=workers, progress=progress)
+    return load_programs(data_folders(device, paths, progress, features), device, workers, progress)
 
 
 def load_devices(
@@ -121,12 +119,15 @@ def _is_complete(folder: Path) -> bool:
 
 def _download(device: str, paths: Sequence[Path | str], progress: bool) -> list[DataSummary]:
     try:
-        found = [(database, download(database, progress=progress)) for database in pinned(device)]
+        entries = [
+            DataSummary(download(database, progress=progress), device, "metaschedule", network=database.network)
+            for database in pinned(device)
+        ]
     except DataError as error:
         raise NoRecordsError(no_data_message(device, paths, str(error))) from error
-    if not found:
+    if not entries:
         raise NoRecordsError(no_data_message(device, paths, "no public source is pinned for this device"))
-    return [DataSummary(folder, device, "metaschedule", network=database.network) for database, folder in found]
+    return entries
 
 
 def no_data_message(device: str, paths: Sequence[Path | str], download_result: str) -> str:

@@ -26,13 +26,9 @@ THINNING = ("train_tasks", "train_schedules")
 
 
 def make_split(dataset: LatencyDataset, name: str, seed: int, **options: Any) -> Split:
-    """Split ``dataset`` by a definition of ``conf/split/``, which lists the options and their defaults.
+    """Split ``dataset`` by the definition ``name`` of ``conf/split/``; ``options`` override it and those behind ``+``.
 
-    Args:
-        dataset: needs ``record_ids``, ``task_ids`` (n,), ``tasks`` and ``asts``.
-        name: a definition, with options of its own behind ``+``: they tell result rows apart.
-        seed: every choice is a hash of the seed and an id, so it holds while a data set grows.
-        options: override the definition.
+    Every choice is a hash of ``seed`` and an id, so it holds while a data set grows.
 
     Raises:
         DataError: unknown name or option, or too few programs, tasks, networks or devices.
@@ -52,9 +48,8 @@ def make_split(dataset: LatencyDataset, name: str, seed: int, **options: Any) ->
         )
     shares = {option: float(settings.pop(option)) for option in THINNING}
     split = KINDS[kind](dataset, name, seed, **settings)
-    task_ids = np.asarray(dataset.task_ids)
-    split = replace(split, train=thinned(split.train, task_ids, np.asarray(dataset.record_ids), seed, **shares))
-    counts = dict(split.counts)
+    split = replace(split, train=thinned(split.train, dataset, seed, **shares))
+    counts, task_ids = dict(split.counts), np.asarray(dataset.task_ids)
     for part in ("train", "validation", "test", *(["pool"] if len(split.pool) else [])):
         counts[f"{part}_programs"] = len(getattr(split, part))
         counts[f"{part}_tasks"] = len(np.unique(task_ids[getattr(split, part)]))
