@@ -31,8 +31,6 @@ def _column(arrow: pa.Table, name: str, kind: pa.DataType) -> pa.Array:
         raise DataError(f"there is no column {name}, or more than one")
     column = arrow.column(name)
     try:
-        return (
-            pa.concat_arrays([chunk.cast(kind) for chunk in column.chunks]) if column.num_chunks else pa.array([], kind)
-        )
+        return column.cast(kind).combine_chunks()
     except (pa.ArrowException, UnicodeDecodeError) as error:
         raise DataError(f"column {name} is of type {column.type}, expected {kind}") from error

@@ -94,11 +94,10 @@ class _Walker:
     def allocate(self, *buffers: Any) -> None:
         for buffer in buffers:
             scope, copies = scope_of(buffer), 1
-            for loop in self.loops:
-                if scope == Scope.SHARED:
-                    copies = max(copies, loop.stages)
-                elif scope == Scope.LOCAL and loop.tag == Tag.VTHREAD:
-                    copies *= loop.extent  # every virtual thread of a thread keeps its own registers
+            if scope == Scope.SHARED:
+                copies = max([1, *(loop.stages for loop in self.loops)])
+            elif scope == Scope.LOCAL:  # every virtual thread of a thread keeps its own registers
+                copies = math.prod(loop.extent for loop in self.loops if loop.tag == Tag.VTHREAD)
             count = elements(buffer) * copies
             self.kernel.allocations.append(Allocation(scope, count, int(count * element_bytes(buffer))))
 

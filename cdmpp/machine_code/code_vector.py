@@ -1,8 +1,7 @@
 """Code vector: numbers of a CPU program that only its compiler knows, read from its LLVM IR and its machine code.
 
-The compact AST says what a program asks for. How LLVM unrolled, vectorised, masked and spilled it is not in there, and
-on CPUs it decides the latency as often as not. The IR tells loops and their trips, the machine code what is executed
-in them.
+How LLVM unrolled, vectorised, masked and spilled a program is not in its compact AST, and often decides the latency.
+The IR tells loops and their trips, the machine code what is executed in them.
 """
 
 from __future__ import annotations

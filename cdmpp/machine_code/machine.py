@@ -26,8 +26,7 @@ def add_machine_amounts(
     amounts["machine_unmatched_loops"] += flow.unmatched_loops
     amounts["machine_text"] += sum(map(len, assembly.blocks.values()))
     for blocks, header in flow.pieces:
-        runs = flow.runs[header or blocks[0]]
-        if runs <= 0:
+        if (runs := flow.runs[header or blocks[0]]) <= 0:
             continue
         piece = [decode(line) for block in blocks for line in assembly.blocks[block]]
         counts = _count(piece)

@@ -75,15 +75,11 @@ def spilled_values(function: Function, name: str) -> float:
     block, definitions = function.blocks[name], function.definitions
     last_use = {operand: place for place, line in enumerate(block) for operand in _OPERAND.findall(line)}
     change = np.zeros(len(block), int)
-    outside = 0
     for place, line in enumerate(block):
         value, _, text = line.partition(" = ")
         if text and _MAKES_FLOATS.match(text):
             change[place] += registers(text)
             change[last_use[value]] -= registers(text)
-    for operand in last_use:
-        source = definitions.get(operand)
-        if source is not None and source.block != name and _MAKES_FLOATS.match(source.text):
-            outside += registers(source.text)
-    most = int(np.cumsum(change).max(initial=0))
-    return max(0.0, most + outside - _VECTOR_REGISTERS)
+    before = [d for operand in last_use if (d := definitions.get(operand)) and d.block != name]
+    outside = sum(registers(definition.text) for definition in before if _MAKES_FLOATS.match(definition.text))
+    return max(0.0, int(np.cumsum(change).max(initial=0)) + outside - _VECTOR_REGISTERS)

@@ -111,10 +111,8 @@ _FLAGS_TOO = ("sbb", "vucomi", "vcomi", "kortest", "ktest", "vptest")
 _READS_FLAGS = ("set", "cmov", "adc", "sbb", "j")
 _ONE_OPERAND = ("idiv", "div", "imul", "mul", "push", "call", "j")
 _IMPLIED = {
-    "cltd": (("rax",), ("rdx",)),
-    "cqto": (("rax",), ("rdx",)),
-    "cltq": (("rax",), ("rax",)),
-    "cwtl": (("rax",), ("rax",)),
+    **dict.fromkeys(("cltd", "cqto"), (("rax",), ("rdx",))),
+    **dict.fromkeys(("cltq", "cwtl"), (("rax",), ("rax",))),
 }
 _NAMED = ("ax", "bx", "cx", "dx", "si", "di", "bp", "sp")
 
@@ -142,9 +140,8 @@ def decode(line: str) -> Instruction:
         kind = "transfer"
     elif name.startswith(("vxorp", "vpxor", "xor")) and len(operands) > 1 and len(set(operands)) == 1:
         kind, latency, ports, reads = "move", 0, (), set()  # zero, known without executing anything
-    busy = _DIVIDER_CYCLES.get(width, 4) if kind == "divide" else 1
     lanes = max(1, width // (4 if name[-3:] in ("dps", "dd") else 8)) if kind in ("gather", "scatter") else 0
-    busy = lanes if kind == "scatter" else busy
+    busy = {"divide": _DIVIDER_CYCLES.get(width, 4), "scatter": lanes}.get(kind, 1)
     if kind in ("move", "int_move") and memory is not None:
         slots = 0
     place = _DISPLACEMENT.search(memory or "")
