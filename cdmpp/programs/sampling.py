@@ -13,7 +13,6 @@ from cdmpp.programs.task import Program, Task
 
 MUTANT_SHARE = 0.25
 """Share of programs that come from evolutionary search under a random cost model."""
-_OVERSAMPLE = 1.25
 
 
 def sample_programs(task: Task, target: Any, n: int, seed: int) -> list[Program]:
@@ -22,6 +21,7 @@ def sample_programs(task: Task, target: Any, n: int, seed: int) -> list[Program]
     Many elementwise tasks have a single CPU schedule and yield one program. ``target`` is a ``tvm.target.Target``
     or its dict.
     """
+    import tvm_ffi
     from tvm.s_tir import meta_schedule
 
     from cdmpp.programs.replay import parse_target, parse_workload
@@ -32,15 +32,22 @@ def sample_programs(task: Task, target: Any, n: int, seed: int) -> list[Program]
     module = parse_workload(task.workload)
     n_mutants = int(n * MUTANT_SHARE) if n >= 4 else 0
     programs: dict[int, Program] = {}
-    n_random = int((n - n_mutants) * _OVERSAMPLE) + 1
-    _collect(programs, _schedules(module, target, "replay-trace", n_random, seed), task, target, n - n_mutants)
+    n_random = int((n - n_mutants) * 1.25) + 1
+
+    def collect(strategy: Any, candidates: int, seed: int, limit: int) -> None:
+        for schedule in _schedules(module, target, strategy, candidates, seed):
+            key = int(tvm_ffi.structural_hash(schedule.mod))
+            if len(programs) < limit and key not in programs:
+                programs[key] = Program(schedule.mod, target, task.task_id, trace_json(schedule), task.op_name)
+
+    collect("replay-trace", n_random, seed, n - n_mutants)
     if n_mutants and len(programs) > 1:
         mutants = meta_schedule.search_strategy.EvolutionarySearch(
             population_size=16, init_measured_ratio=0.0, init_min_unmeasured=16, genetic_num_iters=1
         )
-        _collect(programs, _schedules(module, target, mutants, 2 * n_mutants, seed + 1), task, target, n)
+        collect(mutants, 2 * n_mutants, seed + 1, n)
     if 1 < len(programs) < n:
-        _collect(programs, _schedules(module, target, "replay-trace", n_random, seed + 2), task, target, n)
+        collect("replay-trace", n_random, seed + 2, n)
     return list(programs.values())
 
 
@@ -60,15 +67,6 @@ def _import_intrinsics() -> None:
         inspect.stack = real
 
 
-def _collect(programs: dict[int, Program], schedules: list[Any], task: Task, target: Any, limit: int) -> None:
-    import tvm_ffi
-
-    for schedule in schedules:
-        key = int(tvm_ffi.structural_hash(schedule.mod))
-        if len(programs) < limit and key not in programs:
-            programs[key] = Program(schedule.mod, target, task.task_id, trace_json(schedule), task.op_name)
-
-
 def _schedules(module: Any, target: Any, strategy: Any, n: int, seed: int) -> list[Any]:
     from tvm.s_tir import meta_schedule
 
@@ -82,22 +80,21 @@ def _schedules(module: Any, target: Any, strategy: Any, n: int, seed: int) -> li
         num_threads=1,
         rand_state=seed % (2**31 - 2) + 1,
     )
-    spaces = context.generate_design_space()
     context.pre_tuning(
         max_trials=n,
         num_trials_per_iter=n,
-        design_spaces=spaces,
+        design_spaces=context.generate_design_space(),
         database=meta_schedule.database.MemoryDatabase(),
         cost_model=meta_schedule.cost_model.RandomModel(seed=seed % (2**31)),
     )
-    candidates = context.generate_measure_candidates()
+    candidates = context.generate_measure_candidates() or ()
     context.post_tuning()
-    return [candidate.sch for candidate in candidates] if candidates is not None else []
+    return [candidate.sch for candidate in candidates]
 
 
 def _plain(value: Any) -> Any:
     """TVM containers and boxed numbers as plain Python ones."""
-    if value is None or isinstance(value, (bool, int, float, str)):
+    if isinstance(value, bool | int | float | str | None):
         return value
     if hasattr(value, "items"):
         return {str(key): _plain(item) for key, item in value.items()}
