@@ -51,10 +51,7 @@ class Repeater(_Again):
     """Times programs again, by the same protocol, into ``repeats.jsonl`` beside them.
 
     Which ones is decided by a hash of their ids, so that a rerun goes on with the same list. ``run`` returns the
-    deviations (see ``repeat_report``).
-
-    Raises:
-        DataError: the folder holds no record of the device that is old enough.
+    deviations (see ``repeat_report``); ``DataError`` where the folder holds no record that is old enough.
     """
 
     failures_file = "repeat_failures.jsonl"
@@ -68,9 +65,8 @@ class Repeater(_Again):
         now = datetime.now(UTC)
         old = [record for record in records if _age_s(record, now) >= MIN_AGE_S]
         if not old:
-            raise DataError(
-                f"{self.folder} holds no record of {self.settings.device} that is an hour old: nothing to repeat yet"
-            )
+            device = self.settings.device
+            raise DataError(f"{self.folder} holds no record of {device} that is an hour old: nothing to repeat yet")
         return sorted(old, key=lambda record: hashlib.sha256(record.record_id.encode()).hexdigest())
 
     def _keep(self, finished: list[Subject]) -> None:
@@ -94,9 +90,7 @@ class Reviser(_Again):
     """Times programs again whose label is in doubt, and merges the visits with those recorded.
 
     The widest spread comes first. A label stays the minimum over all visits, so it can only fall.
-
-    Raises:
-        DataError: no label of the device is in doubt.
+    ``DataError`` where no label of the device is in doubt.
     """
 
     failures_file = "revision_failures.jsonl"
@@ -104,9 +98,8 @@ class Reviser(_Again):
     def _choose(self, records: Sequence[Record]) -> list[Record]:
         doubtful = [r for r in records if r.flagged and len(visits_of(r).samples) < MAX_VISITS]
         if not doubtful:
-            raise DataError(
-                f"{self.folder}: no label of {self.settings.device} is in doubt, there is nothing to revise"
-            )
+            device = self.settings.device
+            raise DataError(f"{self.folder}: no label of {device} is in doubt, there is nothing to revise")
         return sorted(doubtful, key=lambda record: (-record.spread, record.record_id))
 
     def _keep(self, finished: list[Subject]) -> None:

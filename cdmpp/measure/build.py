@@ -76,10 +76,7 @@ def build(request: Request) -> Reply:
 
 
 def write_expected(request: Request) -> Reply:
-    """``workload``, ``path`` -> nothing; what every schedule of the task must compute lies at ``path``.
-
-    It is the last argument (npy) after the unscheduled task has run here.
-    """
+    """``workload``, ``path`` -> nothing; the last argument lies there (npy) after the unscheduled task has run here."""
     import tvm
 
     from cdmpp.measure.timing import tensors_for

@@ -16,8 +16,6 @@ from cdmpp.measure.plan import add_tasks
 from cdmpp.measure.settings import MeasureSettings
 from cdmpp.programs.task import Task
 
-WAYS = ("local", "rpc", "kit")
-
 
 @dataclass(frozen=True)
 class LabelSettings:
@@ -39,8 +37,8 @@ class LabelSettings:
     kit_python: str | None = None
 
     def __post_init__(self) -> None:
-        if self.how is not None and self.how not in WAYS:
-            raise DataError(f"measure.how={self.how!r} is unknown; one of {', '.join(WAYS)}, or null for records")
+        if self.how not in (None, "local", "rpc", "kit"):
+            raise DataError(f"measure.how={self.how!r} is unknown; one of local, rpc, kit, or null for records")
 
 
 _SHARED = [f.name for f in fields(LabelSettings) if f.name not in ("how", "test_tasks")]

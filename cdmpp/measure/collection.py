@@ -38,8 +38,7 @@ class Collection:
     def run(self) -> dict[str, Any]:
         """Go on until the subjects, the budget or the time are used up; returns a report.
 
-        Raises:
-            CdmppError: another process writes to the folder: two collections at once would spoil each other's times.
+        ``CdmppError`` where another process writes to the folder: two at once would spoil each other's times.
         """
         with writing(self.folder, f"measuring of {self.settings.device}"):
             self.journal = Journal(self.folder, self.settings.device, self.failures_file)
@@ -52,18 +51,14 @@ class Collection:
                     self._stop()
             return self._report()
 
-    # -- what a subclass decides --------------------------------------------------------------------------------
-
     def _recall(self) -> None:
         """Put what the folder holds already into the journal; nobody else can write there now."""
         raise NotImplementedError
 
     def _subjects(self, scratch: Path) -> Subjects:
-        """What to build; libraries are to lie in ``scratch``."""
         return PlannedSubjects(self.settings, self.folder, self.target, self.journal, self.builders, scratch)
 
     def _prepare(self, scratch: Path) -> None:
-        """Called once, before the first batch."""
         raise NotImplementedError
 
     def _take(self, built: list[Subject]) -> None:
@@ -75,7 +70,7 @@ class Collection:
         return 0
 
     def _finish(self) -> None:
-        """Called when nothing is left to do."""
+        """Nothing is left to build or take."""
 
     def _report(self) -> dict[str, Any]:
         raise NotImplementedError
@@ -83,8 +78,6 @@ class Collection:
     def _stop(self) -> None:
         for worker in self.builders:
             worker.stop()
-
-    # -- the loop -----------------------------------------------------------------------------------------------
 
     def _collect(self, scratch: Path) -> None:
         begin, limit_s = time.monotonic(), 60 * (self.settings.time_limit_min or float("inf"))

@@ -27,8 +27,7 @@ from cdmpp.workers import Worker
 class Collector(Collection):
     """Collects records of one device into ``folder``: programs of its plan, timed here or over RPC.
 
-    Raises:
-        CdmppError: no RPC server answers.
+    ``CdmppError`` where no RPC server answers.
     """
 
     def __init__(self, settings: MeasureSettings, folder: Path) -> None:
@@ -38,7 +37,8 @@ class Collector(Collection):
         cores = [] if self.remote else self.cores[-settings.threads :]
         self.measurers = [Worker(COMMAND, cores) for _ in range(settings.servers())]
         self._software = software.versions()
-        self._host = f"rpc:{settings.server_key}" if self.remote else software.host()
+        here = f"{software.processor()}, {os.cpu_count()} processors"
+        self._host = f"rpc:{settings.server_key}" if self.remote else here
 
     def _recall(self) -> None:
         for record in read_records(self.folder, self.settings.device):
@@ -49,9 +49,8 @@ class Collector(Collection):
         programs = build_sentinels(self.builders[0], self.settings.target, scratch)
         sentinels = Sentinels(self.measurers[0], self.folder / "sentinels.jsonl", self._timing, programs)
         limit_s = ATTEMPTS * SESSION_LIMIT_S if self.remote else protocol.VISIT_LIMIT_S
-        self.windows: Windows[Subject] = Windows(
-            self.measurers, sentinels, self._timing, limit_s, self.settings.min_separation_s
-        )
+        separation_s = self.settings.min_separation_s
+        self.windows: Windows[Subject] = Windows(self.measurers, sentinels, self._timing, limit_s, separation_s)
         if not self.remote:  # leave the measuring core alone, where there is more than one
             os.sched_setaffinity(0, {self.cores[0]})
 
@@ -70,7 +69,6 @@ class Collector(Collection):
         self._write_info()
 
     def _timing(self, item: Timed) -> dict[str, Any]:
-        """Request for one visit."""
         if self.remote:
             return item.timing_request("time_rpc", tracker=self.settings.tracker, key=self.settings.server_key)
         return item.timing_request("time", device="cpu")

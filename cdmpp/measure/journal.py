@@ -16,12 +16,9 @@ class Journal:
         self.failures = folder / failures
         self.device = device
         self.recorded: set[str] = set()
-        """Record ids."""
         self.failed: set[str] = set()
-        self.per_task: collections.Counter[str] = collections.Counter()
-        """Task -> programs of it that are recorded or failed."""
-        self.causes: collections.Counter[str] = collections.Counter()
-        """Cause -> failures of this run."""
+        self.per_task: collections.Counter[str] = collections.Counter()  # recorded or failed programs of a task
+        self.causes: collections.Counter[str] = collections.Counter()  # of this run
         for entry in read_lines(self.failures):
             if entry.get("device") == device and ":" not in entry["id"]:  # not a whole task or network
                 self.failed.add(entry["id"])

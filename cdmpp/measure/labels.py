@@ -29,18 +29,14 @@ def record_of(visits: Visits, rule: Rule, **fields: Any) -> Record:
 
 
 def visits_of(record: Record) -> Visits:
-    """The visits that a record's samples came from.
-
-    Raises:
-        DataError: the record does not say how its samples fall into visits.
-    """
+    """The visits that a record's samples came from; ``DataError`` where it does not say how they fall into visits."""
     try:
         lengths = [int(n) for n in record.extra["samples_per_visit"].split(",")]
         quiet = [bool(int(q)) for q in record.extra["quiet_visits"].split(",")]
         if sum(lengths) != len(record.latency_samples_s) or len(quiet) != len(lengths):
             raise ValueError(f"{sum(lengths)} samples named, {len(record.latency_samples_s)} held")
     except (KeyError, ValueError) as error:
-        reason = f"does not tell its visits apart ({error}): collect it anew"
-        raise DataError(f"record {record.record_id} {reason}") from error
+        message = f"record {record.record_id} does not tell its visits apart ({error}): collect it anew"
+        raise DataError(message) from error
     samples = iter(record.latency_samples_s)
     return Visits([tuple(next(samples) for _ in range(length)) for length in lengths], quiet)

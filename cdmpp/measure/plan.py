@@ -53,11 +53,7 @@ def load_plan(
 
 
 def copy_plan(folder: Path, source: Path, seed: int) -> Plan:
-    """Plan of ``folder``, extended by the tasks that were measured in the data set ``source``.
-
-    Raises:
-        DataError: ``source`` holds no records.
-    """
+    """Plan of ``folder``, extended by the tasks measured in the data set ``source``; ``DataError`` if it has none."""
     order, networks = _stored(folder)
     measured = {record.task_id for record in read_records(source)}
     if not measured:
@@ -82,7 +78,6 @@ def add_tasks(folder: Path, tasks: Sequence[Task]) -> None:
 
 
 def _stored(folder: Path) -> tuple[list[str], list[str]]:
-    """Order and networks."""
     path = folder / PLAN_FILE
     plan = read_json(path) if path.exists() else {}
     return plan.get("order", []), plan.get("networks", [])

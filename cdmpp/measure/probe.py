@@ -62,8 +62,7 @@ class CoreProbe:
 def probe() -> CoreProbe:
     """Compile and run the loops; a second or two, on an otherwise idle core.
 
-    Raises:
-        CdmppError: this is no x86-64 with AVX2, or there is no C compiler.
+    ``CdmppError`` where this is no x86-64 with AVX2, or there is no C compiler.
     """
     if platform.machine().lower() not in ("x86_64", "amd64"):
         raise CdmppError(f"the probe is written for x86-64, this is {platform.machine()}; see conf/device/README.md")
@@ -73,10 +72,10 @@ def probe() -> CoreProbe:
     with tempfile.TemporaryDirectory() as folder:
         program = Path(folder) / "probe"
         command = [compiler, "-O2", "-mavx2", str(_SOURCE), "-o", str(program)]
-        built = subprocess.run(command, capture_output=True, text=True, check=False)
+        built = subprocess.run(command, capture_output=True, text=True)
         if built.returncode:
             raise CdmppError(f"{compiler} cannot build the probe: {built.stderr.strip()[-500:]}")
-        ran = subprocess.run([str(program)], capture_output=True, text=True, check=False)
+        ran = subprocess.run([program], capture_output=True, text=True)
     if ran.returncode:
         raise CdmppError(f"the probe ended with code {ran.returncode}: does this CPU have AVX2?")
     return CoreProbe(*map(float, ran.stdout.split()))

@@ -10,9 +10,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from cdmpp.data.files import write_json
 
-_RATE_PERIOD_S = 3600.0
-"""The time left goes by the programs of the last hour: they finish in bursts, at the end of each window."""
-
 
 class CollectionProgress:
     """Context manager around a collection; ``.progress.json`` in ``folder`` holds its phase and counts."""
@@ -21,11 +18,11 @@ class CollectionProgress:
         self.path = folder / ".progress.json"
         self.state: dict[str, Any] = {"phase": "sample", "done": done, "total": done}
         columns = TextColumn("[bold]{task.fields[phase]:>8}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-        # No refresh thread: it would run while measuring.
+        # No refresh thread: it would run while measuring. Programs finish in bursts: the time left goes by an hour.
+        console, hour_s = Console(stderr=True), 3600.0
         self.bar = Progress(
-            *columns, auto_refresh=False, disable=not show, console=Console(stderr=True),
-            speed_estimate_period=_RATE_PERIOD_S,
-        )  # fmt: skip
+            *columns, auto_refresh=False, disable=not show, console=console, speed_estimate_period=hour_s
+        )
         self._task = self.bar.add_task("", phase="", completed=done, total=None)
 
     def __enter__(self) -> CollectionProgress:

@@ -54,11 +54,7 @@ def _time_once(request: Request) -> Reply:
 
 
 def free_servers(tracker: str, key: str) -> int:
-    """Servers that are registered under ``key`` now.
-
-    Raises:
-        CdmppError: no tracker answers there, or it knows no server of that key.
-    """
+    """Free servers of ``key``; ``CdmppError`` where no tracker answers, or it has none of that key."""
     from tvm import rpc
 
     host, port = parse_tracker(tracker)

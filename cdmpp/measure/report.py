@@ -18,16 +18,16 @@ def report(folder: Path, device: str) -> dict[str, Any]:
     records = read_records(folder, device)
     failures = [entry for entry in read_lines(folder / FAILURES_FILE) if entry["device"] == device]
     causes = collections.Counter(entry["cause"] for entry in failures)
-    spread = np.array([record.spread for record in records]) if records else np.zeros(1)
-    latency = np.array([record.latency_s for record in records]) if records else np.ones(1)
+    spread = [record.spread for record in records] or [0.0]
+    latency = [record.latency_s for record in records] or [1.0]
     return {
         "programs": len(records),
         "tasks": len({record.task_id for record in records}),
         "failures": dict(causes),
         "spread_median": float(np.median(spread)),
-        "spread_mean": float(spread.mean()),
+        "spread_mean": float(np.mean(spread)),
         "spread_p90": float(np.quantile(spread, 0.9)),
-        "flagged_share": float(np.mean([record.flagged for record in records])) if records else 0.0,
+        "flagged_share": float(np.mean([record.flagged for record in records] or [False])),
         "latency_p10_p50_p90_s": [float(value) for value in np.quantile(latency, (0.1, 0.5, 0.9))],
         "noise_floor": repeat_report(folder, device),
     }

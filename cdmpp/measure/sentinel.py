@@ -68,7 +68,6 @@ GPU_WORKLOADS: Mapping[str, tuple[str, list[Any]]] = {
     "cache": _elementwise(1024 * 1024, gpu=True),
     "memory": _elementwise(64 * 1024 * 1024, gpu=True),
 }
-UNSCHEDULED = "[[],[]]"
 
 Timing = Callable[[Timed], dict[str, Any]]
 """A built program -> the request for one visit."""
@@ -80,8 +79,8 @@ def build_sentinels(builder: Worker, target: Mapping[str, Any], folder: Path) ->
     sentinels = []
     for name, (workload, arguments) in (WORKLOADS if target["kind"] == "llvm" else GPU_WORKLOADS).items():
         sentinel = Timed(_PREFIX + name, arguments, folder / f"{_PREFIX}{name}.so")
-        request = sentinel.build_request(workload, UNSCHEDULED, target)
-        reply = builder.request(request, 2 * protocol.BUILD_LIMIT_S)
+        unscheduled = sentinel.build_request(workload, "[[],[]]", target)
+        reply = builder.request(unscheduled, 2 * protocol.BUILD_LIMIT_S)
         if "cause" in reply:
             raise CdmppError(f"the sentinel {name} does not build: {reply}")
         sentinels.append(sentinel)
@@ -92,7 +91,6 @@ class Sentinels:
     """Times the sentinel programs, and remembers the best-known values in ``log`` (JSON lines)."""
 
     def __init__(self, worker: Worker, log: Path, timing: Timing, programs: Sequence[Timed]) -> None:
-        """``timing`` makes the request for one visit."""
         self.worker = worker
         self.log = log
         self.history: list[dict[str, float]] = []
@@ -127,8 +125,8 @@ class Sentinels:
     def wait_until_quiet(self) -> bool:
         """Time the sentinels until they are quiet, for about ten seconds at most; returns whether they became so."""
         for attempt in range(_TRIES):
+            if attempt:
+                time.sleep(_PAUSE_S)
             if self.quiet(self.take()):
                 return True
-            if attempt < _TRIES - 1:
-                time.sleep(_PAUSE_S)
         return False

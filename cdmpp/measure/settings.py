@@ -14,9 +14,6 @@ from cdmpp.measure import protocol
 from cdmpp.measure.remote import free_servers
 from cdmpp.programs.networks import expand_zoo, network_of
 
-_MAX_TASK_FLOPS = {"cpu": 4e9, "gpu": 4e11}
-_RUNNERS, _KIT_STEPS = ("local", "rpc"), ("build", "merge")
-
 
 @dataclass(frozen=True)
 class MeasureSettings:
@@ -84,7 +81,7 @@ class MeasureSettings:
 
     def __post_init__(self) -> None:
         device = devices.get(self.device)
-        for name, choices in (("runner", _RUNNERS), ("kit", (None, *_KIT_STEPS))):
+        for name, choices in (("runner", ("local", "rpc")), ("kit", (None, "build", "merge"))):
             if (value := getattr(self, name)) not in choices:
                 raise DataError(f"{name}={value!r} is unknown; one of {', '.join(filter(None, choices))}")
         for name in self.networks or ():
@@ -102,8 +99,7 @@ class MeasureSettings:
         elif self.runner == "local" and self.threads > (here := len(os.sched_getaffinity(0))):
             raise DataError(
                 f"programs of {device.name} run on {self.threads} cores, this process may use {here}: measure on a "
-                "machine that has them (runner=rpc reaches one), or describe a device with fewer "
-                "(conf/device/README.md)"
+                "machine that has them (runner=rpc), or describe a device with fewer (conf/device/README.md)"
             )
 
     @property
@@ -115,11 +111,6 @@ class MeasureSettings:
     def threads(self) -> int:
         """Cores that a program runs on here or in a kit: the target's ``num-cores``; over RPC 1."""
         return 1 if self.runner == "rpc" else int(self.target.get("num-cores", 1))
-
-    @property
-    def max_task_flops(self) -> float:
-        """Heavier tasks are left out: their random schedules run for seconds."""
-        return _MAX_TASK_FLOPS["cpu" if self.target["kind"] == "llvm" else "gpu"]
 
     @property
     def data_folder(self) -> Path:

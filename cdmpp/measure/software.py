@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
-import os
 import platform
 from pathlib import Path
 
@@ -19,11 +18,6 @@ def versions() -> str:
     if version is not None:
         versions_of["llvm"] = str(version())
     return json.dumps(versions_of, sort_keys=True)
-
-
-def host() -> str:
-    """Processor name and the number of processors this process may use."""
-    return f"{processor()}, {os.cpu_count()} processors"
 
 
 def processor() -> str:

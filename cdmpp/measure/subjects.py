@@ -20,6 +20,8 @@ from cdmpp.workers import Reply, Worker, run_many
 
 IMPORT_LIMIT_S = 900.0
 SAMPLE_LIMIT_S = 240.0
+_MAX_TASK_FLOPS = {"cpu": 4e9, "gpu": 4e11}
+"""Heavier tasks are left out: their random schedules run for seconds."""
 
 
 @dataclass(kw_only=True)
@@ -65,7 +67,8 @@ class PlannedSubjects(Subjects):
         self.scratch = scratch
         self.samples = folder / "samples.jsonl"
         plan = self._plan(folder)
-        self.tasks = [task for key in plan.order if (task := plan.tasks[key]).flops <= settings.max_task_flops]
+        limit = _MAX_TASK_FLOPS["cpu" if settings.target["kind"] == "llvm" else "gpu"]
+        self.tasks = [task for key in plan.order if (task := plan.tasks[key]).flops <= limit]
         self.info = {"networks": plan.networks, "planned_tasks": len(plan.order)}
         self._programs: list[int] = []  # of each task so far
 

@@ -39,8 +39,7 @@ _CHECK_ELEMENTS, _CHECK_FLOPS = 1 << 16, 2e8
 class KitBuilder(Collection):
     """Packs programs of one device into ``folder``.
 
-    Raises:
-        CdmppError: the folder holds a kit of another device or target, or a tool is missing (nvcc, pip wheel).
+    ``CdmppError`` where it holds a kit of another device or target, or a tool is missing (nvcc, pip wheel).
     """
 
     def __init__(self, settings: MeasureSettings, folder: Path) -> None:
@@ -76,15 +75,14 @@ class KitBuilder(Collection):
         for subject in built:
             size = sum(map(pack.compressed_size, _files(subject).values()))
             full = self._fixed_bytes + self._staged_bytes + size > _PART_BYTES
-            if self.staged and (full or len(self.staged) >= PART_PROGRAMS):
+            if full or len(self.staged) >= PART_PROGRAMS:
                 self._write_part()
             self.staged.append(subject)
             self._staged_bytes += size
             self.journal.record(subject.record_id, subject.task.task_id)
 
     def _finish(self) -> None:
-        if self.staged:
-            self._write_part()
+        self._write_part()
 
     def _report(self) -> dict[str, Any]:
         sizes = [path.stat().st_size for path in (self.folder / "parts").glob("*.zip")]
@@ -113,6 +111,8 @@ class KitBuilder(Collection):
             self._checked += "cause" not in reply
 
     def _write_part(self) -> None:
+        if not self.staged:
+            return
         name = f"part-{len(list((self.folder / 'parts').glob('part-*.zip'))):03d}"
         files = dict(self._fixed)
         for subject in self.staged:
@@ -127,11 +127,9 @@ class KitBuilder(Collection):
             "sentinels": _listed(self.sentinels),
         }
         pack.write_part(self.folder / "parts" / f"{name}.zip", files, texts)
-        rows = [
-            {"record_id": s.record_id, "task_id": s.task.task_id, "schedule": s.schedule, "part": name}
-            for s in self.staged
-        ]
-        write_table(self.folder / "programs" / f"{name}.parquet", pa.Table.from_pylist(rows))
+        rows = [{"record_id": s.record_id, "task_id": s.task.task_id, "schedule": s.schedule} for s in self.staged]
+        table = pa.Table.from_pylist([{**row, "part": name} for row in rows])
+        write_table(self.folder / "programs" / f"{name}.parquet", table)
         self.staged, self._staged_bytes = [], 0
 
 

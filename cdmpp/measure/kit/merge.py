@@ -26,8 +26,8 @@ log = logging.getLogger(__name__)
 def merge_kit(kit: Path, results: Sequence[Path], out: Path) -> dict[str, Any]:
     """Append to ``out`` what ``results`` say of programs of ``kit``; programs that ``out`` has are left alone.
 
-    Returns the report of ``out``; waits while another process writes there. Raises:
-        DataError: not a kit, no results, a broken line (named), or a program that the kit does not hold.
+    Returns the report of ``out``; waits while another process writes there. ``DataError``: not a kit, no results, a
+    broken line (named), or a program that the kit does not hold.
     """
     header = read_json(kit / KIT_FILE)
     if not results:
@@ -78,11 +78,8 @@ def _record(
         return record_of(
             visits,
             protocol.rule_of(header["kind"]),
-            record_id=program["record_id"],
-            task_id=program["task_id"],
-            device=header["device"],
-            target=header["target"],
-            schedule=program["schedule"],
+            **{name: program[name] for name in ("record_id", "task_id", "schedule")},
+            **{name: header[name] for name in ("device", "target")},
             software=json.dumps(software, sort_keys=True),
             host=str(facts.get("host", "")),
             measured_at=str(entry.get("at", "")),

@@ -20,21 +20,9 @@ from typing import Any
 from cdmpp.data.files import write_atomic
 from cdmpp.errors import CdmppError
 
-_ROOT = Path(__file__).resolve().parents[3]
-_CODE = (
-    "cdmpp/__init__.py",
-    "cdmpp/errors.py",
-    "cdmpp/workers.py",
-    "cdmpp/measure/__init__.py",
-    "cdmpp/measure/protocol.py",
-    "cdmpp/measure/sentinel.py",
-    "cdmpp/measure/software.py",
-    "cdmpp/measure/timing.py",
-    "cdmpp/measure/window.py",
-    "cdmpp/measure/worker.py",
-    "cdmpp/measure/kit/__init__.py",
-    "cdmpp/measure/kit/runner.py",
-)
+_ROOT = Path(__file__).resolve().parents[2]
+_CODE = """__init__ errors workers measure/__init__ measure/protocol measure/sentinel measure/software measure/timing
+measure/window measure/worker measure/kit/__init__ measure/kit/runner""".split()
 """What the device needs of this package: nothing of it imports more than numpy and tvm_ffi there."""
 _MAIN = '''"""Measure the programs of this part: `python {name}.zip` (see --help)."""
 import sys, tempfile, zipfile
@@ -53,8 +41,7 @@ sys.exit(status)
 def runtime_files(cuda: bool) -> dict[str, Path]:
     """Archive name -> file of TVM's runtime libraries in loading order; with ``cuda`` those of a GPU, too.
 
-    Raises:
-        CdmppError: TVM, or for a GPU kit the CUDA toolkit, is not installed here.
+    ``CdmppError`` where TVM, or for a GPU kit the CUDA toolkit, is not installed here.
     """
     spec = importlib.util.find_spec("tvm")
     if spec is None or spec.origin is None:
@@ -74,11 +61,7 @@ def runtime_files(cuda: bool) -> dict[str, Path]:
 
 
 def fetch_ffi(python: str, folder: Path) -> None:
-    """Download tvm_ffi and what it needs for Python version ``python`` (such as 3.12) and unpack it into ``folder``.
-
-    Raises:
-        CdmppError: pip finds no wheel for it.
-    """
+    """Unpack tvm_ffi for Python ``python`` (such as 3.12) into ``folder``; ``CdmppError`` where pip has no wheel."""
     version = importlib.metadata.version("apache-tvm-ffi")
     with tempfile.TemporaryDirectory() as wheels:
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--only-binary=:all:", "--dest", wheels]
@@ -101,8 +84,8 @@ def write_part(path: Path, files: Mapping[str, Path], texts: Mapping[str, Any]) 
     def write(temporary: Path) -> None:
         with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
             archive.writestr("__main__.py", _MAIN.replace("{name}", path.stem))
-            for name in _CODE:
-                archive.write(_ROOT / name, name)
+            for module in _CODE:
+                archive.write(_ROOT / f"{module}.py", f"cdmpp/{module}.py")
             for name, file in files.items():
                 archive.write(file, name)
             for name, value in texts.items():

@@ -7,6 +7,7 @@ again after a kill it goes on where it stopped.
 from __future__ import annotations
 
 import argparse
+import collections
 import contextlib
 import fcntl
 import json
@@ -28,9 +29,8 @@ from cdmpp.measure.window import Windows
 from cdmpp.measure.worker import COMMAND
 from cdmpp.workers import Reply, Worker
 
-_TOLERANCE = {"float16": 2e-2, "bfloat16": 1e-1}
-"""Deviation of a right result by data type; of others ``_FLOAT_TOLERANCE``."""
-_FLOAT_TOLERANCE = 2e-3
+_TOLERANCE = collections.defaultdict(lambda: 2e-3, float16=2e-2, bfloat16=1e-1)
+"""Deviation of a right result by data type."""
 _GPU_FACTS = "name,driver_version,clocks.sm,clocks.mem,clocks.max.sm,clocks.max.mem,temperature.gpu,power.draw"
 
 
@@ -76,9 +76,7 @@ class KitRun:
             left = self._check([item for item in self.programs if item.record_id not in self.done])
             log, programs = self.out.with_suffix(".sentinels.jsonl"), self._items(self.kit["sentinels"])
             sentinels = Sentinels(self.worker, log, self._timing, programs)
-            windows: Windows[Timed] = Windows(
-                [self.worker], sentinels, self._timing, min_separation_s=self.separation_s
-            )
+            windows = Windows[Timed]([self.worker], sentinels, self._timing, min_separation_s=self.separation_s)
             begin, total = time.monotonic(), len(left)
             while left or windows.active:
                 fresh, left = left[: self.window], left[self.window :]
@@ -109,7 +107,7 @@ class KitRun:
                 continue
             request = item.timing_request("check", device=self.device, expected=str(expected))
             reply = self.worker.request(request, protocol.VISIT_LIMIT_S)
-            error, limit = reply.get("error", float("nan")), _TOLERANCE.get(item.arguments[-1][1], _FLOAT_TOLERANCE)
+            error, limit = reply.get("error", float("nan")), _TOLERANCE[item.arguments[-1][1]]
             errors.append(error)
             if not error <= limit:
                 wrong.append(item)
@@ -152,7 +150,6 @@ class KitRun:
         return done
 
     def _host(self) -> dict[str, Any]:
-        """What the device says of itself now."""
         facts: dict[str, Any] = {"python": platform.python_version(), "kernel": platform.release()}
         if self.kit["kind"] == "cpu":
             return {**facts, "host": processor()}
