@@ -17,11 +17,7 @@ _HUBER, _RIDGE, _ITERATIONS = 0.3, 0.003, 120
 
 
 class Anchor(nn.Module):
-    """Gives a prediction its size before anything is learned.
-
-    The factors say how far the device's real costs are from the architectural constants of ``analytic``; a ridge
-    holds them at one where the training programs do not tell. Parts of a kind without programs keep factor one.
-    """
+    """A factor on each part of ``analytic``; a ridge holds it at one where the training programs do not tell."""
 
     log_factor: Tensor
     sharpness: Tensor

@@ -7,9 +7,9 @@ from torch import Tensor, nn
 
 
 class QuantileBins(nn.Module):
-    """Piecewise-linear encoding (Gorishniy et al. 2022, "On Embeddings for Numerical Features").
+    """Piecewise-linear encoding (Gorishniy et al. 2022, "On Embeddings for Numerical Features"), centred.
 
-    Each entry is 0 below its bin and 1 above it, centred on the training mean. Edges are quantiles of training rows.
+    Each entry is 0 below its bin and 1 above it. Edges are quantiles of training rows.
     """
 
     low: Tensor

@@ -4,10 +4,9 @@ A handful of resources, each needed so many cycles by every kind of instruction 
 softly. Three numbers come from the datasheet instead: how many instructions a core starts in a cycle, how long an
 addition makes the next one wait, and what a vector gather costs, which microcode has made tenfold on some.
 
-Where it is fitted to several devices each has *per-device costs* beside the shared ones: a factor on all of its cycles
-(its clock is not what the datasheet says), one on each kind of amount, and one on the overhead of a call. A ridge keeps
-them near one where its programs do not tell. A device that was not learned has those of the one with the nearest
-datasheet, and a few programs of it tell its own (``learn_device``).
+Where it is fitted to several devices each has *per-device costs* beside the shared ones: a factor on all of its cycles,
+one on each kind of amount, and one on the overhead of a call. A ridge keeps them near one. A device that was not
+learned has those of the one with the nearest datasheet, and a few programs of it tell its own (``learn_device``).
 """
 
 from __future__ import annotations
@@ -112,8 +111,7 @@ class CodeAnchor(nn.Module):
 
         several = 1 < len(devices) <= len(self.known)
         if _minimised(loss, [cost, sharpness, overhead, *([own] if several else [])], _RATE, _STEPS):
-            # The same function, with what the devices have in common (their mean) among the shared costs.
-            middle = own.mean(0)
+            middle = own.mean(0)  # what the devices have in common goes to the shared costs
             self.log_cost.copy_(cost + middle[:N_INPUTS] + middle[_SCALE])
             self.sharpness.copy_(sharpness)
             self.log_overhead.copy_(overhead + middle[_OVERHEAD] + middle[_SCALE])
@@ -155,10 +153,7 @@ class CodeAnchor(nn.Module):
 
 
 def code_inputs(codes: Tensor, quantities: KernelQuantities, log_analytic_s: Tensor) -> Tensor:
-    """``codes`` (B, 1 + CODE_WIDTH) as the model reads them (B, N_CODE); zeros where there is none.
-
-    Appended are the log-seconds by the simulated cycles, and how far those are from the analytic ones (B,).
-    """
+    """``codes``, the log-seconds by the simulated cycles and how far those are from the analytic ones: (B, N_CODE)."""
     clock_hz = 1e6 * quantities.device("clock_mhz")[:, 0]
     log_code_s = codes[:, 1 + CODE_NAMES.index("machine_cycles")] * math.log(2.0) - clock_hz.log()
     pair = torch.stack([log_code_s, log_code_s - log_analytic_s.to(log_code_s.dtype)], dim=1)

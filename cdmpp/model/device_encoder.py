@@ -31,9 +31,7 @@ class DeviceEncoder(nn.Sequential):
     def open_columns(self, vectors: Tensor) -> None:
         """Read the further columns in which ``vectors`` (d, V) differ from what training saw, with weight zero."""
         new = ((vectors - self.shift).abs().amax(0) > 1e-6) & (self.differs == 0)
-        first = self[0]
-        assert isinstance(first, nn.Linear)
-        first.weight[:, new] = 0.0
+        self.get_parameter("0.weight")[:, new] = 0.0
         self.differs[new] = 1.0
 
     def forward(self, vectors: Tensor) -> Tensor:

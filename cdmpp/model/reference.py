@@ -1,15 +1,11 @@
 """The published architecture (CDMPP, EuroSys'24) as its public code describes it, so that both can run side by side.
 
-Kept: post-norm encoder layers, the code's own positional encoding on the serialised tree, one flattening network per
-leaf count, device embedding through the same affine-free batch norm and added only where there are two or more devices,
-Box-Cox labels, min-max inputs. ``ReferenceConfig`` has the sizes, ``conf/experiment/reference`` the training.
+``ReferenceConfig`` has the sizes, ``conf/experiment/reference`` the training. Changed, because the original cannot be
+evaluated honestly or at all otherwise:
 
-Changed, because the original cannot be evaluated honestly or at all otherwise:
-
-- Leaf vectors are ours (another width than 164; padded with zeros to a multiple of the heads); kernel tokens are not
-  used. Device vectors are ours (no NaN, no truncation).
+- Leaf vectors are ours (padded with zeros to a multiple of the heads), device vectors too (no NaN, no truncation).
 - Any leaf count, not five only: a count met in training by at least ``min_programs`` programs has its own flattening
-  network; any other uses the nearest such count (the lower on a tie), its leaves cut or padded with zeros.
+  network; any other uses the nearest such count, its leaves cut or padded with zeros.
 - Scalers and label transform see training data only.
 - The relative term's denominator is bounded: standardised labels cross zero.
 - A group of one program cannot have batch statistics: it uses the running ones.

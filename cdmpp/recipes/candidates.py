@@ -16,8 +16,7 @@ from cdmpp.training.metrics import call_sites
 from cdmpp.training.sampling import Candidates
 
 _PASSES = 8
-_SILENCED = 0.1
-"""Share of input columns that each pass goes without."""
+_SILENCED = 0.1  # share of input columns that each pass goes without
 
 
 def candidates(
@@ -45,10 +44,7 @@ def candidates(
 
 @torch.inference_mode()
 def uncertainty(predictor: Predictor, programs: ProgramTensors, seed: int) -> np.ndarray:
-    """(n,) spread of predicted log-latency: between members, and between passes with input columns silenced.
-
-    How much an answer moves without some columns tells how few inputs it rests on.
-    """
+    """(n,) spread of predicted log-latency: between members, and between passes with input columns silenced."""
     logs = []
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

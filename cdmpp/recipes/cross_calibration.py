@@ -37,7 +37,7 @@ def cross_calibrate(
     """Give ``tuned`` intervals for the new device and the sources; returns what the card says of them.
 
     The ``tasks`` that it learned from are dealt into ``config.folds``; a model tuned on the others predicts each. Few
-    tasks give none. The arguments are those that ``fine_tune`` got; ``run.out`` gets a folder a fold.
+    tasks give none. ``run.out`` gets a folder a fold.
     """
     folds = config.folds
     if folds < 2 or len(tasks) < FITTED_TASKS:
@@ -69,8 +69,7 @@ def calibrate_by_folds(result: Trained, dataset: LatencyDataset, split: Split, c
     """Give a trained model intervals from all tasks of training and validation, and save it again.
 
     The tasks of both parts are dealt into ``config.trainer.interval_folds`` (0: nothing is done); a model of the same
-    configuration, trained without a fold and with the next one as its validation part, predicts it. ``split.test`` is
-    never looked at. The arguments are those that ``train`` got and returned; the folds' models lie beside the model.
+    configuration, trained without a fold and with the next one as its validation part, predicts it.
     """
     folds, trained = config.trainer.interval_folds, result.predictor
     if not folds:

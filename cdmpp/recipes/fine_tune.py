@@ -28,12 +28,10 @@ def fine_tune(
     run: Run,
     loss: LossConfig | None = None,
 ) -> Trained:
-    """Train all weights of ``start`` on the target's programs of ``tasks``, mixed with programs of the sources.
+    """Train a copy of ``start`` on the target's programs of ``tasks``, mixed with programs of the sources.
 
-    Args:
-        start: stays as it is; a copy is trained. Its fitted statistics are kept, see ``train``.
-        split: by device: ``pool`` the target's programs, ``train`` and ``validation`` the sources' (the former are
-            replayed). ``test`` is never looked at.
+    ``split`` is by device: ``pool`` holds the target, ``train`` (replayed) and ``validation`` the sources; ``test``
+    is never looked at.
 
     Raises:
         DataError: a task without a labelled program in the pool, or one that test or validation hold.

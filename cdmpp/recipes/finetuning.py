@@ -39,7 +39,7 @@ def finetune(settings: FinetuneSettings) -> dict[str, Any] | None:
     None where a kit was built: its results come first. ``DataError``: neither records of the device nor a way to get
     them, no source device, or a budget larger than the tasks there are.
     """
-    dataset, split = _sources_alone(settings) if settings.measure.how else _records(settings)
+    dataset, split = _data(settings)
     with one_writer(settings.run.out):  # not before: where data lacks, no folder is left
         start = base_model(settings, dataset, split)
         if not settings.measure.how:
@@ -116,7 +116,12 @@ def load_target_and_sources(settings: FinetuneSettings) -> tuple[LatencyDataset,
     return join_datasets([load_devices(sources, settings.data_paths), target]), sources
 
 
-def _records(settings: FinetuneSettings) -> tuple[LatencyDataset, Split]:
+def _data(settings: FinetuneSettings) -> tuple[LatencyDataset, Split]:
+    """The sources alone where labels are to be measured, else with the records of the device."""
+    if settings.measure.how:
+        measure_settings(settings.device, settings.measure)  # what cannot be measured is said before any training
+        alone = load_devices(settings.source_names(), settings.data_paths)
+        return alone, make_split(alone, "by_task", settings.run.seed, test_fraction=settings.test_fraction)
     dataset, sources = load_target_and_sources(settings)
     split = device_split(settings, dataset, sources, settings.run.seed)
     available = len(np.unique(dataset.task_ids[split.pool]))
@@ -126,12 +131,6 @@ def _records(settings: FinetuneSettings) -> tuple[LatencyDataset, Split]:
             f"{split.counts['test_tasks']} that are kept for the test; ask for at most {available}"
         )
     return dataset, split
-
-
-def _sources_alone(settings: FinetuneSettings) -> tuple[LatencyDataset, Split]:
-    measure_settings(settings.device, settings.measure)  # what cannot be measured is said before anything is trained
-    sources = load_devices(settings.source_names(), settings.data_paths)
-    return sources, make_split(sources, "by_task", settings.run.seed, test_fraction=settings.test_fraction)
 
 
 def _chosen(settings: FinetuneSettings, dataset: LatencyDataset, rows: np.ndarray, start: Predictor) -> list[str]:
@@ -177,11 +176,9 @@ def _choice(
 ) -> tuple[list[str], list[str]]:
     """Tasks to learn from and tasks to test on; those of an interrupted run where it asked for the same."""
     asked: dict[str, Any] = {
+        **{name: getattr(settings, name) for name in ("budget", "sampler", "start")},
         "device": settings.device.name,
-        "budget": settings.budget,
-        "sampler": settings.sampler,
         "seed": settings.run.seed,
-        "start": settings.start,
         "test_tasks": settings.measure.test_tasks,
         "programs": hashlib.blake2b("\n".join(sources.record_ids[split.train]).encode(), digest_size=8).hexdigest(),
     }

@@ -16,7 +16,7 @@ from cdmpp.data.splits import split_definition
 from cdmpp.devices import Device
 from cdmpp.errors import CdmppError, DataError
 from cdmpp.model.config import check_keys
-from cdmpp.training.config import Run, TrainConfig
+from cdmpp.training.config import Run, TrainConfig, check_choice
 from cdmpp.training.processes import is_rank_zero, one_writer
 from cdmpp.training.run_folder import RUN_FILE
 
@@ -61,8 +61,7 @@ class RunSettings:
         shared = shared_settings({**values, "model": model})
         split = _split(values["split"], values["target"], shared["sources"])
         zero_shot = str(values["allow_zero_shot"]).lower()
-        if zero_shot not in ("auto", "true", "false"):
-            raise CdmppError(f"allow_zero_shot is {values['allow_zero_shot']!r}; one of auto, true, false")
+        check_choice("allow_zero_shot", zero_shot, ("auto", "true", "false"))
         return RunSettings(
             device=devices.get(split.get("target") or values["device"]["name"]),
             split=split,

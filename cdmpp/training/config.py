@@ -36,8 +36,8 @@ class LossConfig:
     cmd_moments: int = 5
 
     def __post_init__(self) -> None:
-        _check_choice("loss.domain", self.domain, ("none", "cmd"))
-        _check_choice("loss.log", self.log, ("huber", "mse"))
+        check_choice("loss.domain", self.domain, ("none", "cmd"))
+        check_choice("loss.log", self.log, ("huber", "mse"))
 
 
 @dataclass(frozen=True)
@@ -78,8 +78,8 @@ class TrainerConfig:
     """Machines that train together; more than one: start the run on each with torchrun."""
 
     def __post_init__(self) -> None:
-        _check_choice("trainer.schedule", self.schedule, ("cosine", "cyclic"))
-        _check_choice("trainer.precision", self.precision, ("32", "bf16"))
+        check_choice("trainer.schedule", self.schedule, ("cosine", "cyclic"))
+        check_choice("trainer.precision", self.precision, ("32", "bf16"))
         for name in ("epochs", "batch_size", "length_groups", "validate_every", "members", "devices", "nodes"):
             if getattr(self, name) < 1:
                 raise CdmppError(f"trainer.{name} must be at least 1, not {getattr(self, name)}")
@@ -112,11 +112,7 @@ class TrainConfig:
 
 @dataclass(frozen=True)
 class TuneConfig:
-    """How the weights move to the new device.
-
-    All of them are trained; what was fitted on the sources (scalers, analytic factors, shared costs, label transform)
-    is kept. The new device first gets costs of its own from the labels, where programs have code vectors.
-    """
+    """How the weights move to the new device; what was fitted on the sources (scalers, shared costs, ...) is kept."""
 
     steps: int = 400
     """Batches in all, rounded to whole epochs."""
@@ -157,6 +153,7 @@ class Run:
     """auto (a CUDA device where there is one), cpu or gpu."""
 
 
-def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    """Raise a ``CdmppError`` where ``value`` is none of ``choices``."""
     if value not in choices:
         raise CdmppError(f"{name} is {value!r}; one of {', '.join(choices)}")

@@ -13,6 +13,7 @@ from cdmpp.data.dataset import LatencyDataset
 from cdmpp.data.splits import Split
 from cdmpp.devices import sheets_of
 from cdmpp.errors import CdmppError, DataError
+from cdmpp.training.config import check_choice
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,14 @@ class FitInputs:
                 "none apart: use split=by_device, or a by_network split with split.unlabelled_fraction=0.25"
             )
         replayed = np.zeros(0, np.int64) if replay is None else replay.rows
-        _check_parts(split, pool, replayed)
+        for name, rows in (("train", split.train), ("validation", split.validation)):
+            if not len(rows):
+                raise DataError(f"the {name} part of split {split.name!r} is empty: nothing to learn from or choose by")
+        if np.isin(pool, split.test).any():
+            raise DataError("unlabelled programs must not be part of the test programs")
+        for name, rows in (("test", split.test), ("validation", split.validation)):
+            if np.isin(replayed, rows).any():
+                raise DataError(f"replayed programs must not be part of the {name} programs")
         labelled = np.concatenate([split.train, replayed, split.validation])
         used = np.unique(np.concatenate([labelled, pool]))
         weights = np.ones(len(used), np.float32)
@@ -72,19 +80,7 @@ class FitInputs:
 
 def torch_device(accelerator: str) -> str:
     """Where this process computes; ``CdmppError`` where there is no such accelerator."""
-    if accelerator not in ("auto", "cpu", "gpu"):
-        raise CdmppError(f"accelerator is {accelerator!r}; one of auto, cpu, gpu")
+    check_choice("accelerator", accelerator, ("auto", "cpu", "gpu"))
     if accelerator == "gpu" and not torch.cuda.is_available():
         raise CdmppError("accelerator=gpu, but torch sees no CUDA device; use accelerator=cpu or install a CUDA torch")
     return f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if accelerator != "cpu" and torch.cuda.is_available() else "cpu"
-
-
-def _check_parts(split: Split, pool: np.ndarray, replayed: np.ndarray) -> None:
-    for name, rows in (("train", split.train), ("validation", split.validation)):
-        if len(rows) == 0:
-            raise DataError(f"the {name} part of split {split.name!r} is empty: nothing to learn from or choose by")
-    if np.isin(pool, split.test).any():
-        raise DataError("unlabelled programs must not be part of the test programs")
-    for name, rows in (("test", split.test), ("validation", split.validation)):
-        if np.isin(replayed, rows).any():
-            raise DataError(f"replayed programs must not be part of the {name} programs")

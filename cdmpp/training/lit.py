@@ -23,10 +23,7 @@ from cdmpp.training.losses import domain_distance, hybrid_loss
 
 
 class LatencyModule(pl.LightningModule):
-    """Trains ``model`` on ``inputs``, validates and keeps a running average of its weights.
-
-    ``seed`` with the epoch decides batches and dropout: a resumed run repeats the one that was not interrupted.
-    """
+    """Trains ``model``, keeps a running average of its weights; ``seed`` and epoch decide batches and dropout."""
 
     def __init__(self, model: Model, config: TrainConfig, inputs: FitInputs, seed: int) -> None:
         super().__init__()

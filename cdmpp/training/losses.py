@@ -19,12 +19,9 @@ def hybrid_loss(
     label: LabelTransform,
     total_weight: Tensor | None = None,
 ) -> Tensor:
-    """Weighted mean over programs of the terms that ``config`` gives weight to.
+    """Mean by ``weights`` (B,) of the terms that ``config`` gives weight to; ``log_latency`` (B,) natural-log seconds.
 
-    Args:
-        log_latency: (B,) natural log of measured seconds.
-        weights: (B,) of each program.
-        total_weight: () what the weighted sum is divided by; None: the sum of ``weights``.
+    The sum is divided by ``total_weight``, or by that of ``weights``.
     """
     difference = output.log_latency - log_latency
     loss = torch.zeros_like(difference)

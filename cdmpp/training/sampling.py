@@ -25,7 +25,6 @@ class Candidates:
     features: np.ndarray
     """(n, d) float, columns on one scale."""
     task_ids: np.ndarray
-    """(n,) str."""
     uncertainty: np.ndarray | None = None
     """(n,) how unsure the model is of each, in units of log-latency; None: not known."""
     weights: dict[str, float] | None = None
@@ -62,11 +61,8 @@ def kmeans_tasks(candidates: Candidates, k: int, seed: int, most_programs: bool 
     """The published choice (CDMPP, section on cross-device fine-tuning; Algorithm 1).
 
     As many clusters as tasks wanted; from the largest cluster to the smallest, each takes the task not yet taken whose
-    programs lie nearest to its centre on average. That is most often a task of a single program, where there are such.
-
-    With ``most_programs`` (ours) each takes the task that has most of its programs there, of equally many the nearest.
-    A task teaches by its programs: many elementwise tasks have one schedule, and thirty labels instead of some hundreds
-    is what the published rule then gets for the same number of tasks.
+    programs lie nearest to its centre on average. That is most often a task of a single program, which teaches little:
+    with ``most_programs`` (ours) each takes the task that has most of its programs there, of equally many the nearest.
     """
     names, tasks = np.unique(candidates.task_ids, return_inverse=True)
     x = np.ascontiguousarray(candidates.features, np.float64)
@@ -90,9 +86,8 @@ def kmeans_tasks(candidates: Candidates, k: int, seed: int, most_programs: bool 
 def diverse_tasks(candidates: Candidates, k: int, seed: int) -> list[str]:
     """Greedily the task that leaves the least unsure work far from any chosen task (a facility-location choice).
 
-    Each task lies at the mean of its programs, and counts by how unsure the model is of them in all (diversity alone
-    would go to outliers, uncertainty alone to one corner) and by the square root of its call sites. Tasks with less
-    than half as many programs as the largest teach little and are taken last. Nothing is random.
+    Each task lies at the mean of its programs, and counts by how unsure the model is of them in all and by the square
+    root of its call sites. Tasks with less than half as many programs as the largest are taken last.
     """
     names, tasks = np.unique(candidates.task_ids, return_inverse=True)
     counts = np.bincount(tasks)
