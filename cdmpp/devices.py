@@ -72,10 +72,9 @@ class Device:
         First one log-scaled value between about 0 and 1 per name in ``VECTOR_FIELDS`` (0 where unknown), then one mask
         each (1 = known), then a one-hot of the kind.
         """
-        published = np.array([self.spec[name] is not None for name in VECTOR_FIELDS], dtype=np.float32)
+        published = [self.spec[name] is not None for name in VECTOR_FIELDS]
         scaled = [math.log2(1 + (self.spec[name] or 0)) / math.log2(1 + _FIELDS[name][1]) for name in VECTOR_FIELDS]
-        kind = [float(self.kind == kind) for kind in KINDS]
-        return np.concatenate([np.array(scaled, dtype=np.float32), published, np.array(kind, dtype=np.float32)])
+        return np.array([*scaled, *published, *(self.kind == kind for kind in KINDS)], np.float32)
 
 
 def names() -> tuple[str, ...]:
@@ -86,12 +85,9 @@ def names() -> tuple[str, ...]:
 def get(name: str) -> Device:
     """The device of that name.
 
-    Raises:
-        UnknownDeviceError: no file describes it; the message has the nearest names.
-        CdmppError: its file is malformed; the message names file and field.
+    ``UnknownDeviceError`` names the nearest ones where there is none, ``CdmppError`` a malformed file and its field.
     """
-    path = _files().get(name)
-    if path is None:
+    if (path := _files().get(name)) is None:
         raise UnknownDeviceError(_unknown(name))
     return read_device(path)
 
@@ -108,12 +104,7 @@ def sheets_of(occurring: Iterable[str]) -> dict[str, Device]:
 
 @cache
 def read_device(path: Path) -> Device:
-    """Read and check one device file.
-
-    Raises:
-        CdmppError: naming the file and the field that is missing, of the wrong type, unit or source, or not a
-            positive finite number.
-    """
+    """Read and check one device file; ``CdmppError`` names it and the field that cannot be."""
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
@@ -132,14 +123,9 @@ def read_device(path: Path) -> Device:
         wrong = sorted(set(SPEC_FIELDS) ^ set(spec)) if isinstance(spec, dict) else list(SPEC_FIELDS)
         raise CdmppError(f"{path}: documents and spec must be mappings; spec fields missing or unknown: {wrong}")
     checked = {field: _check_field(path, field, spec[field], documents) for field in SPEC_FIELDS}
-    return Device(
-        name=content["name"],
-        title=str(content["title"]),
-        kind=content["kind"],
-        target=content["target"],
-        spec={field: value for field, (value, _) in checked.items()},
-        sources={field: source for field, (_, source) in checked.items()},
-    )
+    values = {field: value for field, (value, _) in checked.items()}
+    sources = {field: source for field, (_, source) in checked.items()}
+    return Device(content["name"], str(content["title"]), content["kind"], content["target"], values, sources)
 
 
 def _check_field(path: Path, field: str, entry: Any, documents: Mapping[str, str]) -> tuple[float | None, str]:
@@ -157,9 +143,7 @@ def _check_field(path: Path, field: str, entry: Any, documents: Mapping[str, str
     value = entry["value"]
     if value is None:
         if key in documents:
-            raise CdmppError(
-                f"{where} is null, so its source must say 'not published' or 'not applicable', not {key!r}"
-            )
+            raise CdmppError(f"{where} is null: its source must say 'not published' or 'not applicable', not {key!r}")
         return None, str(entry["source"])
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
         raise CdmppError(f"{where}.value is {value!r}, expected a positive finite number or null")

@@ -33,7 +33,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         if given and given[0] in CONFIGURED:
-            return _configured(given[0], given[1:])
+            sys.argv = [f"cdmpp {given[0]}", *given[1:]]
+            importlib.import_module(f"cdmpp.cli.{_FILES.get(given[0], given[0])}").main()
+            return 0
         options = _parser(given[0] if given else "").parse_args(given)
         options.run(options)
         return 0
@@ -62,9 +64,3 @@ def _parser(asked: str) -> argparse.ArgumentParser:
     for name, text in CONFIGURED.items():
         verbs.add_parser(name, help=f"{text}; key=value settings, --help lists them", add_help=False)
     return parser
-
-
-def _configured(verb: str, settings: list[str]) -> int:
-    sys.argv = [f"cdmpp {verb}", *settings]
-    importlib.import_module(f"cdmpp.cli.{_FILES.get(verb, verb)}").main()
-    return 0

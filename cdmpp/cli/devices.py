@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
 
 from cdmpp import devices
 from cdmpp.cli.data import plain
 from cdmpp.cli.output import print_json, print_table
-
-if TYPE_CHECKING:
-    from cdmpp.data.summary import DataSummary
 
 _NUMBERS = {"cores": "core_count", "MHz": "clock_mhz", "fp32 TFLOP/s": "fp32_tflops", "GB/s": "bandwidth_gbps",
             "GB": "memory_gb"}  # fmt: skip
@@ -33,7 +28,9 @@ def run(options: argparse.Namespace) -> None:
     for device in devices.all_devices():
         data_sets = [entry for entry in data if entry.device == device.name]
         names = [entry.name for entry in usable if device.name in entry.devices]
-        listed.append(_as_json(device, data_sets, names))
+        described = {key: getattr(device, key) for key in ("name", "title", "kind", "target")}
+        spec = {key: {"value": device.spec[key], "source": device.sources[key]} for key in devices.SPEC_FIELDS}
+        listed.append({**described, "spec": spec, "data": [plain(entry) for entry in data_sets], "models": names})
         numbers = ["-" if (value := device.spec[key]) is None else f"{value:.4g}" for key in _NUMBERS.values()]
         sizes = [f"{entry.programs} programs" if entry.programs else entry.folder.name for entry in data_sets]
         shown.append((device.name, device.kind, device.title, *numbers, ", ".join(sizes), ", ".join(names)))
@@ -42,12 +39,3 @@ def run(options: argparse.Namespace) -> None:
         return
     headings = ("name", "kind", "what it is", *_NUMBERS, "data", "model")
     print_table("Devices", headings, shown, right=_NUMBERS, caption="- : not published")
-
-
-def _as_json(device: devices.Device, data_sets: Sequence[DataSummary], models: list[str]) -> dict[str, Any]:
-    return {
-        **{key: getattr(device, key) for key in ("name", "title", "kind", "target")},
-        "spec": {key: {"value": device.spec[key], "source": device.sources[key]} for key in devices.SPEC_FIELDS},
-        "data": [plain(entry) for entry in data_sets],
-        "models": models,
-    }

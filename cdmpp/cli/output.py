@@ -50,7 +50,6 @@ def say(text: str) -> None:
 
 def format_seconds(seconds: float) -> str:
     """``0.00123`` -> ``1.230 ms``: four significant digits in the unit that fits."""
-    for unit, factor in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
-        if seconds >= factor:
-            return f"{seconds / factor:#.4g} {unit}"
-    return f"{seconds / 1e-9:#.4g} ns"
+    units = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+    unit = next((unit for unit, factor in units.items() if seconds >= factor), "ns")
+    return f"{seconds / units[unit]:#.4g} {unit}"

@@ -60,11 +60,11 @@ class Cell:
     def fingerprint(self, dataset: LatencyDataset, options: CellOptions) -> str:
         """Of everything that its figures follow from: a finished cell with another one is stale."""
         overrides = () if self.model in BASELINES else (*options.overrides, *options.variants.get(self.model, ()))
-        digest = hashlib.blake2b("\0".join((EXTRACTOR_VERSION, str(self), *overrides, "")).encode(), digest_size=8)
-        digest.update("\0".join(map(str, dataset.record_ids)).encode())
-        digest.update(np.ascontiguousarray(dataset.latency_s, np.float64).tobytes())
-        if dataset.asts.codes is not None:
-            digest.update(np.ascontiguousarray(dataset.asts.codes).tobytes())
+        named = "\0".join((EXTRACTOR_VERSION, str(self), *overrides, *map(str, dataset.record_ids)))
+        digest = hashlib.blake2b(named.encode(), digest_size=8)
+        for numbers in (dataset.latency_s, dataset.asts.codes):
+            if numbers is not None:
+                digest.update(np.ascontiguousarray(numbers).tobytes())
         return digest.hexdigest()
 
 

@@ -31,10 +31,9 @@ class Constant:
 
 
 class Roofline:
-    """``kernels * launch + max(flops / rate, bytes / bandwidth)``; three numbers fitted on the training programs.
+    """``kernels * launch + max(flops / rate, bytes / bandwidth)``, blind to the schedule; three numbers are fitted.
 
-    Rate and bandwidth are fractions of the device's datasheet values, so that one fit serves several devices. The
-    formula sees the operator, not its schedule.
+    Rate and bandwidth are fractions of the device's datasheet values, so that one fit serves several devices.
     """
 
     def fit(self, data: EvaluationData, split: Split, seed: int) -> None:
@@ -45,8 +44,7 @@ class Roofline:
         def loss(parameters: np.ndarray) -> float:
             return float(np.abs(np.log(self._seconds(terms, parameters)) - target).mean())
 
-        shortest = np.log(data.dataset.latency_s[split.train].min())
-        starts = [np.array([rate, rate, shortest]) for rate in np.log([0.01, 0.1, 1.0])]
+        starts = [np.array([rate, rate, target.min()]) for rate in np.log([0.01, 0.1, 1.0])]
         fits = [minimize(loss, start, method="Nelder-Mead", options={"maxiter": 600}) for start in starts]
         self.parameters = min(fits, key=lambda fit: fit.fun).x
 

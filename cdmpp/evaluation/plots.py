@@ -25,12 +25,7 @@ def save_training_plots(
     history: Sequence[Mapping[str, float]],
     title: str,
 ) -> list[Path]:
-    """Save the pictures of a training run, each with ``title`` above it, and return their paths.
-
-    Args:
-        true_s, predicted_s, op_classes: (m,) of the test programs.
-        history: a row an epoch and member, as training returns it.
-    """
+    """Save the pictures of m test programs and of ``history``, a row an epoch and member; return their paths."""
     ape, ranges = 100 * np.abs(predicted_s - true_s) / true_s, latency_range_labels(true_s)
     pictures: dict[str, tuple[float, Callable[[Axes], None]]] = {
         "predicted_vs_measured": (5.6, lambda axes: scatter(axes, true_s, predicted_s)),
@@ -66,7 +61,7 @@ def error_boxes(axes: Axes, ape: np.ndarray, labels: Sequence[str] | np.ndarray,
     kinds = np.asarray(labels)
     names = sorted(set(kinds.tolist()))
     groups = [np.maximum(np.asarray(ape)[kinds == name], 1e-2) for name in names]
-    styles: dict[str, dict[str, Any]] = {name: {"color": _BLUE} for name in ("whiskerprops", "capprops")}
+    styles: dict[str, Any] = {name: {"color": _BLUE} for name in ("whiskerprops", "capprops")}
     styles |= {"boxprops": {"facecolor": "#c6dbef", "edgecolor": _BLUE}}
     styles |= {"medianprops": {"color": _BLUE, "linewidth": 1.8}}
     axes.boxplot(groups, whis=(10, 90), showfliers=False, patch_artist=True, **styles)

@@ -7,25 +7,22 @@ import numpy as np
 from cdmpp.ast.layout import LEAF_NAMES
 from cdmpp.ast.table import AstTable
 
-_PER_STORE_FLOAT_OPS = slice(0, 7)
-"""Columns of TVM's per-store vector that count floating-point operations."""
 _OPS = [i for i, name in enumerate(LEAF_NAMES) if name.startswith("ops_")]
 
 
 def pool_per_store(rows: np.ndarray) -> np.ndarray:
-    """(4 * width + 1,) of TVM's per-store rows: sum, maximum, store with most work, log of the linear sum, count."""
+    """(4 * width + 1,) of TVM's per-store rows: sum, maximum, store with most work (columns 0-6), log sum, count."""
     if not len(rows):
         return np.zeros(4 * rows.shape[1] + 1)
-    busiest = rows[expand(rows[:, _PER_STORE_FLOAT_OPS]).sum(axis=1).argmax()]
+    busiest = rows[expand(rows[:, :7]).sum(axis=1).argmax()]
     return np.concatenate([rows.sum(0), rows.max(0), busiest, compress(expand(rows).sum(0)), [len(rows)]])
 
 
 def pool_asts(table: AstTable, kernel_columns: np.ndarray, kernel_seconds: np.ndarray) -> np.ndarray:
     """(n, columns) float32 of compact ASTs: pooled leaves, pooled kernels, their counts.
 
-    Leaves: log of the linear sum, and the leaf with most operations. Kernels: the two that take longest by
-    ``kernel_seconds`` (sum of kernels,), and where there are several the log of the linear sum; ``kernel_columns`` (sum
-    of kernels, c) are further columns of each, compressed like its features.
+    Leaves: log of the linear sum, and the leaf with most operations. Kernels: the two that take longest, and of several
+    the log of the linear sum. ``kernel_columns`` (kernels, c) are further, compressed features of each.
     """
     leaves, kernels = table.leaf_features, np.concatenate([table.kernel_features, kernel_columns], axis=1)
     leaf_work = expand(leaves[:, _OPS].astype(np.float64)).sum(axis=1)
@@ -61,8 +58,5 @@ def _log_sum(rows: np.ndarray, offsets: np.ndarray) -> np.ndarray:
 
 def _top_two(score: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(n,) row with the largest and (n,) with the second largest score of each group (the largest where alone)."""
-    group = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
-    order = np.lexsort((-score, group))
-    first = offsets[:-1]
-    second = np.minimum(first + 1, offsets[1:] - 1)
-    return order[first], order[second]
+    order = np.lexsort((-score, np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))))
+    return order[offsets[:-1]], order[np.minimum(offsets[:-1] + 1, offsets[1:] - 1)]

@@ -53,10 +53,8 @@ def evaluate(
     try:
         failures = [failure for failure in bar if failure]
     except TerminatedWorkerError as error:
-        raise DataError(
-            "a process that computed a cell was killed, often for want of memory. Finished cells are kept: run the "
-            "same command again, with fewer jobs"
-        ) from error
+        reason = "a process that computed a cell was killed, often for want of memory. Finished cells are kept"
+        raise DataError(f"{reason}: run the same command again, with fewer jobs") from error
     if failures:
         raise DataError(f"{len(failures)} of {len(cells)} cells failed, the rest is kept: " + "; ".join(failures))
     return results_of(collect(options.out, dataset_name))
@@ -77,9 +75,7 @@ def run_cell(data: EvaluationData, dataset_name: str, cell: Cell, options: CellO
     result = {
         "dataset": dataset_name,
         "device": "+".join(np.unique(np.asarray(data.dataset.devices)[split.test]).astype(str)),
-        "split": cell.split,
-        "seed": cell.seed,
-        "model": cell.model,
+        **vars(cell),
         **score(data.dataset, split.test, answer.latency_s),
         "intervals": coverage(true, answer.intervals, tasks),
         "split_counts": dict(split.counts),

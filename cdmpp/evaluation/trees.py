@@ -33,13 +33,13 @@ _XGBOOST = {"objective": "reg:absoluteerror", "eval_metric": "mae", "tree_method
             "min_child_weight": 3.0}  # fmt: skip
 
 
+@dataclass
 class Trees:
     """Gradient-boosted trees on a fixed-width vector per program; of the ratio to ``base`` where one is given."""
 
-    def __init__(
-        self, features: Callable[[EvaluationData], np.ndarray], settings: TreeSettings, base: Baseline | None = None
-    ) -> None:
-        self.features, self.settings, self.base = features, settings, base
+    features: Callable[[EvaluationData], np.ndarray]
+    settings: TreeSettings
+    base: Baseline | None = None
 
     def fit(self, data: EvaluationData, split: Split, seed: int) -> None:
         """Fit ``split.train`` with each depth; ``split.validation`` ends the rounds and chooses."""

@@ -96,10 +96,8 @@ def _database(folder: Path, wishes: Wishes) -> Inputs:
     graphs, sources, refused = _lines(folder, wishes.device)
     places = [derived_folder(*kind, *graphs) for kind in (("asts", EXTRACTOR_VERSION), ("codes", CODE_VERSION))]
     derived = Derived.of(list(sources.values()), wishes, f"programs of {folder.name}", *places)
-    refused += [
-        f"{at}: {derived.faults.get(s.key, _NO_AST)}" for at, s in sources.items() if s.key not in derived.stored
-    ]
     kept = {at: source for at, source in sources.items() if source.key in derived.stored}
+    refused += [f"{at}: {derived.faults.get(s.key, _NO_AST)}" for at, s in sources.items() if at not in kept]
     if not kept:
         raise DataError(f"{folder} has no line that can be predicted: {'; '.join(refused[:3]) or 'it is empty'}")
     return replace(derived.inputs(list(kept.values()), list(kept)), refused=tuple(refused))
@@ -120,18 +118,17 @@ def _lines(folder: Path, device: Device) -> tuple[list[str], dict[str, Source], 
     refused: list[str] = []
     wrong_target = cache(lambda target: disagreement(device, target))
     for line in read_lines(folder):
+        at = f"line {line if isinstance(line, BadLine) else line.number}"
         if isinstance(line, BadLine):
-            refused.append(f"line {line}")
-            continue
-        reason = wrong_target(line.target)
-        if not 0 <= line.workload < len(workloads):
-            reason = f"workload {line.workload} does not exist, the database has {len(workloads)}"
+            refused.append(at)
+        elif not 0 <= line.workload < len(workloads):
+            refused.append(f"{at}: workload {line.workload} does not exist, the database has {len(workloads)}")
         elif isinstance(bad := workloads[line.workload], BadLine):
-            reason = f"its workload, line {bad}"
-        if reason:
-            refused.append(f"line {line.number}: {reason}")
-            continue
-        graph = graphs[line.workload]
-        key = hashlib.sha256("\0".join((graph, line.schedule, line.target)).encode()).hexdigest()[:32]
-        sources[f"line {line.number}"] = Source(key, graph, line.schedule, line.target, graph=True)
+            refused.append(f"{at}: its workload, line {bad}")
+        elif reason := wrong_target(line.target):
+            refused.append(f"{at}: {reason}")
+        else:
+            graph = graphs[line.workload]
+            key = hashlib.sha256("\0".join((graph, line.schedule, line.target)).encode()).hexdigest()[:32]
+            sources[at] = Source(key, graph, line.schedule, line.target, graph=True)
     return graphs, sources, refused

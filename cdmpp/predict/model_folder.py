@@ -25,9 +25,7 @@ _SMALL = 2**28
 def load(path_or_name: str | Path) -> Predictor:
     """A predictor from a model folder, or a shipped one by name.
 
-    Raises:
-        ModelFormatError: no such model, another version, or a file or field that is missing, damaged or impossible;
-            the message names it.
+    ``ModelFormatError`` names what is missing, damaged, impossible or of another version: model, file or field.
     """
     folder = _find(path_or_name)
     stored = read_config(folder)
@@ -56,10 +54,7 @@ def _find(path_or_name: str | Path) -> Path:
 
 
 def _built(stored: StoredConfig) -> list[Model]:
-    """The members with shapes to be compared with the stored tensors; large ones without any memory.
-
-    That takes torch a second or two to prepare for (it imports its compiler), which a small model need not wait for.
-    """
+    """The members with the shapes to be expected; large ones without memory, which takes torch seconds to prepare."""
     models = []
     for i, member in enumerate(stored.members):
         try:

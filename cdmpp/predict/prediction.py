@@ -41,9 +41,8 @@ class Prediction:
     def __post_init__(self) -> None:
         if not self.flags:
             object.__setattr__(self, "flags", ((),) * len(self))
-        bounds = [bound for interval in self.intervals.values() for bound in interval]
-        scores = [] if self.novelty is None else [self.novelty]
-        numbers = np.stack([self.latency_s, *bounds, self.member_spread, *scores])
+        columns = [self.latency_s, self.member_spread, *(bound for pair in self.intervals.values() for bound in pair)]
+        numbers = np.stack(columns if self.novelty is None else [*columns, self.novelty])
         bad = np.flatnonzero(~(np.isfinite(numbers).all(0) & (self.latency_s > 0)))
         if len(bad):
             raise CdmppError(

@@ -26,7 +26,7 @@ from cdmpp.model.build import Model
 from cdmpp.predict.flags import FLAGS, UNLIKE_TRAINING, flag_programs
 from cdmpp.predict.inputs import Inputs, Wishes, read_inputs
 from cdmpp.predict.prediction import Prediction
-from cdmpp.predict.stored_config import CARD, CONFIG, FORMAT, WEIGHTS
+from cdmpp.predict.stored_config import CARD, CONFIG, FORMAT, SHEET, WEIGHTS
 from cdmpp.predict.stored_tensors import CALIBRATION, trained_matrices
 from cdmpp.uncertainty.calibration import Calibration, Examined
 from cdmpp.uncertainty.novelty import ProgramSketch
@@ -74,11 +74,9 @@ class Predictor:
         """Latency of each program.
 
         Args:
-            programs: programs (needs TVM), stored ASTs, a TVMScript file, or the folder of a data set or MetaSchedule
-                database.
+            programs: programs (needs TVM), stored ASTs, a TVMScript file, a data set or a MetaSchedule database.
             device: name or Device; may be left out where the model was trained on one device only.
-            compiled: also compile CPU programs and read the machine code, about 0.3 s each; None: where the model
-                has learned from that. Stored ASTs in memory are taken as they are.
+            compiled: compile CPU programs to read machine code, 0.3 s each; None: where the model has learned from it.
             limit_s: longest time for compiling one program; past it the AST alone must do, and a flag says so.
 
         Raises:
@@ -127,10 +125,7 @@ class Predictor:
 
     @torch.inference_mode()
     def examine(self, programs: ProgramTensors, rows: np.ndarray) -> Examined:
-        """Answers and by-products for rows of tensors that lie on the model's torch device: what ``calibrate`` takes.
-
-        Members see in spaces of their own, so hidden vectors are those of the first alone.
-        """
+        """For ``rows`` of tensors on the model's torch device; hidden vectors are those of the first member."""
         rows = np.asarray(rows, np.int64)
         logs, parts, order = np.empty((len(self.models), len(programs))), [], []
         for batch in ordered_batches(programs, rows):
@@ -187,10 +182,7 @@ class Predictor:
             "extractor_version": FEATURES[self.features],
             **({"code_version": CODE_VERSION} if self.reads_code else {}),
             "members": [asdict(model.config) for model in self.models],
-            "devices": {
-                name: {key: value for key, value in asdict(device).items() if key not in ("name", "sources")}
-                for name, device in self.trained_on.items()
-            },
+            "devices": {name: {key: getattr(device, key) for key in SHEET} for name, device in self.trained_on.items()},
             "log_shift": self.log_shift,
         }
         if self.calibration is not None:

@@ -18,6 +18,7 @@ from cdmpp.machine_code.code_features import CODE_VERSION
 
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "card.json"
 MAX_MEMBERS = 64
+SHEET = ("title", "kind", "target", "spec")  # what is stored of a device
 FORMAT = {"format_version": 2, "leaf_width": LEAF_WIDTH, "kernel_width": KERNEL_WIDTH, "device_width": VECTOR_WIDTH}
 """What every model of this version is made for."""
 _READABLE: dict[str, tuple[str | int, ...]] = {
@@ -103,7 +104,7 @@ def _rules(config: Mapping[str, Any]) -> Iterator[tuple[str, Any, bool, str]]:
     yield "devices", devices, isinstance(devices, dict) and bool(devices), "a mapping of at least one device by name"
     for name, device in devices.items():
         where = f"devices.{name}"
-        complete = bool(name) and isinstance(device, dict) and set(device) == {"title", "kind", "target", "spec"}
+        complete = bool(name) and isinstance(device, dict) and set(device) == set(SHEET)
         yield where, device, complete, "a name with a mapping of title, kind, target and spec"
         kind, target, spec = device["kind"], device["target"], device["spec"]
         yield f"{where}.title", device["title"], isinstance(device["title"], str), "a text"

@@ -46,11 +46,8 @@ _POSITIVE = ("conformal.n_tasks", "conformal.scale.deviation", "novelty.variance
 def read_weights(file: Path, models: Sequence[Model], settings: Mapping[str, Any] | None) -> Calibration | None:
     """Give ``models`` (built on any torch device) their weights, and return their calibration.
 
-    ``settings`` are the ``groups`` and ``levels`` of the calibration; None where there is none.
-
-    Raises:
-        ModelFormatError: an unreadable file; a tensor that is missing, unknown, of another shape or type, or holds
-            NaN, infinity or another number that cannot be. The message names it.
+    ``settings`` are the ``groups`` and ``levels`` of the calibration; None where there is none. ``ModelFormatError``
+    names the file, and the tensor that is missing, unknown, of another shape or type, or holds an impossible number.
     """
     try:
         tensors = load_file(file)

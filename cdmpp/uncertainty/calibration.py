@@ -83,12 +83,9 @@ def calibrate(
     task_ids: Sequence[str] | np.ndarray,
     groups: Sequence[str] | np.ndarray,
 ) -> Calibration:
-    """Fit both, after the weights are final; whoever changes the weights must do it again.
+    """Fit both, after the weights are final, by programs that the model learned from (or some of them) and m others.
 
-    Args:
-        training: programs that the model learned from (a sample of them will do).
-        validation: m programs that it did not, best of other tasks.
-        log_latency, task_ids, groups: (m,) of these as in ``fit_conformal``, whose errors are raised.
+    ``log_latency``, ``task_ids`` and ``groups`` (m,) are those of ``fit_conformal``, whose errors are raised.
     """
     novelty = fit_novelty(training.sketch, validation.sketch)
     inputs = scale_inputs(validation, novelty)

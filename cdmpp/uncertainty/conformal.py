@@ -100,8 +100,7 @@ def fit_conformal(
         inputs: (n, d) what the size of the residual may depend on; None, or few tasks, keep the scale at 1.
         groups: (n,) path of each program; a group of at least ``FITTED_TASKS`` tasks gets bounds of its own.
 
-    Raises:
-        DataError: no programs, lengths that differ, or numbers that are not finite.
+    ``DataError``: no programs, lengths that differ, or numbers that are not finite.
     """
     (predicted, x), measured = _with_inputs(log_prediction, inputs), np.asarray(log_latency, np.float64)
     if len(lengths := {len(predicted), len(measured), len(task_ids), len(x)}) > 1 or not len(predicted):
