@@ -41,10 +41,7 @@ def make_baseline(name: str, settings: TreeSettings) -> Baseline:
 def score_baselines(
     dataset: LatencyDataset, split: Split, names: Sequence[str], seed: int = 0, threads: int = 1
 ) -> dict[str, dict[str, float]]:
-    """Test metrics of the baselines ``names`` on a split: what a training run prints beside its own.
-
-    Trees have one depth here instead of the better of two, and fewer rounds: a training run should not wait for them.
-    """
+    """Test metrics of the baselines ``names``, with small trees: what a training run prints beside its own."""
     dataset, split = _sample(dataset, split)
     data, result = EvaluationData(dataset), {}
     for name in names:

@@ -14,10 +14,7 @@ from cdmpp.training.config import TrainConfig
 def train_config(
     model: str, overrides: Sequence[str] = (), variants: Mapping[str, Sequence[str]] | None = None
 ) -> TrainConfig:
-    """The default for ``cdmpp``, ``variants`` of it by name, else a model or a file of ``conf/experiment``.
-
-    ``overrides`` are Hydra's, of the groups ``model``, ``loss``, ``trainer``; ``NAME:override`` is for one model.
-    """
+    """For ``cdmpp``, a variant or a file of ``conf/experiment``; ``NAME:override`` (Hydra's) is for one model."""
     choices: dict[str, Sequence[str]] = {
         **{name: [f"model={name}"] for name in GROUPS["model"]},
         **{path.stem: [f"experiment={path.stem}"] for path in (conf_folder() / "experiment").glob("*.yaml")},

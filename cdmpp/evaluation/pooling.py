@@ -19,11 +19,7 @@ def pool_per_store(rows: np.ndarray) -> np.ndarray:
 
 
 def pool_asts(table: AstTable, kernel_columns: np.ndarray, kernel_seconds: np.ndarray) -> np.ndarray:
-    """(n, columns) float32 of compact ASTs: pooled leaves, pooled kernels, their counts.
-
-    Leaves: log of the linear sum, and the leaf with most operations. Kernels: the two that take longest, and of several
-    the log of the linear sum. ``kernel_columns`` (kernels, c) are further, compressed features of each.
-    """
+    """(n, columns) float32: pooled leaves, pooled kernels (with further ``kernel_columns``) and their counts."""
     leaves, kernels = table.leaf_features, np.concatenate([table.kernel_features, kernel_columns], axis=1)
     leaf_work = expand(leaves[:, _OPS].astype(np.float64)).sum(axis=1)
     first, second = _top_two(kernel_seconds, table.kernel_offsets)

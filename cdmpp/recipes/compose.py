@@ -1,8 +1,4 @@
-"""compose(...): a file of ``conf/`` with its groups and the words of a command line, as plain values.
-
-The defaults of ``model``, ``loss``, ``trainer`` and ``tuning`` are those of their dataclasses, offered to Hydra here;
-files in ``conf/`` hold only what a named variant does otherwise.
-"""
+"""compose(...): a file of ``conf/`` over the defaults of the dataclasses and under the words of a command line."""
 
 from __future__ import annotations
 

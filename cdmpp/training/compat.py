@@ -1,7 +1,4 @@
-"""Lightning imports an installed torchvision; a CUDA wheel beside a CPU torch lacks two operators and would refuse.
-
-Importing this file declares the two without an implementation, and only where that import fails.
-"""
+"""Declares the two operators that an installed torchvision of a CUDA wheel misses beside a CPU torch."""
 
 from __future__ import annotations
 
