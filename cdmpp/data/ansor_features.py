@@ -28,7 +28,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -39,7 +39,7 @@ from cdmpp.ast.compact_ast import CompactAST
 from cdmpp.ast.layout import FEATURES, KERNEL_WIDTH, LEAF_WIDTH
 from cdmpp.ast.table import AstTable, write_asts
 from cdmpp.data.import_report import ImportReport
-from cdmpp.data.records import append_records, read_info, read_records, write_info, write_tasks
+from cdmpp.data.records import OnBad, append_records, read_info, read_records, write_info, write_tasks
 from cdmpp.data.schema import Record
 from cdmpp.errors import DataError, some
 from cdmpp.lock import writing
@@ -61,7 +61,7 @@ class _Row(NamedTuple):
     ast: CompactAST
 
 
-def import_features(path: Path, out: Path, device: str, on_bad: Literal["error", "skip"] = "error") -> ImportReport:
+def import_features(path: Path, out: Path, device: str, on_bad: OnBad = "error") -> ImportReport:
     """Import the rows of ``device`` from a feature file, or all ``*.parquet`` of a folder, into data set ``out``.
 
     Every file is read before anything is written; programs that ``out`` holds are left alone. While another process
@@ -149,27 +149,14 @@ def _row(values: dict[str, Any], device: devices.Device) -> _Row:
     identity = hashlib.sha256(flat.tobytes() + nodes.tobytes()).hexdigest()[:16]
     flops = values["flops"] if values["flops"] and values["flops"] > 0 else 0.0
     task = Task(task_id, values["op_name"] or "", "other", values["task"], flops, 0.0, {values["network"]: 1}, "ansor")
+    record_id = hashlib.sha256(f"{task_id}:{device.name}:{identity}".encode()).hexdigest()[:16]
+    target, schedule, spread = json.dumps(device.target, sort_keys=True), f"ansor164:{identity}", std / latency
     record = Record(
-        record_id=hashlib.sha256(f"{task_id}:{device.name}:{identity}".encode()).hexdigest()[:16],
-        task_id=task_id,
-        device=device.name,
-        target=json.dumps(device.target, sort_keys=True),
-        schedule=f"ansor164:{identity}",
-        latency_samples_s=(latency,),
-        latency_s=latency,
-        statistic="mean",
-        spread=std / latency,
-        protocol=NAME,
+        record_id, task_id, device.name, target, schedule, (latency,), latency, "mean", spread=spread, protocol=NAME
     )
-    ast = CompactAST(
-        leaves,
-        nodes,
-        _serial_positions(nodes, values["serialized_tree"] or []),
-        np.zeros(len(nodes), np.int32),
-        np.zeros((1, KERNEL_WIDTH), np.float32),
-        "cpu" if device.kind == "cpu" else "gpu",
-        extractor_version=FEATURES[NAME],
-    )
+    places, kind = _serial_positions(nodes, values["serialized_tree"] or []), "cpu" if device.kind == "cpu" else "gpu"
+    leaf_kernels, kernels = np.zeros(len(nodes), np.int32), np.zeros((1, KERNEL_WIDTH), np.float32)
+    ast = CompactAST(leaves, nodes, places, leaf_kernels, kernels, kind, extractor_version=FEATURES[NAME])
     return _Row(record, task, ast)
 
 

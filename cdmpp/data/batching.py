@@ -78,8 +78,7 @@ class ProgramTensors:
     """n programs as flat tensors, all on one torch device. The last flat row is zeros: padding points at it."""
 
     leaf_features: Tensor
-    leaf_ints: Tensor
-    """(sum of leaves + 1, 3) int32: position, serial position, kernel."""
+    leaf_ints: Tensor  # (sum of leaves + 1, 3) int32: position, serial position, kernel
     leaf_starts: Tensor
     leaf_counts: Tensor
     kernel_features: Tensor
@@ -87,17 +86,13 @@ class ProgramTensors:
     kernel_counts: Tensor
     kinds: Tensor
     device_index: Tensor
-    device_vectors: Tensor
-    """(number of devices, V)."""
+    device_vectors: Tensor  # (number of devices, V)
     device_specs: Tensor
     log_latency: Tensor
     weights: Tensor
-    codes: Tensor
-    """(m, CODE_WIDTH) float32 code vectors; NaN for programs that nobody compiled."""
-    code_rows: Tensor
-    """(n,) int64, the row of ``codes`` of each program."""
-    host_leaf_counts: np.ndarray
-    """(n,) on the host: choosing a padded length must not wait for the accelerator."""
+    codes: Tensor  # (m, CODE_WIDTH) float32 code vectors; NaN for programs that nobody compiled
+    code_rows: Tensor  # (n,) int64, the row of ``codes`` of each program
+    host_leaf_counts: np.ndarray  # (n,) on the host: choosing a padded length must not wait for the accelerator
     host_kernel_counts: np.ndarray
 
     @staticmethod
@@ -111,14 +106,9 @@ class ProgramTensors:
     ) -> ProgramTensors:
         """From an AST table. Of a mapped one (``ast.spool``) leaves and kernels stay in its files.
 
-        Args:
-            rows: (n,) programs of ``asts``, in that order; None: all. The other (n,) arguments are of these.
-            device_names: (n,) keys of ``devices``.
-            latency_s: (n,) seconds, or None where only predictions are wanted.
-            weights: (n,) loss weights, default 1.
-
-        Raises:
-            DataError: lengths differ, a label is not a positive number, or a device is not among ``devices``.
+        ``rows`` (n,) are programs of ``asts`` in that order, None for all; of these are the other (n,) arguments:
+        ``device_names`` keys of ``devices``, ``latency_s`` seconds or None, loss ``weights`` or 1. ``DataError``:
+        lengths differ, a label is not a positive number, or a device is not among ``devices``.
         """
         index = np.arange(len(asts)) if rows is None else np.asarray(rows, np.int64)
         n = len(index)

@@ -53,8 +53,7 @@ class LatencyDataset(Labels):
 def join_datasets(parts: Sequence[LatencyDataset]) -> LatencyDataset:
     """The programs of all ``parts`` one after the other, such as those of several devices; a shared task is one.
 
-    Raises:
-        DataError: nothing to join, or leaf vectors of different kinds.
+    ``DataError``: nothing to join, or leaf vectors of different kinds.
     """
     arrays = {name: np.concatenate([getattr(part, name) for part in parts] or [[]]) for name in _ARRAYS}
     return LatencyDataset(

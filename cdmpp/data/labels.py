@@ -72,11 +72,7 @@ class Labels:
 def read_labels(folders: Sequence[Path], tasks: Sequence[Mapping[str, Task]], device: str | None) -> Labels:
     """The labels in data set ``folders``, of ``device`` where given; samples of a program that stands twice are united.
 
-    Args:
-        tasks: of each folder, by id.
-
-    Raises:
-        DataError: no record of the device, broken rows, or a record of an unknown task.
+    ``tasks`` are those of each folder, by id. ``DataError``: no record of the device, broken rows, an unknown task.
     """
     parts, present = [], set[str]()
     for folder, of_folder in zip(folders, tasks, strict=True):

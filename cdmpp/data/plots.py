@@ -90,11 +90,7 @@ def schedules(axes: Axes, entries: Sequence[DeviceStatistics]) -> None:
 
 
 def save_plot(path: Path, size: tuple[float, float], title: str, draw: Callable[[Axes], None]) -> Path:
-    """Draw on the axes of a new figure of ``size`` inches and save it as PNG.
-
-    Raises:
-        CdmppError: matplotlib is not installed.
-    """
+    """Draw on the axes of a new figure of ``size`` inches, save it as PNG; ``CdmppError`` without matplotlib."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure

@@ -27,6 +27,7 @@ from cdmpp.lock import writing
 from cdmpp.programs.task import Task
 
 log = logging.getLogger(__name__)
+OnBad = Literal["error", "skip"]
 
 _PART = re.compile(r"part-(\d+)\.parquet")
 _ARROW = {"str": pa.string(), "float": pa.float64(), "int": pa.int32(), "bool": pa.bool_()}
@@ -160,10 +161,7 @@ def _row_of_record(record: Record) -> dict[str, Any]:
 
 
 def read_records(
-    folder: Path,
-    device: str | None = None,
-    on_bad: Literal["error", "skip"] = "error",
-    parts: Sequence[Path] | None = None,
+    folder: Path, device: str | None = None, on_bad: OnBad = "error", parts: Sequence[Path] | None = None
 ) -> list[Record]:
     """Records of all parts (or of ``parts``) in writing order, those of ``device`` where given, each once.
 

@@ -16,7 +16,7 @@ from cdmpp.data.download import COMMIT, REPOSITORY, download, pinned
 from cdmpp.data.loading import load_programs
 from cdmpp.data.records import read_info
 from cdmpp.data.schema import SCHEMA_VERSION
-from cdmpp.data.summary import DATABASE_FILES, DataSummary, search_paths, summarise
+from cdmpp.data.summary import DATABASE_FILES, DataSummary, Paths, search_paths, summarise
 from cdmpp.errors import CdmppError, DataError, NoRecordsError
 from cdmpp.lock import writing
 from cdmpp.paths import cache_root
@@ -24,7 +24,7 @@ from cdmpp.paths import cache_root
 log = logging.getLogger(__name__)
 
 
-def devices_with_data(paths: Sequence[Path | str] = (), features: str = "cdmpp") -> dict[str, list[DataSummary]]:
+def devices_with_data(paths: Paths = (), features: str = "cdmpp") -> dict[str, list[DataSummary]]:
     """Device -> folders below ``search_paths(paths)`` that hold records of it with leaf vectors ``features``.
 
     The device of a raw MetaSchedule database comes from its folder name ``<network>_<device>[_...]``, and the target
@@ -38,11 +38,7 @@ def devices_with_data(paths: Sequence[Path | str] = (), features: str = "cdmpp")
 
 
 def load_device(
-    device: str,
-    paths: Sequence[Path | str] = ("datasets",),
-    workers: int = 2,
-    progress: bool = True,
-    features: str = "cdmpp",
+    device: str, paths: Paths = ("datasets",), workers: int = 2, progress: bool = True, features: str = "cdmpp"
 ) -> LatencyDataset:
     """All labelled programs of ``device`` within reach, as one data set of one kind of ``features``.
 
@@ -53,17 +49,13 @@ def load_device(
 
 
 def load_devices(
-    names: Sequence[str],
-    paths: Sequence[Path | str] = ("datasets",),
-    workers: int = 2,
-    progress: bool = True,
-    features: str = "cdmpp",
+    names: Sequence[str], paths: Paths = ("datasets",), workers: int = 2, progress: bool = True, features: str = "cdmpp"
 ) -> LatencyDataset:
     """As ``load_device`` for several devices at once, the tasks that they share joined."""
     return join_datasets([load_device(name, paths, workers, progress, features) for name in names])
 
 
-def source_devices(target: str, paths: Sequence[Path | str] = ("datasets",), features: str = "cdmpp") -> list[str]:
+def source_devices(target: str, paths: Paths = ("datasets",), features: str = "cdmpp") -> list[str]:
     """Devices with records within reach that can teach about ``target``: others of its kind, else all others."""
     kind = devices.get(target).kind
     others = [name for name in devices_with_data(paths, features) if name != target]
@@ -72,10 +64,7 @@ def source_devices(target: str, paths: Sequence[Path | str] = ("datasets",), fea
 
 
 def data_folders(
-    device: str,
-    paths: Sequence[Path | str] = ("datasets",),
-    progress: bool = True,
-    features: str = "cdmpp",
+    device: str, paths: Paths = ("datasets",), progress: bool = True, features: str = "cdmpp"
 ) -> list[Path]:
     """The data set folders that ``load_device`` reads, raw databases imported."""
     devices.get(device)
@@ -117,7 +106,7 @@ def _is_complete(folder: Path) -> bool:
     return (folder / "dataset.json").is_file() and bool(read_info(folder).get("complete"))
 
 
-def _download(device: str, paths: Sequence[Path | str], progress: bool) -> list[DataSummary]:
+def _download(device: str, paths: Paths, progress: bool) -> list[DataSummary]:
     try:
         entries = [
             DataSummary(download(database, progress=progress), device, "metaschedule", network=database.network)
@@ -130,7 +119,7 @@ def _download(device: str, paths: Sequence[Path | str], progress: bool) -> list[
     return entries
 
 
-def no_data_message(device: str, paths: Sequence[Path | str], download_result: str) -> str:
+def no_data_message(device: str, paths: Paths, download_result: str) -> str:
     """What was looked for and where, what to do, and what there is instead."""
     where = [f"{p}{'' if p.is_dir() else ' (no such folder)'}" for p in search_paths(paths)]
     if not os.environ.get("CDMPP_DATA"):

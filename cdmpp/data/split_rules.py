@@ -161,15 +161,9 @@ def _by_device(
         "paired": paired,
         "test_tasks_seen_on_sources": len(np.intersect1d(test, task_ids[training])),
     }
-    return Split(
-        name,
-        seed,
-        np.flatnonzero(training),
-        np.flatnonzero(of_sources & in_validation),
-        np.flatnonzero(of_target & in_test),
-        counts,
-        np.flatnonzero(of_target & ~in_test & ~in_validation),
-    )
+    of_pool = of_target & ~in_test & ~in_validation
+    train, valid, tested = map(np.flatnonzero, (training, of_sources & in_validation, of_target & in_test))
+    return Split(name, seed, train, valid, tested, counts, np.flatnonzero(of_pool))
 
 
 def _check_names(split: str, what: str, wanted: set[str], present: Sequence[str]) -> None:
@@ -178,12 +172,8 @@ def _check_names(split: str, what: str, wanted: set[str], present: Sequence[str]
         raise DataError(f"split {split!r}: no {what} {one!r} in this data set; it holds {near}")
 
 
-KINDS: dict[str, Callable[..., Split]] = {
-    "random": _random,
-    "by_task": _by_task,
-    "by_network": _by_network,
-    "by_device": _by_device,
-}
+_RULES: tuple[Callable[..., Split], ...] = (_random, _by_task, _by_network, _by_device)
+KINDS = {rule.__name__.removeprefix("_"): rule for rule in _RULES}
 
 
 def _split(name: str, seed: int, labels: np.ndarray, counts: dict[str, Any], **parts: np.ndarray) -> Split:

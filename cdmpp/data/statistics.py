@@ -15,10 +15,8 @@ from cdmpp.data.schema import Record
 from cdmpp.errors import DataError
 from cdmpp.programs.task import Task, network_family
 
-NETWORK = "network:"
-"""Before the name in the id of a failure that is a network's."""
-_ENOUGH = 5
-"""Schedules a task needs to say how far they spread."""
+NETWORK = "network:"  # before the name in the id of a failure that is a network's
+_ENOUGH = 5  # schedules a task needs to say how far they spread
 
 
 @dataclass(frozen=True)
@@ -26,13 +24,11 @@ class NoiseFloor:
     """Programs measured again an hour or more later: the label's relative change."""
 
     programs: int
-    hours_apart: float
-    """Least time between the two measurements."""
+    hours_apart: float  # least time between the two measurements
     mean: float
     median: float
     p90: float
-    drift: float
-    """Median of again / first, minus 1."""
+    drift: float  # median of again / first, minus 1
 
 
 @dataclass(frozen=True)
@@ -42,23 +38,17 @@ class DeviceStatistics:
     device: str
     programs: int
     tasks: int
-    networks: int
-    """Distinct networks; the input variants of one count once."""
-    latency_s: np.ndarray
-    """(programs,)"""
-    spread: np.ndarray
-    """(programs,) relative difference of the two best visits, see ``Record.spread``."""
-    schedule_range: np.ndarray
-    """Slowest over fastest schedule of each task with at least five."""
-    best_over_typical: np.ndarray
-    """Median over fastest schedule of the same tasks."""
+    networks: int  # distinct networks; the input variants of one count once
+    latency_s: np.ndarray  # (programs,)
+    spread: np.ndarray  # (programs,) relative difference of the two best visits, see ``Record.spread``
+    schedule_range: np.ndarray  # slowest over fastest schedule of each task with at least five
+    best_over_typical: np.ndarray  # median over fastest schedule of the same tasks
     programs_by_class: dict[str, int]
     tasks_by_class: dict[str, int]
     programs_by_network: dict[str, dict[str, int]]
     """Network -> op class -> programs of its tasks; a task of several networks counts for each."""
     noise: NoiseFloor | None
-    failures: dict[str, int]
-    """Cause -> programs that could not be built or timed, tasks that could not be sampled."""
+    failures: dict[str, int]  # cause -> programs that could not be built or timed, tasks that could not be sampled
 
     def plain(self) -> dict[str, Any]:
         """The same for JSON: of an array its percentiles."""
@@ -79,8 +69,7 @@ def quantiles(values: np.ndarray, at: tuple[int, ...] = (10, 50, 90)) -> list[fl
 def statistics(folder: Path) -> list[DeviceStatistics]:
     """One entry per device of a data set folder, by name.
 
-    Raises:
-        DataError: the folder holds no records, or a record of a task that it does not describe.
+    ``DataError``: the folder holds no records, or a record of a task that it does not describe.
     """
     records, tasks = read_records(folder), read_tasks(folder)
     if not records:

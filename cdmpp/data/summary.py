@@ -16,6 +16,7 @@ from cdmpp.data.targets import disagreement, first_target
 from cdmpp.errors import CdmppError
 
 log = logging.getLogger(__name__)
+Paths = Sequence[Path | str]
 
 DATABASE_FILES = ("database_tuning_record.json", "database_workload.json")
 _DEPTH = 4
@@ -27,22 +28,17 @@ class DataSummary:
     """What one folder holds for one device."""
 
     folder: Path
-    device: str
-    """``?`` where it is not clear."""
+    device: str  # ``?`` where it is not clear
     form: str
     """``records`` (a data set of ours), ``metaschedule`` (a tuning database, not imported yet) or ``unreadable``."""
-    programs: int | None = None
-    """Distinct programs; None where only an import can tell."""
+    programs: int | None = None  # distinct programs; None where only an import can tell
     tasks: int | None = None
-    note: str = ""
-    """Why a database cannot be imported without being told device or network, or what is damaged."""
-    network: str = ""
-    """Of a database."""
-    features: str = "cdmpp"
-    """Kind of leaf vectors, see ``layout.FEATURES``."""
+    note: str = ""  # why a database cannot be imported without being told device or network, or what is damaged
+    network: str = ""  # of a database
+    features: str = "cdmpp"  # kind of leaf vectors, see ``layout.FEATURES``
 
 
-def search_paths(paths: Sequence[Path | str] = ()) -> list[Path]:
+def search_paths(paths: Paths = ()) -> list[Path]:
     """``paths`` and the folders in ``$CDMPP_DATA`` (separated by ``os.pathsep``), each once."""
     extra = [entry for entry in os.environ.get("CDMPP_DATA", "").split(os.pathsep) if entry.strip()]
     return list(dict.fromkeys(Path(path).expanduser() for path in [*paths, *extra]))
@@ -56,7 +52,7 @@ def known_paths(extra: Sequence[Path] = ()) -> list[Path]:
     return list(dict.fromkeys(path.resolve() for path in paths if path.is_dir()))
 
 
-def summarise(paths: Sequence[Path | str]) -> list[DataSummary]:
+def summarise(paths: Paths) -> list[DataSummary]:
     """One entry per folder and device below ``paths``, a few levels deep, in a fixed order.
 
     A damaged folder is an entry, too.
