@@ -1,8 +1,7 @@
 """Constant tables in a program (Winograd's transform matrices): hidden from TVM's simplifier, then put back.
 
-Such a table is a chain of selects with one constant each. The simplifier carries the condition of every link into all
-later ones, which takes most of the lowering time of such programs and finds nothing. As the arguments of one call the
-conditions are simplified one by one.
+The simplifier carries the condition of every link of such a chain of selects into all later ones, which takes most of
+the lowering time and finds nothing. As arguments of one call they are simplified one by one.
 """
 
 from __future__ import annotations

@@ -39,14 +39,10 @@ def summarise(tree: Tree, gpu: bool) -> CompactAST:
         kernel_vector(kernel, [f for f in facts if f.leaf.kernel == k], tree.function_allocations, gpu)
         for k, kernel in enumerate(tree.kernels)
     ]
-    return CompactAST(
-        np.array([f.vector() for f in facts], np.float32),
-        np.array([leaf.position for leaf in tree.leaves], np.int32),
-        np.array([leaf.serial_position for leaf in tree.leaves], np.int32),
-        np.array([leaf.kernel for leaf in tree.leaves], np.int32),
-        np.array(kernels, np.float32),
-        "gpu" if gpu else "cpu",
-    )
+    vectors = np.array([f.vector() for f in facts], np.float32)
+    places = [(leaf.position, leaf.serial_position, leaf.kernel) for leaf in tree.leaves]
+    columns = np.array(places, np.int32).reshape(-1, 3).T
+    return CompactAST(vectors, *columns, np.array(kernels, np.float32), "gpu" if gpu else "cpu")
 
 
 def extract(module: Any, target: Any) -> CompactAST:

@@ -216,10 +216,7 @@ def _trips(
 
 
 def _auto_lanes(nest: Nest, store: Access, loads: list[Access]) -> float:
-    """Lanes that the compiler's own vectorisers find.
-
-    In the innermost loop that stays a loop, or among the copies of an unrolled body, one loop walks memory in order.
-    """
+    """Lanes of the compiler's own vectorisers: a loop, unrolled or innermost of the others, walks memory in order."""
     if nest.gpu:
         return 1.0
     for i in [*range(len(nest.loops) - 1, nest.region - 1, -1), nest.inner]:

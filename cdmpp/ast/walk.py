@@ -154,17 +154,9 @@ class _Walker:
             if constant:
                 loop.started.add(handle)
         ramps = [index for index in node.indices if kind_of(index) == "Ramp"]
-        leaf = Leaf(
-            store=node,
-            loops=list(self.loops),
-            guards=list(self.guards),
-            position=self.next_id,
-            serial_position=self.serial_length,
-            kernel=len(self.tree.kernels) - 1,
-            unroll_limit=self.unroll_limit,
-            explicit_unroll=self.explicit,
-            lanes=max([1, *(integer(ramp.lanes, "a vector width") for ramp in ramps)]),
-        )
+        lanes = max([1, *(integer(ramp.lanes, "a vector width") for ramp in ramps)])
+        place = (self.next_id, self.serial_length, len(self.tree.kernels) - 1)
+        leaf = Leaf(node, list(self.loops), list(self.guards), *place, self.unroll_limit, self.explicit, lanes)
         self.tree.leaves.append(leaf)
         with self.node():
             return _Code(1)
