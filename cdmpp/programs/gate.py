@@ -1,8 +1,4 @@
-"""The gate for everything that becomes IR here: JSON graphs, schedule traces, and the modules made of them.
-
-What TVM restores from a file of somebody else must hold tensor programs and nothing else (docs/security.md). Text goes
-through ``script_check`` first.
-"""
+"""The gate for all that becomes IR here: JSON graphs, schedule traces, the modules made of them (docs/security.md)."""
 
 from __future__ import annotations
 
@@ -39,12 +35,7 @@ _NUMBERS = set("line column end_line end_column data_alignment offset_factor kin
 
 
 def load_graph(text: str, where: str) -> tvm.IRModule:
-    """A module from the JSON graph that ``tvm.ir.save_json`` makes.
-
-    Raises:
-        UnsupportedProgramError: not such a graph, a node that is no part of a tensor program, or one that TVM cannot
-            restore; ``where`` begins the message.
-    """
+    """A module from the JSON graph that ``tvm.ir.save_json`` makes; ``UnsupportedProgramError`` for any other."""
     try:
         graph = json.loads(text)
         check_graph(graph, where)

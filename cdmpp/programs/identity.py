@@ -37,10 +37,7 @@ def prim_func(module: tvm.IRModule | tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def task_id(module: tvm.IRModule | tirx.PrimFunc) -> str:
-    """16 hex digits: structural hash of the PrimFunc, blind to names of functions, blocks, buffers and variables.
-
-    TVM's structural hash is the same in every process and on every machine (databases store it).
-    """
+    """16 hex digits: structural hash of the PrimFunc, blind to names of functions, blocks, buffers and variables."""
     function = prim_func(module)
     for key in _NAMING_ATTRIBUTES.intersection(function.attrs.keys() if function.attrs is not None else ()):
         function = function.without_attr(key)
@@ -98,8 +95,7 @@ def op_class(name: str, module: tvm.IRModule | tirx.PrimFunc) -> str:
         return "other"
     if "winograd" in words or {"bgemm", "data_pack", "inverse"} <= set(words.split()):
         return "winograd"
-    classes = {_product_class(block, loads, words) for block in blocks if (loads := _product(block))}
-    if classes:
+    if classes := {_product_class(block, loads, words) for block in blocks if (loads := _product(block))}:
         return next(c for c in ("conv2d", "depthwise", "dense", "matmul", "reduce") if c in classes)
     for named, pattern in _NAMED_CLASSES.items():
         if re.search(pattern, words):

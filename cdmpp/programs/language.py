@@ -1,7 +1,4 @@
-"""What `cdmpp` reads of other people's TVMScript and targets: names of `T`, operators, attributes, strings, options.
-
-A list of what is allowed: whatever is not here is refused (docs/security.md). No TVM here.
-"""
+"""All that `cdmpp` reads of TVMScript and targets; whatever is not here is refused (docs/security.md). No TVM here."""
 
 from __future__ import annotations
 
@@ -43,9 +40,7 @@ METHODS = frozenset({"astype", "data", "shape", "dtype"})
 """Attributes of buffers and values."""
 
 # Other pragmas bring in text or files for the compiler (``pragma_import_llvm``).
-_PRAGMAS = frozenset(
-    f"pragma_{name}" for name in ("auto_unroll_max_step", "unroll_explicit", "loop_partition_hint", "scope")
-)
+_PRAGMAS = {f"pragma_{name}" for name in ("auto_unroll_max_step", "unroll_explicit", "loop_partition_hint", "scope")}
 _KEY = re.compile(r"[A-Za-z_][\w.]{0,199}")
 _RENAMED = {
     "block": "T.sblock, in a function that @T.prim_func(s_tir=True) declares",

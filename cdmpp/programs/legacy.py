@@ -1,8 +1,4 @@
-"""Databases tuned with TVM 0.16 to 0.20: their workload graphs as TVMScript of 0.27, their traces renamed.
-
-A legacy workload is a JSON list of nodes that refer to each other by index; attributes are strings. The writer
-below visits it from the root and prints TVMScript, which TVM 0.27 parses back into the same program.
-"""
+"""Databases tuned with TVM 0.16 to 0.20: their workload graphs as TVMScript of 0.27, their traces renamed."""
 
 from __future__ import annotations
 
@@ -31,24 +27,18 @@ def is_legacy_graph(text: str) -> bool:
 
 
 def convert_trace(trace: list[Any]) -> list[Any]:
-    """``[instructions, decisions]`` of a legacy trace in the spelling of TVM 0.27; newer ones stay as they are.
-
-    Blocks were renamed (``GetBlock``), and ``Split`` learned to leave out predicates, which it never did before.
-    """
+    """``[instructions, decisions]`` of a legacy trace in the spelling of TVM 0.27; newer ones stay as they are."""
     instructions, decisions = trace
     converted = []
     for name, inputs, attributes, outputs in instructions:
-        if name == "Split" and len(attributes) == 1:
+        if name == "Split" and len(attributes) == 1:  # it never left out predicates
             attributes = [attributes[0], 0]
         converted.append(["GetSBlock" if name == "GetBlock" else name, inputs, attributes, outputs])
     return [converted, decisions]
 
 
 def legacy_to_script(text: str) -> str:
-    """Workload graph (JSON) -> TVMScript of an IRModule with one function ``main``.
-
-    Raises ``DataError`` that names the node kind where the graph holds something this writer does not know.
-    """
+    """Workload graph (JSON) -> TVMScript of an IRModule with a ``main``; ``DataError`` names an unknown node kind."""
     try:
         graph = json.loads(text)
         return _Writer(graph["nodes"]).module(_Node(graph["nodes"], graph["root"]))

@@ -1,7 +1,4 @@
-"""Networks to tasks: a torch model with random weights through Relax to its distinct tensor programs.
-
-The zoo is described in ``conf/data/networks.yaml``. TVM, torch and the model libraries are imported on first use only.
-"""
+"""Networks to tasks: a torch model with random weights through Relax to its distinct tensor programs."""
 
 from __future__ import annotations
 
@@ -101,10 +98,7 @@ def _example(given: Mapping[str, Any]) -> Any:
 
 
 def to_relax(model: Any, inputs: tuple[Any, ...], dtype: str = "float32") -> Any:
-    """Relax module with every operator legalised and fused into PrimFuncs; weights are inputs.
-
-    ``dtype="float16"``: mixed precision, products in float16 and the casts fused into what surrounds them.
-    """
+    """Relax module, operators legalised and fused into PrimFuncs; weights are inputs; float16 is mixed precision."""
     if dtype not in DTYPES:
         raise CdmppError(f"network dtype {dtype!r} is unknown: use {', '.join(DTYPES)}")
     import torch
@@ -118,19 +112,10 @@ def to_relax(model: Any, inputs: tuple[Any, ...], dtype: str = "float32") -> Any
     module = from_exported_program(exported, keep_params_as_input=True)
     module, _ = relax.frontend.detach_params(module)
     passes = relax.transform
-    return tvm.transform.Sequential(
-        [
-            passes.DecomposeOpsForInference(),
-            passes.CanonicalizeBindings(),
-            *([passes.ToMixedPrecision(out_dtype="float16")] if dtype == "float16" else []),
-            passes.LegalizeOps(),
-            passes.AnnotateTIROpPattern(),
-            passes.FoldConstant(),
-            passes.FuseOps(),
-            passes.FuseTIR(),
-            passes.DeadCodeElimination(),
-        ]
-    )(module)
+    mixed = [passes.ToMixedPrecision(out_dtype="float16")] if dtype == "float16" else []
+    legal = [passes.DecomposeOpsForInference(), passes.CanonicalizeBindings(), *mixed, passes.LegalizeOps()]
+    fused = [passes.AnnotateTIROpPattern(), passes.FoldConstant(), passes.FuseOps(), passes.FuseTIR()]
+    return tvm.transform.Sequential([*legal, *fused, passes.DeadCodeElimination()])(module)
 
 
 def tasks_of_module(module: Any, network: str) -> list[Task]:

@@ -16,11 +16,7 @@ MUTANT_SHARE = 0.25
 
 
 def sample_programs(task: Task, target: Any, n: int, seed: int) -> list[Program]:
-    """Up to ``n`` structurally distinct scheduled programs; the same ``(task, target, n, seed)`` gives the same ones.
-
-    Many elementwise tasks have a single CPU schedule and yield one program. ``target`` is a ``tvm.target.Target``
-    or its dict.
-    """
+    """Up to ``n`` structurally distinct programs; the same ``(task, target, n, seed)`` gives the same ones."""
     import tvm_ffi
     from tvm.s_tir import meta_schedule
 
@@ -80,13 +76,9 @@ def _schedules(module: Any, target: Any, strategy: Any, n: int, seed: int) -> li
         num_threads=1,
         rand_state=seed % (2**31 - 2) + 1,
     )
-    context.pre_tuning(
-        max_trials=n,
-        num_trials_per_iter=n,
-        design_spaces=context.generate_design_space(),
-        database=meta_schedule.database.MemoryDatabase(),
-        cost_model=meta_schedule.cost_model.RandomModel(seed=seed % (2**31)),
-    )
+    spaces, database = context.generate_design_space(), meta_schedule.database.MemoryDatabase()
+    model = meta_schedule.cost_model.RandomModel(seed=seed % (2**31))
+    context.pre_tuning(n, n, design_spaces=spaces, database=database, cost_model=model)
     candidates = context.generate_measure_candidates() or ()
     context.post_tuning()
     return [candidate.sch for candidate in candidates]
