@@ -67,10 +67,7 @@ def copy_plan(folder: Path, source: Path, seed: int) -> Plan:
 
 
 def add_tasks(folder: Path, tasks: Sequence[Task]) -> None:
-    """Put ``tasks`` into the plan of ``folder``, behind those that it has: a run with an empty zoo measures them.
-
-    Their networks do not count as imported: a later run over the zoo still takes them in whole.
-    """
+    """Put ``tasks`` into the plan of ``folder``, behind those that it has; their networks do not count as imported."""
     order, networks = _stored(folder)
     if new := [task for task in tasks if task.task_id not in order]:
         write_tasks(folder, new)

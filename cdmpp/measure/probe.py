@@ -1,9 +1,4 @@
-"""Datasheet numbers that no document states, timed on this machine: ``python -m cdmpp.measure.probe --clock-mhz 2300``.
-
-A C program of a few loops is compiled and run. It tells the clock by a chain of integer additions, which take one cycle
-on every x86-64 core, and with it what a chain of float additions takes, a vector gather from L1, and a row of
-zeroed registers, which need nothing but a slot of the issue width.
-"""
+"""Datasheet numbers that no document states, timed here: ``python -m cdmpp.measure.probe --clock-mhz 2300``."""
 
 from __future__ import annotations
 
@@ -60,10 +55,7 @@ class CoreProbe:
 
 
 def probe() -> CoreProbe:
-    """Compile and run the loops; a second or two, on an otherwise idle core.
-
-    ``CdmppError`` where this is no x86-64 with AVX2, or there is no C compiler.
-    """
+    """Compile and run the loops; ``CdmppError`` where this is no x86-64 with AVX2, or there is no C compiler."""
     if platform.machine().lower() not in ("x86_64", "amd64"):
         raise CdmppError(f"the probe is written for x86-64, this is {platform.machine()}; see conf/device/README.md")
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")

@@ -26,9 +26,7 @@ class Rule:
 
     def repeats_for(self, run_s: float) -> int:
         """Repeats that a program of ``run_s`` seconds a run gets; 0 where it is too slow."""
-        if run_s > self.too_slow_s:
-            return 0
-        return next(repeats for limit, repeats in self.repeats if run_s < limit)
+        return 0 if run_s > self.too_slow_s else next(n for limit, n in self.repeats if run_s < limit)
 
     def describe(self, cores: int = 1) -> str:
         """The protocol in words, for programs that run on ``cores`` processor cores."""
@@ -67,8 +65,6 @@ BUILD_LIMIT_S = 30.0
 AGREEMENT = 0.05
 """Visits whose minima differ by more ask for another visit, and flag the record where none helps."""
 MAX_VISITS = 3
-MAX_UNQUIET_VISITS = 1
-"""Visits that a sentinel called unquiet, given on top of ``MAX_VISITS``."""
 
 
 @dataclass
@@ -118,7 +114,7 @@ class Visits:
     def complete(self) -> bool:
         """True where no further visit is due."""
         unquiet = len(self.quiet) - sum(self.quiet)
-        if len(self.samples) >= MAX_VISITS + min(unquiet, MAX_UNQUIET_VISITS):
+        if len(self.samples) >= MAX_VISITS + min(unquiet, 1):  # one more where a sentinel was slow
             return True
         return len(self.samples) >= 2 and sum(self.quiet) >= 1 and not self.flagged
 
