@@ -31,10 +31,7 @@ class Constant:
 
 
 class Roofline:
-    """``kernels * launch + max(flops / rate, bytes / bandwidth)``, blind to the schedule; three numbers are fitted.
-
-    Rate and bandwidth are fractions of the device's datasheet values, so that one fit serves several devices.
-    """
+    """``kernels * launch + max(flops / rate, bytes / bandwidth)``; fitted: launch, fractions of the datasheet's."""
 
     def fit(self, data: EvaluationData, split: Split, seed: int) -> None:
         """Least mean absolute error of log-latency on ``split.train``, from three starting points."""

@@ -114,9 +114,7 @@ class Predictor:
                 vouched["intervals"] = self.calibration.intervals(seen, [group] * len(latency_s))
                 vouched["promised"] = self.calibration.conformal.promised(group)
         shown = {name: flags[name] for name in FLAGS if name in flags}
-        vouched["flags"] = tuple(
-            tuple(name for name, raised in shown.items() if raised[i]) for i in range(len(latency_s))
-        )
+        vouched["flags"] = tuple(tuple(name for name in shown if shown[name][i]) for i in range(len(latency_s)))
         vouched |= {"refused": inputs.refused, "reasons": inputs.reasons}
         return Prediction(latency_s, inputs.labels, device.name, trained_on_device, seen.logs.std(0), **vouched)
 
@@ -134,13 +132,9 @@ class Predictor:
         where = np.empty(len(programs), np.int64)
         where[np.concatenate(order)] = np.arange(len(rows))
         hidden, largest, smallest = (np.concatenate(column)[where[rows]] for column in zip(*parts, strict=True))
-        return Examined(
-            logs[:, rows] + self.log_shift,
-            ProgramSketch(hidden, largest, smallest),
-            programs.host_leaf_counts[rows],
-            programs.host_kernel_counts[rows],
-            programs.kinds.cpu().numpy()[rows],
-        )
+        sketch, kinds = ProgramSketch(hidden, largest, smallest), programs.kinds.cpu().numpy()
+        counts = programs.host_leaf_counts[rows], programs.host_kernel_counts[rows]
+        return Examined(logs[:, rows] + self.log_shift, sketch, *counts, kinds[rows])
 
     @property
     def reads_code(self) -> bool:

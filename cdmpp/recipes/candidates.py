@@ -30,12 +30,8 @@ def candidates(
     tasks = dataset.task_ids[rows]
     hidden = predictor.examine(programs, np.arange(len(rows))).sketch.hidden.astype(np.float64)
     hidden = hidden[:, hidden.std(0) > 1e-4]
-    return Candidates(
-        (hidden - hidden.mean(0)) / hidden.std(0),
-        tasks,
-        uncertainty(predictor, programs, seed),
-        call_sites(dataset, tasks),
-    )
+    scaled = (hidden - hidden.mean(0)) / hidden.std(0)
+    return Candidates(scaled, tasks, uncertainty(predictor, programs, seed), call_sites(dataset, tasks))
 
 
 @torch.inference_mode()

@@ -48,13 +48,9 @@ def cross_calibrate(
     seen = _examined(tuned, dataset, rows)
     logs = seen.logs.copy()
     logs[:, : len(new)] += np.concatenate(predicted) - logs[:, : len(new)].mean(0)
-    tuned.calibration = calibrate(
-        _examined(tuned, dataset, sample_rows(learned, 4000)),
-        replace(seen, logs=logs),
-        np.log(dataset.latency_s[rows]),
-        names[rows],
-        device_groups(dataset.devices[rows]),
-    )
+    training, groups = _examined(tuned, dataset, sample_rows(learned, 4000)), device_groups(dataset.devices[rows])
+    log_latency = np.log(dataset.latency_s[rows])
+    tuned.calibration = calibrate(training, replace(seen, logs=logs), log_latency, names[rows], groups)
     return f"cross-conformal over {folds} folds of the {len(tasks)} tasks, sources by their validation part"
 
 
@@ -80,13 +76,8 @@ def calibrate_by_folds(result: Trained, dataset: LatencyDataset, split: Split, c
         assert other.calibration
         inputs.append(scale_inputs(seen, other.calibration.novelty))
     rows = np.concatenate(parts)
-    conformal = fit_conformal(
-        np.concatenate(logs),
-        np.log(dataset.latency_s[rows]),
-        names[rows],
-        np.concatenate(inputs),
-        device_groups(dataset.devices[rows]),
-    )
+    log_latency, groups = np.log(dataset.latency_s[rows]), device_groups(dataset.devices[rows])
+    conformal = fit_conformal(np.concatenate(logs), log_latency, names[rows], np.concatenate(inputs), groups)
     # How far a program lies from those learned from is told by programs that were not: the validation part.
     assert trained.calibration
     trained.calibration = Calibration(conformal, trained.calibration.novelty)

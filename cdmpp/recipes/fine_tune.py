@@ -36,13 +36,11 @@ def fine_tune(
     if lacking := sorted(set(wanted) - set(names[split.pool].tolist())):
         raise DataError(f"{len(lacking)} of {len(wanted)} tasks have no labelled program, the first is {lacking[0]}")
     rows = split.pool[np.isin(names[split.pool], wanted)]
-    rest = np.setdiff1d(split.pool, rows)
-    tuned = replace(split, train=rows, pool=rest)
+    tuned = replace(split, train=rows, pool=np.setdiff1d(split.pool, rows))
     replay = Replay(split.train, config.replay, config.replay_weight) if config.replay and len(split.train) else None
     replayed = min(len(split.train), round(config.replay * len(rows)))
-    training = TrainConfig(
-        start.models[0].config, replace(loss or LossConfig(), domain="none"), config.trainer(len(rows) + replayed)
-    )
+    labelled_loss = replace(loss or LossConfig(), domain="none")
+    training = TrainConfig(start.models[0].config, labelled_loss, config.trainer(len(rows) + replayed))
     with one_writer(run.out):
         result = train(dataset, tuned, training, run, start, replay)
         # Calibrated on the sources' programs, they would promise for the new device what nobody has seen there.

@@ -22,10 +22,8 @@ from cdmpp.training.metrics import score
 def train_zero_shot(settings: RunSettings, cause: str) -> tuple[LatencyDataset, Split, Trained]:
     """Train on ``settings.sources``, those of ``zero_shot_sources``, after saying why: ``cause``.
 
-    The datasheet carries the scale, through the analytic times. Of several sources of that kind each is left out once
-    (a training of half the epochs) and predicted. A device that cannot have code vectors is learned for, and the error
-    told, without those of the sources. The card of the model has ``zero_shot``: among others ``left_out``, the test
-    metrics by source left out, and ``error``, what the error on the device will be, in a sentence.
+    Of several sources of that kind each is left out once (half the epochs) and predicted. The card's ``zero_shot`` has
+    these test metrics, ``left_out``, and ``error``, what to expect on the device, in a sentence.
     """
     device, names = settings.device, list(settings.sources)
     alike = [name for name in names if devices.get(name).kind == device.kind]

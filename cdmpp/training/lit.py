@@ -58,10 +58,8 @@ class LatencyModule(pl.LightningModule):
             count = min(len(replay.rows), round(replay.ratio * len(rows)))
             drawn = np.random.default_rng((self.seed, epoch, 1)).choice(replay.rows, count, replace=False)
             rows = np.concatenate([rows, drawn])
-        share = (self.global_rank, self.trainer.world_size)
-        return TrainingBatches(
-            self.inputs.programs, rows, trainer.batch_size, self.seed, epoch, trainer.length_groups, share
-        )
+        programs, share = self.inputs.programs, (self.global_rank, self.trainer.world_size)
+        return TrainingBatches(programs, rows, trainer.batch_size, self.seed, epoch, trainer.length_groups, share)
 
     def on_train_epoch_start(self) -> None:
         """Seed dropout: processes must not drop the same of their programs."""

@@ -56,9 +56,8 @@ def random_tasks(candidates: Candidates, k: int, seed: int) -> list[str]:
 def kmeans_tasks(candidates: Candidates, k: int, seed: int, most_programs: bool = False) -> list[str]:
     """The published choice (CDMPP, section on cross-device fine-tuning; Algorithm 1).
 
-    As many clusters as tasks wanted; from the largest cluster to the smallest, each takes the task not yet taken whose
-    programs lie nearest to its centre on average. That is most often a task of a single program, which teaches little:
-    with ``most_programs`` (ours) each takes the task that has most of its programs there, of equally many the nearest.
+    From the largest of k clusters on, each takes the task not yet taken whose programs lie nearest to its centre on
+    average, often one of a single program; with ``most_programs`` (ours) the one with most of its programs there.
     """
     names, tasks = np.unique(candidates.task_ids, return_inverse=True)
     x = np.ascontiguousarray(candidates.features, np.float64)

@@ -57,10 +57,8 @@ class Conformal:
     ) -> dict[float, tuple[np.ndarray, np.ndarray]]:
         """Level -> (n,) lower and (n,) upper bound in seconds; arguments as at ``fit_conformal``."""
         logs, x = _with_inputs(log_prediction, inputs)
-        if x.shape[1] != len(self.scale.low):
-            raise DataError(
-                f"these intervals depend on {len(self.scale.low)} inputs of a local scale, given {x.shape[1]}"
-            )
+        if x.shape[1] != (width := len(self.scale.low)):
+            raise DataError(f"these intervals depend on {width} inputs of a local scale, given {x.shape[1]}")
         factor = self.scale(x)[:, None]
         paths, which = np.unique(np.full(len(logs), "") if groups is None else groups, return_inverse=True)
         rows = np.array([self._group(str(path)) for path in paths])[which]

@@ -13,10 +13,7 @@ _LARGEST_RATIO = 5.0  # of a residual to its expectation, so that a few wild one
 
 @dataclass(frozen=True)
 class LocalScale:
-    """The scale s(x) = exp(coefficients . standardised inputs): the expected size of a log-latency residual.
-
-    ``low`` to ``deviation`` (d,) are of the inputs in calibration, to whose range they are clipped.
-    """
+    """Expected residual exp(coefficients . standardised inputs); inputs (d,) are clipped to their calibrated range."""
 
     low: np.ndarray
     high: np.ndarray
