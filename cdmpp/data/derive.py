@@ -27,15 +27,11 @@ from cdmpp.workers import Reply, keep_worker, run_many, take_worker
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-LIMIT_S = 60.0
-"""For one program: lowering takes 30 ms, compiling 0.3 s as a rule."""
+LIMIT_S = 60.0  # for one program: lowering takes 30 ms, compiling 0.3 s as a rule
 COMMAND = ("-m", "cdmpp.data.derive_worker")
-_WRITE_AFTER_S, _WRITE_AFTER = 10.0, 1024
-"""Seconds and programs between two chunk files: what a kill can lose."""
-_PER_WORKER = 8
-"""Programs that are worth another process, which takes a second to start."""
-_MANY = 64
-"""Programs that take some seconds, so that a bar is shown."""
+_WRITE_AFTER_S, _WRITE_AFTER = 10.0, 1024  # seconds and programs between two chunk files: what a kill can lose
+_PER_WORKER = 8  # programs that are worth another process, which takes a second to start
+_MANY = 64  # programs that take some seconds, so that a bar is shown
 _DOING = {"asts": "lowering", "codes": "compiling", "per_store": "featurising"}
 
 
@@ -43,14 +39,11 @@ _DOING = {"asts": "lowering", "codes": "compiling", "per_store": "featurising"}
 class Source:
     """A program as text: what a worker makes it of."""
 
-    key: str
-    """Names the result in chunk files: equal for equal programs only."""
+    key: str  # names the result in chunk files: equal for equal programs only
     workload: str
     """TVMScript of the unscheduled module; or a JSON graph that TVM wrote in this process or a child of it."""
-    schedule: str
-    """Trace as JSON; empty for none."""
-    target: str
-    """JSON."""
+    schedule: str  # trace as JSON; empty for none
+    target: str  # JSON
     graph: bool = False
 
 
@@ -120,15 +113,9 @@ def derive(
 ) -> dict[str, dict[str, str]]:
     """Derive all that is ``wanted`` and did not fail for good before; ask for what no finished chunk holds.
 
-    Args:
-        wanted: kind (``asts``, ``codes`` or ``per_store``) -> folder of its chunk files, programs.
-
-    Returns:
-        Kind -> key -> why nothing was derived. Where time ran out or the machine lacked something the next call tries
-        again.
-
-    Raises:
-        DataError: no TVM, or files cannot be written.
+    ``wanted``: kind (``asts``, ``codes`` or ``per_store``) -> folder of its chunk files, programs. Returns kind -> key
+    -> why nothing was derived; where time ran out or the machine lacked something the next call tries again.
+    ``DataError``: no TVM, or files cannot be written.
     """
     reasons = {kind: failures(folder) for kind, (folder, _) in wanted.items()}
     jobs = [(kind, s) for kind, (_, sources) in wanted.items() for s in sources if s.key not in reasons[kind]]
@@ -185,8 +172,7 @@ def start_worker() -> None:
 def script_programs(path: Path, target: Mapping[str, object], limit_s: float) -> tuple[list[str], list[Source]]:
     """Names and sources of the programs in a TVMScript file, for ``target``. The sources' keys are numbers.
 
-    Raises:
-        UnsupportedProgramError: the file cannot be read as programs.
+    ``UnsupportedProgramError``: the file cannot be read as programs.
     """
     request = {"op": "script", "path": str(path.resolve()), "target": dict(target)}
     worker = take_worker(COMMAND)

@@ -31,8 +31,7 @@ class PinnedDatabase:
 
     device: str
     network: str
-    folder: str
-    """Below ``BASE_URL``."""
+    folder: str  # below ``BASE_URL``
     files: Mapping[str, str]
     """Name -> SHA-256 of the content after gunzip: packing the same records again changes nothing."""
 

@@ -13,17 +13,13 @@ class ImportReport:
     """What an import met and wrote."""
 
     lines: int = 0
-    failed: int = 0
-    """Lines whose program did not build or run when it was tuned."""
-    unmeasured: int = 0
-    """Lines with a schedule that nobody has run yet."""
+    failed: int = 0  # lines whose program did not build or run when it was tuned
+    unmeasured: int = 0  # lines with a schedule that nobody has run yet
     bad: list[Any] = field(default_factory=list)
     """Broken lines, and those whose workload cannot be used: ``BadLine`` of a database, texts of feature files."""
-    programs: int = 0
-    """Distinct measured programs."""
+    programs: int = 0  # distinct measured programs
     written: int = 0
-    present: int = 0
-    """Programs that the folder held already."""
+    present: int = 0  # programs that the folder held already
     tasks: int = 0
 
     def __str__(self) -> str:

@@ -8,14 +8,14 @@ import random
 import statistics
 from functools import cache, partial
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import tvm
 from rich.progress import track
 
 from cdmpp.data.import_report import ImportReport
-from cdmpp.data.records import append_records, read_info, read_records, read_tasks, write_info, write_tasks
+from cdmpp.data.records import OnBad, append_records, read_info, read_records, read_tasks, write_info, write_tasks
 from cdmpp.data.schema import Record
 from cdmpp.data.targets import disagreement
 from cdmpp.errors import CdmppError, DataError
@@ -27,10 +27,10 @@ from cdmpp.programs.task import Task
 
 log = logging.getLogger(__name__)
 
-PART_SIZE = 2000
-"""Records a part file; what a kill can lose."""
+PART_SIZE = 2000  # records a part file; what a kill can lose
 _SAMPLE = 12  # traces replayed before anything is written
 _FLAG_SPREAD = 0.05
+_Workload = tuple[tvm.IRModule, Task] | BadLine
 
 
 class _Group(NamedTuple):
@@ -43,12 +43,7 @@ class _Group(NamedTuple):
 
 
 def import_database(
-    source: Path,
-    out: Path,
-    device: str,
-    network: str,
-    on_bad: Literal["error", "skip"] = "error",
-    progress: bool = True,
+    source: Path, out: Path, device: str, network: str, on_bad: OnBad = "error", progress: bool = True
 ) -> ImportReport:
     """Import the MetaSchedule database (TVM 0.16 or newer) in ``source`` as measured on ``device`` into ``out``.
 
@@ -121,11 +116,7 @@ def _store(groups: list[_Group], out: Path, report: ImportReport, progress: bool
 
 
 def _collect(
-    source: Path,
-    workloads: list[tuple[tvm.IRModule, Task] | BadLine],
-    device: str,
-    report: ImportReport,
-    progress: bool,
+    source: Path, workloads: list[_Workload], device: str, report: ImportReport, progress: bool
 ) -> list[_Group]:
     groups: dict[tuple[int, str, str], _Group] = {}
     wrong_target = cache(partial(disagreement, device))
@@ -153,9 +144,7 @@ def _collect(
     return list(groups.values())
 
 
-def _workload(
-    module: tvm.IRModule | BadLine, number: int, network: str, source: Path
-) -> tuple[tvm.IRModule, Task] | BadLine:
+def _workload(module: tvm.IRModule | BadLine, number: int, network: str, source: Path) -> _Workload:
     """With the task that it is, or why it cannot be one; ``number`` is its line."""
     if isinstance(module, BadLine):
         return module

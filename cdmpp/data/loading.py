@@ -27,8 +27,7 @@ log = logging.getLogger(__name__)
 
 MAX_FAILED = 0.05
 """A larger share of programs without an AST is a fault of the data or of this version, not of single programs."""
-_PORTION = 8192
-"""Programs that are held at a time."""
+_PORTION = 8192  # programs that are held at a time
 
 
 def load_dataset(folder: Path, device: str | None = None, workers: int = 2, progress: bool = True) -> LatencyDataset:
@@ -44,9 +43,7 @@ def load_programs(
     A program that several folders hold becomes one, its samples united. ASTs come from ``asts/`` or the cache; TVM
     derives missing ones (about 30 a second and process) in chunks, so that a killed run continues. Memory holds some
     hundred bytes a program; ASTs and code vectors are in files below the cache, deleted with the data set.
-
-    Raises:
-        DataError: no record of the device, broken rows, or many programs without an AST.
+    ``DataError``: no record of the device, broken rows, or many programs without an AST.
     """
     sets = [_DataSet.open(Path(folder), device, workers, progress) for folder in folders]
     features = one_kind(one.features for one in sets)
@@ -86,8 +83,7 @@ class _DataSet:
     device: str | None
     workers: int
     progress: bool
-    reasons: dict[str, str] = field(default_factory=dict)
-    """Record id -> why it has none."""
+    reasons: dict[str, str] = field(default_factory=dict)  # record id -> why it has none
 
     @staticmethod
     def open(folder: Path, device: str | None, workers: int, progress: bool) -> _DataSet:
