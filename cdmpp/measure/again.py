@@ -48,11 +48,7 @@ class _Again(Collector):
 
 
 class Repeater(_Again):
-    """Times programs again, by the same protocol, into ``repeats.jsonl`` beside them.
-
-    Which ones is decided by a hash of their ids, so that a rerun goes on with the same list. ``run`` returns the
-    deviations (see ``repeat_report``); ``DataError`` where the folder holds no record that is old enough.
-    """
+    """Times programs again, by the same protocol, into ``repeats.jsonl``; a hash of their ids says which."""
 
     failures_file = "repeat_failures.jsonl"
 
@@ -87,11 +83,7 @@ class Repeater(_Again):
 
 
 class Reviser(_Again):
-    """Times programs again whose label is in doubt, and merges the visits with those recorded.
-
-    The widest spread comes first. A label stays the minimum over all visits, so it can only fall.
-    ``DataError`` where no label of the device is in doubt.
-    """
+    """Times programs again whose label is in doubt, the widest spread first, and merges the visits."""
 
     failures_file = "revision_failures.jsonl"
 

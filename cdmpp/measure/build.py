@@ -1,7 +1,4 @@
-"""Networks -> tasks -> schedules -> shared libraries: what a worker does with TVM's compiler before anything is timed.
-
-An operation takes a request (its fields are named in each docstring) and returns a reply.
-"""
+"""Networks -> tasks -> schedules -> shared libraries: what a worker does with TVM before anything is timed."""
 
 from __future__ import annotations
 
@@ -49,10 +46,7 @@ def arguments_of(workload: str) -> list[list[Any]]:
 
 
 def build(request: Request) -> Reply:
-    """``workload``, ``schedule``, ``target``, ``symbol``, ``path`` -> nothing; the library lies at ``path``.
-
-    For a GPU, CUDA source (``.cu``) and machine code (``.cubin``) land beside it.
-    """
+    """``workload``, ``schedule``, ``target``, ``symbol``, ``path`` -> library at ``path``; beside it a GPU's code."""
     import tvm
 
     from cdmpp.programs.replay import replay

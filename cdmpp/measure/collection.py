@@ -36,10 +36,7 @@ class Collection:
         self.builders = [Worker(COMMAND, [next(pinned)]) for _ in range(settings.builders)]
 
     def run(self) -> dict[str, Any]:
-        """Go on until the subjects, the budget or the time are used up; returns a report.
-
-        ``CdmppError`` where another process writes to the folder: two at once would spoil each other's times.
-        """
+        """Go on until the subjects, the budget or the time are used up; ``CdmppError`` where another process writes."""
         with writing(self.folder, f"measuring of {self.settings.device}"):
             self.journal = Journal(self.folder, self.settings.device, self.failures_file)
             self._recall()

@@ -25,10 +25,7 @@ from cdmpp.workers import Worker
 
 
 class Collector(Collection):
-    """Collects records of one device into ``folder``: programs of its plan, timed here or over RPC.
-
-    ``CdmppError`` where no RPC server answers.
-    """
+    """Collects records of one device into ``folder``: programs of its plan, timed here or over RPC."""
 
     def __init__(self, settings: MeasureSettings, folder: Path) -> None:
         super().__init__(settings, folder)

@@ -17,10 +17,6 @@ from cdmpp.workers import Worker
 
 TOLERANCE = {"compute": 0.05, "cache": 0.05, "memory": 0.25}
 """How far above its best-known value a sentinel may lie. Neighbours share the memory, so it gets more."""
-_BEST_QUANTILE = 0.2
-_HISTORY = 200
-_TRIES = 6
-_PAUSE_S = 1.5
 
 
 def _workload(buffers: str, shape: tuple[int, ...], loops: Sequence[str], block: str) -> tuple[str, list[Any]]:
@@ -101,9 +97,9 @@ class Sentinels:
 
     def best(self) -> dict[str, float]:
         """Seconds a run in a quiet moment: a low quantile of what was seen, so that one lucky value does not rule."""
-        recent = self.history[-_HISTORY:]
+        recent = self.history[-200:]
         values = {name: sorted(entry[name] for entry in recent if name in entry) for name in self._requests}
-        return {name: v[int(_BEST_QUANTILE * (len(v) - 1))] for name, v in values.items() if v}
+        return {name: v[int(0.2 * (len(v) - 1))] for name, v in values.items() if v}
 
     def take(self) -> dict[str, float]:
         """Time every sentinel once, and log it."""
@@ -124,9 +120,9 @@ class Sentinels:
 
     def wait_until_quiet(self) -> bool:
         """Time the sentinels until they are quiet, for about ten seconds at most; returns whether they became so."""
-        for attempt in range(_TRIES):
+        for attempt in range(6):
             if attempt:
-                time.sleep(_PAUSE_S)
+                time.sleep(1.5)
             if self.quiet(self.take()):
                 return True
         return False

@@ -1,8 +1,4 @@
-"""Measuring windows: visits to programs, far enough apart in time and between two looks at the sentinels.
-
-A window times the programs built just before it for the first time and those of earlier windows for the second or
-third, so that visits to one program lie apart in time. Standard library only: measurement kits carry this file.
-"""
+"""Measuring windows: visits to programs between two looks at the sentinels. Kits carry it: standard library only."""
 
 from __future__ import annotations
 

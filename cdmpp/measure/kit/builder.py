@@ -1,8 +1,4 @@
-"""Builds a kit: samples and compiles here what another machine, without compiler or network, will measure.
-
-A kit folder grows as a data set folder does: plan, tasks and failures, and instead of records ``programs/`` (what is in
-which part) and ``parts/`` (what is carried to the device). A rerun goes on where the last one stopped.
-"""
+"""Builds a kit: samples and compiles here what another machine, without compiler or network, will measure."""
 
 from __future__ import annotations
 
@@ -37,10 +33,7 @@ _CHECK_ELEMENTS, _CHECK_FLOPS = 1 << 16, 2e8
 
 
 class KitBuilder(Collection):
-    """Packs programs of one device into ``folder``.
-
-    ``CdmppError`` where it holds a kit of another device or target, or a tool is missing (nvcc, pip wheel).
-    """
+    """Packs programs of one device into ``folder``: ``programs/`` says what is in which of ``parts/``."""
 
     def __init__(self, settings: MeasureSettings, folder: Path) -> None:
         super().__init__(settings, folder)

@@ -26,8 +26,7 @@ log = logging.getLogger(__name__)
 def merge_kit(kit: Path, results: Sequence[Path], out: Path) -> dict[str, Any]:
     """Append to ``out`` what ``results`` say of programs of ``kit``; programs that ``out`` has are left alone.
 
-    Returns the report of ``out``; waits while another process writes there. ``DataError``: not a kit, no results, a
-    broken line (named), or a program that the kit does not hold.
+    Returns the report of ``out``. ``DataError``: not a kit, no results, a broken line, or a program of another kit.
     """
     header = read_json(kit / KIT_FILE)
     if not results:

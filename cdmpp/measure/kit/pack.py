@@ -39,10 +39,7 @@ sys.exit(status)
 
 
 def runtime_files(cuda: bool) -> dict[str, Path]:
-    """Archive name -> file of TVM's runtime libraries in loading order; with ``cuda`` those of a GPU, too.
-
-    ``CdmppError`` where TVM, or for a GPU kit the CUDA toolkit, is not installed here.
-    """
+    """Archive name -> file of TVM's runtime libraries in loading order; with ``cuda`` those of a GPU, too."""
     spec = importlib.util.find_spec("tvm")
     if spec is None or spec.origin is None:
         raise CdmppError("building a kit needs TVM: pip install 'cdmpp[tvm]'")
