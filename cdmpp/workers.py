@@ -25,8 +25,7 @@ from cdmpp.errors import CdmppError
 
 log = logging.getLogger(__name__)
 
-START_LIMIT_S = 300.0
-"""For importing TVM and, once a machine, compiling the native extractor."""
+START_LIMIT_S = 300.0  # for importing TVM and, once a machine, compiling the native extractor
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 _READ_BY_CHILDREN = ("HOME", "PATH", "PYTHONPATH")
 
@@ -180,8 +179,7 @@ def run_many(workers: Sequence[Worker], messages: Iterable[Request], limit_s: fl
             worker.stop()
 
 
-_spare: list[Worker] = []
-"""At most one process that nobody uses now. Starting takes a second, so one is kept."""
+_spare: list[Worker] = []  # at most one process that nobody uses now. Starting takes a second, so one is kept
 
 
 def take_worker(command: Sequence[str]) -> Worker:

@@ -17,8 +17,7 @@ import numpy as np
 from cdmpp.errors import CdmppError
 from cdmpp.workers import Operation, Reply, Request, serve
 
-_FOR_NOW = (OSError, MemoryError, ImportError)
-"""What the machine lacks today is no property of a program."""
+_FOR_NOW = (OSError, MemoryError, ImportError)  # what the machine lacks today is no property of a program
 
 Arrays = Mapping[str, np.ndarray]
 

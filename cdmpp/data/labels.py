@@ -28,10 +28,8 @@ class Labels:
     record_ids: np.ndarray
     task_ids: np.ndarray
     devices: np.ndarray
-    latency_s: np.ndarray
-    """float64, the label in seconds."""
-    spread: np.ndarray
-    """float64, relative noise of the label, see ``Record.spread``."""
+    latency_s: np.ndarray  # float64, the label in seconds
+    spread: np.ndarray  # float64, relative noise of the label, see ``Record.spread``
 
     def __len__(self) -> int:
         return len(self.record_ids)

@@ -10,8 +10,7 @@ import numpy as np
 
 from cdmpp.data.schema import Record
 
-_VISITS = ("samples_per_visit", "quiet_visits")
-"""Of ``Record.extra``: how the samples fall into visits."""
+_VISITS = ("samples_per_visit", "quiet_visits")  # of ``Record.extra``: how the samples fall into visits
 
 
 def merge_records(group: Sequence[Record]) -> Record:
@@ -26,11 +25,8 @@ def merge_records(group: Sequence[Record]) -> Record:
     labels = [record.latency_s for record in group]
     best = min(record.latency_min_s or record.latency_s for record in group)
     median = statistics.median(samples or labels)
-    visits = {
-        name: ",".join(record.extra[name] for record in group)
-        for name in _VISITS
-        if all(name in record.extra for record in group)
-    }
+    extras = [record.extra for record in group]
+    visits = {name: ",".join(e[name] for e in extras) for name in _VISITS if all(name in e for e in extras)}
     return dataclasses.replace(
         group[0],
         latency_samples_s=samples,

@@ -21,8 +21,7 @@ from cdmpp.paths import conf_folder
 if TYPE_CHECKING:
     from cdmpp.data.dataset import LatencyDataset
 
-THINNING = ("train_tasks", "train_schedules")
-"""Options of every kind: the shares of the training part that are used."""
+THINNING = ("train_tasks", "train_schedules")  # options of every kind: the shares of the training part that are used
 
 
 def make_split(dataset: LatencyDataset, name: str, seed: int, **options: Any) -> Split:
