@@ -6,14 +6,5 @@ from cdmpp.evaluation.evaluation_data import EvaluationData
 from cdmpp.evaluation.results import Result, Run, read_results
 from cdmpp.evaluation.run import evaluate, run_cell
 
-__all__ = [
-    "BASELINES",
-    "Cell",
-    "CellOptions",
-    "EvaluationData",
-    "Result",
-    "Run",
-    "evaluate",
-    "read_results",
-    "run_cell",
-]
+__all__ = ["BASELINES", "Cell", "CellOptions", "EvaluationData", "Result", "Run",
+           "evaluate", "read_results", "run_cell"]  # fmt: skip

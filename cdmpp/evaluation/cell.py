@@ -66,12 +66,3 @@ class Cell:
             if numbers is not None:
                 digest.update(np.ascontiguousarray(numbers).tobytes())
         return digest.hexdigest()
-
-
-def read_predictions(path: Path) -> dict[str, np.ndarray]:
-    """``record_ids``, ``true_s`` and ``predicted_s`` (m,) of the cell whose JSON is ``path``."""
-    try:
-        with np.load(path.with_suffix(".npz"), allow_pickle=False) as stored:
-            return {name: stored[name] for name in ("record_ids", "true_s", "predicted_s")}
-    except (OSError, KeyError, ValueError) as error:
-        raise DataError(f"no readable predictions beside {path} ({error}); run that cell again") from error

@@ -5,14 +5,5 @@ from cdmpp.uncertainty.conformal import Conformal, fit_conformal
 from cdmpp.uncertainty.coverage import coverage
 from cdmpp.uncertainty.novelty import Novelty, ProgramSketch, fit_novelty
 
-__all__ = [
-    "Calibration",
-    "Conformal",
-    "Examined",
-    "Novelty",
-    "ProgramSketch",
-    "calibrate",
-    "coverage",
-    "fit_conformal",
-    "fit_novelty",
-]
+__all__ = ["Calibration", "Conformal", "Examined", "Novelty", "ProgramSketch", "calibrate",
+           "coverage", "fit_conformal", "fit_novelty"]  # fmt: skip
