@@ -61,10 +61,7 @@ class BlockGraph(ABC):
         return {header: frozenset(body) for header, body in bodies.items()}
 
     def after_checks(self, refusal: str) -> Self:
-        """What runs once nothing can be refused any more: of TVM's wrapper, the part behind the checks of arguments.
-
-        ``refusal``: stands in a line of every block that refuses an argument.
-        """
+        """The part of TVM's wrapper behind the checks of arguments, in whose refusing blocks a line has ``refusal``."""
         refusing = [name for name, lines in self.blocks.items() if any(refusal in line for line in lines)]
         checks = set(refusing).union(*(nx.ancestors(self.graph, name) for name in refusing))
         starts = sorted({target for name in checks for target in self.successors[name]} - checks)
@@ -85,13 +82,10 @@ def runs_of_blocks(
     given: Mapping[str, float] | None = None,
     guards_pass: bool = False,
 ) -> dict[str, float]:
-    """Runs of each block of ``order``, of which the first runs once.
+    """Runs of each block of ``order``, of which the first runs once; ``given`` ones replace what flows in.
 
-    Args:
-        bodies, trips: of loops, by header. A loop is left once in its trips; other branches are even.
-        ways: block -> blocks that may follow it, and the header of the loop around it that they may leave.
-        given: runs of blocks, instead of what flows in.
-        guards_pass: branches outside of all loops let everything pass.
+    A loop is left once in its ``trips``, other branches are even; with ``guards_pass`` those outside of loops let all
+    pass. ``ways``: block -> blocks that may follow it, and the header of the loop around it that they may leave.
     """
     place = {block: i for i, block in enumerate(order)}
     inflow = defaultdict(float, {order[0]: 1.0})

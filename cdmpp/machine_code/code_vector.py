@@ -1,6 +1,6 @@
 """Code vector: numbers of a CPU program that only its compiler knows, read from its LLVM IR and its machine code.
 
-How LLVM unrolled, vectorised, masked and spilled a program is not in its compact AST, and often decides the latency.
+How LLVM unrolled, vectorised and spilled a program is not in its compact AST, and often decides the latency.
 The IR tells loops and their trips, the machine code what is executed in them.
 """
 

@@ -17,10 +17,7 @@ class Compiled(NamedTuple):
 
 
 def can_have_code(target: Mapping[str, Any]) -> bool:
-    """True where machine code can be read for a target (``Device.target``): CPUs that run x86-64.
-
-    The one place that decides it: what may not have code vectors is neither trained on nor asked with them.
-    """
+    """True where code vectors can be had, to train or to ask with, for a ``Device.target``: CPUs that run x86-64."""
     return target["kind"] == "llvm" and str(target.get("mtriple") or "x86_64").startswith("x86_64")
 
 

@@ -35,12 +35,9 @@ class Steady:
 
 
 def run(piece: Sequence[Instruction], trips: float, add_latency: int = 4) -> Steady:
-    """Cycles a run of ``piece``, repeated.
+    """Cycles a run of ``piece``, repeated: each needs what those before made, until ``trips`` are done; 1: nothing.
 
-    Args:
-        trips: of a loop, whose iterations need what those before made until it is entered anew; infinite: it never
-            is. 1: runs depend on each other in nothing.
-        add_latency: cycles of a floating-point addition, which generations differ in.
+    ``add_latency``: cycles of a floating-point addition, which generations differ in.
     """
     if not piece:
         return Steady(0.0, 0.0, 0.0)

@@ -115,7 +115,6 @@ def _runs_of_pair(
     most = max(ir_runs[ir_header], 1e-9)
     if len(blocks) == 1 or len({round(ir_runs[b] / most, 3) for b in ir_blocks}) == 1:
         return dict.fromkeys(blocks, ir_runs[ir_header])
-
     sizes, ir_sizes = ({b: nest.sizes[b] for b in blocks}, {b: ir_nest.sizes[b] for b in ir_blocks})
     cost = _BLOCK_ORDER_COST
     pairs = _assigned(sizes, ir_sizes, lambda i, j: cost * abs(i / len(blocks) - j / len(ir_blocks)))
@@ -154,10 +153,7 @@ def _ir_size(line: str) -> tuple[float, ...]:
 
 
 def _loops(function: AsmFunction) -> Iterator[tuple[str, frozenset[str]]]:
-    """(header, body) of nested strongly connected components.
-
-    The compiler's last passes also make loops with two entries, which natural loops do not describe.
-    """
+    """(header, body) of nested strongly connected components: some have two entries, which natural loops have not."""
     place, work = function.place, [(frozenset(function.order), frozenset[str]())]
     while work:
         blocks, headers = work.pop()

@@ -1,8 +1,7 @@
 """Cycles of one basic block on a wide out-of-order core: a lower bound for each resource, and their maximum.
 
-The numbers are those of the public instruction tables for recent x86 server cores, rounded: two vector and two load
-ports, one store and one shuffle port, four to five instructions a cycle, four cycles from a multiply-add to the next.
-They give a scale to counts; a model that learns from measurements corrects them.
+The numbers are rounded from public instruction tables for recent x86 server cores: a scale for counts, which a model
+that learns from measurements corrects.
 """
 
 from __future__ import annotations
@@ -29,12 +28,7 @@ _MAKES_FLOATS = re.compile(
 
 
 def cycles_by_resource(counts: Mapping[str, float], chain: float, spilled: float) -> dict[str, float]:
-    """``RESOURCES`` and ``EXTRA`` -> cycles of one run of a block.
-
-    Args:
-        counts: amounts by ``code_features.CLASSES``.
-        chain, spilled: see ``chain_cycles`` and ``spilled_values``.
-    """
+    """``RESOURCES`` and ``EXTRA`` -> cycles of one run of a block, from amounts by ``code_features.CLASSES``."""
 
     def all_widths(kind: str) -> float:
         return sum(counts.get(f"{kind}_{width}", 0.0) for width in WIDTHS)

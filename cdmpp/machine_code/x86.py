@@ -1,7 +1,6 @@
 """One x86-64 instruction in AT&T syntax -> what an execution core does with it: ports, cycles, operands.
 
-Latencies and ports are those of the public instruction tables (uops.info, Agner Fog) for Ice Lake server cores,
-rounded. They give counts a scale; a model that learns from measurements corrects them for its devices.
+Latencies and ports are rounded from public tables (uops.info, Agner Fog) for Ice Lake server cores: a scale for counts.
 """
 
 from __future__ import annotations
@@ -144,23 +143,11 @@ def decode(line: str) -> Instruction:
     busy = {"divide": _DIVIDER_CYCLES.get(width, 4), "scatter": lanes}.get(kind, 1)
     if kind in ("move", "int_move") and memory is not None:
         slots = 0
+    slots = max(1, slots + (loads and slots == 0) + stores)
     place = _DISPLACEMENT.search(memory or "")
-    return Instruction(
-        kind=kind,
-        ports=ports,
-        busy=busy,
-        latency=latency,
-        slots=max(1, slots + (loads and slots == 0) + stores),
-        reads=tuple(sorted(reads)),
-        writes=tuple(sorted(writes)),
-        address=(place[2], int(place[1] or 0)) if place else None,
-        address_registers=tuple(sorted(set(_registers(memory)))) if memory else (),
-        loads=loads,
-        stores=stores,
-        width=width,
-        lanes=lanes,
-        scalar=name.endswith("ss"),
-    )
+    address = (place[2], int(place[1] or 0)) if place else None
+    used = tuple(sorted(reads)), tuple(sorted(writes)), address, tuple(sorted(set(_registers(memory or ""))))
+    return Instruction(kind, ports, busy, latency, slots, *used, loads, stores, width, lanes, name.endswith("ss"))
 
 
 def _operands(name: str, operands: list[str]) -> tuple[set[str], set[str], str | None, bool, bool]:
