@@ -162,8 +162,8 @@ def _by_device(
         "test_tasks_seen_on_sources": len(np.intersect1d(test, task_ids[training])),
     }
     of_pool = of_target & ~in_test & ~in_validation
-    train, valid, tested = map(np.flatnonzero, (training, of_sources & in_validation, of_target & in_test))
-    return Split(name, seed, train, valid, tested, counts, np.flatnonzero(of_pool))
+    train, validation_rows, test_rows = map(np.flatnonzero, (training, of_sources & in_validation, of_target & in_test))
+    return Split(name, seed, train, validation_rows, test_rows, counts, np.flatnonzero(of_pool))
 
 
 def _check_names(split: str, what: str, wanted: set[str], present: Sequence[str]) -> None:
