@@ -54,10 +54,7 @@ def measure_settings(device: Device, labels: LabelSettings, seed: int = 0) -> Me
 
 
 def measure_tasks(tasks: Sequence[Task], device: Device, labels: LabelSettings, seed: int = 0) -> dict[str, Any]:
-    """Random schedules of ``tasks``, in that order, as records in ``labels.out``; or a kit of them (``how=kit``).
-
-    Returns the report of the collector or of the kit builder; raises as ``measure_settings`` does.
-    """
+    """Random schedules of ``tasks``, in that order, as records in ``labels.out``; or a kit of them (``how=kit``)."""
     settings = measure_settings(device, labels, seed)
     kind, folder = (KitBuilder, settings.parts_folder) if settings.kit else (Collector, settings.data_folder)
     with writing(folder, f"measuring of {device.name}"):

@@ -117,9 +117,7 @@ def _runtime(name: str) -> Any:
 def make_inputs(arguments: Sequence[Sequence[Any]]) -> list[np.ndarray]:
     """Inputs that any operator accepts: floats in [0.1, 1), flags that are set, integers that index every axis around.
 
-    Zeros and denormals would let some kernels run faster or slower than real data does. An index must stay below the
-    size of whatever axis it is used on, so it stays below the smallest of them. Flags are booleans and bytes, as the
-    masks of attention are after lowering: one that is not set would leave out the work that real inputs ask for.
+    Zeros and denormals would run faster or slower than real data; a mask that is not set would leave out work.
     """
     random = np.random.default_rng(0)
     sizes = [extent for shape, dtype in arguments if len(shape) > 1 and dtype.startswith("float") for extent in shape]

@@ -1,7 +1,6 @@
 """What a measuring child process does: everything that may crash or hang (import, sample, compile, run a kernel).
 
-Started by ``cdmpp.workers.Worker(COMMAND)``. An operation's module is imported with its first request, so that a kit's
-process loads only what the device has.
+An operation's module is imported with its first request, so that a kit's process loads only what the device has.
 """
 
 from __future__ import annotations

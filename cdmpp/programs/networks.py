@@ -58,8 +58,7 @@ def network_of(zoo: Mapping[str, dict[str, Any]], name: str) -> dict[str, Any]:
 def import_network(name: str, spec: Mapping[str, Any] | None = None) -> list[Task]:
     """Tasks of the zoo network ``name`` (or of ``spec``), one per structurally distinct PrimFunc.
 
-    ``Task.networks[name]`` is the number of calls in one forward pass. Tasks with symbolic shapes are left out.
-    ``CdmppError`` where the zoo has no such network or its library is not installed.
+    Tasks with symbolic shapes are left out. ``CdmppError`` where the network or its library is not there.
     """
     if spec is None:
         spec = network_of(read_zoo(), name)

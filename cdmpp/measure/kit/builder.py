@@ -133,10 +133,7 @@ def packed_programs(folder: Path) -> list[dict[str, str]]:
 
 
 def _files(item: Timed) -> dict[str, Path]:
-    """Archive name -> file of one program: library, what it must compute (where known), machine code for a GPU.
-
-    The library carries its CUDA source; the runtime asks for machine code by it, so the cubin has its hash as a name.
-    """
+    """Archive name -> file of one program: library, what it must compute, machine code named by its source's hash."""
     library, source = item.library, item.library.with_suffix(".cu")
     files = {f"programs/{path.name}": path for path in (library, library.with_suffix(".npy")) if path.exists()}
     if source.exists():

@@ -24,10 +24,7 @@ log = logging.getLogger(__name__)
 
 
 def merge_kit(kit: Path, results: Sequence[Path], out: Path) -> dict[str, Any]:
-    """Append to ``out`` what ``results`` say of programs of ``kit``; programs that ``out`` has are left alone.
-
-    Returns the report of ``out``. ``DataError``: not a kit, no results, a broken line, or a program of another kit.
-    """
+    """Append to ``out`` what ``results`` say of programs of ``kit``; ``DataError`` names what is wrong with them."""
     header = read_json(kit / KIT_FILE)
     if not results:
         raise DataError(f"no results-*.jsonl in {kit / 'results'}: run the parts on the device and copy them there")
