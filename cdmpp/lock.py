@@ -26,8 +26,13 @@ def writing(folder: Path, what: str, wait: bool = False) -> Iterator[None]:
     """Be the only writer of ``folder``, which is made where it is missing. Readers are never held up.
 
     A thread that holds the folder already goes straight on. A process that was killed holds nothing any more.
-    ``what`` is written, such as "import of resnet34", is for the message to others. With ``wait`` a busy folder is
-    waited for, after saying so; otherwise it is a ``CdmppError``, as is a folder where nobody can write.
+
+    Args:
+        what: what is written, such as "import of resnet34", for the message to others.
+        wait: until another writer is done, after saying so; otherwise a busy folder is refused.
+
+    Raises:
+        CdmppError: another process writes there, or nobody can.
     """
     folder = Path(folder).resolve()
     try:

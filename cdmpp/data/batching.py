@@ -106,9 +106,14 @@ class ProgramTensors:
     ) -> ProgramTensors:
         """From an AST table. Of a mapped one (``ast.spool``) leaves and kernels stay in its files.
 
-        ``rows`` (n,) are programs of ``asts`` in that order, None for all; of these are the other (n,) arguments:
-        ``device_names`` keys of ``devices``, ``latency_s`` seconds or None, loss ``weights`` or 1. ``DataError``:
-        lengths differ, a label is not a positive number, or a device is not among ``devices``.
+        Args:
+            rows: (n,) programs of ``asts``, in that order; None: all. The other (n,) arguments are of these.
+            device_names: (n,) keys of ``devices``.
+            latency_s: (n,) seconds, or None where only predictions are wanted.
+            weights: (n,) loss weights, default 1.
+
+        Raises:
+            DataError: lengths differ, a label is not a positive number, or a device is not among ``devices``.
         """
         index = np.arange(len(asts)) if rows is None else np.asarray(rows, np.int64)
         n = len(index)

@@ -113,9 +113,15 @@ def derive(
 ) -> dict[str, dict[str, str]]:
     """Derive all that is ``wanted`` and did not fail for good before; ask for what no finished chunk holds.
 
-    ``wanted``: kind (``asts``, ``codes`` or ``per_store``) -> folder of its chunk files, programs. Returns kind -> key
-    -> why nothing was derived; where time ran out or the machine lacked something the next call tries again.
-    ``DataError``: no TVM, or files cannot be written.
+    Args:
+        wanted: kind (``asts``, ``codes`` or ``per_store``) -> folder of its chunk files, programs.
+
+    Returns:
+        Kind -> key -> why nothing was derived. Where time ran out or the machine lacked something the next call tries
+        again.
+
+    Raises:
+        DataError: no TVM, or files cannot be written.
     """
     reasons = {kind: failures(folder) for kind, (folder, _) in wanted.items()}
     jobs = [(kind, s) for kind, (_, sources) in wanted.items() for s in sources if s.key not in reasons[kind]]

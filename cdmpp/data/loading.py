@@ -43,7 +43,9 @@ def load_programs(
     A program that several folders hold becomes one, its samples united. ASTs come from ``asts/`` or the cache; TVM
     derives missing ones (about 30 a second and process) in chunks, so that a killed run continues. Memory holds some
     hundred bytes a program; ASTs and code vectors are in files below the cache, deleted with the data set.
-    ``DataError``: no record of the device, broken rows, or many programs without an AST.
+
+    Raises:
+        DataError: no record of the device, broken rows, or many programs without an AST.
     """
     sets = [_DataSet.open(Path(folder), device, workers, progress) for folder in folders]
     features = one_kind(one.features for one in sets)

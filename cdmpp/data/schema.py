@@ -11,12 +11,17 @@ SCHEMA_VERSION = 1
 class Record:
     """One measured program on one device."""
 
-    record_id: str  # 16 hex digits over (task_id, device, target, schedule): identical programs share it
+    record_id: str
+    """16 hex digits over (task_id, device, target, schedule): identical programs share it."""
     task_id: str
-    device: str  # name of a ``conf/device/*.yaml``
-    target: str  # JSON of the TVM target
-    schedule: str  # JSON of the MetaSchedule trace: ``[instructions, decisions]``
-    latency_samples_s: tuple[float, ...]  # every kept repeat, seconds, in measuring order (visits one after the other)
+    device: str
+    """Name of a ``conf/device/*.yaml``."""
+    target: str
+    """JSON of the TVM target."""
+    schedule: str
+    """JSON of the MetaSchedule trace: ``[instructions, decisions]``."""
+    latency_samples_s: tuple[float, ...]
+    """Every kept repeat, seconds, in measuring order (visits one after the other)."""
     latency_s: float
     """The label: minimum over visits for our own measurements, median for imported ones (see ``statistic``)."""
     statistic: str = "min"
@@ -24,10 +29,15 @@ class Record:
     latency_median_s: float = 0.0
     spread: float = 0.0
     """Relative difference of the best two visits (own data) or relative std of merged repeats (imports)."""
-    n_merged: int = 1  # number of identical programs merged into this record
-    flagged: bool = False  # true where visits differ by more than 5 %
-    protocol: str = ""  # protocol id, e.g. ``cpu-v1`` or ``metaschedule``
-    software: str = ""  # JSON: tvm, tvm-ffi, llvm, python, kernel versions
+    n_merged: int = 1
+    """Number of identical programs merged into this record."""
+    flagged: bool = False
+    """True where visits differ by more than 5 %."""
+    protocol: str = ""
+    """Protocol id, e.g. ``cpu-v1`` or ``metaschedule``."""
+    software: str = ""
+    """JSON: tvm, tvm-ffi, llvm, python, kernel versions."""
     host: str = ""
-    measured_at: str = ""  # ISO-8601 UTC
+    measured_at: str = ""
+    """ISO-8601 UTC."""
     extra: dict[str, str] = field(default_factory=dict)

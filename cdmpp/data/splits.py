@@ -28,7 +28,9 @@ def make_split(dataset: LatencyDataset, name: str, seed: int, **options: Any) ->
     """Split ``dataset`` by the definition ``name`` of ``conf/split/``; ``options`` override it and those behind ``+``.
 
     Every choice is a hash of ``seed`` and an id, so it holds while a data set grows.
-    ``DataError``: unknown name or option, or too few programs, tasks, networks or devices.
+
+    Raises:
+        DataError: unknown name or option, or too few programs, tasks, networks or devices.
     """
     settings = {**split_definition(name), **options}
     kind = str(settings.pop("kind", ""))
@@ -61,7 +63,10 @@ def split_names() -> tuple[str, ...]:
 def split_definition(name: str) -> dict[str, Any]:
     """Every option of ``conf/split/<name>.yaml``, those behind a ``+`` in ``name`` in their place.
 
-    Values are written as in YAML; ``a|b`` is a list. ``DataError``: no such definition, or no ``option:value`` of it.
+    Values are written as in YAML; ``a|b`` is a list.
+
+    Raises:
+        DataError: no such definition, or something behind a ``+`` that is no ``option:value`` of it.
     """
     base, *texts = name.split("+")
     if base not in split_names():

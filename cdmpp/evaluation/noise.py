@@ -21,7 +21,10 @@ class NoiseFloor:
 
 
 def noise_floor(records: Iterable[Record]) -> NoiseFloor | None:
-    """By ``Record.spread`` of records repeated apart in time, not inside one visit; None where there is none."""
+    """Over records with a repeat apart in time, by ``Record.spread``; None where no program was measured again.
+
+    Two visits of our protocol count, and merged equal programs of an import. Repeats inside one visit share its state.
+    """
     repeated = (r for r in records if r.n_merged > 1 or (r.statistic == "min" and len(r.latency_samples_s) > 1))
     percent = 100 * np.array([record.spread for record in repeated], np.float64)
     percent = percent[np.isfinite(percent)]

@@ -40,7 +40,11 @@ def evaluate(
     jobs: int = 1,
     progress: bool = True,
 ) -> list[Result]:
-    """Run every (split, seed, model), finished cells kept; ``DataError``, after all were tried, names the failed."""
+    """Run every (split, seed, model) and return all results of ``options.out`` for this data set.
+
+    Finished cells are kept, so a second call continues; folders ``cells/`` of several machines can be copied together.
+    ``jobs`` cells are computed at the same time. ``DataError``, after all were tried, names those that failed and why.
+    """
     cells = [Cell(split, int(seed), model) for split in splits for seed in seeds for model in models]
     tried = Parallel(n_jobs=max(1, min(jobs, len(cells))), return_as="generator_unordered")(
         delayed(_try_cell)(data, dataset_name, cell, options) for cell in cells
@@ -57,7 +61,10 @@ def evaluate(
 
 
 def run_cell(data: EvaluationData, dataset_name: str, cell: Cell, options: CellOptions) -> dict[str, Any]:
-    """Fit, predict the test part, write the cell's files; a finished cell of the same request is read instead."""
+    """Fit, predict the test part, write the cell's files and return the content of the JSON.
+
+    A finished cell of the same data and overrides is read instead.
+    """
     path, fingerprint = cell.path(options.out, dataset_name), cell.fingerprint(data.dataset, options)
     if not options.force and path.is_file() and (finished := read_json(path)).get("fingerprint") == fingerprint:
         return finished

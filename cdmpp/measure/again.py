@@ -48,7 +48,11 @@ class _Again(Collector):
 
 
 class Repeater(_Again):
-    """Times programs again, by the same protocol, into ``repeats.jsonl``; a hash of their ids says which."""
+    """Times programs again, by the same protocol, into ``repeats.jsonl`` beside them.
+
+    Which ones is decided by a hash of their ids, so that a rerun goes on with the same list. ``run`` returns the
+    deviations (see ``repeat_report``); ``DataError`` where the folder holds no record that is old enough.
+    """
 
     failures_file = "repeat_failures.jsonl"
 
@@ -83,7 +87,11 @@ class Repeater(_Again):
 
 
 class Reviser(_Again):
-    """Times programs again whose label is in doubt, the widest spread first, and merges the visits."""
+    """Times programs again whose label is in doubt, and merges the visits with those recorded.
+
+    The widest spread comes first. A label stays the minimum over all visits, so it can only fall.
+    ``DataError`` where no label of the device is in doubt.
+    """
 
     failures_file = "revision_failures.jsonl"
 

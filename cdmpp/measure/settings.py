@@ -17,7 +17,12 @@ from cdmpp.programs.networks import expand_zoo, network_of
 
 @dataclass(frozen=True)
 class MeasureSettings:
-    """What to measure and how; ``CdmppError`` if it cannot be. ``conf/measure.yaml`` takes its defaults from here."""
+    """What to measure and how. ``conf/measure.yaml`` takes its defaults from here.
+
+    Raises:
+        UnknownDeviceError: no such device.
+        CdmppError: a network that the zoo does not hold, or a device that cannot be measured this way.
+    """
 
     device: Any = None
     """Name of what the measured machine is, a file of ``conf/device``: it names the records and the TVM target."""

@@ -62,7 +62,10 @@ def models(root: Path = Path()) -> list[ModelEntry]:
 
 
 def model_for(device: str, entries: Sequence[ModelEntry]) -> ModelEntry:
-    """The first usable model for ``device``, else one made zero-shot; ``ModelFormatError`` lists what there is."""
+    """The model to use when none is named: the first usable one trained on ``device``, else made for it zero-shot.
+
+    ``ModelFormatError`` where there is none; the message lists what there is.
+    """
     for names in ("devices", "zero_shot"):
         for entry in (one for one in entries if device in getattr(one, names)):
             if entry.usable:

@@ -34,7 +34,11 @@ def flag_programs(asts: AstTable, device: Device, latency_s: np.ndarray, wants_c
 
 
 def least_seconds(asts: AstTable, device: Device) -> np.ndarray:
-    """(n,) seconds that each program's multiply-adds (others may be folded) need at the published peak; 0: unknown."""
+    """(n,) seconds that the multiply-adds of each program need at the device's published peak; 0 where none is known.
+
+    Multiply-adds alone: a compiler may fold other operations. A loop nest uses no more cores than it has parallel
+    iterations or blocks.
+    """
     peak, cores = device.spec["fp32_tflops"], device.spec["core_count"]
     if not peak or not cores:
         return np.zeros(len(asts))

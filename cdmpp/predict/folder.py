@@ -23,7 +23,12 @@ _NO_AST = "no AST was derived"
 
 
 def read_path(path: Path, wishes: Wishes) -> Inputs:
-    """Compact ASTs and a label for each; ``CdmppError`` where no program can be read as wished."""
+    """Compact ASTs and a label for each; ``CdmppError`` where no program can be read as is wished.
+
+    A data set gives its programs of the device by record id (of all devices where it has none of this one), a
+    database its lines in file order, whether or not they were measured, a TVMScript file its functions, a Parquet
+    file its stored ASTs. CPU programs without a code vector are compiled where that is wished and TVM is here.
+    """
     if path.suffix == ".parquet":
         return _parquet(path, wishes)
     if (path / "dataset.json").is_file():

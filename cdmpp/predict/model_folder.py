@@ -23,7 +23,10 @@ _SMALL = 2**28
 
 
 def load(path_or_name: str | Path) -> Predictor:
-    """A predictor from a model folder, or a shipped one by name; ``ModelFormatError`` names model, file or field."""
+    """A predictor from a model folder, or a shipped one by name.
+
+    ``ModelFormatError`` names what is missing, damaged, impossible or of another version: model, file or field.
+    """
     folder = _find(path_or_name)
     stored = read_config(folder)
     card = read_object(folder / CARD) if (folder / CARD).exists() else {}

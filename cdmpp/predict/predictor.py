@@ -36,7 +36,10 @@ if TYPE_CHECKING:
 
 
 class Predictor:
-    """Models of the same kind (members) and the devices they were trained on; ``card`` is for readers only."""
+    """One model or several of the same kind (members), with the devices they were trained on.
+
+    ``card`` is a dictionary for readers: data, split, validation figures. Nothing in it is needed to predict.
+    """
 
     def __init__(
         self,
@@ -157,7 +160,10 @@ class Predictor:
         return self.trained_on[device] if device in self.trained_on else devices.get(device)
 
     def save(self, folder: str | Path, half: bool = False) -> None:
-        """Write the three files of the model folder, each whole; ``half``: trained matrices as float16."""
+        """Write ``model.safetensors``, ``config.json`` and ``card.json``; each file appears whole or not at all.
+
+        ``half``: trained matrices, not what was fitted, as float16; answers move by some hundredths of a percent.
+        """
         out, weights = Path(folder), {}
         for i, model in enumerate(self.models):
             matrices = trained_matrices(model) if half else set()

@@ -44,7 +44,11 @@ _POSITIVE = ("conformal.n_tasks", "conformal.scale.deviation", "novelty.variance
 
 
 def read_weights(file: Path, models: Sequence[Model], settings: Mapping[str, Any] | None) -> Calibration | None:
-    """Give ``models`` their weights; returns their calibration. ``ModelFormatError`` names file and tensor."""
+    """Give ``models`` (built on any torch device) their weights, and return their calibration.
+
+    ``settings`` are the ``groups`` and ``levels`` of the calibration; None where there is none. ``ModelFormatError``
+    names the file, and the tensor that is missing, unknown, of another shape or type, or holds an impossible number.
+    """
     try:
         tensors = load_file(file)
     except (OSError, SafetensorError, RuntimeError, ValueError) as error:

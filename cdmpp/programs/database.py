@@ -1,4 +1,8 @@
-"""MetaSchedule tuning databases on disk, read line by line so that a broken line is known by its number."""
+"""MetaSchedule tuning databases on disk, read line by line so that a broken line is known by its number.
+
+TVM's own reader sorts records by latency, drops failed ones and stops at the first bad line; this one keeps
+file order and reports. Files may be gzipped.
+"""
 
 from __future__ import annotations
 
@@ -105,7 +109,10 @@ def _graph_of_line(path: Path, number: int, line: str) -> str:
 
 
 def read_workloads(folder: Path) -> list[tvm.IRModule | BadLine]:
-    """Unscheduled modules in file order, in the form of TVM 0.27; a ``BadLine`` in the place of a broken one."""
+    """Unscheduled modules in file order, converted to TVM 0.27 where they are older.
+
+    A workload that cannot be restored comes as a ``BadLine`` in its place, so that the others keep their index.
+    """
     path = find_file(folder, WORKLOAD_FILE)
     modules: list[tvm.IRModule | BadLine] = []
     for number, line in _lines(path):
@@ -122,7 +129,10 @@ def read_workloads(folder: Path) -> list[tvm.IRModule | BadLine]:
 
 
 def read_lines(folder: Path) -> Iterator[TuningLine | BadLine]:
-    """Records in file order, failed ones too; a ``BadLine`` for a broken one, ``DataError`` for a file cut short."""
+    """Every record of the database in file order, failed ones too; a broken line comes as a ``BadLine``.
+
+    A gzip file that ends early raises ``DataError`` with the last good line number.
+    """
     path = find_file(folder, RECORD_FILE)
     for number, line in _lines(path):
         try:

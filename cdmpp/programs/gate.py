@@ -1,4 +1,8 @@
-"""The gate for all that becomes IR here: JSON graphs, schedule traces, the modules made of them (docs/security.md)."""
+"""The gate for everything that becomes IR here: JSON graphs, schedule traces, and the modules made of them.
+
+What TVM restores from a file of somebody else must hold tensor programs and nothing else (docs/security.md). Text goes
+through ``script_check`` first.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +39,12 @@ _NUMBERS = set("line column end_line end_column data_alignment offset_factor kin
 
 
 def load_graph(text: str, where: str) -> tvm.IRModule:
-    """A module from the JSON graph that ``tvm.ir.save_json`` makes; ``UnsupportedProgramError`` for any other."""
+    """A module from the JSON graph that ``tvm.ir.save_json`` makes.
+
+    Raises:
+        UnsupportedProgramError: not such a graph, a node that is no part of a tensor program, or one that TVM cannot
+            restore; ``where`` begins the message.
+    """
     try:
         graph = json.loads(text)
         check_graph(graph, where)

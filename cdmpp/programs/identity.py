@@ -37,7 +37,10 @@ def prim_func(module: tvm.IRModule | tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def task_id(module: tvm.IRModule | tirx.PrimFunc) -> str:
-    """16 hex digits: structural hash of the PrimFunc, blind to names of functions, blocks, buffers and variables."""
+    """16 hex digits: structural hash of the PrimFunc, blind to names of functions, blocks, buffers and variables.
+
+    TVM's structural hash is the same in every process and on every machine (databases store it).
+    """
     function = prim_func(module)
     for key in _NAMING_ATTRIBUTES.intersection(function.attrs.keys() if function.attrs is not None else ()):
         function = function.without_attr(key)

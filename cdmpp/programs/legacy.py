@@ -1,4 +1,8 @@
-"""Databases tuned with TVM 0.16 to 0.20: their workload graphs as TVMScript of 0.27, their traces renamed."""
+"""Databases tuned with TVM 0.16 to 0.20: their workload graphs as TVMScript of 0.27, their traces renamed.
+
+A legacy workload is a JSON list of nodes that refer to each other by index; attributes are strings. The writer
+below visits it from the root and prints TVMScript, which TVM 0.27 parses back into the same program.
+"""
 
 from __future__ import annotations
 

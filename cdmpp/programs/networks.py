@@ -97,7 +97,10 @@ def _example(given: Mapping[str, Any]) -> Any:
 
 
 def to_relax(model: Any, inputs: tuple[Any, ...], dtype: str = "float32") -> Any:
-    """Relax module, operators legalised and fused into PrimFuncs; weights are inputs; float16 is mixed precision."""
+    """Relax module with every operator legalised and fused into PrimFuncs; weights are inputs.
+
+    ``dtype="float16"``: mixed precision, products in float16 and the casts fused into what surrounds them.
+    """
     if dtype not in DTYPES:
         raise CdmppError(f"network dtype {dtype!r} is unknown: use {', '.join(DTYPES)}")
     import torch

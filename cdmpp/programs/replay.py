@@ -47,7 +47,10 @@ def parse_target(target: str | Mapping[str, Any] | tvm.target.Target) -> tvm.tar
 def replay(
     workload: str, schedule: str, target: str | Mapping[str, Any] | tvm.target.Target, task_id: str = "", name: str = ""
 ) -> Program:
-    """Apply a trace (JSON ``[instructions, decisions]``) to a TVMScript workload; ``DataError`` if it does not fit."""
+    """Apply the trace ``schedule`` (JSON ``[instructions, decisions]``) to ``workload`` (TVMScript).
+
+    About 5-20 ms. Raises ``DataError`` where the trace does not fit the workload.
+    """
     return Program(replay_schedule(workload, schedule).mod, parse_target(target), task_id, schedule, name)
 
 

@@ -16,7 +16,11 @@ MUTANT_SHARE = 0.25
 
 
 def sample_programs(task: Task, target: Any, n: int, seed: int) -> list[Program]:
-    """Up to ``n`` structurally distinct programs; the same ``(task, target, n, seed)`` gives the same ones."""
+    """Up to ``n`` structurally distinct scheduled programs; the same ``(task, target, n, seed)`` gives the same ones.
+
+    Many elementwise tasks have a single CPU schedule and yield one program. ``target`` is a ``tvm.target.Target``
+    or its dict.
+    """
     import tvm_ffi
     from tvm.s_tir import meta_schedule
 

@@ -19,8 +19,12 @@ from cdmpp.programs.task import Program
 def read_script(path: Path, target: Any) -> list[Program]:
     """The programs of a TVMScript file: one per PrimFunc of each ``@I.ir_module`` class or free ``@T.prim_func``.
 
-    Plain numbers and strings that the file gives a name are put in their place. ``UnsupportedProgramError`` names the
-    file and the line of what is not TVMScript.
+    Plain numbers and strings that the file gives a name are put in their place. Other statements (a main block, say)
+    are ignored.
+
+    Raises:
+        UnsupportedProgramError: not Python text, no PrimFunc in it, anything but TVMScript in a PrimFunc, or one that
+            TVM cannot parse; the message names the file and, where known, the line.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -36,7 +40,10 @@ def read_script(path: Path, target: Any) -> list[Program]:
 
 
 def parse_text(text: str, where: str) -> tvm.IRModule:
-    """TVMScript text of one module, or of one function as ``main``; ``where`` begins the message of an error."""
+    """TVMScript text of one module, or of one function as ``main``. For text from elsewhere, records of others say.
+
+    Errors as ``read_script``; ``where`` begins the message.
+    """
     tree = _tree(text, where)
     parts = [node for node in tree.body if not isinstance(node, ast.ImportFrom)]
     if len(parts) != 1:

@@ -17,7 +17,11 @@ _ROOMS = {"ir": "I", "tirx": "T", "tir": "T"}
 
 
 def checked_text(node: ast.stmt, meanings: dict[str, ast.expr], where: str) -> str:
-    """Text of ``node`` as TVM's parser is given it; ``UnsupportedProgramError`` for what ``language`` does not list."""
+    """Python text of the function or module class ``node`` alone, in the spelling that TVM's parser is given.
+
+    ``meanings``: ``aliases_and_constants`` of the file it stands in. ``UnsupportedProgramError`` for anything that
+    ``cdmpp.programs.language`` does not list; ``where`` begins the message, which names the line.
+    """
     tree = ast.Module([node], [])
     if (depth := _depth(tree)) > MAX_DEPTH:
         raise UnsupportedProgramError(

@@ -22,7 +22,11 @@ _SILENCED = 0.1  # share of input columns that each pass goes without
 def candidates(
     predictor: Predictor, dataset: LatencyDataset, rows: np.ndarray, device: Device, seed: int = 0
 ) -> Candidates:
-    """The programs ``rows`` (n,) as ``predictor`` sees them on ``device``: standardised last hidden vectors."""
+    """The programs ``rows`` (n,) as ``predictor`` sees them on ``device``: last hidden vectors of its first model.
+
+    ``device`` is what they would run on, whatever device ``dataset`` has them from. No label is read. Columns are
+    standardised over the candidates, constant ones left out.
+    """
     if len(rows) == 0:
         raise DataError("there is no program, so no task, to choose from")
     programs = ProgramTensors.build(dataset.asts.take(rows), {device.name: device}, [device.name] * len(rows))

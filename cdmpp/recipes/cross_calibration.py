@@ -1,4 +1,7 @@
-"""Cross-conformal intervals (Vovk, 2015) where tasks are few: models that have not learned from a task predict it."""
+"""Intervals where few tasks vouch for them: cross-conformal (Vovk, Annals of Mathematics and AI 2015).
+
+Every task is predicted by a model that has not learned from it, so that all calibrate; the intervals are a little wide.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,11 @@ def cross_calibrate(
     config: TuneConfig,
     run: Run,
 ) -> str:
-    """Give ``tuned`` intervals by models tuned on the other folds of ``tasks``; returns what the card says of them."""
+    """Give ``tuned`` intervals for the new device and the sources; returns what the card says of them.
+
+    The ``tasks`` that it learned from are dealt into ``config.folds``; a model tuned on the others predicts each. Few
+    tasks give none. ``run.out`` gets a folder a fold.
+    """
     folds = config.folds
     if folds < 2 or len(tasks) < FITTED_TASKS:
         tuned.calibration = None
@@ -55,7 +62,11 @@ def cross_calibrate(
 
 
 def calibrate_by_folds(result: Trained, dataset: LatencyDataset, split: Split, config: TrainConfig, run: Run) -> None:
-    """Give a trained model intervals by models trained without each of ``interval_folds`` folds, and save it again."""
+    """Give a trained model intervals from all tasks of training and validation, and save it again.
+
+    The tasks of both parts are dealt into ``config.trainer.interval_folds`` (0: nothing is done); a model of the same
+    configuration, trained without a fold and with the next one as its validation part, predicts it.
+    """
     folds, trained = config.trainer.interval_folds, result.predictor
     if not folds:
         return

@@ -28,7 +28,14 @@ def fine_tune(
     run: Run,
     loss: LossConfig | None = None,
 ) -> Trained:
-    """Train a copy of ``start`` on the target's ``tasks``, mixed with the sources; never looks at ``split.test``."""
+    """Train a copy of ``start`` on the target's programs of ``tasks``, mixed with programs of the sources.
+
+    ``split`` is by device: ``pool`` holds the target, ``train`` (replayed) and ``validation`` the sources; ``test``
+    is never looked at.
+
+    Raises:
+        DataError: a task without a labelled program in the pool, or one that test or validation hold.
+    """
     names, wanted = dataset.task_ids, sorted(set(tasks))
     for part, rows in (("test", split.test), ("validation", split.validation)):
         if both := sorted(set(wanted) & set(names[rows].tolist())):

@@ -34,7 +34,11 @@ CHOICE = "chosen_tasks.json"
 
 
 def finetune(settings: FinetuneSettings) -> dict[str, Any] | None:
-    """Leave ``model/`` and ``finetune.json`` in ``settings.run.out``; the figures, or None where a kit was built."""
+    """Leave ``model/`` and ``finetune.json`` in ``settings.run.out`` and return the figures.
+
+    None where a kit was built: its results come first. ``DataError``: neither records of the device nor a way to get
+    them, no source device, or a budget larger than the tasks there are.
+    """
     dataset, split = _data(settings)
     with one_writer(settings.run.out):  # not before: where data lacks, no folder is left
         start = base_model(settings, dataset, split)

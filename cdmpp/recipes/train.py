@@ -50,8 +50,11 @@ def train(
 ) -> Trained:
     """Train on ``split.train``, choose the best epoch on ``split.validation``; ``split.test`` is never looked at.
 
-    A run with the same ``run.out`` continues from its last checkpoint. Of several processes only rank zero returns.
-    ``run.out`` gets ``model/``, ``member-*/`` (checkpoints, logs) and ``history.csv``. For ``start`` see ``fit``.
+    A run that was interrupted continues from its last checkpoint when started again with the same ``run.out``.
+    Where several processes train together, only the one with rank zero returns from here.
+
+    ``run.out`` gets ``model/`` (the result), ``member-*/`` (checkpoints, logs) and ``history.csv``. A copy of ``start``
+    is trained where it is given, see ``fit``.
 
     Raises:
         DataError: an empty part, or unlabelled or replayed programs that are part of the test.

@@ -50,7 +50,10 @@ def train_zero_shot(settings: RunSettings, cause: str) -> tuple[LatencyDataset, 
 
 
 def zero_shot_sources(settings: RunSettings, cause: NoRecordsError) -> tuple[str, ...]:
-    """All devices of the kind of ``settings.device``, or of every kind; raises ``cause`` where this is not allowed."""
+    """All devices of the kind of ``settings.device``, or of every kind where none is.
+
+    ``cause`` is raised where this is not allowed, public records exist, or there is no other device to learn from.
+    """
     name = settings.device.name
     names = source_devices(name, settings.data_paths, settings.features)
     if settings.features != "cdmpp" or settings.target or settings.sources or not names:

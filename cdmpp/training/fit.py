@@ -26,11 +26,18 @@ from cdmpp.training.processes import is_rank_zero
 def fit(
     inputs: FitInputs, config: TrainConfig, run: Run, start: Sequence[Model] = ()
 ) -> tuple[list[Model], list[dict[str, float]]]:
-    """Each member with the weights of its best validation, and the history: one row a validation.
+    """Train on the training rows, choose the best epoch on the validation rows.
 
-    A run continues from the checkpoints in ``run.out/member-*``. Of several processes, which start the calling script
-    once more, only rank zero has the best models. Copies of ``start``, where given, go on: what was fitted with them
-    (scalers, bins, anchor, label transform) stays, a new device gets costs of its own.
+    A run that was interrupted continues from its last checkpoint when started again with the same ``run.out``.
+    With ``config.trainer.devices`` or ``nodes`` above one Lightning starts the calling script once more for each
+    process; only the models of the process with rank zero are the best ones.
+    ``run.out`` gets a folder ``member-*/`` (checkpoints, logs) for each member. With ``start`` copies of these models,
+    one member each, go on. What was fitted with them (scalers, bins, anchor, label transform) stays; a new device gets
+    costs of its own.
+
+    Returns:
+        Each member with the weights of its best validation; one row a validation of member, epoch, train_loss,
+        val_mape, val_median_ape, seconds.
     """
     models, history = [], []
     for member in range(len(start) or config.trainer.members):

@@ -44,7 +44,11 @@ class FitInputs:
     def build(
         dataset: LatencyDataset, split: Split, domain: str, accelerator: str, replay: Replay | None = None
     ) -> FitInputs:
-        """Check (``CdmppError``) and encode the parts of ``split``; with a ``domain`` its pool is unlabelled."""
+        """Check the parts of ``split`` and put their programs on the device that computes.
+
+        With a ``domain`` (``loss.domain``) the pool of ``split`` is unlabelled programs; ``replay`` has rows of
+        ``dataset``. ``CdmppError`` where a part is missing or one of the test, or there is no such accelerator.
+        """
         pool = split.pool if domain != "none" else np.zeros(0, np.int64)
         if domain != "none" and len(pool) == 0:
             raise CdmppError(

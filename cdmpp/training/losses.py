@@ -19,7 +19,10 @@ def hybrid_loss(
     label: LabelTransform,
     total_weight: Tensor | None = None,
 ) -> Tensor:
-    """Sum by ``weights`` (B,) over ``total_weight`` (or theirs) of the terms of ``config``; natural-log seconds."""
+    """Mean by ``weights`` (B,) of the terms that ``config`` gives weight to; ``log_latency`` (B,) natural-log seconds.
+
+    The sum is divided by ``total_weight``, or by that of ``weights``.
+    """
     difference = output.log_latency - log_latency
     loss = torch.zeros_like(difference)
     if config.log_weight and config.log == "mse":

@@ -32,7 +32,11 @@ class Candidates:
 
 
 def choose_tasks(sampler: str, candidates: Candidates, k: int, seed: int) -> tuple[str, ...]:
-    """``k`` distinct tasks by one of ``SAMPLERS``, most valuable first; ``DataError``: unknown one, too few tasks."""
+    """``k`` distinct task ids by one of ``SAMPLERS``, the most valuable first; the same for the same seed.
+
+    Raises:
+        DataError: unknown sampler, or fewer than ``k`` tasks.
+    """
     check_sampler(sampler)
     available = len(np.unique(candidates.task_ids))
     if not 1 <= k <= available:
@@ -79,7 +83,11 @@ def kmeans_tasks(candidates: Candidates, k: int, seed: int, most_programs: bool 
 
 
 def diverse_tasks(candidates: Candidates, k: int, seed: int) -> list[str]:
-    """Greedily the task that leaves least unsure work far from any chosen one (facility location); small ones last."""
+    """Greedily the task that leaves the least unsure work far from any chosen task (a facility-location choice).
+
+    Each task lies at the mean of its programs, and counts by how unsure the model is of them in all and by the square
+    root of its call sites. Tasks with less than half as many programs as the largest are taken last.
+    """
     names, tasks = np.unique(candidates.task_ids, return_inverse=True)
     counts = np.bincount(tasks)
     places = np.zeros((len(names), candidates.features.shape[1]))

@@ -83,7 +83,10 @@ def calibrate(
     task_ids: Sequence[str] | np.ndarray,
     groups: Sequence[str] | np.ndarray,
 ) -> Calibration:
-    """Fit both after the weights, by programs that the model learned from and m others: ``fit_conformal``."""
+    """Fit both, after the weights are final, by programs that the model learned from (or some of them) and m others.
+
+    ``log_latency``, ``task_ids`` and ``groups`` (m,) are those of ``fit_conformal``, whose errors are raised.
+    """
     novelty = fit_novelty(training.sketch, validation.sketch)
     inputs = scale_inputs(validation, novelty)
     return Calibration(fit_conformal(validation.log_prediction, log_latency, task_ids, inputs, groups), novelty)

@@ -10,7 +10,10 @@ import numpy as np
 def coverage(
     true_s: np.ndarray, intervals: Mapping[float, tuple[np.ndarray, np.ndarray]], task_ids: Sequence[str] | np.ndarray
 ) -> dict[str, dict[str, float]]:
-    """By level, such as ``"0.8"``: percentages inside over programs and tasks, median ratio of upper to lower bound."""
+    """By level, such as ``"0.8"``: percentages inside over programs and as the mean of the tasks' shares, median width.
+
+    The width is the ratio of upper to lower bound; the tasks' shares are what calibration by task promises.
+    """
     _, which = np.unique(np.asarray(task_ids), return_inverse=True)
     result = {}
     for level, (lower, upper) in sorted(intervals.items()):

@@ -43,7 +43,11 @@ class LocalScale:
 def fit_crosswise(
     residuals: np.ndarray, inputs: np.ndarray, weights: np.ndarray, folds: np.ndarray
 ) -> tuple[LocalScale, np.ndarray]:
-    """The scale to predict with, and each program's fitted without its fold; a task's ``weights`` add up to 1."""
+    """The scale to predict with, and for each program the scale that was fitted without its fold.
+
+    Dividing a residual by a scale that has seen it would make the scores too small. ``residuals`` (n,) and ``inputs``
+    (n, d) are finite, the ``weights`` (n,) of a task add up to 1, and its programs are in one of the ``folds`` (n,).
+    """
     flat = LocalScale.flat(inputs, weights)
     design, sizes = flat.design(inputs), np.maximum(np.abs(residuals), _FLOOR)
     left_out, fitted = np.empty(len(residuals)), []
