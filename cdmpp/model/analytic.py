@@ -26,10 +26,9 @@ _FLOOR_S = 1e-9
 
 
 def kernel_parts(kernel_features: Tensor, device_spec: Tensor, kinds: Tensor) -> Tensor:
-    """(B, K, N_PARTS) seconds that each part would need; zero for the parts of the other kind.
+    """(B, K, N_PARTS) seconds of each part, zero for those of the other kind (``kinds`` (B,): 0 cpu, 1 gpu).
 
-    Of ``kernel_features`` (B, K, KERNEL_WIDTH), raw datasheet numbers (B, len(SPEC_FIELDS)), 0 where unknown, and
-    ``kinds`` (B,), 0 cpu, 1 gpu.
+    Of ``kernel_features`` (B, K, KERNEL_WIDTH) and raw datasheet numbers (B, len(SPEC_FIELDS)), 0 where unknown.
     """
     on_gpu = (kinds == 1)[:, None, None]
     cpu_times, gpu_times = (parts(kernel_features, device_spec, kinds) for parts in (cpu_parts, gpu_parts))

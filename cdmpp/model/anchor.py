@@ -13,7 +13,7 @@ from cdmpp.model.analytic import N_PARTS, bound_times, kernel_parts, kernel_seco
 
 N_KINDS = 2
 _MAX_FIT_PROGRAMS = 8192
-_HUBER, _RIDGE, _ITERATIONS = 0.3, 0.003, 120
+_HUBER, _RIDGE = 0.3, 0.003
 
 
 class Anchor(nn.Module):
@@ -45,9 +45,7 @@ class Anchor(nn.Module):
         parts, owners, kinds, labels = _flattened(programs, sample_rows(rows, _MAX_FIT_PROGRAMS))
         log_factor = torch.zeros(N_PARTS, dtype=torch.float64, device=parts.device, requires_grad=True)
         sharpness = torch.ones(N_KINDS, dtype=torch.float64, device=parts.device, requires_grad=True)
-        optimiser = torch.optim.LBFGS(
-            [log_factor, sharpness], lr=0.5, max_iter=_ITERATIONS, line_search_fn="strong_wolfe"
-        )
+        optimiser = torch.optim.LBFGS([log_factor, sharpness], lr=0.5, max_iter=120, line_search_fn="strong_wolfe")
 
         def closure() -> Tensor:
             optimiser.zero_grad()

@@ -7,10 +7,7 @@ from torch import Tensor, nn
 
 
 class QuantileBins(nn.Module):
-    """Piecewise-linear encoding (Gorishniy et al. 2022, "On Embeddings for Numerical Features"), centred.
-
-    Each entry is 0 below its bin and 1 above it. Edges are quantiles of training rows.
-    """
+    """Piecewise-linear encoding (Gorishniy et al. 2022), centred: 0 below a bin, 1 above it; edges are quantiles."""
 
     low: Tensor
     factor: Tensor

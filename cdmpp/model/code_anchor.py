@@ -85,8 +85,7 @@ class CodeAnchor(nn.Module):
     def forward(self, codes: Tensor, parts: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """(B,) natural-log seconds and (B, N_RESOURCES) natural-log share of each resource in them.
 
-        Of whole programs by ``Batch.codes`` (B, 1 + CODE_WIDTH), meaningless without a code vector, and the seconds of
-        ``kernel_parts`` (B, K, N_PARTS).
+        By ``Batch.codes``, meaningless without a code vector, and the seconds of ``kernel_parts`` (B, K, N_PARTS).
         """
         inputs, log_clock = _inputs(codes, parts, batch)
         own = self.costs_of(batch.device_vectors)

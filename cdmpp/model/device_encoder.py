@@ -9,8 +9,7 @@ from torch import Tensor, nn
 class DeviceEncoder(nn.Sequential):
     """(B, V) ``Device.vector()`` -> (B, width).
 
-    Only columns in which the training devices differ are read: what a number does that never changed was not learned,
-    and untrained weights must not answer for a device that has another one there.
+    Only columns in which the training devices differ are read: untrained weights must not answer for the others.
     """
 
     shift: Tensor

@@ -22,10 +22,9 @@ class FeatureScaler(nn.Module):
     def fit(self, rows: Tensor, kind: str = "standard") -> None:
         """Learn from ``rows`` (n, width): ``standard`` is zero mean and unit variance, ``minmax`` is 0 to 1."""
         rows = rows.double()
+        shift, spread = rows.mean(0), rows.std(0, correction=0)
         if kind == "minmax":
             shift, spread = rows.amin(0), rows.amax(0) - rows.amin(0)
-        else:
-            shift, spread = rows.mean(0), rows.std(0, correction=0)
         varies = spread > 1e-6
         self.shift.copy_(shift)
         self.factor.copy_(torch.where(varies, 1.0 / spread.clamp_min(1e-6), torch.zeros_like(spread)))

@@ -63,10 +63,9 @@ class LeafEncoder(nn.Module):
         self.norm = nn.LayerNorm(width)
 
     def forward(self, batch: Batch, leaves: Tensor, kernels: Tensor, context: Tensor) -> tuple[Tensor, Tensor]:
-        """Encoded kernel tokens (B, K, width) and leaf tokens (B, L, width); values where padded mean nothing.
+        """Kernel tokens (B, K, width) and leaf tokens (B, L, width); values where padded mean nothing.
 
-        ``leaves`` (B, L, leaf_width) and ``kernels`` (B, K, kernel_width) are standardised, ``context`` (B, width) is
-        added to every token.
+        Of standardised ``leaves`` (B, L, leaf_width) and ``kernels`` (B, K, kernel_width), and ``context`` (B, width).
         """
         n_kernel, in_kernel = kernels.shape[1], batch.leaf_kernels
         kernel = self.embed_kernel(kernels)

@@ -68,20 +68,16 @@ class ReferenceModel(nn.Module):
         if not config.leaf_counts:
             raise ModelFormatError("the reference model needs leaf_counts; build it through build_for(...)")
         self.config = config
-        self.model_width = -(-leaf_width // config.heads) * config.heads
+        self.model_width = width = -(-leaf_width // config.heads) * config.heads
         self.leaf_scaler = FeatureScaler(leaf_width, clip=1e4)
         self.label_transform = LabelTransform(config.label)
-        layer = nn.TransformerEncoderLayer(
-            self.model_width, config.heads, config.feedforward, config.dropout, batch_first=True
-        )
+        layer = nn.TransformerEncoderLayer(width, config.heads, config.feedforward, config.dropout, batch_first=True)
         self.encoder = nn.TransformerEncoder(layer, config.layers, enable_nested_tensor=False)
         self.flatten = nn.ModuleDict()
         for count in config.leaf_counts:
-            self.flatten[str(count)] = nn.Sequential(
-                nn.Linear(self.model_width * count, config.input_layer),
-                nn.BatchNorm1d(config.input_layer),
-                _perceptron([config.input_layer, *config.embedded_layers, config.embedding]),
-            )
+            first = nn.Linear(width * count, config.input_layer), nn.BatchNorm1d(config.input_layer)
+            rest = _perceptron([config.input_layer, *config.embedded_layers, config.embedding])
+            self.flatten[str(count)] = nn.Sequential(*first, rest)
         self.device_encoder = _perceptron([device_width, *config.device_layers, config.embedding])
         self.embedding_norm = nn.BatchNorm1d(config.embedding, affine=False)
         self.decoder = _perceptron([config.embedding, *config.regression_layers])

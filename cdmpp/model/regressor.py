@@ -44,14 +44,11 @@ class CdmppModel(nn.Module):
         self.register_buffer("log_scale", torch.ones(()))
         self.device_encoder = DeviceEncoder(device_width, config.width)
         self.encoder = LeafEncoder(leaf_width, kernel_width * (1 + config.bins), config)
+        width, hidden = config.width, config.hidden
         self.regressor = nn.Sequential(
-            nn.Linear(4 * config.width, config.hidden),
-            nn.GELU(),
-            nn.Dropout(config.dropout),
-            nn.Linear(config.hidden, config.hidden),
-            nn.GELU(),
+            nn.Linear(4 * width, hidden), nn.GELU(), nn.Dropout(config.dropout), nn.Linear(hidden, hidden), nn.GELU()
         )
-        self.out = nn.Linear(config.hidden, 1)
+        self.out = nn.Linear(hidden, 1)
         # Start at the anchor: the first steps then correct it instead of finding the scale of time.
         with torch.no_grad():
             self.out.weight.mul_(0.1)
