@@ -54,11 +54,9 @@ class Arithmetic:
     def _rate(self, expression: Any) -> float:
         """How often per iteration an integer expression is computed, after hoisting and folding by the compiler."""
         variables = free_variables(expression)
-        deepest = max(
-            (i for i, loop in enumerate(self._loops) if loop.handle in variables - self._unrolled), default=-1
-        )
-        inside = [loop.extent for loop in self._loops[deepest + 1 :] if loop.handle not in variables]
-        return 1.0 / math.prod(inside) if deepest >= 0 else 0.0
+        moving = [i for i, loop in enumerate(self._loops) if loop.handle in variables - self._unrolled]
+        inside = [loop.extent for loop in self._loops[max(moving, default=-1) + 1 :] if loop.handle not in variables]
+        return 1.0 / math.prod(inside) if moving else 0.0
 
     def _folds(self, expression: Any) -> bool:
         """True for selects of constants that unrolling decides, not for a constant alone."""

@@ -34,14 +34,10 @@ class CompactAST:
     def __post_init__(self) -> None:
         n_leaf, n_kernel = len(self.leaf_features), len(self.kernel_features)
         if n_leaf == 0:
-            raise UnsupportedProgramError(
-                "the program has no store: nothing is computed, so there is no latency to predict"
-            )
+            raise UnsupportedProgramError("the program has no store: nothing is computed, so it has no latency")
         for name, shape in {
             "leaf_features": (n_leaf, LEAF_WIDTH),
-            "leaf_positions": (n_leaf,),
-            "leaf_serial_positions": (n_leaf,),
-            "leaf_kernels": (n_leaf,),
+            **dict.fromkeys(("leaf_positions", "leaf_serial_positions", "leaf_kernels"), (n_leaf,)),
             "kernel_features": (n_kernel, KERNEL_WIDTH),
             "code": (CODE_WIDTH,),
         }.items():

@@ -83,11 +83,7 @@ def _walk(function: Any, gpu: bool) -> Tree:
 
 
 def extract_many(programs: Iterable[Program]) -> list[CompactAST]:
-    """Compact ASTs of many programs, in their order.
-
-    Raises:
-        UnsupportedProgramError: for the first program that has none; the message begins with its place and name.
-    """
+    """Compact ASTs in order; ``UnsupportedProgramError`` begins with place and name of the first that has none."""
     asts = []
     for index, program in enumerate(programs):
         try:

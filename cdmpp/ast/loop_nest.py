@@ -102,10 +102,7 @@ def integer(value: Any, what: str) -> int:
         return value
     if kind_of(value) == "IntImm":
         return int(value.value)
-    raise UnsupportedProgramError(
-        f"{what} is symbolic ({value}); bind every shape to a number before predicting "
-        "(dynamic shapes have no one latency)"
-    )
+    raise UnsupportedProgramError(f"{what} is symbolic ({value}); bind every shape to a number before predicting")
 
 
 def scope_of(buffer: Any) -> Scope:

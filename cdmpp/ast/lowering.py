@@ -52,11 +52,7 @@ def main_function(module: Any) -> Any:
 
 
 def lower(module: Any, target: Any) -> Any:
-    """PrimFunc ready for the walk. An already lowered function (no blocks) passes through unchanged in meaning.
-
-    Raises:
-        UnsupportedProgramError: not one function, an expression nested too deep, or TVM cannot lower it.
-    """
+    """PrimFunc ready for the walk; ``UnsupportedProgramError``: not one function, nested too deep, TVM refuses it."""
     function = main_function(module)
     _refuse_deep(function)
     function = hide(function).with_attr("global_symbol", "main")

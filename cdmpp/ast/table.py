@@ -130,11 +130,7 @@ def write_asts(path: Path, record_ids: Sequence[str], table: AstTable, features:
 
 
 def read_asts(path: Path, features: str = "cdmpp") -> tuple[list[str], AstTable]:
-    """Record ids and ASTs of one file.
-
-    Raises:
-        DataError: unreadable file, or ASTs made by another extractor than that of ``features``.
-    """
+    """Record ids and ASTs of one file; ``DataError``: unreadable, or by another extractor than that of ``features``."""
     try:
         arrow = pq.ParquetFile(path).read()
     except (OSError, ValueError, pa.ArrowException) as error:
