@@ -41,8 +41,8 @@ def summarise(tree: Tree, gpu: bool) -> CompactAST:
     ]
     vectors = np.array([f.vector() for f in facts], np.float32)
     places = [(leaf.position, leaf.serial_position, leaf.kernel) for leaf in tree.leaves]
-    columns = np.array(places, np.int32).reshape(-1, 3).T
-    return CompactAST(vectors, *columns, np.array(kernels, np.float32), "gpu" if gpu else "cpu")
+    columns: list[Any] = [vectors, *np.array(places, np.int32).reshape(-1, 3).T]
+    return CompactAST(*(*columns, np.array(kernels, np.float32), "gpu" if gpu else "cpu"))
 
 
 def extract(module: Any, target: Any) -> CompactAST:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -61,7 +62,7 @@ class AstTable:
         kernels = slice(self.kernel_offsets[index], self.kernel_offsets[index + 1])
         of_leaves = (getattr(self, name)[leaves] for name in _OF_LEAVES)
         code = None if self.codes is None or np.isnan(self.codes[index, 0]) else self.codes[index]
-        return CompactAST(*of_leaves, self.kernel_features[kernels], TARGET_KINDS[self.target_kinds[index]], code)
+        return CompactAST(*(*of_leaves, self.kernel_features[kernels], TARGET_KINDS[self.target_kinds[index]], code))
 
     def take(self, indices: Sequence[int] | np.ndarray) -> AstTable:
         """The programs at ``indices``, in that order."""
@@ -70,7 +71,7 @@ class AstTable:
         kernels, kernel_offsets = _rows(self.kernel_offsets, index)
         of_leaves = (getattr(self, name)[leaves] for name in _OF_LEAVES)
         of_programs = (self.target_kinds[index], None if self.codes is None else self.codes[index])
-        return AstTable(*of_leaves, leaf_offsets, self.kernel_features[kernels], kernel_offsets, *of_programs)
+        return AstTable(*(*of_leaves, leaf_offsets, self.kernel_features[kernels], kernel_offsets, *of_programs))
 
     @staticmethod
     def from_asts(asts: Iterable[CompactAST]) -> AstTable:
@@ -167,8 +168,8 @@ def _decoded(arrow: pa.Table) -> tuple[list[str], AstTable]:
         raise DataError("a leaf of a kernel that its program has not")
     if (kinds >= len(TARGET_KINDS)).any():
         raise DataError(f"a target kind beyond {len(TARGET_KINDS) - 1}")
-    leaves, kernels = leaves.reshape(-1, LEAF_WIDTH), kernels.reshape(-1, KERNEL_WIDTH)
-    table = AstTable(leaves, *places, leaf_offsets, kernels, kernel_offsets, kinds, _read_codes(arrow))
+    of_leaves: list[Any] = [leaves.reshape(-1, LEAF_WIDTH), *places, leaf_offsets]
+    table = AstTable(*(*of_leaves, kernels.reshape(-1, KERNEL_WIDTH), kernel_offsets, kinds, _read_codes(arrow)))
     return plain_column(arrow, "record_id", pa.string()).tolist(), table
 
 
