@@ -39,10 +39,14 @@ def summarise(tree: Tree, gpu: bool) -> CompactAST:
         kernel_vector(kernel, [f for f in facts if f.leaf.kernel == k], tree.function_allocations, gpu)
         for k, kernel in enumerate(tree.kernels)
     ]
-    vectors = np.array([f.vector() for f in facts], np.float32)
-    places = [(leaf.position, leaf.serial_position, leaf.kernel) for leaf in tree.leaves]
-    columns: list[Any] = [vectors, *np.array(places, np.int32).reshape(-1, 3).T]
-    return CompactAST(*(*columns, np.array(kernels, np.float32), "gpu" if gpu else "cpu"))
+    return CompactAST(
+        np.array([f.vector() for f in facts], np.float32),
+        np.array([leaf.position for leaf in tree.leaves], np.int32),
+        np.array([leaf.serial_position for leaf in tree.leaves], np.int32),
+        np.array([leaf.kernel for leaf in tree.leaves], np.int32),
+        np.array(kernels, np.float32),
+        "gpu" if gpu else "cpu",
+    )
 
 
 def extract(module: Any, target: Any) -> CompactAST:

@@ -123,5 +123,11 @@ def summarise_native(function: Any, gpu: bool) -> CompactAST | None:
     places = np.frombuffer(data, np.int32, 3 * leaves, 16).reshape(3, leaves)
     features = np.frombuffer(data, np.float32, offset=16 + 12 * leaves)
     of_leaves, of_kernels = np.split(features, [leaves * leaf_width])
-    columns: list[Any] = [of_leaves.reshape(leaves, leaf_width), *places]
-    return CompactAST(*(*columns, of_kernels.reshape(kernels, kernel_width), "gpu" if gpu else "cpu"))
+    return CompactAST(
+        of_leaves.reshape(leaves, leaf_width),
+        places[0],
+        places[1],
+        places[2],
+        of_kernels.reshape(kernels, kernel_width),
+        "gpu" if gpu else "cpu",
+    )

@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 
@@ -72,9 +72,20 @@ class AstSpool:
             mapped.append(np.memmap(self.files[name].name, dtype, "c", shape=(int(length) + 1, width)))
         leaves, places, kernels, codes = mapped
         self.folder.cleanup()  # the maps hold the files until nobody holds the table, and a kill leaves nothing behind
-        of_leaves: list[Any] = [leaves[:-1], *places[:-1].T, leaf_offsets]
-        of_programs = (kinds.astype(np.uint8), codes[:-1] if self.coded else None)
-        return MappedTable(*(*of_leaves, kernels[:-1], kernel_offsets, *of_programs, leaves, places, kernels))
+        return MappedTable(
+            leaves[:-1],
+            places[:-1, 0],
+            places[:-1, 1],
+            places[:-1, 2],
+            leaf_offsets,
+            kernels[:-1],
+            kernel_offsets,
+            kinds.astype(np.uint8),
+            codes[:-1] if self.coded else None,
+            leaves,
+            places,
+            kernels,
+        )
 
     def _write(self, name: str, rows: np.ndarray) -> None:
         self.files[name].write(np.ascontiguousarray(rows, _FILES[name][0]).data)

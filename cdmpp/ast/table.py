@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -60,18 +59,29 @@ class AstTable:
     def __getitem__(self, index: int) -> CompactAST:
         leaves = slice(self.leaf_offsets[index], self.leaf_offsets[index + 1])
         kernels = slice(self.kernel_offsets[index], self.kernel_offsets[index + 1])
-        of_leaves = (getattr(self, name)[leaves] for name in _OF_LEAVES)
-        code = None if self.codes is None or np.isnan(self.codes[index, 0]) else self.codes[index]
-        return CompactAST(*(*of_leaves, self.kernel_features[kernels], TARGET_KINDS[self.target_kinds[index]], code))
+        return CompactAST(
+            self.leaf_features[leaves],
+            self.leaf_positions[leaves],
+            self.leaf_serial_positions[leaves],
+            self.leaf_kernels[leaves],
+            self.kernel_features[kernels],
+            TARGET_KINDS[self.target_kinds[index]],
+            None if self.codes is None or np.isnan(self.codes[index, 0]) else self.codes[index],
+        )
 
     def take(self, indices: Sequence[int] | np.ndarray) -> AstTable:
         """The programs at ``indices``, in that order."""
         index = np.asarray(indices, dtype=np.int64)
         leaves, leaf_offsets = _rows(self.leaf_offsets, index)
         kernels, kernel_offsets = _rows(self.kernel_offsets, index)
-        of_leaves = (getattr(self, name)[leaves] for name in _OF_LEAVES)
-        of_programs = (self.target_kinds[index], None if self.codes is None else self.codes[index])
-        return AstTable(*(*of_leaves, leaf_offsets, self.kernel_features[kernels], kernel_offsets, *of_programs))
+        return AstTable(
+            **{name: getattr(self, name)[leaves] for name in _OF_LEAVES},
+            leaf_offsets=leaf_offsets,
+            kernel_features=self.kernel_features[kernels],
+            kernel_offsets=kernel_offsets,
+            target_kinds=self.target_kinds[index],
+            codes=None if self.codes is None else self.codes[index],
+        )
 
     @staticmethod
     def from_asts(asts: Iterable[CompactAST]) -> AstTable:
@@ -155,8 +165,9 @@ def _decoded(arrow: pa.Table) -> tuple[list[str], AstTable]:
     """Record ids and ASTs; ``DataError`` where columns are missing, of another type, or do not fit each other."""
     leaves, leaf_ends = list_column(arrow, "leaf_features", pa.float32())
     kernels, kernel_ends = list_column(arrow, "kernel_features", pa.float32())
-    places, ends = zip(*(list_column(arrow, name, pa.int32()) for name in _OF_LEAVES[1:]), strict=True)
-    owners = places[-1]
+    (positions, serial_positions, owners), ends = zip(
+        *(list_column(arrow, name, pa.int32()) for name in _OF_LEAVES[1:]), strict=True
+    )
     leaf_offsets, kernel_offsets = leaf_ends // LEAF_WIDTH, kernel_ends // KERNEL_WIDTH
     whole = (leaf_ends % LEAF_WIDTH == 0).all() and (kernel_ends % KERNEL_WIDTH == 0).all()
     if not whole or not all(np.array_equal(end, leaf_offsets) for end in ends):
@@ -168,8 +179,17 @@ def _decoded(arrow: pa.Table) -> tuple[list[str], AstTable]:
         raise DataError("a leaf of a kernel that its program has not")
     if (kinds >= len(TARGET_KINDS)).any():
         raise DataError(f"a target kind beyond {len(TARGET_KINDS) - 1}")
-    of_leaves: list[Any] = [leaves.reshape(-1, LEAF_WIDTH), *places, leaf_offsets]
-    table = AstTable(*(*of_leaves, kernels.reshape(-1, KERNEL_WIDTH), kernel_offsets, kinds, _read_codes(arrow)))
+    table = AstTable(
+        leaves.reshape(-1, LEAF_WIDTH),
+        positions,
+        serial_positions,
+        owners,
+        leaf_offsets,
+        kernels.reshape(-1, KERNEL_WIDTH),
+        kernel_offsets,
+        kinds,
+        _read_codes(arrow),
+    )
     return plain_column(arrow, "record_id", pa.string()).tolist(), table
 
 
