@@ -16,7 +16,7 @@ from benchmarks.publish.markdown import table
 from cdmpp.data.dataset import LatencyDataset
 from cdmpp.data.sources import load_device
 from cdmpp.errors import DataError
-from cdmpp.evaluation.cell import Cell, read_predictions
+from cdmpp.evaluation.cell import Cell
 
 SLOWNESS = (1.0, 1.2, 2.0, 5.0, 20.0, np.inf)
 """Latency over that of the task's fastest program: edges of the groups."""
@@ -36,6 +36,15 @@ class Errors:
     def relative(self) -> np.ndarray:
         """(m,) predicted over measured latency, minus one."""
         return self.predicted_s / self.true_s - 1
+
+
+def read_predictions(path: Path) -> dict[str, np.ndarray]:
+    """``record_ids``, ``true_s`` and ``predicted_s`` (m,) of the cell whose JSON is ``path``."""
+    try:
+        with np.load(path.with_suffix(".npz"), allow_pickle=False) as stored:
+            return {name: stored[name] for name in ("record_ids", "true_s", "predicted_s")}
+    except (OSError, KeyError, ValueError) as error:
+        raise DataError(f"no readable predictions beside {path} ({error}); run that cell again") from error
 
 
 def errors_of(dataset: LatencyDataset, out: Path, dataset_name: str, cell: Cell) -> Errors:
