@@ -60,7 +60,9 @@ class Cell:
     def fingerprint(self, dataset: LatencyDataset, options: CellOptions) -> str:
         """Of everything that its figures follow from: a finished cell with another one is stale."""
         overrides = () if self.model in BASELINES else (*options.overrides, *options.variants.get(self.model, ()))
-        named = "\0".join((EXTRACTOR_VERSION, str(self), *overrides, *map(str, dataset.record_ids)))
+        names = dataset.devices.tolist()
+        several = names if len(set(names)) > 1 else ()  # of one device nothing is added: finished cells stay so
+        named = "\0".join((EXTRACTOR_VERSION, str(self), *overrides, *map(str, dataset.record_ids), *several))
         digest = hashlib.blake2b(named.encode(), digest_size=8)
         for numbers in (dataset.latency_s, dataset.asts.codes):
             if numbers is not None:

@@ -103,7 +103,7 @@ def _calibrate(
     training = predictor.examine(inputs.programs, sample_rows(inputs.train, _SKETCHED))
     predictor.calibration = calibrate(training, validation, np.log(truth), tasks, device_groups(names))
     predicted = np.exp(validation.log_prediction)
-    val_metrics = latency_metrics(truth, predicted, tasks)
+    val_metrics = latency_metrics(truth, predicted, tasks, names)
     predictor.card |= plain(
         {
             "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -115,8 +115,8 @@ def _calibrate(
             "seed": seed,
             "training": config.to_dict(),
             "validation": val_metrics,
-            "validation_by_device": breakdown(truth, predicted, tasks, names),
-            "validation_by_op_class": breakdown(truth, predicted, tasks, dataset.op_classes[rows]),
+            "validation_by_device": breakdown(truth, predicted, tasks, names, names),
+            "validation_by_op_class": breakdown(truth, predicted, tasks, names, dataset.op_classes[rows]),
             "intervals": predictor.calibration.describe(),
         }
     )

@@ -23,28 +23,31 @@ def latency_metrics(
     true_s: np.ndarray,
     predicted_s: np.ndarray,
     task_ids: Sequence[str] | np.ndarray,
+    device_names: Sequence[str] | np.ndarray,
     task_weights: Mapping[str, float] | None = None,
 ) -> dict[str, float]:
     """Every metric of n programs by name; ``task_weights`` are the call sites of each task, 1 where absent.
 
-    Errors and shares are in percent; Spearman is the mean over tasks of at least five programs. Regrets are ratios, 1.0
-    being best: time of the best of the k programs predicted fastest over the time of the task's fastest (geometric mean
-    over tasks of at least two programs; ``weighted_``: ratio of weighted sums). ``bias_at_best`` is the mean signed
-    error at each task's measured-fastest program. NaN where no task counts.
+    Programs compete with those of the same task on the same device; such a group is a *task* in what follows. Errors
+    and shares are in percent; Spearman is the mean over tasks of at least five programs. Regrets are ratios, 1.0 being
+    best: time of the best of the k programs predicted fastest over the time of the task's fastest (geometric mean over
+    tasks of at least two programs; ``weighted_``: ratio of weighted sums). ``task_mape`` is the mean of the tasks'
+    MAPEs, ``bias_at_best`` the mean signed error at each task's measured-fastest program. NaN where no task counts.
 
     Raises:
         DataError: empty input, lengths that differ, or times that are not positive and finite.
     """
     true, predicted = np.asarray(true_s, np.float64), np.asarray(predicted_s, np.float64)
-    tasks = np.asarray(task_ids)
-    if true.ndim != 1 or not true.shape == predicted.shape == tasks.shape:
-        raise DataError(f"metrics need three (n,) arrays; got {true.shape}, {predicted.shape}, {tasks.shape}")
+    tasks, on = np.asarray(task_ids), np.asarray(device_names)
+    if true.ndim != 1 or not true.shape == predicted.shape == tasks.shape == on.shape:
+        shapes = ", ".join(str(array.shape) for array in (true, predicted, tasks, on))
+        raise DataError(f"metrics need four (n,) arrays: measured, predicted, tasks, devices; got {shapes}")
     if len(true) == 0:
         raise DataError("metrics of zero programs are not defined: the test part is empty")
     for name, values in (("measured", true), ("predicted", predicted)):
         if len(bad := np.flatnonzero(~(np.isfinite(values) & (values > 0)))):
             raise DataError(f"{len(bad)} {name} latencies are not positive numbers, the first at {bad[0]}")
-    names, groups = np.unique(tasks, return_inverse=True)
+    names, groups = _groups(tasks, on)
     error = (predicted - true) / true
     ape = np.abs(error)
     sizes = np.bincount(groups)
@@ -87,18 +90,18 @@ def score(dataset: LatencyDataset, test: np.ndarray, predicted_s: np.ndarray) ->
 
     Figures that are not defined for these programs are left out: JSON has no NaN.
     """
-    true, tasks = dataset.latency_s[test], dataset.task_ids[test]
+    true, tasks, names = dataset.latency_s[test], dataset.task_ids[test], dataset.devices[test]
 
     def by(labels: Sequence[str] | np.ndarray) -> dict[str, dict[str, float]]:
-        return {label: _finite(row) for label, row in breakdown(true, predicted_s, tasks, labels).items()}
+        return {label: _finite(row) for label, row in breakdown(true, predicted_s, tasks, names, labels).items()}
 
     return {
         "n_programs": len(test),
         "n_tasks": len(np.unique(tasks)),
-        "metrics": _finite(latency_metrics(true, predicted_s, tasks, call_sites(dataset, tasks))),
+        "metrics": _finite(latency_metrics(true, predicted_s, tasks, names, call_sites(dataset, tasks))),
         "by_op_class": by(dataset.op_classes[test]),
         "by_latency": by(latency_range_labels(true)),
-        "by_device": by(dataset.devices[test]),
+        "by_device": by(names),
     }
 
 
@@ -115,14 +118,16 @@ def breakdown(
     true_s: np.ndarray,
     predicted_s: np.ndarray,
     task_ids: Sequence[str] | np.ndarray,
+    device_names: Sequence[str] | np.ndarray,
     labels: Sequence[str] | np.ndarray,
 ) -> dict[str, dict[str, float]]:
     """Metrics, ``n_programs`` and ``n_tasks`` of each group of equal ``labels`` (n,), sorted by label."""
-    columns, kinds, result = [np.asarray(column) for column in (true_s, predicted_s, task_ids)], np.asarray(labels), {}
+    columns = [np.asarray(column) for column in (true_s, predicted_s, task_ids, device_names)]
+    kinds, result = np.asarray(labels), {}
     for label in np.unique(kinds):
-        true, predicted, tasks = (column[kinds == label] for column in columns)
+        true, predicted, tasks, names = (column[kinds == label] for column in columns)
         counts = {"n_programs": len(true), "n_tasks": len(np.unique(tasks))}
-        result[str(label)] = latency_metrics(true, predicted, tasks) | counts
+        result[str(label)] = latency_metrics(true, predicted, tasks, names) | counts
     return result
 
 
@@ -133,6 +138,14 @@ def latency_range_labels(true_s: np.ndarray) -> list[str]:
 
 def _mean(values: np.ndarray) -> float:
     return float(values.mean()) if len(values) else math.nan
+
+
+def _groups(tasks: np.ndarray, device_names: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The task (groups,) of each pair of task and device that occurs, and (n,) the pair of each program."""
+    names, task = np.unique(tasks, return_inverse=True)
+    present, device = np.unique(device_names, return_inverse=True)
+    pairs, groups = np.unique(task * len(present) + device, return_inverse=True)
+    return names[pairs // len(present)], groups
 
 
 def _starts(groups: np.ndarray) -> np.ndarray:

@@ -24,8 +24,8 @@ SMALL = TreeSettings(depths=(3, 4), rounds=40)
 def mape(data, split, name):
     baseline = BASELINES[name](SMALL)
     baseline.fit(data, split, 0)
-    predicted = baseline.predict(data, split.test)
-    return latency_metrics(data.dataset.latency_s[split.test], predicted, data.dataset.task_ids[split.test])["mape"]
+    test, predicted = data.dataset.take(split.test), baseline.predict(data, split.test)
+    return latency_metrics(test.latency_s, predicted, test.task_ids, test.devices)["mape"]
 
 
 @pytest.mark.parametrize("name", sorted(BASELINES))

@@ -38,6 +38,15 @@ def test_other_data_makes_a_cell_stale(data, tmp_path):
     assert run_cell(slower, "x", cell, options)["fingerprint"] != first["fingerprint"]
 
 
+def test_other_devices_make_a_cell_stale(data, tmp_path):
+    """The figures depend on which programs compete."""
+    cell, options, names = Cell("random", 0, "constant"), CellOptions(tmp_path), data.dataset.devices.copy()
+    names[::2] = "v100"
+    mixed = [replace(data.dataset, devices=devices) for devices in (names, names[::-1])]
+    prints = {cell.fingerprint(dataset, options) for dataset in (data.dataset, *mixed)}
+    assert len(prints) == 3
+
+
 def test_processes_give_the_same_figures(data, tmp_path):
     one = evaluate(data, "x", ["by_task"], [0], QUICK, CellOptions(tmp_path / "one"), progress=False)
     two = evaluate(data, "x", ["by_task"], [0], QUICK, CellOptions(tmp_path / "two"), jobs=2, progress=False)

@@ -77,7 +77,7 @@ def test_the_figures_in_the_card_can_be_had_again(name):
     test = make_split(dataset, figures["split"], figures["seed"]).test
     predicted, intervals = predict_rows_with_intervals(model, dataset, test)
     truth, tasks = dataset.latency_s[test], np.asarray(dataset.task_ids)[test]
-    metrics = latency_metrics(truth, predicted, tasks)
+    metrics = latency_metrics(truth, predicted, tasks, dataset.devices[test])
     assert metrics["mape"] == pytest.approx(figures["metrics"]["mape"], rel=2e-3)
     for level, (lower, upper) in intervals.items():
         inside = 100 * np.mean((truth >= lower) & (truth <= upper))

@@ -7,7 +7,13 @@ import pytest
 from scipy.stats import spearmanr
 
 from cdmpp.errors import DataError
-from cdmpp.training.metrics import breakdown, latency_metrics, latency_range_labels, mape_factor
+from cdmpp.training import metrics
+from cdmpp.training.metrics import breakdown, latency_range_labels, mape_factor
+
+
+def latency_metrics(true, predicted, tasks, weights=None):
+    """Of programs on one device."""
+    return metrics.latency_metrics(true, predicted, tasks, ["a100"] * len(tasks), weights)
 
 
 def test_values_worked_out_by_hand():
@@ -27,6 +33,30 @@ def test_values_worked_out_by_hand():
     assert result["weighted_top1_regret"] == pytest.approx((3 * 2 + 1 * 1) / (3 * 1 + 1 * 1))
     assert result["bias_at_best"] == pytest.approx((15 + 100) / 2)
     assert np.isnan(result["spearman_within_task"])  # neither task has five programs
+
+
+def test_devices_do_not_compete():
+    """Task a on a fast device, which the model orders exactly wrong, and ten times slower on another, ordered right."""
+    fast, names = np.arange(1.0, 6.0), ["v100"] * 5 + ["a100"] * 5
+    true, predicted = np.r_[10 * fast, fast], np.r_[10 * fast, fast[::-1]]
+    result = metrics.latency_metrics(true, predicted, ["a"] * 10, names, {"a": 2.0})
+    assert result["spearman_within_task"] == pytest.approx((1 - 1) / 2)  # of all ten in one row it would be 0.76
+    assert result["top1_regret"] == pytest.approx(np.sqrt(1 * 5))  # in one row 5: the slow device is never chosen
+    assert result["weighted_top1_regret"] == pytest.approx((10 + 5) / (10 + 1))
+    assert result["bias_at_best"] == pytest.approx((0 + 400) / 2)
+    again = breakdown(true, predicted, ["a"] * 10, names, ["all"] * 10)["all"]
+    assert again["n_tasks"] == 1 and again["top1_regret"] == result["top1_regret"]
+
+
+def test_the_order_of_devices_and_tasks_does_not_matter():
+    rng = np.random.default_rng(2)
+    tasks, names = rng.choice(list("abcde"), 300), rng.choice(["t4", "a100", "v100"], 300)
+    true = rng.lognormal(size=300)
+    predicted = true * rng.lognormal(0, 0.3, 300)
+    weights = {"a": 3.0, "d": 7.0}
+    joined = np.char.add(np.char.add(names, "/"), tasks)
+    single = latency_metrics(true, predicted, joined, {key: weights.get(key[-1], 1.0) for key in joined.tolist()})
+    assert metrics.latency_metrics(true, predicted, tasks, names, weights) == pytest.approx(single)
 
 
 def test_no_other_factor_has_a_lower_mape():
@@ -93,7 +123,7 @@ def test_breakdown_by_latency_range():
     true = np.array([5e-6, 1e-5, 3e-5, 1.0])
     labels = latency_range_labels(true)
     assert [label.split(": ")[1] for label in labels] == ["under 10 us", "10 us - 20 us", "20 us - 50 us", "over 10 ms"]
-    parts = breakdown(true, true * [1.1, 1.2, 1.3, 1.4], list("aabb"), labels)
+    parts = breakdown(true, true * [1.1, 1.2, 1.3, 1.4], list("aabb"), ["a100"] * 4, labels)
     assert list(parts) == sorted(labels)
     assert [round(part["mape"]) for part in parts.values()] == [10, 20, 30, 40]
     assert all(part["n_programs"] == part["n_tasks"] == 1 for part in parts.values())
