@@ -10,7 +10,7 @@ import numpy as np
 
 from cdmpp.data.schema import Record
 
-_VISITS = ("samples_per_visit", "quiet_visits")  # of ``Record.extra``: how the samples fall into visits
+_VISITS = ("samples_per_visit", "quiet_visits", "clock_mhz")  # of ``Record.extra``: how the samples fall into visits
 
 
 def merge_records(group: Sequence[Record]) -> Record:
@@ -36,7 +36,7 @@ def merge_records(group: Sequence[Record]) -> Record:
         spread=float(np.std(labels) / np.mean(labels)),
         n_merged=sum(record.n_merged for record in group),
         flagged=any(record.flagged for record in group),
-        extra={**group[0].extra, **visits},
+        extra={**{name: text for name, text in extras[0].items() if name not in _VISITS}, **visits},
     )
 
 

@@ -109,6 +109,7 @@ class Reviser(_Again):
         old = self.records[subject.record_id]
         recorded = visits_of(old)
         subject.visits.samples[:0], subject.visits.quiet[:0] = recorded.samples, recorded.quiet
+        subject.visits.clock_mhz[:0] = recorded.clock_mhz
         new = self._record(subject)
         extra = {**old.extra, **new.extra, "revised_by": new.protocol}
         # How the first visits were taken stays on record; the later ones are named beside.

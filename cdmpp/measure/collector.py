@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,7 +11,9 @@ from typing import Any
 
 from cdmpp.data.records import append_records, read_records, write_info
 from cdmpp.data.schema import Record
+from cdmpp.errors import CdmppError
 from cdmpp.measure import protocol, software
+from cdmpp.measure.clock import build_clock
 from cdmpp.measure.collection import Collection
 from cdmpp.measure.labels import record_of
 from cdmpp.measure.protocol import Timed
@@ -22,6 +25,8 @@ from cdmpp.measure.subjects import Subject
 from cdmpp.measure.window import Windows
 from cdmpp.measure.worker import COMMAND
 from cdmpp.workers import Worker
+
+log = logging.getLogger(__name__)
 
 
 class Collector(Collection):
@@ -43,6 +48,7 @@ class Collector(Collection):
 
     def _prepare(self, scratch: Path) -> None:
         self._write_info()
+        self._clock = None if self.remote else self._build_clock(scratch)
         programs = build_sentinels(self.builders[0], self.settings.target, scratch)
         sentinels = Sentinels(self.measurers[0], self.folder / "sentinels.jsonl", self._timing, programs)
         limit_s = ATTEMPTS * SESSION_LIMIT_S if self.remote else protocol.VISIT_LIMIT_S
@@ -50,6 +56,13 @@ class Collector(Collection):
         self.windows: Windows[Subject] = Windows(self.measurers, sentinels, self._timing, limit_s, separation_s)
         if not self.remote:  # leave the measuring core alone, where there is more than one
             os.sched_setaffinity(0, {self.cores[0]})
+
+    def _build_clock(self, scratch: Path) -> str | None:
+        try:
+            return str(build_clock(scratch))
+        except CdmppError as error:
+            log.warning("records will not tell the clock that they were taken at: %s", error)
+            return None
 
     def _pending(self) -> int:
         return len(self.windows.active)
@@ -68,7 +81,7 @@ class Collector(Collection):
     def _timing(self, item: Timed) -> dict[str, Any]:
         if self.remote:
             return item.timing_request("time_rpc", tracker=self.settings.tracker, key=self.settings.server_key)
-        return item.timing_request("time", device="cpu")
+        return item.timing_request("time", device="cpu", clock=self._clock)
 
     def _keep(self, finished: list[Subject]) -> None:
         append_records(self.folder, [self._record(subject) for subject in finished])

@@ -23,6 +23,7 @@ def record_of(visits: Visits, rule: Rule, **fields: Any) -> Record:
         extra={
             "samples_per_visit": ",".join(str(len(visit)) for visit in visits.samples),
             "quiet_visits": ",".join(str(int(quiet)) for quiet in visits.quiet),
+            **({"clock_mhz": ",".join(f"{mhz:.0f}" for mhz in visits.clock_mhz)} if visits.clock_mhz else {}),
         },
         **fields,
     )
@@ -39,4 +40,5 @@ def visits_of(record: Record) -> Visits:
         message = f"record {record.record_id} does not tell its visits apart ({error}): collect it anew"
         raise DataError(message) from error
     samples = iter(record.latency_samples_s)
-    return Visits([tuple(next(samples) for _ in range(length)) for length in lengths], quiet)
+    clock_mhz = [float(mhz) for mhz in record.extra.get("clock_mhz", "").split(",") if mhz]
+    return Visits([tuple(next(samples) for _ in range(length)) for length in lengths], quiet, clock_mhz)

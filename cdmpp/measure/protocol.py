@@ -75,12 +75,16 @@ class Visits:
     """Seconds a run, one tuple a visit."""
     quiet: list[bool] = field(default_factory=list)
     """What the sentinels said around each visit."""
+    clock_mhz: list[float] = field(default_factory=list)
+    """Of the core at the end of each visit; empty where it was not looked at."""
     last_start: float = float("-inf")
     """``time.monotonic()`` at the start of the last visit."""
 
-    def add(self, samples: Sequence[float], quiet: bool, start: float) -> None:
+    def add(self, samples: Sequence[float], quiet: bool, start: float, clock_mhz: float | None = None) -> None:
         """One more visit: ``samples`` in seconds a run, ``start`` by ``time.monotonic()``."""
         self.samples.append(tuple(samples))
+        if clock_mhz is not None:
+            self.clock_mhz.append(clock_mhz)
         self.quiet.append(quiet)
         self.last_start = start
 

@@ -41,12 +41,20 @@ def load_runtime(request: Request) -> Reply:
 
 
 def time_library(request: Request) -> Reply:
-    """One visit to ``path``, ``symbol`` with ``arguments`` on ``device``; replies as ``time_module``."""
+    """One visit to ``path``, ``symbol`` with ``arguments`` on ``device``; replies as ``time_module``.
+
+    With ``clock`` (a library of ``clock.build_clock``) the reply names the core's ``clock_mhz`` too.
+    """
     import tvm_ffi
 
     module, device = tvm_ffi.load_module(request["path"]), tvm_ffi.device(request["device"], 0)
     tensors, rule = tensors_for(request["arguments"], request["device"]), protocol.rule_of(request["device"])
-    return time_module(module, request["symbol"], tensors, device, rule)
+    reply = time_module(module, request["symbol"], tensors, device, rule)
+    if clock := request.get("clock"):  # right after the runs: the clock that they had
+        from cdmpp.measure.clock import running_mhz
+
+        reply["clock_mhz"] = running_mhz(clock)
+    return reply
 
 
 def time_module(module: Any, symbol: str, tensors: Sequence[Any], device: Any, rule: protocol.Rule) -> Reply:

@@ -43,7 +43,7 @@ class Windows(Generic[Item]):
 
     def _segment(self, group: Sequence[Item], quiet_before: bool, fail: Callable[[Item, Reply], None]) -> bool:
         """One visit to each program of ``group`` between two looks at the sentinels; returns the later look."""
-        taken: list[tuple[Item, list[float], float]] = []
+        taken: list[tuple[Item, Reply, float]] = []
         begun: list[float] = []
 
         def requests() -> Iterator[dict[str, Any]]:
@@ -60,9 +60,9 @@ class Windows(Generic[Item]):
                 self.active.remove(item)
                 fail(item, reply)
             else:
-                taken.append((item, reply["samples"], begun[index]))
+                taken.append((item, reply, begun[index]))
         # Several looks: one burst at the very end must not void a minute of visits, which are compared anyway.
         quiet_after = self.sentinels.wait_until_quiet()
-        for item, samples, begin in taken:
-            item.visits.add(samples, quiet_before and quiet_after, begin)
+        for item, reply, begin in taken:
+            item.visits.add(reply["samples"], quiet_before and quiet_after, begin, reply.get("clock_mhz"))
         return quiet_after
