@@ -58,8 +58,9 @@ class Curve:
 def sampling_curve(settings: FinetuneSettings, curve: Curve, docs: Path | None = None) -> list[dict[str, Any]]:
     """Fine-tune with every budget, sampler and seed; print, plot and save ``curve.json``. Returns its cells.
 
-    Each seed has its own held-out test tasks, which no sampler can choose, and its own model of the sources. Finished
-    cells in ``settings.run.out`` are not computed again. With ``docs`` the curve becomes a page there.
+    Each seed has its own held-out test tasks, which no sampler can choose (with ``test_networks`` all have the same),
+    and its own model of the sources. Finished cells in ``settings.run.out`` are not computed again. With ``docs`` the
+    curve becomes a page there.
 
     Raises:
         NoRecordsError: the device has no records. DataError: a budget larger than the tasks to choose from.
@@ -76,6 +77,7 @@ def sampling_curve(settings: FinetuneSettings, curve: Curve, docs: Path | None =
         cells += _cells_of_seed(own, curve, dataset, split, console)
     write_json(out / "curve.json", {"device": device, "sources": sources, "cells": cells})
     title = f"{device} from {'+'.join(sources)}"
+    title += f", {', '.join(settings.test_networks)} held out" if settings.test_networks else ""
     console.print(curve_table(cells, f"{title}: test MAPE % by tasks measured"))
     picture = save_budget_plot(out / "curve.png", summary(cells), title)
     console.print(f"plot: {picture}, figures: {out / 'curve.json'}", soft_wrap=True)
@@ -92,14 +94,15 @@ def _cells_of_seed(
     base = base_model(settings, dataset, split, f"base-{seed}")
     choices = candidates(base, dataset, split.pool, settings.device, seed)
     wanted = [(ZERO_SHOT, 0), *((sampler, budget) for budget in curve.budgets for sampler in curve.samplers)]
-    cells = []
+    networks, cells = split.counts.get("test_networks", []), []
     for sampler, budget in wanted:
         tasks = list(choose_tasks(sampler, choices, budget, seed)) if budget else []
         path = settings.run.out / "cells" / str(seed) / f"{sampler}-{budget}.json"
         cell = read_json(path) if path.is_file() else None
-        if cell is None or cell["tasks"] != tasks:
+        if cell is None or cell["tasks"] != tasks or cell.get("test_networks", []) != networks:
             figures = _tuned(settings, dataset, split, base, tasks) if tasks else _scored(base, dataset, split)
-            write_json(path, {"sampler": sampler, "budget": budget, "seed": seed, "tasks": tasks, **figures})
+            what = {"sampler": sampler, "budget": budget, "seed": seed, "tasks": tasks, "test_networks": networks}
+            write_json(path, {**what, **figures})
             cell = read_json(path)
         cells.append(cell)
         console.print(f"seed {seed}, {budget} tasks, {sampler}: {cell['metrics']['mape']:.1f} % MAPE")

@@ -29,7 +29,9 @@ def _print_figures(settings: FinetuneSettings, figures: Mapping[str, Any]) -> No
     if "test" in figures["after"]:
         test = figures["after"]["test"]
         rows = {label: figures[key]["test"]["metrics"] for key, label in moments.items()}
-        title = f"{name}: test, {test['n_programs']:,} programs of {test['n_tasks']} tasks that were not chosen"
+        networks = figures["test_networks"]
+        which = f"of {', '.join(networks)}, held out" if networks else "that were not chosen"
+        title = f"{name}: test, {test['n_programs']:,} programs of {test['n_tasks']} tasks {which}"
         console.print(metric_table(title, rows, moments["after"]))
     else:
         console.print(f"{name}: no task was kept for a test (measure.test_tasks), so its error is not known")

@@ -70,8 +70,7 @@ def _by_network(
     if shared not in SHARED_RULES:
         raise DataError(f"split {name!r}: shared={shared!r} is not one of {', '.join(SHARED_RULES)}")
     task_ids = np.asarray(dataset.task_ids)
-    # A network and its variants (other inputs) stand on one side: `resnet50@b4` is resnet50.
-    networks_of = {task: set(map(network_family, dataset.tasks[task].networks)) for task in np.unique(task_ids)}
+    networks_of = _networks_of(dataset)
     networks = sorted(set().union(*networks_of.values()))
     held_out = set(test_networks or ())
     if not held_out:
@@ -109,6 +108,12 @@ def _by_network(
     return _with_labels_of_test(split, dataset, test_labels) if test_labels else split
 
 
+def _networks_of(dataset: LatencyDataset) -> dict[str, set[str]]:
+    """Task -> its networks; one and its variants (other inputs) stand on one side: ``resnet50@b4`` is resnet50."""
+    tasks = np.unique(np.asarray(dataset.task_ids)).tolist()
+    return {task: set(map(network_family, dataset.tasks[task].networks)) for task in tasks}
+
+
 def _with_labels_of_test(split: Split, dataset: LatencyDataset, labels: int) -> Split:
     """``labels`` programs of each test task go to training; equal programs stay on one side."""
     task_ids, groups = np.asarray(dataset.task_ids), program_groups(dataset)
@@ -129,14 +134,16 @@ def _by_device(
     target: str | None,
     sources: Sequence[str] | None,
     paired: bool,
+    test_networks: Sequence[str] | None,
     test_fraction: float,
     validation_fraction: float,
 ) -> Split:
     """Learn from source devices, test on another one, on tasks that no source programs in training implement.
 
-    Test: programs of ``target`` in held-out tasks. Training and validation: programs of ``sources`` in other tasks.
-    Pool: programs of ``target`` in tasks of neither test nor validation. With ``paired`` the sources' programs of the
-    test tasks train, too: the case of a task that was measured on another device.
+    Test: programs of ``target`` in held-out tasks, which are all those of ``test_networks`` where given. Training and
+    validation: programs of ``sources`` in other tasks. Pool: programs of ``target`` in tasks of neither test nor
+    validation. With ``paired`` the sources' programs of the held-out tasks train, too: the case of a task that was
+    measured on another device.
     """
     names, task_ids = np.asarray(dataset.devices), np.asarray(dataset.task_ids)
     present = sorted({str(device) for device in names})
@@ -149,7 +156,18 @@ def _by_device(
     if not chosen:
         raise DataError(f"split {name!r} needs a source device; the data set holds {target} alone")
     of_target, of_sources = names == target, np.isin(names, chosen)
-    test, _ = hold_out(np.unique(task_ids[of_target]), test_fraction, seed, "test", name, f"tasks of {target}")
+    of_networks, tasks = dict[str, Any](), np.unique(task_ids[of_target])
+    if test_networks:
+        networks_of, held_out = _networks_of(dataset), set(test_networks)
+        networks = sorted(set().union(*(networks_of[task] for task in tasks.tolist())))
+        _check_names(name, f"task of {target} in network", held_out, networks)
+        # Also those that only a source has: a network is unknown where none of its tasks trains.
+        test = np.array([task for task in networks_of if networks_of[task] & held_out])
+        shared = sum(bool(networks_of[task] - held_out) for task in test.tolist())
+        rule = "paired" if paired else "leave_training"
+        of_networks = {"test_networks": sorted(held_out), "shared_tasks": shared, "shared_rule": rule}
+    else:
+        test, _ = hold_out(tasks, test_fraction, seed, "test", name, f"tasks of {target}")
     in_test = np.isin(task_ids, test)
     rest = np.unique(task_ids[of_sources & ~in_test])
     validation, _ = hold_out(rest, validation_fraction, seed, "validation", name, "source tasks outside test")
@@ -159,7 +177,8 @@ def _by_device(
         "target": target,
         "sources": chosen,
         "paired": paired,
-        "test_tasks_seen_on_sources": len(np.intersect1d(test, task_ids[training])),
+        "test_tasks_seen_on_sources": len(np.intersect1d(task_ids[of_target & in_test], task_ids[training])),
+        **of_networks,
     }
     of_pool = of_target & ~in_test & ~in_validation
     train, validation_rows, test_rows = map(np.flatnonzero, (training, of_sources & in_validation, of_target & in_test))
@@ -168,8 +187,10 @@ def _by_device(
 
 def _check_names(split: str, what: str, wanted: set[str], present: Sequence[str]) -> None:
     for one in sorted(wanted - set(present)):
-        near = difflib.get_close_matches(one, present, n=3) or list(present)
-        raise DataError(f"split {split!r}: no {what} {one!r} in this data set; it holds {near}")
+        near = difflib.get_close_matches(one, present, n=3)
+        nearest = f"nearest: {', '.join(near)}; " if near else ""
+        held = ", ".join(present) or "none"
+        raise DataError(f"split {split!r}: no {what} {one!r} in this data set; {nearest}it holds {held}")
 
 
 _RULES: tuple[Callable[..., Split], ...] = (_random, _by_task, _by_network, _by_device)

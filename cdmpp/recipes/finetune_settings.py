@@ -9,6 +9,7 @@ from typing import Any
 
 from cdmpp import devices
 from cdmpp.data.sources import source_devices
+from cdmpp.data.splits import split_definition, split_names
 from cdmpp.devices import Device
 from cdmpp.errors import CdmppError, DataError
 from cdmpp.measure.chosen import LabelSettings
@@ -20,7 +21,7 @@ from cdmpp.training.sampling import check_sampler
 
 _OWN = ("start", "budget", "sampler", "paired", "test_fraction")
 _SHARED = ("data", "sources", "model", "loss", "trainer", "out", "seed", "progress", "accelerator")
-_KEYS = (*_OWN, *_SHARED, "device", "tuning", "measure")
+_KEYS = (*_OWN, *_SHARED, "device", "test_networks", "tuning", "measure")
 
 offer(LabelSettings, "labels", "measure")
 
@@ -43,6 +44,8 @@ class FinetuneSettings:
     sampler: str
     paired: bool
     test_fraction: float
+    test_networks: tuple[str, ...]
+    """Empty: the test is ``test_fraction`` of the tasks."""
 
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> FinetuneSettings:
@@ -53,6 +56,7 @@ class FinetuneSettings:
             device=devices.get(values["device"]["name"]),
             tuning=config_from_dict(TuneConfig, values["tuning"], "tuning"),
             measure=LabelSettings(**values["measure"]),
+            test_networks=_networks(values["test_networks"]),
             **{key: values[key] for key in _OWN},
             **shared_settings(values),
         )
@@ -71,3 +75,15 @@ class FinetuneSettings:
             f"no other device has records within reach, so there is nothing to fine-tune to {self.device.name} from; "
             "train on its own records (cdmpp train), or add data (data.path, $CDMPP_DATA)"
         )
+
+
+def _networks(value: Any) -> tuple[str, ...]:
+    """A list of names as it is given, or that of the split of ``conf/split`` that is named."""
+    listed = split_definition(value).get("test_networks") if value in split_names() else value or ()
+    if not isinstance(listed, list | tuple) or not all(isinstance(name, str) for name in listed):
+        lists = [name for name in split_names() if split_definition(name).get("test_networks")]
+        raise CdmppError(
+            f"test_networks={value}: it is a list of networks, such as [gpt2,bert_tiny], or the name of a split that "
+            f"lists some: {', '.join(lists)}"
+        )
+    return tuple(listed)

@@ -72,6 +72,7 @@ def _tuned(
             "budget": len(tasks),
             "tasks": tasks,
             "programs": int(np.isin(dataset.task_ids[split.pool], tasks).sum()),
+            "test_networks": split.counts.get("test_networks", []),
             "test_tasks_seen_on_sources": (
                 "unknown: the start was given" if settings.start else split.counts.get("test_tasks_seen_on_sources", 0)
             ),
@@ -98,8 +99,8 @@ def base_model(settings: FinetuneSettings, dataset: LatencyDataset, split: Split
 
 def device_split(settings: FinetuneSettings, dataset: LatencyDataset, sources: list[str], seed: int) -> Split:
     """By device: the new one is tested on, and its other tasks are the pool."""
-    options = {"target": settings.device.name, "sources": sources, "paired": settings.paired}
-    return make_split(dataset, "by_device", seed, test_fraction=settings.test_fraction, **options)
+    same = {name: getattr(settings, name) for name in ("paired", "test_fraction", "test_networks")}
+    return make_split(dataset, "by_device", seed, target=settings.device.name, sources=sources, **same)
 
 
 def load_target_and_sources(settings: FinetuneSettings) -> tuple[LatencyDataset, list[str]]:
@@ -120,8 +121,10 @@ def _data(settings: FinetuneSettings) -> tuple[LatencyDataset, Split]:
     """The sources alone where labels are to be measured, else with the records of the device."""
     if settings.measure.how:
         measure_settings(settings.device, settings.measure)  # what cannot be measured is said before any training
-        alone = load_devices(settings.source_names(), settings.data_paths)
-        return alone, make_split(alone, "by_task", settings.run.seed, test_fraction=settings.test_fraction)
+        alone, seed = load_devices(settings.source_names(), settings.data_paths), settings.run.seed
+        if settings.test_networks:
+            return alone, make_split(alone, "by_network", seed, test_networks=settings.test_networks)
+        return alone, make_split(alone, "by_task", seed, test_fraction=settings.test_fraction)
     dataset, sources = load_target_and_sources(settings)
     split = device_split(settings, dataset, sources, settings.run.seed)
     available = len(np.unique(dataset.task_ids[split.pool]))
@@ -167,6 +170,8 @@ def _joined(
         print(f"{lost} of {len(chosen)} chosen tasks have no record: out of time, or failed")
     test, pool = (np.flatnonzero(new & np.isin(tasks, part)) for part in (tested, labelled))
     counts = {"target": name, "sources": sorted(set(sources.devices.tolist())), "test_programs": len(test)}
+    if settings.test_networks:
+        counts["test_networks"] = split.counts["test_networks"]
     joined = Split("measured", settings.run.seed, split.train, split.validation, test, counts, pool)
     return dataset, joined, labelled
 

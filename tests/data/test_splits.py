@@ -151,7 +151,7 @@ def test_too_little_data_says_what_is_missing(tasks, name, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"test_networks": ["resnet5"]}, "'resnet50'"),
+        ({"test_networks": ["resnet5"]}, "'resnet5' .*nearest: resnet50; it holds bert, resnet50"),
         ({"test_networks": ["resnet50"], "train_networks": ["resnet50"]}, "both a test and a training"),
         ({"test_networks": ["resnet50"], "shared": "maybe"}, "leave_training"),
         ({"test_networks": ["resnet50"], "sharing": "x"}, "has no option"),
@@ -295,3 +295,41 @@ def test_a_few_labels_of_each_test_task_move_to_training():
     np.testing.assert_array_equal(np.union1d(moved, some.test), without.test)
     assert set(np.unique(data.task_ids[moved], return_counts=True)[1]) == {3}
     assert not np.intersect1d(moved, some.test).size and some.counts["labels_of_each_test_task"] == 3
+
+
+def with_networks(n_tasks=24):
+    """Tasks of network a, a variant of it, b, b and a, c, and none, on two devices; the last eight on one of them."""
+    kinds = [["a"], ["a@b4"], ["b"], ["a", "b"], ["c"], []]
+    names = {f"t{i}": dict.fromkeys(kinds[i % 6], 1) for i in range(n_tasks)}
+    data = on_devices("t4", "v100", n_tasks=n_tasks)
+    data.tasks = {task: SimpleNamespace(networks=networks) for task, networks in names.items()}
+    kept = (data.devices == "v100") | np.isin(data.task_ids, [f"t{i}" for i in range(16)])
+    for name in ("record_ids", "task_ids", "devices"):
+        setattr(data, name, getattr(data, name)[kept])
+    return data, names
+
+
+@pytest.mark.parametrize("paired", [False, True])
+def test_a_device_split_holds_networks_out_on_every_device(paired):
+    data, names = with_networks()
+    split = make_split(data, "by_device", 1, target="t4", test_networks=["a"], paired=paired)
+    of_a = {task for task, networks in names.items() if {"a", "a@b4"} & set(networks)}
+    tasks = {name: set(data.task_ids[getattr(split, name)]) for name in ("train", "validation", "test", "pool")}
+    assert tasks["test"] == of_a & {f"t{i}" for i in range(16)} and set(data.devices[split.test]) == {"t4"}
+    assert not of_a & (tasks["validation"] | tasks["pool"]) and tasks["validation"] and tasks["pool"]
+    assert of_a & tasks["train"] == (of_a if paired else set()), "nor do those train that only the source has"
+    counts = split.counts
+    assert counts["test_networks"] == ["a"] and counts["shared_tasks"] == 4 and counts["paired"] is paired
+    assert counts["test_tasks_seen_on_sources"] == (counts["test_tasks"] if paired else 0)
+    other = make_split(data, "by_device", 5, target="t4", test_networks=["a"], test_fraction=0.5, paired=paired)
+    np.testing.assert_array_equal(other.test, split.test)
+
+
+def test_networks_of_a_device_split_must_be_among_those_of_the_target():
+    data, _ = with_networks()
+    for task in ("t16", "t22"):  # on the source alone
+        data.tasks[task].networks = {"elsewhere": 1}
+    with pytest.raises(DataError, match="no task of t4 in network 'elsewhere' in this data set; it holds a, b, c"):
+        make_split(data, "by_device", 0, target="t4", test_networks=["a", "elsewhere"])
+    name = "by_device+target:t4+test_networks:b|c"
+    assert make_split(data, name, 0).counts["test_networks"] == ["b", "c"]

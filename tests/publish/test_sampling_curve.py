@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +12,12 @@ import pytest
 from benchmarks.publish import sampling_curve as module
 from benchmarks.publish.curve_report import summary
 from benchmarks.publish.sampling_curve import Curve, sampling_curve
+from cdmpp.data.records import write_tasks
 from cdmpp.errors import CdmppError, DataError
 from cdmpp.evaluation.results import read_results
 from cdmpp.recipes.compose import compose
 from cdmpp.recipes.finetune_settings import FinetuneSettings
-from tests.toy_data import write_toy_dataset
+from tests.toy_data import toy_dataset, write_toy_dataset
 
 NEW = "xeon-icelake-avx2"
 SMALL = [
@@ -64,3 +66,23 @@ def test_more_tasks_than_there_are(settings):
 def test_mistaken_settings_are_named(budgets, seeds, samplers, message):
     with pytest.raises(CdmppError, match=message):
         Curve(budgets, seeds, samplers)
+
+
+def test_every_seed_is_tested_on_the_networks_held_out(settings, tmp_path, monkeypatch):
+    dataset, _ = toy_dataset(300)
+    other = [replace(task, networks={"other": 1}) for task in list(dataset.tasks.values())[:7]]
+    write_tasks(tmp_path / "data" / "old", other)
+
+    def scored(base, dataset, split):
+        n_tasks = len(np.unique(dataset.task_ids[split.test]))
+        return {"metrics": {"mape": 20.0}, "n_programs": len(split.test), "n_tasks": n_tasks}
+
+    monkeypatch.setattr(module, "base_model", lambda *_: None)
+    monkeypatch.setattr(module, "candidates", lambda *_: None)
+    monkeypatch.setattr(module, "choose_tasks", lambda *_: ["task029"])
+    monkeypatch.setattr(module, "_tuned", lambda settings, dataset, split, base, tasks: scored(base, dataset, split))
+    monkeypatch.setattr(module, "_scored", scored)
+    curve = Curve((1,), (0, 1), ("random",))
+    assert {cell["n_tasks"] for cell in sampling_curve(settings, curve)} == {6}
+    cells = sampling_curve(replace(settings, test_networks=("other",)), curve)  # the finished ones are of other tests
+    assert {(cell["n_tasks"], *cell["test_networks"]) for cell in cells} == {(7, "other")}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +10,11 @@ import pytest
 
 import cdmpp
 from cdmpp.ast.table import write_asts
+from cdmpp.cli.finetune import _print_figures
 from cdmpp.data.files import read_json
-from cdmpp.data.records import append_records, read_tasks, write_info
+from cdmpp.data.records import append_records, read_tasks, write_info, write_tasks
 from cdmpp.data.schema import Record
+from cdmpp.data.splits import split_definition
 from cdmpp.errors import CdmppError, DataError, NoRecordsError, UnknownDeviceError
 from cdmpp.measure import chosen as measuring
 from cdmpp.predict.predictor import Predictor
@@ -43,6 +46,13 @@ def one_device(tmp_path: Path) -> Path:
 def two_devices(one_device: Path) -> Path:
     write_toy_dataset(one_device / "data" / "new", 300, NEW, factor=1.7, prefix="new-")
     return one_device
+
+
+def in_another_network(folder: Path, n: int) -> set[str]:
+    """So many tasks of the data set are of the network ``other`` too; returns their ids."""
+    tasks = list(read_tasks(folder).values())[:n]
+    write_tasks(folder, [replace(task, networks={"other": 1}) for task in tasks])
+    return {task.task_id for task in tasks}
 
 
 def test_from_records_to_a_model_with_its_card(two_devices: Path):
@@ -168,6 +178,8 @@ def test_a_device_without_records_or_a_way_to_measure(one_device: Path):
         (["sampler=kmaens"], "kmeans"),
         (["budget=0"], "at least 1"),
         (["budget=many"], "at least 1"),
+        (["test_networks=gpt2"], "test_networks=gpt2: it is a list of networks.*held_out"),
+        (["test_networks=by_task"], "test_networks=by_task: it is a list of networks.*held_out"),
         (["seed=abc"], "seed=abc: it must be a whole number"),
         (["measure.how=usb"], "local, rpc, kit"),
         (["+measure.hours=1"], "measure.hours"),
@@ -184,3 +196,39 @@ def test_mistaken_settings_are_named(tmp_path: Path, overrides, message):
 def test_unknown_sources_get_the_nearest_names(tmp_path: Path):
     with pytest.raises(UnknownDeviceError, match="a100"):
         settings(tmp_path, "sources=[a1000]")
+
+
+def test_networks_are_held_out(two_devices: Path, capsys):
+    other = in_another_network(two_devices / "data" / "old", 7)
+    asked = settings(two_devices, "test_networks=[other]")
+    figures = finetune(asked)
+    assert figures["test_networks"] == ["other"] and not other & set(figures["tasks"])
+    assert figures["after"]["test"]["n_tasks"] == 7
+    counts = cdmpp.load(two_devices / "out" / "base" / "model").card["split"]
+    assert counts["test_networks"] == ["other"] and counts["test_tasks_seen_on_sources"] == 0
+    assert counts["train_tasks"] + counts["validation_tasks"] == 30 - 7, "the sources know none of its tasks either"
+    _print_figures(asked, figures)
+    assert "70 programs of 7 tasks of other, held out" in " ".join(capsys.readouterr().out.split())
+
+
+def test_test_tasks_are_measured_of_the_networks_held_out(one_device: Path, collector):
+    other = in_another_network(one_device / "data" / "old", 7)
+    figures = finetune(settings(one_device, "measure.how=local", "measure.test_tasks=3", "test_networks=[other]"))
+    order = set(read_json(one_device / "new" / "plan.json")["order"])
+    assert len(order & other) == figures["after"]["test"]["n_tasks"] == 3 and order - other == set(figures["tasks"])
+    card = cdmpp.load(one_device / "out" / "model").card
+    assert figures["test_networks"] == card["split"]["test_networks"] == ["other"]
+
+
+@pytest.mark.parametrize("how", [[], ["measure.how=local"]])
+def test_unknown_networks_get_the_names_there_are(two_devices: Path, how):
+    in_another_network(two_devices / "data" / "old", 7)
+    with pytest.raises(DataError, match="network 'othr' in this data set; nearest: other; it holds net, other"):
+        finetune(settings(two_devices, "test_networks=[net,othr]", *how))
+
+
+def test_a_split_names_the_networks(tmp_path: Path):
+    listed = split_definition("held_out")["test_networks"]
+    assert settings(tmp_path, "test_networks=held_out").test_networks == tuple(listed)
+    assert settings(tmp_path, "test_networks=[gpt2]").test_networks == ("gpt2",)
+    assert settings(tmp_path).test_networks == ()
