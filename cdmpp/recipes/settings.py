@@ -21,7 +21,7 @@ from cdmpp.training.processes import is_rank_zero, one_writer
 from cdmpp.training.run_folder import RUN_FILE
 
 _SETTINGS = "settings.json"
-OF_NO_EFFECT = ("out", "progress", "accelerator", "baselines", "plots", "threads", "allow_zero_shot")
+OF_NO_EFFECT = ("out", "progress", "accelerator", "baselines", "plots", "threads", "allow_zero_shot", "leave_one_out")
 """On what a run learns: it may go on with others."""
 _GROUPS = ("device", "data", "split", "model", "loss", "trainer")
 _KEYS = (*_GROUPS, *OF_NO_EFFECT, "target", "sources", "resume", "features", "seed")
@@ -40,6 +40,7 @@ class RunSettings:
     sources: tuple[str, ...]
     """Empty: ``device`` alone, or with ``target`` all others of its kind within reach."""
     allow_zero_shot: str
+    leave_one_out: bool
     features: str
     baselines: tuple[str, ...]
     plots: bool
@@ -62,11 +63,15 @@ class RunSettings:
         split = _split(values["split"], values["target"], shared["sources"])
         zero_shot = str(values["allow_zero_shot"]).lower()
         check_choice("allow_zero_shot", zero_shot, ("auto", "true", "false"))
+        leave_one_out = values.get("leave_one_out", True)  # runs to resume may be older than this setting
+        if type(leave_one_out) is not bool:
+            raise CdmppError(f"leave_one_out={leave_one_out}: it must be true or false")
         return RunSettings(
             device=devices.get(split.get("target") or values["device"]["name"]),
             split=split,
             target=split.get("target"),
             allow_zero_shot=zero_shot,
+            leave_one_out=leave_one_out,
             baselines=tuple(values["baselines"] or ()),
             values={key: value for key, value in values.items() if key != "resume"},
             **{key: values[key] for key in ("features", "plots", "threads")},

@@ -13,17 +13,17 @@ from cdmpp.data.sources import source_devices
 from cdmpp.data.splits import Split, make_split
 from cdmpp.errors import NoRecordsError
 from cdmpp.machine_code.compile import can_have_code
-from cdmpp.predict.rows import predict_rows
+from cdmpp.recipes.left_out import LeftOut, leave_out
 from cdmpp.recipes.settings import RunSettings
 from cdmpp.recipes.train import Trained, train
-from cdmpp.training.metrics import score
 
 
 def train_zero_shot(settings: RunSettings, cause: str) -> tuple[LatencyDataset, Split, Trained]:
     """Train on ``settings.sources``, those of ``zero_shot_sources``, after saying why: ``cause``.
 
-    Of several sources of that kind each is left out once (half the epochs) and predicted. The card's ``zero_shot`` has
-    these test metrics, ``left_out``, and ``error``, what to expect on the device, in a sentence.
+    Of several sources of that kind each is left out once (half the epochs) and predicted, unless
+    ``settings.leave_one_out`` is False. The card's ``zero_shot`` has these test metrics, ``left_out``, and ``error``,
+    what to expect on the device, in a sentence.
     """
     device, names = settings.device, list(settings.sources)
     alike = [name for name in names if devices.get(name).kind == device.kind]
@@ -39,11 +39,12 @@ def train_zero_shot(settings: RunSettings, cause: str) -> tuple[LatencyDataset, 
     if not can_have_code(device.target):
         dataset = replace(dataset, asts=dataset.asts.with_codes(None))
         print(f"{device.name} is no x86-64 CPU: nothing is learned from machine code")
-    left_out = _leave_one_out(settings, dataset, alike) if len(alike) > 1 else {}
+    found = _leave_one_out(settings, dataset, alike) if len(alike) > 1 and settings.leave_one_out else {}
     split = make_split(dataset, seed=settings.run.seed, **settings.split)
     trained = train(dataset, split, settings.training, settings.run)
-    error = _error_text(device.name, alike, left_out)
-    told = {"device": device.name, "sources": names, "same_kind": bool(alike), "left_out": left_out, "error": error}
+    metrics = {name: one.metrics for name, one in found.items()}
+    error = _error_text(device.name, alike, metrics)
+    told = {"device": device.name, "sources": names, "same_kind": bool(alike), "left_out": metrics, "error": error}
     trained.predictor.card |= {"label": "zero-shot", "zero_shot": told}
     trained.predictor.save(trained.model_dir)
     return dataset, split, trained
@@ -66,22 +67,23 @@ def zero_shot_sources(settings: RunSettings, cause: NoRecordsError) -> tuple[str
     return tuple(names)
 
 
-def _leave_one_out(settings: RunSettings, dataset: LatencyDataset, names: list[str]) -> dict[str, dict[str, float]]:
-    """Device -> test metrics of a model trained on the others, on tasks that it saw on no device."""
+def _leave_one_out(settings: RunSettings, dataset: LatencyDataset, names: list[str]) -> dict[str, LeftOut]:
+    """Device -> figures of a model trained on the others, on tasks that it saw on no device."""
     config, run = settings.training, settings.run
     shorter = replace(config.trainer, epochs=max(1, round(config.trainer.epochs / 2)), members=1)
     config = replace(config, trainer=shorter, loss=replace(config.loss, domain="none"))
-    metrics = {}
+    found = {}
     for name in names:
         others = [other for other in names if other != name]
         split = make_split(dataset, "by_device", run.seed, target=name, sources=others)
-        trained = train(dataset, split, config, replace(run, out=run.out / f"without-{name}"))
-        metrics[name] = score(dataset, split.test, predict_rows(trained.predictor, dataset, split.test))["metrics"]
-        print(f"{name} from {', '.join(others)}: {metrics[name]['mape']:.1f} % MAPE")
-    return metrics
+        found[name] = leave_out(name, dataset, split, config, replace(run, out=run.out / f"without-{name}"))
+        print(f"{name} from {', '.join(others)}: {found[name].metrics['mape']:.1f} % MAPE")
+    return found
 
 
 def _error_text(name: str, alike: list[str], left_out: dict[str, dict[str, float]]) -> str:
+    if not left_out and len(alike) > 1:
+        return f"Its error on {name} was not estimated (leave_one_out=false)"
     if not left_out:
         reason = "only one source device is of its kind" if alike else "no source device is of its kind"
         return f"Its error on {name} could not be estimated: {reason}"

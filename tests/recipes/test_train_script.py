@@ -170,7 +170,7 @@ def test_zero_shot_for_a_device_without_records(tmp_path, monkeypatch):
     options = [data, "device=graviton2", f"out={out}", "baselines=[constant]", *QUICK]
     refused = train(*options, "allow_zero_shot=false")
     assert refused.returncode != 0 and "no labelled programs of device graviton2" in refused.stderr
-    done = train(*options)
+    done = train(*options, CDMPP_CACHE=str(tmp_path / "cache"))
     assert done.returncode == 0, done.stderr
     said = [line for line in done.stdout.splitlines() if line.strip()]
     assert said[0].startswith("no labelled programs of device graviton2") and "zero-shot" in "".join(said[-2:])
@@ -179,6 +179,11 @@ def test_zero_shot_for_a_device_without_records(tmp_path, monkeypatch):
     assert card["label"] == "zero-shot" and card["zero_shot"]["device"] == "graviton2"
     assert set(card["zero_shot"]["left_out"]) == {"xeon-icelake", "xeon-icelake-avx2"}
     assert all(row["mape"] > 0 for row in card["zero_shot"]["left_out"].values())
+    words = [*(word for word in options if not word.startswith("out=")), f"out={tmp_path}/again"]
+    again = train(*words, CDMPP_CACHE=str(tmp_path / "cache"))
+    assert again.returncode == 0 and again.stdout.count("trained without") == 2, again.stderr
+    assert json.loads((tmp_path / "again" / "model" / "card.json").read_text())["zero_shot"] == card["zero_shot"]
+    assert not list((tmp_path / "again").glob("without-*"))
     monkeypatch.chdir(tmp_path)
     entry = model_for("graviton2", models())
     assert entry.folder.resolve() == (out / "model").resolve() and "graviton2" not in entry.devices
@@ -215,6 +220,15 @@ def test_zero_shot_has_three_settings():
     ]  # fmt: skip
     with pytest.raises(CdmppError, match="auto, true, false"):
         settings("allow_zero_shot=perhaps")
+
+
+def test_leave_one_out_is_true_or_false_and_runs_older_than_it_go_on(tmp_path):
+    assert [settings(*words).leave_one_out for words in ([], ["leave_one_out=false"])] == [True, False]
+    with pytest.raises(CdmppError, match="leave_one_out=half: it must be true or false"):
+        settings("leave_one_out=half")
+    kept = {key: value for key, value in settings().values.items() if key != "leave_one_out"}
+    (tmp_path / "settings.json").write_text(json.dumps(kept))
+    assert settings(f"resume={tmp_path}").leave_one_out is True
 
 
 def test_zero_shot_from_one_source_says_that_no_error_is_known(tmp_path):

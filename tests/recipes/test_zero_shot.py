@@ -1,4 +1,4 @@
-"""A device that cannot have code vectors is learned for, asked, and judged without those of others."""
+"""What a model for a device without records is trained on, and what its error is told by."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cdmpp.machine_code.compile import can_have_code
 from cdmpp.model.build import build_for
 from cdmpp.model.config import model_config
 from cdmpp.predict.predictor import Predictor
-from cdmpp.recipes import zero_shot
+from cdmpp.recipes import left_out, zero_shot
 from cdmpp.recipes.compose import compose
 from cdmpp.recipes.settings import RunSettings
 from tests.model.test_models import SMALL
@@ -35,22 +35,105 @@ def test_only_x86_cpus_have_code_vectors():
     assert not able & {"graviton2", "a64fx", "a100", "mi210", "apple-m1-gpu"}
 
 
-@pytest.mark.parametrize(("device", "with_codes"), [("graviton2", False), ("epyc-7452", True)])
-def test_the_error_of_an_arm_device_is_told_without_machine_code(device, with_codes, monkeypatch, tmp_path):
-    dataset, seen = coded(toy_dataset(120, devices=SOURCES)[0]), []
+class Recipe:
+    """``train_zero_shot`` whose training only notes the folder and whether code vectors were there."""
 
-    def train(data, split, config, run):
-        seen.append(data.asts.codes is not None)
+    def __init__(self, folder, monkeypatch):
+        self.folder, self.dataset, self.trained = folder, coded(toy_dataset(120, devices=SOURCES)[0]), []
+        monkeypatch.setenv("CDMPP_CACHE", str(folder / "cache"))
+        monkeypatch.setattr(zero_shot, "source_devices", lambda *_: list(SOURCES))
+        monkeypatch.setattr(RunSettings, "load", lambda _: self.dataset)
+        for module in (zero_shot, left_out):
+            monkeypatch.setattr(module, "train", self._train)
+        monkeypatch.setattr(left_out, "predict_rows", lambda _, data, rows: 2 * data.latency_s[rows])
+
+    def _train(self, data, split, config, run):
+        self.trained.append((run.out.name, data.asts.codes is not None))
         return SimpleNamespace(predictor=SimpleNamespace(card={}, save=lambda folder: None), model_dir=run.out)
 
-    monkeypatch.setattr(zero_shot, "source_devices", lambda *_: list(SOURCES))
-    monkeypatch.setattr(RunSettings, "load", lambda self: dataset)
-    monkeypatch.setattr(zero_shot, "train", train)
-    monkeypatch.setattr(zero_shot, "predict_rows", lambda _, data, rows: data.latency_s[rows])
-    settings = RunSettings.from_dict(compose("config", [f"device={device}", "split=by_task", f"out={tmp_path}"]))
-    sources = zero_shot.zero_shot_sources(settings, NoRecordsError("none here"))
-    zero_shot.train_zero_shot(replace(settings, sources=sources), "none here")
-    assert seen == [with_codes] * 3  # each source left out once, then all
+    def __call__(self, *overrides, device="epyc-7452", out="out"):
+        """Names of the folders that were trained in, and what the card says."""
+        words = [f"device={device}", "split=by_task", f"out={self.folder / out}", *overrides]
+        settings = RunSettings.from_dict(compose("config", words))
+        sources = zero_shot.zero_shot_sources(settings, NoRecordsError("none here"))
+        self.trained.clear()
+        *_, trained = zero_shot.train_zero_shot(replace(settings, sources=sources), "none here")
+        return [name for name, _ in self.trained], trained.predictor.card["zero_shot"]
+
+
+@pytest.fixture
+def recipe(tmp_path, monkeypatch):
+    return Recipe(tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize(("device", "with_codes"), [("graviton2", False), ("epyc-7452", True)])
+def test_the_error_of_an_arm_device_is_told_without_machine_code(device, with_codes, recipe):
+    recipe(device=device)
+    assert [codes for _, codes in recipe.trained] == [with_codes] * 3  # each source left out once, then all
+
+
+WITHOUT = [f"without-{name}" for name in SOURCES]
+
+
+def test_what_is_known_of_devices_left_out_is_not_trained_again(recipe):
+    first, told = recipe()
+    assert first == [*WITHOUT, "out"] and told["left_out"]["xeon-icelake"]["mape"] == pytest.approx(100)
+    again, as_before = recipe(out="elsewhere", device="epyc-9005")
+    assert again == ["elsewhere"] and as_before["left_out"] == told["left_out"]
+    assert as_before["error"] == told["error"].replace("epyc-7452", "epyc-9005")
+
+
+@pytest.mark.parametrize("word", ["seed=1", "trainer.lr=0.002", "model.width=64"])
+def test_other_settings_are_trained_for(recipe, word):
+    recipe()
+    assert recipe(word, out="again")[0] == [*WITHOUT, "again"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda data: replace(data, latency_s=1.01 * data.latency_s),
+        lambda data: replace(data, record_ids=np.char.add(data.record_ids, "x")),
+        lambda data: replace(data, asts=data.asts.with_codes(data.asts.codes + 1)),
+        lambda data: replace(data, asts=data.asts.with_codes(None)),
+        lambda data: replace(data, tasks={t: replace(task, networks={"net": 2}) for t, task in data.tasks.items()}),
+    ],
+)
+def test_other_data_are_trained_for(recipe, change):
+    recipe()
+    recipe.dataset = change(recipe.dataset)
+    assert recipe(out="again")[0] == [*WITHOUT, "again"]
+
+
+def test_another_datasheet_is_trained_for(recipe, monkeypatch):
+    recipe()
+    sheets = {name: devices.get(name) for name in SOURCES}
+    changed = {name: replace(sheet, spec={**sheet.spec, "clock_mhz": 9999.0}) for name, sheet in sheets.items()}
+    monkeypatch.setattr(left_out, "sheets_of", lambda _: changed)
+    assert recipe(out="again")[0] == [*WITHOUT, "again"]
+
+
+def test_a_damaged_result_is_found_anew(recipe):
+    _, told = recipe()
+    for path in (recipe.folder / "cache" / "left_out").iterdir():
+        path.write_text("{}")
+    assert recipe(out="again") == ([*WITHOUT, "again"], told)
+
+
+def test_residuals_are_of_the_test_programs(recipe):
+    settings = RunSettings.from_dict(compose("config", ["device=epyc-7452", f"out={recipe.folder}"]))
+    first, known = (zero_shot._leave_one_out(settings, recipe.dataset, list(SOURCES)) for _ in range(2))
+    assert len(recipe.trained) == 2
+    for name in SOURCES:
+        np.testing.assert_allclose(first[name].log_residuals, np.log(0.5))  # measured is half of what is predicted
+        np.testing.assert_array_equal(known[name].log_residuals, first[name].log_residuals)
+        assert 0 < len(first[name].log_residuals) < (recipe.dataset.devices == name).sum()
+
+
+def test_nothing_is_left_out_where_the_error_is_not_wanted(recipe):
+    trained, told = recipe("leave_one_out=false")
+    assert trained == ["out"] and told["left_out"] == {}
+    assert told["error"] == "Its error on epyc-7452 was not estimated (leave_one_out=false)"
 
 
 def test_stored_code_vectors_do_not_answer_for_an_arm_device():

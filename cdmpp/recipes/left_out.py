@@ -1,0 +1,84 @@
+"""LeftOut: how well a device is predicted by a model that was trained without it. What is known stays in the cache."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import numpy as np
+
+from cdmpp import __version__
+from cdmpp.ast.layout import FEATURES
+from cdmpp.data.dataset import LatencyDataset
+from cdmpp.data.files import read_json, write_json
+from cdmpp.data.splits import Split
+from cdmpp.devices import Device, sheets_of
+from cdmpp.errors import DataError
+from cdmpp.paths import cache_root
+from cdmpp.predict.rows import predict_rows
+from cdmpp.recipes.train import train
+from cdmpp.training.config import Run, TrainConfig
+from cdmpp.training.metrics import call_sites, score
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """Figures of ``m`` test programs of a device that was not trained on."""
+
+    metrics: dict[str, float]
+    """See ``latency_metrics``."""
+    log_residuals: np.ndarray
+    """(m,) float64, log of measured over predicted latency, in the order of ``split.test``."""
+
+
+def leave_out(name: str, dataset: LatencyDataset, split: Split, config: TrainConfig, run: Run) -> LeftOut:
+    """Train on ``split.train`` and judge on ``split.test``, which has the programs of ``name``.
+
+    What an earlier run found with the same programs, labels, datasheets, configuration and seed is not computed again,
+    whatever its ``out``.
+    """
+    path = cache_root() / "left_out" / f"{_key(name, dataset, split, config, run.seed)}.json"
+    if (known := _read(path)) is not None:
+        print(f"trained without {name} before: {path}")
+        return known
+    predicted_s = predict_rows(train(dataset, split, config, run).predictor, dataset, split.test)
+    residuals = np.log(dataset.latency_s[split.test] / predicted_s)
+    found = LeftOut(score(dataset, split.test, predicted_s)["metrics"], residuals)
+    write_json(path, {"left_out": name, "metrics": found.metrics, "log_residuals": residuals.tolist()})
+    return found
+
+
+def _read(path: Path) -> LeftOut | None:
+    """None where there is no such file, or another one than was written here."""
+    try:
+        stored = read_json(path)
+        return LeftOut(dict(stored["metrics"]), np.array(stored["log_residuals"], np.float64))
+    except (DataError, LookupError, TypeError, ValueError):
+        return None
+
+
+def _key(name: str, dataset: LatencyDataset, split: Split, config: TrainConfig, seed: int) -> str:
+    """Of everything that the figures follow from."""
+    parts = (split.train, split.validation, split.test, split.pool)
+    digest, codes = hashlib.blake2b(digest_size=16), dataset.asts.codes
+    for rows in parts:
+        for names in (dataset.record_ids, dataset.task_ids, dataset.devices):
+            digest.update("\n".join([*names[rows].tolist(), ""]).encode())
+        for numbers in (dataset.latency_s, codes):
+            digest.update(b"" if numbers is None else np.ascontiguousarray(numbers[rows]).tobytes())
+    sheets = sheets_of(dataset.devices[np.concatenate(parts)])
+    numbers_of = [field.name for field in fields(Device) if field.name not in ("title", "sources")]
+    said = {
+        "left_out": name,
+        "config": config.to_dict(),
+        "seed": seed,
+        "sizes": [len(rows) for rows in parts],
+        "sheets": {one: [getattr(sheet, key) for key in numbers_of] for one, sheet in sheets.items()},
+        "call_sites": call_sites(dataset, dataset.task_ids[split.test]),
+        "features": [dataset.features, FEATURES[dataset.features], codes is not None],
+        "cdmpp": __version__,
+    }
+    digest.update(json.dumps(said, sort_keys=True, default=sorted).encode())  # sets have no order of their own
+    return digest.hexdigest()
