@@ -13,13 +13,15 @@ from scipy.optimize import linear_sum_assignment
 from cdmpp.machine_code.assembly import AsmFunction
 from cdmpp.machine_code.block_graph import BlockGraph, runs_of_blocks
 from cdmpp.machine_code.instruction import classify
+from cdmpp.machine_code.instruction_set import decoder
 from cdmpp.machine_code.ir import Function
 from cdmpp.machine_code.loops import Loop
 
 _UNKNOWN_TRIPS = 4.0
 _ORDER_COST, _BLOCK_ORDER_COST, _SHAPE_COST = 0.15, 1.5, 1.0
 """Of two loops or blocks that are to be the same: for their places in the text, and for other loops inside."""
-_FLOATS = ("vfm", "vfn", "vadd", "vmul", "vsub", "vmax", "vmin", "vdiv")
+_X86_FLOATS = ("vfm", "vfn", "vadd", "vmul", "vsub", "vmax", "vmin", "vdiv")
+_ARITHMETIC = frozenset(("fma", "fadd", "fmax", "divide"))
 _Size = Callable[[str], tuple[float, ...]]
 _Sizes = Mapping[str, np.ndarray]
 
@@ -35,13 +37,15 @@ class MachineFlow:
     trips: dict[str, float]
     """Header of a loop -> iterations each time it is entered."""
     unmatched_loops: int
+    bodies: dict[str, frozenset[str]]
+    """Header of a loop -> its blocks."""
 
 
 def machine_flow(
     function: AsmFunction, ir: Function, loops: Sequence[Loop], ir_runs: Mapping[str, float]
 ) -> MachineFlow:
     """Flow of ``function``, the machine code of ``ir``, whose ``loops`` and runs of blocks are given."""
-    nest = _Nest(function, dict(_loops(function)), _machine_size)
+    nest = _Nest(function, dict(_loops(function)), _machine_size(function.language))
     ir_nest = _Nest(ir, ir.natural_loops, _ir_size)
     pairs = dict(_match(nest, ir_nest, None, None))
     ir_trips = {loop.header: loop.trips for loop in loops}
@@ -53,7 +57,8 @@ def machine_flow(
     runs = runs_of_blocks(
         function.order, nest.bodies, trips, lambda b: (function.successors[b], nest.innermost.get(b)), given, True
     )
-    return MachineFlow(runs, list(_pieces(function, nest, runs)), trips, len(nest.bodies) - len(pairs))
+    pieces = list(_pieces(function, nest, runs))
+    return MachineFlow(runs, pieces, trips, len(nest.bodies) - len(pairs), dict(nest.bodies))
 
 
 class _Nest:
@@ -137,11 +142,24 @@ def _pieces(
             yield (block,), None
 
 
-def _machine_size(line: str) -> tuple[float, ...]:
-    """Instructions, arithmetic, stores and loads."""
+def _machine_size(language: str) -> _Size:
+    """What tells instructions, arithmetic, stores and loads of a line."""
+    if language == "x86_64":
+        return _x86_size
+    decode = decoder(language)
+
+    def size(line: str) -> tuple[float, ...]:
+        operation = decode(line)
+        return 1.0, operation.kind in _ARITHMETIC, operation.stores, operation.loads
+
+    return size
+
+
+def _x86_size(line: str) -> tuple[float, ...]:
+    """By names alone, as for the code vectors that published models have learned from."""
     name = line.partition(" ")[0]
     stores = line.endswith(")") and name.startswith(("vmov", "mov"))
-    return 1.0, name.startswith(_FLOATS), stores, "(" in line and not stores and "lea" not in name
+    return 1.0, name.startswith(_X86_FLOATS), stores, "(" in line and not stores and "lea" not in name
 
 
 def _ir_size(line: str) -> tuple[float, ...]:

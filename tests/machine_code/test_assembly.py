@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from cdmpp.machine_code.assembly import parse_assembly
+import pytest
 
-TEXT = """
+from cdmpp.errors import DataError
+from cdmpp.machine_code import aarch64, x86
+from cdmpp.machine_code.assembly import parse_assembly
+from cdmpp.machine_code.instruction_set import decoder
+
+X86 = """
 \t.text
 \t.globl\tmain_compute_
 main_compute_:
@@ -34,10 +39,50 @@ main_compute_:
 .Ldebug_info_start0:
 \t.byte\t1
 """
+AARCH64 = """
+\t.text
+\t.globl\tmain_compute_                   // -- Begin function main_compute_
+\t.p2align\t2
+\t.type\tmain_compute_,@function
+main_compute_:                          // @main_compute_
+.Lfunc_begin0:
+\t.cfi_startproc
+// %bb.0:                               // %entry
+\tcbz\tw0, .LBB0_3
+.Ltmp3:
+\tmov\tw8, #4                          // =0x4
+\tb\t.LBB0_2
+\tnop
+.LBB0_2:                                // %body
+                                        // =>This Inner Loop Header: Depth=1
+\tldr\tq0, [x1], #16
+\t//APP
+\tsubs\tw8, w8, #1
+\tb.ne\t.LBB0_2
+\ttbnz\tw9, #31, .LBB0_2
+\tbl\texpf
+\tbic\tw9, w9, w8
+.LBB0_3:
+\tret
+.LBB0_4:
+\tbr\tx8
+.LBB0_5:
+\tb\tTVMBackendFreeWorkspace
+.Lfunc_end0:
+\t.size\tmain_compute_, .Lfunc_end0-main_compute_
+\t.section\t.rodata,"a",@progbits
+.LJTI0_0:
+\t.byte\t(.LBB0_3-.LBB0_3)>>2
+.L__tvm_parallel_lambda:
+.Lfunc_begin1:
+\tmov\tw0, wzr
+\tret
+.Lfunc_end1:
+"""
 
 
 def test_blocks_begin_at_labels_and_after_jumps() -> None:
-    functions = parse_assembly(TEXT)
+    functions = parse_assembly(X86)
     assert list(functions) == ["main_compute_", "__tvm_parallel_lambda"]
     main = functions["main_compute_"]
     assert main.blocks == {
@@ -59,6 +104,59 @@ def test_blocks_begin_at_labels_and_after_jumps() -> None:
     assert list(main.graph.pred[".LBB0_2"]) == ["entry+1", "entry+1+2", ".LBB0_2"]
 
 
-def test_other_processors_are_not_read() -> None:
-    assert parse_assembly("f:\n\tfmla\tv0.4s, v1.4s, v2.4s\n\tret\n") == {}
+def test_blocks_of_aarch64() -> None:
+    functions = parse_assembly(AARCH64)
+    assert list(functions) == ["main_compute_", "__tvm_parallel_lambda"]
+    main = functions["main_compute_"]
+    assert main.blocks == {
+        "entry": ["cbz w0, .LBB0_3"],
+        "entry+1": ["mov w8, #4", "b .LBB0_2"],
+        "entry+1+2": ["nop"],
+        ".LBB0_2": ["ldr q0, [x1], #16", "subs w8, w8, #1", "b.ne .LBB0_2"],
+        ".LBB0_2+3": ["tbnz w9, #31, .LBB0_2"],
+        ".LBB0_2+3+4": ["bl expf", "bic w9, w9, w8"],
+        ".LBB0_3": ["ret"],
+        ".LBB0_4": ["br x8"],
+        ".LBB0_5": ["b TVMBackendFreeWorkspace"],
+    }
+    assert main.successors == {
+        "entry": [".LBB0_3", "entry+1"],
+        "entry+1": [".LBB0_2"],
+        "entry+1+2": [".LBB0_2"],
+        ".LBB0_2": [".LBB0_2", ".LBB0_2+3"],
+        ".LBB0_2+3": [".LBB0_2", ".LBB0_2+3+4"],
+        ".LBB0_2+3+4": [".LBB0_3"],
+        ".LBB0_3": [],
+        ".LBB0_4": [],
+        ".LBB0_5": [],
+    }
+
+
+def test_a_function_says_what_reads_its_lines() -> None:
+    of_x86, of_aarch64 = (parse_assembly(text)["main_compute_"] for text in (X86, AARCH64))
+    assert decoder(of_x86.language) is x86.decode and decoder(of_aarch64.language) is aarch64.decode
+    assert of_aarch64.after_checks("nothing").language == of_aarch64.language
+    with pytest.raises(DataError, match="x86_64 and aarch64, not in 'riscv64'"):
+        decoder("riscv64")
+
+
+@pytest.mark.parametrize("line", ["fmla\tv0.4s, v1.4s, v2.4s", "ldr\tq0, [x0, #16]", "mov\tw0, wzr"])
+def test_aarch64_is_known_by_its_registers(line: str) -> None:
+    assert parse_assembly(f"f:\n\t{line}\n\tret\n")["f"].language == "aarch64"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "fmadd.s\tfa0, fa1, fa2, fa0",  # RISC-V
+        "vmla.f32\tq0, q1, d4[0]",  # 32-bit Arm
+        "addi\ts0, sp, 16",
+        "xvmaddasp\t0, 1, 2",  # Power
+    ],
+)
+def test_other_processors_are_not_read(line: str) -> None:
+    assert parse_assembly(f"f:\n\t{line}\n\tret\n") == {}
+
+
+def test_nothing_is_not_read() -> None:
     assert parse_assembly("") == {}

@@ -109,3 +109,15 @@ end:
     assert flow.runs[".LBB0_2"] == pytest.approx(25, abs=12)
     # Three times in four it is jumped over: not part of the usual way.
     assert ((".LBB0_1", ".LBB0_3"), ".LBB0_1") in flow.pieces and ((".LBB0_2",), None) in flow.pieces
+
+
+def test_loops_of_aarch64_are_known_by_what_they_do_too() -> None:
+    copies = ".LBB0_COPIES:\n\tstr\tq0, [x0], #16\n\tsubs\tx9, x9, #1\n\tb.ne\t.LBB0_COPIES\n"
+    sums = (
+        ".LBB0_SUMS:\n\tfadd\tv2.4s, v1.4s, v0.4s\n\tfadd\tv2.4s, v1.4s, v2.4s\n"
+        "\tsubs\tx8, x8, #1\n\tb.ne\t.LBB0_SUMS\n"
+    )
+    for parts in ((sums, copies), (copies, sums)):
+        flow = flow_of("main_compute_:\n\tmov\tw0, wzr\n" + "".join(parts) + "\tret\n.Lfunc_end0:\n")
+        assert (flow.runs[".LBB0_SUMS"], flow.runs[".LBB0_COPIES"]) == (30, 7)
+        assert flow.unmatched_loops == 0
