@@ -1,4 +1,4 @@
-"""Import a tuning database or feature files: ``import_data.py path=DIR device=a100 network=resnet34``."""
+"""Import a tuning database, programs or feature files: ``import_data.py path=DIR device=a100 network=resnet34``."""
 
 from __future__ import annotations
 
@@ -22,5 +22,10 @@ def main(values: dict[str, Any]) -> None:
 
         out = Path(values["out"] or f"datasets/{network}_{device}")
         print(f"{out}: {import_database(path, out, device, network, values['on_bad'])}")
+    elif values["source"] == "tvmscript":
+        from cdmpp.data.import_programs import import_programs  # needs TVM
+
+        out = Path(values["out"] or f"datasets/{network or 'programs'}_{device}")
+        print(f"{out}: {import_programs(path, out, device, network, values['on_bad'])}")
     else:
-        raise CdmppError(f"source is {values['source']!r}: choose metaschedule or ansor_features")
+        raise CdmppError(f"source is {values['source']!r}: choose metaschedule, tvmscript or ansor_features")

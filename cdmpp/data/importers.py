@@ -6,7 +6,9 @@ import json
 import logging
 import random
 import statistics
-from functools import cache, partial
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,7 +16,7 @@ import numpy as np
 import tvm
 from rich.progress import track
 
-from cdmpp.data.import_report import ImportReport
+from cdmpp.data.import_report import ImportReport, check_on_bad
 from cdmpp.data.records import OnBad, append_records, read_info, read_records, read_tasks, write_info, write_tasks
 from cdmpp.data.schema import Record
 from cdmpp.data.targets import disagreement
@@ -28,8 +30,8 @@ from cdmpp.programs.task import Task
 log = logging.getLogger(__name__)
 
 PART_SIZE = 2000  # records a part file; what a kill can lose
+FLAG_SPREAD = 0.05
 _SAMPLE = 12  # traces replayed before anything is written
-_FLAG_SPREAD = 0.05
 _Workload = tuple[tvm.IRModule, Task] | BadLine
 
 
@@ -54,65 +56,83 @@ def import_database(
     source, out = Path(source), Path(out)
     if not network:
         raise DataError("network=NAME is missing: by_network splits go by the name of the network that was tuned")
-    if on_bad not in ("error", "skip"):
-        raise DataError(f"on_bad is {on_bad!r}: choose error or skip")
+    check_on_bad(on_bad)
     report = ImportReport()
     modules = read_workloads(source)
     workloads = [_workload(module, number, network, source) for number, module in enumerate(modules, start=1)]
     groups = _collect(source, workloads, device, report, progress)
-    if report.bad and on_bad == "error":
-        raise DataError(
-            f"{source} has {len(report.bad)} broken lines, nothing was imported: {report.bad_lines()}. "
-            "Mend them, or pass on_bad=skip to leave them out"
-        )
-    if report.bad:
-        log.warning("%s: left out %d broken lines: %s", source, len(report.bad), report.bad_lines())
-    if not groups:
-        raise DataError(
-            f"{source} has no successful measurement: {report.lines} lines, {report.failed} failed, "
-            f"{report.unmeasured} not measured yet, {len(report.bad)} broken"
-        )
+    report.judge(source, on_bad, len(groups))
     _check_replay(groups, source)
-    with writing(out, f"import of {source.name}", wait=True):
-        _store(groups, out, report, progress, device)
+    write_programs(out, [(g.task, _record(g, device)) for g in groups], report, source.name, network, progress)
+    return report
+
+
+def write_programs(
+    out: Path,
+    programs: Sequence[tuple[Task, Record]],
+    report: ImportReport,
+    source: str,
+    network: str | None,
+    progress: bool,
+) -> None:
+    """Add different programs of one device to data set ``out`` and ``report`` it; those that it holds are left alone.
+
+    Traces name the blocks of their own task's workload. ``source`` is a name for ``dataset.json``. While another
+    process writes there, this one waits.
+    """
+    device = programs[0][1].device
+    with writing(out, f"import of {source}", wait=True):
+        _store(out, programs, report, progress)
         imported = {"device": device, "network": network, "broken": len(report.bad)}
         imported |= {name: getattr(report, name) for name in ("lines", "failed", "unmeasured", "programs")}
         info = read_info(out)
         write_info(
             out,
             devices=sorted({*info.get("devices", []), device}),
-            imports={**info.get("imports", {}), source.name: imported},
+            imports={**info.get("imports", {}), source: imported},
             counts={"records": len(read_records(out)), "tasks": len(read_tasks(out))},
             complete=True,
         )
-    return report
 
 
-def _store(groups: list[_Group], out: Path, report: ImportReport, progress: bool, device: str) -> None:
+def _store(out: Path, programs: Sequence[tuple[Task, Record]], report: ImportReport, progress: bool) -> None:
     """Write the programs that ``out`` does not hold."""
     present = {record.record_id for record in read_records(out)}
-    used = {group.task.task_id: group.task for group in reversed(groups)}
+    used = {task.task_id: task for task, _ in reversed(programs)}
     tasks = {**used, **(read_tasks(out) if (out / "tasks.parquet").exists() else {})}
-    renames: dict[int, dict[str, str]] = {}  # by workload: two of one task may name their blocks differently
     fresh = []
-    for group in groups:
-        index, task_id = group.line.workload, group.task.task_id
-        if index not in renames:
-            names = block_names(group.module), block_names(parse_workload(tasks[task_id].workload))
-            renames[index] = {own: stored for own, stored in zip(*names, strict=False) if own != stored}
-        schedule = _rename_blocks(group.line.schedule, renames[index])
-        identity = record_id(task_id, device, group.line.target, schedule)
-        if identity not in present:
-            present.add(identity)
-            fresh.append((identity, schedule, group))
-    report.programs, report.tasks, report.present = len(groups), len(used), len(groups) - len(fresh)
+    for task, own in programs:
+        record = identified(own, task.workload, tasks[task.task_id].workload)
+        if record.record_id not in present:
+            present.add(record.record_id)
+            fresh.append(record)
+    report.programs, report.tasks, report.present = len(programs), len(used), len(programs) - len(fresh)
     if fresh or not (out / "dataset.json").exists():
-        write_info(out, name=out.name, protocol="metaschedule", complete=False)
+        write_info(out, name=out.name, protocol=programs[0][1].protocol, complete=False)
     write_tasks(out, used.values())
     for start in track(range(0, len(fresh), PART_SIZE), "writing records", disable=not progress):
         part = fresh[start : start + PART_SIZE]
-        append_records(out, (_record(*item, device) for item in part))
+        append_records(out, part)
         report.written += len(part)
+
+
+def identified(record: Record, own: str, stored: str) -> Record:
+    """``record`` with its id, the blocks of its ``own`` workload named as in the equal one that is ``stored``."""
+    schedule = record.schedule
+    if renames := {} if own == stored else _renames(own, stored):
+        instructions, decisions = json.loads(schedule)
+        for instruction in instructions:
+            if instruction[0] == "GetSBlock":
+                instruction[2][0] = renames.get(instruction[2][0], instruction[2][0])
+        schedule = json.dumps([instructions, decisions], sort_keys=True, separators=(",", ":"))
+    identity = record_id(record.task_id, record.device, record.target, schedule)
+    return replace(record, record_id=identity, schedule=schedule)
+
+
+@lru_cache(maxsize=1024)
+def _renames(own: str, stored: str) -> dict[str, str]:
+    names = block_names(parse_workload(own)), block_names(parse_workload(stored))
+    return {name: other for name, other in zip(*names, strict=False) if name != other}
 
 
 def _collect(
@@ -149,11 +169,20 @@ def _workload(module: tvm.IRModule | BadLine, number: int, network: str, source:
     if isinstance(module, BadLine):
         return module
     try:
-        name = "_".join(name for name in block_names(module) if "pad" not in name)[:80]
-        work, origin = (flops(module), io_bytes(module)), f"metaschedule:{source.name}"
-        return module, Task(task_id(module), name, op_class(name, module), module.script(), *work, {network: 1}, origin)
+        return module, task_of(module, module.script(), f"metaschedule:{source.name}", network)
     except CdmppError as error:
         return BadLine(number, str(error))
+
+
+def task_of(module: tvm.IRModule, workload: str, origin: str, network: str | None, name: str = "") -> Task:
+    """The task that ``module``, as text ``workload``, is; named by its blocks where there is no ``name``.
+
+    ``UnsupportedProgramError``: not one PrimFunc, or a symbolic shape.
+    """
+    name = name or "_".join(name for name in block_names(module) if "pad" not in name)[:80]
+    networks = {network: 1} if network else {}
+    kind, work = op_class(name, module), (flops(module), io_bytes(module))
+    return Task(task_id(module), name, kind, workload, *work, networks, origin)
 
 
 def _check_replay(groups: list[_Group], source: Path) -> None:
@@ -170,28 +199,19 @@ def _check_replay(groups: list[_Group], source: Path) -> None:
         log.warning("%d of %d sampled traces of %s do not replay: %s", len(faults), len(sample), source, faults)
 
 
-def _rename_blocks(schedule: str, renames: dict[str, str]) -> str:
-    if not renames:
-        return schedule
-    instructions, decisions = json.loads(schedule)
-    for instruction in instructions:
-        if instruction[0] == "GetSBlock":
-            instruction[2][0] = renames.get(instruction[2][0], instruction[2][0])
-    return json.dumps([instructions, decisions], sort_keys=True, separators=(",", ":"))
-
-
-def _record(identity: str, schedule: str, group: _Group, device: str) -> Record:
+def _record(group: _Group, device: str) -> Record:
+    """Without its id."""
     samples = tuple(value for repeat in group.repeats for value in repeat)
     median = statistics.median(samples)
     # Repeats within one visit agree to 0.02 %; what separates visits is the noise that matters.
     visits = [statistics.median(repeat) for repeat in group.repeats] if len(group.repeats) > 1 else samples
     spread = float(np.std(visits) / np.mean(visits))
     return Record(
-        identity,
+        "",
         group.task.task_id,
         device,
         group.line.target,
-        schedule,
+        group.line.schedule,
         samples,
         median,
         statistic="median",
@@ -199,7 +219,7 @@ def _record(identity: str, schedule: str, group: _Group, device: str) -> Record:
         latency_median_s=median,
         spread=spread,
         n_merged=len(group.repeats),
-        flagged=spread > _FLAG_SPREAD,
+        flagged=spread > FLAG_SPREAD,
         protocol="metaschedule",
         extra={"line": str(group.line.number)},
     )
