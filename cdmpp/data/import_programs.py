@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 import statistics
 import sys
@@ -32,7 +33,7 @@ from cdmpp.programs.task import Task
 
 PROTOCOL = "tvmscript"
 EMPTY_TRACE = "[[],[]]"
-_TEXTS = ("tvmscript", "workload", "network", "name", "measured_at")
+_TEXTS = ("tvmscript", "workload", "task", "network", "name", "measured_at")
 _FIELDS = (*_TEXTS, "trace", "latency_s", "latency_samples_s", "target", "software")
 
 
@@ -113,6 +114,8 @@ def _checked(line: bytes) -> dict[str, Any]:
         raise ValueError("expected either tvmscript (a scheduled program), or workload and trace")
     if ("workload" in values) != ("trace" in values):
         raise ValueError(f"{'trace' if 'workload' in values else 'workload'} is missing")
+    if "task" in values and "trace" in values:
+        raise ValueError("task is for tvmscript: the task of a trace is its workload")
     for name in _TEXTS:
         value = values.get(name, "text")
         if not isinstance(value, str) or not value.strip():
@@ -158,6 +161,9 @@ class _Reader:
         text = values.get("tvmscript") or values["workload"]
         schedule = _schedule(values["trace"]) if "trace" in values else EMPTY_TRACE
         task = self._task(text, values.get("name", ""), values.get("network", self.network))
+        if "task" in values:  # many programs, one task: the record holds the program
+            task_id = hashlib.sha256(f"task:{values['task']}".encode()).hexdigest()[:16]
+            task, schedule = replace(task, task_id=task_id), text
         target = values.get("target", self.device.target)
         if not isinstance(target, dict):
             raise ValueError(f"target is {str(target)[:60]!r}: must be a mapping, as tvm.target.Target takes it")

@@ -119,7 +119,7 @@ def _store(out: Path, programs: Sequence[tuple[Task, Record]], report: ImportRep
 def identified(record: Record, own: str, stored: str) -> Record:
     """``record`` with its id, the blocks of its ``own`` workload named as in the equal one that is ``stored``."""
     schedule = record.schedule
-    if renames := {} if own == stored else _renames(own, stored):
+    if schedule.startswith("[") and (renames := {} if own == stored else _renames(own, stored)):
         instructions, decisions = json.loads(schedule)
         for instruction in instructions:
             if instruction[0] == "GetSBlock":

@@ -19,7 +19,8 @@ class Record:
     target: str
     """JSON of the TVM target."""
     schedule: str
-    """JSON of the MetaSchedule trace: ``[instructions, decisions]``."""
+    """JSON of the MetaSchedule trace: ``[instructions, decisions]``. Where none is known, TVMScript of the scheduled
+    program itself."""
     latency_samples_s: tuple[float, ...]
     """Every kept repeat, seconds, in measuring order (visits one after the other)."""
     latency_s: float

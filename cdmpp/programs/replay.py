@@ -60,8 +60,11 @@ def replay_schedule(workload: str, schedule: str) -> Schedule:
 
 
 def replay_on(module: tvm.IRModule, schedule: str) -> Schedule:
-    """Apply a trace to a workload that is a module already."""
-    result = Schedule(module, debug_mask="none", error_render_level="none")
+    """Apply a trace to a workload that is a module already; TVMScript of a scheduled program takes its place."""
+    scheduled = not schedule.startswith("[")
+    result = Schedule(parse_workload(schedule) if scheduled else module, debug_mask="none", error_render_level="none")
+    if scheduled:
+        return result
     try:
         trace = json.loads(schedule)
         check_trace(trace, "schedule")

@@ -20,7 +20,7 @@ from cdmpp.ast.table import AstTable  # noqa: E402
 from cdmpp.data.import_programs import import_programs  # noqa: E402
 from cdmpp.data.importers import import_database  # noqa: E402
 from cdmpp.data.loading import load_dataset  # noqa: E402
-from cdmpp.data.records import read_info, read_records, read_tasks, record_parts  # noqa: E402
+from cdmpp.data.records import read_info, read_records, read_tasks, record_parts, replace_records  # noqa: E402
 from cdmpp.errors import DataError, UnknownDeviceError  # noqa: E402
 from cdmpp.predict.inputs import Wishes, read_inputs  # noqa: E402
 from cdmpp.programs.database import read_lines, read_workloads  # noqa: E402
@@ -189,6 +189,8 @@ TRACE = [[["GetSBlock", [], ["nowhere", "main"], ["b0"]]], []]
         ({"workload": SCRIPT, "trace": TRACE, "latency_s": 1}, "the schedule trace does not replay on its workload"),
         ({"workload": SCRIPT, "trace": [TRACE], "latency_s": 1}, r"trace is no \[instructions, decisions\]"),
         ({"workload": SCRIPT, "trace": [[1], []], "latency_s": 1}, r"trace is no \[instructions, decisions\]"),
+        ({"workload": SCRIPT, "trace": [[], []], "latency_s": 1, "task": "x"}, "task is for tvmscript"),
+        (elementwise(task=3), "task is '3': must be a text"),
         (elementwise(tvmscript=3), "tvmscript is '3': must be a text"),
         (elementwise(network=" "), "network is ' ': must be a text"),
         (elementwise(tvmscript="x = 1"), "cannot parse the TVMScript.*a function, or a class without bases, is wanted"),
@@ -287,6 +289,41 @@ def test_one_task_of_several_networks(tmp_path):
     imported(write(tmp_path / "a.jsonl", *lines), tmp_path / "out", network="three")
     (task,) = read_tasks(tmp_path / "out").values()
     assert task.networks == {"one": 1, "two": 1, "three": 1}
+
+
+def test_schedules_of_one_task_share_its_id(tmp_path, tuned):
+    """Each is read as itself, whichever of them stands for the task, also where a later import adds one."""
+    texts = [text for _, _, text, _ in tuned[:4]]
+    groups = ["conv", "conv", "pool", "conv"]
+    lines = [
+        {"tvmscript": text, "task": group, "latency_s": 1e-3 * (row + 1)}
+        for row, (text, group) in enumerate(zip(texts, groups, strict=True))
+    ]
+    out = tmp_path / "out"
+    assert imported(write(tmp_path / "a.jsonl", *lines[:3]), out, device="a100").tasks == 2
+    assert imported(write(tmp_path / "b.jsonl", lines[3], lines[0]), out, device="a100").written == 1
+    loaded = load_dataset(out, "a100", progress=False)
+    ids = loaded.task_ids.tolist()
+    assert ids[0] == ids[1] == ids[3] != ids[2] and len(read_tasks(out)) == 2
+    assert_equal(loaded.asts, predicted(tmp_path, "a100", *texts))
+    for record in read_records(out):
+        assert record.record_id == record_id(record.task_id, "a100", record.target, record.schedule)
+    again = imported(write(tmp_path / "a.jsonl", *lines), out, device="a100")
+    assert (again.written, again.present) == (0, 4)
+
+
+def test_a_stored_program_that_would_run_something_is_refused(tmp_path, monkeypatch):
+    """As a record of somebody's data set may hold one."""
+    out = tmp_path / "out"
+    imported(write(tmp_path / "a.jsonl", elementwise(task="x")), out)
+    (record,) = read_records(out)
+    assert record.schedule == SCRIPT
+    replace_records(out, [dataclasses.replace(record, schedule=SCRIPT.replace("T.float32(0)", EXPRESSIONS[0]))])
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    with pytest.raises(DataError, match="no compact AST for 1 of 1 records.*is not TVMScript"):
+        load_dataset(out, progress=False)
+    assert not list(Path().iterdir())
 
 
 def test_joins_a_folder_of_another_source(tmp_path, native_database, tuned):
