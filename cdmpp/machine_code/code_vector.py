@@ -36,7 +36,7 @@ def code_vector(llvm_ir: str, assembly: str) -> np.ndarray:
     machine = parse_assembly(assembly)
     for function in _computing(parse(llvm_ir)):
         assembled = machine.get(function.name)
-        if assembled is None:
+        if assembled is None or assembled.language != "x86_64":
             raise DataError(
                 f"no x86-64 machine code of {function.name}: code vectors are of x86-64 programs, others are "
                 "predicted from their ASTs alone"

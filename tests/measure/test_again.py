@@ -63,7 +63,8 @@ def test_doubtful_labels_are_visited_again_and_merged(machine: Machine, tmp_path
     assert settled.latency_s == 1e-3 and not settled.flagged and settled.extra["revised_by"] == noisy.protocol
     assert settled.extra["samples_per_visit"] == "10,10,10,10,10" and len(settled.latency_samples_s) == 50
     # The fastest visit of all is an old one: it stays the label, and that no other agrees stays said.
-    assert kept.latency_s == pytest.approx(0.9e-3, rel=1e-5) and kept.spread == pytest.approx(1 / 9) and kept.flagged
+    assert kept.latency_s == pytest.approx(0.9e-3, rel=1e-5) and kept.flagged
+    assert kept.spread == pytest.approx(1 / 9, rel=1e-3)
 
 
 def spread_out(record, minima: tuple[float, ...]):
