@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import signal
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -61,7 +62,7 @@ def _train_member(module: LatencyModule, folder: Path, progress: bool) -> None:
     if on_gpu:
         torch.set_float32_matmul_precision("high")
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
-    last = folder / "checkpoints" / "last.ckpt"
+    last, on_ctrl_c = folder / "checkpoints" / "last.ckpt", signal.getsignal(signal.SIGINT)
     with warnings.catch_warnings():
         noise = ".*(does not have many workers|Checkpoint directory|logging interval|LeafSpec).*"
         warnings.filterwarnings("ignore", noise)
@@ -72,6 +73,8 @@ def _train_member(module: LatencyModule, folder: Path, progress: bool) -> None:
             trainer.fit(module, ckpt_path=last if last.is_file() else None, weights_only=True)
         except SystemExit as stop:  # so Lightning ends a run where Ctrl-C was pressed
             if stop.code == 1 and trainer.interrupted:
+                # Lightning made this process, and all that it starts from now on, deaf to Ctrl-C.
+                signal.signal(signal.SIGINT, on_ctrl_c)
                 raise KeyboardInterrupt from None
             raise
     if is_rank_zero():

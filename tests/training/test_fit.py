@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import signal
 from dataclasses import replace
 
 import numpy as np
@@ -87,8 +88,10 @@ def test_killed_run_continues_and_ends_like_an_uninterrupted_one(data, tmp_path,
         return step(self, batch, batch_idx)
 
     monkeypatch.setattr(LatencyModule, "training_step", dies)
-    with pytest.raises((KeyboardInterrupt, SystemExit)):
+    on_ctrl_c = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
         run(data, tmp_path / "killed")
+    assert signal.getsignal(signal.SIGINT) == on_ctrl_c, "this process and its children must hear the next Ctrl-C"
     monkeypatch.setattr(LatencyModule, "training_step", step)
     resumed = run(data, tmp_path / "killed")
     assert_equal(resumed.val_metrics, whole.val_metrics)
