@@ -32,7 +32,13 @@ def start(*overrides: str) -> subprocess.Popen[str]:
         text=True,
         start_new_session=True,
         env={**os.environ, "OMP_NUM_THREADS": "1", "CDMPP_DATA": ""},
+        preexec_fn=_hearing,
     )
+
+
+def _hearing() -> None:
+    """A shell makes what it starts in the background deaf to Ctrl-C, and so would be all that the tests start."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
