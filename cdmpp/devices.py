@@ -5,23 +5,24 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
+from cdmpp.cores import Core, core_of_processor, get_core
 from cdmpp.errors import CdmppError, UnknownDeviceError
 from cdmpp.paths import conf_folder
+from cdmpp.sheet import MEASURED, Quantity, read_quantity, read_sheet
 
 KINDS = ("cpu", "gpu", "accelerator")
 
 # name -> (unit, value that maps to 1 in the feature vector). A core is an SM, a CU or a CPU core. The ceilings are
 # fixed round numbers above every device known today, so that adding a device never moves another one's vector.
 _FIELDS: dict[str, tuple[str, float]] = {
-    "clock_mhz": ("MHz", 8_192),  # boost on GPUs, base on CPUs
+    "clock_mhz": ("MHz", 8_192),  # boost on GPUs; on CPUs what one busy core runs at
     "core_count": ("1", 1_024),  # cores that the device's target uses
     "fp32_tflops": ("TFLOP/s", 256),
     "fp16_tflops": ("TFLOP/s", 512),
@@ -40,15 +41,15 @@ _FIELDS: dict[str, tuple[str, float]] = {
     "issue_width": ("1", 64),  # instructions that a CPU core can start in a cycle
     "gather_cycles_per_lane": ("cycle", 16),  # of a vector gather from L1; microcode mitigations included
     "add_latency_cycles": ("cycle", 16),  # from one dependent float addition to the next on a CPU core
+    "l2_bytes_per_cycle": ("B", 256),  # that one CPU core gets from there; the same of the third level
+    "l3_bytes_per_cycle": ("B", 256),
+    "core_gbps": ("GB/s", 1_024),  # that one CPU core gets from memory
 }
 SPEC_FIELDS: tuple[str, ...] = tuple(_FIELDS)
-VECTOR_FIELDS = tuple(name for name in SPEC_FIELDS if name != "add_latency_cycles")
-"""What enters the device vector; an addition's latency is read by the code costs alone."""
+_COSTS_ONLY = ("add_latency_cycles", "l2_bytes_per_cycle", "l3_bytes_per_cycle", "core_gbps")
+VECTOR_FIELDS = tuple(name for name in SPEC_FIELDS if name not in _COSTS_ONLY)
+"""What enters the device vector; the others are read by the costs alone."""
 VECTOR_WIDTH = 2 * len(VECTOR_FIELDS) + len(KINDS)
-
-# Where a number may come from when no document states it.
-_OTHER_SOURCES = ("derived", "not published", "not applicable")
-_KEYS = {"name", "title", "kind", "target", "documents", "spec"}
 
 
 @dataclass(frozen=True)
@@ -62,9 +63,37 @@ class Device:
     target: dict[str, Any]
     """Arguments of ``tvm.target.Target``."""
     spec: Mapping[str, float | None]
-    """One value per name in ``SPEC_FIELDS``, in the unit that the name ends in; None where nothing is published."""
+    """One value per name in ``SPEC_FIELDS``, in the unit that the name ends in: the middle of a range, None where
+    nothing is known."""
     sources: Mapping[str, str]
     """One text per name in ``SPEC_FIELDS``: the document that states the value, or why there is none."""
+    core: str | None = None
+    """Of a CPU: the name of its microarchitecture, see ``cores``; None where that is not described."""
+    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """(low, high) of the numbers of which no more is known."""
+    measured: frozenset[str] = frozenset()
+    """Names of the numbers that were timed on the device instead of read."""
+
+    def origin(self, name: str) -> str:
+        """How a number is known: ``measured``, ``described``, ``range`` or ``unknown``."""
+        if self.spec[name] is None:
+            return "not applicable" if self.sources.get(name, "").startswith("not applicable") else "unknown"
+        return "range" if name in self.ranges else "measured" if name in self.measured else "described"
+
+    def with_spec(self, **values: float) -> Device:
+        """The same with other numbers; ``CdmppError`` for a name that no device has, or a number that cannot be."""
+        for name, value in values.items():
+            if name not in _FIELDS or not (math.isfinite(value) and value > 0):
+                raise CdmppError(f"{name}={value}: expected a positive number for one of {', '.join(SPEC_FIELDS)}")
+        ranges = {name: bounds for name, bounds in self.ranges.items() if name not in values}
+        sources = {**self.sources, **dict.fromkeys(values, "given")}
+        return replace(self, spec={**self.spec, **values}, sources=sources, ranges=ranges)
+
+    def measured_as(self, values: Mapping[str, float]) -> Device:
+        """The same with numbers that were timed on it."""
+        timed = self.with_spec(**values)
+        sources = {**self.sources, **dict.fromkeys(values, MEASURED)}
+        return replace(timed, sources=sources, measured=self.measured | set(values))
 
     def vector(self) -> np.ndarray:
         """What a model sees of the device: (VECTOR_WIDTH,) float32, all finite.
@@ -105,52 +134,52 @@ def sheets_of(occurring: Iterable[str]) -> dict[str, Device]:
 @cache
 def read_device(path: Path) -> Device:
     """Read and check one device file; ``CdmppError`` names it and the field that cannot be."""
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise CdmppError(f"{path}: cannot be read as YAML: {' '.join(str(error).split())}") from error
-    if not isinstance(content, dict) or set(content) != _KEYS:
-        given = sorted(map(str, content)) if isinstance(content, dict) else type(content).__name__
-        raise CdmppError(f"{path}: must hold exactly the keys {sorted(_KEYS)}, found {given}")
-    if content["name"] != path.stem:
-        raise CdmppError(f"{path}: field name is {content['name']!r}, expected the file's name {path.stem!r}")
+    content = read_sheet(path, {"name", "title", "kind", "target", "documents", "spec", "core?"})
     if content["kind"] not in KINDS:
         raise CdmppError(f"{path}: field kind is {content['kind']!r}, expected one of {', '.join(KINDS)}")
     if not isinstance(content["target"], dict) or "kind" not in content["target"]:
         raise CdmppError(f"{path}: field target must be a mapping with a kind, as tvm.target.Target takes it")
-    documents, spec = content["documents"], content["spec"]
-    if not isinstance(documents, dict) or not isinstance(spec, dict) or set(spec) != set(SPEC_FIELDS):
-        wrong = sorted(set(SPEC_FIELDS) ^ set(spec)) if isinstance(spec, dict) else list(SPEC_FIELDS)
-        raise CdmppError(f"{path}: documents and spec must be mappings; spec fields missing or unknown: {wrong}")
-    checked = {field: _check_field(path, field, spec[field], documents) for field in SPEC_FIELDS}
-    values = {field: value for field, (value, _) in checked.items()}
-    sources = {field: source for field, (_, source) in checked.items()}
-    return Device(content["name"], str(content["title"]), content["kind"], content["target"], values, sources)
+    documents, spec, core = content["documents"], content["spec"], _core_of(content)
+    inherited = dict.fromkeys(_COSTS_ONLY, Quantity(None, None, "not published", "unknown"))
+    inherited |= _of_core(get_core(core)) if core else {}
+    if not isinstance(spec, dict) or not set(SPEC_FIELDS) - set(inherited) <= set(spec) <= set(SPEC_FIELDS):
+        given = set(spec) | set(inherited) if isinstance(spec, dict) else set()
+        raise CdmppError(f"{path}: spec must be a mapping; missing or unknown: {sorted(set(SPEC_FIELDS) ^ given)}")
+    units = {name: unit for name, (unit, _) in _FIELDS.items()}
+    own = {name: read_quantity(path, f"spec.{name}", spec[name], units[name], documents) for name in spec}
+    numbers = {**inherited, **{name: q for name, q in own.items() if q.value is not None or name not in inherited}}
+    if content["kind"] == "cpu" and numbers["clock_mhz"].value is None:
+        raise CdmppError(
+            f"{path}: field spec.clock_mhz is null, and every answer for a CPU hangs on it: give what one busy "
+            "core runs at (`cdmpp probe` tells it there), or the range of the series as [low, high]"
+        )
+    return Device(
+        content["name"],
+        str(content["title"]),
+        content["kind"],
+        content["target"],
+        spec={name: numbers[name].value for name in SPEC_FIELDS},
+        sources={name: numbers[name].source for name in SPEC_FIELDS},
+        core=core,
+        ranges={name: q.bounds for name in SPEC_FIELDS if (q := numbers[name]).bounds},
+        measured=frozenset(name for name, number in numbers.items() if number.origin == MEASURED),
+    )
 
 
-def _check_field(path: Path, field: str, entry: Any, documents: Mapping[str, str]) -> tuple[float | None, str]:
-    """The value and the full source text of one spec entry ``{value, unit, source}``."""
-    where = f"{path}: field spec.{field}"
-    if not isinstance(entry, dict) or set(entry) != {"value", "unit", "source"}:
-        raise CdmppError(f"{where} must be a mapping of value, unit and source")
-    unit = _FIELDS[field][0]
-    if str(entry["unit"]) != unit:
-        raise CdmppError(f"{where}.unit is {entry['unit']!r}, expected {unit!r}")
-    key, _, detail = str(entry["source"]).partition(":")
-    if key not in documents and key not in _OTHER_SOURCES:
-        allowed = ", ".join([*documents, *_OTHER_SOURCES])
-        raise CdmppError(f"{where}.source names {key!r}, expected one of: {allowed} (then a colon and detail)")
-    value = entry["value"]
-    if value is None:
-        if key in documents:
-            raise CdmppError(f"{where} is null: its source must say 'not published' or 'not applicable', not {key!r}")
-        return None, str(entry["source"])
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
-        raise CdmppError(f"{where}.value is {value!r}, expected a positive finite number or null")
-    if key.startswith("not "):
-        raise CdmppError(f"{where} has a value but its source says {key!r}")
-    cited = documents.get(key, key)
-    return float(value), f"{cited} ({detail.strip()})" if detail else str(cited)
+def _core_of(content: Mapping[str, Any]) -> str | None:
+    """The core that a device file names, or the one that LLVM's name of its processor stands for."""
+    named = content.get("core")
+    return named if named or content["kind"] != "cpu" else core_of_processor(str(content["target"].get("mcpu")))
+
+
+def _of_core(core: Core) -> dict[str, Quantity]:
+    """Fields of a device that are its core's."""
+    add, _ = core.units["fadd"]
+    source = f"conf/core/{core.name}.yaml"
+    latency = Quantity(float(add.latency), float(add.latency), source, "described")
+    shared = {name: q for name, q in core.numbers.items() if name in SPEC_FIELDS}
+    told = {name: replace(q, source=f"{source}: {q.source}") for name, q in shared.items()}
+    return {**told, "add_latency_cycles": latency}
 
 
 def _files() -> dict[str, Path]:

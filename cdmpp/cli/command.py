@@ -13,6 +13,8 @@ from cdmpp.errors import CdmppError
 
 VERBS = {
     "devices": "list the devices, with the data and the models that are here for each",
+    "probe": "time what no document states of this machine's core: clock, caches, latencies",
+    "calibrate": "scale a model to this machine's CPU in three minutes: its own numbers and a dozen kernels",
     "models": "list the trained models that are here, with the figures of their cards",
     "predict": "predict latencies",
     "data": "what data is here; or, `data codes`: compile its programs for code vectors",

@@ -7,6 +7,8 @@ import gc
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from cdmpp import devices
 from cdmpp.cli.output import format_seconds, print_json, print_table, say
 from cdmpp.errors import CdmppError
@@ -22,6 +24,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     """Declare the options of this verb."""
     verb.add_argument("programs", help="a TVMScript file, a database or data set folder, or stored ASTs (.parquet)")
     verb.add_argument("--device", required=True, help="name of a device, see `cdmpp devices`")
+    verb.add_argument("--clock-mhz", type=float, help="what a busy core runs at, where the device is known as a range")
     verb.add_argument("--model", help="model folder or name of a shipped one (default: one trained on the device)")
     verb.add_argument("--rows", type=int, default=20, help="rows of the table, fastest first; 0 = all (default 20)")
     verb.add_argument("--json", action="store_true", help="machine-readable, every program in input order")
@@ -48,7 +51,8 @@ def run(options: argparse.Namespace) -> None:
     gc.enable()
     _check(path, options.limit)
     compiled = False if options.no_compile else None
-    prediction = predictor.predict(path, device=device.name, compiled=compiled, limit_s=options.limit)
+    asked = device.name if options.clock_mhz is None else device.with_spec(clock_mhz=options.clock_mhz)
+    prediction = predictor.predict(path, device=asked, compiled=compiled, limit_s=options.limit)
     _say_doubts(prediction, name)
     if options.json:
         promised = {str(level): promise for level, promise in prediction.promised.items()}
@@ -73,7 +77,17 @@ def _say_doubts(prediction: Prediction, model: str) -> None:
     from cdmpp.predict.flags import FLAGS, NO_MACHINE_CODE
 
     if not prediction.trained_on_device:
-        say(f"the model {model} never saw {prediction.device}: it goes by the datasheet alone, expect large errors")
+        told = prediction.expected or "Expect large errors"
+        say(f"the model {model} never saw {prediction.device}, so it goes by its description. {told}")
+    ranges = devices.get(prediction.device).ranges
+    for field, (at_low, at_high) in prediction.described.items():
+        low, high = (f"{value:g}" for value in ranges[field])
+        factor = float(np.median(np.maximum(at_low, at_high) / np.minimum(at_low, at_high)))
+        hint = "; --clock-mhz gives it" if field == "clock_mhz" else ""
+        say(
+            f"{prediction.device} is known by a range, {field} from {low} to {high}{hint} (`cdmpp probe` on the device "
+            f"times it): its ends lie a factor of {factor:.2f} apart, the answers are of the middle"
+        )
     total = len(prediction)
     if refused := prediction.refused:
         more = f"; and {len(refused) - _NAMED} more (--json lists all)" if len(refused) > _NAMED else ""
@@ -112,6 +126,8 @@ def _row(prediction: Prediction, i: int) -> dict[str, Any]:
     if prediction.novelty is not None and prediction.unlike_training is not None:
         row["novelty"] = float(prediction.novelty[i])
         row["unlike_training"] = bool(prediction.unlike_training[i])
+    if prediction.described:
+        row["latency_s_at_range"] = {k: [float(end[i]) for end in ends] for k, ends in prediction.described.items()}
     row["flags"] = list(prediction.flags[i])
     if i in prediction.reasons:
         row["why_no_machine_code"] = prediction.reasons[i]

@@ -19,6 +19,7 @@ from cdmpp.ast.table import AstTable, write_asts
 from cdmpp.data.derive_worker import unpacked
 from cdmpp.data.files import read_json, write_json
 from cdmpp.data.schema import Record
+from cdmpp.devices import sheets_of
 from cdmpp.errors import DataError, UnsupportedProgramError
 from cdmpp.paths import cache_root
 from cdmpp.programs.task import Task
@@ -45,6 +46,7 @@ class Source:
     schedule: str  # trace as JSON; empty for none
     target: str  # JSON
     graph: bool = False
+    core: str = ""  # of the device that the machine code is to run on
 
 
 def record_keys(record_ids: Iterable[str], task_ids: Sequence[str], tasks: Mapping[str, Task]) -> list[str]:
@@ -57,7 +59,11 @@ def sources_of(records: Iterable[Record], tasks: Mapping[str, Task]) -> list[Sou
     """One a record, keyed by ``record_keys``."""
     records = list(records)
     keys = record_keys([r.record_id for r in records], [r.task_id for r in records], tasks)
-    return [Source(key, tasks[r.task_id].workload, r.schedule, r.target) for key, r in zip(keys, records, strict=True)]
+    cores_of = {name: sheet.core or "" for name, sheet in sheets_of(r.device for r in records).items()}
+    return [
+        Source(key, tasks[r.task_id].workload, r.schedule, r.target, core=cores_of[r.device])
+        for key, r in zip(keys, records, strict=True)
+    ]
 
 
 def derived_folder(kind: str, version: str, *parts: str) -> Path:

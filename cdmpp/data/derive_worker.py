@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from cdmpp.errors import CdmppError
+from cdmpp.errors import CdmppError, DataError
 from cdmpp.workers import Operation, Reply, Request, serve
 
 _FOR_NOW = (OSError, MemoryError, ImportError)  # what the machine lacks today is no property of a program
@@ -73,12 +73,18 @@ def _per_store(request: Request) -> Arrays:
 def _code(request: Request) -> Arrays:
     from tvm.runtime import enabled
 
+    from cdmpp.cores import core_names, get_core
     from cdmpp.machine_code.code_vector import code_vector
     from cdmpp.machine_code.compile import compiled
 
     if not enabled("llvm"):
         raise ImportError("this TVM was built without LLVM")
-    return {"code": code_vector(*compiled(_program(request)))}
+    if not request["core"]:
+        raise DataError(
+            "the device's core is not described, so nothing tells how fast it runs machine code: add `core:` to its "
+            f"file, one of {', '.join(core_names())}, or describe another in conf/core"
+        )
+    return {"code": code_vector(*compiled(_program(request)), get_core(request["core"]))}
 
 
 def _answer(compute: Callable[[Request], Arrays], request: Request) -> Reply:

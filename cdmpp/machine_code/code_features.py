@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from cdmpp.features import Feature, names, prefixed
 
-CODE_VERSION = "5"
+CODE_VERSION = "6"
 WIDTHS = (1, 4, 8, 16)
 """Lanes that a class is counted by: scalar, up to 128, 256 and 512 bits of float32."""
 
@@ -97,19 +97,30 @@ KINDS = tuple(
 
 MACHINE = (
     Feature("cycles", "cycles", "cycles of the simulated core"),
-    Feature("latency_cycles", "cycles", "those of them beyond what ports and width take"),
-    Feature("slow_add_cycles", "cycles", "what a float addition of four cycles costs more than one of two"),
+    Feature("latency_cycles", "cycles", "those of them beyond what its ports and width take"),
     Feature("overlap_cycles", "cycles", "what short loops save that start while the one before ends"),
-    Feature("slots", "slots", "places in the core's width"),
-    Feature("vector_ports", "instructions", "instructions on the vector ports"),
-    Feature("shuffle_port", "instructions", "instructions that only the shuffle port executes"),
+    Feature("issue_cycles", "cycles", "cycles that the core's width needs"),
+    Feature("float_cycles", "cycles", "cycles that the ports of float arithmetic need"),
+    Feature("vector_cycles", "cycles", "cycles that all ports of vectors need"),
+    Feature("shuffle_cycles", "cycles", "cycles that the ports of shuffles need"),
+    Feature("integer_cycles", "cycles", "cycles that the ports of integers need"),
+    Feature("load_cycles", "cycles", "cycles that the load ports need, gathers apart"),
+    Feature("store_cycles", "cycles", "cycles that the store ports need, scatters included"),
     *(
         Feature(f"{kind}{moves}", "instructions", f"{kind.replace('_', ' ')}{moves}{meaning}")
-        for kind, meaning in {"": "", "wide_": " of 64 bytes", "scalar_": " of one float"}.items()
+        for kind, meaning in {
+            "": "",
+            "wide_": " of 64 bytes",
+            "scalar_": " of one float",
+            "masked_": " of the lanes that a mask names",
+        }.items()
         for moves in ("loads", "stores")
     ),
     Feature("blocked_loads", "instructions", "loads that wait for several stores to reach the cache"),
+    Feature("masked_waits", "instructions", "loads that wait for a masked store to reach the cache"),
     Feature("aliased_loads", "instructions", "loads that meet a store with the same low address bits"),
+    Feature("l1_conflicts", "lines", "lines in use together that one set of the first-level cache cannot hold"),
+    Feature("l2_conflicts", "lines", "lines in use together that one set of the second-level cache cannot hold"),
     Feature("spill_loads", "instructions", "loads from the stack"),
     Feature("spill_stores", "instructions", "stores to the stack"),
     Feature("scalar_floats", "instructions", "float arithmetic on one element"),

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from cdmpp.cores import Core
 from cdmpp.errors import DataError
 from cdmpp.machine_code.assembly import parse_assembly
 from cdmpp.machine_code.code_features import CODE_FEATURES, EXTRA, RESOURCES
@@ -26,27 +27,27 @@ _PARTS = 2.0**15
 _WRAPPER, _REFUSAL = "__tvm_ffi_main", "__tvm_set_raised"
 
 
-def code_vector(llvm_ir: str, assembly: str) -> np.ndarray:
-    """(CODE_WIDTH,) float32 of one program, from its optimised LLVM IR and the assembly made of it.
+def code_vector(llvm_ir: str, assembly: str, core: Core) -> np.ndarray:
+    """(CODE_WIDTH,) float32 of one program on ``core``, from its optimised LLVM IR and the assembly made of it.
 
     Raises:
-        DataError: the assembly is not of x86-64, or lacks a function of the IR.
+        DataError: the assembly is of neither x86-64 nor AArch64, or lacks a function of the IR.
     """
     amounts: Amounts = defaultdict(float)
     machine = parse_assembly(assembly)
     for function in _computing(parse(llvm_ir)):
         assembled = machine.get(function.name)
-        if assembled is None or assembled.language != "x86_64":
+        if assembled is None:
             raise DataError(
-                f"no x86-64 machine code of {function.name}: code vectors are of x86-64 programs, others are "
-                "predicted from their ASTs alone"
+                f"no machine code of {function.name} that can be read: code vectors are of x86-64 and AArch64 "
+                "programs, others are predicted from their ASTs alone"
             )
         if function.name == _WRAPPER:
             assembled = assembled.after_checks(_REFUSAL)
         constants = Constants(function)
         loops = loops_of(function, constants)
         runs = frequencies(function, constants, loops)
-        add_machine_amounts(assembled, function, loops, runs, amounts)
+        add_machine_amounts(core, assembled, function, loops, runs, amounts)
         _add_ir_amounts(function, loops, runs, amounts)
     if not amounts["instructions_text"]:
         raise DataError("no function of the compiled module computes anything that can be counted")

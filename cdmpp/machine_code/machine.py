@@ -1,49 +1,59 @@
-"""Amounts of a whole run of a program, counted and simulated in its machine code."""
+"""Amounts of a whole run of a program, counted in its machine code and simulated on its device's core."""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 
+import networkx as nx
+
+from cdmpp.cores import Core
+from cdmpp.machine_code.addresses import Addresses, Value
 from cdmpp.machine_code.assembly import AsmFunction
-from cdmpp.machine_code.core import WIDTH, WINDOW, run
+from cdmpp.machine_code.instruction_set import decoder
 from cdmpp.machine_code.ir import Function
 from cdmpp.machine_code.loops import Loop
-from cdmpp.machine_code.nesting import machine_flow
-from cdmpp.machine_code.x86 import Instruction, decode
+from cdmpp.machine_code.nesting import MachineFlow, machine_flow
+from cdmpp.machine_code.operation import Operation
+from cdmpp.machine_code.pipeline import run, slots_of, unit_of
 
 Amounts = defaultdict[str, float]
-_CHAINED = 1.1
-"""Where the simulated cycles are within this factor of the ports' bound, additions may take what they want."""
+Blocks = Mapping[str, Sequence[Operation]]
+_FLOATS, _SHUFFLES = ("fma", "fadd", "fmax"), ("light_shuffle", "shuffle", "insert", "transfer", "mask_transfer")
+_INTEGERS = ("int", "int_multiply", "int_divide", "branch", "call")
 
 
 def add_machine_amounts(
-    assembly: AsmFunction, ir: Function, loops: Sequence[Loop], ir_runs: Mapping[str, float], amounts: Amounts
+    core: Core,
+    assembly: AsmFunction,
+    ir: Function,
+    loops: Sequence[Loop],
+    ir_runs: Mapping[str, float],
+    amounts: Amounts,
 ) -> None:
     """Add one function's to ``amounts``, by the names of ``CODE_FEATURES`` that begin with ``machine_``."""
     flow = machine_flow(assembly, ir, loops, ir_runs)
+    decode = decoder(assembly.language)
+    decoded = {name: [decode(line) for line in lines] for name, lines in assembly.blocks.items()}
+    places = _Places(assembly, decoded, flow)
     amounts["machine_unmatched_loops"] += flow.unmatched_loops
     amounts["machine_text"] += sum(map(len, assembly.blocks.values()))
     for blocks, header in flow.pieces:
         if (runs := flow.runs[header or blocks[0]]) <= 0:
             continue
-        piece = [decode(line) for block in blocks for line in assembly.blocks[block]]
-        counts = _count(piece)
-        kept = math.inf if header else 1.0
-        steady = run(piece, kept)
-        bound = max(counts["slots"] / WIDTH, counts["vector_ports"] / 2, counts["shuffle_port"])
-        bound = max(bound, (counts["loads"] + counts["gather_lanes"]) / 2, counts["stores"])
-        if counts["is_fadd"] and steady.cycles > _CHAINED * bound:
-            counts["slow_add_cycles"] = max(0.0, steady.cycles - run(piece, kept, add_latency=2).cycles)
-        counts["cycles"] = steady.cycles
-        counts["blocked_loads"], counts["aliased_loads"] = steady.blocked_loads, steady.aliased_loads
-        counts["latency_cycles"] = max(0.0, steady.cycles - bound)
+        piece = [item for block in blocks for item in decoded[block]]
+        counts, bounds = _count(piece), bounds_of(core, piece)
+        known = places.at(header or blocks[0])
+        steady = run(core, piece, math.inf if header else 1.0, known)
+        counts.update(asdict(steady) | bounds)
+        counts["latency_cycles"] = max(0.0, steady.cycles - max(bounds.values()))
         trips = flow.trips[header] if header else 1.0
         if header:
             counts["loop_runs"], counts["loop_entries"] = 1.0, 1.0 / trips
-            if trips * len(piece) <= 2 * WINDOW:
-                counts["overlap_cycles"] = max(0.0, steady.cycles - run(piece, trips).cycles)
+            if trips * len(piece) <= 2 * core["window"]:
+                counts["overlap_cycles"] = max(0.0, steady.cycles - run(core, piece, trips, known).cycles)
         for name, amount in counts.items():
             amounts[f"machine_{name}"] += runs * amount
         if runs * steady.cycles > amounts["hottest_machine_total"]:
@@ -54,16 +64,40 @@ def add_machine_amounts(
             amounts["hottest_machine_spills"] = counts["spill_loads"] + counts["spill_stores"]
 
 
-def _count(piece: Sequence[Instruction]) -> Amounts:
+def bounds_of(core: Core, piece: Sequence[Operation]) -> dict[str, float]:
+    """Cycles that each resource of the core needs for one run of ``piece``, whatever waits for what."""
+    load_bytes, store_bytes = core["load_bytes"], core["store_bytes"]
+    loads = sum(max(1.0, math.ceil(item.moved / load_bytes)) for item in piece if item.loads and not item.lanes)
+    stored = [item for item in piece if item.stores and not item.lanes]
+    stores = sum(math.ceil(item.moved / store_bytes) for item in stored) / core["store_ports"]
+    stores = max(stores, sum(item.moved for item in stored) / core["store_bytes_per_cycle"])
+    scattered = sum(item.lanes for item in piece if item.lanes and item.stores)
+    return {
+        "issue_cycles": sum(slots_of(core, item) for item in piece) / core["issue_width"],
+        "float_cycles": _port_bound(core, [item for item in piece if item.name in _FLOATS]),
+        "vector_cycles": _port_bound(core, [item for item in piece if item.name not in _INTEGERS]),
+        "shuffle_cycles": _port_bound(core, [item for item in piece if item.name in _SHUFFLES]),
+        "integer_cycles": _port_bound(core, [item for item in piece if item.name in _INTEGERS]),
+        "load_cycles": loads / core["load_ports"],  # gathers apart: microcode may slow them on a device
+        "store_cycles": stores + core["scatter_cycles_per_lane"] * scattered,
+    }
+
+
+def _port_bound(core: Core, items: Sequence[Operation]) -> float:
+    """Cycles that the busiest group of ports needs: all work that no port outside the group can take."""
+    work: defaultdict[frozenset[int], float] = defaultdict(float)
+    for item in items:
+        if (unit := unit_of(core, item)).ports:
+            work[frozenset(unit.ports)] += unit.busy
+    groups = {a | b for a in work for b in work}
+    return max((sum(n for ports, n in work.items() if ports <= group) / len(group) for group in groups), default=0.0)
+
+
+def _count(piece: Sequence[Operation]) -> Amounts:
     counts: Amounts = defaultdict(float)
     for item in piece:
-        counts["slots"] += item.slots
         counts[f"is_{item.kind}"] += 1
-        if item.ports == (5,):
-            counts["shuffle_port"] += 1
-        elif item.ports and item.ports[0] == 0 and item.ports != (0, 1, 5, 6) and item.kind != "branch":
-            counts["vector_ports"] += 1
-        if item.kind in ("fma", "fadd", "fmax"):
+        if item.name in _FLOATS:
             counts["scalar_floats" if item.scalar else "vector_floats"] += 1
         if item.lanes:
             counts["gather_lanes" if item.loads else "scatter_lanes"] += item.lanes
@@ -74,4 +108,56 @@ def _count(piece: Sequence[Instruction]) -> Amounts:
                 counts[f"wide_{name}s"] += item.width == 64
                 counts[f"scalar_{name}s"] += item.scalar
                 counts[f"spill_{name}s"] += item.spills
+                counts[f"masked_{name}s"] += item.masked
     return counts
+
+
+class _Places:
+    """What registers hold where a piece of a function begins, as far as it follows from what comes before."""
+
+    def __init__(self, function: AsmFunction, decoded: Blocks, flow: MachineFlow) -> None:
+        self.decoded, self.order, self.place = decoded, function.order, function.place
+        self.bodies = flow.bodies
+        self.written = {block: {name for item in items for name in item.writes} for block, items in decoded.items()}
+        self.growing = {header: self._growth(body) for header, body in flow.bodies.items()}
+        self.dominator = nx.immediate_dominators(function.graph, function.entry)
+        self.known: dict[tuple[str, ...], Addresses] = {}
+
+    def at(self, block: str) -> dict[str, Value]:
+        """Register -> its value when ``block`` is entered first, in iteration N of the loops around it."""
+        chain = [block]
+        while chain[-1] in self.dominator and self.dominator[chain[-1]] != chain[-1]:
+            chain.append(self.dominator[chain[-1]])
+        chain.reverse()
+        addresses, past = Addresses(), tuple[str, ...]()
+        for before, after in zip(chain, chain[1:], strict=False):
+            inside = before in self.bodies and block in self.bodies[before]
+            past = (*past, before, "iterated" if inside else "", after)
+            if past not in self.known:
+                self.known[past] = self._after(addresses.copy(), before, inside, after)
+            addresses = self.known[past]
+        return addresses.values
+
+    def _after(self, addresses: Addresses, before: str, inside: bool, after: str) -> Addresses:
+        """On through ``before``, in some iteration of its loop where ``inside``, to the beginning of ``after``."""
+        if inside:
+            steps, changed = self.growing[before]
+            addresses.forget(sorted(changed))
+            for register, step in steps.items():
+                addresses.advance(register, f"iterations of {before}", step)
+        for item in self.decoded[before]:
+            addresses.follow(item)
+        between = self.order[self.place[before] + 1 : self.place[after]]
+        addresses.forget(sorted(set().union(*(self.written[block] for block in between)) - {"flags"}))
+        return addresses
+
+    def _growth(self, body: Iterable[str]) -> tuple[dict[str, int], set[str]]:
+        """Registers that grow by a constant in every iteration of a loop, with it, and those that change otherwise."""
+        steps: defaultdict[str, int] = defaultdict(int)
+        changed: set[str] = set()
+        for item in (item for block in body for item in self.decoded[block]):
+            if item.assigns and item.assigns[1] == ((item.assigns[0], 1),):
+                steps[item.assigns[0]] += item.assigns[2]
+            else:
+                changed.update(item.writes)
+        return {register: steps[register] for register in sorted(steps.keys() - changed)}, changed - {"flags"}

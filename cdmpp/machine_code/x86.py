@@ -1,112 +1,62 @@
-"""One x86-64 instruction in AT&T syntax -> what an execution core does with it: ports, cycles, operands.
-
-Latencies and ports are rounded from public tables (uops.info, Agner Fog) for Ice Lake server cores: a scale for counts.
-"""
+"""One x86-64 instruction in AT&T syntax -> what it asks of an execution core."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import NamedTuple
+
+from cdmpp.machine_code.operation import Operation
 
 _REGISTER = re.compile(r"%(\w+)")
 _COMMA = re.compile(r",(?![^()]*\))")
 """Between operands, not inside an address."""
 _MASK = re.compile(r"\{%(k\d)\}")
 _DISPLACEMENT = re.compile(r"(-?\d*)(\(.*\))$")
-LOAD_PORTS, STORE_PORTS = (2, 3), (4, 7)
-LOAD_LATENCY = {8: 5, 16: 7, 32: 7, 64: 7}
-"""Cycles from the first-level cache, by bytes."""
-_PORTS = {
-    "": (),
-    "integer": (0, 1, 5, 6),
-    "multiply": (1,),
-    "branch": (0, 6),
-    "one": (0,),
-    "float": (0, 1),
-    "vector": (0, 1, 5),
-    "wide": (0, 5),
-    "shuffle": (5,),
-    "light_shuffle": (1, 5),
-}
-
-
-class Instruction(NamedTuple):
-    """What an execution core does with one line."""
-
-    kind: str
-    """One of ``code_features.KINDS``, without its prefix."""
-    ports: tuple[int, ...]
-    """Any one of these executes it; none for moves between registers and memory."""
-    busy: int
-    """Cycles it keeps that port."""
-    latency: int
-    slots: int
-    """Of the core's width that it takes to start: more than one for what is split."""
-    reads: tuple[str, ...]
-    writes: tuple[str, ...]
-    address: tuple[str, int] | None
-    """Base, index and scale as text, and displacement in bytes; None where memory is not touched."""
-    address_registers: tuple[str, ...]
-    loads: bool
-    stores: bool
-    width: int
-    """Bytes of its widest register; 8 for integers."""
-    lanes: int
-    """Of a gather or scatter; 0 elsewhere."""
-    scalar: bool
-    """Arithmetic or a move of one float."""
-
-    @property
-    def spills(self) -> bool:
-        """On the stack, where values go that no register is left for."""
-        return self.address is not None and "%rsp" in self.address[0]
-
-
-class _Rule(NamedTuple):
-    prefixes: tuple[str, ...]
-    kind: str
-    latency: int
-    ports: str
-    wide_ports: str = ""
-    """With 512-bit registers, where it differs."""
-    slots: int = 1
-
-
-_RULES = (
-    _Rule(("vfmadd", "vfnmadd", "vfmsub", "vfnmsub", "vmulp", "vmuls"), "fma", 4, "float", "wide"),
-    _Rule(("vaddp", "vadds", "vsubp", "vsubs", "vrndscale"), "fadd", 4, "float", "wide"),
-    _Rule(("vmaxp", "vmaxs", "vminp", "vmins"), "fmax", 4, "float", "wide"),
-    _Rule(("vdiv", "vsqrt", "vrsqrt", "vrcp"), "divide", 12, "one"),
-    _Rule(("vgather", "vpgather"), "gather", 12, "one"),
-    _Rule(("vscatter", "vpscatter"), "scatter", 12, "one"),
-    _Rule(("vinsertps", "vshuf", "vunpck", "vpunpck", "vpshuf", "vpermilp"), "shuffle", 1, "light_shuffle", "shuffle"),
-    _Rule(("valign", "vpalign", "vmovhps", "vmovlps", "vmovs"), "shuffle", 1, "light_shuffle", "shuffle"),
-    _Rule(("vmovhl", "vmovlh", "vmovdd"), "shuffle", 1, "light_shuffle", "shuffle"),
-    _Rule(("vinsert", "vextract", "vbroadcast", "vpbroadcast", "vperm", "vpmovs", "vpmovz"), "shuffle", 3, "shuffle"),
-    _Rule(("vpinsr", "vpextr", "vpmov", "vcompress", "vexpand"), "shuffle", 3, "shuffle", slots=2),
-    _Rule(("vcvt",), "convert", 4, "float", "wide"),
-    _Rule(("vcmp", "vpcmp", "vptestm", "vptestnm", "vfpclass"), "compare", 3, "shuffle"),
-    _Rule(("vpmulld", "vpmullq"), "vector_multiply", 10, "float", "one", 2),
-    _Rule(("vpmul",), "vector_multiply", 5, "float", "one"),
-    _Rule(("vmov", "vzero"), "move", 0, ""),
-    _Rule(("v",), "vector_int", 1, "vector", "wide"),
-    _Rule(("kmov", "kshift", "kunpck"), "mask", 3, "shuffle"),
-    _Rule(("k",), "mask", 1, "one"),
-    _Rule(("call",), "call", 60, "integer", slots=40),
-    _Rule(("j", "ret"), "branch", 1, "branch"),
-    _Rule(("idiv", "div"), "int_divide", 14, "multiply", slots=4),
-    _Rule(("imul", "mul"), "int_multiply", 3, "multiply"),
-    _Rule(("movs", "movz"), "int", 1, "integer"),
-    _Rule(("mov", "push", "pop"), "int_move", 0, ""),
-    _Rule(("",), "int", 1, "integer"),
+_IMMEDIATE = re.compile(r"\$(-?\d+)$")
+_PARTS = (
+    (("ss", "vmovd", "vpbroadcastd", "vpextrd", "vpinsrd"), 4),
+    (("sd", "vmovq", "vpbroadcastq", "vmovlps", "vmovhps", "vpextrq", "vpinsrq"), 8),
+    (("128", "32x4", "64x2"), 16),
+    (("64x4", "32x8"), 32),
 )
-_DIVIDER_CYCLES = {16: 4, 32: 5, 64: 10}
+"""Endings of names -> bytes of memory, where it is not the whole register."""
+_RULES = (
+    (("vfmadd", "vfnmadd", "vfmsub", "vfnmsub", "vmulp", "vmuls"), "fma"),
+    (("vaddp", "vadds", "vsubp", "vsubs", "vrndscale"), "fadd"),
+    (("vmaxp", "vmaxs", "vminp", "vmins"), "fmax"),
+    (("vdiv", "vsqrt", "vrsqrt", "vrcp"), "divide"),
+    (("vgather", "vpgather"), "gather"),
+    (("vscatter", "vpscatter"), "scatter"),
+    (("vinsertps", "vshuf", "vunpck", "vpunpck", "vpshuf", "vpermilp"), "light_shuffle"),
+    (("valign", "vpalign", "vmovhps", "vmovlps", "vmovs"), "light_shuffle"),
+    (("vmovhl", "vmovlh", "vmovdd"), "light_shuffle"),
+    (("vinsert", "vextract", "vbroadcast", "vpbroadcast", "vperm", "vpmovs", "vpmovz"), "shuffle"),
+    (("vpinsr", "vpextr", "vpmov", "vcompress", "vexpand"), "insert"),
+    (("vcvt",), "convert"),
+    (("vcmp", "vpcmp", "vptestm", "vptestnm", "vfpclass"), "compare"),
+    (("vpmulld", "vpmullq"), "multiply_low"),
+    (("vpmul",), "vector_multiply"),
+    (("vmov", "vzero", "vmaskmov"), "move"),
+    (("v",), "vector_int"),
+    (("kmov", "kshift", "kunpck"), "mask_transfer"),
+    (("k",), "mask"),
+    (("call",), "call"),
+    (("j", "ret"), "branch"),
+    (("idiv", "div"), "int_divide"),
+    (("imul", "mul"), "int_multiply"),
+    (("movs", "movz"), "int"),
+    (("mov", "push", "pop"), "int_move"),
+    (("",), "int"),
+)
+"""Beginnings of names -> the operation, first rule first."""
 _ONLY_READS = ("cmp", "test", "vucomis", "vcomis", "j", "bt", "kortest", "ktest", "prefetch", "nop", "push", "ret")
 _KEEPS_TARGET = ("vfmadd", "vfnmadd", "vfmsub", "vfnmsub", "vpermt2", "vpermi2", "vpternlog")
 _OVERWRITES = ("v", "k", "mov", "lea", "set", "pop")
 _SETS_FLAGS = ("add", "sub", "and", "xor", "cmp", "test", "inc", "dec", "neg", "sh", "sa", "imul", "or", "bt", "adc")
 _FLAGS_TOO = ("sbb", "vucomi", "vcomi", "kortest", "ktest", "vptest")
+_STORES = ("vmov", "mov", "vmaskmov", "vpmaskmov", "vextract", "vpextr", "kmov", "vscatter", "vpscatter", "set")
+"""Names that write memory without reading it."""
 _READS_FLAGS = ("set", "cmov", "adc", "sbb", "j")
 _ONE_OPERAND = ("idiv", "div", "imul", "mul", "push", "call", "j")
 _IMPLIED = {
@@ -117,37 +67,96 @@ _NAMED = ("ax", "bx", "cx", "dx", "si", "di", "bp", "sp")
 
 
 @lru_cache(maxsize=65536)
-def decode(line: str) -> Instruction:
-    """The instruction of one line; what no rule knows counts as an integer or vector operation of one cycle."""
-    name, _, rest = line.partition(" ")
-    if name in ("rep", "lock", "notrack"):
-        name, _, rest = rest.partition(" ")
+def decode(line: str) -> Operation:
+    """The operation of one line; what no rule knows counts as one of integers or vectors that takes a cycle."""
+    mnemonic, _, rest = line.partition(" ")
+    if mnemonic in ("rep", "lock", "notrack"):
+        mnemonic, _, rest = rest.partition(" ")
     operands = [operand.strip() for operand in _COMMA.split(rest)] if rest.strip() else []
     width = next((size for mark, size in (("%zmm", 64), ("%ymm", 32), ("%xmm", 16)) if mark in rest), 8)
-    reads, writes, memory, loads, stores = _operands(name, operands)
-    rule = next(rule for rule in _RULES if name.startswith(rule.prefixes))
-    kind, latency, slots = rule.kind, rule.latency, rule.slots
-    ports = _PORTS[rule.wide_ports if width == 64 and rule.wide_ports else rule.ports]
-    moves = name.startswith(("vmov", "vbroadcast", "vpbroadcast", "vextract")) and name != "vextractps"
-    if memory is not None and moves and not (name == "vmovhps" and loads):
-        kind, latency, ports = "move", 0, ()  # the load or store is all there is to it
-    elif kind == "shuffle" and loads and name.startswith("vinsert") and name != "vinsertps":
-        latency, ports = 1, _PORTS["wide" if width == 64 else "vector"]
-    elif kind == "move" and name in ("vmovd", "vmovq") and memory is None:
-        kind, latency, ports = "transfer", 3, _PORTS["shuffle"]
-    elif kind == "shuffle" and operands and name.startswith("vpbroadcast") and _is_integer(operands[0]):
-        kind = "transfer"
-    elif name.startswith(("vxorp", "vpxor", "xor")) and len(operands) > 1 and len(set(operands)) == 1:
-        kind, latency, ports, reads = "move", 0, (), set()  # zero, known without executing anything
-    lanes = max(1, width // (4 if name[-3:] in ("dps", "dd") else 8)) if kind in ("gather", "scatter") else 0
-    busy = {"divide": _DIVIDER_CYCLES.get(width, 4), "scatter": lanes}.get(kind, 1)
-    if kind in ("move", "int_move") and memory is not None:
-        slots = 0
-    slots = max(1, slots + (loads and slots == 0) + stores)
+    reads, writes, memory, loads, stores = _operands(mnemonic, operands)
+    name = next(name for prefixes, name in _RULES if mnemonic.startswith(prefixes))
+    moves = (
+        mnemonic.startswith(("vmov", "vmaskmov", "vpmaskmov", "vbroadcast", "vpbroadcast", "vextract"))
+        and mnemonic != "vextractps"
+    )
+    if memory is not None and moves and not (mnemonic == "vmovhps" and loads):
+        name = "move"  # the load or store is all there is to it
+    elif name == "shuffle" and loads and mnemonic.startswith("vinsert"):
+        name = "vector_int"  # a blend of what was loaded
+    elif (name == "move" and mnemonic in ("vmovd", "vmovq") and memory is None) or (
+        name == "shuffle" and operands and mnemonic.startswith("vpbroadcast") and _is_integer(operands[0])
+    ):
+        name = "transfer"
+    elif mnemonic.startswith(("vxorp", "vpxor", "xor")) and len(operands) > 1 and len(set(operands)) == 1:
+        name, reads = "move", set()  # zero, known without executing anything
+    lanes = max(1, width // (4 if mnemonic[-3:] in ("dps", "dd") else 8)) if name in ("gather", "scatter") else 0
     place = _DISPLACEMENT.search(memory or "")
     address = (place[2], int(place[1] or 0)) if place else None
-    used = tuple(sorted(reads)), tuple(sorted(writes)), address, tuple(sorted(set(_registers(memory or ""))))
-    return Instruction(kind, ports, busy, latency, slots, *used, loads, stores, width, lanes, name.endswith("ss"))
+    masked = memory is not None and (mnemonic.startswith(("vmaskmov", "vpmaskmov")) or any(map(_MASK.search, operands)))
+    return Operation(
+        name,
+        tuple(sorted(reads)),
+        tuple(sorted(writes)),
+        address,
+        tuple(sorted(set(_registers(memory or "")))),
+        loads,
+        stores,
+        width,
+        _moved(mnemonic, width),
+        lanes,
+        mnemonic.endswith("ss"),
+        masked and not lanes,
+        address is not None and "%rsp" in address[0],
+        _terms(address[0]) if address else (),
+        _assigned(mnemonic, operands),
+    )
+
+
+def _moved(mnemonic: str, width: int) -> int:
+    """Bytes of the memory operand."""
+    if not mnemonic.startswith("v"):
+        return {"b": 1, "w": 2, "l": 4}.get(mnemonic[-1], 8)
+    if found := next((size for endings, size in _PARTS if mnemonic.endswith(endings)), 0):
+        return found
+    widening = next((part for mark, part in (("bq", 8), ("bd", 4), ("wq", 4)) if mnemonic.endswith(mark)), 2)
+    return width // widening if mnemonic.startswith(("vpmovz", "vpmovs")) else width
+
+
+def _terms(text: str) -> tuple[tuple[str, int], ...]:
+    """Registers of an address ``(base,index,scale)`` with their factors."""
+    base, *index = text.strip("()").split(",")
+    factor = int(index[1]) if len(index) == 2 else 1
+    terms = [(base, 1)] if base else []
+    terms += [(index[0], factor)] if index else []
+    return tuple((_canonical(register.strip().lstrip("%")), times) for register, times in terms)
+
+
+def _assigned(mnemonic: str, operands: Sequence[str]) -> tuple[str, tuple[tuple[str, int], ...], int] | None:
+    """Of an instruction whose result is a sum of registers and a constant."""
+    if not operands or not _is_integer(operands[-1]):
+        return None
+    target = _canonical(operands[-1][1:])
+    if len(operands) == 1:
+        step = {"incq": 1, "incl": 1, "decq": -1, "decl": -1}.get(mnemonic)
+        return None if step is None else (target, ((target, 1),), step)
+    if len(operands) != 2:
+        return None
+    source, constant = operands[0], _IMMEDIATE.match(operands[0])
+    if mnemonic in ("leaq", "leal") and (place := _DISPLACEMENT.search(source)) and "%rip" not in source:
+        return target, _terms(place[2]), int(place[1] or 0)
+    if mnemonic in ("addq", "addl", "subq", "subl") and constant:
+        sign = 1 if mnemonic.startswith("add") else -1
+        return target, ((target, 1),), sign * int(constant[1])
+    if mnemonic in ("addq", "addl") and _is_integer(source):
+        return target, ((target, 1), (_canonical(source[1:]), 1)), 0
+    if mnemonic in ("movq", "movl") and constant:
+        return target, (), int(constant[1])
+    if mnemonic in ("movq", "movl", "movslq") and _is_integer(source):
+        return target, ((_canonical(source[1:]), 1),), 0
+    if mnemonic in ("shlq", "shll") and constant:
+        return target, ((target, 1 << int(constant[1])),), 0
+    return None
 
 
 def _operands(name: str, operands: list[str]) -> tuple[set[str], set[str], str | None, bool, bool]:
@@ -166,7 +175,7 @@ def _operands(name: str, operands: list[str]) -> tuple[set[str], set[str], str |
             if name.startswith(("lea", "nop")):
                 continue
             memory = operand
-            moved = name.startswith(("vmov", "mov", "vextract", "vpextr", "kmov", "vscatter", "vpscatter", "set"))
+            moved = name.startswith(_STORES)
             loads, stores = loads or not (target and moved), stores or target
         elif operand.startswith("%"):
             register = _canonical(operand[1:])

@@ -1,95 +1,122 @@
-"""Datasheet numbers that no document states, timed on this machine: ``python -m cdmpp.measure.probe --clock-mhz 2300``.
+"""Numbers of a core that no document states, timed on this machine in some seconds: ``cdmpp probe``.
 
 A C program of a few loops is compiled and run. It tells the clock by a chain of integer additions, which take one cycle
-on every x86-64 core, and with it what a chain of float additions takes, a vector gather from L1, and a row of
-zeroed registers, which need nothing but a slot of the issue width.
+on every x86-64 core, and with it what other chains and the levels of memory take.
 """
 
 from __future__ import annotations
 
-import argparse
+import math
+import os
 import platform
-import shutil
 import subprocess
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from cdmpp.errors import CdmppError
+from cdmpp.measure.clock import c_compiler
+from cdmpp.sheet import MEASURED
 
 _SOURCE = Path(__file__).with_suffix(".c")
+_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+_KIB = 1024
+_UNITS = {"clock_mhz": "MHz", "issue_width": '"1"', "core_gbps": "GB/s"}
+_UNITS |= dict.fromkeys(("gather_cycles_per_lane", "add_latency_cycles"), "cycle")
+_UNITS |= dict.fromkeys(("l2_bytes_per_cycle", "l3_bytes_per_cycle"), "B")
+_CORE_UNITS = dict.fromkeys(("forward_cycles", "masked_forward_cycles"), "cycle")
 
 
 @dataclass(frozen=True)
 class CoreProbe:
-    """Nanoseconds of one each, the least of seven visits; in the order that the C program prints them."""
+    """Nanoseconds of one each, the least of several visits; in the order that the C program prints them."""
 
     integer_add_ns: float
     float_add_ns: float
     zeroed_ns: float
     gather_lane_ns: float
+    forward_ns: float
+    """A store, and a load of its place that waits for it."""
+    masked_forward_ns: float
+    """The same of a masked store."""
+    l2_byte_ns: float
+    l3_byte_ns: float
+    memory_byte_ns: float
 
-    @property
-    def running_mhz(self) -> float:
-        """The clock that the core really had."""
-        return 1e3 / self.integer_add_ns
+    def spec(self) -> dict[str, float]:
+        """Fields of a device's ``spec``, in their units."""
+        cycle = self.integer_add_ns
+        return {
+            "clock_mhz": round(1e3 / cycle),
+            "issue_width": round(cycle / self.zeroed_ns),
+            "gather_cycles_per_lane": _rounded(self.gather_lane_ns / cycle),
+            "add_latency_cycles": round(self.float_add_ns / cycle),
+            "l2_bytes_per_cycle": _rounded(cycle / self.l2_byte_ns),
+            "l3_bytes_per_cycle": _rounded(cycle / self.l3_byte_ns),
+            "core_gbps": _rounded(1 / self.memory_byte_ns),
+        }
 
-    @property
-    def add_latency_cycles(self) -> float:
-        """From one dependent float addition to the next."""
-        return self.float_add_ns / self.integer_add_ns
+    def core_numbers(self) -> dict[str, float]:
+        """Fields of a core's ``numbers``."""
+        cycle = self.integer_add_ns
+        return {
+            "forward_cycles": _rounded(self.forward_ns / cycle),
+            "masked_forward_cycles": _rounded(self.masked_forward_ns / cycle),
+        }
 
-    @property
-    def issue_width(self) -> float:
-        """Instructions that the core can start in a cycle."""
-        return self.integer_add_ns / self.zeroed_ns
-
-    def gather_cycles_per_lane(self, clock_mhz: float) -> float:
-        """In cycles of ``clock_mhz``, the clock of the datasheet."""
-        return self.gather_lane_ns * clock_mhz / 1e3
-
-    def yaml(self, clock_mhz: float) -> str:
-        """Lines for ``spec`` of a device file."""
-        source = 'source: "derived: timed by python -m cdmpp.measure.probe"'
-        values = (
-            ("issue_width", round(self.issue_width), '"1"'),
-            ("gather_cycles_per_lane", round(self.gather_cycles_per_lane(clock_mhz), 2), "cycle"),
-            ("add_latency_cycles", round(self.add_latency_cycles), "cycle"),
+    def yaml(self) -> str:
+        """Lines for ``spec`` of a device file, and for ``numbers`` of a core's."""
+        source = f'source: "{MEASURED}: cdmpp probe"'
+        groups = (
+            ("of a device, conf/device", self.spec(), _UNITS),
+            ("of a core, conf/core", self.core_numbers(), _CORE_UNITS),
         )
-        return "\n".join(f"  {name}: {{value: {value}, unit: {unit}, {source}}}" for name, value, unit in values)
+        lines = []
+        for title, values, units in groups:
+            lines.append(f"# {title}")
+            lines += [f"  {name}: {{value: {v:g}, unit: {units[name]}, {source}}}" for name, v in values.items()]
+        return "\n".join(lines)
 
 
 def probe() -> CoreProbe:
     """Compile and run the loops; ``CdmppError`` where this is no x86-64 with AVX2, or there is no C compiler."""
     if platform.machine().lower() not in ("x86_64", "amd64"):
         raise CdmppError(f"the probe is written for x86-64, this is {platform.machine()}; see conf/device/README.md")
-    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-    if compiler is None:
-        raise CdmppError("the probe needs a C compiler (cc, gcc or clang) on the path")
+    compiler = c_compiler()
     with tempfile.TemporaryDirectory() as folder:
         program = Path(folder) / "probe"
-        command = [compiler, "-O2", "-mavx2", str(_SOURCE), "-o", str(program)]
+        command = [compiler, "-O3", "-funroll-loops", "-mavx2", str(_SOURCE), "-o", str(program)]
         built = subprocess.run(command, capture_output=True, text=True)
         if built.returncode:
             raise CdmppError(f"{compiler} cannot build the probe: {built.stderr.strip()[-500:]}")
-        ran = subprocess.run([program], capture_output=True, text=True)
+        ran = subprocess.run([program, *map(str, _buffers())], capture_output=True, text=True)
     if ran.returncode:
         raise CdmppError(f"the probe ended with code {ran.returncode}: does this CPU have AVX2?")
     return CoreProbe(*map(float, ran.stdout.split()))
 
 
-def main() -> None:
-    """Print what was timed, as lines of a device file."""
-    parser = argparse.ArgumentParser(prog="python -m cdmpp.measure.probe", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--clock-mhz", type=float, required=True, help="clock_mhz of the device file, its base clock")
-    options = parser.parse_args()
-    core = probe()
-    print(f"# the core ran at {core.running_mhz:.0f} MHz; a gather takes {core.gather_lane_ns:.3f} ns a lane")
-    print(core.yaml(options.clock_mhz))
+def _buffers() -> tuple[int, int, int]:
+    """Bytes of buffers that lie in the second-level cache, in the third, and in memory."""
+    l1, l2, l3 = (cache_kib().get(level, typical) * _KIB for level, typical in ((1, 32), (2, 1024), (3, 32 * 1024)))
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    # A neighbour may hold most of the last level.
+    in_l3 = min(max(3 * l2, l3 // 8), 3 * l3 // 4)
+    return max(l2 // 2, 2 * l1), in_l3, min(max(4 * l3, 1 << 28), 1 << 30, memory // 4)
 
 
-if __name__ == "__main__":
-    try:
-        main()
-    except CdmppError as error:
-        raise SystemExit(f"error: {error}") from None
+def cache_kib() -> dict[int, int]:
+    """Level -> KiB of the data caches that the first processor reaches; empty where the system does not tell."""
+    found: dict[int, int] = {}
+    for place in sorted(_CACHES.glob("index*")):
+        try:
+            kind, level, size = ((place / name).read_text().strip() for name in ("type", "level", "size"))
+        except OSError:
+            continue
+        if kind != "Instruction" and size.endswith("K"):
+            found[int(level)] = int(size[:-1])
+    return found
+
+
+def _rounded(value: float) -> float:
+    """To three digits."""
+    return float(f"{value:.3g}") if math.isfinite(value) else value

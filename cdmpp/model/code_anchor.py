@@ -1,12 +1,13 @@
 """CodeAnchor: the time of a CPU program by what its compiler made of it, with the costs fitted on training data.
 
 A handful of resources, each needed so many cycles by every kind of instruction and of cache miss; the busiest decides,
-softly. Three numbers come from the datasheet instead: how many instructions a core starts in a cycle, how long an
-addition makes the next one wait, and what a vector gather costs, which microcode has made tenfold on some.
+softly. Cycles come from the simulated core of the device; what is only counted is scaled by how many instructions it
+starts in a cycle, gathers by what they cost there, which microcode has made tenfold on some.
 
 Where it is fitted to several devices each has *per-device costs* beside the shared ones: a factor on all of its cycles,
 one on each kind of amount, and one on the overhead of a call. A ridge keeps them near one. A device that was not
-learned has those of the one with the nearest datasheet, and a few programs of it tell its own (``learn_device``).
+learned goes by the shared costs, nearer than those of the most similar one; a few programs tell its
+own (``learn_device``, ``scale_device``).
 """
 
 from __future__ import annotations
@@ -31,6 +32,13 @@ N_CODE = 1 + CODE_WIDTH + 2
 """Columns of ``code_inputs``."""
 MIN_PROGRAMS = 500
 """With code vectors; fewer do not tell some hundred costs, and the analytic time stays what it is."""
+
+
+def _is_simulated(name: str) -> bool:
+    """Whether an amount is in cycles of the device's own core."""
+    return name.startswith("machine_") and name.endswith("cycles")
+
+
 _NAMES = tuple(
     name
     for name in CODE_NAMES
@@ -46,14 +54,26 @@ _CODE_COLUMNS = [1 + CODE_NAMES.index(name) for name in _NAMES]
 N_INPUTS = len(_CODE_COLUMNS) + len(_MEMORY_COLUMNS)
 _SCALE, _OVERHEAD = N_INPUTS, N_INPUTS + 1
 N_DEVICE_COSTS = N_INPUTS + 2
-_SIMULATED_CYCLES = ("machine_cycles", "machine_latency_cycles", "machine_slow_add_cycles", "machine_overlap_cycles")
-_CYCLES, _LATENCY, _SLOW_ADD, _OVERLAP = (_NAMES.index(name) for name in _SIMULATED_CYCLES)
+_CYCLES, _OVERLAP = (_NAMES.index(f"machine_{name}") for name in ("cycles", "overlap_cycles"))
 _GATHERS = [place for place, name in enumerate(_NAMES) if "gather" in name]
 _ISSUED = torch.tensor(
-    ["gather" not in name and name not in ("cycles_chain", "cycles_divider", *_SIMULATED_CYCLES) for name in _NAMES]
+    [
+        "gather" not in name and name not in ("cycles_chain", "cycles_divider") and not _is_simulated(name)
+        for name in _NAMES
+    ]
 )
 """Of the code columns: not what takes its cycles however many instructions start in one."""
-_SIMULATED_ISSUE_WIDTH, _SIMULATED_ADD_LATENCY, _FAST_ADD_LATENCY = 5.0, 4.0, 2.0
+_TYPICAL_ISSUE_WIDTH = 5.0
+SCALES = ("core", "caches", "memory", "call")
+"""What few programs of a device can tell a factor of: cycles of the core, cache misses, memory, a call's overhead."""
+_SCALED = torch.zeros(N_DEVICE_COSTS, len(SCALES), dtype=torch.float64)
+"""Which of them scales which cost of a device; its factor on all cycles is none of them."""
+_SCALED[: len(_CODE_COLUMNS), 0] = 1.0
+for _place, _name in enumerate(_MEMORY, len(_CODE_COLUMNS)):
+    _SCALED[_place, {"l3_misses": 2, "allocation": 3, "call": 3}.get(_name, 1)] = 1.0
+_SCALED[_OVERHEAD, 3] = 1.0
+_SCALE_PRIOR, _SCALE_NOISE, _SCALE_HUBER = 0.5, 0.25, 0.3
+_SAME = 1e-6
 _MAX_PROGRAMS = 32_768
 _STEPS, _BATCH, _RATE, _HUBER = 2500, 512, 0.05, 0.1
 _DEVICE_RIDGE, _DEVICE_STEPS, _DEVICE_RATE = 4.0, 400, 0.02
@@ -120,7 +140,7 @@ class CodeAnchor(nn.Module):
                     self._remember(vector, costs)
 
     def learn_device(self, programs: ProgramTensors, rows: np.ndarray) -> None:
-        """Costs of the devices of ``rows`` (n,) that have none yet, near those of the nearest, while there is room."""
+        """Costs of the devices of ``rows`` (n,) that have none yet, near the shared ones, while there is room."""
         if not self.fitted or self.known.isinf().all():  # without a known device all would take the new one's
             return
         inputs, labels, vectors = _amounts(programs, sample_rows(rows, _MAX_PROGRAMS))
@@ -128,6 +148,27 @@ class CodeAnchor(nn.Module):
             if not (self.known == vector).all(1).any() and self.known.isinf().all(1).any():
                 of_device = (vectors == vector).all(1)
                 self._learn_one(vector, inputs[of_device], labels[of_device])
+
+    def scale_device(
+        self, programs: ProgramTensors, rows: np.ndarray, correction: Tensor, weights: Tensor
+    ) -> dict[str, float]:
+        """One factor for each of ``SCALES`` of a device, from the few ``rows`` (n,) of it, all with code vectors.
+
+        ``correction`` (n,): what the model adds to the log-seconds of this anchor; ``weights`` (n,): how much each
+        program tells, one for each task of theirs. Factors near one are likelier. Returns them by name.
+        """
+        inputs, labels, vectors = _amounts(programs, rows)
+        shared = self.log_cost.double(), self.sharpness.double(), self.log_overhead.double()
+        before, scales = self.costs_of(vectors[:1])[0].double(), inputs.new_zeros(len(SCALES))
+
+        def loss() -> Tensor:
+            log_cycles, _ = _log_cycles(inputs, *shared, (before + _SCALED @ scales)[None])
+            error = huber_loss(log_cycles + correction, labels, delta=_SCALE_HUBER, reduction="none")
+            return (weights * error).sum() / _SCALE_NOISE**2 + 0.5 * (scales / _SCALE_PRIOR).square().sum()
+
+        if _minimised(loss, [scales], _DEVICE_RATE, _DEVICE_STEPS):
+            self._remember(vectors[0], before + _SCALED @ scales)
+        return dict(zip(SCALES, scales.exp().tolist(), strict=True))
 
     def _learn_one(self, vector: Tensor, inputs: Tensor, labels: Tensor) -> None:
         shared = self.log_cost.double(), self.sharpness.double(), self.log_overhead.double()
@@ -141,14 +182,15 @@ class CodeAnchor(nn.Module):
             self._remember(vector, own)
 
     def _remember(self, vector: Tensor, costs: Tensor) -> None:
-        place = int(self.known.isinf().all(1).nonzero()[0, 0])
+        known = (self.known == vector.to(self.known)).all(1)
+        place = int((known if known.any() else self.known.isinf().all(1)).nonzero()[0, 0])
         self.known[place] = vector.to(self.known)
         self.own[place] = costs.to(self.own)
 
     def costs_of(self, vectors: Tensor) -> Tensor:
-        """(B, device width) -> (B, N_DEVICE_COSTS) of the device with the nearest datasheet; zero without any."""
-        distance = (vectors[:, None] - self.known[None]).square().sum(-1)
-        return self.own[distance.argmin(1)]
+        """(B, device width) -> (B, N_DEVICE_COSTS) of the device with that description; zero where it is not known."""
+        distance, place = (vectors[:, None] - self.known[None]).square().sum(-1).min(1)
+        return torch.where(distance[:, None] < _SAME, self.own[place], 0.0)
 
 
 def code_inputs(codes: Tensor, quantities: KernelQuantities, log_analytic_s: Tensor) -> Tensor:
@@ -176,16 +218,10 @@ def _inputs(codes: Tensor, parts: Tensor, batch: Batch) -> tuple[Tensor, Tensor]
     quantities = KernelQuantities(batch.kernels, batch.device_specs, batch.kinds)
     clock_hz = 1e6 * quantities.device("clock_mhz")
     amounts = torch.exp2(codes[:, _CODE_COLUMNS]) - 1
-    slower = _SIMULATED_ISSUE_WIDTH / quantities.device("issue_width")
+    slower = _TYPICAL_ISSUE_WIDTH / quantities.device("issue_width")
     amounts = amounts * torch.where(_ISSUED.to(amounts.device), slower, 1.0)
     amounts[:, _GATHERS] *= quantities.device("gather_cycles_per_lane")
     # Costs are never negative: what is saved of the simulated cycles enters as what is left.
-    faster = _SIMULATED_ADD_LATENCY - quantities.device("add_latency_cycles")[:, 0]
-    saved = amounts[:, _SLOW_ADD] * faster / (_SIMULATED_ADD_LATENCY - _FAST_ADD_LATENCY)
-    least = (amounts[:, _CYCLES] - amounts[:, _SLOW_ADD]).clamp_min(0)
-    for column in (_CYCLES, _LATENCY):
-        amounts[:, column] = (amounts[:, column] - saved).clamp_min(0)
-    amounts[:, _SLOW_ADD] = least
     amounts[:, _OVERLAP] = (amounts[:, _CYCLES] - amounts[:, _OVERLAP]).clamp_min(0)
     cores = cores_used(quantities, batch.kernel_mask)
     memory = (parts[:, :, _MEMORY_COLUMNS] * batch.kernel_mask[..., None]).sum(1) * clock_hz

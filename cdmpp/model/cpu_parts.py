@@ -13,8 +13,6 @@ from cdmpp.model.kernel_quantities import KernelQuantities
 _CALL_S = 2e-7
 _COUNTED_LANES = 16.0
 _PAGE_MISS_CYCLES, _PAGE_WALK_CYCLES = 7.0, 30.0
-_CORE_GBPS = 20.0
-"""What one CPU core gets from memory, however many channels its socket has: its outstanding misses limit it."""
 
 
 class _Cpu(KernelQuantities):
@@ -30,7 +28,8 @@ class _Cpu(KernelQuantities):
         self.narrower = (wanted / self.lanes).clamp_min(1) / (wanted / _COUNTED_LANES).clamp_min(1)
         vector_share = self["vector_iterations"] / (self["vector_iterations"] + self["scalar_iterations"]).clamp_min(1)
         self.split = 1 + vector_share * (self.narrower - 1)
-        self.bandwidth = 1e9 * (self.device("bandwidth_gbps") / self.cores).clamp_max(_CORE_GBPS)
+        # What one core gets from memory, however many channels its socket has: its outstanding misses limit it.
+        self.bandwidth = 1e9 * torch.minimum(self.device("bandwidth_gbps") / self.cores, self.device("core_gbps"))
         misses = torch.stack([self[f"miss_bytes_{kib}kib"] for kib in CACHE_KIB], dim=-1)
         crowded = torch.stack([self[f"crowded_miss_bytes_{kib}kib"] for kib in CROWDED_KIB], dim=-1)
         l1_kib = self.device("l1_kb_per_core")
@@ -52,9 +51,9 @@ CPU_PARTS: dict[str, tuple[str, Callable[[_Cpu], Tensor]]] = {
     "gather": ("near_memory", lambda c: c["gather_iterations"] * c.cycle),
     # LLVM takes vectors whose length is no power of two apart, element by element.
     "odd_vectors": ("near_memory", lambda c: 0.25 * c["odd_vector_iterations"] * c.cycle),
-    "l1_misses": ("l1", lambda c: c.l1_misses / 32 * c.cycle),
-    "l1_conflicts": ("l1", lambda c: c.l1_conflicts / 32 * c.cycle),
-    "l2_misses": ("l2", lambda c: c.l2_misses / 12 * c.cycle),
+    "l1_misses": ("l1", lambda c: c.l1_misses / c.device("l2_bytes_per_cycle") * c.cycle),
+    "l1_conflicts": ("l1", lambda c: c.l1_conflicts / c.device("l2_bytes_per_cycle") * c.cycle),
+    "l2_misses": ("l2", lambda c: c.l2_misses / c.device("l3_bytes_per_cycle") * c.cycle),
     "page_misses": ("l2", lambda c: _PAGE_MISS_CYCLES * c["page_misses_64"] * c.cycle),
     "page_walks": ("l2", lambda c: _PAGE_WALK_CYCLES * c["page_misses_1536"] * c.cycle),
     "l3_misses": ("dram", lambda c: c.l3_misses / c.bandwidth),

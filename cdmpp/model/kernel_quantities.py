@@ -8,7 +8,7 @@ from torch import Tensor
 from cdmpp.ast.kernel_features import KERNEL_FEATURES
 from cdmpp.devices import SPEC_FIELDS
 
-_TYPICAL = {  # (cpu, gpu) values where the datasheet is silent
+_TYPICAL = {  # (cpu, gpu) values where the datasheet is silent; of CPUs it always tells the clock
     "clock_mhz": (2500.0, 1500.0),
     "core_count": (1.0, 80.0),
     "bandwidth_gbps": (1e6, 900.0),  # CPUs: no limit but _CORE_GBPS
@@ -23,6 +23,9 @@ _TYPICAL = {  # (cpu, gpu) values where the datasheet is silent
     "issue_width": (5.0, 5.0),
     "gather_cycles_per_lane": (1.0, 1.0),
     "add_latency_cycles": (4.0, 4.0),
+    "l2_bytes_per_cycle": (32.0, 32.0),
+    "l3_bytes_per_cycle": (12.0, 12.0),
+    "core_gbps": (20.0, 20.0),
 }
 _COLUMNS = {feature.name: (place, feature.plain) for place, feature in enumerate(KERNEL_FEATURES)}
 

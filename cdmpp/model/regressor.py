@@ -81,6 +81,19 @@ class CdmppModel(nn.Module):
         if self.config.code:
             self.code_anchor.learn_device(programs, rows)
 
+    @torch.no_grad()
+    def scale_device(self, programs: ProgramTensors, rows: np.ndarray, weights: np.ndarray) -> dict[str, float]:
+        """Factors on the costs of the one device of the labelled ``rows`` (n,), see ``CodeAnchor.scale_device``."""
+        corrections, order = [], []
+        for batch in ordered_batches(programs, rows):
+            parts = kernel_parts(batch.kernels, batch.device_specs, batch.kinds)
+            by_code, _ = self.code_anchor(batch.codes, parts, batch)
+            coded = batch.codes[:, 0] > 0
+            corrections.append((self(batch).log_latency - by_code)[coded].double())
+            order.append(batch.rows[coded].cpu().numpy())
+        shares = torch.as_tensor(weights[np.concatenate(order)]).to(corrections[0])
+        return self.code_anchor.scale_device(programs, rows, torch.cat(corrections), shares)
+
     def forward(self, batch: Batch) -> Output:
         """A time for each kernel, added up: kernels run one after the other."""
         kernels, anchors = self._kernel_inputs(batch)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -39,7 +39,8 @@ class Derived:
             wanted["asts"] = asts, [s for key, s in unique.items() if key not in done]
         if compiled:
             present = cached_codes(codes)
-            wanted["codes"] = codes, [s for key, s in compiled.items() if key not in present]
+            core = wishes.device.core or ""
+            wanted["codes"] = codes, [replace(s, core=core) for key, s in compiled.items() if key not in present]
         faults = derive(wanted, cores(), True, title, wishes.limit_s)
         stored = {} if asts is None else stored_asts(asts, set(unique))
         return Derived(stored, cached_codes(codes) if compiled else {}, faults.get("asts", {}), faults.get("codes", {}))

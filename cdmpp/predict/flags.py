@@ -19,7 +19,7 @@ FLAGS = {
     UNLIKE_TRAINING: "farther from the training programs than 99 % of those of validation; expect larger errors",
 }
 """Flag -> what it means, in the order in which they are shown."""
-_CPU_BOOST = 1.25  # by how much a CPU's clock may exceed the base clock of its datasheet
+_CPU_BOOST = 1.1  # by how much a CPU's clock may exceed that of its description
 
 
 def flag_programs(asts: AstTable, device: Device, latency_s: np.ndarray, wants_code: bool) -> dict[str, np.ndarray]:

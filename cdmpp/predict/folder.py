@@ -94,8 +94,9 @@ def _script(path: Path, wishes: Wishes) -> Inputs:
 
 def _database(folder: Path, wishes: Wishes) -> Inputs:
     graphs, sources, refused = _lines(folder, wishes.device)
-    places = [derived_folder(*kind, *graphs) for kind in (("asts", EXTRACTOR_VERSION), ("codes", CODE_VERSION))]
-    derived = Derived.of(list(sources.values()), wishes, f"programs of {folder.name}", *places)
+    asts = derived_folder("asts", EXTRACTOR_VERSION, *graphs)
+    codes = derived_folder("codes", CODE_VERSION, *graphs, wishes.device.core or "")
+    derived = Derived.of(list(sources.values()), wishes, f"programs of {folder.name}", asts, codes)
     kept = {at: source for at, source in sources.items() if source.key in derived.stored}
     refused += [f"{at}: {derived.faults.get(s.key, _NO_AST)}" for at, s in sources.items() if at not in kept]
     if not kept:

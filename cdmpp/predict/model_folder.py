@@ -32,7 +32,8 @@ def load(path_or_name: str | Path) -> Predictor:
     card = read_object(folder / CARD) if (folder / CARD).exists() else {}
     models = _built(stored)
     calibration = read_weights(folder / WEIGHTS, models, stored.calibration)
-    return Predictor(models, stored.devices, card, stored.features, calibration, stored.log_shift)
+    known = (stored.log_shift, stored.calibrated, stored.unseen)
+    return Predictor(models, stored.devices, card, stored.features, calibration, *known)
 
 
 def pretrained_names() -> list[str]:

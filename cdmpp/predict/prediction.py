@@ -24,7 +24,9 @@ class Prediction:
     member_spread: np.ndarray
     """(n,) standard deviation of log-latency between the model's members; zeros with one member."""
     intervals: Mapping[float, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
-    """(n,) lower and upper bounds in seconds by level; empty where not calibrated, or the device was never seen."""
+    """(n,) lower and upper bounds in seconds by level; empty where not calibrated."""
+    described: Mapping[str, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
+    """Number of the device that is known as a range -> (n,) seconds at its low and at its high end."""
     novelty: np.ndarray | None = None
     """(n,) share of the validation programs that were nearer to the training programs; None if not calibrated."""
     unlike_training: np.ndarray | None = None
@@ -33,6 +35,8 @@ class Prediction:
     """Level of each of ``intervals`` -> the coverage that it can promise: less where few tasks vouch for it."""
     flags: tuple[tuple[str, ...], ...] = ()
     """(n,) what to know before trusting each, names in ``flags.FLAGS``; empty where nothing speaks against it."""
+    expected: str = ""
+    """Of a device that was not trained on: the error to expect, in a sentence; empty where that is not known."""
     refused: tuple[str, ...] = ()
     """Programs that were left out, lines of a database say, each with the reason."""
     reasons: Mapping[int, str] = field(default_factory=dict)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +30,7 @@ from cdmpp.predict.stored_config import CARD, CONFIG, FORMAT, SHEET, WEIGHTS
 from cdmpp.predict.stored_tensors import CALIBRATION, trained_matrices
 from cdmpp.uncertainty.calibration import Calibration, Examined
 from cdmpp.uncertainty.novelty import ProgramSketch
+from cdmpp.uncertainty.unseen import Unseen
 
 if TYPE_CHECKING:
     from cdmpp.programs.task import Program
@@ -49,12 +50,18 @@ class Predictor:
         features: str = "cdmpp",
         calibration: Calibration | None = None,
         log_shift: float = 0.0,
+        calibrated: Iterable[str] = (),
+        unseen: Unseen | None = None,
     ):
         self.models = [model.eval().requires_grad_(False) for model in models]
         self.trained_on, self.features = dict(trained_on), features
         self.card: dict[str, Any] = dict(card or {})
         self.calibration = calibration
         """Fits these very weights."""
+        self.calibrated = frozenset(calibrated)
+        """Devices among them that the model was scaled to by a few kernels alone."""
+        self.unseen = unseen
+        """What to expect on devices that it was not trained on; None: unknown."""
         self.log_shift = log_shift
         """Added to every log-latency: ``training.metrics.mape_factor`` of the validation part."""
 
@@ -99,11 +106,20 @@ class Predictor:
                 f"{TARGET_KINDS[asts.target_kinds[wrong[0]]]}, but {target.name} is a {target.kind}; "
                 "lower them for its target or name another device"
             )
-        tensors = ProgramTensors.build(asts, {target.name: target}, [target.name] * len(asts))
-        return self._answer(self.examine(tensors.to(self.torch_device), np.arange(len(asts))), inputs, target, compiled)
+        seen = self._examined_on(target, asts)
+        ends = {name: [self._examined_on(target.with_spec(**{name: v}), asts) for v in target.ranges[name]]
+                for name in target.ranges}  # fmt: skip
+        described = {
+            name: (np.exp(low.log_prediction), np.exp(high.log_prediction)) for name, (low, high) in ends.items()
+        }
+        return replace(self._answer(seen, inputs, target, compiled), described=described)
+
+    def _examined_on(self, device: Device, asts: AstTable) -> Examined:
+        tensors = ProgramTensors.build(asts, {device.name: device}, [device.name] * len(asts))
+        return self.examine(tensors.to(self.torch_device), np.arange(len(asts)))
 
     def _answer(self, seen: Examined, inputs: Inputs, device: Device, compiled: bool | None) -> Prediction:
-        latency_s, trained_on_device = np.exp(seen.log_prediction), device.name in self.trained_on
+        latency_s, trained_on_device = np.exp(seen.log_prediction), device.name in {*self.trained_on} - self.calibrated
         flags: dict[str, np.ndarray] = {}
         vouched: dict[str, Any] = {}
         if self.features == "cdmpp":
@@ -116,6 +132,10 @@ class Predictor:
             if trained_on_device:
                 vouched["intervals"] = self.calibration.intervals(seen, [group] * len(latency_s))
                 vouched["promised"] = self.calibration.conformal.promised(group)
+        if not trained_on_device and self.unseen is not None:
+            vouched["intervals"] = self.unseen.intervals(seen.log_prediction)
+            vouched["promised"] = {level: level for level in self.unseen.bounds}
+            vouched["expected"] = self.unseen.expected(device.name)
         shown = {name: flags[name] for name in FLAGS if name in flags}
         vouched["flags"] = tuple(tuple(name for name in shown if shown[name][i]) for i in range(len(latency_s)))
         vouched |= {"refused": inputs.refused, "reasons": inputs.reasons}
@@ -159,6 +179,11 @@ class Predictor:
         # The stored numbers win: editing a datasheet must not silently change what a trained model answers.
         return self.trained_on[device] if device in self.trained_on else devices.get(device)
 
+    def learned(self, device: Device) -> None:
+        """Keep the numbers of a device that the model was scaled to, though it was not trained on it."""
+        self.trained_on[device.name] = device
+        self.calibrated |= {device.name}
+
     def save(self, folder: str | Path, half: bool = False) -> None:
         """Write ``model.safetensors``, ``config.json`` and ``card.json``; each file appears whole or not at all.
 
@@ -178,6 +203,8 @@ class Predictor:
             "members": [asdict(model.config) for model in self.models],
             "devices": {name: {key: getattr(device, key) for key in SHEET} for name, device in self.trained_on.items()},
             "log_shift": self.log_shift,
+            **({"unseen": self.unseen.settings()} if self.unseen else {}),
+            **({"calibrated": sorted(self.calibrated)} if self.calibrated else {}),
         }
         if self.calibration is not None:
             arrays = self.calibration.arrays()

@@ -13,20 +13,21 @@ from typing import Any
 from cdmpp import __version__
 from cdmpp.ast.layout import FEATURES, KERNEL_WIDTH, LEAF_WIDTH
 from cdmpp.devices import KINDS, SPEC_FIELDS, VECTOR_FIELDS, VECTOR_WIDTH, Device
-from cdmpp.errors import ModelFormatError
+from cdmpp.errors import DataError, ModelFormatError
 from cdmpp.machine_code.code_features import CODE_VERSION
+from cdmpp.uncertainty.unseen import Unseen
 
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "card.json"
 MAX_MEMBERS = 64
-SHEET = ("title", "kind", "target", "spec")  # what is stored of a device
-FORMAT = {"format_version": 2, "leaf_width": LEAF_WIDTH, "kernel_width": KERNEL_WIDTH, "device_width": VECTOR_WIDTH}
+SHEET = ("title", "kind", "target", "spec", "core")  # what is stored of a device
+FORMAT = {"format_version": 3, "leaf_width": LEAF_WIDTH, "kernel_width": KERNEL_WIDTH, "device_width": VECTOR_WIDTH}
 """What every model of this version is made for."""
 _READABLE: dict[str, tuple[str | int, ...]] = {
     "extractor_version": tuple(FEATURES.values()),
     "code_version": (CODE_VERSION,),
     **{name: (value,) for name, value in FORMAT.items()},
 }
-_OPTIONAL = {"cdmpp_version", "code_version", "log_shift", "calibration"}
+_OPTIONAL = {"cdmpp_version", "code_version", "log_shift", "calibration", "calibrated", "unseen"}
 _NEEDED = [*(name for name in _READABLE if name not in _OPTIONAL), "members", "devices"]
 AGAIN = "copy or train the model again"
 
@@ -43,6 +44,9 @@ class StoredConfig:
     log_shift: float
     calibration: Mapping[str, Any] | None
     """``groups`` (the first is the empty one) and ``levels`` (rising)."""
+    calibrated: tuple[str, ...] = ()
+    """Devices that the model was scaled to without being trained on them."""
+    unseen: Unseen | None = None
 
 
 def read_object(path: Path) -> dict[str, Any]:
@@ -78,17 +82,24 @@ def read_config(folder: Path) -> StoredConfig:
         raise ModelFormatError(f"{file} lacks {', '.join(missing)}; {AGAIN}")
     if unknown := sorted(set(config) - {*_NEEDED} - _OPTIONAL):
         raise ModelFormatError(f"{file} holds {', '.join(unknown)}, which nothing reads; {AGAIN}")
-    config = {"log_shift": 0.0, "calibration": None, **config}
+    config = {"log_shift": 0.0, "calibration": None, "calibrated": [], "unseen": None, **config}
     for field, value, holds, expected in _rules(config):
         if not holds:
             raise ModelFormatError(f"{file}: {field} is {reprlib.repr(value)}, expected {expected}; {AGAIN}")
     devices = {}
     for name, device in config["devices"].items():
         spec = {field: device["spec"].get(field) for field in SPEC_FIELDS}
-        devices[name] = Device(name, device["title"], device["kind"], device["target"], spec, sources={})
+        told = (device["title"], device["kind"], device["target"])
+        devices[name] = Device(name, *told, spec, sources={}, core=device["core"])
     features = next(name for name, version in FEATURES.items() if version == config["extractor_version"])
+    try:
+        unseen = None if config["unseen"] is None else Unseen.restore(config["unseen"])
+    except DataError as error:
+        raise ModelFormatError(f"{file}: unseen: {error}; {AGAIN}") from error
     members, log_shift = tuple(config["members"]), float(config["log_shift"])
-    return StoredConfig(file, features, members, devices, log_shift, config["calibration"])
+    return StoredConfig(
+        file, features, members, devices, log_shift, config["calibration"], tuple(config["calibrated"]), unseen
+    )
 
 
 def _rules(config: Mapping[str, Any]) -> Iterator[tuple[str, Any, bool, str]]:
@@ -105,10 +116,12 @@ def _rules(config: Mapping[str, Any]) -> Iterator[tuple[str, Any, bool, str]]:
     for name, device in devices.items():
         where = f"devices.{name}"
         complete = bool(name) and isinstance(device, dict) and set(device) == set(SHEET)
-        yield where, device, complete, "a name with a mapping of title, kind, target and spec"
+        yield where, device, complete, "a name with a mapping of title, kind, target, spec and core"
         kind, target, spec = device["kind"], device["target"], device["spec"]
         yield f"{where}.title", device["title"], isinstance(device["title"], str), "a text"
         yield f"{where}.kind", kind, kind in KINDS, f"one of {', '.join(KINDS)}"
+        core = device["core"]
+        yield f"{where}.core", core, core is None or isinstance(core, str), "the name of a core or null"
         usable = isinstance(target, dict) and isinstance(target.get("kind"), str)
         yield f"{where}.target", target, usable, "a mapping with a kind, as tvm.target.Target takes it"
         given = set(spec) if isinstance(spec, dict) else set()
@@ -118,6 +131,9 @@ def _rules(config: Mapping[str, Any]) -> Iterator[tuple[str, Any, bool, str]]:
         for field, value in spec.items():
             fits = value is None or (_is_number(value) and value > 0)
             yield f"{where}.spec.{field}", value, fits, "a positive finite number or null"
+    scaled = config["calibrated"]
+    usable = isinstance(scaled, list) and all(name in devices for name in scaled)
+    yield "calibrated", scaled, usable, "a list of names among the devices"
     if (calibration := config["calibration"]) is None:
         return
     complete = isinstance(calibration, dict) and set(calibration) == {"groups", "levels"}

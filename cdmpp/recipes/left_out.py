@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from cdmpp import __version__
 from cdmpp.ast.layout import FEATURES
 from cdmpp.data.dataset import LatencyDataset
 from cdmpp.data.files import read_json, write_json
+from cdmpp.data.held_out import hold_out
 from cdmpp.data.splits import Split
 from cdmpp.devices import Device, sheets_of
 from cdmpp.errors import DataError
@@ -21,6 +23,8 @@ from cdmpp.predict.rows import predict_rows
 from cdmpp.recipes.train import train
 from cdmpp.training.config import Run, TrainConfig
 from cdmpp.training.metrics import call_sites, score
+
+_TEST_SHARE, _VALIDATION_SHARE = 0.2, 0.15
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,22 @@ class LeftOut:
     """See ``latency_metrics``."""
     log_residuals: np.ndarray
     """(m,) float64, log of measured over predicted latency, in the order of ``split.test``."""
+    task_ids: np.ndarray
+    """(m,) of the same programs."""
+
+
+def split_without(dataset: LatencyDataset, left: Sequence[str], sources: Sequence[str], seed: int) -> Split:
+    """Train and validate on ``sources``, test on the devices ``left``, by tasks that are in no other part."""
+    names, tasks = dataset.devices, dataset.task_ids
+    out, known = np.isin(names, list(left)), np.isin(names, list(sources))
+    tested, rest = hold_out(np.unique(tasks[out]), _TEST_SHARE, seed, "test", "without", "tasks", keep=2)
+    learned = np.setdiff1d(tasks[known], tested)
+    validated, _ = hold_out(learned, _VALIDATION_SHARE, seed, "validation", "without", "tasks")
+    held = np.isin(tasks, validated)
+    parts = (known & ~held & ~np.isin(tasks, tested), known & held, out & np.isin(tasks, tested))
+    counts = {"left_out": list(left), "sources": list(sources), "tasks": len(rest)}
+    train, validation, test = map(np.flatnonzero, parts)
+    return Split("without", seed, train, validation, test, counts)
 
 
 def leave_out(name: str, dataset: LatencyDataset, split: Split, config: TrainConfig, run: Run) -> LeftOut:
@@ -40,21 +60,22 @@ def leave_out(name: str, dataset: LatencyDataset, split: Split, config: TrainCon
     whatever its ``out``.
     """
     path = cache_root() / "left_out" / f"{_key(name, dataset, split, config, run.seed)}.json"
-    if (known := _read(path)) is not None:
+    if (known := _read(path, dataset.task_ids[split.test])) is not None:
         print(f"trained without {name} before: {path}")
         return known
     predicted_s = predict_rows(train(dataset, split, config, run).predictor, dataset, split.test)
     residuals = np.log(dataset.latency_s[split.test] / predicted_s)
-    found = LeftOut(score(dataset, split.test, predicted_s)["metrics"], residuals)
+    found = LeftOut(score(dataset, split.test, predicted_s)["metrics"], residuals, dataset.task_ids[split.test])
     write_json(path, {"left_out": name, "metrics": found.metrics, "log_residuals": residuals.tolist()})
     return found
 
 
-def _read(path: Path) -> LeftOut | None:
+def _read(path: Path, task_ids: np.ndarray) -> LeftOut | None:
     """None where there is no such file, or another one than was written here."""
     try:
         stored = read_json(path)
-        return LeftOut(dict(stored["metrics"]), np.array(stored["log_residuals"], np.float64))
+        residuals = np.array(stored["log_residuals"], np.float64)
+        return LeftOut(dict(stored["metrics"]), residuals, task_ids) if len(residuals) == len(task_ids) else None
     except (DataError, LookupError, TypeError, ValueError):
         return None
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-
-import numpy as np
+from typing import Any
 
 from cdmpp import devices
 from cdmpp.data.dataset import LatencyDataset
@@ -13,17 +13,18 @@ from cdmpp.data.sources import source_devices
 from cdmpp.data.splits import Split, make_split
 from cdmpp.errors import NoRecordsError
 from cdmpp.machine_code.compile import can_have_code
-from cdmpp.recipes.left_out import LeftOut, leave_out
+from cdmpp.recipes.left_out import LeftOut, leave_out, split_without
 from cdmpp.recipes.settings import RunSettings
 from cdmpp.recipes.train import Trained, train
+from cdmpp.uncertainty.unseen import fit_unseen
 
 
 def train_zero_shot(settings: RunSettings, cause: str) -> tuple[LatencyDataset, Split, Trained]:
     """Train on ``settings.sources``, those of ``zero_shot_sources``, after saying why: ``cause``.
 
-    Of several sources of that kind each is left out once (half the epochs) and predicted, unless
-    ``settings.leave_one_out`` is False. The card's ``zero_shot`` has these test metrics, ``left_out``, and ``error``,
-    what to expect on the device, in a sentence.
+    Of several cores among the sources each is left out once, with all its devices (half the epochs), and predicted,
+    unless ``settings.leave_one_out`` is False: it gives intervals for unseen ones. The card's ``zero_shot`` has
+    these test metrics, ``left_out``, and ``error``, what to expect on the device, in a sentence.
     """
     device, names = settings.device, list(settings.sources)
     alike = [name for name in names if devices.get(name).kind == device.kind]
@@ -39,12 +40,19 @@ def train_zero_shot(settings: RunSettings, cause: str) -> tuple[LatencyDataset, 
     if not can_have_code(device.target):
         dataset = replace(dataset, asts=dataset.asts.with_codes(None))
         print(f"{device.name} is no x86-64 CPU: nothing is learned from machine code")
-    found = _leave_one_out(settings, dataset, alike) if len(alike) > 1 and settings.leave_one_out else {}
+    found = _left_out(settings, dataset, alike) if len(alike) > 1 and settings.leave_one_out else {}
     split = make_split(dataset, seed=settings.run.seed, **settings.split)
     trained = train(dataset, split, settings.training, settings.run)
-    metrics = {name: one.metrics for name, one in found.items()}
-    error = _error_text(device.name, alike, metrics)
-    told = {"device": device.name, "sources": names, "same_kind": bool(alike), "left_out": metrics, "error": error}
+    metrics = {unit: one.metrics for unit, one in found.items()}
+    told: dict[str, Any] = {"device": device.name, "sources": names, "same_kind": bool(alike), "left_out": metrics}
+    if found:
+        residuals, tasks = (
+            {unit: getattr(one, key) for unit, one in found.items()} for key in ("log_residuals", "task_ids")
+        )
+        trained.predictor.unseen = fit_unseen(metrics, residuals, tasks)
+        told["error"] = trained.predictor.unseen.expected(device.name)
+    else:
+        told["error"] = _error_text(device.name, alike)
     trained.predictor.card |= {"label": "zero-shot", "zero_shot": told}
     trained.predictor.save(trained.model_dir)
     return dataset, split, trained
@@ -67,29 +75,29 @@ def zero_shot_sources(settings: RunSettings, cause: NoRecordsError) -> tuple[str
     return tuple(names)
 
 
-def _leave_one_out(settings: RunSettings, dataset: LatencyDataset, names: list[str]) -> dict[str, LeftOut]:
-    """Device -> figures of a model trained on the others, on tasks that it saw on no device."""
+def _left_out(settings: RunSettings, dataset: LatencyDataset, names: list[str]) -> dict[str, LeftOut]:
+    """Unit -> figures of a model trained on the other ones, on tasks that it saw on no device."""
     config, run = settings.training, settings.run
     shorter = replace(config.trainer, epochs=max(1, round(config.trainer.epochs / 2)), members=1)
     config = replace(config, trainer=shorter, loss=replace(config.loss, domain="none"))
     found = {}
-    for name in names:
-        others = [other for other in names if other != name]
-        split = make_split(dataset, "by_device", run.seed, target=name, sources=others)
-        found[name] = leave_out(name, dataset, split, config, replace(run, out=run.out / f"without-{name}"))
-        print(f"{name} from {', '.join(others)}: {found[name].metrics['mape']:.1f} % MAPE")
+    for unit, left in units_of(names).items():
+        split = split_without(dataset, left, [name for name in names if name not in left], run.seed)
+        found[unit] = leave_out(unit, dataset, split, config, replace(run, out=run.out / f"without-{unit}"))
+        print(f"without any record of {unit} ({', '.join(left)}): {found[unit].metrics['mape']:.1f} % MAPE")
     return found
 
 
-def _error_text(name: str, alike: list[str], left_out: dict[str, dict[str, float]]) -> str:
-    if not left_out and len(alike) > 1:
+def units_of(names: Sequence[str]) -> dict[str, list[str]]:
+    """What is left out together, by name: all devices with one core; single devices where there is one core only."""
+    units: dict[str, list[str]] = {}
+    for name in names:
+        units.setdefault(devices.get(name).core or name, []).append(name)
+    return units if len(units) > 1 else {name: [name] for name in names}
+
+
+def _error_text(name: str, alike: list[str]) -> str:
+    if len(alike) > 1:
         return f"Its error on {name} was not estimated (leave_one_out=false)"
-    if not left_out:
-        reason = "only one source device is of its kind" if alike else "no source device is of its kind"
-        return f"Its error on {name} could not be estimated: {reason}"
-    mapes, medians = ([row[key] for row in left_out.values()] for key in ("mape", "median_ape"))
-    return (
-        f"Predicting each of {', '.join(left_out)} without its records was off by {np.mean(mapes):.0f} % on average "
-        f"({np.min(mapes):.0f} to {np.max(mapes):.0f} %), by {np.mean(medians):.0f} % in the median; expect no less on "
-        f"{name}"
-    )
+    reason = "only one source device is of its kind" if alike else "no source device is of its kind"
+    return f"Its error on {name} could not be estimated: {reason}"

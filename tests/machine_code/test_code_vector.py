@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from cdmpp.cores import get_core
 from cdmpp.errors import DataError
 from cdmpp.features import names
 from cdmpp.machine_code.code_features import CLASSES, CODE_NAMES, CODE_WIDTH
@@ -71,8 +72,8 @@ main_compute_:
 """
 
 
-def vector_of(llvm_ir: str) -> np.ndarray:
-    return code_vector(llvm_ir, MACHINE_CODE)
+def vector_of(llvm_ir: str, core: str = "ice_lake") -> np.ndarray:
+    return code_vector(llvm_ir, MACHINE_CODE, get_core(core))
 
 
 def amount(vector: np.ndarray, name: str) -> float:
@@ -164,19 +165,26 @@ def test_the_core_waits_for_the_sum_but_a_new_one_starts_early() -> None:
     assert amount(vector, "machine_latency_cycles") > 200
     # Eight iterations fit into the window many times over: then the width of the core decides.
     assert amount(vector, "machine_overlap_cycles") > 150
-    added = code_vector(NEST, MACHINE_CODE.replace("vfmadd231ps\t%zmm1, %zmm1", "vaddps\t%zmm0, %zmm1"))
-    assert amount(added, "machine_slow_add_cycles") == pytest.approx(80 * 2, rel=0.01)
-    assert amount(vector, "machine_slow_add_cycles") == 0
+
+
+def test_each_core_takes_its_own_cycles() -> None:
+    """Loads and multiply-adds of 512 bits keep the units of Zen 4 for two cycles, those of Zen 5 for one."""
+    loads = {name: amount(vector_of(NEST, name), "machine_load_cycles") for name in ("ice_lake", "zen4", "zen5")}
+    assert loads == pytest.approx({"ice_lake": 40, "zen4": 80, "zen5": 40}, rel=1e-2)
+    floats = {name: amount(vector_of(NEST, name), "machine_float_cycles") for name in ("ice_lake", "zen4", "zen5")}
+    assert floats == pytest.approx({"ice_lake": 40, "zen4": 80, "zen5": 40}, rel=1e-2)
+    issue = {name: amount(vector_of(NEST, name), "machine_issue_cycles") for name in ("ice_lake", "zen5")}
+    assert issue["ice_lake"] == pytest.approx(8 / 5 * issue["zen5"], rel=1e-2)
 
 
 def test_code_of_another_processor_is_refused() -> None:
-    with pytest.raises(DataError, match="no x86-64 machine code of main_compute_"):
-        code_vector(NEST, "main_compute_:\n\tfmla\tv0.4s, v1.4s, v1.4s\n\tret\n")
+    with pytest.raises(DataError, match="no machine code of main_compute_ that can be read"):
+        code_vector(NEST, "main_compute_:\n\tvfmacc.vv v0, v8, v16\n\tret\n", get_core("ice_lake"))
 
 
 def test_a_module_that_computes_nothing_is_refused() -> None:
     with pytest.raises(DataError, match="computes"):
-        code_vector(NEST.replace("@main_compute_", "@helper"), MACHINE_CODE)
+        vector_of(NEST.replace("@main_compute_", "@helper"))
 
 
 def test_the_wrapper_that_checks_arguments_does_not_count() -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from cdmpp import devices
+from cdmpp.cores import get_core
 from cdmpp.machine_code.code_features import CODE_NAMES, CODE_WIDTH
 from cdmpp.machine_code.code_vector import code_vector
 from cdmpp.machine_code.compile import can_compile, compiled
@@ -24,7 +25,7 @@ def program():
 
 
 def test_every_multiply_add_is_counted(program):
-    vector = code_vector(*compiled(program))
+    vector = code_vector(*compiled(program), get_core("ice_lake"))
     amounts = dict(zip(CODE_NAMES, 2.0 ** vector.astype(np.float64) - 1, strict=True))
     assert amounts["n_fused_lanes"] == pytest.approx(64**3, rel=0.01)
     assert amounts["unknown_loops"] == pytest.approx(0, abs=1e-6)
@@ -77,7 +78,7 @@ def test_the_work_of_a_plain_program_is_counted_wherever_llvm_puts_it(order, noa
     """LLVM takes the first turn out of plain loops and unrolls the rest; without ``noalias`` it moves them into the
     wrapper that checks the arguments."""
     n, target = 128, tvm.target.Target({"kind": "llvm", "mcpu": "icelake-server", "num-cores": 1})
-    row = code_vector(*compiled(Program(_matmul(n, order, noalias), target)))
+    row = code_vector(*compiled(Program(_matmul(n, order, noalias), target)), get_core("ice_lake"))
     vector = dict(zip(CODE_NAMES, row, strict=True))
     assert 2 ** vector["n_fused_lanes"] - 1 == pytest.approx(n**3, rel=0.01)
     assert vector["unknown_loops"] == 0

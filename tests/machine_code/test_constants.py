@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from cdmpp.cores import get_core
 from cdmpp.machine_code.code_features import CODE_NAMES
 from cdmpp.machine_code.code_vector import code_vector
 from cdmpp.machine_code.constants import Constants
@@ -84,7 +85,7 @@ def test_vectors_and_what_is_left_are_told_apart(extent: int, vectors: int, rest
     runs = frequencies(function, constants, loops)
     assert (runs["vector.body"], runs["rest"]) == (vectors, rest)
     assert all(loop.trips for loop in loops)
-    vector = code_vector(shared(extent), NO_LOOPS)
+    vector = code_vector(shared(extent), NO_LOOPS, get_core("ice_lake"))
     amounts = {name: 2.0 ** float(vector[CODE_NAMES.index(name)]) - 1 for name in ("n_load_8", "n_load_1")}
     assert amounts == pytest.approx({"n_load_8": vectors, "n_load_1": rest}, abs=1e-3)
 

@@ -69,14 +69,14 @@ def test_a_few_programs_tell_the_costs_of_a_new_device_and_leave_the_others_alon
     assert torch.equal(again.own, learned.own), "a device is learned once"
 
 
-def test_an_unknown_device_has_the_costs_of_the_one_most_like_it(anchor, programs):
-    """One whose datasheet is almost that of xeon-icelake counts as xeon-icelake, whatever the others are."""
+def test_an_unknown_device_has_the_shared_costs(anchor, programs):
+    """However like xeon-icelake its datasheet is."""
     like = programs.device_vectors.clone()
     like[2] = like[0] + 0.01
     batch = dataclasses.replace(programs, device_vectors=like).batch(LATER[:20])
     own = anchor.costs_of(batch.device_vectors)
-    torch.testing.assert_close(own, anchor.costs_of(like[:1]).expand_as(own))
-    assert not torch.allclose(own, anchor.costs_of(like[1:2]).expand_as(own), atol=0.05)
+    assert not own.any()
+    assert anchor.costs_of(like[:1]).any() and anchor.costs_of(like[1:2]).any()
     assert torch.equal(CodeAnchor(4, like.shape[1]).costs_of(like), torch.zeros(3, own.shape[1]))
 
 

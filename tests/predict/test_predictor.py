@@ -186,7 +186,7 @@ def test_model_of_another_format_or_width_is_refused(folder):
     _edit(folder, format_version=99)
     with pytest.raises(ModelFormatError, match="format version 99"):
         cdmpp.load(folder)
-    _edit(folder, format_version=2, leaf_width=3)
+    _edit(folder, format_version=3, leaf_width=3)
     with pytest.raises(ModelFormatError, match="leaf width 3"):
         cdmpp.load(folder)
 

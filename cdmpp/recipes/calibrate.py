@@ -1,0 +1,148 @@
+"""Calibration: a device's own numbers and a dozen kernels, timed in three minutes, scale a model to it."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import cdmpp
+from cdmpp import devices
+from cdmpp.data.batching import ProgramTensors
+from cdmpp.data.codes import derive_codes
+from cdmpp.data.dataset import LatencyDataset
+from cdmpp.data.files import plain
+from cdmpp.data.loading import load_dataset
+from cdmpp.devices import Device
+from cdmpp.errors import CdmppError, DataError
+from cdmpp.lock import writing
+from cdmpp.machine_code.compile import can_have_code
+from cdmpp.measure.collector import Collector
+from cdmpp.measure.plan import add_tasks
+from cdmpp.measure.probe import probe
+from cdmpp.measure.settings import MeasureSettings
+from cdmpp.model.regressor import CdmppModel
+from cdmpp.predict.predictor import Predictor
+from cdmpp.predict.rows import predict_rows
+from cdmpp.training.metrics import latency_metrics
+
+_SCHEDULES, _BATCH, _SEPARATION_S = 4, 52, 15.0
+FEWEST_TASKS = 6
+
+
+@dataclass(frozen=True)
+class CalibrateSettings:
+    """What ``cdmpp calibrate`` is told."""
+
+    device: str
+    """What this machine is, a file of ``conf/device``."""
+    out: Path
+    """Gets ``records/`` and ``model/``; a rerun goes on with the records."""
+    start: str
+    """Folder or name of the model that is scaled."""
+    time_limit_min: float = 2.5
+    """No new batch of programs is begun after this long."""
+    progress: bool = True
+
+
+def calibrate(settings: CalibrateSettings) -> dict[str, Any]:
+    """Time this machine, scale the model, leave it in ``out/model``; returns what was found.
+
+    Raises:
+        CdmppError: a device whose machine code is not read, a model that reads none, or no compiler for the probe.
+        DataError: too few gauges could be measured.
+    """
+    described, start = devices.get(settings.device), cdmpp.load(settings.start)
+    if not can_have_code(described.target) or not described.core:
+        raise CdmppError(f"calibration reads x86-64 machine code on a described core; {described.name} has none of it")
+    if not start.reads_code:
+        raise CdmppError(f"the model {settings.start} reads no machine code: start from one that does, such as cpus")
+    device = described.measured_as(probe().spec())
+    records = _measure(settings)
+    rows = np.arange(len(records))
+    if (tasks := len(np.unique(records.task_ids))) < FEWEST_TASKS:
+        raise DataError(
+            f"{tasks} gauges could be measured, calibration takes {FEWEST_TASKS}: see {settings.out}/records"
+        )
+    before = _figures(start, records, rows, device)
+    left_out = _left_out(start, records, device)
+    scaled, factors = scale_to(start, device, records, rows)
+    found = plain(
+        {
+            "device": device.name,
+            "start": settings.start,
+            "programs": len(rows),
+            "tasks": tasks,
+            "measured": {name: device.spec[name] for name in sorted(device.measured)},
+            "factors": factors,
+            "before": before,
+            "left_out_tasks": left_out,
+        }
+    )
+    scaled.card["calibrated"] = found
+    scaled.save(settings.out / "model")
+    return found
+
+
+def scale_to(
+    start: Predictor, device: Device, dataset: LatencyDataset, rows: np.ndarray
+) -> tuple[Predictor, dict[str, float]]:
+    """A copy of ``start`` that knows ``device``, scaled by its programs ``rows`` (n,); the factors, averaged.
+
+    Each group of resources (``code_anchor.SCALES``) gets one factor; no trained weight moves.
+    """
+    scaled = copy.deepcopy(start)
+    programs = tensors_of(dataset, rows, device).to(str(start.torch_device))
+    _, which, sizes = np.unique(dataset.task_ids[rows], return_inverse=True, return_counts=True)
+    factors = []
+    for model in scaled.models:
+        assert isinstance(model, CdmppModel)  # no other reads code
+        factors.append(model.scale_device(programs, np.arange(len(rows)), 1 / sizes[which]))
+    scaled.learned(device)
+    return scaled, {name: float(np.exp(np.mean([np.log(one[name]) for one in factors]))) for name in factors[0]}
+
+
+def tensors_of(dataset: LatencyDataset, rows: np.ndarray, device: Device) -> ProgramTensors:
+    """The programs ``rows`` as they run on ``device``, with their labels."""
+    names = [device.name] * len(rows)
+    return ProgramTensors.build(dataset.asts.take(rows), {device.name: device}, names, dataset.latency_s[rows])
+
+
+def _measure(settings: CalibrateSettings) -> LatencyDataset:
+    from cdmpp.programs.gauges import gauge_tasks
+
+    folder = settings.out / "records"
+    plan = MeasureSettings(
+        settings.device,
+        out=folder,
+        schedules_per_task=_SCHEDULES,
+        time_limit_min=settings.time_limit_min,
+        batch=_BATCH,
+        min_separation_s=_SEPARATION_S,
+        progress=settings.progress,
+    )
+    with writing(folder, f"calibration of {settings.device}"):
+        add_tasks(folder, gauge_tasks())
+        Collector(plan, folder).run()
+    derive_codes(folder, progress=settings.progress)
+    return load_dataset(folder, settings.device)
+
+
+def _left_out(start: Predictor, dataset: LatencyDataset, device: Device) -> dict[str, float]:
+    """Errors of each gauge by what the others tell."""
+    names, predicted = dataset.task_ids, np.empty(len(dataset))
+    for task in np.unique(names):
+        rest, own = np.flatnonzero(names != task), np.flatnonzero(names == task)
+        scaled, _ = scale_to(start, device, dataset, rest)
+        predicted[own] = predict_rows(scaled, dataset, own)
+    return latency_metrics(dataset.latency_s, predicted, names, dataset.devices)
+
+
+def _figures(start: Predictor, dataset: LatencyDataset, rows: np.ndarray, device: Device) -> dict[str, float]:
+    seen = start.examine(tensors_of(dataset, rows, device).to(str(start.torch_device)), np.arange(len(rows)))
+    return latency_metrics(
+        dataset.latency_s[rows], np.exp(seen.log_prediction), dataset.task_ids[rows], dataset.devices[rows]
+    )

@@ -1,0 +1,91 @@
+"""Cores: every sheet is complete, sourced and plausible, and wrong ones are told apart."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import pytest
+import yaml
+
+from cdmpp import devices
+from cdmpp.cores import NUMBERS, Core, core_names, core_of_processor, get_core, read_core
+from cdmpp.errors import CdmppError
+from cdmpp.machine_code.operation import OPERATIONS
+
+CONF = Path(__file__).resolve().parent.parent / "conf"
+
+
+@pytest.mark.parametrize("name", core_names())
+def test_a_core_describes_all_that_the_pipeline_needs(name: str) -> None:
+    core = get_core(name)
+    assert set(core.units) == set(OPERATIONS)
+    assert set(core.numbers) == set(NUMBERS)
+    assert all(quantity.source and quantity.value for quantity in core.numbers.values())
+    assert core.units["move"][0].ports == core.units["int_move"][0].ports == ()
+    for operation in ("fma", "fadd", "shuffle", "int", "branch"):
+        assert all(unit.ports and unit.latency >= 1 for unit in core.units[operation])
+    l1_kib = core["l1_sets"] * core["l1_ways"] * 64 / 1024
+    assert l1_kib in (32, 48, 64)
+
+
+@pytest.mark.parametrize("device", [d for d in devices.all_devices() if d.core], ids=lambda device: device.name)
+def test_caches_of_a_device_are_its_cores(device: devices.Device) -> None:
+    core = get_core(str(device.core))
+    assert core["l1_sets"] * core["l1_ways"] * 64 / 1024 == device.spec["l1_kb_per_core"]
+    assert core["l2_sets"] * core["l2_ways"] * 64 / 1024 == device.spec["l2_kb"]
+
+
+def test_processors_of_llvm_lead_to_cores() -> None:
+    assert core_of_processor("znver4") == "zen4" and core_of_processor("sapphirerapids") == "golden_cove"
+    assert core_of_processor("pentium4") is None
+    named = [processor for name in core_names() for processor in get_core(name).processors]
+    assert len(named) == len(set(named))
+
+
+def test_a_range_stands_for_its_middle() -> None:
+    zen2 = get_core("zen2")
+    low, high = zen2.numbers["aliased_cycles"].bounds or (0, 0)
+    assert low < zen2["aliased_cycles"] < high and zen2["aliased_cycles"] ** 2 == pytest.approx(low * high)
+
+
+@pytest.fixture
+def content() -> dict:
+    return yaml.safe_load((CONF / "core/zen4.yaml").read_text())
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda c: c["numbers"].pop("window"), "numbers missing or unknown: window"),
+        (lambda c: c["numbers"]["window"].update(value=None, source="not published"), "window is null"),
+        (lambda c: c["numbers"]["window"].update(value=[5, 2]), r"\[5, 2\]"),
+        (lambda c: c["numbers"]["window"].update(source="hearsay"), "source names 'hearsay'"),
+        (lambda c: c["operations"]["fma"].pop("latency"), "latency at least"),
+        (lambda c: c["operations"]["fma"].update(latency=2.5), "operations.fma.latency is 2.5"),
+        (lambda c: c.update(name="zen9"), "expected the file's name"),
+        (lambda c: c.update(processors="znver4"), "processors must be a list"),
+        (lambda c: c.pop("vendor"), "must hold exactly the keys"),
+    ],
+)
+def test_a_wrong_sheet_is_refused_by_field(tmp_path: Path, content: dict, change, expected: str) -> None:
+    change(content)
+    path = tmp_path / "zen4.yaml"
+    path.write_text(yaml.safe_dump(content))
+    with pytest.raises(CdmppError, match=expected) as caught:
+        read_core(path)
+    assert str(path) in str(caught.value)
+
+
+def test_an_unknown_core_is_answered_with_the_nearest() -> None:
+    with pytest.raises(CdmppError, match="zen4"):
+        get_core("zen-4")
+
+
+def test_a_core_of_ones_own_is_read(tmp_path: Path, content: dict, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = copy.deepcopy(content) | {"name": "zen4c"}
+    (tmp_path / "conf/core").mkdir(parents=True)
+    (tmp_path / "conf/core/zen4c.yaml").write_text(yaml.safe_dump(own))
+    monkeypatch.chdir(tmp_path)
+    core = get_core("zen4c")
+    assert isinstance(core, Core) and core.units == get_core("zen4").units
