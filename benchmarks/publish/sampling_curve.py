@@ -27,9 +27,10 @@ from cdmpp.data.splits import Split
 from cdmpp.errors import CdmppError, DataError
 from cdmpp.predict.predictor import Predictor
 from cdmpp.predict.rows import predict_rows
+from cdmpp.recipes.adapted import adapt
 from cdmpp.recipes.candidates import candidates
 from cdmpp.recipes.compose import compose
-from cdmpp.recipes.fine_tune import errors_by_device, fine_tune
+from cdmpp.recipes.fine_tune import errors_by_device
 from cdmpp.recipes.finetune_settings import FinetuneSettings
 from cdmpp.recipes.finetuning import base_model, device_split, load_target_and_sources
 from cdmpp.training.metrics import score
@@ -114,8 +115,9 @@ def _tuned(
 ) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="cdmpp-curve-") as scratch:
         scratch_run = replace(settings.run, out=Path(scratch) / "run", progress=False)
-        tuned = fine_tune(base, dataset, split, tasks, settings.tuning, scratch_run, settings.training.loss)
-        return _scored(tuned.predictor, dataset, split)
+        adapted = adapt(base, dataset, split, tasks, settings.tuning, scratch_run, settings.training.loss)
+        figures = {"way": adapted.way, "held_out_mape": dict(adapted.errors)}
+        return {**_scored(adapted.predictor, dataset, split), **figures}
 
 
 def _scored(predictor: Predictor, dataset: LatencyDataset, split: Split) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from functools import lru_cache
 
 from cdmpp.machine_code.code_features import WIDTHS
 
@@ -29,7 +30,8 @@ _VECTOR_BYTES = 64
 """Of one register: wider vectors are counted as several."""
 
 
-def classify(line: str) -> list[tuple[str, float]]:
+@lru_cache(maxsize=65536)
+def classify(line: str) -> tuple[tuple[str, float], ...]:
     """(class, amount) of one instruction; empty where it costs nothing."""
     classes = _classify(line)
     vector = _VECTOR.search(line)
@@ -39,7 +41,7 @@ def classify(line: str) -> list[tuple[str, float]]:
         classes.append(("odd_vector", float(registers(line))))
         if lanes > WIDTHS[-1] and classes[0][0].startswith("float"):
             classes.append(("odd_wide_lanes", float(lanes)))
-    return classes
+    return tuple(classes)
 
 
 def _classify(line: str) -> list[tuple[str, float]]:

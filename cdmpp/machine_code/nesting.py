@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import networkx as nx
 import numpy as np
@@ -162,6 +163,7 @@ def _x86_size(line: str) -> tuple[float, ...]:
     return 1.0, name.startswith(_X86_FLOATS), stores, "(" in line and not stores and "lea" not in name
 
 
+@lru_cache(maxsize=65536)
 def _ir_size(line: str) -> tuple[float, ...]:
     """The same of a line of the IR."""
     amounts: defaultdict[str, float] = defaultdict(float)

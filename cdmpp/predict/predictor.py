@@ -179,11 +179,6 @@ class Predictor:
         # The stored numbers win: editing a datasheet must not silently change what a trained model answers.
         return self.trained_on[device] if device in self.trained_on else devices.get(device)
 
-    def learned(self, device: Device) -> None:
-        """Keep the numbers of a device that the model was scaled to, though it was not trained on it."""
-        self.trained_on[device.name] = device
-        self.calibrated |= {device.name}
-
     def save(self, folder: str | Path, half: bool = False) -> None:
         """Write ``model.safetensors``, ``config.json`` and ``card.json``; each file appears whole or not at all.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ import numpy as np
 
 import cdmpp
 from cdmpp import devices
-from cdmpp.data.batching import ProgramTensors
 from cdmpp.data.codes import derive_codes
 from cdmpp.data.dataset import LatencyDataset
 from cdmpp.data.files import plain
@@ -24,9 +22,9 @@ from cdmpp.measure.collector import Collector
 from cdmpp.measure.plan import add_tasks
 from cdmpp.measure.probe import probe
 from cdmpp.measure.settings import MeasureSettings
-from cdmpp.model.regressor import CdmppModel
 from cdmpp.predict.predictor import Predictor
 from cdmpp.predict.rows import predict_rows
+from cdmpp.recipes.scaled import scale_to, tensors_of
 from cdmpp.training.metrics import latency_metrics
 
 _SCHEDULES, _BATCH, _SEPARATION_S = 4, 52, 15.0
@@ -82,33 +80,10 @@ def calibrate(settings: CalibrateSettings) -> dict[str, Any]:
             "left_out_tasks": left_out,
         }
     )
+    scaled.calibrated |= {device.name}
     scaled.card["calibrated"] = found
     scaled.save(settings.out / "model")
     return found
-
-
-def scale_to(
-    start: Predictor, device: Device, dataset: LatencyDataset, rows: np.ndarray
-) -> tuple[Predictor, dict[str, float]]:
-    """A copy of ``start`` that knows ``device``, scaled by its programs ``rows`` (n,); the factors, averaged.
-
-    Each group of resources (``code_anchor.SCALES``) gets one factor; no trained weight moves.
-    """
-    scaled = copy.deepcopy(start)
-    programs = tensors_of(dataset, rows, device).to(str(start.torch_device))
-    _, which, sizes = np.unique(dataset.task_ids[rows], return_inverse=True, return_counts=True)
-    factors = []
-    for model in scaled.models:
-        assert isinstance(model, CdmppModel)  # no other reads code
-        factors.append(model.scale_device(programs, np.arange(len(rows)), 1 / sizes[which]))
-    scaled.learned(device)
-    return scaled, {name: float(np.exp(np.mean([np.log(one[name]) for one in factors]))) for name in factors[0]}
-
-
-def tensors_of(dataset: LatencyDataset, rows: np.ndarray, device: Device) -> ProgramTensors:
-    """The programs ``rows`` as they run on ``device``, with their labels."""
-    names = [device.name] * len(rows)
-    return ProgramTensors.build(dataset.asts.take(rows), {device.name: device}, names, dataset.latency_s[rows])
 
 
 def _measure(settings: CalibrateSettings) -> LatencyDataset:

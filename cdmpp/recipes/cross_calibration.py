@@ -5,7 +5,6 @@ Every task is predicted by a model that has not learned from it, so that all cal
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -17,48 +16,33 @@ from cdmpp.data.subsample import sample_rows
 from cdmpp.devices import sheets_of
 from cdmpp.errors import DataError
 from cdmpp.predict.predictor import Predictor
-from cdmpp.predict.rows import predict_rows
-from cdmpp.recipes.fine_tune import fine_tune
+from cdmpp.recipes.adapted import Adapted, deal
 from cdmpp.recipes.train import Trained, device_groups, train
-from cdmpp.training.config import Run, TrainConfig, TuneConfig
+from cdmpp.training.config import Run, TrainConfig
 from cdmpp.uncertainty.calibration import Calibration, Examined, calibrate, scale_inputs
 from cdmpp.uncertainty.conformal import FITTED_TASKS, fit_conformal
 
 
-def cross_calibrate(
-    tuned: Predictor,
-    start: Predictor,
-    dataset: LatencyDataset,
-    split: Split,
-    tasks: Sequence[str],
-    config: TuneConfig,
-    run: Run,
-) -> str:
-    """Give ``tuned`` intervals for the new device and the sources; returns what the card says of them.
+def cross_calibrate(adapted: Adapted, dataset: LatencyDataset, split: Split) -> str:
+    """Give a model that was adapted to a device intervals for it and the sources; returns what the card says of them.
 
-    The ``tasks`` that it learned from are dealt into ``config.folds``; a model tuned on the others predicts each. Few
-    tasks give none. ``run.out`` gets a folder a fold.
+    The tasks of the device count as its folds predicted them, the sources by the validation part of ``split``. Few
+    tasks give none.
     """
-    folds = config.folds
-    if folds < 2 or len(tasks) < FITTED_TASKS:
+    tuned, new, names = adapted.predictor, adapted.rows, dataset.task_ids
+    n_tasks = len(np.unique(names[new]))
+    if n_tasks < FITTED_TASKS:
         tuned.calibration = None
         return f"none: intervals of a new device take {FITTED_TASKS} labelled tasks and tuning.folds of 2 or more"
-    names, order = dataset.task_ids, np.random.default_rng(run.seed).permutation(sorted(set(tasks)))
-    held_out, predicted = _dealt(names, split.pool, order, folds), []
-    for fold, part in enumerate(held_out):
-        kept = np.setdiff1d(order, names[part]).tolist()
-        rest = fine_tune(start, dataset, split, kept, config, _fold_run(run, fold)).predictor
-        predicted.append(np.log(predict_rows(rest, dataset, part)))
-    new = np.concatenate(held_out)
     rows = np.concatenate([new, split.validation])
     learned = np.concatenate([np.setdiff1d(split.train, rows), new])
     seen = _examined(tuned, dataset, rows)
     logs = seen.logs.copy()
-    logs[:, : len(new)] += np.concatenate(predicted) - logs[:, : len(new)].mean(0)
+    logs[:, : len(new)] += adapted.log_prediction - logs[:, : len(new)].mean(0)
     training, groups = _examined(tuned, dataset, sample_rows(learned, 4000)), device_groups(dataset.devices[rows])
     log_latency = np.log(dataset.latency_s[rows])
     tuned.calibration = calibrate(training, replace(seen, logs=logs), log_latency, names[rows], groups)
-    return f"cross-conformal over {folds} folds of the {len(tasks)} tasks, sources by their validation part"
+    return f"cross-conformal over folds of the {n_tasks} tasks, sources by their validation part"
 
 
 def calibrate_by_folds(result: Trained, dataset: LatencyDataset, split: Split, config: TrainConfig, run: Run) -> None:
@@ -74,7 +58,7 @@ def calibrate_by_folds(result: Trained, dataset: LatencyDataset, split: Split, c
     tasks = np.random.default_rng(run.seed).permutation(np.unique(names[both]))
     if folds > len(tasks):
         raise DataError(f"trainer.interval_folds={folds}, and training and validation have {len(tasks)} tasks")
-    parts = _dealt(names, both, tasks, folds)
+    parts = deal(names, both, tasks, folds)
     plain = replace(config, loss=replace(config.loss, domain="none"))
     logs, inputs = [], []
     for fold, part in enumerate(parts):
@@ -95,11 +79,6 @@ def calibrate_by_folds(result: Trained, dataset: LatencyDataset, split: Split, c
     origin = f"{folds} folds of the {len(tasks)} tasks of training and validation (cross-conformal)"
     trained.card["intervals"] = {**trained.calibration.describe(), "calibrated_on": origin}
     trained.save(result.model_dir)
-
-
-def _dealt(names: np.ndarray, rows: np.ndarray, tasks: np.ndarray, folds: int) -> list[np.ndarray]:
-    """Those of ``rows`` that have the tasks of each fold; ``names``: the task of every program."""
-    return [rows[np.isin(names[rows], tasks[fold::folds])] for fold in range(folds)]
 
 
 def _fold_run(run: Run, fold: int) -> Run:

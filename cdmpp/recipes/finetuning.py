@@ -20,9 +20,10 @@ from cdmpp.errors import DataError, NoRecordsError
 from cdmpp.measure.chosen import measure_settings, measure_tasks
 from cdmpp.predict.predictor import Predictor
 from cdmpp.predict.rows import predict_rows
+from cdmpp.recipes.adapted import adapt
 from cdmpp.recipes.candidates import candidates
 from cdmpp.recipes.cross_calibration import cross_calibrate
-from cdmpp.recipes.fine_tune import errors_by_device, fine_tune
+from cdmpp.recipes.fine_tune import errors_by_device
 from cdmpp.recipes.finetune_settings import FinetuneSettings
 from cdmpp.recipes.train import train
 from cdmpp.training.metrics import score
@@ -57,12 +58,16 @@ def _tuned(
     settings: FinetuneSettings, dataset: LatencyDataset, split: Split, start: Predictor, tasks: list[str]
 ) -> dict[str, Any]:
     """``tasks``: those chosen, whose labels are in the pool of ``split``."""
-    run, tuning = settings.run, settings.tuning
+    run = settings.run
     sources = sorted({str(name) for name in dataset.devices[split.train]})
     print(f"{len(tasks)} tasks of {settings.device.name} chosen by {settings.sampler}; from {'+'.join(sources)}")
-    before, what = _figures(start, dataset, split), (start, dataset, split, tasks, tuning)
-    tuned = fine_tune(*what, replace(run, out=run.out / "tuning"), settings.training.loss).predictor
-    tuned.card["intervals"] = cross_calibrate(tuned, *what, replace(run, out=run.out / "folds"))
+    before, out = _figures(start, dataset, split), replace(run, out=run.out / "tuning")
+    adapted = adapt(start, dataset, split, tasks, settings.tuning, out, settings.training.loss)
+    tuned = adapted.predictor
+    if adapted.errors:
+        told = ", ".join(f"{way} {error:.1f}" for way, error in adapted.errors.items())
+        print(f"{adapted.way} errs least on the chosen tasks, held out in turn (MAPE %): {told}")
+    tuned.card["intervals"] = cross_calibrate(adapted, dataset, split)
     figures = plain(
         {
             "device": settings.device.name,
@@ -76,6 +81,8 @@ def _tuned(
             "test_tasks_seen_on_sources": (
                 "unknown: the start was given" if settings.start else split.counts.get("test_tasks_seen_on_sources", 0)
             ),
+            "way": adapted.way,
+            "held_out_mape": dict(adapted.errors),
             "before": before,
             "after": _figures(tuned, dataset, split),
         }

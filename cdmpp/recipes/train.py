@@ -85,8 +85,9 @@ def _predictor(
     seen = {*names[learned].tolist(), *before}
     trained_on = {**before, **{name: sheet for name, sheet in sheets_of(names).items() if name in seen}}
     predictor = Predictor(members, trained_on, features=dataset.features)
-    if start:  # the validation part may be of other devices than those that are learned now
-        predictor.log_shift = start.log_shift
+    if start:
+        predictor.unseen, predictor.calibrated = start.unseen, start.calibrated - seen
+        predictor.log_shift = start.log_shift  # validation may be of other devices than those that are learned now
     else:
         unshifted = np.exp(predictor.examine(inputs.programs, inputs.validation).log_prediction)
         predictor.log_shift = float(np.log(mape_factor(dataset.latency_s[split.validation], unshifted)))

@@ -10,11 +10,12 @@ import pytest
 from cdmpp.data.splits import make_split
 from cdmpp.errors import CdmppError, DataError
 from cdmpp.predict.model_folder import load
+from cdmpp.recipes.adapted import adapt
 from cdmpp.recipes.cross_calibration import calibrate_by_folds, cross_calibrate
 from cdmpp.recipes.train import train
 from cdmpp.training.config import TrainConfig
 from tests.model.test_models import SMALL
-from tests.recipes.test_fine_tune import NAMES, QUICK, known, tune  # noqa: F401  (known is a fixture)
+from tests.recipes.test_fine_tune import NAMES, QUICK, known  # noqa: F401  (known is a fixture)
 from tests.toy_data import relabelled, toy_dataset
 from tests.training.test_fit import quiet
 
@@ -25,10 +26,9 @@ def test_a_new_device_gets_intervals_of_its_own(known, tmp_path):  # noqa: F811
     dataset, split, start = known
     tasks = np.unique(dataset.task_ids[split.pool])
     assert len(tasks) >= 20
-    tuned = tune(known, tmp_path / "tuned", tasks, SHORT)
+    tuned = adapt(start, dataset, split, tasks, SHORT, quiet(tmp_path / "tuned"))
     assert tuned.predictor.calibration is None
-    text = cross_calibrate(tuned.predictor, start, dataset, split, tasks, SHORT, quiet(tmp_path / "folds"))
-    assert "2 folds" in text
+    assert cross_calibrate(tuned, dataset, split).startswith("cross-conformal")
     tuned.predictor.save(tmp_path / "model")
     test = dataset.asts.take(split.test)
     given = load(tmp_path / "model").predict(test, device=NAMES[1])
@@ -42,9 +42,8 @@ def test_a_new_device_gets_intervals_of_its_own(known, tmp_path):  # noqa: F811
 def test_few_tasks_give_none_rather_than_those_of_the_sources(known, tmp_path):  # noqa: F811
     dataset, split, start = known
     tasks = np.unique(dataset.task_ids[split.pool])[:4]
-    tuned = tune(known, tmp_path / "tuned", tasks, SHORT)
-    text = cross_calibrate(tuned.predictor, start, dataset, split, tasks, SHORT, quiet(tmp_path / "folds"))
-    assert text.startswith("none") and not (tmp_path / "folds").exists()
+    tuned = adapt(start, dataset, split, tasks, SHORT, quiet(tmp_path / "tuned"))
+    assert cross_calibrate(tuned, dataset, split).startswith("none")
     assert tuned.predictor.predict(dataset.asts.take(split.test), device=NAMES[1]).intervals == {}
 
 

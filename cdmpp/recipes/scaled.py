@@ -1,0 +1,38 @@
+"""A model scaled to a device: one factor a group of resources, told by few of its programs."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+
+from cdmpp.data.batching import ProgramTensors
+from cdmpp.data.dataset import LatencyDataset
+from cdmpp.devices import Device
+from cdmpp.model.regressor import CdmppModel
+from cdmpp.predict.predictor import Predictor
+
+
+def scale_to(
+    start: Predictor, device: Device, dataset: LatencyDataset, rows: np.ndarray
+) -> tuple[Predictor, dict[str, float]]:
+    """A copy of ``start`` that knows ``device``, scaled by its programs ``rows`` (n,); the factors, averaged.
+
+    Each group of resources (``code_anchor.SCALES``) gets one factor, every task tells as much; no trained weight moves.
+    ``start`` reads code.
+    """
+    scaled = copy.deepcopy(start)
+    programs = tensors_of(dataset, rows, device).to(str(start.torch_device))
+    _, which, sizes = np.unique(dataset.task_ids[rows], return_inverse=True, return_counts=True)
+    factors = []
+    for model in scaled.models:
+        assert isinstance(model, CdmppModel)  # no other reads code
+        factors.append(model.scale_device(programs, np.arange(len(rows)), 1 / sizes[which]))
+    scaled.trained_on[device.name] = device
+    return scaled, {name: float(np.exp(np.mean([np.log(one[name]) for one in factors]))) for name in factors[0]}
+
+
+def tensors_of(dataset: LatencyDataset, rows: np.ndarray, device: Device) -> ProgramTensors:
+    """The programs ``rows`` as they run on ``device``, with their labels."""
+    names = [device.name] * len(rows)
+    return ProgramTensors.build(dataset.asts.take(rows), {device.name: device}, names, dataset.latency_s[rows])
