@@ -6,16 +6,20 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.publish.command_line import run
-from cdmpp.data.files import read_json
+from cdmpp import devices
+from cdmpp.data.files import plain, read_json
+from cdmpp.data.sources import load_devices
 from cdmpp.errors import DataError
 from cdmpp.evaluation.cell import Cell
 from cdmpp.predict.catalogue import SHIPPED
 from cdmpp.predict.model_folder import load
+from cdmpp.recipes.left_out import leave_cores_out, unseen_of
+from cdmpp.training.config import Run, TrainConfig
 
 MAX_MODEL_BYTES = 6_000_000
 MAX_ALL_BYTES = 15_000_000
@@ -32,10 +36,13 @@ LIMITS = (
 )
 
 
-def ship(out: Path, dataset: str, cell: Cell, name: str, folder: Path = SHIPPED) -> Path:
+def ship(
+    out: Path, dataset: str, cell: Cell, name: str, folder: Path = SHIPPED, data: Sequence[Path] = (Path("datasets"),)
+) -> Path:
     """Copy the model of ``cell`` under the evaluation folder ``out`` to ``folder/name``, matrices in half precision.
 
-    Returns that folder.
+    A model of several cores learns what to expect of further ones: each of them is left out once, by the records in
+    ``data``. Returns that folder.
 
     Raises:
         DataError: the cell or its model is not there, ``name`` is no plain name, or the model would make the package
@@ -49,6 +56,12 @@ def ship(out: Path, dataset: str, cell: Cell, name: str, folder: Path = SHIPPED)
     places = (Path(part) for part in str(predictor.card.get("data", "")).split(", "))
     predictor.card["data"] = ", ".join(place.name if place.is_absolute() else str(place) for place in places)
     predictor.card["noise_floor_percent"] = result.get("noise", {})
+    names = sorted(predictor.trained_on)
+    if len({devices.get(one).core for one in names} - {None}) > 1:
+        own_run, config = Run(out / "left_out", progress=False), TrainConfig.from_dict(predictor.card["training"])
+        found = leave_cores_out(load_devices(names, tuple(data)), names, config, own_run)
+        predictor.unseen = unseen_of(found)
+        predictor.card["left_out"] = plain({unit: one.metrics for unit, one in found.items()})
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".ship-") as scratch:
         fresh = Path(scratch) / name

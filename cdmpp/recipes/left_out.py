@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
 
-from cdmpp import __version__
+from cdmpp import __version__, devices
 from cdmpp.ast.layout import FEATURES
 from cdmpp.data.dataset import LatencyDataset
 from cdmpp.data.files import read_json, write_json
@@ -23,6 +23,7 @@ from cdmpp.predict.rows import predict_rows
 from cdmpp.recipes.train import train
 from cdmpp.training.config import Run, TrainConfig
 from cdmpp.training.metrics import call_sites, score
+from cdmpp.uncertainty.unseen import Unseen, fit_unseen
 
 _TEST_SHARE, _VALIDATION_SHARE = 0.2, 0.15
 
@@ -37,6 +38,37 @@ class LeftOut:
     """(m,) float64, log of measured over predicted latency, in the order of ``split.test``."""
     task_ids: np.ndarray
     """(m,) of the same programs."""
+
+
+def leave_cores_out(dataset: LatencyDataset, names: Sequence[str], config: TrainConfig, run: Run) -> dict[str, LeftOut]:
+    """Unit -> figures of a model trained on the other devices ``names``, on tasks that it saw on no device.
+
+    Trained for half the epochs, a single member, without domain adaptation.
+    """
+    shorter = replace(config.trainer, epochs=max(1, round(config.trainer.epochs / 2)), members=1)
+    config = replace(config, trainer=shorter, loss=replace(config.loss, domain="none"))
+    found = {}
+    for unit, left in units_of(names).items():
+        split = split_without(dataset, left, [name for name in names if name not in left], run.seed)
+        found[unit] = leave_out(unit, dataset, split, config, replace(run, out=run.out / f"without-{unit}"))
+        print(f"without any record of {unit} ({', '.join(left)}): {found[unit].metrics['mape']:.1f} % MAPE")
+    return found
+
+
+def units_of(names: Sequence[str]) -> dict[str, list[str]]:
+    """What is left out together, by name: all devices with one core; single devices where there is one core only."""
+    units: dict[str, list[str]] = {}
+    for name in names:
+        units.setdefault(devices.get(name).core or name, []).append(name)
+    return units if len(units) > 1 else {name: [name] for name in names}
+
+
+def unseen_of(found: Mapping[str, LeftOut]) -> Unseen:
+    """What the errors of left-out units promise of devices that nobody has measured."""
+    metrics, residuals, tasks = (
+        {unit: getattr(one, key) for unit, one in found.items()} for key in ("metrics", "log_residuals", "task_ids")
+    )
+    return fit_unseen(metrics, residuals, tasks)
 
 
 def split_without(dataset: LatencyDataset, left: Sequence[str], sources: Sequence[str], seed: int) -> Split:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,10 +12,9 @@ from cdmpp.data.sources import source_devices
 from cdmpp.data.splits import Split, make_split
 from cdmpp.errors import NoRecordsError
 from cdmpp.machine_code.compile import can_have_code
-from cdmpp.recipes.left_out import LeftOut, leave_out, split_without
+from cdmpp.recipes.left_out import leave_cores_out, unseen_of
 from cdmpp.recipes.settings import RunSettings
 from cdmpp.recipes.train import Trained, train
-from cdmpp.uncertainty.unseen import fit_unseen
 
 
 def train_zero_shot(settings: RunSettings, cause: str) -> tuple[LatencyDataset, Split, Trained]:
@@ -40,16 +38,15 @@ def train_zero_shot(settings: RunSettings, cause: str) -> tuple[LatencyDataset, 
     if not can_have_code(device.target):
         dataset = replace(dataset, asts=dataset.asts.with_codes(None))
         print(f"{device.name} is no x86-64 CPU: nothing is learned from machine code")
-    found = _left_out(settings, dataset, alike) if len(alike) > 1 and settings.leave_one_out else {}
+    found = {}
+    if len(alike) > 1 and settings.leave_one_out:
+        found = leave_cores_out(dataset, alike, settings.training, settings.run)
     split = make_split(dataset, seed=settings.run.seed, **settings.split)
     trained = train(dataset, split, settings.training, settings.run)
     metrics = {unit: one.metrics for unit, one in found.items()}
     told: dict[str, Any] = {"device": device.name, "sources": names, "same_kind": bool(alike), "left_out": metrics}
     if found:
-        residuals, tasks = (
-            {unit: getattr(one, key) for unit, one in found.items()} for key in ("log_residuals", "task_ids")
-        )
-        trained.predictor.unseen = fit_unseen(metrics, residuals, tasks)
+        trained.predictor.unseen = unseen_of(found)
         told["error"] = trained.predictor.unseen.expected(device.name)
     else:
         told["error"] = _error_text(device.name, alike)
@@ -73,27 +70,6 @@ def zero_shot_sources(settings: RunSettings, cause: NoRecordsError) -> tuple[str
             f"  cdmpp train device={name} allow_zero_shot=true"
         ) from cause
     return tuple(names)
-
-
-def _left_out(settings: RunSettings, dataset: LatencyDataset, names: list[str]) -> dict[str, LeftOut]:
-    """Unit -> figures of a model trained on the other ones, on tasks that it saw on no device."""
-    config, run = settings.training, settings.run
-    shorter = replace(config.trainer, epochs=max(1, round(config.trainer.epochs / 2)), members=1)
-    config = replace(config, trainer=shorter, loss=replace(config.loss, domain="none"))
-    found = {}
-    for unit, left in units_of(names).items():
-        split = split_without(dataset, left, [name for name in names if name not in left], run.seed)
-        found[unit] = leave_out(unit, dataset, split, config, replace(run, out=run.out / f"without-{unit}"))
-        print(f"without any record of {unit} ({', '.join(left)}): {found[unit].metrics['mape']:.1f} % MAPE")
-    return found
-
-
-def units_of(names: Sequence[str]) -> dict[str, list[str]]:
-    """What is left out together, by name: all devices with one core; single devices where there is one core only."""
-    units: dict[str, list[str]] = {}
-    for name in names:
-        units.setdefault(devices.get(name).core or name, []).append(name)
-    return units if len(units) > 1 else {name: [name] for name in names}
 
 
 def _error_text(name: str, alike: list[str]) -> str:

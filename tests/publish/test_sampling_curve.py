@@ -50,7 +50,7 @@ def test_the_curve_has_every_cell_and_continues(settings, tmp_path, monkeypatch,
     text = (docs / "results" / f"few-labels-{NEW}.md").read_text()
     assert f"| 2 | {np.mean(mapes):.1f} ± {np.std(mapes):.1f} |" in text
     assert len(list((docs / "images").glob("few-labels-*.png"))) == 1
-    monkeypatch.setattr(module, "fine_tune", lambda *_, **__: pytest.fail("computed again"))
+    monkeypatch.setattr(module, "adapt", lambda *_, **__: pytest.fail("computed again"))
     assert sampling_curve(settings, curve) == cells
 
 

@@ -8,10 +8,12 @@ import pytest
 import cdmpp
 from benchmarks.publish import ship as module
 from benchmarks.publish.ship import ship
+from cdmpp import devices
 from cdmpp.data.splits import make_split
 from cdmpp.errors import DataError
 from cdmpp.evaluation.cell import Cell, CellOptions
 from cdmpp.evaluation.run import run_cell
+from cdmpp.recipes.left_out import LeftOut
 
 CELL = Cell("by_task", 0, "cdmpp")
 
@@ -40,6 +42,23 @@ def test_a_shipped_model_answers_as_in_its_evaluation(data, evaluated, tmp_path)
     assert '"/' not in (folder / "card.json").read_text()
     assert ship(evaluated, "a100", CELL, "a100", tmp_path / "shipped") == folder  # replaces it
     assert [path.name for path in (tmp_path / "shipped").iterdir()] == ["a100"]
+
+
+def test_a_model_of_several_cores_learns_what_unknown_ones_cost(evaluated, tmp_path, monkeypatch):
+    asked = []
+    found = {
+        unit: LeftOut({"mape": 20.0 + i, "median_ape": 10.0}, np.linspace(-0.5, 0.4, 50), np.arange(50).astype(str))
+        for i, unit in enumerate(("ice_lake", "zen4"))
+    }
+    several = cdmpp.load(evaluated / "models" / "a100" / str(CELL) / "model")
+    several.trained_on = {name: devices.get(name) for name in ("xeon-icelake", "epyc-genoa")}
+    monkeypatch.setattr(module, "load", lambda _: several)
+    monkeypatch.setattr(module, "load_devices", lambda names, data: names)
+    monkeypatch.setattr(module, "leave_cores_out", lambda *what: asked.append(what) or found)
+    shipped = cdmpp.load(ship(evaluated, "a100", CELL, "several", tmp_path))
+    assert asked[0][:2] == (["epyc-genoa", "xeon-icelake"],) * 2
+    assert shipped.unseen.units["zen4"] == {"mape": 21.0, "median_ape": 10.0}
+    assert "zen4 21 % (median 10)" in shipped.unseen.expected("epyc-9005")
 
 
 def test_what_is_too_large_stays_outside(evaluated, tmp_path, monkeypatch):

@@ -122,7 +122,8 @@ def test_a_damaged_result_is_found_anew(recipe):
 
 def test_residuals_are_of_the_test_programs(recipe):
     settings = RunSettings.from_dict(compose("config", ["device=epyc-7452", f"out={recipe.folder}"]))
-    first, known = (zero_shot._left_out(settings, recipe.dataset, list(SOURCES)) for _ in range(2))
+    what = recipe.dataset, list(SOURCES), settings.training, settings.run
+    first, known = (left_out.leave_cores_out(*what) for _ in range(2))
     assert len(recipe.trained) == 2
     for name in SOURCES:
         np.testing.assert_allclose(first[name].log_residuals, np.log(0.5))  # measured is half of what is predicted
