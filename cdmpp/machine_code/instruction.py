@@ -37,7 +37,7 @@ def classify(line: str) -> tuple[tuple[str, float], ...]:
     vector = _VECTOR.search(line)
     # Vectors of, say, 49 lanes are cut and put together again, many of them lane by lane.
     odd = not line.split(" = ", 1)[-1].startswith(("shufflevector", "insertelement", "extractelement"))
-    if odd and classes and vector and "masked" not in line and (lanes := int(vector[1])) & (lanes - 1):
+    if odd and classes and vector and "llvm.masked." not in line and (lanes := int(vector[1])) & (lanes - 1):
         classes.append(("odd_vector", float(registers(line))))
         if lanes > WIDTHS[-1] and classes[0][0].startswith("float"):
             classes.append(("odd_wide_lanes", float(lanes)))
@@ -82,7 +82,7 @@ def registers(line: str) -> int:
 def _call(text: str, lanes: int, pieces: float, width: int) -> list[tuple[str, float]]:
     if "llvm.fma" in text or "llvm.fmuladd" in text:
         return [(f"float_{width}", pieces), ("fused_lanes", float(lanes))]
-    if operation := next((o for o in ("gather", "scatter", "load", "store") if f"masked.{o}" in text), ""):
+    if operation := next((o for o in ("gather", "scatter", "load", "store") if f"llvm.masked.{o}" in text), ""):
         if operation in ("gather", "scatter"):
             return [(operation, float(lanes))]
         element = _element_bytes(_VECTOR.search(text)[2])  # type: ignore[index]  # it has lanes

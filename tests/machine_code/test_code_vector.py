@@ -227,6 +227,11 @@ def test_the_wrapper_that_checks_arguments_does_not_count() -> None:
             + "i1 true>, <40 x float> poison)",
             {"load_16": 2, "masked": 2, "load_bytes": 8},
         ),
+        (
+            "call void @llvm.masked.store.v16f32.p0(<16 x float> %wide.masked.load, ptr align 4 %p, <16 x i1> %mask)",
+            {"store_16": 1, "masked": 1, "store_bytes": 64},
+        ),
+        ("%1 = fadd <24 x float> %wide.masked.load, %x", {"float_16": 2, "odd_vector": 2, "odd_wide_lanes": 24}),
         ("%1 = call float @expf(float %x)", {"call": 1}),
         ("%1 = phi float [ 0.0, %entry ], [ %2, %for_body ]", {}),
         ("%1 = sdiv i32 %x, %y", {"int_divide": 1}),
