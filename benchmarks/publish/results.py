@@ -55,14 +55,14 @@ Written by scripts; do not edit by hand. The figures are in [results.csv](../res
 [runs.csv](../runs.csv).
 
 MAPE, median and p90 are absolute percentage errors of the latency of held-out programs; "within" is the share of
-programs with at most that error. Spearman is the mean rank correlation inside a device's tasks of at least five programs.
-Top-k is the latency of the best of the k programs predicted fastest over that of the task's measured fastest (geometric
-mean over tasks; weighted: ratio of sums over tasks, weighted by call sites). Task MAPE is the mean of the tasks' MAPEs.
-Bias at best is the mean signed error at each task's measured-fastest program. What trained models and trees answer is
-scaled by one factor that gives the least MAPE on the validation part. Figures are mean ± standard deviation over seeds.
-Prediction intervals are calibrated on the validation part by split conformal prediction over tasks: "holds" is the
-share of test programs whose measured latency lies inside, "by task" the mean of the tasks' shares, "width" the median
-ratio of upper to lower bound; those of trees have one width for all programs.
+programs with at most that error. Spearman is the mean rank correlation inside a device's tasks of at least five
+programs. Top-k is the latency of the best of the k programs predicted fastest over that of the task's measured
+fastest (geometric mean over tasks; weighted: ratio of sums over tasks, weighted by call sites). Task MAPE is the mean
+of the tasks' MAPEs. Bias at best is the mean signed error at each task's measured-fastest program. What trained
+models and trees answer is scaled by one factor that gives the least MAPE on the validation part. Figures are mean ±
+standard deviation over seeds. Prediction intervals are calibrated on the validation part by split conformal
+prediction over tasks: "holds" is the share of test programs whose measured latency lies inside, "by task" the mean of
+the tasks' shares, "width" the median ratio of upper to lower bound; those of trees have one width for all programs.
 """
 
 
