@@ -11,12 +11,15 @@ from scipy.stats import rankdata
 
 from cdmpp.data.dataset import LatencyDataset
 from cdmpp.errors import DataError
+from cdmpp.machine_code.code_features import CODE_NAMES
 
 _LATENCY_EDGES_S = (1e-5, 2e-5, 5e-5, 2e-4, 1e-3, 1e-2)
 _LATENCY_RANGES = (
     *("0: under 10 us", "1: 10 us - 20 us", "2: 20 us - 50 us", "3: 50 us - 200 us"),
     *("4: 200 us - 1 ms", "5: 1 ms - 10 ms", "6: over 10 ms"),
 )
+_CROWDED = 0.02
+"""Lines a cycle that a set cannot hold; one program in twenty has so many."""
 
 
 def latency_metrics(
@@ -88,6 +91,7 @@ def mape_factor(true_s: np.ndarray, predicted_s: np.ndarray) -> float:
 def score(dataset: LatencyDataset, test: np.ndarray, predicted_s: np.ndarray) -> dict[str, Any]:
     """Figures of the ``test`` programs (m,) with predictions (m,): overall, by op class, latency range and device.
 
+    Where programs have code vectors also by whether the lines that a program uses together crowd the sets of its cache.
     Figures that are not defined for these programs are left out: JSON has no NaN.
     """
     true, tasks, names = dataset.latency_s[test], dataset.task_ids[test], dataset.devices[test]
@@ -95,6 +99,8 @@ def score(dataset: LatencyDataset, test: np.ndarray, predicted_s: np.ndarray) ->
     def by(labels: Sequence[str] | np.ndarray) -> dict[str, dict[str, float]]:
         return {label: _finite(row) for label, row in breakdown(true, predicted_s, tasks, names, labels).items()}
 
+    codes = None if dataset.asts.codes is None else dataset.asts.codes[test]
+    crowded = {} if codes is None or np.isnan(codes).all() else {"by_sets": by(_crowded(codes))}
     return {
         "n_programs": len(test),
         "n_tasks": len(np.unique(tasks)),
@@ -102,7 +108,14 @@ def score(dataset: LatencyDataset, test: np.ndarray, predicted_s: np.ndarray) ->
         "by_op_class": by(dataset.op_classes[test]),
         "by_latency": by(latency_range_labels(true)),
         "by_device": by(names),
+        **crowded,
     }
+
+
+def _crowded(codes: np.ndarray) -> np.ndarray:
+    """(m,) ``crowded`` where a set of the first-level cache cannot hold what is in use together, else ``others``."""
+    lines, cycles = (np.exp2(codes[:, CODE_NAMES.index(f"machine_{name}")]) - 1 for name in ("l1_conflicts", "cycles"))
+    return np.where(lines > _CROWDED * cycles, "crowded", "others")
 
 
 def call_sites(dataset: LatencyDataset, task_ids: np.ndarray) -> dict[str, float]:

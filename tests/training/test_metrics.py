@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
 from cdmpp.errors import DataError
+from cdmpp.machine_code.code_features import CODE_NAMES, CODE_WIDTH
 from cdmpp.training import metrics
-from cdmpp.training.metrics import breakdown, latency_range_labels, mape_factor
+from cdmpp.training.metrics import breakdown, latency_range_labels, mape_factor, score
+from tests.toy_data import toy_dataset
 
 
 def latency_metrics(true, predicted, tasks, weights=None):
@@ -127,3 +131,22 @@ def test_breakdown_by_latency_range():
     assert list(parts) == sorted(labels)
     assert [round(part["mape"]) for part in parts.values()] == [10, 20, 30, 40]
     assert all(part["n_programs"] == part["n_tasks"] == 1 for part in parts.values())
+
+
+def test_programs_that_crowd_cache_sets_are_a_group_of_their_own():
+    dataset, _ = toy_dataset(60)
+    codes = np.zeros((60, CODE_WIDTH), np.float32)
+    codes[:, CODE_NAMES.index("machine_cycles")] = np.log2(1 + 1000.0)
+    codes[:20, CODE_NAMES.index("machine_l1_conflicts")] = np.log2(1 + 30.0)
+    codes[20:40, CODE_NAMES.index("machine_l1_conflicts")] = np.log2(1 + 10.0)
+    rows = np.arange(60)
+    given = replace(dataset, asts=dataset.asts.with_codes(codes))
+    predicted_s = dataset.latency_s * np.where(rows < 20, 1.5, 1.1)
+    found = score(given, rows, predicted_s)["by_sets"]
+    assert {name: (row["n_programs"], round(row["mape"])) for name, row in found.items()} == {
+        "crowded": (20, 50),
+        "others": (40, 10),
+    }
+    assert "by_sets" not in score(dataset, rows, predicted_s)
+    codes[:] = np.nan
+    assert "by_sets" not in score(replace(dataset, asts=dataset.asts.with_codes(codes)), rows, predicted_s)
