@@ -13,6 +13,8 @@ from cdmpp.ast.layout import EXTRACTOR_VERSION
 from cdmpp.data.dataset import LatencyDataset
 from cdmpp.errors import DataError
 from cdmpp.evaluation.baselines import BASELINES
+from cdmpp.predict.model_folder import find_model
+from cdmpp.predict.stored_config import CONFIG, WEIGHTS
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,8 @@ class CellOptions:
     force: bool = False
     variants: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Further models that are trained, by name: the default one with these Hydra overrides."""
+    stored: Mapping[str, str] = field(default_factory=dict)
+    """Models that are there already and only tested, by name: folder or name of a shipped one."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,12 @@ class Cell:
 
     def fingerprint(self, dataset: LatencyDataset, options: CellOptions) -> str:
         """Of everything that its figures follow from: a finished cell with another one is stale."""
-        overrides = () if self.model in BASELINES else (*options.overrides, *options.variants.get(self.model, ()))
+        overrides: tuple[str, ...] = (*options.overrides, *options.variants.get(self.model, ()))
+        if self.model in options.stored:
+            files = [find_model(options.stored[self.model]) / name for name in (CONFIG, WEIGHTS)]
+            overrides = tuple(hashlib.blake2b(file.read_bytes()).hexdigest() for file in files)
+        elif self.model in BASELINES:
+            overrides = ()
         names = dataset.devices.tolist()
         several = names if len(set(names)) > 1 else ()  # of one device nothing is added: finished cells stay so
         named = "\0".join((EXTRACTOR_VERSION, str(self), *overrides, *map(str, dataset.record_ids), *several))

@@ -1,4 +1,4 @@
-"""What the model of a cell says of the test programs: baselines are fitted, models trained."""
+"""What the model of a cell says of the test programs: baselines are fitted, models trained, stored ones asked."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from cdmpp.evaluation.baselines import BASELINES, make_baseline
 from cdmpp.evaluation.cell import Cell, CellOptions
 from cdmpp.evaluation.evaluation_data import Baseline, EvaluationData, Forecast
 from cdmpp.evaluation.trees import Trees, TreeSettings
+from cdmpp.predict.model_folder import load
+from cdmpp.predict.rows import predict_rows_with_intervals
 from cdmpp.uncertainty.conformal import fit_conformal
 
 
@@ -20,8 +22,10 @@ def forecast(data: EvaluationData, dataset_name: str, split: Split, cell: Cell, 
         if isinstance(baseline, Trees):
             return conformal_forecast(baseline, data, split)
         return Forecast(baseline.predict(data, split.test))
+    if cell.model in options.stored:
+        stored = load(options.stored[cell.model])
+        return Forecast(*predict_rows_with_intervals(stored, data.dataset, split.test))
     from cdmpp.evaluation.learned import train_config
-    from cdmpp.predict.rows import predict_rows_with_intervals
     from cdmpp.recipes.cross_calibration import calibrate_by_folds
     from cdmpp.recipes.train import train
     from cdmpp.training.config import Run

@@ -29,8 +29,8 @@ from cdmpp.evaluation.results import collect, update_results
 from cdmpp.evaluation.run import evaluate
 from cdmpp.model.config import check_keys
 
-_KEYS = ("splits", "seeds", "models", "overrides", "device", "data", "sources", "variants", "out", "name", "jobs",
-         "threads", "accelerator", "force")  # fmt: skip
+_KEYS = ("splits", "seeds", "models", "overrides", "device", "data", "sources", "variants", "stored", "out", "name",
+         "jobs", "threads", "accelerator", "force")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,9 @@ class EvaluationSettings:
             for key in ("splits", "seeds", "models", "overrides")
         )
         how = {key: values[key] for key in ("threads", "accelerator", "force")}
-        command, variants = shlex.join(["cdmpp", "evaluate", *sys.argv[1:]]), values["variants"] or {}
-        options = CellOptions(Path(values["out"]), overrides=overrides, command=command, variants=variants, **how)
+        command = shlex.join(["cdmpp", "evaluate", *sys.argv[1:]])
+        named: dict[str, Any] = {key: values[key] or {} for key in ("variants", "stored")}
+        options = CellOptions(Path(values["out"]), overrides=overrides, command=command, **named, **how)
         paths = tuple(Path(path).expanduser() for path in values["data"]["path"])
         name = values["name"] or names[-1]
         return EvaluationSettings(names, paths, splits, seeds, models, options, values["jobs"], name)

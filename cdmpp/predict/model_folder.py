@@ -27,7 +27,7 @@ def load(path_or_name: str | Path) -> Predictor:
 
     ``ModelFormatError`` names what is missing, damaged, impossible or of another version: model, file or field.
     """
-    folder = _find(path_or_name)
+    folder = find_model(path_or_name)
     stored = read_config(folder)
     card = read_object(folder / CARD) if (folder / CARD).exists() else {}
     models = _built(stored)
@@ -41,7 +41,8 @@ def pretrained_names() -> list[str]:
     return sorted(path.parent.name for path in SHIPPED.glob(f"*/{CONFIG}"))
 
 
-def _find(path_or_name: str | Path) -> Path:
+def find_model(path_or_name: str | Path) -> Path:
+    """Its folder; ``ModelFormatError`` where there is none."""
     if "\0" not in str(path_or_name):
         for folder in (Path(path_or_name), SHIPPED / str(path_or_name)):
             if (folder / CONFIG).is_file():

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from cdmpp.data.splits import make_split
-from cdmpp.errors import DataError
+from cdmpp.errors import CdmppError, DataError
 from cdmpp.evaluation import formulas, run
 from cdmpp.evaluation.baselines import score_baselines
 from cdmpp.evaluation.cell import Cell, CellOptions
@@ -45,6 +45,20 @@ def test_other_devices_make_a_cell_stale(data, tmp_path):
     mixed = [replace(data.dataset, devices=devices) for devices in (names, names[::-1])]
     prints = {cell.fingerprint(dataset, options) for dataset in (data.dataset, *mixed)}
     assert len(prints) == 3
+
+
+def test_a_stored_model_is_only_tested(data, tmp_path):
+    trained = CellOptions(tmp_path / "a", overrides=("trainer.epochs=1", "model.layers=1"))
+    first = run_cell(data, "x", Cell("by_task", 0, "cdmpp"), trained)
+    folder = Cell("by_task", 0, "cdmpp").model_folder(tmp_path / "a", "x") / "model"
+    cell, options = Cell("by_task", 0, "mine"), CellOptions(tmp_path / "b", stored={"mine": str(folder)})
+    second = run_cell(data, "x", cell, options)
+    assert second["metrics"] == first["metrics"] and not (tmp_path / "b" / "models").exists()
+    card = folder / "config.json"
+    card.write_text(card.read_text().replace('"log_shift": ', '"log_shift": 0'))
+    assert cell.fingerprint(data.dataset, options) != second["fingerprint"]  # another model of that name
+    with pytest.raises(CdmppError, match="neither a model folder"):
+        run_cell(data, "x", cell, replace(options, stored={"mine": str(tmp_path)}))
 
 
 def test_processes_give_the_same_figures(data, tmp_path):
