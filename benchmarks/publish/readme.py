@@ -21,7 +21,7 @@ METRICS = ("mape", "median_ape")
 
 
 def figures(results: Sequence[Result]) -> str:
-    """Markdown: a row a device and split, a column a model; means over seeds.
+    """Markdown: a row a data set and split, a column a model; means over seeds.
 
     Raises:
         DataError: no results.
@@ -30,25 +30,21 @@ def figures(results: Sequence[Result]) -> str:
         raise DataError("docs/results.csv holds no rows; run `cdmpp evaluate` and benchmarks.publish.results first")
     shown = [result for result in results if _is_main(result) and result.metric in METRICS]
     cells: dict[tuple[str, str], dict[str, list[Result]]] = {}
-    for result in sorted(shown, key=lambda result: (result.device, result.split)):
-        cells.setdefault((result.device, result.split), {}).setdefault(result.model, []).append(result)
+    for result in sorted(shown, key=lambda result: (result.dataset, result.split)):
+        cells.setdefault((result.dataset, result.split), {}).setdefault(result.model, []).append(result)
     models = sorted({result.model for result in shown}, key=lambda model: _place(cells, model))
     rows = [
-        [f"`{_short(device)}`", f"`{split}`", *(_text(by_model.get(model, [])) for model in models)]
-        for (device, split), by_model in cells.items()
+        [f"`{dataset}`", f"`{split}`", *(_text(by_model.get(model, [])) for model in models)]
+        for (dataset, split), by_model in cells.items()
     ]
     seeds = max(len({result.seed for result in shown}), 1)
     title = f"MAPE / median error in % on held-out programs, means over {seeds} seeds; (1): one seed."
-    return "\n".join([title, "", *table(["device", "split", *models], rows), ""])
+    return "\n".join([title, "", *table(["data", "split", *models], rows), ""])
 
 
 def _is_main(result: Result) -> bool:
     several = "+" in result.device
     return (several or result.dataset == result.device) and not any(mark in result.split for mark in VARIANTS)
-
-
-def _short(device: str) -> str:
-    return "cpus" if "+" in device else device
 
 
 def _place(cells: Mapping[tuple[str, str], Mapping[str, Sequence[Result]]], model: str) -> tuple[int, float]:

@@ -22,7 +22,7 @@ def test_means_over_seeds_best_first():
     rows = [row("constant", "mape", 80.0), row("cdmpp", "mape", 10.0), row("cdmpp", "mape", 20.0, seed=1)]
     rows += [row(r.model, "median_ape", 5.0, r.seed) for r in rows]
     text = figures(rows)
-    assert "| device | split | cdmpp | constant |" in text
+    assert "| data | split | cdmpp | constant |" in text
     assert "| `a100` | `by_task` | 15.0 / 5.0 | 80.0 / 5.0 (1) |" in text
     assert "over 2 seeds" in text
 
