@@ -1,0 +1,7 @@
+"""Replay: tasks with inputs, resources and durations become a timeline. Needs neither torch nor TVM."""
+
+from cdmpp.simulate.engine import simulate
+from cdmpp.simulate.task import Task
+from cdmpp.simulate.timeline import Span, Timeline
+
+__all__ = ["Span", "Task", "Timeline", "simulate"]

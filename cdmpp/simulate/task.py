@@ -1,0 +1,48 @@
+"""Task: something that takes time on resources once its inputs are there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from cdmpp.errors import DataError
+
+
+@dataclass(frozen=True)
+class Task:
+    """A node of a data-flow graph."""
+
+    name: str
+    """Unique in its graph."""
+    duration: float | Callable[[float], float]
+    """Seconds; or asked when the task starts, with the time in seconds since the start of all."""
+    resources: tuple[str, ...] = ()
+    """What it holds while it runs, such as an engine, a stream or a link; each runs one task at a time. None: it waits
+    for its inputs alone."""
+    after: tuple[str, ...] = ()
+    """Names of the tasks whose ends it needs."""
+    priority: int = 0
+    """Of tasks that wait for a resource the least goes first, then the one that is ready first, then the first given."""
+    gap_s: float = 0.0
+    """Seconds after its end in which its resources stay busy: the launch of the next, a framework's overhead."""
+    label: str = ""
+    """What kind of work it is, for the critical path and the trace."""
+
+    def __post_init__(self) -> None:
+        if not callable(self.duration):
+            check_seconds(self.duration, f"duration of task {self.name!r}")
+        check_seconds(self.gap_s, f"gap of task {self.name!r}")
+
+    def seconds(self, now_s: float) -> float:
+        """How long it takes where it starts at ``now_s``; ``DataError`` where what is asked answers nonsense."""
+        if not callable(self.duration):
+            return self.duration
+        return check_seconds(self.duration(now_s), f"duration of task {self.name!r} at {now_s:g} s")
+
+
+def check_seconds(value: float, what: str) -> float:
+    """``value``; ``DataError`` where it is negative or not finite."""
+    if not (math.isfinite(value) and value >= 0):
+        raise DataError(f"the {what} is {value}: it must be finite and not negative")
+    return value

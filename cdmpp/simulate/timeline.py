@@ -1,0 +1,81 @@
+"""Timeline: when every task ran, what decided the end, what stood idle."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from cdmpp.simulate.task import Task
+
+
+@dataclass(frozen=True)
+class Span:
+    """A task that ran."""
+
+    task: Task
+    start_s: float
+    end_s: float
+    cause: str | None
+    """Name of the task that it waited for last: an input, or what held a resource before. None: it started at once."""
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """All spans by name of their task, in the order of their starts."""
+
+    spans: Mapping[str, Span]
+
+    @cached_property
+    def makespan_s(self) -> float:
+        """Seconds until the last task has ended; 0 without tasks."""
+        return max((span.end_s for span in self.spans.values()), default=0.0)
+
+    @cached_property
+    def critical_path(self) -> tuple[Span, ...]:
+        """Spans, first to last, each of which waited for the one before: the longest chain in the executed order."""
+        last = max(self.spans.values(), key=lambda span: span.end_s, default=None)
+        path = []
+        while last is not None:
+            path.append(last)
+            last = self.spans[last.cause] if last.cause is not None else None
+        return tuple(reversed(path))
+
+    @cached_property
+    def busy_s(self) -> dict[str, float]:
+        """Seconds that each resource ran tasks, gaps not counted."""
+        busy: dict[str, float] = {}
+        for span in self.spans.values():
+            for name in span.task.resources:
+                busy[name] = busy.get(name, 0.0) + span.end_s - span.start_s
+        return busy
+
+    @cached_property
+    def idle_s(self) -> dict[str, float]:
+        """Seconds of the makespan in which each resource ran no task."""
+        return {name: self.makespan_s - busy for name, busy in self.busy_s.items()}
+
+    def chrome_trace(self) -> dict[str, Any]:
+        """As Chrome's and Perfetto's trace viewers read it, a row a resource, times in microseconds."""
+        rows = {name: row for row, name in enumerate(sorted(self.busy_s))}
+        named = [
+            {"ph": "M", "name": "thread_name", "pid": 0, "tid": row, "args": {"name": name}}
+            for name, row in rows.items()
+        ]
+        critical = {span.task.name for span in self.critical_path}
+        events = [
+            {
+                "ph": "X",
+                "name": span.task.name,
+                "cat": span.task.label or "task",
+                "pid": 0,
+                "tid": rows[resource],
+                "ts": 1e6 * span.start_s,
+                "dur": 1e6 * (span.end_s - span.start_s),
+                "args": {"critical": span.task.name in critical},
+            }
+            for span in self.spans.values()
+            for resource in span.task.resources
+        ]
+        return {"traceEvents": [*named, *events], "displayTimeUnit": "ms"}
