@@ -10,6 +10,7 @@ import os
 import sys
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import yaml
@@ -125,25 +126,35 @@ def tasks_of_module(module: Any, network: str) -> list[Task]:
     import tvm
     from tvm.s_tir import meta_schedule
 
-    from cdmpp.programs import identity
-
     tasks: dict[str, Task] = {}
     host = tvm.target.Target({"kind": "llvm", "num-cores": 1})
     for extracted in meta_schedule.relax_integration.extract_tasks(module, host):
-        if not _has_static_shapes(extracted.dispatched[0]["main"]):
+        if not has_static_shapes(extracted.dispatched[0]["main"]):
             continue
-        workload = extracted.dispatched[0].script()
-        # Identity is taken from the parsed text, because that is what every later step starts from.
-        program = tvm.script.from_source(workload)
-        key = identity.task_id(program)
-        weight = int(extracted.weight) + (tasks[key].networks[network] if key in tasks else 0)
-        name, work = str(extracted.task_name), (identity.flops(program), identity.io_bytes(program))
-        op_class = identity.op_class(name, program)
-        tasks[key] = Task(key, name, op_class, workload, *work, {network: weight}, origin="torch")
+        task = task_of(extracted.dispatched[0], str(extracted.task_name), network, int(extracted.weight))
+        if task.task_id in tasks:
+            weight = task.networks[network] + tasks[task.task_id].networks[network]
+            task = replace(task, networks={network: weight})
+        tasks[task.task_id] = task
     return list(tasks.values())
 
 
-def _has_static_shapes(function: Any) -> bool:
+def task_of(module: Any, name: str, network: str, weight: int) -> Task:
+    """The tensor program ``main`` of ``module`` as a task that ``network`` calls ``weight`` times."""
+    import tvm
+
+    from cdmpp.programs import identity
+
+    workload = module.script()
+    # Identity is taken from the parsed text, because that is what every later step starts from.
+    program = tvm.script.from_source(workload)
+    work = (identity.flops(program), identity.io_bytes(program))
+    op_class = identity.op_class(name, program)
+    return Task(identity.task_id(program), name, op_class, workload, *work, {network: weight}, origin="torch")
+
+
+def has_static_shapes(function: Any) -> bool:
+    """Whether every parameter of a PrimFunc has a shape of plain numbers."""
     from tvm.tirx import IntImm
 
     shapes = [getattr(parameter, "shape", None) for parameter in function.params]

@@ -1,0 +1,1 @@
+"""Whole networks: a graph of tensor programs, their predicted times, replayed."""
