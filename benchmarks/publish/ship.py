@@ -18,11 +18,11 @@ from cdmpp.errors import DataError
 from cdmpp.evaluation.cell import Cell
 from cdmpp.predict.catalogue import SHIPPED
 from cdmpp.predict.model_folder import load
-from cdmpp.recipes.left_out import leave_cores_out, unseen_of
+from cdmpp.recipes.left_out import coverage_of, leave_cores_out, unseen_of
 from cdmpp.training.config import Run, TrainConfig
 
 MAX_MODEL_BYTES = 6_000_000
-MAX_ALL_BYTES = 15_000_000
+MAX_ALL_BYTES = 15 * 2**20
 """Of all shipped models: everybody who installs the package fetches them."""
 LIMITS = (
     "Knows programs that TVM lowered for the devices listed; for another device it goes by the datasheet alone.",
@@ -61,7 +61,9 @@ def ship(
         own_run, config = Run(out / "left_out", progress=False), TrainConfig.from_dict(predictor.card["training"])
         found = leave_cores_out(load_devices(names, tuple(data)), names, config, own_run)
         predictor.unseen = unseen_of(found)
-        predictor.card["left_out"] = plain({unit: one.metrics for unit, one in found.items()})
+        held = coverage_of(found)
+        told = {unit: {**one.metrics, "coverage": held.get(unit, {})} for unit, one in found.items()}
+        predictor.card["left_out"] = plain(told)
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".ship-") as scratch:
         fresh = Path(scratch) / name

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cdmpp import devices
 from cdmpp.errors import ModelFormatError
+from cdmpp.machine_code.compile import can_have_code
 from cdmpp.predict.stored_config import CARD, CONFIG, WEIGHTS, other_version, read_config, read_object
 
 log = logging.getLogger(__name__)
@@ -29,6 +31,8 @@ class ModelEntry:
     devices: tuple[str, ...]
     zero_shot: tuple[str, ...] = ()
     """Devices it was made for without a record of them."""
+    tells_unseen: bool = False
+    """Whether it knows what to expect on CPUs that it never saw."""
     state: str = "usable"
     """``usable``, ``another version`` or ``damaged``."""
     problem: str = ""
@@ -64,7 +68,8 @@ def models(root: Path = Path()) -> list[ModelEntry]:
 def model_for(device: str, entries: Sequence[ModelEntry]) -> ModelEntry:
     """The model to use when none is named: the first usable one trained on ``device``, else made for it zero-shot.
 
-    ``ModelFormatError`` where there is none; the message lists what there is.
+    For an x86-64 CPU else the first that tells its error on unseen ones. ``ModelFormatError`` where there is none; the
+    message lists what there is.
     """
     for names in ("devices", "zero_shot"):
         for entry in (one for one in entries if device in getattr(one, names)):
@@ -72,6 +77,10 @@ def model_for(device: str, entries: Sequence[ModelEntry]) -> ModelEntry:
                 return entry
             if entry.state == "damaged":
                 log.warning("passed over a damaged model: %s", entry.problem)
+    described = devices.get(device)
+    if described.kind == "cpu" and can_have_code(described.target):
+        for entry in (one for one in entries if one.usable and one.tells_unseen):
+            return entry
     usable = "; ".join(f"{entry.name} ({', '.join(entry.devices)})" for entry in entries if entry.usable)
     raise ModelFormatError(
         f"no model trained on {device} is here. Train one (cdmpp train device={device}) or name one with "
@@ -81,24 +90,25 @@ def model_for(device: str, entries: Sequence[ModelEntry]) -> ModelEntry:
 
 def _entry(folder: Path, name: str) -> ModelEntry | None:
     """None for some other program's config.json."""
-    devices: tuple[str, ...] = ()
+    known: tuple[str, ...] = ()
     try:
         config = read_object(folder / CONFIG)
         if "extractor_version" not in config and "devices" not in config:
             return None
         if isinstance(config.get("devices"), dict):
-            devices = tuple(config["devices"])
+            known = tuple(config["devices"])
         if problem := other_version(folder, config):
-            return ModelEntry(name, folder, devices, state="another version", problem=problem)
-        read_config(folder)
+            return ModelEntry(name, folder, known, state="another version", problem=problem)
+        stored = read_config(folder)
         card = read_object(folder / CARD) if (folder / CARD).exists() else {}
         try:
             made_for, _ = card.get("zero_shot", {}).get("device"), _figures(card)
         except (AttributeError, LookupError, TypeError, ValueError) as error:
             raise ModelFormatError(f"{folder / CARD} is garbled: {error}") from error
-        return ModelEntry(name, folder, devices, () if made_for is None else (str(made_for),), card=card)
+        zero_shot = () if made_for is None else (str(made_for),)
+        return ModelEntry(name, folder, known, zero_shot, stored.unseen is not None, card=card)
     except ModelFormatError as error:
-        return ModelEntry(name, folder, devices, state="damaged", problem=str(error))
+        return ModelEntry(name, folder, known, state="damaged", problem=str(error))
 
 
 def _figures(card: Mapping[str, Any]) -> dict[str, Any]:

@@ -71,6 +71,23 @@ def unseen_of(found: Mapping[str, LeftOut]) -> Unseen:
     return fit_unseen(metrics, residuals, tasks)
 
 
+def coverage_of(found: Mapping[str, LeftOut]) -> dict[str, dict[str, float]]:
+    """Unit -> level -> percent of its programs inside the bounds that the other units give, tasks weighing the same.
+
+    Empty for fewer than three units: one alone says nothing of others.
+    """
+    held: dict[str, dict[str, float]] = {}
+    for unit, one in found.items() if len(found) > 2 else ():
+        bounds = unseen_of({name: other for name, other in found.items() if name != unit}).bounds
+        _, which, sizes = np.unique(one.task_ids, return_inverse=True, return_counts=True)
+        held[unit] = {
+            str(level): 100
+            * float(np.average((low <= one.log_residuals) & (one.log_residuals <= high), weights=1 / sizes[which]))
+            for level, (low, high) in bounds.items()
+        }
+    return held
+
+
 def split_without(dataset: LatencyDataset, left: Sequence[str], sources: Sequence[str], seed: int) -> Split:
     """Train and validate on ``sources``, test on the devices ``left``, by tasks that are in no other part."""
     names, tasks = dataset.devices, dataset.task_ids

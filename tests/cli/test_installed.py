@@ -46,6 +46,8 @@ COMMANDS = {
     "evaluate": "evaluate split=[random] seeds=[0] models=[constant,analytic] out=cells accelerator=cpu",
     "measure": "measure runner=rpc",
     "import": "import path=database device=a100 network=resnet34",
+    "probe": "probe --help",
+    "calibrate": "calibrate --device a100",
     "predict a script": "predict matmul.py --device xeon-icelake --json",
 }
 
@@ -124,6 +126,11 @@ def test_without_data_training_says_where_it_looked_and_leaves_nothing(done, pla
 
 def test_measuring_needs_a_tracker_where_it_is_remote(done):
     assert done["measure"].status == 2 and "tracker" in done["measure"].err
+
+
+def test_only_described_cpus_are_calibrated(done, place):
+    assert done["calibrate"].status == 2 and "a100 has none of it" in done["calibrate"].err
+    assert not (place / "outputs" / "a100").exists()
 
 
 @pytest.mark.tvm

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 import cdmpp
 from cdmpp import cli, devices
@@ -14,6 +15,7 @@ from cdmpp.ast.table import write_asts
 from cdmpp.data.batching import ProgramTensors
 from cdmpp.data.records import append_records, write_info
 from cdmpp.data.schema import Record
+from cdmpp.errors import ModelFormatError
 from cdmpp.predict.catalogue import model_for, models
 from cdmpp.uncertainty.calibration import calibrate
 
@@ -140,6 +142,14 @@ def test_model_is_chosen_by_device_and_extractor_version(workplace, model, refus
     trained.parent.mkdir(parents=True)
     trained.symlink_to(other, target_is_directory=True)
     assert "outputs/hl-100/2026-01-01/model" in [entry.name for entry in models()]
+
+
+def test_an_unknown_x86_cpu_is_answered_by_the_model_that_tells_what_to_expect(workplace):
+    entries = models()
+    assert model_for("ryzen-7-3700x", entries).name == "cpus"
+    for other in ("graviton2", "h100"):
+        with pytest.raises(ModelFormatError, match=f"no model trained on {other} is here"):
+            model_for(other, entries)
 
 
 def test_data_summary_counts(workplace, capsys):

