@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from cdmpp.errors import CdmppError
 from cdmpp.programs.networks import has_static_shapes, task_of
 from cdmpp.programs.task import Task
+
+_Origin = tuple[tuple[int, ...], bool]
+"""Of a value: places of the calls it comes from; whether it is known when the network is deployed."""
 
 
 @dataclass(frozen=True)
@@ -50,66 +53,72 @@ class NetworkGraph:
 
 
 def graph_of(module: Any, name: str) -> NetworkGraph:
-    """Of a legalised and fused Relax module; its ``num_input`` says how many parameters are no weights.
+    """Of a legalised and fused Relax module; its ``num_input`` says how many parameters of ``main`` are no weights.
 
     Raises:
         CdmppError: an operator that was not lowered to a tensor program, or a symbolic shape; each is named.
     """
     import tvm
-    from tvm import relax
 
-    main, tasks_by_function, tasks = module["main"], {}, {}
-    # Of a value: places of the calls it comes from; and whether it is known when the network is deployed.
-    sources: dict[Any, tuple[int, ...]] = {}
-    constant: dict[Any, bool] = {}
+    main, found = module["main"], _Found(module, name)
     parameters = list(main.params)
     split = int(main.attrs["num_input"])
     for place, parameter in enumerate(parameters):
-        sources[_key(parameter)], constant[_key(parameter)] = (), place >= split
-    calls: list[Call] = []
-    folded = 0
-
-    def origin(value: Any) -> tuple[tuple[int, ...], bool]:
-        if isinstance(value, relax.Tuple):
-            parts = [origin(field) for field in value.fields]
-            return tuple(place for own, _ in parts for place in own), all(known for _, known in parts)
-        if isinstance(value, relax.TupleGetItem):
-            return origin(value.tuple_value)
-        key = _key(value)
-        return (sources[key], constant[key]) if key in sources else ((), True)  # constants and shapes
-
+        found.origins[_key(parameter)] = ((), place >= split)
     for block in main.body.blocks:
         for binding in block.bindings:
-            value, key = binding.value, _key(binding.var)
-            if isinstance(value, tvm.ir.Call) and getattr(value.op, "name", "") == "relax.call_tir":
-                reads, known = origin(value.args[1])
-                if known:
-                    folded, sources[key], constant[key] = folded + 1, (), True
-                    continue
-                function = value.args[0]
-                if function not in tasks_by_function:
-                    task = _task(module, function, name)
-                    tasks_by_function[function] = task.task_id
-                    tasks.setdefault(task.task_id, task)
-                written = _bytes(value.ty_args[0], f"{name}: what {function.name_hint} writes")
-                inputs = tuple(dict.fromkeys(reads))
-                calls.append(Call(f"{function.name_hint}#{len(calls)}", tasks_by_function[function], inputs, written))
-                sources[key], constant[key] = (len(calls) - 1,), False
-            elif isinstance(value, tvm.ir.Call) and all(origin(argument)[1] for argument in value.args):
-                folded, sources[key], constant[key] = folded + 1, (), True
-            elif isinstance(value, tvm.ir.Call):
-                told = getattr(value.op, "name", str(value.op))
-                raise CdmppError(
-                    f"{name}: the operator {told} ({binding.var.name}) has no tensor program; replace it in the "
-                    "model, or predict the network without the part that it belongs to"
-                )
-            else:
-                sources[key], constant[key] = origin(value)
+            value = binding.value
+            if isinstance(value, tvm.ir.Call):
+                found.add(binding.var, value)
+            else:  # another name, a tuple, a part of one
+                found.origins[_key(binding.var)] = found.origin(value)
     sizes = [_bytes(parameter.ty, f"{name}: the input {parameter.name}") for parameter in parameters]
-    results, _ = origin(main.body.body)
-    return NetworkGraph(
-        name, tuple(calls), tasks, folded, sum(sizes[split:]), sum(sizes[:split]), tuple(dict.fromkeys(results))
-    )
+    results = tuple(dict.fromkeys(found.origin(main.body.body)[0]))
+    calls, tasks = tuple(found.calls), found.tasks
+    return NetworkGraph(name, calls, tasks, found.folded, sum(sizes[split:]), sum(sizes[:split]), results)
+
+
+class _Found:
+    def __init__(self, module: Any, network: str) -> None:
+        self.module, self.network = module, network
+        self.origins: dict[Any, _Origin] = {}
+        self.functions: dict[str, str] = {}
+        self.tasks: dict[str, Task] = {}
+        self.calls: list[Call] = []
+        self.folded = 0
+
+    def origin(self, value: Any) -> _Origin:
+        from tvm import relax
+
+        if isinstance(value, relax.Tuple):
+            parts = [self.origin(field) for field in value.fields]
+            return tuple(place for own, _ in parts for place in own), all(known for _, known in parts)
+        if isinstance(value, relax.TupleGetItem):
+            return self.origin(value.tuple_value)
+        return self.origins.get(_key(value), ((), True))  # else a constant, or a shape
+
+    def add(self, variable: Any, call: Any) -> None:
+        is_kernel = getattr(call.op, "name", "") == "relax.call_tir"
+        reads = [self.origin(argument) for argument in (call.args[1:2] if is_kernel else call.args)]
+        if all(known for _, known in reads):
+            self.folded += 1
+            self.origins[_key(variable)] = ((), True)
+            return
+        if not is_kernel:
+            raise CdmppError(
+                f"{self.network}: the operator {getattr(call.op, 'name', call.op)} ({variable.name}) has no tensor "
+                "program; replace it in the model, or predict the network without the part that it belongs to"
+            )
+        function = call.args[0]
+        name = function.name_hint
+        if name not in self.functions:
+            task = _task(self.module, function, self.network)
+            self.functions[name] = task.task_id
+            self.tasks.setdefault(task.task_id, task)
+        written = _bytes(call.ty_args[0], f"{self.network}: what {name} writes")
+        inputs = tuple(dict.fromkeys(place for own, _ in reads for place in own))
+        self.calls.append(Call(f"{name}#{len(self.calls)}", self.functions[name], inputs, written))
+        self.origins[_key(variable)] = ((len(self.calls) - 1,), False)
 
 
 def _key(value: Any) -> Any:
@@ -120,11 +129,13 @@ def _bytes(kind: Any, what: str) -> int:
     """Of a tensor type or a tuple of them."""
     if hasattr(kind, "fields"):
         return sum(_bytes(part, what) for part in kind.fields)
-    shape = getattr(kind, "shape", None)
-    sizes = [getattr(extent, "value", None) for extent in getattr(shape, "values", ())]
-    if shape is None or None in sizes:
-        raise CdmppError(f"{what} has the shape {shape}: give sizes for all its dimensions, by other example inputs")
-    return math.prod(sizes) * -(-int(str(kind.dtype).lstrip("boluinfta") or 8) // 8)
+    sizes = [getattr(extent, "value", None) for extent in getattr(kind.shape, "values", (None,))]
+    if any(size is None for size in sizes):
+        raise CdmppError(
+            f"{what} has the shape {kind.shape}: give sizes for all its dimensions, by other example inputs"
+        )
+    bits = int("".join(filter(str.isdigit, str(kind.dtype))) or 8)
+    return math.prod(int(size) for size in sizes if size is not None) * -(-bits // 8)
 
 
 def _task(module: Any, function: Any, network: str) -> Task:
@@ -139,21 +150,19 @@ def _task(module: Any, function: Any, network: str) -> Task:
     return task_of(alone, function.name_hint, network, 1)
 
 
-def peak_activation_bytes(graph: NetworkGraph, order: list[int]) -> int:
+def peak_activation_bytes(graph: NetworkGraph, order: Sequence[int]) -> int:
     """Most bytes of results alive at a time, where calls run in ``order``: each lives until its last reader has run."""
-    last = {place: step for step, place in enumerate(order)}
-    ends = dict(last)
+    ends = {place: step for step, place in enumerate(order)}
     for step, place in enumerate(order):
         for source in graph.calls[place].inputs:
             ends[source] = max(ends[source], step)
-    for place in graph.results:
-        ends[place] = math.inf
-    alive, most = 0, 0
-    freed: dict[float, list[int]] = {}
+    ends.update(dict.fromkeys(graph.results, len(order)))
+    freed: dict[int, int] = {}
     for place, step in ends.items():
-        freed.setdefault(step, []).append(place)
+        freed[step] = freed.get(step, 0) + graph.calls[place].output_bytes
+    alive = most = 0
     for step, place in enumerate(order):
         alive += graph.calls[place].output_bytes
         most = max(most, alive)
-        alive -= sum(graph.calls[p].output_bytes for p in freed.get(step, ()))
+        alive -= freed.get(step, 0)
     return most

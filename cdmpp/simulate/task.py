@@ -23,7 +23,7 @@ class Task:
     after: tuple[str, ...] = ()
     """Names of the tasks whose ends it needs."""
     priority: int = 0
-    """Of tasks that wait for a resource the least goes first, then the one that is ready first, then the first given."""
+    """Of tasks that wait for a resource the least goes first, then what was ready first, then what was given first."""
     gap_s: float = 0.0
     """Seconds after its end in which its resources stay busy: the launch of the next, a framework's overhead."""
     label: str = ""
