@@ -80,7 +80,10 @@ def _say_doubts(prediction: Prediction, model: str) -> None:
 
     if not prediction.trained_on_device:
         told = prediction.expected or "Expect large errors"
-        say(f"the model {model} never saw {prediction.device}, so it goes by its description. {told}")
+        if prediction.calibrated:
+            say(f"the model {model} was scaled to {prediction.device} by a few timed kernels. {told}")
+        else:
+            say(f"the model {model} never saw {prediction.device}, so it goes by its description. {told}")
     ranges = devices.get(prediction.device).ranges
     for field, (at_low, at_high) in prediction.described.items():
         low, high = (f"{value:g}" for value in ranges[field])

@@ -20,7 +20,7 @@ class Prediction:
     """(n,) what each program is called: its name, record id or database line, else its number."""
     device: str
     trained_on_device: bool
-    """False: the model goes by the device's datasheet alone."""
+    """False: the model goes by the device's description, unless it was ``calibrated``."""
     member_spread: np.ndarray
     """(n,) standard deviation of log-latency between the model's members; zeros with one member."""
     intervals: Mapping[float, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
@@ -35,6 +35,8 @@ class Prediction:
     """Level of each of ``intervals`` -> the coverage that it can promise: less where few tasks vouch for it."""
     flags: tuple[tuple[str, ...], ...] = ()
     """(n,) what to know before trusting each, names in ``flags.FLAGS``; empty where nothing speaks against it."""
+    calibrated: bool = False
+    """The model was scaled to the device by a few of its kernels (``cdmpp calibrate``)."""
     expected: str = ""
     """Of a device that was not trained on: the error to expect, in a sentence; empty where that is not known."""
     refused: tuple[str, ...] = ()

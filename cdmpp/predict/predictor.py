@@ -135,10 +135,10 @@ class Predictor:
         if not trained_on_device and self.unseen is not None:
             vouched["intervals"] = self.unseen.intervals(seen.log_prediction)
             vouched["promised"] = {level: level for level in self.unseen.bounds}
-            vouched["expected"] = self.unseen.expected(device.name)
+            vouched["expected"] = self.unseen.expected(device.name, device.name in self.calibrated)
         shown = {name: flags[name] for name in FLAGS if name in flags}
         vouched["flags"] = tuple(tuple(name for name in shown if shown[name][i]) for i in range(len(latency_s)))
-        vouched |= {"refused": inputs.refused, "reasons": inputs.reasons}
+        vouched |= {"refused": inputs.refused, "reasons": inputs.reasons, "calibrated": device.name in self.calibrated}
         return Prediction(latency_s, inputs.labels, device.name, trained_on_device, seen.logs.std(0), **vouched)
 
     @torch.inference_mode()

@@ -30,13 +30,14 @@ class Unseen:
             for level, (low, high) in self.bounds.items()
         }
 
-    def expected(self, device: str) -> str:
-        """What to expect on ``device``, in a sentence."""
+    def expected(self, device: str, calibrated: bool = False) -> str:
+        """What to expect on ``device``, in a sentence; ``calibrated``: a few of its kernels were timed."""
         told = ", ".join(f"{name} {m['mape']:.0f} % (median {m['median_ape']:.0f})" for name, m in self.units.items())
         worst = max(self.units, key=lambda name: self.units[name]["mape"])
+        known = "a few timed kernels bring it nearer" if calibrated else "of which nothing was measured"
         return (
             f"Predicted by models without any record of it, its cores were off on average by: {told}; expect up to "
-            f"what {worst} shows on {device}, of which nothing was measured"
+            f"what {worst} shows on {device}, {known}"
         )
 
     def settings(self) -> dict[str, Any]:

@@ -69,7 +69,10 @@ def test_it_is_known_again_and_never_called_trained(known, model, tmp_path):
     asts = known.asts.take(np.arange(20))
     one, other = (m.predict(asts, device="new-cpu") for m in (scaled, again))
     np.testing.assert_array_equal(one.latency_s, other.latency_s)
-    assert not other.trained_on_device
+    assert not other.trained_on_device and other.calibrated and "a few timed kernels" in other.expected
+    assert set(other.intervals) == {0.8, 0.9}
+    unknown = again.predict(asts, device="epyc-9005")
+    assert not unknown.calibrated and "nothing was measured" in unknown.expected
 
 
 def test_what_cannot_be_calibrated_is_said(tmp_path, monkeypatch, known):
