@@ -8,7 +8,6 @@ import importlib
 import inspect
 import os
 import sys
-import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -17,6 +16,7 @@ import yaml
 
 from cdmpp.errors import CdmppError
 from cdmpp.paths import conf_folder
+from cdmpp.programs.refusal import export_refusal, import_refusal, quiet
 from cdmpp.programs.task import VARIANT_MARK, Task
 
 DTYPES = ("float32", "float16")
@@ -101,19 +101,42 @@ def to_relax(model: Any, inputs: tuple[Any, ...], dtype: str = "float32") -> Any
     """Relax module with every operator legalised and fused into PrimFuncs; weights are inputs.
 
     ``dtype="float16"``: mixed precision, products in float16 and the casts fused into what surrounds them.
+    ``CdmppError`` where torch cannot export the model or TVM cannot import what it exported.
     """
-    if dtype not in DTYPES:
-        raise CdmppError(f"network dtype {dtype!r} is unknown: use {', '.join(DTYPES)}")
+    return lower(relax_of_exported(export(model, inputs)), dtype)
+
+
+def export(model: Any, inputs: tuple[Any, ...]) -> Any:
+    """``torch.export`` of a module in eval mode; ``CdmppError`` with the place where it cannot be traced."""
     import torch
-    import tvm
+
+    with torch.no_grad(), quiet():
+        try:
+            return torch.export.export(model, inputs)
+        except Exception as error:
+            raise export_refusal(error, type(model).__name__) from error
+
+
+def relax_of_exported(exported: Any) -> Any:
+    """Relax module of a ``torch.export.ExportedProgram``, not legalised; weights are inputs, after the others."""
     from tvm import relax
     from tvm.relax.frontend.torch import from_exported_program
 
-    with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        exported = torch.export.export(model, inputs)
-    module = from_exported_program(exported, keep_params_as_input=True)
-    module, _ = relax.frontend.detach_params(module)
+    with quiet():
+        try:
+            module = from_exported_program(exported, keep_params_as_input=True)
+        except Exception as error:
+            raise import_refusal(error, exported) from error
+    return relax.frontend.detach_params(module)[0]
+
+
+def lower(module: Any, dtype: str = "float32") -> Any:
+    """A Relax module with its operators legalised and fused into PrimFuncs; one that was legalised stays so."""
+    if dtype not in DTYPES:
+        raise CdmppError(f"network dtype {dtype!r} is unknown: use {', '.join(DTYPES)}")
+    import tvm
+    from tvm import relax
+
     passes = relax.transform
     mixed = [passes.ToMixedPrecision(out_dtype="float16")] if dtype == "float16" else []
     legal = [passes.DecomposeOpsForInference(), passes.CanonicalizeBindings(), *mixed, passes.LegalizeOps()]

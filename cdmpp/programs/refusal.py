@@ -1,0 +1,121 @@
+"""Why a model could not be imported: what torch and TVM raise, as one sentence that names operator and place."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import re
+import traceback
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from cdmpp.errors import CdmppError, some
+
+_MACHINERY = ("torch", "tvm", "tvm_ffi", "onnx", "cdmpp", "python", "tvm-ffi")
+"""Packages in whose files no reader would look for a mistake in a model."""
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Without what importers print and log on their way to an error, or to none."""
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            with contextlib.redirect_stderr(io.StringIO()):
+                yield
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def export_refusal(error: Exception, model: str) -> CdmppError:
+    """Of ``torch.export`` on the module of class ``model``."""
+    told = f"{model} cannot be exported{_at(place_of(error))}: "
+    if "DataDependent" in type(error).__name__ or "data-dependent" in str(error):
+        return CdmppError(
+            f"{told}what runs there depends on the values of tensors. Only networks that run the same operators for "
+            "every input can be predicted: take that part out, or give the part of the model that is fixed"
+        )
+    return CdmppError(
+        f"{told}{first_line(error)}. torch.export.export(model, example_inputs) must work: check that the example "
+        "inputs are tensors of the sizes that forward takes"
+    )
+
+
+def import_refusal(error: Exception, exported: Any) -> CdmppError:
+    """Of TVM on a ``torch.export.ExportedProgram``."""
+    if missing := re.findall(r"'([^']+)'", str(error)) if "Unsupported function types" in str(error) else []:
+        return CdmppError(
+            f"TVM cannot import the torch operator {', '.join(_with_places(missing, exported))}: replace it in the "
+            "model by operators that TVM knows, or predict the network without the part that it belongs to"
+        )
+    node = _node_at_fault(error)
+    if node is None:
+        constant = [name for name in exported.graph_signature.user_inputs if not isinstance(name, str)]
+        if constant or "has no attribute 'shape'" in str(error):
+            given = f" (here {some([repr(value) for value in constant], ', ')})" if constant else ""
+            return CdmppError(f"example inputs must be tensors{given}: fix other arguments inside a module of your own")
+        return CdmppError(f"TVM cannot import the exported model: {first_line(error)}")
+    what = getattr(node.target, "__name__", node.target)
+    return CdmppError(
+        f"TVM cannot import the torch operator {what}{_at(_module_of(node))}: {first_line(error)}. Replace it in the "
+        "model, or predict the network without the part that it belongs to"
+    )
+
+
+def first_line(error: BaseException) -> str:
+    """Of its message, or its type where it has none; without a full stop."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = lines[0].rstrip(".") if lines else type(error).__name__
+    return f"{type(error).__name__}: {text}" if isinstance(error, KeyError | AttributeError) and lines else text
+
+
+def place_of(error: BaseException) -> str:
+    """``file:line, code`` of the innermost line of an error that is not in torch or TVM; empty where all are."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        parts = Path(frame.filename).parts
+        package = parts[parts.index("site-packages") + 1] if "site-packages" in parts else ""
+        inner = package in _MACHINERY or f"{Path(__file__).parent.parent}" in frame.filename
+        if not inner and Path(frame.filename).is_file() and not Path(frame.filename).is_relative_to(_STDLIB):
+            return f"{frame.filename}:{frame.lineno}, `{frame.line}`"
+    return ""
+
+
+_STDLIB = Path(logging.__file__).parent.parent
+
+
+def _node_at_fault(error: BaseException) -> Any:
+    """The node that an importer was converting: the variable ``node`` of its loop."""
+    found = None
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        found = frame.f_locals["node"] if hasattr(frame.f_locals.get("node"), "target") else found
+    return found
+
+
+def _with_places(operators: list[str], exported: Any) -> list[str]:
+    from torch import fx
+
+    places: dict[str, str] = {}
+    graphs = [exported.graph, *(m.graph for m in exported.graph_module.modules() if isinstance(m, fx.GraphModule))]
+    for node in (node for graph in graphs for node in graph.nodes):
+        name = getattr(node.target, "__name__", "")
+        for operator in operators:  # decomposed: aten.linalg_svd became aten._linalg_svd
+            if name.split(".")[0].strip("_") == operator.split(".")[0].strip("_"):
+                places.setdefault(operator, _module_of(node))
+    return [f"{operator}{_at(places.get(operator, ''))}" for operator in operators]
+
+
+def _module_of(node: Any) -> str:
+    """Path of the torch module that ran the node, its class and the line."""
+    stack = list((node.meta.get("nn_module_stack") or {}).values())
+    path, kind = stack[-1][:2] if stack else ("", "")
+    module = f"{path or 'the model'} ({str(kind).rsplit('.', 1)[-1]})" if stack else ""
+    lines = re.findall(r'File "([^"]+)", line (\d+)', node.meta.get("stack_trace") or "")
+    return ", ".join(filter(None, [module, f"{lines[-1][0]}:{lines[-1][1]}" if lines else ""]))
+
+
+def _at(place: str) -> str:
+    return f" at {place}" if place else ""
