@@ -95,6 +95,35 @@ def _answer(compute: Callable[[Request], Arrays], request: Request) -> Reply:
         return {"reason": _reason(error), "lasting": not isinstance(error, _FOR_NOW)}
 
 
+def candidates(request: Request) -> Reply:
+    """``n`` schedules of ``task`` for ``target`` from ``seed``, with their ASTs as ``arrays``; ``n`` 0: TVM's default."""
+    from cdmpp.ast.extract import extract
+    from cdmpp.ast.table import AstTable
+    from cdmpp.programs.replay import parse_target
+    from cdmpp.programs.sampling import default_program, sample_programs
+    from cdmpp.programs.task import Task
+
+    task, target = Task(**request["task"]), parse_target(request["target"])
+    try:
+        if request["n"]:
+            programs = sample_programs(task, target, request["n"], request["seed"])
+        else:
+            programs = [default_program(task, target)]
+        found, refused = [], ""
+        for program in programs:
+            try:
+                found.append((program.trace, extract(program.module, target)))
+            except CdmppError as error:
+                refused = refused or str(error)
+        if not found:
+            return {"reason": refused or "no schedule of it compiles for this target", "lasting": True}
+        table = AstTable.from_asts([ast for _, ast in found])
+    except Exception as error:  # noqa: BLE001 - TVM raises several types
+        return {"reason": _reason(error), "lasting": not isinstance(error, _FOR_NOW)}
+    arrays = {name: array for name, array in vars(table).items() if array is not None}
+    return {"schedules": [schedule for schedule, _ in found], "arrays": packed(arrays)}
+
+
 def read_script(request: Request) -> Reply:
     """The programs of the TVMScript file ``path`` for ``target``, as JSON graphs with names; or ``refused``."""
     import tvm
@@ -141,6 +170,7 @@ def ready(_: Request) -> Reply:
 OPERATIONS: dict[str, Operation] = {
     "ready": ready,
     "script": read_script,
+    "candidates": candidates,
     "asts": partial(_answer, _ast),
     "per_store": partial(_answer, _per_store),
     "codes": partial(_answer, _code),

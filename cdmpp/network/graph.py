@@ -26,6 +26,8 @@ class Call:
     """Places of the calls whose results it reads."""
     output_bytes: int
     """Of all buffers that it writes."""
+    resident: tuple[tuple[int, int], ...] = ()
+    """Weights and inputs of the network that it reads: (number, bytes). One number is one buffer."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,8 @@ class NetworkGraph:
     input_bytes: int
     results: tuple[int, ...]
     """Places of the calls whose results the network returns: their buffers live to the end."""
+    views: int = 0
+    """Reshapes that only see a buffer in another shape. They run nothing and are no calls."""
 
     @property
     def counts(self) -> dict[str, int]:
@@ -59,7 +63,9 @@ def graph_of(module: Any, name: str) -> NetworkGraph:
         CdmppError: an operator that was not lowered to a tensor program, or a symbolic shape; each is named.
     """
     import tvm
+    from tvm import relax
 
+    module = relax.transform.RewriteDataflowReshape()(module)  # as the build does
     main, found = module["main"], _Found(module, name)
     parameters = list(main.params)
     split = int(main.attrs["num_input"])
@@ -75,7 +81,7 @@ def graph_of(module: Any, name: str) -> NetworkGraph:
     sizes = [_bytes(parameter.ty, f"{name}: the input {parameter.name}") for parameter in parameters]
     results = tuple(dict.fromkeys(found.origin(main.body.body)[0]))
     calls, tasks = tuple(found.calls), found.tasks
-    return NetworkGraph(name, calls, tasks, found.folded, sum(sizes[split:]), sum(sizes[:split]), results)
+    return NetworkGraph(name, calls, tasks, found.folded, sum(sizes[split:]), sum(sizes[:split]), results, found.views)
 
 
 class _Found:
@@ -85,7 +91,11 @@ class _Found:
         self.functions: dict[str, str] = {}
         self.tasks: dict[str, Task] = {}
         self.calls: list[Call] = []
-        self.folded = 0
+        self.seen_as: dict[Any, Any] = {}
+        """View -> what it is a view of."""
+        self.buffers: dict[Any, int] = {}
+        """Weight, input of the network, or result of a folded kernel -> its number."""
+        self.folded = self.views = 0
 
     def origin(self, value: Any) -> _Origin:
         from tvm import relax
@@ -104,6 +114,11 @@ class _Found:
             self.folded += 1
             self.origins[_key(variable)] = ((), True)
             return
+        if getattr(call.op, "name", "") == "relax.reshape":
+            self.views += 1
+            self.origins[_key(variable)] = reads[0]
+            self.seen_as[_key(variable)] = self.seen_as.get(_key(call.args[0]), call.args[0])
+            return
         if not is_kernel:
             raise CdmppError(
                 f"{self.network}: the operator {getattr(call.op, 'name', call.op)} ({variable.name}) has no tensor "
@@ -117,8 +132,18 @@ class _Found:
             self.tasks.setdefault(task.task_id, task)
         written = _bytes(call.ty_args[0], f"{self.network}: what {name} writes")
         inputs = tuple(dict.fromkeys(place for own, _ in reads for place in own))
-        self.calls.append(Call(f"{name}#{len(self.calls)}", self.functions[name], inputs, written))
+        resident = tuple(dict.fromkeys(self.resident(argument) for argument in call.args[1].fields if self.lies(argument)))
+        self.calls.append(Call(f"{name}#{len(self.calls)}", self.functions[name], inputs, written, resident))
         self.origins[_key(variable)] = ((len(self.calls) - 1,), False)
+
+
+    def lies(self, value: Any) -> bool:
+        """Whether it is a buffer that no call writes."""
+        return not self.origin(value)[0] and getattr(value.ty, "shape", None) is not None
+
+    def resident(self, value: Any) -> tuple[int, int]:
+        base = self.seen_as.get(_key(value), value)
+        return self.buffers.setdefault(_key(base), len(self.buffers)), _bytes(base.ty, f"{self.network}: a weight")
 
 
 def _key(value: Any) -> Any:

@@ -11,6 +11,8 @@ from typing import Any
 
 from cdmpp.programs.task import Program, Task
 
+NO_SCHEDULE = "[[],[]]"
+"""The trace that does nothing: the program of an untuned task on a CPU."""
 MUTANT_SHARE = 0.25
 """Share of programs that come from evolutionary search under a random cost model."""
 
@@ -49,6 +51,24 @@ def sample_programs(task: Task, target: Any, n: int, seed: int) -> list[Program]
     if 1 < len(programs) < n:
         collect("replay-trace", n_random, seed + 2, n)
     return list(programs.values())
+
+
+def default_program(task: Task, target: Any) -> Program:
+    """What TVM runs without tuning: the task's loops as they are on a CPU, its default schedules (dlight) on a GPU."""
+    import tvm
+
+    from cdmpp.programs.replay import parse_target, parse_workload
+
+    target, module = parse_target(target), parse_workload(task.workload)
+    if str(target.kind.name) == "llvm":
+        return Program(module, target, task.task_id, NO_SCHEDULE, task.op_name)
+    from tvm.s_tir import dlight
+
+    rules = (dlight.gpu.Matmul, dlight.gpu.GEMV, dlight.gpu.Reduction, dlight.gpu.GeneralReduction, dlight.gpu.Fallback)
+    with target:
+        scheduled = dlight.ApplyDefaultSchedule(*(rule() for rule in rules))(module)
+    assert isinstance(scheduled, tvm.IRModule)
+    return Program(scheduled, target, task.task_id, scheduled.script(), task.op_name)
 
 
 def trace_json(schedule: Any) -> str:

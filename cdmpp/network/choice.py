@@ -1,0 +1,177 @@
+"""Which program runs each task of a network, and how long it takes alone."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from cdmpp.ast.layout import EXTRACTOR_VERSION
+from cdmpp.ast.table import AstTable
+from cdmpp.data.derive import LIMIT_S, Source, cores, derive, derived_folder
+from cdmpp.data.files import read_json, write_json
+from cdmpp.devices import Device
+from cdmpp.errors import DataError
+from cdmpp.machine_code.code_features import CODE_VERSION
+from cdmpp.network.candidates import Candidates, candidates_of
+from cdmpp.network.prediction import Bounds
+from cdmpp.network.rule import ScheduleRule
+from cdmpp.predict.predictor import Predictor
+from cdmpp.programs.task import Task
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The program of a task and what the model says of it."""
+
+    schedule: str
+    """Trace as JSON, or TVMScript of the scheduled program."""
+    latency_s: float
+    """Alone, its data in cache."""
+    intervals: Bounds
+    flags: tuple[str, ...]
+    candidates: int
+    """Among how many it was chosen."""
+
+
+class Chooser:
+    """Chooses by one model for one device, and remembers: a task that was asked before is answered from the cache."""
+
+    def __init__(self, predictor: Predictor, weights: Path, device: Device, rule: ScheduleRule, seed: int = 0) -> None:
+        """``weights``: the file of the predictor's weights, which names its answers in the cache."""
+        self.predictor, self.device, self.rule, self.seed = predictor, device, rule, seed
+        sheet = json.dumps([device.name, device.target, device.core, dict(device.spec)], sort_keys=True)
+        self.key = (sheet, hashlib.sha256(weights.read_bytes()).hexdigest(), str(rule), str(seed))
+        self.doubts: tuple[str, ...] = ()
+
+    def choose(self, tasks: Mapping[str, Task], progress: bool = True) -> dict[str, Chosen]:
+        """Of each task, by id.
+
+        Raises:
+            CdmppError: a task of which no program can be made, or a database that cannot be read.
+        """
+        if self.rule.kind == "database":
+            return self._of_database(tasks, progress)
+        chosen = {task_id: found for task_id, task in tasks.items() if (found := self._remembered(task)) is not None}
+        if missing := {task_id: task for task_id, task in tasks.items() if task_id not in chosen}:
+            sampled = candidates_of(missing, self.device, self.rule.n, self.seed, progress)
+            new = self._best(missing, sampled, progress)
+            for task_id, one in new.items():
+                write_json(self._path(missing[task_id]), {**asdict(one), "intervals": _texts(one.intervals)})
+            chosen |= new
+        return {task_id: chosen[task_id] for task_id in tasks}
+
+    def _of_database(self, tasks: Mapping[str, Task], progress: bool) -> dict[str, Chosen]:
+        from cdmpp.network.tuned import best_schedules
+
+        assert self.rule.folder is not None
+        recorded = best_schedules(self.rule.folder, set(tasks), self.device)
+        untuned = {task_id: task for task_id, task in tasks.items() if task_id not in recorded}
+        default = candidates_of(untuned, self.device, 0, self.seed, progress)
+        schedules = {task_id: recorded.get(task_id) or default[task_id].schedules[0] for task_id in tasks}
+        if untuned:
+            names = ", ".join(sorted({task.op_name for task in untuned.values()})[:5])
+            self.doubts = (
+                f"{len(untuned)} of {len(tasks)} kernels are not in {self.rule.folder} and run as TVM would run them "
+                f"untuned, among them {names}",
+            )
+        return self._best(tasks, self._lowered(tasks, schedules, progress), progress)
+
+    def _lowered(
+        self, tasks: Mapping[str, Task], schedules: Mapping[str, str], progress: bool
+    ) -> dict[str, Candidates]:
+        from cdmpp.data.loading import stored_asts
+
+        sources = {task_id: self._source(tasks[task_id], schedules[task_id]) for task_id in tasks}
+        folder = derived_folder("candidates", EXTRACTOR_VERSION, "database", json.dumps(self.device.target))
+        keys = {source.key for source in sources.values()}
+        done = stored_asts(folder, keys)
+        wanted = [source for source in sources.values() if source.key not in done]
+        faults = derive({"asts": (folder, wanted)}, cores(), progress, "reading kernels")["asts"]
+        stored = stored_asts(folder, keys)
+        if lacking := [task_id for task_id, source in sources.items() if source.key not in stored]:
+            reason = faults.get(sources[lacking[0]].key, "no reason is known")
+            raise DataError(f"{len(lacking)} kernels cannot be read, {tasks[lacking[0]].op_name}: {reason}")
+        tables = {task_id: AstTable.from_asts([stored[source.key]]) for task_id, source in sources.items()}
+        return {task_id: Candidates((schedules[task_id],), table) for task_id, table in tables.items()}
+
+    def _best(self, tasks: Mapping[str, Task], sampled: Mapping[str, Candidates], progress: bool) -> dict[str, Chosen]:
+        """The fastest by prediction; a model that reads machine code first goes by the ASTs alone, then by few codes."""
+        names = list(tasks)
+        places = [np.arange(len(sampled[name].schedules)) for name in names]
+        if not (self.predictor.reads_code and self.device.kind == "cpu"):
+            return self._fastest(tasks, sampled, places, AstTable.concat([sampled[name].asts for name in names]))
+        if self.rule.precise:
+            together = AstTable.concat([sampled[name].asts for name in names if len(sampled[name].schedules) > 1])
+            rough = self.predictor.predict(together, self.device, compiled=False).latency_s if len(together) else None
+            start = 0
+            for i, name in enumerate(names):
+                if (n := len(sampled[name].schedules)) > 1 and rough is not None:
+                    places[i] = np.sort(np.argsort(rough[start : start + n], kind="stable")[: self.rule.precise])
+                    start += n
+        tables = [sampled[name].asts.take(kept) for name, kept in zip(names, places, strict=True)]
+        sources = [
+            self._source(tasks[name], sampled[name].schedules[i])
+            for name, kept in zip(names, places, strict=True)
+            for i in kept
+        ]
+        return self._fastest(tasks, sampled, places, self._with_codes(AstTable.concat(tables), sources, progress))
+
+    def _fastest(
+        self,
+        tasks: Mapping[str, Task],
+        sampled: Mapping[str, Candidates],
+        places: Sequence[np.ndarray],
+        table: AstTable,
+    ) -> dict[str, Chosen]:
+        answer = self.predictor.predict(table, self.device)
+        chosen, start = {}, 0
+        for name, kept in zip(tasks, places, strict=True):
+            own = slice(start, start + len(kept))
+            best = start + int(np.argmin(answer.latency_s[own]))
+            start += len(kept)
+            intervals = {level: (float(low[best]), float(high[best])) for level, (low, high) in answer.intervals.items()}
+            schedules = sampled[name].schedules
+            schedule = schedules[kept[best - own.start]]
+            chosen[name] = Chosen(
+                schedule, float(answer.latency_s[best]), intervals, answer.flags[best], len(schedules)
+            )
+        return chosen
+
+    def _with_codes(self, table: AstTable, sources: Sequence[Source], progress: bool) -> AstTable:
+        from cdmpp.data.codes import cached_codes
+        from cdmpp.predict.inputs import Inputs
+
+        core = self.device.core or ""
+        folder = derived_folder("codes", CODE_VERSION, "candidates", json.dumps(self.device.target), core)
+        present = cached_codes(folder)
+        missing = {source.key: source for source in sources if source.key not in present}
+        derive({"codes": (folder, list(missing.values()))}, cores(), progress, "compiling", LIMIT_S)
+        keys = [source.key for source in sources]
+        inputs = Inputs(table, tuple(keys)).with_codes(cached_codes(folder), {}, keys)
+        return inputs.asts
+
+    def _source(self, task: Task, schedule: str) -> Source:
+        target = json.dumps(self.device.target)
+        digest = hashlib.sha256("\0".join([task.workload, schedule]).encode()).hexdigest()[:24]
+        return Source(digest, task.workload, schedule, target, core=self.device.core or "")
+
+    def _path(self, task: Task) -> Path:
+        versions = f"{EXTRACTOR_VERSION}-{CODE_VERSION}"
+        return derived_folder("chosen", versions, task.workload, *self.key) / "chosen.json"
+
+    def _remembered(self, task: Task) -> Chosen | None:
+        try:
+            stored = read_json(self._path(task))
+            intervals = {float(level): (low, high) for level, (low, high) in stored.pop("intervals").items()}
+            return Chosen(**{**stored, "intervals": intervals, "flags": tuple(stored["flags"])})
+        except (DataError, TypeError, ValueError, KeyError, AttributeError):
+            return None
+
+
+def _texts(intervals: Bounds) -> dict[str, list[float]]:
+    return {str(level): list(bounds) for level, bounds in intervals.items()}

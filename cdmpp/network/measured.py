@@ -1,0 +1,100 @@
+"""A network that is really run on this machine: its whole time, each kernel within it, the memory that is planned."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cdmpp.devices import Device
+from cdmpp.errors import CdmppError
+from cdmpp.network.graph import NetworkGraph
+from cdmpp.network.worker import COMMAND
+from cdmpp.programs.sampling import NO_SCHEDULE
+from cdmpp.workers import Reply, Worker
+
+_LIMIT_S = 900.0
+
+
+@dataclass(frozen=True)
+class MeasuredNetwork:
+    """What one network did on one device."""
+
+    samples_s: tuple[float, ...]
+    """Seconds a run, one a round."""
+    kernels_s: tuple[float, ...]
+    """Seconds of each call of the graph within the network, least of several runs; looking costs about 1 us a call."""
+    planned_bytes: int
+    """What the virtual machine allocates for results."""
+
+    @property
+    def latency_s(self) -> float:
+        """The least of the rounds: other guests of the host only ever add to it."""
+        return min(self.samples_s)
+
+
+def measure_network(
+    module: Any,
+    graph: NetworkGraph,
+    schedules: Mapping[str, str],
+    device: Device,
+    inputs: tuple[np.ndarray, ...] | None = None,
+    visits: int = 2,
+    separation_s: float = 0.0,
+) -> MeasuredNetwork:
+    """Build ``module`` with ``schedules`` (task id -> trace) as it is deployed, and run it on this machine's cores.
+
+    Raises:
+        CdmppError: the device is no CPU, has more cores than are here, or the network does not build or run.
+    """
+    threads, here = int(device.target.get("num-cores", 1)), sorted(os.sched_getaffinity(0))
+    if device.kind != "cpu" or threads > len(here):
+        raise CdmppError(
+            f"{device.name} cannot be measured here: it is a {device.kind} with {threads} cores for a program, and this "
+            f"machine has a CPU with {len(here)}"
+        )
+    worker = Worker(COMMAND, here[-threads:])
+    with tempfile.TemporaryDirectory(prefix="cdmpp-") as scratch:
+        try:
+            import tvm
+
+            path, arrays = Path(scratch) / "module.json", Path(scratch) / "inputs.npz"
+            path.write_text(tvm.ir.save_json(module))
+            if inputs is not None:
+                np.savez(arrays, **{str(i): value for i, value in enumerate(inputs)})  # type: ignore[arg-type]
+            programs = {
+                name: [graph.tasks[call.task_id].workload, schedules[call.task_id]]
+                for call in graph.calls
+                if schedules[call.task_id] != NO_SCHEDULE
+                for name in (call.name.rpartition("#")[0],)
+            }
+            request = {"op": "build", "module": str(path), "schedules": programs, "target": dict(device.target)}
+            _checked(worker.request({**request, "inputs": str(arrays) if inputs is not None else ""}, _LIMIT_S), graph)
+            samples: list[float] = []
+            for visit in range(visits):
+                if visit:
+                    time.sleep(separation_s)
+                first = _checked(worker.request({"op": "run", "rounds": 1}, _LIMIT_S), graph)["samples"]
+                rounds = 12 if first[0] < 0.1 else 6 if first[0] < 0.5 else 3
+                samples += _checked(worker.request({"op": "run", "rounds": rounds}, _LIMIT_S), graph)["samples"]
+            runs = 10 if min(samples) < 0.2 else 4
+            looked = _checked(worker.request({"op": "inside", "runs": runs}, _LIMIT_S), graph)
+        finally:
+            worker.stop()
+    names = [name for name, _ in looked["kernels"]]
+    if names != [call.name.rpartition("#")[0] for call in graph.calls]:
+        raise CdmppError(f"{graph.name}: the network that was built calls other kernels than its graph has")
+    kernels = tuple(float(seconds) for _, seconds in looked["kernels"])
+    return MeasuredNetwork(tuple(samples), kernels, int(looked["planned_bytes"]))
+
+
+def _checked(reply: Reply, graph: NetworkGraph) -> Reply:
+    if "cause" in reply:
+        raise CdmppError(f"{graph.name} could not be run: {reply.get('message') or reply['cause']}")
+    return reply

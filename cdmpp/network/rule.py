@@ -1,0 +1,46 @@
+"""ScheduleRule: which program of each task a network runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from cdmpp.errors import CdmppError
+
+DEFAULT = "best_of:16"
+_MOST = 4096
+
+
+@dataclass(frozen=True)
+class ScheduleRule:
+    """``best_of:K``, ``untuned`` or ``database:DIR``."""
+
+    kind: str
+    """``best_of``, ``untuned`` or ``database``."""
+    n: int = 0
+    """Of ``best_of``: schedules sampled a task."""
+    folder: Path | None = None
+    """Of ``database``."""
+
+    @staticmethod
+    def parse(text: str) -> ScheduleRule:
+        """``CdmppError`` names the three forms."""
+        kind, _, rest = text.partition(":")
+        if kind == "untuned" and not rest:
+            return ScheduleRule(kind)
+        if kind == "best_of" and rest.isdecimal() and 1 <= int(rest) <= _MOST:
+            return ScheduleRule(kind, n=int(rest))
+        if kind == "database" and rest:
+            return ScheduleRule(kind, folder=Path(rest))
+        raise CdmppError(
+            f"schedule {text!r} is unknown: use best_of:K (the best of K sampled schedules by prediction, K up to "
+            f"{_MOST}), untuned (what TVM runs without tuning) or database:DIR (a MetaSchedule tuning database)"
+        )
+
+    def __str__(self) -> str:
+        return {"best_of": f"best_of:{self.n}", "database": f"database:{self.folder}"}.get(self.kind, self.kind)
+
+    @property
+    def precise(self) -> int:
+        """Of ``best_of``: how many, chosen by their ASTs, are compiled for a second look. One in sixteen, at least 4."""
+        return min(self.n, max(4, self.n // 16))
