@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 from cdmpp.simulate.timeline import Timeline
 
@@ -97,3 +99,50 @@ class NetworkPrediction:
     def peak_bytes(self) -> int:
         """Weights, inputs and the most bytes of results alive at a time."""
         return self.weight_bytes + self.input_bytes + self.activation_bytes
+
+    def summary(self) -> str:
+        """Some lines: the latency with its interval, what it is made of, the memory."""
+        from cdmpp.network.summary import summary
+
+        return summary(self)
+
+    def table(self) -> list[dict[str, Any]]:
+        """A row a kernel, most total time first; units are in the names of the keys."""
+        from cdmpp.network.report import table
+
+        return table(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All numbers, as JSON takes them."""
+        from cdmpp.network.report import as_dict
+
+        return as_dict(self)
+
+    def to_frame(self) -> Any:
+        """``table`` as a pandas DataFrame; ``CdmppError`` where pandas is not installed."""
+        from cdmpp.network.report import to_frame
+
+        return to_frame(self)
+
+    def save_csv(self, path: str | Path) -> Path:
+        """Write ``table``; ``CdmppError`` where that cannot be."""
+        from cdmpp.network.report import save_csv
+
+        return save_csv(self, path)
+
+    def save_trace(self, path: str | Path) -> Path:
+        """Write the timeline for ui.perfetto.dev or chrome://tracing; ``CdmppError`` where that cannot be."""
+        from cdmpp.network.report import save_trace
+
+        return save_trace(self, path)
+
+    def save_html(self, path: str | Path) -> Path:
+        """Write a report with charts, one file that needs no network; ``CdmppError`` where that cannot be."""
+        from cdmpp.network.page import save_html
+
+        return save_html(self, path)
+
+    def _repr_html_(self) -> str:
+        from cdmpp.network.page import notebook_html
+
+        return notebook_html(self)
