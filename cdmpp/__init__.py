@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
+    from cdmpp.devices import Device
+    from cdmpp.network.comparison import Comparison
+    from cdmpp.network.prediction import NetworkPrediction
     from cdmpp.predict.predictor import Predictor
 
 __version__ = "0.1.0"
@@ -17,3 +21,19 @@ def load(path_or_name: str | Path) -> Predictor:
     from cdmpp.predict.model_folder import load as load_predictor
 
     return load_predictor(path_or_name)
+
+
+def predict_network(
+    given: Any, example_inputs: Any = None, *, device: str | Device, **options: Any
+) -> NetworkPrediction:
+    """Time of one run of a whole network on ``device``; ``options`` are those of ``network.predict``. Needs TVM."""
+    from cdmpp.network.predict import predict_network as predict
+
+    return predict(given, example_inputs, device=device, **options)
+
+
+def compare(given: Any, example_inputs: Any = None, *, devices: Sequence[str], **options: Any) -> Comparison:
+    """One network on several devices; ``options`` are those of ``predict_network``, all but its device."""
+    from cdmpp.network.comparison import compare as compare_devices
+
+    return compare_devices(given, example_inputs, devices=devices, **options)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from cdmpp.cores import Core, core_of_processor, get_core
+from cdmpp.engines import Engines, read_engines
 from cdmpp.errors import CdmppError, UnknownDeviceError
 from cdmpp.paths import conf_folder
 from cdmpp.sheet import MEASURED, Quantity, read_quantity, read_sheet
@@ -73,6 +74,8 @@ class Device:
     """(low, high) of the numbers of which no more is known."""
     measured: frozenset[str] = frozenset()
     """Names of the numbers that were timed on the device instead of read."""
+    engines: Engines = field(default_factory=Engines)
+    """How it runs a network of kernels."""
 
     def origin(self, name: str) -> str:
         """How a number is known: ``measured``, ``described``, ``range`` or ``unknown``."""
@@ -134,7 +137,7 @@ def sheets_of(occurring: Iterable[str]) -> dict[str, Device]:
 @cache
 def read_device(path: Path) -> Device:
     """Read and check one device file; ``CdmppError`` names it and the field that cannot be."""
-    content = read_sheet(path, {"name", "title", "kind", "target", "documents", "spec", "core?"})
+    content = read_sheet(path, {"name", "title", "kind", "target", "documents", "spec", "core?", "network?"})
     if content["kind"] not in KINDS:
         raise CdmppError(f"{path}: field kind is {content['kind']!r}, expected one of {', '.join(KINDS)}")
     if not isinstance(content["target"], dict) or "kind" not in content["target"]:
@@ -163,6 +166,7 @@ def read_device(path: Path) -> Device:
         core=core,
         ranges={name: q.bounds for name in SPEC_FIELDS if (q := numbers[name]).bounds},
         measured=frozenset(name for name, number in numbers.items() if number.origin == MEASURED),
+        engines=read_engines(path, content.get("network"), documents),
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from cdmpp.data.files import append_lines, read_lines
 from cdmpp.data.records import read_records
+from cdmpp.errors import DataError
 from cdmpp.measure.build import arguments_of
 from cdmpp.measure.journal import Journal
 from cdmpp.measure.plan import Plan, copy_plan, load_plan, schedule_seed
@@ -18,6 +19,8 @@ from cdmpp.measure.settings import MeasureSettings
 from cdmpp.programs.task import Task
 from cdmpp.workers import Reply, Worker, run_many
 
+UNTUNED = "untuned"
+"""What ``MeasureSettings.programs`` says of programs without a schedule."""
 IMPORT_LIMIT_S = 900.0
 SAMPLE_LIMIT_S = 240.0
 _MAX_TASK_FLOPS = {"cpu": 4e9, "gpu": 4e11}
@@ -102,8 +105,9 @@ class PlannedSubjects(Subjects):
                 if "cause" in reply:
                     self.journal.fail(f"task:{task.task_id}", task.task_id, reply)
                     continue
-                entry = [task.task_id, self.settings.schedules_per_task, self.settings.seed, len(reply["schedules"])]
-                append_lines(self.samples, [entry])
+                if self._given is None:
+                    asked = [self.settings.schedules_per_task, self.settings.seed]
+                    append_lines(self.samples, [[task.task_id, *asked, len(reply["schedules"])]])
                 for schedule in reply["schedules"]:
                     key = record_id(task.task_id, self.settings.device, self.target, schedule)
                     if key not in self.journal:
@@ -117,6 +121,8 @@ class PlannedSubjects(Subjects):
 
     def _unfinished(self) -> list[Task]:
         """Tasks of which a program may lack a record: the others need not be sampled again."""
+        if self._given is not None:
+            return [task for task in self.tasks if task.task_id in self._given]
         largest: dict[str, tuple[int, int]] = {}  # task -> (schedules asked for, programs)
         for task_id, asked, seed, programs in read_lines(self.samples):
             if seed == self.settings.seed:
@@ -132,6 +138,8 @@ class PlannedSubjects(Subjects):
 
     def _schedules(self, tasks: list[Task]) -> list[Reply]:
         """``schedules`` of each task: sampled, or those that another device ran."""
+        if self._given is not None:
+            return [{"schedules": self._given[task.task_id]} for task in tasks]
         limit = self.settings.schedules_per_task
         if self.settings.schedules_from is not None:
             return [{"schedules": self._recorded[task.task_id][:limit]} for task in tasks]
@@ -140,6 +148,26 @@ class PlannedSubjects(Subjects):
         requests = [{**asked, "task": asdict(task), "seed": seed} for task, seed in zip(tasks, seeds, strict=True)]
         replies = dict(run_many(self.builders, requests, SAMPLE_LIMIT_S))
         return [replies[index] for index in range(len(tasks))]
+
+    @cached_property
+    def _given(self) -> dict[str, list[str]] | None:
+        """Task -> the very schedules of ``programs``; None: they are sampled or another device's."""
+        if self.settings.programs is None:
+            return None
+        if self.settings.programs == UNTUNED:
+            from cdmpp.programs.sampling import NO_SCHEDULE
+
+            return {task.task_id: [NO_SCHEDULE] for task in self.tasks}
+        if not (path := Path(self.settings.programs)).is_file():
+            raise DataError(f"programs={path}: no such file; give {UNTUNED}, or JSON lines [task id, schedule]")
+        given: dict[str, dict[str, None]] = {}
+        for line in read_lines(path):
+            match line:
+                case [str() as task_id, str() as schedule]:
+                    given.setdefault(task_id, {})[schedule] = None
+                case _:
+                    raise DataError(f"{path} holds {str(line)[:60]!r}: each line is [task id, schedule]")
+        return {task_id: list(distinct) for task_id, distinct in given.items()}
 
     @cached_property
     def _recorded(self) -> dict[str, list[str]]:

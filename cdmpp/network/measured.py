@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import numpy as np
 
 from cdmpp.devices import Device
 from cdmpp.errors import CdmppError
+from cdmpp.measure.build import arguments_of
 from cdmpp.network.graph import NetworkGraph
 from cdmpp.network.worker import COMMAND
 from cdmpp.programs.sampling import NO_SCHEDULE
@@ -32,6 +32,10 @@ class MeasuredNetwork:
     """Seconds of each call of the graph within the network, least of several runs; looking costs about 1 us a call."""
     planned_bytes: int
     """What the virtual machine allocates for results."""
+    alone_s: Mapping[str, float]
+    """Task id -> seconds of its kernel by itself, its data in cache; empty where that was not asked for."""
+    cold_s: Mapping[str, float]
+    """The same with nothing of it in cache."""
 
     @property
     def latency_s(self) -> float:
@@ -46,7 +50,7 @@ def measure_network(
     device: Device,
     inputs: tuple[np.ndarray, ...] | None = None,
     visits: int = 2,
-    separation_s: float = 0.0,
+    alone: bool = True,
 ) -> MeasuredNetwork:
     """Build ``module`` with ``schedules`` (task id -> trace) as it is deployed, and run it on this machine's cores.
 
@@ -77,9 +81,12 @@ def measure_network(
             request = {"op": "build", "module": str(path), "schedules": programs, "target": dict(device.target)}
             _checked(worker.request({**request, "inputs": str(arrays) if inputs is not None else ""}, _LIMIT_S), graph)
             samples: list[float] = []
+            alone_s: dict[str, float] = {}
+            cold_s: dict[str, float] = {}
             for visit in range(visits):
-                if visit:
-                    time.sleep(separation_s)
+                if visit and alone:  # between the visits, so that these lie apart
+                    for key, reply in _alone(worker, graph, schedules, device):
+                        alone_s[key], cold_s[key] = reply["warm"], reply["cold"]
                 first = _checked(worker.request({"op": "run", "rounds": 1}, _LIMIT_S), graph)["samples"]
                 rounds = 12 if first[0] < 0.1 else 6 if first[0] < 0.5 else 3
                 samples += _checked(worker.request({"op": "run", "rounds": rounds}, _LIMIT_S), graph)["samples"]
@@ -91,7 +98,17 @@ def measure_network(
     if names != [call.name.rpartition("#")[0] for call in graph.calls]:
         raise CdmppError(f"{graph.name}: the network that was built calls other kernels than its graph has")
     kernels = tuple(float(seconds) for _, seconds in looked["kernels"])
-    return MeasuredNetwork(tuple(samples), kernels, int(looked["planned_bytes"]))
+    return MeasuredNetwork(tuple(samples), kernels, int(looked["planned_bytes"]), alone_s, cold_s)
+
+
+def _alone(
+    worker: Worker, graph: NetworkGraph, schedules: Mapping[str, str], device: Device
+) -> Iterator[tuple[str, Reply]]:
+    flush_bytes = int(2048 * (device.spec["l3_kb"] or device.spec["l2_kb"] or 32_768))
+    asked = {"op": "alone", "target": dict(device.target), "flush_bytes": flush_bytes}
+    for key, task in graph.tasks.items():
+        program = {"workload": task.workload, "schedule": schedules[key], "arguments": arguments_of(task.workload)}
+        yield key, _checked(worker.request({**asked, **program}, _LIMIT_S), graph)
 
 
 def _checked(reply: Reply, graph: NetworkGraph) -> Reply:

@@ -101,19 +101,25 @@ def inside(request: Request) -> Reply:
 
 
 def alone(request: Request) -> Reply:
-    """Time kernels one by one: ``library``, ``symbol``, ``arguments``, with cold caches; seconds, the least of ``runs``."""
+    """Time one kernel by itself: ``workload``, ``schedule``, ``target``, ``arguments`` ([[shape, dtype], ...]).
+
+    Replies with seconds a call, ``warm`` (its data in cache, as records are measured) and ``cold`` (none of it), least
+    of several.
+    """
     import tvm
-    import tvm_ffi
 
     from cdmpp.measure.timing import tensors_for
+    from cdmpp.programs.replay import replay
 
-    module = tvm_ffi.load_module(request["path"])
+    program = replay(request["workload"], request["schedule"], request["target"])
+    module = tvm.compile(program.module, target=program.target).mod
     tensors = tensors_for(request["arguments"], "cpu")
-    timer = tvm.runtime.Module.time_evaluator
-    evaluator = timer(
-        module, request["symbol"], tvm.cpu(), number=1, repeat=request["runs"], cache_flush_bytes=request["flush_bytes"]
-    )
-    return {"samples": [float(value) for value in evaluator(*tensors).results]}
+    once_s = module.time_evaluator("main", tvm.cpu(), number=1)(*tensors).results[0]
+    repeats = 30 if once_s < 0.002 else 8 if once_s < 0.05 else 3
+    warm = module.time_evaluator("main", tvm.cpu(), number=1, repeat=repeats, min_repeat_ms=1)(*tensors).results
+    flush = {"cache_flush_bytes": request["flush_bytes"]}
+    cold = module.time_evaluator("main", tvm.cpu(), number=1, repeat=min(repeats, 10), **flush)(*tensors).results
+    return {"warm": float(min(warm)), "cold": float(min(cold))}
 
 
 def _nothing(*_: Any) -> None:

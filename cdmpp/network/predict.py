@@ -1,0 +1,186 @@
+"""A network in, a ``NetworkPrediction`` out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from cdmpp import devices
+from cdmpp.devices import Device
+from cdmpp.errors import CdmppError
+from cdmpp.network.choice import Chooser, Chosen
+from cdmpp.network.cold import cold_seconds, levels_of
+from cdmpp.network.graph import NetworkGraph, peak_activation_bytes
+from cdmpp.network.interval import NetworkErrors
+from cdmpp.network.prediction import KernelPrediction, NetworkPrediction
+from cdmpp.network.replay import by_task, overhead_seconds, replay
+from cdmpp.network.rule import DEFAULT, ScheduleRule
+from cdmpp.network.stored_graph import ReadNetwork, graph_for
+from cdmpp.predict.catalogue import ModelEntry, model_for, models
+from cdmpp.predict.model_folder import find_model, load
+from cdmpp.predict.predictor import Predictor
+from cdmpp.predict.stored_config import WEIGHTS
+
+_UNTUNED = (
+    "programs are untuned: nobody runs these. Naive loops take 10 to 40 times as long as PyTorch on a CPU; "
+    "schedule best_of:16 says what tuning would reach"
+)
+
+
+def predict_network(
+    given: Any,
+    example_inputs: Any = None,
+    *,
+    device: str | Device,
+    model: str | Path | None = None,
+    schedule: str = DEFAULT,
+    batch: int | None = None,
+    inputs: Mapping[str, Sequence[int]] | None = None,
+    dtype: str = "float32",
+    measure: bool = False,
+    progress: bool = True,
+) -> NetworkPrediction:
+    """Time of one run of a whole network on ``device``, before anyone runs it there. Needs TVM.
+
+    Args:
+        given: a torch module, a Relax module, or a name: see ``network.source.KINDS``. ``file.py:function`` runs it.
+        example_inputs: of a torch module.
+        device: name of a device, or one described in Python.
+        model: folder of a model or name of a shipped one; None: the first that was trained on the device.
+        schedule: which program of each kernel runs: ``best_of:K``, ``untuned`` or ``database:DIR``.
+        batch: examples in one run, where ``given`` leaves that open.
+        inputs: shapes of inputs by name, where ``given`` leaves them open.
+        dtype: ``float32``, or ``float16`` for mixed precision.
+        measure: also build and run the network on this machine, which must be the device.
+        progress: bars on stderr while schedules are sampled and compiled.
+
+    Raises:
+        CdmppError: what was given cannot be read or holds something that has no tensor program; no such device or model.
+    """
+    sheet = devices.get(device) if isinstance(device, str) else device
+    rule = ScheduleRule.parse(schedule)
+    name = str(model) if model is not None else model_for(sheet.name, _entries()).name
+    folder = find_model(name)
+    predictor = _loaded(folder, (folder / WEIGHTS).stat().st_mtime_ns)
+    known = predictor.trained_on.get(sheet.name, sheet)
+    read = graph_for(given, example_inputs, batch=batch, inputs=inputs, dtype=dtype)
+    chooser = Chooser(predictor, folder / WEIGHTS, known, rule)
+    chosen = chooser.choose(read.graph.tasks, progress)
+    answer = compose(read, chosen, sheet, known, predictor, name, rule, chooser.doubts)
+    if not measure:
+        return answer
+    from cdmpp.network.checked import with_measured
+
+    return with_measured(answer, read, chosen, sheet)
+
+
+def compose(
+    read: ReadNetwork,
+    chosen: Mapping[str, Chosen],
+    sheet: Device,
+    known: Device,
+    predictor: Predictor,
+    model: str,
+    rule: ScheduleRule,
+    doubts: Sequence[str] = (),
+) -> NetworkPrediction:
+    """The prediction of a graph whose programs are ``chosen``. ``known`` is the device as the model knows it."""
+    graph, engines = read.graph, sheet.engines
+    cold = cold_seconds(graph, sheet)
+    seconds = [chosen[call.task_id].latency_s + extra for call, extra in zip(graph.calls, cold, strict=True)]
+    timeline, colder = replay(graph, seconds, engines), by_task(graph, cold)
+    kernels = tuple(_kernel(graph, key, chosen[key], colder[key], known) for key in graph.counts)
+    errors = NetworkErrors.of(sheet.name, rule.kind, model)
+    summed = _summed(kernels)
+    intervals, told = errors.intervals(timeline.makespan_s, summed)
+    return NetworkPrediction(
+        graph.name,
+        sheet.name,
+        model,
+        str(rule),
+        kernels,
+        timeline,
+        read.batch,
+        intervals,
+        told,
+        overhead_seconds(timeline, engines),
+        graph.weight_bytes,
+        graph.input_bytes,
+        peak_activation_bytes(graph, range(len(graph.calls))),
+        graph.folded,
+        (*_doubts(kernels, sheet, predictor, rule), *doubts),
+    )
+
+
+def _kernel(graph: NetworkGraph, key: str, chosen: Chosen, cold_s: float, device: Device) -> KernelPrediction:
+    task = graph.tasks[key]
+    return KernelPrediction(
+        key,
+        task.op_name,
+        task.op_class,
+        graph.counts[key],
+        chosen.latency_s,
+        cold_s,
+        chosen.intervals,
+        task.flops,
+        task.io_bytes,
+        _bound(task.flops, task.io_bytes, device),
+        chosen.candidates,
+        chosen.schedule,
+        chosen.flags,
+    )
+
+
+def _bound(flops: float, io_bytes: float, device: Device) -> str:
+    peak = device.spec["fp32_tflops"]
+    bandwidth = device.spec["core_gbps"] if device.kind == "cpu" else device.spec["bandwidth_gbps"]
+    if not peak or not bandwidth:
+        return ""
+    return "compute" if flops / (1e12 * peak) >= io_bytes / (1e9 * bandwidth) else "memory"
+
+
+def _summed(kernels: Sequence[KernelPrediction]) -> dict[float, tuple[float, float]]:
+    """Ends of all kernels' intervals, each level summed: as if all erred to the same side."""
+    levels = set.intersection(*(set(kernel.intervals) for kernel in kernels)) if kernels else set()
+    return {
+        level: (
+            sum(kernel.count * (kernel.intervals[level][0] + kernel.cold_s) for kernel in kernels),
+            sum(kernel.count * (kernel.intervals[level][1] + kernel.cold_s) for kernel in kernels),
+        )
+        for level in sorted(levels)
+    }
+
+
+def _doubts(
+    kernels: Sequence[KernelPrediction], sheet: Device, predictor: Predictor, rule: ScheduleRule
+) -> list[str]:
+    from cdmpp.predict.flags import FLAGS
+
+    told = []
+    if sheet.name not in predictor.trained_on:
+        error = predictor.unseen.expected(sheet.name, False) if predictor.unseen else "Expect large errors"
+        told.append(f"the model never saw {sheet.name}, so it goes by its datasheet alone. {error}")
+    if rule.kind == "untuned":
+        told.append(_UNTUNED)
+    if sheet.engines.call_s is None:
+        told.append(f"launch gaps of {sheet.name} were never measured: the total is that of its kernels, one by one")
+    if not levels_of(sheet) or sheet.engines.exposed_share is None:
+        told.append(f"what cold caches cost on {sheet.name} was never measured and is left out")
+    total = sum(kernel.total_s for kernel in kernels) or 1.0
+    for flag, meaning in FLAGS.items():
+        share = sum(kernel.total_s for kernel in kernels if flag in kernel.flags) / total
+        count = sum(flag in kernel.flags for kernel in kernels)
+        if count:
+            told.append(f"{count} of {len(kernels)} kernels, {share:.0%} of the time: {flag}: {meaning}")
+    return told
+
+
+@lru_cache(maxsize=4)
+def _loaded(folder: Path, _changed: int) -> Predictor:
+    return load(folder)
+
+
+def _entries() -> list[ModelEntry]:
+    return models()

@@ -1,0 +1,97 @@
+"""Graphs of networks that were read before, kept in the cache: a second question needs no import."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import importlib.metadata
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from cdmpp.data.files import read_json, write_json
+from cdmpp.errors import DataError
+from cdmpp.network.graph import Call, NetworkGraph, graph_of
+from cdmpp.network.source import NetworkSource, read_network
+from cdmpp.paths import cache_root, conf_folder
+from cdmpp.programs.task import Task
+
+_VERSION = "1"
+"""Goes up when the same network gives another graph."""
+_PACKAGES = ("torch", "torchvision", "transformers", "onnx", "apache-tvm")
+
+
+@dataclass(frozen=True)
+class ReadNetwork:
+    """A network's graph, and the way to the rest of it."""
+
+    graph: NetworkGraph
+    batch: int
+    source: Callable[[], NetworkSource]
+    """The Relax module and the torch model; reads them where only the graph was kept."""
+
+
+def graph_for(
+    given: Any,
+    example_inputs: Any = None,
+    *,
+    batch: int | None = None,
+    inputs: Mapping[str, Sequence[int]] | None = None,
+    dtype: str = "float32",
+) -> ReadNetwork:
+    """As ``source.read_network``, but from the cache where a network of that name, or that file, was read before."""
+
+    def read() -> NetworkSource:
+        return read_network(given, example_inputs, batch=batch, inputs=inputs, dtype=dtype)
+
+    key = None if example_inputs is not None else _key(given, batch, inputs, dtype)
+    if key is None:
+        source = read()
+        return ReadNetwork(graph_of(source.module, source.name), source.batch, lambda: source)
+    path = cache_root() / "networks" / f"v{_VERSION}" / f"{key}.json"
+    try:
+        stored = read_json(path)
+        return ReadNetwork(_restored(stored["graph"]), int(stored["batch"]), cache(read))
+    except (DataError, KeyError, TypeError, ValueError):  # not there, or damaged: made again
+        source = read()
+        graph = graph_of(source.module, source.name)
+        write_json(path, {"graph": dataclasses.asdict(graph), "batch": source.batch})
+        return ReadNetwork(graph, source.batch, lambda: source)
+
+
+def _key(
+    given: Any, batch: int | None, inputs: Mapping[str, Sequence[int]] | None, dtype: str
+) -> str | None:
+    """Names what is read, if that is told by a name or a file; a file of Python may do anything."""
+    if not isinstance(given, str | Path) or ".py:" in (text := str(given)):
+        return None
+    path = Path(text.removeprefix("hf:")).expanduser()
+    config = path / "config.json" if path.is_dir() else path
+    content = hashlib.sha256(config.read_bytes()).hexdigest() if config.is_file() else ""
+    sizes = {name: list(shape) for name, shape in (inputs or {}).items()}
+    asked = [text, content, batch, sizes, dtype, _surroundings()]
+    return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:24]
+
+
+@cache
+def _surroundings() -> list[str]:
+    """Versions of what reads networks, and the shipped lists of them."""
+    found = [hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted((conf_folder() / "data").glob("*.yaml"))]
+    for package in _PACKAGES:
+        try:
+            found.append(importlib.metadata.version(package))
+        except importlib.metadata.PackageNotFoundError:
+            found.append("")
+    return found
+
+
+def _restored(stored: Mapping[str, Any]) -> NetworkGraph:
+    calls = tuple(
+        Call(**{**c, "inputs": tuple(c["inputs"]), "resident": tuple((int(n), int(size)) for n, size in c["resident"])})
+        for c in stored["calls"]
+    )
+    tasks = {key: Task(**task) for key, task in stored["tasks"].items()}
+    return NetworkGraph(**{**stored, "calls": calls, "tasks": tasks, "results": tuple(stored["results"])})
