@@ -17,6 +17,8 @@ VERBS = {
     "calibrate": "scale a model to this machine's CPU in three minutes: its own numbers and a dozen kernels",
     "models": "list the trained models that are here, with the figures of their cards",
     "predict": "predict latencies",
+    "network": "predict the time of a whole network",
+    "compare": "predict the time of a whole network on several devices",
     "data": "what data is here; or, `data codes`: compile its programs for code vectors",
 }
 # Their arguments are key=value settings, or --help.

@@ -7,6 +7,7 @@ the style sheet leaves room for them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 
 from cdmpp.network.axis import LogAxis, linear_ticks
@@ -82,6 +83,51 @@ def bars(entries: Sequence[tuple[str, float, str]], whole_s: float) -> str:
             f'{picture}<span class="value">{value}</span></li>'
         )
     return f'<ol class="bars">{"".join(lines)}</ol>'
+
+
+@dataclass(frozen=True)
+class Dot:
+    """A number with its interval, on a line of its own."""
+
+    name: str
+    value: float
+    low: float | None
+    high: float | None
+    measured: float | None
+    hollow: bool
+    shown: str
+    hover: str
+
+
+def dots(entries: Sequence[Dot], unit: str) -> str:
+    """Numbers with intervals below each other, on one logarithmic axis."""
+    numbers = [number for dot in entries for number in (dot.value, dot.low, dot.high, dot.measured) if number]
+    axis, lines = LogAxis.around(numbers, 1.2), []
+    grid = "".join(
+        f'<line class="grid" x1="{100 * axis.share(tick):.2f}%" x2="{100 * axis.share(tick):.2f}%" y1="0" y2="24"/>'
+        for tick in axis.ticks()
+    )
+    for dot in entries:
+        place, drawn = f'"{100 * axis.share(dot.value):.2f}%"', ""
+        if dot.low and dot.high:
+            left, right = 100 * axis.share(dot.low), 100 * axis.share(dot.high)
+            drawn = f'<rect class="band" x="{left:.2f}%" width="{right - left:.2f}%" y="8" height="8" rx="4"/>'
+        kind = "hollow" if dot.hollow else "c0"
+        drawn += f'<circle class="{kind}" cx={place} cy="12" r="6"><title>{text(dot.hover)}</title></circle>'
+        if dot.measured:
+            drawn += (
+                f'<text class="cross" x="{100 * axis.share(dot.measured):.2f}%" y="17" text-anchor="middle">×</text>'
+            )
+        lines.append(
+            f'<li><span class="name" title="{text(dot.name)}">{text(dot.name)}</span>'
+            f'{_svg(grid + drawn, 24, dot.hover)}<span class="value">{dot.shown}</span></li>'
+        )
+    ticks = "".join(
+        f'<text x="{100 * axis.share(tick):.2f}%" y="12" text-anchor="middle">{quantity(tick, unit, 1)}</text>'
+        for tick in axis.ticks()
+    )
+    lines.append(f'<li><span class="name"></span>{_svg(ticks, 18, "axis")}<span class="value"></span></li>')
+    return f'<ol class="bars dots">{"".join(lines)}</ol>'
 
 
 def roofline(

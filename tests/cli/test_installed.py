@@ -48,6 +48,8 @@ COMMANDS = {
     "import": "import path=database device=a100 network=resnet34",
     "probe": "probe --help",
     "calibrate": "calibrate --device a100",
+    "network": "network --help",
+    "compare": "compare --help",
     "predict a script": "predict matmul.py --device xeon-icelake --json",
 }
 
