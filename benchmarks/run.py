@@ -144,6 +144,21 @@ SECTIONS = {
         _sizes("streaming.py", "10000", "100000"),
         tables.streaming,
     ),
+    "network": Section(
+        "A whole network",
+        "ResNet-50 as a torch module, batch 1, schedule best_of:16 on epyc-genoa, two cores, until the answer. `cold` "
+        "begins with an empty cache, `warm` asks again in the same process; a new process includes its imports. Steps "
+        "in worker processes overlap.",
+        lambda folder: _run("network.py", folder / "result.json"),
+        tables.network,
+    ),
+    "simulate": Section(
+        "Replay",
+        "Tasks a second of the event engine, one core: a chain, and layers of tasks on eight queues whose inputs are "
+        "two tasks of the layer before; beside it the longest path of the same graph by networkx, which knows no queues.",
+        lambda folder: _run("simulate.py", folder / "result.json"),
+        tables.simulate,
+    ),
 }
 
 

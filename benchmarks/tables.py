@@ -61,3 +61,16 @@ def loading(rows: list[dict[str, float]]) -> list[str]:
     digits = {"programs": 0, "load_s": 1, "batches_s": 1, "memory_mb": 0}
     headings = ["programs", "load (s)", "batches (s)", "peak memory (MB)"]
     return table(headings, [[f"{row[key]:,.{n}f}" for key, n in digits.items()] for row in rows], left=0)
+
+
+def network(rows: list[dict[str, Any]]) -> list[str]:
+    return ["| step | seconds |", "|---|---:|", *(f"| {row['step']} | {row['seconds']:.2f} |" for row in rows)]
+
+
+def simulate(rows: list[dict[str, Any]]) -> list[str]:
+    head = ["| graph | tasks | tasks/s | networkx, longest path | ratio |", "|---|---:|---:|---:|---:|"]
+    return head + [
+        f"| {row['graph']} | {row['tasks']:,} | {row['ours']:,.0f} | {row['networkx']:,.0f} "
+        f"| {row['ours'] / row['networkx']:.2f} |"
+        for row in rows
+    ]

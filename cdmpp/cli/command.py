@@ -25,11 +25,12 @@ VERBS = {
 CONFIGURED = {
     "train": "train a model on the records of a device",
     "evaluate": "models and baselines on the named splits",
+    "evaluate-networks": "run whole networks on this machine, beside their predictions",
     "import": "bring a tuning database into the record format",
     "measure": "measure tensor programs on this machine",
     "finetune": "bring a model to a new device with few measured tasks",
 }
-_FILES = {"import": "import_data"}
+_FILES = {"import": "import_data", "evaluate-networks": "evaluate_networks"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,4 +1,4 @@
-"""Intervals of whole networks, from the errors on networks that were measured: errors of one network's kernels go together."""
+"""Intervals of whole networks, from the errors on measured ones: the errors of one network's kernels go together."""
 
 from __future__ import annotations
 
@@ -7,50 +7,47 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from cdmpp.data.files import read_json
 from cdmpp.errors import DataError
 from cdmpp.network.prediction import Bounds
 
 LEVELS = (0.8, 0.9)
 ERRORS_FILE = Path(__file__).parent / "errors.json"
-"""device -> model -> schedule -> log of measured over predicted time of networks that the model was not trained on."""
+"""Device -> model -> kind of schedule -> network -> log of measured over predicted; networks that no model has seen."""
 
 
 @dataclass(frozen=True)
 class NetworkErrors:
     """Of networks measured on one device with one kind of schedule."""
 
-    logs: tuple[float, ...]
-    """Natural log of measured over predicted seconds, one a network and batch; empty where none was measured."""
-    device: str
-    schedule: str
+    logs: Mapping[str, float]
+    """Network -> natural log of measured over predicted seconds; empty where none was measured."""
 
     @staticmethod
-    def of(device: str, schedule: str, model: str) -> NetworkErrors:
-        """Those that come with the package."""
+    def of(device: str, model: str, schedule: str) -> NetworkErrors:
+        """Those that come with the package. ``schedule``: the kind of a ``ScheduleRule``."""
         try:
             stored = read_json(ERRORS_FILE)
         except DataError:
             stored = {}
-        return NetworkErrors(tuple(stored.get(device, {}).get(model, {}).get(schedule, ())), device, schedule)
+        return NetworkErrors(stored.get(device, {}).get(model, {}).get(schedule, {}))
 
-    def intervals(self, latency_s: float, summed: Mapping[float, tuple[float, float]]) -> tuple[Bounds, str]:
-        """Around ``latency_s``, and how they were made. ``summed``: ends of the kernels' intervals, to fall back on."""
-        levels = {level: bounds for level in LEVELS if (bounds := self._bounds(level)) is not None}
-        if levels:
-            made = f"the errors on {len(self.logs)} networks that were measured on {self.device}, {self.schedule}"
-            return {level: (latency_s * low, latency_s * high) for level, (low, high) in levels.items()}, made
-        if not summed:
-            return {}, "the model has no intervals of this device's kernels"
-        made = "the kernels' intervals added up, as if all erred to the same side: wider than need be"
-        return dict(summed), f"{made}. No network was measured on {self.device}, {self.schedule}"
+    def factor(self, level: float) -> float | None:
+        """The interval reaches from latency / factor to latency x factor; None with too few networks for ``level``.
 
-    def _bounds(self, level: float) -> tuple[float, float] | None:
-        """Split-conformal factors: with n networks the (n + 1) level-th smallest absolute error; None with too few."""
-        rank = math.ceil((len(self.logs) + 1) * level)
+        Split-conformal: of n networks the (n + 1) level-th smallest absolute error.
+        """
+        rank = math.ceil(round((len(self.logs) + 1) * level, 9))
         if not self.logs or rank > len(self.logs):
             return None
-        widest = float(np.sort(np.abs(self.logs))[rank - 1])
-        return math.exp(-widest), math.exp(widest)
+        return math.exp(sorted(map(abs, self.logs.values()))[rank - 1])
+
+    def intervals(self, latency_s: float, summed: Bounds) -> tuple[Bounds, str]:
+        """Around ``latency_s``, and how they were made. ``summed``: ends of the kernels' intervals, to fall back on."""
+        factors = {level: factor for level in LEVELS if (factor := self.factor(level)) is not None}
+        if factors:
+            made = f"the errors on {len(self.logs)} networks of which no kernel was trained on"
+            return {level: (latency_s / factor, latency_s * factor) for level, factor in factors.items()}, made
+        if not summed:
+            return {}, "there are none: the model has no intervals of this device's kernels"
+        return summed, "the kernels' intervals added up, as if all erred to one side; no network was measured there"

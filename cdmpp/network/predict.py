@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from cdmpp.network.prediction import KernelPrediction, NetworkPrediction
 from cdmpp.network.replay import by_task, overhead_seconds, replay
 from cdmpp.network.rule import DEFAULT, ScheduleRule
 from cdmpp.network.stored_graph import ReadNetwork, graph_for
-from cdmpp.predict.catalogue import ModelEntry, model_for, models
+from cdmpp.predict.catalogue import model_for, models
 from cdmpp.predict.model_folder import find_model, load
 from cdmpp.predict.predictor import Predictor
 from cdmpp.predict.stored_config import WEIGHTS
@@ -59,21 +60,59 @@ def predict_network(
     Raises:
         CdmppError: what was given cannot be read or holds something that has no tensor program; no such device or model.
     """
-    sheet = devices.get(device) if isinstance(device, str) else device
-    rule = ScheduleRule.parse(schedule)
-    name = str(model) if model is not None else model_for(sheet.name, _entries()).name
-    folder = find_model(name)
-    predictor = _loaded(folder, (folder / WEIGHTS).stat().st_mtime_ns)
-    known = predictor.trained_on.get(sheet.name, sheet)
-    read = graph_for(given, example_inputs, batch=batch, inputs=inputs, dtype=dtype)
-    chooser = Chooser(predictor, folder / WEIGHTS, known, rule)
-    chosen = chooser.choose(read.graph.tasks, progress)
-    answer = compose(read, chosen, sheet, known, predictor, name, rule, chooser.doubts)
+    question = answer_for(
+        given, example_inputs, device=device, model=model, schedule=schedule, batch=batch, inputs=inputs, dtype=dtype,
+        progress=progress,
+    )  # fmt: skip
+    answer = question.prediction()
     if not measure:
         return answer
     from cdmpp.network.checked import with_measured
 
-    return with_measured(answer, read, chosen, sheet)
+    return with_measured(answer, question.read, question.chosen, question.sheet)
+
+
+@dataclass(frozen=True)
+class Question:
+    """A network, a device, and the programs that were chosen."""
+
+    read: ReadNetwork
+    chosen: Mapping[str, Chosen]
+    """By task id."""
+    sheet: Device
+    predictor: Predictor
+    model: str
+    rule: ScheduleRule
+    doubts: tuple[str, ...]
+
+    def prediction(self) -> NetworkPrediction:
+        """The replay of the chosen programs."""
+        known = self.predictor.trained_on.get(self.sheet.name, self.sheet)
+        return compose(self.read, self.chosen, self.sheet, known, self.predictor, self.model, self.rule, self.doubts)
+
+
+def answer_for(
+    given: Any,
+    example_inputs: Any = None,
+    *,
+    device: str | Device,
+    model: str | Path | None = None,
+    schedule: str = DEFAULT,
+    batch: int | None = None,
+    inputs: Mapping[str, Sequence[int]] | None = None,
+    dtype: str = "float32",
+    progress: bool = True,
+) -> Question:
+    """As ``predict_network``, with all that it is made of."""
+    sheet = devices.get(device) if isinstance(device, str) else device
+    rule = ScheduleRule.parse(schedule)
+    name = str(model) if model is not None else model_for(sheet.name, models()).name
+    folder = find_model(name)
+    predictor = _loaded(folder, (folder / WEIGHTS).stat().st_mtime_ns)
+    read = graph_for(given, example_inputs, batch=batch, inputs=inputs, dtype=dtype)
+    chooser = Chooser(predictor, folder / WEIGHTS, predictor.trained_on.get(sheet.name, sheet), rule)
+    chosen = chooser.choose(read.graph.tasks, progress)
+    return Question(read, chosen, sheet, predictor, name, rule, chooser.doubts)
 
 
 def compose(
@@ -92,7 +131,7 @@ def compose(
     seconds = [chosen[call.task_id].latency_s + extra for call, extra in zip(graph.calls, cold, strict=True)]
     timeline, colder = replay(graph, seconds, engines), by_task(graph, cold)
     kernels = tuple(_kernel(graph, key, chosen[key], colder[key], known) for key in graph.counts)
-    errors = NetworkErrors.of(sheet.name, rule.kind, model)
+    errors = NetworkErrors.of(sheet.name, model, rule.kind)
     summed = _summed(kernels)
     intervals, told = errors.intervals(timeline.makespan_s, summed)
     return NetworkPrediction(
@@ -180,7 +219,3 @@ def _doubts(
 @lru_cache(maxsize=4)
 def _loaded(folder: Path, _changed: int) -> Predictor:
     return load(folder)
-
-
-def _entries() -> list[ModelEntry]:
-    return models()

@@ -1,0 +1,32 @@
+"""Whole networks, predicted and measured: ``cdmpp evaluate-networks device=epyc-genoa``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cdmpp.cli.hydra_entry import entry
+from cdmpp.cli.output import print_table
+from cdmpp.evaluation.network_session import NetworkSettings, fitted, run_networks, summary, write_figures
+
+
+@entry("evaluate_networks")
+def main(values: dict[str, Any]) -> None:
+    """Measure what is missing, fit what runs beside the kernels, print the tables."""
+    settings = NetworkSettings.from_dict(values)
+    cells = run_networks(settings)
+    engines = fitted(cells)
+    for name, one in engines.items():
+        told = f"{1e6 * (one.call_s or 0):.2f} us a call, {1e6 * (one.run_s or 0):.1f} us a run"
+        print(f"{name}: {told}, {one.exposed_share:.2f} of far data shows")
+    rows = summary(cells, engines)
+    print_table(
+        "absolute errors, percent, means over networks and batches",
+        list(rows[0]) if rows else [],
+        [[_text(value) for value in row.values()] for row in rows],
+        right=list(rows[0])[3:] if rows else (),
+    )
+    write_figures(cells, engines, settings.out)
+
+
+def _text(value: Any) -> str:
+    return f"{value:.2f}" if isinstance(value, float) else str(value)

@@ -1,0 +1,129 @@
+"""A session of network evaluations: cells that are not there yet are measured, then all are told as tables."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cdmpp import devices
+from cdmpp.data.files import write_json
+from cdmpp.engines import Engines
+from cdmpp.errors import CdmppError, DataError
+from cdmpp.evaluation.networks import (
+    NetworkCell,
+    cell_path,
+    fit_engines,
+    measure_cell,
+    network_errors,
+    read_cells,
+)
+from cdmpp.programs.networks import expand_zoo, network_of
+from cdmpp.programs.task import network_family
+
+log = logging.getLogger(__name__)
+
+PARTS = ("replay", "without_cold", "sum", "kernels", "cold", "overhead")
+
+
+@dataclass(frozen=True)
+class NetworkSettings:
+    """What is run. ``conf/evaluate_networks.yaml`` takes its defaults from here."""
+
+    device: Any
+    """The one that this machine is."""
+    zoo: Mapping[str, Any]
+    networks: Sequence[str]
+    """Names of the zoo; further shapes of one as ``resnet50@r160``."""
+    held_out: Sequence[str]
+    """Those of which the model knows no task: they tell the error, the others fit what a run takes beside kernels."""
+    batches: Sequence[int] = (1, 4)
+    schedules: Sequence[str] = ("best_of:16", "untuned")
+    model: str | None = None
+    out: Path = field(default_factory=lambda: Path("outputs/networks"))
+    force: bool = False
+    """Measure finished cells again."""
+
+    @staticmethod
+    def from_dict(values: Mapping[str, Any]) -> NetworkSettings:
+        """From the composed configuration; ``DataError`` for a key that nothing reads."""
+        names = {entry.name for entry in fields(NetworkSettings)}
+        if unknown := sorted(set(values) - names):
+            raise DataError(f"unknown settings {', '.join(unknown)}; known: {', '.join(sorted(names))}")
+        return NetworkSettings(**{**values, "device": values["device"]["name"], "out": Path(values["out"])})
+
+
+def run_networks(settings: NetworkSettings) -> list[NetworkCell]:
+    """Measure what is missing; a network that cannot be run is logged and left out. Returns all cells."""
+    device, zoo = devices.get(settings.device), expand_zoo(settings.zoo)
+    for name in (*settings.networks, *settings.held_out):
+        network_of(zoo, name)
+    for schedule, batch, network in _cells(settings):
+        path = cell_path(settings.out, device.name, schedule, network, batch)
+        if path.exists() and not settings.force:
+            continue
+        held_out = network_family(network) in {network_family(name) for name in settings.held_out}
+        try:
+            cell = measure_cell(network, batch, device, schedule, settings.model, held_out)
+        except CdmppError as error:
+            log.warning("%s, batch %d, %s: %s", network, batch, schedule, error)
+            continue
+        write_json(path, asdict(cell))
+        log.info("%s", _line(cell, device.engines))
+    return read_cells(settings.out)
+
+
+def _cells(settings: NetworkSettings) -> Iterator[tuple[str, int, str]]:
+    for schedule in settings.schedules:
+        for batch in settings.batches:
+            for network in dict.fromkeys((*settings.held_out, *settings.networks)):
+                yield schedule, batch, network
+
+
+def _line(cell: NetworkCell, engines: Engines) -> str:
+    errors = cell.errors(engines)
+    told = ", ".join(f"{name} {errors[name]:+.1%}" for name in PARTS)
+    eager = f", eager PyTorch {1e3 * cell.eager_s:.4g} ms" if cell.eager_s else ""
+    return f"{cell.network} batch {cell.batch} {cell.schedule}: {1e3 * cell.measured_s:.4g} ms measured{eager}; {told}"
+
+
+def summary(cells: Sequence[NetworkCell], engines: Mapping[str, Engines]) -> list[dict[str, Any]]:
+    """A row a device, schedule and side (held out or not): mean and worst errors in percent, parts, ratio to eager."""
+    rows = []
+    groups = sorted({(cell.device, cell.schedule, cell.held_out) for cell in cells})
+    for device, schedule, held_out in groups:
+        own = [c for c in cells if (c.device, c.schedule, c.held_out) == (device, schedule, held_out)]
+        errors = [cell.errors(engines[device]) for cell in own]
+        row: dict[str, Any] = {"device": device, "schedule": schedule, "held_out": held_out, "networks": len(own)}
+        for name in PARTS:
+            row[f"{name}_percent"] = 100 * float(np.mean([abs(e[name]) for e in errors]))
+        row["worst_percent"] = 100 * max(abs(e["replay"]) for e in errors)
+        row["bias_percent"] = 100 * float(np.mean([e["replay"] for e in errors]))
+        ratios = [cell.measured_s / cell.eager_s for cell in own if cell.eager_s]
+        row["times_eager"] = float(np.exp(np.mean(np.log(ratios)))) if ratios else None
+        row["memory_ratio"] = float(np.median([cell.planned_bytes / cell.activation_bytes for cell in own]))
+        rows.append(row)
+    return rows
+
+
+def fitted(cells: Sequence[NetworkCell]) -> dict[str, Engines]:
+    """By device, from the networks that are not held out."""
+    found = {}
+    for device in sorted({cell.device for cell in cells}):
+        found[device] = fit_engines([cell for cell in cells if cell.device == device and not cell.held_out])
+    return found
+
+
+def write_figures(cells: Sequence[NetworkCell], engines: Mapping[str, Engines], out: Path) -> None:
+    """``networks.json`` under ``out``: rows, engines, and the errors that intervals are made of."""
+    unseen = [cell for cell in cells if cell.held_out]
+    content = {
+        "rows": summary(cells, engines),
+        "engines": {name: asdict(one) for name, one in engines.items()},
+        "errors": network_errors(unseen, engines),
+    }
+    write_json(out / "networks.json", content)

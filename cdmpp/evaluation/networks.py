@@ -1,0 +1,224 @@
+"""Whole networks, predicted and measured: one cell a network, batch and schedule, and what its error is made of."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.optimize import nnls
+
+
+from cdmpp.data.files import read_json
+from cdmpp.devices import Device
+from cdmpp.engines import Engines
+from cdmpp.errors import CdmppError, DataError
+from cdmpp.measure.software import processor
+from cdmpp.network.interval import NetworkErrors
+from cdmpp.programs.task import network_family
+
+_EAGER_RUNS = 8
+
+
+@dataclass(frozen=True)
+class CallCell:
+    """One call of a network."""
+
+    name: str
+    op_class: str
+    predicted_s: float
+    """Alone, warm."""
+    alone_s: float
+    """The same, measured."""
+    cold_s: float
+    """Measured alone with nothing in cache."""
+    inside_s: float
+    """Measured within the network."""
+    far_s: float
+    """What its data would take from where it lies, beyond where it lies alone (``network.cold``)."""
+
+
+@dataclass(frozen=True)
+class NetworkCell:
+    """One network on one device."""
+
+    network: str
+    batch: int
+    device: str
+    schedule: str
+    model: str
+    """What predicted the kernels."""
+    held_out: bool
+    """None of its tasks was trained on."""
+    calls: tuple[CallCell, ...]
+    samples_s: tuple[float, ...]
+    """Seconds a run of the whole network, one a round."""
+    planned_bytes: int
+    activation_bytes: int
+    eager_s: float | None
+    """PyTorch on the same cores, eager; None where the source is no torch model."""
+    host: str
+
+    @property
+    def measured_s(self) -> float:
+        """The least of the rounds."""
+        return min(self.samples_s)
+
+    @property
+    def kernels_s(self) -> float:
+        """Sum of the kernels as predicted."""
+        return sum(call.predicted_s for call in self.calls)
+
+    @property
+    def alone_s(self) -> float:
+        """Sum of the kernels as measured, each alone."""
+        return sum(call.alone_s for call in self.calls)
+
+    @property
+    def inside_s(self) -> float:
+        """Sum of the kernels as measured within the network."""
+        return sum(call.inside_s for call in self.calls)
+
+    @cached_property
+    def far_s(self) -> float:
+        """Sum over its calls."""
+        return sum(call.far_s for call in self.calls)
+
+    def beside_s(self, engines: Engines, cold: bool = True) -> float:
+        """What ``engines`` say of launches, a run, and (``cold``) of data far away, on one stream."""
+        gaps = (engines.run_s or 0.0) + len(self.calls) * (engines.call_s or 0.0)
+        return gaps + (self.far_s * (engines.exposed_share or 0.0) if cold else 0.0)
+
+    def errors(self, engines: Engines) -> dict[str, float]:
+        """Relative errors: of the replay, of plain sums, and the parts that the replay's is made of (which add up)."""
+        real = self.measured_s
+        overhead = self.beside_s(engines, cold=False)
+        return {
+            "replay": (self.kernels_s + self.beside_s(engines)) / real - 1,
+            "without_cold": (self.kernels_s + overhead) / real - 1,
+            "sum": self.kernels_s / real - 1,
+            "kernels": (self.kernels_s - self.alone_s) / real,
+            "cold": (self.far_s * (engines.exposed_share or 0.0) - (self.inside_s - self.alone_s)) / real,
+            "overhead": (overhead - (real - self.inside_s)) / real,
+        }
+
+
+def cell_path(out: Path, device: str, schedule: str, network: str, batch: int) -> Path:
+    """Where a cell is kept."""
+    return Path(out) / "cells" / device / schedule.replace(":", "-") / f"{network}-b{batch}.json"
+
+
+def read_cells(out: Path) -> list[NetworkCell]:
+    """All finished cells under ``out``; ``DataError`` names a file that is none."""
+    cells = []
+    for path in sorted((Path(out) / "cells").rglob("*.json")):
+        stored = read_json(path)
+        try:
+            calls = tuple(CallCell(**call) for call in stored["calls"])
+            cells.append(NetworkCell(**{**stored, "calls": calls, "samples_s": tuple(stored["samples_s"])}))
+        except (TypeError, KeyError) as error:
+            raise DataError(f"{path} is no cell of a network evaluation ({error}): delete it") from error
+    return cells
+
+
+def measure_cell(
+    network: str, batch: int, device: Device, schedule: str, model: str | None, held_out: bool, progress: bool = True
+) -> NetworkCell:
+    """Predict, build and run one network of the zoo on this machine, and PyTorch beside it.
+
+    ``CdmppError`` where any of it cannot be done.
+    """
+    from cdmpp.network.checked import measured_beside
+    from cdmpp.network.cold import far_seconds
+    from cdmpp.network.graph import peak_activation_bytes
+    from cdmpp.network.predict import answer_for
+
+    question = answer_for(network, device=device, model=model, schedule=schedule, batch=batch, progress=progress)
+    graph, chosen = question.read.graph, question.chosen
+    measured = measured_beside(question.read, chosen, device)
+    far = far_seconds(graph, device)
+    calls = tuple(
+        CallCell(
+            call.name,
+            graph.tasks[call.task_id].op_class,
+            chosen[call.task_id].latency_s,
+            measured.alone_s[call.task_id],
+            measured.cold_s[call.task_id],
+            measured.kernels_s[place],
+            far[place],
+        )
+        for place, call in enumerate(graph.calls)
+    )
+    eager_s = _eager_s(question.read.source(), int(device.target.get("num-cores", 1)))
+    planned, peak = measured.planned_bytes, peak_activation_bytes(graph, range(len(calls)))
+    host = f"{processor()}, {os.cpu_count()} processors"
+    return NetworkCell(
+        network, batch, device.name, schedule, question.model, held_out, calls, measured.samples_s, planned, peak,
+        eager_s, host,
+    )  # fmt: skip
+
+
+def _eager_s(source: Any, threads: int) -> float | None:
+    import torch
+
+    if source.torch_model is None or source.example is None:
+        return None
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        with torch.inference_mode():
+            source.torch_model(*source.example)
+            seconds = []
+            for _ in range(_EAGER_RUNS):
+                begin = time.perf_counter()
+                source.torch_model(*source.example)
+                seconds.append(time.perf_counter() - begin)
+    finally:
+        torch.set_num_threads(before)
+    return min(seconds)
+
+
+def fit_engines(cells: Sequence[NetworkCell]) -> Engines:
+    """What launches, a run and far data cost: least squares of relative errors over ``cells`` of one device.
+
+    From measured kernels, so that errors of the predictions do not enter. ``CdmppError`` with fewer than four cells.
+    """
+    if len(cells) < 4:
+        raise CdmppError(f"{len(cells)} measured networks cannot tell what a device takes beside its kernels: 4 at least")
+    real = np.array([cell.measured_s for cell in cells])
+    beside = np.array([[1.0, len(cell.calls), cell.far_s] for cell in cells])
+    rest = np.array([cell.measured_s - cell.alone_s for cell in cells])
+    (run_s, call_s, exposed), _ = nnls(beside / real[:, None], rest / real)
+    return Engines(float(call_s), float(run_s), float(exposed))
+
+
+def network_errors(cells: Iterable[NetworkCell], engines: Mapping[str, Engines]) -> dict[str, Any]:
+    """Device -> model -> kind of schedule -> network -> log of measured over predicted, as ``network.interval`` reads.
+
+    Of several batches or shapes of one network the worst counts: they err together.
+    """
+    found: dict[str, Any] = {}
+    for cell in cells:
+        predicted = cell.kernels_s + cell.beside_s(engines[cell.device])
+        kind = cell.schedule.partition(":")[0]
+        logs = found.setdefault(cell.device, {}).setdefault(cell.model, {}).setdefault(kind, {})
+        error, family = round(float(np.log(cell.measured_s / predicted)), 5), network_family(cell.network)
+        if abs(error) >= abs(logs.get(family, 0.0)):
+            logs[family] = error
+    return found
+
+
+def coverage(errors: Mapping[str, float], level: float) -> float | None:
+    """Share of networks inside the interval that the others make; None where these are too few."""
+    inside = []
+    for name, error in errors.items():
+        others = NetworkErrors({key: value for key, value in errors.items() if key != name})
+        if (factor := others.factor(level)) is None:
+            return None
+        inside.append(abs(error) <= np.log(factor))
+    return float(np.mean(inside)) if inside else None

@@ -1,0 +1,159 @@
+"""From a torch module to the time of a network: real programs, a shipped model, an own cache."""
+
+from __future__ import annotations
+
+
+import numpy as np
+import pytest
+
+import cdmpp
+from cdmpp import devices
+from cdmpp.errors import CdmppError, DataError
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("tvm")
+pytestmark = pytest.mark.tvm
+
+DEVICE = "epyc-genoa"
+
+
+class Small(torch.nn.Module):
+    """Two equal layers, a softmax over them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(64, 64), torch.nn.Linear(64, 64)
+
+    def forward(self, x):
+        return torch.softmax(self.second(torch.relu(self.first(x))), dim=-1)
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    patch = pytest.MonkeyPatch()
+    patch.setenv("CDMPP_CACHE", str(tmp_path_factory.mktemp("cache")))
+    yield patch
+    patch.undo()
+
+
+@pytest.fixture(scope="module")
+def answer(cache):
+    return ask()
+
+
+def ask(**options):
+    torch.manual_seed(0)
+    options = {"device": DEVICE, "schedule": "best_of:4", "progress": False, **options}
+    return cdmpp.predict_network(Small().eval(), torch.randn(32, 64), **options)
+
+
+def test_the_total_is_the_sum_of_what_it_is_made_of(answer):
+    assert answer.latency_s > 0 and answer.batch == 32 and answer.schedule == "best_of:4"
+    assert answer.latency_s == pytest.approx(answer.kernels_s + answer.cold_s + answer.overhead_s)
+    assert answer.weight_bytes == 2 * (64 * 64 + 64) * 4 and answer.folded == 2
+    assert sum(kernel.count for kernel in answer.kernels) == len(answer.timeline.spans) - 1
+    low, high = answer.intervals[0.8]
+    assert low < answer.latency_s < high
+    assert any(kernel.candidates > 1 for kernel in answer.kernels)
+
+
+def test_the_fastest_of_the_compiled_candidates_was_chosen(answer, cache):
+    from cdmpp.network.candidates import candidates_of
+    from cdmpp.network.stored_graph import graph_for
+    from cdmpp.programs.replay import replay
+
+    torch.manual_seed(0)
+    tasks = graph_for(Small().eval(), torch.randn(32, 64)).graph.tasks
+    kernel = max(answer.kernels, key=lambda one: one.flops)
+    sampled = candidates_of({kernel.task_id: tasks[kernel.task_id]}, devices.get(DEVICE), 4)[kernel.task_id]
+    programs = [replay(tasks[kernel.task_id].workload, s, devices.get(DEVICE).target) for s in sampled.schedules]
+    seconds = cdmpp.load(DEVICE).predict(programs).latency_s
+    assert kernel.latency_s == pytest.approx(seconds.min(), rel=1e-4)
+    assert kernel.schedule == sampled.schedules[int(np.argmin(seconds))]
+
+
+def test_a_second_question_needs_no_worker(answer, cache, monkeypatch):
+    monkeypatch.setattr("cdmpp.workers.Worker.launch", lambda self: pytest.fail("a worker was started"))
+    assert ask() == answer
+
+
+def test_a_damaged_file_in_the_cache_is_made_again(answer, cache):
+    from cdmpp.paths import cache_root
+
+    for path in cache_root().rglob("chosen.json"):
+        path.write_text("{")
+    assert ask() == answer
+
+
+def test_untuned_says_that_nobody_runs_it(cache):
+    untuned = ask(schedule="untuned")
+    assert any("nobody runs these" in doubt for doubt in untuned.doubts)
+    assert all(kernel.candidates == 1 for kernel in untuned.kernels)
+
+
+def test_a_tuning_database_is_asked_for_each_kernel(answer, cache, tmp_path):
+    import tvm
+    from tvm.s_tir import meta_schedule as ms
+    from tvm.s_tir import Trace
+
+    from cdmpp.network.stored_graph import graph_for
+    from cdmpp.programs.replay import parse_workload, replay_schedule
+
+    torch.manual_seed(0)
+    tasks = graph_for(Small().eval(), torch.randn(32, 64)).graph.tasks
+    kernel = max(answer.kernels, key=lambda one: one.flops)
+    module = parse_workload(tasks[kernel.task_id].workload)
+    database = ms.database.JSONDatabase(work_dir=str(tmp_path))
+    workload, target = database.commit_workload(module), tvm.target.Target(devices.get(DEVICE).target)
+    info = ms.arg_info.ArgInfo.from_prim_func(module["main"])
+    for seconds, schedule in ((2e-3, "[[],[]]"), (1e-3, kernel.schedule)):
+        trace = replay_schedule(tasks[kernel.task_id].workload, schedule).trace
+        assert isinstance(trace, Trace)
+        database.commit_tuning_record(ms.database.TuningRecord(trace, workload, [seconds], target, info))
+    tuned = ask(schedule=f"database:{tmp_path}")
+    found = {one.task_id: one for one in tuned.kernels}
+    assert found[kernel.task_id].latency_s == pytest.approx(kernel.latency_s, rel=1e-4)
+    assert any("are not in" in doubt and "untuned" in doubt for doubt in tuned.doubts)
+
+
+def test_a_database_of_another_network_is_refused(cache, tmp_path):
+    for name in ("database_workload.json", "database_tuning_record.json"):
+        (tmp_path / name).write_text("")
+    with pytest.raises(DataError):
+        ask(schedule=f"database:{tmp_path}")
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"device": "epyc-geno"}, "unknown device 'epyc-geno'; nearest: epyc-genoa"),
+        ({"schedule": "best"}, "best_of:K"),
+        ({"model": "nothing"}, "neither a model folder"),
+        ({"batch": 4}, "batch"),
+    ],
+)
+def test_what_cannot_be_is_named(cache, options, told):
+    with pytest.raises(CdmppError, match=told):
+        ask(**options)
+
+
+def test_a_device_without_measured_gaps_says_so(cache):
+    told = " ".join(ask(device="xeon-icelake", schedule="best_of:1").doubts)
+    if devices.get("xeon-icelake").engines.call_s is None:
+        assert "launch gaps of xeon-icelake were never measured" in told
+
+
+def test_the_graph_of_a_name_comes_from_the_cache(cache, monkeypatch):
+    from cdmpp.network import stored_graph
+
+    first = stored_graph.graph_for("mlp")
+    monkeypatch.setattr(stored_graph, "read_network", lambda *_, **__: pytest.fail("it was read again"))
+    assert stored_graph.graph_for("mlp").graph == first.graph
+    with pytest.raises(BaseException, match="it was read again"):
+        stored_graph.graph_for("mlp", batch=2)
+
+
+@pytest.mark.slow
+def test_a_network_that_runs_here_calls_what_its_graph_says(cache):
+    measured = ask(measure=True)
+    assert measured.measured_s > 0 and all(kernel.measured_s > 0 for kernel in measured.kernels)

@@ -1,0 +1,44 @@
+"""The part ``network`` of a device file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cdmpp import devices
+from cdmpp.engines import Engines, read_engines
+from cdmpp.errors import CdmppError
+
+WHERE = Path("mine.yaml")
+
+
+def number(value: object, unit: str) -> dict[str, object]:
+    return {"value": value, "unit": unit, "source": "measured: here"}
+
+
+def test_numbers_are_in_seconds_and_what_is_not_there_is_unknown():
+    read = read_engines(WHERE, {"call_us": number(2, "us"), "exposed_share": number(0.5, "1")}, {})
+    assert read == Engines(call_s=2e-6, exposed_share=0.5)
+    assert read_engines(WHERE, None, {}) == Engines()
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ({"calls": 1}, "mapping of call_us"),
+        ([1], "mapping of call_us"),
+        ({"call_us": number(2, "ms")}, "network.call_us.unit is 'ms'"),
+        ({"call_us": number(-2, "us")}, "network.call_us.value"),
+        ({"streams": 0}, "network.streams is 0"),
+        ({"engines": {"matrix": "conv2d"}}, "network.engines"),
+    ],
+)
+def test_what_cannot_be_is_named(content, told):
+    with pytest.raises(CdmppError, match=told):
+        read_engines(WHERE, content, {})
+
+
+def test_goya_has_two_engines():
+    engines = devices.get("hl-100").engines
+    assert engines.engine_of("conv2d") == "matrix" and engines.engine_of("softmax") == "vector"
