@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import copy
+import difflib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from cdmpp.errors import CdmppError
+from cdmpp.network.checkpoint import checkpoint_entry, read_checkpoints
+from cdmpp.network.entry import torchvision_entry, with_shape
+from cdmpp.network.onnx import relax_of_onnx
+from cdmpp.network.user_code import run_function
 from cdmpp.programs.networks import build_model, lower, network_of, read_zoo, to_relax
 
 Inputs = Mapping[str, Sequence[int]]
@@ -61,35 +67,110 @@ def read_network(
     if _is_a(given, "torch.nn", "Module"):
         return _read_module(given, example_inputs, batch, inputs, dtype)
     if _is_a(given, "tvm", "IRModule"):
-        _refuse_inputs("a Relax module", example_inputs, inputs)
-        return _source("Relax module", lower(_with_inputs(given), dtype), batch)
+        _refuse_example("a Relax module", example_inputs)
+        source = _source("Relax module", lower(_with_inputs(given), dtype))
+        if inputs or batch not in (None, source.batch):
+            raise CdmppError(f"a Relax module has its sizes (batch {source.batch}): leave batch and inputs out")
+        return source
     raise CdmppError(f"a {type(given).__name__} is no network: give {KINDS}")
 
 
-def _read_named(name: str, example_inputs: Any, batch: int | None, inputs: Inputs | None, dtype: str) -> NetworkSource:
-    _refuse_inputs(name, example_inputs, inputs)
-    short = name.removeprefix("zoo:")
-    return _read_entry(short, network_of(read_zoo(), short), batch, dtype)
+def _read_named(text: str, example: Any, batch: int | None, inputs: Inputs | None, dtype: str) -> NetworkSource:
+    path = Path(text).expanduser()
+    if path.suffix == ".onnx":
+        _refuse_example(path.name, example)
+        module = _with_inputs(relax_of_onnx(path, batch, inputs))
+        return _source(path.name, lower(module, dtype))
+    file, _, function = text.rpartition(":") if ":" in text else (text, "", "")
+    if file.endswith(".py"):
+        made = run_function(Path(file).expanduser(), function, batch)
+        return _read_made(f"{Path(file).name}:{function}", made, example, batch, inputs, dtype)
+    _refuse_example(text, example)
+    name, entry = _entry(text, path)
+    if inputs:
+        entry = with_shape(entry, inputs, text)
+    sizes = entry["input"]
+    if inputs and batch is not None and sizes["batch"] != batch:
+        raise CdmppError(f"{text}: batch={batch}, but inputs give {sizes['batch']}: leave one of them out")
+    spec = entry if batch is None else {**entry, "input": {**sizes, "batch": batch}}
+    model, own = build_model(spec)
+    folded = spec.get("fold_batch_norm", True)
+    return _source(name, to_relax(model, own, spec.get("dtype", dtype), fold_batch_norm=folded), own, model)
 
 
-def _read_entry(name: str, spec: Mapping[str, Any], batch: int | None, dtype: str) -> NetworkSource:
-    """A network of an entry as in ``conf/data/networks.yaml``."""
-    if batch is not None:
-        spec = {**spec, "input": {**spec["input"], "batch": batch}}
-    model, example = build_model(spec)
-    module = to_relax(model, example, spec.get("dtype", dtype))
-    return _source(name, module, None, example, model)
+def _entry(text: str, path: Path) -> tuple[str, Mapping[str, Any]]:
+    """Short name and entry of a network of the zoo or a library."""
+    if text.startswith("torchvision:"):
+        name = text.removeprefix("torchvision:")
+        return name, torchvision_entry(name)
+    if text.startswith("hf:"):
+        return checkpoint_entry(text.removeprefix("hf:"))
+    name, zoo = text.removeprefix("zoo:"), read_zoo()
+    if name in zoo or text.startswith("zoo:"):
+        return name, network_of(zoo, name)
+    if path.suffix in (".pt", ".pth", ".pt2", ".pkl", ".bin", ".ckpt", ".safetensors"):
+        raise CdmppError(f"{text}: weights are no network, and pickles are not loaded: give file.py:FUNCTION or ONNX")
+    if path.suffix == ".json" or (path / "config.json").is_file():
+        raise CdmppError(f"{text} is no network of the zoo: a config of transformers is given as hf:{text}")
+    if path.exists():
+        raise CdmppError(f"{text} is no file that holds a network: give {KINDS}")
+    known = [*zoo, *(f"hf:{full.split('/')[-1]}" for full in read_checkpoints())]
+    near = difflib.get_close_matches(text, known, n=3, cutoff=0.5)
+    told = f"nearest: {', '.join(near)}; or " if near else ""
+    raise CdmppError(f"there is no network {text!r}: {told}give {KINDS}")
+
+
+def _read_made(
+    name: str, made: Any, example: Any, batch: int | None, inputs: Inputs | None, dtype: str
+) -> NetworkSource:
+    """What a user's function returned: a model, or one with its example inputs."""
+    if isinstance(made, tuple) and len(made) == 2:
+        made, own = made
+        example = own if example is None else example
+    if not _is_a(made, "torch.nn", "Module"):
+        raise CdmppError(
+            f"{name} returned a {type(made).__name__}: return a torch.nn.Module, or (module, example inputs)"
+        )
+    return replace(_read_module(made, example, batch, inputs, dtype), name=name)
 
 
 def _read_module(model: Any, example: Any, batch: int | None, inputs: Inputs | None, dtype: str) -> NetworkSource:
+    import torch
+
     name = type(model).__name__
-    if example is None:
-        raise CdmppError(f"{name}: give example_inputs, tensors of the sizes that it is run with: (torch.randn(1, 8),)")
+    if example is not None and inputs:
+        raise CdmppError(f"{name}: give example inputs or the shapes of inputs, not both")
+    if example is None and not inputs:
+        raise CdmppError(
+            f"{name}: a module says nothing about its inputs: give example_inputs, such as (torch.randn(1, 8),); "
+            "a function in file.py returns (module, example inputs)"
+        )
+    example = {key: torch.randn(*shape) for key, shape in inputs.items()} if inputs else example
     model = model.eval()
+    named = model
     if isinstance(example, Mapping):
-        model, example = _by_name(model, tuple(example)), tuple(example.values())
+        named, example = _by_name(model, tuple(example)), tuple(example.values())
     example = tuple(example) if isinstance(example, tuple | list) else (example,)
-    return _source(name, to_relax(model, example, dtype), batch, example, model)
+    source = _source(name, to_relax(*_on_cpu(named, example), dtype, fold_batch_norm=True), example, named)
+    if batch not in (None, source.batch):
+        raise CdmppError(
+            f"{name}: batch={batch}, but its example inputs have batch {source.batch}: leave batch out, or give "
+            "example inputs of that batch (a function in file.py may take batch)"
+        )
+    return source
+
+
+def _on_cpu(model: Any, example: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
+    """TVM reads weights there; what they are elsewhere does not change what runs."""
+    from torch.utils import _pytree
+
+    devices = {value.device.type for value in [*model.parameters(), *model.buffers()]}
+    if devices <= {"cpu"}:
+        return model, example
+    if "meta" in devices:
+        raise CdmppError(f"{type(model).__name__} has weights on the device meta: give it values, random ones will do")
+    moved = _pytree.tree_map(lambda value: value.cpu() if hasattr(value, "cpu") else value, example)
+    return copy.deepcopy(model).cpu(), moved
 
 
 def _by_name(model: Any, names: tuple[str, ...]) -> Any:
@@ -111,26 +192,28 @@ def _with_inputs(module: Any) -> Any:
     """A Relax module whose ``main`` has no values of weights, but says how many of its parameters are inputs."""
     from tvm import relax
 
-    names = {variable.name_hint: function for variable, function in module.functions.items()}
+    names = {variable.name_hint: function for variable, function in module.functions_items()}
     main = names.get("main")
     if not isinstance(main, relax.Function):
         what = "is a tensor program" if main is not None else f"is not there (functions: {', '.join(names) or 'none'})"
         raise CdmppError(f"the Relax module has no network: its function main {what}; name the Relax function main")
-    module = relax.frontend.detach_params(module)[0]
+    module = relax.transform.ConvertToDataflow()(relax.frontend.detach_params(module)[0])  # what fusion looks at
     if "num_input" not in (main.attrs or {}):
         module["main"] = module["main"].with_attr("num_input", len(main.params))
     return module
 
 
-def _source(
-    name: str, module: Any, batch: int | None, example: tuple[Any, ...] | None = None, model: Any = None
-) -> NetworkSource:
-    found = _batch_of(module)
-    if batch is not None and batch != found:
-        raise CdmppError(
-            f"{name}: batch={batch}, but its first input has batch {found}: leave batch out, or give inputs of it"
-        )
-    return NetworkSource(name, module, found, example, model)
+def _source(name: str, module: Any, example: tuple[Any, ...] | None = None, model: Any = None) -> NetworkSource:
+    from tvm import relax
+
+    for block in module["main"].body.blocks:
+        for binding in block.bindings:
+            if isinstance(binding.value, relax.If):
+                raise CdmppError(
+                    f"{name}: {binding.var.name} is a choice between two branches by the value of a tensor. Only "
+                    "networks that run the same operators for every input can be predicted: keep one branch"
+                )
+    return NetworkSource(name, module, _batch_of(module), example, model)
 
 
 def _batch_of(module: Any) -> int:
@@ -142,9 +225,9 @@ def _batch_of(module: Any) -> int:
     return int(sizes[0]) if sizes and sizes[0] is not None else 1
 
 
-def _refuse_inputs(what: str, example_inputs: Any, inputs: Inputs | None) -> None:
-    if example_inputs is not None or inputs:
-        raise CdmppError(f"{what} has inputs of its own: leave example_inputs and inputs out")
+def _refuse_example(what: str, example: Any) -> None:
+    if example is not None:
+        raise CdmppError(f"{what} has inputs of its own: leave example_inputs out, or give shapes as inputs")
 
 
 def _is_a(given: Any, module: str, name: str) -> bool:

@@ -16,7 +16,8 @@ import yaml
 
 from cdmpp.errors import CdmppError
 from cdmpp.paths import conf_folder
-from cdmpp.programs.refusal import export_refusal, import_refusal, quiet
+from cdmpp.programs import batch_norm
+from cdmpp.programs.refusal import export_refusal, first_line, import_refusal, quiet
 from cdmpp.programs.task import VARIANT_MARK, Task
 
 DTYPES = ("float32", "float16")
@@ -63,12 +64,13 @@ def import_network(name: str, spec: Mapping[str, Any] | None = None) -> list[Tas
     """
     if spec is None:
         spec = network_of(read_zoo(), name)
-    return tasks_of_module(to_relax(*build_model(spec), spec.get("dtype", "float32")), name)
+    model, inputs = build_model(spec)
+    folded = spec.get("fold_batch_norm", spec["source"] == "torchvision")
+    return tasks_of_module(to_relax(model, inputs, spec.get("dtype", "float32"), fold_batch_norm=folded), name)
 
 
 def build_model(spec: Mapping[str, Any]) -> tuple[Any, tuple[Any, ...]]:
     """``(torch module in eval mode, example inputs)`` of one zoo entry."""
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
     import torch
 
     torch.manual_seed(0)
@@ -79,6 +81,10 @@ def build_model(spec: Mapping[str, Any]) -> tuple[Any, tuple[Any, ...]]:
         model = builders[library](spec)
     except ImportError as error:
         raise CdmppError(f"{library} is not installed ({error}): pip install --no-deps {library}") from error
+    except CdmppError:
+        raise
+    except Exception as error:  # a config may ask for what its model cannot be
+        raise CdmppError(f"{library} cannot build {spec['build']}: {first_line(error)}") from error
     return model.eval(), (_example(spec["input"]),)
 
 
@@ -92,18 +98,22 @@ def _example(given: Mapping[str, Any]) -> Any:
     kind, size = shape.popitem()
     if kind == "tokens":
         return torch.randint(0, 100, (batch, size))
-    if kind == "image":
+    if kind == "image" and isinstance(size, int):
         return torch.randn(batch, 3, size, size)
-    return torch.randn(batch, *(size if kind == "mel" else [size]))
+    return torch.randn(batch, *([size] if isinstance(size, int) else size))
 
 
-def to_relax(model: Any, inputs: tuple[Any, ...], dtype: str = "float32") -> Any:
+def to_relax(model: Any, inputs: tuple[Any, ...], dtype: str = "float32", *, fold_batch_norm: bool = False) -> Any:
     """Relax module with every operator legalised and fused into PrimFuncs; weights are inputs.
 
     ``dtype="float16"``: mixed precision, products in float16 and the casts fused into what surrounds them.
+    ``fold_batch_norm``: into the convolution before it, as inference engines do.
     ``CdmppError`` where torch cannot export the model or TVM cannot import what it exported.
     """
-    return lower(relax_of_exported(export(model, inputs)), dtype)
+    exported = export(model, inputs)
+    if fold_batch_norm:
+        batch_norm.fold_batch_norm(exported)
+    return lower(relax_of_exported(exported), dtype)
 
 
 def export(model: Any, inputs: tuple[Any, ...]) -> Any:
@@ -111,10 +121,15 @@ def export(model: Any, inputs: tuple[Any, ...]) -> Any:
     import torch
 
     with torch.no_grad(), quiet():
+        if "transformers" in sys.modules:  # decoders return their caches of keys and values
+            with contextlib.suppress(ImportError):
+                from transformers.integrations.executorch import register_dynamic_cache_export_support
+
+                register_dynamic_cache_export_support()
         try:
             return torch.export.export(model, inputs)
         except Exception as error:
-            raise export_refusal(error, type(model).__name__) from error
+            raise export_refusal(error, type(getattr(model, "inner", model)).__name__) from error
 
 
 def relax_of_exported(exported: Any) -> Any:
@@ -141,7 +156,10 @@ def lower(module: Any, dtype: str = "float32") -> Any:
     mixed = [passes.ToMixedPrecision(out_dtype="float16")] if dtype == "float16" else []
     legal = [passes.DecomposeOpsForInference(), passes.CanonicalizeBindings(), *mixed, passes.LegalizeOps()]
     fused = [passes.AnnotateTIROpPattern(), passes.FoldConstant(), passes.FuseOps(), passes.FuseTIR()]
-    return tvm.transform.Sequential([*legal, *fused, passes.DeadCodeElimination()])(module)
+    try:
+        return tvm.transform.Sequential([*legal, *fused, passes.DeadCodeElimination()])(module)
+    except Exception as error:
+        raise CdmppError(f"TVM cannot lower the network to tensor programs: {first_line(error)}") from error
 
 
 def tasks_of_module(module: Any, network: str) -> list[Task]:
@@ -185,23 +203,18 @@ def has_static_shapes(function: Any) -> bool:
 
 
 def _build_torchvision(spec: Mapping[str, Any]) -> Any:
-    torchvision = _import_torchvision()
-    from torch.fx.experimental.optimization import fuse
-
-    model = torchvision.models.get_model(spec["build"], weights=None, **spec.get("arguments", {})).eval()
-    return fuse(model) if spec.get("fold_batch_norm", True) else model
+    return import_torchvision().models.get_model(spec["build"], weights=None, **spec.get("arguments", {}))
 
 
 def _build_transformers(spec: Mapping[str, Any]) -> Any:
     import torch
 
-    with contextlib.suppress(ImportError):  # an installed torchvision without its operators breaks transformers too
-        _import_torchvision()
-    import transformers
-
+    transformers = import_transformers()
     config = getattr(transformers, spec["config"])(**spec.get("arguments", {}))
     library = importlib.import_module(spec["module"]) if "module" in spec else transformers
     inner = getattr(library, spec["build"])(config)
+    if spec.get("part") == "encoder" and hasattr(inner, "decoder"):
+        inner = inner.get_encoder()
     parameters = inspect.signature(inner.forward).parameters
     accepted = {*parameters, *("return_dict" for p in parameters.values() if p.kind is p.VAR_KEYWORD)}
     options = dict.fromkeys({"return_dict", "use_cache"} & accepted, False)
@@ -225,7 +238,15 @@ def _build_handmade(spec: Mapping[str, Any]) -> Any:
     return MODELS[spec["build"]](**spec.get("arguments", {}))
 
 
-def _import_torchvision() -> Any:
+def import_transformers() -> Any:
+    """transformers, which will not reach for the network."""
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    with contextlib.suppress(ImportError):  # an installed torchvision without its operators breaks transformers too
+        import_torchvision()
+    return importlib.import_module("transformers")
+
+
+def import_torchvision() -> Any:
     """torchvision; wheels built for CUDA lack two operators on a CPU torch and would refuse to import without them."""
     import torch
 

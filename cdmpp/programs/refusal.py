@@ -6,6 +6,7 @@ import contextlib
 import io
 import logging
 import re
+import textwrap
 import traceback
 import warnings
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ _MACHINERY = ("torch", "tvm", "tvm_ffi", "onnx", "cdmpp", "python", "tvm-ffi")
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """Without what importers print and log on their way to an error, or to none."""
+    before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
         with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
@@ -28,7 +30,7 @@ def quiet() -> Iterator[None]:
             with contextlib.redirect_stderr(io.StringIO()):
                 yield
     finally:
-        logging.disable(logging.NOTSET)
+        logging.disable(before)
 
 
 def export_refusal(error: Exception, model: str) -> CdmppError:
@@ -52,12 +54,13 @@ def import_refusal(error: Exception, exported: Any) -> CdmppError:
             f"TVM cannot import the torch operator {', '.join(_with_places(missing, exported))}: replace it in the "
             "model by operators that TVM knows, or predict the network without the part that it belongs to"
         )
-    node = _node_at_fault(error)
+    node = node_at_fault(error, "target")
+    if node is not None and node.op != "call_function":
+        node = None
     if node is None:
-        constant = [name for name in exported.graph_signature.user_inputs if not isinstance(name, str)]
-        if constant or "has no attribute 'shape'" in str(error):
-            given = f" (here {some([repr(value) for value in constant], ', ')})" if constant else ""
-            return CdmppError(f"example inputs must be tensors{given}: fix other arguments inside a module of your own")
+        if constants := [value for value in exported.graph_signature.user_inputs if not isinstance(value, str)]:
+            given = some([repr(value) for value in constants], ", ")
+            return CdmppError(f"example inputs must be tensors (here {given}): fix others inside a module of your own")
         return CdmppError(f"TVM cannot import the exported model: {first_line(error)}")
     what = getattr(node.target, "__name__", node.target)
     return CdmppError(
@@ -67,9 +70,9 @@ def import_refusal(error: Exception, exported: Any) -> CdmppError:
 
 
 def first_line(error: BaseException) -> str:
-    """Of its message, or its type where it has none; without a full stop."""
+    """Of its message, or its type where it has none; without a full stop, 300 letters at most."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    text = lines[0].rstrip(".") if lines else type(error).__name__
+    text = textwrap.shorten(lines[0].rstrip("."), 300, placeholder=" ...") if lines else type(error).__name__
     return f"{type(error).__name__}: {text}" if isinstance(error, KeyError | AttributeError) and lines else text
 
 
@@ -87,11 +90,11 @@ def place_of(error: BaseException) -> str:
 _STDLIB = Path(logging.__file__).parent.parent
 
 
-def _node_at_fault(error: BaseException) -> Any:
-    """The node that an importer was converting: the variable ``node`` of its loop."""
+def node_at_fault(error: BaseException, mark: str) -> Any:
+    """The node that an importer was converting: the variable ``node`` of its loop, which has an attribute ``mark``."""
     found = None
     for frame, _ in traceback.walk_tb(error.__traceback__):
-        found = frame.f_locals["node"] if hasattr(frame.f_locals.get("node"), "target") else found
+        found = frame.f_locals["node"] if hasattr(frame.f_locals.get("node"), mark) else found
     return found
 
 
