@@ -21,6 +21,8 @@ from cdmpp.machine_code.instruction import classify
 from cdmpp.machine_code.ir import Function, parse
 from cdmpp.machine_code.loops import Loop, loops_of
 from cdmpp.machine_code.machine import Amounts, add_machine_amounts
+from cdmpp.machine_code.native import native_amounts
+from cdmpp.machine_code.tables import TOTALS
 from cdmpp.machine_code.throughput import chain_cycles, cycles_by_resource, spilled_values
 
 _PARTS = 2.0**15
@@ -33,6 +35,18 @@ def code_vector(llvm_ir: str, assembly: str, core: Core) -> np.ndarray:
     Raises:
         DataError: the assembly is of neither x86-64 nor AArch64, or lacks a function of the IR.
     """
+    amounts = native_amounts(llvm_ir, assembly, core) or readable_amounts(llvm_ir, assembly, core)
+    if not amounts["instructions_text"]:
+        raise DataError("no function of the compiled module computes anything that can be counted")
+    amounts["hottest_share"] = amounts["hottest_total"] / max(amounts["cycles"], 1.0)
+    amounts["hottest_machine_share"] = amounts["hottest_machine_total"] / max(amounts["machine_cycles"], 1.0)
+    values = np.array([amounts[feature.name] for feature in CODE_FEATURES], np.float64)
+    plain = np.array([feature.plain for feature in CODE_FEATURES])
+    return rounded(np.where(plain, values, np.log2(1.0 + values))).astype(np.float32)
+
+
+def readable_amounts(llvm_ir: str, assembly: str, core: Core) -> dict[str, float]:
+    """What C++ adds up too, for programs and machines that it is not made for."""
     amounts: Amounts = defaultdict(float)
     machine = parse_assembly(assembly)
     for function in _computing(parse(llvm_ir)):
@@ -49,13 +63,7 @@ def code_vector(llvm_ir: str, assembly: str, core: Core) -> np.ndarray:
         runs = frequencies(function, constants, loops)
         add_machine_amounts(core, assembled, function, loops, runs, amounts)
         _add_ir_amounts(function, loops, runs, amounts)
-    if not amounts["instructions_text"]:
-        raise DataError("no function of the compiled module computes anything that can be counted")
-    amounts["hottest_share"] = amounts.pop("hottest_total", 0.0) / max(amounts["cycles"], 1.0)
-    amounts["hottest_machine_share"] = amounts.pop("hottest_machine_total", 0.0) / max(amounts["machine_cycles"], 1.0)
-    values = np.array([amounts[feature.name] for feature in CODE_FEATURES], np.float64)
-    plain = np.array([feature.plain for feature in CODE_FEATURES])
-    return rounded(np.where(plain, values, np.log2(1.0 + values))).astype(np.float32)
+    return {name: amounts[name] for name in TOTALS}
 
 
 def rounded(vectors: np.ndarray) -> np.ndarray:

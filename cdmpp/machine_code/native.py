@@ -1,4 +1,4 @@
-"""The C++ twin of the pipeline: compiled on first use, kept in the cache, and optional."""
+"""The C++ twin of the code vector: compiled on first use, kept in the cache, and optional."""
 
 from __future__ import annotations
 
@@ -11,25 +11,36 @@ import shutil
 import subprocess
 import tempfile
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
 from cdmpp.cores import Core
 from cdmpp.errors import CdmppError
-from cdmpp.machine_code.addresses import MOST_TERMS, Value
-from cdmpp.machine_code.operation import Operation
+from cdmpp.machine_code.nesting import pairs_of_least_cost
+from cdmpp.machine_code.operation import OPERATIONS
+from cdmpp.machine_code.tables import TOTALS, header
 from cdmpp.paths import cache_root
 
-SOURCE = Path(__file__).with_name("pipeline.cpp")
-_FLAGS = ("-O2", "-std=c++20", "-shared", "-fPIC", "-ffp-contract=off")
-_RESULTS = 7
+SOURCES = Path(__file__).parent / "native"
+_FLAGS = ("-O2", "-std=c++20", "-shared", "-fPIC", "-fwrapv", "-ffp-contract=off")
+_NUMBERS = (
+    *("issue_width", "window", "load_ports", "load_bytes", "store_ports", "store_bytes", "store_bytes_per_cycle"),
+    *("load_latency", "vector_load_latency", "forward_cycles", "blocked_cycles", "masked_forward_cycles"),
+    *("aliased_cycles", "masked_store_cycles", "scatter_cycles_per_lane", "l1_sets", "l1_ways", "l2_sets", "l2_ways"),
+)
+_Doubles, _Longs = ctypes.POINTER(ctypes.c_double), ctypes.POINTER(ctypes.c_int64)
+_Assign = ctypes.CFUNCTYPE(None, _Doubles, ctypes.c_int64, _Doubles, ctypes.c_int64, _Doubles, _Longs)
 
 
 def _build() -> Path:
-    digest = hashlib.sha256(SOURCE.read_bytes() + repr((_FLAGS, platform.machine())).encode()).hexdigest()
-    target = cache_root() / "native" / f"pipeline-{digest[:20]}.so"
+    """Path of the compiled library; compiles (about 15 s) where this source was not compiled before."""
+    tables = header()
+    digest = hashlib.sha256(repr((tables, _FLAGS, platform.machine())).encode())
+    for path in sorted(SOURCES.iterdir()):
+        digest.update(path.read_bytes())
+    target = cache_root() / "native" / f"code-{digest.hexdigest()[:20]}.so"
     if target.exists():
         return target
     compiler = next(filter(None, map(shutil.which, ("c++", "g++", "clang++"))), None)
@@ -37,8 +48,10 @@ def _build() -> Path:
         raise CdmppError("no C++ compiler (c++, g++ or clang++) on the path")
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+        Path(folder, "tables.h").write_text(tables)
         library = Path(folder) / target.name
-        built = subprocess.run([compiler, *_FLAGS, str(SOURCE), "-o", str(library)], capture_output=True, text=True)
+        command = [compiler, *_FLAGS, f"-I{folder}", f"-I{SOURCES}", str(SOURCES / "code_vector.cpp")]
+        built = subprocess.run([*command, "-o", str(library)], capture_output=True, text=True)
         if built.returncode:
             raise CdmppError(built.stderr.strip()[-300:])
         os.replace(library, target)
@@ -46,109 +59,53 @@ def _build() -> Path:
 
 
 @functools.cache
-def native_pipeline() -> ctypes._NamedFuncPointer | None:
+def native_code() -> Callable[..., int] | None:
     """The compiled function, or None (with one warning) where it cannot be had."""
     if os.environ.get("CDMPP_NATIVE", "1") == "0":
         return None
     try:
-        entry = ctypes.CDLL(str(_build())).run_pipeline
+        entry = ctypes.CDLL(str(_build())).code_amounts
     except (CdmppError, OSError) as error:
         warnings.warn(
-            f"the native pipeline could not be built ({error}); the Python version gives the same numbers, slower. "
+            f"the native code vector could not be built ({error}); the Python version gives the same numbers, slower. "
             "CDMPP_NATIVE=0 silences this.",
             RuntimeWarning,
             stacklevel=3,
         )
         return None
-    longs = ctypes.POINTER(ctypes.c_int64)
-    entry.argtypes = [longs, ctypes.c_double, *[ctypes.c_int64] * 3, ctypes.POINTER(ctypes.c_double)]
-    entry.restype = None
+    text = (ctypes.c_char_p, ctypes.c_int64)
+    entry.argtypes = [*text, *text, ctypes.c_void_p, _Assign, ctypes.c_void_p]
     return entry
 
 
-class PipelineText:
-    """A piece of machine code and a core, as ``pipeline.cpp`` reads them."""
-
-    def __init__(self, core: Core, constants: Sequence[int]) -> None:
-        """``constants``: bytes at which addresses alias, and of a cache line."""
-        self.core = core
-        ways = ("l1_sets", "l1_ways", "l2_sets", "l2_ways")
-        cycles = ("forward_cycles", "blocked_cycles", "masked_forward_cycles", "aliased_cycles", "masked_store_cycles")
-        self.header = [
-            int(core["issue_width"]),
-            int(core["window"]),
-            len(core.port_names),
-            *(int(core[name]) for name in ("load_ports", "store_ports", "store_bytes")),
-            *(round(core[name]) for name in cycles),
-            *(int(core[name]) for name in ways),
-            *constants,
-            MOST_TERMS,
-        ]
-        self.ids: dict[str, int] = {}
-
-    def of(self, piece: Sequence[Operation], slots: Sequence[int], known: Mapping[str, Value]) -> np.ndarray:
-        """(n,) int64: everything but how often it runs. ``slots`` of each instruction in the core's width."""
-        for item in piece:  # registers come first among the names
-            for name in (*item.reads, *item.writes, *item.address_registers, *(name for name, _ in item.terms)):
-                self.ids.setdefault(name, len(self.ids))
-            if item.assigns:
-                for name in (item.assigns[0], *(name for name, _ in item.assigns[1])):
-                    self.ids.setdefault(name, len(self.ids))
-        for name in known:
-            self.ids.setdefault(name, len(self.ids))
-        vectors = [int(name[0] == "v") for name in self.ids]
-        items = [number for item, n in zip(piece, slots, strict=True) for number in self._item(item, n)]
-        held = [number for name, value in known.items() for number in (self.ids[name], *self._terms(*value))]
-        first_unknown = len(self.ids)
-        text = [*self.header, len(vectors), *vectors, first_unknown, len(known), *held, len(piece), *items]
-        return np.array(text, np.int64)
-
-    def _item(self, item: Operation, slots: int) -> Iterable[int]:
-        core, unit = self.core, self.core.units[item.name][item.width == 64]
-        gathered = item.lanes if item.loads else 0
-        terms = item.terms or (((item.address[0], 1),) if item.address else ())
-        place = item.address is not None and not item.lanes
-        latency = core["load_latency"] if item.width == 8 else core["vector_load_latency"]
-        register, assigned, offset = item.assigns or ("", (), 0)
-        return (
-            sum(1 << port for port in unit.ports),
-            unit.latency,
-            unit.busy * (item.lanes if item.name == "scatter" else 1),
-            slots,
-            gathered,
-            item.moved,
-            max(1, -(-item.moved // int(core["load_bytes"]))),
-            int(latency),
-            int(place and item.loads),
-            int(place and item.stores),
-            int(item.masked),
-            int(item.width > 8),
-            *self._names(item.reads),
-            *self._names(item.address_registers),
-            *self._names(item.writes),
-            *self._terms(terms, item.address[1] if item.address else 0),
-            self.ids[register] if register else -1,
-            *self._terms(assigned, offset),
-        )
-
-    def _names(self, names: Sequence[str]) -> Iterable[int]:
-        return (len(names), *(self.ids[name] for name in names))
-
-    def _terms(self, terms: Sequence[tuple[str, int]], offset: int) -> Iterable[int]:
-        numbers = [n for name, factor in terms for n in (self.ids.setdefault(name, len(self.ids)), factor)]
-        return (len(terms), *numbers, offset)
-
-
-def run_native(text: np.ndarray, core: Core, runs: int, between: int, before: int) -> list[float] | None:
-    """What ``run_pipeline`` answers; None where it could not be compiled."""
-    entry = native_pipeline()
-    if entry is None:
+def native_amounts(llvm_ir: str, assembly: str, core: Core) -> dict[str, float] | None:
+    """``TOTALS`` of a program; None without a compiled library, and where C++ leaves it to the readable version."""
+    entry = native_code()
+    if entry is None or not (llvm_ir.isascii() and assembly.isascii()):
         return None
-    result = np.zeros(_RESULTS)
-    pointers = (
-        (array.ctypes.data_as(kind))
-        for array, kind in ((text, ctypes.POINTER(ctypes.c_int64)), (result, ctypes.POINTER(ctypes.c_double)))
-    )
-    numbers, answer = pointers
-    entry(numbers, core["store_bytes_per_cycle"], runs, between, before, answer)
-    return [float(value) for value in result]
+    texts = (llvm_ir.encode(), assembly.encode())
+    totals = np.zeros(len(TOTALS))
+    numbers = _core_numbers(core)
+    sized = [part for text in texts for part in (text, len(text))]
+    if not entry(*sized, numbers.ctypes.data, _assign, totals.ctypes.data):
+        return None
+    return dict(zip(TOTALS, totals.tolist(), strict=True))
+
+
+def _core_numbers(core: Core) -> np.ndarray:
+    """(n,) float64: a core as ``native/operation.h`` reads it."""
+    units = [
+        (sum(1 << port for port in unit.ports), unit.latency, unit.busy, unit.slots)
+        for name in OPERATIONS
+        for unit in core.units[name]
+    ]
+    numbers = [core[name] for name in _NUMBERS]
+    return np.array([*numbers, len(core.port_names), *np.ravel(units)], np.float64)
+
+
+@_Assign
+def _assign(left, n, right, m, extra, partners) -> None:  # type: ignore[no-untyped-def]  # ctypes hands pointers
+    sizes, others = (np.ctypeslib.as_array(sizes, (count, 4)) for sizes, count in ((left, n), (right, m)))
+    found = dict(pairs_of_least_cost(sizes, others, np.ctypeslib.as_array(extra, (n, m))))
+    for i in range(n):
+        partners[i] = found.get(i, -1)

@@ -107,10 +107,15 @@ def _assigned(left: _Sizes, right: _Sizes, extra: Callable[[int, int], float]) -
     if not left or not right:
         return []
     names, right_names = list(left), list(right)
-    logs, right_logs = (np.log1p(list(sizes.values())) for sizes in (left, right))
-    cost = np.abs(logs[:, None] - right_logs[None]).sum(-1)
-    cost += np.array([[extra(i, j) for j in range(len(right))] for i in range(len(left))])
-    return [(names[i], right_names[j]) for i, j in zip(*linear_sum_assignment(cost), strict=True)]
+    besides = np.array([[extra(i, j) for j in range(len(right))] for i in range(len(left))])
+    pairs = pairs_of_least_cost(np.array(list(left.values())), np.array(list(right.values())), besides)
+    return [(names[i], right_names[j]) for i, j in pairs]
+
+
+def pairs_of_least_cost(left: np.ndarray, right: np.ndarray, extra: np.ndarray) -> list[tuple[int, int]]:
+    """Pairs of rows of (n, 4) and (m, 4) sizes, whose ratios and ``extra`` (n, m) they cost; C++ asks too."""
+    cost = np.abs(np.log1p(left)[:, None] - np.log1p(right)[None]).sum(-1) + extra
+    return [(int(i), int(j)) for i, j in zip(*linear_sum_assignment(cost), strict=True)]
 
 
 def _runs_of_pair(

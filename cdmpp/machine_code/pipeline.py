@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 from cdmpp.cores import Core, Unit
 from cdmpp.machine_code.addresses import Addresses, Value
-from cdmpp.machine_code.native import PipelineText, run_native
 from cdmpp.machine_code.operation import Operation
 
 LINE_BYTES = 64
@@ -78,9 +77,6 @@ def _followed(
     core: Core, piece: Sequence[Operation], runs: int, between: int, before: int, known: Mapping[str, Value]
 ) -> list[float]:
     """Cycles after the run ``before`` and after all, waits of three kinds in all, conflicts of the latest run."""
-    text = PipelineText(core, (_ALIAS_BYTES, LINE_BYTES)).of(piece, [slots_of(core, item) for item in piece], known)
-    if answer := run_native(text, core, runs, between, before):
-        return answer
     pipeline = _Pipeline(core, known)
     ends = []
     for turn in range(runs):

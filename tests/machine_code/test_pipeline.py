@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import math
-import random
-from pathlib import Path
 
 import pytest
 
-from cdmpp.cores import Core, core_names, get_core
-from cdmpp.machine_code import pipeline
-from cdmpp.machine_code.native import native_pipeline
+from cdmpp.cores import Core, get_core
 from cdmpp.machine_code.pipeline import Steady, run
 from cdmpp.machine_code.x86 import decode
 
@@ -123,49 +119,3 @@ def test_lines_of_one_set_fight(stride: int, conflicts: int) -> None:
     lines = [f"vmovups {stride * i}(%rdi), %ymm{i % 8}" for i in range(16)]
     assert steady(*lines).l1_conflicts == conflicts
     assert steady(*lines[:12]).l1_conflicts == 0  # as many as a set has ways
-
-
-def test_the_native_version_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    if native_pipeline() is None:
-        pytest.skip("no C++ compiler")
-    generator, programs = random.Random(0), []
-    for text in sorted(Path(__file__).parent.glob("pieces/*.s")):
-        programs.append(text.read_text().splitlines())
-    for _ in range(40):
-        programs.append(_random_piece(generator))
-    trips = [generator.choice((1.0, 2.0, 7.0, math.inf)) for _ in programs]
-    cores = [get_core(generator.choice(core_names())) for _ in programs]
-    found = [steady(*lines, trips=n, core=core) for lines, n, core in zip(programs, trips, cores, strict=True)]
-    monkeypatch.setattr(pipeline, "run_native", lambda *_: None)
-    assert found == [steady(*lines, trips=n, core=core) for lines, n, core in zip(programs, trips, cores, strict=True)]
-
-
-def _random_piece(generator: random.Random) -> list[str]:
-    """Chains, loads and stores through a few moving registers, so that places meet."""
-    registers = ("%rdi", "%rsi", "%rax")
-
-    def place() -> str:
-        base, offset = generator.choice(registers), generator.choice((0, 4, 32, 64, 4096, 4100, 8192, -64))
-        return f"{offset}({base})" if generator.random() < 0.7 else f"{offset}({base},%rcx,4)"
-
-    def vector(kind: str = "y") -> str:
-        return f"%{kind}mm{generator.randrange(6)}"
-
-    forms = (
-        lambda: f"vmovups {place()}, {vector()}",
-        lambda: f"vmovups {vector()}, {place()}",
-        lambda: f"vmovups {vector('z')}, {place()} {{%k1}}",
-        lambda: f"vmovss {vector('x')}, {place()}",
-        lambda: f"vaddss {place()}, {vector('x')}, {vector('x')}",
-        lambda: f"vfmadd231ps {vector('z')}, {vector('z')}, {vector('z')}",
-        lambda: f"vgatherdps (%rdi,%ymm7,4), {vector()} {{%k2}}",
-        lambda: f"vscatterdps {vector()}, (%rdi,%ymm7,4) {{%k2}}",
-        lambda: f"addq ${generator.choice((4, 64, 4096))}, {generator.choice(registers)}",
-        lambda: (
-            f"leaq {generator.choice((0, 64))}({generator.choice(registers)},%rcx,8), {generator.choice(registers)}"
-        ),
-        lambda: f"movq (%rbx), {generator.choice(registers)}",
-        lambda: "vdivps %zmm1, %zmm2, %zmm3",
-        lambda: "incq %rcx",
-    )
-    return [generator.choice(forms)() for _ in range(generator.randrange(3, 60))]
