@@ -32,7 +32,7 @@ def predict_network(
     return predict(given, example_inputs, device=device, **options)
 
 
-def compare(given: Any, example_inputs: Any = None, *, devices: Sequence[str], **options: Any) -> Comparison:
+def compare(given: Any, example_inputs: Any = None, *, devices: Sequence[str | Device], **options: Any) -> Comparison:
     """One network on several devices; ``options`` are those of ``predict_network``, all but its device."""
     from cdmpp.network.comparison import compare as compare_devices
 

@@ -54,12 +54,10 @@ def run(options: argparse.Namespace) -> None:
     check_files(files)
     import cdmpp
 
-    prediction = cdmpp.predict_network(  # type: ignore[attr-defined]
+    prediction = cdmpp.predict_network(
         options.network, device=options.device, measure=options.measure, progress=sys.stderr.isatty(), **asked
     )
-    from cdmpp.network.summary import flag_lines
-
-    for doubt in [*prediction.doubts, *flag_lines(prediction)]:
+    for doubt in prediction.doubts:
         say(doubt)
     if options.json:
         print_json(prediction.to_dict())

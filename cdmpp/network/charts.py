@@ -22,6 +22,8 @@ _PLOT = 320
 """Height of a scatter plot in pixels."""
 _LANE = 46
 """Height of a row of the timeline."""
+_NAME = 32
+"""Letters of a row's name that a narrow screen has room for."""
 
 
 def text(value: object) -> str:
@@ -47,7 +49,8 @@ def timeline(run: Timeline, colour_of: Mapping[str, str]) -> tuple[str, int]:
     fine = "fine" if len(blocks) > 200 else ""
     drawn = []
     for row, name in enumerate(names):
-        busy = f"{name}: busy {percent(run.busy_s[name] / end_s)}"
+        shown = name if len(name) <= _NAME else f"{name[: _NAME - 1]}…"
+        busy = f"{shown}: busy {percent(run.busy_s[name] / end_s)}"
         drawn.append(f'<text x="0" y="{row * _LANE + 13}">{text(busy)}</text>')
         drawn += [_block(block, row, end_s, colour_of) for block in blocks if block.resource == name]
     bottom = len(names) * _LANE + 4
@@ -75,7 +78,8 @@ def bars(entries: Sequence[tuple[str, float, str]], whole_s: float) -> str:
     longest, lines = max((seconds for _, seconds, _ in entries), default=0.0) or 1.0, []
     for name, seconds, colour in entries:
         width, share = 100 * seconds / longest, percent(seconds / whole_s) if whole_s else "-"
-        bar = f'<rect class="{colour}" width="{max(width, 0.3):.2f}%" height="14"><title>{text(name)}</title></rect>'
+        width = max(width, 0.3) if seconds > 1e-12 else 0.0  # visible where it is anything at all
+        bar = f'<rect class="{colour}" width="{width:.2f}%" height="14"><title>{text(name)}</title></rect>'
         value = f"{quantity(seconds, 's')} <small>{share}</small>"
         picture = _svg(bar, 14, f"{name}: {quantity(seconds, 's')}")
         lines.append(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from cdmpp.data.files import plain, write_atomic
 from cdmpp.data.plots import save_plot
+from cdmpp.devices import Device
 from cdmpp.errors import CdmppError, some
 from cdmpp.network.prediction import NetworkPrediction
 from cdmpp.network.quantity import quantity, visible
@@ -104,12 +105,12 @@ class Comparison:
         return table_html(self)
 
 
-def compare(given: Any, example_inputs: Any = None, *, devices: Sequence[str], **options: Any) -> Comparison:
+def compare(given: Any, example_inputs: Any = None, *, devices: Sequence[str | Device], **options: Any) -> Comparison:
     """Predict one network on several devices.
 
     Args:
         given: a network, as ``predict_network`` takes it; ``example_inputs`` as well.
-        devices: names; one that is there twice is asked once.
+        devices: names, or devices described in Python; one that is there twice is asked once.
         options: of ``predict_network``, all but ``device``.
 
     Raises:
@@ -117,14 +118,14 @@ def compare(given: Any, example_inputs: Any = None, *, devices: Sequence[str], *
     """
     import cdmpp
 
-    names = list(dict.fromkeys([devices] if isinstance(devices, str) else devices))
-    if not names:
+    given_devices = [devices] if isinstance(devices, str) else devices
+    asked = {device if isinstance(device, str) else device.name: device for device in given_devices}
+    if not asked:
         raise CdmppError("no device to compare on: give the names of some, `cdmpp devices` lists them")
-    predict: Callable[..., NetworkPrediction] = cdmpp.predict_network  # type: ignore[attr-defined]
     answers = []
-    for name in names:
+    for name, device in asked.items():
         try:
-            found = predict(given, example_inputs, device=name, **options)
+            found = cdmpp.predict_network(given, example_inputs, device=device, **options)
             answers.append(Answer(name, found))
         except CdmppError as error:
             answers.append(Answer(name, None, str(error)))

@@ -16,10 +16,10 @@ from cdmpp.network.charts import text
 from cdmpp.network.quantity import quantity
 from cdmpp.network.report import COLUMNS, TEXTS, Row, by_class, headings, shown_level, table, work_s
 from cdmpp.network.summary import (
-    flag_lines,
     latency_text,
     measured_text,
     memory_text,
+    origin_text,
     parts,
     throughput_text,
 )
@@ -122,11 +122,10 @@ def _head(prediction: NetworkPrediction) -> str:
     if prediction.measured_s:
         shown["Measured"] = _two(measured_text(prediction))
     about = f"Batch {prediction.batch}, model {prediction.model}, schedule {prediction.schedule}. cdmpp {__version__}."
-    source = f" Interval: {prediction.intervals_from}" if prediction.intervals else " No interval is known."
+    source = f" Interval: {origin_text(prediction)}."
     return (
         f"<h1>{text(prediction.network)} on {text(prediction.device)}</h1>"
-        f'<p class="soft">{text(about + source)}</p>{cards(shown)}'
-        + doubts_box([*prediction.doubts, *flag_lines(prediction)])
+        f'<p class="soft">{text(about + source)}</p>{cards(shown)}' + doubts_box(prediction.doubts)
     )
 
 
@@ -172,15 +171,13 @@ def _roofline(prediction: NetworkPrediction, rows: Sequence[Row], colour_of: Map
 
 
 def peaks(device: str) -> tuple[float | None, float | None, float | None]:
-    """fp32 FLOP/s, memory B/s and the fastest fp16 FLOP/s; None where the description has none."""
+    """fp32 FLOP/s, memory B/s (of CPUs that of a core) and the fastest fp16 FLOP/s; None where none is described."""
     try:
         described = devices.get(device)
     except UnknownDeviceError:
         return None, None, None
     spec = described.spec
-    gbps = spec["bandwidth_gbps"]
-    if gbps is None and spec["core_gbps"] is not None:  # of one CPU core
-        gbps = spec["core_gbps"] * (spec["core_count"] or 1)
+    gbps = spec["core_gbps"] if described.kind == "cpu" else spec["bandwidth_gbps"]
     narrow = max((rate for rate in (spec["fp16_tflops"], spec["fp16_matrix_tflops"]) if rate), default=None)
     tflops = spec["fp32_tflops"]
     return tflops and 1e12 * tflops, gbps and 1e9 * gbps, narrow and 1e12 * narrow

@@ -31,7 +31,7 @@ def visible(text: str) -> str:
 
 
 def _parts(value: float, unit: str, digits: int) -> tuple[str, str]:
-    if value == 0:
+    if abs(value) < 1e-12:  # what rounding leaves of nothing
         return "0", unit
     exponent = int(f"{abs(value):.{digits - 1}e}".partition("e")[2])  # of the rounded number: 999.9 may be 1.00 k
     power = min(max(exponent // 3, min(_PREFIXES)), max(_PREFIXES))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from cdmpp.network.quantity import percent, quantity, span, visible
 
 if TYPE_CHECKING:
     from cdmpp.network.prediction import KernelPrediction, NetworkPrediction
+    from cdmpp.simulate.timeline import Span
 
 LEVEL = 0.8
 """Of the interval that is shown, where there is one of that level."""
@@ -80,8 +81,7 @@ def by_class(prediction: NetworkPrediction) -> dict[str, float]:
 def as_dict(prediction: NetworkPrediction) -> dict[str, Any]:
     """All numbers as JSON takes them."""
     timeline, latency = prediction.timeline, prediction.latency_s
-    spent = sum(span.end_s - span.start_s for span in timeline.spans.values())
-    critical = sum(span.end_s - span.start_s for span in timeline.critical_path)
+    spent, critical = _busy_s(timeline.spans.values()), _busy_s(timeline.critical_path)
     names = ("network", "device", "model", "schedule", "batch", "latency_s", "intervals_from", "kernels_s", "cold_s",
              "overhead_s", "weight_bytes", "input_bytes", "activation_bytes", "peak_bytes", "folded",
              "measured_s")  # fmt: skip
@@ -135,6 +135,11 @@ def save_trace(prediction: NetworkPrediction, path: str | Path) -> Path:
     text, path = json.dumps(prediction.timeline.chrome_trace()), Path(path)
     write_atomic(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
     return path
+
+
+def _busy_s(spans: Iterable[Span]) -> float:
+    """Seconds of calls; what stands for the overhead holds no resource."""
+    return sum(span.end_s - span.start_s for span in spans if span.task.resources)
 
 
 def _ordered(prediction: NetworkPrediction) -> list[KernelPrediction]:

@@ -1,4 +1,4 @@
-"""Summary: a network prediction in a few lines of text, and what speaks against it."""
+"""Summary: a network prediction in a few lines of text."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from cdmpp.network.quantity import percent, quantity, span, visible
 from cdmpp.network.report import best_level, work_s
-from cdmpp.predict.flags import FLAGS
 
 if TYPE_CHECKING:
     from cdmpp.network.prediction import Bounds, NetworkPrediction
@@ -24,6 +23,7 @@ def summary(prediction: NetworkPrediction) -> str:
     lines = [
         visible(f"{title}, schedule {prediction.schedule}"),
         f"latency    {latency_text(prediction)}",
+        f"interval   {origin_text(prediction)}",
         f"throughput {throughput_text(prediction)}",
         f"time       {made}",
         f"calls      {calls} of {len(prediction.kernels)} kernels" + _folded(prediction),
@@ -37,6 +37,12 @@ def summary(prediction: NetworkPrediction) -> str:
 def latency_text(prediction: NetworkPrediction) -> str:
     """With the interval, where there is one."""
     return quantity(prediction.latency_s, "s", 4) + interval_text(prediction.intervals)
+
+
+def origin_text(prediction: NetworkPrediction) -> str:
+    """Where the interval comes from, or why there is none."""
+    told = prediction.intervals_from.rstrip(".")
+    return f"from {told}" if prediction.intervals else f"none: {told.removeprefix('there are none: ')}"
 
 
 def interval_text(intervals: Bounds) -> str:
@@ -74,18 +80,6 @@ def memory_text(prediction: NetworkPrediction) -> str:
     sizes["results at a time"] = prediction.activation_bytes
     made = ", ".join(f"{name} {quantity(size, 'B')}" for name, size in sizes.items())
     return f"{quantity(prediction.peak_bytes, 'B')} ({made})"
-
-
-def flag_lines(prediction: NetworkPrediction) -> list[str]:
-    """For each kind of flag: how many kernels have it, their share of the time, and what it means."""
-    whole, lines = work_s(prediction), []
-    for flag in dict.fromkeys([*FLAGS, *(flag for kernel in prediction.kernels for flag in kernel.flags)]):
-        found = [kernel for kernel in prediction.kernels if flag in kernel.flags]
-        if found and whole:
-            share = percent(sum(kernel.total_s for kernel in found) / whole)
-            meaning = f": {FLAGS[flag]}" if flag in FLAGS else ""
-            lines.append(f"{len(found)} of {len(prediction.kernels)} kernels ({share} of the time): {flag}{meaning}")
-    return lines
 
 
 def parts(prediction: NetworkPrediction) -> dict[str, float]:
