@@ -155,7 +155,7 @@ SECTIONS = {
     "simulate": Section(
         "Replay",
         "Tasks a second of the event engine, one core: a chain, and layers of tasks on eight queues whose inputs are "
-        "two tasks of the layer before; beside it the longest path of the same graph by networkx, which knows no queues.",
+        "two tasks of the layer before. Beside it networkx's longest path in the same graph, which knows no queues.",
         lambda folder: _run("simulate.py", folder / "result.json"),
         tables.simulate,
     ),

@@ -49,7 +49,13 @@ COLUMNS = (
     Column("bias_at_best", "bias at best %", 1, 0),
 )
 _INTERVALS = (("coverage", "holds %", 1), ("task_coverage", "by task %", 1), ("width", "width", 2))
-_PARTS = {"by_op_class": "op class", "by_latency": "measured latency", "by_device": "device", "by_sets": "cache sets"}
+_PARTS = {
+    "by_op_class": "op class",
+    "by_latency": "measured latency",
+    "by_device": "device",
+    "by_sets": "cache sets",
+    "by_schedule": "schedule",
+}
 EXPLANATION = """\
 Written by scripts; do not edit by hand. The figures are in [results.csv](../results.csv), the commands behind them in
 [runs.csv](../runs.csv).
@@ -116,7 +122,7 @@ def data_set_page(dataset: str, cells: Sequence[CellFile]) -> list[str]:
         if with_intervals := [cell for cell in own if cell.get("intervals")]:
             lines += ["Prediction intervals:", "", *_interval_table(with_intervals), ""]
         for part, title in _PARTS.items():
-            if part not in ("by_device", "by_sets") or all(len(cell.get(part, ())) > 1 for cell in own):
+            if part not in ("by_device", "by_sets", "by_schedule") or all(len(cell.get(part, ())) > 1 for cell in own):
                 lines += [f"MAPE % by {title}:", "", *_breakdown_table(own, part), ""]
     commands = dict.fromkeys(f"- `{cell['command']}` ({cell['date']})" for cell in cells if cell["command"])
     return [*lines, "Commands:", "", *commands, ""]

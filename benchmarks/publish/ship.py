@@ -91,7 +91,9 @@ def _model(out: Path, dataset: str, cell: Cell) -> Path:
 
 def _test(result: Mapping[str, Any]) -> dict[str, Any]:
     kept = ("dataset", "split", "seed", "n_programs", "n_tasks", "metrics", "by_op_class", "by_latency", "by_device")
-    return {key: result[key] for key in (*kept, "by_sets", "intervals", "date", "command") if key in result}
+    return {
+        key: result[key] for key in (*kept, "by_sets", "by_schedule", "intervals", "date", "command") if key in result
+    }
 
 
 def _bytes(folder: Path) -> int:

@@ -96,7 +96,7 @@ def _answer(compute: Callable[[Request], Arrays], request: Request) -> Reply:
 
 
 def candidates(request: Request) -> Reply:
-    """``n`` schedules of ``task`` for ``target`` from ``seed``, with their ASTs as ``arrays``; ``n`` 0: TVM's default."""
+    """``n`` schedules of ``task`` for ``target``, drawn from ``seed``, and their ``arrays``; ``n`` 0: TVM's default."""
     from cdmpp.ast.extract import extract
     from cdmpp.ast.table import AstTable
     from cdmpp.programs.replay import parse_target

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from scipy.optimize import nnls
 
-
 from cdmpp.data.files import read_json
 from cdmpp.devices import Device
 from cdmpp.engines import Engines
@@ -189,7 +188,9 @@ def fit_engines(cells: Sequence[NetworkCell]) -> Engines:
     From measured kernels, so that errors of the predictions do not enter. ``CdmppError`` with fewer than four cells.
     """
     if len(cells) < 4:
-        raise CdmppError(f"{len(cells)} measured networks cannot tell what a device takes beside its kernels: 4 at least")
+        raise CdmppError(
+            f"{len(cells)} measured networks cannot tell what a device takes beside its kernels: 4 at least"
+        )
     real = np.array([cell.measured_s for cell in cells])
     beside = np.array([[1.0, len(cell.calls), cell.far_s] for cell in cells])
     rest = np.array([cell.measured_s - cell.alone_s for cell in cells])

@@ -100,7 +100,7 @@ class Chooser:
         return {task_id: Candidates((schedules[task_id],), table) for task_id, table in tables.items()}
 
     def _best(self, tasks: Mapping[str, Task], sampled: Mapping[str, Candidates], progress: bool) -> dict[str, Chosen]:
-        """The fastest by prediction; a model that reads machine code first goes by the ASTs alone, then by few codes."""
+        """The fastest by prediction: of all by their ASTs, then of few by machine code, where the model reads that."""
         names = list(tasks)
         places = [np.arange(len(sampled[name].schedules)) for name in names]
         if not (self.predictor.reads_code and self.device.kind == "cpu"):
@@ -134,7 +134,9 @@ class Chooser:
             own = slice(start, start + len(kept))
             best = start + int(np.argmin(answer.latency_s[own]))
             start += len(kept)
-            intervals = {level: (float(low[best]), float(high[best])) for level, (low, high) in answer.intervals.items()}
+            intervals = {
+                level: (float(low[best]), float(high[best])) for level, (low, high) in answer.intervals.items()
+            }
             schedules = sampled[name].schedules
             schedule = schedules[kept[best - own.start]]
             chosen[name] = Chosen(

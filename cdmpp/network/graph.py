@@ -132,10 +132,11 @@ class _Found:
             self.tasks.setdefault(task.task_id, task)
         written = _bytes(call.ty_args[0], f"{self.network}: what {name} writes")
         inputs = tuple(dict.fromkeys(place for own, _ in reads for place in own))
-        resident = tuple(dict.fromkeys(self.resident(argument) for argument in call.args[1].fields if self.lies(argument)))
+        resident = tuple(
+            dict.fromkeys(self.resident(argument) for argument in call.args[1].fields if self.lies(argument))
+        )
         self.calls.append(Call(f"{name}#{len(self.calls)}", self.functions[name], inputs, written, resident))
         self.origins[_key(variable)] = ((len(self.calls) - 1,), False)
-
 
     def lies(self, value: Any) -> bool:
         """Whether it is a buffer that no call writes."""

@@ -20,6 +20,8 @@ from cdmpp.programs.sampling import NO_SCHEDULE
 from cdmpp.workers import Reply, Worker
 
 _LIMIT_S = 900.0
+_VISIT_S = 4.0
+"""For which the whole network is run at each visit, at least twice."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +62,8 @@ def measure_network(
     threads, here = int(device.target.get("num-cores", 1)), sorted(os.sched_getaffinity(0))
     if device.kind != "cpu" or threads > len(here):
         raise CdmppError(
-            f"{device.name} cannot be measured here: it is a {device.kind} with {threads} cores for a program, and this "
-            f"machine has a CPU with {len(here)}"
+            f"{device.name} cannot be measured here: it is a {device.kind} with {threads} cores for a program, this "
+            f"machine is a CPU with {len(here)}"
         )
     worker = Worker(COMMAND, here[-threads:])
     with tempfile.TemporaryDirectory(prefix="cdmpp-") as scratch:
@@ -87,10 +89,8 @@ def measure_network(
                 if visit and alone:  # between the visits, so that these lie apart
                     for key, reply in _alone(worker, graph, schedules, device):
                         alone_s[key], cold_s[key] = reply["warm"], reply["cold"]
-                first = _checked(worker.request({"op": "run", "rounds": 1}, _LIMIT_S), graph)["samples"]
-                rounds = 12 if first[0] < 0.1 else 6 if first[0] < 0.5 else 3
-                samples += _checked(worker.request({"op": "run", "rounds": rounds}, _LIMIT_S), graph)["samples"]
-            runs = 10 if min(samples) < 0.2 else 4
+                samples += _checked(worker.request({"op": "run", "within_s": _VISIT_S}, _LIMIT_S), graph)["samples"]
+            runs = max(1, min(10, round(_VISIT_S / min(samples))))
             looked = _checked(worker.request({"op": "inside", "runs": runs}, _LIMIT_S), graph)
         finally:
             worker.stop()

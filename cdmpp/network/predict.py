@@ -10,7 +10,6 @@ from typing import Any
 
 from cdmpp import devices
 from cdmpp.devices import Device
-from cdmpp.errors import CdmppError
 from cdmpp.network.choice import Chooser, Chosen
 from cdmpp.network.cold import cold_seconds, levels_of
 from cdmpp.network.graph import NetworkGraph, peak_activation_bytes
@@ -58,7 +57,7 @@ def predict_network(
         progress: bars on stderr while schedules are sampled and compiled.
 
     Raises:
-        CdmppError: what was given cannot be read or holds something that has no tensor program; no such device or model.
+        CdmppError: what was given cannot be read or holds what has no tensor program; no such device or model.
     """
     question = answer_for(
         given, example_inputs, device=device, model=model, schedule=schedule, batch=batch, inputs=inputs, dtype=dtype,
@@ -192,9 +191,7 @@ def _summed(kernels: Sequence[KernelPrediction]) -> dict[float, tuple[float, flo
     }
 
 
-def _doubts(
-    kernels: Sequence[KernelPrediction], sheet: Device, predictor: Predictor, rule: ScheduleRule
-) -> list[str]:
+def _doubts(kernels: Sequence[KernelPrediction], sheet: Device, predictor: Predictor, rule: ScheduleRule) -> list[str]:
     from cdmpp.predict.flags import FLAGS
 
     told = []

@@ -58,8 +58,10 @@ def _since(recent: OrderedDict[object, int], buffer: object) -> int:
 
 
 def _buffers(graph: NetworkGraph, place: int, call: Call) -> Iterator[tuple[object, int, bool]]:
-    """(name, bytes touched, whether it is written). No more is touched than is computed with or copied: of a table
-    that is looked up in, some rows."""
+    """(name, bytes touched, whether it is written).
+
+    No more is touched than is computed with or copied: of a table that is looked up in, some rows.
+    """
     most = max(call.output_bytes, 4 * graph.tasks[call.task_id].flops)
     for number, size in call.resident:
         yield ("resident", number), int(min(size, most)), False

@@ -40,7 +40,7 @@ def best_schedules(folder: Path, wanted: Set[str], device: Device) -> dict[str, 
     if not best:
         why = other or f"{len(workloads)} of {len(wanted)} kernels of this network are among its workloads"
         raise DataError(
-            f"{folder}: none of its {records} records is of a kernel of this network on {device.name} ({why}); tune the "
-            "network, or use schedule best_of:16"
+            f"{folder}: none of its {records} records is of a kernel of this network on {device.name} ({why}); tune "
+            "the network, or use schedule best_of:16"
         )
     return {key: schedule for key, (_, schedule) in best.items()}

@@ -60,13 +60,14 @@ def build(request: Request) -> Reply:
 
 
 def run(request: Request) -> Reply:
-    """Time the built network: ``rounds`` of at least 50 ms. Replies with seconds a run, one a round."""
+    """Time the built network in rounds of at least 50 ms, about ``within_s`` in all; seconds a run, one a round."""
     import tvm
 
     timer = _kept["machine"].time_evaluator
     once_s = timer("main", tvm.cpu(), number=1, repeat=1)(*_kept["arguments"]).results[0]
     number = max(1, math.ceil(_ROUND_S / once_s))
-    result = timer("main", tvm.cpu(), number=number, repeat=request["rounds"])(*_kept["arguments"])
+    rounds = max(1, min(30, int(request["within_s"] / (number * once_s))))
+    result = timer("main", tvm.cpu(), number=number, repeat=rounds)(*_kept["arguments"])
     return {"samples": [float(value) for value in result.results]}
 
 
@@ -92,7 +93,7 @@ def inside(request: Request) -> Reply:
             seen.clear()
             allocated.clear()
             machine["main"](*_kept["arguments"])
-            for place, ((name, start), (_, end)) in enumerate(zip(seen[::2], seen[1::2], strict=True)):
+            for place, ((_, start), (_, end)) in enumerate(zip(seen[::2], seen[1::2], strict=True)):
                 least[place] = min(least.get(place, math.inf), end - start)
             names = [name for name, _ in seen[::2]]
     finally:
@@ -115,10 +116,10 @@ def alone(request: Request) -> Reply:
     module = tvm.compile(program.module, target=program.target).mod
     tensors = tensors_for(request["arguments"], "cpu")
     once_s = module.time_evaluator("main", tvm.cpu(), number=1)(*tensors).results[0]
-    repeats = 30 if once_s < 0.002 else 8 if once_s < 0.05 else 3
+    repeats = 30 if once_s < 0.002 else 8 if once_s < 0.05 else 2
     warm = module.time_evaluator("main", tvm.cpu(), number=1, repeat=repeats, min_repeat_ms=1)(*tensors).results
     flush = {"cache_flush_bytes": request["flush_bytes"]}
-    cold = module.time_evaluator("main", tvm.cpu(), number=1, repeat=min(repeats, 10), **flush)(*tensors).results
+    cold = module.time_evaluator("main", tvm.cpu(), number=1, repeat=min(repeats, 8), **flush)(*tensors).results
     return {"warm": float(min(warm)), "cold": float(min(cold))}
 
 

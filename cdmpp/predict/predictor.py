@@ -23,7 +23,7 @@ from cdmpp.errors import CdmppError
 from cdmpp.machine_code.code_features import CODE_VERSION
 from cdmpp.machine_code.compile import can_have_code
 from cdmpp.model.build import Model
-from cdmpp.predict.flags import FLAGS, UNLIKE_TRAINING, flag_programs
+from cdmpp.predict.flags import FLAGS, UNLIKE_TRAINING, UNSCHEDULED, flag_programs
 from cdmpp.predict.inputs import Inputs, Wishes, read_inputs
 from cdmpp.predict.prediction import Prediction
 from cdmpp.predict.stored_config import CARD, CONFIG, FORMAT, SHEET, WEIGHTS
@@ -123,7 +123,8 @@ class Predictor:
         flags: dict[str, np.ndarray] = {}
         vouched: dict[str, Any] = {}
         if self.features == "cdmpp":
-            flags = flag_programs(inputs.asts, device, latency_s, self.reads_code and compiled is not False)
+            reads, learned = self.reads_code and compiled is not False, self.card.get(UNSCHEDULED, 0)
+            flags = flag_programs(inputs.asts, device, latency_s, reads, learned)
         if self.calibration is not None:
             novelty, group = self.calibration.novelty, device_group(device)
             score = novelty.score(seen.sketch)

@@ -10,12 +10,14 @@ import numpy as np
 import torch
 
 from cdmpp import __version__
+from cdmpp.ast.quantities import unscheduled
 from cdmpp.data.dataset import LatencyDataset
 from cdmpp.data.files import plain
 from cdmpp.data.splits import Split
 from cdmpp.data.subsample import sample_rows
 from cdmpp.devices import sheets_of
 from cdmpp.model.build import Model
+from cdmpp.predict.flags import UNSCHEDULED
 from cdmpp.predict.predictor import Predictor, device_group
 from cdmpp.training.config import Run, TrainConfig
 from cdmpp.training.fit import fit
@@ -113,6 +115,7 @@ def _calibrate(
             "data": dataset.source,
             "split": {"name": split.name, "seed": split.seed, **split.counts},
             "programs": {"train": len(split.train), "validation": len(split.validation), "test": len(split.test)},
+            UNSCHEDULED: int(unscheduled(dataset.asts.take(split.train)).sum()) if dataset.features == "cdmpp" else 0,
             "seed": seed,
             "training": config.to_dict(),
             "validation": val_metrics,

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import rankdata
 
+from cdmpp.ast.quantities import unscheduled
 from cdmpp.data.dataset import LatencyDataset
 from cdmpp.errors import DataError
 from cdmpp.machine_code.code_features import CODE_NAMES
@@ -91,7 +92,8 @@ def mape_factor(true_s: np.ndarray, predicted_s: np.ndarray) -> float:
 def score(dataset: LatencyDataset, test: np.ndarray, predicted_s: np.ndarray) -> dict[str, Any]:
     """Figures of the ``test`` programs (m,) with predictions (m,): overall, by op class, latency range and device.
 
-    Where programs have code vectors also by whether the lines that a program uses together crowd the sets of its cache.
+    Where some programs have no schedule also by that, and where they have code vectors by whether the lines that a
+    program uses together crowd the sets of its cache.
     Figures that are not defined for these programs are left out: JSON has no NaN.
     """
     true, tasks, names = dataset.latency_s[test], dataset.task_ids[test], dataset.devices[test]
@@ -100,6 +102,8 @@ def score(dataset: LatencyDataset, test: np.ndarray, predicted_s: np.ndarray) ->
         return {label: _finite(row) for label, row in breakdown(true, predicted_s, tasks, names, labels).items()}
 
     codes = None if dataset.asts.codes is None else dataset.asts.codes[test]
+    plain = unscheduled(dataset.asts.take(test)) if dataset.features == "cdmpp" else np.zeros(len(test), bool)
+    by_schedule = {"by_schedule": by(np.where(plain, "untuned", "scheduled"))} if plain.any() else {}
     crowded = {} if codes is None or np.isnan(codes).all() else {"by_sets": by(_crowded(codes))}
     return {
         "n_programs": len(test),
@@ -109,6 +113,7 @@ def score(dataset: LatencyDataset, test: np.ndarray, predicted_s: np.ndarray) ->
         "by_latency": by(latency_range_labels(true)),
         "by_device": by(names),
         **crowded,
+        **by_schedule,
     }
 
 

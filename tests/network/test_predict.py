@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 import numpy as np
 import pytest
 
@@ -93,8 +92,8 @@ def test_untuned_says_that_nobody_runs_it(cache):
 
 def test_a_tuning_database_is_asked_for_each_kernel(answer, cache, tmp_path):
     import tvm
-    from tvm.s_tir import meta_schedule as ms
     from tvm.s_tir import Trace
+    from tvm.s_tir import meta_schedule as ms
 
     from cdmpp.network.stored_graph import graph_for
     from cdmpp.programs.replay import parse_workload, replay_schedule

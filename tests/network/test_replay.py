@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import networkx as nx
 import pytest
-from tests.network.graphs import call, graph_of_calls, task
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cdmpp.engines import Engines
 from cdmpp.network.replay import START, by_task, overhead_seconds, replay
+from tests.network.graphs import call, graph_of_calls, task
 
 DIAMOND = (call(0), call(1, 0), call(2, 0), call(3, 1, 2))
 SECONDS = [1.0, 2.0, 4.0, 8.0]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.network.graphs import KIB, call, graph_of_calls, task
 
 from cdmpp import devices
 from cdmpp.engines import Engines
 from cdmpp.network.cold import cold_seconds, far_seconds, levels_of
 from cdmpp.network.residency import Touch, footprint_bytes, touches
+from tests.network.graphs import KIB, call, graph_of_calls, task
 
 
 def test_a_result_is_near_and_a_weight_a_whole_run_away():

@@ -1,0 +1,26 @@
+"""What leaves say in their own units, of a table of programs."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cdmpp.ast.leaf_features import LEAF_NAMES
+from cdmpp.ast.table import AstTable
+
+
+def leaf_quantity(asts: AstTable, name: str) -> np.ndarray:
+    """(sum of leaves,) the feature ``name`` in its unit."""
+    column = np.asarray(asts.leaf_features[:, LEAF_NAMES.index(name)], np.float64)
+    return np.exp2(np.minimum(column, 1000.0)) - 1
+
+
+def leaf_total(asts: AstTable, values: np.ndarray) -> np.ndarray:
+    """(n,) sums over the leaves of each program."""
+    return np.add.reduceat(values.astype(np.float64), asts.leaf_offsets[:-1]) if len(asts) else np.zeros(0)
+
+
+def unscheduled(asts: AstTable) -> np.ndarray:
+    """(n,) bool: no loop is parallel, vectorised or unrolled, and none may be unrolled."""
+    marks = [leaf_quantity(asts, name) for name in ("parallel_extent", "vector_lanes", "unrolled_trips")]
+    marks += [1 + leaf_quantity(asts, name) for name in ("unroll_limit", "explicit_unroll_flag")]
+    return leaf_total(asts, np.max(marks, axis=0) > 1.5) == 0
