@@ -32,7 +32,7 @@ class Engines:
     def engine_of(self, op_class: str) -> str:
         """Name of the engine."""
         named = (name for name, classes in self.classes.items() if op_class in classes)
-        return next(named, next(reversed(self.classes), "device") if self.classes else "device")
+        return next(named, [*self.classes][-1] if self.classes else "device")
 
 
 def read_engines(path: Path, content: Any, documents: Mapping[str, Any]) -> Engines:

@@ -22,6 +22,7 @@ from cdmpp.evaluation.networks import (
     network_errors,
     read_cells,
 )
+from cdmpp.network.measured import check_is_here
 from cdmpp.programs.networks import expand_zoo, network_of
 from cdmpp.programs.task import network_family
 
@@ -56,12 +57,15 @@ class NetworkSettings:
             raise DataError(f"unknown settings {', '.join(unknown)}; known: {', '.join(sorted(names))}")
         return NetworkSettings(**{**values, "device": values["device"]["name"], "out": Path(values["out"])})
 
+    def __post_init__(self) -> None:
+        check_is_here(devices.get(self.device))
+        for name in (*self.networks, *self.held_out):
+            network_of(expand_zoo(self.zoo), name)
+
 
 def run_networks(settings: NetworkSettings) -> list[NetworkCell]:
     """Measure what is missing; a network that cannot be run is logged and left out. Returns all cells."""
-    device, zoo = devices.get(settings.device), expand_zoo(settings.zoo)
-    for name in (*settings.networks, *settings.held_out):
-        network_of(zoo, name)
+    device = devices.get(settings.device)
     for schedule, batch, network in _cells(settings):
         path = cell_path(settings.out, device.name, schedule, network, batch)
         if path.exists() and not settings.force:

@@ -59,12 +59,7 @@ def measure_network(
     Raises:
         CdmppError: the device is no CPU, has more cores than are here, or the network does not build or run.
     """
-    threads, here = int(device.target.get("num-cores", 1)), sorted(os.sched_getaffinity(0))
-    if device.kind != "cpu" or threads > len(here):
-        raise CdmppError(
-            f"{device.name} cannot be measured here: it is a {device.kind} with {threads} cores for a program, this "
-            f"machine is a CPU with {len(here)}"
-        )
+    here, threads = check_is_here(device), int(device.target.get("num-cores", 1))
     worker = Worker(COMMAND, here[-threads:])
     with tempfile.TemporaryDirectory(prefix="cdmpp-") as scratch:
         try:
@@ -99,6 +94,17 @@ def measure_network(
         raise CdmppError(f"{graph.name}: the network that was built calls other kernels than its graph has")
     kernels = tuple(float(seconds) for _, seconds in looked["kernels"])
     return MeasuredNetwork(tuple(samples), kernels, int(looked["planned_bytes"]), alone_s, cold_s)
+
+
+def check_is_here(device: Device) -> list[int]:
+    """Cores that this process may use; ``CdmppError`` where networks of ``device`` cannot run on them."""
+    threads, here = int(device.target.get("num-cores", 1)), sorted(os.sched_getaffinity(0))
+    if device.kind != "cpu" or threads > len(here):
+        raise CdmppError(
+            f"{device.name} cannot be measured here: it is a {device.kind} with {threads} cores for a program, this "
+            f"machine is a CPU with {len(here)}"
+        )
+    return here
 
 
 def _alone(

@@ -10,6 +10,7 @@ from typing import Any
 
 from cdmpp import devices
 from cdmpp.devices import Device
+from cdmpp.errors import ModelFormatError
 from cdmpp.network.choice import Chooser, Chosen
 from cdmpp.network.cold import cold_seconds, levels_of
 from cdmpp.network.graph import NetworkGraph, peak_activation_bytes
@@ -105,13 +106,27 @@ def answer_for(
     """As ``predict_network``, with all that it is made of."""
     sheet = devices.get(device) if isinstance(device, str) else device
     rule = ScheduleRule.parse(schedule)
-    name = str(model) if model is not None else model_for(sheet.name, models()).name
+    name = str(model) if model is not None else _model_name(sheet)
     folder = find_model(name)
     predictor = _loaded(folder, (folder / WEIGHTS).stat().st_mtime_ns)
     read = graph_for(given, example_inputs, batch=batch, inputs=inputs, dtype=dtype)
     chooser = Chooser(predictor, folder / WEIGHTS, predictor.trained_on.get(sheet.name, sheet), rule)
     chosen = chooser.choose(read.graph.tasks, progress)
     return Question(read, chosen, sheet, predictor, name, rule, chooser.doubts)
+
+
+def _model_name(sheet: Device) -> str:
+    """The model trained on the device, else one that knows a device of its kind and goes by the datasheet alone."""
+    entries = models()
+    try:
+        return model_for(sheet.name, entries).name
+    except ModelFormatError:
+        for entry in entries:
+            if entry.usable and sheet.kind in {
+                devices.get(one).kind for one in entry.devices if one in devices.names()
+            }:
+                return entry.name
+        raise
 
 
 def compose(

@@ -147,10 +147,7 @@ def _read_module(model: Any, example: Any, batch: int | None, inputs: Inputs | N
         )
     example = {key: torch.randn(*shape) for key, shape in inputs.items()} if inputs else example
     model = model.eval()
-    named = model
-    if isinstance(example, Mapping):
-        named, example = _by_name(model, tuple(example)), tuple(example.values())
-    example = tuple(example) if isinstance(example, tuple | list) else (example,)
+    named, example = positional(model, example)
     source = _source(name, to_relax(*_on_cpu(named, example), dtype, fold_batch_norm=True), example, named)
     if batch not in (None, source.batch):
         raise CdmppError(
@@ -173,7 +170,14 @@ def _on_cpu(model: Any, example: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]
     return copy.deepcopy(model).cpu(), moved
 
 
-def _by_name(model: Any, names: tuple[str, ...]) -> Any:
+def positional(model: Any, example: Any) -> tuple[Any, tuple[Any, ...]]:
+    """A model that takes the example inputs in their order, and these."""
+    if isinstance(example, Mapping):
+        return by_name(model, tuple(example)), tuple(example.values())
+    return model, tuple(example) if isinstance(example, tuple | list) else (example,)
+
+
+def by_name(model: Any, names: tuple[str, ...]) -> Any:
     """The model with its arguments in the order of ``names``."""
     import torch
 

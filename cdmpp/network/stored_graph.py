@@ -15,8 +15,9 @@ from typing import Any
 from cdmpp.data.files import read_json, write_json
 from cdmpp.errors import DataError
 from cdmpp.network.graph import Call, NetworkGraph, graph_of
-from cdmpp.network.source import NetworkSource, read_network
+from cdmpp.network.source import NetworkSource, positional, read_network
 from cdmpp.paths import cache_root, conf_folder
+from cdmpp.programs.networks import export
 from cdmpp.programs.task import Task
 
 _VERSION = "1"
@@ -42,12 +43,14 @@ def graph_for(
     inputs: Mapping[str, Sequence[int]] | None = None,
     dtype: str = "float32",
 ) -> ReadNetwork:
-    """As ``source.read_network``, but from the cache where a network of that name, or that file, was read before."""
+    """As ``source.read_network``, but from the cache where a network of that name, file or computation was read."""
 
     def read() -> NetworkSource:
         return read_network(given, example_inputs, batch=batch, inputs=inputs, dtype=dtype)
 
-    key = None if example_inputs is not None else _key(given, batch, inputs, dtype)
+    told = [batch, {name: list(shape) for name, shape in (inputs or {}).items()}, dtype, type(given).__name__]
+    content = _of_name(given) if example_inputs is None else _of_module(given, example_inputs)
+    key = None if content is None else _digest([content, told, _surroundings()])
     if key is None:
         source = read()
         return ReadNetwork(graph_of(source.module, source.name), source.batch, lambda: source)
@@ -62,17 +65,28 @@ def graph_for(
         return ReadNetwork(graph, source.batch, lambda: source)
 
 
-def _key(
-    given: Any, batch: int | None, inputs: Mapping[str, Sequence[int]] | None, dtype: str
-) -> str | None:
-    """Names what is read, if that is told by a name or a file; a file of Python may do anything."""
+def _of_name(given: Any) -> list[str] | None:
+    """What is read, if that is told by a name or a file; a file of Python may do anything."""
     if not isinstance(given, str | Path) or ".py:" in (text := str(given)):
         return None
     path = Path(text.removeprefix("hf:")).expanduser()
     config = path / "config.json" if path.is_dir() else path
-    content = hashlib.sha256(config.read_bytes()).hexdigest() if config.is_file() else ""
-    sizes = {name: list(shape) for name, shape in (inputs or {}).items()}
-    asked = [text, content, batch, sizes, dtype, _surroundings()]
+    return [text, hashlib.sha256(config.read_bytes()).hexdigest() if config.is_file() else ""]
+
+
+def _of_module(given: Any, example_inputs: Any) -> list[Any] | None:
+    """What a torch module computes, whatever its weights."""
+    import torch
+
+    if not isinstance(given, torch.nn.Module):
+        return None
+    exported = export(*positional(given.eval(), example_inputs))
+    places = [node.meta.get("val") for node in exported.graph.nodes if node.op == "placeholder"]
+    kinds = [[list(map(str, getattr(value, "shape", ()))), str(getattr(value, "dtype", value))] for value in places]
+    return [exported.graph_module.code, kinds]
+
+
+def _digest(asked: Any) -> str:
     return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:24]
 
 

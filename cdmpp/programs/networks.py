@@ -156,10 +156,11 @@ def lower(module: Any, dtype: str = "float32") -> Any:
     mixed = [passes.ToMixedPrecision(out_dtype="float16")] if dtype == "float16" else []
     legal = [passes.DecomposeOpsForInference(), passes.CanonicalizeBindings(), *mixed, passes.LegalizeOps()]
     fused = [passes.AnnotateTIROpPattern(), passes.FoldConstant(), passes.FuseOps(), passes.FuseTIR()]
-    try:
-        return tvm.transform.Sequential([*legal, *fused, passes.DeadCodeElimination()])(module)
-    except Exception as error:
-        raise CdmppError(f"TVM cannot lower the network to tensor programs: {first_line(error)}") from error
+    with quiet():
+        try:
+            return tvm.transform.Sequential([*legal, *fused, passes.DeadCodeElimination()])(module)
+        except Exception as error:
+            raise CdmppError(f"TVM cannot lower the network to tensor programs: {first_line(error)}") from error
 
 
 def tasks_of_module(module: Any, network: str) -> list[Task]:

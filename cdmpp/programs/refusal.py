@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import os
 import re
 import textwrap
 import traceback
@@ -22,14 +23,18 @@ _MACHINERY = ("torch", "tvm", "tvm_ffi", "onnx", "cdmpp", "python", "tvm-ffi")
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """Without what importers print and log on their way to an error, or to none."""
-    before = logging.root.manager.disable
+    before, screen = logging.root.manager.disable, os.dup(2)
     logging.disable(logging.CRITICAL)
     try:
+        with open(os.devnull, "wb") as nothing:  # TVM warns from C++, hundreds of times for some networks
+            os.dup2(nothing.fileno(), 2)
         with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")
             with contextlib.redirect_stderr(io.StringIO()):
                 yield
     finally:
+        os.dup2(screen, 2)
+        os.close(screen)
         logging.disable(before)
 
 

@@ -45,6 +45,7 @@ COMMANDS = {
     "finetune": "finetune device=my-cpu start=run/model budget=3 tuning.steps=3 tuning.folds=0 out=tuned",
     "evaluate": "evaluate split=[random] seeds=[0] models=[constant,analytic] out=cells accelerator=cpu",
     "measure": "measure runner=rpc",
+    "evaluate networks": "evaluate-networks device=a100",
     "import": "import path=database device=a100 network=resnet34",
     "probe": "probe --help",
     "calibrate": "calibrate --device a100",
