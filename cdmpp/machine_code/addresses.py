@@ -11,6 +11,8 @@ Value = tuple[tuple[tuple[str, int], ...], int]
 """Unknowns with their factors, sorted, and an offset in bytes."""
 MOST_TERMS = 4
 """Unknowns that a sum is followed for: longer ones count as a new unknown."""
+_NAMES = count()
+"""Tell unknowns apart, also those that different ``Addresses`` have made."""
 
 
 class Addresses:
@@ -19,13 +21,6 @@ class Addresses:
     def __init__(self, known: Mapping[str, Value] | None = None) -> None:
         """``known``: values of registers before the first instruction; others are unknowns by their names."""
         self.values = dict(known or {})
-        self._names = count()
-
-    def copy(self) -> Addresses:
-        """Another one with the same values, whose new unknowns differ from those of this one's other copies."""
-        other = Addresses(self.values)
-        other._names = self._names
-        return other
 
     def of(self, item: Operation) -> Value:
         """The place that ``item`` reads or writes."""
@@ -47,7 +42,7 @@ class Addresses:
     def forget(self, registers: Iterable[str]) -> None:
         """Each of them may hold anything now."""
         for register in registers:
-            self.values[register] = ((f"{register}#{next(self._names)}", 1),), 0
+            self.values[register] = ((f"{register}#{next(_NAMES)}", 1),), 0
 
     def advance(self, register: str, times: str, step: int) -> None:
         """``register`` has grown by ``step`` so many ``times``, a number that other registers may share."""
@@ -65,5 +60,5 @@ class Addresses:
             for unknown, times in value[0]:
                 parts[unknown] = parts.get(unknown, 0) + factor * times
         if len(parts) > MOST_TERMS:
-            return ((f"sum#{next(self._names)}", 1),), 0
+            return ((f"sum#{next(_NAMES)}", 1),), 0
         return tuple(sorted((unknown, times) for unknown, times in parts.items() if times)), offset

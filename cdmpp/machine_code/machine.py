@@ -134,7 +134,7 @@ class _Places:
             inside = before in self.bodies and block in self.bodies[before]
             past = (*past, before, "iterated" if inside else "", after)
             if past not in self.known:
-                self.known[past] = self._after(addresses.copy(), before, inside, after)
+                self.known[past] = self._after(Addresses(addresses.values), before, inside, after)
             addresses = self.known[past]
         return addresses.values
 

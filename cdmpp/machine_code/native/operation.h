@@ -21,6 +21,7 @@ struct Few {
   void add(T value) { if (std::find(begin(), end(), value) == end()) push(value); }
   const T* begin() const { return values.data(); }
   const T* end() const { return values.data() + n; }
+  bool operator==(const Few& other) const { return std::equal(begin(), end(), other.begin(), other.end()); }
 };
 
 struct Term {

@@ -59,8 +59,8 @@ class Pipeline {
     size_t operator()(const Key& key) const {
       return static_cast<size_t>(key.first) * 0x9E3779B97F4A7C15ull ^ static_cast<size_t>(key.second) * 0xC2B2AE3D27D4EB4Full;
     }
-    size_t operator()(const std::vector<Term>& terms) const {
-      size_t sum = terms.size();
+    size_t operator()(const decltype(Value::terms)& terms) const {
+      size_t sum = terms.n;
       for (const Term& term : terms) sum = (sum ^ (*this)(Key{term.unknown, term.factor})) * 0x9E3779B97F4A7C15ull;
       return sum;
     }
@@ -165,10 +165,8 @@ class Pipeline {
     return std::max(loaded, late);
   }
 
-  template <class Terms>
-  int64_t interned(const Terms& terms) {
-    std::vector<Term> key(terms.begin(), terms.end());
-    return ids_.try_emplace(key, ids_.size()).first->second;
+  int64_t interned(const decltype(Value::terms)& terms) {
+    return ids_.try_emplace(terms, ids_.size()).first->second;
   }
   static int64_t rounded(double cycles) { return static_cast<int64_t>(std::nearbyint(cycles)); }
   static int64_t first(int64_t offset) { return floor_div(offset, LINE_BYTES); }
@@ -186,7 +184,7 @@ class Pipeline {
   std::vector<Key> lines_;
   std::unordered_map<Key, std::vector<Place>, Hash> stored_;
   std::unordered_map<Key, Key, Hash> stored_low_;
-  std::unordered_map<std::vector<Term>, int64_t, Hash> ids_;
+  std::unordered_map<decltype(Value::terms), int64_t, Hash> ids_;
   double store_bytes_ = 0.0;
 };
 

@@ -19,9 +19,14 @@ inline bool is_word(char c) { return is_digit(c) || (c >= 'a' && c <= 'z') || (c
 inline bool is_name(char c) { return is_word(c) || c == '.' || c == '$' || c == '-'; }
 inline bool has(Text text, Text part) { return text.find(part) != NOWHERE; }
 
+// Most texts differ in their first letter: no need to compare the rest.
+inline bool starts_with(Text text, Text beginning) {
+  return beginning.empty() || (!text.empty() && text[0] == beginning[0] && text.starts_with(beginning));
+}
+
 template <class Beginnings>
 bool starts_with_any(Text text, const Beginnings& beginnings) {
-  for (Text beginning : beginnings) if (text.starts_with(beginning)) return true;
+  for (Text beginning : beginnings) if (starts_with(text, beginning)) return true;
   return false;
 }
 

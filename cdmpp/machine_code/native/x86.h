@@ -41,7 +41,7 @@ class Decoder {
     item.width = has(rest, "%zmm") ? 64 : has(rest, "%ymm") ? 32 : has(rest, "%xmm") ? 16 : 8;
     Text memory;
     bool touches = operate(item, mnemonic, operands, memory);
-    for (auto [beginning, name] : RULES) if (mnemonic.starts_with(beginning)) { item.name = name; break; }
+    for (auto [beginning, name] : RULES) if (starts_with(mnemonic, beginning)) { item.name = name; break; }
     static constexpr Text MOVES[] = {"vmov", "vmaskmov", "vpmaskmov", "vbroadcast", "vpbroadcast", "vextract"};
     bool moves = starts_with_any(mnemonic, MOVES) && mnemonic != "vextractps";
     bool broadcasts = mnemonic.starts_with("vpbroadcast") && !operands.empty() && is_integer(operands[0]);
