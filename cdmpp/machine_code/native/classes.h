@@ -89,9 +89,9 @@ inline Amounts of_call(Text text, const VectorType& vector, int64_t lanes, doubl
 inline Amounts of_shuffle(Text text, double pieces) {
   Amounts whole{{feature::n_shuffle, pieces}};
   bool listed = text.ends_with('>');
-  size_t begin = listed ? text.rfind('<') : text.size();
+  size_t begin = listed ? text.rfind('>', text.size() - 2) + 2 : text.size();  // behind the type
   while (!listed && begin > 0 && is_word(text[begin - 1])) --begin;
-  if (begin == NOWHERE || (!listed && begin == text.size())) return whole;
+  if (begin >= text.size() || (listed && text[begin] != '<')) return whole;
   Text type = text.substr(0, begin), list = text.substr(begin);
   if (!type.ends_with(" x i32> ")) return whole;
   type.remove_suffix(8);
