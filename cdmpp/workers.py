@@ -179,12 +179,14 @@ def run_many(workers: Sequence[Worker], messages: Iterable[Request], limit_s: fl
             worker.stop()
 
 
-_spare: list[Worker] = []  # at most one process that nobody uses now. Starting takes a second, so one is kept
+_spare: list[Worker] = []
+"""Processes that nobody uses now: starting one takes some seconds."""
+_KEPT = 2
 
 
 def take_worker(command: Sequence[str]) -> Worker:
-    """The kept process of ``command``, or a new one. ``take_worker(c).launch()`` early saves waiting later."""
-    if _spare:
+    """A kept process of ``command``, or a new one. ``take_worker(c).launch()`` early saves waiting later."""
+    while _spare:
         worker = _spare.pop()
         if worker.running and (worker.command, worker.surroundings) == (tuple(command), _surroundings()):
             return worker
@@ -194,8 +196,8 @@ def take_worker(command: Sequence[str]) -> Worker:
 
 
 def keep_worker(worker: Worker) -> None:
-    """Keep ``worker`` for the next ``take_worker`` where none is kept yet, else end it."""
-    if worker.running and not _spare:
+    """Keep ``worker`` for the next ``take_worker`` where few are kept yet, else end it."""
+    if worker.running and len(_spare) < _KEPT:
         _spare.append(worker)
     else:
         worker.stop()

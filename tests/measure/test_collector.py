@@ -143,3 +143,24 @@ def test_another_device_measures_the_tasks_or_the_very_schedules_of_the_first(ma
     Collector(settings(tasks_from=tmp_path / "first"), tmp_path / "shared").run()
     shared = read_records(tmp_path / "shared")
     assert {r.task_id for r in shared} == {r.task_id for r in first} and machine.samples_asked > asked
+
+
+def test_given_programs_are_measured_beside_those_recorded(machine: Machine, tmp_path: Path) -> None:
+    Collector(settings(), tmp_path / "set").run()
+    before, asked = {r.record_id for r in read_records(tmp_path / "set")}, machine.samples_asked
+    Collector(settings(programs="untuned"), tmp_path / "set").run()
+    untuned = [r for r in read_records(tmp_path / "set") if r.record_id not in before]
+    assert machine.samples_asked == asked and len({r.task_id for r in untuned}) == len(untuned) == 10
+    assert {r.schedule for r in untuned} == {"[[],[]]"}
+    lines = tmp_path / "programs.jsonl"
+    lines.write_text(json.dumps([untuned[0].task_id, "[[],[[]]]"]) + "\n")
+    Collector(settings(programs=str(lines)), tmp_path / "set").run()
+    assert len(read_records(tmp_path / "set")) == ALL + 11
+
+
+def test_programs_that_are_no_lines_of_schedules_are_refused(machine: Machine, tmp_path: Path) -> None:
+    with pytest.raises(CdmppError, match="programs=nowhere: no such file; give untuned"):
+        Collector(settings(programs="nowhere"), tmp_path / "set").run()
+    (tmp_path / "p.jsonl").write_text('{"task": 1}\n')
+    with pytest.raises(CdmppError, match=r"each line is \[task id, schedule\]"):
+        Collector(settings(programs=str(tmp_path / "p.jsonl")), tmp_path / "set").run()

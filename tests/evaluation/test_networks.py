@@ -1,0 +1,110 @@
+"""Networks predicted and measured: what runs beside the kernels is found again, errors add up, cells come back."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, replace
+
+import numpy as np
+import pytest
+
+from cdmpp.data.files import write_json
+from cdmpp.engines import Engines
+from cdmpp.errors import CdmppError, DataError
+from cdmpp.evaluation.network_session import NetworkSettings, run_networks, summary, write_figures
+from cdmpp.evaluation.networks import (
+    CallCell,
+    NetworkCell,
+    cell_path,
+    coverage,
+    fit_engines,
+    network_errors,
+    read_cells,
+)
+
+TRUE = Engines(call_s=2e-6, run_s=15e-6, exposed_share=0.4)
+
+
+def cell(seed: int, network: str = "", **changes: object) -> NetworkCell:
+    random = np.random.default_rng(seed)
+    calls = []
+    for place in range(int(random.integers(5, 60))):
+        alone, far = float(random.lognormal(-9, 1)), float(random.lognormal(-11, 1))
+        predicted = alone * float(random.lognormal(0, 0.1))
+        calls.append(CallCell(f"k#{place}", "dense", predicted, alone, 1.5 * alone, alone + 0.4 * far, far))
+    alone_s, far_s = sum(c.alone_s for c in calls), sum(c.far_s for c in calls)
+    real = alone_s + 15e-6 + 2e-6 * len(calls) + 0.4 * far_s
+    made = NetworkCell(
+        network or f"n{seed}", 1, "epyc-genoa", "best_of:16", "m", False, tuple(calls), (real, 1.1 * real), 2000, 1000,
+        real / 2, "here",
+    )  # fmt: skip
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+def test_what_runs_beside_the_kernels_is_found_again():
+    fitted = fit_engines([cell(seed) for seed in range(12)])
+    assert asdict(fitted) == pytest.approx(asdict(TRUE), rel=1e-6)
+
+
+def test_three_networks_do_not_tell():
+    with pytest.raises(CdmppError, match="3 measured networks"):
+        fit_engines([cell(seed) for seed in range(3)])
+
+
+def test_parts_of_the_error_add_up():
+    errors = cell(1).errors(Engines(call_s=3e-6, run_s=0.0, exposed_share=0.1))
+    assert errors["kernels"] + errors["cold"] + errors["overhead"] == pytest.approx(errors["replay"])
+    exact = cell(1).errors(TRUE)
+    assert exact["cold"] == pytest.approx(0) and exact["overhead"] == pytest.approx(0)
+    assert exact["sum"] < exact["without_cold"] < exact["replay"]
+
+
+def test_of_one_network_the_worst_batch_counts():
+    cells = [cell(1, "resnet18"), cell(2, "resnet18@b4"), cell(3, "gpt2")]
+    found = network_errors(cells, {"epyc-genoa": TRUE})["epyc-genoa"]["m"]["best_of"]
+    logs = [math.log(one.measured_s / (one.kernels_s + one.beside_s(TRUE))) for one in cells]
+    assert set(found) == {"resnet18", "gpt2"}
+    assert found["resnet18"] == pytest.approx(max(logs[:2], key=abs), abs=1e-5)
+
+
+def test_coverage_leaves_each_network_out():
+    errors = {f"n{i}": 0.01 * (i + 1) for i in range(9)}
+    assert coverage(errors, 0.8) == pytest.approx(8 / 9), "the largest lies outside what the others make"
+    assert coverage({"a": 0.1, "b": 0.2}, 0.8) is None
+
+
+def test_a_session_measures_what_is_missing_and_goes_on_without_what_fails(tmp_path, monkeypatch):
+    asked = []
+
+    def measure(network, batch, device, schedule, model, held_out):
+        asked.append((network, batch, held_out))
+        if network == "mlp":
+            raise CdmppError("it does not run")
+        return cell(len(asked), network, batch=batch, held_out=held_out, schedule=schedule)
+
+    monkeypatch.setattr("cdmpp.evaluation.network_session.measure_cell", measure)
+    zoo = {name: {"input": {"vector": 8}} for name in ("mlp", "unet", "gpt2")}
+    settings = NetworkSettings("epyc-genoa", zoo, ["mlp", "unet"], ["gpt2"], [1, 4], ["best_of:16"], out=tmp_path)
+    cells = run_networks(settings)
+    assert len(asked) == 6 and len(cells) == 4
+    assert {one.network for one in cells if one.held_out} == {"gpt2"}
+    assert run_networks(settings) == cells and len(asked) == 8, "only what failed is tried again"
+    write_figures(cells, {"epyc-genoa": TRUE}, tmp_path)
+    rows = summary(cells, {"epyc-genoa": TRUE})
+    assert [row["networks"] for row in rows] == [2, 2] and rows[0]["memory_ratio"] == 2.0
+    assert rows[0]["times_eager"] == pytest.approx(2.0)
+
+
+def test_a_cell_comes_back_and_a_damaged_one_is_named(tmp_path):
+    path = cell_path(tmp_path, "epyc-genoa", "best_of:16", "n1", 1)
+    write_json(path, asdict(cell(1)))
+    assert read_cells(tmp_path) == [cell(1)]
+    write_json(path, {"network": "n1"})
+    with pytest.raises(DataError, match=r"n1-b1\.json is no cell"):
+        read_cells(tmp_path)
+
+
+@pytest.mark.parametrize("device", ["a100", "epyc-9005-64"])
+def test_what_this_machine_is_not_is_refused(device, tmp_path):
+    with pytest.raises(CdmppError):
+        NetworkSettings(device, {}, [], [], out=tmp_path)
