@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +18,12 @@ from cdmpp.engines import Engines
 from cdmpp.errors import CdmppError, DataError
 from cdmpp.measure.software import processor
 from cdmpp.network.interval import NetworkErrors
+from cdmpp.network.measured import SHORT_S, quiet_seconds
 from cdmpp.programs.task import network_family
 
 _EAGER_RUNS = 8
+_LOOKING_S = 1e-5
+"""Times of single calls are known to about this."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,12 @@ class CallCell:
     """Measured within the network."""
     far_s: float
     """What its data would take from where it lies, beyond where it lies alone (``network.cold``)."""
+    least_s: float = 0.0
+    """What its data takes from memory where no cache holds it."""
+
+    def cold(self, share: float) -> float:
+        """Seconds added to the prediction, as ``network.cold.cold_seconds`` does."""
+        return max(share * self.far_s, self.least_s - self.predicted_s)
 
 
 @dataclass(frozen=True)
@@ -65,8 +73,8 @@ class NetworkCell:
 
     @property
     def measured_s(self) -> float:
-        """The least of the rounds."""
-        return min(self.samples_s)
+        """One run on a quiet machine, see ``network.measured.quiet_seconds``."""
+        return quiet_seconds(self.samples_s, [call.inside_s for call in self.calls])
 
     @property
     def kernels_s(self) -> float:
@@ -83,15 +91,15 @@ class NetworkCell:
         """Sum of the kernels as measured within the network."""
         return sum(call.inside_s for call in self.calls)
 
-    @cached_property
-    def far_s(self) -> float:
-        """Sum over its calls."""
-        return sum(call.far_s for call in self.calls)
-
     def beside_s(self, engines: Engines, cold: bool = True) -> float:
         """What ``engines`` say of launches, a run, and (``cold``) of data far away, on one stream."""
         gaps = (engines.run_s or 0.0) + len(self.calls) * (engines.call_s or 0.0)
-        return gaps + (self.far_s * (engines.exposed_share or 0.0) if cold else 0.0)
+        return gaps + (self.cold_s(engines) if cold else 0.0)
+
+    def cold_s(self, engines: Engines) -> float:
+        """What all calls take longer by ``engines``, their data being far."""
+        share = engines.exposed_share
+        return 0.0 if share is None else sum(call.cold(share) for call in self.calls)
 
     def errors(self, engines: Engines) -> dict[str, float]:
         """Relative errors: of the replay, of plain sums, and the parts that the replay's is made of (which add up)."""
@@ -102,7 +110,7 @@ class NetworkCell:
             "without_cold": (self.kernels_s + overhead) / real - 1,
             "sum": self.kernels_s / real - 1,
             "kernels": (self.kernels_s - self.alone_s) / real,
-            "cold": (self.far_s * (engines.exposed_share or 0.0) - (self.inside_s - self.alone_s)) / real,
+            "cold": (self.cold_s(engines) - (self.inside_s - self.alone_s)) / real,
             "overhead": (overhead - (real - self.inside_s)) / real,
         }
 
@@ -133,14 +141,14 @@ def measure_cell(
     ``CdmppError`` where any of it cannot be done.
     """
     from cdmpp.network.checked import measured_beside
-    from cdmpp.network.cold import far_seconds
+    from cdmpp.network.cold import far_seconds, least_seconds
     from cdmpp.network.graph import peak_activation_bytes
     from cdmpp.network.predict import answer_for
 
     question = answer_for(network, device=device, model=model, schedule=schedule, batch=batch, progress=progress)
     graph, chosen = question.read.graph, question.chosen
     measured = measured_beside(question.read, chosen, device)
-    far = far_seconds(graph, device)
+    far, least = far_seconds(graph, device), least_seconds(graph, device)
     calls = tuple(
         CallCell(
             call.name,
@@ -150,6 +158,7 @@ def measure_cell(
             measured.cold_s[call.task_id],
             measured.kernels_s[place],
             far[place],
+            least[place],
         )
         for place, call in enumerate(graph.calls)
     )
@@ -183,19 +192,21 @@ def _eager_s(source: Any, threads: int) -> float | None:
 
 
 def fit_engines(cells: Sequence[NetworkCell]) -> Engines:
-    """What launches, a run and far data cost: least squares of relative errors over ``cells`` of one device.
+    """What launches, a run and far data cost, from measured kernels: errors of the predictions do not enter.
 
-    From measured kernels, so that errors of the predictions do not enter. ``CdmppError`` with fewer than four cells.
+    Each call's time within its network, less its time alone, is a share of what its far data takes, and a constant
+    (least squares of relative differences). The least that a short network takes beyond its calls is the cost of a run.
+    ``CdmppError`` with fewer than four cells.
     """
     if len(cells) < 4:
-        raise CdmppError(
-            f"{len(cells)} measured networks cannot tell what a device takes beside its kernels: 4 at least"
-        )
-    real = np.array([cell.measured_s for cell in cells])
-    beside = np.array([[1.0, len(cell.calls), cell.far_s] for cell in cells])
-    rest = np.array([cell.measured_s - cell.alone_s for cell in cells])
-    (run_s, call_s, exposed), _ = nnls(beside / real[:, None], rest / real)
-    return Engines(float(call_s), float(run_s), float(exposed))
+        raise CdmppError(f"{len(cells)} measured networks do not tell what a device takes beside its kernels: 4 do")
+    calls = [call for cell in cells for call in cell.calls]
+    weight = np.array([1.0 / (call.alone_s + _LOOKING_S) for call in calls])
+    causes = np.array([[call.far_s, 1.0] for call in calls])
+    longer = np.array([call.inside_s - call.alone_s for call in calls])
+    (exposed, call_s), _ = nnls(causes * weight[:, None], longer * weight)
+    short = [min(cell.samples_s) - cell.inside_s for cell in cells if min(cell.samples_s) < SHORT_S]
+    return Engines(float(call_s), max(0.0, min(short, default=0.0)), float(exposed))
 
 
 def network_errors(cells: Iterable[NetworkCell], engines: Mapping[str, Engines]) -> dict[str, Any]:

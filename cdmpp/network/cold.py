@@ -8,6 +8,7 @@ hides behind its own work (``Engines.exposed_share``, fitted on measured network
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cdmpp.devices import Device
@@ -64,7 +65,21 @@ def far_seconds(graph: NetworkGraph, device: Device) -> list[float]:
     return found
 
 
-def cold_seconds(graph: NetworkGraph, device: Device) -> list[float]:
-    """(n calls) seconds that each call takes longer than alone; zeros where the device's share was never measured."""
-    share = device.engines.exposed_share or 0.0
-    return [share * seconds for seconds in far_seconds(graph, device)]
+def least_seconds(graph: NetworkGraph, device: Device) -> list[float]:
+    """(n calls) what a call needs at least: all that it touches comes from memory where no cache holds it."""
+    levels = levels_of(device)
+    if device.kind != "cpu" or not levels:
+        return [0.0] * len(graph.calls)
+    sizes = [footprint_bytes(graph, place) for place in range(len(graph.calls))]
+    return [levels[-1].seconds_per_byte * size if size > levels[-2].bytes else 0.0 for size in sizes]
+
+
+def cold_seconds(graph: NetworkGraph, device: Device, alone_s: Sequence[float]) -> list[float]:
+    """(n calls) seconds that each call takes longer than ``alone_s`` (n calls), which is what the model predicts.
+
+    Zeros where the device's share was never measured.
+    """
+    if (share := device.engines.exposed_share) is None:
+        return [0.0] * len(graph.calls)
+    far, least = far_seconds(graph, device), least_seconds(graph, device)
+    return [max(share * f, floor - alone) for f, floor, alone in zip(far, least, alone_s, strict=True)]

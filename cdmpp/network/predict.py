@@ -141,8 +141,9 @@ def compose(
 ) -> NetworkPrediction:
     """The prediction of a graph whose programs are ``chosen``. ``known`` is the device as the model knows it."""
     graph, engines = read.graph, sheet.engines
-    cold = cold_seconds(graph, sheet)
-    seconds = [chosen[call.task_id].latency_s + extra for call, extra in zip(graph.calls, cold, strict=True)]
+    alone = [chosen[call.task_id].latency_s for call in graph.calls]
+    cold = cold_seconds(graph, sheet, alone)
+    seconds = [one + extra for one, extra in zip(alone, cold, strict=True)]
     timeline, colder = replay(graph, seconds, engines), by_task(graph, cold)
     kernels = tuple(_kernel(graph, key, chosen[key], colder[key], known) for key in graph.counts)
     errors = NetworkErrors.of(sheet.name, model, rule.kind)

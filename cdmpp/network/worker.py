@@ -14,7 +14,11 @@ from cdmpp.workers import Reply, Request, serve
 COMMAND = ("-m", "cdmpp.network.worker")
 _ROUND_S = 0.05
 """Runs of a fast network that are timed together last at least this long."""
+_MOST_RUNS = 60
+_ALONE_S = 0.15
+"""For which one kernel is run by itself, at least twice."""
 _kept: dict[str, Any] = {}
+_built: dict[tuple[str, str], Any] = {}
 
 
 def ready(_: Request) -> Reply:
@@ -27,8 +31,8 @@ def ready(_: Request) -> Reply:
 def build(request: Request) -> Reply:
     """Compile ``module`` (path of a JSON graph) with ``schedules``: name of a function -> [workload, schedule].
 
-    Weights are made up and folded, as they are when a network is deployed; inputs are those of ``inputs`` (path of an
-    npz, by number), else made up too. Replies with the ``names`` of its kernels.
+    Weights are drawn as torch initialises them, and folded as they are when a network is deployed; inputs are those of
+    ``inputs`` (path of an npz, by number), else drawn too. Replies with the ``names`` of its kernels.
     """
     import tvm
     from tvm import relax
@@ -37,12 +41,13 @@ def build(request: Request) -> Reply:
     from cdmpp.programs.replay import parse_target, parse_workload, replay_on
 
     target, random = parse_target(request["target"]), np.random.default_rng(0)
-    module = relax.transform.LiftTransformParams()(tvm.ir.load_json(Path(request["module"]).read_text()))
-    main, fold = module["main"], module["main_transform_params"]
-    count = int(main.attrs["num_input"])
+    module = tvm.ir.load_json(Path(request["module"]).read_text())
+    parameters = [(parameter.name, parameter.ty) for parameter in module["main"].params]
+    module = relax.transform.LiftTransformParams()(module)
+    count = int(module["main"].attrs["num_input"])
     given = dict(np.load(request["inputs"], allow_pickle=False)) if request["inputs"] else {}
-    inputs = [_tensor(given.get(str(i)), p.ty, random) for i, p in enumerate(main.params[:count])]
-    weights = [_tensor(None, kind, random) for kind in fold.params[0].ty.fields]
+    inputs = [_tensor(given.get(str(i)), "input", kind, random) for i, (_, kind) in enumerate(parameters[:count])]
+    weights = [_tensor(None, name, kind, random) for name, kind in parameters[count:]]
     for variable in module.get_global_vars():
         if (program := request["schedules"].get(variable.name_hint)) is not None:
             scheduled = replay_on(parse_workload(program[0]), program[1]).mod["main"]
@@ -50,7 +55,9 @@ def build(request: Request) -> Reply:
             module[variable] = named.with_attr("tirx.is_scheduled", True)
     names = [v.name_hint for v in module.get_global_vars() if isinstance(module[v], tvm.tirx.PrimFunc)]
     with target:
-        passes = [*pipeline.dataflow_lower_passes(target), *pipeline.finalize_passes(target)]
+        # What folds weights may hold operators without a program of their own, such as sums along an axis.
+        dispatched = [*pipeline.library_dispatch_passes(target), relax.transform.LegalizeOps()]
+        passes = [*dispatched, *pipeline.dataflow_lower_passes(target), *pipeline.finalize_passes(target)]
         module = tvm.transform.Sequential(passes)(module)
     built = tvm.compile(module, target=target, relax_pipeline=None)
     machine = relax.VirtualMachine(built, tvm.cpu())
@@ -72,7 +79,7 @@ def run(request: Request) -> Reply:
 
 
 def inside(request: Request) -> Reply:
-    """Seconds of each kernel within the built network, in the order of its calls, the least of ``runs`` runs.
+    """Seconds of each kernel within the built network, in the order of its calls, the least of all runs ``within_s``.
 
     Also ``planned_bytes``: what the virtual machine allocates for results in one run.
     """
@@ -85,17 +92,17 @@ def inside(request: Request) -> Reply:
         elif before and name == "vm.builtin.alloc_storage":
             allocated.append(math.prod(int(extent) for extent in arguments[1]))
 
-    machine = _kept["machine"]
+    machine, least, names = _kept["machine"], dict[int, float](), list[str]()
     machine.set_instrument(look)
-    least: dict[int, float] = {}
     try:
-        for _ in range(request["runs"]):
+        begin, runs = time.perf_counter(), 0
+        while runs < 2 or (runs < _MOST_RUNS and time.perf_counter() - begin < request["within_s"]):
             seen.clear()
             allocated.clear()
             machine["main"](*_kept["arguments"])
             for place, ((_, start), (_, end)) in enumerate(zip(seen[::2], seen[1::2], strict=True)):
                 least[place] = min(least.get(place, math.inf), end - start)
-            names = [name for name, _ in seen[::2]]
+            names, runs = [name for name, _ in seen[::2]], runs + 1
     finally:
         machine.set_instrument(_nothing)
     return {"kernels": [[name, least[i]] for i, name in enumerate(names)], "planned_bytes": sum(allocated)}
@@ -104,44 +111,56 @@ def inside(request: Request) -> Reply:
 def alone(request: Request) -> Reply:
     """Time one kernel by itself: ``workload``, ``schedule``, ``target``, ``arguments`` ([[shape, dtype], ...]).
 
-    Replies with seconds a call, ``warm`` (its data in cache, as records are measured) and ``cold`` (none of it), least
-    of several.
+    Replies with seconds a call, ``warm`` (its data in cache, as records are measured) and, where asked by
+    ``flush_bytes``, ``cold`` (none of it), least of several. A kernel that was built once is not built again.
     """
     import tvm
 
     from cdmpp.measure.timing import tensors_for
     from cdmpp.programs.replay import replay
 
-    program = replay(request["workload"], request["schedule"], request["target"])
-    module = tvm.compile(program.module, target=program.target).mod
+    key = request["workload"], request["schedule"]
+    if key not in _built:
+        program = replay(*key, request["target"])
+        _built[key] = tvm.compile(program.module, target=program.target).mod
+    module = _built[key]
     tensors = tensors_for(request["arguments"], "cpu")
     once_s = module.time_evaluator("main", tvm.cpu(), number=1)(*tensors).results[0]
-    repeats = 30 if once_s < 0.002 else 8 if once_s < 0.05 else 2
+    repeats = max(2, min(30, int(_ALONE_S / once_s)))
     warm = module.time_evaluator("main", tvm.cpu(), number=1, repeat=repeats, min_repeat_ms=1)(*tensors).results
-    flush = {"cache_flush_bytes": request["flush_bytes"]}
-    cold = module.time_evaluator("main", tvm.cpu(), number=1, repeat=min(repeats, 8), **flush)(*tensors).results
-    return {"warm": float(min(warm)), "cold": float(min(cold))}
+    reply = {"warm": float(min(warm))}
+    if flush_bytes := request["flush_bytes"]:
+        flushed = module.time_evaluator(
+            "main", tvm.cpu(), number=1, repeat=min(repeats, 8), cache_flush_bytes=flush_bytes
+        )
+        reply["cold"] = float(min(flushed(*tensors).results))
+    return reply
 
 
 def _nothing(*_: Any) -> None:
     """The instrument of a machine that nobody looks at."""
 
 
-def _tensor(value: np.ndarray | None, kind: Any, random: np.random.Generator) -> Any:
+def _tensor(value: np.ndarray | None, name: str, kind: Any, random: np.random.Generator) -> Any:
     import tvm
 
-    return tvm.runtime.tensor(_filled(kind, random) if value is None else value)
+    return tvm.runtime.tensor(_drawn(name, kind, random) if value is None else value)
 
 
-def _filled(kind: Any, random: np.random.Generator) -> np.ndarray:
-    """Numbers that stay of ordinary size through many layers: denormals and infinities would run at other speeds."""
+def _drawn(name: str, kind: Any, random: np.random.Generator) -> np.ndarray:
+    """Values of the size that torch begins with: the time of an error function hangs on them, denormals are slow."""
     shape, dtype = tuple(int(extent) for extent in kind.shape.values), str(kind.dtype)
     if "int" in dtype or dtype == "bool":
         return np.ones(shape, dtype)
-    if len(shape) < 2:
-        return random.uniform(0.5, 1.5, shape).astype(dtype)
-    fan_in = math.prod(shape[1:])
-    return (random.standard_normal(shape, np.float32) * math.sqrt(2.0 / fan_in)).astype(dtype)
+    if name == "input":
+        return random.standard_normal(shape, np.float32).astype(dtype)
+    if len(shape) > 1:
+        deviation = 1.0 / math.sqrt(3.0 * math.prod(shape[1:]))
+    elif name.endswith(("bias", "beta", "mean")):
+        deviation = 0.02
+    else:
+        return np.ones(shape, dtype)
+    return (deviation * random.standard_normal(shape, np.float32)).astype(dtype)
 
 
 OPERATIONS = {"ready": ready, "build": build, "run": run, "inside": inside, "alone": alone}

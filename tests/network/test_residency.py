@@ -51,8 +51,18 @@ def test_only_a_measured_share_counts():
     far = far_seconds(graph, device)
     assert far[1] > 0
     half = replace(device, engines=Engines(exposed_share=0.5))
-    assert cold_seconds(graph, half) == pytest.approx([0.5 * value for value in far])
-    assert cold_seconds(graph, replace(device, engines=Engines())) == [0.0, 0.0]
+    alone = [1.0, 1.0]
+    assert cold_seconds(graph, half, alone) == pytest.approx([0.5 * value for value in far])
+    assert cold_seconds(graph, replace(device, engines=Engines()), alone) == [0.0, 0.0]
+
+
+def test_no_kernel_is_faster_than_memory_where_no_cache_holds_its_data():
+    device = replace(devices.get("epyc-genoa"), engines=Engines(exposed_share=1.0))
+    weight = 150 << 20
+    graph = graph_of_calls(call(0, resident=[(0, weight)]))
+    (longer,) = cold_seconds(graph, device, [1e-3])
+    assert 1e-3 + longer == pytest.approx((weight + 4 * KIB) * 1e-9 / device.spec["core_gbps"])
+    assert cold_seconds(graph, device, [1.0]) == [0.0]
 
 
 def test_a_device_without_bandwidths_says_nothing():

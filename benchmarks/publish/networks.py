@@ -1,0 +1,111 @@
+"""The measured networks of ``docs/networks.md``, and what the package knows of their errors.
+
+``python -m benchmarks.publish.networks out=outputs/networks`` reads the cells of ``cdmpp evaluate-networks`` and writes
+``docs/networks.csv``, the tables between ``<!-- figures -->`` and ``<!-- /figures -->`` and ``cdmpp/network/errors.json``.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.publish.command_line import run
+from benchmarks.publish.markdown import table
+from cdmpp import devices
+from cdmpp.data.files import write_atomic, write_json
+from cdmpp.engines import Engines
+from cdmpp.evaluation.network_session import PARTS, summary
+from cdmpp.evaluation.networks import NetworkCell, coverage, network_errors, read_cells
+from cdmpp.network.interval import ERRORS_FILE
+
+BEGIN, END = "<!-- figures -->", "<!-- /figures -->"
+
+
+def rows(cells: Sequence[NetworkCell], engines: dict[str, Engines]) -> list[dict[str, Any]]:
+    """A row a cell: seconds, and errors as shares of the measured time."""
+    found = []
+    for cell in cells:
+        errors = cell.errors(engines[cell.device])
+        found.append(
+            {
+                "device": cell.device,
+                "model": cell.model,
+                "schedule": cell.schedule,
+                "network": cell.network,
+                "batch": cell.batch,
+                "held_out": cell.held_out,
+                "calls": len(cell.calls),
+                "measured_s": cell.measured_s,
+                "predicted_s": cell.measured_s * (1 + errors["replay"]),
+                "eager_pytorch_s": cell.eager_s,
+                "planned_bytes": cell.planned_bytes,
+                "activation_bytes": cell.activation_bytes,
+                **{f"{name}_error": errors[name] for name in PARTS},
+            }
+        )
+    return found
+
+
+def page(cells: Sequence[NetworkCell], engines: dict[str, Engines]) -> str:
+    """Both tables as Markdown."""
+    parts = []
+    heads = ["device", "schedule", "networks", "n", "replay", "without cold caches", "sum of kernels", "worst", "bias"]
+    lines = [
+        [
+            f"`{row['device']}`",
+            f"`{row['schedule']}`",
+            "held out" if row["held_out"] else "trained on",
+            str(row["networks"]),
+            *(f"{row[f'{name}_percent']:.1f}" for name in ("replay", "without_cold", "sum", "worst", "bias")),
+        ]
+        for row in summary(cells, engines)
+    ]
+    parts += ["Errors of the predicted time in percent of the measured time, means of absolute values:", ""]
+    parts += table(heads, lines, left=3)
+    heads = ["network", "batch", "schedule", "measured, ms", "predicted", "error, %", "kernels", "cold", "overhead"]
+    heads += ["eager PyTorch, ms", "planned / live memory"]
+    lines = []
+    for cell in sorted(cells, key=lambda one: (one.device, one.schedule, not one.held_out, one.network, one.batch)):
+        errors = cell.errors(engines[cell.device])
+        shown = [f"{100 * errors[name]:+.1f}" for name in ("replay", "kernels", "cold", "overhead")]
+        name = f"**{cell.network}**" if cell.held_out else cell.network
+        times = [f"{1e3 * cell.measured_s:.4g}", f"{1e3 * cell.measured_s * (1 + errors['replay']):.4g}"]
+        eager = "-" if cell.eager_s is None else f"{1e3 * cell.eager_s:.4g}"
+        memory = f"{cell.planned_bytes / cell.activation_bytes:.2f}"
+        lines.append([name, str(cell.batch), f"`{cell.schedule}`", *times, *shown, eager, memory])
+    parts += ["", "Each network; those in bold were held out. The error is the sum of the three parts after it:", ""]
+    parts += table(heads, lines)
+    told = []
+    for device, models in network_errors([c for c in cells if c.held_out], engines).items():
+        for model, kinds in models.items():
+            for kind, errors in kinds.items():
+                if (share := coverage(errors, 0.8)) is not None:
+                    told.append(f"{share:.0%} of {len(errors)} networks (`{device}`, model `{model}`, {kind})")
+    if told:
+        text = "The 80 % interval that the other held-out networks make holds " + "; ".join(told) + "."
+        parts += ["", text]
+    return "\n".join(parts)
+
+
+def main(out: str, docs: str) -> None:
+    """See above."""
+    cells, folder = read_cells(Path(out)), Path(docs)
+    engines = {name: devices.get(name).engines for name in {cell.device for cell in cells}}
+    found, stream = rows(cells, engines), io.StringIO()
+    writer = csv.DictWriter(stream, list(found[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()} for row in found)
+    write_atomic(folder / "networks.csv", lambda path: path.write_text(stream.getvalue()))
+    text = (folder / "networks.md").read_text(encoding="utf-8")
+    before, _, rest = text.partition(BEGIN)
+    after = rest.partition(END)[2]
+    body = f"{before}{BEGIN}\n\n{page(cells, engines)}\n\n{END}{after}"
+    write_atomic(folder / "networks.md", lambda path: path.write_text(body, encoding="utf-8"))
+    write_json(ERRORS_FILE, network_errors([cell for cell in cells if cell.held_out], engines))
+
+
+if __name__ == "__main__":
+    run(main, out="outputs/networks", docs="docs")
