@@ -42,7 +42,7 @@ def answer(cache):
 
 def ask(**options):
     torch.manual_seed(0)
-    options = {"device": DEVICE, "schedule": "best_of:4", "progress": False, **options}
+    options = {"device": DEVICE, "model": DEVICE, "schedule": "best_of:4", "progress": False, **options}
     return cdmpp.predict_network(Small().eval(), torch.randn(32, 64), **options)
 
 
@@ -66,7 +66,7 @@ def test_the_fastest_of_the_compiled_candidates_was_chosen(answer, cache):
     kernel = max(answer.kernels, key=lambda one: one.flops)
     sampled = candidates_of({kernel.task_id: tasks[kernel.task_id]}, devices.get(DEVICE), 4)[kernel.task_id]
     programs = [replay(tasks[kernel.task_id].workload, s, devices.get(DEVICE).target) for s in sampled.schedules]
-    seconds = cdmpp.load(DEVICE).predict(programs).latency_s
+    seconds = cdmpp.load(DEVICE).predict(programs, DEVICE).latency_s
     assert kernel.latency_s == pytest.approx(seconds.min(), rel=1e-4)
     assert kernel.schedule == sampled.schedules[int(np.argmin(seconds))]
 
