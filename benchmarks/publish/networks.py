@@ -1,7 +1,7 @@
 """The measured networks of ``docs/networks.md``, and what the package knows of their errors.
 
 ``python -m benchmarks.publish.networks out=outputs/networks`` reads the cells of ``cdmpp evaluate-networks`` and writes
-``docs/networks.csv``, the tables between ``<!-- figures -->`` and ``<!-- /figures -->`` and ``cdmpp/network/errors.json``.
+``docs/networks.csv``, the tables between ``<!-- figures -->`` and ``<!-- /figures -->``, and ``network/errors.json``.
 """
 
 from __future__ import annotations

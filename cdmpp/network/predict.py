@@ -147,7 +147,8 @@ def compose(
     timeline, colder = replay(graph, seconds, engines), by_task(graph, cold)
     kernels = tuple(_kernel(graph, key, chosen[key], colder[key], known) for key in graph.counts)
     errors = NetworkErrors.of(sheet.name, model, rule.kind)
-    summed = _summed(kernels)
+    overhead_s = overhead_seconds(timeline)
+    summed = _summed(kernels, overhead_s)
     intervals, told = errors.intervals(timeline.makespan_s, summed)
     return NetworkPrediction(
         graph.name,
@@ -159,7 +160,7 @@ def compose(
         read.batch,
         intervals,
         told,
-        overhead_seconds(timeline, engines),
+        overhead_s,
         graph.weight_bytes,
         graph.input_bytes,
         peak_activation_bytes(graph, range(len(graph.calls))),
@@ -195,13 +196,13 @@ def _bound(flops: float, io_bytes: float, device: Device) -> str:
     return "compute" if flops / (1e12 * peak) >= io_bytes / (1e9 * bandwidth) else "memory"
 
 
-def _summed(kernels: Sequence[KernelPrediction]) -> dict[float, tuple[float, float]]:
+def _summed(kernels: Sequence[KernelPrediction], overhead_s: float) -> dict[float, tuple[float, float]]:
     """Ends of all kernels' intervals, each level summed: as if all erred to the same side."""
     levels = set.intersection(*(set(kernel.intervals) for kernel in kernels)) if kernels else set()
     return {
         level: (
-            sum(kernel.count * (kernel.intervals[level][0] + kernel.cold_s) for kernel in kernels),
-            sum(kernel.count * (kernel.intervals[level][1] + kernel.cold_s) for kernel in kernels),
+            overhead_s + sum(kernel.count * (kernel.intervals[level][0] + kernel.cold_s) for kernel in kernels),
+            overhead_s + sum(kernel.count * (kernel.intervals[level][1] + kernel.cold_s) for kernel in kernels),
         )
         for level in sorted(levels)
     }

@@ -48,8 +48,8 @@ def _streams(graph: NetworkGraph, seconds: Sequence[float], engines: Engines) ->
     return found
 
 
-def overhead_seconds(timeline: Timeline, engines: Engines) -> float:
-    """What a run takes beside its kernels on one stream of one engine: the makespan less the busiest queue."""
+def overhead_seconds(timeline: Timeline) -> float:
+    """What a run takes beside the kernels of its busiest queue."""
     busiest = max(timeline.busy_s.values(), default=0.0)
     return max(0.0, timeline.makespan_s - busiest)
 

@@ -52,7 +52,7 @@ def test_all_that_runs_is_in_the_graph(name):
     tasks = {task.task_id: task for task in tasks_of_module(module, name)}
     assert set(found.tasks) <= set(tasks)
     assert all(found.counts[key] <= tasks[key].networks[name] for key in found.counts)
-    assert len(found.calls) + found.folded == sum(task.networks[name] for task in tasks.values())
+    assert len(found.calls) + found.folded + found.views == sum(task.networks[name] for task in tasks.values())
     assert all(source < place for place, call in enumerate(found.calls) for source in call.inputs)
     reached = set(found.results)
     for place in reversed(range(len(found.calls))):

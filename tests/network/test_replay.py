@@ -17,14 +17,14 @@ SECONDS = [1.0, 2.0, 4.0, 8.0]
 
 def test_one_stream_runs_all_in_the_order_of_the_program():
     timeline = replay(graph_of_calls(*DIAMOND), SECONDS, Engines())
-    assert timeline.makespan_s == 15.0 and overhead_seconds(timeline, Engines()) == 0.0
+    assert timeline.makespan_s == 15.0 and overhead_seconds(timeline) == 0.0
     assert [name for name in timeline.spans if name != START] == [one.name for one in DIAMOND]
 
 
 def test_a_gap_lies_before_every_kernel_and_a_run_costs_once():
     timeline = replay(graph_of_calls(*DIAMOND), SECONDS, Engines(call_s=0.5, run_s=3.0))
     assert timeline.makespan_s == pytest.approx(15.0 + 4 * 0.5 + 3.0)
-    assert overhead_seconds(timeline, Engines()) == pytest.approx(5.0)
+    assert overhead_seconds(timeline) == pytest.approx(5.0)
 
 
 def test_branches_overlap_on_two_streams():
