@@ -38,16 +38,18 @@ def build(request: Request) -> Reply:
     from tvm import relax
     from tvm.relax.backend.cpu_generic import pipeline
 
+    from cdmpp.network.deployed import FOLD, split_known
     from cdmpp.programs.replay import parse_target, parse_workload, replay_on
 
     target, random = parse_target(request["target"]), np.random.default_rng(0)
-    module = tvm.ir.load_json(Path(request["module"]).read_text())
-    parameters = [(parameter.name, parameter.ty) for parameter in module["main"].params]
-    module = relax.transform.LiftTransformParams()(module)
+    module, told = split_known(tvm.ir.load_json(Path(request["module"]).read_text()))
     count = int(module["main"].attrs["num_input"])
     given = dict(np.load(request["inputs"], allow_pickle=False)) if request["inputs"] else {}
-    inputs = [_tensor(given.get(str(i)), "input", kind, random) for i, (_, kind) in enumerate(parameters[:count])]
-    weights = [_tensor(None, name, kind, random) for name, kind in parameters[count:]]
+    inputs = [
+        _tensor(given.get(str(i)), "input", parameter.ty, random)
+        for i, parameter in enumerate(module["main"].params[:count])
+    ]
+    weights = [_tensor(None, name, kind, random) for name, kind in told]
     for variable in module.get_global_vars():
         if (program := request["schedules"].get(variable.name_hint)) is not None:
             scheduled = replay_on(parse_workload(program[0]), program[1]).mod["main"]
@@ -55,13 +57,11 @@ def build(request: Request) -> Reply:
             module[variable] = named.with_attr("tirx.is_scheduled", True)
     names = [v.name_hint for v in module.get_global_vars() if isinstance(module[v], tvm.tirx.PrimFunc)]
     with target:
-        # What folds weights may hold operators without a program of their own, such as sums along an axis.
-        dispatched = [*pipeline.library_dispatch_passes(target), relax.transform.LegalizeOps()]
-        passes = [*dispatched, *pipeline.dataflow_lower_passes(target), *pipeline.finalize_passes(target)]
+        passes = [*pipeline.dataflow_lower_passes(target), *pipeline.finalize_passes(target)]
         module = tvm.transform.Sequential(passes)(module)
     built = tvm.compile(module, target=target, relax_pipeline=None)
     machine = relax.VirtualMachine(built, tvm.cpu())
-    folded = machine["main_transform_params"](tvm.runtime.convert(weights))
+    folded = machine[FOLD](*weights)
     _kept.update(machine=machine, arguments=[*inputs, *folded], names=set(names))
     return {"names": names}
 
