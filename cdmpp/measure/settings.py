@@ -38,7 +38,7 @@ class MeasureSettings:
     """As ``tasks_from``, and the very schedules recorded there instead of newly sampled ones."""
     programs: str | None = None
     """Instead of sampled schedules: ``untuned``, what TVM runs of each task without tuning; or a file of JSON lines
-    ``[task id, schedule]``, as ``cdmpp network --programs`` writes it. Tasks without a line are left out."""
+    ``[task id, schedule]``. Tasks without a line are left out."""
     schedules_per_task: int = 16
     """Distinct programs a task, at most (many elementwise tasks have one CPU schedule)."""
     budget: int | None = None
