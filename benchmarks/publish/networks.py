@@ -20,6 +20,7 @@ from cdmpp.engines import Engines
 from cdmpp.evaluation.network_session import PARTS, summary
 from cdmpp.evaluation.networks import NetworkCell, coverage, network_errors, read_cells
 from cdmpp.network.interval import ERRORS_FILE
+from cdmpp.predict.catalogue import models
 
 BEGIN, END = "<!-- figures -->", "<!-- /figures -->"
 
@@ -52,11 +53,12 @@ def rows(cells: Sequence[NetworkCell], engines: dict[str, Engines]) -> list[dict
 def page(cells: Sequence[NetworkCell], engines: dict[str, Engines]) -> str:
     """Both tables as Markdown."""
     parts = []
-    heads = ["device", "schedule", "networks", "n", "replay", "without cold caches", "sum of kernels", "worst", "bias"]
+    heads = ["device", "schedule", "predicted by", "networks", "n", "replay", "without cold caches", "sum of kernels", "worst", "bias"]
     lines = [
         [
             f"`{row['device']}`",
             f"`{row['schedule']}`",
+            f"`{row['model']}`",
             "held out" if row["held_out"] else "trained on",
             str(row["networks"]),
             *(f"{row[f'{name}_percent']:.1f}" for name in ("replay", "without_cold", "sum", "worst", "bias")),
@@ -64,8 +66,9 @@ def page(cells: Sequence[NetworkCell], engines: dict[str, Engines]) -> str:
         for row in summary(cells, engines)
     ]
     parts += ["Errors of the predicted time in percent of the measured time, means of absolute values:", ""]
-    parts += table(heads, lines, left=3)
-    heads = ["network", "batch", "schedule", "measured, ms", "predicted", "error, %", "kernels", "cold", "overhead"]
+    parts += table(heads, lines, left=4)
+    cells = [cell for cell in cells if cell.model in shipped()]
+    heads = ["device", "network", "batch", "schedule", "measured, ms", "predicted", "error, %", "kernels", "cold", "overhead"]
     heads += ["eager PyTorch, ms", "planned / live memory"]
     lines = []
     for cell in sorted(cells, key=lambda one: (one.device, one.schedule, not one.held_out, one.network, one.batch)):
@@ -75,9 +78,9 @@ def page(cells: Sequence[NetworkCell], engines: dict[str, Engines]) -> str:
         times = [f"{1e3 * cell.measured_s:.4g}", f"{1e3 * cell.measured_s * (1 + errors['replay']):.4g}"]
         eager = "-" if cell.eager_s is None else f"{1e3 * cell.eager_s:.4g}"
         memory = f"{cell.planned_bytes / cell.activation_bytes:.2f}"
-        lines.append([name, str(cell.batch), f"`{cell.schedule}`", *times, *shown, eager, memory])
+        lines.append([f"`{cell.device}`", name, str(cell.batch), f"`{cell.schedule}`", *times, *shown, eager, memory])
     parts += ["", "Each network; those in bold were held out. The error is the sum of the three parts after it:", ""]
-    parts += table(heads, lines)
+    parts += table(heads, lines, left=2)
     told = []
     for device, models in network_errors([c for c in cells if c.held_out], engines).items():
         for model, kinds in models.items():
@@ -104,7 +107,13 @@ def main(out: str, docs: str) -> None:
     after = rest.partition(END)[2]
     body = f"{before}{BEGIN}\n\n{page(cells, engines)}\n\n{END}{after}"
     write_atomic(folder / "networks.md", lambda path: path.write_text(body, encoding="utf-8"))
-    write_json(ERRORS_FILE, network_errors([cell for cell in cells if cell.held_out], engines))
+    known = [cell for cell in cells if cell.held_out and cell.model in shipped()]
+    write_json(ERRORS_FILE, network_errors(known, engines))
+
+
+def shipped() -> set[str]:
+    """Names of the models that come with the package."""
+    return {entry.name for entry in models()}
 
 
 if __name__ == "__main__":

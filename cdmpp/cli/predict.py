@@ -42,10 +42,10 @@ def run(options: argparse.Namespace) -> None:
 
     name = options.model or model_for(device.name, models()).name
     if path.suffix == ".py" and path.exists():  # TVM is imported there while torch is here
-        from cdmpp.data.derive import has_tvm, start_worker
+        from cdmpp.data.derive import has_tvm, start_workers
 
         if has_tvm():
-            start_worker()
+            start_workers(1)
     import cdmpp
 
     predictor = cdmpp.load(name)

@@ -174,11 +174,12 @@ def _shown(replies: Generator[T], title: str, jobs: Sequence[object], progress: 
     return cast(Generator[T], track(replies, title, total=len(jobs), console=Console(stderr=True)))
 
 
-def start_worker() -> None:
-    """Begin to start a process for the next call of ``derive``, and go on."""
-    worker = take_worker(COMMAND)
-    worker.launch()
-    keep_worker(worker)
+def start_workers(n: int) -> None:
+    """Begin to start ``n`` processes for the next call of ``derive``, and go on."""
+    taken = [take_worker(COMMAND) for _ in range(n)]
+    for worker in taken:
+        worker.launch()
+        keep_worker(worker)
 
 
 def script_programs(path: Path, target: Mapping[str, object], limit_s: float) -> tuple[list[str], list[Source]]:

@@ -20,6 +20,8 @@ from cdmpp.evaluation.networks import (
     fit_engines,
     measure_cell,
     network_errors,
+    predicted_again,
+    read_cell,
     read_cells,
 )
 from cdmpp.network.measured import check_is_here
@@ -45,6 +47,9 @@ class NetworkSettings:
     batches: Sequence[int] = (1, 4)
     schedules: Sequence[str] = ("best_of:16", "untuned")
     model: str | None = None
+    """Chooses the programs that are run, and predicts them."""
+    others: Sequence[str] = ()
+    """Models that predict the same programs as well."""
     out: Path = field(default_factory=lambda: Path("outputs/networks"))
     force: bool = False
     """Measure finished cells again."""
@@ -68,17 +73,23 @@ def run_networks(settings: NetworkSettings) -> list[NetworkCell]:
     device = devices.get(settings.device)
     for schedule, batch, network in _cells(settings):
         path = cell_path(settings.out, device.name, schedule, network, batch)
-        if path.exists() and not settings.force:
-            continue
         held_out = network_family(network) in {network_family(name) for name in settings.held_out}
         try:
-            cell = measure_cell(network, batch, device, schedule, settings.model, held_out)
+            if settings.force or not path.exists():
+                cell = measure_cell(network, batch, device, schedule, settings.model, held_out)
+                _keep(path, cell, device.engines)
+            for model in settings.others:
+                other = cell_path(settings.out, device.name, schedule, network, batch, Path(model).name)
+                if settings.force or not other.exists():
+                    _keep(other, predicted_again(read_cell(path), device, model), device.engines)
         except CdmppError as error:
             log.warning("%s, batch %d, %s: %s", network, batch, schedule, error)
-            continue
-        write_json(path, asdict(cell))
-        log.info("%s", _line(cell, device.engines))
     return read_cells(settings.out)
+
+
+def _keep(path: Path, cell: NetworkCell, engines: Engines) -> None:
+    write_json(path, asdict(cell))
+    log.info("%s", _line(cell, engines))
 
 
 def _cells(settings: NetworkSettings) -> Iterator[tuple[str, int, str]]:
@@ -92,17 +103,19 @@ def _line(cell: NetworkCell, engines: Engines) -> str:
     errors = cell.errors(engines)
     told = ", ".join(f"{name} {errors[name]:+.1%}" for name in PARTS)
     eager = f", eager PyTorch {1e3 * cell.eager_s:.4g} ms" if cell.eager_s else ""
-    return f"{cell.network} batch {cell.batch} {cell.schedule}: {1e3 * cell.measured_s:.4g} ms measured{eager}; {told}"
+    return f"{cell.network} batch {cell.batch} {cell.schedule} {cell.model}: {1e3 * cell.measured_s:.4g} ms measured{eager}; {told}"
 
 
 def summary(cells: Sequence[NetworkCell], engines: Mapping[str, Engines]) -> list[dict[str, Any]]:
-    """A row a device, schedule and side (held out or not): mean and worst errors in percent, parts, ratio to eager."""
+    """A row a device, schedule, model and side (held out or not): mean and worst errors in percent, parts, ratio to
+    eager."""
     rows = []
-    groups = sorted({(cell.device, cell.schedule, cell.held_out) for cell in cells})
-    for device, schedule, held_out in groups:
-        own = [c for c in cells if (c.device, c.schedule, c.held_out) == (device, schedule, held_out)]
-        errors = [cell.errors(engines[device]) for cell in own]
-        row: dict[str, Any] = {"device": device, "schedule": schedule, "held_out": held_out, "networks": len(own)}
+    groups = sorted({(cell.device, cell.schedule, cell.model, cell.held_out) for cell in cells})
+    for group in groups:
+        own = [c for c in cells if (c.device, c.schedule, c.model, c.held_out) == group]
+        errors = [cell.errors(engines[group[0]]) for cell in own]
+        row: dict[str, Any] = dict(zip(("device", "schedule", "model", "held_out"), group, strict=True))
+        row["networks"] = len(own)
         for name in PARTS:
             row[f"{name}_percent"] = 100 * float(np.mean([abs(e[name]) for e in errors]))
         row["worst_percent"] = 100 * max(abs(e["replay"]) for e in errors)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -115,22 +115,25 @@ class NetworkCell:
         }
 
 
-def cell_path(out: Path, device: str, schedule: str, network: str, batch: int) -> Path:
-    """Where a cell is kept."""
-    return Path(out) / "cells" / device / schedule.replace(":", "-") / f"{network}-b{batch}.json"
+def cell_path(out: Path, device: str, schedule: str, network: str, batch: int, other: str = "") -> Path:
+    """Where a cell is kept. ``other``: name of the model, where it did not choose the programs."""
+    name = "-".join(filter(None, (network, f"b{batch}", other)))
+    return Path(out) / "cells" / device / schedule.replace(":", "-") / f"{name}.json"
 
 
 def read_cells(out: Path) -> list[NetworkCell]:
     """All finished cells under ``out``; ``DataError`` names a file that is none."""
-    cells = []
-    for path in sorted((Path(out) / "cells").rglob("*.json")):
-        stored = read_json(path)
-        try:
-            calls = tuple(CallCell(**call) for call in stored["calls"])
-            cells.append(NetworkCell(**{**stored, "calls": calls, "samples_s": tuple(stored["samples_s"])}))
-        except (TypeError, KeyError) as error:
-            raise DataError(f"{path} is no cell of a network evaluation ({error}): delete it") from error
-    return cells
+    return [read_cell(path) for path in sorted((Path(out) / "cells").rglob("*.json"))]
+
+
+def read_cell(path: Path) -> NetworkCell:
+    """``DataError`` where the file is none."""
+    stored = read_json(path)
+    try:
+        calls = tuple(CallCell(**call) for call in stored["calls"])
+        return NetworkCell(**{**stored, "calls": calls, "samples_s": tuple(stored["samples_s"])})
+    except (TypeError, KeyError) as error:
+        raise DataError(f"{path} is no cell of a network evaluation ({error}): delete it") from error
 
 
 def measure_cell(
@@ -171,6 +174,24 @@ def measure_cell(
     )  # fmt: skip
 
 
+def predicted_again(cell: NetworkCell, device: Device, model: str, progress: bool = True) -> NetworkCell:
+    """The programs that were measured, predicted by another model.
+
+    ``CdmppError`` where the model of ``cell`` has changed since, so that its programs are not known any more.
+    """
+    from cdmpp.network.predict import answer_for
+
+    first = answer_for(
+        cell.network, device=device, model=cell.model, schedule=cell.schedule, batch=cell.batch, progress=progress
+    )
+    keys = [call.task_id for call in first.read.graph.calls]
+    if [first.chosen[key].latency_s for key in keys] != [call.predicted_s for call in cell.calls]:
+        raise CdmppError(f"{cell.network}: {cell.model} is not what it was when the network was run; run it again")
+    chosen = first.asked_of(model, progress).chosen
+    calls = [replace(call, predicted_s=chosen[key].latency_s) for call, key in zip(cell.calls, keys, strict=True)]
+    return replace(cell, model=Path(model).name, calls=tuple(calls))
+
+
 def _eager_s(source: Any, threads: int) -> float | None:
     import torch
 
@@ -196,8 +217,9 @@ def fit_engines(cells: Sequence[NetworkCell]) -> Engines:
 
     Each call's time within its network, less its time alone, is a share of what its far data takes, and a constant
     (least squares of relative differences). The least that a short network takes beyond its calls is the cost of a run.
-    ``CdmppError`` with fewer than four cells.
+    Of cells of one run, predicted by several models, one counts. ``CdmppError`` with fewer than four.
     """
+    cells = list({(cell.device, cell.schedule, cell.network, cell.batch): cell for cell in cells}.values())
     if len(cells) < 4:
         raise CdmppError(f"{len(cells)} measured networks do not tell what a device takes beside its kernels: 4 do")
     calls = [call for cell in cells for call in cell.calls]

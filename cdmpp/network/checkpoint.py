@@ -26,6 +26,10 @@ _NO_ARCHITECTURE = (
 """Fields of a ``config.json`` that say nothing about what runs here."""
 
 
+_COUNT_PADDING = ("roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "roberta-prelayernorm", "data2vec-text")
+"""Types of models that sum up which tokens are padding, to number the others; without padding that is a constant."""
+
+
 def read_checkpoints() -> dict[str, dict[str, Any]]:
     """Name on the hub -> entry, as shipped in ``conf/data/checkpoints.yaml``."""
     path = conf_folder() / "data" / "checkpoints.yaml"
@@ -91,6 +95,7 @@ def entry_of_config(path: Path) -> dict[str, Any]:
         config = config_class(**arguments)
     except Exception as error:
         raise CdmppError(f"{path} is no config of {kind}: {' '.join(str(error).split())[:300]}") from error
+    first = {"first_position": (config.pad_token_id or 0) + 1} if kind in _COUNT_PADDING else {}
     part = {"part": "encoder"} if getattr(config, "is_encoder_decoder", False) else {}
     return {
         "source": "transformers",
@@ -100,6 +105,7 @@ def entry_of_config(path: Path) -> dict[str, Any]:
         "arguments": arguments,
         "input": _default_input(model_class.main_input_name if not part else "", config, path),
         **part,
+        **first,
     }
 
 

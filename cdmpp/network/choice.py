@@ -65,6 +65,10 @@ class Chooser:
             chosen |= new
         return {task_id: chosen[task_id] for task_id in tasks}
 
+    def value(self, tasks: Mapping[str, Task], schedules: Mapping[str, str], progress: bool = True) -> dict[str, Chosen]:
+        """What the model says of one given schedule a task. ``DataError`` names a program that cannot be read."""
+        return self._best(tasks, self._lowered(tasks, schedules, progress), progress)
+
     def _of_database(self, tasks: Mapping[str, Task], progress: bool) -> dict[str, Chosen]:
         from cdmpp.network.tuned import best_schedules
 
@@ -79,7 +83,7 @@ class Chooser:
                 f"{len(untuned)} of {len(tasks)} kernels are not in {self.rule.folder} and run as TVM would run them "
                 f"untuned, among them {names}",
             )
-        return self._best(tasks, self._lowered(tasks, schedules, progress), progress)
+        return self.value(tasks, schedules, progress)
 
     def _lowered(
         self, tasks: Mapping[str, Task], schedules: Mapping[str, str], progress: bool

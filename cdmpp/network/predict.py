@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 from cdmpp import devices
+from cdmpp.data.derive import cores, start_workers
 from cdmpp.devices import Device
 from cdmpp.errors import ModelFormatError
 from cdmpp.network.choice import Chooser, Chosen
@@ -85,6 +86,16 @@ class Question:
     rule: ScheduleRule
     doubts: tuple[str, ...]
 
+    def asked_of(self, model: str | Path, progress: bool = True) -> Question:
+        """The same programs, predicted by another model."""
+        folder = find_model(str(model))
+        predictor = _loaded(folder, (folder / WEIGHTS).stat().st_mtime_ns)
+        sheet = predictor.trained_on.get(self.sheet.name, self.sheet)
+        chooser = Chooser(predictor, folder / WEIGHTS, sheet, ScheduleRule("untuned"))
+        schedules = {key: one.schedule for key, one in self.chosen.items()}
+        chosen = chooser.value(self.read.graph.tasks, schedules, progress)
+        return replace(self, chosen=chosen, predictor=predictor, model=str(model))
+
     def prediction(self) -> NetworkPrediction:
         """The replay of the chosen programs."""
         known = self.predictor.trained_on.get(self.sheet.name, self.sheet)
@@ -109,7 +120,9 @@ def answer_for(
     name = str(model) if model is not None else _model_name(sheet)
     folder = find_model(name)
     predictor = _loaded(folder, (folder / WEIGHTS).stat().st_mtime_ns)
-    read = graph_for(given, example_inputs, batch=batch, inputs=inputs, dtype=dtype)
+    # Those that sample schedules start while this process reads the network.
+    start = partial(start_workers, min(2, cores()))
+    read = graph_for(given, example_inputs, batch=batch, inputs=inputs, dtype=dtype, before_reading=start)
     chooser = Chooser(predictor, folder / WEIGHTS, predictor.trained_on.get(sheet.name, sheet), rule)
     chosen = chooser.choose(read.graph.tasks, progress)
     return Question(read, chosen, sheet, predictor, name, rule, chooser.doubts)

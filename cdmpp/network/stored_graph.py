@@ -42,8 +42,12 @@ def graph_for(
     batch: int | None = None,
     inputs: Mapping[str, Sequence[int]] | None = None,
     dtype: str = "float32",
+    before_reading: Callable[[], None] = lambda: None,
 ) -> ReadNetwork:
-    """As ``source.read_network``, but from the cache where a network of that name, file or computation was read."""
+    """As ``source.read_network``, but from the cache where a network of that name, file or computation was read.
+
+    ``before_reading`` is called where it was not.
+    """
 
     def read() -> NetworkSource:
         return read_network(given, example_inputs, batch=batch, inputs=inputs, dtype=dtype)
@@ -52,6 +56,7 @@ def graph_for(
     content = _of_name(given) if example_inputs is None else _of_module(given, example_inputs)
     key = None if content is None else _digest([content, told, _surroundings()])
     if key is None:
+        before_reading()
         source = read()
         return ReadNetwork(graph_of(source.module, source.name), source.batch, lambda: source)
     path = cache_root() / "networks" / f"v{_VERSION}" / f"{key}.json"
@@ -59,6 +64,7 @@ def graph_for(
         stored = read_json(path)
         return ReadNetwork(_restored(stored["graph"]), int(stored["batch"]), cache(read))
     except (DataError, KeyError, TypeError, ValueError):  # not there, or damaged: made again
+        before_reading()
         source = read()
         graph = graph_of(source.module, source.name)
         write_json(path, {"graph": dataclasses.asdict(graph), "batch": source.batch})

@@ -188,8 +188,8 @@ def task_of(module: Any, name: str, network: str, weight: int) -> Task:
     from cdmpp.programs import identity
 
     workload = module.script()
-    # Identity is taken from the parsed text, because that is what every later step starts from.
-    program = tvm.script.from_source(workload)
+    # Identity is that of the text, because every later step starts from it.
+    program = module if identity.is_as_printed(module) else tvm.script.from_source(workload)
     work = (identity.flops(program), identity.io_bytes(program))
     op_class = identity.op_class(name, program)
     return Task(identity.task_id(program), name, op_class, workload, *work, {network: weight}, origin="torch")
@@ -219,6 +219,7 @@ def _build_transformers(spec: Mapping[str, Any]) -> Any:
     parameters = inspect.signature(inner.forward).parameters
     accepted = {*parameters, *("return_dict" for p in parameters.values() if p.kind is p.VAR_KEYWORD)}
     options = dict.fromkeys({"return_dict", "use_cache"} & accepted, False)
+    first = spec.get("first_position")
 
     class FirstOutput(torch.nn.Module):
         def __init__(self) -> None:
@@ -226,6 +227,8 @@ def _build_transformers(spec: Mapping[str, Any]) -> Any:
             self.inner = inner
 
         def forward(self, x: Any) -> Any:
+            if first is not None:
+                options["position_ids"] = torch.arange(first, first + x.shape[1]).expand(x.shape[:2])
             return self.inner(x, **options)[0]
 
     return FirstOutput()

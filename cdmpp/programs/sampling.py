@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
-import inspect
 import json
 import logging
-from functools import cache
 from typing import Any
 
+from cdmpp.programs.intrinsics import intrinsics_for
 from cdmpp.programs.task import Program, Task
 
 NO_SCHEDULE = "[[],[]]"
@@ -29,7 +27,6 @@ def sample_programs(task: Task, target: Any, n: int, seed: int) -> list[Program]
     from cdmpp.programs.replay import parse_target, parse_workload
 
     logging.getLogger("tvm.s_tir.meta_schedule").setLevel(logging.ERROR)
-    _import_intrinsics()
     target = parse_target(target)
     module = parse_workload(task.workload)
     n_mutants = int(n * MUTANT_SHARE) if n >= 4 else 0
@@ -76,30 +73,20 @@ def trace_json(schedule: Any) -> str:
     return json.dumps(_plain(schedule.trace.as_json()), separators=(",", ":"))
 
 
-@cache
-def _import_intrinsics() -> None:
-    """Import what the schedule rules want, in half the time: its decorators inspect the stack with source lines."""
-    real = inspect.stack
-    inspect.stack = lambda context=0: real(0)  # type: ignore[assignment]
-    try:
-        importlib.import_module("tvm.s_tir.tensor_intrin")
-    finally:
-        inspect.stack = real
-
-
 def _schedules(module: Any, target: Any, strategy: Any, n: int, seed: int) -> list[Any]:
     from tvm.s_tir import meta_schedule
 
     # One thread: with more, which thread draws which candidate is left to chance.
-    context = meta_schedule.TuneContext(
-        mod=module,
-        target=target,
-        space_generator="post-order-apply",
-        search_strategy=strategy,
-        task_name="sample",
-        num_threads=1,
-        rand_state=seed % (2**31 - 2) + 1,
-    )
+    with intrinsics_for(target):
+        context = meta_schedule.TuneContext(
+            mod=module,
+            target=target,
+            space_generator="post-order-apply",
+            search_strategy=strategy,
+            task_name="sample",
+            num_threads=1,
+            rand_state=seed % (2**31 - 2) + 1,
+        )
     spaces, database = context.generate_design_space(), meta_schedule.database.MemoryDatabase()
     model = meta_schedule.cost_model.RandomModel(seed=seed % (2**31))
     context.pre_tuning(n, n, design_spaces=spaces, database=database, cost_model=model)

@@ -85,3 +85,13 @@ def test_the_work_of_a_plain_program_is_counted_wherever_llvm_puts_it(order, noa
     # Four cycles each where one waits for the other, two vectors of sixteen in a cycle at best.
     least = 4 * n**3 if order == "unscheduled" else n**3 / 32
     assert 0.95 * least <= 2 ** vector["machine_cycles"] <= 10 * least
+
+
+def test_the_checks_of_arguments_that_are_left_out_change_nothing():
+    program = Program(_matmul(128, "vectorized", True), tvm.target.Target({"kind": "llvm", "mcpu": "icelake-server"}))
+    whole = tvm.compile(program.module, target=program.target).mod
+    texts = str(whole.inspect_source("ll")), str(whole.inspect_source("asm"))
+    lean = compiled(program)
+    assert len(lean.assembly) < 0.8 * len(texts[1])
+    core = get_core("ice_lake")
+    np.testing.assert_array_equal(code_vector(*lean, core), code_vector(*texts, core))

@@ -247,3 +247,14 @@ def test_a_missing_library_is_named(monkeypatch):
     monkeypatch.setattr("cdmpp.network.entry.import_torchvision", lambda: __import__("no_such_library"))
     with pytest.raises(CdmppError, match="torchvision is not installed"):
         read_network("torchvision:resnet18")
+
+
+def test_positions_of_roberta_are_no_sum_over_tokens(tmp_path):
+    pytest.importorskip("transformers")
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "roberta", "vocab_size": 200, **sizes}))
+    entry = checkpoint_entry(str(tmp_path))[1]
+    numbered, tokens = build_model(entry)
+    counted, _ = build_model({key: value for key, value in entry.items() if key != "first_position"})
+    torch.testing.assert_close(numbered(tokens[0] + 3), counted(tokens[0] + 3))
+    assert graph(read_network(f"hf:{tmp_path}")).calls

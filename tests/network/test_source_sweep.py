@@ -13,7 +13,9 @@ pytestmark = [pytest.mark.tvm, pytest.mark.slow]
 from cdmpp.network.checkpoint import read_checkpoints  # noqa: E402
 from cdmpp.network.graph import graph_of  # noqa: E402
 from cdmpp.network.source import read_network  # noqa: E402
+from cdmpp.programs.identity import task_id  # noqa: E402
 from cdmpp.programs.networks import build_model, read_zoo  # noqa: E402
+from cdmpp.programs.replay import parse_workload  # noqa: E402
 
 ZOO = [name for name in read_zoo() if "@" not in name]
 AS_ONNX = (
@@ -27,6 +29,8 @@ def check(source):
     graph = graph_of(source.module, source.name)
     print(f"{source.name}: {len(graph.calls)} calls, {len(graph.tasks)} kernels, {graph.weight_bytes / 1e6:.1f} MB")
     assert graph.calls and graph.results
+    # The texts of tasks are what later steps start from: they are the same tasks.
+    assert [task_id(parse_workload(task.workload)) for task in graph.tasks.values()] == list(graph.tasks)
     gc.collect()
 
 

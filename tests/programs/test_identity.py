@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 tvm = pytest.importorskip("tvm")
-from tvm import te, topi  # noqa: E402
+from tvm import relax, te, topi  # noqa: E402
 
 from cdmpp.errors import UnsupportedProgramError  # noqa: E402
-from cdmpp.programs.identity import flops, io_bytes, op_class, record_id, task_id  # noqa: E402
+from cdmpp.programs.identity import flops, io_bytes, is_as_printed, op_class, record_id, task_id  # noqa: E402
+from cdmpp.programs.networks import lower, task_of  # noqa: E402
 
 SCRIPT = """
 # from tvm.script import ir as I
@@ -23,6 +24,8 @@ class Module:
                 v, w = T.axis.remap("SS", [i, j])
                 target[v, w] = source[v, w] + T.float32(1)
 """
+
+TABLE, ROWS = relax.TensorType((50, 8), "float32"), relax.TensorType((6,), "int32")
 
 
 def _module(*tensors: te.Tensor) -> tvm.IRModule:
@@ -119,3 +122,17 @@ def test_symbolic_shape_is_refused():
     x = te.placeholder((n, 4), name="x")
     with pytest.raises(UnsupportedProgramError, match="symbolic"):
         io_bytes(tvm.IRModule({"main": te.create_prim_func([x, topi.nn.relu(x)])}))
+
+
+def test_it_is_known_which_texts_leave_something_out():
+    """A lookup of rows by numbers of 32 bits reads regions whose extents are of another type than their starts."""
+    builder = relax.BlockBuilder()
+    table, rows = (relax.Var(name, kind) for name, kind in (("table", TABLE), ("rows", ROWS)))
+    with builder.function("main", [table, rows]):
+        builder.emit_func_output(builder.emit(relax.op.take(table, rows, axis=0)))
+    [function] = [f for f in lower(builder.get()).functions.values() if isinstance(f, tvm.tirx.PrimFunc)]
+    looked_up = tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
+    parsed = tvm.script.from_source(looked_up.script())
+    assert task_id(looked_up) != task_id(parsed)
+    assert is_as_printed(parsed) and not is_as_printed(looked_up)
+    assert task_of(looked_up, "take", "some", 1).task_id == task_id(parsed)

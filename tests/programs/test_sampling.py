@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -57,3 +59,20 @@ def test_the_same_seed_gives_the_same_schedules() -> None:
 
 def test_elementwise_tasks_have_one_schedule() -> None:
     assert len(sample_programs(task(ADD), TARGET, 8, seed=0)) == 1
+
+
+def test_only_what_schedules_for_the_target_may_use_is_imported() -> None:
+    script = f"""
+import sys
+from cdmpp.programs.sampling import sample_programs
+from cdmpp.programs.task import Task
+task = Task("0" * 16, "toy", "matmul", {MATMUL!r}, 1.0, 1.0)
+target = {{"kind": "llvm", "mcpu": "icelake-server", "num-cores": 1}}
+lean = [program.trace for program in sample_programs(task, target, 6, seed=5)]
+loaded = {{name.rpartition(".")[2] for name in sys.modules if name.startswith("tvm.s_tir.tensor_intrin")}}
+assert loaded == {{"x86"}}, loaded
+import tvm.s_tir.tensor_intrin as all_of_them
+assert all_of_them.x86 and all_of_them.cuda
+assert lean == [program.trace for program in sample_programs(task, target, 6, seed=5)]
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
