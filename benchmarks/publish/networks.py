@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -53,7 +54,8 @@ def rows(cells: Sequence[NetworkCell], engines: dict[str, Engines]) -> list[dict
 def page(cells: Sequence[NetworkCell], engines: dict[str, Engines]) -> str:
     """Both tables as Markdown."""
     parts = []
-    heads = ["device", "schedule", "predicted by", "networks", "n", "replay", "without cold caches", "sum of kernels", "worst", "bias"]
+    heads = ["device", "schedule", "predicted by", "networks"]
+    heads += ["n", "replay", "without cold caches", "sum of kernels", "worst", "bias"]
     lines = [
         [
             f"`{row['device']}`",
@@ -68,8 +70,8 @@ def page(cells: Sequence[NetworkCell], engines: dict[str, Engines]) -> str:
     parts += ["Errors of the predicted time in percent of the measured time, means of absolute values:", ""]
     parts += table(heads, lines, left=4)
     cells = [cell for cell in cells if cell.model in shipped()]
-    heads = ["device", "network", "batch", "schedule", "measured, ms", "predicted", "error, %", "kernels", "cold", "overhead"]
-    heads += ["eager PyTorch, ms", "planned / live memory"]
+    heads = ["device", "network", "batch", "schedule", "measured, ms", "predicted"]
+    heads += ["error, %", "kernels", "cold", "overhead", "eager PyTorch, ms", "planned / live memory"]
     lines = []
     for cell in sorted(cells, key=lambda one: (one.device, one.schedule, not one.held_out, one.network, one.batch)):
         errors = cell.errors(engines[cell.device])
@@ -81,9 +83,10 @@ def page(cells: Sequence[NetworkCell], engines: dict[str, Engines]) -> str:
         lines.append([f"`{cell.device}`", name, str(cell.batch), f"`{cell.schedule}`", *times, *shown, eager, memory])
     parts += ["", "Each network; those in bold were held out. The error is the sum of the three parts after it:", ""]
     parts += table(heads, lines, left=2)
+    parts += times_eager(cells)
     told = []
-    for device, models in network_errors([c for c in cells if c.held_out], engines).items():
-        for model, kinds in models.items():
+    for device, by_model in network_errors([c for c in cells if c.held_out], engines).items():
+        for model, kinds in by_model.items():
             for kind, errors in kinds.items():
                 if (share := coverage(errors, 0.8)) is not None:
                     told.append(f"{share:.0%} of {len(errors)} networks (`{device}`, model `{model}`, {kind})")
@@ -91,6 +94,29 @@ def page(cells: Sequence[NetworkCell], engines: dict[str, Engines]) -> str:
         text = "The 80 % interval that the other held-out networks make holds " + "; ".join(told) + "."
         parts += ["", text]
     return "\n".join(parts)
+
+
+def times_eager(cells: Sequence[NetworkCell]) -> list[str]:
+    """Lines of a table: measured time over that of eager PyTorch, where a network ran with several ``best_of``."""
+    ratios: dict[tuple[str, str, int], dict[int, float]] = {}
+    for cell in cells:
+        kind, _, k = cell.schedule.partition(":")
+        if kind == "best_of" and cell.eager_s:
+            ratios.setdefault((cell.device, cell.network, cell.batch), {})[int(k)] = cell.measured_s / cell.eager_s
+    several = {key: found for key, found in sorted(ratios.items()) if len(found) > 1}
+    if not several:
+        return []
+    columns = sorted({k for found in several.values() for k in found})
+    heads = ["device", "network", "batch", *(f"best of {k}" for k in columns)]
+    lines = [
+        [f"`{device}`", network, str(batch), *(f"{found[k]:.2f}" if k in found else "-" for k in columns)]
+        for (device, network, batch), found in several.items()
+    ]
+    every = [found for found in several.values() if len(found) == len(columns)]
+    means = [math.exp(sum(math.log(found[k]) for found in every) / len(every)) for k in columns] if every else []
+    lines += [["all", "", "", *(f"{mean:.2f}" for mean in means)]] if means else []
+    title = "Measured time over that of eager PyTorch; `all` is the geometric mean:"
+    return ["", title, "", *table(heads, lines, left=2)]
 
 
 def main(out: str, docs: str) -> None:

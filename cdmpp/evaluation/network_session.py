@@ -103,12 +103,12 @@ def _line(cell: NetworkCell, engines: Engines) -> str:
     errors = cell.errors(engines)
     told = ", ".join(f"{name} {errors[name]:+.1%}" for name in PARTS)
     eager = f", eager PyTorch {1e3 * cell.eager_s:.4g} ms" if cell.eager_s else ""
-    return f"{cell.network} batch {cell.batch} {cell.schedule} {cell.model}: {1e3 * cell.measured_s:.4g} ms measured{eager}; {told}"
+    what = f"{cell.network} batch {cell.batch} {cell.schedule} {cell.model}"
+    return f"{what}: {1e3 * cell.measured_s:.4g} ms measured{eager}; {told}"
 
 
 def summary(cells: Sequence[NetworkCell], engines: Mapping[str, Engines]) -> list[dict[str, Any]]:
-    """A row a device, schedule, model and side (held out or not): mean and worst errors in percent, parts, ratio to
-    eager."""
+    """A row a device, schedule, model and side (held out or not): errors in percent, their parts, ratio to eager."""
     rows = []
     groups = sorted({(cell.device, cell.schedule, cell.model, cell.held_out) for cell in cells})
     for group in groups:

@@ -65,7 +65,9 @@ class Chooser:
             chosen |= new
         return {task_id: chosen[task_id] for task_id in tasks}
 
-    def value(self, tasks: Mapping[str, Task], schedules: Mapping[str, str], progress: bool = True) -> dict[str, Chosen]:
+    def value(
+        self, tasks: Mapping[str, Task], schedules: Mapping[str, str], progress: bool = True
+    ) -> dict[str, Chosen]:
         """What the model says of one given schedule a task. ``DataError`` names a program that cannot be read."""
         return self._best(tasks, self._lowered(tasks, schedules, progress), progress)
 

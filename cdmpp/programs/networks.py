@@ -218,7 +218,7 @@ def _build_transformers(spec: Mapping[str, Any]) -> Any:
         inner = inner.get_encoder()
     parameters = inspect.signature(inner.forward).parameters
     accepted = {*parameters, *("return_dict" for p in parameters.values() if p.kind is p.VAR_KEYWORD)}
-    options = dict.fromkeys({"return_dict", "use_cache"} & accepted, False)
+    options: dict[str, Any] = dict.fromkeys({"return_dict", "use_cache"} & accepted, False)
     first = spec.get("first_position")
 
     class FirstOutput(torch.nn.Module):
