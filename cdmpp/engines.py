@@ -10,7 +10,7 @@ from typing import Any
 from cdmpp.errors import CdmppError
 from cdmpp.sheet import read_quantity
 
-_NUMBERS = {"call_us": "us", "run_us": "us", "exposed_share": "1"}
+_NUMBERS = {"call_us": "us", "run_us": "us", "exposed_share": "1", "resident_kb": "KiB"}
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,8 @@ class Engines:
     exposed_share: float | None = None
     """Of the time that data needs from where it lies instead of the cache of a kernel timed alone: what the kernel
     does not hide."""
+    resident_bytes: float | None = None
+    """Of the last cache what a network has to itself; other guests of a shared host use the rest. None: all of it."""
     streams: int = 1
     """Queues of each engine that run side by side."""
     classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -52,11 +54,12 @@ def read_engines(path: Path, content: Any, documents: Mapping[str, Any]) -> Engi
         raise CdmppError(f"{path}: network.streams is {streams!r}: give a number of at least 1")
     if not isinstance(engines, dict) or not all(isinstance(classes, list) for classes in engines.values()):
         raise CdmppError(f"{path}: network.engines is {engines!r}: give the op classes of each engine as a list")
-    call_us, run_us = numbers.get("call_us"), numbers.get("run_us")
+    call_us, run_us, resident_kb = (numbers.get(name) for name in ("call_us", "run_us", "resident_kb"))
     return Engines(
         None if call_us is None else 1e-6 * call_us,
         None if run_us is None else 1e-6 * run_us,
         numbers.get("exposed_share"),
+        None if resident_kb is None else 1024 * resident_kb,
         streams,
         {str(name): tuple(map(str, classes)) for name, classes in engines.items()},
     )

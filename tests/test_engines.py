@@ -18,8 +18,8 @@ def number(value: object, unit: str) -> dict[str, object]:
 
 
 def test_numbers_are_in_seconds_and_what_is_not_there_is_unknown():
-    read = read_engines(WHERE, {"call_us": number(2, "us"), "exposed_share": number(0.5, "1")}, {})
-    assert read == Engines(call_s=2e-6, exposed_share=0.5)
+    given = {"call_us": number(2, "us"), "exposed_share": number(0.5, "1"), "resident_kb": number(3, "KiB")}
+    assert read_engines(WHERE, given, {}) == Engines(call_s=2e-6, exposed_share=0.5, resident_bytes=3072)
     assert read_engines(WHERE, None, {}) == Engines()
 
 

@@ -17,7 +17,7 @@ from benchmarks.publish.command_line import run
 from benchmarks.publish.markdown import table
 from cdmpp import devices
 from cdmpp.data.files import write_atomic, write_json
-from cdmpp.engines import Engines
+from cdmpp.devices import Device
 from cdmpp.evaluation.network_session import PARTS, summary
 from cdmpp.evaluation.networks import NetworkCell, coverage, network_errors, read_cells
 from cdmpp.network.interval import ERRORS_FILE
@@ -26,11 +26,11 @@ from cdmpp.predict.catalogue import models
 BEGIN, END = "<!-- figures -->", "<!-- /figures -->"
 
 
-def rows(cells: Sequence[NetworkCell], engines: dict[str, Engines]) -> list[dict[str, Any]]:
+def rows(cells: Sequence[NetworkCell], sheets: dict[str, Device]) -> list[dict[str, Any]]:
     """A row a cell: seconds, and errors as shares of the measured time."""
     found = []
     for cell in cells:
-        errors = cell.errors(engines[cell.device])
+        errors = cell.errors(sheets[cell.device])
         found.append(
             {
                 "device": cell.device,
@@ -51,7 +51,7 @@ def rows(cells: Sequence[NetworkCell], engines: dict[str, Engines]) -> list[dict
     return found
 
 
-def page(cells: Sequence[NetworkCell], engines: dict[str, Engines]) -> str:
+def page(cells: Sequence[NetworkCell], sheets: dict[str, Device]) -> str:
     """Both tables as Markdown."""
     parts = []
     heads = ["device", "schedule", "predicted by", "networks"]
@@ -65,7 +65,7 @@ def page(cells: Sequence[NetworkCell], engines: dict[str, Engines]) -> str:
             str(row["networks"]),
             *(f"{row[f'{name}_percent']:.1f}" for name in ("replay", "without_cold", "sum", "worst", "bias")),
         ]
-        for row in summary(cells, engines)
+        for row in summary(cells, sheets)
     ]
     parts += ["Errors of the predicted time in percent of the measured time, means of absolute values:", ""]
     parts += table(heads, lines, left=4)
@@ -74,7 +74,7 @@ def page(cells: Sequence[NetworkCell], engines: dict[str, Engines]) -> str:
     heads += ["error, %", "kernels", "cold", "overhead", "eager PyTorch, ms", "planned / live memory"]
     lines = []
     for cell in sorted(cells, key=lambda one: (one.device, one.schedule, not one.held_out, one.network, one.batch)):
-        errors = cell.errors(engines[cell.device])
+        errors = cell.errors(sheets[cell.device])
         shown = [f"{100 * errors[name]:+.1f}" for name in ("replay", "kernels", "cold", "overhead")]
         name = f"**{cell.network}**" if cell.held_out else cell.network
         times = [f"{1e3 * cell.measured_s:.4g}", f"{1e3 * cell.measured_s * (1 + errors['replay']):.4g}"]
@@ -85,7 +85,7 @@ def page(cells: Sequence[NetworkCell], engines: dict[str, Engines]) -> str:
     parts += table(heads, lines, left=2)
     parts += times_eager(cells)
     told = []
-    for device, by_model in network_errors([c for c in cells if c.held_out], engines).items():
+    for device, by_model in network_errors([c for c in cells if c.held_out], sheets).items():
         for model, kinds in by_model.items():
             for kind, errors in kinds.items():
                 if (share := coverage(errors, 0.8)) is not None:
@@ -122,8 +122,8 @@ def times_eager(cells: Sequence[NetworkCell]) -> list[str]:
 def main(out: str, docs: str) -> None:
     """See above."""
     cells, folder = read_cells(Path(out)), Path(docs)
-    engines = {name: devices.get(name).engines for name in {cell.device for cell in cells}}
-    found, stream = rows(cells, engines), io.StringIO()
+    sheets = {name: devices.get(name) for name in {cell.device for cell in cells}}
+    found, stream = rows(cells, sheets), io.StringIO()
     writer = csv.DictWriter(stream, list(found[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()} for row in found)
@@ -131,10 +131,10 @@ def main(out: str, docs: str) -> None:
     text = (folder / "networks.md").read_text(encoding="utf-8")
     before, _, rest = text.partition(BEGIN)
     after = rest.partition(END)[2]
-    body = f"{before}{BEGIN}\n\n{page(cells, engines)}\n\n{END}{after}"
+    body = f"{before}{BEGIN}\n\n{page(cells, sheets)}\n\n{END}{after}"
     write_atomic(folder / "networks.md", lambda path: path.write_text(body, encoding="utf-8"))
     known = [cell for cell in cells if cell.held_out and cell.model in shipped()]
-    write_json(ERRORS_FILE, network_errors(known, engines))
+    write_json(ERRORS_FILE, network_errors(known, sheets))
 
 
 def shipped() -> set[str]:

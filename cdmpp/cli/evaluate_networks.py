@@ -14,18 +14,20 @@ def main(values: dict[str, Any]) -> None:
     """Measure what is missing, fit what runs beside the kernels, print the tables."""
     settings = NetworkSettings.from_dict(values)
     cells = run_networks(settings)
-    engines = fitted(cells)
-    for name, one in engines.items():
+    sheets = fitted(cells)
+    for name, sheet in sheets.items():
+        one = sheet.engines
         told = f"{1e6 * (one.call_s or 0):.2f} us a call, {1e6 * (one.run_s or 0):.1f} us a run"
-        print(f"{name}: {told}, {one.exposed_share:.2f} of far data shows")
-    rows = summary(cells, engines)
+        own = f", {one.resident_bytes / 1024:.0f} KiB of the last cache" if one.resident_bytes else ""
+        print(f"{name}: {told}, {one.exposed_share:.2f} of far data shows{own}")
+    rows = summary(cells, sheets)
     print_table(
         "absolute errors, percent, means over networks and batches",
         list(rows[0]) if rows else [],
         [[_text(value) for value in row.values()] for row in rows],
-        right=list(rows[0])[3:] if rows else (),
+        right=list(rows[0])[4:] if rows else (),
     )
-    write_figures(cells, engines, settings.out)
+    write_figures(cells, sheets, settings.out)
 
 
 def _text(value: Any) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from cdmpp import devices
 from cdmpp.data.files import write_json
-from cdmpp.engines import Engines
+from cdmpp.devices import Device
 from cdmpp.errors import CdmppError, DataError
 from cdmpp.evaluation.networks import (
     NetworkCell,
@@ -77,19 +77,19 @@ def run_networks(settings: NetworkSettings) -> list[NetworkCell]:
         try:
             if settings.force or not path.exists():
                 cell = measure_cell(network, batch, device, schedule, settings.model, held_out)
-                _keep(path, cell, device.engines)
+                _keep(path, cell, device)
             for model in settings.others:
                 other = cell_path(settings.out, device.name, schedule, network, batch, Path(model).name)
                 if settings.force or not other.exists():
-                    _keep(other, predicted_again(read_cell(path), device, model), device.engines)
+                    _keep(other, predicted_again(read_cell(path), device, model), device)
         except CdmppError as error:
             log.warning("%s, batch %d, %s: %s", network, batch, schedule, error)
     return read_cells(settings.out)
 
 
-def _keep(path: Path, cell: NetworkCell, engines: Engines) -> None:
+def _keep(path: Path, cell: NetworkCell, device: Device) -> None:
     write_json(path, asdict(cell))
-    log.info("%s", _line(cell, engines))
+    log.info("%s", _line(cell, device))
 
 
 def _cells(settings: NetworkSettings) -> Iterator[tuple[str, int, str]]:
@@ -99,21 +99,21 @@ def _cells(settings: NetworkSettings) -> Iterator[tuple[str, int, str]]:
                 yield schedule, batch, network
 
 
-def _line(cell: NetworkCell, engines: Engines) -> str:
-    errors = cell.errors(engines)
+def _line(cell: NetworkCell, device: Device) -> str:
+    errors = cell.errors(device)
     told = ", ".join(f"{name} {errors[name]:+.1%}" for name in PARTS)
     eager = f", eager PyTorch {1e3 * cell.eager_s:.4g} ms" if cell.eager_s else ""
     what = f"{cell.network} batch {cell.batch} {cell.schedule} {cell.model}"
     return f"{what}: {1e3 * cell.measured_s:.4g} ms measured{eager}; {told}"
 
 
-def summary(cells: Sequence[NetworkCell], engines: Mapping[str, Engines]) -> list[dict[str, Any]]:
+def summary(cells: Sequence[NetworkCell], sheets: Mapping[str, Device]) -> list[dict[str, Any]]:
     """A row a device, schedule, model and side (held out or not): errors in percent, their parts, ratio to eager."""
     rows = []
     groups = sorted({(cell.device, cell.schedule, cell.model, cell.held_out) for cell in cells})
     for group in groups:
         own = [c for c in cells if (c.device, c.schedule, c.model, c.held_out) == group]
-        errors = [cell.errors(engines[group[0]]) for cell in own]
+        errors = [cell.errors(sheets[group[0]]) for cell in own]
         row: dict[str, Any] = dict(zip(("device", "schedule", "model", "held_out"), group, strict=True))
         row["networks"] = len(own)
         for name in PARTS:
@@ -127,20 +127,22 @@ def summary(cells: Sequence[NetworkCell], engines: Mapping[str, Engines]) -> lis
     return rows
 
 
-def fitted(cells: Sequence[NetworkCell]) -> dict[str, Engines]:
-    """By device, from the networks that are not held out."""
+def fitted(cells: Sequence[NetworkCell]) -> dict[str, Device]:
+    """Each device with what the networks that are not held out say runs beside kernels."""
     found = {}
-    for device in sorted({cell.device for cell in cells}):
-        found[device] = fit_engines([cell for cell in cells if cell.device == device and not cell.held_out])
+    for name in sorted({cell.device for cell in cells}):
+        sheet = devices.get(name)
+        known = [cell for cell in cells if cell.device == name and not cell.held_out]
+        found[name] = replace(sheet, engines=fit_engines(known, sheet))
     return found
 
 
-def write_figures(cells: Sequence[NetworkCell], engines: Mapping[str, Engines], out: Path) -> None:
+def write_figures(cells: Sequence[NetworkCell], sheets: Mapping[str, Device], out: Path) -> None:
     """``networks.json`` under ``out``: rows, engines, and the errors that intervals are made of."""
     unseen = [cell for cell in cells if cell.held_out]
     content = {
-        "rows": summary(cells, engines),
-        "engines": {name: asdict(one) for name, one in engines.items()},
-        "errors": network_errors(unseen, engines),
+        "rows": summary(cells, sheets),
+        "engines": {name: asdict(sheet.engines) for name, sheet in sheets.items()},
+        "errors": network_errors(unseen, sheets),
     }
     write_json(out / "networks.json", content)

@@ -17,13 +17,17 @@ from cdmpp.devices import Device
 from cdmpp.engines import Engines
 from cdmpp.errors import CdmppError, DataError
 from cdmpp.measure.software import processor
+from cdmpp.network.cold import cold_of, far_of, levels_of
 from cdmpp.network.interval import NetworkErrors
 from cdmpp.network.measured import SHORT_S, quiet_seconds
+from cdmpp.network.residency import Touch, touches
 from cdmpp.programs.task import network_family
 
 _EAGER_RUNS = 8
 _LOOKING_S = 1e-5
 """Times of single calls are known to about this."""
+_CACHE_SHARES = tuple(sixteenth / 16 for sixteenth in range(1, 17))
+"""Of the last cache, that a network may have to itself."""
 
 
 @dataclass(frozen=True)
@@ -40,14 +44,8 @@ class CallCell:
     """Measured alone with nothing in cache."""
     inside_s: float
     """Measured within the network."""
-    far_s: float
-    """What its data would take from where it lies, beyond where it lies alone (``network.cold``)."""
-    least_s: float = 0.0
-    """What its data takes from memory where no cache holds it."""
-
-    def cold(self, share: float) -> float:
-        """Seconds added to the prediction, as ``network.cold.cold_seconds`` does."""
-        return max(share * self.far_s, self.least_s - self.predicted_s)
+    touches: tuple[Touch, ...]
+    """What it reads and writes within the network (``network.residency``)."""
 
 
 @dataclass(frozen=True)
@@ -91,26 +89,27 @@ class NetworkCell:
         """Sum of the kernels as measured within the network."""
         return sum(call.inside_s for call in self.calls)
 
-    def beside_s(self, engines: Engines, cold: bool = True) -> float:
-        """What ``engines`` say of launches, a run, and (``cold``) of data far away, on one stream."""
+    def beside_s(self, device: Device, cold: bool = True) -> float:
+        """What the engines of ``device`` say of launches, a run, and (``cold``) of data far away, on one stream."""
+        engines = device.engines
         gaps = (engines.run_s or 0.0) + len(self.calls) * (engines.call_s or 0.0)
-        return gaps + (self.cold_s(engines) if cold else 0.0)
+        return gaps + (self.cold_s(device) if cold else 0.0)
 
-    def cold_s(self, engines: Engines) -> float:
-        """What all calls take longer by ``engines``, their data being far."""
-        share = engines.exposed_share
-        return 0.0 if share is None else sum(call.cold(share) for call in self.calls)
+    def cold_s(self, device: Device) -> float:
+        """What all calls take longer, their data being far."""
+        levels = levels_of(device)
+        return sum(cold_of(call.touches, device, levels, call.predicted_s) for call in self.calls)
 
-    def errors(self, engines: Engines) -> dict[str, float]:
+    def errors(self, device: Device) -> dict[str, float]:
         """Relative errors: of the replay, of plain sums, and the parts that the replay's is made of (which add up)."""
         real = self.measured_s
-        overhead = self.beside_s(engines, cold=False)
+        overhead = self.beside_s(device, cold=False)
         return {
-            "replay": (self.kernels_s + self.beside_s(engines)) / real - 1,
+            "replay": (self.kernels_s + self.beside_s(device)) / real - 1,
             "without_cold": (self.kernels_s + overhead) / real - 1,
             "sum": self.kernels_s / real - 1,
             "kernels": (self.kernels_s - self.alone_s) / real,
-            "cold": (self.cold_s(engines) - (self.inside_s - self.alone_s)) / real,
+            "cold": (self.cold_s(device) - (self.inside_s - self.alone_s)) / real,
             "overhead": (overhead - (real - self.inside_s)) / real,
         }
 
@@ -130,7 +129,10 @@ def read_cell(path: Path) -> NetworkCell:
     """``DataError`` where the file is none."""
     stored = read_json(path)
     try:
-        calls = tuple(CallCell(**call) for call in stored["calls"])
+        calls = tuple(
+            CallCell(**{**call, "touches": tuple(Touch(**touch) for touch in call["touches"])})
+            for call in stored["calls"]
+        )
         return NetworkCell(**{**stored, "calls": calls, "samples_s": tuple(stored["samples_s"])})
     except (TypeError, KeyError) as error:
         raise DataError(f"{path} is no cell of a network evaluation ({error}): delete it") from error
@@ -144,14 +146,13 @@ def measure_cell(
     ``CdmppError`` where any of it cannot be done.
     """
     from cdmpp.network.checked import measured_beside
-    from cdmpp.network.cold import far_seconds, least_seconds
     from cdmpp.network.graph import peak_activation_bytes
     from cdmpp.network.predict import answer_for
 
     question = answer_for(network, device=device, model=model, schedule=schedule, batch=batch, progress=progress)
     graph, chosen = question.read.graph, question.chosen
     measured = measured_beside(question.read, chosen, device)
-    far, least = far_seconds(graph, device), least_seconds(graph, device)
+    touched = touches(graph)
     calls = tuple(
         CallCell(
             call.name,
@@ -160,8 +161,7 @@ def measure_cell(
             measured.alone_s[call.task_id],
             measured.cold_s[call.task_id],
             measured.kernels_s[place],
-            far[place],
-            least[place],
+            tuple(touched[place]),
         )
         for place, call in enumerate(graph.calls)
     )
@@ -212,11 +212,12 @@ def _eager_s(source: Any, threads: int) -> float | None:
     return min(seconds)
 
 
-def fit_engines(cells: Sequence[NetworkCell]) -> Engines:
+def fit_engines(cells: Sequence[NetworkCell], device: Device) -> Engines:
     """What launches, a run and far data cost, from measured kernels: errors of the predictions do not enter.
 
     Each call's time within its network, less its time alone, is a share of what its far data takes, and a constant
-    (least squares of relative differences). The least that a short network takes beyond its calls is the cost of a run.
+    (least squares of relative differences), for the size of the last cache with which that comes out best. The least
+    that a short network takes beyond its calls is the cost of a run.
     Of cells of one run, predicted by several models, one counts. ``CdmppError`` with fewer than four.
     """
     cells = list({(cell.device, cell.schedule, cell.network, cell.batch): cell for cell in cells}.values())
@@ -224,21 +225,33 @@ def fit_engines(cells: Sequence[NetworkCell]) -> Engines:
         raise CdmppError(f"{len(cells)} measured networks do not tell what a device takes beside its kernels: 4 do")
     calls = [call for cell in cells for call in cell.calls]
     weight = np.array([1.0 / (call.alone_s + _LOOKING_S) for call in calls])
-    causes = np.array([[call.far_s, 1.0] for call in calls])
     longer = np.array([call.inside_s - call.alone_s for call in calls])
-    (exposed, call_s), _ = nnls(causes * weight[:, None], longer * weight)
+    found = []
+    for share in _CACHE_SHARES if device.spec["l3_kb"] else (None,):
+        own = None if share is None else 1024 * share * (device.spec["l3_kb"] or 0.0)
+        levels = levels_of(replace(device, engines=replace(device.engines, resident_bytes=own)))
+        causes = np.array([[far_of(call.touches, levels), 1.0] for call in calls])
+        (exposed, call_s), residual = nnls(causes * weight[:, None], longer * weight)
+        found.append((residual, own, exposed, call_s))
+    _, own, exposed, call_s = min(found, key=lambda one: one[0])
     short = [min(cell.samples_s) - cell.inside_s for cell in cells if min(cell.samples_s) < SHORT_S]
-    return Engines(float(call_s), max(0.0, min(short, default=0.0)), float(exposed))
+    return replace(
+        device.engines,
+        call_s=float(call_s),
+        run_s=max(0.0, min(short, default=0.0)),
+        exposed_share=float(exposed),
+        resident_bytes=own,
+    )
 
 
-def network_errors(cells: Iterable[NetworkCell], engines: Mapping[str, Engines]) -> dict[str, Any]:
+def network_errors(cells: Iterable[NetworkCell], sheets: Mapping[str, Device]) -> dict[str, Any]:
     """Device -> model -> kind of schedule -> network -> log of measured over predicted, as ``network.interval`` reads.
 
     Of several batches or shapes of one network the worst counts: they err together.
     """
     found: dict[str, Any] = {}
     for cell in cells:
-        predicted = cell.kernels_s + cell.beside_s(engines[cell.device])
+        predicted = cell.kernels_s + cell.beside_s(sheets[cell.device])
         kind = cell.schedule.partition(":")[0]
         logs = found.setdefault(cell.device, {}).setdefault(cell.model, {}).setdefault(kind, {})
         error, family = round(float(np.log(cell.measured_s / predicted)), 5), network_family(cell.network)

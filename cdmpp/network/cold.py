@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from cdmpp.devices import Device
 from cdmpp.network.graph import NetworkGraph
-from cdmpp.network.residency import footprint_bytes, touches
+from cdmpp.network.residency import Touch, touches
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,11 @@ class Level:
 
 
 def levels_of(device: Device) -> tuple[Level, ...]:
-    """From the nearest that a network's buffers may lie in to memory; empty where bandwidths are not described."""
-    spec = device.spec
+    """From the nearest that a network's buffers may lie in to memory; empty where bandwidths are not described.
+
+    Of the last cache only what the device's engines say is its own.
+    """
+    spec, own = device.spec, device.engines.resident_bytes or math.inf
     clock_hz = 1e6 * (spec["clock_mhz"] or 0.0)
     if device.kind == "cpu":
         memory, cycles = spec["core_gbps"], (spec["l2_bytes_per_cycle"], spec["l3_bytes_per_cycle"])
@@ -36,7 +39,7 @@ def levels_of(device: Device) -> tuple[Level, ...]:
             return ()
         cores = spec["core_count"] or 1.0
         caches = [
-            Level(1024 * size * (cores if i == 0 else 1), 1 / (rate * clock_hz * cores))
+            Level(min(own, 1024 * size * (cores if i == 0 else 1)), 1 / (rate * clock_hz * cores))
             for i, (size, rate) in enumerate(zip(sizes, cycles, strict=True))
             if size and rate
         ]
@@ -47,39 +50,33 @@ def levels_of(device: Device) -> tuple[Level, ...]:
     return Level(1024 * spec["l2_kb"], 0.0), Level(math.inf, 1e-9 / spec["bandwidth_gbps"])
 
 
-def far_seconds(graph: NetworkGraph, device: Device) -> list[float]:
-    """(n calls) seconds to fetch what lies farther away than where the kernel alone would find it."""
-    levels = levels_of(device)
-    if not levels:
-        return [0.0] * len(graph.calls)
+def far_of(touched: Sequence[Touch], levels: Sequence[Level]) -> float:
+    """Seconds to fetch what lies farther away than where the kernel alone would find it."""
 
     def level(distance: float) -> Level:
         return next(one for one in levels if distance <= one.bytes)
 
-    found = []
-    for place, seen in enumerate(touches(graph)):
-        alone = level(footprint_bytes(graph, place)).seconds_per_byte
-        found.append(
-            sum(touch.bytes * max(0.0, level(touch.since + touch.bytes).seconds_per_byte - alone) for touch in seen)
-        )
-    return found
+    if not levels:
+        return 0.0
+    alone = level(sum(touch.bytes for touch in touched)).seconds_per_byte
+    return sum(touch.bytes * max(0.0, level(touch.since + touch.bytes).seconds_per_byte - alone) for touch in touched)
 
 
-def least_seconds(graph: NetworkGraph, device: Device) -> list[float]:
-    """(n calls) what a call needs at least: all that it touches comes from memory where no cache holds it."""
-    levels = levels_of(device)
-    if device.kind != "cpu" or not levels:
-        return [0.0] * len(graph.calls)
-    sizes = [footprint_bytes(graph, place) for place in range(len(graph.calls))]
-    return [levels[-1].seconds_per_byte * size if size > levels[-2].bytes else 0.0 for size in sizes]
+def cold_of(touched: Sequence[Touch], device: Device, levels: Sequence[Level], alone_s: float) -> float:
+    """Seconds that a call takes longer than ``alone_s``, which is what the model predicts.
+
+    A call needs at least the time in which all that it touches comes from memory, where no cache of a CPU holds it.
+    Zero where the device's share was never measured. ``levels``: those of the device.
+    """
+    if (share := device.engines.exposed_share) is None or not levels:
+        return 0.0
+    size, least = sum(touch.bytes for touch in touched), 0.0
+    if device.kind == "cpu" and size > levels[-2].bytes:
+        least = levels[-1].seconds_per_byte * size
+    return max(share * far_of(touched, levels), least - alone_s)
 
 
 def cold_seconds(graph: NetworkGraph, device: Device, alone_s: Sequence[float]) -> list[float]:
-    """(n calls) seconds that each call takes longer than ``alone_s`` (n calls), which is what the model predicts.
-
-    Zeros where the device's share was never measured.
-    """
-    if (share := device.engines.exposed_share) is None:
-        return [0.0] * len(graph.calls)
-    far, least = far_seconds(graph, device), least_seconds(graph, device)
-    return [max(share * f, floor - alone) for f, floor, alone in zip(far, least, alone_s, strict=True)]
+    """(n calls) ``cold_of`` each, ``alone_s`` (n calls)."""
+    levels = levels_of(device)
+    return [cold_of(seen, device, levels, alone) for seen, alone in zip(touches(graph), alone_s, strict=True)]

@@ -41,11 +41,6 @@ def touches(graph: NetworkGraph) -> list[list[Touch]]:
     return found
 
 
-def footprint_bytes(graph: NetworkGraph, place: int) -> int:
-    """Bytes that one call touches."""
-    return sum(size for _, size, _ in _buffers(graph, place, graph.calls[place]))
-
-
 def _since(recent: OrderedDict[object, int], buffer: object) -> int:
     if buffer not in recent:
         return sum(recent.values())

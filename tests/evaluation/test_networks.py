@@ -8,6 +8,7 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 
+from cdmpp import devices
 from cdmpp.data.files import write_json
 from cdmpp.engines import Engines
 from cdmpp.errors import CdmppError, DataError
@@ -21,19 +22,24 @@ from cdmpp.evaluation.networks import (
     network_errors,
     read_cells,
 )
+from cdmpp.network.cold import far_of, levels_of
 from cdmpp.network.measured import SHORT_S, quiet_seconds
+from cdmpp.network.residency import Touch
 
-TRUE = Engines(call_s=2e-6, run_s=15e-6, exposed_share=0.4)
+MIB = 2**20
+SHEET = devices.get("epyc-genoa")
+TRUE = replace(SHEET, engines=Engines(call_s=2e-6, run_s=15e-6, exposed_share=0.4, resident_bytes=8 * MIB))
 
 
 def cell(seed: int, network: str = "", **changes: object) -> NetworkCell:
     random = np.random.default_rng(seed)
     calls = []
     for place in range(int(random.integers(5, 60))):
-        alone, far = float(random.lognormal(-9, 1)), float(random.lognormal(-11, 1))
-        predicted = alone * float(random.lognormal(0, 0.1))
-        calls.append(CallCell(f"k#{place}", "dense", predicted, alone, 1.5 * alone, alone + 2e-6 + 0.4 * far, far))
-    alone_s, far_s = sum(c.alone_s for c in calls), sum(c.far_s for c in calls)
+        alone, since = float(random.lognormal(-9, 1)), int(random.integers(MIB // 2, 40 * MIB))
+        touched = (Touch(int(random.lognormal(11, 1)), since, False),)
+        predicted, far = alone * float(random.lognormal(0, 0.1)), far_of(touched, levels_of(TRUE))
+        calls.append(CallCell(f"k#{place}", "dense", predicted, alone, 1.5 * alone, alone + 2e-6 + 0.4 * far, touched))
+    alone_s, far_s = sum(c.alone_s for c in calls), sum(far_of(c.touches, levels_of(TRUE)) for c in calls)
     real = alone_s + 15e-6 + 2e-6 * len(calls) + 0.4 * far_s
     assert real < SHORT_S
     made = NetworkCell(
@@ -44,8 +50,8 @@ def cell(seed: int, network: str = "", **changes: object) -> NetworkCell:
 
 
 def test_what_runs_beside_the_kernels_is_found_again():
-    fitted = fit_engines([cell(seed) for seed in range(12)])
-    found, true = ((one.call_s, one.run_s, one.exposed_share) for one in (fitted, TRUE))
+    fitted = fit_engines([cell(seed) for seed in range(12)], SHEET)
+    found, true = ((one.call_s, one.run_s, one.exposed_share, one.resident_bytes) for one in (fitted, TRUE.engines))
     assert found == pytest.approx(true, rel=1e-6)
 
 
@@ -57,11 +63,11 @@ def test_of_a_long_run_the_quiet_moments_of_its_kernels_count():
 
 def test_three_networks_do_not_tell():
     with pytest.raises(CdmppError, match="3 measured networks"):
-        fit_engines([cell(seed) for seed in range(3)])
+        fit_engines([cell(seed) for seed in range(3)], SHEET)
 
 
 def test_parts_of_the_error_add_up():
-    errors = cell(1).errors(Engines(call_s=3e-6, run_s=0.0, exposed_share=0.1))
+    errors = cell(1).errors(replace(SHEET, engines=Engines(call_s=3e-6, run_s=0.0, exposed_share=0.1)))
     assert errors["kernels"] + errors["cold"] + errors["overhead"] == pytest.approx(errors["replay"])
     exact = cell(1).errors(TRUE)
     assert exact["cold"] + exact["overhead"] == pytest.approx(0), "what calls cost is seen within them"
@@ -102,6 +108,29 @@ def test_a_session_measures_what_is_missing_and_goes_on_without_what_fails(tmp_p
     rows = summary(cells, {"epyc-genoa": TRUE})
     assert [row["networks"] for row in rows] == [2, 2] and rows[0]["memory_ratio"] == 2.0
     assert rows[0]["times_eager"] == pytest.approx(2.0)
+
+
+def test_another_model_predicts_what_was_measured_once(tmp_path, monkeypatch):
+    measured, asked = cell(1, "mlp", model="m"), []
+
+    def again(found, device, model):
+        asked.append((found, model))
+        return replace(found, model="few", calls=tuple(replace(c, predicted_s=2 * c.predicted_s) for c in found.calls))
+
+    monkeypatch.setattr("cdmpp.evaluation.network_session.measure_cell", lambda *_: measured)
+    zoo = {"mlp": {"input": {"vector": 8}}}
+    settings = NetworkSettings("epyc-genoa", zoo, ["mlp"], [], [1], ["best_of:16"], out=tmp_path)
+    assert run_networks(settings) == [measured]
+    monkeypatch.setattr("cdmpp.evaluation.network_session.measure_cell", None)
+    monkeypatch.setattr("cdmpp.evaluation.network_session.predicted_again", again)
+    both = run_networks(replace(settings, others=["outputs/few"]))
+    assert asked == [(measured, "outputs/few")] and {one.model for one in both} == {"m", "few"}
+    assert run_networks(replace(settings, others=["outputs/few"])) == both and len(asked) == 1
+    rows = summary(both, {"epyc-genoa": TRUE})
+    assert [(row["model"], row["networks"]) for row in rows] == [("few", 1), ("m", 1)]
+    cells = [cell(seed) for seed in range(6)]
+    twice = [*cells, *(replace(one, model="few") for one in cells)]
+    assert fit_engines(twice, SHEET) == fit_engines(cells, SHEET)
 
 
 def test_a_cell_comes_back_and_a_damaged_one_is_named(tmp_path):

@@ -76,6 +76,18 @@ def test_a_second_question_needs_no_worker(answer, cache, monkeypatch):
     assert ask() == answer
 
 
+def test_the_same_programs_are_asked_of_another_model(answer, cache):
+    from cdmpp.network.predict import answer_for
+
+    torch.manual_seed(0)
+    asked = {"device": DEVICE, "model": DEVICE, "schedule": "best_of:4", "progress": False}
+    question = answer_for(Small().eval(), torch.randn(32, 64), **asked)
+    again, other = (question.asked_of(name, progress=False).prediction() for name in (DEVICE, "cpus"))
+    assert again.latency_s == pytest.approx(answer.latency_s, rel=1e-5)
+    assert [k.schedule for k in other.kernels] == [k.schedule for k in answer.kernels]
+    assert other.model == "cpus" and other.latency_s != answer.latency_s
+
+
 def test_a_damaged_file_in_the_cache_is_made_again(answer, cache):
     from cdmpp.paths import cache_root
 

@@ -8,9 +8,14 @@ import pytest
 
 from cdmpp import devices
 from cdmpp.engines import Engines
-from cdmpp.network.cold import cold_seconds, far_seconds, levels_of
-from cdmpp.network.residency import Touch, footprint_bytes, touches
+from cdmpp.network.cold import cold_seconds, far_of, levels_of
+from cdmpp.network.residency import Touch, touches
 from tests.network.graphs import KIB, call, graph_of_calls, task
+
+
+def far_seconds(graph, device):
+    levels = levels_of(device)
+    return [far_of(seen, levels) for seen in touches(graph)]
 
 
 def test_a_result_is_near_and_a_weight_a_whole_run_away():
@@ -20,7 +25,6 @@ def test_a_result_is_near_and_a_weight_a_whole_run_away():
     # Since the first weight: its result, the second weight, the result of that.
     assert in_first[0] == Touch(100, 10 + 200 + 20, False)
     assert in_second == [Touch(200, 10 + 20 + 100, False), Touch(10, 200, False), Touch(20, 100 + 200 + 10, True)]
-    assert footprint_bytes(graph, 1) == 230
 
 
 def test_of_a_table_some_rows_are_touched():
@@ -63,6 +67,14 @@ def test_no_kernel_is_faster_than_memory_where_no_cache_holds_its_data():
     (longer,) = cold_seconds(graph, device, [1e-3])
     assert 1e-3 + longer == pytest.approx((weight + 4 * KIB) * 1e-9 / device.spec["core_gbps"])
     assert cold_seconds(graph, device, [1.0]) == [0.0]
+
+
+def test_of_a_shared_cache_only_a_part_keeps_data():
+    device = devices.get("epyc-genoa")
+    graph = graph_of_calls(*(call(i, resident=[(i, 2 << 20)]) for i in range(8)))
+    whole, part = (replace(device, engines=Engines(exposed_share=1.0, resident_bytes=own)) for own in (None, 8 << 20))
+    assert sum(far_seconds(graph, whole)) < sum(far_seconds(graph, part))
+    assert [level.bytes for level in levels_of(part)][:2] == [1 << 20, 8 << 20]
 
 
 def test_a_device_without_bandwidths_says_nothing():
