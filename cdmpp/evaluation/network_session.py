@@ -51,8 +51,8 @@ class NetworkSettings:
     others: Sequence[str] = ()
     """Models that predict the same programs as well."""
     out: Path = field(default_factory=lambda: Path("outputs/networks"))
-    force: bool = False
-    """Measure finished cells again."""
+    visits: int = 2
+    """To each network, with all others in between: other guests of a host slow it for minutes, and the least counts."""
 
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> NetworkSettings:
@@ -71,19 +71,22 @@ class NetworkSettings:
 def run_networks(settings: NetworkSettings) -> list[NetworkCell]:
     """Measure what is missing; a network that cannot be run is logged and left out. Returns all cells."""
     device = devices.get(settings.device)
-    for schedule, batch, network in _cells(settings):
-        path = cell_path(settings.out, device.name, schedule, network, batch)
-        held_out = network_family(network) in {network_family(name) for name in settings.held_out}
-        try:
-            if settings.force or not path.exists():
-                cell = measure_cell(network, batch, device, schedule, settings.model, held_out)
-                _keep(path, cell, device)
-            for model in settings.others:
-                other = cell_path(settings.out, device.name, schedule, network, batch, Path(model).name)
-                if settings.force or not other.exists():
-                    _keep(other, predicted_again(read_cell(path), device, model), device)
-        except CdmppError as error:
-            log.warning("%s, batch %d, %s: %s", network, batch, schedule, error)
+    for visit in range(settings.visits):
+        for schedule, batch, network in _cells(settings):
+            path = cell_path(settings.out, device.name, schedule, network, batch)
+            held_out = network_family(network) in {network_family(name) for name in settings.held_out}
+            try:
+                cell = read_cell(path) if path.exists() else None
+                if cell is None or cell.visits <= visit:
+                    new = measure_cell(network, batch, device, schedule, settings.model, held_out)
+                    cell = new if cell is None else cell.with_visit(new)
+                    _keep(path, cell, device)
+                for model in settings.others:
+                    other = cell_path(settings.out, device.name, schedule, network, batch, Path(model).name)
+                    if not other.exists() or read_cell(other).visits < cell.visits:
+                        _keep(other, predicted_again(cell, device, model), device)
+            except CdmppError as error:
+                log.warning("%s, batch %d, %s: %s", network, batch, schedule, error)
     return read_cells(settings.out)
 
 

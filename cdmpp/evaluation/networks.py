@@ -68,6 +68,31 @@ class NetworkCell:
     eager_s: float | None
     """PyTorch on the same cores, eager; None where the source is no torch model."""
     host: str
+    visits: int = 1
+    """After how many, some time apart, these are the least times."""
+
+    def with_visit(self, other: NetworkCell) -> NetworkCell:
+        """The least of this one and of a later visit; only the later one, where it ran other programs."""
+        ran, runs = ([call.predicted_s for call in cell.calls] for cell in (self, other))
+        if (self.model, ran) != (other.model, runs):
+            return other
+        calls = tuple(
+            replace(
+                one,
+                alone_s=min(one.alone_s, two.alone_s),
+                cold_s=min(one.cold_s, two.cold_s),
+                inside_s=min(one.inside_s, two.inside_s),
+            )
+            for one, two in zip(self.calls, other.calls, strict=True)
+        )
+        eager = [seconds for seconds in (self.eager_s, other.eager_s) if seconds is not None]
+        return replace(
+            self,
+            calls=calls,
+            samples_s=(*self.samples_s, *other.samples_s),
+            eager_s=min(eager, default=None),
+            visits=self.visits + other.visits,
+        )
 
     @property
     def measured_s(self) -> float:

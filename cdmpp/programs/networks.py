@@ -134,9 +134,14 @@ def export(model: Any, inputs: tuple[Any, ...]) -> Any:
 
 def relax_of_exported(exported: Any) -> Any:
     """Relax module of a ``torch.export.ExportedProgram``, not legalised; weights are inputs, after the others."""
+    import torch
     from tvm import relax
     from tvm.relax.frontend.torch import from_exported_program
 
+    # Decomposed attention may leave its result in strides that a view cannot take; a reshape gives the same values.
+    for node in exported.graph.nodes:
+        if node.target is torch.ops.aten.view.default:
+            node.target = torch.ops.aten.reshape.default
     with quiet():
         try:
             module = from_exported_program(exported, keep_params_as_input=True)

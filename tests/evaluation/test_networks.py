@@ -99,7 +99,9 @@ def test_a_session_measures_what_is_missing_and_goes_on_without_what_fails(tmp_p
 
     monkeypatch.setattr("cdmpp.evaluation.network_session.measure_cell", measure)
     zoo = {name: {"input": {"vector": 8}} for name in ("mlp", "unet", "gpt2")}
-    settings = NetworkSettings("epyc-genoa", zoo, ["mlp", "unet"], ["gpt2"], [1, 4], ["best_of:16"], out=tmp_path)
+    settings = NetworkSettings(
+        "epyc-genoa", zoo, ["mlp", "unet"], ["gpt2"], [1, 4], ["best_of:16"], visits=1, out=tmp_path
+    )
     cells = run_networks(settings)
     assert len(asked) == 6 and len(cells) == 4
     assert {one.network for one in cells if one.held_out} == {"gpt2"}
@@ -108,6 +110,31 @@ def test_a_session_measures_what_is_missing_and_goes_on_without_what_fails(tmp_p
     rows = summary(cells, {"epyc-genoa": TRUE})
     assert [row["networks"] for row in rows] == [2, 2] and rows[0]["memory_ratio"] == 2.0
     assert rows[0]["times_eager"] == pytest.approx(2.0)
+
+
+def test_later_visits_come_after_all_others_and_the_least_counts(tmp_path, monkeypatch):
+    asked = []
+
+    def measure(network, batch, device, schedule, model, held_out):
+        asked.append(network)
+        one, factor = (
+            cell(len(network), network),
+            1 + 0.1 * (asked.count(network) - 1) * (1 if network == "mlp" else -1),
+        )
+        calls = tuple(replace(call, inside_s=factor * call.inside_s) for call in one.calls)
+        return replace(one, calls=calls, samples_s=tuple(factor * seconds for seconds in one.samples_s))
+
+    monkeypatch.setattr("cdmpp.evaluation.network_session.measure_cell", measure)
+    zoo = {name: {"input": {"vector": 8}} for name in ("mlp", "unet")}
+    settings = NetworkSettings("epyc-genoa", zoo, ["mlp", "unet"], [], [1], ["best_of:16"], visits=2, out=tmp_path)
+    mlp, unet = run_networks(settings)
+    assert asked == ["mlp", "unet", "mlp", "unet"] and mlp.visits == unet.visits == 2
+    assert mlp.measured_s == cell(3, "mlp").measured_s and len(mlp.samples_s) == 4
+    assert unet.measured_s == pytest.approx(0.9 * cell(4, "unet").measured_s)
+    assert unet.inside_s == pytest.approx(0.9 * cell(4, "unet").inside_s)
+    assert run_networks(settings) == [mlp, unet] and len(asked) == 4
+    other = replace(cell(4, "unet"), model="another")
+    assert unet.with_visit(other) == other, "other programs are not the same measurement"
 
 
 def test_another_model_predicts_what_was_measured_once(tmp_path, monkeypatch):
@@ -119,7 +146,7 @@ def test_another_model_predicts_what_was_measured_once(tmp_path, monkeypatch):
 
     monkeypatch.setattr("cdmpp.evaluation.network_session.measure_cell", lambda *_: measured)
     zoo = {"mlp": {"input": {"vector": 8}}}
-    settings = NetworkSettings("epyc-genoa", zoo, ["mlp"], [], [1], ["best_of:16"], out=tmp_path)
+    settings = NetworkSettings("epyc-genoa", zoo, ["mlp"], [], [1], ["best_of:16"], visits=1, out=tmp_path)
     assert run_networks(settings) == [measured]
     monkeypatch.setattr("cdmpp.evaluation.network_session.measure_cell", None)
     monkeypatch.setattr("cdmpp.evaluation.network_session.predicted_again", again)

@@ -258,3 +258,11 @@ def test_positions_of_roberta_are_no_sum_over_tokens(tmp_path):
     counted, _ = build_model({key: value for key, value in entry.items() if key != "first_position"})
     torch.testing.assert_close(numbered(tokens[0] + 3), counted(tokens[0] + 3))
     assert graph(read_network(f"hf:{tmp_path}")).calls
+
+
+def test_attention_whose_result_lies_in_other_strides_is_read(tmp_path):
+    pytest.importorskip("transformers")
+    sizes = {"n_embd": 32, "n_layer": 1, "n_head": 2, "n_positions": 64, "vocab_size": 200}
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt2", **sizes}))
+    one, several = (graph(read_network(f"hf:{tmp_path}", batch=batch)) for batch in (1, 4))
+    assert len(one.calls) == len(several.calls)
