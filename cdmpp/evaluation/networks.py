@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.optimize import nnls
+from scipy.optimize import least_squares
 
 from cdmpp.data.files import read_json
 from cdmpp.devices import Device
@@ -26,6 +26,10 @@ from cdmpp.programs.task import network_family
 _EAGER_RUNS = 8
 _LOOKING_S = 1e-5
 """Times of single calls are known to about this."""
+_USUAL = 0.05
+"""Relative difference between two times of one call on a shared host."""
+_START = (1.0, 2.0)
+"""Share of far data, microseconds a call."""
 _CACHE_SHARES = tuple(sixteenth / 16 for sixteenth in range(1, 17))
 """Of the last cache, that a network may have to itself."""
 
@@ -241,8 +245,9 @@ def fit_engines(cells: Sequence[NetworkCell], device: Device) -> Engines:
     """What launches, a run and far data cost, from measured kernels: errors of the predictions do not enter.
 
     Each call's time within its network, less its time alone, is a share of what its far data takes, and a constant
-    (least squares of relative differences), for the size of the last cache with which that comes out best. The least
-    that a short network takes beyond its calls is the cost of a run.
+    (relative differences, beyond the usual ones by their absolute values: what other guests do to single calls has no
+    bounds), for the size of the last cache with which that comes out best. The least that a short network takes beyond
+    its calls is the cost of a run.
     Of cells of one run, predicted by several models, one counts. ``CdmppError`` with fewer than four.
     """
     cells = list({(cell.device, cell.schedule, cell.network, cell.batch): cell for cell in cells}.values())
@@ -255,18 +260,24 @@ def fit_engines(cells: Sequence[NetworkCell], device: Device) -> Engines:
     for share in _CACHE_SHARES if device.spec["l3_kb"] else (None,):
         own = None if share is None else 1024 * share * (device.spec["l3_kb"] or 0.0)
         levels = levels_of(replace(device, engines=replace(device.engines, resident_bytes=own)))
-        causes = np.array([[far_of(call.touches, levels), 1.0] for call in calls])
-        (exposed, call_s), residual = nnls(causes * weight[:, None], longer * weight)
-        found.append((residual, own, exposed, call_s))
-    _, own, exposed, call_s = min(found, key=lambda one: one[0])
+        causes = np.array([[far_of(call.touches, levels), 1e-6] for call in calls]) * weight[:, None]
+        asked = {"args": (causes, longer * weight), "bounds": (0.0, np.inf)}
+        fit = least_squares(_left, _START, loss="soft_l1", f_scale=_USUAL, **asked)
+        found.append((fit.cost, own, *fit.x))
+    _, own, exposed, call_us = min(found, key=lambda one: one[0])
     short = [min(cell.samples_s) - cell.inside_s for cell in cells if min(cell.samples_s) < SHORT_S]
     return replace(
         device.engines,
-        call_s=float(call_s),
+        call_s=1e-6 * float(call_us),
         run_s=max(0.0, min(short, default=0.0)),
         exposed_share=float(exposed),
         resident_bytes=own,
     )
+
+
+def _left(unknown: np.ndarray, causes: np.ndarray, longer: np.ndarray) -> np.ndarray:
+    left: np.ndarray = causes @ unknown - longer
+    return left
 
 
 def network_errors(cells: Iterable[NetworkCell], sheets: Mapping[str, Device]) -> dict[str, Any]:
