@@ -16,12 +16,12 @@ UNLIKE_TRAINING = "unlike training"
 FLAGS = {
     NO_MACHINE_CODE: "the model reads machine code and has none of these; without it errors are several times as large",
     FASTER_THAN_PEAK: "multiply-adds in less time than the datasheet allows; the answer cannot be right",
-    NOT_SCHEDULED: "no parallel, vectorised or unrolled loop; the model learned from scheduled programs only",
+    NOT_SCHEDULED: "no parallel, vectorised or unrolled loop; the model learned none such on this device",
     UNLIKE_TRAINING: "farther from the training programs than 99 % of those of validation; expect larger errors",
 }
 """Flag -> what it means, in the order in which they are shown."""
 UNSCHEDULED = "unscheduled_programs"
-"""In a model's card: how many programs without a schedule it learned from."""
+"""In a model's card: device -> how many programs without a schedule it learned from."""
 _ENOUGH = 100  # of these
 _CPU_BOOST = 1.1  # by how much a CPU's clock may exceed that of its description
 
@@ -31,7 +31,8 @@ def flag_programs(
 ) -> dict[str, np.ndarray]:
     """Flag -> (n,) bool, those that can be told from programs and answers.
 
-    ``wants_code``: the model reads it. ``learned_unscheduled``: programs without a schedule that it learned from.
+    ``wants_code``: the model reads it. ``learned_unscheduled``: programs of this device without a
+    schedule that it learned from.
     """
     on_cpu = asts.target_kinds == TARGET_KINDS.index("cpu")
     without = np.ones(len(asts), bool) if asts.codes is None else np.isnan(asts.codes[:, 0])

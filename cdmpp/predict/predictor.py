@@ -123,8 +123,8 @@ class Predictor:
         flags: dict[str, np.ndarray] = {}
         vouched: dict[str, Any] = {}
         if self.features == "cdmpp":
-            reads, learned = self.reads_code and compiled is not False, self.card.get(UNSCHEDULED, 0)
-            flags = flag_programs(inputs.asts, device, latency_s, reads, learned)
+            reads, learned = self.reads_code and compiled is not False, self.card.get(UNSCHEDULED, {})
+            flags = flag_programs(inputs.asts, device, latency_s, reads, learned.get(device.name, 0))
         if self.calibration is not None:
             novelty, group = self.calibration.novelty, device_group(device)
             score = novelty.score(seen.sketch)

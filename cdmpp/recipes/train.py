@@ -115,7 +115,7 @@ def _calibrate(
             "data": dataset.source,
             "split": {"name": split.name, "seed": split.seed, **split.counts},
             "programs": {"train": len(split.train), "validation": len(split.validation), "test": len(split.test)},
-            UNSCHEDULED: int(unscheduled(dataset.asts.take(split.train)).sum()) if dataset.features == "cdmpp" else 0,
+            UNSCHEDULED: _unscheduled(dataset, split.train),
             "seed": seed,
             "training": config.to_dict(),
             "validation": val_metrics,
@@ -131,3 +131,11 @@ def device_groups(names: np.ndarray) -> list[str]:
     """``device_group`` of each of the device ``names`` (n,)."""
     sheets = sheets_of(names)
     return [device_group(sheets[name]) for name in names.tolist()]
+
+
+def _unscheduled(dataset: LatencyDataset, rows: np.ndarray) -> dict[str, int]:
+    """Device -> how many of ``rows`` have no schedule."""
+    if dataset.features != "cdmpp":
+        return {}
+    plain = dataset.devices[rows][unscheduled(dataset.asts.take(rows))]
+    return {str(name): int(n) for name, n in zip(*np.unique(plain, return_counts=True), strict=True)}

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import cdmpp
 from cdmpp import devices
 from cdmpp.ast.layout import LEAF_NAMES
 from cdmpp.ast.table import AstTable
@@ -88,3 +89,10 @@ def test_one_mark_of_a_schedule_is_enough(mark):
     device, seconds = devices.get("xeon-icelake"), np.ones(1)
     assert flag_programs(one_leaf(), device, seconds, False)[NOT_SCHEDULED].all()
     assert not flag_programs(one_leaf(**{mark: 16}), device, seconds, False)[NOT_SCHEDULED].any()
+
+
+def test_what_was_learned_without_schedules_on_one_device_vouches_for_no_other():
+    model = cdmpp.load("cpus")
+    plain = one_leaf()
+    known, other = (model.predict(plain, name).flags[0] for name in ("epyc-genoa", "xeon-icelake"))
+    assert NOT_SCHEDULED in other and NOT_SCHEDULED not in known
