@@ -14,10 +14,10 @@ from cdmpp import devices
 from cdmpp.data.files import write_json
 from cdmpp.devices import Device
 from cdmpp.errors import CdmppError, DataError
+from cdmpp.evaluation.network_fit import fit_engines
 from cdmpp.evaluation.networks import (
     NetworkCell,
     cell_path,
-    fit_engines,
     measure_cell,
     network_errors,
     predicted_again,

@@ -4,34 +4,24 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.optimize import least_squares
 
 from cdmpp.data.files import read_json
 from cdmpp.devices import Device
-from cdmpp.engines import Engines
 from cdmpp.errors import CdmppError, DataError
 from cdmpp.measure.software import processor
-from cdmpp.network.cold import cold_of, far_of, levels_of
+from cdmpp.network.cold import cold_of, levels_of
 from cdmpp.network.interval import NetworkErrors
-from cdmpp.network.measured import SHORT_S, quiet_seconds
+from cdmpp.network.measured import quiet_seconds
 from cdmpp.network.residency import Touch, touches
 from cdmpp.programs.task import network_family
 
 _EAGER_RUNS = 8
-_LOOKING_S = 1e-5
-"""Times of single calls are known to about this."""
-_USUAL = 0.05
-"""Relative difference between two times of one call on a shared host."""
-_START = (1.0, 2.0)
-"""Share of far data, microseconds a call."""
-_CACHE_SHARES = tuple(sixteenth / 16 for sixteenth in range(1, 17))
-"""Of the last cache, that a network may have to itself."""
 
 
 @dataclass(frozen=True)
@@ -239,45 +229,6 @@ def _eager_s(source: Any, threads: int) -> float | None:
     finally:
         torch.set_num_threads(before)
     return min(seconds)
-
-
-def fit_engines(cells: Sequence[NetworkCell], device: Device) -> Engines:
-    """What launches, a run and far data cost, from measured kernels: errors of the predictions do not enter.
-
-    Each call's time within its network, less its time alone, is a share of what its far data takes, and a constant
-    (relative differences, beyond the usual ones by their absolute values: what other guests do to single calls has no
-    bounds), for the size of the last cache with which that comes out best. The least that a short network takes beyond
-    its calls is the cost of a run.
-    Of cells of one run, predicted by several models, one counts. ``CdmppError`` with fewer than four.
-    """
-    cells = list({(cell.device, cell.schedule, cell.network, cell.batch): cell for cell in cells}.values())
-    if len(cells) < 4:
-        raise CdmppError(f"{len(cells)} measured networks do not tell what a device takes beside its kernels: 4 do")
-    calls = [call for cell in cells for call in cell.calls]
-    weight = np.array([1.0 / (call.alone_s + _LOOKING_S) for call in calls])
-    longer = np.array([call.inside_s - call.alone_s for call in calls])
-    found = []
-    for share in _CACHE_SHARES if device.spec["l3_kb"] else (None,):
-        own = None if share is None else 1024 * share * (device.spec["l3_kb"] or 0.0)
-        levels = levels_of(replace(device, engines=replace(device.engines, resident_bytes=own)))
-        causes = np.array([[far_of(call.touches, levels), 1e-6] for call in calls]) * weight[:, None]
-        asked = {"args": (causes, longer * weight), "bounds": (0.0, np.inf)}
-        fit = least_squares(_left, _START, loss="soft_l1", f_scale=_USUAL, **asked)
-        found.append((fit.cost, own, *fit.x))
-    _, own, exposed, call_us = min(found, key=lambda one: one[0])
-    short = [min(cell.samples_s) - cell.inside_s for cell in cells if min(cell.samples_s) < SHORT_S]
-    return replace(
-        device.engines,
-        call_s=1e-6 * float(call_us),
-        run_s=max(0.0, min(short, default=0.0)),
-        exposed_share=float(exposed),
-        resident_bytes=own,
-    )
-
-
-def _left(unknown: np.ndarray, causes: np.ndarray, longer: np.ndarray) -> np.ndarray:
-    left: np.ndarray = causes @ unknown - longer
-    return left
 
 
 def network_errors(cells: Iterable[NetworkCell], sheets: Mapping[str, Device]) -> dict[str, Any]:

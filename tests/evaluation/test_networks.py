@@ -12,13 +12,13 @@ from cdmpp import devices
 from cdmpp.data.files import write_json
 from cdmpp.engines import Engines
 from cdmpp.errors import CdmppError, DataError
+from cdmpp.evaluation.network_fit import fit_engines
 from cdmpp.evaluation.network_session import NetworkSettings, run_networks, summary, write_figures
 from cdmpp.evaluation.networks import (
     CallCell,
     NetworkCell,
     cell_path,
     coverage,
-    fit_engines,
     network_errors,
     read_cells,
 )
