@@ -17,7 +17,7 @@ _PACKAGE = "tvm.s_tir.tensor_intrin"
 def intrinsics_for(target: Any) -> Iterator[None]:
     """While the block runs, a ``TuneContext`` finds what schedules for the ``tvm.target.Target`` may use.
 
-    TVM would import those of every kind of processor, which takes 14 s in each process; those of x86 take 0.4.
+    TVM would import those of every kind of processor, which takes 14 s in each process; those of x86 take 0.2.
     Outside the block nothing stands in the way of importing all.
     """
     parent, name = _PACKAGE.rsplit(".", 1)
@@ -42,11 +42,11 @@ def intrinsics_for(target: Any) -> Iterator[None]:
 def _of_kind(target: Any) -> str | None:
     """The module of a target's intrinsics; None: nothing is known, all of them."""
     kind, keys = str(target.kind.name), {str(key) for key in target.keys}
-    if kind in ("cuda", "rocm"):
+    if kind == "cuda":
         return kind
     if kind != "llvm":
         return None
-    return next((f"{key}" for key in ("arm_cpu", "riscv_cpu") if key in keys), "x86")
+    return next((key for key in ("arm_cpu", "riscv_cpu") if key in keys), "x86")
 
 
 @contextmanager
