@@ -184,15 +184,18 @@ _spare: list[Worker] = []
 _KEPT = 2
 
 
-def take_worker(command: Sequence[str]) -> Worker:
-    """A kept process of ``command``, or a new one. ``take_worker(c).launch()`` early saves waiting later."""
+def take_worker(command: Sequence[str], ready: Request | None = None) -> Worker:
+    """A kept process of ``command``, or a new one that begins with ``ready``.
+
+    ``take_worker(c).launch()`` early saves waiting later.
+    """
     while _spare:
         worker = _spare.pop()
         if worker.running and (worker.command, worker.surroundings) == (tuple(command), _surroundings()):
             return worker
         if worker.surroundings[0] == os.getpid():  # of a forked parent it is not ours to end
             worker.stop()
-    return Worker(command)
+    return Worker(command, ready=ready)
 
 
 def keep_worker(worker: Worker) -> None:

@@ -20,5 +20,13 @@ def write_page(path: Path, lines: Iterable[str]) -> None:
     write_atomic(path, lambda temporary: _write(temporary, text))
 
 
+def replace_part(path: Path, name: str, body: str) -> None:
+    """Put ``body`` between ``<!-- name -->`` and ``<!-- /name -->`` of a page."""
+    begin, end = f"<!-- {name} -->", f"<!-- /{name} -->"
+    before, _, rest = path.read_text(encoding="utf-8").partition(begin)
+    after = rest.partition(end)[2]
+    write_page(path, [f"{before}{begin}\n\n{body}\n\n{end}{after}"])
+
+
 def _write(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.publish.command_line import run
-from benchmarks.publish.markdown import table
+from benchmarks.publish.markdown import replace_part, table
 from cdmpp import devices
 from cdmpp.data.files import write_atomic, write_json
 from cdmpp.devices import Device
@@ -22,8 +22,6 @@ from cdmpp.evaluation.network_session import PARTS, summary
 from cdmpp.evaluation.networks import NetworkCell, coverage, network_errors, read_cells
 from cdmpp.network.interval import ERRORS_FILE
 from cdmpp.predict.catalogue import models
-
-BEGIN, END = "<!-- figures -->", "<!-- /figures -->"
 
 
 def rows(cells: Sequence[NetworkCell], sheets: dict[str, Device]) -> list[dict[str, Any]]:
@@ -128,11 +126,7 @@ def main(out: str, docs: str) -> None:
     writer.writeheader()
     writer.writerows({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()} for row in found)
     write_atomic(folder / "networks.csv", lambda path: path.write_text(stream.getvalue()))
-    text = (folder / "networks.md").read_text(encoding="utf-8")
-    before, _, rest = text.partition(BEGIN)
-    after = rest.partition(END)[2]
-    body = f"{before}{BEGIN}\n\n{page(cells, sheets)}\n\n{END}{after}"
-    write_atomic(folder / "networks.md", lambda path: path.write_text(body, encoding="utf-8"))
+    replace_part(folder / "networks.md", "figures", page(cells, sheets))
     known = [cell for cell in cells if cell.held_out and cell.model in shipped()]
     write_json(ERRORS_FILE, network_errors(known, sheets))
 

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import os
-import platform
-import tempfile
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +14,7 @@ import numpy as np
 from cdmpp.ast import access, arithmetic, kernel_features, leaf, leaf_features, misses, points, walk
 from cdmpp.ast.compact_ast import CompactAST
 from cdmpp.features import names
+from cdmpp.native_library import built_once
 from cdmpp.paths import cache_root
 
 SOURCES = Path(__file__).parent / "native"
@@ -64,48 +62,40 @@ def constants_header() -> str:
     return "\n".join([*lines, "}  // namespace cdmpp", ""])
 
 
-def _build() -> Path:
-    """Path of the compiled library; compiles (about 20 s) where this source was not compiled before."""
-    import tvm_ffi
-    import tvm_ffi.cpp
-
-    header = constants_header()
-    digest = hashlib.sha256(repr((header, FLAGS, tvm_ffi.__version__, tvm_ffi.__file__, platform.machine())).encode())
-    for path in sorted(SOURCES.iterdir()):
-        digest.update(path.read_bytes())
-    target = cache_root() / "native" / f"extract-{digest.hexdigest()[:20]}.so"
-    if target.exists():
-        return target
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-        Path(folder, "constants.h").write_text(header)
-        built = tvm_ffi.cpp.build(
-            "cdmpp_extract",
-            cpp_files=[str(SOURCES / "extract.cpp")],
-            extra_cflags=list(FLAGS),
-            extra_include_paths=[folder, str(SOURCES)],
-            build_directory=folder,
-        )
-        os.replace(built, target)
-    return target
+def native_extract() -> Callable[[Any, bool], bytes] | None:
+    """The compiled function, or None (with one warning) where it cannot be had; compiles (about 20 s) on first use."""
+    return None if os.environ.get("CDMPP_NATIVE", "1") == "0" else _loaded(cache_root())
 
 
 @functools.cache
-def native_extract() -> Callable[[Any, bool], bytes] | None:
-    """The compiled function, or None (with one warning) where it cannot be had."""
-    if os.environ.get("CDMPP_NATIVE", "1") == "0":
-        return None
+def _loaded(_cache: Path) -> Callable[[Any, bool], bytes] | None:
+    """Of the library in a cache: another one, as after a change of ``$CDMPP_CACHE``, has to get its own."""
     try:
         import tvm_ffi
+        import tvm_ffi.cpp
 
-        return tvm_ffi.load_module(str(_build())).extract
+        constants = constants_header()
+
+        def build(folder: Path) -> Path:
+            (folder / "constants.h").write_text(constants)
+            built = tvm_ffi.cpp.build(
+                "cdmpp_extract",
+                cpp_files=[str(SOURCES / "extract.cpp")],
+                extra_cflags=list(FLAGS),
+                extra_include_paths=[str(folder), str(SOURCES)],
+                build_directory=str(folder),
+            )
+            return Path(built)
+
+        settings = (constants, FLAGS, tvm_ffi.__version__, tvm_ffi.__file__)
+        return tvm_ffi.load_module(str(built_once("extract", SOURCES, settings, build))).extract
     except Exception as error:  # no compiler, no ninja, no place to write, a compiler that fails
         first = next(iter(str(error).strip().splitlines()), type(error).__name__)
         warnings.warn(
             f"the native extractor could not be built ({first}); the Python version gives the same numbers, slower. "
             "It needs g++ and ninja; CDMPP_NATIVE=0 silences this.",
             RuntimeWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
         return None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from cdmpp.ast.layout import KERNEL_NAMES
 from cdmpp.ast.leaf_features import LEAF_NAMES
 from cdmpp.ast.table import AstTable
 
@@ -17,6 +18,13 @@ def leaf_quantity(asts: AstTable, name: str) -> np.ndarray:
 def leaf_total(asts: AstTable, values: np.ndarray) -> np.ndarray:
     """(n,) sums over the leaves of each program."""
     return np.add.reduceat(values.astype(np.float64), asts.leaf_offsets[:-1]) if len(asts) else np.zeros(0)
+
+
+def unrolled_steps(asts: AstTable) -> np.ndarray:
+    """(n,) statements after unrolling, as TVM counts them, of all kernels of each program."""
+    column = np.asarray(asts.kernel_features[:, KERNEL_NAMES.index("code_steps")], np.float64)
+    steps = np.exp2(np.minimum(column, 1000.0)) - 1
+    return np.add.reduceat(steps, asts.kernel_offsets[:-1]) if len(asts) else np.zeros(0)
 
 
 def unscheduled(asts: AstTable) -> np.ndarray:

@@ -174,9 +174,9 @@ def _shown(replies: Generator[T], title: str, jobs: Sequence[object], progress: 
     return cast(Generator[T], track(replies, title, total=len(jobs), console=Console(stderr=True)))
 
 
-def start_workers(n: int) -> None:
-    """Begin to start ``n`` processes for the next call of ``derive``, and go on."""
-    taken = [take_worker(COMMAND) for _ in range(n)]
+def start_workers(n: int, codes: bool = False) -> None:
+    """Begin to start ``n`` processes for the next call of ``derive``, and go on; ``codes``: to compile as well."""
+    taken = [take_worker(COMMAND, {"op": "ready", "codes": codes}) for _ in range(n)]
     for worker in taken:
         worker.launch()
         keep_worker(worker)

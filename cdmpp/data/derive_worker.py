@@ -106,7 +106,7 @@ def candidates(request: Request) -> Reply:
     task, target = Task(**request["task"]), parse_target(request["target"])
     try:
         if request["n"]:
-            programs = sample_programs(task, target, request["n"], request["seed"])
+            programs = sample_programs(task, target, request["n"], request["seed"], mutants=0.0)
         else:
             programs = [default_program(task, target)]
         found, refused = [], ""
@@ -148,8 +148,8 @@ def _reason(error: BaseException) -> str:
     return f"{type(error).__name__}: {str(error)[:500]}"
 
 
-def ready(_: Request) -> Reply:
-    """Import what every request needs; ``warnings`` are for the user."""
+def ready(request: Request) -> Reply:
+    """Import what every request needs, and what ``codes`` need where they are announced; ``warnings``: for the user."""
     gc.disable()
     # tvm_ffi imports torch where there is one, which triples the time to start; nothing here reads a tensor of torch.
     sys.modules.setdefault("torch", None)  # type: ignore[arg-type]
@@ -158,11 +158,15 @@ def ready(_: Request) -> Reply:
         try:
             from cdmpp.ast.native import native_extract
             from cdmpp.programs import replay, script  # noqa: F401
+
+            if request.get("codes"):
+                from cdmpp.machine_code import code_vector, compile  # noqa: F401
         except ImportError as error:
             raise CdmppError(f"TVM cannot be imported ({error}): pip install 'cdmpp[tvm]'") from error
 
         native_extract()
     gc.freeze()
+    gc.set_threshold(50_000, 20, 100)  # TVM makes many short-lived objects and hardly a cycle: a tenth of the time
     gc.enable()
     return {"warnings": [str(warning.message) for warning in caught if "native extractor" in str(warning.message)]}
 

@@ -14,6 +14,7 @@ import numpy as np
 from rich.console import Console
 
 from cdmpp import devices
+from cdmpp.ast.pooling import pool_per_store
 from cdmpp.data.dataset import join_datasets
 from cdmpp.data.loading import load_programs
 from cdmpp.data.per_store import load_per_store
@@ -24,7 +25,6 @@ from cdmpp.evaluation.cell import CellOptions
 from cdmpp.evaluation.evaluation_data import EvaluationData
 from cdmpp.evaluation.metric_table import metric_table
 from cdmpp.evaluation.noise import noise_floor
-from cdmpp.evaluation.pooling import pool_per_store
 from cdmpp.evaluation.results import collect, update_results
 from cdmpp.evaluation.run import evaluate
 from cdmpp.model.config import check_keys

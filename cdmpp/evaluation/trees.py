@@ -6,16 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
 from cdmpp import devices
-from cdmpp.data.batching import spec_array
+from cdmpp.ast.pooling import compress
 from cdmpp.data.dataset import LatencyDataset
 from cdmpp.data.splits import Split
 from cdmpp.errors import DataError
 from cdmpp.evaluation.evaluation_data import Baseline, EvaluationData
-from cdmpp.evaluation.pooling import compress, pool_asts
-from cdmpp.model.analytic import bound_times, kernel_parts, kernel_seconds
+from cdmpp.model.pooled import pooled
 from cdmpp.training.metrics import mape_factor
 
 
@@ -87,19 +85,11 @@ def ours_pooled(data: EvaluationData) -> np.ndarray:
     """Pooled compact ASTs with the task's arithmetic and bytes."""
     dataset, asts = data.dataset, data.dataset.asts
     size = np.array([(dataset.tasks[task].flops, dataset.tasks[task].io_bytes) for task in dataset.task_ids])
-    # Kernel times by the analytic formula, no factor fitted.
-    owner = np.repeat(np.arange(len(asts)), np.diff(asts.kernel_offsets))
-    names, which = np.unique(np.asarray(dataset.devices), return_inverse=True)
-    sheets = np.stack([spec_array(devices.get(str(name))) for name in names])[which]
-    with torch.no_grad():
-        features, kinds = torch.tensor(asts.kernel_features)[:, None], torch.from_numpy(asts.target_kinds[owner])
-        times = bound_times(kernel_parts(features, torch.from_numpy(sheets[owner]), kinds.long()))
-        terms, seconds = (x[:, 0].numpy().astype(np.float64) for x in (times, kernel_seconds(times)))
-    total = np.add.reduceat(seconds, asts.kernel_offsets[:-1])
-    pooled = pool_asts(asts, compress(terms * 1e9), seconds)
+    sheets = {name: devices.get(name) for name in np.unique(np.asarray(dataset.devices)).astype(str).tolist()}
+    columns = pooled(asts, [sheets[str(name)] for name in dataset.devices])
     if asts.codes is not None:  # trees take a missing number as such
-        pooled = np.concatenate([pooled, asts.codes], axis=1)
-    return _with_devices(np.concatenate([pooled, compress(size), compress(total[:, None] * 1e9)], axis=1), dataset)
+        columns = np.concatenate([columns, asts.codes], axis=1)
+    return _with_devices(np.concatenate([columns, compress(size)], axis=1), dataset)
 
 
 def _with_devices(columns: np.ndarray, dataset: LatencyDataset) -> np.ndarray:

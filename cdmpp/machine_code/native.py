@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import hashlib
 import os
-import platform
 import shutil
 import subprocess
-import tempfile
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +18,7 @@ from cdmpp.errors import CdmppError
 from cdmpp.machine_code.nesting import pairs_of_least_cost
 from cdmpp.machine_code.operation import OPERATIONS
 from cdmpp.machine_code.tables import TOTALS, header
+from cdmpp.native_library import built_once
 from cdmpp.paths import cache_root
 
 SOURCES = Path(__file__).parent / "native"
@@ -34,43 +32,35 @@ _Doubles, _Longs = ctypes.POINTER(ctypes.c_double), ctypes.POINTER(ctypes.c_int6
 _Assign = ctypes.CFUNCTYPE(None, _Doubles, ctypes.c_int64, _Doubles, ctypes.c_int64, _Doubles, _Longs)
 
 
-def _build() -> Path:
-    """Path of the compiled library; compiles (about 15 s) where this source was not compiled before."""
-    tables = header()
-    digest = hashlib.sha256(repr((tables, _FLAGS, platform.machine())).encode())
-    for path in sorted(SOURCES.iterdir()):
-        digest.update(path.read_bytes())
-    target = cache_root() / "native" / f"code-{digest.hexdigest()[:20]}.so"
-    if target.exists():
-        return target
-    compiler = next(filter(None, map(shutil.which, ("c++", "g++", "clang++"))), None)
-    if compiler is None:
-        raise CdmppError("no C++ compiler (c++, g++ or clang++) on the path")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-        Path(folder, "tables.h").write_text(tables)
-        library = Path(folder) / target.name
-        command = [compiler, *_FLAGS, f"-I{folder}", f"-I{SOURCES}", str(SOURCES / "code_vector.cpp")]
-        built = subprocess.run([*command, "-o", str(library)], capture_output=True, text=True)
-        if built.returncode:
-            raise CdmppError(built.stderr.strip()[-300:])
-        os.replace(library, target)
-    return target
+def native_code() -> Callable[..., int] | None:
+    """The compiled function, or None (with one warning) where it cannot be had; compiles (about 15 s) on first use."""
+    return None if os.environ.get("CDMPP_NATIVE", "1") == "0" else _loaded(cache_root())
 
 
 @functools.cache
-def native_code() -> Callable[..., int] | None:
-    """The compiled function, or None (with one warning) where it cannot be had."""
-    if os.environ.get("CDMPP_NATIVE", "1") == "0":
-        return None
+def _loaded(_cache: Path) -> Callable[..., int] | None:
+    """Of the library in a cache: another one, as after a change of ``$CDMPP_CACHE``, has to get its own."""
+    tables = header()
+
+    def build(folder: Path) -> Path:
+        compiler = next(filter(None, map(shutil.which, ("c++", "g++", "clang++"))), None)
+        if compiler is None:
+            raise CdmppError("no C++ compiler (c++, g++ or clang++) on the path")
+        (folder / "tables.h").write_text(tables)
+        command = [compiler, *_FLAGS, f"-I{folder}", f"-I{SOURCES}", str(SOURCES / "code_vector.cpp")]
+        built = subprocess.run([*command, "-o", str(folder / "code.so")], capture_output=True, text=True)
+        if built.returncode:
+            raise CdmppError(built.stderr.strip()[-300:])
+        return folder / "code.so"
+
     try:
-        entry = ctypes.CDLL(str(_build())).code_amounts
+        entry = ctypes.CDLL(str(built_once("code", SOURCES, (tables, _FLAGS), build))).code_amounts
     except (CdmppError, OSError) as error:
         warnings.warn(
             f"the native code vector could not be built ({error}); the Python version gives the same numbers, slower. "
             "CDMPP_NATIVE=0 silences this.",
             RuntimeWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
         return None
     text = (ctypes.c_char_p, ctypes.c_int64)

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from cdmpp.ast.layout import EXTRACTOR_VERSION
+from cdmpp.ast.quantities import unrolled_steps
 from cdmpp.ast.table import AstTable
 from cdmpp.data.derive import LIMIT_S, Source, cores, derive, derived_folder
 from cdmpp.data.files import read_json, write_json
@@ -20,8 +21,17 @@ from cdmpp.machine_code.code_features import CODE_VERSION
 from cdmpp.network.candidates import Candidates, candidates_of
 from cdmpp.network.prediction import Bounds
 from cdmpp.network.rule import ScheduleRule
+from cdmpp.predict.flags import NO_MACHINE_CODE
 from cdmpp.predict.predictor import Predictor
 from cdmpp.programs.task import Task
+
+_LONGEST = 1000
+"""Statements after unrolling: longer programs, one in a hundred, take seconds to compile, a few minutes. Without them
+the best measured program of a task takes 0.1 to 0.5 % longer on average. They come last."""
+_PATIENCE_S = 10.0
+"""For compiling one of several candidates of a task. The median takes 0.2 s, one in a hundred more than 4."""
+_SURE = 0.7
+"""Compiling more finds little: the rest of the chance is spread over many programs, most of them nearly as good."""
 
 
 @dataclass(frozen=True)
@@ -57,10 +67,13 @@ class Chooser:
         if self.rule.kind == "database":
             return self._of_database(tasks, progress)
         chosen = {task_id: found for task_id, task in tasks.items() if (found := self._remembered(task)) is not None}
-        if missing := {task_id: task for task_id, task in tasks.items() if task_id not in chosen}:
+        # Sorted: the last digits of an answer depend on its neighbours, and a stored graph has another order of tasks.
+        if missing := {task_id: tasks[task_id] for task_id in sorted(tasks) if task_id not in chosen}:
             sampled = candidates_of(missing, self.device, self.rule.n, self.seed, progress)
             new = self._best(missing, sampled, progress)
             for task_id, one in new.items():
+                if NO_MACHINE_CODE in one.flags and self.predictor.reads_code:
+                    continue  # on a quieter machine the compiler may end in time
                 write_json(self._path(missing[task_id]), {**asdict(one), "intervals": _texts(one.intervals)})
             chosen |= new
         return {task_id: chosen[task_id] for task_id in tasks}
@@ -106,26 +119,29 @@ class Chooser:
         return {task_id: Candidates((schedules[task_id],), table) for task_id, table in tables.items()}
 
     def _best(self, tasks: Mapping[str, Task], sampled: Mapping[str, Candidates], progress: bool) -> dict[str, Chosen]:
-        """The fastest by prediction: of all by their ASTs, then of few by machine code, where the model reads that."""
+        """The fastest by prediction: of the likeliest by their ASTs by machine code, where the model reads that."""
         names = list(tasks)
         places = [np.arange(len(sampled[name].schedules)) for name in names]
         if not (self.predictor.reads_code and self.device.kind == "cpu"):
             return self._fastest(tasks, sampled, places, AstTable.concat([sampled[name].asts for name in names]))
-        if self.rule.precise:
-            together = AstTable.concat([sampled[name].asts for name in names if len(sampled[name].schedules) > 1])
-            rough = self.predictor.predict(together, self.device, compiled=False).latency_s if len(together) else None
-            start = 0
-            for i, name in enumerate(names):
-                if (n := len(sampled[name].schedules)) > 1 and rough is not None:
-                    places[i] = np.sort(np.argsort(rough[start : start + n], kind="stable")[: self.rule.precise])
-                    start += n
+        if several := [name for name in names if len(sampled[name].schedules) > 1]:
+            together = AstTable.concat([sampled[name].asts for name in several])
+            owners = [name for name in several for _ in sampled[name].schedules]
+            chances = self.predictor.chances(together, self.device, owners)
+            chances = np.where(unrolled_steps(together) > _LONGEST, 0.0, chances)
+            ends = np.cumsum([len(sampled[name].schedules) for name in several])
+            for name, own in zip(several, np.split(chances, ends[:-1]), strict=True):
+                places[names.index(name)] = worth_compiling(own, self.rule.precise)
         tables = [sampled[name].asts.take(kept) for name, kept in zip(names, places, strict=True)]
         sources = [
             self._source(tasks[name], sampled[name].schedules[i])
             for name, kept in zip(names, places, strict=True)
             for i in kept
         ]
-        return self._fastest(tasks, sampled, places, self._with_codes(AstTable.concat(tables), sources, progress))
+        # A single program has no rival: it is worth all the time that a record may take.
+        limit_s = _PATIENCE_S if any(len(kept) > 1 for kept in places) else LIMIT_S
+        table = self._with_codes(AstTable.concat(tables), sources, progress, limit_s)
+        return self._fastest(tasks, sampled, places, table)
 
     def _fastest(
         self,
@@ -135,10 +151,12 @@ class Chooser:
         table: AstTable,
     ) -> dict[str, Chosen]:
         answer = self.predictor.predict(table, self.device)
-        chosen, start = {}, 0
+        compiled, chosen, start = ~np.isnan(table.codes_or_nan()[:, 0]), {}, 0
         for name, kept in zip(tasks, places, strict=True):
             own = slice(start, start + len(kept))
-            best = start + int(np.argmin(answer.latency_s[own]))
+            # What took too long to compile is only asked where nothing else is there.
+            usable = compiled[own] if compiled[own].any() else np.ones(len(kept), bool)
+            best = start + int(np.argmin(np.where(usable, answer.latency_s[own], np.inf)))
             start += len(kept)
             intervals = {
                 level: (float(low[best]), float(high[best])) for level, (low, high) in answer.intervals.items()
@@ -150,15 +168,18 @@ class Chooser:
             )
         return chosen
 
-    def _with_codes(self, table: AstTable, sources: Sequence[Source], progress: bool) -> AstTable:
+    def _with_codes(self, table: AstTable, sources: Sequence[Source], progress: bool, limit_s: float) -> AstTable:
         from cdmpp.data.codes import cached_codes
+        from cdmpp.machine_code.native import native_code
         from cdmpp.predict.inputs import Inputs
+
+        native_code()  # compiled once a machine, here: that takes longer than a program may
 
         core = self.device.core or ""
         folder = derived_folder("codes", CODE_VERSION, "candidates", json.dumps(self.device.target), core)
         present = cached_codes(folder)
         missing = {source.key: source for source in sources if source.key not in present}
-        derive({"codes": (folder, list(missing.values()))}, cores(), progress, "compiling", LIMIT_S)
+        derive({"codes": (folder, list(missing.values()))}, cores(), progress, "compiling", limit_s)
         keys = [source.key for source in sources]
         inputs = Inputs(table, tuple(keys)).with_codes(cached_codes(folder), {}, keys)
         return inputs.asts
@@ -179,6 +200,13 @@ class Chooser:
             return Chosen(**{**stored, "intervals": intervals, "flags": tuple(stored["flags"])})
         except (DataError, TypeError, ValueError, KeyError, AttributeError):
             return None
+
+
+def worth_compiling(chances: np.ndarray, most: int) -> np.ndarray:
+    """Places of the likeliest among a task's programs, until the best is among them with a chance of ``_SURE``."""
+    order = np.argsort(-chances, kind="stable")
+    enough = 1 + int(np.searchsorted(np.cumsum(chances[order]), _SURE))
+    return np.sort(order[: min(enough, most)])
 
 
 def _texts(intervals: Bounds) -> dict[str, list[float]]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from cdmpp.errors import CdmppError
+from cdmpp.data.files import write_atomic
+from cdmpp.errors import CdmppError, DataError
 from cdmpp.programs.networks import has_static_shapes, task_of
 from cdmpp.programs.task import Task
 
@@ -167,13 +169,22 @@ def _bytes(kind: Any, what: str) -> int:
 def _task(module: Any, function: Any, network: str) -> Task:
     import tvm
 
+    from cdmpp.programs.identity import is_as_printed
+    from cdmpp.programs.replay import parsed_path
+
     program = module[function]
     if not has_static_shapes(program):
         raise CdmppError(
             f"{network}: {function.name_hint} has a symbolic shape: export the model with fixed sizes of its inputs"
         )
     alone = tvm.IRModule({"main": program.with_attr("global_symbol", "main")})
-    return task_of(alone, function.name_hint, network, 1)
+    task = task_of(alone, function.name_hint, network, 1)
+    path = parsed_path(task.workload)
+    if is_as_printed(alone) and not path.exists():
+        graph = tvm.ir.save_json(alone)
+        with suppress(DataError):  # for speed alone
+            write_atomic(path, lambda temporary: temporary.write_text(graph))
+    return task
 
 
 def peak_activation_bytes(graph: NetworkGraph, order: Sequence[int]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -12,6 +13,7 @@ from cdmpp import devices
 from cdmpp.data.derive import cores, start_workers
 from cdmpp.devices import Device
 from cdmpp.errors import ModelFormatError
+from cdmpp.machine_code.native import native_code
 from cdmpp.network.choice import Chooser, Chosen
 from cdmpp.network.cold import cold_seconds, levels_of
 from cdmpp.network.graph import NetworkGraph, peak_activation_bytes
@@ -120,12 +122,18 @@ def answer_for(
     name = str(model) if model is not None else _model_name(sheet)
     folder = find_model(name)
     predictor = _loaded(folder, (folder / WEIGHTS).stat().st_mtime_ns)
-    # Those that sample schedules start while this process reads the network.
-    start = partial(start_workers, min(2, cores()))
+    # What samples and compiles gets ready while this process reads the network.
+    start = partial(_get_ready, predictor.reads_code and sheet.kind == "cpu")
     read = graph_for(given, example_inputs, batch=batch, inputs=inputs, dtype=dtype, before_reading=start)
     chooser = Chooser(predictor, folder / WEIGHTS, predictor.trained_on.get(sheet.name, sheet), rule)
     chosen = chooser.choose(read.graph.tasks, progress)
     return Question(read, chosen, sheet, predictor, name, rule, chooser.doubts)
+
+
+def _get_ready(reads_code: bool) -> None:
+    start_workers(min(2, cores()), reads_code)
+    if reads_code:  # once a machine this compiles, longer than reading takes
+        threading.Thread(target=native_code, daemon=True).start()
 
 
 def _model_name(sheet: Device) -> str:

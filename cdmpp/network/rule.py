@@ -42,5 +42,5 @@ class ScheduleRule:
 
     @property
     def precise(self) -> int:
-        """Of ``best_of``: how many, chosen by their ASTs, are compiled for a second look."""
+        """Of ``best_of``: how many at most, chosen by their ASTs, are compiled for a second look."""
         return min(self.n, max(4, self.n // 16))

@@ -47,6 +47,7 @@ def read_network(
     batch: int | None = None,
     inputs: Inputs | None = None,
     dtype: str = "float32",
+    exported: Any = None,
 ) -> NetworkSource:
     """A network from a name, a file, a torch module or a Relax module.
 
@@ -56,6 +57,7 @@ def read_network(
         batch: first dimension of the inputs, where the source leaves it open.
         inputs: shapes by name, where the source leaves them open.
         dtype: ``float16``: mixed precision. A zoo variant that names a dtype has that one.
+        exported: of a torch module: what ``networks.export`` made of it; it is changed.
 
     Raises:
         CdmppError: what was given is not there, or cannot be imported; it says why and where.
@@ -65,7 +67,7 @@ def read_network(
     if isinstance(given, str | Path):
         return _read_named(str(given), example_inputs, batch, inputs, dtype)
     if _is_a(given, "torch.nn", "Module"):
-        return _read_module(given, example_inputs, batch, inputs, dtype)
+        return _read_module(given, example_inputs, batch, inputs, dtype, exported)
     if _is_a(given, "tvm", "IRModule"):
         _refuse_example("a Relax module", example_inputs)
         source = _source("Relax module", lower(_with_inputs(given), dtype))
@@ -134,7 +136,9 @@ def _read_made(
     return replace(_read_module(made, example, batch, inputs, dtype), name=name)
 
 
-def _read_module(model: Any, example: Any, batch: int | None, inputs: Inputs | None, dtype: str) -> NetworkSource:
+def _read_module(
+    model: Any, example: Any, batch: int | None, inputs: Inputs | None, dtype: str, exported: Any = None
+) -> NetworkSource:
     import torch
 
     name = type(model).__name__
@@ -148,7 +152,9 @@ def _read_module(model: Any, example: Any, batch: int | None, inputs: Inputs | N
     example = {key: torch.randn(*shape) for key, shape in inputs.items()} if inputs else example
     model = model.eval()
     named, example = positional(model, example)
-    source = _source(name, to_relax(*_on_cpu(named, example), dtype, fold_batch_norm=True), example, named)
+    on_cpu = _on_cpu(named, example)
+    kept = exported if on_cpu[0] is named else None
+    source = _source(name, to_relax(*on_cpu, dtype, fold_batch_norm=True, exported=kept), example, named)
     if batch not in (None, source.batch):
         raise CdmppError(
             f"{name}: batch={batch}, but its example inputs have batch {source.batch}: leave batch out, or give "

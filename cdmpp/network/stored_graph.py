@@ -48,12 +48,13 @@ def graph_for(
 
     ``before_reading`` is called where it was not.
     """
+    exported = None if example_inputs is None else _exported(given, example_inputs)
 
     def read() -> NetworkSource:
-        return read_network(given, example_inputs, batch=batch, inputs=inputs, dtype=dtype)
+        return read_network(given, example_inputs, batch=batch, inputs=inputs, dtype=dtype, exported=exported)
 
     told = [batch, {name: list(shape) for name, shape in (inputs or {}).items()}, dtype, type(given).__name__]
-    content = _of_name(given) if example_inputs is None else _of_module(given, example_inputs)
+    content = _of_name(given) if example_inputs is None else _computed(exported)
     key = None if content is None else _digest([content, told, _surroundings()])
     if key is None:
         before_reading()
@@ -80,13 +81,16 @@ def _of_name(given: Any) -> list[str] | None:
     return [text, hashlib.sha256(config.read_bytes()).hexdigest() if config.is_file() else ""]
 
 
-def _of_module(given: Any, example_inputs: Any) -> list[Any] | None:
-    """What a torch module computes, whatever its weights."""
+def _exported(given: Any, example_inputs: Any) -> Any:
     import torch
 
-    if not isinstance(given, torch.nn.Module):
+    return export(*positional(given.eval(), example_inputs)) if isinstance(given, torch.nn.Module) else None
+
+
+def _computed(exported: Any) -> list[Any] | None:
+    """What a torch module computes, whatever its weights."""
+    if exported is None:
         return None
-    exported = export(*positional(given.eval(), example_inputs))
     places = [node.meta.get("val") for node in exported.graph.nodes if node.op == "placeholder"]
     kinds = [[list(map(str, getattr(value, "shape", ()))), str(getattr(value, "dtype", value))] for value in places]
     return [exported.graph_module.code, kinds]

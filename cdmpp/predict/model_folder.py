@@ -13,6 +13,7 @@ from cdmpp.errors import CdmppError, ModelFormatError
 from cdmpp.machine_code.code_features import CODE_WIDTH
 from cdmpp.model.build import Model, build_model
 from cdmpp.model.config import CdmppConfig, ModelConfig, model_config
+from cdmpp.model.ranker import Ranker
 from cdmpp.predict.catalogue import SHIPPED
 from cdmpp.predict.predictor import Predictor
 from cdmpp.predict.stored_config import CARD, CONFIG, WEIGHTS, StoredConfig, read_config, read_object
@@ -31,8 +32,9 @@ def load(path_or_name: str | Path) -> Predictor:
     stored = read_config(folder)
     card = read_object(folder / CARD) if (folder / CARD).exists() else {}
     models = _built(stored)
-    calibration = read_weights(folder / WEIGHTS, models, stored.calibration)
-    known = (stored.log_shift, stored.calibrated, stored.unseen)
+    ranker = Ranker().eval().requires_grad_(False) if stored.ranker else None
+    calibration = read_weights(folder / WEIGHTS, models, stored.calibration, ranker)
+    known = (stored.log_shift, stored.calibrated, stored.unseen, ranker)
     return Predictor(models, stored.devices, card, stored.features, calibration, *known)
 
 

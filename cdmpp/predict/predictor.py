@@ -23,17 +23,22 @@ from cdmpp.errors import CdmppError
 from cdmpp.machine_code.code_features import CODE_VERSION
 from cdmpp.machine_code.compile import can_have_code
 from cdmpp.model.build import Model
+from cdmpp.model.pooled import with_devices
+from cdmpp.model.ranker import Ranker
 from cdmpp.predict.flags import FLAGS, UNLIKE_TRAINING, UNSCHEDULED, flag_programs
 from cdmpp.predict.inputs import Inputs, Wishes, read_inputs
 from cdmpp.predict.prediction import Prediction
 from cdmpp.predict.stored_config import CARD, CONFIG, FORMAT, SHEET, WEIGHTS
-from cdmpp.predict.stored_tensors import CALIBRATION, trained_matrices
+from cdmpp.predict.stored_tensors import CALIBRATION, stored_weights
 from cdmpp.uncertainty.calibration import Calibration, Examined
 from cdmpp.uncertainty.novelty import ProgramSketch
 from cdmpp.uncertainty.unseen import Unseen
 
 if TYPE_CHECKING:
     from cdmpp.programs.task import Program
+
+_TYPICAL_ERROR = 0.4
+"""Of the log-latency that a CPU model predicts without reading machine code."""
 
 
 class Predictor:
@@ -52,6 +57,7 @@ class Predictor:
         log_shift: float = 0.0,
         calibrated: Iterable[str] = (),
         unseen: Unseen | None = None,
+        ranker: Ranker | None = None,
     ):
         self.models = [model.eval().requires_grad_(False) for model in models]
         self.trained_on, self.features = dict(trained_on), features
@@ -62,13 +68,15 @@ class Predictor:
         """Devices among them that the model was scaled to by a few kernels alone."""
         self.unseen = unseen
         """What to expect on devices that it was not trained on; None: unknown."""
+        self.ranker = ranker
+        """Chooses which programs of a task to compile; None: their predictions without code vectors must do."""
         self.log_shift = log_shift
         """Added to every log-latency: ``training.metrics.mape_factor`` of the validation part."""
 
     def to(self, torch_device: str) -> Predictor:
         """This predictor, with its weights moved."""
-        for model in self.models:
-            model.to(torch_device)
+        for module in (*self.models, *([self.ranker] if self.ranker else [])):
+            module.to(torch_device)
         return self
 
     def predict(
@@ -114,6 +122,24 @@ class Predictor:
         }
         return replace(self._answer(seen, inputs, target, compiled), described=described)
 
+    def chances(self, asts: AstTable, device: str | Device, tasks: Sequence[str]) -> np.ndarray:
+        """(n,) chance of each program to be the fastest of its task, by its AST alone; ``tasks`` (n,) names the tasks.
+
+        Those of one task add up to one. Where there is a ranker, the geometric mean of what it says and what the
+        predictions without machine code do: the two err differently.
+        """
+        target = self._device(device)
+        scores = -np.log(self.predict(asts.with_codes(None), target, compiled=False).latency_s) / _TYPICAL_ERROR
+        if self.ranker:
+            rows = torch.from_numpy(with_devices(asts, [target] * len(asts)))
+            with torch.inference_mode():
+                scores = (scores + self.ranker(rows.to(self.torch_device)).double().cpu().numpy()) / 2
+        _, which = np.unique(np.asarray(tasks, str), return_inverse=True)
+        best = np.full(which.max(initial=-1) + 1, -np.inf)
+        np.maximum.at(best, which, scores)
+        weights = np.exp(scores - best[which])
+        return weights / np.bincount(which, weights)[which]
+
     def _examined_on(self, device: Device, asts: AstTable) -> Examined:
         tensors = ProgramTensors.build(asts, {device.name: device}, [device.name] * len(asts))
         return self.examine(tensors.to(self.torch_device), np.arange(len(asts)))
@@ -123,8 +149,10 @@ class Predictor:
         flags: dict[str, np.ndarray] = {}
         vouched: dict[str, Any] = {}
         if self.features == "cdmpp":
-            reads, learned = self.reads_code and compiled is not False, self.card.get(UNSCHEDULED, {})
-            flags = flag_programs(inputs.asts, device, latency_s, reads, learned.get(device.name, 0))
+            reads, learned = self.reads_code and compiled is not False, self.card.get(UNSCHEDULED)
+            # A card may say anything.
+            n_unscheduled = learned.get(device.name, 0) if isinstance(learned, Mapping) else 0
+            flags = flag_programs(inputs.asts, device, latency_s, reads, n_unscheduled)
         if self.calibration is not None:
             novelty, group = self.calibration.novelty, device_group(device)
             score = novelty.score(seen.sketch)
@@ -185,12 +213,7 @@ class Predictor:
 
         ``half``: trained matrices, not what was fitted, as float16; answers move by some hundredths of a percent.
         """
-        out, weights = Path(folder), {}
-        for i, model in enumerate(self.models):
-            matrices = trained_matrices(model) if half else set()
-            for name, value in model.state_dict().items():
-                kept = value.detach().cpu().contiguous()
-                weights[f"members.{i}.{name}"] = kept.half() if name in matrices else kept
+        out, weights = Path(folder), stored_weights(self.models, self.ranker, half)
         config: dict[str, Any] = {
             **FORMAT,
             "cdmpp_version": __version__,
@@ -201,6 +224,7 @@ class Predictor:
             "log_shift": self.log_shift,
             **({"unseen": self.unseen.settings()} if self.unseen else {}),
             **({"calibrated": sorted(self.calibrated)} if self.calibrated else {}),
+            **({"ranker": True} if self.ranker else {}),
         }
         if self.calibration is not None:
             arrays = self.calibration.arrays()

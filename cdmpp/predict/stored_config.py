@@ -27,7 +27,7 @@ _READABLE: dict[str, tuple[str | int, ...]] = {
     "code_version": (CODE_VERSION,),
     **{name: (value,) for name, value in FORMAT.items()},
 }
-_OPTIONAL = {"cdmpp_version", "code_version", "log_shift", "calibration", "calibrated", "unseen"}
+_OPTIONAL = {"cdmpp_version", "code_version", "log_shift", "calibration", "calibrated", "ranker", "unseen"}
 _NEEDED = [*(name for name in _READABLE if name not in _OPTIONAL), "members", "devices"]
 AGAIN = "copy or train the model again"
 
@@ -47,6 +47,8 @@ class StoredConfig:
     calibrated: tuple[str, ...] = ()
     """Devices that the model was scaled to without being trained on them."""
     unseen: Unseen | None = None
+    ranker: bool = False
+    """Whether a ranker is among the weights."""
 
 
 def read_object(path: Path) -> dict[str, Any]:
@@ -82,7 +84,7 @@ def read_config(folder: Path) -> StoredConfig:
         raise ModelFormatError(f"{file} lacks {', '.join(missing)}; {AGAIN}")
     if unknown := sorted(set(config) - {*_NEEDED} - _OPTIONAL):
         raise ModelFormatError(f"{file} holds {', '.join(unknown)}, which nothing reads; {AGAIN}")
-    config = {"log_shift": 0.0, "calibration": None, "calibrated": [], "unseen": None, **config}
+    config = {"log_shift": 0.0, "calibration": None, "calibrated": [], "ranker": False, "unseen": None, **config}
     for field, value, holds, expected in _rules(config):
         if not holds:
             raise ModelFormatError(f"{file}: {field} is {reprlib.repr(value)}, expected {expected}; {AGAIN}")
@@ -97,9 +99,8 @@ def read_config(folder: Path) -> StoredConfig:
     except DataError as error:
         raise ModelFormatError(f"{file}: unseen: {error}; {AGAIN}") from error
     members, log_shift = tuple(config["members"]), float(config["log_shift"])
-    return StoredConfig(
-        file, features, members, devices, log_shift, config["calibration"], tuple(config["calibrated"]), unseen
-    )
+    rest = config["calibration"], tuple(config["calibrated"]), unseen, config["ranker"]
+    return StoredConfig(file, features, members, devices, log_shift, *rest)
 
 
 def _rules(config: Mapping[str, Any]) -> Iterator[tuple[str, Any, bool, str]]:
@@ -134,6 +135,7 @@ def _rules(config: Mapping[str, Any]) -> Iterator[tuple[str, Any, bool, str]]:
     scaled = config["calibrated"]
     usable = isinstance(scaled, list) and all(name in devices for name in scaled)
     yield "calibrated", scaled, usable, "a list of names among the devices"
+    yield "ranker", config["ranker"], isinstance(config["ranker"], bool), "true or false"
     if (calibration := config["calibration"]) is None:
         return
     complete = isinstance(calibration, dict) and set(calibration) == {"groups", "levels"}

@@ -9,17 +9,18 @@ from typing import Any, TypeAlias
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from cdmpp.ast.layout import KERNEL_WIDTH, LEAF_WIDTH
 from cdmpp.errors import ModelFormatError
 from cdmpp.model.build import Model
+from cdmpp.model.ranker import Ranker
 from cdmpp.predict.stored_config import AGAIN
 from cdmpp.uncertainty.calibration import LOCAL_INPUTS, Calibration
 
 Expected: TypeAlias = dict[str, tuple[tuple[int, ...], set[torch.dtype]]]
 """Name of a tensor -> shape and allowed types."""
-CALIBRATION = "calibration."
+CALIBRATION, RANKER = "calibration.", "ranker."
 _UNREAD = CALIBRATION + "conformal.methods"
 """Older models tell how each bound was found."""
 # G groups, L levels, D inputs of the local scale, H hidden numbers of the model, C directions, F input numbers of a
@@ -43,8 +44,10 @@ _POSITIVE = ("conformal.n_tasks", "conformal.scale.deviation", "novelty.variance
              "novelty.borders")  # fmt: skip
 
 
-def read_weights(file: Path, models: Sequence[Model], settings: Mapping[str, Any] | None) -> Calibration | None:
-    """Give ``models`` (built on any torch device) their weights, and return their calibration.
+def read_weights(
+    file: Path, models: Sequence[Model], settings: Mapping[str, Any] | None, ranker: Ranker | None = None
+) -> Calibration | None:
+    """Give ``models`` and ``ranker`` (built on any torch device) their weights, and return their calibration.
 
     ``settings`` are the ``groups`` and ``levels`` of the calibration; None where there is none. ``ModelFormatError``
     names the file, and the tensor that is missing, unknown, of another shape or type, or holds an impossible number.
@@ -54,7 +57,8 @@ def read_weights(file: Path, models: Sequence[Model], settings: Mapping[str, Any
     except (OSError, SafetensorError, RuntimeError, ValueError) as error:
         reason = (str(error) or repr(error)).splitlines()[0]
         raise ModelFormatError(f"{file} is missing, damaged or of another model ({reason}); {AGAIN}") from error
-    expected = _of_members(models)
+    modules = _named(models, ranker)
+    expected = _of_weights(modules)
     if settings is not None:
         expected |= _of_calibration(tensors, settings, models[0].out.in_features)
         tensors.pop(_UNREAD, None)
@@ -67,29 +71,45 @@ def read_weights(file: Path, models: Sequence[Model], settings: Mapping[str, Any
             )
     for name, reason in _faults(tensors, expected):
         raise ModelFormatError(f"{file}: tensor {name} {reason}; {AGAIN}")
-    for i, model in enumerate(models):
-        state = model.state_dict()
-        own = {name: tensors[f"members.{i}.{name}"].to(value.dtype, copy=True) for name, value in state.items()}
-        model.load_state_dict(own, assign=True)
+    for prefix, module in modules.items():
+        state = module.state_dict()
+        own = {name: tensors[prefix + name].to(value.dtype, copy=True) for name, value in state.items()}
+        module.load_state_dict(own, assign=True)
     if settings is None:
         return None
     # Copies: the tensors would change with the mapped file.
     return Calibration.restore({name: tensors[CALIBRATION + name].numpy().copy() for name in _SHAPES}, settings)
 
 
-def trained_matrices(model: Model) -> set[str]:
+def stored_weights(models: Sequence[Model], ranker: Ranker | None, half: bool) -> dict[str, Tensor]:
+    """By their names in the file; ``half``: trained matrices, not what was fitted, as float16."""
+    weights = {}
+    for prefix, module in _named(models, ranker).items():
+        matrices = _trained_matrices(module) if half else set()
+        for name, value in module.state_dict().items():
+            kept = value.detach().cpu().contiguous()
+            weights[prefix + name] = kept.half() if name in matrices else kept
+    return weights
+
+
+def _named(models: Sequence[Model], ranker: Ranker | None) -> dict[str, nn.Module]:
+    """Beginning of the names of its tensors -> module."""
+    members = {f"members.{i}.": model for i, model in enumerate(models)}
+    return {**members, RANKER: ranker} if ranker else dict(members)
+
+
+def _trained_matrices(module: nn.Module) -> set[str]:
     """Names of what may be stored as float16."""
-    return {name for name, value in model.named_parameters() if value.dim() > 1}
+    return {name for name, value in module.named_parameters() if value.dim() > 1}
 
 
-def _of_members(models: Sequence[Model]) -> Expected:
-    """Of the weights."""
+def _of_weights(modules: Mapping[str, nn.Module]) -> Expected:
     expected = {}
-    for i, model in enumerate(models):
-        matrices = trained_matrices(model)
-        for name, value in model.state_dict().items():
+    for prefix, module in modules.items():
+        matrices = _trained_matrices(module)
+        for name, value in module.state_dict().items():
             types = {value.dtype, torch.float16} if name in matrices else {value.dtype}
-            expected[f"members.{i}.{name}"] = tuple(value.shape), types
+            expected[prefix + name] = tuple(value.shape), types
     return expected
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import gc
 import importlib
 import inspect
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -103,19 +104,40 @@ def _example(given: Mapping[str, Any]) -> Any:
     return torch.randn(batch, *([size] if isinstance(size, int) else size))
 
 
-def to_relax(model: Any, inputs: tuple[Any, ...], dtype: str = "float32", *, fold_batch_norm: bool = False) -> Any:
+@contextlib.contextmanager
+def _without_collector() -> Iterator[None]:
+    """Exporters make a million objects and hardly a cycle: looking for cycles takes as long as all the rest."""
+    if enabled := gc.isenabled():
+        gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def to_relax(
+    model: Any,
+    inputs: tuple[Any, ...],
+    dtype: str = "float32",
+    *,
+    fold_batch_norm: bool = False,
+    exported: Any = None,
+) -> Any:
     """Relax module with every operator legalised and fused into PrimFuncs; weights are inputs.
 
     ``dtype="float16"``: mixed precision, products in float16 and the casts fused into what surrounds them.
-    ``fold_batch_norm``: into the convolution before it, as inference engines do.
+    ``fold_batch_norm``: into the convolution before it, as inference engines do. ``exported``: what ``export`` made of
+    the same, where it was asked before; it is changed.
     ``CdmppError`` where torch cannot export the model or TVM cannot import what it exported.
     """
-    exported = export(model, inputs)
+    exported = exported or export(model, inputs)
     if fold_batch_norm:
         batch_norm.fold_batch_norm(exported)
     return lower(relax_of_exported(exported), dtype)
 
 
+@_without_collector()
 def export(model: Any, inputs: tuple[Any, ...]) -> Any:
     """``torch.export`` of a module in eval mode; ``CdmppError`` with the place where it cannot be traced."""
     import torch
@@ -132,6 +154,7 @@ def export(model: Any, inputs: tuple[Any, ...]) -> Any:
             raise export_refusal(error, type(getattr(model, "inner", model)).__name__) from error
 
 
+@_without_collector()
 def relax_of_exported(exported: Any) -> Any:
     """Relax module of a ``torch.export.ExportedProgram``, not legalised; weights are inputs, after the others."""
     import torch
@@ -150,6 +173,7 @@ def relax_of_exported(exported: Any) -> Any:
     return relax.frontend.detach_params(module)[0]
 
 
+@_without_collector()
 def lower(module: Any, dtype: str = "float32") -> Any:
     """A Relax module with its operators legalised and fused into PrimFuncs; one that was legalised stays so."""
     if dtype not in DTYPES:

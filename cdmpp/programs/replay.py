@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import tvm
 from tvm.s_tir import Schedule, Trace
 
 from cdmpp.errors import DataError, UnsupportedProgramError
+from cdmpp.paths import cache_root
 from cdmpp.programs.gate import check_trace
 from cdmpp.programs.language import check_target
 from cdmpp.programs.script import parse_text
@@ -19,12 +23,23 @@ from cdmpp.programs.task import Program
 
 @lru_cache(maxsize=1024)
 def parse_workload(workload: str) -> tvm.IRModule:
-    """TVMScript text of an unscheduled module -> ``tvm.IRModule``. Cached: parsing costs more than a replay."""
+    """TVMScript text of an unscheduled module -> ``tvm.IRModule``. Cached: parsing costs more than a replay.
+
+    ``DataError``: the text is no module.
+    """
+    with suppress(Exception):  # not kept, or damaged in one of many ways
+        return tvm.ir.load_json(parsed_path(workload).read_text())
     head = workload.strip().splitlines()[0][:80] if workload.strip() else "(empty)"
     try:
         return parse_text(workload, f"workload that begins with {head!r}")
     except UnsupportedProgramError as error:
         raise DataError(f"cannot parse the TVMScript of a {error}") from error
+
+
+def parsed_path(workload: str) -> Path:
+    """Of the JSON graph that spares others the parser (0.1 s), where whoever printed the text keeps one."""
+    digest = hashlib.sha256(workload.encode()).hexdigest()[:24]
+    return cache_root() / "parsed" / f"tvm-{tvm.__version__}" / f"{digest}.json"
 
 
 @lru_cache(maxsize=64)

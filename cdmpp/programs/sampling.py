@@ -12,14 +12,14 @@ from cdmpp.programs.task import Program, Task
 NO_SCHEDULE = "[[],[]]"
 """The trace that does nothing: the program of an untuned task on a CPU."""
 MUTANT_SHARE = 0.25
-"""Share of programs that come from evolutionary search under a random cost model."""
+"""Share of measured programs that come from evolutionary search under a random cost model."""
 
 
-def sample_programs(task: Task, target: Any, n: int, seed: int) -> list[Program]:
-    """Up to ``n`` structurally distinct scheduled programs; the same ``(task, target, n, seed)`` gives the same ones.
+def sample_programs(task: Task, target: Any, n: int, seed: int, mutants: float = MUTANT_SHARE) -> list[Program]:
+    """Up to ``n`` structurally distinct scheduled programs; the same arguments give the same ones.
 
     Many elementwise tasks have a single CPU schedule and yield one program. ``target`` is a ``tvm.target.Target``
-    or its dict.
+    or its dict. ``mutants``: share that are mutated; they take four times as long.
     """
     import tvm_ffi
     from tvm.s_tir import meta_schedule
@@ -29,7 +29,7 @@ def sample_programs(task: Task, target: Any, n: int, seed: int) -> list[Program]
     logging.getLogger("tvm.s_tir.meta_schedule").setLevel(logging.ERROR)
     target = parse_target(target)
     module = parse_workload(task.workload)
-    n_mutants = int(n * MUTANT_SHARE) if n >= 4 else 0
+    n_mutants = int(n * mutants) if n >= 4 else 0
     programs: dict[int, Program] = {}
     n_random = int((n - n_mutants) * 1.25) + 1
 
@@ -41,10 +41,10 @@ def sample_programs(task: Task, target: Any, n: int, seed: int) -> list[Program]
 
     collect("replay-trace", n_random, seed, n - n_mutants)
     if n_mutants and len(programs) > 1:
-        mutants = meta_schedule.search_strategy.EvolutionarySearch(
+        evolution = meta_schedule.search_strategy.EvolutionarySearch(
             population_size=16, init_measured_ratio=0.0, init_min_unmeasured=16, genetic_num_iters=1
         )
-        collect(mutants, 2 * n_mutants, seed + 1, n)
+        collect(evolution, 2 * n_mutants, seed + 1, n)
     if 1 < len(programs) < n:
         collect("replay-trace", n_random, seed + 2, n)
     return list(programs.values())

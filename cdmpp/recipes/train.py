@@ -24,6 +24,7 @@ from cdmpp.training.fit import fit
 from cdmpp.training.inputs import FitInputs, Replay
 from cdmpp.training.metrics import breakdown, latency_metrics, mape_factor
 from cdmpp.training.processes import is_rank_zero, one_writer
+from cdmpp.training.ranking import fit_ranker
 from cdmpp.training.run_folder import claim_folder, write_history
 from cdmpp.uncertainty.calibration import calibrate
 
@@ -71,6 +72,10 @@ def train(
         if not is_rank_zero():
             raise SystemExit(0)  # its part is done; the process with rank zero has the model
         predictor = _predictor(members, inputs, dataset, split, start)
+        if start:
+            predictor.ranker = start.ranker
+        elif predictor.reads_code:
+            predictor.ranker = fit_ranker(dataset, split.train, run.seed)
         val_metrics = _calibrate(predictor, inputs, dataset, split, config, run.seed)
         predictor.save(run.out / "model")
         write_history(run.out / "history.csv", history)

@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from cdmpp.ast.pooling import compress, expand, pool_asts, pool_per_store
 from cdmpp.data.splits import make_split
 from cdmpp.errors import DataError
 from cdmpp.evaluation.baselines import BASELINES, NEED_PER_STORE, make_baseline
 from cdmpp.evaluation.evaluation_data import EvaluationData
-from cdmpp.evaluation.pooling import compress, expand, pool_asts, pool_per_store
 from cdmpp.evaluation.trees import TreeSettings
 from cdmpp.machine_code.code_features import CODE_NAMES, CODE_WIDTH
 from cdmpp.model import code_anchor

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import random
 
@@ -11,6 +12,7 @@ import pytest
 from cdmpp.cores import core_names, get_core
 from cdmpp.errors import DataError
 from cdmpp.machine_code import code_vector as readable
+from cdmpp.machine_code import native
 from cdmpp.machine_code.code_vector import code_vector, readable_amounts
 from cdmpp.machine_code.native import native_amounts, native_code
 from cdmpp.programs.task import Program
@@ -72,6 +74,16 @@ def assert_same(llvm_ir: str, assembly: str, core: str = "ice_lake") -> None:
     assert found is not None, "left to the readable version"
     expected = readable_amounts(llvm_ir, assembly, get_core(core))
     assert {name: (found[name], value) for name, value in expected.items() if found[name] != value} == {}
+
+
+def test_another_cache_gets_its_own_library(monkeypatch, tmp_path):
+    builds = []
+    monkeypatch.setattr(native, "built_once", lambda *_: builds.append(native.cache_root()) or "no such library")
+    for folder in ("a", "b", "a"):
+        monkeypatch.setenv("CDMPP_CACHE", str(tmp_path / folder))
+        with pytest.warns(RuntimeWarning, match="slower") if len(builds) < 2 else contextlib.nullcontext():
+            assert native_code() is None
+    assert builds == [tmp_path / "a", tmp_path / "b"]
 
 
 def looped(lines: list[str]) -> str:

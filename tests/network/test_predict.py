@@ -8,6 +8,7 @@ import pytest
 import cdmpp
 from cdmpp import devices
 from cdmpp.errors import CdmppError, DataError
+from tests.own_cache import new_cache
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("tvm")
@@ -30,7 +31,7 @@ class Small(torch.nn.Module):
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory):
     patch = pytest.MonkeyPatch()
-    patch.setenv("CDMPP_CACHE", str(tmp_path_factory.mktemp("cache")))
+    patch.setenv("CDMPP_CACHE", str(new_cache(tmp_path_factory.mktemp("cache"))))
     yield patch
     patch.undo()
 
@@ -58,6 +59,7 @@ def test_the_total_is_the_sum_of_what_it_is_made_of(answer):
 
 def test_the_fastest_of_the_compiled_candidates_was_chosen(answer, cache):
     from cdmpp.network.candidates import candidates_of
+    from cdmpp.network.choice import worth_compiling
     from cdmpp.network.stored_graph import graph_for
     from cdmpp.programs.replay import replay
 
@@ -65,10 +67,14 @@ def test_the_fastest_of_the_compiled_candidates_was_chosen(answer, cache):
     tasks = graph_for(Small().eval(), torch.randn(32, 64)).graph.tasks
     kernel = max(answer.kernels, key=lambda one: one.flops)
     sampled = candidates_of({kernel.task_id: tasks[kernel.task_id]}, devices.get(DEVICE), 4)[kernel.task_id]
-    programs = [replay(tasks[kernel.task_id].workload, s, devices.get(DEVICE).target) for s in sampled.schedules]
-    seconds = cdmpp.load(DEVICE).predict(programs, DEVICE).latency_s
+    predictor = cdmpp.load(DEVICE)
+    kept = worth_compiling(predictor.chances(sampled.asts, DEVICE, ["it"] * len(sampled.schedules)), 4)
+    schedules = [sampled.schedules[i] for i in kept]
+    programs = [replay(tasks[kernel.task_id].workload, s, devices.get(DEVICE).target) for s in schedules]
+    seconds = predictor.predict(programs, DEVICE).latency_s
+    assert len(programs) > 1 and kernel.candidates == 4
     assert kernel.latency_s == pytest.approx(seconds.min(), rel=1e-4)
-    assert kernel.schedule == sampled.schedules[int(np.argmin(seconds))]
+    assert kernel.schedule == schedules[int(np.argmin(seconds))]
 
 
 def test_a_second_question_needs_no_worker(answer, cache, monkeypatch):
@@ -94,6 +100,37 @@ def test_a_damaged_file_in_the_cache_is_made_again(answer, cache):
     for path in cache_root().rglob("chosen.json"):
         path.write_text("{")
     assert ask() == answer
+
+
+def test_what_was_not_compiled_in_time_is_compiled_another_day(answer, monkeypatch, tmp_path):
+    monkeypatch.setenv("CDMPP_CACHE", str(new_cache(tmp_path)))
+    with monkeypatch.context() as hurry:
+        hurry.setattr("cdmpp.network.choice._PATIENCE_S", 0.0)
+        hasty = ask()
+    flagged = [kernel for kernel in hasty.kernels if "no machine code" in kernel.flags]
+    assert flagged and any("no machine code" in doubt for doubt in hasty.doubts)
+    assert ask() == answer
+
+
+def test_kept_modules_are_what_their_text_says(cache, monkeypatch, tmp_path):
+    from tvm.ir import assert_structural_equal
+
+    from cdmpp.network.stored_graph import graph_for
+    from cdmpp.programs.replay import parse_workload, parsed_path
+    from cdmpp.programs.script import parse_text
+
+    tasks = [task for name in ("squeezenet1_1", "bert_tiny") for task in graph_for(name).graph.tasks.values()]
+    paths = [parsed_path(task.workload) for task in tasks]
+    kept = [task for task, path in zip(tasks, paths, strict=True) if path.is_file()]
+    assert len(kept) > 0.9 * len(tasks)
+    for task in kept:
+        parse_workload.cache_clear()
+        read, parsed = parse_workload(task.workload), parse_text(task.workload, "a task")
+        assert_structural_equal(read, parsed)
+        assert read.script() == parsed.script()
+    parsed_path(kept[0].workload).write_text("{")
+    parse_workload.cache_clear()
+    assert parse_workload(kept[0].workload).script() == kept[0].workload
 
 
 def test_untuned_says_that_nobody_runs_it(cache):
