@@ -6,7 +6,8 @@ from typing import Any
 
 from cdmpp.cli.hydra_entry import entry
 from cdmpp.cli.output import print_table
-from cdmpp.evaluation.network_session import NetworkSettings, fitted, run_networks, summary, write_figures
+from cdmpp.evaluation.network_row import summary
+from cdmpp.evaluation.network_session import NetworkSettings, fitted, rows_of, run_networks, write_figures
 
 
 @entry("evaluate_networks")
@@ -20,14 +21,15 @@ def main(values: dict[str, Any]) -> None:
         told = f"{1e6 * (one.call_s or 0):.2f} us a call, {1e6 * (one.run_s or 0):.1f} us a run"
         own = f", {one.resident_bytes / 1024:.0f} KiB of the last cache" if one.resident_bytes else ""
         print(f"{name}: {told}, {one.exposed_share:.2f} of far data shows{own}")
-    rows = summary(cells, sheets)
+    rows = rows_of(cells, sheets)
+    lines = summary(rows)
     print_table(
         "absolute errors, percent, means over networks and batches",
-        list(rows[0]) if rows else [],
-        [[_text(value) for value in row.values()] for row in rows],
-        right=list(rows[0])[4:] if rows else (),
+        list(lines[0]) if lines else [],
+        [[_text(value) for value in line.values()] for line in lines],
+        right=list(lines[0])[4:] if lines else (),
     )
-    write_figures(cells, sheets, settings.out)
+    write_figures(rows, sheets, settings.out)
 
 
 def _text(value: Any) -> str:

@@ -8,18 +8,16 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from cdmpp import devices
 from cdmpp.data.files import write_json
 from cdmpp.devices import Device
 from cdmpp.errors import CdmppError, DataError
 from cdmpp.evaluation.network_fit import fit_engines
+from cdmpp.evaluation.network_row import ERRORS, NetworkRow, network_errors, summary
 from cdmpp.evaluation.networks import (
     NetworkCell,
     cell_path,
     measure_cell,
-    network_errors,
     predicted_again,
     read_cell,
     read_cells,
@@ -29,8 +27,6 @@ from cdmpp.programs.networks import expand_zoo, network_of
 from cdmpp.programs.task import network_family
 
 log = logging.getLogger(__name__)
-
-PARTS = ("replay", "without_cold", "sum", "kernels", "cold", "overhead")
 
 
 @dataclass(frozen=True)
@@ -104,30 +100,10 @@ def _cells(settings: NetworkSettings) -> Iterator[tuple[str, int, str]]:
 
 def _line(cell: NetworkCell, device: Device) -> str:
     errors = cell.errors(device)
-    told = ", ".join(f"{name} {errors[name]:+.1%}" for name in PARTS)
+    told = ", ".join(f"{name} {errors[name]:+.1%}" for name in ERRORS)
     eager = f", eager PyTorch {1e3 * cell.eager_s:.4g} ms" if cell.eager_s else ""
     what = f"{cell.network} batch {cell.batch} {cell.schedule} {cell.model}"
     return f"{what}: {1e3 * cell.measured_s:.4g} ms measured{eager}; {told}"
-
-
-def summary(cells: Sequence[NetworkCell], sheets: Mapping[str, Device]) -> list[dict[str, Any]]:
-    """A row a device, schedule, model and side (held out or not): errors in percent, their parts, ratio to eager."""
-    rows = []
-    groups = sorted({(cell.device, cell.schedule, cell.model, cell.held_out) for cell in cells})
-    for group in groups:
-        own = [c for c in cells if (c.device, c.schedule, c.model, c.held_out) == group]
-        errors = [cell.errors(sheets[group[0]]) for cell in own]
-        row: dict[str, Any] = dict(zip(("device", "schedule", "model", "held_out"), group, strict=True))
-        row["networks"] = len(own)
-        for name in PARTS:
-            row[f"{name}_percent"] = 100 * float(np.mean([abs(e[name]) for e in errors]))
-        row["worst_percent"] = 100 * max(abs(e["replay"]) for e in errors)
-        row["bias_percent"] = 100 * float(np.mean([e["replay"] for e in errors]))
-        ratios = [cell.measured_s / cell.eager_s for cell in own if cell.eager_s]
-        row["times_eager"] = float(np.exp(np.mean(np.log(ratios)))) if ratios else None
-        row["memory_ratio"] = float(np.median([cell.planned_bytes / cell.activation_bytes for cell in own]))
-        rows.append(row)
-    return rows
 
 
 def fitted(cells: Sequence[NetworkCell]) -> dict[str, Device]:
@@ -140,12 +116,16 @@ def fitted(cells: Sequence[NetworkCell]) -> dict[str, Device]:
     return found
 
 
-def write_figures(cells: Sequence[NetworkCell], sheets: Mapping[str, Device], out: Path) -> None:
+def rows_of(cells: Sequence[NetworkCell], sheets: Mapping[str, Device]) -> list[NetworkRow]:
+    """A row a cell, each by the sheet of its device."""
+    return [NetworkRow.of(cell, sheets[cell.device]) for cell in cells]
+
+
+def write_figures(rows: Sequence[NetworkRow], sheets: Mapping[str, Device], out: Path) -> None:
     """``networks.json`` under ``out``: rows, engines, and the errors that intervals are made of."""
-    unseen = [cell for cell in cells if cell.held_out]
     content = {
-        "rows": summary(cells, sheets),
+        "rows": summary(rows),
         "engines": {name: asdict(sheet.engines) for name, sheet in sheets.items()},
-        "errors": network_errors(unseen, sheets),
+        "errors": network_errors(row for row in rows if row.held_out),
     }
     write_json(out / "networks.json", content)

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from cdmpp.data.files import read_json
 from cdmpp.devices import Device
 from cdmpp.errors import CdmppError, DataError
 from cdmpp.measure.software import processor
 from cdmpp.network.cold import cold_of, levels_of
-from cdmpp.network.interval import NetworkErrors
 from cdmpp.network.measured import quiet_seconds
 from cdmpp.network.residency import Touch, touches
-from cdmpp.programs.task import network_family
 
 _EAGER_RUNS = 8
 
@@ -229,30 +224,3 @@ def _eager_s(source: Any, threads: int) -> float | None:
     finally:
         torch.set_num_threads(before)
     return min(seconds)
-
-
-def network_errors(cells: Iterable[NetworkCell], sheets: Mapping[str, Device]) -> dict[str, Any]:
-    """Device -> model -> kind of schedule -> network -> log of measured over predicted, as ``network.interval`` reads.
-
-    Of several batches or shapes of one network the worst counts: they err together.
-    """
-    found: dict[str, Any] = {}
-    for cell in cells:
-        predicted = cell.kernels_s + cell.beside_s(sheets[cell.device])
-        kind = cell.schedule.partition(":")[0]
-        logs = found.setdefault(cell.device, {}).setdefault(cell.model, {}).setdefault(kind, {})
-        error, family = round(float(np.log(cell.measured_s / predicted)), 5), network_family(cell.network)
-        if abs(error) >= abs(logs.get(family, 0.0)):
-            logs[family] = error
-    return found
-
-
-def coverage(errors: Mapping[str, float], level: float) -> float | None:
-    """Share of networks inside the interval that the others make; None where these are too few."""
-    inside = []
-    for name, error in errors.items():
-        others = NetworkErrors({key: value for key, value in errors.items() if key != name})
-        if (factor := others.factor(level)) is None:
-            return None
-        inside.append(abs(error) <= np.log(factor))
-    return float(np.mean(inside)) if inside else None

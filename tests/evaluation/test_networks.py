@@ -13,13 +13,12 @@ from cdmpp.data.files import write_json
 from cdmpp.engines import Engines
 from cdmpp.errors import CdmppError, DataError
 from cdmpp.evaluation.network_fit import fit_engines
-from cdmpp.evaluation.network_session import NetworkSettings, run_networks, summary, write_figures
+from cdmpp.evaluation.network_row import NetworkRow, coverage, network_errors, read_rows, summary, write_rows
+from cdmpp.evaluation.network_session import NetworkSettings, rows_of, run_networks, write_figures
 from cdmpp.evaluation.networks import (
     CallCell,
     NetworkCell,
     cell_path,
-    coverage,
-    network_errors,
     read_cells,
 )
 from cdmpp.network.cold import far_of, levels_of
@@ -86,7 +85,7 @@ def test_parts_of_the_error_add_up():
 
 def test_of_one_network_the_worst_batch_counts():
     cells = [cell(1, "resnet18"), cell(2, "resnet18@b4"), cell(3, "gpt2")]
-    found = network_errors(cells, {"epyc-genoa": TRUE})["epyc-genoa"]["m"]["best_of"]
+    found = network_errors(rows_of(cells, {"epyc-genoa": TRUE}))["epyc-genoa"]["m"]["best_of"]
     logs = [math.log(one.measured_s / (one.kernels_s + one.beside_s(TRUE))) for one in cells]
     assert set(found) == {"resnet18", "gpt2"}
     assert found["resnet18"] == pytest.approx(max(logs[:2], key=abs), abs=1e-5)
@@ -116,8 +115,9 @@ def test_a_session_measures_what_is_missing_and_goes_on_without_what_fails(tmp_p
     assert len(asked) == 6 and len(cells) == 4
     assert {one.network for one in cells if one.held_out} == {"gpt2"}
     assert run_networks(settings) == cells and len(asked) == 8, "only what failed is tried again"
-    write_figures(cells, {"epyc-genoa": TRUE}, tmp_path)
-    rows = summary(cells, {"epyc-genoa": TRUE})
+    made = rows_of(cells, {"epyc-genoa": TRUE})
+    write_figures(made, {"epyc-genoa": TRUE}, tmp_path)
+    rows = summary(made)
     assert [row["networks"] for row in rows] == [2, 2] and rows[0]["memory_ratio"] == 2.0
     assert rows[0]["times_eager"] == pytest.approx(2.0)
 
@@ -163,7 +163,7 @@ def test_another_model_predicts_what_was_measured_once(tmp_path, monkeypatch):
     both = run_networks(replace(settings, others=["outputs/few"]))
     assert asked == [(measured, "outputs/few")] and {one.model for one in both} == {"m", "few"}
     assert run_networks(replace(settings, others=["outputs/few"])) == both and len(asked) == 1
-    rows = summary(both, {"epyc-genoa": TRUE})
+    rows = summary(rows_of(both, {"epyc-genoa": TRUE}))
     assert [(row["model"], row["networks"]) for row in rows] == [("few", 1), ("m", 1)]
     cells = [cell(seed) for seed in range(6)]
     twice = [*cells, *(replace(one, model="few") for one in cells)]
@@ -177,6 +177,21 @@ def test_a_cell_comes_back_and_a_damaged_one_is_named(tmp_path):
     write_json(path, {"network": "n1"})
     with pytest.raises(DataError, match=r"n1-b1\.json is no cell"):
         read_cells(tmp_path)
+
+
+def test_rows_come_back_from_a_file(tmp_path):
+    rows = [NetworkRow.of(one, TRUE) for one in (cell(1), cell(2, held_out=True, eager_s=None))]
+    write_rows(tmp_path / "rows.csv", rows)
+    back = read_rows(tmp_path / "rows.csv")
+    assert [row.key for row in back] == [row.key for row in rows]
+    assert back[1].held_out is True and back[1].eager_pytorch_s is None and back[1].times_eager is None
+    assert back[0].replay_error == pytest.approx(rows[0].replay_error, rel=1e-5)
+    write_rows(tmp_path / "again.csv", back)
+    assert (tmp_path / "again.csv").read_text() == (tmp_path / "rows.csv").read_text()
+    for damaged in ("device\nepyc", (tmp_path / "rows.csv").read_text().replace("True", "maybe")):
+        (tmp_path / "rows.csv").write_text(damaged)
+        with pytest.raises(DataError, match="no table of measured networks"):
+            read_rows(tmp_path / "rows.csv")
 
 
 @pytest.mark.parametrize("device", ["a100", "epyc-9005-64"])
