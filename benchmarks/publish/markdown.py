@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from cdmpp.data.files import write_atomic
+from cdmpp.errors import DataError
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[object]], left: int = 1) -> list[str]:
@@ -21,10 +22,12 @@ def write_page(path: Path, lines: Iterable[str]) -> None:
 
 
 def replace_part(path: Path, name: str, body: str) -> None:
-    """Put ``body`` between ``<!-- name -->`` and ``<!-- /name -->`` of a page."""
+    """Put ``body`` between ``<!-- name -->`` and ``<!-- /name -->`` of a page; ``DataError`` where it lacks them."""
     begin, end = f"<!-- {name} -->", f"<!-- /{name} -->"
-    before, _, rest = path.read_text(encoding="utf-8").partition(begin)
-    after = rest.partition(end)[2]
+    before, found, rest = path.read_text(encoding="utf-8").partition(begin)
+    _, closed, after = rest.partition(end)
+    if not (found and closed):
+        raise DataError(f"{path} lacks the marks {begin} and {end}")
     write_page(path, [f"{before}{begin}\n\n{body}\n\n{end}{after}"])
 
 

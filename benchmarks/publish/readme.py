@@ -10,11 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.publish.markdown import table, write_page
+from benchmarks.publish.markdown import replace_part, table
 from cdmpp.errors import DataError
 from cdmpp.evaluation.results import Result, read_results
 
-BEGIN, END = "<!-- figures -->", "<!-- /figures -->"
 VARIANTS = ("_tasks", "_schedules", "_labels", "_adapt", "unlabelled_")
 """In the names of splits that are only in docs/results, as are experiments on data sets of other names."""
 METRICS = ("mape", "median_ape")
@@ -39,7 +38,7 @@ def figures(results: Sequence[Result]) -> str:
     ]
     seeds = max(len({result.seed for result in shown}), 1)
     title = f"MAPE / median error in % on held-out programs, means over {seeds} seeds; (1): one seed."
-    return "\n".join([title, "", *table(["data", "split", *models], rows), ""])
+    return "\n".join([title, "", *table(["data", "split", *models], rows)])
 
 
 def _is_main(result: Result) -> bool:
@@ -64,14 +63,5 @@ def _text(results: Sequence[Result]) -> str:
     return text if len({result.seed for result in results}) > 1 else f"{text} (1)"
 
 
-def fill(page: Path, results: Sequence[Result]) -> None:
-    """Replace the marked part of ``page`` by the figures of ``results``."""
-    text = page.read_text()
-    if BEGIN not in text or END not in text:
-        raise DataError(f"{page} lacks the marks {BEGIN} and {END}")
-    head, rest = text.split(BEGIN, 1)
-    write_page(page, [f"{head}{BEGIN}\n\n{figures(results)}\n{END}{rest.split(END, 1)[1]}"])
-
-
 if __name__ == "__main__":
-    fill(Path("docs/accuracy.md"), read_results(Path("docs")))
+    replace_part(Path("docs/accuracy.md"), "figures", figures(read_results(Path("docs"))))

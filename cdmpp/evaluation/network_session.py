@@ -42,7 +42,7 @@ class NetworkSettings:
     """Those of which the model knows no task: they tell the error, the others fit what a run takes beside kernels."""
     batches: Sequence[int] = (1, 4)
     schedules: Sequence[str] = ("best_of:16", "untuned")
-    model: str | None = None
+    chooser: str | None = None
     """Chooses the programs that are run, and predicts them."""
     others: Sequence[str] = ()
     """Models that predict the same programs as well."""
@@ -74,7 +74,7 @@ def run_networks(settings: NetworkSettings) -> list[NetworkCell]:
             try:
                 cell = read_cell(path) if path.exists() else None
                 if cell is None or cell.visits <= visit:
-                    new = measure_cell(network, batch, device, schedule, settings.model, held_out)
+                    new = measure_cell(network, batch, device, schedule, settings.chooser, held_out)
                     cell = new if cell is None else cell.with_visit(new)
                     _keep(path, cell, device)
                 for model in settings.others:
@@ -107,12 +107,16 @@ def _line(cell: NetworkCell, device: Device) -> str:
 
 
 def fitted(cells: Sequence[NetworkCell]) -> dict[str, Device]:
-    """Each device with what the networks that are not held out say runs beside kernels."""
+    """Each device with what the networks that are not held out say runs beside kernels; as it is where they are few."""
     found = {}
     for name in sorted({cell.device for cell in cells}):
         sheet = devices.get(name)
         known = [cell for cell in cells if cell.device == name and not cell.held_out]
-        found[name] = replace(sheet, engines=fit_engines(known, sheet))
+        try:
+            found[name] = replace(sheet, engines=fit_engines(known, sheet))
+        except CdmppError as error:
+            log.warning("%s; what the file of %s says stands", error, name)
+            found[name] = sheet
     return found
 
 

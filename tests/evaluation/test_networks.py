@@ -14,7 +14,7 @@ from cdmpp.engines import Engines
 from cdmpp.errors import CdmppError, DataError
 from cdmpp.evaluation.network_fit import fit_engines
 from cdmpp.evaluation.network_row import NetworkRow, coverage, network_errors, read_rows, summary, write_rows
-from cdmpp.evaluation.network_session import NetworkSettings, rows_of, run_networks, write_figures
+from cdmpp.evaluation.network_session import NetworkSettings, fitted, rows_of, run_networks, write_figures
 from cdmpp.evaluation.networks import (
     CallCell,
     NetworkCell,
@@ -73,6 +73,16 @@ def test_of_a_long_run_the_quiet_moments_of_its_kernels_count():
 def test_three_networks_do_not_tell():
     with pytest.raises(CdmppError, match="3 measured networks"):
         fit_engines([cell(seed) for seed in range(3)], SHEET)
+
+
+def test_with_few_networks_the_sheet_stands_and_it_is_said(caplog):
+    few = [cell(seed) for seed in range(3)]
+    assert fitted(few) == {SHEET.name: SHEET}
+    assert "3 measured networks" in caplog.text and "what the file of epyc-genoa says stands" in caplog.text
+    more = fitted([*few, cell(3), cell(4)])
+    assert more[SHEET.name].engines.resident_bytes == TRUE.engines.resident_bytes
+    held_out = [replace(one, held_out=True) for one in few]
+    assert fitted([*held_out, cell(3)]) == {SHEET.name: SHEET}
 
 
 def test_parts_of_the_error_add_up():

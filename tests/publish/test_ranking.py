@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from benchmarks.publish.markdown import replace_part
 from benchmarks.publish.ranking import figures, tasks_of
+from cdmpp.errors import DataError
 from tests.evaluation.conftest import make_data
 
 
@@ -27,3 +29,11 @@ def test_a_part_of_a_page_is_replaced(tmp_path):
     replace_part(page, "one", "new")
     replace_part(page, "one", "newer")
     assert page.read_text() == "before\n\n<!-- one -->\n\nnewer\n\n<!-- /one -->\n\nafter\n"
+
+
+def test_a_page_without_the_place_is_left_alone(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- one -->\nafter\n")
+    with pytest.raises(DataError, match="page.md lacks the marks <!-- one -->"):
+        replace_part(page, "one", "new")
+    assert page.read_text() == "before\n<!-- one -->\nafter\n"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.publish.readme import BEGIN, END, figures, fill
+from benchmarks.publish.readme import figures
 from cdmpp.errors import DataError
 from cdmpp.evaluation.results import Result, Run, read_results
 
@@ -40,17 +40,6 @@ def test_experiments_stay_out():
     assert figures(rows + others) == figures(rows)
     joint = [replace(r, dataset="cpus", device="a100+b") for r in rows]
     assert "| `cpus` | `by_task` |" in figures(rows + joint)
-
-
-def test_the_readme_keeps_everything_else(tmp_path):
-    rows = [row("cdmpp", key, 1.0) for key in ("mape", "median_ape")]
-    readme = tmp_path / "README.md"
-    readme.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
-    fill(readme, rows)
-    fill(readme, rows)
-    assert readme.read_text().count("| `a100` |") == 1
-    assert readme.read_text().startswith("before\n") and readme.read_text().endswith("\nafter\n")
-    assert "old" not in readme.read_text()
 
 
 def test_nothing_to_show_is_an_error():
