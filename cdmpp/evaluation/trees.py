@@ -48,7 +48,8 @@ class Trees:
             self.base.fit(data, split, seed)
             y = y - np.log(self.base.predict(data, np.arange(len(y))))
         # Many columns never vary on one kind of device; searching them takes time and finds nothing.
-        self.columns = np.flatnonzero(np.ptp(x[split.train], axis=0) > 0)
+        # A program that was not compiled has no numbers of its code: that alone must not cost the others theirs.
+        self.columns = np.flatnonzero(np.nanmax(x[split.train], axis=0) > np.nanmin(x[split.train], axis=0))
         x = x[:, self.columns]
         # Trees take the first split at the base score; centring keeps it near the data.
         self.centre, chosen = float(np.median(y[split.train])), self.settings

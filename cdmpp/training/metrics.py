@@ -76,6 +76,10 @@ def latency_metrics(
     }
 
 
+_WILD = 20.0
+"""Programs that are off by more than all others say no more of the scale of these."""
+
+
 def mape_factor(true_s: np.ndarray, predicted_s: np.ndarray) -> float:
     """What all predictions (n,) must be multiplied by for the least MAPE; below one where they miss both ways alike.
 
@@ -84,6 +88,8 @@ def mape_factor(true_s: np.ndarray, predicted_s: np.ndarray) -> float:
     weighted by predicted / true.
     """
     wanted = np.asarray(true_s, np.float64) / np.asarray(predicted_s, np.float64)
+    usual = np.median(wanted)
+    wanted = wanted.clip(usual / _WILD, usual * _WILD)  # else one wild prediction could set the scale of all
     order = np.argsort(wanted)
     weights = np.cumsum(1.0 / wanted[order])
     return float(wanted[order][np.searchsorted(weights, weights[-1] / 2)])

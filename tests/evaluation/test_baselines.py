@@ -58,6 +58,19 @@ def test_labels_outside_training_and_validation_change_nothing(data, name):
     np.testing.assert_array_equal(*predictions)
 
 
+def test_one_program_without_machine_code_does_not_take_it_from_the_others(data):
+    split = make_split(data.dataset, "random", 0)
+    latency, rows = data.dataset.latency_s, len(data.dataset.latency_s)
+    codes = np.repeat(np.log2(1e9 * latency)[:, None], CODE_WIDTH, axis=1).astype(np.float32)  # tells the label
+    errors = []
+    for missing in ([], [split.train[0]]):
+        codes[missing] = np.nan
+        assert np.isnan(codes[:, 0]).sum() == len(missing) < rows
+        asts = data.dataset.asts.with_codes(codes.copy())
+        errors.append(mape(EvaluationData(replace(data.dataset, asts=asts)), split, "xgb_ours"))
+    assert errors[1] < 1.5 * errors[0]
+
+
 def test_missing_per_store_features_are_named(data):
     with pytest.raises(DataError, match="per-store features"):
         make_baseline(NEED_PER_STORE, SMALL).fit(EvaluationData(data.dataset), make_split(data.dataset, "random", 0), 0)

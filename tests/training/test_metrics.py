@@ -73,6 +73,9 @@ def test_no_other_factor_has_a_lower_mape():
         assert least <= min(tried) + 1e-12
     assert mape_factor(true, true) == 1.0
     assert 0.7 < mape_factor(np.ones(9999), rng.lognormal(0, 0.3, 9999)) < 0.99  # unbiased in the log is too high
+    wild = np.append(np.ones(99), 1e4)  # one answer that is off by four orders of magnitude
+    assert mape_factor(np.ones(100), wild) == 1.0
+    assert np.isclose(mape_factor(np.ones(100), 1e3 * wild), 1e-3)
 
 
 def test_top8_looks_at_eight_programs():
