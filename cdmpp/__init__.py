@@ -37,3 +37,10 @@ def compare(given: Any, example_inputs: Any = None, *, devices: Sequence[str | D
     from cdmpp.network.comparison import compare as compare_devices
 
     return compare_devices(given, example_inputs, devices=devices, **options)
+
+
+def cost_model(device: str | Device, model: str | Path | None = None, **options: Any) -> Any:
+    """A cost model for TVM's MetaSchedule, and its ``builder``; ``options`` are those of ``tuning.plug``. Needs TVM."""
+    from cdmpp.tuning.plug import cost_model as make_cost_model
+
+    return make_cost_model(device, model, **options)

@@ -1,0 +1,155 @@
+"""Searches side by side: best measured latency against trials and wall time, by cost model.
+
+    python -m benchmarks.search out=FOLDER device=epyc-genoa [models=xgb,random] [tasks=all] [seeds=0,1,2] [trials=128]
+
+Every (task, seed, model) is a cell with a file of its own; finished ones are not run again. Leave the machine alone.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from cdmpp.data.files import read_json, write_json
+
+MODELS = ("cascade", "online", "frozen", "xgb", "random")
+BATCH = 16
+TASKS = {
+    "conv2d 3x3": ("resnet18", "conv2d3x3"),
+    "conv2d 1x1": ("mobilenet_v2", "conv2d1x1"),
+    "depthwise": ("mobilenet_v2", "depthwise"),
+    "matmul": ("gpt2", "dense"),
+    "batched matmul": ("gpt2", "matmul"),
+    "attention": ("bert_tiny", "attention"),
+    "softmax": ("gpt2", "softmax"),
+    "layer norm": ("swin_t", "norm"),
+}
+
+
+def main() -> None:
+    given = dict(word.split("=", 1) for word in sys.argv[1:])
+    if "cell" in given:
+        _cell(Path(given["cell"]))
+        return
+    out = Path(given["out"])
+    tasks = sorted((out / "tasks").glob("*.json"))
+    if given.get("tasks", "all") != "all":
+        tasks = [path for path in tasks if path.stem in given["tasks"].split(",")]
+    seeds = [int(seed) for seed in given.get("seeds", "0,1,2").split(",")]
+    cells = [
+        {
+            "task": str(path),
+            "seed": seed,
+            "model": model,
+            "device": given["device"],
+            "trials": int(given.get("trials", 128)),
+        }
+        for seed in seeds
+        for path in tasks
+        for model in given.get("models", ",".join(MODELS)).split(",")
+    ]
+    for number, cell in enumerate(cells):
+        name = f"{Path(cell['task']).stem}-{cell['model']}-{cell['seed']}"
+        path = out / "cells" / f"{name}.json"
+        if path.exists():
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            request = Path(folder) / "cell.json"
+            write_json(request, {**cell, "out": str(path), "folder": folder})
+            start = time.perf_counter()
+            with (out / "log.txt").open("a") as log:
+                done = subprocess.run(
+                    [sys.executable, "-m", "benchmarks.search", f"cell={request}"],
+                    stdout=log, stderr=log, env={**os.environ, "TVM_NUM_THREADS": "1"}, check=False,
+                )  # fmt: skip
+            best = read_json(path)["best_s"] if path.exists() else float("nan")
+            print(
+                f"{number + 1}/{len(cells)} {name}: exit {done.returncode}, {1e6 * best:.1f} us, "
+                f"{time.perf_counter() - start:.0f} s",
+                flush=True,
+            )
+
+
+def _cell(path: Path) -> None:
+    from tvm.ir.utils import derived_object
+    from tvm.s_tir import meta_schedule as ms
+    from tvm.s_tir.meta_schedule.measure_callback import MeasureCallback, PyMeasureCallback
+
+    from cdmpp import devices
+    from cdmpp.programs.intrinsics import intrinsics_for
+    from cdmpp.programs.replay import parse_target, parse_workload
+    from cdmpp.programs.task import Task
+
+    logging.getLogger("tvm.s_tir.meta_schedule").setLevel(logging.ERROR)
+    request = read_json(path)
+    task = Task(**read_json(Path(request["task"])))
+    sheet = devices.get(request["device"])
+    target = parse_target(sheet.target)
+    trials: list[tuple[float | None, float]] = []
+    start = time.perf_counter()
+
+    @derived_object
+    class Noted(PyMeasureCallback):
+        def apply(self, _scheduler: Any, _task: int, _candidates: Any, _built: Any, results: Any) -> None:
+            now = time.perf_counter() - start
+            for result in results:
+                seconds = None if result.run_secs is None else min(float(s) for s in result.run_secs)
+                trials.append((seconds, now))
+
+    model, builder = _model(request["model"], request["device"], request["seed"])
+    runner = ms.runner.LocalRunner(
+        timeout_sec=30, evaluator_config=ms.runner.EvaluatorConfig(number=1, repeat=5, min_repeat_ms=10)
+    )
+    work = Path(request["folder"]) / "work"
+    with intrinsics_for(target):
+        ms.tune_tir(
+            parse_workload(task.workload), target, str(work), request["trials"], num_trials_per_iter=BATCH,
+            builder=builder, runner=runner, cost_model=model, num_tuning_cores=2, seed=request["seed"] + 1,
+            measure_callbacks=[Noted(), *MeasureCallback.create("default")],
+        )  # fmt: skip
+    measured = [seconds for seconds, _ in trials if seconds is not None]
+    records = (work / "database_tuning_record.json").read_text().splitlines()
+    # The schedules in their order of measurement, to learn from: traces without the target, which is the device's.
+    write_json(
+        Path(request["out"]),
+        {
+            "task": task.task_id, "op": task.op_name, "model": request["model"], "seed": request["seed"],
+            "device": request["device"], "best_s": min(measured), "trials": trials,
+            "records": [[json.loads(line)[1][0], json.loads(line)[1][1]] for line in records],
+            "counts": dict(getattr(model, "counts", {})),
+        },
+    )  # fmt: skip
+
+
+def _model(name: str, device: str, seed: int) -> tuple[Any, Any]:
+    """The cost model and the builder; all searches build in the same way, what differs is who chooses."""
+    from tvm.s_tir.meta_schedule.cost_model import RandomModel, XGBModel
+
+    from cdmpp.tuning.artifacts import Artifacts
+    from cdmpp.tuning.builder import Builder
+    from cdmpp.tuning.plug import cost_model
+
+    if name in ("xgb", "random"):
+        model = XGBModel(num_tuning_cores=2) if name == "xgb" else RandomModel(seed=seed)
+        return model, Builder(Artifacts(""))
+    model = cost_model(device, frozen=name == "frozen", cascade=name == "cascade", seed=seed)
+    return model, model.builder
+
+
+def keep_tasks(out: Path, chosen: Sequence[tuple[str, Any]]) -> None:
+    """Write tasks where cells find them."""
+    for name, task in chosen:
+        write_json(out / "tasks" / f"{name}.json", asdict(task))
+
+
+if __name__ == "__main__":
+    main()

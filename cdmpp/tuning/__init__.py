@@ -1,0 +1,1 @@
+"""The cost model in TVM's MetaSchedule, and what a tuner needs around it."""

@@ -1,0 +1,97 @@
+"""Artifacts: libraries of a search's programs, compiled once, to be read by the model and to be measured."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import weakref
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tvm
+
+from cdmpp.data.derive import cores
+from cdmpp.data.derive_worker import unpacked
+from cdmpp.tuning.build_worker import COMMAND
+from cdmpp.workers import Worker, run_many
+
+_KEPT = 4096
+"""Programs that are remembered, with libraries of 20 kB where nobody has measured them yet."""
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """What came of compiling one program."""
+
+    library: Path | None
+    """Alone in its folder; None: it does not compile."""
+    code: np.ndarray | None = None
+    """(CODE_WIDTH,) float32; None: not wanted, or it cannot be read."""
+    fault: str = ""
+    """Why there is no library."""
+
+
+class Artifacts:
+    """Compiles in child processes that stay. Libraries that nobody took go with this object."""
+
+    def __init__(self, core: str, limit_s: float = 10.0, workers: int | None = None) -> None:
+        """``core``: whose code vectors are wanted, empty for none. ``limit_s``: longest time for one program."""
+        self.core, self.limit_s = core, limit_s
+        self._workers = [Worker(COMMAND) for _ in range(workers or cores())]
+        self._folder = Path(tempfile.mkdtemp(prefix="cdmpp-tuning-"))
+        self._made: OrderedDict[int, Artifact] = OrderedDict()
+        self._taken: set[int] = set()
+        self._count = 0
+        weakref.finalize(self, _end, self._workers, self._folder)
+
+    def compiled(self, modules: Mapping[int, Any], target: Any) -> dict[int, Artifact]:
+        """Artifacts of scheduled ``modules`` by structural hash; what was compiled before is not compiled again."""
+        self._compile({key: module for key, module in modules.items() if key not in self._made}, target)
+        found = {key: self._made[key] for key in modules}
+        while len(self._made) > _KEPT:
+            self._forget(next(iter(self._made)))
+        return found
+
+    def taken(self, key: int, module: Any, target: Any) -> Artifact:
+        """As ``compiled``, of one program; the library is the caller's from now on, to run and to delete."""
+        if key not in self._made or key in self._taken:
+            self._compile({key: module}, target)
+        self._taken.add(key)
+        return self._made[key]
+
+    def code(self, key: int) -> np.ndarray | None:
+        """Code vector of a program that was compiled, where it could be read."""
+        return self._made[key].code if key in self._made else None
+
+    def _compile(self, modules: Mapping[int, Any], target: Any) -> None:
+        keys, requests = list(modules), []
+        for key in keys:
+            self._count += 1
+            path = self._folder / str(self._count) / "program.so"
+            module = tvm.ir.save_json(modules[key])
+            requests.append(
+                {"op": "build", "module": module, "target": str(target), "core": self.core, "path": str(path)}
+            )
+        for index, reply in run_many(self._workers, requests, self.limit_s):
+            self._taken.discard(keys[index])
+            if "cause" in reply:
+                self._made[keys[index]] = Artifact(None, fault=str(reply.get("message", reply["cause"])))
+            else:
+                code = unpacked(reply["code"])["code"] if "code" in reply else None
+                self._made[keys[index]] = Artifact(Path(requests[index]["path"]), code)
+
+    def _forget(self, key: int) -> None:
+        library = self._made.pop(key).library
+        if library is not None and key not in self._taken:
+            shutil.rmtree(library.parent, ignore_errors=True)
+        self._taken.discard(key)
+
+
+def _end(workers: list[Worker], folder: Path) -> None:
+    for worker in workers:
+        worker.stop()
+    shutil.rmtree(folder, ignore_errors=True)
