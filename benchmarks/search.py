@@ -2,7 +2,8 @@
 
     python -m benchmarks.search out=FOLDER device=epyc-genoa [models=xgb,random] [tasks=all] [seeds=0,1,2] [trials=128]
 
-Every (task, seed, model) is a cell with a file of its own; finished ones are not run again. Leave the machine alone.
+Tasks are files that ``keep_tasks`` wrote below ``out``. Every (task, seed, model) is a cell with a file of its own;
+finished ones are not run again. Leave the machine alone.
 """
 
 from __future__ import annotations
@@ -23,16 +24,6 @@ from cdmpp.data.files import read_json, write_json
 
 MODELS = ("cascade", "online", "frozen", "xgb", "random")
 BATCH = 16
-TASKS = {
-    "conv2d 3x3": ("resnet18", "conv2d3x3"),
-    "conv2d 1x1": ("mobilenet_v2", "conv2d1x1"),
-    "depthwise": ("mobilenet_v2", "depthwise"),
-    "matmul": ("gpt2", "dense"),
-    "batched matmul": ("gpt2", "matmul"),
-    "attention": ("bert_tiny", "attention"),
-    "softmax": ("gpt2", "softmax"),
-    "layer norm": ("swin_t", "norm"),
-}
 
 
 def main() -> None:
