@@ -16,6 +16,7 @@ import tvm
 
 from cdmpp.data.derive import cores
 from cdmpp.data.derive_worker import unpacked
+from cdmpp.errors import CdmppError
 from cdmpp.tuning.build_worker import COMMAND
 from cdmpp.workers import Worker, run_many
 
@@ -76,19 +77,28 @@ class Artifacts:
             requests.append(
                 {"op": "build", "module": module, "target": str(target), "core": self.core, "path": str(path)}
             )
-        for index, reply in run_many(self._workers, requests, self.limit_s):
-            self._taken.discard(keys[index])
-            if "cause" in reply:
-                self._made[keys[index]] = Artifact(None, fault=str(reply.get("message", reply["cause"])))
-            else:
-                code = unpacked(reply["code"])["code"] if "code" in reply else None
-                self._made[keys[index]] = Artifact(Path(requests[index]["path"]), code)
+        missing = set(keys)
+        try:
+            for index, reply in run_many(self._workers, requests, self.limit_s):
+                missing.discard(keys[index])
+                self._taken.discard(keys[index])
+                self._made[keys[index]] = _artifact(reply, Path(requests[index]["path"]))
+        except CdmppError as error:  # no worker starts: failed builds are noted by a search, an exception ends it
+            for key in missing:
+                self._taken.discard(key)
+                self._made[key] = Artifact(None, fault=str(error))
 
     def _forget(self, key: int) -> None:
         library = self._made.pop(key).library
         if library is not None and key not in self._taken:
             shutil.rmtree(library.parent, ignore_errors=True)
         self._taken.discard(key)
+
+
+def _artifact(reply: Mapping[str, Any], path: Path) -> Artifact:
+    if "cause" in reply:
+        return Artifact(None, fault=str(reply.get("message", reply["cause"])))
+    return Artifact(path, unpacked(reply["code"])["code"] if "code" in reply else None)
 
 
 def _end(workers: list[Worker], folder: Path) -> None:

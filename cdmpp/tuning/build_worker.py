@@ -13,10 +13,13 @@ COMMAND = ("-m", "cdmpp.tuning.build_worker")
 
 
 def ready(_: Request) -> Reply:
-    """Import TVM now rather than within the time limit of the first request."""
+    """Import TVM and compile our own C++ now rather than within the time limit of the first request."""
     import tvm
     from tvm.s_tir import transform  # noqa: F401
 
+    from cdmpp.machine_code.native import native_code
+
+    native_code()
     return {"tvm": tvm.__version__}
 
 

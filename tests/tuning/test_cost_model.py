@@ -58,8 +58,8 @@ def test_scores_are_positive_and_those_of_the_predictor(context, candidates):
     model = make()
     scores = model.predict(context, candidates)
     assert scores.dtype == np.float64
-    asts = model.scorer.asts({i: c.sch.mod for i, c in enumerate(candidates)}, TARGET)
-    direct = model.scorer.predictor.predict(list(asts.values()), "epyc-genoa", compiled=False)
+    asts = model.cascade.scorer.asts({i: c.sch.mod for i, c in enumerate(candidates)}, TARGET)
+    direct = model.cascade.scorer.predictor.predict(list(asts.values()), "epyc-genoa", compiled=False)
     np.testing.assert_allclose(scores, 1 / direct.latency_s, rtol=1e-5)
 
 
@@ -117,12 +117,12 @@ def test_the_builder_measures_what_was_compiled_to_be_read(context, candidates):
     model = make(cascade=True)
     model.predict(context, candidates)
     assert model.counts["compiled"] == 4
-    made = {id(c): model.artifacts.compiled({hash_of(c): c.sch.mod}, TARGET)[hash_of(c)] for c in candidates}
+    made = {id(c): model.cascade.artifacts.compiled({hash_of(c): c.sch.mod}, TARGET)[hash_of(c)] for c in candidates}
     given = [SimpleNamespace(mod=c.sch.mod, target=TARGET) for c in (*candidates, candidates[0])]
     results = model.builder._inst.build(given)
     assert [r.artifact_path for r in results[:4]] == [str(made[id(c)].library) for c in candidates]
     assert results[4].artifact_path != results[0].artifact_path  # a search deletes the folder of each
-    model.artifacts.limit_s = 1e-4
+    model.cascade.artifacts.limit_s = 1e-4
     failed = model.builder._inst.build([SimpleNamespace(mod=scheduled(32).sch.mod, target=TARGET)])
     assert failed[0].artifact_path is None
     assert "timeout" in failed[0].error_msg

@@ -1,0 +1,89 @@
+"""Cascade: a fast model judges every program, a precise one those that look best. Both learn from what is measured."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from cdmpp.ast.compact_ast import CompactAST
+from cdmpp.devices import Device
+from cdmpp.machine_code.compile import can_have_code
+from cdmpp.predict.predictor import Predictor
+from cdmpp.tuning.artifacts import Artifacts
+from cdmpp.tuning.learner import Learner
+from cdmpp.tuning.scorer import Said, Scorer
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What is said of the programs of one task, by the structural hash of each."""
+
+    log_latency: Mapping[int, float]
+    """Seconds, of those that can be read; infinite where it turned out that one does not compile."""
+    compiled: frozenset[int]
+    """Of these by machine code."""
+    reasons: Mapping[int, str]
+    """Why one cannot be read, or does not compile."""
+
+
+@dataclass
+class Cascade:
+    """``look``: how many of the programs that are asked about together are compiled; 0: none ever."""
+
+    scorer: Scorer
+    artifacts: Artifacts
+    look: int
+    fast: Learner = field(default_factory=Learner)
+    precise: Learner = field(default_factory=Learner)
+
+    @classmethod
+    def of(cls, predictor: Predictor, device: Device, look: int) -> Cascade:
+        """``look`` counts where the model reads machine code and the device's can be had here."""
+        look = look if predictor.reads_code and can_have_code(device.target) else 0
+        return cls(Scorer(predictor, device), Artifacts(device.core or "" if look else ""), look)
+
+    def judged(self, modules: Mapping[int, Any], target: Any, task: str) -> Judged:
+        """Of scheduled ``modules`` by structural hash. ``task`` names the workload that they are schedules of."""
+        asts = self.scorer.asts(modules, target)
+        read = {key: ast for key, ast in asts.items() if isinstance(ast, CompactAST)}
+        reasons = {key: str(asts[key]) for key in modules if key not in read}
+        if not read:
+            return Judged({}, frozenset(), reasons)
+        readable = list(read)
+        said = self.scorer.said(list(read.values()))
+        logs = said.log_latency + self.fast.residuals(said.features, task)[0]
+        coded: list[int] = []
+        if self.look:
+            place = np.argsort(logs, kind="stable")[: self.look]
+            artifacts = self.artifacts.compiled({readable[i]: modules[readable[i]] for i in place}, target)
+            coded = [int(i) for i in place if artifacts[readable[i]].code is not None]
+            if coded:
+                precise = self._said_of_code(asts, [readable[i] for i in coded])
+                logs[coded] = precise.log_latency + self.precise.residuals(precise.features, task)[0]
+            for i in place:
+                if artifacts[readable[i]].library is None:
+                    logs[i], reasons[readable[i]] = math.inf, artifacts[readable[i]].fault
+        by_key = {key: float(value) for key, value in zip(readable, logs, strict=True)}
+        return Judged(by_key, frozenset(readable[i] for i in coded), reasons)
+
+    def learn(self, modules: Mapping[int, Any], measured_s: Mapping[int, float], target: Any, task: str) -> int:
+        """From measured programs of one task; those that cannot be read teach nothing. How many were learned from."""
+        asts = self.scorer.asts(modules, target)
+        read = {key: ast for key, ast in asts.items() if isinstance(ast, CompactAST)}
+        if not read:
+            return 0
+        readable, labels = list(read), np.log([measured_s[key] for key in read])
+        said = self.scorer.said(list(read.values()))
+        self.fast.learn(said.features, labels - said.log_latency, task)
+        if coded := [i for i, key in enumerate(readable) if self.artifacts.code(key) is not None]:
+            precise = self._said_of_code(asts, [readable[i] for i in coded])
+            self.precise.learn(precise.features, labels[coded] - precise.log_latency, task)
+        return len(readable)
+
+    def _said_of_code(self, asts: Mapping[int, Any], keys: Sequence[int]) -> Said:
+        codes = np.stack([code for key in keys if (code := self.artifacts.code(key)) is not None])
+        return self.scorer.said([asts[key] for key in keys], codes)
