@@ -1,9 +1,9 @@
 """Searches side by side: best measured latency against trials and wall time, by cost model.
 
-    python -m benchmarks.search out=FOLDER device=epyc-genoa [models=xgb,random] [tasks=all] [seeds=0,1,2] [trials=128]
+    python -m benchmarks.search device=xeon-emeraldrapids [out=outputs/search] [tasks=compared] [models=xgb,random]
+        [seeds=0,1,2] [trials=128]
 
-Tasks are files that ``keep_tasks`` wrote below ``out``. Every (task, seed, model) is a cell with a file of its own;
-finished ones are not run again. Leave the machine alone.
+Every (task, seed, model) is a cell with a file of its own; finished ones are not run again. Leave the machine alone.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from benchmarks.search_tasks import named_tasks
 from cdmpp.data.files import read_json, write_json
 
 MODELS = ("cascade", "online", "frozen", "xgb", "random")
@@ -31,25 +31,24 @@ def main() -> None:
     if "cell" in given:
         _cell(Path(given["cell"]))
         return
-    out = Path(given["out"])
-    tasks = sorted((out / "tasks").glob("*.json"))
-    if given.get("tasks", "all") != "all":
-        tasks = [path for path in tasks if path.stem in given["tasks"].split(",")]
-    seeds = [int(seed) for seed in given.get("seeds", "0,1,2").split(",")]
+    out = Path(given.get("out", "outputs/search"))
+    tasks = named_tasks(given["device"], given.get("tasks", "compared"))
     cells = [
         {
-            "task": str(path),
+            "name": name,
+            "task": asdict(task),
             "seed": seed,
             "model": model,
             "device": given["device"],
             "trials": int(given.get("trials", 128)),
         }
-        for seed in seeds
-        for path in tasks
+        for seed in map(int, given.get("seeds", "0,1,2").split(","))
+        for name, task in tasks.items()
         for model in given.get("models", ",".join(MODELS)).split(",")
     ]
+    (out / "cells").mkdir(parents=True, exist_ok=True)
     for number, cell in enumerate(cells):
-        name = f"{Path(cell['task']).stem}-{cell['model']}-{cell['seed']}"
+        name = f"{cell['name']}-{cell['model']}-{cell['seed']}"
         path = out / "cells" / f"{name}.json"
         if path.exists():
             continue
@@ -82,7 +81,7 @@ def _cell(path: Path) -> None:
 
     logging.getLogger("tvm.s_tir.meta_schedule").setLevel(logging.ERROR)
     request = read_json(path)
-    task = Task(**read_json(Path(request["task"])))
+    task = Task(**request["task"])
     sheet = devices.get(request["device"])
     target = parse_target(sheet.target)
     trials: list[tuple[float | None, float]] = []
@@ -113,7 +112,7 @@ def _cell(path: Path) -> None:
     write_json(
         Path(request["out"]),
         {
-            "task": task.task_id, "op": task.op_name, "model": request["model"], "seed": request["seed"],
+            "name": request["name"], "task": task.task_id, "model": request["model"], "seed": request["seed"],
             "device": request["device"], "best_s": min(measured), "trials": trials,
             "records": [[json.loads(line)[1][0], json.loads(line)[1][1]] for line in records],
             "counts": dict(getattr(model, "counts", {})),
@@ -134,12 +133,6 @@ def _model(name: str, device: str, seed: int) -> tuple[Any, Any]:
         return model, Builder(Artifacts(""))
     model = cost_model(device, frozen=name == "frozen", cascade=name == "cascade", seed=seed)
     return model, model.builder
-
-
-def keep_tasks(out: Path, chosen: Sequence[tuple[str, Any]]) -> None:
-    """Write tasks where cells find them."""
-    for name, task in chosen:
-        write_json(out / "tasks" / f"{name}.json", asdict(task))
 
 
 if __name__ == "__main__":
