@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from cdmpp.network.comparison import Comparison
     from cdmpp.network.prediction import NetworkPrediction
     from cdmpp.predict.predictor import Predictor
+    from cdmpp.tuning.offline import TunedNetwork
+    from cdmpp.tuning.rank import Ranking
 
 __version__ = "0.1.0"
 
@@ -44,3 +46,19 @@ def cost_model(device: str | Device, model: str | Path | None = None, **options:
     from cdmpp.tuning.plug import cost_model as make_cost_model
 
     return make_cost_model(device, model, **options)
+
+
+def rank(task: Any, candidates: Sequence[Any], device: str | Device, **options: Any) -> Ranking:
+    """Schedules of one workload, fastest first by prediction; ``options`` are those of ``tuning.rank``. Needs TVM."""
+    from cdmpp.tuning.rank import rank as rank_candidates
+
+    return rank_candidates(task, candidates, device, **options)
+
+
+def tune(
+    given: Any, example_inputs: Any = None, *, device: str | Device, folder: str | Path, **options: Any
+) -> TunedNetwork:
+    """A MetaSchedule database of a network's programs; ``options`` are those of ``tuning.offline.tune``. Needs TVM."""
+    from cdmpp.tuning.offline import tune as tune_network
+
+    return tune_network(given, example_inputs, device=device, folder=folder, **options)

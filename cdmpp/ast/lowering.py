@@ -13,6 +13,8 @@ from cdmpp.ast.constant_tables import hide, restore
 from cdmpp.ast.expression import parts
 from cdmpp.errors import UnsupportedProgramError
 
+TVM_ERRORS = (RuntimeError, ValueError, TypeError, LookupError, AttributeError)
+"""What a pass of TVM raises for a program that it does not like."""
 MAX_DEPTH = 300
 """Of one stored expression. TVM's passes and the extractors recurse over it; real programs have up to 100."""
 
@@ -59,7 +61,7 @@ def lower(module: Any, target: Any) -> Any:
     bound = tirx.transform.BindTarget(target)(tvm.IRModule({"main": function}))
     try:
         return restore(_passes()(bound)["main"])
-    except (tvm.error.TVMError, ValueError) as error:
+    except TVM_ERRORS as error:
         reason = [type(error).__name__, *str(error).strip().splitlines()][-1]
         raise UnsupportedProgramError(f"TVM could not lower the program: {reason}") from error
 

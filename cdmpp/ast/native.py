@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import os
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -62,13 +61,13 @@ def constants_header() -> str:
     return "\n".join([*lines, "}  // namespace cdmpp", ""])
 
 
-def native_extract() -> Callable[[Any, bool], bytes] | None:
-    """The compiled function, or None (with one warning) where it cannot be had; compiles (about 20 s) on first use."""
+def native_extract() -> Any | None:
+    """The compiled library, or None (with one warning) where it cannot be had; compiles (about 20 s) on first use."""
     return None if os.environ.get("CDMPP_NATIVE", "1") == "0" else _loaded(cache_root())
 
 
 @functools.cache
-def _loaded(_cache: Path) -> Callable[[Any, bool], bytes] | None:
+def _loaded(_cache: Path) -> Any | None:
     """Of the library in a cache: another one, as after a change of ``$CDMPP_CACHE``, has to get its own."""
     try:
         import tvm_ffi
@@ -88,7 +87,7 @@ def _loaded(_cache: Path) -> Callable[[Any, bool], bytes] | None:
             return Path(built)
 
         settings = (constants, FLAGS, tvm_ffi.__version__, tvm_ffi.__file__)
-        return tvm_ffi.load_module(str(built_once("extract", SOURCES, settings, build))).extract
+        return tvm_ffi.load_module(str(built_once("extract", SOURCES, settings, build)))
     except Exception as error:  # no compiler, no ninja, no place to write, a compiler that fails
         first = next(iter(str(error).strip().splitlines()), type(error).__name__)
         warnings.warn(
@@ -102,11 +101,16 @@ def _loaded(_cache: Path) -> Callable[[Any, bool], bytes] | None:
 
 def summarise_native(function: Any, gpu: bool) -> CompactAST | None:
     """Compact AST of a lowered PrimFunc; None without a compiled library, and where the C++ walk refuses it."""
-    call = native_extract()
-    if call is None:
+    return read_native("extract", function, gpu)
+
+
+def read_native(name: str, function: Any, gpu: bool) -> CompactAST | None:
+    """By the function ``name`` of the library."""
+    library = native_extract()
+    if library is None:
         return None
     try:
-        data = bytearray(call(function, gpu))  # in the layout that ``extract.cpp`` documents
+        data = bytearray(library[name](function, gpu))  # in the layout that ``extract.cpp`` documents
     except Exception:  # whatever C++ meets, the readable walk refuses too and says why
         return None
     leaves, kernels, leaf_width, kernel_width = (int(n) for n in np.frombuffer(data, np.int32, 4))

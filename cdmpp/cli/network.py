@@ -38,13 +38,18 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
 
 def add_network_arguments(verb: argparse.ArgumentParser) -> None:
     """Declare which network, and how it runs."""
+    add_graph_arguments(verb)
+    rule = "best_of:K (the best of K sampled schedules by prediction), untuned, or database:DIR (default best_of:16)"
+    verb.add_argument("--schedule", default="best_of:16", help=rule)
+
+
+def add_graph_arguments(verb: argparse.ArgumentParser) -> None:
+    """Declare which network, and of which shapes."""
     verb.add_argument("network", metavar="NETWORK", help=" ".join(_NETWORK.split()))
     verb.add_argument("--batch", type=int, help="examples in one run, where the network leaves it open")
     shape = "shape of an input, for example x=1,3,224,224; once for each input"
     verb.add_argument("--input", action="append", default=[], metavar="NAME=SHAPE", help=shape)
     verb.add_argument("--dtype", default="float32", choices=("float32", "float16"), help="default float32")
-    rule = "best_of:K (the best of K sampled schedules by prediction), untuned, or database:DIR (default best_of:16)"
-    verb.add_argument("--schedule", default="best_of:16", help=rule)
     verb.add_argument("--model", help="model folder or name of a shipped one (default: one trained on the device)")
 
 
@@ -73,7 +78,7 @@ def network_options(options: argparse.Namespace) -> dict[str, Any]:
     """What ``add_network_arguments`` read, as ``predict_network`` takes it; ``CdmppError`` where it cannot be."""
     if options.batch is not None and options.batch < 1:
         raise CdmppError(f"--batch {options.batch}: must be at least 1")
-    names = ("batch", "dtype", "schedule", "model")
+    names = [name for name in ("batch", "dtype", "schedule", "model") if hasattr(options, name)]
     return {"inputs": _shapes(options.input), **{name: getattr(options, name) for name in names}}
 
 

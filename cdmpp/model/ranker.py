@@ -13,6 +13,8 @@ from cdmpp.devices import VECTOR_WIDTH
 from cdmpp.model.pooled import POOLED_WIDTH
 
 WIDTH, MEMBERS = 64, 3
+SHARPNESS = 0.15
+"""Log-latency behind the best program at which a program's share of the goal falls to a third: one unit of a score."""
 _INPUTS = POOLED_WIDTH + VECTOR_WIDTH
 _CLIP = 6.0
 _DROPOUT = 0.1

@@ -118,12 +118,38 @@ class Chooser:
         tables = {task_id: AstTable.from_asts([stored[source.key]]) for task_id, source in sources.items()}
         return {task_id: Candidates((schedules[task_id],), table) for task_id, table in tables.items()}
 
+    def shortlist(
+        self, tasks: Mapping[str, Task], each: Mapping[str, int], progress: bool = True
+    ) -> dict[str, list[Chosen]]:
+        """The most promising sampled programs of each task, best first, at most ``each`` by task id.
+
+        Twice as many are compiled to be read. ``CdmppError``: a task of which no program can be made.
+        """
+        sampled = candidates_of(tasks, self.device, self.rule.n, self.seed, progress)
+        precise = {key: max(self.rule.precise, 2 * each[key]) for key in tasks}
+        found = self._in_order(tasks, sampled, precise, progress, surely=True)
+        return {key: found[key][: each[key]] for key in tasks}
+
     def _best(self, tasks: Mapping[str, Task], sampled: Mapping[str, Candidates], progress: bool) -> dict[str, Chosen]:
-        """The fastest by prediction: of the likeliest by their ASTs by machine code, where the model reads that."""
+        precise = dict.fromkeys(tasks, self.rule.precise)
+        return {key: found[0] for key, found in self._in_order(tasks, sampled, precise, progress).items()}
+
+    def _in_order(
+        self,
+        tasks: Mapping[str, Task],
+        sampled: Mapping[str, Candidates],
+        precise: Mapping[str, int],
+        progress: bool,
+        surely: bool = False,
+    ) -> dict[str, list[Chosen]]:
+        """Programs by predicted latency: of the likeliest by their ASTs by machine code, where the model reads that.
+
+        ``precise``: how many of a task are compiled at most, or, ``surely``, as many as there are.
+        """
         names = list(tasks)
         places = [np.arange(len(sampled[name].schedules)) for name in names]
         if not (self.predictor.reads_code and self.device.kind == "cpu"):
-            return self._fastest(tasks, sampled, places, AstTable.concat([sampled[name].asts for name in names]))
+            return self._sorted(tasks, sampled, places, AstTable.concat([sampled[name].asts for name in names]))
         if several := [name for name in names if len(sampled[name].schedules) > 1]:
             together = AstTable.concat([sampled[name].asts for name in several])
             owners = [name for name in several for _ in sampled[name].schedules]
@@ -131,7 +157,7 @@ class Chooser:
             chances = np.where(unrolled_steps(together) > _LONGEST, 0.0, chances)
             ends = np.cumsum([len(sampled[name].schedules) for name in several])
             for name, own in zip(several, np.split(chances, ends[:-1]), strict=True):
-                places[names.index(name)] = worth_compiling(own, self.rule.precise)
+                places[names.index(name)] = worth_compiling(own, precise[name], surely)
         tables = [sampled[name].asts.take(kept) for name, kept in zip(names, places, strict=True)]
         sources = [
             self._source(tasks[name], sampled[name].schedules[i])
@@ -141,32 +167,33 @@ class Chooser:
         # A single program has no rival: it is worth all the time that a record may take.
         limit_s = _PATIENCE_S if any(len(kept) > 1 for kept in places) else LIMIT_S
         table = self._with_codes(AstTable.concat(tables), sources, progress, limit_s)
-        return self._fastest(tasks, sampled, places, table)
+        return self._sorted(tasks, sampled, places, table)
 
-    def _fastest(
+    def _sorted(
         self,
         tasks: Mapping[str, Task],
         sampled: Mapping[str, Candidates],
         places: Sequence[np.ndarray],
         table: AstTable,
-    ) -> dict[str, Chosen]:
+    ) -> dict[str, list[Chosen]]:
         answer = self.predictor.predict(table, self.device)
-        compiled, chosen, start = ~np.isnan(table.codes_or_nan()[:, 0]), {}, 0
+        late, found, start = np.isnan(table.codes_or_nan()[:, 0]), {}, 0
         for name, kept in zip(tasks, places, strict=True):
-            own = slice(start, start + len(kept))
-            # What took too long to compile is only asked where nothing else is there.
-            usable = compiled[own] if compiled[own].any() else np.ones(len(kept), bool)
-            best = start + int(np.argmin(np.where(usable, answer.latency_s[own], np.inf)))
+            own = np.arange(start, start + len(kept))
             start += len(kept)
-            intervals = {
-                level: (float(low[best]), float(high[best])) for level, (low, high) in answer.intervals.items()
-            }
             schedules = sampled[name].schedules
-            schedule = schedules[kept[best - own.start]]
-            chosen[name] = Chosen(
-                schedule, float(answer.latency_s[best]), intervals, answer.flags[best], len(schedules)
-            )
-        return chosen
+            found[name] = [
+                Chosen(
+                    schedules[kept[i - own[0]]],
+                    float(answer.latency_s[i]),
+                    {level: (float(low[i]), float(high[i])) for level, (low, high) in answer.intervals.items()},
+                    answer.flags[i],
+                    len(schedules),
+                )
+                # What took too long to compile comes last.
+                for i in own[np.lexsort((answer.latency_s[own], late[own]))]
+            ]
+        return found
 
     def _with_codes(self, table: AstTable, sources: Sequence[Source], progress: bool, limit_s: float) -> AstTable:
         from cdmpp.data.codes import cached_codes
@@ -202,10 +229,13 @@ class Chooser:
             return None
 
 
-def worth_compiling(chances: np.ndarray, most: int) -> np.ndarray:
-    """Places of the likeliest among a task's programs, until the best is among them with a chance of ``_SURE``."""
+def worth_compiling(chances: np.ndarray, most: int, surely: bool = False) -> np.ndarray:
+    """Places of the likeliest among a task's programs, until the best is among them with a chance of ``_SURE``.
+
+    ``surely``: ``most`` of them whatever their chance.
+    """
     order = np.argsort(-chances, kind="stable")
-    enough = 1 + int(np.searchsorted(np.cumsum(chances[order]), _SURE))
+    enough = most if surely else 1 + int(np.searchsorted(np.cumsum(chances[order]), _SURE))
     return np.sort(order[: min(enough, most)])
 
 

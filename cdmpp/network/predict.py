@@ -86,6 +86,7 @@ class Question:
     predictor: Predictor
     model: str
     rule: ScheduleRule
+    chooser: Chooser
     doubts: tuple[str, ...]
 
     def asked_of(self, model: str | Path, progress: bool = True) -> Question:
@@ -96,7 +97,7 @@ class Question:
         chooser = Chooser(predictor, folder / WEIGHTS, sheet, ScheduleRule("untuned"))
         schedules = {key: one.schedule for key, one in self.chosen.items()}
         chosen = chooser.value(self.read.graph.tasks, schedules, progress)
-        return replace(self, chosen=chosen, predictor=predictor, model=str(model))
+        return replace(self, chosen=chosen, predictor=predictor, model=str(model), chooser=chooser)
 
     def prediction(self) -> NetworkPrediction:
         """The replay of the chosen programs."""
@@ -127,7 +128,7 @@ def answer_for(
     read = graph_for(given, example_inputs, batch=batch, inputs=inputs, dtype=dtype, before_reading=start)
     chooser = Chooser(predictor, folder / WEIGHTS, predictor.trained_on.get(sheet.name, sheet), rule)
     chosen = chooser.choose(read.graph.tasks, progress)
-    return Question(read, chosen, sheet, predictor, name, rule, chooser.doubts)
+    return Question(read, chosen, sheet, predictor, name, rule, chooser, chooser.doubts)
 
 
 def _get_ready(reads_code: bool) -> None:

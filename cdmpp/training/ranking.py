@@ -9,11 +9,9 @@ from torch import Tensor
 from cdmpp.data.dataset import LatencyDataset
 from cdmpp.devices import sheets_of
 from cdmpp.model.pooled import with_devices
-from cdmpp.model.ranker import Ranker
+from cdmpp.model.ranker import SHARPNESS, Ranker
 
 _EPOCHS, _TASKS, _RATE, _DECAY = 40, 64, 2e-3, 0.02
-_SHARPNESS = 0.15
-"""Log-latency behind the best program at which a program's share of the goal falls to a third."""
 _FEWEST = 2 * _TASKS
 
 
@@ -33,7 +31,7 @@ def fit_ranker(dataset: LatencyDataset, rows: np.ndarray, seed: int) -> Ranker |
     behind = np.concatenate([log_s[group] - log_s[group].min() for group in groups])
     places = np.concatenate(groups)
     goal = torch.empty(len(rows))
-    goal[torch.from_numpy(places)] = torch.from_numpy(-behind / _SHARPNESS).float()
+    goal[torch.from_numpy(places)] = torch.from_numpy(-behind / SHARPNESS).float()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         ranker = Ranker()

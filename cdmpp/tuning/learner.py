@@ -21,10 +21,10 @@ class Weights:
     """Standard deviations of log-latency that each term may explain."""
 
     device: float = 0.2
-    task: float = 0.3
+    task: float = 1.0
     shared: float = 0.15
     """Of features, in all tasks alike."""
-    own: float = 0.3
+    own: float = 1.0
     """Of features, in one task."""
     noise: float = 0.05
 

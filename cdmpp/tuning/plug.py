@@ -14,6 +14,7 @@ from cdmpp import devices
 from cdmpp.devices import Device
 from cdmpp.predict.catalogue import model_for, models
 from cdmpp.predict.model_folder import find_model, load
+from cdmpp.predict.predictor import Predictor
 from cdmpp.tuning.cost_model import CostModel
 
 _HOOK = "tvm.s_tir.meta_schedule.tune_relax"
@@ -40,10 +41,16 @@ def cost_model(
     Raises:
         CdmppError: no such device, or no model for it.
     """
+    sheet, predictor, name = device_and_predictor(device, model)
+    return CostModel(predictor, sheet, name, frozen, cascade, seed)
+
+
+def device_and_predictor(device: str | Device, model: str | Path | None) -> tuple[Device, Predictor, str]:
+    """The device as the model knows it, the model, and its name; ``model`` None: the first for the device."""
     sheet = devices.get(device) if isinstance(device, str) else device
     folder = find_model(str(model)) if model is not None else model_for(sheet.name, models()).folder
     predictor = load(folder)
-    return CostModel(predictor, predictor.trained_on.get(sheet.name, sheet), folder.name, frozen, cascade, seed)
+    return predictor.trained_on.get(sheet.name, sheet), predictor, folder.name
 
 
 @contextmanager

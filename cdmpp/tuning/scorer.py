@@ -9,18 +9,22 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 
 from cdmpp.ast.compact_ast import CompactAST
-from cdmpp.ast.extract import extract
+from cdmpp.ast.scheduled import extract_scheduled
 from cdmpp.ast.table import AstTable
 from cdmpp.data.derive import cores
 from cdmpp.devices import Device
 from cdmpp.errors import CdmppError
 from cdmpp.model.pooled import with_devices
+from cdmpp.model.ranker import SHARPNESS
 from cdmpp.predict.predictor import Predictor
 
 _KEPT = 20_000
 """Programs whose ASTs are remembered: a search meets most of its programs again."""
+_ANCHORS = 32
+"""Programs of a task by which what the ranker says becomes seconds."""
 
 
 @dataclass(frozen=True)
@@ -34,11 +38,12 @@ class Said:
 
 
 class Scorer:
-    """One model, one device."""
+    """One model, one device. Where the model has a ranker, that judges ASTs: it is fast, and it was made to choose."""
 
     def __init__(self, predictor: Predictor, device: Device) -> None:
         self.predictor, self.device = predictor, device
         self._asts: OrderedDict[int, CompactAST | str] = OrderedDict()
+        self._anchors: dict[str, float] = {}
         self._pool = ThreadPoolExecutor(cores())
 
     def asts(self, modules: Mapping[int, Any], target: Any) -> dict[int, CompactAST | str]:
@@ -47,7 +52,7 @@ class Scorer:
 
         def read(key: int) -> CompactAST | str:
             try:
-                return extract(modules[key], target)
+                return extract_scheduled(modules[key], target)
             except CdmppError as error:
                 return str(error)
 
@@ -57,9 +62,31 @@ class Scorer:
             self._asts.popitem(last=False)
         return found
 
-    def said(self, asts: Sequence[CompactAST], codes: np.ndarray | None = None) -> Said:
-        """By ASTs alone, or with code vectors (n, CODE_WIDTH)."""
-        table = AstTable.from_asts(asts).with_codes(codes)
-        latency_s = self.predictor.predict(table, self.device, compiled=codes is not None).latency_s
+    def forget(self) -> None:
+        """Drop the remembered ASTs."""
+        self._asts.clear()
+
+    def fast(self, asts: Sequence[CompactAST], task: str) -> Said:
+        """By ASTs alone. ``task`` names the workload that they are schedules of."""
+        table = AstTable.from_asts(asts)
         features = with_devices(table, [self.device] * len(table))
-        return Said(np.log(latency_s), features)
+        if self.predictor.ranker is None:
+            return Said(self._log_latency(table), features)
+        with torch.inference_mode():
+            scores = self.predictor.ranker(torch.from_numpy(features).to(self.predictor.torch_device))
+        behind = -SHARPNESS * scores.double().cpu().numpy()
+        if task not in self._anchors:
+            few = slice(0, _ANCHORS)
+            self._anchors[task] = float(
+                np.mean(self._log_latency(table.take(np.arange(len(table))[few])) - behind[few])
+            )
+        return Said(behind + self._anchors[task], features)
+
+    def precise(self, asts: Sequence[CompactAST], codes: np.ndarray) -> Said:
+        """With code vectors (n, CODE_WIDTH)."""
+        table = AstTable.from_asts(asts).with_codes(codes)
+        return Said(self._log_latency(table), with_devices(table, [self.device] * len(table)))
+
+    def _log_latency(self, table: AstTable) -> np.ndarray:
+        known = ~np.isnan(table.codes_or_nan()[:, 0])
+        return np.log(self.predictor.predict(table, self.device, compiled=bool(known.any())).latency_s)

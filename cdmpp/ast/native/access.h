@@ -45,7 +45,27 @@ struct Access {
 
 inline double ceil_div(double x, double y) { return -std::floor(-x / y); }
 
-inline Access read_access(Node buffer, const ffi::ArrayObj* indices, const Points& points, const Loops& loops) {
+// The points as an allocation sees them: the loops around it stand still.
+inline Env held_still(const Leaf& leaf, const Points& points, const std::vector<char>& around) {
+  Env env;
+  env.n = points.count;
+  for (size_t i = 0; i < leaf.loops.size(); ++i) {
+    const Loop& loop = *leaf.loops[i];
+    if (around[i]) {
+      env.row(loop.handle).assign(points.count, loop.start);
+    } else {
+      env.row(loop.handle) = std::vector<int64_t>(points.env.find(loop.handle), points.env.find(loop.handle) + points.count);
+    }
+  }
+  evaluate_bindings(env, leaf.bindings);
+  return env;
+}
+
+inline Access read_access(Node buffer, const ffi::ArrayObj* indices, const Points& points, const Leaf& leaf) {
+  const Loops& loops = leaf.loops;
+  const Placement* placement = placement_of(leaf, buffer);
+  std::vector<char> around(loops.size(), 0);
+  Env own;
   Access access;
   const auto* shape = list(buffer_type(buffer), Field::shape);
   if (shape->size() != indices->size()) throw Unsupported("an access has fewer or more indices than dimensions");
@@ -55,11 +75,17 @@ inline Access read_access(Node buffer, const ffi::ArrayObj* indices, const Point
   access.depends.assign(n, 0);
   for (size_t k = shape->size(); k-- > 0;) {
     Node index = item(indices, k);
-    Value value = evaluate(index, points.env);
-    for (int64_t p = 0; p < points.count; ++p) access.offsets[p] += value.integer(p) * size;
-    size *= integer_item(shape, k, "a dimension of a buffer");
-    free_variables(index, [&](Node variable) {
-      for (int64_t i = 0; i < n; ++i) access.depends[i] |= loops[i]->handle == variable;
+    if (placement != nullptr && placement->site != nullptr) {
+      auto of_this = loops_around(leaf, *placement, k);
+      if (own.n == 0 || of_this != around) own = held_still(leaf, points, of_this);
+      around = std::move(of_this);
+    }
+    Value value = evaluate(index, own.n > 0 ? own : points.env);
+    int64_t low = placement == nullptr ? 0 : placement->low[k];
+    for (int64_t p = 0; p < points.count; ++p) access.offsets[p] += (value.integer(p) - low) * size;
+    size *= placement == nullptr ? integer_item(shape, k, "a dimension of a buffer") : placement->extents[k];
+    loop_variables(index, leaf, [&](Node variable) {
+      for (int64_t i = 0; i < n; ++i) access.depends[i] |= !around[i] && loops[i]->handle == variable;
     });
     access.indirect = access.indirect || has_load(index);
   }

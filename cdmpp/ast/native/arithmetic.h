@@ -20,10 +20,21 @@ struct Arithmetic {
   std::vector<Node> factors;
 };
 
+// The arm that is left of a choice whose condition is decided; else the expression itself.
+inline Node decided_arm(Node e, const Sums& sums) {
+  Kind kind = kind_of(e);
+  bool call = kind == Kind::Call && call_name(e) == "if_then_else";
+  if (!call && kind != Kind::Select) return e;
+  auto holds = sums.decided(call ? item(list(e, Field::args), 0) : child(e, Field::condition));
+  if (!holds) return e;
+  if (call) return item(list(e, Field::args), *holds ? 1 : 2);
+  return child(e, *holds ? Field::true_value : Field::false_value);
+}
+
 class Counter {
  public:
-  explicit Counter(const Loops& loops) : loops_(loops) {
-    for (const auto& loop : loops) {
+  explicit Counter(const Leaf& leaf) : leaf_(leaf), loops_(leaf.loops), sums_(leaf.sums.get()) {
+    for (const auto& loop : loops_) {
       if (loop->unrolled || loop->extent == 1) unrolled_.push_back(loop->handle);
     }
   }
@@ -32,12 +43,21 @@ class Counter {
 
   void value(Node e, const Guards& guards) {
     Kind kind = kind_of(e);
-    if (is_immediate(kind) || kind == Kind::Var) return;
+    if (is_immediate(kind) || (kind == Kind::Var && sums_ == nullptr)) return;
+    if (sums_ != nullptr) {
+      if (kind == Kind::Var || (kind >= Kind::Add && kind <= Kind::FloorMod && !is_float(e))) return sum(sums_->of(e), false, guards);
+      if (kind >= Kind::EQ && kind <= Kind::Or && sums_->decided(e)) return;
+      if (kind == Kind::And || kind == Kind::Or) {
+        for (auto [side, rest] : {std::pair(Field::a, Field::b), std::pair(Field::b, Field::a)}) {
+          if (sums_->decided(child(e, side))) return value(child(e, rest), guards);
+        }
+      }
+      if (Node arm = decided_arm(e, *sums_); arm != e) return value(arm, guards);
+    }
     if (kind == Kind::TensorLoad) {
       const auto* indices = list(e, Field::indices);
       found.loads.push_back({child(e, Field::source), indices, guards});
-      for (size_t i = 0; i < indices->size(); ++i) value_of_index(item(indices, i), guards);
-      return;
+      return place(child(e, Field::source), indices, guards);
     }
     if (kind == Kind::Mul) {
       Node a = child(e, Field::a), b = child(e, Field::b);
@@ -78,11 +98,35 @@ class Counter {
     }
   }
 
+  // Where in a buffer: what the loops around its allocation add to an index is gone once the buffer shrinks.
+  void place(Node buffer, const ffi::ArrayObj* indices, const Guards& guards) {
+    const Placement* placement = placement_of(leaf_, buffer);
+    for (size_t i = 0; i < indices->size(); ++i) {
+      Node index = item(indices, i);
+      if (placement == nullptr || kind_of(index) == Kind::TensorLoad) {
+        value_of_index(index, guards);
+        continue;
+      }
+      std::vector<char> around = loops_around(leaf_, *placement, i);
+      Sum inside = sums_->of(index);
+      inside.constant -= placement->low[i];
+      std::erase_if(inside.terms, [&](const auto& term) {
+        bool stands = true;
+        sums_->variables(term.first, [&](Node variable) {
+          for (size_t k = 0; k < loops_.size(); ++k) stands &= loops_[k]->handle != variable || around[k];
+        });
+        return stands && term.first.other == nullptr;
+      });
+      sum(inside, true, guards);
+    }
+  }
+
   // Index arithmetic: the divisions stay, most additions and products become strided addresses.
   void value_of_index(Node e, const Guards& guards) {
     Kind kind = kind_of(e);
-    if (is_immediate(kind) || kind == Kind::Var) return;
+    if (is_immediate(kind) || (kind == Kind::Var && sums_ == nullptr)) return;
     if (kind == Kind::TensorLoad) return value(e, guards);
+    if (sums_ != nullptr && (kind == Kind::Var || (kind >= Kind::Add && kind <= Kind::FloorMod))) return sum(sums_->of(e), true, guards);
     if (is_division(kind)) {
       Node divisor = child(e, Field::b);
       bool power_of_two = kind_of(divisor) == Kind::IntImm && (int_value(divisor) & (int_value(divisor) - 1)) == 0;
@@ -101,11 +145,50 @@ class Counter {
   }
 
  private:
+  // What computing a sum takes, below an index or as a value. Of its terms the first ones are added first.
+  void sum(const Sum& all, bool index, const Guards& guards) {
+    std::vector<Node> before;
+    bool first = true;
+    for (const auto& [atom, factor] : all.terms) {
+      std::vector<Node> own;
+      sums_->variables(atom, [&](Node variable) { own.push_back(variable); });
+      if (atom.inside != nullptr) {
+        bool shift = index && (atom.divisor & (atom.divisor - 1)) == 0;
+        add(shift ? OP_int : OP_intdiv, rate(own));
+        sum(*atom.inside, index, guards);
+      } else if (atom.other != nullptr && kind_of(atom.other) != Kind::Var) {
+        other(atom.other, index, guards);
+      }
+      if (factor != 1 && factor != -1) add(OP_int, rate(own));
+      before.insert(before.end(), own.begin(), own.end());
+      if (!first) add(OP_int, rate(before));
+      first = false;
+    }
+    if (all.constant != 0 && !first) add(OP_int, rate(before));
+  }
+
+  void other(Node e, bool index, const Guards& guards) {
+    Kind kind = kind_of(e);
+    if (kind == Kind::Mul || kind == Kind::Min || kind == Kind::Max || is_division(kind)) {
+      add(is_division(kind) ? OP_intdiv : OP_int, rate(e));
+      for (Field side : {Field::a, Field::b}) {
+        Node part = child(e, side);
+        index ? value_of_index(part, guards) : value(part, guards);
+      }
+    } else {
+      index ? value_of_index(e, guards) : value(e, guards);
+    }
+  }
+
   // How often per iteration an integer expression is computed once the compiler has moved it out of the loops that it
   // does not depend on, and folded it where only unrolled loops are left.
   double rate(Node e) const {
     std::vector<Node> names;
-    free_variables(e, [&](Node variable) { names.push_back(variable); });
+    loop_variables(e, leaf_, [&](Node variable) { names.push_back(variable); });
+    return rate(names);
+  }
+
+  double rate(const std::vector<Node>& names) const {
     auto among = [](const std::vector<Node>& all, Node one) { return std::find(all.begin(), all.end(), one) != all.end(); };
     int64_t n = static_cast<int64_t>(loops_.size()), deepest = -1;
     for (int64_t i = 0; i < n; ++i) {
@@ -122,7 +205,7 @@ class Counter {
   bool foldable(Node e) const {
     if (!is_table(e)) return false;
     bool known = true;
-    free_variables(e, [&](Node variable) {
+    loop_variables(e, leaf_, [&](Node variable) {
       known = known && std::find(unrolled_.begin(), unrolled_.end(), variable) != unrolled_.end();
     });
     return known;
@@ -190,23 +273,25 @@ class Counter {
     }
   }
 
+  const Leaf& leaf_;
   const Loops& loops_;
+  const Sums* sums_;
   std::vector<Node> unrolled_;
 };
 
-inline Arithmetic count(Node store, const Loops& loops) {
-  Counter counter(loops);
-  counter.value(child(store, Field::value), {});
-  const auto* indices = list(store, Field::indices);
-  for (size_t i = 0; i < indices->size(); ++i) counter.value_of_index(item(indices, i), {});
+inline Arithmetic count(const Leaf& leaf) {
+  Counter counter(leaf);
+  counter.value(child(leaf.store, Field::value), {});
+  counter.place(child(leaf.store, Field::buffer), list(leaf.store, Field::indices), {});
   return std::move(counter.found);
 }
 
 // Share of iterations in which no folded factor is zero: the compiler drops the others.
-inline double nonzero_fraction(const std::vector<Node>& factors, const Loops& loops, const Points& points) {
+inline double nonzero_fraction(const std::vector<Node>& factors, const Leaf& leaf, const Points& points) {
+  const Loops& loops = leaf.loops;
   if (factors.empty()) return 1.0;
   std::vector<Node> names;
-  for (Node factor : factors) free_variables(factor, [&](Node variable) { names.push_back(variable); });
+  for (Node factor : factors) loop_variables(factor, leaf, [&](Node variable) { names.push_back(variable); });
   std::vector<const Loop*> involved;
   double n_exact = 1.0;
   for (const auto& loop : loops) {
@@ -225,6 +310,7 @@ inline double nonzero_fraction(const std::vector<Node>& factors, const Loops& lo
       for (int64_t i = 0; i < all.n; ++i) values[i] = loop->start + (i / stride) % loop->extent;
       stride *= loop->extent;
     }
+    evaluate_bindings(all, leaf.bindings);
   }
   const Env& env = sampled ? points.env : all;
   std::vector<char> kept(env.n, 1);

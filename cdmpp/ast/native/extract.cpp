@@ -23,8 +23,7 @@ static void put(std::string& bytes, const Numbers& numbers) {
   }
 }
 
-ffi::Bytes extract(ffi::ObjectRef function, bool gpu) {
-  Tree tree = walk(function.get());
+static ffi::Bytes summary(const Tree& tree, bool gpu) {
   std::deque<LeafFacts> facts;  // never moves its elements
   std::vector<Numbers> leaves, kernels;
   for (const Leaf& leaf : tree.leaves) {
@@ -52,6 +51,15 @@ ffi::Bytes extract(ffi::ObjectRef function, bool gpu) {
   return ffi::Bytes(std::move(bytes));
 }
 
+ffi::Bytes extract(ffi::ObjectRef function, bool gpu) { return summary(walk(function.get()), gpu); }
+
+// The same of a function that TVM has not lowered, nearly: see sums.h and placement.h.
+ffi::Bytes extract_scheduled(ffi::ObjectRef function, bool gpu) {
+  Placements placements = Surveyor().run(function.get());
+  return summary(walk(function.get(), &placements), gpu);
+}
+
 }  // namespace cdmpp
 
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(extract, cdmpp::extract);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(extract_scheduled, cdmpp::extract_scheduled);

@@ -76,7 +76,7 @@ inline std::vector<char> active_points(const Leaf& leaf, const Points& points) {
 inline void read_loads(LeafFacts& f, const std::vector<char>& active) {
   const Points& points = *f.points;
   for (const Load& found : f.arithmetic.loads) {
-    Access load = read_access(found.buffer, found.indices, points, f.leaf.loops);
+    Access load = read_access(found.buffer, found.indices, points, f.leaf);
     f.indirect = f.indirect || load.indirect;
     if (load.buffer == f.store.buffer && load.offsets == f.store.offsets) {
       f.update = true;
@@ -99,7 +99,8 @@ inline void read_loads(LeafFacts& f, const std::vector<char>& active) {
   });
 }
 
-inline bool is_copy(Node value, const Arithmetic& arithmetic) {
+inline bool is_copy(Node value, const Arithmetic& arithmetic, const Sums* sums) {
+  if (sums != nullptr) value = decided_arm(value, *sums);
   while (kind_of(value) == Kind::Cast) value = child(value, Field::value);
   if (kind_of(value) == Kind::TensorLoad) return true;
   const auto& c = arithmetic.counts;
@@ -140,7 +141,9 @@ inline void count_trips(LeafFacts& f) {
   const Nest& nest = f.nest;
   const auto& depends = f.store.depends;
   std::vector<Node> guarding;
-  for (const auto& guard : f.leaf.guards) free_variables(guard.first, [&](Node variable) { guarding.push_back(variable); });
+  for (const auto& guard : f.leaf.guards) {
+    loop_variables(guard.first, f.leaf, [&](Node variable) { guarding.push_back(variable); });
+  }
   for (int64_t i = 0; i < static_cast<int64_t>(nest.loops.size()); ++i) {
     const Loop& loop = *nest.loops[i];
     double e = static_cast<double>(loop.extent);
@@ -184,20 +187,20 @@ inline void count_trips(LeafFacts& f) {
 }
 
 inline LeafFacts leaf_facts(const Leaf& leaf, bool gpu) {
-  auto points = std::make_unique<Points>(leaf.loops);
+  auto points = std::make_unique<Points>(leaf);
   Nest nest = nest_of(leaf, *points, gpu);
   LeafFacts f{leaf, std::move(points), nest};
   std::vector<char> active = active_points(leaf, *f.points);
-  f.arithmetic = count(leaf.store, leaf.loops);
-  f.store = read_access(child(leaf.store, Field::buffer), list(leaf.store, Field::indices), *f.points, leaf.loops);
+  f.arithmetic = count(leaf);
+  f.store = read_access(child(leaf.store, Field::buffer), list(leaf.store, Field::indices), *f.points, leaf);
   finish(f.store, f.nest, active);
   f.indirect = f.store.indirect;
   read_loads(f, active);
   Node value = child(leaf.store, Field::value);
   f.constant = is_constant(value);
-  f.copy = is_copy(value, f.arithmetic);
+  f.copy = is_copy(value, f.arithmetic, leaf.sums.get());
   f.active = f.points->share(active);
-  f.fold = nonzero_fraction(f.arithmetic.factors, leaf.loops, *f.points);
+  f.fold = nonzero_fraction(f.arithmetic.factors, leaf, *f.points);
   count_trips(f);
   std::vector<const Access*> accesses;
   f.each_access([&](const Access& a) { accesses.push_back(&a); });

@@ -13,6 +13,26 @@ inline uint32_t scramble(uint32_t sample, uint32_t loop) {
   return h ^ (h >> 13);
 }
 
+// Values of block variables from those of the loops.
+inline void evaluate_bindings(Env& env, const Bindings& bindings) {
+  for (const auto& [variable, bound] : bindings) {
+    Value value = evaluate(bound, env);
+    std::vector<int64_t> numbers(env.n);
+    for (int64_t i = 0; i < env.n; ++i) numbers[i] = value.integer(i);
+    env.row(variable) = std::move(numbers);
+  }
+}
+
+// Calls visit(Node variable) for every loop variable that an expression in a leaf depends on.
+template <typename Visit>
+void loop_variables(Node expression, const Leaf& leaf, const Visit& visit) {
+  if (leaf.sums == nullptr) {
+    free_variables(expression, visit);
+  } else {
+    leaf.sums->variables(expression, visit);
+  }
+}
+
 inline int64_t remainder(uint32_t h, int64_t extent) {
   return extent <= UINT32_MAX ? h % static_cast<uint32_t>(extent) : h;
 }
@@ -23,7 +43,8 @@ struct Points {
   int64_t n_loops, n_lanes, lane0, random0, count;
   Env env;
 
-  explicit Points(const Loops& loops) {
+  explicit Points(const Leaf& leaf) {
+    const Loops& loops = leaf.loops;
     int64_t n = static_cast<int64_t>(loops.size());
     std::vector<const Loop*> threads;
     for (const auto& loop : loops) {
@@ -57,6 +78,7 @@ struct Points {
       for (int64_t lane = 0; lane < WARP; ++lane) values[lane0 + lane] = loop->start + (lane / stride) % loop->extent;
       stride *= loop->extent;
     }
+    evaluate_bindings(env, leaf.bindings);
   }
 
   // Share of the pseudo-random iterations at which a condition holds.

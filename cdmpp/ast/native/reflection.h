@@ -41,7 +41,8 @@ enum class Kind : uint8_t {
   X(a) X(b) X(condition) X(true_value) X(false_value) X(value) X(base) X(body) X(indices) X(source) X(op) X(args)   \
   X(ty) X(name) X(loop_var) X(min) X(extent) X(kind) X(thread_binding) X(annotations) X(buffer) X(seq)              \
   X(predicate) X(block) X(alloc_buffers) X(then_case) X(else_case) X(node) X(attr_key) X(lanes) X(shape) X(dtype)   \
-  X(storage_scope) X(params) X(thread_tag) X(var)
+  X(storage_scope) X(params) X(thread_tag) X(var) X(iter_vars) X(iter_values) X(iter_type) X(init)                    \
+  X(match_buffers)
 
 enum class Field : uint8_t {
 #define CDMPP_X(name) name,

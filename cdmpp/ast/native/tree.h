@@ -23,6 +23,13 @@ struct Loop {
   std::vector<Node> written, started;
 };
 
+// Block variables with their values, outer blocks first. Lowered programs have none.
+using Bindings = std::vector<std::pair<Node, Node>>;
+
+class Sums;
+struct Placement;
+using Placements = std::unordered_map<Node, Placement>;
+
 struct Leaf {
   Node store;
   // Shared with the walk: a loop learns whether it is unrolled only after its body was seen.
@@ -34,6 +41,10 @@ struct Leaf {
   int64_t unroll_limit;
   bool explicit_unroll;
   int64_t lanes = 1;
+  // Of a program that is read before TVM lowers it; null else.
+  Bindings bindings = {};
+  std::shared_ptr<const Sums> sums = nullptr;
+  const Placements* placements = nullptr;
 };
 
 struct Allocation {
@@ -97,6 +108,14 @@ inline int64_t elements(Node buffer) {
 inline bool holds_statement(Node node) {
   Kind kind = kind_of(node);
   return kind != Kind::AllocBuffer && kind != Kind::DeclBuffer && kind != Kind::Bind && kind != Kind::AssertStmt;
+}
+
+inline void bind(Bindings& bindings, Node realize) {
+  const auto* variables = list(child(realize, Field::block), Field::iter_vars);
+  const auto* values = list(realize, Field::iter_values);
+  for (size_t i = 0; i < variables->size(); ++i) {
+    bindings.emplace_back(child(item(variables, i), Field::var), item(values, i));
+  }
 }
 
 inline std::pair<int, int> thread_tag(const std::string& tag) {

@@ -1,19 +1,23 @@
 // Twin of walk.Walker: lowered PrimFunc -> loop nests, every store with its loops, guards and place in the walk.
 #pragma once
 
-#include "tree.h"
+#include "placement.h"
 
 namespace cdmpp {
 
 // One depth-first pass. Nodes are loops, attributes, branches and stores; node 0 is the root.
 class Walker {
  public:
+  // `placements`: of a program that TVM has not lowered; null else.
+  explicit Walker(const Placements* placements = nullptr) : placements_(placements) {}
+
   Tree run(Node function) {
     const auto* params = list(function, Field::params);
     for (size_t i = 0; i < params->size(); ++i) {
       Node parameter = item(params, i);
       if (kind_of(child(parameter, Field::ty)) == Kind::BufferType) elements(parameter);
     }
+    if (placements_ != nullptr) allocate_placed(nullptr);
     top_level(child(function, Field::body));
     return std::move(tree_);
   }
@@ -44,7 +48,7 @@ class Walker {
     Kind kind = kind_of(node);
     if (kind == Kind::SBlockRealize) return top_level(child(node, Field::block));
     if (kind == Kind::SBlock) {
-      allocate_all(list(node, Field::alloc_buffers));
+      if (placements_ == nullptr) allocate_all(list(node, Field::alloc_buffers));
       return top_level(child(node, Field::body));
     }
     if (kind == Kind::SeqStmt) {
@@ -78,9 +82,21 @@ class Walker {
     for (size_t i = 0; i < buffers->size(); ++i) allocate(item(buffers, i));
   }
 
+  // Buffers whose place is inside the loop of `variable`.
+  void allocate_placed(Node variable) {
+    for (const auto& [buffer, placement] : *placements_) {
+      if (placement.site == variable) allocate(buffer);
+    }
+  }
+
   void allocate(Node buffer) {
     int scope = scope_of(buffer);
-    int64_t count = elements(buffer), copies = 1;
+    int64_t count = 1, copies = 1;
+    if (placements_ == nullptr) {
+      count = elements(buffer);
+    } else {
+      for (int64_t extent : placements_->at(buffer).extents) count *= extent;
+    }
     for (const auto& loop : loops_) {
       if (scope == SHARED) {
         copies = std::max(copies, loop->stages);
@@ -110,13 +126,22 @@ class Walker {
       }
       case Kind::SBlockRealize: {
         Node predicate = child(node, Field::predicate), block = child(node, Field::block);
-        return kind_of(predicate) == Kind::IntImm ? visit(block) : branch({{predicate, true, block}});
+        size_t before = bindings_.size();
+        if (placements_ != nullptr) bind(bindings_, node);
+        bool holds = kind_of(predicate) == Kind::IntImm || decided(predicate) == true;
+        Cost found = holds ? visit(block) : branch({{predicate, true, block}});
+        bindings_.resize(before);
+        return found;
       }
       case Kind::SBlock:
-        allocate_all(list(node, Field::alloc_buffers));
+        if (placements_ == nullptr) allocate_all(list(node, Field::alloc_buffers));
         return visit(child(node, Field::body));
       case Kind::IfThenElse: {
         Node condition = child(node, Field::condition), other = child(node, Field::else_case);
+        if (auto holds = decided(condition)) {
+          if (*holds) return visit(child(node, Field::then_case));
+          return other == nullptr ? Cost{} : visit(other);
+        }
         std::vector<Arm> arms = {{condition, true, child(node, Field::then_case)}};
         if (other != nullptr) arms.push_back({condition, false, other});
         return branch(arms);
@@ -165,6 +190,12 @@ class Walker {
     }
     tree_.leaves.push_back({node, loops_, guards_, position, serial, static_cast<int32_t>(tree_.kernels.size()) - 1,
                             unroll_limit_, explicit_, lanes});
+    if (placements_ != nullptr) {
+      Leaf& leaf = tree_.leaves.back();
+      leaf.bindings = bindings_;
+      leaf.sums = std::make_shared<const Sums>(sums());
+      leaf.placements = placements_;
+    }
     return {1, 0, 0};
   }
 
@@ -256,6 +287,7 @@ class Walker {
     pragma(annotations);
     loop->branches = several_statements(body);
     loops_.push_back(loop);
+    if (placements_ != nullptr) allocate_placed(loop->handle);
     Cost found = visit(body);
     loops_.pop_back();
     double extent = static_cast<double>(loop->extent);
@@ -288,6 +320,19 @@ class Walker {
     return statements > 1;
   }
 
+  Sums sums() const {
+    std::vector<std::pair<Node, Range>> ranges;
+    for (const auto& loop : loops_) ranges.push_back({loop->handle, {loop->start, loop->start + loop->extent - 1}});
+    return Sums(std::move(ranges), bindings_);
+  }
+
+  // Whether a condition always holds, or never; in a lowered program nothing is left to decide.
+  std::optional<bool> decided(Node condition) const {
+    return placements_ == nullptr ? std::nullopt : sums().decided(condition);
+  }
+
+  const Placements* placements_;
+  Bindings bindings_;
   Tree tree_;
   int32_t next_id_ = 1;
   int32_t serial_length_ = 1;
@@ -298,8 +343,8 @@ class Walker {
   bool inside_ = false;
 };
 
-inline Tree walk(Node function) {
-  Tree tree = Walker().run(function);
+inline Tree walk(Node function, const Placements* placements = nullptr) {
+  Tree tree = Walker(placements).run(function);
   if (tree.leaves.empty()) throw Unsupported("no store");
   return tree;
 }

@@ -1,0 +1,294 @@
+// Index expressions of a scheduled program as sums of loop variables, quotients and remainders: what is left of them
+// once block variables stand for their values and what cannot be is dropped. TVM's simplifier does this when it lowers.
+#pragma once
+
+#include <optional>
+
+#include "tree.h"
+
+namespace cdmpp {
+
+constexpr int64_t FAR_AWAY = int64_t{1} << 40;
+
+// Smallest and largest value.
+struct Range {
+  int64_t low = -FAR_AWAY;
+  int64_t high = FAR_AWAY;
+};
+
+struct Sum;
+
+// What a sum adds up: a loop variable, a quotient or remainder of another sum, or an expression of another kind.
+struct Atom {
+  Node variable = nullptr;
+  Node other = nullptr;
+  Kind division = Kind::Other;
+  int64_t divisor = 0;
+  std::shared_ptr<const Sum> inside;
+  Range range;
+};
+
+struct Sum {
+  int64_t constant = 0;
+  std::vector<std::pair<Atom, int64_t>> terms;  // and their factors
+};
+
+inline bool equal(const Atom& x, const Atom& y);
+
+inline bool equal(const Sum& x, const Sum& y) {
+  if (x.constant != y.constant || x.terms.size() != y.terms.size()) return false;
+  for (size_t i = 0; i < x.terms.size(); ++i) {
+    if (x.terms[i].second != y.terms[i].second || !equal(x.terms[i].first, y.terms[i].first)) return false;
+  }
+  return true;
+}
+
+inline bool equal(const Atom& x, const Atom& y) {
+  if (x.variable != y.variable || x.other != y.other || x.division != y.division || x.divisor != y.divisor) return false;
+  return x.inside == nullptr || equal(*x.inside, *y.inside);
+}
+
+inline void add(Sum& to, const Sum& other, int64_t times) {
+  to.constant += times * other.constant;
+  for (const auto& [atom, factor] : other.terms) {
+    auto same = std::find_if(to.terms.begin(), to.terms.end(), [&](const auto& term) { return equal(term.first, atom); });
+    if (same == to.terms.end()) {
+      to.terms.emplace_back(atom, times * factor);
+    } else if ((same->second += times * factor) == 0) {
+      to.terms.erase(same);
+    }
+  }
+}
+
+inline Range range_of(const Sum& sum) {
+  Range range{sum.constant, sum.constant};
+  for (const auto& [atom, factor] : sum.terms) {
+    range.low += factor * (factor > 0 ? atom.range.low : atom.range.high);
+    range.high += factor * (factor > 0 ? atom.range.high : atom.range.low);
+  }
+  return {std::max(range.low, -FAR_AWAY), std::min(range.high, FAR_AWAY)};
+}
+
+inline int64_t quotient(int64_t a, int64_t b) { return a >= 0 ? a / b : -((b - 1 - a) / b); }
+
+// Reads expressions below some loops and blocks.
+class Sums {
+ public:
+  // Ranges of loop variables; block variables with their values, outer blocks first.
+  Sums(std::vector<std::pair<Node, Range>> loops, Bindings bindings)
+      : loops_(std::move(loops)), bindings_(std::move(bindings)), bound_(bindings_.size()) {}
+
+  Sum of(Node e) const {
+    Kind kind = kind_of(e);
+    switch (kind) {
+      case Kind::IntImm: return {int_value(e), {}};
+      case Kind::Var: return variable(e);
+      case Kind::Add:
+      case Kind::Sub: {
+        if (is_float(e)) break;
+        Sum sum = of(child(e, Field::a));
+        add(sum, of(child(e, Field::b)), kind == Kind::Add ? 1 : -1);
+        return sum;
+      }
+      case Kind::Mul: {
+        if (is_float(e)) break;
+        Sum a = of(child(e, Field::a)), b = of(child(e, Field::b)), product;
+        if (!b.terms.empty()) std::swap(a, b);
+        if (!b.terms.empty()) break;
+        add(product, a, b.constant);
+        if (b.constant == 0) product.terms.clear();
+        return product;
+      }
+      case Kind::Cast:
+        if (is_float(e) || is_float(child(e, Field::value))) break;
+        return of(child(e, Field::value));
+      case Kind::FloorDiv:
+      case Kind::FloorMod:
+      case Kind::Div:
+      case Kind::Mod: {
+        if (is_float(e)) break;
+        Sum divisor = of(child(e, Field::b));
+        if (!divisor.terms.empty() || divisor.constant <= 0) break;
+        return divided(of(child(e, Field::a)), divisor.constant, kind == Kind::FloorDiv || kind == Kind::Div);
+      }
+      case Kind::Call:
+        if (call_name(e) == "likely") return of(item(list(e, Field::args), 0));
+        break;
+      default: break;
+    }
+    Atom atom;
+    atom.other = e;
+    atom.range = range_of_other(e, kind);
+    return {0, {{atom, 1}}};
+  }
+
+  // Whether a condition always holds, or never.
+  std::optional<bool> decided(Node e) const {
+    Kind kind = kind_of(e);
+    if (kind == Kind::IntImm) return int_value(e) != 0;
+    if (kind == Kind::Not) {
+      auto inner = decided(child(e, Field::a));
+      return inner ? std::optional<bool>(!*inner) : std::nullopt;
+    }
+    if (kind == Kind::And || kind == Kind::Or) {
+      auto a = decided(child(e, Field::a)), b = decided(child(e, Field::b));
+      bool strong = kind == Kind::Or;  // what decides alone
+      if ((a && *a == strong) || (b && *b == strong)) return strong;
+      return a && b ? std::optional<bool>(!strong) : std::nullopt;
+    }
+    if (kind == Kind::Call && call_name(e) == "likely") return decided(item(list(e, Field::args), 0));
+    if (!is_compare(kind) || is_float(child(e, Field::a))) return std::nullopt;
+    Sum difference = of(child(e, Field::a));
+    add(difference, of(child(e, Field::b)), -1);
+    Range range = range_of(difference);
+    auto known = [](bool yes, bool no) { return yes || no ? std::optional<bool>(yes) : std::nullopt; };
+    bool zero = range.low == 0 && range.high == 0, never_zero = range.low > 0 || range.high < 0;
+    switch (kind) {
+      case Kind::LT: return known(range.high < 0, range.low >= 0);
+      case Kind::LE: return known(range.high <= 0, range.low > 0);
+      case Kind::GT: return known(range.low > 0, range.high <= 0);
+      case Kind::GE: return known(range.low >= 0, range.high < 0);
+      case Kind::EQ: return known(zero, never_zero);
+      default: return known(never_zero, zero);
+    }
+  }
+
+  // Calls visit(Node variable) for every loop variable that a value depends on.
+  template <typename Visit>
+  void variables(Node e, const Visit& visit) const {
+    Kind kind = kind_of(e);
+    if (is_immediate(kind)) return;
+    if (kind == Kind::Var || (kind >= Kind::Add && kind <= Kind::FloorMod && !is_float(e))) return variables(of(e), visit);
+    below(e, kind, [&](Node part) { variables(part, visit); });
+  }
+
+  template <typename Visit>
+  void variables(const Sum& sum, const Visit& visit) const {
+    for (const auto& term : sum.terms) variables(term.first, visit);
+  }
+
+  template <typename Visit>
+  void variables(const Atom& atom, const Visit& visit) const {
+    if (atom.variable != nullptr) visit(atom.variable);
+    if (atom.inside != nullptr) variables(*atom.inside, visit);
+    if (atom.other != nullptr && kind_of(atom.other) != Kind::Var) {
+      below(atom.other, kind_of(atom.other), [&](Node part) { variables(part, visit); });
+    }
+  }
+
+ private:
+  template <typename Visit>
+  static void below(Node e, Kind kind, const Visit& visit) {
+    if (kind == Kind::TensorLoad || kind == Kind::Call) {
+      const auto* parts = list(e, kind == Kind::Call ? Field::args : Field::indices);
+      for (size_t i = 0; i < parts->size(); ++i) {
+        if (Node part = item(parts, i)) visit(part);
+      }
+    } else {
+      for (Field field : CHILDREN) {
+        if (Node part = child(e, field)) visit(part);
+      }
+    }
+  }
+
+  Sum variable(Node e) const {
+    for (const auto& [name, range] : loops_) {
+      if (name != e) continue;
+      if (range.low == range.high) return {range.low, {}};
+      Atom atom;
+      atom.variable = e;
+      atom.range = range;
+      return {0, {{atom, 1}}};
+    }
+    for (size_t i = bindings_.size(); i-- > 0;) {
+      if (bindings_[i].first != e) continue;
+      if (!bound_[i]) bound_[i] = of(bindings_[i].second);
+      return *bound_[i];
+    }
+    Atom atom;
+    atom.other = e;
+    return {0, {{atom, 1}}};
+  }
+
+  // `sum` as `factor` times the first, plus the second.
+  static std::pair<Sum, Sum> parted(const Sum& sum, int64_t factor) {
+    Sum multiple, rest;
+    multiple.constant = quotient(sum.constant, factor);
+    rest.constant = sum.constant - multiple.constant * factor;
+    for (const auto& [atom, times] : sum.terms) {
+      if (times % factor == 0) {
+        multiple.terms.emplace_back(atom, times / factor);
+      } else {
+        rest.terms.emplace_back(atom, times);
+      }
+    }
+    return {std::move(multiple), std::move(rest)};
+  }
+
+  // Quotient or remainder of `sum` by `divisor`, without the parts that divide evenly.
+  static Sum divided(const Sum& sum, int64_t divisor, bool whole) {
+    auto [even, rest] = parted(sum, divisor);
+    Range range = range_of(rest);
+    int64_t low = quotient(range.low, divisor), high = quotient(range.high, divisor);
+    if (low == high) {  // always the same quotient
+      even.constant += low;
+      rest.constant -= low * divisor;
+      return whole ? even : rest;
+    }
+    // (64 x + y) / 768 is x / 12 where y stays below 64; the remainder is 64 (x mod 12) + y.
+    int64_t common = 0;
+    for (const auto& term : rest.terms) {
+      int64_t factor = std::abs(term.second);
+      if (factor <= common || factor <= 1 || divisor % factor != 0) continue;
+      Range small = range_of(parted(rest, factor).second);
+      if (small.low >= 0 && small.high < factor) common = factor;
+    }
+    if (common > 0) {
+      auto [multiple, small] = parted(rest, common);
+      Sum inner = divided(multiple, divisor / common, whole);
+      if (!whole) {
+        add(small, inner, common);
+        return small;
+      }
+      add(even, inner, 1);
+      return even;
+    }
+    Atom atom;
+    atom.division = whole ? Kind::FloorDiv : Kind::FloorMod;
+    atom.divisor = divisor;
+    atom.range = whole ? Range{low, high} : Range{0, divisor - 1};
+    bool nested = whole && rest.constant == 0 && rest.terms.size() == 1 && rest.terms[0].second == 1 &&
+                  rest.terms[0].first.division == Kind::FloorDiv;
+    if (nested) {
+      atom.divisor *= rest.terms[0].first.divisor;
+      atom.inside = rest.terms[0].first.inside;
+    } else {
+      atom.inside = std::make_shared<const Sum>(std::move(rest));
+    }
+    Sum result;
+    if (whole) result = std::move(even);
+    add(result, Sum{0, {{atom, 1}}}, 1);
+    return result;
+  }
+
+  Range range_of_other(Node e, Kind kind) const {
+    if (kind == Kind::Min || kind == Kind::Max) {
+      Range a = range_of(of(child(e, Field::a))), b = range_of(of(child(e, Field::b)));
+      if (kind == Kind::Min) return {std::min(a.low, b.low), std::min(a.high, b.high)};
+      return {std::max(a.low, b.low), std::max(a.high, b.high)};
+    }
+    if (kind == Kind::Select || (kind == Kind::Call && call_name(e) == "if_then_else")) {
+      bool call = kind == Kind::Call;
+      Range a = range_of(of(call ? item(list(e, Field::args), 1) : child(e, Field::true_value)));
+      Range b = range_of(of(call ? item(list(e, Field::args), 2) : child(e, Field::false_value)));
+      return {std::min(a.low, b.low), std::max(a.high, b.high)};
+    }
+    return {};
+  }
+
+  std::vector<std::pair<Node, Range>> loops_;
+  Bindings bindings_;
+  mutable std::vector<std::optional<Sum>> bound_;
+};
+
+}  // namespace cdmpp

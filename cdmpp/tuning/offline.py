@@ -1,0 +1,178 @@
+"""A network tuned without a search: programs chosen by prediction, the most promising ones measured where wished."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cdmpp.data.files import plain
+from cdmpp.devices import Device
+from cdmpp.errors import CdmppError
+from cdmpp.measure.build import arguments_of
+from cdmpp.network.choice import Chosen
+from cdmpp.network.graph import NetworkGraph
+from cdmpp.network.measured import check_is_here
+from cdmpp.network.predict import answer_for
+from cdmpp.network.progress import shown
+from cdmpp.network.worker import COMMAND
+from cdmpp.programs.task import Task
+from cdmpp.tuning.database import TuningDatabase
+from cdmpp.workers import Worker
+
+CANDIDATES = 256
+"""Schedules that are sampled of each kernel."""
+_LIMIT_S = 60.0
+"""For building and timing one program."""
+
+
+@dataclass(frozen=True)
+class TunedKernel:
+    """One task of a network and the best program of it that is known."""
+
+    task_id: str
+    op_name: str
+    calls: int
+    predicted_s: float
+    """Of the program that was predicted best."""
+    measured_s: float | None
+    """Of the best measured one; None: nothing of it was measured."""
+    trials: int
+    """Programs that were measured."""
+
+    @property
+    def latency_s(self) -> float:
+        """Measured where it was, else predicted."""
+        return self.predicted_s if self.measured_s is None else self.measured_s
+
+
+@dataclass(frozen=True)
+class TunedNetwork:
+    """What ``tune`` leaves: a database in ``folder``, and what is in it."""
+
+    network: str
+    device: str
+    folder: Path
+    kernels: tuple[TunedKernel, ...]
+    """By the time of all calls, most first."""
+
+    @property
+    def kernels_s(self) -> float:
+        """Seconds of all calls of all kernels, one by one."""
+        return sum(kernel.calls * kernel.latency_s for kernel in self.kernels)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All numbers, as JSON takes them."""
+        rows = [{**vars(kernel), "latency_s": kernel.latency_s} for kernel in self.kernels]
+        told = {"network": self.network, "device": self.device, "folder": str(self.folder)}
+        return plain({**told, "kernels_s": self.kernels_s, "kernels": rows})
+
+
+def tune(
+    given: Any,
+    example_inputs: Any = None,
+    *,
+    device: str | Device,
+    folder: str | Path,
+    trials: int = 0,
+    candidates: int = CANDIDATES,
+    progress: bool = True,
+    **options: Any,
+) -> TunedNetwork:
+    """Choose a program for each kernel of a network and write them as a MetaSchedule database. Needs TVM.
+
+    Args:
+        given: a network, as ``predict_network`` takes it; ``example_inputs`` as well.
+        device: what it is tuned for.
+        folder: of the database. One that ``tune`` began goes on: what is measured in it is not measured again.
+        trials: programs that are built and timed on this machine, which must be the device, the most promising ones
+            of each kernel, more of those that take more of the network's time. 0: prediction alone decides.
+        candidates: schedules that are sampled of each kernel.
+        progress: bars on stderr.
+        options: of ``predict_network``: ``model``, ``batch``, ``inputs``, ``dtype``.
+
+    Raises:
+        CdmppError: what ``predict_network`` raises; ``folder`` holds another database; the device is not here.
+    """
+    if trials < 0 or candidates < 1:
+        raise CdmppError(f"trials={trials}, candidates={candidates}: trials are 0 or more, candidates 1 or more")
+    question = answer_for(
+        given, example_inputs, device=device, schedule=f"best_of:{candidates}", progress=progress, **options
+    )
+    graph, sheet = question.read.graph, question.sheet
+    if trials:
+        check_is_here(sheet)
+    database = TuningDatabase.open(Path(folder), graph.tasks, sheet.target)
+    database.predicted = {key: (one.schedule, one.latency_s) for key, one in question.chosen.items()}
+    database.save()
+    if trials:
+        each = shares(graph, question.chosen, trials)
+        promising = question.chooser.shortlist(graph.tasks, each, progress)
+        _measure(database, promising, sheet, progress)
+    return _tuned(graph, question.chosen, database, sheet)
+
+
+def shares(graph: NetworkGraph, chosen: Mapping[str, Chosen], trials: int) -> dict[str, int]:
+    """Trials of each task: as much as it has of the network's predicted time, no more than it has candidates."""
+    keys = list(graph.counts)
+    weight = np.array([graph.counts[key] * chosen[key].latency_s for key in keys])
+    most = np.array([chosen[key].candidates for key in keys])
+    given = np.zeros(len(keys), int)
+    for _ in range(min(trials, int(most.sum()))):
+        given[int(np.argmax(np.where(given < most, weight / (given + 1), -1.0)))] += 1
+    return {key: int(n) for key, n in zip(keys, given, strict=True)}
+
+
+def _measure(
+    database: TuningDatabase, promising: Mapping[str, Sequence[Chosen]], sheet: Device, progress: bool
+) -> None:
+    """Those that are not measured yet, the most promising of each task first; saved after each."""
+    waiting = [
+        (rank, key, one.schedule)
+        for key, found in promising.items()
+        for rank, one in enumerate(found)
+        if one.schedule not in database.measured.get(key, {})
+    ]
+    waiting.sort(key=lambda one: one[0])
+    cores, threads = sorted(os.sched_getaffinity(0)), int(sheet.target.get("num-cores", 1))
+    worker = Worker(COMMAND, cores[-threads:])
+
+    def measured() -> Any:
+        for _, key, schedule in waiting:
+            seconds = _seconds(worker, database.tasks[key], schedule, sheet)
+            database.measured.setdefault(key, {})[schedule] = () if seconds is None else (seconds,)
+            database.save()
+            yield key
+
+    try:
+        for _ in shown(measured(), "measuring", len(waiting), progress):
+            pass
+    finally:
+        worker.stop()
+
+
+def _seconds(worker: Worker, task: Task, schedule: str, sheet: Device) -> float | None:
+    """Least of several runs, its data in cache; None: it does not build, or takes too long."""
+    program = {"workload": task.workload, "schedule": schedule, "arguments": arguments_of(task.workload)}
+    reply = worker.request({"op": "alone", "target": dict(sheet.target), "flush_bytes": 0, **program}, _LIMIT_S)
+    seconds = reply.get("warm", math.nan)
+    return float(seconds) if seconds > 0 else None
+
+
+def _tuned(graph: NetworkGraph, chosen: Mapping[str, Chosen], database: TuningDatabase, sheet: Device) -> TunedNetwork:
+    kernels = []
+    for key, task in graph.tasks.items():
+        each = database.measured.get(key, {})
+        seconds = [min(one) for one in each.values() if one]
+        kernels.append(
+            TunedKernel(
+                key, task.op_name, graph.counts[key], chosen[key].latency_s, min(seconds, default=None), len(each)
+            )
+        )
+    kernels.sort(key=lambda kernel: -kernel.calls * kernel.latency_s)
+    return TunedNetwork(graph.name, sheet.name, database.folder, tuple(kernels))

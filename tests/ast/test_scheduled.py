@@ -1,0 +1,84 @@
+"""Scheduled programs are read without lowering them, and nearly all of their numbers are those of the lowered ones."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tvm")
+
+from benchmarks.workloads import tasks  # noqa: E402
+from cdmpp import devices  # noqa: E402
+from cdmpp.ast.extract import extract  # noqa: E402
+from cdmpp.ast.layout import KERNEL_NAMES, LEAF_NAMES  # noqa: E402
+from cdmpp.ast.native import native_extract, read_native  # noqa: E402
+from cdmpp.ast.scheduled import _passes, extract_scheduled  # noqa: E402
+from cdmpp.programs.replay import parse_target  # noqa: E402
+from cdmpp.programs.sampling import sample_programs  # noqa: E402
+
+needs_native = pytest.mark.skipif(native_extract() is None, reason="no native extractor (g++ or ninja missing)")
+COUNTED = {
+    *("ops_int", "ops_intdiv", "ops_compare", "ops_bool", "int_ops_per_iteration"),
+    *("int_per_thread", "intdiv_iterations"),
+}
+"""Integer operations: how many TVM's simplifier leaves is guessed."""
+
+
+def programs(device, name, n, mutants=0.0):
+    target = parse_target(devices.get(device).target)
+    return [p.module for p in sample_programs(tasks()[name], target, n, seed=7, mutants=mutants)], target
+
+
+def differing(read, lowered):
+    """Names of the numbers that differ; None where the trees do."""
+    if read.leaf_features.shape != lowered.leaf_features.shape:
+        return None
+    for place in ("leaf_positions", "leaf_serial_positions", "leaf_kernels"):
+        if not np.array_equal(getattr(read, place), getattr(lowered, place)):
+            return None
+    found = set()
+    for mine, theirs, names in (
+        (read.leaf_features, lowered.leaf_features, LEAF_NAMES),
+        (read.kernel_features, lowered.kernel_features, KERNEL_NAMES),
+    ):
+        wrong = ~np.isclose(mine, theirs, rtol=1e-5, atol=1e-5)
+        found |= {names[i] for i in np.flatnonzero(wrong.any(axis=0))}
+    return found
+
+
+@needs_native
+@pytest.mark.parametrize(
+    ("device", "n"), [("xeon-icelake", 40), ("epyc-genoa-2c", 16), ("a100", 6)], ids=["one core", "two cores", "cuda"]
+)
+@pytest.mark.parametrize("name", ["matmul", "softmax", "conv2d", "elementwise"])
+def test_what_is_read_is_what_lowering_gives(device, n, name):
+    modules, target = programs(device, name, n, mutants=0.25 if device != "a100" else 0.0)
+    found = [differing(extract_scheduled(module, target), extract(module, target)) for module in modules]
+    assert all(one is not None for one in found)
+    others = [one - COUNTED for one in found]
+    assert sum(not one for one in others) >= 0.95 * len(modules), sorted(set().union(*others))
+    if device != "a100":
+        assert sum(not one for one in found) >= 0.85 * len(modules)
+
+
+@needs_native
+def test_programs_of_cpus_are_read_without_a_pass_of_tvm():
+    modules, _ = programs("xeon-icelake", "matmul", 12)
+    assert all(read_native("extract_scheduled", module["main"], False) is not None for module in modules)
+
+
+@needs_native
+def test_what_is_not_decomposed_is_lowered_a_little():
+    from tvm.s_tir import Schedule
+
+    from cdmpp.programs.replay import parse_workload
+
+    module = Schedule(parse_workload(tasks()["matmul"].workload)).mod  # with its initial value inside
+    target = parse_target(devices.get("xeon-icelake").target)
+    assert read_native("extract_scheduled", module["main"], False) is None
+    assert read_native("extract_scheduled", _passes()(module)["main"], False) is not None
+    assert not differing(extract_scheduled(module, target), extract(module, target)) - COUNTED
+
+
+def test_without_the_library_programs_are_lowered(monkeypatch):
+    monkeypatch.setenv("CDMPP_NATIVE", "0")
+    modules, target = programs("xeon-icelake", "elementwise", 2)
+    assert differing(extract_scheduled(modules[0], target), extract(modules[0], target)) == set()
