@@ -21,8 +21,12 @@ from typing import Any
 
 from benchmarks.search_tasks import named_tasks
 from cdmpp.data.files import read_json, write_json
+from cdmpp.programs.sampling import sample_programs
+from cdmpp.programs.task import Task
 
-MODELS = ("cascade", "online", "frozen", "xgb", "random")
+MODELS = ("offline", "cascade", "online", "frozen", "xgb", "random")
+"""``offline`` measures one program: the best of 1,000 sampled ones by prediction, 64 of them compiled to be read."""
+SAMPLED, LOOKED = 1000, 64
 BATCH = 16
 
 
@@ -77,7 +81,6 @@ def _cell(path: Path) -> None:
     from cdmpp import devices
     from cdmpp.programs.intrinsics import intrinsics_for
     from cdmpp.programs.replay import parse_target, parse_workload
-    from cdmpp.programs.task import Task
 
     logging.getLogger("tvm.s_tir.meta_schedule").setLevel(logging.ERROR)
     request = read_json(path)
@@ -101,13 +104,17 @@ def _cell(path: Path) -> None:
     )
     work = Path(request["folder"]) / "work"
     with intrinsics_for(target):
-        ms.tune_tir(
-            parse_workload(task.workload), target, str(work), request["trials"], num_trials_per_iter=BATCH,
-            builder=builder, runner=runner, cost_model=model, num_tuning_cores=2, seed=request["seed"] + 1,
-            measure_callbacks=[Noted(), *MeasureCallback.create("default")],
-        )  # fmt: skip
+        if request["model"] == "offline":
+            trials.append((_best_offline(task, target, model, runner, request["seed"]), time.perf_counter() - start))
+        else:
+            ms.tune_tir(
+                parse_workload(task.workload), target, str(work), request["trials"], num_trials_per_iter=BATCH,
+                builder=builder, runner=runner, cost_model=model, num_tuning_cores=2, seed=request["seed"] + 1,
+                measure_callbacks=[Noted(), *MeasureCallback.create("default")],
+            )  # fmt: skip
     measured = [seconds for seconds, _ in trials if seconds is not None]
-    records = (work / "database_tuning_record.json").read_text().splitlines()
+    path = work / "database_tuning_record.json"
+    records = path.read_text().splitlines() if path.is_file() else []
     # The schedules in their order of measurement, to learn from: traces without the target, which is the device's.
     write_json(
         Path(request["out"]),
@@ -131,8 +138,25 @@ def _model(name: str, device: str, seed: int) -> tuple[Any, Any]:
     if name in ("xgb", "random"):
         model = XGBModel(num_tuning_cores=2) if name == "xgb" else RandomModel(seed=seed)
         return model, Builder(Artifacts(""))
-    model = cost_model(device, frozen=name == "frozen", cascade=name == "cascade", seed=seed)
+    model = cost_model(device, frozen=name == "frozen", cascade=name in ("cascade", "offline"), seed=seed)
     return model, model.builder
+
+
+def _best_offline(task: Task, target: Any, model: Any, runner: Any, seed: int) -> float | None:
+    """Seconds of the program that is predicted best, built and run once it is chosen."""
+    from tvm.s_tir import meta_schedule as ms
+    from tvm.s_tir.meta_schedule.arg_info import ArgInfo
+
+    cascade = model._inst.cascade
+    cascade.look = LOOKED
+    modules = dict(enumerate(p.module for p in sample_programs(task, target, SAMPLED, seed, mutants=0.0)))
+    judged = cascade.judged(modules, target, "task")
+    best = min(judged.compiled, key=lambda key: judged.log_latency[key])
+    built = cascade.artifacts.taken(best, modules[best], target)
+    shapes = ArgInfo.from_prim_func(modules[best]["main"])
+    (running,) = runner.run([ms.runner.RunnerInput(str(built.library), "cpu", shapes)])
+    result = running.result()
+    return None if result.run_secs is None else min(float(s) for s in result.run_secs)
 
 
 if __name__ == "__main__":
