@@ -144,6 +144,15 @@ SECTIONS = {
         _sizes("streaming.py", "10000", "100000"),
         tables.streaming,
     ),
+    "scoring": Section(
+        "Scoring candidates of a search",
+        "`predict` of our cost model (frozen to ASTs, with what it learned from 128 candidates) and of MetaSchedule's "
+        "XGBModel (trained on the same 128), two threads each, nothing remembered, in turns, the best of three. Then "
+        "what ours takes for a candidate: structural hash, reading the scheduled program (two threads), ranker and "
+        "pooled features, the online learner; and on one core reading alone beside lowering by TVM and reading that.",
+        lambda folder: _run("scoring.py", folder / "result.json"),
+        tables.scoring,
+    ),
     "network": Section(
         "A whole network",
         "ResNet-50 as a torch module, batch 1, schedule best_of:16 on epyc-genoa, two cores, until the answer. `cold` "

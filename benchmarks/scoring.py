@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.timing import finish
 from benchmarks.workloads import TARGETS, tasks
 from cdmpp.programs.sampling import sample_programs
 from cdmpp.programs.task import Task
@@ -18,19 +19,17 @@ CANDIDATES = 512
 _TRAINED_ON, _TURNS = 128, 3
 
 
-def measure() -> dict[str, Any]:
+def measure() -> list[dict[str, Any]]:
     """Scores of 512 candidates each, both models trained on 128 of them, in turns, best of three."""
     from cdmpp import devices
-    from cdmpp.data.derive import cores
     from cdmpp.programs.replay import parse_target
 
     logging.getLogger("tvm.s_tir.meta_schedule").setLevel(logging.ERROR)
-    rows = [
+    return [
         {"target": kind, "task": name, **_row(tasks()[name], device, parse_target(devices.get(device).target))}
         for kind, device in TARGETS.items()
         for name in ("conv2d", "matmul", "softmax")
     ]
-    return {"cores": cores(), "rows": rows}
 
 
 def _row(task: Task, device: str, target: Any) -> dict[str, Any]:
@@ -94,5 +93,4 @@ def _each(run: Callable[[Any], Any], modules: Sequence[Any]) -> float:
 
 
 if __name__ == "__main__":
-    for row in measure()["rows"]:
-        print({key: value if isinstance(value, str | int) else round(value, 3) for key, value in row.items()})
+    finish(measure())

@@ -98,10 +98,8 @@ def _cell(path: Path) -> None:
                 seconds = None if result.run_secs is None else min(float(s) for s in result.run_secs)
                 trials.append((seconds, now))
 
-    model, builder = _model(request["model"], request["device"], request["seed"])
-    runner = ms.runner.LocalRunner(
-        timeout_sec=30, evaluator_config=ms.runner.EvaluatorConfig(number=1, repeat=5, min_repeat_ms=10)
-    )
+    model, builder = model_and_builder(request["model"], request["device"], request["seed"])
+    runner = quick_runner()
     work = Path(request["folder"]) / "work"
     with intrinsics_for(target):
         if request["model"] == "offline":
@@ -127,7 +125,15 @@ def _cell(path: Path) -> None:
     )  # fmt: skip
 
 
-def _model(name: str, device: str, seed: int) -> tuple[Any, Any]:
+def quick_runner() -> Any:
+    """Five repeats of ten milliseconds."""
+    from tvm.s_tir import meta_schedule as ms
+
+    config = ms.runner.EvaluatorConfig(number=1, repeat=5, min_repeat_ms=10)
+    return ms.runner.LocalRunner(timeout_sec=30, evaluator_config=config)
+
+
+def model_and_builder(name: str, device: str, seed: int) -> tuple[Any, Any]:
     """The cost model and the builder; all searches build in the same way, what differs is who chooses."""
     from tvm.s_tir.meta_schedule.cost_model import RandomModel, XGBModel
 

@@ -74,3 +74,28 @@ def simulate(rows: list[dict[str, Any]]) -> list[str]:
         f"| {row['ours'] / row['networkx']:.2f} |"
         for row in rows
     ]
+
+
+def scoring(rows: list[dict[str, Any]]) -> list[str]:
+    """Candidates a second of both cost models, and what ours spends a candidate."""
+
+    def each(row: dict[str, Any], key: str) -> str:
+        return f"{1e6 * row[key] / row['candidates']:,.0f}"
+
+    lines = [
+        [
+            row["target"],
+            row["task"],
+            f"{row['candidates']:,}",
+            f"{row['candidates'] / row['ours_s']:,.0f}",
+            f"{row['candidates'] / row['xgb_s']:,.0f}",
+            f"{row['xgb_s'] / row['ours_s']:.1f}",
+            *(each(row, key) for key in ("hash_s", "read_s", "judge_s", "learned_s")),
+            f"{1e3 * row['read_ms']:,.0f}",
+            f"{1e3 * row['lower_ms']:,.0f}",
+        ]
+        for row in rows
+    ]
+    headings = ["target", "task", "candidates", "ours (1/s)", "XGBModel (1/s)", "ratio", "hash (us)", "read (us)"]
+    headings += ["judge (us)", "learned (us)", "read, one core (us)", "lower and read, one core (us)"]
+    return table(headings, lines, left=2)

@@ -66,10 +66,14 @@ def extract(module: Any, target: Any) -> CompactAST:
     ast = summarise_native(function, gpu)
     if ast is None:
         return summarise(_walk(function, gpu), gpu)
-    # The features of a loop nest without threads are those of a launch with one; only the tree tells them apart.
-    if gpu and (ast.kernel_features[:, _LAUNCH] <= 1).all(axis=1).any():
+    if may_bind_no_thread(ast):
         _walk(function, gpu)
     return ast
+
+
+def may_bind_no_thread(ast: CompactAST) -> bool:
+    """Of a GPU's program: a loop nest without threads has the features of a launch with one; its tree has to tell."""
+    return ast.target_kind == "gpu" and bool((ast.kernel_features[:, _LAUNCH] <= 1).all(axis=1).any())
 
 
 def _walk(function: Any, gpu: bool) -> Tree:

@@ -11,6 +11,7 @@ from tvm import s_tir, tirx
 
 from cdmpp.ast.constant_tables import hide, restore
 from cdmpp.ast.expression import parts
+from cdmpp.ast.native import native_extract
 from cdmpp.errors import UnsupportedProgramError
 
 TVM_ERRORS = (RuntimeError, ValueError, TypeError, LookupError, AttributeError)
@@ -56,7 +57,7 @@ def main_function(module: Any) -> Any:
 def lower(module: Any, target: Any) -> Any:
     """PrimFunc ready for the walk; ``UnsupportedProgramError``: not one function, nested too deep, TVM refuses it."""
     function = main_function(module)
-    _refuse_deep(function)
+    refuse_deep(function)
     function = hide(function).with_attr("global_symbol", "main")
     bound = tirx.transform.BindTarget(target)(tvm.IRModule({"main": function}))
     try:
@@ -66,8 +67,11 @@ def lower(module: Any, target: Any) -> Any:
         raise UnsupportedProgramError(f"TVM could not lower the program: {reason}") from error
 
 
-def _refuse_deep(function: Any) -> None:
+def refuse_deep(function: Any) -> None:
     """TVM would end the whole process on a sum of some thousand terms."""
+    library = native_extract()
+    if library is not None and library["deepest"](function) <= MAX_DEPTH:
+        return
     stores: list[Any] = []
     tvm_ffi.structural_walk(function.body, (tirx.BufferStore, stores.append), order="pre")
     for store in stores:

@@ -14,8 +14,8 @@ import tvm
 from tvm import s_tir
 
 from cdmpp.ast.compact_ast import CompactAST
-from cdmpp.ast.extract import extract, is_gpu_target
-from cdmpp.ast.lowering import TVM_ERRORS, main_function
+from cdmpp.ast.extract import extract, is_gpu_target, may_bind_no_thread
+from cdmpp.ast.lowering import TVM_ERRORS, main_function, refuse_deep
 from cdmpp.ast.native import read_native
 
 
@@ -34,10 +34,10 @@ def _passes() -> Any:
 
 def extract_scheduled(module: Any, target: Any) -> CompactAST:
     """As ``extract``, of which it is the fast likeness: integer operations of indices may be counted differently."""
-    gpu = is_gpu_target(target)
-    function = main_function(module)
+    gpu, function = is_gpu_target(target), main_function(module)
+    refuse_deep(function)
     ast = None if gpu else read_native("extract_scheduled", function, gpu)
     if ast is None:
         with suppress(*TVM_ERRORS):
             ast = read_native("extract_scheduled", _passes()(tvm.IRModule({"main": function}))["main"], gpu)
-    return extract(module, target) if ast is None else ast
+    return extract(module, target) if ast is None or may_bind_no_thread(ast) else ast

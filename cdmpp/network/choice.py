@@ -25,7 +25,7 @@ from cdmpp.predict.flags import NO_MACHINE_CODE
 from cdmpp.predict.predictor import Predictor
 from cdmpp.programs.task import Task
 
-_LONGEST = 1000
+MOST_STEPS = 1000
 """Statements after unrolling: longer programs, one in a hundred, take seconds to compile, a few minutes. Without them
 the best measured program of a task takes 0.1 to 0.5 % longer on average. They come last."""
 _PATIENCE_S = 10.0
@@ -154,7 +154,7 @@ class Chooser:
             together = AstTable.concat([sampled[name].asts for name in several])
             owners = [name for name in several for _ in sampled[name].schedules]
             chances = self.predictor.chances(together, self.device, owners)
-            chances = np.where(unrolled_steps(together) > _LONGEST, 0.0, chances)
+            chances = np.where(unrolled_steps(together) > MOST_STEPS, 0.0, chances)
             ends = np.cumsum([len(sampled[name].schedules) for name in several])
             for name, own in zip(several, np.split(chances, ends[:-1]), strict=True):
                 places[names.index(name)] = worth_compiling(own, precise[name], surely)

@@ -10,8 +10,11 @@ from typing import Any
 import numpy as np
 
 from cdmpp.ast.compact_ast import CompactAST
+from cdmpp.ast.quantities import unrolled_steps
+from cdmpp.ast.table import AstTable
 from cdmpp.devices import Device
 from cdmpp.machine_code.compile import can_have_code
+from cdmpp.network.choice import MOST_STEPS
 from cdmpp.predict.predictor import Predictor
 from cdmpp.tuning.artifacts import Artifacts
 from cdmpp.tuning.learner import Learner
@@ -58,7 +61,8 @@ class Cascade:
         logs = said.log_latency + self.fast.residuals(said.features, task)[0]
         coded: list[int] = []
         if self.look:
-            place = np.argsort(logs, kind="stable")[: self.look]
+            place = np.argsort(logs, kind="stable")
+            place = place[unrolled_steps(AstTable.from_asts(list(read.values())))[place] <= MOST_STEPS][: self.look]
             artifacts = self.artifacts.compiled({readable[i]: modules[readable[i]] for i in place}, target)
             coded = [int(i) for i in place if artifacts[readable[i]].code is not None]
             if coded:

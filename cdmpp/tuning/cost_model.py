@@ -78,11 +78,12 @@ class CostModel(PyCostModel):
 
     def save(self, path: str) -> None:
         """What was learned, as one safetensors file. The trained model is not in it: it has a folder of its own."""
-        write_learned(Path(path), {"fast": self.cascade.fast, "precise": self.cascade.precise}, self.origin)
+        learners = {"fast": self.cascade.fast, "precise": self.cascade.precise}
+        write_learned(Path(path), learners, self.origin, self.cascade.scorer.anchors)
 
     def load(self, path: str) -> None:
         """What ``save`` wrote; ``DataError`` where that is something else."""
-        learned = read_learned(Path(path), self.origin)
+        learned, self.cascade.scorer.anchors = read_learned(Path(path), self.origin)
         self.cascade.fast, self.cascade.precise = learned["fast"], learned["precise"]
 
     def _scores(self, context: Any, candidates: Sequence[Any]) -> np.ndarray:

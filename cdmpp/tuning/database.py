@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -11,13 +12,14 @@ from typing import Any
 
 from cdmpp.data.files import read_json, write_atomic, write_json
 from cdmpp.errors import DataError
+from cdmpp.measure.build import arguments_of
 from cdmpp.programs.database import FAILED_SECONDS, RECORD_FILE, WORKLOAD_FILE, BadLine, read_lines, read_workloads
 from cdmpp.programs.identity import task_id
-from cdmpp.programs.replay import parse_target, parse_workload
+from cdmpp.programs.replay import parse_workload
 from cdmpp.programs.task import Task
 
 _ABOUT = "cdmpp.json"
-"""Beside TVM's two files: which tasks have a predicted time in place of a measured one."""
+"""Beside TVM's two files: which program of a task has a predicted time in place of a measured one."""
 
 
 @dataclass
@@ -35,70 +37,62 @@ class TuningDatabase:
     @staticmethod
     def open(folder: Path, tasks: Mapping[str, Task], target: Mapping[str, Any]) -> TuningDatabase:
         """What lies in ``folder`` goes on; ``DataError`` where that is of another network or another tool."""
-        found = TuningDatabase(folder, tasks, target)
+        found = TuningDatabase(folder, dict(sorted(tasks.items())), target)
         if not (folder / RECORD_FILE).is_file() and not (folder / WORKLOAD_FILE).is_file():
             return found
         try:
-            predicted = set(read_json(folder / _ABOUT)["predicted"])
-        except (DataError, KeyError, TypeError) as error:
+            predicted = dict(read_json(folder / _ABOUT)["predicted"])
+        except (DataError, KeyError, TypeError, ValueError) as error:
             raise DataError(
                 f"{folder} holds a database that `cdmpp tune` did not write ({_ABOUT} is missing or damaged): give "
                 "another folder"
             ) from error
         keys = [None if isinstance(m, BadLine) else task_id(m) for m in read_workloads(folder)]
-        if keys != list(tasks):
+        if keys != list(found.tasks):
             raise DataError(f"{folder} holds the database of another network or batch: give another folder")
-        for line in read_lines(folder):
+        for line in read_lines(folder) if (folder / RECORD_FILE).is_file() else ():
             if isinstance(line, BadLine):
                 raise DataError(f"{folder / RECORD_FILE} line {line}: the database is damaged, give another folder")
-            key = keys[line.workload]
-            if key not in predicted:
-                seconds = () if line.failed else line.seconds
-                found.measured.setdefault(str(key), {})[line.schedule] = seconds
+            key = str(keys[line.workload])
+            if predicted.get(key) != _digest(line.schedule):
+                found.measured.setdefault(key, {})[line.schedule] = () if line.failed else line.seconds
         return found
 
     def save(self) -> None:
         """Replace the files in ``folder``; a task with measured programs has no predicted one any more."""
         self.folder.mkdir(parents=True, exist_ok=True)
         if not (self.folder / WORKLOAD_FILE).is_file():
-            text = _workloads(self.tasks)
-            write_atomic(self.folder / WORKLOAD_FILE, lambda temporary: _write(temporary, text))
+            _write(self.folder / WORKLOAD_FILE, _workloads(self.tasks))
         rows = [(key, trace, seconds) for key, each in self.measured.items() for trace, seconds in each.items()]
-        predicted = {key: one for key, one in self.predicted.items() if not any(self.measured.get(key, {}).values())}
+        predicted = {key: one for key, one in self.predicted.items() if self._stands(key, one[0])}
         rows += [(key, trace, (seconds,)) for key, (trace, seconds) in predicted.items()]
-        write_json(self.folder / _ABOUT, {"predicted": sorted(set(predicted) - set(self.measured))})
-        text = "".join(f"{json.dumps(line)}\n" for line in self._lines(rows))
-        write_atomic(self.folder / RECORD_FILE, lambda temporary: _write(temporary, text))
+        about = {"predicted": {key: _digest(trace) for key, (trace, _) in sorted(predicted.items())}}
+        if not (self.folder / _ABOUT).is_file():
+            write_json(self.folder / _ABOUT, about)
+        _write(self.folder / RECORD_FILE, "".join(f"{json.dumps(line)}\n" for line in self._lines(rows)))
+        # Last: after a kill in between a measured program counts as predicted, and is measured again.
+        write_json(self.folder / _ABOUT, about)
+
+    def _stands(self, key: str, schedule: str) -> bool:
+        """Whether a predicted program is all that there is of a task: none has run, and it did not fail itself."""
+        each = self.measured.get(key, {})
+        return not any(each.values()) and schedule not in each
 
     def _lines(self, rows: Sequence[tuple[str, str, tuple[float, ...]]]) -> list[Any]:
-        numbers, target = {key: i for i, key in enumerate(self.tasks)}, _plain_target(self.target)
-        shapes = {key: _arguments(self.tasks[key]) for key, _, _ in rows}
-        failed = [10 * FAILED_SECONDS]  # as MetaSchedule writes it
+        """Rows as MetaSchedule writes them; one that did not run has a time beyond ``FAILED_SECONDS``."""
+        numbers = {key: i for i, key in enumerate(self.tasks)}
+        shapes = {
+            key: [["TENSOR", dtype, shape] for shape, dtype in arguments_of(self.tasks[key].workload)]
+            for key in {key for key, _, _ in rows}
+        }
         return [
-            [numbers[key], [json.loads(trace), list(seconds) or failed, target, shapes[key]]]
+            [numbers[key], [json.loads(trace), list(seconds or (10 * FAILED_SECONDS,)), dict(self.target), shapes[key]]]
             for key, trace, seconds in rows
         ]
 
 
-def _arguments(task: Task) -> list[Any]:
-    from tvm.s_tir.meta_schedule.arg_info import ArgInfo
-
-    found = ArgInfo.from_entry_func(parse_workload(task.workload), remove_preproc=True)
-    return [json.loads(json.dumps(_plain(one.as_json()))) for one in found]
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, str | int | float):
-        return value
-    return [_plain(part) for part in value]
-
-
-def _plain_target(target: Mapping[str, Any]) -> Any:
-    import tvm
-
-    known: Any = parse_target(target)
-    assert isinstance(known, tvm.target.Target)
-    return dict(target)
+def _digest(schedule: str) -> str:
+    return hashlib.sha256(schedule.encode()).hexdigest()[:16]
 
 
 def _workloads(tasks: Mapping[str, Task]) -> str:
@@ -113,4 +107,4 @@ def _workloads(tasks: Mapping[str, Task]) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")
+    write_atomic(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))

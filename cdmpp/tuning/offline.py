@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from cdmpp import devices
 from cdmpp.data.files import plain
 from cdmpp.devices import Device
 from cdmpp.errors import CdmppError
@@ -101,12 +102,12 @@ def tune(
     """
     if trials < 0 or candidates < 1:
         raise CdmppError(f"trials={trials}, candidates={candidates}: trials are 0 or more, candidates 1 or more")
+    if trials:
+        check_is_here(devices.get(device) if isinstance(device, str) else device)
     question = answer_for(
         given, example_inputs, device=device, schedule=f"best_of:{candidates}", progress=progress, **options
     )
     graph, sheet = question.read.graph, question.sheet
-    if trials:
-        check_is_here(sheet)
     database = TuningDatabase.open(Path(folder), graph.tasks, sheet.target)
     database.predicted = {key: (one.schedule, one.latency_s) for key, one in question.chosen.items()}
     database.save()

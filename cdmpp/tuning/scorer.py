@@ -43,7 +43,8 @@ class Scorer:
     def __init__(self, predictor: Predictor, device: Device) -> None:
         self.predictor, self.device = predictor, device
         self._asts: OrderedDict[int, CompactAST | str] = OrderedDict()
-        self._anchors: dict[str, float] = {}
+        self.anchors: dict[str, float] = {}
+        """By task: what makes seconds, in logarithms, of the ranker's scores."""
         self._pool = ThreadPoolExecutor(cores())
 
     def asts(self, modules: Mapping[int, Any], target: Any) -> dict[int, CompactAST | str]:
@@ -75,12 +76,10 @@ class Scorer:
         with torch.inference_mode():
             scores = self.predictor.ranker(torch.from_numpy(features).to(self.predictor.torch_device))
         behind = -SHARPNESS * scores.double().cpu().numpy()
-        if task not in self._anchors:
+        if task not in self.anchors:
             few = slice(0, _ANCHORS)
-            self._anchors[task] = float(
-                np.mean(self._log_latency(table.take(np.arange(len(table))[few])) - behind[few])
-            )
-        return Said(behind + self._anchors[task], features)
+            self.anchors[task] = float(np.mean(self._log_latency(table.take(np.arange(len(table))[few])) - behind[few]))
+        return Said(behind + self.anchors[task], features)
 
     def precise(self, asts: Sequence[CompactAST], codes: np.ndarray) -> Said:
         """With code vectors (n, CODE_WIDTH)."""

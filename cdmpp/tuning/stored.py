@@ -17,26 +17,27 @@ from cdmpp.tuning.learner import Learner
 _FORMAT = "cdmpp-learned-1"
 
 
-def write_learned(path: Path, learners: Mapping[str, Learner], origin: str) -> None:
-    """``origin`` names what the learners correct: learned errors fit no other model."""
+def write_learned(path: Path, learners: Mapping[str, Learner], origin: str, anchors: Mapping[str, float]) -> None:
+    """``origin`` names what the learners correct, ``anchors`` are those of its scorer: learned errors fit no other."""
     arrays: dict[str, np.ndarray] = {}
     tasks: dict[str, list[str]] = {}
     for name, learner in learners.items():
         arrays |= {f"{name}.features": learner.features, f"{name}.errors": learner.errors}
         tasks[name] = learner.tasks.tolist()
-    about = {"format": _FORMAT, "origin": origin, "tasks": json.dumps(tasks)}
+    about = {"format": _FORMAT, "origin": origin, "tasks": json.dumps(tasks), "anchors": json.dumps(dict(anchors))}
     data = save({key: np.ascontiguousarray(value) for key, value in arrays.items()}, about)
     write_atomic(path, lambda temporary: temporary.write_bytes(data))
 
 
-def read_learned(path: Path, origin: str) -> dict[str, Learner]:
-    """Raises ``DataError`` where ``path`` is no such file, or was learned beside another model or device."""
+def read_learned(path: Path, origin: str) -> tuple[dict[str, Learner], dict[str, float]]:
+    """Learners and anchors. ``DataError``: no such file, or learned beside another model or device."""
     try:
         with safe_open(path, "numpy") as stored:
             about, arrays = stored.metadata() or {}, {key: stored.get_tensor(key) for key in stored.keys()}  # noqa: SIM118
         if about.get("format") != _FORMAT:
             raise DataError(f"{path} was not saved by a cost model: expected format {_FORMAT}")
         tasks = json.loads(about["tasks"])
+        anchors = {str(task): float(value) for task, value in json.loads(about["anchors"]).items()}
         learners = {
             name: Learner(
                 features=arrays[f"{name}.features"],
@@ -49,4 +50,4 @@ def read_learned(path: Path, origin: str) -> dict[str, Learner]:
         raise DataError(f"{path} cannot be read as what a cost model learned: {error}") from error
     if about["origin"] != origin:
         raise DataError(f"{path} was learned beside {about['origin']}, this cost model is {origin}")
-    return learners
+    return learners, anchors

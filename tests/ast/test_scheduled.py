@@ -3,14 +3,16 @@
 import numpy as np
 import pytest
 
-pytest.importorskip("tvm")
+tvm = pytest.importorskip("tvm")
 
 from benchmarks.workloads import tasks  # noqa: E402
 from cdmpp import devices  # noqa: E402
+from cdmpp.ast import lowering  # noqa: E402
 from cdmpp.ast.extract import extract  # noqa: E402
 from cdmpp.ast.layout import KERNEL_NAMES, LEAF_NAMES  # noqa: E402
 from cdmpp.ast.native import native_extract, read_native  # noqa: E402
 from cdmpp.ast.scheduled import _passes, extract_scheduled  # noqa: E402
+from cdmpp.errors import UnsupportedProgramError  # noqa: E402
 from cdmpp.programs.replay import parse_target  # noqa: E402
 from cdmpp.programs.sampling import sample_programs  # noqa: E402
 
@@ -82,3 +84,32 @@ def test_without_the_library_programs_are_lowered(monkeypatch):
     monkeypatch.setenv("CDMPP_NATIVE", "0")
     modules, target = programs("xeon-icelake", "elementwise", 2)
     assert differing(extract_scheduled(modules[0], target), extract(modules[0], target)) == set()
+
+
+def test_what_is_nested_too_deep_is_refused_not_crashed_on():
+    from tvm import te
+
+    a = te.placeholder((8,), name="a")
+    b = te.compute((8,), lambda i: sum((a[i] * float(n) for n in range(3000)), a[i]), name="b")
+    module = tvm.IRModule({"main": te.create_prim_func([a, b])})
+    with pytest.raises(UnsupportedProgramError, match="nested more than"):
+        extract_scheduled(module, parse_target(devices.get("xeon-icelake").target))
+
+
+def test_a_program_without_threads_is_refused_for_a_gpu():
+    modules, _ = programs("xeon-icelake", "matmul", 1)
+    with pytest.raises(UnsupportedProgramError, match="not scheduled for this target"):
+        extract_scheduled(modules[0], parse_target(devices.get("a100").target))
+
+
+def test_what_tvm_raises_is_said(monkeypatch):
+    def refuse():
+        def run(_module):
+            raise tvm.error.InternalError("no such luck")
+
+        return run
+
+    monkeypatch.setattr(lowering, "_passes", refuse)
+    modules, target = programs("xeon-icelake", "elementwise", 1)
+    with pytest.raises(UnsupportedProgramError, match="no such luck"):
+        extract(modules[0], target)

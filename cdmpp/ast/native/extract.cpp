@@ -59,7 +59,41 @@ ffi::Bytes extract_scheduled(ffi::ObjectRef function, bool gpu) {
   return summary(walk(function.get(), &placements), gpu);
 }
 
+// How deep the expressions that are stored are nested. Without recursion, which some would not survive.
+int64_t deepest(ffi::ObjectRef function) {
+  std::vector<std::pair<Node, int64_t>> waiting = {{child(function.get(), Field::body), 0}};
+  int64_t found = 0;
+  auto wait_for = [&](Node node, int64_t depth) {
+    if (node != nullptr) waiting.emplace_back(node, depth);
+  };
+  auto wait_for_all = [&](const ffi::ArrayObj* nodes, int64_t depth) {
+    for (size_t i = 0; i < nodes->size(); ++i) wait_for(item(nodes, i), depth);
+  };
+  while (!waiting.empty()) {
+    auto [node, depth] = waiting.back();
+    waiting.pop_back();
+    found = std::max(found, depth);
+    Kind kind = kind_of(node);
+    int64_t next = depth > 0 ? depth + 1 : 0;
+    if (kind == Kind::BufferStore) {
+      wait_for(child(node, Field::value), 1);
+      wait_for_all(list(node, Field::indices), 1);
+    } else if (kind == Kind::SeqStmt) {
+      wait_for_all(list(node, Field::seq), 0);
+    } else if (kind == Kind::TensorLoad || kind == Kind::Call) {
+      wait_for_all(list(node, kind == Kind::Call ? Field::args : Field::indices), next);
+    } else if (depth > 0) {
+      if (is_immediate(kind) || kind == Kind::Var) continue;
+      for (Field field : CHILDREN) wait_for(child(node, field), next);
+    } else {
+      for (Field field : {Field::body, Field::block, Field::then_case, Field::else_case}) wait_for(child(node, field), 0);
+    }
+  }
+  return found;
+}
+
 }  // namespace cdmpp
 
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(extract, cdmpp::extract);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(extract_scheduled, cdmpp::extract_scheduled);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(deepest, cdmpp::deepest);

@@ -1,0 +1,67 @@
+"""What is made of searches: curves from cells, tables from curves, files that keep rows of earlier sessions."""
+
+import json
+import math
+
+import pytest
+
+from benchmarks.publish import searches
+from benchmarks.publish.searches import Point, page, points_of, read_points, trials_to, write_points
+
+
+def cell(model, seconds, task="matmul", seed=0):
+    trials = [[one, 10.0 * (1 + number // 2)] for number, one in enumerate(seconds)]
+    return {"device": "d", "name": task, "seed": seed, "model": model, "trials": trials}
+
+
+def test_a_point_after_each_batch_holds_the_best_so_far():
+    found = points_of(cell("xgb", [3e-3, None, 5e-3, 2e-3, 4e-3]))
+    assert [(p.trials, p.wall_s, p.best_s) for p in found] == [(2, 10, 3e-3), (4, 20, 2e-3), (5, 30, 2e-3)]
+    assert points_of(cell("xgb", [None, None])) == []
+    assert trials_to(found, 2.5e-3) == 4
+    assert trials_to(found, 1e-3) is None
+
+
+@pytest.fixture
+def cells(tmp_path):
+    folder = tmp_path / "out" / "cells"
+    folder.mkdir(parents=True)
+    for one in (cell("xgb", [4e-3, 2e-3]), cell("cascade", [2e-3, 1e-3]), cell("offline", [3e-3])):
+        (folder / f"{one['model']}.json").write_text(json.dumps(one))
+    (tmp_path / "docs").mkdir()
+    marks = "".join(f"<!-- {name} -->\n<!-- /{name} -->\n" for name in ("searches", "networks"))
+    (tmp_path / "docs" / "tuning.md").write_text(marks)
+    return tmp_path
+
+
+def test_the_page_compares_with_the_trees_of_metaschedule(cells):
+    pytest.importorskip("matplotlib")
+    (cells / "out" / "networks").mkdir()
+    row = {"network": "n", "device": "d", "model": "xgb", "seed": 0, "minutes": 5.0, "trials": 7, "spent_s": 1.0}
+    (cells / "out" / "networks" / "n.json").write_text(json.dumps({**row, "measured_s": 0.25, "kernels_s": 0.125}))
+    for _ in range(2):  # again: the rows are there already
+        searches.main(str(cells / "out"), str(cells / "docs"))
+    text = (cells / "docs" / "tuning.md").read_text()
+    assert "| cascade | 1 | 128 | 0.500 |" in text and "| offline | 1 | 1 | 1.500 |" in text
+    assert "| matmul | 3000 | **1000** | 2000 |" in text
+    assert "| `d` | n | xgb | 0 | 5.0 | 7 | 250.00 | 125.00 |" in text
+    assert {path.name for path in (cells / "docs" / "images").iterdir()} == {
+        "search-d-trials.png",
+        "search-d-wall.png",
+    }
+    assert len((cells / "docs" / "searches.csv").read_text().splitlines()) == 4
+    assert len((cells / "docs" / "searched-networks.csv").read_text().splitlines()) == 2
+
+
+def test_rows_come_back_as_they_were(tmp_path):
+    point = Point("d", "matmul", 1, "xgb", 16, 12.5, 1.25e-3)
+    write_points(tmp_path / "searches.csv", {("d", "matmul", 1, "xgb"): [point]})
+    assert read_points(tmp_path / "searches.csv") == {("d", "matmul", 1, "xgb"): [point]}
+    assert read_points(tmp_path / "none.csv") == {}
+
+
+def test_a_search_that_never_gets_there_counts_with_twice_its_trials():
+    slow, fast = points_of(cell("cascade", [9e-3, 9e-3])), points_of(cell("xgb", [4e-3, 2e-3]))
+    text = page({("d", "matmul", 0, "cascade"): slow, ("d", "matmul", 0, "xgb"): fast})
+    assert "| 256 | 0 of 1 |" in text
+    assert math.isclose(slow[-1].best_s / fast[-1].best_s, 4.5)
