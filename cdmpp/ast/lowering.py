@@ -57,7 +57,7 @@ def main_function(module: Any) -> Any:
 def lower(module: Any, target: Any) -> Any:
     """PrimFunc ready for the walk; ``UnsupportedProgramError``: not one function, nested too deep, TVM refuses it."""
     function = main_function(module)
-    refuse_deep(function)
+    _refuse_deep(function)
     function = hide(function).with_attr("global_symbol", "main")
     bound = tirx.transform.BindTarget(target)(tvm.IRModule({"main": function}))
     try:
@@ -67,7 +67,7 @@ def lower(module: Any, target: Any) -> Any:
         raise UnsupportedProgramError(f"TVM could not lower the program: {reason}") from error
 
 
-def refuse_deep(function: Any) -> None:
+def _refuse_deep(function: Any) -> None:
     """TVM would end the whole process on a sum of some thousand terms."""
     library = native_extract()
     if library is not None and library["deepest"](function) <= MAX_DEPTH:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -101,18 +102,28 @@ def _loaded(_cache: Path) -> Any | None:
 
 def summarise_native(function: Any, gpu: bool) -> CompactAST | None:
     """Compact AST of a lowered PrimFunc; None without a compiled library, and where the C++ walk refuses it."""
-    return read_native("extract", function, gpu)
-
-
-def read_native(name: str, function: Any, gpu: bool) -> CompactAST | None:
-    """By the function ``name`` of the library."""
     library = native_extract()
     if library is None:
         return None
     try:
-        data = bytearray(library[name](function, gpu))  # in the layout that ``extract.cpp`` documents
+        return _ast(library["extract"](function, gpu), gpu)
     except Exception:  # whatever C++ meets, the readable walk refuses too and says why
         return None
+
+
+def read_scheduled(
+    modules: Sequence[Any], passes: Any, gpu: bool, deepest: int, threads: int
+) -> list[CompactAST | None]:
+    """Compact ASTs of scheduled IRModules as they are; None as above, and where one has to be lowered."""
+    library = native_extract()
+    if library is None:
+        return [None] * len(modules)
+    found = library["extract_scheduled"](list(modules), passes, gpu, deepest, threads)
+    return [_ast(data, gpu) if len(data) else None for data in map(bytes, found)]
+
+
+def _ast(numbers: bytes, gpu: bool) -> CompactAST:
+    data = bytearray(numbers)  # in the layout that ``extract.cpp`` documents
     leaves, kernels, leaf_width, kernel_width = (int(n) for n in np.frombuffer(data, np.int32, 4))
     places = np.frombuffer(data, np.int32, 3 * leaves, 16).reshape(3, leaves)
     features = np.frombuffer(data, np.float32, offset=16 + 12 * leaves)

@@ -7,7 +7,7 @@ their values, buffers shrink to what the loops around their accesses need. What 
 from __future__ import annotations
 
 import functools
-from contextlib import suppress
+from collections.abc import Sequence
 from typing import Any
 
 import tvm
@@ -15,8 +15,9 @@ from tvm import s_tir
 
 from cdmpp.ast.compact_ast import CompactAST
 from cdmpp.ast.extract import extract, is_gpu_target, may_bind_no_thread
-from cdmpp.ast.lowering import TVM_ERRORS, main_function, refuse_deep
-from cdmpp.ast.native import read_native
+from cdmpp.ast.lowering import MAX_DEPTH
+from cdmpp.ast.native import read_scheduled
+from cdmpp.errors import CdmppError
 
 
 @functools.cache
@@ -34,10 +35,26 @@ def _passes() -> Any:
 
 def extract_scheduled(module: Any, target: Any) -> CompactAST:
     """As ``extract``, of which it is the fast likeness: integer operations of indices may be counted differently."""
-    gpu, function = is_gpu_target(target), main_function(module)
-    refuse_deep(function)
-    ast = None if gpu else read_native("extract_scheduled", function, gpu)
-    if ast is None:
-        with suppress(*TVM_ERRORS):
-            ast = read_native("extract_scheduled", _passes()(tvm.IRModule({"main": function}))["main"], gpu)
-    return extract(module, target) if ast is None or may_bind_no_thread(ast) else ast
+    (found,) = extract_scheduled_many([module], target, 1)
+    if isinstance(found, CdmppError):
+        raise found
+    return found
+
+
+def extract_scheduled_many(modules: Sequence[Any], target: Any, threads: int) -> list[CompactAST | CdmppError]:
+    """Of each module, or why it has none. Those that C++ does not read are lowered, one by one."""
+    gpu = is_gpu_target(target)
+    readable = [i for i, module in enumerate(modules) if isinstance(module, tvm.IRModule)]
+    read = read_scheduled([modules[i] for i in readable], _passes(), gpu, MAX_DEPTH, threads)
+    asts = dict(zip(readable, read, strict=True))
+
+    def one(place: int) -> CompactAST | CdmppError:
+        ast = asts.get(place)
+        if ast is not None and not may_bind_no_thread(ast):
+            return ast
+        try:
+            return extract(modules[place], target)
+        except CdmppError as error:
+            return error
+
+    return [one(place) for place in range(len(modules))]

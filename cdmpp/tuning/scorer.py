@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +11,7 @@ import numpy as np
 import torch
 
 from cdmpp.ast.compact_ast import CompactAST
-from cdmpp.ast.scheduled import extract_scheduled
+from cdmpp.ast.scheduled import extract_scheduled_many
 from cdmpp.ast.table import AstTable
 from cdmpp.data.derive import cores
 from cdmpp.devices import Device
@@ -45,19 +44,13 @@ class Scorer:
         self._asts: OrderedDict[int, CompactAST | str] = OrderedDict()
         self.anchors: dict[str, float] = {}
         """By task: what makes seconds, in logarithms, of the ranker's scores."""
-        self._pool = ThreadPoolExecutor(cores())
 
     def asts(self, modules: Mapping[int, Any], target: Any) -> dict[int, CompactAST | str]:
         """Compact AST of each scheduled module by its structural hash, or why it has none."""
         missing = [key for key in modules if key not in self._asts]
-
-        def read(key: int) -> CompactAST | str:
-            try:
-                return extract_scheduled(modules[key], target)
-            except CdmppError as error:
-                return str(error)
-
-        self._asts.update(zip(missing, self._pool.map(read, missing), strict=True))
+        read = extract_scheduled_many([modules[key] for key in missing], target, cores())
+        for key, ast in zip(missing, read, strict=True):
+            self._asts[key] = str(ast) if isinstance(ast, CdmppError) else ast
         found = {key: self._asts[key] for key in modules}
         while len(self._asts) > _KEPT:
             self._asts.popitem(last=False)

@@ -4,7 +4,9 @@
 // positions and kernel of each leaf; float32 leaf features; float32 kernel features.
 #include <tvm/ffi/function.h>
 
+#include <atomic>
 #include <deque>
+#include <thread>
 
 #include "kernel.h"
 
@@ -51,17 +53,9 @@ static ffi::Bytes summary(const Tree& tree, bool gpu) {
   return ffi::Bytes(std::move(bytes));
 }
 
-ffi::Bytes extract(ffi::ObjectRef function, bool gpu) { return summary(walk(function.get()), gpu); }
-
-// The same of a function that TVM has not lowered, nearly: see sums.h and placement.h.
-ffi::Bytes extract_scheduled(ffi::ObjectRef function, bool gpu) {
-  Placements placements = Surveyor().run(function.get());
-  return summary(walk(function.get(), &placements), gpu);
-}
-
 // How deep the expressions that are stored are nested. Without recursion, which some would not survive.
-int64_t deepest(ffi::ObjectRef function) {
-  std::vector<std::pair<Node, int64_t>> waiting = {{child(function.get(), Field::body), 0}};
+static int64_t deepest(Node function) {
+  std::vector<std::pair<Node, int64_t>> waiting = {{child(function, Field::body), 0}};
   int64_t found = 0;
   auto wait_for = [&](Node node, int64_t depth) {
     if (node != nullptr) waiting.emplace_back(node, depth);
@@ -92,8 +86,57 @@ int64_t deepest(ffi::ObjectRef function) {
   return found;
 }
 
+// The same of a scheduled function that TVM has not lowered, nearly: see sums.h and placement.h.
+static ffi::Bytes read_scheduled(Node function, bool gpu) {
+  Placements placements = Surveyor().run(function);
+  return summary(walk(function, &placements), gpu);
+}
+
+static Node only_function(const ffi::ObjectRef& module) {
+  const auto* functions = static_cast<const ffi::MapObj*>(child(module.get(), Field::functions));
+  if (functions == nullptr || functions->size() != 1) throw Unsupported("a module with several functions");
+  return (*functions->begin()).second.as<ffi::Object>();
+}
+
+// Of each scheduled module; empty bytes for one that has to be lowered, or is to be refused. `passes` are TVM's, for what
+// schedules of GPUs hold and those of CPUs seldom do. The caller's interpreter is not needed meanwhile.
+ffi::Array<ffi::Bytes> extract_scheduled(ffi::Array<ffi::ObjectRef> modules, ffi::ObjectRef passes, bool gpu,
+                                         int64_t most_deep, int64_t threads) {
+  auto run = ffi::Function::GetGlobalRequired("transform.RunPass");
+  std::vector<ffi::Bytes> found(modules.size());
+  std::atomic<size_t> next = 0;
+  auto work = [&] {
+    for (size_t i = next++; i < found.size(); i = next++) {
+      try {
+        const ffi::ObjectRef module = modules[static_cast<int64_t>(i)];
+        Node function = only_function(module);
+        if (deepest(function) > most_deep) continue;
+        if (!gpu) {
+          try {
+            found[i] = read_scheduled(function, gpu);
+            continue;
+          } catch (const Unsupported&) {
+          }
+        }
+        auto lower = run(passes, module).cast<ffi::ObjectRef>();
+        found[i] = read_scheduled(only_function(lower), gpu);
+      } catch (...) {  // whatever it is, lowering meets it too and says so
+      }
+    }
+  };
+  std::vector<std::thread> others;
+  for (int64_t k = 1; k < std::min<int64_t>(threads, static_cast<int64_t>(found.size())); ++k) others.emplace_back(work);
+  work();
+  for (auto& thread : others) thread.join();
+  return ffi::Array<ffi::Bytes>(found.begin(), found.end());
+}
+
+ffi::Bytes extract(ffi::ObjectRef function, bool gpu) { return summary(walk(function.get()), gpu); }
+
+int64_t deepest_expression(ffi::ObjectRef function) { return deepest(function.get()); }
+
 }  // namespace cdmpp
 
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(extract, cdmpp::extract);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(extract_scheduled, cdmpp::extract_scheduled);
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(deepest, cdmpp::deepest);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(deepest, cdmpp::deepest_expression);

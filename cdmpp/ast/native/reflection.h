@@ -42,7 +42,7 @@ enum class Kind : uint8_t {
   X(ty) X(name) X(loop_var) X(min) X(extent) X(kind) X(thread_binding) X(annotations) X(buffer) X(seq)              \
   X(predicate) X(block) X(alloc_buffers) X(then_case) X(else_case) X(node) X(attr_key) X(lanes) X(shape) X(dtype)   \
   X(storage_scope) X(params) X(thread_tag) X(var) X(iter_vars) X(iter_values) X(iter_type) X(init)                    \
-  X(match_buffers)
+  X(match_buffers) X(functions)
 
 enum class Field : uint8_t {
 #define CDMPP_X(name) name,
