@@ -61,8 +61,8 @@ class Cascade:
         logs = said.log_latency + self.fast.residuals(said.features, task)[0]
         coded: list[int] = []
         if self.look:
-            place = np.argsort(logs, kind="stable")
-            place = place[unrolled_steps(AstTable.from_asts(list(read.values())))[place] <= MOST_STEPS][: self.look]
+            place, late = np.argsort(logs, kind="stable"), self._late(list(read.values()))
+            place = place[~late[place]][: self.look]
             artifacts = self.artifacts.compiled({readable[i]: modules[readable[i]] for i in place}, target)
             coded = [int(i) for i in place if artifacts[readable[i]].code is not None]
             if coded:
@@ -70,6 +70,7 @@ class Cascade:
                 better = precise.log_latency + self.precise.residuals(precise.features, task)[0]
                 # What looked best turns out worse, mostly: without this those that nobody looked at would win.
                 logs += np.mean(better - logs[coded])
+                logs[late] = np.maximum(logs[late], better.max())
                 logs[coded] = better
             for i in place:
                 if artifacts[readable[i]].library is None:
@@ -90,6 +91,11 @@ class Cascade:
             precise = self._said_of_code(asts, [readable[i] for i in coded])
             self.precise.learn(precise.features, labels[coded] - precise.log_latency, task)
         return len(readable)
+
+    @staticmethod
+    def _late(asts: Sequence[CompactAST]) -> np.ndarray:
+        """(n,) bool: those that take seconds, or minutes, to compile, and are hardly ever the fastest."""
+        return unrolled_steps(AstTable.from_asts(asts)) > MOST_STEPS
 
     def _said_of_code(self, asts: Mapping[int, Any], keys: Sequence[int]) -> Said:
         codes = np.stack([code for key in keys if (code := self.artifacts.code(key)) is not None])
