@@ -1,6 +1,6 @@
 """What searches measured as a data set, to learn from schedules that searches really propose.
 
-python -m benchmarks.searched dataset=datasets/xeon-emeraldrapids-search [out=outputs/search]
+python -m benchmarks.searched dataset=benchmarks/searched/xeon-emeraldrapids [out=outputs/search]
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Whether schedules that searches proposed teach a ranker to choose among such schedules.
 
-    python -m benchmarks.searched_ranker searched=outputs/searched [seed=0]
+    python -m benchmarks.searched_ranker [searched=benchmarks/searched/xeon-emeraldrapids] [seed=0]
 
 ``searched`` is what ``benchmarks.searched`` wrote. Of its tasks each half is judged by a ranker that learned from the
 records of all CPUs and, or not, from the searches of the other half. Prints a table.
@@ -27,13 +27,14 @@ from cdmpp.model.pooled import with_devices
 from cdmpp.model.ranker import Ranker
 from cdmpp.training.ranking import fit_ranker
 
+HERE = Path(__file__).resolve().parent
 TOP = (1, 4, 16)
 
 
 def main() -> None:
     """Fit four rankers and print what they say of tasks that they did not learn from."""
     given = dict(word.split("=", 1) for word in sys.argv[1:])
-    searched, seed = Path(given["searched"]), int(given.get("seed", 0))
+    searched, seed = Path(given.get("searched", HERE / "searched" / "xeon-emeraldrapids")), int(given.get("seed", 0))
     folders = [path for path in sorted(DATASETS.iterdir()) if (path / "dataset.json").is_file()]
     dataset = load_programs([*folders, searched])
     known = {(record.record_id, record.device) for record in read_records(searched)}
