@@ -51,7 +51,7 @@ class TuningDatabase:
         if keys != list(found.tasks):
             raise DataError(f"{folder} holds the database of another network or batch: give another folder")
         for line in read_lines(folder) if (folder / RECORD_FILE).is_file() else ():
-            if isinstance(line, BadLine):
+            if isinstance(line, BadLine) or not 0 <= line.workload < len(keys):
                 raise DataError(f"{folder / RECORD_FILE} line {line}: the database is damaged, give another folder")
             key = str(keys[line.workload])
             if predicted.get(key) != _digest(line.schedule):

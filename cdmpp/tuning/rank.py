@@ -63,6 +63,8 @@ def rank(
     workload = parse_workload(task.workload) if isinstance(task, Task) else task
     if isinstance(workload, tvm.tirx.PrimFunc):
         workload = tvm.IRModule({"main": workload})
+    if not isinstance(workload, tvm.IRModule):
+        raise CdmppError(f"a {type(task).__name__} is no workload: give a Task, an IRModule or a PrimFunc")
 
     def module_of(candidate: Any) -> Any:
         if isinstance(candidate, str):

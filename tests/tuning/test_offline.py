@@ -113,6 +113,13 @@ def test_other_databases_are_left_alone(network, tmp_path):
     tuned(network, tmp_path / "db")
     with pytest.raises(DataError, match="another network"):
         cdmpp.tune(torch.nn.Linear(8, 8), (torch.zeros(1, 8),), device=DEVICE, folder=tmp_path / "db", candidates=2)
+    whole = (tmp_path / "db" / RECORD_FILE).read_text()
+    for damaged in (whole + "[9", whole + "[99," + whole.splitlines()[0].split(",", 1)[1]):
+        (tmp_path / "db" / RECORD_FILE).write_text(damaged)
+        with pytest.raises(DataError, match="damaged"):
+            tuned(network, tmp_path / "db")
+        assert (tmp_path / "db" / RECORD_FILE).read_text() == damaged
+    (tmp_path / "db" / RECORD_FILE).write_text(whole)
     (tmp_path / "db" / "cdmpp.json").unlink()
     before = (tmp_path / "db" / RECORD_FILE).read_text()
     with pytest.raises(DataError, match="did not write"):

@@ -47,5 +47,7 @@ def test_what_cannot_be_read_has_a_reason(programs):
 def test_no_candidates_and_strange_ones_are_refused(programs):
     with pytest.raises(CdmppError, match="no candidate"):
         cdmpp.rank(tasks()["matmul"], [], DEVICE)
+    with pytest.raises(CdmppError, match="str is no workload"):
+        cdmpp.rank("matmul", [programs[0].module], DEVICE)
     with pytest.raises(CdmppError, match="int is no candidate"):
         cdmpp.rank(tasks()["matmul"], [3], DEVICE)

@@ -133,7 +133,14 @@ ffi::Array<ffi::Bytes> extract_scheduled(ffi::Array<ffi::ObjectRef> modules, ffi
 
 ffi::Bytes extract(ffi::ObjectRef function, bool gpu) { return summary(walk(function.get()), gpu); }
 
-int64_t deepest_expression(ffi::ObjectRef function) { return deepest(function.get()); }
+// Far too deep where the function cannot be read: the readable walk looks again.
+int64_t deepest_expression(ffi::ObjectRef function) {
+  try {
+    return deepest(function.get());
+  } catch (const Unsupported&) {
+    return INT64_MAX;
+  }
+}
 
 }  // namespace cdmpp
 
