@@ -65,10 +65,26 @@ def load_per_store(
     workers: int = 2,
     progress: bool = True,
 ) -> np.ndarray:
-    """(n, width of ``pool``) float32 of a data set's programs, index by index; ``folders`` hold their schedules.
+    """(n, width of ``pool``) float32 of a data set's programs, index by index: ``per_store_rows`` pooled.
 
-    Missing rows are derived with TVM (about 30 programs a second and process) and cached in chunks. A program that TVM
-    cannot featurise becomes a row of zeros and is counted in a warning.
+    A program that TVM cannot featurise becomes a row of zeros.
+    """
+    rows = per_store_rows(dataset, folders, pool, workers, progress)
+    zeros = np.zeros_like(next(iter(rows.values())))
+    return np.stack([rows.get(identity, zeros) for identity in dataset.record_ids])
+
+
+def per_store_rows(
+    dataset: LatencyDataset,
+    folders: Sequence[Path],
+    pool: Callable[[np.ndarray], np.ndarray] = np.asarray,
+    workers: int = 2,
+    progress: bool = True,
+) -> dict[str, np.ndarray]:
+    """Record id -> ``pool`` of its rows, float32; ``folders`` hold the schedules of the data set's programs.
+
+    Missing rows are derived with TVM (about 30 programs a second and process) and cached in chunks. Programs that TVM
+    cannot featurise are left out and counted in a warning. ``DataError``: that is all of them.
     """
     rows: dict[str, np.ndarray] = {}
     reasons: dict[str, str] = {}
@@ -92,5 +108,4 @@ def load_per_store(
         raise DataError(f"no per-store features for any of {len(dataset)} programs: {reason}")
     if lost:
         log.warning("no per-store features for %d programs, first %s", len(lost), reasons.get(lost[0], lost[0]))
-    zeros = np.zeros_like(next(iter(rows.values())))
-    return np.stack([rows.get(identity, zeros) for identity in dataset.record_ids])
+    return rows
