@@ -68,6 +68,7 @@ def _cell(path: Path) -> None:
     graph = graph_for(request["network"]).graph
     model, builder = model_and_builder(request["model"], request["device"], request["seed"])
     work, trials = Path(request["folder"]) / "db", [0]
+    work.mkdir()
     start = time.perf_counter()
 
     @derived_object
