@@ -1,0 +1,199 @@
+"""CUDA sources -> cubin -> SASS, by NVIDIA's compiler and disassembler. No GPU and no TVM is needed.
+
+Compiled by ``nvcc`` where it is on the path, else by NVRTC of the wheel ``nvidia-cuda-nvrtc``, which unrolls a little
+differently. ``cuobjdump`` and ``nvdisasm`` are on the path, or of their wheels: ``pip install 'cdmpp[cuda]'``. Both
+take long to start (half a second, a quarter), so that several sources go through them together.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib.util
+import io
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from cdmpp.errors import CdmppError, DataError
+from cdmpp.machine_code.sass import SassKernel, parse_sass
+
+_HINT = "pip install 'cdmpp[cuda]'"
+_BEGIN = "#define ushort unsigned short\n#endif\n"
+"""Ends what TVM puts before every source: headers of C++ that its kernels do not need."""
+_KERNEL = re.compile(r"\b(?=\w+_kernel(_\d+)?\()")
+_PRELUDE = """\
+#ifdef __CUDACC_RTC__
+typedef signed char int8_t; typedef short int16_t; typedef int int32_t; typedef long long int64_t;
+typedef unsigned char uint8_t; typedef unsigned short uint16_t; typedef unsigned int uint32_t;
+typedef unsigned long long uint64_t;
+#else
+#include <cstdint>
+#endif
+#define uint unsigned int
+#define uchar unsigned char
+#define ushort unsigned short
+#define TVM_ENABLE_L2_PREFETCH 1
+"""
+
+
+class MissingToolError(CdmppError):
+    """NVIDIA's compiler or disassembler is not at hand."""
+
+
+class Assembled(NamedTuple):
+    """Machine code of one source."""
+
+    kernels: dict[str, SassKernel]
+    """By the name that the source gives them."""
+    literals: dict[str, bytes]
+    """Constant bank 2 of those that have one."""
+
+
+def can_compile_cuda() -> bool:
+    """Whether both a compiler and a disassembler are at hand."""
+    try:
+        _tool("cuobjdump")
+        return shutil.which("nvcc") is not None or _nvrtc() is not None
+    except MissingToolError:
+        return False
+
+
+def assembled(sources: Mapping[str, str], arch: int, limit_s: float = 60.0) -> dict[str, Assembled | DataError]:
+    """Compile CUDA ``sources`` of TVM for ``sm_arch`` with ``-O3``, and take them apart; or why one does not compile.
+
+    ``limit_s`` is for each of them. A batch that does not compile is split. ``MissingToolError``: no compiler or no
+    disassembler.
+    """
+    by_helpers: dict[str, dict[str, str]] = {}
+    for key, source in sources.items():
+        helpers, kernels = _parts(source)
+        by_helpers.setdefault(helpers, {})[key] = kernels
+    found: dict[str, Assembled | DataError] = {}
+    for helpers, texts in by_helpers.items():
+        found |= _together(helpers, texts, arch, limit_s)
+    return {key: found[key] for key in sources}
+
+
+def _parts(source: str) -> tuple[str, str]:
+    """Functions that the kernels call, and the kernels; without headers of C++, which they do not need."""
+    _, begun, rest = source.partition(_BEGIN)
+    text = rest if begun else source
+    place = text.find('extern "C"')
+    return (text[:place].strip(), text[place:]) if place >= 0 else ("", text)
+
+
+def _together(helpers: str, texts: Mapping[str, str], arch: int, limit_s: float) -> dict[str, Assembled | DataError]:
+    numbered = {f"p{number}_": text for number, text in enumerate(texts.values())}
+    renamed = (_KERNEL.sub(prefix, text) for prefix, text in numbered.items())
+    try:
+        listing, literals = _disassembled("\n".join([_PRELUDE, helpers, *renamed]), arch, limit_s * len(texts))
+    except DataError as error:
+        if len(texts) == 1:
+            return dict.fromkeys(texts, error)
+        keys = list(texts)
+        halves = keys[: len(keys) // 2], keys[len(keys) // 2 :]
+        return {
+            k: v for half in halves for k, v in _together(helpers, {k: texts[k] for k in half}, arch, limit_s).items()
+        }
+    kernels = parse_sass(listing)
+
+    def own(prefix: str) -> Assembled:
+        return Assembled(
+            {name.removeprefix(prefix): one for name, one in kernels.items() if name.startswith(prefix)},
+            {name.removeprefix(prefix): one for name, one in literals.items() if name.startswith(prefix)},
+        )
+
+    return {key: own(prefix) for key, prefix in zip(texts, numbered, strict=True)}
+
+
+def _disassembled(text: str, arch: int, limit_s: float) -> tuple[str, dict[str, bytes]]:
+    with tempfile.TemporaryDirectory() as folder:
+        cubin = Path(folder) / "kernels.cubin"
+        cubin.write_bytes(_nvcc(text, arch, Path(folder), limit_s) if shutil.which("nvcc") else _by_nvrtc(text, arch))
+        tool = _tool("cuobjdump")
+        path = os.pathsep.join([str(Path(tool).parent), os.environ.get("PATH", "")])
+        return _run([tool, "-sass", "-res-usage", str(cubin)], limit_s, path), literals_of(cubin.read_bytes())
+
+
+def literals_of(cubin: bytes) -> dict[str, bytes]:
+    """Constant bank 2 of each kernel in a cubin: numbers that its instructions do not hold themselves."""
+    from elftools.elf.elffile import ELFFile
+
+    prefix = ".nv.constant2."
+    sections = ELFFile(io.BytesIO(cubin)).iter_sections()
+    return {one.name.removeprefix(prefix): one.data() for one in sections if one.name.startswith(prefix)}
+
+
+def _nvcc(text: str, arch: int, folder: Path, limit_s: float) -> bytes:
+    source, out = folder / "kernels.cu", folder / "nvcc.cubin"
+    source.write_text(text)
+    _run(["nvcc", "-cubin", "-O3", f"-arch=sm_{arch}", "-w", "-o", str(out), str(source)], limit_s)
+    return out.read_bytes()
+
+
+def _run(command: Sequence[str], limit_s: float, path: str | None = None) -> str:
+    environment = {**os.environ, **({"PATH": path} if path else {})}
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, env=environment)
+    except subprocess.TimeoutExpired as error:
+        raise DataError(f"{command[0]} took longer than {limit_s:.0f} s") from error
+    if done.returncode:
+        raise DataError(f"{Path(command[0]).name} failed: {(done.stderr or done.stdout).strip()[:400]}")
+    return done.stdout
+
+
+def _by_nvrtc(text: str, arch: int) -> bytes:
+    library = _nvrtc()
+    if library is None:
+        raise MissingToolError(f"no CUDA compiler: neither nvcc on the path nor NVRTC; {_HINT}")
+    program, size = ctypes.c_void_p(), ctypes.c_size_t()
+    options = [option.encode() for option in (f"--gpu-architecture=sm_{arch}", "-w", "--std=c++17")]
+    if library.nvrtcCreateProgram(ctypes.byref(program), text.encode(), b"kernels.cu", 0, None, None):
+        raise DataError("NVRTC takes no program")
+    try:
+        if library.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*options)):
+            library.nvrtcGetProgramLogSize(program, ctypes.byref(size))
+            told = ctypes.create_string_buffer(size.value)
+            library.nvrtcGetProgramLog(program, told)
+            raise DataError(f"NVRTC failed: {told.value.decode(errors='replace').strip()[:400]}")
+        library.nvrtcGetCUBINSize(program, ctypes.byref(size))
+        cubin = ctypes.create_string_buffer(size.value)
+        library.nvrtcGetCUBIN(program, cubin)
+        return cubin.raw
+    finally:
+        library.nvrtcDestroyProgram(ctypes.byref(program))
+
+
+@functools.cache
+def _nvrtc() -> ctypes.CDLL | None:
+    """Of the newest wheel that is installed; with the library of built-in functions, which it looks for by name."""
+    for folder in _wheel_folders("lib"):
+        own = sorted(path for path in folder.glob("libnvrtc.so*") if "alt" not in path.name)
+        builtins = sorted(folder.glob("libnvrtc-builtins.so*"))
+        if own and builtins:
+            ctypes.CDLL(str(builtins[-1]), ctypes.RTLD_GLOBAL)
+            return ctypes.CDLL(str(own[-1]))
+    return None
+
+
+@functools.cache
+def _tool(name: str) -> str:
+    if found := shutil.which(name):
+        return found
+    for folder in _wheel_folders("bin"):
+        if (folder / name).is_file():
+            return str(folder / name)
+    raise MissingToolError(f"{name} is not on the path: {_HINT}")
+
+
+def _wheel_folders(kind: str) -> list[Path]:
+    """``nvidia/*/bin`` or ``lib`` of installed wheels, the latest first."""
+    found = importlib.util.find_spec("nvidia")
+    places = [] if found is None else list(found.submodule_search_locations or ())
+    return sorted((path for place in places for path in Path(place).glob(f"*/{kind}")), reverse=True)

@@ -1,0 +1,70 @@
+"""CUDA sources become machine code with NVIDIA's tools, where these are at hand."""
+
+import shutil
+
+import pytest
+
+from cdmpp.errors import DataError
+from cdmpp.machine_code import cuda
+from cdmpp.machine_code.cuda import MissingToolError, assembled, can_compile_cuda
+from cdmpp.machine_code.sass_rows import rows_of
+
+needs_tools = pytest.mark.skipif(
+    not can_compile_cuda(), reason="needs nvcc or NVRTC, and cuobjdump: pip install 'cdmpp[cuda]'"
+)
+
+SUM = """
+extern "C" __global__ void __launch_bounds__(64) main_kernel(float* a, float* b);
+extern "C" __global__ void __launch_bounds__(64) main_kernel(float* a, float* b) {
+  b[threadIdx.x] = a[threadIdx.x] + 1.0f;
+}
+"""
+PRODUCT = SUM.replace("+ 1.0f", "* 3.0f")
+TWO = SUM + PRODUCT.replace("main_kernel", "main_kernel_1")
+WRONG = SUM.replace("a[threadIdx.x]", "nothing")
+
+
+@needs_tools
+def test_sources_that_share_names_are_compiled_together():
+    found = assembled({"sum": SUM, "product": PRODUCT, "two": TWO}, 80)
+    assert [sorted(one.kernels) for one in found.values()] == [
+        ["main_kernel"],
+        ["main_kernel"],
+        ["main_kernel", "main_kernel_1"],
+    ]
+    names = {key: {line.opcode for line in one.kernels["main_kernel"].lines} for key, one in found.items()}
+    assert "FADD" in names["sum"] and "FADD" in names["two"] and "FADD" not in names["product"]
+
+
+@needs_tools
+def test_one_that_does_not_compile_costs_no_other():
+    found = assembled({"sum": SUM, "wrong": WRONG, "product": PRODUCT}, 80)
+    assert isinstance(found["wrong"], DataError) and "nothing" in str(found["wrong"])
+    assert found["sum"].kernels and found["product"].kernels
+
+
+@needs_tools
+@pytest.mark.parametrize("arch", [75, 86, 89, 90, 100, 120])
+def test_architectures_that_are_known(arch):
+    (found,) = assembled({"sum": SUM}, arch).values()
+    kernel = found.kernels["main_kernel"]
+    assert kernel.arch == arch
+    assert len(rows_of(kernel)) == len(kernel.lines)
+
+
+@needs_tools
+def test_without_nvcc_the_wheel_compiles(monkeypatch):
+    if cuda._nvrtc() is None:
+        pytest.skip("needs NVRTC")
+    which = shutil.which
+    monkeypatch.setattr(cuda.shutil, "which", lambda name: None if name == "nvcc" else which(name))
+    found = assembled({"sum": SUM, "wrong": WRONG}, 80)
+    assert "FADD" in {line.opcode for line in found["sum"].kernels["main_kernel"].lines}
+    assert "NVRTC failed" in str(found["wrong"])
+
+
+def test_without_any_tool_the_error_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(cuda.shutil, "which", lambda name: None)
+    monkeypatch.setattr(cuda, "_nvrtc", lambda: None)
+    with pytest.raises(MissingToolError, match=r"pip install 'cdmpp\[cuda\]'"):
+        assembled({"sum": SUM}, 80)

@@ -1,0 +1,354 @@
+"""GPU machine code: listings, rows, one warp executed, warps in time. The C++ twins say what Python says.
+
+``sass/`` holds listings of nvcc 13.0 for schedules that TVM sampled of 512 x 512 matrix products, a 3x3 convolution and
+an elementwise sum.
+"""
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cdmpp.errors import CdmppError, DataError
+from cdmpp.machine_code import warp_memory
+from cdmpp.machine_code.gpu_core import gpu_core_of
+from cdmpp.machine_code.native_gpu import native_residents, native_warp
+from cdmpp.machine_code.resident import Residents, occupancy, run_residents
+from cdmpp.machine_code.sass import Control, SassKernel, SassLine, parse_sass
+from cdmpp.machine_code.sass_rows import CLASSES, FIELDS, rows_of
+from cdmpp.machine_code.warp import run_warp
+from cdmpp.machine_code.warp_memory import passes
+from cdmpp.machine_code.warp_state import Launch
+
+LISTINGS = Path(__file__).parent / "sass"
+LITERALS = bytes.fromhex("12030000")
+NAMES = sorted(path.name.removesuffix(".txt.gz") for path in LISTINGS.iterdir())
+LAUNCHES = {"matmul": Launch((128, 1, 1), (32, 1, 1)), "elementwise": Launch((785, 1, 1), (1024, 1, 1)),
+            "conv2d": Launch((49, 1, 1), (64, 1, 1))}  # fmt: skip
+SETTINGS = settings(max_examples=150, deadline=None)
+
+
+def kernel(name):
+    (found,) = parse_sass(gzip.decompress((LISTINGS / f"{name}.txt.gz").read_bytes()).decode()).values()
+    return found
+
+
+def written(*texts, stack_bytes=0, arch=80):
+    """A kernel of such instructions, each of which waits for nothing."""
+    lines = []
+    for text in texts:
+        guard, _, text = text.rpartition("@ ") if text.startswith("@") else ("", "", text)
+        head, _, rest = text.partition(" ")
+        opcode, *modifiers = head.split(".")
+        operands = tuple(part.strip() for part in rest.split(",")) if rest else ()
+        lines.append(SassLine(guard.lstrip("@"), opcode, tuple(modifiers), operands, 0, Control(1, False, 7, 7, 0)))
+    return SassKernel("kernel", arch, 32, stack_bytes, 0, tuple(lines))
+
+
+def executed(made, launch=None, block=1, limit=1000):
+    """Its trace; both twins agree."""
+    rows, launch = rows_of(made), launch or Launch((4, 1, 1), (32, 1, 1))
+    native = native_warp(made, rows, launch, block, 0, limit)
+    readable = run_warp(made, rows, launch, block, 0, limit)
+    assert native is not None and native.ended == readable.ended
+    np.testing.assert_array_equal(native.trace, readable.trace)
+    return readable.trace
+
+
+def counts(made, trace, name):
+    return int((rows_of(made)[trace["at"], FIELDS.index("counted")] == CLASSES.index(name)).sum())
+
+
+def test_a_listing_tells_kernels_with_resources_and_control_bits():
+    made = kernel("matmul_sm_80")
+    assert (made.name, made.arch, made.registers, made.stack_bytes, made.shared_bytes) == (
+        "main_kernel",
+        80,
+        106,
+        0,
+        33792,
+    )
+    first, second = made.lines[:2]
+    assert (first.name, first.operands) == ("MOV", ("R1", "c[0x0][0x28]"))
+    assert first.control == Control(stall=2, yields=False, write_barrier=7, read_barrier=7, waits=0)
+    assert second.control.write_barrier == 0  # what is read here is waited for later
+    assert made.lines[-1].name in ("BRA", "NOP")
+
+
+@pytest.mark.parametrize("text", ["", "no listing", "\tcode for sm_80\n\t\tFunction : f\n"])
+def test_what_is_no_listing_is_refused(text):
+    with pytest.raises(DataError, match="listing"):
+        parse_sass(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["HMMA.16816.F32 R0, R4, R8, R0", "DADD R0, R2, R4", "IADD3.SAT R0, R1, R2, RZ", "ATOMG R0, [R2]"]
+)
+def test_an_unknown_instruction_is_named(text):
+    with pytest.raises(DataError, match=text.split()[0].replace(".", r"\.") + ".*sm_80 is not known"):
+        rows_of(written(text))
+
+
+def test_an_unknown_architecture_is_named():
+    with pytest.raises(DataError, match="sm_61 is not known; known are sm_75, sm_80"):
+        executed(written("EXIT", arch=61))
+    with pytest.raises(CdmppError, match="no core of sm_61"):
+        gpu_core_of(61)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_native_warp_is_the_readable_one(name):
+    made, launch = kernel(name), LAUNCHES[name.split("_")[0]]
+    rows = rows_of(made)
+    for block, warp in ((0, 0), (launch.blocks - 1, launch.warps - 1)):
+        native, readable = (one(made, rows, launch, block, warp, 3000, LITERALS) for one in (native_warp, run_warp))
+        assert native.ended == readable.ended
+        np.testing.assert_array_equal(native.trace, readable.trace)
+
+
+@pytest.mark.parametrize(("name", "operations"), [("matmul_sm_80", 512**3), ("matmul_sm_100", 512**3)])
+def test_executed_multiply_adds_are_those_of_the_program(name, operations):
+    made, launch = kernel(name), LAUNCHES["matmul"]
+    done = native_warp(made, rows_of(made), launch, 7, 0, 300_000)
+    assert done.ended
+    of_warp = rows_of(made)[done.trace["at"], FIELDS.index("counted")] == CLASSES.index("ffma")
+    assert done.trace["lanes"][of_warp].sum() * launch.warps * launch.blocks == operations
+
+
+def test_a_constant_of_the_kernel_decides_addresses():
+    """Its convolution divides by numbers in constant bank 2: without them no address is known."""
+    made, launch = kernel("conv2d_sm_80"), LAUNCHES["conv2d"]
+    rows = rows_of(made)
+    for twin in (native_warp, run_warp):
+        with pytest.raises(DataError, match="depends on data"):
+            twin(made, rows, launch, 0, 0, 3000)
+
+
+def test_a_loop_runs_as_often_as_its_counter_says():
+    made = written(
+        "MOV R0, RZ", "FFMA R4, R4, R4, R4", "IADD3 R0, R0, 0x1, RZ", "ISETP.LT.AND P0, PT, R0, 0x7, PT",
+        "@P0@ BRA 0x10", "EXIT",
+    )  # fmt: skip
+    assert counts(made, executed(made), "ffma") == 7
+
+
+def test_lanes_that_part_meet_again():
+    made = written(
+        "S2R R0, SR_TID.X", "ISETP.LT.AND P0, PT, R0, 0x8, PT", "@P0@ BRA 0x50", "FADD R1, R1, R1", "BRA 0x60",
+        "FMUL R1, R1, R1", "FFMA R1, R1, R1, R1", "EXIT",
+    )  # fmt: skip
+    trace = executed(made)
+    lanes = {made.lines[at].opcode: int(n) for at, n in zip(trace["at"], trace["lanes"], strict=True)}
+    assert (lanes["FADD"], lanes["FMUL"], lanes["FFMA"]) == (24, 8, 32)
+
+
+def test_a_branch_on_data_takes_the_way_that_calls_no_helper():
+    """Square roots call one for denormals; where no side calls there is no telling."""
+    slow = written(
+        "LDG.E R0, [R2.64]", "ISETP.GT.U32.AND P0, PT, R0, 0x727fffff, PT", "@!P0@ BRA 0x60", "MOV R4, 0x70",
+        "CALL.REL.NOINC 0x80", "BRA 0x70", "FMUL R0, R0, R0", "EXIT", "RET.REL.NODEC R4 0x0",
+    )  # fmt: skip
+    assert [slow.lines[at].opcode for at in executed(slow)["at"]] == ["LDG", "ISETP", "BRA", "FMUL", "EXIT"]
+    unsure = written("LDG.E R0, [R2.64]", "ISETP.GT.AND P0, PT, R0, RZ, PT", "@P0@ BRA 0x40", "EXIT", "EXIT")
+    with pytest.raises(DataError, match="instruction 2 branches on data"):
+        executed(unsure)
+
+
+def test_an_address_from_data_is_refused():
+    with pytest.raises(DataError, match="address of instruction 2 depends on data"):
+        executed(written("LDG.E R0, [R2.64]", "IMAD.WIDE R4, R0, 0x4, R2", "LDG.E R5, [R4.64]", "EXIT"))
+
+
+def test_integers_survive_on_the_stack():
+    made = written("S2R R0, SR_TID.X", "STL [R1+0x4], R0", "LDL R6, [R1+0x4]", "SHF.L.U32 R6, R6, 0x7, RZ",
+                   "LDS R7, [R6]", "EXIT", stack_bytes=8)  # fmt: skip
+    assert executed(made)["units"][4] == 32  # all lanes in one bank: each lane's number came back
+    with pytest.raises(DataError, match="leaves the stack of 8 bytes"):
+        executed(written("STL [R1+0x40], R0", "EXIT", stack_bytes=8))
+
+
+def test_sectors_are_counted_once_each_and_fresh_ones_apart():
+    made = written("S2R R0, SR_TID.X", "IMAD.WIDE R2, R0, 0x4, c[0x0][0x160]", "LDG.E R4, [R2.64]", "LDG.E R5, [R2.64]",
+                   "LDG.E R6, [R2.64+0x40]", "EXIT")  # fmt: skip
+    trace = executed(made)
+    assert trace["units"].tolist()[2:5] == [4, 4, 4]
+    assert trace["fresh"].tolist()[2:5] == [4, 0, 2]
+
+
+@pytest.mark.parametrize(
+    ("width", "apart", "expected"), [(4, 4, 1), (4, 8, 2), (4, 128, 32), (4, 0, 1), (8, 8, 2), (16, 16, 4), (16, 0, 2)]
+)
+def test_passes_through_the_banks(width, apart, expected):
+    assert passes(np.arange(32, dtype=np.uint64) * np.uint64(apart), width, np.ones(32, bool)) == expected
+
+
+REGISTERS = st.integers(0, 7).map(lambda n: f"R{n}")
+OPERANDS = st.one_of(
+    st.tuples(st.sampled_from(["", "-", "~"]), REGISTERS).map("".join),
+    st.integers(0, 2**32 - 1).map(hex),
+    st.just("RZ"),
+)
+SHIFTS = st.one_of(st.integers(0, 40).map(hex), REGISTERS)
+PREDICATES = st.sampled_from(["P0", "!P0", "P1", "PT", "!PT"])
+
+
+def template(text, **parts):
+    return st.fixed_dictionaries(parts).map(lambda found: text.format(**found))
+
+
+ORDERS = st.sampled_from(["LT", "EQ", "LE", "GT", "NE", "GE"])
+ABC = {"d": REGISTERS, "a": REGISTERS, "b": OPERANDS, "c": OPERANDS}
+INSTRUCTIONS = st.one_of(
+    template("IADD3 {d}, P0, {a}, {b}, {c}", **ABC),
+    template("IADD3.X {d}, {a}, {b}, {c}, {p}, !PT", **ABC, p=PREDICATES),
+    template("IMAD {d}, {a}, {b}, {c}", **ABC),
+    template("IMAD.WIDE{u} R2, P1, {a}, {b}, R4", **ABC, u=st.sampled_from(["", ".U32"])),
+    template("IMAD.HI{u} {d}, {a}, {b}, R6", **ABC, u=st.sampled_from(["", ".U32"])),
+    template("LEA {d}, P1, {a}, {b}, {s}", **ABC, s=st.integers(0, 31).map(hex)),
+    template("LEA.HI {d}, {a}, {b}, {c}, {s}", **ABC, s=st.integers(0, 31).map(hex)),
+    template("LEA.HI.SX32 {d}, {a}, {b}, {s}", **ABC, s=st.integers(0, 31).map(hex)),
+    template("SHF.L.U32 {d}, {a}, {s}, RZ", **ABC, s=SHIFTS),
+    template("SHF.L.U64.HI {d}, {a}, {s}, {b}", **ABC, s=SHIFTS),
+    template("SHF.R.{t}.HI {d}, RZ, {s}, {a}", **ABC, s=SHIFTS, t=st.sampled_from(["S32", "U32"])),
+    template("SHF.R.{t} {d}, {a}, {s}, {b}", **ABC, s=SHIFTS, t=st.sampled_from(["S64", "U64", "U32"])),
+    template("LOP3.LUT P1, {d}, {a}, {b}, {c}, {t}, !PT", **ABC, t=st.integers(0, 255).map(hex)),
+    template("PLOP3.LUT P0, P1, P0, {p}, PT, {t}, {u}", p=PREDICATES, t=st.integers(0, 255).map(hex),
+             u=st.integers(0, 255).map(hex)),
+    template("ISETP.{o}{u}.{j} P0, P1, {a}, {b}, {p}", **ABC, p=PREDICATES, o=ORDERS,
+             u=st.sampled_from(["", ".U32"]), j=st.sampled_from(["AND", "OR", "XOR"])),
+    template("ISETP.{o}.U32.AND.EX P0, PT, {a}, {b}, PT, P1", **ABC, o=ORDERS),
+    template("SEL {d}, {a}, {b}, {p}", **ABC, p=PREDICATES),
+    template("IMNMX{u} {d}, {a}, {b}, {p}", **ABC, p=PREDICATES, u=st.sampled_from(["", ".U32"])),
+    template("IABS {d}, {a}", **ABC),
+    template("PRMT {d}, {a}, {t}, {c}", **ABC, t=st.integers(0, 65535).map(hex)),
+    template("SGXT{u} {d}, {a}, {s}", **ABC, s=SHIFTS, u=st.sampled_from(["", ".U32"])),
+    template("BMSK {d}, {s}, {b}", **ABC, s=SHIFTS),
+    template("IDP.2A.{h}.U16.U8 {d}, {a}, {b}, {c}", **ABC, h=st.sampled_from(["LO", "HI"])),
+    template("POPC {d}, {a}", **ABC),
+    template("P2R {d}, PR, {a}, {t}", **ABC, t=st.integers(0, 127).map(hex)),
+    template("R2P PR, {a}, {t}", **ABC, t=st.integers(0, 3).map(hex)),
+    template("@{p}@ MOV {d}, {b}", **ABC, p=PREDICATES),
+)  # fmt: skip
+
+
+@given(st.lists(INSTRUCTIONS, min_size=1, max_size=30))
+@SETTINGS
+def test_both_twins_compute_the_same(instructions):
+    """Whatever the registers hold at the end shows in the banks that it would load from."""
+    begin = [
+        "S2R R0, SR_TID.X",
+        "S2R R1, SR_CTAID.X",
+        *(f"IMAD R{n}, R0, {hex(0x9E3779B1 * n & 0xFFFFFFFF)}, R1" for n in range(2, 8)),
+    ]
+    ends = [f"@P{n}@ LDS R20, [R0]" for n in range(2)] + [f"LDS.64 R20, [R{n}]" for n in range(8)]
+    executed(written(*begin, *instructions, *ends, "EXIT"))
+
+
+VALUES = st.integers(0, 2**32 - 1)
+
+
+@given(VALUES, VALUES, st.integers(1, 30))
+@SETTINGS
+def test_arithmetic_is_that_of_whole_numbers(a, b, shift):
+    """Sums, products and shifts of 64 bits, from two registers each, as a compiler makes them of pointers."""
+    made = written(
+        f"MOV R0, {hex(a)}", f"MOV R1, {hex(b)}",
+        "IADD3 R4, P0, R0, R1, RZ", "IADD3.X R5, R0, ~R1, RZ, P0, !PT",
+        "IMAD.WIDE.U32 R6, R0, R1, RZ", f"LEA.HI R8, R0, RZ, R1, {hex(shift)}", "IADD3 R9, R0, -R1, RZ",
+        *(f"STG.E [R{n}.64], R0" for n in (4, 6, 8)), "EXIT",
+    )  # fmt: skip
+    wanted = [
+        (a + b) % 2**32 + (((a + (2**32 - 1 - b) + (a + b >> 32)) % 2**32) << 32),
+        a * b,
+        ((b << 32 | a) << shift >> 32) % 2**32 + ((a - b) % 2**32 << 32),
+    ]
+    touched = []
+
+    def noted(state, row):
+        address, known = address_of(state, row)
+        touched.append(int(address[0]))
+        return address, known
+
+    address_of = warp_memory._address
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(warp_memory, "_address", noted)
+        run_warp(made, rows_of(made), Launch((1, 1, 1), (32, 1, 1)), 0, 0, 100)
+    assert touched == wanted
+
+
+def test_resident_warps_take_the_same_time_in_both_twins():
+    core = gpu_core_of(80)
+    for name in ("matmul_sm_80", "conv2d_sm_80"):
+        made, launch = kernel(name), LAUNCHES[name.split("_")[0]]
+        rows = rows_of(made)
+        trace = native_warp(made, rows, launch, 3, 0, 300_000, LITERALS).trace
+        for residents in (Residents(1, 1, 1, 1.0, 0.0), Residents(4, 2, 4, 0.5, 0.25), Residents(2, 4, 4, 0.3, 0.0)):
+            arguments = rows, trace, core, residents, 3000
+            assert run_residents(*arguments) == native_residents(*arguments)
+
+
+def test_time_is_bounded_by_what_pipes_and_latencies_need():
+    """A warp of dependent multiply-adds waits as its stalls say; several fill the pipe, which takes two cycles each."""
+    core = gpu_core_of(80)
+    stalls = SassKernel("k", 80, 32, 0, 0, tuple(
+        SassLine("", "FFMA", (), ("R0", "R0", "R0", "R0"), 0, Control(4, False, 7, 7, 0)) for _ in range(200)
+    ))  # fmt: skip
+    rows = rows_of(stalls)
+    trace = executed(stalls)
+
+    def cycles(warps):
+        return native_residents(rows, trace, core, Residents(1, warps, 4, 1.0, 0.0), 100_000).cycles
+
+    assert cycles(1) == 4 * 200
+    assert cycles(2) <= 4 * 200 + 4
+    assert cycles(8) == pytest.approx(2 * 8 * 200, rel=0.01)
+
+
+def test_a_load_that_misses_is_waited_for():
+    core = gpu_core_of(80)
+
+    def line(text, *control):
+        (one,) = written(text).lines
+        return SassLine(one.guard, one.opcode, one.modifiers, one.operands, 0, Control(*control))
+
+    made = SassKernel("k", 80, 32, 0, 0, (
+        line("LDG.E R0, [R2.64]", 1, False, 0, 7, 0), line("FADD R0, R0, R0", 4, False, 7, 7, 1),
+        line("EXIT", 1, False, 7, 7, 0),
+    ))  # fmt: skip
+    rows, trace = rows_of(made), executed(made)
+    missed, hit = (
+        native_residents(rows, one, core, Residents(1, 1, 1, 1.0, 0.0), 100).cycles
+        for one in (trace, _without_fresh(trace))
+    )
+    assert missed - hit == pytest.approx(core["l2_latency"] - core["l1_latency"], abs=2)
+
+
+def _without_fresh(trace):
+    changed = trace.copy()
+    changed["fresh"] = 0
+    return changed
+
+
+def test_occupancy_is_the_least_of_what_limits_it():
+    core = gpu_core_of(80)
+    found = occupancy(core, Launch((1000, 1, 1), (256, 1, 1)), 64, 16384)
+    assert (found.by_threads, found.by_blocks, found.by_registers, found.by_shared) == (8, 32, 4, 9)
+    assert found.blocks == 4
+    assert occupancy(core, Launch((1, 1, 1), (1024, 1, 1)), 255, 0).blocks == 1
+
+
+def test_threads_and_blocks_of_three_dimensions():
+    made = written(
+        "S2R R0, SR_TID.Y",
+        "S2R R1, SR_CTAID.Z",
+        "IMAD R2, R1, 0x4, R0",
+        "SHF.L.U32 R2, R2, 0x2, RZ",
+        "LDS R3, [R2]",
+        "EXIT",
+    )
+    trace = executed(made, Launch((2, 2, 4), (4, 8, 1)), block=13)
+    assert trace["units"][4] == 1 and trace["merged"][4] == 1
+    assert Launch((2, 2, 4), (4, 8, 2)).threads == 64 and Launch((2, 2, 4), (4, 8, 2)).blocks == 16
