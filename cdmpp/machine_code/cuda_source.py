@@ -42,9 +42,7 @@ def cuda_source(program: Program) -> CudaSource:
         reason = [type(error).__name__, *str(error).strip().splitlines()][-1]
         raise UnsupportedProgramError(f"TVM makes no CUDA of the program: {reason[:300]}") from error
     if len(parts) != 1:
-        raise UnsupportedProgramError(
-            f"the program has kernels of {len(parts)} targets, where one of CUDA was expected"
-        )
+        raise UnsupportedProgramError(f"TVM makes no CUDA of the program: it has kernels for {len(parts)} targets")
     ((module, text),) = parts
     launches = {str(f.attrs["global_symbol"]): _launch(f) for f in module.functions.values()}
     return CudaSource(text, dict(sorted(launches.items(), key=lambda one: _place(one[0]))))
