@@ -61,6 +61,8 @@ class KernelCode:
     stack_words: float
     stall_cycles: float
     """That the compiler lets the warp wait for its own results."""
+    missing_share: float
+    """Of fresh sectors, that go to the second-level cache: other warps of the block touched the rest."""
     capped: bool
     """It runs longer than ``LIMIT``."""
     cycles: dict[str, float]
@@ -97,7 +99,8 @@ def kernel_code(
         launch, timing.occupancy, kernel.registers, kernel.stack_bytes, kernel.shared_bytes, len(kernel.lines),
         {name: amounts[name] for name in CLASSES}, amounts["lanes"] / max(amounts["issued"], 1.0) / 32.0,
         amounts["load_sectors"], amounts["fresh_sectors"], amounts["store_sectors"], amounts["shared_passes"],
-        amounts["stack_words"], amounts["stall_cycles"], capped, timing.cycles(),
+        amounts["stack_words"], amounts["stall_cycles"], timing.missing, capped,
+        timing.cycles(),
     )  # fmt: skip
 
 
