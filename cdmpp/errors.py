@@ -25,6 +25,10 @@ class NoRecordsError(DataError):
     """No labelled program of the device that was asked for is within reach."""
 
 
+class MissingToolError(CdmppError):
+    """A compiler or disassembler that is not at hand."""
+
+
 class ModelFormatError(CdmppError):
     """A model folder that this version cannot load."""
 

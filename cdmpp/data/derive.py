@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -33,7 +33,8 @@ COMMAND = ("-m", "cdmpp.data.derive_worker")
 _WRITE_AFTER_S, _WRITE_AFTER = 10.0, 1024  # seconds and programs between two chunk files: what a kill can lose
 _PER_WORKER = 8  # programs that are worth another process, which takes a second to start
 _MANY = 64  # programs that take some seconds, so that a bar is shown
-_DOING = {"asts": "lowering", "codes": "compiling", "per_store": "featurising"}
+_DOING = {"asts": "lowering", "codes": "compiling", "gpu_codes": "compiling", "per_store": "featurising"}
+_TOGETHER = 12  # GPU programs that are compiled together: NVIDIA's tools take most of a second to start
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Source:
     schedule: str  # trace as JSON; empty for none
     target: str  # JSON
     graph: bool = False
-    core: str = ""  # of the device that the machine code is to run on
+    core: str = ""  # that the machine code is to run on: its name; of a GPU how many multiprocessors there are
 
 
 def record_keys(record_ids: Iterable[str], task_ids: Sequence[str], tasks: Mapping[str, Task]) -> list[str]:
@@ -116,11 +117,14 @@ def derive(
     progress: bool = True,
     title: str = "deriving",
     limit_s: float = LIMIT_S,
+    together: int = _TOGETHER,
 ) -> dict[str, dict[str, str]]:
     """Derive all that is ``wanted`` and did not fail for good before; ask for what no finished chunk holds.
 
     Args:
-        wanted: kind (``asts``, ``codes`` or ``per_store``) -> folder of its chunk files, programs.
+        wanted: kind (``asts``, ``codes``, ``gpu_codes`` or ``per_store``) -> folder of its chunk files, programs.
+        limit_s: for one program.
+        together: GPU programs that are compiled together.
 
     Returns:
         Kind -> key -> why nothing was derived. Where time ran out or the machine lacked something the next call tries
@@ -139,20 +143,26 @@ def derive(
             "pip install 'cdmpp[tvm]', or use a data set that ships its asts/ folder"
         )
     jobs.sort(key=lambda job: (job[0], job[1].workload))  # neighbours share a parsed workload
+    groups = list(_grouped(jobs, together))
     chunks = {kind: _Chunk(kind, folder) for kind, (folder, _) in wanted.items()}
     pool = [take_worker(COMMAND) for _ in range(max(1, min(workers, -(-len(jobs) // _PER_WORKER))))]
-    requests = ({"op": kind, **asdict(source)} for kind, source in jobs)
+    requests = (_request(kind, sources) for kind, sources in groups)
+    again: list[Source] = []
     try:
         with (
-            closing(run_many(pool, requests, limit_s)) as replies,
-            closing(_shown(replies, title, jobs, progress)) as bar,
+            closing(run_many(pool, requests, limit_s * max(len(sources) for _, sources in groups))) as replies,
+            closing(_shown(replies, title, groups, progress)) as bar,
         ):
             for index, reply in bar:
-                kind, source = jobs[index]
-                if "arrays" in reply:
-                    chunks[kind].rows[source.key] = unpacked(reply["arrays"])
-                else:
-                    reasons[kind][source.key], lasting = _fault(reply, _DOING[kind], limit_s)
+                kind, sources = groups[index]
+                if kind == "gpu_codes" and "programs" not in reply and len(sources) > 1:
+                    again += sources  # one of them is too slow, or ends the process: which?
+                    continue
+                for source, one in zip(sources, reply.get("programs", [reply]), strict=True):
+                    if "arrays" in one:
+                        chunks[kind].rows[source.key] = unpacked(one["arrays"])
+                        continue
+                    reasons[kind][source.key], lasting = _fault(one, _DOING[kind], limit_s)
                     if lasting:
                         chunks[kind].failed[source.key] = reasons[kind][source.key]
                 chunks[kind].write(some=True)
@@ -161,7 +171,25 @@ def derive(
             keep_worker(worker)
         for chunk in chunks.values():
             chunk.write()
+    if again:
+        one_by_one = {"gpu_codes": (wanted["gpu_codes"][0], again)}
+        reasons |= derive(one_by_one, workers, progress, title, limit_s, together=1)
     return reasons
+
+
+def _grouped(jobs: Sequence[tuple[str, Source]], together: int) -> Iterator[tuple[str, list[Source]]]:
+    """Programs that one request is for."""
+    for kind in dict.fromkeys(kind for kind, _ in jobs):
+        sources = [source for other, source in jobs if other == kind]
+        size = together if kind == "gpu_codes" else 1
+        for start in range(0, len(sources), size):
+            yield kind, sources[start : start + size]
+
+
+def _request(kind: str, sources: Sequence[Source]) -> dict[str, Any]:
+    if kind == "gpu_codes":
+        return {"op": kind, "programs": [asdict(source) for source in sources]}
+    return {"op": kind, **asdict(sources[0])}
 
 
 def _shown(replies: Generator[T], title: str, jobs: Sequence[object], progress: bool) -> Generator[T]:
@@ -240,7 +268,7 @@ def _write_rows(kind: str, path: Path, rows: Mapping[str, Mapping[str, np.ndarra
 
     if kind == "asts":
         write_asts(path, list(rows), AstTable.concat([AstTable(**arrays) for arrays in rows.values()]))
-    elif kind == "codes":
+    elif kind in ("codes", "gpu_codes"):
         codes.write_codes(path, {key: arrays["code"] for key, arrays in rows.items()})
     else:
         per_store.write_rows(path, {key: arrays["rows"] for key, arrays in rows.items()})

@@ -14,10 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from cdmpp.errors import CdmppError, DataError
+from cdmpp.errors import CdmppError, DataError, MissingToolError
 from cdmpp.workers import Operation, Reply, Request, serve
 
-_FOR_NOW = (OSError, MemoryError, ImportError)  # what the machine lacks today is no property of a program
+_FOR_NOW = (
+    OSError,
+    MemoryError,
+    ImportError,
+    MissingToolError,
+)  # what the machine lacks today is no property of a program
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -87,12 +92,32 @@ def _code(request: Request) -> Arrays:
     return {"code": code_vector(*compiled(_program(request)), get_core(request["core"]))}
 
 
+def gpu_codes(request: Request) -> Reply:
+    """A reply of ``_answer`` for each of the ``programs``, which are compiled together."""
+    from cdmpp.data.gpu_codes import gpu_codes_of
+
+    made: dict[int, Any] = {}
+    replies: dict[int, Reply] = {}
+    for number, one in enumerate(request["programs"]):
+        try:
+            made[number] = _program(one), int(one["core"])
+        except Exception as error:  # noqa: BLE001 - TVM raises several types
+            replies[number] = _refused(error)
+    for number, found in gpu_codes_of(made).items():
+        replies[number] = _refused(found) if isinstance(found, Exception) else {"arrays": packed({"code": found})}
+    return {"programs": [replies[number] for number in range(len(request["programs"]))]}
+
+
+def _refused(error: Exception) -> Reply:
+    return {"reason": _reason(error), "lasting": not isinstance(error, _FOR_NOW)}
+
+
 def _answer(compute: Callable[[Request], Arrays], request: Request) -> Reply:
     """The ``arrays`` of a program, or why it has none and whether that is ``lasting``."""
     try:
         return {"arrays": packed(compute(request))}
     except Exception as error:  # noqa: BLE001 - TVM raises several types
-        return {"reason": _reason(error), "lasting": not isinstance(error, _FOR_NOW)}
+        return _refused(error)
 
 
 def candidates(request: Request) -> Reply:
@@ -119,7 +144,7 @@ def candidates(request: Request) -> Reply:
             return {"reason": refused or "no schedule of it compiles for this target", "lasting": True}
         table = AstTable.from_asts([ast for _, ast in found])
     except Exception as error:  # noqa: BLE001 - TVM raises several types
-        return {"reason": _reason(error), "lasting": not isinstance(error, _FOR_NOW)}
+        return _refused(error)
     arrays = {name: array for name, array in vars(table).items() if array is not None}
     return {"schedules": [schedule for schedule, _ in found], "arrays": packed(arrays)}
 
@@ -178,6 +203,7 @@ OPERATIONS: dict[str, Operation] = {
     "asts": partial(_answer, _ast),
     "per_store": partial(_answer, _per_store),
     "codes": partial(_answer, _code),
+    "gpu_codes": gpu_codes,
 }
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from cdmpp.errors import CdmppError, DataError
+from cdmpp.errors import DataError, MissingToolError
 from cdmpp.machine_code.sass import SassKernel, parse_sass
 
 _HINT = "pip install 'cdmpp[cuda]'"
@@ -40,10 +40,6 @@ typedef unsigned long long uint64_t;
 #define ushort unsigned short
 #define TVM_ENABLE_L2_PREFETCH 1
 """
-
-
-class MissingToolError(CdmppError):
-    """NVIDIA's compiler or disassembler is not at hand."""
 
 
 class Assembled(NamedTuple):

@@ -4,9 +4,9 @@ import shutil
 
 import pytest
 
-from cdmpp.errors import DataError
+from cdmpp.errors import DataError, MissingToolError
 from cdmpp.machine_code import cuda
-from cdmpp.machine_code.cuda import MissingToolError, assembled, can_compile_cuda
+from cdmpp.machine_code.cuda import assembled, can_compile_cuda
 from cdmpp.machine_code.sass_rows import rows_of
 
 needs_tools = pytest.mark.skipif(

@@ -1,0 +1,58 @@
+"""Code vectors of GPU programs, derived in batches by worker processes."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tvm")
+
+from benchmarks.workloads import TARGETS, tasks
+from cdmpp import devices
+from cdmpp.data.codes import cached_codes
+from cdmpp.data.derive import Source, derive
+from cdmpp.machine_code.code_features import CODE_WIDTH
+from cdmpp.machine_code.cuda import can_compile_cuda
+from cdmpp.machine_code.gpu_code_features import GPU_CODE_NAMES
+from cdmpp.programs.replay import parse_target
+from cdmpp.programs.sampling import sample_programs
+
+pytestmark = [
+    pytest.mark.tvm,
+    pytest.mark.skipif(not can_compile_cuda(), reason="needs nvcc or NVRTC, and cuobjdump: pip install 'cdmpp[cuda]'"),
+]
+
+
+@pytest.fixture(scope="module")
+def sources():
+    sheet = devices.get(TARGETS["cuda"])
+    target, found = parse_target(sheet.target), []
+    for name in ("matmul", "elementwise"):
+        for program in sample_programs(tasks()[name], target, 2, 0, mutants=0.0):
+            key = f"{name}-{len(found)}"
+            found.append(Source(key, tasks()[name].workload, program.trace, json.dumps(sheet.target), core="108"))
+    return found
+
+
+def test_programs_are_compiled_in_batches_and_one_that_fails_costs_no_other(sources, tmp_path):
+    wrong = replace(sources[0], key="unscheduled", schedule="")
+    unknown = replace(sources[0], key="old", target=json.dumps({**json.loads(sources[0].target), "arch": "sm_61"}))
+    reasons = derive({"gpu_codes": (tmp_path, [*sources, wrong, unknown])}, 1, progress=False)["gpu_codes"]
+    codes = cached_codes(tmp_path)
+    assert set(codes) == {source.key for source in sources}
+    assert "TVM makes no CUDA" in reasons["unscheduled"]
+    assert "no core of sm_61" in reasons["old"]
+    for code in codes.values():
+        assert code.shape == (CODE_WIDTH,) and np.isfinite(code).all()
+        assert not code[len(GPU_CODE_NAMES) :].any()
+        assert code[GPU_CODE_NAMES.index("cycles_simulated")] > 0
+
+
+def test_a_batch_that_takes_too_long_is_tried_one_by_one(sources, tmp_path, monkeypatch):
+    alone = derive({"gpu_codes": (tmp_path / "alone", sources[:2])}, 1, progress=False, together=1)
+    assert alone == {"gpu_codes": {}}
+    late = derive({"gpu_codes": (tmp_path / "late", sources[:2])}, 1, progress=False, limit_s=0.01)
+    assert all("took more than 0.01 s" in reason for reason in late["gpu_codes"].values())
+    assert len(late["gpu_codes"]) == 2 and not cached_codes(tmp_path / "late")
+    assert set(cached_codes(tmp_path / "alone")) == {source.key for source in sources[:2]}
