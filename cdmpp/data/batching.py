@@ -155,10 +155,14 @@ class ProgramTensors:
     def __len__(self) -> int:
         return len(self.host_leaf_counts)
 
-    def any_codes(self, rows: np.ndarray) -> bool:
-        """True where one of ``rows`` has a code vector."""
-        places = self.code_rows[torch.from_numpy(np.ascontiguousarray(rows, np.int64)).to(self.code_rows.device)]
-        return any(not bool(self.codes[part, 0].isnan().all()) for part in places.split(65536))
+    def coded_kinds(self, rows: np.ndarray) -> list[int]:
+        """Kinds (0 cpu, 1 gpu) of those of ``rows`` that have a code vector."""
+        index = torch.from_numpy(np.ascontiguousarray(rows, np.int64)).to(self.code_rows.device)
+        found: set[int] = set()
+        for part in index.split(65536):
+            coded = ~self.codes[self.code_rows[part], 0].isnan()
+            found |= set(self.kinds[part][coded].unique().tolist())
+        return sorted(found)
 
     def to(self, device: torch.device | str) -> ProgramTensors:
         """The same on another torch device."""

@@ -6,7 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from cdmpp.ast.table import TARGET_KINDS
 from cdmpp.data.batching import ProgramTensors
+from cdmpp.errors import CdmppError
 from cdmpp.model.config import CdmppConfig, ModelConfig
 from cdmpp.model.reference import ReferenceModel, config_for
 from cdmpp.model.regressor import CdmppModel
@@ -25,8 +27,14 @@ def build_for(config: ModelConfig, programs: ProgramTensors, rows: np.ndarray) -
     """A model sized for the data, with its statistics fitted on the training ``rows`` (n,)."""
     if not isinstance(config, CdmppConfig):
         config = config_for(config, programs, rows)
-    elif config.code and not programs.any_codes(np.asarray(rows)):
-        config = replace(config, code=False)  # nothing to learn from: leave the inputs out
+    elif config.code:
+        kinds = programs.coded_kinds(np.asarray(rows))
+        if len(kinds) > 1:
+            raise CdmppError(
+                "CPU and GPU programs with code vectors in one training: train a model of each, or set model.code=false"
+            )
+        # Where there is nothing to learn from the inputs are left out.
+        config = replace(config, code=bool(kinds), code_kind=TARGET_KINDS[kinds[0]] if kinds else config.code_kind)
     tables = programs.leaf_features, programs.kernel_features, programs.device_vectors
     model = build_model(config, *(table.shape[1] for table in tables)).to(programs.kinds.device)
     model.fit_statistics(programs, rows)

@@ -82,6 +82,9 @@ _DEVICE_RIDGE, _DEVICE_STEPS, _DEVICE_RATE = 4.0, 400, 0.02
 class CodeAnchor(nn.Module):
     """Time of a whole program by its code vector."""
 
+    n_resources = N_RESOURCES
+    simulated = 1 + CODE_NAMES.index("machine_cycles")
+    """Column of ``Batch.codes``."""
     log_cost: Tensor
     """(N_RESOURCES, N_INPUTS) natural log of cycles."""
     sharpness: Tensor
@@ -193,10 +196,13 @@ class CodeAnchor(nn.Module):
         return torch.where(distance[:, None] < _SAME, self.own[place], 0.0)
 
 
-def code_inputs(codes: Tensor, quantities: KernelQuantities, log_analytic_s: Tensor) -> Tensor:
-    """``codes``, the log-seconds by the simulated cycles and how far those are from the analytic ones: (B, N_CODE)."""
+def code_inputs(codes: Tensor, simulated: int, quantities: KernelQuantities, log_analytic_s: Tensor) -> Tensor:
+    """``codes``, the log-seconds by the simulated cycles and how far those are from the analytic ones: (B, N_CODE).
+
+    ``simulated``: the column of these cycles.
+    """
     clock_hz = 1e6 * quantities.device("clock_mhz")[:, 0]
-    log_code_s = codes[:, 1 + CODE_NAMES.index("machine_cycles")] * math.log(2.0) - clock_hz.log()
+    log_code_s = codes[:, simulated] * math.log(2.0) - clock_hz.log()
     pair = torch.stack([log_code_s, log_code_s - log_analytic_s.to(log_code_s.dtype)], dim=1)
     return torch.cat([codes, pair * codes[:, :1]], dim=1)
 

@@ -11,6 +11,7 @@ from cdmpp.errors import CdmppError
 
 _Config = TypeVar("_Config")
 LABEL_TRANSFORMS = ("log", "box-cox", "yeo-johnson")
+CODE_KINDS = ("cpu", "gpu")
 _WIDTHS = ("width", "heads", "feedforward", "hidden", "input_layer", "embedding")
 _STACKS = ("embedded_layers", "device_layers", "regression_layers")
 _RANGES: dict[str, tuple[float, float]] = {
@@ -56,11 +57,15 @@ class CdmppConfig:
     """Read code vectors (``cdmpp.machine_code``) where programs have them, and start from the time they tell."""
     code_dropout: float = 0.2
     """Share of programs whose code vector is hidden while training: the model must do without, too."""
+    code_kind: str = "cpu"
+    """Of which devices the code vectors are, ``cpu`` or ``gpu``; filled in from the training data."""
     device_costs: int = 16
     """Devices at most that have costs of their own in the code anchor, beside the shared ones."""
 
     def __post_init__(self) -> None:
         _check_ranges(self)
+        if self.code_kind not in CODE_KINDS:
+            raise CdmppError(f"model.code_kind is {self.code_kind!r}; one of {', '.join(CODE_KINDS)}")
         if self.width % self.heads or self.width % 2:
             raise CdmppError(f"model.width={self.width} must be even and divisible by model.heads={self.heads}")
 

@@ -11,10 +11,11 @@ from cdmpp.data.subsample import STATISTICS_PROGRAMS, sample_rows
 from cdmpp.model.analytic import N_BOUNDS, N_STATES, kernel_parts, kernel_states
 from cdmpp.model.anchor import Anchor, masked_logsumexp
 from cdmpp.model.bins import QuantileBins
-from cdmpp.model.code_anchor import N_CODE, N_RESOURCES, CodeAnchor, code_inputs
+from cdmpp.model.code_anchor import N_CODE, CodeAnchor, code_inputs
 from cdmpp.model.config import CdmppConfig
 from cdmpp.model.device_encoder import DeviceEncoder
 from cdmpp.model.feature_scaler import FeatureScaler
+from cdmpp.model.gpu_code_anchor import GpuCodeAnchor
 from cdmpp.model.kernel_quantities import KernelQuantities
 from cdmpp.model.label_transform import LabelTransform
 from cdmpp.model.leaf_encoder import LeafEncoder
@@ -31,13 +32,14 @@ class CdmppModel(nn.Module):
         super().__init__()
         self.config = config
         kernel_width += N_BOUNDS + N_STATES
-        kernel_width += N_CODE + 2 + N_RESOURCES if config.code else 0
+        if config.code:
+            on_cpu = config.code_kind == "cpu"
+            self.code_anchor = CodeAnchor(config.device_costs, device_width) if on_cpu else GpuCodeAnchor()
+            kernel_width += N_CODE + 2 + self.code_anchor.n_resources
         self.leaf_scaler = FeatureScaler(leaf_width, config.clip)
         self.kernel_scaler = FeatureScaler(kernel_width, config.clip)
         self.kernel_bins = QuantileBins(kernel_width, config.bins)
         self.anchor = Anchor()
-        if config.code:
-            self.code_anchor = CodeAnchor(config.device_costs, device_width)
         self.label_transform = LabelTransform(config.label)
         # Of log-latency, in which kernels are corrected and added up whatever the label is.
         self.register_buffer("log_mean", torch.zeros(()))
@@ -78,12 +80,13 @@ class CdmppModel(nn.Module):
     def learn_device(self, programs: ProgramTensors, rows: np.ndarray) -> None:
         """What the labelled ``rows`` (n,) tell of a device that is new, before any weight moves."""
         self.device_encoder.open_columns(programs.device_vectors)
-        if self.config.code:
+        if self.config.code and isinstance(self.code_anchor, CodeAnchor):
             self.code_anchor.learn_device(programs, rows)
 
     @torch.no_grad()
     def scale_device(self, programs: ProgramTensors, rows: np.ndarray, weights: np.ndarray) -> dict[str, float]:
         """Factors on the costs of the one device of the labelled ``rows`` (n,), see ``CodeAnchor.scale_device``."""
+        assert isinstance(self.code_anchor, CodeAnchor)  # a GPU's costs are not scaled by a few programs
         corrections, order = [], []
         for batch in ordered_batches(programs, rows):
             parts = kernel_parts(batch.kernels, batch.device_specs, batch.kinds)
@@ -132,7 +135,8 @@ class CdmppModel(nn.Module):
             has_code = codes[:, :1] * self.code_anchor.fitted
             ahead = (by_code - analytic)[:, None] * has_code
             quantities = KernelQuantities(batch.kernels, batch.device_specs, batch.kinds)
-            columns = [code_inputs(codes, quantities, analytic), by_code[:, None] * has_code, ahead, shares * has_code]
+            read = code_inputs(codes, self.code_anchor.simulated, quantities, analytic)
+            columns = [read, by_code[:, None] * has_code, ahead, shares * has_code]
             anchors = anchors + ahead  # the whole moves, how it is spread over the kernels stays
             inputs.append(torch.cat(columns, dim=1)[:, None].expand(-1, times.shape[1], -1))
         return torch.cat(inputs, dim=-1), anchors

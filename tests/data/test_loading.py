@@ -182,7 +182,7 @@ def test_batches_are_those_of_memory(tmp_path):
     one, two = (
         ProgramTensors.build(asts, {sheet.name: sheet}, [sheet.name] * 5, rows=rows) for asts in (table, mapped)
     )
-    assert not one.any_codes(np.arange(5)) and not two.any_codes(np.arange(5))
+    assert not one.coded_kinds(np.arange(5)) and not two.coded_kinds(np.arange(5))
     for a, b in zip(one.batch(np.array([4, 0, 2])), two.batch(np.array([4, 0, 2])), strict=True):
         np.testing.assert_array_equal(a.numpy(), b.numpy())
 
