@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from cdmpp.ast.columns import list_column, plain_column
-from cdmpp.data.derive import LIMIT_S, data_set_folder, derive, read_chunks, sources_of
+from cdmpp.data.derive import LIMIT_S, Source, code_kind, data_set_folder, derive, read_chunks, sources_of
 from cdmpp.data.files import read_table, write_table
 from cdmpp.data.labels import Labels
 from cdmpp.data.records import read_records, read_tasks
@@ -99,7 +99,7 @@ def _empty(n: int, scratch: Path | None) -> np.ndarray:
 
 
 def derive_codes(folder: Path, workers: int = 2, progress: bool = True, ship: bool = False) -> int:
-    """Compile every CPU program of data set ``folder`` that has no code vector here; returns how many have one then.
+    """Compile every CPU or CUDA program of ``folder`` that has no code vector here; returns how many have one then.
 
     With ``ship`` they are written into the data set's ``codes/``, else they stay in the cache. A killed run continues.
     """
@@ -119,7 +119,7 @@ def complete_codes(
     progress: bool = True,
     limit_s: float = LIMIT_S,
 ) -> tuple[np.ndarray | None, dict[str, str]]:
-    """``codes_of`` the different ``records`` of data set ``folder``, those of CPUs compiled into the cache first.
+    """``codes_of`` the different ``records`` of data set ``folder``, those that can be compiled into the cache first.
 
     Also record id -> why one has none. A killed call continues.
     """
@@ -129,13 +129,16 @@ def complete_codes(
     if not missing:
         return codes, {}
     sources = sources_of(missing, tasks)
-    wanted = {"codes": (code_cache(folder), sources)}
-    reasons = derive(wanted, workers, progress, f"code vectors of {folder.name}", limit_s)["codes"]
+    wanted: dict[str, tuple[Path, list[Source]]] = {}
+    for source in sources:
+        wanted.setdefault(str(code_kind(source.target)), (code_cache(folder), []))[1].append(source)
+    faults = derive(wanted, workers, progress, f"code vectors of {folder.name}", limit_s)
+    reasons = {key: reason for of_kind in faults.values() for key, reason in of_kind.items()}
     pairs = zip(missing, sources, strict=True)
     named = {record.record_id: reasons[source.key] for record, source in pairs if source.key in reasons}
     return codes_of([(folder, tasks)], labels), named
 
 
 def compilable(record: Record) -> bool:
-    """True of programs that LLVM compiles for a CPU."""
-    return '"llvm"' in record.target
+    """True of programs that LLVM compiles for a CPU, or NVIDIA's compiler for a GPU."""
+    return code_kind(record.target) is not None

@@ -19,7 +19,7 @@ from cdmpp.ast.table import AstTable, write_asts
 from cdmpp.data.derive_worker import unpacked
 from cdmpp.data.files import read_json, write_json
 from cdmpp.data.schema import Record
-from cdmpp.devices import sheets_of
+from cdmpp.devices import Device, sheets_of
 from cdmpp.errors import DataError, UnsupportedProgramError
 from cdmpp.paths import cache_root
 from cdmpp.programs.task import Task
@@ -34,6 +34,7 @@ _WRITE_AFTER_S, _WRITE_AFTER = 10.0, 1024  # seconds and programs between two ch
 _PER_WORKER = 8  # programs that are worth another process, which takes a second to start
 _MANY = 64  # programs that take some seconds, so that a bar is shown
 _DOING = {"asts": "lowering", "codes": "compiling", "gpu_codes": "compiling", "per_store": "featurising"}
+_CODE_KINDS = {'"llvm"': "codes", '"cuda"': "gpu_codes"}
 _TOGETHER = 12  # GPU programs that are compiled together: NVIDIA's tools take most of a second to start
 
 
@@ -56,11 +57,21 @@ def record_keys(record_ids: Iterable[str], task_ids: Sequence[str], tasks: Mappi
     return [f"{record_id}-{digests[task_id]}" for record_id, task_id in zip(record_ids, task_ids, strict=True)]
 
 
+def core_of(sheet: Device) -> str:
+    """``Source.core`` of programs for a device; empty where nothing is known."""
+    return sheet.core or (str(int(sheet.spec["core_count"] or 0)) if sheet.kind == "gpu" else "")
+
+
+def code_kind(target: str) -> str | None:
+    """Kind of code vectors that programs of a ``Source.target`` have; None: none."""
+    return next((kind for name, kind in _CODE_KINDS.items() if name in target), None)
+
+
 def sources_of(records: Iterable[Record], tasks: Mapping[str, Task]) -> list[Source]:
     """One a record, keyed by ``record_keys``."""
     records = list(records)
     keys = record_keys([r.record_id for r in records], [r.task_id for r in records], tasks)
-    cores_of = {name: sheet.core or "" for name, sheet in sheets_of(r.device for r in records).items()}
+    cores_of = {name: core_of(sheet) for name, sheet in sheets_of(r.device for r in records).items()}
     return [
         Source(key, tasks[r.task_id].workload, r.schedule, r.target, core=cores_of[r.device])
         for key, r in zip(keys, records, strict=True)

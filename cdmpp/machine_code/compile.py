@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from cdmpp.machine_code.gpu_core import described_archs
 from cdmpp.programs.task import Program
 
 
@@ -21,9 +22,15 @@ def can_have_code(target: Mapping[str, Any]) -> bool:
     return target["kind"] == "llvm" and str(target.get("mtriple") or "x86_64").startswith("x86_64")
 
 
+def can_have_gpu_code(target: Mapping[str, Any]) -> bool:
+    """The same of GPUs: NVIDIA's, where a multiprocessor of that architecture is described."""
+    return target["kind"] == "cuda" and str(target.get("arch", "")) in described_archs()
+
+
 def can_compile(target: Any) -> bool:
-    """The same of a ``tvm.target.Target``."""
-    return can_have_code({"mtriple": target.attrs.get("mtriple"), "kind": str(target.kind.name)})
+    """Either of a ``tvm.target.Target``."""
+    told = {name: target.attrs.get(name) for name in ("mtriple", "arch")} | {"kind": str(target.kind.name)}
+    return can_have_code(told) or can_have_gpu_code(told)
 
 
 def compiled(program: Program) -> Compiled:

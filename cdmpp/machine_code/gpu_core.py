@@ -54,15 +54,24 @@ class GpuCore:
         return value
 
 
-@cache
 def gpu_core_of(arch: int) -> GpuCore:
     """That of ``sm_arch``; ``CdmppError`` names those that are described, or a malformed file and field."""
+    cores = _by_arch()
+    if f"sm_{arch}" not in cores:
+        where = conf_folder() / "gpu_core"
+        raise CdmppError(f"no core of sm_{arch} is described in {where}; there are {', '.join(cores)}")
+    return cores[f"sm_{arch}"]
+
+
+def described_archs() -> tuple[str, ...]:
+    """``sm_80`` and the like."""
+    return tuple(_by_arch())
+
+
+@cache
+def _by_arch() -> dict[str, GpuCore]:
     cores = [read_gpu_core(path) for path in sorted((conf_folder() / "gpu_core").glob("*.yaml"))]
-    for core in cores:
-        if arch in core.archs:
-            return core
-    known = ", ".join(f"sm_{one}" for core in cores for one in core.archs)
-    raise CdmppError(f"no core of sm_{arch} is described in {conf_folder() / 'gpu_core'}; there are {known}")
+    return {f"sm_{arch}": core for core in cores for arch in core.archs}
 
 
 @cache

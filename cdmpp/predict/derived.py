@@ -10,7 +10,7 @@ import numpy as np
 
 from cdmpp.ast.compact_ast import CompactAST
 from cdmpp.ast.table import AstTable
-from cdmpp.data.derive import Source, cores, derive
+from cdmpp.data.derive import Source, code_kind, core_of, cores, derive
 from cdmpp.predict.inputs import Inputs, Wishes
 
 
@@ -32,18 +32,22 @@ class Derived:
         from cdmpp.data.loading import stored_asts
 
         unique = {source.key: source for source in sources}
-        compiled = {key: s for key, s in unique.items() if '"llvm"' in s.target and wishes.compiled}
-        wanted = {}
+        compiled = {key: s for key, s in unique.items() if code_kind(s.target) and wishes.compiled}
+        wanted: dict[str, tuple[Path, list[Source]]] = {}
         if asts is not None:
             done = stored_asts(asts, set(unique))
             wanted["asts"] = asts, [s for key, s in unique.items() if key not in done]
         if compiled:
             present = cached_codes(codes)
-            core = wishes.device.core or ""
-            wanted["codes"] = codes, [replace(s, core=core) for key, s in compiled.items() if key not in present]
+            core = core_of(wishes.device)
+            for key, source in compiled.items():
+                if key not in present:
+                    kind = str(code_kind(source.target))
+                    wanted.setdefault(kind, (codes, []))[1].append(replace(source, core=core))
         faults = derive(wanted, cores(), True, title, wishes.limit_s)
         stored = {} if asts is None else stored_asts(asts, set(unique))
-        return Derived(stored, cached_codes(codes) if compiled else {}, faults.get("asts", {}), faults.get("codes", {}))
+        of_codes = faults.get("codes", {}) | faults.get("gpu_codes", {})
+        return Derived(stored, cached_codes(codes) if compiled else {}, faults.get("asts", {}), of_codes)
 
     def inputs(self, sources: Sequence[Source], labels: Sequence[str]) -> Inputs:
         """Of sources that all have ASTs."""

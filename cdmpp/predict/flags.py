@@ -31,13 +31,13 @@ def flag_programs(
 ) -> dict[str, np.ndarray]:
     """Flag -> (n,) bool, those that can be told from programs and answers.
 
-    ``wants_code``: the model reads it. ``learned_unscheduled``: programs of this device without a
+    ``wants_code``: the model reads that of such a device. ``learned_unscheduled``: programs of this device without a
     schedule that it learned from.
     """
     on_cpu = asts.target_kinds == TARGET_KINDS.index("cpu")
     without = np.ones(len(asts), bool) if asts.codes is None else np.isnan(asts.codes[:, 0])
     return {
-        NO_MACHINE_CODE: on_cpu & without & wants_code,
+        NO_MACHINE_CODE: without & wants_code,
         FASTER_THAN_PEAK: latency_s < least_seconds(asts, device),
         NOT_SCHEDULED: on_cpu & unscheduled(asts) & (learned_unscheduled < _ENOUGH),
     }

@@ -21,8 +21,9 @@ from cdmpp.data.files import write_atomic, write_json
 from cdmpp.devices import Device
 from cdmpp.errors import CdmppError
 from cdmpp.machine_code.code_features import CODE_VERSION
-from cdmpp.machine_code.compile import can_have_code
+from cdmpp.machine_code.compile import can_have_code, can_have_gpu_code
 from cdmpp.model.build import Model
+from cdmpp.model.config import CdmppConfig
 from cdmpp.model.pooled import with_devices
 from cdmpp.model.ranker import Ranker
 from cdmpp.predict.flags import FLAGS, UNLIKE_TRAINING, UNSCHEDULED, flag_programs
@@ -91,17 +92,17 @@ class Predictor:
         Args:
             programs: programs (needs TVM), stored ASTs, a TVMScript file, a data set or a MetaSchedule database.
             device: name or Device; may be left out where the model was trained on one device only.
-            compiled: compile CPU programs to read machine code, 0.3 s each; None: where the model has learned from it.
+            compiled: False: read no machine code, which takes 0.1 to 0.7 s a program; None: where the model learned it.
             limit_s: longest time for compiling one program; past it the AST alone must do, and a flag says so.
 
         Raises:
             CdmppError: no or unknown device, programs lowered for another kind of device, or nothing to predict.
         """
         target = self._device(device)
-        can_compile = can_have_code(target.target)
-        wished = (self.reads_code if compiled is None else compiled) and can_compile
+        can_compile = self._wants_code_of(target) and (can_have_code(target.target) or can_have_gpu_code(target.target))
+        wished = compiled is not False and can_compile
         inputs = read_inputs(programs, Wishes(target, self.features, wished, limit_s))
-        if not can_compile:  # stored ones are of another device
+        if not can_compile:  # stored ones are of another device, or mean nothing to this model
             inputs = replace(inputs, asts=inputs.asts.with_codes(None))
         asts = inputs.asts
         if len(asts) == 0:
@@ -149,7 +150,7 @@ class Predictor:
         flags: dict[str, np.ndarray] = {}
         vouched: dict[str, Any] = {}
         if self.features == "cdmpp":
-            reads, learned = self.reads_code and compiled is not False, self.card.get(UNSCHEDULED)
+            reads, learned = self._wants_code_of(device) and compiled is not False, self.card.get(UNSCHEDULED)
             # A card may say anything.
             n_unscheduled = learned.get(device.name, 0) if isinstance(learned, Mapping) else 0
             flags = flag_programs(inputs.asts, device, latency_s, reads, n_unscheduled)
@@ -192,6 +193,12 @@ class Predictor:
     def reads_code(self) -> bool:
         """True where a member reads code vectors (``cdmpp.machine_code``)."""
         return any(getattr(model.config, "code", False) for model in self.models)
+
+    def _wants_code_of(self, device: Device) -> bool:
+        """Whether a member reads code vectors of such devices."""
+        kind = "cpu" if device.kind == "cpu" else "gpu"
+        configs = [model.config for model in self.models if isinstance(model.config, CdmppConfig)]
+        return any(config.code and config.code_kind == kind for config in configs)
 
     @property
     def torch_device(self) -> torch.device:

@@ -9,7 +9,7 @@ from cdmpp import devices
 from cdmpp.cores import get_core
 from cdmpp.machine_code.code_features import CODE_NAMES, CODE_WIDTH
 from cdmpp.machine_code.code_vector import code_vector
-from cdmpp.machine_code.compile import can_compile, compiled
+from cdmpp.machine_code.compile import can_compile, can_have_code, can_have_gpu_code, compiled
 from cdmpp.predict.compiled import read_programs
 from cdmpp.predict.inputs import Wishes
 from cdmpp.programs.task import Program
@@ -41,8 +41,15 @@ def test_every_multiply_add_is_counted(program):
     assert amounts["machine_is_fma"] / 2 <= amounts["machine_cycles"] * 1.001 < 20 * amounts["machine_is_fma"]
 
 
-def test_code_is_read_of_x86_cpus_alone(program):
-    assert can_compile(program.target) and not can_compile(matmul_cuda()[1])
+def test_code_is_read_of_x86_cpus_and_described_gpus(program):
+    described = matmul_cuda()[1]
+    assert can_compile(program.target) and can_compile(described)
+    assert can_have_gpu_code({"kind": "cuda", "arch": "sm_80"}) and not can_have_gpu_code(
+        {"kind": "cuda", "arch": "sm_61"}
+    )
+    assert not can_have_gpu_code({"kind": "rocm", "mcpu": "gfx90a"}) and not can_have_code(
+        {"kind": "cuda", "arch": "sm_80"}
+    )
     assert not can_compile(tvm.target.Target({"kind": "llvm", "mtriple": "aarch64-linux-gnu"}))
 
 
