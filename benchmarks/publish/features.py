@@ -12,6 +12,7 @@ from cdmpp.ast.kernel_features import KERNEL
 from cdmpp.ast.leaf_features import ACCESS, CONTEXT, LOOP, MEMORY, N_LOADS, N_LOOPS, OPS
 from cdmpp.features import prefixed
 from cdmpp.machine_code.code_features import CODE_FEATURES
+from cdmpp.machine_code.gpu_code_features import GPU_CODE_FEATURES
 
 PAGE = Path(__file__).parents[2] / "docs" / "features.md"
 _HEAD = """# Features
@@ -41,6 +42,12 @@ _TABLES = (
     ),
     ("Kernel vector", "Of one launch or top-level loop nest; the misses above follow.", KERNEL[:-1]),
     ("Code vector", "Of a whole CPU program, from its LLVM IR and its machine code.", CODE_FEATURES),
+    (
+        "Code vector of a GPU program",
+        "From its executed kernels: amounts of one multiprocessor for its share of the grid, all kernels together. "
+        "Cycles are those of a simulated multiprocessor, and what each of its resources alone would take.",
+        GPU_CODE_FEATURES,
+    ),
 )
 
 

@@ -12,9 +12,11 @@ from cdmpp.ast.layout import KERNEL_FEATURES, LEAF_FEATURES
 from cdmpp.ast.leaf_features import LOOP
 from cdmpp.features import Feature, names, slog, stored
 from cdmpp.machine_code.code_features import CODE_FEATURES
+from cdmpp.machine_code.gpu_code_features import GPU_CODE_FEATURES
 from tests.ast.quantities import quantity
 
 REPOSITORY = Path(__file__).parents[2]
+FEATURES = {"leaf": LEAF_FEATURES, "kernel": KERNEL_FEATURES, "code": CODE_FEATURES, "gpu_code": GPU_CODE_FEATURES}
 
 
 def fields_of(struct: str) -> tuple[str, ...]:
@@ -32,7 +34,7 @@ def test_the_native_source_fills_what_is_declared_in_its_order(struct):
     assert fields_of(struct) == names(STRUCTS[struct])
 
 
-@pytest.mark.parametrize("features", [LEAF_FEATURES, KERNEL_FEATURES, CODE_FEATURES], ids=["leaf", "kernel", "code"])
+@pytest.mark.parametrize("features", FEATURES.values(), ids=list(FEATURES))
 def test_every_feature_has_a_name_of_its_own_a_unit_and_a_meaning(features):
     assert len(set(names(features))) == len(features)
     for feature in features:
