@@ -79,6 +79,6 @@ $(STAMP): pyproject.toml | $(PY)
 	    echo "installing $(TORCH) from the default index"; \
 	    $(PIP) install --progress-bar off "$(TORCH)"; \
 	fi
-	$(PIP) install --progress-bar off --quiet -e '.[tvm,networks,plots,baselines,docs,dev]'
+	$(PIP) install --progress-bar off --quiet -e '.[tvm,networks,plots,baselines,cuda,docs,dev]'
 	$(PIP) install --progress-bar off --quiet --no-deps "$(TORCHVISION)"
 	@touch $(STAMP)

@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cdmpp import devices
 from cdmpp.errors import CdmppError, DataError
 from cdmpp.machine_code import warp_memory
-from cdmpp.machine_code.gpu_core import gpu_core_of
+from cdmpp.machine_code.gpu_core import described_archs, gpu_core_of, read_gpu_core
 from cdmpp.machine_code.native_gpu import native_residents, native_warp
 from cdmpp.machine_code.resident import Residents, occupancy, run_residents
 from cdmpp.machine_code.sass import Control, SassKernel, SassLine, parse_sass
@@ -22,6 +23,7 @@ from cdmpp.machine_code.sass_rows import CLASSES, FIELDS, rows_of
 from cdmpp.machine_code.warp import run_warp
 from cdmpp.machine_code.warp_memory import passes
 from cdmpp.machine_code.warp_state import Launch
+from cdmpp.paths import conf_folder
 
 LISTINGS = Path(__file__).parent / "sass"
 LITERALS = bytes.fromhex("12030000")
@@ -352,3 +354,25 @@ def test_threads_and_blocks_of_three_dimensions():
     trace = executed(made, Launch((2, 2, 4), (4, 8, 1)), block=13)
     assert trace["units"][4] == 1 and trace["merged"][4] == 1
     assert Launch((2, 2, 4), (4, 8, 2)).threads == 64 and Launch((2, 2, 4), (4, 8, 2)).blocks == 16
+
+
+@pytest.mark.parametrize("arch", described_archs())
+def test_every_described_core_is_whole_and_its_machine_code_known(arch):
+    number = int(arch.removeprefix("sm_"))
+    core = gpu_core_of(number)
+    assert number in core.archs and core["schedulers"] == 4
+    assert core["shared_bytes"] < core["cache_bytes"] and core["l1_latency"] < core["l2_latency"]
+    assert executed(written("EXIT", arch=number)).shape == (1,)
+
+
+def test_devices_of_described_archs_name_them():
+    named = {sheet.target.get("arch") for sheet in map(devices.get, devices.names()) if sheet.kind == "gpu"}
+    assert set(described_archs()) <= named
+
+
+def test_a_core_that_lacks_a_number_is_refused(tmp_path):
+    text = (conf_folder() / "gpu_core" / "ga100.yaml").read_text()
+    broken = tmp_path / "ga100.yaml"
+    broken.write_text("\n".join(line for line in text.splitlines() if "l2_latency" not in line))
+    with pytest.raises(CdmppError, match="numbers missing or unknown: l2_latency"):
+        read_gpu_core(broken)
