@@ -153,6 +153,14 @@ SECTIONS = {
         lambda folder: _run("scoring.py", folder / "result.json"),
         tables.scoring,
     ),
+    "gpu_code": Section(
+        "Machine code of GPU programs",
+        "For sm_80, one core, a mean program of each operator: lowered to its AST, printed as CUDA, compiled and "
+        "disassembled twelve together, its warps executed and timed. Compiling takes most; half a second of nvcc and a "
+        "quarter of cuobjdump go into starting them.",
+        lambda folder: _run("gpu_code.py", folder / "result.json"),
+        tables.gpu_code,
+    ),
     "network": Section(
         "A whole network",
         "ResNet-50 as a torch module, batch 1, schedule best_of:16 on epyc-genoa, two cores, until the answer. `cold` "

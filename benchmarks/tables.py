@@ -99,3 +99,21 @@ def scoring(rows: list[dict[str, Any]]) -> list[str]:
     headings = ["target", "task", "candidates", "ours (1/s)", "XGBModel (1/s)", "ratio", "hash (us)", "read (us)"]
     headings += ["judge (us)", "learned (us)", "read, one core (us)", "lower and read, one core (us)"]
     return table(headings, lines, left=2)
+
+
+def gpu_code(rows: list[dict[str, Any]]) -> list[str]:
+    """Milliseconds a program of each step, a row an operator."""
+    steps = ("ast_s", "source_s", "compile_s", "execute_s")
+    lines = [
+        [
+            row["task"],
+            row["programs"],
+            f"{row['instructions']:,.0f}",
+            *(f"{1e3 * row[step]:,.0f}" for step in steps),
+            f"{1e3 * sum(row[step] for step in steps):,.0f}",
+            row["refused"],
+        ]
+        for row in rows
+    ]
+    headings = ["operator", "programs", "instructions", "AST (ms)", "CUDA source (ms)", "nvcc, cuobjdump (ms)"]
+    return table([*headings, "decode, execute, time (ms)", "all (ms)", "refused"], lines)
