@@ -2,7 +2,7 @@
 
 Compiled by ``nvcc`` where it is on the path, else by NVRTC of the wheel ``nvidia-cuda-nvrtc``, which unrolls a little
 differently. ``cuobjdump`` and ``nvdisasm`` are on the path, or of their wheels: ``pip install 'cdmpp[cuda]'``. Both
-take long to start (half a second, a quarter), so that several sources go through them together.
+take long to start, half a second together, so that several sources go through them at once.
 """
 
 from __future__ import annotations
@@ -52,10 +52,11 @@ class Assembled(NamedTuple):
 
 
 def can_compile_cuda() -> bool:
-    """Whether both a compiler and a disassembler are at hand."""
+    """Whether a compiler, a disassembler and a reader of cubins are at hand."""
     try:
         _tool("cuobjdump")
-        return shutil.which("nvcc") is not None or _nvrtc() is not None
+        has_reader = importlib.util.find_spec("elftools") is not None
+        return has_reader and (shutil.which("nvcc") is not None or _nvrtc() is not None)
     except MissingToolError:
         return False
 
@@ -119,8 +120,10 @@ def _disassembled(text: str, arch: int, limit_s: float) -> tuple[str, dict[str, 
 
 def literals_of(cubin: bytes) -> dict[str, bytes]:
     """Constant bank 2 of each kernel in a cubin: numbers that its instructions do not hold themselves."""
-    from elftools.elf.elffile import ELFFile
-
+    try:
+        from elftools.elf.elffile import ELFFile
+    except ImportError as error:
+        raise MissingToolError(f"reading a cubin needs pyelftools: {_HINT}") from error
     prefix = ".nv.constant2."
     sections = ELFFile(io.BytesIO(cubin)).iter_sections()
     return {one.name.removeprefix(prefix): one.data() for one in sections if one.name.startswith(prefix)}

@@ -24,7 +24,7 @@ class CudaSource(NamedTuple):
 
 
 def cuda_source(program: Program) -> CudaSource:
-    """As TVM compiles it, its host code left out. About 30 ms.
+    """As TVM compiles it, its host code left out. 20 to 400 ms.
 
     Raises:
         UnsupportedProgramError: TVM cannot lower it or print CUDA for it, as happens to one program in a hundred.

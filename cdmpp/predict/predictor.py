@@ -92,7 +92,7 @@ class Predictor:
         Args:
             programs: programs (needs TVM), stored ASTs, a TVMScript file, a data set or a MetaSchedule database.
             device: name or Device; may be left out where the model was trained on one device only.
-            compiled: False: read no machine code, which takes 0.1 to 0.7 s a program; None: where the model learned it.
+            compiled: False: read no machine code, which takes 0.1 to 3 s a program; None: where the model learned it.
             limit_s: longest time for compiling one program; past it the AST alone must do, and a flag says so.
 
         Raises:
