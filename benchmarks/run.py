@@ -156,7 +156,7 @@ SECTIONS = {
     "gpu_code": Section(
         "Machine code of GPU programs",
         "For sm_80, one core, a mean program of each operator: lowered to its AST, printed as CUDA, compiled and "
-        "disassembled twelve together (the one elementwise program alone: most of its time is the start of the tools), its "
+        "disassembled twelve together (the elementwise program alone: most of its time is the start of the tools), its "
         "warps executed and timed. Schedules are random ones, many of them unrolled.",
         lambda folder: _run("gpu_code.py", folder / "result.json"),
         tables.gpu_code,

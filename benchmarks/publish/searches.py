@@ -77,11 +77,19 @@ def page(curves: Curves) -> str:
             f"{_count(seeds, 'seed')}, {TRIALS} trials.",
             "",
         ]
-        parts += [*_summary(device, of_device), "", *_tasks(device, of_device), ""]
+        parts += [*_summary(of_device), ""]
+        by_model: dict[str, set[tuple[str, int]]] = {}
+        for _, task, seed, model in of_device:
+            by_model.setdefault(model, set()).add((task, seed))
+        shared = set.intersection(*by_model.values())
+        if shared and any(searches != shared for searches in by_model.values()):
+            common = {key: points for key, points in of_device.items() if key[1:3] in shared}
+            parts += [f"The same of the {len(shared)} searches that all models ran:", "", *_summary(common), ""]
+        parts += [*_tasks(of_device), ""]
     return "\n".join(parts).rstrip("\n")
 
 
-def _summary(device: str, curves: Curves) -> list[str]:
+def _summary(curves: Curves) -> list[str]:
     lines = []
     for model in [name for name in ("offline", *COLOURS) if any(key[3] == name for key in curves)]:
         ratios, needed, walls = [], [], []
@@ -115,7 +123,7 @@ def _summary(device: str, curves: Curves) -> list[str]:
     return table(heads, lines)
 
 
-def _tasks(device: str, curves: Curves) -> list[str]:
+def _tasks(curves: Curves) -> list[str]:
     models = [name for name in ("offline", *COLOURS) if any(key[3] == name for key in curves)]
     lines = []
     for task in [name for name in COMPARED if any(key[1] == name for key in curves)]:

@@ -65,3 +65,16 @@ def test_a_search_that_never_gets_there_counts_with_twice_its_trials():
     text = page({("d", "matmul", 0, "cascade"): slow, ("d", "matmul", 0, "xgb"): fast})
     assert "| 256 | 0 of 1 |" in text
     assert math.isclose(slow[-1].best_s / fast[-1].best_s, 4.5)
+
+
+def test_models_that_ran_fewer_searches_are_compared_on_those():
+    def curve(model, best_s, task):
+        return ("d", task, 0, model), points_of(cell(model, [best_s], task))
+
+    found = [curve("xgb", 2e-3, task) for task in ("matmul", "softmax")]
+    found += [curve("cascade", 1e-3, "matmul"), curve("cascade", 4e-3, "softmax"), curve("online", 3e-3, "softmax")]
+    text = page(dict(found))
+    assert "| cascade | 2 | 128 | 1.000 |" in text
+    both = text.partition("The same of the 1 searches that all models ran:")[2]
+    assert "| cascade | 1 | 128 | 2.000 |" in both and "| online | 1 | 128 | 1.500 |" in both
+    assert "that all models ran" not in page(dict(found[:4]))
