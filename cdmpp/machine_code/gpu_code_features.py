@@ -7,7 +7,7 @@ one that takes longest. Whatever changes a meaning raises ``CODE_VERSION``.
 from __future__ import annotations
 
 from cdmpp.features import Feature, names, prefixed
-from cdmpp.machine_code.sass_rows import CLASSES
+from cdmpp.machine_code.sass_fields import CLASSES
 
 GPU_CYCLES = tuple(
     Feature(name, "cycles", meaning)

@@ -16,7 +16,8 @@ from cdmpp.machine_code.gpu_core import GpuCore
 from cdmpp.machine_code.native_gpu import native_residents, native_warp
 from cdmpp.machine_code.resident import Occupancy, Residents, Timed, occupancy, run_residents
 from cdmpp.machine_code.sass import SassKernel
-from cdmpp.machine_code.sass_rows import CLASSES, FIELDS, Kind, Space, rows_of
+from cdmpp.machine_code.sass_fields import CLASSES, FIELDS, Kind, Space
+from cdmpp.machine_code.sass_rows import rows_of
 from cdmpp.machine_code.warp import WarpRun, run_warp
 from cdmpp.machine_code.warp_state import Launch
 
@@ -48,7 +49,7 @@ class KernelCode:
     instructions: int
     """In the text."""
     counts: dict[str, float]
-    """Warp instructions by class, see ``sass_rows.CLASSES``."""
+    """Warp instructions by class, see ``sass_fields.CLASSES``."""
     active_share: float
     """Of lanes, in all that is issued."""
     load_sectors: float

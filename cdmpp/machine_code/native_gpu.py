@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from cdmpp.errors import CdmppError, DataError
-from cdmpp.machine_code import sass_rows
+from cdmpp.machine_code import sass_fields
 from cdmpp.machine_code.gpu_core import GpuCore
 from cdmpp.machine_code.resident import (
     L2_QUEUE,
@@ -39,16 +39,16 @@ def header() -> str:
     names = {
         "INSTRUCTION_BYTES": INSTRUCTION_BYTES,
         "SECTOR_BYTES": SECTOR_BYTES,
-        "REGISTERS": sass_rows.REGISTERS,
-        "PREDICATES": sass_rows.PREDICATES,
-        "ZERO_REGISTER": sass_rows.ZERO,
-        "UNIFORM_REGISTERS": sass_rows.UNIFORM,
-        "UNIFORM_ZERO_REGISTER": sass_rows.UNIFORM_ZERO,
-        "TRUE_PREDICATE": sass_rows.TRUE,
-        "UNIFORM_PREDICATE_PLACE": sass_rows.UNIFORM_PREDICATES,
-        "NEGATED_FLAG": sass_rows.NEGATED,
-        "INVERTED_FLAG": sass_rows.INVERTED,
-        "MAGNITUDE_FLAG": sass_rows.MAGNITUDE,
+        "REGISTERS": sass_fields.REGISTERS,
+        "PREDICATES": sass_fields.PREDICATES,
+        "ZERO_REGISTER": sass_fields.ZERO,
+        "UNIFORM_REGISTERS": sass_fields.UNIFORM,
+        "UNIFORM_ZERO_REGISTER": sass_fields.UNIFORM_ZERO,
+        "TRUE_PREDICATE": sass_fields.TRUE,
+        "UNIFORM_PREDICATE_PLACE": sass_fields.UNIFORM_PREDICATES,
+        "NEGATED_FLAG": sass_fields.NEGATED,
+        "INVERTED_FLAG": sass_fields.INVERTED,
+        "MAGNITUDE_FLAG": sass_fields.MAGNITUDE,
         "POINTERS_APART": POINTERS_APART,
         "SPECIAL_QUEUE": SPECIAL_QUEUE,
         "MEMORY_QUEUE": MEMORY_QUEUE,
@@ -59,11 +59,11 @@ def header() -> str:
     lines += [f"constexpr int64_t {name} = {value};" for name, value in names.items()]
     lines.append(f"constexpr uint64_t POINTERS = {POINTERS}ull;")
     enums = {
-        "Field": [name.upper() for name in sass_rows.FIELDS] + ["FIELD_COUNT"],
-        "Kind": [one.name for one in sass_rows.Kind],
-        "Space": [f"SPACE_{one.name}" for one in sass_rows.Space],
-        "Pipe": [f"PIPE_{one.name}" for one in sass_rows.Pipe],
-        "Source": [f"SOURCE_{one.name}" for one in sass_rows.Source],
+        "Field": [name.upper() for name in sass_fields.FIELDS] + ["FIELD_COUNT"],
+        "Kind": [one.name for one in sass_fields.Kind],
+        "Space": [f"SPACE_{one.name}" for one in sass_fields.Space],
+        "Pipe": [f"PIPE_{one.name}" for one in sass_fields.Pipe],
+        "Source": [f"SOURCE_{one.name}" for one in sass_fields.Source],
     }
     lines += [f"enum {name} : int64_t {{ {', '.join(members)} }};" for name, members in enums.items()]
     return "\n".join([*lines, "}  // namespace sass", ""])

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cdmpp.machine_code.gpu_core import GpuCore
-from cdmpp.machine_code.sass_rows import FIELDS, Kind, Pipe, Space
+from cdmpp.machine_code.sass_fields import FIELDS, Kind, Pipe, Space
 from cdmpp.machine_code.warp_state import LANES, Launch
 
 _A = {name: place for place, name in enumerate(FIELDS)}

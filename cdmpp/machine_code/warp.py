@@ -13,7 +13,7 @@ import numpy as np
 
 from cdmpp.errors import DataError
 from cdmpp.machine_code.sass import INSTRUCTION_BYTES, SassKernel
-from cdmpp.machine_code.sass_rows import Kind
+from cdmpp.machine_code.sass_fields import Kind
 from cdmpp.machine_code.warp_arithmetic import compute
 from cdmpp.machine_code.warp_memory import LEAVES_STACK, UNKNOWN_ADDRESS, move
 from cdmpp.machine_code.warp_state import LANES, Launch, Row, WarpState

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cdmpp.machine_code.sass_rows import INVERTED, NEGATED, TRUE, ZERO, Kind
+from cdmpp.machine_code.sass_fields import INVERTED, NEGATED, TRUE, ZERO, Kind
 from cdmpp.machine_code.warp_state import LANES, LOW, WarpState, flags_of, signed
 
 _NOTHING = np.zeros(LANES, np.uint64)

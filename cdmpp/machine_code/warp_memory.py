@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from cdmpp.errors import DataError
-from cdmpp.machine_code.sass_rows import UNIFORM_ZERO, ZERO, Kind, Space
+from cdmpp.machine_code.sass_fields import UNIFORM_ZERO, ZERO, Kind, Space
 from cdmpp.machine_code.warp_state import LANES, LOW, Values, WarpState
 
 SECTOR_BYTES = 32

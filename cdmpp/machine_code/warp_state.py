@@ -12,7 +12,7 @@ import numpy as np
 
 from cdmpp.errors import DataError
 from cdmpp.machine_code.sass import SassKernel
-from cdmpp.machine_code.sass_rows import (
+from cdmpp.machine_code.sass_fields import (
     FIELDS,
     INVERTED,
     MAGNITUDE,
@@ -34,7 +34,7 @@ POINTERS, POINTERS_APART = 0x7F << 40, 30
 """Where the arguments of a kernel point to: far from each other, aligned."""
 _OLDER = dict.fromkeys((75, 80, 86, 87, 89), (0x160, 0x28))
 _ABI = {**_OLDER, 90: (0x210, 0x28), **dict.fromkeys((100, 103, 120, 121), (0x380, 0x37C))}
-Row: Any = namedtuple("Row", FIELDS)  # type: ignore[misc]  # noqa: PYI024 - fields are those of sass_rows
+Row: Any = namedtuple("Row", FIELDS)  # type: ignore[misc]  # noqa: PYI024 - fields are those of sass_fields
 """A row of ``rows_of`` by the names of its fields."""
 Values = tuple[np.ndarray, np.ndarray]
 """(32,) of each lane, and (32,) bool: whether it is known."""

@@ -19,7 +19,8 @@ from cdmpp.machine_code.gpu_core import described_archs, gpu_core_of, read_gpu_c
 from cdmpp.machine_code.native_gpu import native_residents, native_warp
 from cdmpp.machine_code.resident import Residents, occupancy, run_residents
 from cdmpp.machine_code.sass import Control, SassKernel, SassLine, parse_sass
-from cdmpp.machine_code.sass_rows import CLASSES, FIELDS, rows_of
+from cdmpp.machine_code.sass_fields import CLASSES, FIELDS
+from cdmpp.machine_code.sass_rows import rows_of
 from cdmpp.machine_code.warp import run_warp
 from cdmpp.machine_code.warp_memory import passes
 from cdmpp.machine_code.warp_state import Launch

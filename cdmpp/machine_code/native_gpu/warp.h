@@ -8,7 +8,7 @@
 #include <unordered_set>
 #include <vector>
 
-#include "rows.h"  // written by native_gpu.py: Field, Kind, Space, Source, and other numbers of sass_rows.py
+#include "rows.h"  // written by native_gpu.py: Field, Kind, Space, Source, and other numbers of sass_fields.py
 
 namespace sass {
 
