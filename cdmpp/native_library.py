@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
+import subprocess
 import tempfile
 from collections.abc import Callable
 from hashlib import sha256
@@ -11,6 +13,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
+from cdmpp.errors import CdmppError
 from cdmpp.paths import cache_root
 
 
@@ -31,3 +34,26 @@ def built_once(name: str, sources: Path, settings: object, build: Callable[[Path
             with tempfile.TemporaryDirectory(dir=target.parent) as folder:
                 os.replace(build(Path(folder)), target)
     return target
+
+
+def compiled_once(name: str, source: Path, header: tuple[str, str], flags: tuple[str, ...]) -> Path:
+    """Path of the library ``name`` of the C++ file ``source`` and those beside it, by the compiler on the path.
+
+    ``header``: name and text of a file that is written for it. ``CdmppError``: no compiler, or it fails; ``OSError``:
+    no place to write.
+    """
+    file, text = header
+
+    def build(folder: Path) -> Path:
+        compiler = next(filter(None, map(shutil.which, ("c++", "g++", "clang++"))), None)
+        if compiler is None:
+            raise CdmppError("no C++ compiler (c++, g++ or clang++) on the path")
+        (folder / file).write_text(text)
+        library = folder / f"{name}.so"
+        command = [compiler, *flags, f"-I{folder}", f"-I{source.parent}", str(source), "-o", str(library)]
+        built = subprocess.run(command, capture_output=True, text=True)
+        if built.returncode:
+            raise CdmppError(built.stderr.strip()[-300:])
+        return library
+
+    return built_once(name, source.parent, (text, flags), build)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
-import shutil
-import subprocess
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +16,7 @@ from cdmpp.errors import CdmppError
 from cdmpp.machine_code.nesting import pairs_of_least_cost
 from cdmpp.machine_code.operation import OPERATIONS
 from cdmpp.machine_code.tables import TOTALS, header
-from cdmpp.native_library import built_once
+from cdmpp.native_library import compiled_once
 from cdmpp.paths import cache_root
 
 SOURCES = Path(__file__).parent / "native"
@@ -40,21 +38,10 @@ def native_code() -> Callable[..., int] | None:
 @functools.cache
 def _loaded(_cache: Path) -> Callable[..., int] | None:
     """Of the library in a cache: another one, as after a change of ``$CDMPP_CACHE``, has to get its own."""
-    tables = header()
-
-    def build(folder: Path) -> Path:
-        compiler = next(filter(None, map(shutil.which, ("c++", "g++", "clang++"))), None)
-        if compiler is None:
-            raise CdmppError("no C++ compiler (c++, g++ or clang++) on the path")
-        (folder / "tables.h").write_text(tables)
-        command = [compiler, *_FLAGS, f"-I{folder}", f"-I{SOURCES}", str(SOURCES / "code_vector.cpp")]
-        built = subprocess.run([*command, "-o", str(folder / "code.so")], capture_output=True, text=True)
-        if built.returncode:
-            raise CdmppError(built.stderr.strip()[-300:])
-        return folder / "code.so"
-
     try:
-        entry = ctypes.CDLL(str(built_once("code", SOURCES, (tables, _FLAGS), build))).code_amounts
+        entry = ctypes.CDLL(
+            str(compiled_once("code", SOURCES / "code_vector.cpp", ("tables.h", header()), _FLAGS))
+        ).code_amounts
     except (CdmppError, OSError) as error:
         warnings.warn(
             f"the native code vector could not be built ({error}); the Python version gives the same numbers, slower. "

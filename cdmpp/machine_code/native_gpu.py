@@ -5,8 +5,6 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
-import shutil
-import subprocess
 import warnings
 from pathlib import Path
 
@@ -27,7 +25,7 @@ from cdmpp.machine_code.sass import INSTRUCTION_BYTES, SassKernel
 from cdmpp.machine_code.warp import FAULTS, TRACE, WarpRun
 from cdmpp.machine_code.warp_memory import SECTOR_BYTES
 from cdmpp.machine_code.warp_state import POINTERS, POINTERS_APART, Launch, abi_of
-from cdmpp.native_library import built_once
+from cdmpp.native_library import compiled_once
 from cdmpp.paths import cache_root
 
 SOURCES = Path(__file__).parent / "native_gpu"
@@ -72,21 +70,8 @@ def header() -> str:
 @functools.cache
 def _loaded(_cache: Path) -> ctypes.CDLL | None:
     """Of the library in a cache: another one, as after a change of ``$CDMPP_CACHE``, has to get its own."""
-    shared = header()
-
-    def build(folder: Path) -> Path:
-        compiler = next(filter(None, map(shutil.which, ("c++", "g++", "clang++"))), None)
-        if compiler is None:
-            raise CdmppError("no C++ compiler (c++, g++ or clang++) on the path")
-        (folder / "rows.h").write_text(shared)
-        command = [compiler, *_FLAGS, f"-I{folder}", f"-I{SOURCES}", str(SOURCES / "sass.cpp")]
-        built = subprocess.run([*command, "-o", str(folder / "sass.so")], capture_output=True, text=True)
-        if built.returncode:
-            raise CdmppError(built.stderr.strip()[:600])
-        return folder / "sass.so"
-
     try:
-        library = ctypes.CDLL(str(built_once("sass", SOURCES, (shared, _FLAGS), build)))
+        library = ctypes.CDLL(str(compiled_once("sass", SOURCES / "sass.cpp", ("rows.h", header()), _FLAGS)))
     except (CdmppError, OSError) as error:
         warnings.warn(
             f"the native reading of GPU code could not be built ({error}); the Python version gives the same numbers, "

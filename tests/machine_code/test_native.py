@@ -78,7 +78,7 @@ def assert_same(llvm_ir: str, assembly: str, core: str = "ice_lake") -> None:
 
 def test_another_cache_gets_its_own_library(monkeypatch, tmp_path):
     builds = []
-    monkeypatch.setattr(native, "built_once", lambda *_: builds.append(native.cache_root()) or "no such library")
+    monkeypatch.setattr(native, "compiled_once", lambda *_: builds.append(native.cache_root()) or "no such library")
     for folder in ("a", "b", "a"):
         monkeypatch.setenv("CDMPP_CACHE", str(tmp_path / folder))
         with pytest.warns(RuntimeWarning, match="slower") if len(builds) < 2 else contextlib.nullcontext():
