@@ -45,9 +45,15 @@ _FIELDS: dict[str, tuple[str, float]] = {
     "l2_bytes_per_cycle": ("B", 256),  # that one CPU core gets from there; the same of the third level
     "l3_bytes_per_cycle": ("B", 256),
     "core_gbps": ("GB/s", 1_024),  # that one CPU core gets from memory
+    "fp32_matrix_tflops": ("TFLOP/s", 1_024),  # of full floats, where matrix units take them
+    "board_power_w": ("W", 4_096),  # that the board may burn
+    "process_nm": ("nm", 64),  # as its maker names it
 }
 SPEC_FIELDS: tuple[str, ...] = tuple(_FIELDS)
-_COSTS_ONLY = ("add_latency_cycles", "l2_bytes_per_cycle", "l3_bytes_per_cycle", "core_gbps")
+_COSTS_ONLY = (
+    *("add_latency_cycles", "l2_bytes_per_cycle", "l3_bytes_per_cycle", "core_gbps"),
+    *("fp32_matrix_tflops", "board_power_w", "process_nm"),
+)
 VECTOR_FIELDS = tuple(name for name in SPEC_FIELDS if name not in _COSTS_ONLY)
 """What enters the device vector; the others are read by the costs alone."""
 VECTOR_WIDTH = 2 * len(VECTOR_FIELDS) + len(KINDS)

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import numpy as np
-
 from cdmpp.ast.compact_ast import CompactAST
-from cdmpp.ast.kernel import kernel_vector
 from cdmpp.ast.layout import KERNEL_NAMES
-from cdmpp.ast.leaf import leaf_facts
 from cdmpp.ast.loop_nest import Kind, Tree
 from cdmpp.ast.lowering import lower
 from cdmpp.ast.native import summarise_native
+from cdmpp.ast.summarise import summarise
 from cdmpp.ast.walk import walk
 from cdmpp.errors import UnsupportedProgramError
 from cdmpp.programs.task import Program
@@ -30,23 +27,6 @@ def extract_readable(module: Any, target: Any) -> CompactAST:
     """The defining version, in plain Python; ``extract`` gives the same numbers faster."""
     gpu = is_gpu_target(target)
     return summarise(_walk(lower(module, target), gpu), gpu)
-
-
-def summarise(tree: Tree, gpu: bool) -> CompactAST:
-    """Compact AST of what the readable walk found."""
-    facts = [leaf_facts(leaf, gpu) for leaf in tree.leaves]
-    kernels = [
-        kernel_vector(kernel, [f for f in facts if f.leaf.kernel == k], tree.function_allocations, gpu)
-        for k, kernel in enumerate(tree.kernels)
-    ]
-    return CompactAST(
-        np.array([f.vector() for f in facts], np.float32),
-        np.array([leaf.position for leaf in tree.leaves], np.int32),
-        np.array([leaf.serial_position for leaf in tree.leaves], np.int32),
-        np.array([leaf.kernel for leaf in tree.leaves], np.int32),
-        np.array(kernels, np.float32),
-        "gpu" if gpu else "cpu",
-    )
 
 
 def extract(module: Any, target: Any) -> CompactAST:

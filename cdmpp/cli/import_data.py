@@ -1,4 +1,4 @@
-"""Import a tuning database, programs or feature files: ``import_data.py path=DIR device=a100 network=resnet34``."""
+"""Import a database, programs, operators or feature files: ``import_data.py path=DIR device=a100 network=resnet34``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,15 @@ from cdmpp.errors import CdmppError
 @entry("import_data")
 def main(values: dict[str, Any]) -> None:
     """Import into a data set folder and print what was met and written."""
-    path, device, network = Path(values["path"]), values["device"]["name"], values["network"]
+    path, device, network = Path(values["path"]), (values.get("device") or {}).get("name"), values["network"]
+    if values["source"] == "neusight":
+        from cdmpp.data.neusight import import_neusight
+
+        out = Path(values["out"] or "datasets/neusight")
+        print(f"{out}: {import_neusight(path, out)}")
+        return
+    if device is None:
+        raise CdmppError("device=NAME is missing: what the records were measured on, see `cdmpp devices`")
     if values["source"] == "ansor_features":
         out = Path(values["out"] or f"datasets/ansor_{device}")
         print(f"{out}: {import_features(path, out, device, values['on_bad'])}")
@@ -28,4 +36,4 @@ def main(values: dict[str, Any]) -> None:
         out = Path(values["out"] or f"datasets/{network or 'programs'}_{device}")
         print(f"{out}: {import_programs(path, out, device, network, values['on_bad'])}")
     else:
-        raise CdmppError(f"source is {values['source']!r}: choose metaschedule, tvmscript or ansor_features")
+        raise CdmppError(f"source is {values['source']!r}: choose metaschedule, tvmscript, ansor_features or neusight")

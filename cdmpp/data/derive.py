@@ -6,6 +6,7 @@ import hashlib
 import importlib.util
 import logging
 import os
+import random
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -198,8 +199,10 @@ def _grouped(jobs: Sequence[tuple[str, Source]], together: int) -> Iterator[tupl
     for kind in dict.fromkeys(kind for kind, _ in jobs):
         sources = [source for other, source in jobs if other == kind]
         size = together if kind == "gpu_codes" else 1
-        for start in range(0, len(sources), size):
-            yield kind, sources[start : start + size]
+        groups = [sources[start : start + size] for start in range(0, len(sources), size)]
+        if kind == "gpu_codes":  # hours, of thousands of programs: what is there when it is stopped is an even sample
+            random.Random(0).shuffle(groups)
+        yield from ((kind, group) for group in groups)
 
 
 def _request(kind: str, sources: Sequence[Source]) -> dict[str, Any]:

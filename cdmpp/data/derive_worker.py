@@ -96,16 +96,10 @@ def gpu_codes(request: Request) -> Reply:
     """A reply of ``_answer`` for each of the ``programs``, which are compiled together."""
     from cdmpp.data.gpu_codes import gpu_codes_of
 
-    made: dict[int, Any] = {}
-    replies: dict[int, Reply] = {}
-    for number, one in enumerate(request["programs"]):
-        try:
-            made[number] = _program(one), int(one["core"])
-        except Exception as error:  # noqa: BLE001 - TVM raises several types
-            replies[number] = _refused(error)
-    for number, found in gpu_codes_of(made).items():
-        replies[number] = _refused(found) if isinstance(found, Exception) else {"arrays": packed({"code": found})}
-    return {"programs": [replies[number] for number in range(len(request["programs"]))]}
+    replies: list[Reply] = []
+    for found in gpu_codes_of(request["programs"], _program):
+        replies.append(_refused(found) if isinstance(found, Exception) else {"arrays": packed({"code": found})})
+    return {"programs": replies}
 
 
 def _refused(error: Exception) -> Reply:

@@ -139,7 +139,9 @@ def _gather(sets: Sequence[_DataSet], labels: Labels, features: str) -> tuple[As
     taken = np.zeros(len(labels), bool)
     for one in sets:
         for table, places in one.stored(labels, taken):
-            spool.append(table.with_codes(None if codes is None else codes[places]))
+            if features == "cdmpp":
+                table = table.with_codes(None if codes is None else codes[places])
+            spool.append(table)
             order.append(places)
     _check_complete(sets, labels, taken)
     rows = np.concatenate(order)

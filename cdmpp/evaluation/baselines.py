@@ -13,7 +13,7 @@ from cdmpp.data.splits import Split
 from cdmpp.data.subsample import sample_rows
 from cdmpp.errors import DataError
 from cdmpp.evaluation.evaluation_data import Baseline, EvaluationData
-from cdmpp.evaluation.formulas import Analytic, CodeCosts, Constant, Roofline
+from cdmpp.evaluation.formulas import Analytic, CodeCosts, Constant, Roofline, Simulated
 from cdmpp.evaluation.trees import Trees, TreeSettings, ours_pooled, per_store_pooled
 from cdmpp.training.metrics import score
 
@@ -21,6 +21,7 @@ BASELINES: dict[str, Callable[[TreeSettings], Baseline]] = {
     "constant": lambda settings: Constant(),
     "roofline": lambda settings: Roofline(),
     "analytic": lambda settings: Analytic(),
+    "simulated": lambda settings: Simulated(),
     "code_costs": lambda settings: CodeCosts(),
     "xgb_per_store": lambda settings: Trees(per_store_pooled, settings),
     "xgb_ours": lambda settings: Trees(ours_pooled, settings),

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 import torch
 from scipy.optimize import minimize
 
 from cdmpp import devices
+from cdmpp.ast.table import TARGET_KINDS
 from cdmpp.data.batching import Batch, ProgramTensors, ordered_batches
 from cdmpp.data.dataset import LatencyDataset
 from cdmpp.data.splits import Split
@@ -14,6 +17,7 @@ from cdmpp.evaluation.evaluation_data import EvaluationData
 from cdmpp.model.analytic import kernel_parts
 from cdmpp.model.anchor import Anchor
 from cdmpp.model.code_anchor import CodeAnchor
+from cdmpp.model.gpu_code_anchor import GpuCodeAnchor
 
 _MAX_DEVICES = 16
 
@@ -38,12 +42,8 @@ class Roofline:
         terms = self._terms(data.dataset, split.train)
         target = np.log(data.dataset.latency_s[split.train])
 
-        def loss(parameters: np.ndarray) -> float:
-            return float(np.abs(np.log(self._seconds(terms, parameters)) - target).mean())
-
         starts = [np.array([rate, rate, target.min()]) for rate in np.log([0.01, 0.1, 1.0])]
-        fits = [minimize(loss, start, method="Nelder-Mead", options={"maxiter": 600}) for start in starts]
-        self.parameters = min(fits, key=lambda fit: fit.fun).x
+        self.parameters = _least_error(lambda parameters: self._seconds(terms, parameters), target, starts)
 
     def predict(self, data: EvaluationData, indices: np.ndarray) -> np.ndarray:
         """(len(indices),) seconds."""
@@ -96,13 +96,63 @@ class CodeCosts(Analytic):
         """Fit the costs on programs of ``split.train`` that have code vectors."""
         super().fit(data, split, seed)
         programs = _tensors(data.dataset, split.train)
-        self.by_code = CodeAnchor(_MAX_DEVICES, programs.device_vectors.shape[1])
-        self.by_code.fit(programs, np.arange(len(split.train)))
+        rows = np.arange(len(split.train))
+        on_gpu = programs.coded_kinds(rows) == [TARGET_KINDS.index("gpu")]
+        self.by_code = GpuCodeAnchor() if on_gpu else CodeAnchor(_MAX_DEVICES, programs.device_vectors.shape[1])
+        self.by_code.fit(programs, rows)
 
     def _log_latency(self, batch: Batch) -> torch.Tensor:
         parts = kernel_parts(batch.kernels, batch.device_specs, batch.kinds)
         coded = (batch.codes[:, 0] > 0) & (self.by_code.fitted > 0)
         return self.by_code(batch.codes, parts, batch)[0].where(coded, super()._log_latency(batch))
+
+
+class Simulated(Analytic):
+    """Simulated cycles with two fitted numbers: a factor, and the time of a launch. Analytic without code vectors."""
+
+    def fit(self, data: EvaluationData, split: Split, seed: int) -> None:
+        """Least mean absolute error of log-latency on those of ``split.train`` that have code vectors."""
+        super().fit(data, split, seed)
+        simulated_s, kernels = self._terms(data.dataset, split.train)
+        coded = np.isfinite(simulated_s)
+        self.parameters = np.full(2, np.nan)
+        if coded.any():
+            target, terms = np.log(data.dataset.latency_s[split.train][coded]), (simulated_s[coded], kernels[coded])
+            starts = [np.array([0.0, target.min() + less]) for less in (0.0, -2.0)]
+            self.parameters = _least_error(lambda parameters: self._seconds(*terms, parameters), target, starts)
+
+    def predict(self, data: EvaluationData, indices: np.ndarray) -> np.ndarray:
+        """(len(indices),) seconds."""
+        predicted = self._seconds(*self._terms(data.dataset, indices), self.parameters)
+        return np.where(np.isfinite(predicted), predicted, super().predict(data, indices))
+
+    @staticmethod
+    def _terms(dataset: LatencyDataset, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Simulated seconds, NaN without a code vector, and the number of kernels."""
+        asts, names = dataset.asts, np.asarray(dataset.devices)[indices]
+        sheets = devices.sheets_of(names)
+        clocks_hz = 1e6 * np.array([sheets[str(name)].spec["clock_mhz"] or np.nan for name in names])
+        on_gpu = asts.target_kinds[indices] == TARGET_KINDS.index("gpu")
+        columns = np.where(on_gpu, GpuCodeAnchor.simulated, CodeAnchor.simulated) - 1  # of a batch: the first is a flag
+        cycles = np.exp2(asts.codes_or_nan()[indices, columns]) - 1
+        return cycles / clocks_hz, np.diff(asts.kernel_offsets)[indices].astype(float)
+
+    @staticmethod
+    def _seconds(simulated_s: np.ndarray, kernels: np.ndarray, parameters: np.ndarray) -> np.ndarray:
+        factor, launch = np.exp(parameters)
+        return factor * simulated_s + launch * kernels
+
+
+def _least_error(
+    seconds: Callable[[np.ndarray], np.ndarray], log_latency: np.ndarray, starts: Sequence[np.ndarray]
+) -> np.ndarray:
+    """Parameters of ``seconds`` with the least mean absolute error of log-latency, from several starting points."""
+
+    def loss(parameters: np.ndarray) -> float:
+        return float(np.abs(np.log(seconds(parameters)) - log_latency).mean())
+
+    fits = [minimize(loss, start, method="Nelder-Mead", options={"maxiter": 600}) for start in starts]
+    return min(fits, key=lambda fit: fit.fun).x
 
 
 def _tensors(dataset: LatencyDataset, rows: np.ndarray) -> ProgramTensors:

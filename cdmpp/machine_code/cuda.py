@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -101,8 +102,9 @@ def _together(helpers: str, texts: Mapping[str, str], arch: int, limit_s: float)
     kernels = parse_sass(listing)
 
     def own(prefix: str) -> Assembled:
+        mine = {name.removeprefix(prefix): one for name, one in kernels.items() if name.startswith(prefix)}
         return Assembled(
-            {name.removeprefix(prefix): one for name, one in kernels.items() if name.startswith(prefix)},
+            {name: replace(one, name=name) for name, one in mine.items()},
             {name.removeprefix(prefix): one for name, one in literals.items() if name.startswith(prefix)},
         )
 

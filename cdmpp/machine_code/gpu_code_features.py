@@ -13,13 +13,16 @@ GPU_CYCLES = tuple(
     Feature(name, "cycles", meaning)
     for name, meaning in {
         "simulated": "of warps that live together, round by round",
+        "far": "simulated as well, the second-level cache half as far again",
+        "narrow": "simulated as well, with two thirds of its width",
+        "merged": "simulated as well, halves of a warp that ask for the same words served together",
         "alone": "of one block that has the multiprocessor for itself",
         "issue": "to issue all instructions",
         "fma": "of the pipes of multiply-adds",
         "alu": "of the pipes of integers and comparisons",
         "special": "of the pipes of reciprocals, exponentials and conversions",
         "shared": "of the banks of shared memory",
-        "merged": "of the banks, were both halves of a warp served together",
+        "merged_shared": "of the banks, were both halves of a warp served together",
         "l1": "of the first-level cache",
         "l2": "of the second-level cache",
         "stack": "of accesses to the stack",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -46,6 +46,12 @@ class GpuCore:
     """75 of ``sm_75``."""
     numbers: Mapping[str, Quantity]
     """One a name in ``GPU_NUMBERS``."""
+
+    def scaled(self, **factors: float) -> GpuCore:
+        """The same with some numbers multiplied."""
+        new = {name: self[name] * factor for name, factor in factors.items()}
+        changed = {name: Quantity(value, value, "derived: scaled", "described") for name, value in new.items()}
+        return replace(self, numbers={**self.numbers, **changed})
 
     def __getitem__(self, name: str) -> float:
         """One of ``GPU_NUMBERS``; of a range the middle."""

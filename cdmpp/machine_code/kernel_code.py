@@ -25,6 +25,12 @@ LIMIT = 300_000
 """Instructions of a warp that are executed at most: the rest is taken to be like them."""
 _ISSUED = 250_000
 """Instructions that are timed at most."""
+VARIANTS: dict[str, dict[str, float]] = {
+    "far": {"l2_latency": 1.5},
+    "narrow": {"l2_sectors_per_cycle": 1 / 1.5},
+    "merged": {"merged_share": 2.0},
+}
+"""Of a core, of which its documents say little: each is simulated as well, so that training programs can tell."""
 _AT = {name: place for place, name in enumerate(FIELDS)}
 
 
@@ -175,14 +181,15 @@ class _Timing:
         warps, rounds = self.blocks * self.launch.warps, self.blocks / self.live
         of_scheduler = math.ceil(warps / core["schedulers"])
         return {
-            "simulated": self.longer * self._simulated(),
-            "alone": self.longer * self._residents(1).cycles,
+            "simulated": self.longer * self._simulated(core),
+            **{name: self.longer * self._simulated(core.scaled(**factors)) for name, factors in VARIANTS.items()},
+            "alone": self.longer * self._residents(1, core).cycles,
             "issue": of_scheduler * amounts["issued"],
             "fma": of_scheduler * core["fma_cycles"] * sum(amounts[name] for name in _FMA),
             "alu": of_scheduler * core["alu_cycles"] * sum(amounts[name] for name in _ALU),
             "special": of_scheduler * core["special_cycles"] * sum(amounts[name] for name in _SPECIAL),
             "shared": warps * (amounts["shared_passes"] + amounts["shuffle"]),
-            "merged": warps * (amounts["merged_passes"] + amounts["shuffle"]),
+            "merged_shared": warps * (amounts["merged_passes"] + amounts["shuffle"]),
             "l1": warps * (amounts["load_sectors"] + amounts["store_sectors"]) / core["l1_sectors_per_cycle"],
             "l2": warps
             * (amounts["fresh_sectors"] * self.missing + amounts["store_sectors"])
@@ -193,22 +200,22 @@ class _Timing:
             "start": float(self.launch.blocks),
         }
 
-    def _simulated(self) -> float:
+    def _simulated(self, core: GpuCore) -> float:
         """Full rounds of all that live together, and a last one of those that are left."""
-        full = self._residents(self.live).cycles
+        full = self._residents(self.live, core).cycles
         rounds, left = divmod(self.blocks, self.live)
         if not left:
             return rounds * full
         share = left / self.live
         return rounds * full + (
-            full * share if share > _NEARLY_FULL else max(self._residents(left).cycles, full * share)
+            full * share if share > _NEARLY_FULL else max(self._residents(left, core).cycles, full * share)
         )
 
-    def _residents(self, blocks: int) -> Timed:
+    def _residents(self, blocks: int, core: GpuCore) -> Timed:
         schedulers, warps = int(self.core["schedulers"]), self.launch.warps
         on_one = (blocks, -(-warps // schedulers)) if warps >= schedulers else (-(-blocks * warps // schedulers), 1)
         residents = Residents(*on_one, min(schedulers, blocks * warps), self.missing, self.local_missing)
-        arguments = self.rows, self.trace, self.core, residents, _ISSUED
+        arguments = self.rows, self.trace, core, residents, _ISSUED
         return native_residents(*arguments) or run_residents(*arguments)
 
 

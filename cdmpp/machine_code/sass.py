@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from cdmpp.errors import DataError
@@ -28,6 +28,12 @@ class Control:
     """Scoreboard that is set until the operands were read; 7: none."""
     waits: int
     """Mask of scoreboards that have to be free."""
+
+    @property
+    def high(self) -> int:
+        """The upper 64 bits, as far as they are read."""
+        bits = self.stall | (not self.yields) << 4 | self.write_barrier << 5 | self.read_barrier << 8 | self.waits << 11
+        return bits << 41
 
     @classmethod
     def of(cls, high: int) -> Control:
@@ -87,6 +93,23 @@ def parse_sass(text: str) -> dict[str, SassKernel]:
         registers, stack_bytes, shared_bytes = usage[name]
         kernels[name] = SassKernel(name, int(found[1]), registers, stack_bytes, shared_bytes, tuple(lines))
     return kernels
+
+
+def listed(kernels: Mapping[str, SassKernel]) -> str:
+    """A listing that ``parse_sass`` reads as the same kernels."""
+    used = [
+        f" Function {one.name}:\n  REG:{one.registers} STACK:{one.stack_bytes} SHARED:{one.shared_bytes} LOCAL:0"
+        for one in kernels.values()
+    ]
+    texts = [f"code for sm_{one.arch}" for one in kernels.values()][:1]
+    for one in kernels.values():
+        texts.append(f"Function : {one.name}")
+        for number, line in enumerate(one.lines):
+            guard = f"@{line.guard} " if line.guard else ""
+            text = f"{guard}{' '.join([line.name, ', '.join(line.operands)]).strip()} ;"
+            texts.append(f" /*{INSTRUCTION_BYTES * number:04x}*/ {text} /* 0x{line.low:016x} */")
+            texts.append(f" /* 0x{line.control.high:016x} */")
+    return "\n".join([*used, *texts, ""])
 
 
 def _functions(text: str) -> Iterator[tuple[str, list[SassLine]]]:

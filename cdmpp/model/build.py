@@ -9,25 +9,28 @@ import numpy as np
 from cdmpp.ast.table import TARGET_KINDS
 from cdmpp.data.batching import ProgramTensors
 from cdmpp.errors import CdmppError
-from cdmpp.model.config import CdmppConfig, ModelConfig
+from cdmpp.model.config import CdmppConfig, LibraryConfig, ModelConfig, ReferenceConfig
+from cdmpp.model.library import LibraryModel
 from cdmpp.model.reference import ReferenceModel, config_for
 from cdmpp.model.regressor import CdmppModel
 
-Model = CdmppModel | ReferenceModel
+Model = CdmppModel | ReferenceModel | LibraryModel
 
 
 def build_model(config: ModelConfig, leaf_width: int, kernel_width: int, device_width: int) -> Model:
     """An untrained model of that configuration for these input widths."""
     if isinstance(config, CdmppConfig):
         return CdmppModel(config, leaf_width, kernel_width, device_width)
+    if isinstance(config, LibraryConfig):
+        return LibraryModel(config)
     return ReferenceModel(config, leaf_width, device_width)
 
 
 def build_for(config: ModelConfig, programs: ProgramTensors, rows: np.ndarray) -> Model:
     """A model sized for the data, with its statistics fitted on the training ``rows`` (n,)."""
-    if not isinstance(config, CdmppConfig):
+    if isinstance(config, ReferenceConfig):
         config = config_for(config, programs, rows)
-    elif config.code:
+    elif isinstance(config, CdmppConfig) and config.code:
         kinds = programs.coded_kinds(np.asarray(rows))
         if len(kinds) > 1:
             raise CdmppError(

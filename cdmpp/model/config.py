@@ -104,8 +104,31 @@ class ReferenceConfig:
             raise CdmppError(f"model.leaf_counts must be at most {_MAX_LEAF_COUNTS} rising numbers")
 
 
-ModelConfig = CdmppConfig | ReferenceConfig
-MODELS: dict[str, type[CdmppConfig] | type[ReferenceConfig]] = {"cdmpp": CdmppConfig, "reference": ReferenceConfig}
+@dataclass(frozen=True)
+class LibraryConfig:
+    """The model of library operators: a perceptron on top of a fitted roofline."""
+
+    name: str = "library"
+    layers: int = 3
+    hidden: int = 256
+    dropout: float = 0.0
+    bins: int = 8
+    """Quantile bins that every number is also given as."""
+    clip: float = 6.0
+    label: str = "log"
+
+    def __post_init__(self) -> None:
+        _check_ranges(self)
+        if self.layers < 1:
+            raise CdmppError(f"model.layers is {self.layers}; the library model needs one")
+
+
+ModelConfig = CdmppConfig | ReferenceConfig | LibraryConfig
+MODELS: dict[str, type[CdmppConfig] | type[ReferenceConfig] | type[LibraryConfig]] = {
+    "cdmpp": CdmppConfig,
+    "reference": ReferenceConfig,
+    "library": LibraryConfig,
+}
 
 
 def model_config(values: Mapping[str, Any]) -> ModelConfig:

@@ -14,23 +14,26 @@ from torch.nn.functional import huber_loss
 from cdmpp.data.batching import Batch, ProgramTensors, ordered_batches
 from cdmpp.data.subsample import sample_rows
 from cdmpp.machine_code.gpu_code_features import GPU_CODE_NAMES, GPU_CYCLES
+from cdmpp.machine_code.kernel_code import VARIANTS
 from cdmpp.model.analytic import PARTS, kernel_parts
 from cdmpp.model.kernel_quantities import KernelQuantities
 
 RESOURCES = ("multiprocessor", "memory", "start")
 MIN_PROGRAMS = 100
 """With code vectors; fewer do not tell the costs, and the analytic time stays what it is."""
-_COUNTED = tuple(one.name for one in GPU_CYCLES if one.name != "start")
-_CYCLES = [1 + GPU_CODE_NAMES.index(f"cycles_{name}") for name in _COUNTED]
+_VARIANTS = tuple(VARIANTS)
+_COUNTED = tuple(one.name for one in GPU_CYCLES if one.name not in ("start", *_VARIANTS))
+_CYCLES = [1 + GPU_CODE_NAMES.index(f"cycles_{name}") for name in (*_COUNTED, *_VARIANTS)]
 _START, _KERNELS, _TEXT = (
     1 + GPU_CODE_NAMES.index(name) for name in ("cycles_start", "kernels", "longest_instructions")
 )
 """Columns of ``Batch.codes``, whose first is the flag."""
 _DRAM = [PARTS.index(f"gpu_dram_{way}") for way in ("read", "write")]
-N_COSTS = len(_COUNTED) + 5
+N_COSTS = len(_COUNTED) + 5 + len(_VARIANTS)
 """Natural logs: of each resource, of memory, of a launch (cycles), of the text (cycles an instruction), of the
-starts, and how sharply the slowest decides."""
-_MEMORY, _LAUNCH, _CODE, _STARTS, _SHARP = range(len(_COUNTED), N_COSTS)
+starts, and how sharply the slowest decides. Then how far the simulated core is each of its variants."""
+_MEMORY, LAUNCH, _CODE, _STARTS, _SHARP = range(len(_COUNTED), len(_COUNTED) + 5)
+_SIMULATED = _COUNTED.index("simulated")
 _MAX_PROGRAMS, _HUBER, _RIDGE, _STEPS = 8192, 0.1, 0.003, 150
 _FLOOR = 1.0
 
@@ -71,6 +74,7 @@ class GpuCodeAnchor(nn.Module):
             optimiser.zero_grad()
             error = huber_loss(_log_cycles(inputs, cost)[0], labels, delta=_HUBER) / _HUBER
             loss = error + _RIDGE * cost[: len(_COUNTED)].exp().square().mean()
+            loss = loss + _RIDGE * cost[-len(_VARIANTS) :].square().mean()
             loss.backward()
             return loss
 
@@ -84,28 +88,35 @@ class GpuCodeAnchor(nn.Module):
 def _start() -> Tensor:
     """The simulated cycles as they are, and next to nothing of the others."""
     cost = torch.full((N_COSTS,), -5.0)
-    cost[_COUNTED.index("simulated")], cost[_MEMORY], cost[_STARTS], cost[_SHARP] = -0.15, 0.0, 0.0, 0.5
-    cost[_LAUNCH], cost[_CODE] = 8.0, -1.0
+    cost[-len(_VARIANTS) :] = 0.0
+    cost[_SIMULATED], cost[_MEMORY], cost[_STARTS], cost[_SHARP] = -0.15, 0.0, 0.0, 0.5
+    cost[LAUNCH], cost[_CODE] = 8.0, -1.0
     return cost
 
 
 def _inputs(codes: Tensor, parts: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-    """(B, len(_COUNTED) + 4) cycles of resources, of memory and of starts, kernels, instructions; (B,) log of clock."""
+    """(B, .) cycles of resources, of memory and of starts, kernels, instructions, logs of variants; (B,) log of clock.
+
+    A variant is by how much it is slower than the simulated core.
+    """
     clock_hz = 1e6 * KernelQuantities(batch.kernels, batch.device_specs, batch.kinds).device("clock_mhz")
     amounts = torch.exp2(codes[:, [*_CYCLES, _START, _KERNELS, _TEXT]]) - 1
     memory = (parts[:, :, _DRAM].sum(-1) * batch.kernel_mask).sum(1, keepdim=True) * clock_hz
-    n = len(_COUNTED)
-    return torch.cat([amounts[:, :n], memory, amounts[:, n:]], dim=1), clock_hz[:, 0].log()
+    n, last = len(_COUNTED), len(_COUNTED) + len(_VARIANTS)
+    slower = amounts[:, n:last].clamp_min(_FLOOR).log() - amounts[:, [_SIMULATED]].clamp_min(_FLOOR).log()
+    return torch.cat([amounts[:, :n], memory, amounts[:, last:], slower], dim=1), clock_hz[:, 0].log()
 
 
 def _log_cycles(inputs: Tensor, cost: Tensor) -> tuple[Tensor, Tensor]:
     """(B,) log-cycles, and (B, len(RESOURCES)) of each resource."""
     n, cost = len(_COUNTED), cost.to(inputs.dtype)
-    memory, starts, kernels, text = inputs[:, n:].unbind(1)
-    resources = [inputs[:, :n] @ cost[:n].exp(), memory * cost[_MEMORY].exp(), starts * cost[_STARTS].exp()]
+    memory, starts, kernels, text = inputs[:, n : n + 4].unbind(1)
+    slower = (inputs[:, n + 4 :] @ cost[-len(_VARIANTS) :]).exp()
+    simulated = inputs[:, _SIMULATED] * (slower - 1) * cost[_SIMULATED].exp()
+    resources = [inputs[:, :n] @ cost[:n].exp() + simulated, memory * cost[_MEMORY].exp(), starts * cost[_STARTS].exp()]
     logs = torch.stack(resources, dim=1).clamp_min(_FLOOR).log()
     power = 1 + cost[_SHARP].exp()
-    total = ((power * logs).logsumexp(1) / power).exp() + kernels * cost[_LAUNCH].exp() + text * cost[_CODE].exp()
+    total = ((power * logs).logsumexp(1) / power).exp() + kernels * cost[LAUNCH].exp() + text * cost[_CODE].exp()
     return total.log(), logs
 
 

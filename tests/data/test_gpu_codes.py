@@ -1,7 +1,7 @@
 """Code vectors of GPU programs, derived in batches by worker processes."""
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -12,6 +12,8 @@ from benchmarks.workloads import TARGETS, tasks
 from cdmpp import devices
 from cdmpp.data.codes import cached_codes
 from cdmpp.data.derive import Source, derive
+from cdmpp.data.derive_worker import _program
+from cdmpp.data.gpu_codes import gpu_codes_of
 from cdmpp.machine_code.code_features import CODE_WIDTH
 from cdmpp.machine_code.cuda import can_compile_cuda
 from cdmpp.machine_code.gpu_code_features import GPU_CODE_NAMES
@@ -26,10 +28,14 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def sources():
+    return sampled(0)
+
+
+def sampled(seed: int) -> list[Source]:
     sheet = devices.get(TARGETS["cuda"])
     target, found = parse_target(sheet.target), []
     for name in ("matmul", "elementwise"):
-        for program in sample_programs(tasks()[name], target, 2, 0, mutants=0.0):
+        for program in sample_programs(tasks()[name], target, 2, seed, mutants=0.0):
             key = f"{name}-{len(found)}"
             found.append(Source(key, tasks()[name].workload, program.trace, json.dumps(sheet.target), core="108"))
     return found
@@ -49,10 +55,30 @@ def test_programs_are_compiled_in_batches_and_one_that_fails_costs_no_other(sour
         assert code[GPU_CODE_NAMES.index("cycles_simulated")] > 0
 
 
+def test_what_was_compiled_is_not_compiled_again(sources, tmp_path, monkeypatch):
+    monkeypatch.setenv("CDMPP_CACHE", str(tmp_path))
+    texts, parsed = [asdict(source) for source in sources[:2]], []
+
+    def program(one):
+        parsed.append(one["key"])
+        return _program(one)
+
+    first = gpu_codes_of(texts, program)
+    again = gpu_codes_of([{**texts[0], "core": "54"}, texts[1]], program)
+    assert parsed == [text["key"] for text in texts]
+    np.testing.assert_array_equal(again[1], first[1])
+    assert not np.array_equal(again[0], first[0])  # on half the multiprocessors
+    for path in (tmp_path / "gpu_programs").rglob("*.gz"):
+        path.write_bytes(b"damaged")
+    np.testing.assert_array_equal(gpu_codes_of(texts, program)[0], first[0])
+    assert len(parsed) == 4
+
+
 def test_a_batch_that_takes_too_long_is_tried_one_by_one(sources, tmp_path, monkeypatch):
     alone = derive({"gpu_codes": (tmp_path / "alone", sources[:2])}, 1, progress=False, together=1)
     assert alone == {"gpu_codes": {}}
-    late = derive({"gpu_codes": (tmp_path / "late", sources[:2])}, 1, progress=False, limit_s=0.01)
+    others = sampled(1)[:2]  # what was compiled before is kept
+    late = derive({"gpu_codes": (tmp_path / "late", others)}, 1, progress=False, limit_s=0.01)
     assert all("took more than 0.01 s" in reason for reason in late["gpu_codes"].values())
     assert len(late["gpu_codes"]) == 2 and not cached_codes(tmp_path / "late")
     assert set(cached_codes(tmp_path / "alone")) == {source.key for source in sources[:2]}

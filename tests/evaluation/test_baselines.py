@@ -7,13 +7,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from cdmpp import devices
 from cdmpp.ast.pooling import compress, expand, pool_asts, pool_per_store
+from cdmpp.ast.table import TARGET_KINDS
 from cdmpp.data.splits import make_split
 from cdmpp.errors import DataError
 from cdmpp.evaluation.baselines import BASELINES, NEED_PER_STORE, make_baseline
 from cdmpp.evaluation.evaluation_data import EvaluationData
 from cdmpp.evaluation.trees import TreeSettings
 from cdmpp.machine_code.code_features import CODE_NAMES, CODE_WIDTH
+from cdmpp.machine_code.gpu_code_features import GPU_CODE_NAMES
 from cdmpp.model import code_anchor
 from cdmpp.training.metrics import latency_metrics
 from tests.evaluation.conftest import make_data
@@ -44,7 +47,7 @@ def test_the_roofline_recovers_a_roofline(data):
     assert mape(EvaluationData(exact), make_split(exact, "by_task", 0), "roofline") < 2
 
 
-@pytest.mark.parametrize("name", ["constant", "roofline", "analytic", "xgb_per_store"])
+@pytest.mark.parametrize("name", ["constant", "roofline", "analytic", "simulated", "xgb_per_store"])
 def test_labels_outside_training_and_validation_change_nothing(data, name):
     split = make_split(data.dataset, "by_task", 1)
     spoiled = data.dataset.latency_s.copy()
@@ -106,14 +109,33 @@ def test_compress_undoes_expand():
     np.testing.assert_allclose(compress(expand(values)), values)
 
 
-def test_code_costs_are_the_analytic_time_where_nothing_was_compiled(data):
+@pytest.mark.parametrize("name", ["code_costs", "simulated"])
+def test_it_is_the_analytic_time_where_nothing_was_compiled(data, name):
     split = make_split(data.dataset, "by_task", 0)
     found = []
-    for name in ("analytic", "code_costs"):
-        baseline = BASELINES[name](SMALL)
+    for one in ("analytic", name):
+        baseline = BASELINES[one](SMALL)
         baseline.fit(data, split, 0)
         found.append(baseline.predict(data, split.test))
     np.testing.assert_allclose(*found)
+
+
+@pytest.mark.parametrize("name", ["code_costs", "simulated"])
+def test_gpu_programs_are_timed_by_their_own_columns(data, name):
+    """Nine tenths of the simulated cycles at the sheet's clock, and 4 us for each kernel: two numbers to find."""
+    made, rng = data.dataset, np.random.default_rng(5)
+    kernels = np.diff(made.asts.kernel_offsets)
+    amounts = np.zeros((len(made), CODE_WIDTH))
+    amounts[:, GPU_CODE_NAMES.index("cycles_simulated")] = 10 ** rng.uniform(3, 6, len(made))
+    amounts[:, GPU_CODE_NAMES.index("kernels")] = kernels
+    codes = np.log2(1 + amounts).astype(np.float32)
+    asts = replace(made.asts.with_codes(codes), kernel_features=0 * made.asts.kernel_features)
+    clock_hz = 1e6 * devices.get("a100").spec["clock_mhz"]
+    seconds = 0.9 * amounts.sum(1) / clock_hz
+    seconds += 4e-6 * kernels - 0.9 * kernels / clock_hz
+    coded = replace(made, asts=asts, latency_s=seconds)
+    assert set(coded.devices) == {"a100"} and (asts.target_kinds == TARGET_KINDS.index("gpu")).all()
+    assert mape(EvaluationData(coded), make_split(coded, "by_task", 0), name) < 5
 
 
 def test_code_costs_learn_from_coded_training_programs_alone(monkeypatch):

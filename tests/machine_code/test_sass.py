@@ -18,7 +18,7 @@ from cdmpp.machine_code import warp_memory
 from cdmpp.machine_code.gpu_core import described_archs, gpu_core_of, read_gpu_core
 from cdmpp.machine_code.native_gpu import native_residents, native_warp
 from cdmpp.machine_code.resident import Residents, occupancy, run_residents
-from cdmpp.machine_code.sass import Control, SassKernel, SassLine, parse_sass
+from cdmpp.machine_code.sass import Control, SassKernel, SassLine, listed, parse_sass
 from cdmpp.machine_code.sass_fields import CLASSES, FIELDS
 from cdmpp.machine_code.sass_rows import rows_of
 from cdmpp.machine_code.warp import run_warp
@@ -377,3 +377,9 @@ def test_a_core_that_lacks_a_number_is_refused(tmp_path):
     broken.write_text("\n".join(line for line in text.splitlines() if "l2_latency" not in line))
     with pytest.raises(CdmppError, match="numbers missing or unknown: l2_latency"):
         read_gpu_core(broken)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_listing_is_read_as_it_was_written(name):
+    kernels = parse_sass(gzip.decompress((LISTINGS / f"{name}.txt.gz").read_bytes()).decode())
+    assert parse_sass(listed(kernels)) == kernels

@@ -14,6 +14,8 @@ from cdmpp.data.batching import ProgramTensors
 from cdmpp.errors import CdmppError
 from cdmpp.machine_code.code_features import CODE_WIDTH
 from cdmpp.machine_code.gpu_code_features import GPU_CODE_NAMES
+from cdmpp.machine_code.kernel_code import VARIANTS
+from cdmpp.model import gpu_code_anchor
 from cdmpp.model.analytic import kernel_parts
 from cdmpp.model.build import build_for
 from cdmpp.model.config import model_config
@@ -21,7 +23,7 @@ from cdmpp.model.gpu_code_anchor import MIN_PROGRAMS, RESOURCES, GpuCodeAnchor
 from tests.model.test_models import SMALL
 
 SHEET = devices.get("a100")
-LAUNCH = 4000.0
+LAUNCH_CYCLES = 4000.0
 
 
 def programs_of(n: int, seed: int = 0, coded: float = 1.0) -> ProgramTensors:
@@ -35,10 +37,12 @@ def programs_of(n: int, seed: int = 0, coded: float = 1.0) -> ProgramTensors:
 
     column("kernels")[:] = 1 + rng.integers(0, 3, n)
     column("cycles_simulated")[:] = 10 ** rng.uniform(3, 6, n)
+    for variant in VARIANTS:
+        column(f"cycles_{variant}")[:] = column("cycles_simulated")
     column("cycles_stack")[:] = 10 ** rng.uniform(3, 6, n) * (rng.random(n) < 0.3)
     column("cycles_start")[:] = 10 ** rng.uniform(1, 6, n)
     busy = 0.9 * column("cycles_simulated") + 0.1 * column("cycles_stack")
-    cycles = np.maximum(busy, column("cycles_start")) + LAUNCH * column("kernels")
+    cycles = np.maximum(busy, column("cycles_start")) + LAUNCH_CYCLES * column("kernels")
     codes = np.log2(1 + amounts).astype(np.float32)
     codes[rng.random(n) >= coded] = np.nan
     asts = dataclasses.replace(
@@ -64,8 +68,8 @@ def test_programs_it_never_saw_are_timed():
     anchor.fit(programs, np.arange(500))
     assert anchor.fitted == 1
     assert float(errors(anchor, programs, test).mean()) < min(0.06, 0.5 * before)
-    launch = anchor.log_cost[-4].exp()
-    assert LAUNCH / 1.3 < float(launch) < LAUNCH * 1.3
+    launch = anchor.log_cost[gpu_code_anchor.LAUNCH].exp()
+    assert LAUNCH_CYCLES / 1.3 < float(launch) < LAUNCH_CYCLES * 1.3
 
 
 def test_too_few_programs_leave_it_as_it_is():

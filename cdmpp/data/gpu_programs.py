@@ -1,0 +1,92 @@
+"""GpuProgram: what the compiler made of one GPU program, and the file that it is kept in."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import gzip
+import hashlib
+import json
+import shutil
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from cdmpp.data.files import write_atomic
+from cdmpp.errors import DataError
+from cdmpp.machine_code.cuda import Assembled
+from cdmpp.machine_code.gpu_code_vector import gpu_code_vector
+from cdmpp.machine_code.gpu_core import gpu_core_of
+from cdmpp.machine_code.kernel_code import KernelWork
+from cdmpp.machine_code.sass import listed, parse_sass
+from cdmpp.machine_code.warp_state import Launch
+from cdmpp.paths import cache_root
+
+_VERSION = "1"
+
+
+class GpuProgram(NamedTuple):
+    """Kernels of one program in the order in which they run."""
+
+    arch: int
+    """80 of ``sm_80``."""
+    launches: dict[str, Launch]
+    works: list[KernelWork]
+    machine: Assembled
+
+    def vector(self, multiprocessors: int) -> np.ndarray:
+        """``gpu_code_vector`` on so many multiprocessors; ``CdmppError`` as there, or no such core is described."""
+        return gpu_code_vector(self.launches, self.machine, self.works, gpu_core_of(self.arch), multiprocessors)
+
+
+def program_path(*texts: str) -> Path:
+    """Where the program that ``texts`` say is kept: compiling takes a second, reading it again some milliseconds."""
+    digest = hashlib.sha256("\0".join([_compiler(), *texts]).encode()).hexdigest()[:32]
+    return cache_root() / "gpu_programs" / f"v{_VERSION}" / digest[:2] / f"{digest}.json.gz"
+
+
+def write_program(path: Path, program: GpuProgram) -> None:
+    """Into a file that is whole or absent. ``DataError``: it cannot be written."""
+    content = {
+        "arch": program.arch,
+        "launches": {name: [list(one.grid), list(one.block)] for name, one in program.launches.items()},
+        "works": [list(work) for work in program.works],
+        "listing": listed(program.machine.kernels),
+        "literals": {name: base64.b64encode(data).decode() for name, data in program.machine.literals.items()},
+    }
+    packed = gzip.compress(json.dumps(content).encode(), 5, mtime=0)
+    write_atomic(path, lambda temporary: temporary.write_bytes(packed))
+
+
+def read_program(path: Path) -> GpuProgram | None:
+    """None where there is none, or a damaged one, which is then removed."""
+    try:
+        content = json.loads(gzip.decompress(path.read_bytes()))
+        launches = {name: Launch(tuple(grid), tuple(block)) for name, (grid, block) in content["launches"].items()}
+        literals = {name: base64.b64decode(data) for name, data in content["literals"].items()}
+        works = [KernelWork(float(read), float(fma)) for read, fma in content["works"]]
+        return GpuProgram(int(content["arch"]), launches, works, Assembled(parse_sass(content["listing"]), literals))
+    except FileNotFoundError:
+        return None
+    except (OSError, EOFError, ValueError, KeyError, TypeError, DataError):
+        with suppress(OSError):
+            path.unlink()
+        return None
+
+
+@functools.cache
+def _compiler() -> str:
+    """What decides the machine code of a program, but for the program."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    found = []
+    for package in ("apache-tvm", "nvidia-cuda-nvrtc"):
+        with suppress(PackageNotFoundError):
+            found.append(f"{package} {version(package)}")
+    if shutil.which("nvcc"):
+        done = subprocess.run(["nvcc", "--version"], capture_output=True, text=True, check=False)
+        found.append(done.stdout)
+    return "\n".join(found)

@@ -1,0 +1,65 @@
+"""LibraryModel: the latency of calls that a library serves, as a correction of their fitted roofline."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from cdmpp.data.batching import Batch, ProgramTensors, ordered_batches
+from cdmpp.data.subsample import STATISTICS_PROGRAMS, sample_rows
+from cdmpp.model.bins import QuantileBins
+from cdmpp.model.config import LibraryConfig
+from cdmpp.model.feature_scaler import FeatureScaler
+from cdmpp.model.label_transform import LabelTransform
+from cdmpp.model.library_anchor import LibraryAnchor
+from cdmpp.model.library_inputs import N_INPUTS, library_inputs
+from cdmpp.model.output import Output
+
+
+class LibraryModel(nn.Module):
+    """Which kernel a library takes nobody knows before: what decides it goes through a perceptron."""
+
+    log_scale: Tensor
+
+    def __init__(self, config: LibraryConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.anchor = LibraryAnchor()
+        self.scaler = FeatureScaler(N_INPUTS, config.clip)
+        self.bins = QuantileBins(N_INPUTS, config.bins)
+        self.label_transform = LabelTransform("log")
+        self.register_buffer("log_scale", torch.ones(()))
+        widths = [N_INPUTS * (1 + config.bins), *[config.hidden] * config.layers]
+        steps = (
+            (nn.Linear(a, b), nn.SiLU(), nn.Dropout(config.dropout))
+            for a, b in zip(widths[:-1], widths[1:], strict=True)
+        )
+        self.perceptron = nn.Sequential(*(layer for step in steps for layer in step))
+        self.out = nn.Linear(config.hidden, 1)
+        with torch.no_grad():  # start at the anchor
+            self.out.weight.mul_(0.1)
+            self.out.bias.zero_()
+
+    @torch.no_grad()
+    def fit_statistics(self, programs: ProgramTensors, rows: np.ndarray) -> None:
+        """Anchor and scalers from the training programs ``rows`` (n,), and from no other."""
+        self.anchor.fit(programs, rows)
+        columns = [
+            (library_inputs(batch), batch.log_latency, self.anchor(batch))
+            for batch in ordered_batches(programs, sample_rows(rows, STATISTICS_PROGRAMS))
+        ]
+        inputs, log_latency, anchors = (torch.cat(column) for column in zip(*columns, strict=True))
+        self.scaler.fit(inputs)
+        self.bins.fit(self.scaler(inputs))
+        self.label_transform.fit(log_latency)
+        self.log_scale.copy_((log_latency - anchors).double().std(correction=0).clamp_min(1e-3))
+
+    def forward(self, batch: Batch) -> Output:
+        """Of operators alone: what has no operator vector has no answer here."""
+        scaled = self.scaler(library_inputs(batch))
+        hidden = self.perceptron(torch.cat([scaled, self.bins(scaled)], dim=-1))
+        with torch.autocast(hidden.device.type, enabled=False):
+            correction = self.out(hidden.float())[..., 0] * self.log_scale
+        log_latency = self.anchor(batch).to(correction.dtype) + correction
+        return Output(log_latency, self.label_transform(log_latency), hidden)

@@ -1,0 +1,89 @@
+"""NetworkGraph of a network as PyTorch runs it by itself: an operator a call, served by its libraries. No TVM here."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from cdmpp.network.graph import Call, NetworkGraph
+from cdmpp.operators.aten import calls_of
+from cdmpp.operators.operator import LibraryOperator
+from cdmpp.operators.operator_task import operator_task
+from cdmpp.programs.task import Task
+
+
+def library_graph_of(exported: Any, name: str) -> tuple[NetworkGraph, dict[str, LibraryOperator], dict[str, str]]:
+    """Of a ``torch.export.ExportedProgram``; task id -> its operator, and task id -> what it is answered as.
+
+    The latter of operators that nobody measured. ``UnsupportedProgramError`` names what nothing can answer for.
+    """
+    signature = exported.graph_signature
+    weights = {
+        *signature.inputs_to_parameters,
+        *signature.inputs_to_buffers,
+        *signature.inputs_to_lifted_tensor_constants,
+    }
+    made = _Made(name)
+    for node in exported.graph.nodes:
+        made.add(node, node.name in weights)
+    return made.graph(), made.operators, made.stand_ins
+
+
+class _Made:
+    def __init__(self, network: str) -> None:
+        self.network = network
+        self.sources: dict[Any, tuple[int, ...]] = {}
+        """Node -> places of the calls that its value comes from."""
+        self.resident: dict[Any, tuple[int, int]] = {}
+        """Weight or input of the network -> (number, bytes)."""
+        self.calls: list[Call] = []
+        self.tasks: dict[str, Task] = {}
+        self.operators: dict[str, LibraryOperator] = {}
+        self.stand_ins: dict[str, str] = {}
+        self.bytes = {True: 0, False: 0}
+        self.views = 0
+        self.results: tuple[int, ...] = ()
+
+    def add(self, node: Any, is_weight: bool) -> None:
+        if node.op == "placeholder":
+            size = _bytes(node.meta.get("val"))
+            self.bytes[is_weight] += size
+            self.resident[node] = len(self.resident), size
+            self.sources[node] = ()
+        elif node.op == "output":
+            self.results = tuple(dict.fromkeys(place for one in node.all_input_nodes for place in self.sources[one]))
+        elif node.op == "call_function":
+            self._call(node)
+        else:
+            self.sources[node] = ()
+
+    def _call(self, node: Any) -> None:
+        found = calls_of(node)
+        before = tuple(dict.fromkeys(place for one in node.all_input_nodes for place in self.sources[one]))
+        if not found.operators:
+            self.views += 1
+            self.sources[node] = before
+            if len(node.all_input_nodes) == 1 and node.all_input_nodes[0] in self.resident:
+                self.resident[node] = self.resident[node.all_input_nodes[0]]
+            return
+        reads = tuple(dict.fromkeys(self.resident[one] for one in node.all_input_nodes if one in self.resident))
+        for number, operator in enumerate(found.operators):
+            task = operator_task(operator, self.network)
+            self.tasks.setdefault(task.task_id, task)
+            self.operators[task.task_id] = operator
+            if found.measured_like:
+                self.stand_ins[task.task_id] = found.measured_like
+            written = int(operator.written_elements * operator.element_bytes)
+            self.calls.append(Call(f"{node.name}#{len(self.calls)}", task.task_id, before, written, reads))
+            before, reads = (len(self.calls) - 1,), () if number else reads
+        self.sources[node] = before
+
+    def graph(self) -> NetworkGraph:
+        tasks, weights, inputs = self.tasks, self.bytes[True], self.bytes[False]
+        return NetworkGraph(self.network, tuple(self.calls), tasks, 0, weights, inputs, self.results, self.views)
+
+
+def _bytes(value: Any) -> int:
+    if not hasattr(value, "shape"):
+        return 0
+    return math.prod(int(size) for size in value.shape) * value.dtype.itemsize

@@ -1,0 +1,243 @@
+"""Calls of PyTorch's own operators -> library operators: what an exported graph runs, node by node.
+
+A node runs one operator, several (attention that nobody fused), or none: a view moves nothing. Sizes come from the
+tensors that ``torch.export`` put on every node.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from cdmpp.errors import UnsupportedProgramError
+from cdmpp.operators.operator import LibraryOperator
+
+_VIEWS = frozenset(
+    "view permute transpose t unsqueeze squeeze expand expand_as slice select split split_with_sizes chunk unbind "
+    "alias detach _unsafe_view lift_fresh_copy lift_fresh view_as flatten unflatten narrow movedim swapaxes diagonal "
+    "getitem _assert_tensor_metadata sym_size dropout feature_dropout broadcast_to as_strided numpy_T".split()
+)
+_UNARY = {
+    **{name: name for name in "relu gelu tanh exp sqrt rsqrt sigmoid silu neg".split()},
+    **dict.fromkeys(("clone", "cat", "stack", "repeat", "_to_copy", "to", "roll", "pad", "constant_pad_nd"), "copy"),
+    **dict.fromkeys(("full", "zeros", "ones", "arange", "full_like", "zeros_like", "ones_like", "new_ones"), "copy"),
+    **dict.fromkeys(("new_zeros", "new_full", "empty", "scalar_tensor", "triu", "tril", "copy", "copy_"), "copy"),
+}
+_BINARY = {
+    **{name: name for name in "add sub mul div pow".split()},
+    **{f"{name}_": name for name in "add sub mul div".split()},
+}
+_SCALAR = {"sub": "add"}
+"""Operator with a scalar that is served like another one."""
+
+
+class Calls(NamedTuple):
+    """What a node runs."""
+
+    operators: tuple[LibraryOperator, ...]
+    measured_like: str = ""
+    """Operator that the node itself is not, but is answered as; empty where it is what it is called."""
+
+
+def calls_of(node: Any) -> Calls:
+    """Of one ``call_function`` node of an exported graph.
+
+    ``UnsupportedProgramError`` names an operator that nothing here can answer for, with the place in the model.
+    """
+    name = _name(node)
+    if name in _VIEWS or not _is_tensor(node.meta.get("val")):
+        return Calls(())
+    if name in ("reshape", "contiguous"):
+        return Calls(() if _value(node.args[0]).is_contiguous() else (_matrix("copy", _value(node)),))
+    made = _RULES.get(name)
+    if made is not None:
+        return Calls(tuple(made(node)))
+    if name in _BINARY:
+        return Calls((_binary(node, _BINARY[name]),))
+    if name.removesuffix("_") in _UNARY:
+        if name in ("to", "_to_copy") and _value(node.args[0]).dtype == _value(node).dtype:
+            return Calls(())
+        return Calls((_matrix(_UNARY[name.removesuffix("_")], _value(node)),))
+    if _is_pointwise(node):
+        tensors = [arg for arg in node.args if _is_node(arg) and _value(arg).numel() == _value(node).numel()]
+        like = "add" if len(tensors) > 1 else "relu"
+        return Calls((_matrix(like, _value(node)),), like)
+    raise UnsupportedProgramError(
+        f"the operator {node.target} ({node.name}{_place(node)}) is of no kind that was measured; replace it in the "
+        "model, or predict the network without the part that it belongs to"
+    )
+
+
+def _name(node: Any) -> str:
+    """``add`` of ``aten.add.Tensor``."""
+    schema = getattr(node.target, "_schema", None)
+    return schema.name.split("::")[-1] if schema is not None else getattr(node.target, "__name__", str(node.target))
+
+
+def _place(node: Any) -> str:
+    stack = node.meta.get("nn_module_stack") or {}
+    path = list(stack.values())[-1][0] if stack else ""
+    return f", in {path}" if path else ""
+
+
+def _is_tensor(value: Any) -> bool:
+    return hasattr(value, "shape") and hasattr(value, "dtype") or isinstance(value, tuple | list)
+
+
+def _is_node(value: Any) -> bool:
+    return hasattr(value, "meta") and hasattr(value.meta.get("val"), "numel")
+
+
+def _is_pointwise(node: Any) -> bool:
+    import torch
+
+    return torch.Tag.pointwise in getattr(node.target, "tags", ())
+
+
+def _value(node: Any) -> Any:
+    value = node.meta["val"]
+    return value[0] if isinstance(value, tuple | list) else value
+
+
+def _dtype(value: Any) -> str:
+    """Floats as they are; whole numbers and truth move as many bytes as some float does."""
+    text = str(value.dtype).removeprefix("torch.")
+    by_bytes = {1: "float16", 2: "float16", 4: "float32", 8: "float64"}
+    return text if "float" in text else by_bytes[value.dtype.itemsize]
+
+
+def _shape(value: Any) -> list[int]:
+    try:
+        return [int(size) for size in value.shape]
+    except (TypeError, ValueError) as error:
+        raise UnsupportedProgramError(f"a shape depends on the values of inputs ({list(value.shape)})") from error
+
+
+def _matrix(name: str, value: Any, last: int = -1) -> LibraryOperator:
+    shape = _shape(value) or [1]
+    cols = max(1, shape[last])
+    return LibraryOperator(name, {"rows": max(1, math.prod(shape) // cols), "cols": cols}, _dtype(value))
+
+
+def _binary(node: Any, name: str) -> LibraryOperator:
+    out = _value(node)
+    full = [arg for arg in node.args[:2] if _is_node(arg) and 2 * _value(arg).numel() > out.numel()]
+    return _matrix(name if len(full) > 1 else f"{_SCALAR.get(name, name)}_scalar", out)
+
+
+def _linear(node: Any) -> Sequence[LibraryOperator]:
+    x, weight, bias = (*node.args, None)[:3]
+    return [_product(_value(x), _value(weight).shape[0], bias is not None)]
+
+
+def _product(x: Any, cols: int, bias: bool) -> LibraryOperator:
+    *leading, inner = _shape(x)
+    sizes = {"rows": max(1, math.prod(leading)), "inner": inner, "cols": int(cols), "bias": int(bias)}
+    return LibraryOperator("linear", sizes, _dtype(x))
+
+
+def _matmul(node: Any) -> Sequence[LibraryOperator]:
+    x, y = (_value(arg) for arg in node.args[-2:])
+    if y.dim() <= 2:
+        return [_product(x, _shape(y)[-1] if y.dim() == 2 else 1, _name(node) == "addmm")]
+    return [_batched(x, y)]
+
+
+def _batched(x: Any, y: Any) -> LibraryOperator:
+    rows, inner = _shape(x)[-2:] if x.dim() > 1 else (1, _shape(x)[-1])
+    many, cols = max(math.prod(_shape(x)[:-2]), math.prod(_shape(y)[:-2])), _shape(y)[-1]
+    across = int(y.stride()[-1] != 1 and y.stride()[-2] == 1)
+    sizes = {"batch": many, "rows": rows, "inner": inner, "cols": cols, "transposed": across}
+    return LibraryOperator("bmm", sizes, _dtype(x))
+
+
+def _attention(node: Any) -> Sequence[LibraryOperator]:
+    """As if nobody had fused it."""
+    query, key, value = (_value(arg) for arg in node.args[:3])
+    *leading, rows, inner = _shape(query)
+    many, others, dtype = math.prod(leading), _shape(key)[-2], _dtype(query)
+    first = {"batch": many, "rows": rows, "inner": inner, "cols": others, "transposed": 1}
+    last = {"batch": many, "rows": rows, "inner": others, "cols": _shape(value)[-1]}
+    weights = {"rows": many * rows, "cols": others}
+    steps = [LibraryOperator("bmm", first, dtype), LibraryOperator("mul_scalar", weights, dtype)]
+    mask, _, causal = (*node.args[3:6], *[None] * (6 - len(node.args)))[:3]
+    if mask is not None or causal or {"is_causal", "attn_mask"} & {key for key, given in node.kwargs.items() if given}:
+        steps.append(LibraryOperator("add_scalar", weights, dtype))
+    return [*steps, LibraryOperator("softmax", weights, dtype), LibraryOperator("bmm", last, dtype)]
+
+
+def _conv2d(node: Any) -> Sequence[LibraryOperator]:
+    usual: list[Any] = [None, (1, 1), (0, 0), (1, 1), 1]
+    arguments = [*node.args, *usual[len(node.args) - 2 :]]
+    x, weight, out = (_value(one) for one in (*arguments[:2], node))
+    bias, stride, padding, dilation, groups = arguments[2:]
+    kernel, image = _shape(weight)[2:], _shape(x)[2:]
+    both = [_pair(one) for one in (kernel, stride, padding)]
+    if any(a != b for a, b in both) or _pair(dilation) != (1, 1) or isinstance(padding, str):
+        raise UnsupportedProgramError(
+            f"the convolution {node.name}{_place(node)} has a kernel of {kernel}, stride {stride}, padding {padding}, "
+            f"dilation {dilation}: square ones without dilation were measured"
+        )
+    sizes = {
+        "batch": _shape(x)[0],
+        "in_channels": _shape(x)[1],
+        "out_channels": _shape(weight)[0],
+        "in_size": max(1, round(math.sqrt(math.prod(image)))),
+        "kernel": both[0][0],
+        "stride": both[1][0],
+        "padding": both[2][0],
+        "groups": int(groups),
+    }
+    operators = [LibraryOperator("conv2d", sizes, _dtype(x))]
+    return operators if bias is None else [*operators, _matrix("add_scalar", out)]
+
+
+def _pair(value: Any) -> tuple[Any, Any]:
+    return (value, value) if isinstance(value, int | str) else (value[0], value[-1])
+
+
+def _pool(node: Any) -> Sequence[LibraryOperator]:
+    name = "max_pool2d" if "max" in _name(node) else "avg_pool2d"
+    usual: list[Any] = [None, (0, 0)]
+    x, kernel, stride, padding = (*node.args, *usual[len(node.args) - 2 :])[:4]
+    batch, channels, *image = _shape(_value(x))[-4:]
+    side = max(1, round(math.sqrt(math.prod(image))))
+    sizes = {"batch": batch, "channels": channels, "in_size": side, "kernel": _pair(kernel)[0]}
+    sizes |= {"stride": _pair(stride or kernel)[0], "padding": _pair(padding)[0]}
+    return [LibraryOperator(name, sizes, _dtype(_value(x)))]
+
+
+def _reduced(node: Any) -> Sequence[LibraryOperator]:
+    x, out = _value(node.args[0]), _value(node)
+    rows = max(1, out.numel())
+    return [LibraryOperator("mean", {"rows": rows, "cols": max(1, x.numel() // rows)}, _dtype(x))]
+
+
+def _batch_norm(node: Any) -> Sequence[LibraryOperator]:
+    shape = _shape(_value(node))
+    rows = math.prod(shape[:2])
+    return [LibraryOperator("batch_norm", {"rows": rows, "cols": max(1, math.prod(shape[2:]))}, _dtype(_value(node)))]
+
+
+_RULES: dict[str, Callable[[Any], Sequence[LibraryOperator]]] = {
+    "linear": _linear,
+    **dict.fromkeys(("matmul", "mm", "addmm", "bmm", "baddbmm"), _matmul),
+    "scaled_dot_product_attention": _attention,
+    **dict.fromkeys(("conv2d", "convolution"), _conv2d),
+    **dict.fromkeys(("max_pool2d", "avg_pool2d", "max_pool2d_with_indices"), _pool),
+    **dict.fromkeys(("mean", "sum", "amax", "amin", "max", "min", "argmax", "any", "all", "cumsum"), _reduced),
+    **dict.fromkeys(("adaptive_avg_pool2d", "_adaptive_avg_pool2d", "var", "norm", "linalg_vector_norm"), _reduced),
+    **dict.fromkeys(("batch_norm", "_native_batch_norm_legit_no_training"), _batch_norm),
+    **dict.fromkeys(
+        ("layer_norm", "native_layer_norm", "rms_norm", "group_norm"), lambda n: [_matrix("layer_norm", _value(n))]
+    ),
+    **dict.fromkeys(("softmax", "_softmax", "log_softmax", "_log_softmax"), lambda n: [_softmax(n)]),
+    **dict.fromkeys(("embedding", "index", "index_select", "gather"), lambda n: [_matrix("embedding", _value(n))]),
+    **dict.fromkeys(("where", "masked_fill", "masked_fill_"), lambda n: [_matrix("where", _value(n))]),
+}
+"""By name; what is not here is a view, elementwise, or not known."""
+
+
+def _softmax(node: Any) -> LibraryOperator:
+    return _matrix("softmax", _value(node), int(node.args[1]))

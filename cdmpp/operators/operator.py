@@ -1,0 +1,211 @@
+"""LibraryOperator: one call that a runtime serves with a kernel of its own: what, on which shapes, of which type."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from cdmpp.errors import UnsupportedProgramError
+
+_MOST = 1 << 40
+ELEMENT_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
+"""Types that operators can have."""
+
+
+class OperatorKind(NamedTuple):
+    """What is said of all operators of one name."""
+
+    family: str
+    """Those of one family are served by kernels alike: matmul, conv, elementwise, softmax or norm."""
+    op_class: str
+    """As of tasks (``programs.identity.OP_CLASSES``)."""
+    sizes: tuple[str, ...]
+    """In the order in which people write them: ``linear 512x1024x4096``."""
+    optional: Mapping[str, int] = {}
+    """Further sizes and flags, with what they are where they are not given."""
+    inputs: int = 1
+    """Tensors that are read, of an elementwise operator."""
+    special: int = 0
+    """Calls such as exp for each element."""
+
+
+_MATRIX = ("rows", "cols")
+_CONV = ("batch", "in_channels", "out_channels", "in_size", "kernel")
+_POOL = ("batch", "channels", "in_size", "kernel")
+
+
+def _elementwise(inputs: int = 1, special: int = 0) -> OperatorKind:
+    return OperatorKind("elementwise", "elementwise", _MATRIX, inputs=inputs, special=special)
+
+
+KINDS: dict[str, OperatorKind] = {
+    "linear": OperatorKind("matmul", "dense", ("rows", "inner", "cols"), {"bias": 1}),
+    "bmm": OperatorKind("matmul", "matmul", ("batch", "rows", "inner", "cols"), {"transposed": 0}),
+    "conv2d": OperatorKind("conv", "conv2d", _CONV, {"stride": 1, "padding": 0, "groups": 1}),
+    "softmax": OperatorKind("softmax", "softmax", _MATRIX, special=1),
+    "layer_norm": OperatorKind("norm", "norm", _MATRIX),
+    **{name: _elementwise(inputs=2) for name in ("add", "sub", "mul", "div")},
+    "pow": _elementwise(inputs=2, special=1),
+    "where": _elementwise(inputs=3),
+    **{f"{name}_scalar": _elementwise() for name in ("add", "mul", "div")},
+    "pow_scalar": _elementwise(special=1),
+    **{name: _elementwise() for name in ("relu", "neg", "copy")},
+    **{name: _elementwise(special=1) for name in ("gelu", "tanh", "exp", "sqrt", "rsqrt", "sigmoid", "silu")},
+    "batch_norm": OperatorKind("elementwise", "norm", _MATRIX),
+    "embedding": OperatorKind("elementwise", "other", _MATRIX),
+    "mean": OperatorKind("elementwise", "reduce", _MATRIX),
+    **{
+        name: OperatorKind("elementwise", "pool", _POOL, {"stride": 1, "padding": 0})
+        for name in ("max_pool2d", "avg_pool2d")
+    },
+}
+"""By name. ``batch_norm``: a row is a channel of an image, which has a factor and a shift. ``mean``: of each row."""
+FAMILIES = tuple(dict.fromkeys(kind.family for kind in KINDS.values()))
+
+
+@dataclass(frozen=True)
+class LibraryOperator:
+    """A call, whatever runtime serves it."""
+
+    name: str
+    """A key of ``KINDS``."""
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    """All that its kind names; of the optional ones those that are not as usual may be left out."""
+    dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        if self.name not in KINDS:
+            near = difflib.get_close_matches(self.name, KINDS, n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise UnsupportedProgramError(f"unknown operator {self.name!r}{hint} Known: {', '.join(KINDS)}")
+        if self.dtype not in ELEMENT_BYTES:
+            raise UnsupportedProgramError(f"{self.name}: type {self.dtype!r}; one of {', '.join(ELEMENT_BYTES)}")
+        kind = self.kind
+        if missing := [name for name in kind.sizes if name not in self.sizes]:
+            raise UnsupportedProgramError(f"{self.name}: {', '.join(missing)} not given; it has {_usage(self.name)}")
+        if extra := sorted(set(self.sizes) - {*kind.sizes, *kind.optional}):
+            raise UnsupportedProgramError(f"{self.name} has no {', '.join(extra)}; it has {_usage(self.name)}")
+        flags = {name for name, usual in kind.optional.items() if name in ("bias", "transposed")}
+        for name, value in self.sizes.items():
+            low, high = (0, 1) if name in flags else (0 if name == "padding" else 1, _MOST)
+            if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+                raise UnsupportedProgramError(f"{self.name}: {name} is {value!r}; a whole number from {low} to {high}")
+        object.__setattr__(self, "sizes", {**kind.optional, **self.sizes})
+        if self.name == "conv2d" and (self["in_channels"] % self["groups"] or self["out_channels"] % self["groups"]):
+            raise UnsupportedProgramError(f"conv2d: {self['groups']} groups do not divide its channels")
+        if "kernel" in self.sizes and self.out_size < 1:
+            raise UnsupportedProgramError(f"{self.name}: a kernel of {self['kernel']} is larger than its padded input")
+
+    def __getitem__(self, size: str) -> int:
+        return self.sizes[size]
+
+    @property
+    def kind(self) -> OperatorKind:
+        """What is said of all of its name."""
+        return KINDS[self.name]
+
+    @property
+    def out_size(self) -> int:
+        """Rows and columns of what a convolution or pooling gives."""
+        return (self["in_size"] + 2 * self["padding"] - self["kernel"]) // self["stride"] + 1
+
+    @property
+    def matmul(self) -> tuple[int, int, int, int]:
+        """(how many, rows, inner, cols) of the matrix products that it is; ones for what is none."""
+        if self.name == "linear":
+            return 1, self["rows"], self["inner"], self["cols"]
+        if self.name == "bmm":
+            return self["batch"], self["rows"], self["inner"], self["cols"]
+        if self.name == "conv2d":
+            groups, taps = self["groups"], self["kernel"] ** 2
+            inner = self["in_channels"] // groups * taps
+            return groups, self["batch"] * self.out_size**2, inner, self["out_channels"] // groups
+        return 1, 1, 1, 1
+
+    @property
+    def flops(self) -> float:
+        """Arithmetic of its definition; libraries may do with less (Winograd)."""
+        if self.kind.family in ("matmul", "conv"):
+            return 2.0 * math.prod(self.matmul)
+        if "kernel" in self.sizes:
+            return self.written_elements * self["kernel"] ** 2
+        each = {"softmax": 5, "layer_norm": 8, "batch_norm": 2, "copy": 0, "embedding": 0, "where": 0}
+        return float(each.get(self.name, 1) * self["rows"] * self["cols"])
+
+    @property
+    def read_elements(self) -> float:
+        """Of its inputs, each counted once; of a table those rows that are looked up."""
+        if self.name == "linear":
+            rows, inner, cols = (self[name] for name in ("rows", "inner", "cols"))
+            return float(rows * inner + inner * cols + self["bias"] * cols)
+        if self.name == "bmm":
+            return float(self["batch"] * self["inner"] * (self["rows"] + self["cols"]))
+        if self.name == "conv2d":
+            image = self["batch"] * self["in_channels"] * self["in_size"] ** 2
+            return float(image + self["out_channels"] * self["in_channels"] // self["groups"] * self["kernel"] ** 2)
+        if "kernel" in self.sizes:
+            return float(self["batch"] * self["channels"] * self["in_size"] ** 2)
+        more = {"layer_norm": 2 * self["cols"], "batch_norm": 2 * self["rows"], "embedding": self["rows"]}
+        return float(self.kind.inputs * self["rows"] * self["cols"] + more.get(self.name, 0))
+
+    @property
+    def written_elements(self) -> float:
+        """Of its output."""
+        if self.kind.family in ("matmul", "conv"):
+            many, rows, _, cols = self.matmul
+            return float(many * rows * cols)
+        if "kernel" in self.sizes:
+            return float(self["batch"] * self["channels"] * self.out_size**2)
+        return float(self["rows"] if self.name == "mean" else self["rows"] * self["cols"])
+
+    @property
+    def element_bytes(self) -> int:
+        """Of its type."""
+        return ELEMENT_BYTES[self.dtype]
+
+    @property
+    def io_bytes(self) -> float:
+        """Of all inputs and outputs, each counted once."""
+        return self.element_bytes * (self.read_elements + self.written_elements)
+
+    def to_json(self) -> str:
+        """The same text for the same operator."""
+        return json.dumps({"operator": self.name, "dtype": self.dtype, **self.sizes}, sort_keys=True)
+
+    @staticmethod
+    def from_json(text: str) -> LibraryOperator:
+        """Back again; ``UnsupportedProgramError``: no operator."""
+        try:
+            values = dict(json.loads(text))
+            return LibraryOperator(values.pop("operator"), dtype=values.pop("dtype", "float32"), sizes=values)
+        except (ValueError, TypeError, KeyError) as error:
+            raise UnsupportedProgramError(f"not an operator: {text[:120]}") from error
+
+    @staticmethod
+    def parse(name: str, text: str, dtype: str = "float32", **options: int) -> LibraryOperator:
+        """``("linear", "512x1024x4096")``: its sizes in the order of its kind."""
+        kind = KINDS.get(name)
+        parts = text.lower().split("x")
+        if kind is not None and (len(parts) != len(kind.sizes) or not all(part.isdecimal() for part in parts)):
+            raise UnsupportedProgramError(f"{name} {text}: expected {_usage(name)}, whole numbers with an x between")
+        sizes = dict(zip(kind.sizes, map(int, parts), strict=True)) if kind is not None else {}
+        return LibraryOperator(name, {**sizes, **options}, dtype)
+
+    def __str__(self) -> str:
+        sizes = "x".join(str(self[name]) for name in self.kind.sizes)
+        unusual = {name: self[name] for name, usual in self.kind.optional.items() if self[name] != usual}
+        more = [f"{name}={value}" for name, value in unusual.items()] + [self.dtype] * (self.dtype != "float32")
+        return " ".join([self.name, sizes, *more])
+
+    def __hash__(self) -> int:
+        return hash(self.to_json())
+
+
+def _usage(name: str) -> str:
+    kind = KINDS[name]
+    more = "".join(f", {option}={usual}" for option, usual in kind.optional.items())
+    return f"{name} {'x'.join(kind.sizes)}{more}"

@@ -1,0 +1,28 @@
+"""Library operators as tasks: the tensor program that they stand for, by its text."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+from cdmpp.operators.loops import script
+from cdmpp.operators.operator import LibraryOperator
+from cdmpp.operators.template import loop_program
+from cdmpp.programs.task import Task
+
+
+def operator_task(operator: LibraryOperator, network: str = "", origin: str = "library") -> Task:
+    """With one call site in ``network``."""
+    networks = {network: 1} if network else {}
+    kind, work = operator.kind.op_class, (operator.flops, operator.io_bytes)
+    return Task(task_id(operator), operator.to_json(), kind, script(loop_program(operator)), *work, networks, origin)
+
+
+def task_id(operator: LibraryOperator) -> str:
+    """16 hex digits, the same for the same call whatever device or runtime runs it."""
+    return hashlib.sha256(f"operator:{operator.to_json()}".encode()).hexdigest()[:16]
+
+
+def served_by(runtime: str) -> str:
+    """What stands where scheduled programs have their trace: the runtime, which chooses the kernel."""
+    return json.dumps({"runtime": runtime})

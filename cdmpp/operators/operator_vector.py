@@ -1,0 +1,101 @@
+"""Declaration of the operator vector: what decides which kernel a library takes, and how well it fills a device.
+
+It stands where programs that were compiled here have their code vector. Whatever changes a meaning raises
+``machine_code.CODE_VERSION``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from cdmpp.ast.compact_ast import CompactAST
+from cdmpp.features import Feature, names, prefixed, stored
+from cdmpp.machine_code.code_features import CODE_WIDTH
+from cdmpp.operators.operator import FAMILIES, KINDS, LibraryOperator
+from cdmpp.operators.template import operator_ast
+
+ALIGNMENTS = (2, 4, 8, 16)
+"""Elements that wide loads of a matrix row need it to be a multiple of."""
+OPERATOR_FEATURES = (
+    *prefixed("is", tuple(Feature(name, "flag", f"it is {name}") for name in KINDS)),
+    *prefixed("family", tuple(Feature(name, "flag", f"it is served as {name}") for name in FAMILIES)),
+    Feature("element_bytes", "bytes", "of an element"),
+    Feature("flops", "operations", "of its definition"),
+    Feature("special", "operations", "calls such as exp"),
+    Feature("read_bytes", "bytes", "of its inputs, each counted once"),
+    Feature("write_bytes", "bytes", "of its output"),
+    Feature("matmul_count", "products", "independent matrix products"),
+    Feature("matmul_rows", "rows", "of a product"),
+    Feature("matmul_inner", "elements", "summed for each element of a product"),
+    Feature("matmul_cols", "columns", "of a product"),
+    Feature("rows", "rows", "of a tensor that is no product"),
+    Feature("cols", "columns", "of a tensor that is no product"),
+    Feature("transposed_flag", "flag", "the second factor is read across"),
+    Feature("bias_flag", "flag", "a bias is added"),
+    *(
+        Feature(f"{size}_aligned_{n}_flag", "flag", f"{size} is a multiple of {n}")
+        for size in ("inner", "cols")
+        for n in ALIGNMENTS
+    ),
+    Feature("kernel", "elements", "side of a convolution's filter"),
+    Feature("stride", "elements", "of a convolution"),
+    Feature("in_channels", "channels", "of a convolution"),
+    Feature("out_channels", "channels", "of a convolution"),
+    Feature("image", "elements", "side of a convolution's input"),
+    Feature("images", "images", "in a convolution's batch"),
+    Feature("winograd_flag", "flag", "a 3x3 convolution of stride 1 that is not grouped"),
+    Feature("depthwise_flag", "flag", "a convolution of as many groups as channels"),
+)
+OPERATOR_NAMES = names(OPERATOR_FEATURES)
+
+
+def operator_vector(operator: LibraryOperator) -> np.ndarray:
+    """(CODE_WIDTH,) float32, filled up with zeros."""
+    vector = np.array(stored(OPERATOR_FEATURES, _quantities(operator)), np.float32)
+    return np.pad(vector, (0, CODE_WIDTH - len(vector)))
+
+
+def operator_program(operator: LibraryOperator, target_kind: str) -> CompactAST:
+    """The compact AST of its definition with its own vector, for a device of ``target_kind`` (cpu or gpu)."""
+    return replace(operator_ast(operator), code=operator_vector(operator), target_kind=target_kind)
+
+
+def _quantities(operator: LibraryOperator) -> dict[str, float]:
+    kind, element = operator.kind, operator.element_bytes
+    many, rows, inner, cols = operator.matmul
+    is_product, is_conv = kind.family in ("matmul", "conv"), operator.name == "conv2d"
+    conv = operator.sizes if is_conv else {}
+    plain = {} if is_product else operator.sizes
+    aligned = {"inner": inner if is_product else 0, "cols": cols if is_product else operator.sizes.get("cols", 0)}
+    return {
+        **{f"is_{name}": float(name == operator.name) for name in KINDS},
+        **{f"family_{name}": float(name == kind.family) for name in FAMILIES},
+        "element_bytes": element,
+        "flops": operator.flops,
+        "special": float(kind.special * operator.written_elements),
+        "read_bytes": element * operator.read_elements,
+        "write_bytes": element * operator.written_elements,
+        "matmul_count": many if is_product else 0,
+        "matmul_rows": rows if is_product else 0,
+        "matmul_inner": inner if is_product else 0,
+        "matmul_cols": cols if is_product else 0,
+        "rows": plain.get("rows", 0),
+        "cols": plain.get("cols", 0),
+        "transposed_flag": float(operator.sizes.get("transposed", 0)),
+        "bias_flag": float(operator.sizes.get("bias", 0)),
+        **{
+            f"{size}_aligned_{n}_flag": float(extent > 0 and extent % n == 0)
+            for size, extent in aligned.items()
+            for n in ALIGNMENTS
+        },
+        "kernel": conv.get("kernel", 0),
+        "stride": conv.get("stride", 0),
+        "in_channels": conv.get("in_channels", 0),
+        "out_channels": conv.get("out_channels", 0),
+        "image": conv.get("in_size", 0),
+        "images": conv.get("batch", 0),
+        "winograd_flag": float(is_conv and (conv["kernel"], conv["stride"], conv["groups"]) == (3, 1, 1)),
+        "depthwise_flag": float(is_conv and conv["groups"] == conv["in_channels"] > 1),
+    }

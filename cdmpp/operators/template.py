@@ -1,0 +1,263 @@
+"""What an operator computes, as a loop program that nobody scheduled: a template for each name, and its compact AST."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from cdmpp.ast.compact_ast import CompactAST
+from cdmpp.ast.summarise import summarise
+from cdmpp.ast.walk import walk
+from cdmpp.operators.loops import (
+    LE,
+    LT,
+    AllocBuffer,
+    And,
+    Buffer,
+    ElementType,
+    Expression,
+    FloatImm,
+    IntImm,
+    LoopProgram,
+    Max,
+    Select,
+    SeqStmt,
+    Var,
+    call,
+    nest,
+    store,
+)
+from cdmpp.operators.operator import LibraryOperator
+
+_EPSILON, _LOWEST = 1e-5, -65504.0
+_SCALAR = 0.5
+"""Of ``add_scalar`` and the like: its value changes nothing but the text."""
+
+
+def loop_program(operator: LibraryOperator) -> LoopProgram:
+    """Its definition, loops and stores."""
+    return _TEMPLATES.get(operator.name, _elementwise)(operator)
+
+
+def operator_ast(operator: LibraryOperator) -> CompactAST:
+    """As of any tensor program, for a GPU that nobody bound its loops to.
+
+    The same as TVM's extractor gives for ``loops.script(loop_program(operator))``.
+    """
+    return summarise(walk(loop_program(operator)), gpu=False)
+
+
+def _buffers(operator: LibraryOperator, **shapes: tuple[int, ...]) -> list[Buffer]:
+    return [Buffer(name, shape, ElementType(operator.dtype)) for name, shape in shapes.items()]
+
+
+def _loops(names: str) -> list[Var]:
+    return [Var(name) for name in names.split()]
+
+
+def _linear(operator: LibraryOperator) -> LoopProgram:
+    rows, inner, cols = (operator[name] for name in ("rows", "inner", "cols"))
+    x, weight, bias, y = _buffers(operator, x=(rows, inner), weight=(cols, inner), bias=(cols,), y=(rows, cols))
+    i, j, k = _loops("i j k")
+    update = nest([k], [inner], store(y, (i, j), y[i, j] + x[i, k] * weight[j, k]))
+    steps = [nest([i, j], [rows, cols], store(y, (i, j), 0), update)]
+    if operator["bias"]:
+        a, b = _loops("a b")
+        steps.append(nest([a, b], [rows, cols], store(y, (a, b), y[a, b] + bias[b])))
+    return LoopProgram([x, weight, *([bias] if operator["bias"] else []), y], SeqStmt(steps))
+
+
+def _bmm(operator: LibraryOperator) -> LoopProgram:
+    batch, rows, inner, cols = (operator[name] for name in ("batch", "rows", "inner", "cols"))
+    across = (batch, cols, inner) if operator["transposed"] else (batch, inner, cols)
+    x, weight, y = _buffers(operator, x=(batch, rows, inner), weight=across, y=(batch, rows, cols))
+    n, i, j, k = _loops("n i j k")
+    factor = weight[n, j, k] if operator["transposed"] else weight[n, k, j]
+    update = nest([k], [inner], store(y, (n, i, j), y[n, i, j] + x[n, i, k] * factor))
+    return LoopProgram([x, weight, y], SeqStmt([nest([n, i, j], [batch, rows, cols], store(y, (n, i, j), 0), update)]))
+
+
+def _conv2d(operator: LibraryOperator) -> LoopProgram:
+    batch, channels, out, size, kernel = (
+        operator[name] for name in ("batch", "in_channels", "out_channels", "in_size", "kernel")
+    )
+    stride, padding, groups, after = operator["stride"], operator["padding"], operator["groups"], operator.out_size
+    own, each = channels // groups, out // groups
+    x, weight, y = _buffers(
+        operator,
+        x=(batch, channels, size, size),
+        weight=(out, own, kernel, kernel),
+        y=(batch, out, after, after),
+    )
+    n, g, f, h, w, c, p, q = _loops("n g f h w c p q")
+    row, col = _reached(h, p, stride), _reached(w, q, stride)
+    channel = (g * own + c) if groups > 1 else c
+    filter_ = (g * each + f) if groups > 1 else f
+    value: Expression = x[n, channel, row, col]
+    if padding:
+        inside = x[n, channel, row - padding, col - padding]
+        value = call("if_then_else", _within(row, col, operator), inside, FloatImm(0.0, operator.dtype))
+    place = (n, filter_, h, w)
+    update = nest([c, p, q], [own, kernel, kernel], store(y, place, y[place] + value * weight[filter_, c, p, q]))
+    loops, extents = ([n, g, f, h, w], [batch, groups, each, after, after])
+    if groups == 1:
+        loops, extents = ([n, f, h, w], [batch, out, after, after])
+    return LoopProgram([x, weight, y], SeqStmt([nest(loops, extents, store(y, place, 0), update)]))
+
+
+def _softmax(operator: LibraryOperator) -> LoopProgram:
+    rows, cols = operator["rows"], operator["cols"]
+    x, y, largest, total = _buffers(operator, x=(rows, cols), y=(rows, cols), largest=(rows,), total=(rows,))
+    steps = []
+    i, j = _loops("i0 j0")
+    lowest = FloatImm(_LOWEST, operator.dtype)
+    steps.append(
+        nest(
+            [i],
+            [rows],
+            store(largest, (i,), lowest),
+            nest([j], [cols], store(largest, (i,), Max(largest[i], x[i, j]))),
+        )
+    )
+    i, j = _loops("i1 j1")
+    steps.append(nest([i, j], [rows, cols], store(y, (i, j), call("exp", x[i, j] - largest[i]))))
+    i, j = _loops("i2 j2")
+    steps.append(nest([i], [rows], store(total, (i,), 0), nest([j], [cols], store(total, (i,), total[i] + y[i, j]))))
+    i, j = _loops("i3 j3")
+    steps.append(nest([i, j], [rows, cols], store(y, (i, j), y[i, j] / total[i])))
+    return LoopProgram([x, y], SeqStmt([AllocBuffer(largest), AllocBuffer(total), *steps]))
+
+
+def _layer_norm(operator: LibraryOperator) -> LoopProgram:
+    rows, cols = operator["rows"], operator["cols"]
+    x, weight, bias, y = _buffers(operator, x=(rows, cols), weight=(cols,), bias=(cols,), y=(rows, cols))
+    total, squares = _buffers(operator, total=(rows,), squares=(rows,))
+    i, j = _loops("i0 j0")
+    sums = nest(
+        [i],
+        [rows],
+        store(total, (i,), 0),
+        store(squares, (i,), 0),
+        nest(
+            [j],
+            [cols],
+            store(total, (i,), total[i] + x[i, j]),
+            store(squares, (i,), squares[i] + x[i, j] * x[i, j]),
+        ),
+    )
+    i, j = _loops("i1 j1")
+    share = FloatImm(1.0 / cols, operator.dtype)
+    mean = total[i] * share
+    variance = squares[i] * share - mean * mean
+    scaled = (x[i, j] - mean) * call("rsqrt", variance + _EPSILON)
+    last = nest([i, j], [rows, cols], store(y, (i, j), scaled * weight[j] + bias[j]))
+    return LoopProgram([x, weight, bias, y], SeqStmt([AllocBuffer(total), AllocBuffer(squares), sums, last]))
+
+
+def _batch_norm(operator: LibraryOperator) -> LoopProgram:
+    rows, cols = operator["rows"], operator["cols"]
+    x, scale, shift, y = _buffers(operator, x=(rows, cols), scale=(rows,), shift=(rows,), y=(rows, cols))
+    i, j = _loops("i j")
+    last = nest([i, j], [rows, cols], store(y, (i, j), x[i, j] * scale[i] + shift[i]))
+    return LoopProgram([x, scale, shift, y], SeqStmt([last]))
+
+
+def _embedding(operator: LibraryOperator) -> LoopProgram:
+    """The table has as many rows as are looked up: how many more there are changes nothing."""
+    rows, cols = operator["rows"], operator["cols"]
+    table, y = _buffers(operator, table=(rows, cols), y=(rows, cols))
+    place = Buffer("place", (rows,), ElementType("int32"))
+    i, j = _loops("i j")
+    return LoopProgram([table, place, y], SeqStmt([nest([i, j], [rows, cols], store(y, (i, j), table[place[i], j]))]))
+
+
+def _mean(operator: LibraryOperator) -> LoopProgram:
+    rows, cols = operator["rows"], operator["cols"]
+    x, y = _buffers(operator, x=(rows, cols), y=(rows,))
+    i, j = _loops("i j")
+    sums = nest([i], [rows], store(y, (i,), 0), nest([j], [cols], store(y, (i,), y[i] + x[i, j])))
+    (k,) = _loops("k")
+    return LoopProgram([x, y], SeqStmt([sums, nest([k], [rows], store(y, (k,), y[k] * (1.0 / cols)))]))
+
+
+def _pool(operator: LibraryOperator) -> LoopProgram:
+    batch, channels, size, kernel = (operator[name] for name in ("batch", "channels", "in_size", "kernel"))
+    stride, padding, after, largest = (
+        operator["stride"],
+        operator["padding"],
+        operator.out_size,
+        operator.name[:3] == "max",
+    )
+    x, y = _buffers(operator, x=(batch, channels, size, size), y=(batch, channels, after, after))
+    n, c, h, w, p, q = _loops("n c h w p q")
+    row, col = _reached(h, p, stride), _reached(w, q, stride)
+    place, outside = (n, c, h, w), FloatImm(_LOWEST if largest else 0.0, operator.dtype)
+    value: Expression = x[n, c, row, col]
+    if padding:
+        value = call("if_then_else", _within(row, col, operator), x[n, c, row - padding, col - padding], outside)
+    share = FloatImm(1.0 / kernel**2, operator.dtype)
+    update = store(y, place, Max(y[place], value) if largest else y[place] + value * share)
+    body = store(y, place, outside), nest([p, q], [kernel, kernel], update)
+    return LoopProgram([x, y], SeqStmt([nest([n, c, h, w], [batch, channels, after, after], *body)]))
+
+
+def _reached(place: Var, tap: Var, stride: int) -> Expression:
+    """Of the padded input."""
+    return place * stride + tap if stride > 1 else place + tap
+
+
+def _within(row: Expression, col: Expression, operator: LibraryOperator) -> Expression:
+    """Whether a place of the padded input lies in the input; as TVM writes it, without what always holds."""
+    padding, end = operator["padding"], operator["in_size"] + operator["padding"]
+    below = (operator.out_size - 1) * operator["stride"] + operator["kernel"] <= end
+    inside = [LE(IntImm(padding), p) if below else And(LE(IntImm(padding), p), LT(p, IntImm(end))) for p in (row, col)]
+    return And(*inside)
+
+
+def _elementwise(operator: LibraryOperator) -> LoopProgram:
+    shape = operator["rows"], operator["cols"]
+    x, z, w, y = _buffers(operator, x=shape, z=shape, w=shape, y=shape)
+    i, j = _loops("i j")
+    inputs = [x, z, w][: operator.kind.inputs]
+    second = z[i, j] if operator.kind.inputs > 1 else FloatImm(_SCALAR, operator.dtype)
+    value = _VALUES[operator.name.removesuffix("_scalar")](x[i, j], second)
+    if operator.name == "where":
+        value = Select(LT(FloatImm(0.0, operator.dtype), x[i, j]), z[i, j], w[i, j])
+    return LoopProgram([*inputs, y], SeqStmt([nest([i, j], shape, store(y, (i, j), value))]))
+
+
+def _gelu(x: Expression, _: Expression) -> Expression:
+    """Half of x, times 1 + erf(x / sqrt 2)."""
+    half, one = FloatImm(0.5, x.ty), FloatImm(1.0, x.ty)
+    return x * half * (one + call("erf", x * math.sqrt(0.5)))
+
+
+_VALUES: dict[str, Callable[[Expression, Expression], Expression]] = {
+    "add": lambda x, z: x + z,
+    "sub": lambda x, z: x - z,
+    "mul": lambda x, z: x * z,
+    "div": lambda x, z: x / z,
+    "pow": lambda x, z: call("pow", x, z),
+    "relu": lambda x, z: Max(x, FloatImm(0.0, x.ty)),
+    "gelu": _gelu,
+    **{
+        name: lambda x, z, name=name: call(name, x)  # type: ignore[misc]
+        for name in ("tanh", "exp", "sqrt", "rsqrt", "sigmoid")
+    },
+    "silu": lambda x, z: x * call("sigmoid", x),
+    "neg": lambda x, z: x * -1.0,
+    "copy": lambda x, z: x,
+    "where": lambda x, z: z,
+}
+_TEMPLATES: dict[str, Callable[[LibraryOperator], LoopProgram]] = {
+    "linear": _linear,
+    "bmm": _bmm,
+    "conv2d": _conv2d,
+    "softmax": _softmax,
+    "layer_norm": _layer_norm,
+    "batch_norm": _batch_norm,
+    "embedding": _embedding,
+    "mean": _mean,
+    "max_pool2d": _pool,
+    "avg_pool2d": _pool,
+}

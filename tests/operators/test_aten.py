@@ -1,0 +1,119 @@
+"""Nodes of exported graphs become library operators; what nothing here knows is refused by name and place."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from cdmpp.errors import UnsupportedProgramError
+from cdmpp.operators.aten import calls_of
+
+
+def operators_of(module: nn.Module, *inputs: torch.Tensor) -> list[str]:
+    exported = torch.export.export(module.eval(), inputs)
+    calls = [calls_of(node) for node in exported.graph.nodes if node.op == "call_function"]
+    return [str(operator) for call in calls for operator in call.operators]
+
+
+class Attention(nn.Module):
+    """Two heads, written out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.qkv, self.out = nn.LayerNorm(8), nn.Linear(8, 24), nn.Linear(8, 8, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.qkv(self.norm(x)).view(3, 5, 3, 2, 4).permute(2, 0, 3, 1, 4)
+        weights = torch.softmax(q @ k.transpose(-1, -2) / 2.0, dim=-1)
+        return x + self.out((weights @ v).transpose(1, 2).reshape(3, 5, 8))
+
+
+def test_attention_is_products_softmax_and_what_lies_between():
+    assert operators_of(Attention(), torch.randn(3, 5, 8)) == [
+        "layer_norm 15x8",
+        "linear 15x8x24",
+        "bmm 6x5x4x5 transposed=1",
+        "div_scalar 30x5",
+        "softmax 30x5",
+        "bmm 6x5x5x4",
+        "copy 15x8",
+        "linear 15x8x8 bias=0",
+        "add 15x8",
+    ]
+
+
+def test_fused_attention_is_answered_as_its_parts():
+    class Fused(nn.Module):
+        def forward(self, q: torch.Tensor) -> torch.Tensor:
+            return nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True)
+
+    assert operators_of(Fused(), torch.randn(2, 3, 5, 4)) == [
+        "bmm 6x5x4x5 transposed=1",
+        "mul_scalar 30x5",
+        "add_scalar 30x5",
+        "softmax 30x5",
+        "bmm 6x5x5x4",
+    ]
+
+
+def test_a_convolution_block():
+    block = nn.Sequential(
+        nn.Conv2d(3, 6, 3, stride=2, padding=1),
+        nn.BatchNorm2d(6),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Dropout(),
+        nn.Linear(6, 4),
+    )
+    assert operators_of(block, torch.randn(2, 3, 16, 16)) == [
+        "conv2d 2x3x6x16x3 stride=2 padding=1",
+        "add_scalar 96x8",
+        "batch_norm 12x64",
+        "relu 96x8",
+        "max_pool2d 2x6x8x2 stride=2",
+        "mean 12x16",
+        "linear 2x6x4",
+    ]
+
+
+def test_a_broadcast_factor_is_no_second_tensor():
+    class Scaled(nn.Module):
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return x * y[:1] - y
+
+    assert operators_of(Scaled(), torch.randn(4, 6), torch.randn(4, 6)) == ["mul_scalar 4x6", "sub 4x6"]
+
+
+def test_an_elementwise_operator_that_nobody_measured_is_answered_as_another():
+    class Sine(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.sin(x)
+
+    nodes = torch.export.export(Sine(), (torch.randn(4, 6),)).graph.nodes
+    (call,) = [calls_of(node) for node in nodes if node.op == "call_function"]
+    assert ([str(one) for one in call.operators], call.measured_like) == (["relu 4x6"], "relu")
+
+
+def test_what_no_kind_can_stand_for_is_refused_with_its_place():
+    class Inner(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.linalg.inv(x)
+
+    class Outer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.solver = Inner()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.solver(x)
+
+    with pytest.raises(UnsupportedProgramError, match=r"linalg_inv.*in solver"):
+        operators_of(Outer(), torch.randn(4, 4))
+
+
+def test_a_kernel_that_is_not_square_is_refused():
+    with pytest.raises(UnsupportedProgramError, match=r"kernel of \[1, 3\]"):
+        operators_of(nn.Conv2d(3, 6, (1, 3)), torch.randn(2, 3, 8, 8))

@@ -1,0 +1,49 @@
+"""Operators: what can be said of them, and what is refused by name."""
+
+from __future__ import annotations
+
+import pytest
+
+from cdmpp.errors import UnsupportedProgramError
+from cdmpp.operators.operator import LibraryOperator
+
+
+def test_it_is_written_and_read():
+    operator = LibraryOperator.parse("bmm", "16x128x64x128", "float16", transposed=1)
+    assert LibraryOperator.from_json(operator.to_json()) == operator
+    assert str(operator) == "bmm 16x128x64x128 transposed=1 float16"
+    assert len({operator, LibraryOperator.from_json(operator.to_json())}) == 1
+
+
+def test_what_is_usual_may_be_left_out():
+    sizes = {"rows": 2, "inner": 3, "cols": 4}
+    assert LibraryOperator("linear", sizes) == LibraryOperator("linear", {**sizes, "bias": 1})
+
+
+def test_work_by_hand():
+    linear = LibraryOperator.parse("linear", "2x3x4")
+    assert (linear.flops, linear.io_bytes) == (48, 4 * (6 + 12 + 4 + 8))
+    conv = LibraryOperator.parse("conv2d", "1x8x16x10x3", padding=1, stride=2)
+    assert (conv.out_size, conv.matmul) == (5, (1, 25, 72, 16))
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: LibraryOperator("liner", {}), "did you mean linear"),
+        (lambda: LibraryOperator("linear", {"rows": 2}), "inner, cols not given; it has linear rowsxinnerxcols"),
+        (lambda: LibraryOperator("relu", {"rows": 2, "cols": 3, "depth": 4}), "has no depth"),
+        (lambda: LibraryOperator("relu", {"rows": 0, "cols": 3}), "rows is 0; a whole number from 1"),
+        (lambda: LibraryOperator("relu", {"rows": True, "cols": 3}), "rows is True"),
+        (lambda: LibraryOperator("relu", {"rows": 2, "cols": 3}, "int8"), "type 'int8'; one of float64"),
+        (lambda: LibraryOperator.parse("linear", "2x3"), "expected linear rowsxinnerxcols, bias=1"),
+        (lambda: LibraryOperator.parse("linear", "2x3x-4"), "whole numbers"),
+        (lambda: LibraryOperator.parse("conv2d", "1x8x16x2x3"), "larger than its padded input"),
+        (lambda: LibraryOperator.parse("conv2d", "1x8x16x9x3", groups=3), "3 groups do not divide"),
+        (lambda: LibraryOperator.from_json("[1]"), "not an operator"),
+        (lambda: LibraryOperator.from_json("{}"), "not an operator"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(make, said):
+    with pytest.raises(UnsupportedProgramError, match=said.replace("(", r"\(")):
+        make()
