@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -34,6 +34,11 @@ class MappedTable(AstTable):
     """(sum of leaves + 1, 3) int32: position, serial position, kernel."""
     mapped_kernels: np.ndarray = None  # type: ignore[assignment]
     """(sum of kernels + 1, KERNEL_WIDTH) float32."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """As plain arrays: another process cannot map files that are gone."""
+        arrays = (getattr(self, field.name) for field in fields(AstTable))
+        return AstTable, tuple(None if array is None else np.array(array) for array in arrays)
 
 
 class AstSpool:

@@ -40,6 +40,44 @@ class NetworkSource:
     """In eval mode; ``None`` where the source is no torch model."""
 
 
+@dataclass(frozen=True)
+class TorchNetwork:
+    """A torch model in eval mode with inputs that it runs on: ``model(*example)``."""
+
+    name: str
+    model: Any
+    example: tuple[Any, ...]
+    dtype: str
+    """``float32``, or ``float16`` for mixed precision."""
+    folds: bool = True
+    """Whether batch norms are folded into the convolutions before them where TVM compiles it."""
+
+
+def read_torch(
+    given: Any,
+    example_inputs: Any = None,
+    *,
+    batch: int | None = None,
+    inputs: Inputs | None = None,
+    dtype: str = "float32",
+) -> TorchNetwork:
+    """As ``read_network``, of what is a torch model. Needs no TVM.
+
+    Raises:
+        CdmppError: as there, and for ONNX files and Relax modules.
+    """
+    _check_batch(batch)
+    if isinstance(given, str | Path):
+        if (path := Path(str(given)).expanduser()).suffix == ".onnx":
+            raise CdmppError(
+                f"{path.name} is no torch model: PyTorch's own kernels run a torch.nn.Module or file.py:FUNCTION"
+            )
+        return _torch_of_name(str(given), example_inputs, batch, inputs, dtype)
+    if _is_a(given, "torch.nn", "Module"):
+        return _torch_of_module(given, example_inputs, batch, inputs, dtype)
+    raise CdmppError(f"a {type(given).__name__} is no torch model: give {KINDS}")
+
+
 def read_network(
     given: Any,
     example_inputs: Any = None,
@@ -62,12 +100,16 @@ def read_network(
     Raises:
         CdmppError: what was given is not there, or cannot be imported; it says why and where.
     """
-    if batch is not None and batch < 1:
-        raise CdmppError(f"batch={batch}: give a number of at least 1")
+    _check_batch(batch)
     if isinstance(given, str | Path):
-        return _read_named(str(given), example_inputs, batch, inputs, dtype)
+        path = Path(str(given)).expanduser()
+        if path.suffix == ".onnx":
+            _refuse_example(path.name, example_inputs)
+            module = _with_inputs(relax_of_onnx(path, batch, inputs))
+            return _source(path.name, lower(module, dtype))
+        return _relaxed(_torch_of_name(str(given), example_inputs, batch, inputs, dtype))
     if _is_a(given, "torch.nn", "Module"):
-        return _read_module(given, example_inputs, batch, inputs, dtype, exported)
+        return _relaxed(_torch_of_module(given, example_inputs, batch, inputs, dtype), exported)
     if _is_a(given, "tvm", "IRModule"):
         _refuse_example("a Relax module", example_inputs)
         source = _source("Relax module", lower(_with_inputs(given), dtype))
@@ -77,16 +119,25 @@ def read_network(
     raise CdmppError(f"a {type(given).__name__} is no network: give {KINDS}")
 
 
-def _read_named(text: str, example: Any, batch: int | None, inputs: Inputs | None, dtype: str) -> NetworkSource:
+def _check_batch(batch: int | None) -> None:
+    if batch is not None and batch < 1:
+        raise CdmppError(f"batch={batch}: give a number of at least 1")
+
+
+def _relaxed(network: TorchNetwork, exported: Any = None) -> NetworkSource:
+    """As TVM compiles it. ``exported``: what ``networks.export`` made of it, where that was asked before."""
+    model, example = _on_cpu(network.model, network.example)
+    kept = exported if model is network.model else None
+    module = to_relax(model, example, network.dtype, fold_batch_norm=network.folds, exported=kept)
+    return _source(network.name, module, network.example, network.model)
+
+
+def _torch_of_name(text: str, example: Any, batch: int | None, inputs: Inputs | None, dtype: str) -> TorchNetwork:
     path = Path(text).expanduser()
-    if path.suffix == ".onnx":
-        _refuse_example(path.name, example)
-        module = _with_inputs(relax_of_onnx(path, batch, inputs))
-        return _source(path.name, lower(module, dtype))
     file, _, function = text.rpartition(":") if ":" in text else (text, "", "")
     if file.endswith(".py"):
         made = run_function(Path(file).expanduser(), function, batch)
-        return _read_made(f"{Path(file).name}:{function}", made, example, batch, inputs, dtype)
+        return _torch_made(f"{Path(file).name}:{function}", made, example, batch, inputs, dtype)
     _refuse_example(text, example)
     name, entry = _entry(text, path)
     if inputs:
@@ -96,8 +147,7 @@ def _read_named(text: str, example: Any, batch: int | None, inputs: Inputs | Non
         raise CdmppError(f"{text}: batch={batch}, but inputs give {sizes['batch']}: leave one of them out")
     spec = entry if batch is None else {**entry, "input": {**sizes, "batch": batch}}
     model, own = build_model(spec)
-    folded = spec.get("fold_batch_norm", True)
-    return _source(name, to_relax(model, own, spec.get("dtype", dtype), fold_batch_norm=folded), own, model)
+    return TorchNetwork(name, model, own, spec.get("dtype", dtype), spec.get("fold_batch_norm", True))
 
 
 def _entry(text: str, path: Path) -> tuple[str, Mapping[str, Any]]:
@@ -122,9 +172,9 @@ def _entry(text: str, path: Path) -> tuple[str, Mapping[str, Any]]:
     raise CdmppError(f"there is no network {text!r}: {told}give {KINDS}")
 
 
-def _read_made(
+def _torch_made(
     name: str, made: Any, example: Any, batch: int | None, inputs: Inputs | None, dtype: str
-) -> NetworkSource:
+) -> TorchNetwork:
     """What a user's function returned: a model, or one with its example inputs."""
     if isinstance(made, tuple) and len(made) == 2:
         made, own = made
@@ -133,12 +183,10 @@ def _read_made(
         raise CdmppError(
             f"{name} returned a {type(made).__name__}: return a torch.nn.Module, or (module, example inputs)"
         )
-    return replace(_read_module(made, example, batch, inputs, dtype), name=name)
+    return replace(_torch_of_module(made, example, batch, inputs, dtype), name=name)
 
 
-def _read_module(
-    model: Any, example: Any, batch: int | None, inputs: Inputs | None, dtype: str, exported: Any = None
-) -> NetworkSource:
+def _torch_of_module(model: Any, example: Any, batch: int | None, inputs: Inputs | None, dtype: str) -> TorchNetwork:
     import torch
 
     name = type(model).__name__
@@ -152,15 +200,19 @@ def _read_module(
     example = {key: torch.randn(*shape) for key, shape in inputs.items()} if inputs else example
     model = model.eval()
     named, example = positional(model, example)
-    on_cpu = _on_cpu(named, example)
-    kept = exported if on_cpu[0] is named else None
-    source = _source(name, to_relax(*on_cpu, dtype, fold_batch_norm=True, exported=kept), example, named)
-    if batch not in (None, source.batch):
+    own = _first_size(example)
+    if batch not in (None, own):
         raise CdmppError(
-            f"{name}: batch={batch}, but its example inputs have batch {source.batch}: leave batch out, or give "
+            f"{name}: batch={batch}, but its example inputs have batch {own}: leave batch out, or give "
             "example inputs of that batch (a function in file.py may take batch)"
         )
-    return source
+    return TorchNetwork(name, named, example, dtype)
+
+
+def _first_size(example: tuple[Any, ...]) -> int:
+    """First dimension of the first input; 1 where it has none."""
+    shape = getattr(example[0], "shape", ()) if example else ()
+    return int(shape[0]) if len(shape) else 1
 
 
 def _on_cpu(model: Any, example: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:

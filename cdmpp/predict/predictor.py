@@ -102,7 +102,7 @@ class Predictor:
         can_compile = self._wants_code_of(target) and (can_have_code(target.target) or can_have_gpu_code(target.target))
         wished = compiled is not False and can_compile
         inputs = read_inputs(programs, Wishes(target, self.features, wished, limit_s))
-        if not can_compile:  # stored ones are of another device, or mean nothing to this model
+        if not can_compile and self.features == "cdmpp":  # stored: of another device, or they mean nothing to it
             inputs = replace(inputs, asts=inputs.asts.with_codes(None))
         asts = inputs.asts
         if len(asts) == 0:
@@ -225,7 +225,7 @@ class Predictor:
             **FORMAT,
             "cdmpp_version": __version__,
             "extractor_version": FEATURES[self.features],
-            **({"code_version": CODE_VERSION} if self.reads_code else {}),
+            **({"code_version": CODE_VERSION} if self.reads_code or self.features == "library" else {}),
             "members": [asdict(model.config) for model in self.models],
             "devices": {name: {key: getattr(device, key) for key in SHEET} for name, device in self.trained_on.items()},
             "log_shift": self.log_shift,

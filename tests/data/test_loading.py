@@ -7,7 +7,7 @@ import gc
 
 import numpy as np
 import pytest
-from toy_data import toy_ast, write_toy_dataset
+from toy_data import toy_ast, toy_dataset, write_toy_dataset
 
 from cdmpp import devices
 from cdmpp.ast.spool import AstSpool, MappedTable, concat
@@ -213,3 +213,15 @@ def test_baselines_of_a_large_set_see_a_sample(folder, monkeypatch):
     monkeypatch.setattr(baselines, "score", score)
     assert baselines.score_baselines(data, split, ["constant"]) == {"constant": 1}
     assert seen[0][0] <= 45 and seen[0][1] == 15
+
+
+def test_mapped_programs_go_to_other_processes_though_their_files_are_gone(tmp_path):
+    from joblib import Parallel, delayed
+
+    spool = AstSpool(tmp_path / "spool")
+    spool.append(toy_dataset(3000)[0].asts)
+    table = spool.finish()
+    assert not list((tmp_path / "spool").iterdir())
+    first, second = Parallel(n_jobs=2)(delayed(AstTable.take)(table, [i]) for i in (5, 2999))
+    np.testing.assert_array_equal(first.leaf_features, table[5].leaf_features)
+    np.testing.assert_array_equal(second.kernel_features, table[2999].kernel_features)
