@@ -211,7 +211,7 @@ def _torch_of_module(model: Any, example: Any, batch: int | None, inputs: Inputs
 
 def _first_size(example: tuple[Any, ...]) -> int:
     """First dimension of the first input; 1 where it has none."""
-    shape = getattr(example[0], "shape", ()) if example else ()
+    shape: Sequence[int] = getattr(example[0], "shape", ()) if example else ()
     return int(shape[0]) if len(shape) else 1
 
 
