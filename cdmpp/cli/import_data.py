@@ -15,6 +15,8 @@ def main(values: dict[str, Any]) -> None:
     """Import into a data set folder and print what was met and written."""
     path, device, network = Path(values["path"]), (values.get("device") or {}).get("name"), values["network"]
     if values["source"] == "neusight":
+        if device is not None:
+            raise CdmppError(f"device={device}: rows of NeuSight say their device, leave it out")
         from cdmpp.data.neusight import import_neusight
 
         out = Path(values["out"] or "datasets/neusight")

@@ -17,11 +17,14 @@ from cdmpp.data.records import read_records, read_tasks
 from cdmpp.data.schema import Record
 from cdmpp.errors import DataError
 from cdmpp.machine_code.code_features import CODE_VERSION, CODE_WIDTH
+from cdmpp.machine_code.gpu_code_features import GPU_CODE_VERSION
 from cdmpp.programs.task import Task
 
 log = logging.getLogger(__name__)
 
 CODES_FOLDER = "codes"
+VERSIONS = {"codes": CODE_VERSION, "gpu_codes": GPU_CODE_VERSION}
+"""Of vectors of CPU and of GPU programs, as ``derive.code_kind`` calls them: what is cached of another is not seen."""
 _PORTION = 65_536
 
 
@@ -51,9 +54,9 @@ def read_codes(path: Path) -> dict[str, np.ndarray]:
     return dict(zip(ids.tolist(), rows.reshape(-1, CODE_WIDTH), strict=True))
 
 
-def code_cache(folder: Path) -> Path:
-    """Cache folder of a data set's code vectors, by ``derive.record_key``."""
-    return data_set_folder("codes", CODE_VERSION, folder)
+def code_cache(folder: Path, kind: str = "codes") -> Path:
+    """Cache folder of a data set's code vectors of a kind in ``VERSIONS``, by ``derive.record_key``."""
+    return data_set_folder(kind, VERSIONS[kind], folder)
 
 
 def cached_codes(cache: Path) -> dict[str, np.ndarray]:
@@ -72,7 +75,8 @@ def codes_of(
     codes: np.ndarray | None = None
     for folder, tasks in folders:
         shipped = sorted((folder / CODES_FOLDER).glob("part-*.parquet"))
-        for path in [*sorted(code_cache(folder).glob("chunk-*.parquet")), *shipped]:
+        cached = [path for kind in VERSIONS for path in sorted(code_cache(folder, kind).glob("chunk-*.parquet"))]
+        for path in [*cached, *shipped]:
             try:
                 vectors = read_codes(path)
             except DataError as error:
@@ -131,7 +135,8 @@ def complete_codes(
     sources = sources_of(missing, tasks)
     wanted: dict[str, tuple[Path, list[Source]]] = {}
     for source in sources:
-        wanted.setdefault(str(code_kind(source.target)), (code_cache(folder), []))[1].append(source)
+        kind = str(code_kind(source.target))
+        wanted.setdefault(kind, (code_cache(folder, kind), []))[1].append(source)
     faults = derive(wanted, workers, progress, f"code vectors of {folder.name}", limit_s)
     reasons = {key: reason for of_kind in faults.values() for key, reason in of_kind.items()}
     pairs = zip(missing, sources, strict=True)

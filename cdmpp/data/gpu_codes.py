@@ -6,6 +6,7 @@ What was compiled is kept: a vector that says more, or of another number of mult
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -42,7 +43,8 @@ def gpu_codes_of(sources: Sequence[Texts], parsed: Callable[[dict[str, Any]], Pr
     for number, one in compiled(missing).items():
         found[number] = one
         if isinstance(one, GpuProgram):
-            write_program(paths[number], one)
+            with suppress(DataError):  # for speed alone
+                write_program(paths[number], one)
     return [_vector(found[number], int(source["core"])) for number, source in enumerate(sources)]
 
 
@@ -74,11 +76,9 @@ def compiled(programs: Mapping[int, Program]) -> dict[int, GpuProgram | CdmppErr
         for number in numbers:
             one = machine[str(number)]
             try:
-                found[number] = (
-                    one
-                    if isinstance(one, CdmppError)
-                    else GpuProgram(arch, sources[number].launches, _works(programs[number]), one)
-                )
+                if isinstance(one, CdmppError):
+                    raise one
+                found[number] = GpuProgram(arch, sources[number].launches, _works(programs[number]), one)
             except CdmppError as error:
                 found[number] = error
     return found

@@ -9,6 +9,7 @@ import hashlib
 import json
 import shutil
 import subprocess
+import zlib
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -71,7 +72,7 @@ def read_program(path: Path) -> GpuProgram | None:
         return GpuProgram(int(content["arch"]), launches, works, Assembled(parse_sass(content["listing"]), literals))
     except FileNotFoundError:
         return None
-    except (OSError, EOFError, ValueError, KeyError, TypeError, DataError):
+    except (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError, AttributeError, DataError):
         with suppress(OSError):
             path.unlink()
         return None

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -25,7 +26,7 @@ from cdmpp.ast.compact_ast import CompactAST
 from cdmpp.ast.table import AstTable, write_asts
 from cdmpp.data.files import read_table
 from cdmpp.data.merge import each_once
-from cdmpp.data.records import append_records, read_info, write_info, write_tasks
+from cdmpp.data.records import append_records, read_info, record_parts, write_info, write_tasks
 from cdmpp.data.schema import Record
 from cdmpp.errors import DataError, UnsupportedProgramError
 from cdmpp.lock import writing
@@ -73,7 +74,7 @@ class OperatorReport:
 
 
 def import_neusight(source: Path, out: Path, workers: int = 2, progress: bool = True) -> OperatorReport:
-    """Import ``ops.parquet``, or the folder that holds it, into ``out``, which must not hold anything yet.
+    """Import ``ops.parquet``, or the folder that holds it, into ``out``; what a stopped import left there is replaced.
 
     Rows that are known to be wrong are left out and counted. ``DataError``: no such file, or another table.
     """
@@ -92,6 +93,9 @@ def import_neusight(source: Path, out: Path, workers: int = 2, progress: bool = 
             operator = _operator(row)
         except UnsupportedProgramError as error:
             report.left_out[str(error)[:80]] += 1
+            continue
+        except TypeError:
+            report.left_out[f"a size of a {row['op']} is missing"] += 1
             continue
         key = task_id(operator)
         network = f"neusight_{row['split']}"
@@ -121,6 +125,9 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
 
 def _known_fault(row: dict[str, Any]) -> str:
     """Why a row tells nothing of its device, or nothing."""
+    seconds = row["latency_s"]
+    if seconds is None or not 0 < seconds < math.inf:
+        return "the latency is no positive number"
     if row["device"] == "p4" and row["op"] == "linear" and row["split"] == "train":
         return "the card was throttled threefold (P4, linear, train)"
     return ""
@@ -161,8 +168,12 @@ def _write(
     progress: bool,
 ) -> None:
     with writing(out, f"import of {path}", wait=True):
-        if (out / "dataset.json").exists() and read_info(out).get("complete"):
-            raise DataError(f"{out} is a data set already: remove it, or give out=ANOTHER")
+        if (out / "dataset.json").exists():
+            info = read_info(out)
+            if info.get("complete") or info.get("protocol") != PROTOCOL:
+                raise DataError(f"{out} is a data set already: remove it, or give out=ANOTHER")
+            for stopped in record_parts(out):  # of an import that did not end
+                stopped.unlink()
         write_info(out, name=out.name, protocol=PROTOCOL, features=FEATURES_KIND, complete=False)
         asts = dict(zip(operators, _asts(list(operators.values()), workers, progress), strict=True))
         write_tasks(out, tasks.values())

@@ -1,7 +1,7 @@
 """Declaration of the code vector of a GPU program: what its kernels execute, and how long a multiprocessor takes.
 
 Amounts are of one multiprocessor for its share of the grid, all kernels together; what only one kernel has is of the
-one that takes longest. Whatever changes a meaning raises ``CODE_VERSION``.
+one that takes longest. Whatever changes a meaning raises ``GPU_CODE_VERSION``.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from cdmpp.features import Feature, names, prefixed
 from cdmpp.machine_code.sass_fields import CLASSES
 
+GPU_CODE_VERSION = "gpu-2"
 GPU_CYCLES = tuple(
     Feature(name, "cycles", meaning)
     for name, meaning in {

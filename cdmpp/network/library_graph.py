@@ -67,7 +67,7 @@ class _Made:
                 self.resident[node] = self.resident[node.all_input_nodes[0]]
             return
         reads = tuple(dict.fromkeys(self.resident[one] for one in node.all_input_nodes if one in self.resident))
-        for number, operator in enumerate(found.operators):
+        for operator in found.operators:
             task = operator_task(operator, self.network)
             self.tasks.setdefault(task.task_id, task)
             self.operators[task.task_id] = operator
@@ -75,7 +75,7 @@ class _Made:
                 self.stand_ins[task.task_id] = found.measured_like
             written = int(operator.written_elements * operator.element_bytes)
             self.calls.append(Call(f"{node.name}#{len(self.calls)}", task.task_id, before, written, reads))
-            before, reads = (len(self.calls) - 1,), () if number else reads
+            before, reads = (len(self.calls) - 1,), ()
         self.sources[node] = before
 
     def graph(self) -> NetworkGraph:

@@ -1,7 +1,7 @@
 """Calls of PyTorch's own operators -> library operators: what an exported graph runs, node by node.
 
 A node runs one operator, several (attention that nobody fused), or none: a view moves nothing. Sizes come from the
-tensors that ``torch.export`` put on every node.
+tensors that ``torch.export`` put on every node. An image that is not square counts as a square one of as many pixels.
 """
 
 from __future__ import annotations
@@ -103,8 +103,9 @@ def _value(node: Any) -> Any:
 def _dtype(value: Any) -> str:
     """Floats as they are; whole numbers and truth move as many bytes as some float does."""
     text = str(value.dtype).removeprefix("torch.")
-    by_bytes = {1: "float16", 2: "float16", 4: "float32", 8: "float64"}
-    return text if "float" in text else by_bytes[value.dtype.itemsize]
+    if value.dtype.is_complex:
+        raise UnsupportedProgramError(f"nobody measured operators of {text}")
+    return text if "float" in text else {4: "float32", 8: "float64"}.get(value.dtype.itemsize, "float16")
 
 
 def _shape(value: Any) -> list[int]:
@@ -201,6 +202,10 @@ def _pool(node: Any) -> Sequence[LibraryOperator]:
     name = "max_pool2d" if "max" in _name(node) else "avg_pool2d"
     usual: list[Any] = [None, (0, 0)]
     x, kernel, stride, padding = (*node.args, *usual[len(node.args) - 2 :])[:4]
+    if any(_pair(one)[0] != _pair(one)[1] for one in (kernel, stride or kernel, padding)):
+        raise UnsupportedProgramError(
+            f"the pooling {node.name}{_place(node)} has a window of {kernel}: square ones alone"
+        )
     batch, channels, *image = _shape(_value(x))[-4:]
     side = max(1, round(math.sqrt(math.prod(image))))
     sizes = {"batch": batch, "channels": channels, "in_size": side, "kernel": _pair(kernel)[0]}

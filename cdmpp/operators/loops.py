@@ -1,6 +1,6 @@
 """Loop programs without TVM: nodes named and shaped as TVM's, so that the walk and the leaves read both alike.
 
-``script`` prints one as TVMScript: what TVM makes of that text has the same compact AST, which tests hold.
+``loop_script`` prints one as TVMScript: what TVM makes of that text has the same compact AST, which tests hold.
 """
 
 from __future__ import annotations
@@ -102,7 +102,9 @@ class TensorLoad(Expression):
 
 
 @dataclass(frozen=True, eq=False)
-class _Binary(Expression):
+class Binary(Expression):
+    """Of two operands."""
+
     a: Expression
     b: Expression
     sign: ClassVar[str]
@@ -113,43 +115,37 @@ class _Binary(Expression):
         return self.a.ty
 
 
-class Add(_Binary):
+class Add(Binary):
     """a + b."""
 
     sign = "+"
 
 
-class Sub(_Binary):
+class Sub(Binary):
     """a - b."""
 
     sign = "-"
 
 
-class Mul(_Binary):
+class Mul(Binary):
     """a * b."""
 
     sign = "*"
 
 
-class Div(_Binary):
+class Div(Binary):
     """a / b, of floats."""
 
     sign = "/"
 
 
-class Max(_Binary):
+class Max(Binary):
     """The larger one."""
 
     sign = "T.max"
 
 
-class Min(_Binary):
-    """The smaller one."""
-
-    sign = "T.min"
-
-
-class LT(_Binary):
+class LT(Binary):
     """a < b."""
 
     sign = "<"
@@ -157,7 +153,7 @@ class LT(_Binary):
     ty = "bool"  # type: ignore[assignment]
 
 
-class LE(_Binary):
+class LE(Binary):
     """a <= b."""
 
     sign = "<="
@@ -165,7 +161,7 @@ class LE(_Binary):
     ty = "bool"  # type: ignore[assignment]
 
 
-class And(_Binary):
+class And(Binary):
     """Both hold."""
 
     sign = "and"
@@ -268,51 +264,3 @@ def nest(variables: Sequence[Var], extents: Sequence[int], *body: Any) -> For:
     for variable, extent in zip(reversed(variables), reversed(extents), strict=True):
         inner = For(variable, extent, inner)
     return inner
-
-
-def script(program: LoopProgram) -> str:
-    """TVMScript of a module with this one function."""
-    buffers = [f'{b.name}: T.Buffer({_shape(b)}, "{b.dtype.name}")' for b in program.params]
-    head = ["from tvm.script import ir as I", "from tvm.script import tirx as T", "", "@I.ir_module", "class Module:"]
-    head += ["    @T.prim_func", f"    def main({', '.join(buffers)}):"]
-    return "\n".join([*head, *_lines(program.body, 8), ""])
-
-
-def _lines(node: Any, indent: int) -> list[str]:
-    blank = " " * indent
-    if isinstance(node, SeqStmt):
-        return [line for part in node.seq for line in _lines(part, indent)]
-    if isinstance(node, AllocBuffer):
-        b = node.buffer
-        return [f'{blank}{b.name} = T.alloc_buffer({_shape(b)}, "{b.dtype.name}")']
-    if isinstance(node, For):
-        return [f"{blank}for {node.loop_var.name} in range({node.extent}):", *_lines(node.body, indent + 4)]
-    assert isinstance(node, BufferStore)
-    return [f"{blank}{node.buffer.name}[{_places(node.indices)}] = {_text(node.value)}"]
-
-
-def _shape(buffer: Buffer) -> str:
-    return "(" + "".join(f"{extent}, " for extent in buffer.shape) + ")"
-
-
-def _places(indices: Sequence[Expression]) -> str:
-    return ", ".join(_text(index) for index in indices)
-
-
-def _text(e: Expression) -> str:
-    if isinstance(e, Var):
-        return e.name
-    if isinstance(e, IntImm):
-        return str(e.value)
-    if isinstance(e, FloatImm):
-        return f"T.{e.ty}({e.value!r})"
-    if isinstance(e, TensorLoad):
-        return f"{e.source.name}[{_places(e.indices)}]"
-    if isinstance(e, Call):
-        return f"T.{e.op.name}({_places(e.args)})"
-    if isinstance(e, Select):
-        return f"T.Select({_places([e.condition, e.true_value, e.false_value])})"
-    assert isinstance(e, _Binary)
-    if e.sign.startswith("T."):
-        return f"{e.sign}({_text(e.a)}, {_text(e.b)})"
-    return f"({_text(e.a)} {e.sign} {_text(e.b)})"

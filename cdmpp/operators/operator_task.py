@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 
-from cdmpp.operators.loops import script
+from cdmpp.operators.loop_script import script
 from cdmpp.operators.operator import LibraryOperator
 from cdmpp.operators.template import loop_program
 from cdmpp.programs.task import Task

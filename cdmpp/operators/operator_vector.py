@@ -1,7 +1,7 @@
 """Declaration of the operator vector: what decides which kernel a library takes, and how well it fills a device.
 
-It stands where programs that were compiled here have their code vector. Whatever changes a meaning raises
-``machine_code.CODE_VERSION``.
+It stands where programs that were compiled here have their code vector. Whatever changes a meaning raises the version
+of ``library`` in ``ast.layout.FEATURES``.
 """
 
 from __future__ import annotations

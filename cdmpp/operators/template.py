@@ -40,9 +40,9 @@ def loop_program(operator: LibraryOperator) -> LoopProgram:
 
 
 def operator_ast(operator: LibraryOperator) -> CompactAST:
-    """As of any tensor program, for a GPU that nobody bound its loops to.
+    """As of any tensor program, its loops read as serial ones whatever device it is for.
 
-    The same as TVM's extractor gives for ``loops.script(loop_program(operator))``.
+    The same as TVM's extractor gives for ``loop_script.script(loop_program(operator))``.
     """
     return summarise(walk(loop_program(operator)), gpu=False)
 

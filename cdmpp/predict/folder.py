@@ -12,10 +12,10 @@ import numpy as np
 
 from cdmpp.ast.layout import EXTRACTOR_VERSION
 from cdmpp.ast.table import read_asts
-from cdmpp.data.derive import LIMIT_S, Source, cores, derived_folder, has_tvm, script_programs
+from cdmpp.data.codes import VERSIONS
+from cdmpp.data.derive import LIMIT_S, Source, core_of, cores, derived_folder, has_tvm, script_programs
 from cdmpp.devices import Device
 from cdmpp.errors import CdmppError, DataError, UnsupportedProgramError
-from cdmpp.machine_code.code_features import CODE_VERSION
 from cdmpp.predict.derived import Derived
 from cdmpp.predict.inputs import Inputs, Wishes
 
@@ -95,7 +95,8 @@ def _script(path: Path, wishes: Wishes) -> Inputs:
 def _database(folder: Path, wishes: Wishes) -> Inputs:
     graphs, sources, refused = _lines(folder, wishes.device)
     asts = derived_folder("asts", EXTRACTOR_VERSION, *graphs)
-    codes = derived_folder("codes", CODE_VERSION, *graphs, wishes.device.core or "")
+    kind = "codes" if wishes.device.kind == "cpu" else "gpu_codes"
+    codes = derived_folder(kind, VERSIONS[kind], *graphs, core_of(wishes.device))
     derived = Derived.of(list(sources.values()), wishes, f"programs of {folder.name}", asts, codes)
     kept = {at: source for at, source in sources.items() if source.key in derived.stored}
     refused += [f"{at}: {derived.faults.get(s.key, _NO_AST)}" for at, s in sources.items() if at not in kept]

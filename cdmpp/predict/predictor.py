@@ -22,6 +22,7 @@ from cdmpp.devices import Device
 from cdmpp.errors import CdmppError
 from cdmpp.machine_code.code_features import CODE_VERSION
 from cdmpp.machine_code.compile import can_have_code, can_have_gpu_code
+from cdmpp.machine_code.gpu_code_features import GPU_CODE_VERSION
 from cdmpp.model.build import Model
 from cdmpp.model.config import CdmppConfig
 from cdmpp.model.pooled import with_devices
@@ -107,6 +108,11 @@ class Predictor:
         asts = inputs.asts
         if len(asts) == 0:
             raise CdmppError("there is no program to predict")
+        if self.features == "library" and np.isnan(asts.codes_or_nan()[:, 0]).any():
+            raise CdmppError(
+                "this model predicts library operators, and some of these programs are none: make them with "
+                "cdmpp.operators.operator_vector.operator_program, or name a model of scheduled programs"
+            )
         kind = "cpu" if target.kind == "cpu" else "gpu"  # other accelerators are programmed through the same launches
         wrong = np.flatnonzero(asts.target_kinds != TARGET_KINDS.index(kind))
         if len(wrong):
@@ -194,6 +200,11 @@ class Predictor:
         """True where a member reads code vectors (``cdmpp.machine_code``)."""
         return any(getattr(model.config, "code", False) for model in self.models)
 
+    @property
+    def _code_version(self) -> str:
+        on_gpu = any(getattr(model.config, "code_kind", "cpu") == "gpu" for model in self.models)
+        return GPU_CODE_VERSION if on_gpu else CODE_VERSION
+
     def _wants_code_of(self, device: Device) -> bool:
         """Whether a member reads code vectors of such devices."""
         kind = "cpu" if device.kind == "cpu" else "gpu"
@@ -225,7 +236,7 @@ class Predictor:
             **FORMAT,
             "cdmpp_version": __version__,
             "extractor_version": FEATURES[self.features],
-            **({"code_version": CODE_VERSION} if self.reads_code or self.features == "library" else {}),
+            **({"code_version": self._code_version} if self.reads_code else {}),
             "members": [asdict(model.config) for model in self.models],
             "devices": {name: {key: getattr(device, key) for key in SHEET} for name, device in self.trained_on.items()},
             "log_shift": self.log_shift,

@@ -15,6 +15,7 @@ from cdmpp.ast.layout import FEATURES, KERNEL_WIDTH, LEAF_WIDTH
 from cdmpp.devices import KINDS, SPEC_FIELDS, VECTOR_FIELDS, VECTOR_WIDTH, Device
 from cdmpp.errors import DataError, ModelFormatError
 from cdmpp.machine_code.code_features import CODE_VERSION
+from cdmpp.machine_code.gpu_code_features import GPU_CODE_VERSION
 from cdmpp.uncertainty.unseen import Unseen
 
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "card.json"
@@ -24,7 +25,7 @@ FORMAT = {"format_version": 3, "leaf_width": LEAF_WIDTH, "kernel_width": KERNEL_
 """What every model of this version is made for."""
 _READABLE: dict[str, tuple[str | int, ...]] = {
     "extractor_version": tuple(FEATURES.values()),
-    "code_version": (CODE_VERSION,),
+    "code_version": (CODE_VERSION, GPU_CODE_VERSION),
     **{name: (value,) for name, value in FORMAT.items()},
 }
 _OPTIONAL = {"cdmpp_version", "code_version", "log_shift", "calibration", "calibrated", "ranker", "unseen"}

@@ -16,6 +16,7 @@ from cdmpp.data.files import plain
 from cdmpp.data.splits import Split
 from cdmpp.data.subsample import sample_rows
 from cdmpp.devices import sheets_of
+from cdmpp.errors import CdmppError
 from cdmpp.model.build import Model
 from cdmpp.predict.flags import UNSCHEDULED
 from cdmpp.predict.predictor import Predictor, device_group
@@ -61,8 +62,14 @@ def train(
 
     Raises:
         DataError: an empty part, or unlabelled or replayed programs that are part of the test.
+        CdmppError: a model of library operators and other data, or the other way round.
         CdmppError: ``run.out`` belongs to a run of other data or another configuration, or to one that still goes on.
     """
+    if (config.model.name == "library") != (dataset.features == "library"):
+        raise CdmppError(
+            f"model={config.model.name} on data with features={dataset.features}: library operators are learned with "
+            "model=library features=library, scheduled programs with neither"
+        )
     inputs = FitInputs.build(dataset, split, config.loss.domain, run.accelerator, replay)
     models = tuple(start.models) if start else ()
     with one_writer(run.out):

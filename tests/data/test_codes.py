@@ -15,7 +15,7 @@ from cdmpp.ast.compact_ast import CompactAST
 from cdmpp.ast.layout import KERNEL_WIDTH, LEAF_WIDTH
 from cdmpp.ast.table import AstTable, read_asts, write_asts
 from cdmpp.data.batching import ProgramTensors
-from cdmpp.data.codes import code_cache, codes_of, read_codes, write_codes
+from cdmpp.data.codes import VERSIONS, code_cache, codes_of, read_codes, write_codes
 from cdmpp.data.derive import record_keys
 from cdmpp.data.labels import Labels
 from cdmpp.data.loading import load_dataset
@@ -75,9 +75,10 @@ def test_shipped_codes_are_found_by_record(tmp_path: Path, records, task) -> Non
     assert np.isnan(found[1]).all()
 
 
-def test_cached_codes_are_those_of_the_workload(tmp_path: Path, records, task) -> None:
+@pytest.mark.parametrize("kind", VERSIONS)
+def test_cached_codes_are_those_of_the_workload(tmp_path: Path, records, task, kind) -> None:
     (key,) = record_keys(["a"], ["t0"], {"t0": task})
-    write_codes(code_cache(tmp_path) / "chunk-0.parquet", {key: CODE})
+    write_codes(code_cache(tmp_path, kind) / "chunk-0.parquet", {key: CODE})
     found = codes_for(tmp_path, [records["a"]], {"t0": task})
     assert found is not None
     np.testing.assert_array_equal(found, [CODE])

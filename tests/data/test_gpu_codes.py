@@ -1,5 +1,6 @@
 """Code vectors of GPU programs, derived in batches by worker processes."""
 
+import gzip
 import json
 from dataclasses import asdict, replace
 
@@ -68,10 +69,19 @@ def test_what_was_compiled_is_not_compiled_again(sources, tmp_path, monkeypatch)
     assert parsed == [text["key"] for text in texts]
     np.testing.assert_array_equal(again[1], first[1])
     assert not np.array_equal(again[0], first[0])  # on half the multiprocessors
-    for path in (tmp_path / "gpu_programs").rglob("*.gz"):
-        path.write_bytes(b"damaged")
+    kept = sorted((tmp_path / "gpu_programs").rglob("*.gz"))
+    packed = kept[0].read_bytes()
+    kept[0].write_bytes(packed[:40] + bytes(20) + packed[60:])
+    kept[1].write_bytes(gzip.compress(b"[1]"))
     np.testing.assert_array_equal(gpu_codes_of(texts, program)[0], first[0])
     assert len(parsed) == 4
+
+
+def test_a_cache_that_cannot_be_written_costs_time_alone(sources, tmp_path, monkeypatch):
+    (tmp_path / "gpu_programs").write_text("no folder")
+    monkeypatch.setenv("CDMPP_CACHE", str(tmp_path))
+    (found,) = gpu_codes_of([asdict(sources[0])], _program)
+    assert isinstance(found, np.ndarray)
 
 
 def test_a_batch_that_takes_too_long_is_tried_one_by_one(sources, tmp_path, monkeypatch):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from cdmpp.data.loading import load_dataset
 from cdmpp.data.neusight import import_neusight
-from cdmpp.data.records import read_info, read_records, read_tasks
+from cdmpp.data.records import read_info, read_records, read_tasks, write_info
 from cdmpp.data.splits import make_split
 from cdmpp.errors import DataError
 from cdmpp.operators.operator import LibraryOperator
@@ -34,6 +37,8 @@ ROWS = [
     row("t4", "addu", 3e-5, rows=64, cols=128),  # measured twice
     row("p4", "linear", 9e-4, rows=64, inner=128, cols=256),  # throttled
     row("t4", "fft", 1e-5, rows=64, cols=128),
+    row("t4", "relu", float("nan"), rows=64, cols=128),
+    row("t4", "linear", 1e-5, rows=64, cols=128),  # how much is summed?
 ]
 
 
@@ -45,9 +50,11 @@ def table(tmp_path):
 
 def test_rows_become_programs(table, tmp_path):
     report = import_neusight(table, tmp_path / "out", progress=False)
-    assert (report.rows, report.programs, report.tasks) == (9, 6, 6)
+    assert (report.rows, report.programs, report.tasks) == (11, 6, 6)
     assert report.devices == {"l4": 2, "t4": 4}
-    assert sorted(report.left_out.values()) == [1, 1] and any("throttled" in why for why in report.left_out)
+    assert set(report.left_out.values()) == {1} and len(report.left_out) == 4
+    for reason in ("throttled", "unknown operator 'fft'", "no positive number", "a size of a linear is missing"):
+        assert any(reason in why for why in report.left_out), reason
     assert "6 programs of 6 operators (l4 2, t4 4)" in str(report)
     assert read_info(tmp_path / "out")["complete"]
     tasks = read_tasks(tmp_path / "out")
@@ -75,6 +82,29 @@ def test_another_table_is_refused_and_nothing_is_written(tmp_path):
     with pytest.raises(DataError, match=r"nothing\.parquet"):
         import_neusight(tmp_path / "nothing.parquet", tmp_path / "out", progress=False)
     assert not (tmp_path / "out").exists()
+
+
+def test_what_a_stopped_import_left_is_replaced(table, tmp_path):
+    import_neusight(table, tmp_path / "out", progress=False)
+    write_info(tmp_path / "out", complete=False)
+    import_neusight(table, tmp_path / "out", progress=False)
+    assert len(read_records(tmp_path / "out")) == 6 and len(load_dataset(tmp_path / "out", progress=False)) == 6
+
+
+def test_the_command_names_no_device(table, tmp_path):
+    command = [
+        sys.executable,
+        "-m",
+        "cdmpp.cli",
+        "import",
+        "source=neusight",
+        f"path={table}",
+        f"out={tmp_path / 'out'}",
+    ]
+    done = subprocess.run([*command, "device=t4"], capture_output=True, text=True)
+    assert done.returncode == 2 and "device=t4" in done.stderr and not (tmp_path / "out").exists()
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0 and "6 programs of 6 operators" in done.stdout, done.stderr
 
 
 def test_a_finished_data_set_is_not_written_over(table, tmp_path):

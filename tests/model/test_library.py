@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
 
 from cdmpp import devices
-from cdmpp.ast.table import AstTable
+from cdmpp.ast.table import AstTable, write_asts
 from cdmpp.data.batching import ProgramTensors
+from cdmpp.data.loading import load_dataset
+from cdmpp.data.records import append_records, write_info, write_tasks
+from cdmpp.data.schema import Record
+from cdmpp.data.splits import make_split
+from cdmpp.errors import CdmppError
 from cdmpp.model.build import build_for
 from cdmpp.model.config import model_config
 from cdmpp.model.library_anchor import LibraryAnchor
 from cdmpp.operators.operator import LibraryOperator
+from cdmpp.operators.operator_task import operator_task, served_by, task_id
 from cdmpp.operators.operator_vector import operator_program
+from cdmpp.predict.model_folder import load
+from cdmpp.recipes.compose import compose
+from cdmpp.recipes.settings import RunSettings
+from cdmpp.recipes.train import train
+from cdmpp.training.config import Run, TrainConfig
 
 NAMES = ("t4", "a100", "mi210")
 FLOOR_S, COMPUTE, MEMORY = 2e-5, 0.6, 0.8
@@ -78,3 +91,54 @@ def test_a_program_alone_is_answered_as_among_others(programs):
     model = build_for(model_config({"name": "library", "hidden": 32}), programs, np.arange(400)).eval()
     together, alone = (model(programs.batch(rows)).log_latency for rows in (np.arange(8), np.arange(3, 4)))
     assert float(together[3]) == pytest.approx(float(alone[0]), abs=1e-5)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A data set of measured operators, as an import writes it."""
+    chosen = operators(300, 1)
+    records = [
+        Record(f"{i:016x}", task_id(one), NAMES[i % 3], "{}", served_by("torch"), (label,), label)
+        for i, one in enumerate(chosen)
+        for label in [seconds(one, NAMES[i % 3])]
+    ]
+    out = tmp_path_factory.mktemp("library") / "operators"
+    write_info(out, name="operators", features="library", complete=True)
+    write_tasks(out, [operator_task(one, "random") for one in chosen])
+    append_records(out, records)
+    table = AstTable.from_asts(operator_program(one, "gpu") for one in chosen)
+    write_asts(out / "asts" / "part-00000.parquet", [one.record_id for one in records], table, "library")
+    return out
+
+
+def test_training_by_the_settings_gives_a_model_that_is_loaded_and_answers(folder, tmp_path):
+    values = compose(
+        "config",
+        [
+            *("model=library", "features=library", "device=t4", "sources=[t4,a100,mi210]", "split=by_task"),
+            *("trainer=quick", "progress=false", f"data.path=[{folder}]", f"out={tmp_path / 'out'}"),
+        ],
+    )
+    settings = RunSettings.from_dict(values)
+    dataset = settings.load()
+    split = make_split(dataset, seed=0, **settings.split)
+    trained = train(dataset, split, settings.training, settings.run)
+    predictor = load(trained.model_dir)
+    asked = AstTable.from_asts([operator_program(LibraryOperator.parse("linear", "1024x1024x4096"), "gpu")])
+    answer = predictor.predict(asked, device="a100").latency_s[0]
+    assert answer == pytest.approx(seconds(LibraryOperator.parse("linear", "1024x1024x4096"), "a100"), rel=0.4)
+    with pytest.raises(CdmppError, match="some of these programs are none"):
+        predictor.predict(asked.with_codes(None), device="a100")
+
+
+@pytest.mark.parametrize("swapped", ["model", "data"])
+def test_models_and_data_of_other_kinds_do_not_meet(folder, tmp_path, swapped):
+    dataset = load_dataset(folder, progress=False)
+    config = TrainConfig(model=model_config({"name": "library"}))
+    if swapped == "model":
+        config = TrainConfig()
+    else:
+        dataset = dataclasses.replace(dataset, features="cdmpp")
+    with pytest.raises(CdmppError, match="model=library features=library"):
+        train(dataset, make_split(dataset, "by_task", 0), config, Run(tmp_path / "out", 0, False, "cpu"))
+    assert not (tmp_path / "out").exists()

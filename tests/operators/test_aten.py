@@ -117,3 +117,14 @@ def test_what_no_kind_can_stand_for_is_refused_with_its_place():
 def test_a_kernel_that_is_not_square_is_refused():
     with pytest.raises(UnsupportedProgramError, match=r"kernel of \[1, 3\]"):
         operators_of(nn.Conv2d(3, 6, (1, 3)), torch.randn(2, 3, 8, 8))
+    with pytest.raises(UnsupportedProgramError, match=r"window of \[1, 3\]"):
+        operators_of(nn.AvgPool2d((1, 3)), torch.randn(2, 3, 8, 9))
+
+
+def test_a_type_that_nobody_measured_is_refused():
+    class Doubled(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + x
+
+    with pytest.raises(UnsupportedProgramError, match="complex128"):
+        operators_of(Doubled(), torch.randn(2, 3, dtype=torch.complex128))

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from cdmpp.operators.loops import script
+from cdmpp.operators.loop_script import script
 from cdmpp.operators.operator import KINDS, LibraryOperator
 from cdmpp.operators.template import loop_program, operator_ast
 
@@ -108,8 +108,7 @@ def test_no_tvm_is_needed():
 
 
 @pytest.mark.parametrize("operator", OPERATORS, ids=str)
-def test_work_and_bytes_are_those_of_the_loops(operator):
-    """Of its buffers, and for products of its multiply-adds."""
+def test_elements_are_those_of_the_buffers(operator):
     program = loop_program(operator)
     elements = [float(np.prod(buffer.shape)) for buffer in program.params]
     assert operator.read_elements == sum(elements[:-1])

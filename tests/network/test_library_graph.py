@@ -1,0 +1,62 @@
+"""A network as PyTorch's own calls: who reads whom, what lies in memory, and that TVM is not asked."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from cdmpp.errors import CdmppError
+from cdmpp.network.library_graph import library_graph_of
+from cdmpp.network.source import read_torch
+from cdmpp.programs.networks import export
+
+
+class Residual(nn.Module):
+    """Two paths that meet, and a sine that nobody measured."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.sin(self.second(torch.relu(self.first(x))) + x).view(2, 32)
+
+
+def test_calls_read_what_the_module_says():
+    network = read_torch(Residual(), torch.randn(8, 8))
+    graph, operators, stand_ins = library_graph_of(export(network.model, network.example), network.name)
+    assert [str(operators[call.task_id]) for call in graph.calls] == [
+        "linear 8x8x8",
+        "relu 8x8",
+        "linear 8x8x8",
+        "add 8x8",
+        "relu 8x8",
+    ]
+    assert [call.inputs for call in graph.calls] == [(), (0,), (1,), (2,), (3,)]
+    assert [sum(size for _, size in call.resident) for call in graph.calls] == [256 + 256 + 32, 0, 256 + 32, 256, 0]
+    assert (graph.weight_bytes, graph.input_bytes, graph.results, graph.views) == (2 * 288, 256, (4,), 1)
+    assert list(stand_ins.values()) == ["relu"]
+    assert sorted(graph.counts.values()) == [1, 2, 2]  # the relu and its stand-in are one program
+
+
+def test_no_tvm_is_needed():
+    code = (
+        "import sys; sys.modules['tvm'] = None\n"
+        "from cdmpp.network.source import read_torch\n"
+        "from cdmpp.network.library_graph import library_graph_of\n"
+        "from cdmpp.programs.networks import export\n"
+        "network = read_torch('torchvision:squeezenet1_1')\n"
+        "graph, operators, _ = library_graph_of(export(network.model, network.example), network.name)\n"
+        "print(sum(o.name == 'conv2d' for o in operators.values()) > 5, len(graph.calls) > 60)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.split() == ["True", "True"], done.stderr
+
+
+def test_what_is_no_torch_model_is_refused():
+    with pytest.raises(CdmppError, match="is no torch model"):
+        read_torch("model.onnx")
