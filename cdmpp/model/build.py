@@ -22,7 +22,7 @@ def build_model(config: ModelConfig, leaf_width: int, kernel_width: int, device_
     if isinstance(config, CdmppConfig):
         return CdmppModel(config, leaf_width, kernel_width, device_width)
     if isinstance(config, LibraryConfig):
-        return LibraryModel(config)
+        return LibraryModel(config, device_width)
     return ReferenceModel(config, leaf_width, device_width)
 
 

@@ -26,6 +26,7 @@ from cdmpp.machine_code.code_features import CODE_NAMES, CODE_WIDTH, MACHINE_AMO
 from cdmpp.model.analytic import PARTS, kernel_parts
 from cdmpp.model.cpu_parts import cores_used
 from cdmpp.model.kernel_quantities import KernelQuantities
+from cdmpp.model.known_devices import recalled, remember
 
 N_RESOURCES = 8
 N_CODE = 1 + CODE_WIDTH + 2
@@ -73,7 +74,6 @@ for _place, _name in enumerate(_MEMORY, len(_CODE_COLUMNS)):
     _SCALED[_place, {"l3_misses": 2, "allocation": 3, "call": 3}.get(_name, 1)] = 1.0
 _SCALED[_OVERHEAD, 3] = 1.0
 _SCALE_PRIOR, _SCALE_NOISE, _SCALE_HUBER = 0.5, 0.25, 0.3
-_SAME = 1e-6
 _MAX_PROGRAMS = 32_768
 _STEPS, _BATCH, _RATE, _HUBER = 2500, 512, 0.05, 0.1
 _DEVICE_RIDGE, _DEVICE_STEPS, _DEVICE_RATE = 4.0, 400, 0.02
@@ -185,15 +185,11 @@ class CodeAnchor(nn.Module):
             self._remember(vector, own)
 
     def _remember(self, vector: Tensor, costs: Tensor) -> None:
-        known = (self.known == vector.to(self.known)).all(1)
-        place = int((known if known.any() else self.known.isinf().all(1)).nonzero()[0, 0])
-        self.known[place] = vector.to(self.known)
-        self.own[place] = costs.to(self.own)
+        remember(vector, costs, self.known, self.own)
 
     def costs_of(self, vectors: Tensor) -> Tensor:
         """(B, device width) -> (B, N_DEVICE_COSTS) of the device with that description; zero where it is not known."""
-        distance, place = (vectors[:, None] - self.known[None]).square().sum(-1).min(1)
-        return torch.where(distance[:, None] < _SAME, self.own[place], 0.0)
+        return recalled(vectors, self.known, self.own)
 
 
 def code_inputs(codes: Tensor, simulated: int, quantities: KernelQuantities, log_analytic_s: Tensor) -> Tensor:

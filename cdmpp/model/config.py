@@ -116,6 +116,8 @@ class LibraryConfig:
     """Quantile bins that every number is also given as."""
     clip: float = 6.0
     label: str = "log"
+    device_costs: int = 32
+    """Devices at most that have a roofline of their own in the anchor, beside the shared one."""
 
     def __post_init__(self) -> None:
         _check_ranges(self)

@@ -22,10 +22,10 @@ class LibraryModel(nn.Module):
 
     log_scale: Tensor
 
-    def __init__(self, config: LibraryConfig) -> None:
+    def __init__(self, config: LibraryConfig, device_width: int) -> None:
         super().__init__()
         self.config = config
-        self.anchor = LibraryAnchor()
+        self.anchor = LibraryAnchor(config.device_costs, device_width)
         self.scaler = FeatureScaler(N_INPUTS, config.clip)
         self.bins = QuantileBins(N_INPUTS, config.bins)
         self.label_transform = LabelTransform("log")

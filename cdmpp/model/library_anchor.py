@@ -1,4 +1,9 @@
-"""LibraryAnchor: the roofline of a library operator with a few numbers fitted for each family of kernels."""
+"""LibraryAnchor: the roofline of a library operator with a few numbers fitted for each family of kernels.
+
+Beside the shared numbers each device of the training has *its own*, held near them by a ridge: what its host takes to
+dispatch a call, and the shares of its peak and bandwidth that each family sustains, which no datasheet tells. They also
+keep these constants out of the shapes' share of the error, so that what corrects this anchor can learn the shapes.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +13,20 @@ from torch import Tensor, nn
 from torch.nn.functional import huber_loss
 
 from cdmpp.data.batching import Batch, ProgramTensors, ordered_batches
-from cdmpp.data.subsample import sample_rows
+from cdmpp.model.known_devices import recalled, remember
 from cdmpp.model.library_inputs import LibraryQuantities
 from cdmpp.operators.operator import FAMILIES
+from cdmpp.operators.operator_vector import OPERATOR_NAMES
 
 _FLOOR, _COMPUTE, _MEMORY, _POWER = range(4)
 """Natural logs: seconds of a call; shares of peak and bandwidth; TFLOP/s a watt at 12 nm."""
 _START = (-11.0, -0.3, -0.3, -2.5)
 _SHRINK_START, _SHARP_START = 0.7, 1.0
-_MAX_PROGRAMS, _HUBER, _RIDGE, _STEPS = 16_384, 0.2, 0.003, 200
+_CELL_PROGRAMS = 1000
+"""Of one device and family: each of these cells counts alike."""
+_HUBER, _RIDGE, _OWN_RIDGE, _STEPS = 0.2, 0.003, 0.3, 150
+_FAMILY_COLUMNS = [1 + OPERATOR_NAMES.index(f"family_{name}") for name in FAMILIES]
+"""Of ``Batch.codes``."""
 
 
 class LibraryAnchor(nn.Module):
@@ -29,52 +39,66 @@ class LibraryAnchor(nn.Module):
     """(families, 4)"""
     shared: Tensor
     """(2,) how much a finer process saves, and how sharply the slowest resource decides."""
+    known: Tensor
+    """(max_devices, device width) vectors of the devices with numbers of their own; infinite: a free place."""
+    own: Tensor
+    """(max_devices, families, 4) what is added to ``numbers`` on these devices."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_devices: int, device_width: int) -> None:
+        """``max_devices`` can have numbers of their own; where training has more, all share theirs."""
         super().__init__()
         self.register_buffer("numbers", torch.tensor(_START).repeat(len(FAMILIES), 1))
         self.register_buffer("shared", torch.tensor([_SHRINK_START, _SHARP_START]))
+        self.register_buffer("known", torch.full((max_devices, device_width), torch.inf))
+        self.register_buffer("own", torch.zeros(max_devices, len(FAMILIES), 4))
 
     def forward(self, batch: Batch) -> Tensor:
         """(B,) natural-log seconds."""
-        return _log_seconds(*_terms(batch), self.numbers, self.shared)
+        own = recalled(batch.device_vectors, self.known, self.own)
+        return _log_seconds(*_terms(batch), self.numbers + own, self.shared)
 
     def fit(self, programs: ProgramTensors, rows: np.ndarray) -> None:
-        """On the training ``rows`` (n,): a robust error of log-latency, by L-BFGS, every device counted alike."""
-        terms, labels, weights = _gathered(programs, sample_rows(rows, _MAX_PROGRAMS))
-        start_numbers, start_shared = (
-            torch.tensor(_START).double(),
-            torch.tensor([_SHRINK_START, _SHARP_START]).double(),
-        )
-        numbers = start_numbers.repeat(len(FAMILIES), 1).to(labels.device).requires_grad_(True)
-        shared = start_shared.clone().to(labels.device).requires_grad_(True)
-        optimiser = torch.optim.LBFGS([numbers, shared], lr=0.5, max_iter=_STEPS, line_search_fn="strong_wolfe")
+        """On the training ``rows`` (n,): a robust error of log-latency, by L-BFGS."""
+        terms, labels, weights, device = _gathered(programs, _balanced(programs, rows))
+        start = torch.tensor(_START, dtype=torch.float64, device=labels.device).repeat(len(FAMILIES), 1)
+        start_shared = start.new_tensor([_SHRINK_START, _SHARP_START])
+        devices, which = device.unique(return_inverse=True)
+        numbers, shared = start.clone().requires_grad_(True), start_shared.clone().requires_grad_(True)
+        own = start.new_zeros(len(devices), *start.shape).requires_grad_(True)
+        several = 1 < len(devices) <= len(self.known)
+        values = [numbers, shared, *([own] if several else [])]
+        optimiser = torch.optim.LBFGS(values, lr=0.5, max_iter=_STEPS, line_search_fn="strong_wolfe")
 
         def closure() -> Tensor:
             optimiser.zero_grad()
-            difference = _log_seconds(*terms, numbers, shared) - labels
+            difference = _log_seconds(*terms, numbers + own[which], shared) - labels
             error = huber_loss(difference, torch.zeros_like(difference), reduction="none", delta=_HUBER) / _HUBER
-            ridge = (numbers - start_numbers).square().mean() + (shared - start_shared).square().mean()
-            loss = (weights * error).sum() / weights.sum() + _RIDGE * ridge
+            ridge = (numbers - start).square().mean() + (shared - start_shared).square().mean()
+            loss = (weights * error).sum() / weights.sum() + _RIDGE * ridge + _OWN_RIDGE * own.square().mean()
             loss.backward()
             return loss
 
         with torch.enable_grad():
             optimiser.step(closure)
-        if bool(torch.isfinite(numbers).all() and torch.isfinite(shared).all()):
-            self.numbers.copy_(numbers.detach())
-            self.shared.copy_(shared.detach())
+        if not all(bool(value.isfinite().all()) for value in values):
+            return
+        self.numbers.copy_(numbers.detach())
+        self.shared.copy_(shared.detach())
+        if len(devices) <= len(self.known):  # a single one, too: it must not take those of a device learned later
+            for place, row in zip(devices.tolist(), own.detach(), strict=True):
+                remember(programs.device_vectors[place], row, self.known, self.own)
 
 
 def _terms(batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
     """(B, 3) seconds at full speed, (B,) log of the finer process, (B, families) which family it is."""
     q = LibraryQuantities(batch)
-    family = torch.stack([q[f"family_{name}"] for name in FAMILIES], dim=1)
+    family = batch.codes[:, _FAMILY_COLUMNS]
     return torch.stack([q.compute_s(), q.memory_s(), q.power_s()], dim=1), q.log_shrink(), family
 
 
 def _log_seconds(seconds: Tensor, log_shrink: Tensor, family: Tensor, numbers: Tensor, shared: Tensor) -> Tensor:
-    own = family.to(numbers.dtype) @ numbers
+    """``numbers``: (families, 4), or (B, families, 4) where devices differ."""
+    own = (family.to(numbers.dtype)[:, :, None] * numbers).sum(1)
     costs = -own[:, [_COMPUTE, _MEMORY, _POWER]]
     costs = costs - torch.stack([0 * log_shrink, 0 * log_shrink, shared[0] * log_shrink], dim=1)
     logs = seconds.to(numbers.dtype).clamp_min(1e-12).log() + costs
@@ -83,12 +107,30 @@ def _log_seconds(seconds: Tensor, log_shrink: Tensor, family: Tensor, numbers: T
     return torch.logaddexp(busiest, own[:, _FLOOR])
 
 
+def _cells(programs: ProgramTensors, rows: np.ndarray) -> Tensor:
+    """(n,) a number for each device and family."""
+    index = torch.from_numpy(np.ascontiguousarray(rows, np.int64)).to(programs.device_index.device)
+    codes = programs.codes[programs.code_rows[index]]
+    return programs.device_index[index] * len(FAMILIES) + codes[:, _FAMILY_COLUMNS].argmax(1)
+
+
+def _balanced(programs: ProgramTensors, rows: np.ndarray) -> np.ndarray:
+    """At most ``_CELL_PROGRAMS`` of ``rows`` of each cell, always the same."""
+    shuffled = np.random.default_rng(0).permutation(rows)
+    cells = _cells(programs, shuffled).cpu().numpy()
+    parts = [shuffled[cells == cell][:_CELL_PROGRAMS] for cell in np.unique(cells)]
+    return np.sort(np.concatenate(parts))
+
+
 @torch.no_grad()
-def _gathered(programs: ProgramTensors, rows: np.ndarray) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor, Tensor]:
+def _gathered(
+    programs: ProgramTensors, rows: np.ndarray
+) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor, Tensor, Tensor]:
+    """``_terms``, log-latency (n,), weights (n,) by which every cell counts alike, device (n,)."""
     columns = []
     for batch in ordered_batches(programs, rows):
-        device = programs.device_index[batch.rows]
-        columns.append((*(term.double() for term in _terms(batch)), batch.log_latency.double(), device))
-    *terms, labels, device = (torch.cat(column) for column in zip(*columns, strict=True))
-    counts = torch.bincount(device)
-    return (terms[0], terms[1], terms[2]), labels, 1.0 / counts[device].double()
+        columns.append((*(term.double() for term in _terms(batch)), batch.log_latency.double(), batch.rows))
+    *terms, labels, order = (torch.cat(column) for column in zip(*columns, strict=True))
+    cells = _cells(programs, order.cpu().numpy())
+    counts = torch.bincount(cells)
+    return (terms[0], terms[1], terms[2]), labels, 1.0 / counts[cells].double(), programs.device_index[order]

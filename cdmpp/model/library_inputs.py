@@ -51,7 +51,7 @@ class LibraryQuantities:
         }
         half = torch.where(published["fp16_matrix_tflops"] > 0, published["fp16_matrix_tflops"], 2 * single)
         matrix = torch.where(published["fp32_matrix_tflops"] > 0, published["fp32_matrix_tflops"], single)
-        products = self["family_matmul"] > 0
+        products = (self["family_linear"] + self["family_bmm"]) > 0
         full = torch.where(products, matrix, single)
         return 1e12 * torch.where(products & (self["element_bytes"] < 3), half, full)
 

@@ -20,7 +20,7 @@ class OperatorKind(NamedTuple):
     """What is said of all operators of one name."""
 
     family: str
-    """Those of one family are served by kernels alike: matmul, conv, elementwise, softmax or norm."""
+    """Those of one family are served by kernels alike: linear, bmm, conv, elementwise, softmax or norm."""
     op_class: str
     """As of tasks (``programs.identity.OP_CLASSES``)."""
     sizes: tuple[str, ...]
@@ -43,8 +43,8 @@ def _elementwise(inputs: int = 1, special: int = 0) -> OperatorKind:
 
 
 KINDS: dict[str, OperatorKind] = {
-    "linear": OperatorKind("matmul", "dense", ("rows", "inner", "cols"), {"bias": 1}),
-    "bmm": OperatorKind("matmul", "matmul", ("batch", "rows", "inner", "cols"), {"transposed": 0}),
+    "linear": OperatorKind("linear", "dense", ("rows", "inner", "cols"), {"bias": 1}),
+    "bmm": OperatorKind("bmm", "matmul", ("batch", "rows", "inner", "cols"), {"transposed": 0}),
     "conv2d": OperatorKind("conv", "conv2d", _CONV, {"stride": 1, "padding": 0, "groups": 1}),
     "softmax": OperatorKind("softmax", "softmax", _MATRIX, special=1),
     "layer_norm": OperatorKind("norm", "norm", _MATRIX),
@@ -65,6 +65,8 @@ KINDS: dict[str, OperatorKind] = {
 }
 """By name. ``batch_norm``: a row is a channel of an image, which has a factor and a shift. ``mean``: of each row."""
 FAMILIES = tuple(dict.fromkeys(kind.family for kind in KINDS.values()))
+PRODUCTS = ("linear", "bmm", "conv")
+"""Families whose operators are matrix products."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +131,7 @@ class LibraryOperator:
     @property
     def flops(self) -> float:
         """Arithmetic of its definition; libraries may do with less (Winograd)."""
-        if self.kind.family in ("matmul", "conv"):
+        if self.kind.family in PRODUCTS:
             return 2.0 * math.prod(self.matmul)
         if "kernel" in self.sizes:
             return self.written_elements * self["kernel"] ** 2
@@ -155,7 +157,7 @@ class LibraryOperator:
     @property
     def written_elements(self) -> float:
         """Of its output."""
-        if self.kind.family in ("matmul", "conv"):
+        if self.kind.family in PRODUCTS:
             many, rows, _, cols = self.matmul
             return float(many * rows * cols)
         if "kernel" in self.sizes:

@@ -13,7 +13,7 @@ import numpy as np
 from cdmpp.ast.compact_ast import CompactAST
 from cdmpp.features import Feature, names, prefixed, stored
 from cdmpp.machine_code.code_features import CODE_WIDTH
-from cdmpp.operators.operator import FAMILIES, KINDS, LibraryOperator
+from cdmpp.operators.operator import FAMILIES, KINDS, PRODUCTS, LibraryOperator
 from cdmpp.operators.template import operator_ast
 
 ALIGNMENTS = (2, 4, 8, 16)
@@ -65,7 +65,7 @@ def operator_program(operator: LibraryOperator, target_kind: str) -> CompactAST:
 def _quantities(operator: LibraryOperator) -> dict[str, float]:
     kind, element = operator.kind, operator.element_bytes
     many, rows, inner, cols = operator.matmul
-    is_product, is_conv = kind.family in ("matmul", "conv"), operator.name == "conv2d"
+    is_product, is_conv = kind.family in PRODUCTS, operator.name == "conv2d"
     conv = operator.sizes if is_conv else {}
     plain = {} if is_product else operator.sizes
     aligned = {"inner": inner if is_product else 0, "cols": cols if is_product else operator.sizes.get("cols", 0)}

@@ -66,7 +66,7 @@ def programs() -> ProgramTensors:
 
 
 def test_the_roofline_is_found_again(programs):
-    anchor = LibraryAnchor()
+    anchor = LibraryAnchor(8, devices.VECTOR_WIDTH)
     anchor.fit(programs, np.arange(400))
     batch = programs.batch(np.arange(400, 600))
     assert float((anchor(batch) - batch.log_latency).abs().mean()) < 0.08
@@ -142,3 +142,24 @@ def test_models_and_data_of_other_kinds_do_not_meet(folder, tmp_path, swapped):
     with pytest.raises(CdmppError, match="model=library features=library"):
         train(dataset, make_split(dataset, "by_task", 0), config, Run(tmp_path / "out", 0, False, "cpu"))
     assert not (tmp_path / "out").exists()
+
+
+def test_a_device_that_sustains_less_has_a_roofline_of_its_own_and_others_keep_the_shared_one():
+    chosen = operators(900, 3)
+    names = [NAMES[i % 3] for i in range(len(chosen))]
+    slower = {"t4": 2.0, "a100": 1.0, "mi210": 1.0}
+    labels = np.array([slower[name] * seconds(one, name) for one, name in zip(chosen, names, strict=True)])
+    asts = AstTable.from_asts(operator_program(operator, "gpu") for operator in chosen)
+    sheets = {name: devices.get(name) for name in (*NAMES, "l4")}
+    programs = ProgramTensors.build(asts, sheets, names, labels)
+    anchor = LibraryAnchor(8, devices.VECTOR_WIDTH)
+    anchor.fit(programs, np.arange(900))
+    batch = programs.batch(np.arange(900))
+    assert float((anchor(batch) - batch.log_latency).abs().mean()) < 0.08
+    assert int((~anchor.known.isinf().any(1)).sum()) == 3
+
+    unknown = ProgramTensors.build(asts, sheets, ["l4"] * 900).batch(np.arange(900))
+    with_own = anchor(unknown)
+    anchor.own.zero_()
+    assert torch.equal(with_own, anchor(unknown))
+    assert not torch.allclose(anchor(batch), batch.log_latency, atol=0.3)
