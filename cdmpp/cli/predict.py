@@ -14,6 +14,7 @@ from cdmpp.cli.output import format_seconds, print_json, print_table, say
 from cdmpp.errors import CdmppError
 
 if TYPE_CHECKING:
+    from cdmpp.operators.operator import LibraryOperator
     from cdmpp.predict.prediction import Prediction
 
 _NAMED = 3
@@ -24,7 +25,13 @@ _TOLD = 1.02
 
 def add_arguments(verb: argparse.ArgumentParser) -> None:
     """Declare the options of this verb."""
-    verb.add_argument("programs", help="a TVMScript file, a database or data set folder, or stored ASTs (.parquet)")
+    told = (
+        "a TVMScript file, a database or data set folder, or stored ASTs (.parquet); or operators that a library serves"
+    )
+    verb.add_argument(
+        "programs", nargs="+", metavar="PROGRAMS", help=f"{told}: op linear 8192x4096x4096 softmax 512x512"
+    )
+    verb.add_argument("--dtype", default="float32", help="of operators (default float32)")
     verb.add_argument("--device", required=True, help="name of a device, see `cdmpp devices`")
     verb.add_argument("--clock-mhz", type=float, help="what a busy core runs at, where the device is known as a range")
     verb.add_argument("--model", help="model folder or name of a shipped one (default: one trained on the device)")
@@ -36,12 +43,14 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Print the table or the JSON, and each doubt on a line of its own."""
-    device, path = devices.get(options.device), Path(options.programs)
+    device = devices.get(options.device)
+    operators = _operators(options.programs, options.dtype)
+    programs = operators or _path(options.programs, options.limit)
     gc.disable()  # a third of the time to start would go into looking at what was just imported
     from cdmpp.predict.catalogue import model_for, models
 
-    name = options.model or model_for(device.name, models()).name
-    if path.suffix == ".py" and path.exists():  # TVM is imported there while torch is here
+    name = options.model or model_for(device.name, models(), "library" if operators else "cdmpp").name
+    if isinstance(programs, Path) and programs.suffix == ".py":  # TVM is imported there while torch is here
         from cdmpp.data.derive import has_tvm, start_workers
 
         if has_tvm():
@@ -51,10 +60,9 @@ def run(options: argparse.Namespace) -> None:
     predictor = cdmpp.load(name)
     gc.freeze()
     gc.enable()
-    _check(path, options.limit)
     compiled = False if options.no_compile else None
     asked = device.name if options.clock_mhz is None else device.with_spec(clock_mhz=options.clock_mhz)
-    prediction = predictor.predict(path, device=asked, compiled=compiled, limit_s=options.limit)
+    prediction = predictor.predict(programs, device=asked, compiled=compiled, limit_s=options.limit)
     _say_doubts(prediction, name)
     if options.json:
         promised = {str(level): promise for level, promise in prediction.promised.items()}
@@ -65,13 +73,38 @@ def run(options: argparse.Namespace) -> None:
         _print_table(prediction, f"{device.title}, model {name}", options.rows)
 
 
-def _check(path: Path, limit: float) -> None:
+def _operators(words: list[str], dtype: str) -> list[LibraryOperator]:
+    """``op NAME SIZES [OPTION=N ...] ...``; empty for anything else."""
+    if words[0] != "op":
+        return []
+    from cdmpp.operators.operator import LibraryOperator
+
+    calls: list[tuple[str, str, dict[str, int]]] = []
+    rest = iter(words[1:])
+    for word in rest:
+        name, given, value = word.partition("=")
+        if not given:
+            calls.append((word, next(rest, ""), {}))
+        elif calls and value.isdecimal():
+            calls[-1][2][name] = int(value)
+        else:
+            raise CdmppError(f"{word}: an option of an operator is NAME=NUMBER after its sizes, such as bias=0")
+    if not calls:
+        raise CdmppError("op needs an operator and its sizes, such as: op linear 8192x4096x4096")
+    return [LibraryOperator.parse(name, sizes, dtype, **more) for name, sizes, more in calls]
+
+
+def _path(words: list[str], limit: float) -> Path:
+    if len(words) > 1:
+        raise CdmppError(f"one file or folder at a time, not {len(words)}; operators are told by: op NAME SIZES")
+    path = Path(words[0])
     if not path.exists():
         raise CdmppError(f"{path} does not exist: give a TVMScript file, a folder or a .parquet file of stored ASTs")
     if not path.is_dir() and path.suffix not in (".parquet", ".py"):
         raise CdmppError(f"{path} is neither a .py file with TVMScript nor a .parquet file of stored ASTs nor a folder")
     if not limit > 0:
         raise CdmppError(f"--limit {limit:g}: must be a positive number of seconds")
+    return path
 
 
 def _say_doubts(prediction: Prediction, model: str) -> None:

@@ -15,12 +15,20 @@ from cdmpp.model.label_transform import LabelTransform
 from cdmpp.model.library_anchor import LibraryAnchor
 from cdmpp.model.library_inputs import N_INPUTS, library_inputs
 from cdmpp.model.output import Output
+from cdmpp.operators.operator import ELEMENT_BYTES, KINDS
+from cdmpp.operators.operator_vector import OPERATOR_NAMES
+
+_KIND_COLUMNS = [OPERATOR_NAMES.index(f"is_{name}") for name in KINDS]
+_BYTES_COLUMN = OPERATOR_NAMES.index("element_bytes")
+_WIDTHS = sorted(set(ELEMENT_BYTES.values()))
 
 
 class LibraryModel(nn.Module):
     """Which kernel a library takes nobody knows before: what decides it goes through a perceptron."""
 
     log_scale: Tensor
+    learned: Tensor
+    """(kinds, widths) how many programs of each operator and element width the training has."""
 
     def __init__(self, config: LibraryConfig, device_width: int) -> None:
         super().__init__()
@@ -30,6 +38,7 @@ class LibraryModel(nn.Module):
         self.bins = QuantileBins(N_INPUTS, config.bins)
         self.label_transform = LabelTransform("log")
         self.register_buffer("log_scale", torch.ones(()))
+        self.register_buffer("learned", torch.zeros(len(KINDS), len(_WIDTHS)))
         widths = [N_INPUTS * (1 + config.bins), *[config.hidden] * config.layers]
         steps = (
             (nn.Linear(a, b), nn.SiLU(), nn.Dropout(config.dropout))
@@ -53,7 +62,15 @@ class LibraryModel(nn.Module):
         self.scaler.fit(inputs)
         self.bins.fit(self.scaler(inputs))
         self.label_transform.fit(log_latency)
+        index = torch.from_numpy(np.ascontiguousarray(rows, np.int64)).to(programs.code_rows.device)
+        kinds, widths = _what(programs.codes[programs.code_rows[index]])
+        self.learned.zero_().index_put_((kinds, widths), torch.ones(len(index)).to(self.learned), accumulate=True)
         self.log_scale.copy_((log_latency - anchors).double().std(correction=0).clamp_min(1e-3))
+
+    def never_measured(self, codes: np.ndarray) -> np.ndarray:
+        """(n,) whether the training has no such operator of that type; ``codes`` (n, CODE_WIDTH) operator vectors."""
+        kinds, widths = _what(torch.from_numpy(np.asarray(codes, np.float32)).to(self.learned.device))
+        return (self.learned[kinds, widths] == 0).cpu().numpy()
 
     def forward(self, batch: Batch) -> Output:
         """Of operators alone: what has no operator vector has no answer here."""
@@ -63,3 +80,10 @@ class LibraryModel(nn.Module):
             correction = self.out(hidden.float())[..., 0] * self.log_scale
         log_latency = self.anchor(batch).to(correction.dtype) + correction
         return Output(log_latency, self.label_transform(log_latency), hidden)
+
+
+def _what(vectors: Tensor) -> tuple[Tensor, Tensor]:
+    """(n,) places in ``KINDS`` and in ``_WIDTHS`` of operator vectors (n, *)."""
+    element_bytes = torch.exp2(vectors[:, _BYTES_COLUMN]) - 1
+    widths = (element_bytes[:, None] - torch.tensor(_WIDTHS).to(element_bytes)).abs().argmin(1)
+    return vectors[:, _KIND_COLUMNS].argmax(1), widths

@@ -25,8 +25,8 @@ _SHRINK_START, _SHARP_START = 0.7, 1.0
 _CELL_PROGRAMS = 1000
 """Of one device and family: each of these cells counts alike."""
 _HUBER, _RIDGE, _OWN_RIDGE, _STEPS = 0.2, 0.003, 0.3, 150
-_FAMILY_COLUMNS = [1 + OPERATOR_NAMES.index(f"family_{name}") for name in FAMILIES]
-"""Of ``Batch.codes``."""
+_FAMILY_COLUMNS = [OPERATOR_NAMES.index(f"family_{name}") for name in FAMILIES]
+"""Of operator vectors; in ``Batch.codes`` a flag stands before them."""
 
 
 class LibraryAnchor(nn.Module):
@@ -92,7 +92,7 @@ class LibraryAnchor(nn.Module):
 def _terms(batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
     """(B, 3) seconds at full speed, (B,) log of the finer process, (B, families) which family it is."""
     q = LibraryQuantities(batch)
-    family = batch.codes[:, _FAMILY_COLUMNS]
+    family = batch.codes[:, 1:][:, _FAMILY_COLUMNS]
     return torch.stack([q.compute_s(), q.memory_s(), q.power_s()], dim=1), q.log_shrink(), family
 
 

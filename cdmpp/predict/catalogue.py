@@ -31,6 +31,8 @@ class ModelEntry:
     devices: tuple[str, ...]
     zero_shot: tuple[str, ...] = ()
     """Devices it was made for without a record of them."""
+    features: str = "cdmpp"
+    """Kind of programs, a name in ``layout.FEATURES``: ``library`` of operators that a library serves."""
     tells_unseen: bool = False
     """Whether it knows what to expect on CPUs that it never saw."""
     state: str = "usable"
@@ -65,12 +67,14 @@ def models(root: Path = Path()) -> list[ModelEntry]:
     return [entry for entry in entries if entry is not None]
 
 
-def model_for(device: str, entries: Sequence[ModelEntry]) -> ModelEntry:
+def model_for(device: str, entries: Sequence[ModelEntry], features: str = "cdmpp") -> ModelEntry:
     """The model to use when none is named: the first usable one trained on ``device``, else made for it zero-shot.
 
-    For an x86-64 CPU else the first that tells its error on unseen ones. ``ModelFormatError`` where there is none; the
+    ``features``: the kind of programs asked about. For an x86-64 CPU else the first that tells its error on unseen
+    ones; for library operators else the first of devices of that kind. ``ModelFormatError`` where there is none; the
     message lists what there is.
     """
+    entries = [one for one in entries if one.features == features]
     for names in ("devices", "zero_shot"):
         for entry in (one for one in entries if device in getattr(one, names)):
             if entry.usable:
@@ -78,13 +82,18 @@ def model_for(device: str, entries: Sequence[ModelEntry]) -> ModelEntry:
             if entry.state == "damaged":
                 log.warning("passed over a damaged model: %s", entry.problem)
     described = devices.get(device)
-    if described.kind == "cpu" and can_have_code(described.target):
+    if features == "cdmpp" and described.kind == "cpu" and can_have_code(described.target):
         for entry in (one for one in entries if one.usable and one.tells_unseen):
             return entry
+    if features == "library":
+        for entry in (one for one in entries if one.usable):
+            if any(devices.get(name).kind == described.kind for name in entry.devices if name in devices.names()):
+                return entry
     usable = "; ".join(f"{entry.name} ({', '.join(entry.devices)})" for entry in entries if entry.usable)
+    how = "" if features == "cdmpp" else f" features={features} model={features}"
     raise ModelFormatError(
-        f"no model trained on {device} is here. Train one (cdmpp train device={device}) or name one with "
-        f"--model to go by the datasheet alone; here now: {usable or 'none'}"
+        f"no model trained on {device} is here{how and ' for library operators'}. Train one (cdmpp train "
+        f"device={device}{how}) or name one with --model to go by the datasheet alone; here now: {usable or 'none'}"
     )
 
 
@@ -106,7 +115,7 @@ def _entry(folder: Path, name: str) -> ModelEntry | None:
         except (AttributeError, LookupError, TypeError, ValueError) as error:
             raise ModelFormatError(f"{folder / CARD} is garbled: {error}") from error
         zero_shot = () if made_for is None else (str(made_for),)
-        return ModelEntry(name, folder, known, zero_shot, stored.unseen is not None, card=card)
+        return ModelEntry(name, folder, known, zero_shot, stored.features, stored.unseen is not None, card=card)
     except ModelFormatError as error:
         return ModelEntry(name, folder, known, state="damaged", problem=str(error))
 

@@ -16,6 +16,8 @@ from cdmpp.data.derive import LIMIT_S
 from cdmpp.devices import Device
 from cdmpp.errors import CdmppError
 from cdmpp.machine_code.code_features import CODE_WIDTH
+from cdmpp.operators.operator import LibraryOperator
+from cdmpp.operators.operator_vector import operator_program
 
 
 @dataclass(frozen=True)
@@ -59,9 +61,11 @@ def read_inputs(programs: Any, wishes: Wishes) -> Inputs:
         return Inputs(programs, _numbers(len(programs)))
     if isinstance(programs, str | Path):
         return read_path(Path(programs), wishes)
+    items: list[Any] = list(programs) if isinstance(programs, Sequence) else [programs]
+    if items and all(isinstance(item, LibraryOperator) for item in items):
+        return _of_operators(items, wishes)
     if wishes.features != "cdmpp":
         raise CdmppError(f"this model reads {wishes.features} vectors: give it a data set or a Parquet file of them")
-    items: list[Any] = list(programs) if isinstance(programs, Sequence) else [programs]
     if all(isinstance(item, CompactAST) for item in items):
         if other := sorted({item.extractor_version for item in items} - {EXTRACTOR_VERSION}):
             raise CdmppError(
@@ -76,6 +80,17 @@ def read_inputs(programs: Any, wishes: Wishes) -> Inputs:
             "predicting programs needs TVM to lower them: pip install 'cdmpp[tvm]'. Stored ASTs need none"
         ) from error
     return read_programs(items, wishes)
+
+
+def _of_operators(operators: Sequence[LibraryOperator], wishes: Wishes) -> Inputs:
+    if wishes.features != "library":
+        raise CdmppError(
+            "this model predicts scheduled programs, not operators that a library serves: name a model of those "
+            "(trained with model=library features=library)"
+        )
+    kind = "cpu" if wishes.device.kind == "cpu" else "gpu"
+    asts = AstTable.from_asts(operator_program(operator, kind) for operator in operators)
+    return Inputs(asts, tuple(map(str, operators)))
 
 
 def _numbers(n: int) -> tuple[str, ...]:

@@ -25,9 +25,10 @@ from cdmpp.machine_code.compile import can_have_code, can_have_gpu_code
 from cdmpp.machine_code.gpu_code_features import GPU_CODE_VERSION
 from cdmpp.model.build import Model
 from cdmpp.model.config import CdmppConfig
+from cdmpp.model.library import LibraryModel
 from cdmpp.model.pooled import with_devices
 from cdmpp.model.ranker import Ranker
-from cdmpp.predict.flags import FLAGS, UNLIKE_TRAINING, UNSCHEDULED, flag_programs
+from cdmpp.predict.flags import FLAGS, NOT_MEASURED, UNLIKE_TRAINING, UNSCHEDULED, flag_programs
 from cdmpp.predict.inputs import Inputs, Wishes, read_inputs
 from cdmpp.predict.prediction import Prediction
 from cdmpp.predict.stored_config import CARD, CONFIG, FORMAT, SHEET, WEIGHTS
@@ -37,6 +38,7 @@ from cdmpp.uncertainty.novelty import ProgramSketch
 from cdmpp.uncertainty.unseen import Unseen
 
 if TYPE_CHECKING:
+    from cdmpp.operators.operator import LibraryOperator
     from cdmpp.programs.task import Program
 
 _TYPICAL_ERROR = 0.4
@@ -83,7 +85,15 @@ class Predictor:
 
     def predict(
         self,
-        programs: Program | Sequence[Program] | AstTable | CompactAST | Sequence[CompactAST] | str | Path,
+        programs: Program
+        | Sequence[Program]
+        | AstTable
+        | CompactAST
+        | Sequence[CompactAST]
+        | LibraryOperator
+        | Sequence[LibraryOperator]
+        | str
+        | Path,
         device: str | Device | None = None,
         compiled: bool | None = None,
         limit_s: float = LIMIT_S,
@@ -91,7 +101,8 @@ class Predictor:
         """Latency of each program.
 
         Args:
-            programs: programs (needs TVM), stored ASTs, a TVMScript file, a data set or a MetaSchedule database.
+            programs: programs (needs TVM), stored ASTs, operators that a library serves, a TVMScript file, a data set
+                or a MetaSchedule database.
             device: name or Device; may be left out where the model was trained on one device only.
             compiled: False: read no machine code, which takes 0.1 to 3 s a program; None: where the model learned it.
             limit_s: longest time for compiling one program; past it the AST alone must do, and a flag says so.
@@ -160,6 +171,8 @@ class Predictor:
             # A card may say anything.
             n_unscheduled = learned.get(device.name, 0) if isinstance(learned, Mapping) else 0
             flags = flag_programs(inputs.asts, device, latency_s, reads, n_unscheduled)
+        if isinstance(library := self.models[0], LibraryModel) and inputs.asts.codes is not None:
+            flags[NOT_MEASURED] = library.never_measured(inputs.asts.codes)
         if self.calibration is not None:
             novelty, group = self.calibration.novelty, device_group(device)
             score = novelty.score(seen.sketch)

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
 import numpy as np
 import pytest
 import torch
 
-from cdmpp import devices
+from cdmpp import cli, devices
 from cdmpp.ast.table import AstTable, write_asts
 from cdmpp.data.batching import ProgramTensors
 from cdmpp.data.loading import load_dataset
 from cdmpp.data.records import append_records, write_info, write_tasks
 from cdmpp.data.schema import Record
 from cdmpp.data.splits import make_split
-from cdmpp.errors import CdmppError
+from cdmpp.errors import CdmppError, ModelFormatError
 from cdmpp.model.build import build_for
 from cdmpp.model.config import model_config
 from cdmpp.model.library_anchor import LibraryAnchor
 from cdmpp.operators.operator import LibraryOperator
 from cdmpp.operators.operator_task import operator_task, served_by, task_id
 from cdmpp.operators.operator_vector import operator_program
+from cdmpp.predict.catalogue import ModelEntry, model_for
+from cdmpp.predict.flags import NOT_MEASURED
 from cdmpp.predict.model_folder import load
 from cdmpp.recipes.compose import compose
 from cdmpp.recipes.settings import RunSettings
@@ -111,24 +114,82 @@ def folder(tmp_path_factory):
     return out
 
 
-def test_training_by_the_settings_gives_a_model_that_is_loaded_and_answers(folder, tmp_path):
+@pytest.fixture(scope="module")
+def model(folder, tmp_path_factory):
+    """The folder of a model that was trained by the settings."""
+    out = tmp_path_factory.mktemp("trained")
     values = compose(
         "config",
         [
             *("model=library", "features=library", "device=t4", "sources=[t4,a100,mi210]", "split=by_task"),
-            *("trainer=quick", "progress=false", f"data.path=[{folder}]", f"out={tmp_path / 'out'}"),
+            *("trainer=quick", "progress=false", f"data.path=[{folder}]", f"out={out}"),
         ],
     )
     settings = RunSettings.from_dict(values)
     dataset = settings.load()
     split = make_split(dataset, seed=0, **settings.split)
-    trained = train(dataset, split, settings.training, settings.run)
-    predictor = load(trained.model_dir)
+    return train(dataset, split, settings.training, settings.run).model_dir
+
+
+def test_a_trained_model_is_loaded_and_answers(model):
+    predictor = load(model)
     asked = AstTable.from_asts([operator_program(LibraryOperator.parse("linear", "1024x1024x4096"), "gpu")])
     answer = predictor.predict(asked, device="a100").latency_s[0]
     assert answer == pytest.approx(seconds(LibraryOperator.parse("linear", "1024x1024x4096"), "a100"), rel=0.4)
     with pytest.raises(CdmppError, match="some of these programs are none"):
         predictor.predict(asked.with_codes(None), device="a100")
+
+
+def test_operators_are_asked_by_name_and_what_nobody_measured_is_flagged(model, capsys):
+    names = ("linear 1024x1024x4096", "relu 4096x512", "gelu 4096x512")
+    asked = [LibraryOperator.parse(*name.split()) for name in names]
+    asked.append(LibraryOperator.parse("linear", "1024x1024x4096", "float16"))
+    predictor = load(model)
+    answer = predictor.predict(asked, device="a100")
+    stored = AstTable.from_asts(operator_program(one, "gpu") for one in asked)
+    np.testing.assert_array_equal(answer.latency_s, predictor.predict(stored, device="a100").latency_s)
+    assert answer.labels == (*names, "linear 1024x1024x4096 float16")
+    assert [NOT_MEASURED in flags for flags in answer.flags] == [False, False, True, True]
+
+    words = " ".join(names).split()
+    assert cli.main(["predict", "op", *words, "--device", "a100", "--model", str(model), "--json"]) == 0
+    told = capsys.readouterr()
+    rows = json.loads(told.out)["programs"]
+    assert [row["program"] for row in rows] == list(names) and "1 of 3 programs: never measured" in told.err
+    np.testing.assert_allclose([row["latency_s"] for row in rows], answer.latency_s[:3], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("op", "needs an operator"),
+        ("op linear", "expected linear rowsxinnerxcols"),
+        ("op linaer 8x8x8", "did you mean linear"),
+        ("op linear 8x8x8 bias=yes", "bias=yes"),
+        ("op bias=0 linear 8x8x8", "bias=0"),
+        ("op linear 8x8x8 --dtype int8", "int8"),
+        ("a.py b.py", "one file or folder at a time"),
+    ],
+)
+def test_operators_that_cannot_be_are_refused_in_a_line(model, capsys, words, told):
+    assert cli.main(["predict", *words.split(), "--device", "a100", "--model", str(model)]) == 2
+    err = capsys.readouterr().err
+    assert told in err and len(err.strip().splitlines()) == 1
+
+
+def test_a_model_of_scheduled_programs_refuses_operators(capsys):
+    assert cli.main(["predict", "op", "relu", "64x64", "--device", "a100", "--model", "a100"]) == 2
+    assert "not operators that a library serves" in capsys.readouterr().err
+
+
+def test_each_kind_of_program_has_models_of_its_own(tmp_path):
+    mine = ModelEntry("library", tmp_path, ("t4", "a100"), features="library")
+    other = ModelEntry("scheduled", tmp_path, ("a100",))
+    assert model_for("a100", [mine, other]).name == "scheduled"
+    assert model_for("a100", [other, mine], "library").name == "library"
+    assert model_for("h100", [other, mine], "library").name == "library"
+    with pytest.raises(ModelFormatError, match="features=library model=library"):
+        model_for("xeon-icelake", [other, mine], "library")
 
 
 @pytest.mark.parametrize("swapped", ["model", "data"])
