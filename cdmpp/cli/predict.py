@@ -45,12 +45,14 @@ def run(options: argparse.Namespace) -> None:
     """Print the table or the JSON, and each doubt on a line of its own."""
     device = devices.get(options.device)
     operators = _operators(options.programs, options.dtype)
-    programs = operators or _path(options.programs, options.limit)
+    given = operators or _path(options.programs)
     gc.disable()  # a third of the time to start would go into looking at what was just imported
     from cdmpp.predict.catalogue import model_for, models
 
     name = options.model or model_for(device.name, models(), "library" if operators else "cdmpp").name
-    if isinstance(programs, Path) and programs.suffix == ".py":  # TVM is imported there while torch is here
+    if (
+        isinstance(given, Path) and given.suffix == ".py" and given.exists()
+    ):  # TVM is imported there while torch is here
         from cdmpp.data.derive import has_tvm, start_workers
 
         if has_tvm():
@@ -60,9 +62,10 @@ def run(options: argparse.Namespace) -> None:
     predictor = cdmpp.load(name)
     gc.freeze()
     gc.enable()
+    _check(given, options.limit)
     compiled = False if options.no_compile else None
     asked = device.name if options.clock_mhz is None else device.with_spec(clock_mhz=options.clock_mhz)
-    prediction = predictor.predict(programs, device=asked, compiled=compiled, limit_s=options.limit)
+    prediction = predictor.predict(given, device=asked, compiled=compiled, limit_s=options.limit)
     _say_doubts(prediction, name)
     if options.json:
         promised = {str(level): promise for level, promise in prediction.promised.items()}
@@ -94,17 +97,24 @@ def _operators(words: list[str], dtype: str) -> list[LibraryOperator]:
     return [LibraryOperator.parse(name, sizes, dtype, **more) for name, sizes, more in calls]
 
 
-def _path(words: list[str], limit: float) -> Path:
+def _path(words: list[str]) -> Path:
     if len(words) > 1:
         raise CdmppError(f"one file or folder at a time, not {len(words)}; operators are told by: op NAME SIZES")
-    path = Path(words[0])
-    if not path.exists():
-        raise CdmppError(f"{path} does not exist: give a TVMScript file, a folder or a .parquet file of stored ASTs")
-    if not path.is_dir() and path.suffix not in (".parquet", ".py"):
-        raise CdmppError(f"{path} is neither a .py file with TVMScript nor a .parquet file of stored ASTs nor a folder")
+    return Path(words[0])
+
+
+def _check(given: list[LibraryOperator] | Path, limit: float) -> None:
+    if isinstance(given, Path):
+        if not given.exists():
+            raise CdmppError(
+                f"{given} does not exist: give a TVMScript file, a folder or a .parquet file of stored ASTs"
+            )
+        if not given.is_dir() and given.suffix not in (".parquet", ".py"):
+            raise CdmppError(
+                f"{given} is neither a .py file with TVMScript nor a .parquet file of stored ASTs nor a folder"
+            )
     if not limit > 0:
         raise CdmppError(f"--limit {limit:g}: must be a positive number of seconds")
-    return path
 
 
 def _say_doubts(prediction: Prediction, model: str) -> None:
