@@ -20,6 +20,8 @@ from cdmpp.operators.operator_vector import OPERATOR_NAMES
 
 _KIND_COLUMNS = [OPERATOR_NAMES.index(f"is_{name}") for name in KINDS]
 _BYTES_COLUMN = OPERATOR_NAMES.index("element_bytes")
+_TAIL = 0.01
+"""Share of the training programs beyond either end of the range in which the correction follows an input."""
 _WIDTHS = sorted(set(ELEMENT_BYTES.values()))
 
 
@@ -27,6 +29,8 @@ class LibraryModel(nn.Module):
     """Which kernel a library takes nobody knows before: what decides it goes through a perceptron."""
 
     log_scale: Tensor
+    range: Tensor
+    """(2, N_INPUTS) lowest and highest value of each scaled input that the correction follows."""
     learned: Tensor
     """(kinds, widths) how many programs of each operator and element width the training has."""
 
@@ -35,6 +39,7 @@ class LibraryModel(nn.Module):
         self.config = config
         self.anchor = LibraryAnchor(config.device_costs, device_width)
         self.scaler = FeatureScaler(N_INPUTS, config.clip)
+        self.register_buffer("range", torch.tensor([[-config.clip], [config.clip]]).repeat(1, N_INPUTS))
         self.bins = QuantileBins(N_INPUTS, config.bins)
         self.label_transform = LabelTransform("log")
         self.register_buffer("log_scale", torch.ones(()))
@@ -60,7 +65,9 @@ class LibraryModel(nn.Module):
         ]
         inputs, log_latency, anchors = (torch.cat(column) for column in zip(*columns, strict=True))
         self.scaler.fit(inputs)
-        self.bins.fit(self.scaler(inputs))
+        scaled = self.scaler(inputs)
+        self.range.copy_(torch.quantile(scaled, torch.tensor([_TAIL, 1 - _TAIL]).to(scaled), dim=0))
+        self.bins.fit(scaled)
         self.label_transform.fit(log_latency)
         index = torch.from_numpy(np.ascontiguousarray(rows, np.int64)).to(programs.code_rows.device)
         kinds, widths = _what(programs.codes[programs.code_rows[index]])
@@ -74,7 +81,8 @@ class LibraryModel(nn.Module):
 
     def forward(self, batch: Batch) -> Output:
         """Of operators alone: what has no operator vector has no answer here."""
-        scaled = self.scaler(library_inputs(batch))
+        # Beyond the sizes of the training the anchor alone goes on; the correction stays that of the largest ones.
+        scaled = self.scaler(library_inputs(batch)).clamp(self.range[0], self.range[1])
         hidden = self.perceptron(torch.cat([scaled, self.bins(scaled)], dim=-1))
         with torch.autocast(hidden.device.type, enabled=False):
             correction = self.out(hidden.float())[..., 0] * self.log_scale

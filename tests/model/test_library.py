@@ -96,6 +96,16 @@ def test_a_program_alone_is_answered_as_among_others(programs):
     assert float(together[3]) == pytest.approx(float(alone[0]), abs=1e-5)
 
 
+def test_beyond_the_sizes_of_the_training_the_roofline_alone_goes_on(programs):
+    model = build_for(model_config({"name": "library", "hidden": 32}), programs, np.arange(400)).eval()
+    huge = [LibraryOperator("relu", {"rows": rows, "cols": 4096}) for rows in (1 << 24, 1 << 28)]
+    asts = AstTable.from_asts(operator_program(one, "gpu") for one in huge)
+    batch = ProgramTensors.build(asts, {"t4": devices.get("t4")}, ["t4", "t4"]).batch(np.arange(2))
+    correction = model(batch).log_latency - model.anchor(batch)
+    assert float(correction[0]) == pytest.approx(float(correction[1]), abs=1e-5)
+    assert float((model.anchor(batch)[1] - model.anchor(batch)[0]).exp()) == pytest.approx(16, rel=0.05)
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A data set of measured operators, as an import writes it."""
