@@ -14,7 +14,7 @@ from cdmpp.data.neusight import import_neusight
 from cdmpp.data.records import read_info, read_records, read_tasks, write_info
 from cdmpp.data.splits import make_split
 from cdmpp.errors import DataError
-from cdmpp.operators.operator import LibraryOperator
+from cdmpp.operators.operator import PRODUCTS, LibraryOperator
 from cdmpp.operators.operator_vector import OPERATOR_NAMES
 
 EMPTY = dict.fromkeys(
@@ -69,8 +69,8 @@ def test_they_load_with_their_vectors_and_split_as_published(table, tmp_path):
     dataset = load_dataset(tmp_path / "out", progress=False)
     assert len(dataset) == 6
     vectors = dataset.asts.codes[:, : len(OPERATOR_NAMES)]
-    families = vectors[:, [OPERATOR_NAMES.index("family_matmul"), OPERATOR_NAMES.index("family_conv")]]
-    assert families.sum(0).tolist() == [3.0, 1.0]
+    families = vectors[:, [OPERATOR_NAMES.index(f"family_{name}") for name in PRODUCTS]]
+    assert families.sum(0).tolist() == [2.0, 1.0, 1.0]
     split = make_split(dataset, "by_network+test_networks:neusight_test", 0)
     assert set(dataset.devices[split.test]) == {"l4"} and set(dataset.devices[split.train]) == {"t4"}
 
