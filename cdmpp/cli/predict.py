@@ -31,7 +31,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "programs", nargs="+", metavar="PROGRAMS", help=f"{told}: op linear 8192x4096x4096 softmax 512x512"
     )
-    verb.add_argument("--dtype", default="float32", help="of operators (default float32)")
+    verb.add_argument("--dtype", help="of operators (default float32)")
     verb.add_argument("--device", required=True, help="name of a device, see `cdmpp devices`")
     verb.add_argument("--clock-mhz", type=float, help="what a busy core runs at, where the device is known as a range")
     verb.add_argument("--model", help="model folder or name of a shipped one (default: one trained on the device)")
@@ -50,9 +50,7 @@ def run(options: argparse.Namespace) -> None:
     from cdmpp.predict.catalogue import model_for, models
 
     name = options.model or model_for(device.name, models(), "library" if operators else "cdmpp").name
-    if (
-        isinstance(given, Path) and given.suffix == ".py" and given.exists()
-    ):  # TVM is imported there while torch is here
+    if isinstance(given, Path) and given.suffix == ".py" and given.exists():  # TVM is imported while torch is here
         from cdmpp.data.derive import has_tvm, start_workers
 
         if has_tvm():
@@ -76,11 +74,15 @@ def run(options: argparse.Namespace) -> None:
         _print_table(prediction, f"{device.title}, model {name}", options.rows)
 
 
-def _operators(words: list[str], dtype: str) -> list[LibraryOperator]:
+def _operators(words: list[str], dtype: str | None) -> list[LibraryOperator]:
     """``op NAME SIZES [OPTION=N ...] ...``; empty for anything else."""
     if words[0] != "op":
+        if dtype is not None:
+            raise CdmppError(
+                f"--dtype {dtype} is of operators alone: programs of {words[0]} say their types themselves"
+            )
         return []
-    from cdmpp.operators.operator import LibraryOperator
+    from cdmpp.operators.operator import LibraryOperator, is_size
 
     calls: list[tuple[str, str, dict[str, int]]] = []
     rest = iter(words[1:])
@@ -88,13 +90,13 @@ def _operators(words: list[str], dtype: str) -> list[LibraryOperator]:
         name, given, value = word.partition("=")
         if not given:
             calls.append((word, next(rest, ""), {}))
-        elif calls and value.isdecimal():
+        elif calls and is_size(value):
             calls[-1][2][name] = int(value)
         else:
             raise CdmppError(f"{word}: an option of an operator is NAME=NUMBER after its sizes, such as bias=0")
     if not calls:
         raise CdmppError("op needs an operator and its sizes, such as: op linear 8192x4096x4096")
-    return [LibraryOperator.parse(name, sizes, dtype, **more) for name, sizes, more in calls]
+    return [LibraryOperator.parse(name, sizes, dtype or "float32", **more) for name, sizes, more in calls]
 
 
 def _path(words: list[str]) -> Path:

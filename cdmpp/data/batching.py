@@ -155,6 +155,11 @@ class ProgramTensors:
     def __len__(self) -> int:
         return len(self.host_leaf_counts)
 
+    def codes_of(self, rows: np.ndarray) -> Tensor:
+        """(n, code width) code vectors of ``rows`` (n,), NaN where a program has none."""
+        index = torch.from_numpy(np.ascontiguousarray(rows, np.int64)).to(self.code_rows.device)
+        return self.codes[self.code_rows[index]]
+
     def coded_kinds(self, rows: np.ndarray) -> list[int]:
         """Kinds (0 cpu, 1 gpu) of those of ``rows`` that have a code vector."""
         index = torch.from_numpy(np.ascontiguousarray(rows, np.int64)).to(self.code_rows.device)

@@ -140,7 +140,7 @@ class CodeAnchor(nn.Module):
             self.fitted.fill_(1.0)
             if len(devices) <= len(self.known):  # a single one, too: it must not take those of a device learned later
                 for vector, costs in zip(devices, own - middle, strict=True):
-                    self._remember(vector, costs)
+                    remember(vector, costs, self.known, self.own)
 
     def learn_device(self, programs: ProgramTensors, rows: np.ndarray) -> None:
         """Costs of the devices of ``rows`` (n,) that have none yet, near the shared ones, while there is room."""
@@ -170,7 +170,7 @@ class CodeAnchor(nn.Module):
             return (weights * error).sum() / _SCALE_NOISE**2 + 0.5 * (scales / _SCALE_PRIOR).square().sum()
 
         if _minimised(loss, [scales], _DEVICE_RATE, _DEVICE_STEPS):
-            self._remember(vectors[0], before + _SCALED @ scales)
+            remember(vectors[0], before + _SCALED @ scales, self.known, self.own)
         return dict(zip(SCALES, scales.exp().tolist(), strict=True))
 
     def _learn_one(self, vector: Tensor, inputs: Tensor, labels: Tensor) -> None:
@@ -182,10 +182,7 @@ class CodeAnchor(nn.Module):
             return _error(inputs, labels, *shared, own[None]) + _ridge(own - before, len(labels))
 
         if _minimised(loss, [own], _DEVICE_RATE, _DEVICE_STEPS):
-            self._remember(vector, own)
-
-    def _remember(self, vector: Tensor, costs: Tensor) -> None:
-        remember(vector, costs, self.known, self.own)
+            remember(vector, own, self.known, self.own)
 
     def costs_of(self, vectors: Tensor) -> Tensor:
         """(B, device width) -> (B, N_DEVICE_COSTS) of the device with that description; zero where it is not known."""

@@ -69,9 +69,8 @@ class LibraryModel(nn.Module):
         self.range.copy_(torch.quantile(scaled, torch.tensor([_TAIL, 1 - _TAIL]).to(scaled), dim=0))
         self.bins.fit(scaled)
         self.label_transform.fit(log_latency)
-        index = torch.from_numpy(np.ascontiguousarray(rows, np.int64)).to(programs.code_rows.device)
-        kinds, widths = _what(programs.codes[programs.code_rows[index]])
-        self.learned.zero_().index_put_((kinds, widths), torch.ones(len(index)).to(self.learned), accumulate=True)
+        kinds, widths = _what(programs.codes_of(rows))
+        self.learned.zero_().index_put_((kinds, widths), torch.ones(len(kinds)).to(self.learned), accumulate=True)
         self.log_scale.copy_((log_latency - anchors).double().std(correction=0).clamp_min(1e-3))
 
     def never_measured(self, codes: np.ndarray) -> np.ndarray:

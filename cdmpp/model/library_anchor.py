@@ -110,8 +110,8 @@ def _log_seconds(seconds: Tensor, log_shrink: Tensor, family: Tensor, numbers: T
 def _cells(programs: ProgramTensors, rows: np.ndarray) -> Tensor:
     """(n,) a number for each device and family."""
     index = torch.from_numpy(np.ascontiguousarray(rows, np.int64)).to(programs.device_index.device)
-    codes = programs.codes[programs.code_rows[index]]
-    return programs.device_index[index] * len(FAMILIES) + codes[:, _FAMILY_COLUMNS].argmax(1)
+    family = programs.codes_of(rows)[:, _FAMILY_COLUMNS].argmax(1)
+    return programs.device_index[index] * len(FAMILIES) + family
 
 
 def _balanced(programs: ProgramTensors, rows: np.ndarray) -> np.ndarray:

@@ -188,11 +188,11 @@ class LibraryOperator:
             raise UnsupportedProgramError(f"not an operator: {text[:120]}") from error
 
     @staticmethod
-    def parse(name: str, text: str, dtype: str = "float32", **options: int) -> LibraryOperator:
+    def parse(name: str, text: str, dtype: str = "float32", /, **options: int) -> LibraryOperator:
         """``("linear", "512x1024x4096")``: its sizes in the order of its kind."""
         kind = KINDS.get(name)
         parts = text.lower().split("x")
-        if kind is not None and (len(parts) != len(kind.sizes) or not all(part.isdecimal() for part in parts)):
+        if kind is not None and (len(parts) != len(kind.sizes) or not all(map(is_size, parts))):
             raise UnsupportedProgramError(f"{name} {text}: expected {_usage(name)}, whole numbers with an x between")
         sizes = dict(zip(kind.sizes, map(int, parts), strict=True)) if kind is not None else {}
         return LibraryOperator(name, {**sizes, **options}, dtype)
@@ -205,6 +205,11 @@ class LibraryOperator:
 
     def __hash__(self) -> int:
         return hash(self.to_json())
+
+
+def is_size(text: str) -> bool:
+    """Whether it is a whole number that an operator could have: Python makes none of thousands of digits."""
+    return text.isdecimal() and len(text) <= len(str(_MOST))
 
 
 def _usage(name: str) -> str:
