@@ -13,7 +13,7 @@ import yaml
 from cdmpp.errors import CdmppError
 
 MEASURED = "measured"
-_OTHER_SOURCES = (MEASURED, "derived", "not published", "not applicable")
+_OTHER_SOURCES = (MEASURED, "derived", "fitted", "not published", "not applicable")
 """Where a number may come from beside a document."""
 
 

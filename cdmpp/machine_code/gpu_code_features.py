@@ -9,7 +9,7 @@ from __future__ import annotations
 from cdmpp.features import Feature, names, prefixed
 from cdmpp.machine_code.sass_fields import CLASSES
 
-GPU_CODE_VERSION = "gpu-2"
+GPU_CODE_VERSION = "gpu-3"
 GPU_CYCLES = tuple(
     Feature(name, "cycles", meaning)
     for name, meaning in {
@@ -25,9 +25,10 @@ GPU_CYCLES = tuple(
         "shared": "of the banks of shared memory",
         "merged_shared": "of the banks, were both halves of a warp served together",
         "l1": "of the first-level cache",
-        "l2": "of the second-level cache",
-        "stack": "of accesses to the stack",
-        "stack_l2": "of those that the first-level cache has no room for",
+        "l2": "of what the second-level cache gives",
+        "stores": "to send what is stored to the second-level cache",
+        "stack": "of accesses to the stack, in the first-level cache",
+        "stack_stores": "to send on what is stored there",
         "stall": "that warps wait for their own results, round by round",
         "start": "to start all blocks of the grid, one a cycle",
     }.items()

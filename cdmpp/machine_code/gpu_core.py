@@ -20,7 +20,6 @@ GPU_NUMBERS: dict[str, str] = {
     "register_unit": "1",  # registers are given to a warp in so many
     "shared_bytes": "B",  # that blocks can have together
     "reserved_shared_bytes": "B",  # that each block takes more of
-    "cache_bytes": "B",  # first-level cache and shared memory together
     "fma_cycles": "cycle",  # that a warp's multiply-add keeps its pipe
     "alu_cycles": "cycle",  # the same of integers, comparisons, minima
     "special_cycles": "cycle",  # of reciprocals, exponentials, conversions
@@ -30,7 +29,9 @@ GPU_NUMBERS: dict[str, str] = {
     "l1_latency": "cycle",
     "l2_latency": "cycle",  # on a miss of the first-level cache
     "l1_sectors_per_cycle": "1",  # of 32 bytes, of a multiprocessor
+    "l1_lines_per_cycle": "1",  # of 128 bytes, that one access looks up
     "l2_sectors_per_cycle": "1",  # that a multiprocessor gets
+    "store_sectors_per_cycle": "1",  # that it sends there: the first-level cache is written through
     "merged_share": "1",  # how far halves of a warp that ask for the same words are served together: 1 is always
     "barrier_cycles": "cycle",
 }

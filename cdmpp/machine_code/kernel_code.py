@@ -14,11 +14,12 @@ import numpy as np
 
 from cdmpp.machine_code.gpu_core import GpuCore
 from cdmpp.machine_code.native_gpu import native_residents, native_warp
-from cdmpp.machine_code.resident import Occupancy, Residents, Timed, occupancy, run_residents
+from cdmpp.machine_code.resident import Occupancy, Residents, Timed, cache_passes, occupancy, run_residents
 from cdmpp.machine_code.sass import SassKernel
 from cdmpp.machine_code.sass_fields import CLASSES, FIELDS, Kind, Space
 from cdmpp.machine_code.sass_rows import rows_of
 from cdmpp.machine_code.warp import WarpRun, run_warp
+from cdmpp.machine_code.warp_memory import LINE_SECTORS
 from cdmpp.machine_code.warp_state import Launch
 
 LIMIT = 300_000
@@ -97,7 +98,7 @@ def kernel_code(
         (0, launch.warps // 2),
     }
     runs = [_executed(kernel, rows, launch, block, warp, literals) for block, warp in sorted(places)]
-    amounts, capped = _mean([_amounts(rows, run.trace) for run in runs]), not all(run.ended for run in runs)
+    amounts, capped = _mean([_amounts(rows, run.trace, core) for run in runs]), not all(run.ended for run in runs)
     longer = max(1.0, work.fma_per_thread / amounts["ffma"]) if capped and amounts["ffma"] else 1.0
     amounts = {name: longer * amount for name, amount in amounts.items()}
     heaviest = max(runs, key=lambda run: len(run.trace))
@@ -116,7 +117,7 @@ def _executed(kernel: SassKernel, rows: np.ndarray, launch: Launch, block: int, 
     return native or run_warp(kernel, rows, launch, block, warp, LIMIT, literals)
 
 
-def _amounts(rows: np.ndarray, trace: np.ndarray) -> dict[str, float]:
+def _amounts(rows: np.ndarray, trace: np.ndarray, core: GpuCore) -> dict[str, float]:
     issued = rows[trace["at"]]
     kind, space = issued[:, _AT["kind"]], issued[:, _AT["space"]]
     counts = np.bincount(issued[:, _AT["counted"]], minlength=len(CLASSES))
@@ -133,8 +134,9 @@ def _amounts(rows: np.ndarray, trace: np.ndarray) -> dict[str, float]:
         "store_sectors": float(units[writes].sum()),
         "shared_passes": float(units[shared].sum()),
         "merged_passes": float(np.where(kind == Kind.LOAD, trace["merged"], units)[shared].sum()),
-        "stack_words": float(units[local].sum()),
-        "stack_loads": float((local & (kind == Kind.LOAD)).sum()),
+        "cache_passes": float(cache_passes(core, units, trace["merged"].astype(float))[reads | writes].sum()),
+        "stack_words": float(units[local].sum()) / LINE_SECTORS,
+        "stack_store_sectors": float(units[local & (kind == Kind.STORE)].sum()),
         "stall_cycles": float(np.maximum(issued[:, _AT["stall"]], 1).sum()),
     }
 
@@ -171,10 +173,6 @@ class _Timing:
         fresh = launch.warps * amounts["fresh_sectors"] * 32.0
         self.missing = min(1.0, work.block_read_bytes / fresh) if fresh > 0 and work.block_read_bytes > 0 else 1.0
         self.longer = longer
-        # The stack shares what shared memory leaves of the cache.
-        room = core["cache_bytes"] - self.live * (kernel.shared_bytes + core["reserved_shared_bytes"])
-        needed = float(self.live * launch.threads * kernel.stack_bytes) if amounts["stack_loads"] else 0.0
-        self.local_missing = float(np.clip(2.0 * (needed - room) / max(needed, 1.0), 0.0, 1.0))
 
     def cycles(self) -> dict[str, float]:
         amounts, core = self.amounts, self.core
@@ -190,12 +188,11 @@ class _Timing:
             "special": of_scheduler * core["special_cycles"] * sum(amounts[name] for name in _SPECIAL),
             "shared": warps * (amounts["shared_passes"] + amounts["shuffle"]),
             "merged_shared": warps * (amounts["merged_passes"] + amounts["shuffle"]),
-            "l1": warps * (amounts["load_sectors"] + amounts["store_sectors"]) / core["l1_sectors_per_cycle"],
-            "l2": warps
-            * (amounts["fresh_sectors"] * self.missing + amounts["store_sectors"])
-            / core["l2_sectors_per_cycle"],
+            "l1": warps * amounts["cache_passes"],
+            "l2": warps * amounts["fresh_sectors"] * self.missing / core["l2_sectors_per_cycle"],
+            "stores": warps * amounts["store_sectors"] / core["store_sectors_per_cycle"],
             "stack": warps * amounts["stack_words"],
-            "stack_l2": warps * amounts["stack_words"] * 4.0 * self.local_missing / core["l2_sectors_per_cycle"],
+            "stack_stores": warps * amounts["stack_store_sectors"] / core["store_sectors_per_cycle"],
             "stall": rounds * amounts["stall_cycles"],
             "start": float(self.launch.blocks),
         }
@@ -214,7 +211,7 @@ class _Timing:
     def _residents(self, blocks: int, core: GpuCore) -> Timed:
         schedulers, warps = int(self.core["schedulers"]), self.launch.warps
         on_one = (blocks, -(-warps // schedulers)) if warps >= schedulers else (-(-blocks * warps // schedulers), 1)
-        residents = Residents(*on_one, min(schedulers, blocks * warps), self.missing, self.local_missing)
+        residents = Residents(*on_one, min(schedulers, blocks * warps), self.missing)
         arguments = self.rows, self.trace, core, residents, _ISSUED
         return native_residents(*arguments) or run_residents(*arguments)
 

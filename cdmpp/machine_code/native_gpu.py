@@ -23,7 +23,7 @@ from cdmpp.machine_code.resident import (
 )
 from cdmpp.machine_code.sass import INSTRUCTION_BYTES, SassKernel
 from cdmpp.machine_code.warp import FAULTS, TRACE, WarpRun
-from cdmpp.machine_code.warp_memory import SECTOR_BYTES
+from cdmpp.machine_code.warp_memory import LINE_SECTORS, SECTOR_BYTES
 from cdmpp.machine_code.warp_state import POINTERS, POINTERS_APART, Launch, abi_of
 from cdmpp.native_library import compiled_once
 from cdmpp.paths import cache_root
@@ -37,6 +37,7 @@ def header() -> str:
     names = {
         "INSTRUCTION_BYTES": INSTRUCTION_BYTES,
         "SECTOR_BYTES": SECTOR_BYTES,
+        "LINE_SECTORS": LINE_SECTORS,
         "REGISTERS": sass_fields.REGISTERS,
         "PREDICATES": sass_fields.PREDICATES,
         "ZERO_REGISTER": sass_fields.ZERO,
@@ -123,7 +124,8 @@ def native_warp(
 
 _CORE_NUMBERS = (
     *("fma_cycles", "alu_cycles", "special_cycles", "special_latency", "shared_latency", "store_latency"),
-    *("l1_latency", "l2_latency", "l1_sectors_per_cycle", "l2_sectors_per_cycle", "merged_share", "barrier_cycles"),
+    *("l1_latency", "l2_latency", "l1_sectors_per_cycle", "l1_lines_per_cycle", "l2_sectors_per_cycle"),
+    *("store_sectors_per_cycle", "merged_share", "barrier_cycles"),
 )
 """In the order of ``native_gpu/resident.h``."""
 

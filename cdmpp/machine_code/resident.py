@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -36,8 +36,6 @@ class Residents(NamedTuple):
     """Schedulers that have warps: they share the pipe to memory."""
     missing: float
     """Share of first touches of a sector that go to the second-level cache: other warps of the block touched others."""
-    local_missing: float
-    """Share of accesses to the stack that the first-level cache has no room for."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +59,11 @@ class _Resident:
     groups: list[int] = field(default_factory=list)
     waiting: bool = False
     done: bool = False
+
+
+def cache_passes(core: GpuCore, sectors: Any, lines: Any) -> Any:
+    """Cycles that accesses (arrays, or numbers) to so many ``sectors`` in so many ``lines`` keep the first cache."""
+    return np.maximum(sectors / core["l1_sectors_per_cycle"], lines / core["l1_lines_per_cycle"])
 
 
 def run_residents(rows: np.ndarray, trace: np.ndarray, core: GpuCore, residents: Residents, most_issued: int) -> Timed:
@@ -157,7 +160,7 @@ class _Scheduler:
 
     def _access(self, row: np.ndarray, step: np.ndarray, kind: Kind) -> int:
         """Cycle at which an access is done."""
-        core, (_, _, sharers, missing, local_missing) = self.core, self.residents
+        core, (_, _, sharers, missing) = self.core, self.residents
         space, units, fresh = Space(int(row[_A["space"]])), float(step["units"]), float(step["fresh"])
         begin = max(self.memory, float(self.now))
         if space in (Space.NONE, Space.SHARED):
@@ -166,19 +169,11 @@ class _Scheduler:
                 units = units * (1.0 - merged) + float(step["merged"]) * merged
             self.memory = begin + sharers * max(1.0, units)
             return math.trunc(self.memory) + int(core["shared_latency" if kind != Kind.STORE else "store_latency"])
-        per_cycle = core["l1_sectors_per_cycle"]
-        self.memory = begin + sharers * max(1.0, units / per_cycle)
-        if space == Space.LOCAL:
-            done = math.trunc(self.memory) + int(core["l1_latency"])
-            if local_missing > 0:
-                self.l2 = max(self.l2, self.memory) + sharers * units * local_missing / core["l2_sectors_per_cycle"]
-                if kind == Kind.LOAD:
-                    done = math.trunc(self.l2 + core["l2_latency"] * local_missing)
-            return done
-        if kind == Kind.STORE:
-            self.l2 = max(self.l2, self.memory) + sharers * fresh / core["l2_sectors_per_cycle"]
+        self.memory = begin + sharers * max(1.0, cache_passes(core, units, float(step["merged"])))
+        if kind == Kind.STORE:  # through the first-level cache, those to the stack as well
+            self.l2 = max(self.l2, self.memory) + sharers * units / core["store_sectors_per_cycle"]
             return math.trunc(self.memory) + int(core["store_latency"])
-        if not fresh:
+        if space == Space.LOCAL or not fresh:
             return math.trunc(self.memory) + int(core["l1_latency"])
         self.l2 = max(self.l2, self.memory) + sharers * fresh * missing / core["l2_sectors_per_cycle"]
         return math.trunc(self.l2) + int(core["l2_latency"])

@@ -21,8 +21,9 @@ from cdmpp.machine_code.warp_state import LANES, Launch, Row, WarpState
 TRACE = np.dtype([("at", "<i4"), ("lanes", "<u2"), ("units", "<u2"), ("fresh", "<u2"), ("merged", "<u2")])
 """One issued instruction: its place in the kernel and the lanes that take part.
 
-``units``: sectors of 32 bytes of a global access, passes through the banks of a shared one, words of a local one.
-``fresh``: sectors that this warp had not touched before. ``merged``: passes, were a warp's halves served together.
+``units``: sectors of 32 bytes of a global or local access, passes through the banks of a shared one. ``fresh``: sectors
+of global memory that this warp had not touched before. ``merged``: lines of 128 bytes of a global or local access; of a
+shared one its passes, were a warp's halves served together.
 """
 _BRANCHES, _RETURNS = "instruction {at} branches on data", "instruction {at} returns to an unknown address"
 FAULTS = (_BRANCHES, _RETURNS, UNKNOWN_ADDRESS, LEAVES_STACK)

@@ -11,6 +11,7 @@ from cdmpp.machine_code.sass_fields import UNIFORM_ZERO, ZERO, Kind, Space
 from cdmpp.machine_code.warp_state import LANES, LOW, Values, WarpState
 
 SECTOR_BYTES = 32
+LINE_SECTORS = 4
 UNKNOWN_ADDRESS = "the address of instruction {at} depends on data"
 LEAVES_STACK = "instruction {at} leaves the stack of {stack} bytes"
 _BANKS = 32
@@ -23,7 +24,8 @@ def move(state: WarpState, row: Any, active: np.ndarray, sure: np.ndarray, at: i
         raise DataError(UNKNOWN_ADDRESS.format(at=at))
     if row.space == Space.LOCAL:
         _move_local(state, row, address, active, sure, at)
-        return max(1, row.width // 4), 0, 0
+        words = max(1, row.width // 4)  # a word of all lanes is a line
+        return words * LINE_SECTORS, 0, words
     if row.kind == Kind.LOAD:
         nothing = np.zeros(LANES, np.uint64)
         state.write(row, nothing, nothing, np.zeros(LANES, bool), active, sure)
@@ -31,11 +33,12 @@ def move(state: WarpState, row: Any, active: np.ndarray, sure: np.ndarray, at: i
         return passes(address, row.width, active), 0, _conflicts(address[active], row.width)
     last = address[active] + np.uint64(row.width - 1)
     sectors = {*(address[active] // SECTOR_BYTES).tolist(), *(last // SECTOR_BYTES).tolist()}
+    lines = len({sector // LINE_SECTORS for sector in sectors})
     if row.kind == Kind.STORE:
-        return len(sectors), len(sectors), 0
+        return len(sectors), len(sectors), lines
     fresh = len(sectors - state.touched)
     state.touched |= sectors
-    return len(sectors), fresh, 0
+    return len(sectors), fresh, lines
 
 
 def _address(state: WarpState, row: Any) -> Values:

@@ -29,10 +29,10 @@ _START, _KERNELS, _TEXT = (
 )
 """Columns of ``Batch.codes``, whose first is the flag."""
 _DRAM = [PARTS.index(f"gpu_dram_{way}") for way in ("read", "write")]
-N_COSTS = len(_COUNTED) + 5 + len(_VARIANTS)
-"""Natural logs: of each resource, of memory, of a launch (cycles), of the text (cycles an instruction), of the
-starts, and how sharply the slowest decides. Then how far the simulated core is each of its variants."""
-_MEMORY, LAUNCH, _CODE, _STARTS, _SHARP = range(len(_COUNTED), len(_COUNTED) + 5)
+N_COSTS = len(_COUNTED) + 4 + len(_VARIANTS)
+"""Natural logs: of each resource, of memory, of a launch (cycles), of the text (cycles an instruction), and how
+sharply the slowest decides. Then how far the simulated core is each of its variants."""
+_MEMORY, LAUNCH, _CODE, _SHARP = range(len(_COUNTED), len(_COUNTED) + 4)
 _SIMULATED = _COUNTED.index("simulated")
 _MAX_PROGRAMS, _HUBER, _RIDGE, _STEPS = 8192, 0.1, 0.003, 150
 _FLOOR = 1.0
@@ -89,7 +89,7 @@ def _start() -> Tensor:
     """The simulated cycles as they are, and next to nothing of the others."""
     cost = torch.full((N_COSTS,), -5.0)
     cost[-len(_VARIANTS) :] = 0.0
-    cost[_SIMULATED], cost[_MEMORY], cost[_STARTS], cost[_SHARP] = -0.15, 0.0, 0.0, 0.5
+    cost[_SIMULATED], cost[_MEMORY], cost[_SHARP] = -0.15, 0.0, 0.5
     cost[LAUNCH], cost[_CODE] = 8.0, -1.0
     return cost
 
@@ -113,7 +113,7 @@ def _log_cycles(inputs: Tensor, cost: Tensor) -> tuple[Tensor, Tensor]:
     memory, starts, kernels, text = inputs[:, n : n + 4].unbind(1)
     slower = (inputs[:, n + 4 :] @ cost[-len(_VARIANTS) :]).exp()
     simulated = inputs[:, _SIMULATED] * (slower - 1) * cost[_SIMULATED].exp()
-    resources = [inputs[:, :n] @ cost[:n].exp() + simulated, memory * cost[_MEMORY].exp(), starts * cost[_STARTS].exp()]
+    resources = [inputs[:, :n] @ cost[:n].exp() + simulated, memory * cost[_MEMORY].exp(), starts]
     logs = torch.stack(resources, dim=1).clamp_min(_FLOOR).log()
     power = 1 + cost[_SHARP].exp()
     total = ((power * logs).logsumexp(1) / power).exp() + kernels * cost[LAUNCH].exp() + text * cost[_CODE].exp()

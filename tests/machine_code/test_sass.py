@@ -17,7 +17,7 @@ from cdmpp.errors import CdmppError, DataError
 from cdmpp.machine_code import warp_memory
 from cdmpp.machine_code.gpu_core import described_archs, gpu_core_of, read_gpu_core
 from cdmpp.machine_code.native_gpu import native_residents, native_warp
-from cdmpp.machine_code.resident import Residents, occupancy, run_residents
+from cdmpp.machine_code.resident import Residents, cache_passes, occupancy, run_residents
 from cdmpp.machine_code.sass import Control, SassKernel, SassLine, listed, parse_sass
 from cdmpp.machine_code.sass_fields import CLASSES, FIELDS
 from cdmpp.machine_code.sass_rows import rows_of
@@ -288,7 +288,7 @@ def test_resident_warps_take_the_same_time_in_both_twins():
         made, launch = kernel(name), LAUNCHES[name.split("_")[0]]
         rows = rows_of(made)
         trace = native_warp(made, rows, launch, 3, 0, 300_000, LITERALS).trace
-        for residents in (Residents(1, 1, 1, 1.0, 0.0), Residents(4, 2, 4, 0.5, 0.25), Residents(2, 4, 4, 0.3, 0.0)):
+        for residents in (Residents(1, 1, 1, 1.0), Residents(4, 2, 4, 0.5), Residents(2, 4, 4, 0.3)):
             arguments = rows, trace, core, residents, 3000
             assert run_residents(*arguments) == native_residents(*arguments)
 
@@ -303,7 +303,7 @@ def test_time_is_bounded_by_what_pipes_and_latencies_need():
     trace = executed(stalls)
 
     def cycles(warps):
-        return native_residents(rows, trace, core, Residents(1, warps, 4, 1.0, 0.0), 100_000).cycles
+        return native_residents(rows, trace, core, Residents(1, warps, 4, 1.0), 100_000).cycles
 
     assert cycles(1) == 4 * 200
     assert cycles(2) <= 4 * 200 + 4
@@ -323,10 +323,28 @@ def test_a_load_that_misses_is_waited_for():
     ))  # fmt: skip
     rows, trace = rows_of(made), executed(made)
     missed, hit = (
-        native_residents(rows, one, core, Residents(1, 1, 1, 1.0, 0.0), 100).cycles
-        for one in (trace, _without_fresh(trace))
+        native_residents(rows, one, core, Residents(1, 1, 1, 1.0), 100).cycles for one in (trace, _without_fresh(trace))
     )
     assert missed - hit == pytest.approx(core["l2_latency"] - core["l1_latency"], abs=2)
+
+
+def test_stores_to_the_stack_are_written_through_and_take_a_line_a_word():
+    core = gpu_core_of(80)
+    made = written(*["STL [R1], R0", "STL.128 [R1], R0"] * 100, "EXIT", stack_bytes=16)
+    trace = executed(made)
+    assert trace["units"][:2].tolist() == [4, 16] and trace["merged"][:2].tolist() == [1, 4]
+    rows, residents = rows_of(made), Residents(1, 1, 1, 1.0)
+    for time in (run_residents, native_residents):
+        assert time(rows, trace, core, residents, 1000).l2_cycles >= 100 * (4 + 16) / core["store_sectors_per_cycle"]
+
+
+def test_an_access_to_many_lines_keeps_the_cache_longer_than_its_sectors_do():
+    core = gpu_core_of(80)
+    apart = written("S2R R0, SR_TID.X", "IMAD.WIDE R2, R0, 0x80, c[0x0][0x160]", "LDG.E R4, [R2.64]", "EXIT")
+    load = executed(apart)[2]
+    assert load["units"] == 32 and load["merged"] == 32
+    assert cache_passes(core, load["units"], load["merged"]) == 32 / core["l1_lines_per_cycle"]
+    assert cache_passes(core, 16, 4) == 16 / core["l1_sectors_per_cycle"]
 
 
 def _without_fresh(trace):
@@ -362,7 +380,7 @@ def test_every_described_core_is_whole_and_its_machine_code_known(arch):
     number = int(arch.removeprefix("sm_"))
     core = gpu_core_of(number)
     assert number in core.archs and core["schedulers"] == 4
-    assert core["shared_bytes"] < core["cache_bytes"] and core["l1_latency"] < core["l2_latency"]
+    assert core["l1_latency"] < core["l2_latency"]
     assert executed(written("EXIT", arch=number)).shape == (1,)
 
 

@@ -24,7 +24,8 @@
             address[lane] = global ? x : uint32_t(x);
         }
         if (space == SPACE_LOCAL) {
-            step.units = uint16_t(std::max<int64_t>(1, width / 4));
+            step.merged = uint16_t(std::max<int64_t>(1, width / 4));
+            step.units = uint16_t(step.merged * LINE_SECTORS);
             return move_local(row, kind, address, active, sure, at);
         }
         if (kind == LOAD) {
@@ -45,6 +46,8 @@
         std::sort(sectors, sectors + n);
         n = int(std::unique(sectors, sectors + n) - sectors);
         step.units = uint16_t(n);
+        for (int i = 0; i < n; i++)
+            step.merged += i == 0 || sectors[i] / LINE_SECTORS != sectors[i - 1] / LINE_SECTORS;
         if (kind == STORE) {
             step.fresh = uint16_t(n);
         } else {

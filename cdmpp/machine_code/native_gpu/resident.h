@@ -9,11 +9,12 @@ namespace sass {
 
 struct Core {
     double fma_cycles, alu_cycles, special_cycles, special_latency, shared_latency, store_latency, l1_latency, l2_latency,
-        l1_sectors_per_cycle, l2_sectors_per_cycle, merged_share, barrier_cycles;
+        l1_sectors_per_cycle, l1_lines_per_cycle, l2_sectors_per_cycle, store_sectors_per_cycle, merged_share,
+        barrier_cycles;
 };
 
 struct Residents {
-    double blocks, warps, sharers, missing, local_missing;
+    double blocks, warps, sharers, missing;
 };
 
 class Scheduler {
@@ -141,21 +142,13 @@ private:
             memory = begin + residents.sharers * std::max(1.0, units);
             return int64_t(memory) + int64_t(kind != STORE ? core.shared_latency : core.store_latency);
         }
-        memory = begin + residents.sharers * std::max(1.0, units / core.l1_sectors_per_cycle);
-        if (space == SPACE_LOCAL) {
-            int64_t done = int64_t(memory) + int64_t(core.l1_latency);
-            if (residents.local_missing > 0) {
-                l2 = std::max(l2, memory) +
-                     residents.sharers * units * residents.local_missing / core.l2_sectors_per_cycle;
-                if (kind == LOAD) done = int64_t(l2 + core.l2_latency * residents.local_missing);
-            }
-            return done;
-        }
+        double passes = std::max(units / core.l1_sectors_per_cycle, step.merged / core.l1_lines_per_cycle);
+        memory = begin + residents.sharers * std::max(1.0, passes);
         if (kind == STORE) {
-            l2 = std::max(l2, memory) + residents.sharers * fresh / core.l2_sectors_per_cycle;
+            l2 = std::max(l2, memory) + residents.sharers * units / core.store_sectors_per_cycle;
             return int64_t(memory) + int64_t(core.store_latency);
         }
-        if (!fresh) return int64_t(memory) + int64_t(core.l1_latency);
+        if (space == SPACE_LOCAL || !fresh) return int64_t(memory) + int64_t(core.l1_latency);
         l2 = std::max(l2, memory) + residents.sharers * fresh * residents.missing / core.l2_sectors_per_cycle;
         return int64_t(l2) + int64_t(core.l2_latency);
     }
