@@ -9,14 +9,20 @@ from cdmpp.data.batching import Batch
 from cdmpp.devices import SPEC_FIELDS
 from cdmpp.operators.operator_vector import OPERATOR_FEATURES, OPERATOR_NAMES
 
-TILES = ((32, 32), (64, 64), (128, 64), (128, 128), (256, 128))
+TILES = ((32, 32), (64, 64), (128, 64), (128, 128))
 """Rows and columns of a product that one block computes, of the kernels that libraries come with."""
+_WIDEST = 128
+_ROW_KERNELS = {"softmax": (2, 512), "layer_norm": (1, 128)}
+"""How often a kernel of ATen reads its row again, and threads of the block that serves one."""
+_IN_REGISTERS = 1024
+"""Columns of a softmax up to which a warp keeps the row."""
 _TYPICAL = {
     "clock_mhz": 1500.0,
     "core_count": 80.0,
     "fp32_tflops": 15.0,
     "bandwidth_gbps": 900.0,
     "l2_kb": 6144.0,
+    "l1_kb_per_core": 96.0,
     "max_threads_per_core": 2048.0,
     "board_power_w": 250.0,
     "process_nm": 12.0,
@@ -60,8 +66,25 @@ class LibraryQuantities:
         return self["flops"] / self.peak()
 
     def memory_s(self) -> Tensor:
-        """At full bandwidth."""
-        return (self["read_bytes"] + self["write_bytes"]) / (1e9 * self.device("bandwidth_gbps"))
+        """At full bandwidth, with what is read again because the caches did not hold it."""
+        of_core, of_device = self.rows_in_caches()
+        missed = _missed(of_core) * _missed(of_device)
+        moved = self["read_bytes"] * (1 + self._row_kernels(0) * missed) + self["write_bytes"]
+        return moved / (1e9 * self.device("bandwidth_gbps"))
+
+    def rows_in_caches(self) -> tuple[Tensor, Tensor]:
+        """Rows that blocks work on at once, as shares of the first- and second-level cache; 0: none is reread."""
+        blocks = self.device("max_threads_per_core") / self._row_kernels(1).clamp_min(1)
+        row_bytes = self["cols"] * self["element_bytes"] * (self._row_kernels(0) > 0)
+        of_core = blocks * row_bytes
+        l1, l2 = 1024 * self.device("l1_kb_per_core"), 1024 * self.device("l2_kb")
+        return of_core / l1, of_core * self.device("core_count") / l2
+
+    def _row_kernels(self, which: int) -> Tensor:
+        """(B,) of ``_ROW_KERNELS``."""
+        known = sum(self[f"is_{name}"] * numbers[which] for name, numbers in _ROW_KERNELS.items())
+        kept = (self["is_softmax"] > 0) & (self["cols"] <= _IN_REGISTERS)
+        return torch.where(kept, 0.0, known)
 
     def power_s(self) -> Tensor:
         """At one TFLOP/s a watt of a 12 nm process: what a board may burn limits products before their peak does."""
@@ -73,8 +96,22 @@ class LibraryQuantities:
         return (_REFERENCE_NM / self.device("process_nm")).log()
 
 
+_OF_OPERATOR = [
+    place
+    for place, name in enumerate(OPERATOR_NAMES)
+    if name not in ("flops", "special", "read_bytes", "write_bytes") and not name.endswith(("_8_flag", "_16_flag"))
+]
+"""Columns of the operator vector that the correction reads: amounts come as times on the device instead."""
+_DEVICE = ("bandwidth_gbps", "core_count", "board_power_w", "l2_kb")
+
+
+def _missed(share: Tensor) -> Tensor:
+    """Of a cache that holds none of what it is asked for again once that fills it, all of half of it."""
+    return (2 * share - 1).clamp(0, 1)
+
+
 def library_inputs(batch: Batch) -> Tensor:
-    """(B, N_INPUTS) what the correction reads: amounts, and ratios to what the device can do."""
+    """(B, N_INPUTS) what the correction reads: few numbers, since each that names a device is one to learn it by."""
     q = LibraryQuantities(batch)
     cores, elements = q.device("core_count"), q["write_bytes"] / q["element_bytes"].clamp_min(1)
     compute, memory = q.compute_s().clamp_min(1e-12), q.memory_s().clamp_min(1e-12)
@@ -85,22 +122,18 @@ def library_inputs(batch: Batch) -> Tensor:
         torch.log1p((q["read_bytes"] + q["write_bytes"]) / (1024 * q.device("l2_kb"))),
         torch.log1p(elements / (cores * q.device("max_threads_per_core"))),
         torch.log1p(q["rows"] / cores),
-        (q.peak() / (1e9 * q.device("bandwidth_gbps"))).log(),
-        (q.device("fp32_tflops") / q.device("board_power_w")).log(),
-        q.log_shrink(),
-        q.device("clock_mhz").log(),
-        cores.log(),
-        torch.log1p(q.device("l2_kb") / cores),
+        *(torch.log1p(share) for share in q.rows_in_caches()),
+        q.peak().log(),
+        *(q.device(name).log() for name in _DEVICE),
     ]
     products = q["matmul_count"] > 0
     for height, width in TILES:
-        down, across = (q["matmul_rows"] / height).ceil().clamp_min(1), (q["matmul_cols"] / width).ceil().clamp_min(1)
-        tiles = q["matmul_count"].clamp_min(1) * down * across
-        waves = tiles / cores
-        padding = (q["matmul_rows"] * q["matmul_cols"]).clamp_min(1) / (down * across * height * width)
-        for column in (torch.log1p(waves), waves / waves.ceil(), padding.clamp(0, 1)):
-            columns.append(torch.where(products, column, 0.0))
-    return torch.cat([q.vector, torch.stack(columns, dim=1)], dim=1)
+        tiles = (q["matmul_rows"] / height).ceil() * (q["matmul_cols"] / width).ceil()
+        columns.append(torch.log1p(q["matmul_count"] * tiles / cores))
+    for side in ("matmul_rows", "matmul_cols"):
+        whole = _WIDEST * (q[side] / _WIDEST).ceil()
+        columns.append(torch.where(products, q[side] / whole.clamp_min(1), 0.0))
+    return torch.cat([q.vector[:, _OF_OPERATOR], torch.stack(columns, dim=1)], dim=1)
 
 
-N_INPUTS = len(OPERATOR_NAMES) + 12 + 3 * len(TILES)
+N_INPUTS = len(_OF_OPERATOR) + 9 + len(_DEVICE) + len(TILES) + 2
