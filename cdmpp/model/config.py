@@ -112,7 +112,7 @@ class LibraryConfig:
     layers: int = 3
     hidden: int = 256
     dropout: float = 0.0
-    bins: int = 8
+    bins: int = 16
     """Quantile bins that every number is also given as."""
     clip: float = 6.0
     label: str = "log"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 from torch import Tensor
 
@@ -11,7 +13,8 @@ from cdmpp.operators.operator_vector import OPERATOR_FEATURES, OPERATOR_NAMES
 
 TILES = ((32, 32), (64, 64), (128, 64), (128, 128))
 """Rows and columns of a product that one block computes, of the kernels that libraries come with."""
-_WIDEST = 128
+_SIDES = (32, 64, 128)
+"""Of tiles: what a product leaves of the last one is lost."""
 _ROW_KERNELS = {"softmax": (2, 512), "layer_norm": (1, 128)}
 """How often a kernel of ATen reads its row again, and threads of the block that serves one."""
 _IN_REGISTERS = 1024
@@ -40,9 +43,9 @@ class LibraryQuantities:
         self.spec = batch.device_specs
 
     def __getitem__(self, name: str) -> Tensor:
-        """An amount of the operator in its unit."""
+        """An amount of the operator in its unit, a whole number: its logarithm has lost the last bits."""
         column = self.vector[:, OPERATOR_NAMES.index(name)]
-        return column if _PLAIN[name] else torch.exp2(column) - 1
+        return column if _PLAIN[name] else (torch.exp2(column) - 1).round()
 
     def device(self, name: str) -> Tensor:
         """Of the datasheet, a typical value where it is silent."""
@@ -115,25 +118,27 @@ def library_inputs(batch: Batch) -> Tensor:
     q = LibraryQuantities(batch)
     cores, elements = q.device("core_count"), q["write_bytes"] / q["element_bytes"].clamp_min(1)
     compute, memory = q.compute_s().clamp_min(1e-12), q.memory_s().clamp_min(1e-12)
+    moved = q["read_bytes"] + q["write_bytes"]
+    products = q["matmul_count"] > 0
     columns = [
         compute.log(),
         memory.log(),
         (compute / memory).log(),
-        torch.log1p((q["read_bytes"] + q["write_bytes"]) / (1024 * q.device("l2_kb"))),
-        torch.log1p(elements / (cores * q.device("max_threads_per_core"))),
+        torch.log1p(q["flops"] / moved.clamp_min(1)),
+        torch.where(products, 0.0, torch.log1p(moved / (1024 * q.device("l2_kb")))),
+        torch.where(products, 0.0, torch.log1p(elements / (cores * q.device("max_threads_per_core")))),
         torch.log1p(q["rows"] / cores),
         *(torch.log1p(share) for share in q.rows_in_caches()),
         q.peak().log(),
         *(q.device(name).log() for name in _DEVICE),
     ]
-    products = q["matmul_count"] > 0
     for height, width in TILES:
         tiles = (q["matmul_rows"] / height).ceil() * (q["matmul_cols"] / width).ceil()
-        columns.append(torch.log1p(q["matmul_count"] * tiles / cores))
-    for side in ("matmul_rows", "matmul_cols"):
-        whole = _WIDEST * (q[side] / _WIDEST).ceil()
-        columns.append(torch.where(products, q[side] / whole.clamp_min(1), 0.0))
+        waves = q["matmul_count"] * tiles / cores
+        columns += [torch.log1p(waves), waves / waves.ceil().clamp_min(1)]
+    for side, tile in itertools.product(("matmul_rows", "matmul_cols"), _SIDES):
+        columns.append(q[side] / (tile * (q[side] / tile).ceil()).clamp_min(1))
     return torch.cat([q.vector[:, _OF_OPERATOR], torch.stack(columns, dim=1)], dim=1)
 
 
-N_INPUTS = len(_OF_OPERATOR) + 9 + len(_DEVICE) + len(TILES) + 2
+N_INPUTS = len(_OF_OPERATOR) + 10 + len(_DEVICE) + 2 * len(TILES) + 2 * len(_SIDES)
