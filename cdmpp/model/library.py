@@ -12,16 +12,16 @@ from cdmpp.model.bins import QuantileBins
 from cdmpp.model.config import LibraryConfig
 from cdmpp.model.feature_scaler import FeatureScaler
 from cdmpp.model.label_transform import LabelTransform
-from cdmpp.model.library_anchor import LibraryAnchor
+from cdmpp.model.library_anchor import LibraryAnchor, families
 from cdmpp.model.library_inputs import N_INPUTS, library_inputs
 from cdmpp.model.output import Output
-from cdmpp.operators.operator import ELEMENT_BYTES, KINDS
+from cdmpp.operators.operator import ELEMENT_BYTES, FAMILIES, KINDS
 from cdmpp.operators.operator_vector import OPERATOR_NAMES
 
 _KIND_COLUMNS = [OPERATOR_NAMES.index(f"is_{name}") for name in KINDS]
 _BYTES_COLUMN = OPERATOR_NAMES.index("element_bytes")
 _TAIL = 0.01
-"""Share of the training programs beyond either end of the range in which the correction follows an input."""
+"""Share of a family's training programs beyond either end of the range in which the correction follows an input."""
 _WIDTHS = sorted(set(ELEMENT_BYTES.values()))
 
 
@@ -30,7 +30,7 @@ class LibraryModel(nn.Module):
 
     log_scale: Tensor
     range: Tensor
-    """(2, N_INPUTS) lowest and highest value of each scaled input that the correction follows."""
+    """(families, 2, N_INPUTS) lowest and highest value of each scaled input that the correction follows."""
     learned: Tensor
     """(kinds, widths) how many programs of each operator and element width the training has."""
 
@@ -39,7 +39,7 @@ class LibraryModel(nn.Module):
         self.config = config
         self.anchor = LibraryAnchor(config.device_costs, device_width)
         self.scaler = FeatureScaler(N_INPUTS, config.clip)
-        self.register_buffer("range", torch.tensor([[-config.clip], [config.clip]]).repeat(1, N_INPUTS))
+        self.register_buffer("range", torch.tensor([[-config.clip], [config.clip]]).repeat(len(FAMILIES), 1, N_INPUTS))
         self.bins = QuantileBins(N_INPUTS, config.bins)
         self.label_transform = LabelTransform("log")
         self.register_buffer("log_scale", torch.ones(()))
@@ -60,13 +60,15 @@ class LibraryModel(nn.Module):
         """Anchor and scalers from the training programs ``rows`` (n,), and from no other."""
         self.anchor.fit(programs, rows)
         columns = [
-            (library_inputs(batch), batch.log_latency, self.anchor(batch))
+            (library_inputs(batch), batch.log_latency, self.anchor(batch), families(batch))
             for batch in ordered_batches(programs, sample_rows(rows, STATISTICS_PROGRAMS))
         ]
-        inputs, log_latency, anchors = (torch.cat(column) for column in zip(*columns, strict=True))
+        inputs, log_latency, anchors, family = (torch.cat(column) for column in zip(*columns, strict=True))
         self.scaler.fit(inputs)
         scaled = self.scaler(inputs)
-        self.range.copy_(torch.quantile(scaled, torch.tensor([_TAIL, 1 - _TAIL]).to(scaled), dim=0))
+        tails = torch.tensor([_TAIL, 1 - _TAIL]).to(scaled)
+        for one in family.unique():
+            self.range[one] = torch.quantile(scaled[family == one], tails, dim=0)
         self.bins.fit(scaled)
         self.label_transform.fit(log_latency)
         kinds, widths = _what(programs.codes_of(rows))
@@ -80,8 +82,9 @@ class LibraryModel(nn.Module):
 
     def forward(self, batch: Batch) -> Output:
         """Of operators alone: what has no operator vector has no answer here."""
-        # Beyond the sizes of the training the anchor alone goes on; the correction stays that of the largest ones.
-        scaled = self.scaler(library_inputs(batch)).clamp(self.range[0], self.range[1])
+        # Beyond the sizes of its training the anchor alone goes on; the correction stays that of the largest ones.
+        low, high = self.range[families(batch)].unbind(1)
+        scaled = self.scaler(library_inputs(batch)).clamp(low, high)
         hidden = self.perceptron(torch.cat([scaled, self.bins(scaled)], dim=-1))
         with torch.autocast(hidden.device.type, enabled=False):
             correction = self.out(hidden.float())[..., 0] * self.log_scale

@@ -89,6 +89,11 @@ class LibraryAnchor(nn.Module):
                 remember(programs.device_vectors[place], row, self.known, self.own)
 
 
+def families(batch: Batch) -> Tensor:
+    """(B,) place in ``FAMILIES``."""
+    return batch.codes[:, 1:][:, _FAMILY_COLUMNS].argmax(1)
+
+
 def _terms(batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
     """(B, 3) seconds at full speed, (B,) log of the finer process, (B, families) which family it is."""
     q = LibraryQuantities(batch)
