@@ -57,6 +57,13 @@ class LibraryAnchor(nn.Module):
         own = recalled(batch.device_vectors, self.known, self.own)
         return _log_seconds(*_terms(batch), self.numbers + own, self.shared)
 
+    def device_share(self, batch: Batch) -> Tensor:
+        """(B,) share of a call that the device is busy; the rest is the floor of its host."""
+        own = self.numbers + recalled(batch.device_vectors, self.known, self.own)
+        terms = _terms(batch)
+        floor = (terms[2].to(own.dtype)[:, :, None] * own).sum(1)[:, _FLOOR]
+        return 1 - (floor - _log_seconds(*terms, own, self.shared)).exp()
+
     def fit(self, programs: ProgramTensors, rows: np.ndarray) -> None:
         """On the training ``rows`` (n,): a robust error of log-latency, by L-BFGS."""
         terms, labels, weights, device = _gathered(programs, _balanced(programs, rows))

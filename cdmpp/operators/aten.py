@@ -92,7 +92,7 @@ def _is_node(value: Any) -> bool:
 def _is_pointwise(node: Any) -> bool:
     import torch
 
-    return torch.Tag.pointwise in getattr(node.target, "tags", ())
+    return torch.Tag.pointwise in getattr(node.target, "tags", ()) or _name(node) in ("__and__", "__or__", "__xor__")
 
 
 def _value(node: Any) -> Any:
@@ -239,6 +239,7 @@ _RULES: dict[str, Callable[[Any], Sequence[LibraryOperator]]] = {
     ),
     **dict.fromkeys(("softmax", "_softmax", "log_softmax", "_log_softmax"), lambda n: [_softmax(n)]),
     **dict.fromkeys(("embedding", "index", "index_select", "gather"), lambda n: [_matrix("embedding", _value(n))]),
+    "diff": lambda n: [_matrix("sub", _value(n))],
     **dict.fromkeys(("where", "masked_fill", "masked_fill_"), lambda n: [_matrix("where", _value(n))]),
 }
 """By name; what is not here is a view, elementwise, or not known."""

@@ -158,6 +158,22 @@ class Predictor:
         weights = np.exp(scores - best[which])
         return weights / np.bincount(which, weights)[which]
 
+    def device_share(self, operators: Sequence[LibraryOperator], device: str | Device) -> np.ndarray:
+        """(n,) share of each call's latency in which the device is busy; the rest is its host's dispatch.
+
+        ``CdmppError``: this is no model of library operators.
+        """
+        target, library = self._device(device), self.models[0]
+        if not isinstance(library, LibraryModel):
+            raise CdmppError("this model predicts scheduled programs, whose latency has no dispatch in it")
+        asts = read_inputs(operators, Wishes(target, self.features, False, LIMIT_S)).asts
+        tensors = ProgramTensors.build(asts, {target.name: target}, [target.name] * len(asts)).to(self.torch_device)
+        shares = np.empty(len(asts))
+        with torch.inference_mode():
+            for batch in ordered_batches(tensors, np.arange(len(asts))):
+                shares[batch.rows.cpu().numpy()] = library.anchor.device_share(batch).double().cpu().numpy()
+        return shares
+
     def _examined_on(self, device: Device, asts: AstTable) -> Examined:
         tensors = ProgramTensors.build(asts, {device.name: device}, [device.name] * len(asts))
         return self.examine(tensors.to(self.torch_device), np.arange(len(asts)))

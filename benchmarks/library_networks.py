@@ -1,0 +1,95 @@
+"""Whole transformers on GPUs, predicted as PyTorch runs them, beside the labels of NeuSight and its own predictions.
+
+python -m benchmarks.library_networks DATA MODEL [MODEL ...]: DATA is a folder with ``model_labels.parquet`` and
+``configs/``, MODEL a model of library operators. Networks are traced with one and with two layers, of which the second
+is one more each: no weights are made.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import torch
+
+import cdmpp
+from cdmpp import devices
+from cdmpp.network.library_predict import LibraryNetwork, compose, read_library_network
+from cdmpp.programs.networks import import_torchvision
+
+import_torchvision()  # which transformers imports in a way that fails
+import transformers  # noqa: E402
+
+_HEADS = {
+    ("bert", "inf"): transformers.BertForSequenceClassification,
+    ("bert", "train"): transformers.BertForPreTraining,
+    ("gpt2", "inf"): transformers.GPT2LMHeadModel,
+    ("gpt2", "train"): transformers.GPT2LMHeadModel,
+}
+"""As the labels were taken. Mixtures of experts are not here: which expert runs depends on the input."""
+
+
+@cache
+def traced(config: Path, mode: str, seq: int, batch: int, layers: int) -> LibraryNetwork:
+    """Calls of the network with so many layers."""
+    values = dict(transformers.AutoConfig.from_pretrained(config).to_dict())
+    kind = values.pop("model_type")
+    values |= {"n_layer" if kind == "gpt2" else "num_hidden_layers": layers, "use_cache": False}
+    made = type(transformers.AutoConfig.from_pretrained(config))(**values)
+    made._attn_implementation = "eager"
+    with torch.device("meta"):
+        network = _HEADS[kind, mode](made).eval()
+        tokens = torch.ones(batch, seq, dtype=torch.int64)
+        mask = torch.ones(batch, seq, dtype=torch.int64)
+    return read_library_network(network, {"input_ids": tokens, "attention_mask": mask}, train=mode == "train")
+
+
+def predicted_s(row: Mapping[str, Any], configs: Path, model: str) -> float:
+    """Of one row of the labels."""
+    config = configs / f"{row['model']}.json"
+    predictor, sheet = _loaded(model), devices.get(row["device"])
+    one, two = (
+        compose(traced(config, row["mode"], row["seq"], row["batch"], n), predictor, model, sheet).latency_s
+        for n in (1, 2)
+    )
+    return one + (int(row["num_layer"]) - 1) * (two - one)
+
+
+@cache
+def _loaded(model: str) -> Any:
+    return cdmpp.load(model)
+
+
+def main() -> None:
+    """Print a line a label, and the mean error of each device and mode."""
+    data, *names = sys.argv[1:]
+    rows = [
+        row
+        for row in pq.read_table(Path(data) / "model_labels.parquet").to_pylist()
+        if row["option"] == "" and row["neusight_ape"] is not None and not row["model"].startswith("switch")
+    ]
+    errors: dict[tuple[str, str], list[list[float]]] = defaultdict(list)
+    for row in rows:
+        found = [predicted_s(row, Path(data) / "configs", name) for name in names]
+        off = [100 * (one / row["label_e2e_s"] - 1) for one in found]
+        errors[row["device"], row["mode"]].append([*map(abs, off), row["neusight_ape"]])
+        told = "  ".join(f"{1e3 * one:9.1f} ms ({by:+.1f} %)" for one, by in zip(found, off, strict=True))
+        what = f"{row['device']:15} {row['model']:11} {row['mode']:5} {row['seq']:5} {row['batch']:3}"
+        print(
+            f"{what} measured {1e3 * row['label_e2e_s']:9.1f} ms  {told}  NeuSight {row['neusight_ape']:.1f} %",
+            flush=True,
+        )
+    for (device, mode), all_of in errors.items():
+        means = np.mean(all_of, axis=0)
+        told = ", ".join(f"{name} {mean:.1f}" for name, mean in zip([*names, "NeuSight"], means, strict=True))
+        print(f"{device} {mode}: MAPE % of {len(all_of)}: {told}")
+
+
+if __name__ == "__main__":
+    main()

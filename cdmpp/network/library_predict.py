@@ -1,0 +1,240 @@
+"""A network as PyTorch runs it by itself -> a ``NetworkPrediction``. Needs no TVM."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cdmpp import devices
+from cdmpp.devices import Device
+from cdmpp.network.graph import Call, NetworkGraph, peak_activation_bytes
+from cdmpp.network.library_graph import library_graph_of
+from cdmpp.network.prediction import KernelPrediction, NetworkPrediction
+from cdmpp.network.source import read_torch
+from cdmpp.operators.backward import accumulation_of, backward_of
+from cdmpp.operators.operator import ELEMENT_BYTES, LibraryOperator
+from cdmpp.operators.operator_task import operator_task
+from cdmpp.predict.catalogue import model_for, models
+from cdmpp.predict.flags import FLAGS
+from cdmpp.predict.model_folder import load
+from cdmpp.predict.predictor import Predictor
+from cdmpp.simulate.engine import simulate
+from cdmpp.simulate.task import Task
+from cdmpp.simulate.timeline import Timeline
+
+HOST_S = 6e-6
+"""That PyTorch's eager mode takes to dispatch a call: 4 to 10 us on servers. Nothing here measured it."""
+KERNEL_S = 2e-6
+"""A kernel that does nothing takes about so long."""
+_GPU, _HOST = "device", "host"
+
+
+@dataclass(frozen=True)
+class LibraryNetwork:
+    """A network of library operators."""
+
+    graph: NetworkGraph
+    operators: Mapping[str, LibraryOperator]
+    """By task id."""
+    stand_ins: Mapping[str, str]
+    """Task id -> operator that it is answered as, of those that nobody measured."""
+    batch: int
+
+
+def read_library_network(
+    given: Any,
+    example_inputs: Any = None,
+    *,
+    batch: int | None = None,
+    inputs: Mapping[str, Sequence[int]] | None = None,
+    dtype: str = "float32",
+    train: bool = False,
+) -> LibraryNetwork:
+    """The calls of one run of ``given``, see ``predict_library_network``."""
+    from cdmpp.programs.networks import export
+
+    network = read_torch(given, example_inputs, batch=batch, inputs=inputs, dtype=dtype)
+    graph, operators, stand_ins = library_graph_of(export(network.model, network.example), network.name)
+    made = _narrowed(graph, operators, stand_ins, network.dtype) if network.dtype != "float32" else None
+    graph, operators, stand_ins = made or (graph, operators, stand_ins)
+    if train:
+        graph, operators = _with_backward(graph, operators)
+    first = next((value for value in network.example if getattr(value, "shape", ())), None)
+    return LibraryNetwork(graph, operators, stand_ins, int(first.shape[0]) if first is not None else 1)
+
+
+def predict_library_network(
+    given: Any,
+    example_inputs: Any = None,
+    *,
+    device: str | Device,
+    model: str | Path | None = None,
+    batch: int | None = None,
+    inputs: Mapping[str, Sequence[int]] | None = None,
+    dtype: str = "float32",
+    train: bool = False,
+) -> NetworkPrediction:
+    """Time of one run of a torch model on ``device`` with PyTorch's own kernels, eagerly, before it runs there.
+
+    Each operator of the exported graph is predicted; its host's dispatch is taken off, since in a network the host runs
+    ahead. The replay has a host that dispatches call after call and a device that runs them in that order.
+
+    Args:
+        given: a torch module, or a name of one: see ``network.source.KINDS``. ``file.py:function`` runs it.
+        example_inputs: of a torch module.
+        device: name of a device, or one described in Python.
+        model: folder or name of a model of library operators; None: the first that knows the device or its kind.
+        batch: examples in one run, where ``given`` leaves that open.
+        inputs: shapes of inputs by name, where ``given`` leaves them open.
+        dtype: ``float32``, or ``float16`` for all operators.
+        train: forward and backward; the optimiser's step is left out.
+
+    Raises:
+        CdmppError: what was given is no torch model, has an operator that nothing can answer for, or no such device
+            or model.
+    """
+    sheet = devices.get(device) if isinstance(device, str) else device
+    name = str(model) if model is not None else model_for(sheet.name, models(), "library").name
+    predictor = load(name)
+    read = read_library_network(given, example_inputs, batch=batch, inputs=inputs, dtype=dtype, train=train)
+    return compose(read, predictor, name, sheet, train)
+
+
+def compose(
+    read: LibraryNetwork, predictor: Predictor, model: str, sheet: Device, train: bool = False
+) -> NetworkPrediction:
+    """The replay of a network's calls, each as ``predictor`` says."""
+    graph, operators = read.graph, list(read.operators.values())
+    answer = predictor.predict(operators, device=sheet)
+    busy = np.maximum(answer.latency_s * predictor.device_share(operators, sheet), KERNEL_S)
+    kernels = {}
+    for i, (key, operator) in enumerate(read.operators.items()):
+        scale, flags = busy[i] / answer.latency_s[i], (*answer.flags[i],)
+        kernels[key] = KernelPrediction(
+            key, f"{operator}", operator.kind.op_class, graph.counts[key], float(busy[i]), 0.0,
+            {level: (float(low[i] * scale), float(high[i] * scale)) for level, (low, high) in answer.intervals.items()},
+            operator.flops, operator.io_bytes, _bound(operator, sheet), 1, "", flags,
+        )  # fmt: skip
+    timeline = _replayed(graph, {key: one.latency_s for key, one in kernels.items()})
+    device_s = timeline.busy_s.get(_GPU, 0.0)
+    overhead_s = timeline.makespan_s - device_s
+    levels = answer.intervals
+    summed = {
+        level: tuple(
+            overhead_s + sum(one.count * one.intervals[level][end] for one in kernels.values()) for end in (0, 1)
+        )
+        for level in levels
+    }
+    return NetworkPrediction(
+        graph.name, sheet.name, model, f"of PyTorch's libraries, {'training' if train else 'inference'}",
+        tuple(kernels[key] for key in graph.counts), timeline, read.batch,
+        {level: (low, high) for level, (low, high) in summed.items()},
+        "the operators' intervals added up, as if all erred to one side" if levels else "the model has none there",
+        overhead_s, graph.weight_bytes, graph.input_bytes, peak_activation_bytes(graph, range(len(graph.calls))), 0,
+        _doubts(read, kernels, sheet, predictor, timeline, train),
+    )  # fmt: skip
+
+
+def _replayed(graph: NetworkGraph, seconds: Mapping[str, float]) -> Timeline:
+    """The host dispatches in the order of the program, and the device runs in that order what was dispatched."""
+    tasks = []
+    for place, call in enumerate(graph.calls):
+        dispatch = f"{call.name} dispatch"
+        tasks.append(Task(dispatch, HOST_S, (_HOST,), priority=place, label=_HOST))
+        label = graph.tasks[call.task_id].op_class
+        before = (dispatch, graph.calls[place - 1].name) if place else (dispatch,)
+        tasks.append(Task(call.name, seconds[call.task_id], (_GPU,), before, priority=place, label=label))
+    return simulate(tasks)
+
+
+def _narrowed(
+    graph: NetworkGraph, operators: Mapping[str, LibraryOperator], stand_ins: Mapping[str, str], dtype: str
+) -> tuple[NetworkGraph, dict[str, LibraryOperator], dict[str, str]]:
+    """All operators of another type."""
+    made = _Grown(graph.name)
+    names = {key: made.task(replace(operator, dtype=dtype)) for key, operator in operators.items()}
+    share = ELEMENT_BYTES[dtype] / ELEMENT_BYTES["float32"]
+    calls = tuple(
+        replace(call, task_id=names[call.task_id], output_bytes=int(share * call.output_bytes)) for call in graph.calls
+    )
+    weights, given = int(share * graph.weight_bytes), int(share * graph.input_bytes)
+    narrow = replace(graph, calls=calls, tasks=made.tasks, weight_bytes=weights, input_bytes=given)
+    return narrow, made.operators, {names[key]: like for key, like in stand_ins.items()}
+
+
+def _with_backward(
+    graph: NetworkGraph, operators: Mapping[str, LibraryOperator]
+) -> tuple[NetworkGraph, dict[str, LibraryOperator]]:
+    """The calls of the backward pass behind those of the forward pass, whose results all live until then."""
+    made = _Grown(graph.name)
+    for operator in operators.values():
+        made.task(operator)
+    calls = list(graph.calls)
+    readers = np.zeros(len(calls), int)
+    for call in graph.calls:
+        readers[list(call.inputs)] += 1
+    for place in reversed(range(len(graph.calls))):
+        call = graph.calls[place]
+        operator = operators[call.task_id]
+        sums = [accumulation_of(int(operator.written_elements), operator.dtype)] * max(0, int(readers[place]) - 1)
+        for one in (*sums, *backward_of(operator)):
+            written = int(one.written_elements * one.element_bytes)
+            before = (len(calls) - 1, place)
+            calls.append(Call(f"{call.name} backward#{len(calls)}", made.task(one), before, written, call.resident))
+    whole = replace(graph, calls=tuple(calls), tasks=made.tasks, results=tuple(range(len(graph.calls))))
+    return whole, made.operators
+
+
+class _Grown:
+    """Tasks of operators, each once."""
+
+    def __init__(self, network: str) -> None:
+        self.network = network
+        self.tasks: dict[str, Any] = {}
+        self.operators: dict[str, LibraryOperator] = {}
+
+    def task(self, operator: LibraryOperator) -> str:
+        made = operator_task(operator, self.network)
+        self.tasks.setdefault(made.task_id, made)
+        self.operators.setdefault(made.task_id, operator)
+        return made.task_id
+
+
+def _bound(operator: LibraryOperator, sheet: Device) -> str:
+    peak, bandwidth = sheet.spec["fp32_tflops"], sheet.spec["bandwidth_gbps"]
+    if not peak or not bandwidth:
+        return ""
+    return "compute" if operator.flops / (1e12 * peak) >= operator.io_bytes / (1e9 * bandwidth) else "memory"
+
+
+def _doubts(
+    read: LibraryNetwork,
+    kernels: Mapping[str, KernelPrediction],
+    sheet: Device,
+    predictor: Predictor,
+    timeline: Timeline,
+    train: bool,
+) -> tuple[str, ...]:
+    told = []
+    if sheet.name not in predictor.trained_on:
+        told.append(f"the model never saw {sheet.name}, so it goes by its datasheet alone")
+    if timeline.makespan_s > 1.1 * timeline.busy_s.get(_GPU, 0.0):
+        told.append(
+            f"the host decides: dispatching a call is taken to need {1e6 * HOST_S:g} us, which nobody measured there"
+        )
+    if train:
+        told.append("forward and backward alone: the step of the optimiser is left out")
+    total = sum(kernel.total_s for kernel in kernels.values()) or 1.0
+    for key, like in read.stand_ins.items():
+        if (share := kernels[key].total_s / total) > 0.01:
+            told.append(f"{kernels[key].name}, {share:.0%} of the time, stands for operators answered as {like}")
+    for flag, meaning in FLAGS.items():
+        flagged = [kernel for kernel in kernels.values() if flag in kernel.flags]
+        if flagged:
+            share = sum(kernel.total_s for kernel in flagged) / total
+            told.append(f"{len(flagged)} of {len(kernels)} operators, {share:.0%} of the time: {flag}: {meaning}")
+    return tuple(told)
