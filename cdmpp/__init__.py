@@ -26,12 +26,15 @@ def load(path_or_name: str | Path) -> Predictor:
 
 
 def predict_network(
-    given: Any, example_inputs: Any = None, *, device: str | Device, **options: Any
+    given: Any, example_inputs: Any = None, *, device: str | Device, runtime: str = "tvm", **options: Any
 ) -> NetworkPrediction:
-    """Time of one run of a whole network on ``device``; ``options`` are those of ``network.predict``. Needs TVM."""
-    from cdmpp.network.predict import predict_network as predict
+    """Time of one run of a whole network on ``device``; ``options`` are those of ``network.predict``. Needs TVM.
 
-    return predict(given, example_inputs, device=device, **options)
+    ``runtime="torch"``: as PyTorch's own kernels run it, without TVM; options of ``network.library_predict``.
+    """
+    from cdmpp.network.runtime import predictor_of
+
+    return predictor_of(runtime)(given, example_inputs, device=device, **options)
 
 
 def compare(given: Any, example_inputs: Any = None, *, devices: Sequence[str | Device], **options: Any) -> Comparison:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from cdmpp.cli.output import console, print_json, print_table, say
 from cdmpp.errors import CdmppError
+from cdmpp.network.runtime import RUNTIMES
 
 if TYPE_CHECKING:
     from cdmpp.network.prediction import NetworkPrediction
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 _NETWORK = """torchvision:resnet50, hf:bert-base-uncased (its architecture; weights are random), model.onnx, the name of
 a network of the zoo, or my_file.py:make_model. The last RUNS that Python file and calls its function make_model: give
 only files that you trust"""
-DEFAULT_SCHEDULE = "best_of:16"
 _LONGEST = 40
 """Letters of a kernel's name in the table."""
 _DROPPED = ("data", "work", "rate", "cold extra", "bound by", "doubts", "op class", "one call", "interval")
@@ -29,11 +29,6 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     """Declare the options of this verb."""
     verb.add_argument("--device", required=True, help="name of a device, see `cdmpp devices`")
     add_network_arguments(verb)
-    runtime = (
-        "what runs it: tvm, whose programs are scheduled, or torch, whose libraries serve it eagerly (default tvm)"
-    )
-    verb.add_argument("--runtime", choices=("tvm", "torch"), default="tvm", help=runtime)
-    verb.add_argument("--train", action="store_true", help="with --runtime torch: forward and backward pass")
     verb.add_argument("--rows", type=int, default=20, help="rows of the table, most time first; 0 = all (default 20)")
     verb.add_argument("--json", action="store_true", help="machine-readable, all kernels")
     verb.add_argument("--csv", type=Path, metavar="FILE", help="also write all kernels as CSV")
@@ -46,7 +41,10 @@ def add_network_arguments(verb: argparse.ArgumentParser) -> None:
     """Declare which network, and how it runs."""
     add_graph_arguments(verb)
     rule = "best_of:K (the best of K sampled schedules by prediction), untuned, or database:DIR (default best_of:16)"
-    verb.add_argument("--schedule", default=DEFAULT_SCHEDULE, help=rule)
+    verb.add_argument("--schedule", help=rule)
+    runtime = "tvm, whose programs are scheduled, or torch, whose libraries serve it eagerly (default tvm)"
+    verb.add_argument("--runtime", choices=RUNTIMES, help=runtime)
+    verb.add_argument("--train", action="store_true", help="with --runtime torch: forward and backward pass")
 
 
 def add_graph_arguments(verb: argparse.ArgumentParser) -> None:
@@ -63,7 +61,14 @@ def run(options: argparse.Namespace) -> None:
     """Print the table or the JSON, write the files, and say each doubt on a line of its own."""
     asked, files = network_options(options), (options.csv, options.trace, options.html)
     check_files(files)
-    prediction = _by_torch(options, asked) if options.runtime == "torch" else _by_tvm(options, asked)
+    if options.measure and asked.get("runtime") == "torch":
+        raise CdmppError("--measure is of --runtime tvm: PyTorch's own kernels are not timed here yet")
+    import cdmpp
+
+    extra: dict[str, Any] = {"measure": True} if options.measure else {}
+    prediction = cdmpp.predict_network(
+        options.network, device=options.device, progress=sys.stderr.isatty(), **extra, **asked
+    )
     for doubt in prediction.doubts:
         say(doubt)
     if options.json:
@@ -76,32 +81,20 @@ def run(options: argparse.Namespace) -> None:
             say(f"wrote {path}")
 
 
-def _by_tvm(options: argparse.Namespace, asked: dict[str, Any]) -> NetworkPrediction:
-    if options.train:
-        raise CdmppError("--train is of --runtime torch: TVM's training steps are not predicted yet")
-    import cdmpp
-
-    return cdmpp.predict_network(
-        options.network, device=options.device, measure=options.measure, progress=sys.stderr.isatty(), **asked
-    )
-
-
-def _by_torch(options: argparse.Namespace, asked: dict[str, Any]) -> NetworkPrediction:
-    schedule = asked.pop("schedule")
-    if schedule != DEFAULT_SCHEDULE or options.measure:
-        given = "--measure" if options.measure else f"--schedule {schedule}"
-        raise CdmppError(f"{given} is of --runtime tvm: PyTorch's libraries choose their kernels themselves")
-    from cdmpp.network.library_predict import predict_library_network
-
-    return predict_library_network(options.network, device=options.device, train=options.train, **asked)
-
-
 def network_options(options: argparse.Namespace) -> dict[str, Any]:
     """What ``add_network_arguments`` read, as ``predict_network`` takes it; ``CdmppError`` where it cannot be."""
     if options.batch is not None and options.batch < 1:
         raise CdmppError(f"--batch {options.batch}: must be at least 1")
-    names = [name for name in ("batch", "dtype", "schedule", "model") if hasattr(options, name)]
-    return {"inputs": _shapes(options.input), **{name: getattr(options, name) for name in names}}
+    names = ("batch", "dtype", "schedule", "model", "runtime", "train")
+    given = {name: value for name in names if (value := getattr(options, name, None)) not in (None, False)}
+    by_torch = given.get("runtime") == "torch"
+    if by_torch and "schedule" in given:
+        raise CdmppError(
+            f"--schedule {options.schedule} is of --runtime tvm: libraries choose their kernels themselves"
+        )
+    if "train" in given and not by_torch:
+        raise CdmppError("--train is of --runtime torch: training steps of TVM programs are not predicted yet")
+    return {"inputs": _shapes(options.input), **given}
 
 
 def check_files(paths: Sequence[Path | None]) -> None:

@@ -24,6 +24,8 @@ _START = (-11.0, -0.3, -0.3, -2.5)
 _SHRINK_START, _SHARP_START = 0.7, 1.0
 _CELL_PROGRAMS = 1000
 """Of one device and family: each of these cells counts alike."""
+_LEAST = 0.01
+"""Share of the calls of a device and family that may take less than its floor."""
 _HUBER, _RIDGE, _OWN_RIDGE, _STEPS = 0.2, 0.003, 0.3, 150
 _FAMILY_COLUMNS = [OPERATOR_NAMES.index(f"family_{name}") for name in FAMILIES]
 """Of operator vectors; in ``Batch.codes`` a flag stands before them."""
@@ -72,13 +74,14 @@ class LibraryAnchor(nn.Module):
         devices, which = device.unique(return_inverse=True)
         numbers, shared = start.clone().requires_grad_(True), start_shared.clone().requires_grad_(True)
         own = start.new_zeros(len(devices), *start.shape).requires_grad_(True)
+        least = _least(labels, which, terms[2].argmax(1), len(devices))
         several = 1 < len(devices) <= len(self.known)
         values = [numbers, shared, *([own] if several else [])]
         optimiser = torch.optim.LBFGS(values, lr=0.5, max_iter=_STEPS, line_search_fn="strong_wolfe")
 
         def closure() -> Tensor:
             optimiser.zero_grad()
-            difference = _log_seconds(*terms, numbers + own[which], shared) - labels
+            difference = _log_seconds(*terms, _bounded(numbers + own, least)[which], shared) - labels
             error = huber_loss(difference, torch.zeros_like(difference), reduction="none", delta=_HUBER) / _HUBER
             ridge = (numbers - start).square().mean() + (shared - start_shared).square().mean()
             loss = (weights * error).sum() / weights.sum() + _RIDGE * ridge + _OWN_RIDGE * own.square().mean()
@@ -89,11 +92,32 @@ class LibraryAnchor(nn.Module):
             optimiser.step(closure)
         if not all(bool(value.isfinite().all()) for value in values):
             return
-        self.numbers.copy_(numbers.detach())
+        own = _bounded((numbers + own).detach(), least)
+        numbers = _bounded(numbers.detach(), least.amax(0))
+        self.numbers.copy_(numbers)
         self.shared.copy_(shared.detach())
         if len(devices) <= len(self.known):  # a single one, too: it must not take those of a device learned later
-            for place, row in zip(devices.tolist(), own.detach(), strict=True):
+            for place, row in zip(devices.tolist(), own - numbers, strict=True):
                 remember(programs.device_vectors[place], row, self.known, self.own)
+
+
+def _least(labels: Tensor, device: Tensor, family: Tensor, n_devices: int) -> Tensor:
+    """(devices, families) log-seconds that nearly all calls take: no floor is higher.
+
+    Where a device has no call of a family, the most that others have; infinite where none has.
+    """
+    least = labels.new_full((n_devices, len(FAMILIES)), torch.inf)
+    for one, other in torch.cartesian_prod(torch.arange(n_devices), torch.arange(len(FAMILIES))).tolist():
+        mine = labels[(device == one) & (family == other)]
+        if len(mine):
+            least[one, other] = torch.quantile(mine, _LEAST)
+    most = least.masked_fill(least.isinf(), -torch.inf).amax(0)
+    return torch.where(least.isinf() & most.isfinite(), most, least)
+
+
+def _bounded(numbers: Tensor, least: Tensor) -> Tensor:
+    """(..., families, 4) with no floor above ``least`` (..., families)."""
+    return torch.cat([torch.minimum(numbers[..., _FLOOR], least)[..., None], numbers[..., _FLOOR + 1 :]], dim=-1)
 
 
 def families(batch: Batch) -> Tensor:

@@ -16,7 +16,7 @@ from cdmpp.operators.operator import LibraryOperator
 _VIEWS = frozenset(
     "view permute transpose t unsqueeze squeeze expand expand_as slice select split split_with_sizes chunk unbind "
     "alias detach _unsafe_view lift_fresh_copy lift_fresh view_as flatten unflatten narrow movedim swapaxes diagonal "
-    "getitem _assert_tensor_metadata sym_size dropout feature_dropout broadcast_to as_strided numpy_T".split()
+    "getitem _assert_tensor_metadata sym_size broadcast_to as_strided numpy_T".split()
 )
 _UNARY = {
     **{name: name for name in "relu gelu tanh exp sqrt rsqrt sigmoid silu neg".split()},
@@ -225,6 +225,12 @@ def _batch_norm(node: Any) -> Sequence[LibraryOperator]:
     return [LibraryOperator("batch_norm", {"rows": rows, "cols": max(1, math.prod(shape[2:]))}, _dtype(_value(node)))]
 
 
+def _dropout(node: Any) -> Sequence[LibraryOperator]:
+    """Of training: a mask is made and multiplied by. Else it is a view."""
+    share, trains = node.args[1:3]
+    return [_matrix("mul", _value(node))] if trains and share else []
+
+
 _RULES: dict[str, Callable[[Any], Sequence[LibraryOperator]]] = {
     "linear": _linear,
     **dict.fromkeys(("matmul", "mm", "addmm", "bmm", "baddbmm"), _matmul),
@@ -239,6 +245,7 @@ _RULES: dict[str, Callable[[Any], Sequence[LibraryOperator]]] = {
     ),
     **dict.fromkeys(("softmax", "_softmax", "log_softmax", "_log_softmax"), lambda n: [_softmax(n)]),
     **dict.fromkeys(("embedding", "index", "index_select", "gather"), lambda n: [_matrix("embedding", _value(n))]),
+    **dict.fromkeys(("dropout", "dropout_", "feature_dropout"), _dropout),
     "diff": lambda n: [_matrix("sub", _value(n))],
     **dict.fromkeys(("where", "masked_fill", "masked_fill_"), lambda n: [_matrix("where", _value(n))]),
 }

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
 
 from cdmpp.operators.operator import LibraryOperator
+
+_WITH_WEIGHTS = ("linear", "conv2d", "layer_norm", "batch_norm", "embedding")
 
 
 def backward_of(operator: LibraryOperator) -> tuple[LibraryOperator, ...]:
@@ -27,11 +29,24 @@ def backward_of(operator: LibraryOperator) -> tuple[LibraryOperator, ...]:
         return LibraryOperator("bmm", of_first, dtype), LibraryOperator("bmm", of_second, dtype)
     if operator.name == "conv2d":
         return operator, operator
+    if operator.name == "softmax":
+        return LibraryOperator("mul", operator.sizes, dtype), operator
     if operator.name == "mean":
         return (LibraryOperator("copy", {"rows": operator["rows"], "cols": operator["cols"]}, dtype),)
-    return (replace(operator),)
+    return (operator,)
 
 
 def accumulation_of(elements: int, dtype: str) -> LibraryOperator:
-    """Adds the gradients of a value that two read."""
+    """Adds the gradients of a value that two read, or that of a weight to the one that it has."""
     return LibraryOperator("add", {"rows": 1, "cols": max(1, elements)}, dtype)
+
+
+def weight_gradients(operator: LibraryOperator, weight_bytes: Sequence[int]) -> tuple[LibraryOperator, ...]:
+    """What the weights that an operator reads add to its backward pass: a sum each, a table written whole."""
+    if operator.name not in _WITH_WEIGHTS:
+        return ()
+    elements = [size // operator.element_bytes for size in weight_bytes if size >= operator.element_bytes]
+    sums = tuple(accumulation_of(count, operator.dtype) for count in elements)
+    if operator.name != "embedding":
+        return sums
+    return (LibraryOperator("copy", {"rows": 1, "cols": max([1, *elements])}, operator.dtype), *sums)

@@ -1,0 +1,26 @@
+"""What runs a network: TVM's compiled programs, or PyTorch's own kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from cdmpp.errors import CdmppError
+
+if TYPE_CHECKING:
+    from cdmpp.network.prediction import NetworkPrediction
+
+RUNTIMES = ("tvm", "torch")
+
+
+def predictor_of(runtime: str) -> Callable[..., NetworkPrediction]:
+    """What predicts networks that ``runtime`` runs; ``CdmppError`` for one that is not known."""
+    if runtime == "tvm":
+        from cdmpp.network.predict import predict_network
+
+        return predict_network
+    if runtime == "torch":
+        from cdmpp.network.library_predict import predict_library_network
+
+        return predict_library_network
+    raise CdmppError(f"runtime {runtime!r}: one of {', '.join(RUNTIMES)}")

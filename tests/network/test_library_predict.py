@@ -1,0 +1,131 @@
+"""Networks by PyTorch's own kernels: backward passes, a host that dispatches, refusals. Times of operators are given."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import cdmpp
+from cdmpp import cli, devices
+from cdmpp.errors import CdmppError
+from cdmpp.network.library_predict import KERNEL_S, compose, read_library_network
+from cdmpp.operators.backward import backward_of, weight_gradients
+from cdmpp.operators.operator import LibraryOperator
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.norm = nn.Linear(16, 32), nn.Linear(32, 16), nn.LayerNorm(16)
+        self.drop = nn.Dropout(0.1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.norm(x + self.drop(self.second(torch.relu(self.first(x)))))
+
+
+class Given:
+    """A predictor that answers a millisecond a call, of which the device is busy ``share``."""
+
+    trained_on = {"t4": devices.get("t4")}
+
+    def __init__(self, share: float) -> None:
+        self.share = share
+
+    def predict(self, operators, device):
+        ones = np.ones(len(operators))
+        intervals = {0.8: (0.5e-3 * ones, 2e-3 * ones)}
+        return SimpleNamespace(latency_s=1e-3 * ones, intervals=intervals, flags=[()] * len(ones))
+
+    def device_share(self, operators, device):
+        return np.full(len(operators), self.share)
+
+
+def answered(share: float, train: bool = False, device: str = "t4"):
+    read = read_library_network(Block(), torch.randn(8, 16), train=train)
+    return compose(read, Given(share), "given", devices.get(device), train)
+
+
+def test_a_device_that_is_slower_than_its_host_runs_back_to_back():
+    found = answered(share=0.9)
+    assert [kernel.name for kernel in found.kernels] == [
+        "linear 8x16x32", "relu 8x32", "linear 8x32x16", "add 8x16", "layer_norm 8x16",
+    ]  # fmt: skip
+    assert found.latency_s == pytest.approx(5 * 0.9e-3 + 0.1e-3)  # the first call waits for its dispatch
+    low, high = found.intervals[0.8]
+    assert low < found.latency_s < high and found.batch == 8
+    assert not found.doubts
+
+
+def test_a_host_that_is_slower_than_its_device_decides():
+    found = answered(share=0.1)
+    assert found.latency_s == pytest.approx(5 * 0.9e-3 + 0.1e-3)  # the last kernel runs after the last dispatch
+    assert any("the host decides" in doubt for doubt in found.doubts)
+    assert answered(share=1e-6).kernels[0].latency_s == KERNEL_S
+
+
+def test_a_training_step_has_dropout_and_a_backward_pass_in_the_opposite_order():
+    read = read_library_network(Block(), torch.randn(8, 16), train=True)
+    names = [str(read.operators[call.task_id]) for call in read.graph.calls]
+    forward = ["linear 8x16x32", "relu 8x32", "linear 8x32x16", "mul 8x16", "add 8x16", "layer_norm 8x16"]
+    assert names[:6] == forward
+    assert names[6:10] == ["layer_norm 8x16", "add 1x16", "add 1x16", "add 8x16"]
+    assert names[11:16] == ["linear 8x16x32 bias=0", "linear 16x8x32 bias=0", "mean 16x8", "add 1x512", "add 1x16"]
+    assert set(read.graph.results) >= set(range(6))  # what the backward pass reads lives until then
+    assert any("optimiser" in doubt for doubt in answered(0.9, train=True).doubts)
+    assert "training" in answered(0.9, train=True).schedule
+
+
+def test_values_that_two_read_get_their_gradients_summed():
+    class Twice(nn.Module):
+        def forward(self, x):
+            y = torch.relu(x)
+            return torch.tanh(y) + torch.exp(y)
+
+    read = read_library_network(Twice(), torch.randn(4, 4), train=True)
+    names = [str(read.operators[call.task_id]) for call in read.graph.calls]
+    assert names.count("add 1x16") == 1 and names.count("relu 4x4") == 2
+
+
+def test_gradients_of_products_are_two_products_of_as_much_work():
+    for operator in (
+        LibraryOperator.parse("linear", "64x128x256"),
+        LibraryOperator.parse("bmm", "8x64x32x16"),
+        LibraryOperator.parse("conv2d", "4x16x32x28x3"),
+    ):
+        made = [one for one in backward_of(operator) if one.kind.family == operator.kind.family]
+        assert len(made) == 2 and {one.flops for one in made} == {operator.flops}
+    table = weight_gradients(LibraryOperator.parse("embedding", "512x64"), [30000 * 64 * 4])
+    assert [str(one) for one in table] == ["copy 1x1920000", "add 1x1920000"]
+    assert weight_gradients(LibraryOperator.parse("relu", "4x4"), [64]) == ()
+
+
+def test_half_precision_moves_half():
+    read = read_library_network(Block(), torch.randn(8, 16), dtype="float16")
+    assert {operator.dtype for operator in read.operators.values()} == {"float16"}
+    assert read.graph.weight_bytes == sum(value.numel() for value in Block().parameters()) * 2
+
+
+def test_a_device_that_no_training_had_is_told():
+    assert any("never saw h100" in doubt for doubt in answered(0.9, device="h100").doubts)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("--runtime torch --schedule untuned", "is of --runtime tvm"),
+        ("--runtime torch --measure", "not timed here yet"),
+        ("--train", "is of --runtime torch"),
+    ],
+)
+def test_options_of_the_other_runtime_are_refused(words, told, capsys):
+    assert cli.main(["network", "resnet18", "--device", "t4", *words.split()]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_an_unknown_runtime_is_refused():
+    with pytest.raises(CdmppError, match="one of tvm, torch"):
+        cdmpp.predict_network("resnet18", device="t4", runtime="onnx")
