@@ -1,4 +1,4 @@
-"""Networks by PyTorch's own kernels: backward passes, a host that dispatches, refusals. Times of operators are given."""
+"""Networks by PyTorch's own kernels: backward passes, a host that dispatches, refusals. Operators' times are given."""
 
 from __future__ import annotations
 
