@@ -50,6 +50,23 @@ def _by_task(dataset: LatencyDataset, name: str, seed: int, test_fraction: float
     return _split(name, seed, task_ids, {}, train=train, validation=validation, test=test)
 
 
+def _largest(dataset: LatencyDataset, name: str, seed: int, test_fraction: float, validation_fraction: float) -> Split:
+    """Hold out the tasks of each operator class that have most arithmetic; validation is by task among the others."""
+    task_ids = np.asarray(dataset.task_ids)
+    tasks = np.unique(task_ids)
+    classes = np.array([dataset.tasks[task].op_class for task in tasks.tolist()])
+    flops = np.array([dataset.tasks[task].flops for task in tasks.tolist()])
+    test = []
+    for one in np.unique(classes):
+        of_class = np.flatnonzero(classes == one)
+        test.append(tasks[of_class[flops[of_class] > np.quantile(flops[of_class], 1 - test_fraction)]])
+    in_test = np.sort(np.concatenate(test))
+    if not len(in_test):
+        raise DataError(f"split {name!r}: all tasks of a class have the same arithmetic, so none is the largest")
+    validation, train = hold_out(np.setdiff1d(tasks, in_test), validation_fraction, seed, "validation", name, "tasks")
+    return _split(name, seed, task_ids, {}, train=train, validation=validation, test=in_test)
+
+
 def _by_network(
     dataset: LatencyDataset,
     name: str,
@@ -193,7 +210,7 @@ def _check_names(split: str, what: str, wanted: set[str], present: Sequence[str]
         raise DataError(f"split {split!r}: no {what} {one!r} in this data set; {nearest}it holds {held}")
 
 
-_RULES: tuple[Callable[..., Split], ...] = (_random, _by_task, _by_network, _by_device)
+_RULES: tuple[Callable[..., Split], ...] = (_random, _by_task, _largest, _by_network, _by_device)
 KINDS = {rule.__name__.removeprefix("_"): rule for rule in _RULES}
 
 

@@ -30,7 +30,7 @@ from cdmpp.evaluation.run import evaluate
 from cdmpp.model.config import check_keys
 
 _KEYS = ("splits", "seeds", "models", "overrides", "device", "data", "sources", "variants", "stored", "out", "name",
-         "jobs", "threads", "accelerator", "force")  # fmt: skip
+         "jobs", "threads", "accelerator", "force", "features")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,7 @@ class EvaluationSettings:
     options: CellOptions
     jobs: int
     name: str
+    features: str = "cdmpp"
 
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> EvaluationSettings:
@@ -61,7 +62,9 @@ class EvaluationSettings:
         options = CellOptions(Path(values["out"]), overrides=overrides, command=command, **named, **how)
         paths = tuple(Path(path).expanduser() for path in values["data"]["path"])
         name = values["name"] or names[-1]
-        return EvaluationSettings(names, paths, splits, seeds, models, options, values["jobs"], name)
+        return EvaluationSettings(
+            names, paths, splits, seeds, models, options, values["jobs"], name, values["features"]
+        )
 
 
 def run_session(settings: EvaluationSettings) -> None:
@@ -77,7 +80,9 @@ def run_session(settings: EvaluationSettings) -> None:
 def load_evaluation_data(settings: EvaluationSettings) -> EvaluationData:
     """All programs of the devices, the noise of their labels, and features of TVM where a baseline reads them."""
     threads, parts, noise = settings.options.threads, [], {}
-    folders_of = {name: data_folders(name, settings.data_paths) for name in settings.devices}
+    folders_of = {
+        name: data_folders(name, settings.data_paths, features=settings.features) for name in settings.devices
+    }
     for name, folders in folders_of.items():
         parts.append(load_programs(folders, name, workers=threads))
         if floor := noise_floor(record for folder in folders for record in read_records(folder, name)):

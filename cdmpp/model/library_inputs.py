@@ -29,6 +29,7 @@ _TYPICAL = {
     "max_threads_per_core": 2048.0,
     "board_power_w": 250.0,
     "process_nm": 12.0,
+    "warp_size": 32.0,
 }
 """Where a datasheet is silent."""
 _PLAIN = {feature.name: feature.plain for feature in OPERATOR_FEATURES}
@@ -105,7 +106,8 @@ _OF_OPERATOR = [
     if name not in ("flops", "special", "read_bytes", "write_bytes") and not name.endswith(("_8_flag", "_16_flag"))
 ]
 """Columns of the operator vector that the correction reads: amounts come as times on the device instead."""
-_DEVICE = ("bandwidth_gbps", "core_count", "board_power_w", "l2_kb")
+_DEVICE = ("bandwidth_gbps", "core_count", "board_power_w", "l2_kb", "warp_size")
+"""The last one tells the vendor, whose libraries are others."""
 
 
 def _missed(share: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ import numpy as np
 from scipy.stats import rankdata
 
 from cdmpp.ast.quantities import unscheduled
+from cdmpp.ast.table import TARGET_KINDS
 from cdmpp.data.dataset import LatencyDataset
 from cdmpp.errors import DataError
 from cdmpp.machine_code.code_features import CODE_NAMES
@@ -98,8 +99,8 @@ def mape_factor(true_s: np.ndarray, predicted_s: np.ndarray) -> float:
 def score(dataset: LatencyDataset, test: np.ndarray, predicted_s: np.ndarray) -> dict[str, Any]:
     """Figures of the ``test`` programs (m,) with predictions (m,): overall, by op class, latency range and device.
 
-    Where some programs have no schedule also by that, and where they have code vectors by whether the lines that a
-    program uses together crowd the sets of its cache.
+    Where they are of several devices also by device and class, where some programs have no schedule also by that, and
+    where they have code vectors of a CPU by whether the lines that a program uses together crowd the sets of its cache.
     Figures that are not defined for these programs are left out: JSON has no NaN.
     """
     true, tasks, names = dataset.latency_s[test], dataset.task_ids[test], dataset.devices[test]
@@ -107,10 +108,12 @@ def score(dataset: LatencyDataset, test: np.ndarray, predicted_s: np.ndarray) ->
     def by(labels: Sequence[str] | np.ndarray) -> dict[str, dict[str, float]]:
         return {label: _finite(row) for label, row in breakdown(true, predicted_s, tasks, names, labels).items()}
 
-    codes = None if dataset.asts.codes is None else dataset.asts.codes[test]
+    on_cpu = dataset.features == "cdmpp" and bool((dataset.asts.target_kinds[test] == TARGET_KINDS.index("cpu")).all())
+    codes = None if dataset.asts.codes is None or not on_cpu else dataset.asts.codes[test]
     plain = unscheduled(dataset.asts.take(test)) if dataset.features == "cdmpp" else np.zeros(len(test), bool)
     by_schedule = {"by_schedule": by(np.where(plain, "untuned", "scheduled"))} if plain.any() else {}
     crowded = {} if codes is None or np.isnan(codes).all() else {"by_sets": by(_crowded(codes))}
+    pairs = [f"{name} {op_class}" for name, op_class in zip(names, dataset.op_classes[test], strict=True)]
     return {
         "n_programs": len(test),
         "n_tasks": len(np.unique(tasks)),
@@ -118,6 +121,7 @@ def score(dataset: LatencyDataset, test: np.ndarray, predicted_s: np.ndarray) ->
         "by_op_class": by(dataset.op_classes[test]),
         "by_latency": by(latency_range_labels(true)),
         "by_device": by(names),
+        **({"by_device_and_class": by(pairs)} if len(np.unique(names)) > 1 else {}),
         **crowded,
         **by_schedule,
     }

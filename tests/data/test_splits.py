@@ -29,9 +29,13 @@ def dataset(task_of, networks_of=None, duplicate_of=None, seed=0):
         record_ids=np.array([f"r{i}" for i in range(len(task_of))]),
         task_ids=np.array(task_of),
         devices=np.array([["xeon-icelake", "xeon-icelake-avx2"][i % 2] for i in range(len(task_of))]),
-        tasks={t: SimpleNamespace(networks=networks.get(t, {})) for t in set(task_of)},
+        tasks={t: _task(number, networks.get(t, {})) for number, t in enumerate(sorted(set(task_of)))},
         asts=asts,
     )
+
+
+def _task(number, networks):
+    return SimpleNamespace(networks=networks, op_class=["conv2d", "dense"][number % 2], flops=1e6 * (number + 1))
 
 
 def parts(split):
@@ -164,8 +168,26 @@ def test_network_options_are_checked(options, message):
         make_split(dataset([f"t{i}" for i in range(10)], names), "by_network", 0, **options)
 
 
+def test_the_largest_tasks_of_each_class_are_held_out():
+    data = dataset(many_tasks())
+    split = make_split(data, "largest", 0)
+    held_out = {str(task) for task in data.task_ids[split.test]}
+    for op_class in ("conv2d", "dense"):
+        flops = {name: task.flops for name, task in data.tasks.items() if task.op_class == op_class}
+        assert held_out & set(flops) == set(sorted(flops, key=flops.get)[-2:])
+    assert not held_out & set(data.task_ids[np.concatenate([split.train, split.validation])])
+
+
+def test_tasks_of_one_size_have_no_largest():
+    data = dataset(many_tasks())
+    for task in data.tasks.values():
+        task.flops = 1.0
+    with pytest.raises(DataError, match="same arithmetic"):
+        make_split(data, "largest", 0)
+
+
 def test_definitions_on_disk_are_usable():
-    assert split_names() == ("by_device", "by_network", "by_task", "held_out", "random")
+    assert split_names() == ("by_device", "by_network", "by_task", "held_out", "largest", "random")
     networks = ["resnet34", "googlenet", *split_definition("held_out")["test_networks"]]
     names = {f"t{i}": {networks[i % len(networks)]: 1} for i in range(5 * len(networks))}
     data = dataset([*names, *names], names)

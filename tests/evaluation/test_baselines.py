@@ -31,7 +31,10 @@ def mape(data, split, name):
     return latency_metrics(test.latency_s, predicted, test.task_ids, test.devices)["mape"]
 
 
-@pytest.mark.parametrize("name", sorted(BASELINES))
+OF_OPERATORS = ("library_costs", "library_roofline", "xgb_library")
+
+
+@pytest.mark.parametrize("name", sorted(set(BASELINES) - set(OF_OPERATORS)))
 def test_every_baseline_predicts_seconds(data, name):
     split = make_split(data.dataset, "random", 0)
     error = mape(data, split, name)

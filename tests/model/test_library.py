@@ -12,11 +12,15 @@ import torch
 from cdmpp import cli, devices
 from cdmpp.ast.table import AstTable, write_asts
 from cdmpp.data.batching import ProgramTensors
+from cdmpp.data.dataset import join_datasets
 from cdmpp.data.loading import load_dataset
 from cdmpp.data.records import append_records, write_info, write_tasks
 from cdmpp.data.schema import Record
 from cdmpp.data.splits import make_split
-from cdmpp.errors import CdmppError, ModelFormatError
+from cdmpp.errors import CdmppError, DataError, ModelFormatError
+from cdmpp.evaluation.baselines import make_baseline
+from cdmpp.evaluation.evaluation_data import EvaluationData
+from cdmpp.evaluation.trees import TreeSettings
 from cdmpp.model.build import build_for
 from cdmpp.model.config import model_config
 from cdmpp.model.library_anchor import LibraryAnchor
@@ -30,6 +34,7 @@ from cdmpp.recipes.compose import compose
 from cdmpp.recipes.settings import RunSettings
 from cdmpp.recipes.train import train
 from cdmpp.training.config import Run, TrainConfig
+from tests.evaluation.conftest import make_data
 
 NAMES = ("t4", "a100", "mi210")
 FLOOR_S, COMPUTE, MEMORY = 2e-5, 0.6, 0.8
@@ -122,6 +127,22 @@ def folder(tmp_path_factory):
     table = AstTable.from_asts(operator_program(one, "gpu") for one in chosen)
     write_asts(out / "asts" / "part-00000.parquet", [one.record_id for one in records], table, "library")
     return out
+
+
+@pytest.mark.parametrize(("name", "limit"), [("library_costs", 12), ("xgb_library", 25), ("library_roofline", 100)])
+def test_baselines_of_operators(folder, name, limit):
+    data = EvaluationData(join_datasets([load_dataset(folder, one) for one in NAMES]))
+    split = make_split(data.dataset, "by_task", 0)
+    baseline = make_baseline(name, TreeSettings(depths=(4,), rounds=200))
+    baseline.fit(data, split, 0)
+    error = np.abs(baseline.predict(data, split.test) / data.dataset.latency_s[split.test] - 1)
+    assert 100 * error.mean() < limit
+
+
+def test_baselines_of_operators_refuse_other_programs():
+    made_up = make_data()
+    with pytest.raises(DataError, match="features=cdmpp"):
+        make_baseline("library_costs", TreeSettings()).fit(made_up, make_split(made_up.dataset, "random", 0), 0)
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,76 @@
+"""Baselines for library operators: the roofline of the datasheet, the fitted one, and what trees read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from cdmpp import devices
+from cdmpp.data.batching import Batch, ProgramTensors, ordered_batches
+from cdmpp.data.dataset import LatencyDataset
+from cdmpp.data.splits import Split
+from cdmpp.errors import DataError
+from cdmpp.evaluation.evaluation_data import EvaluationData
+from cdmpp.model.library_anchor import LibraryAnchor
+from cdmpp.model.library_inputs import N_INPUTS, LibraryQuantities, library_inputs
+
+_MAX_DEVICES = 64
+
+
+class LibraryRoofline:
+    """max(operations / peak, bytes / bandwidth) by the datasheet alone; nothing is fitted."""
+
+    def fit(self, data: EvaluationData, split: Split, seed: int) -> None:
+        """Nothing to learn; ``DataError`` for programs that are no library operators."""
+        _only_operators(data.dataset)
+
+    @torch.no_grad()
+    def predict(self, data: EvaluationData, indices: np.ndarray) -> np.ndarray:
+        """(len(indices),) seconds."""
+        return np.exp(_each(data.dataset, indices, lambda batch: self._log_latency(batch)[:, None])[:, 0])
+
+    def _log_latency(self, batch: Batch) -> torch.Tensor:
+        quantities = LibraryQuantities(batch)
+        return torch.maximum(quantities.compute_s(), quantities.memory_s()).clamp_min(1e-9).log()
+
+
+class LibraryCosts(LibraryRoofline):
+    """What our model starts from: the roofline with numbers fitted for each family and device, and a floor."""
+
+    def fit(self, data: EvaluationData, split: Split, seed: int) -> None:
+        """Fit the numbers on ``split.train``."""
+        _only_operators(data.dataset)
+        programs = _tensors(data.dataset, split.train)
+        self.anchor = LibraryAnchor(_MAX_DEVICES, programs.device_vectors.shape[1])
+        self.anchor.fit(programs, np.arange(len(split.train)))
+
+    def _log_latency(self, batch: Batch) -> torch.Tensor:
+        return self.anchor(batch)
+
+
+@torch.no_grad()
+def library_columns(data: EvaluationData) -> np.ndarray:
+    """(n, N_INPUTS) float32: what our model's correction reads, the same for trees."""
+    _only_operators(data.dataset)
+    return _each(data.dataset, np.arange(len(data.dataset)), library_inputs, N_INPUTS)
+
+
+def _each(
+    dataset: LatencyDataset, rows: np.ndarray, function: Callable[[Batch], torch.Tensor], width: int = 1
+) -> np.ndarray:
+    programs, columns = _tensors(dataset, rows), np.empty((len(rows), width), np.float32)
+    for batch in ordered_batches(programs, np.arange(len(rows))):
+        columns[batch.rows.numpy()] = function(batch).numpy()
+    return columns
+
+
+def _tensors(dataset: LatencyDataset, rows: np.ndarray) -> ProgramTensors:
+    names = np.asarray(dataset.devices)[rows]
+    return ProgramTensors.build(dataset.asts.take(rows), devices.sheets_of(names), names, dataset.latency_s[rows])
+
+
+def _only_operators(dataset: LatencyDataset) -> None:
+    if dataset.features != "library":
+        raise DataError(f"this baseline is one of library operators, and the data has features={dataset.features}")
