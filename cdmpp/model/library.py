@@ -75,6 +75,22 @@ class LibraryModel(nn.Module):
         self.learned.zero_().index_put_((kinds, widths), torch.ones(len(kinds)).to(self.learned), accumulate=True)
         self.log_scale.copy_((log_latency - anchors).double().std(correction=0).clamp_min(1e-3))
 
+    @property
+    def can_scale(self) -> bool:
+        """Always: its anchor has numbers of single devices."""
+        return True
+
+    @torch.no_grad()
+    def scale_device(self, programs: ProgramTensors, rows: np.ndarray, weights: np.ndarray) -> dict[str, float]:
+        """Numbers of the one device of the labelled ``rows`` (n,), see ``LibraryAnchor.scale_device``."""
+        correction = torch.empty(len(rows), dtype=torch.float64)
+        places = {int(row): place for place, row in enumerate(rows)}
+        for batch in ordered_batches(programs, rows):
+            chosen = [places[int(row)] for row in batch.rows]
+            correction[chosen] = (self(batch).log_latency - self.anchor(batch)).double().cpu()
+        here = programs.device_index.device
+        return self.anchor.scale_device(programs, rows, correction.to(here), torch.from_numpy(weights).to(here))
+
     def never_measured(self, codes: np.ndarray) -> np.ndarray:
         """(n,) whether the training has no such operator of that type; ``codes`` (n, CODE_WIDTH) operator vectors."""
         kinds, widths = _what(torch.from_numpy(np.asarray(codes, np.float32)).to(self.learned.device))

@@ -27,6 +27,9 @@ _CELL_PROGRAMS = 1000
 _LEAST = 0.01
 """Share of the calls of a device and family that may take less than its floor."""
 _HUBER, _RIDGE, _OWN_RIDGE, _STEPS = 0.2, 0.003, 0.3, 150
+_NOISE = 0.1
+"""Log-seconds by which a call may miss what its device's numbers say, the rest being none of their business."""
+_FEWEST_DEVICES, _USUAL_SPREAD, _LEAST_SPREAD = 3, 0.3, 0.2
 _FAMILY_COLUMNS = [OPERATOR_NAMES.index(f"family_{name}") for name in FAMILIES]
 """Of operator vectors; in ``Batch.codes`` a flag stands before them."""
 
@@ -100,6 +103,53 @@ class LibraryAnchor(nn.Module):
             for place, row in zip(devices.tolist(), own - numbers, strict=True):
                 remember(programs.device_vectors[place], row, self.known, self.own)
 
+    def scale_device(
+        self, programs: ProgramTensors, rows: np.ndarray, correction: Tensor, weights: Tensor
+    ) -> dict[str, float]:
+        """Numbers of one device from the few ``rows`` (n,) of it; those of families without a call move with the rest.
+
+        ``correction`` (n,): what the model adds to the log-seconds of this anchor; ``weights`` (n,): how much each
+        call tells. What devices of the training differ in is likelier. Returns factors on the shares and the floor,
+        averaged over families.
+        """
+        terms, labels, places = _columns(programs, rows)
+        correction, weights = correction[places], weights[places].double()
+        vector = programs.device_vectors[programs.device_index[int(rows[0])]]
+        before = (self.numbers + recalled(vector[None], self.known, self.own)[0]).double()
+        together, apart = self._spreads()
+        all_move, each_moves = labels.new_zeros(4), labels.new_zeros(len(FAMILIES), 4)
+        least = _least(labels, torch.zeros_like(places), terms[2].argmax(1), 1)[0]
+        values = [all_move.requires_grad_(True), each_moves.requires_grad_(True)]
+        optimiser = torch.optim.LBFGS(values, lr=0.5, max_iter=_STEPS, line_search_fn="strong_wolfe")
+
+        def closure() -> Tensor:
+            optimiser.zero_grad()
+            numbers = _bounded(before + all_move + each_moves, least)
+            difference = _log_seconds(*terms, numbers, self.shared.double()) + correction - labels
+            error = huber_loss(difference, torch.zeros_like(difference), reduction="none", delta=_HUBER)
+            likely = 0.5 * (all_move / together).square().sum() + 0.5 * (each_moves / apart).square().sum()
+            loss = (weights * error).sum() / _NOISE**2 + likely
+            loss.backward()
+            return loss
+
+        with torch.enable_grad():
+            optimiser.step(closure)
+        if not all(bool(value.isfinite().all()) for value in values):
+            return {}
+        numbers = _bounded((before + all_move + each_moves).detach(), least)
+        remember(vector, numbers - self.numbers, self.known, self.own)
+        moved = (numbers - before)[terms[2].bool().any(0)].mean(0).exp()
+        return dict(zip(("floor", "compute", "bandwidth", "power"), moved.tolist(), strict=True))
+
+    def _spreads(self) -> tuple[Tensor, Tensor]:
+        """How far training devices stand from the shared numbers: (4,) all families together, (families, 4) each."""
+        own = self.own[self.known.isfinite().all(1)].double()
+        if len(own) < _FEWEST_DEVICES:
+            return own.new_full((4,), _USUAL_SPREAD), own.new_full((len(FAMILIES), 4), _USUAL_SPREAD)
+        mean = own.mean(1)
+        together = mean.square().mean(0).sqrt().clamp_min(_LEAST_SPREAD)
+        return together, (own - mean[:, None]).square().mean(0).sqrt().clamp_min(_LEAST_SPREAD)
+
 
 def _least(labels: Tensor, device: Tensor, family: Tensor, n_devices: int) -> Tensor:
     """(devices, families) log-seconds that nearly all calls take: no floor is higher.
@@ -158,15 +208,24 @@ def _balanced(programs: ProgramTensors, rows: np.ndarray) -> np.ndarray:
     return np.sort(np.concatenate(parts))
 
 
-@torch.no_grad()
 def _gathered(
     programs: ProgramTensors, rows: np.ndarray
 ) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor, Tensor, Tensor]:
     """``_terms``, log-latency (n,), weights (n,) by which every cell counts alike, device (n,)."""
+    terms, labels, places = _columns(programs, rows)
+    cells = _cells(programs, rows)[places]
+    counts = torch.bincount(cells)
+    devices = programs.device_index[torch.from_numpy(rows).to(places.device)][places]
+    return terms, labels, 1.0 / counts[cells].double(), devices
+
+
+@torch.no_grad()
+def _columns(programs: ProgramTensors, rows: np.ndarray) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor, Tensor]:
+    """``_terms``, log-latency (n,), and which of ``rows`` (n,) each is: batches have an order of their own."""
     columns = []
     for batch in ordered_batches(programs, rows):
         columns.append((*(term.double() for term in _terms(batch)), batch.log_latency.double(), batch.rows))
     *terms, labels, order = (torch.cat(column) for column in zip(*columns, strict=True))
-    cells = _cells(programs, order.cpu().numpy())
-    counts = torch.bincount(cells)
-    return (terms[0], terms[1], terms[2]), labels, 1.0 / counts[cells].double(), programs.device_index[order]
+    sorted_rows = torch.from_numpy(np.argsort(rows)).to(order.device)
+    ranks = torch.searchsorted(torch.from_numpy(np.sort(rows)).to(order.device), order)
+    return (terms[0], terms[1], terms[2]), labels, sorted_rows[ranks]

@@ -83,6 +83,11 @@ class CdmppModel(nn.Module):
         if self.config.code and isinstance(self.code_anchor, CodeAnchor):
             self.code_anchor.learn_device(programs, rows)
 
+    @property
+    def can_scale(self) -> bool:
+        """True where it has costs of single devices; those of a GPU's code are shared."""
+        return bool(self.config.code) and isinstance(self.code_anchor, CodeAnchor)
+
     @torch.no_grad()
     def scale_device(self, programs: ProgramTensors, rows: np.ndarray, weights: np.ndarray) -> dict[str, float]:
         """Factors on the costs of the one device of the labelled ``rows`` (n,), see ``CodeAnchor.scale_device``."""

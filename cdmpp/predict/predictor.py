@@ -230,6 +230,11 @@ class Predictor:
         return any(getattr(model.config, "code", False) for model in self.models)
 
     @property
+    def can_scale(self) -> bool:
+        """True where few calls of a device tell every member that device's numbers (``recipes.scaled``)."""
+        return all(getattr(model, "can_scale", False) for model in self.models)
+
+    @property
     def _code_version(self) -> str:
         on_gpu = any(getattr(model.config, "code_kind", "cpu") == "gpu" for model in self.models)
         return GPU_CODE_VERSION if on_gpu else CODE_VERSION

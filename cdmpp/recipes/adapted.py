@@ -98,7 +98,7 @@ def _made(
 
 def _can_scale(start: Predictor, dataset: LatencyDataset, rows: np.ndarray) -> bool:
     codes = dataset.asts.codes
-    return start.reads_code and codes is not None and bool(np.isfinite(codes[rows]).all(1).any())
+    return start.can_scale and codes is not None and bool(np.isfinite(codes[rows]).all(1).any())
 
 
 def _error(dataset: LatencyDataset, rows: np.ndarray, log_prediction: np.ndarray) -> float:

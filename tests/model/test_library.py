@@ -129,6 +129,27 @@ def folder(tmp_path_factory):
     return out
 
 
+def test_a_few_calls_tell_the_numbers_of_a_new_device(programs):
+    model = build_for(model_config({"name": "library", "hidden": 32}), programs, np.arange(400)).eval()
+    sheet = devices.get("l4")
+    chosen = [one for one in operators(200, 5) if one.name == "linear"]  # of one family: the other moves with it
+    slow = [3 * seconds(one, "l4") for one in chosen]
+    asts = AstTable.from_asts(operator_program(one, "gpu") for one in chosen)
+    new = ProgramTensors.build(asts, {"l4": sheet}, ["l4"] * len(chosen), np.array(slow))
+    rest = np.arange(6, len(chosen))
+
+    def error(one):
+        batch = new.batch(rest)
+        return float((one(batch).log_latency - batch.log_latency).abs().mean())
+
+    known = programs.batch(np.arange(400, 450))
+    before, others = error(model), model(known).log_latency.detach()
+    factors = model.scale_device(new, np.array([5, 3, 0, 1, 4, 2]), np.ones(6))
+    assert error(model) < 0.5 * before and error(model) < 0.25
+    assert min(factors["compute"], factors["power"]) < 0.7
+    assert torch.equal(model(known).log_latency, others)
+
+
 @pytest.mark.parametrize(("name", "limit"), [("library_costs", 12), ("xgb_library", 25), ("library_roofline", 100)])
 def test_baselines_of_operators(folder, name, limit):
     data = EvaluationData(join_datasets([load_dataset(folder, one) for one in NAMES]))
