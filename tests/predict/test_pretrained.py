@@ -18,6 +18,7 @@ from benchmarks.publish.ship import MAX_ALL_BYTES, MAX_MODEL_BYTES
 from cdmpp.data.dataset import join_datasets
 from cdmpp.data.loading import load_dataset
 from cdmpp.data.splits import make_split
+from cdmpp.operators.operator import LibraryOperator
 from cdmpp.predict.catalogue import SHIPPED, models
 from cdmpp.predict.model_folder import pretrained_names
 from cdmpp.predict.rows import predict_rows_with_intervals
@@ -26,13 +27,24 @@ from cdmpp.training.metrics import latency_metrics
 ROOT = Path(__file__).parents[2]
 GOLDEN = Path(__file__).parent / "golden_predictions.json"
 NAMES = pretrained_names()
+CALLS = (
+    ("linear", "512x1024x4096"),
+    ("bmm", "96x512x64x512"),
+    ("conv2d", "16x128x128x28x3"),
+    ("softmax", "8192x512"),
+    ("layer_norm", "4096x1024"),
+    ("add", "4096x1024"),
+    ("linear", "4096x4096x4096", "float16"),
+)
 
 
 def answers(name: str) -> dict[str, list[float]]:
     """Device -> seconds of fixed programs: the first of its data set, or hand-written ones where none ships."""
     model, found = cdmpp.load(name), {}
     for device in model.trained_on:
-        if (ROOT / "datasets" / device).is_dir():
+        if model.features == "library":
+            programs = [LibraryOperator.parse(*call) for call in CALLS]
+        elif (ROOT / "datasets" / device).is_dir():
             programs = load_dataset(ROOT / "datasets" / device, device).asts.take(np.arange(0, 1000, 100))
         else:
             pytest.importorskip("tvm")
