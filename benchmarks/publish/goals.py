@@ -12,6 +12,8 @@ from cdmpp.evaluation.results import Result
 
 _CPUS = ("xeon-icelake", "xeon-icelake-avx2", "xeon-icelake-2c", "xeon-emeraldrapids", "epyc-genoa")
 _A100_NETWORKS = ("by_network_googlenet_to_resnet34", "by_network_resnet34_to_googlenet")
+_CODE = "a100-code"
+"""Name of the evaluation of models that read the code of CUDA programs; ``a100``: of those that read ASTs alone."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,19 @@ def goals() -> list[Goal]:
             Goal("A100, an unknown network: bias at the best schedule", "bias_at_best", 5, "a100", split),
             Goal("A100, an unknown network: weighted top-1 regret", "weighted_top1_regret", 1.08, "a100", split),
             Goal("A100, an unknown network, 4 programs of each task measured", "mape", 13, "a100", f"{split}_4_labels"),
+        ]
+    read = "A100, machine code read"
+    rows += [
+        Goal(f"{read}, programs of known tasks", "mape", 6, _CODE, "random"),
+        Goal(f"{read}, unknown tasks", "mape", 9, _CODE, "by_task"),
+    ]
+    for network, error, labelled in (("resnet34", 9, 8), ("googlenet", 12, 10)):
+        split, unknown = f"by_network+test_networks:{network}", f"{read}, an unknown network"
+        rows += [
+            Goal(unknown, "mape", error, _CODE, split),
+            Goal(f"{unknown}: bias at the best schedule", "bias_at_best", 3, _CODE, split),
+            Goal(f"{unknown}: weighted top-1 regret", "weighted_top1_regret", 1.03, _CODE, split),
+            Goal(f"{unknown}, 4 programs of each task measured", "mape", labelled, _CODE, f"{split}+test_labels:4"),
         ]
     for device in _CPUS:
         rows += [

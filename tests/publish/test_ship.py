@@ -53,7 +53,7 @@ def test_a_model_of_several_cores_learns_what_unknown_ones_cost(evaluated, tmp_p
     several = cdmpp.load(evaluated / "models" / "a100" / str(CELL) / "model")
     several.trained_on = {name: devices.get(name) for name in ("xeon-icelake", "epyc-genoa")}
     monkeypatch.setattr(module, "load", lambda _: several)
-    monkeypatch.setattr(module, "load_devices", lambda names, data: names)
+    monkeypatch.setattr(module, "load_devices", lambda names, data, features: names)
     monkeypatch.setattr(module, "leave_cores_out", lambda *what: asked.append(what) or found)
     shipped = cdmpp.load(ship(evaluated, "a100", CELL, "several", tmp_path))
     assert asked[0][:2] == (["epyc-genoa", "xeon-icelake"],) * 2
