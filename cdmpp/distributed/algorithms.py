@@ -51,7 +51,9 @@ def hierarchical(collective: Collective, nodes: int, inside: AlphaBeta, between:
 
     ``between`` is what one rank gets of the links between nodes. With one node this is ``ring``.
     """
-    return sum(ring(part, link) for part, link in ((p, between if far else inside) for p, far in parts(collective, nodes)))
+    return sum(
+        ring(part, link) for part, link in ((p, between if far else inside) for p, far in parts(collective, nodes))
+    )
 
 
 def parts(collective: Collective, nodes: int) -> list[tuple[Collective, bool]]:
@@ -68,7 +70,9 @@ def parts(collective: Collective, nodes: int) -> list[tuple[Collective, bool]]:
     if local == 1:
         return [(whole, True)]
     share = max(whole.bytes // local, 1)
-    inside = {name: (replace(whole, kind=name, ranks=local), False) for name in ("reduce_scatter", "all_gather", "broadcast")}
+    inside = {
+        name: (replace(whole, kind=name, ranks=local), False) for name in ("reduce_scatter", "all_gather", "broadcast")
+    }
     across = (replace(whole, bytes=share, ranks=nodes), True)
     if kind == "all_reduce":
         return [inside["reduce_scatter"], across, inside["all_gather"]]

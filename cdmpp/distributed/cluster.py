@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from cdmpp import devices
 from cdmpp.distributed import interconnect
@@ -13,6 +14,8 @@ from cdmpp.distributed.interconnect import Interconnect
 from cdmpp.errors import CdmppError
 from cdmpp.paths import conf_folder
 from cdmpp.sheet import nearest, read_sheet, sheet_files
+
+_Sheet = TypeVar("_Sheet")
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,9 @@ class Cluster:
             raise CdmppError(f"{ranks} ranks do not fit on cluster {self.name}: it has {self.ranks} devices")
         nodes = -(-ranks // self.devices_per_node)
         if ranks % nodes:
-            raise CdmppError(f"{ranks} ranks fill {nodes} nodes of {self.devices_per_node} devices unevenly: take another number")
+            raise CdmppError(
+                f"{ranks} ranks fill {nodes} nodes of {self.devices_per_node} devices unevenly: take another number"
+            )
         return nodes
 
 
@@ -75,21 +80,21 @@ def read_cluster(path: Path) -> Cluster:
     """Read and check one file; ``CdmppError`` names it, the field and the nearest device or link."""
     keys = {"name", "title", "documents", "device", "nodes", "devices_per_node", "inside"}
     content = read_sheet(path, {*keys, "between?", "adapters_per_node?"})
-    named: dict[str, Any] = {"device": devices.get, "inside": interconnect.get, "between": interconnect.get}
-    found = {}
-    for field, look_up in named.items():
+
+    def named(field: str, look_up: Callable[[str], _Sheet]) -> _Sheet:
         try:
-            found[field] = look_up(str(content[field])) if content.get(field) is not None else None
+            return look_up(str(content[field]))
         except CdmppError as error:
             raise CdmppError(f"{path}: field {field}: {error}") from error
+
     return Cluster(
         content["name"],
         str(content["title"]),
-        found["device"].name,
+        named("device", devices.get).name,
         content["nodes"],
         content["devices_per_node"],
-        found["inside"],
-        found["between"],
+        named("inside", interconnect.get),
+        named("between", interconnect.get) if content.get("between") is not None else None,
         content.get("adapters_per_node", 1),
         "; ".join(map(str, content["documents"].values())),
     )

@@ -1,10 +1,10 @@
-"""CollectiveModel: the time of a collective, from measured curves where there are some and from datasheets elsewhere."""
+"""CollectiveModel: the time of a collective, from measured curves where there are some, else from datasheets."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,13 @@ from cdmpp.distributed.collective import BACKENDS, KINDS, Collective
 from cdmpp.distributed.collective_spread import spreads
 from cdmpp.distributed.curve import Curve
 from cdmpp.distributed.interconnect import Interconnect
-from cdmpp.distributed.rank_scaling import scaled_from_two
+from cdmpp.distributed.rank_scaling import nearest_two, scaled_by_sheet, scaled_from_two
 from cdmpp.distributed.sheet_model import SheetModel
 from cdmpp.errors import CdmppError, DataError
 
 FORMAT = 1
+TOLERANCE = 0.03
+"""About what two measurements of the same collective differ by."""
 SHIPPED = Path(__file__).with_name("collectives.json")
 
 
@@ -51,16 +53,15 @@ class CollectiveModel:
     """As ``collective_spread.spreads`` gives it."""
 
     @classmethod
-    def fit(cls, curves: Sequence[Curve], tolerance: float = 0.03) -> CollectiveModel:
-        """From measured curves; what is kept of each is a line that never falls, within ``tolerance`` of all its points."""
-        smooth = [curve.monotone() for curve in curves]
-        kept = tuple(curve.fitted(tolerance) for curve in smooth)
-        even = [curve.kept(_octaves(curve.bytes)) for curve in smooth]
+    def fit(cls, curves: Sequence[Curve], tolerance: float = TOLERANCE) -> CollectiveModel:
+        """From measured curves; of each a line is kept that never falls and is within ``tolerance`` of its points."""
+        kept = tuple(kept_curve(curve, tolerance) for curve in curves)
+        even = [curve.kept(_octaves(curve.bytes)) for curve in curves]
         sheet = SheetModel.fit(even)
         return cls(kept, sheet, spreads(even, sheet))
 
     def systems(self, backend: str, kind: str, link: str, ranks: int) -> tuple[str, ...]:
-        """Measured systems with such a link, the best answer first: with this number of ranks, then with most curves."""
+        """Measured systems with such a link: first those with this number of ranks, then those with most curves."""
         own = [curve for curve in self.curves if (curve.backend, curve.link, curve.nodes) == (backend, link, 1)]
         fit = [curve for curve in own if curve.kind == kind]
         count = {curve.system: sum(other.system == curve.system for other in own) for curve in fit}
@@ -72,17 +73,17 @@ class CollectiveModel:
     ) -> CollectiveEstimate:
         """The time on one link; of several measured systems the best, or ``system``.
 
-        ``shared_by`` devices share an adapter, for links between nodes. ``CdmppError`` where ``system`` was not measured.
+        ``shared_by`` devices share an adapter between nodes. ``CdmppError`` where ``system`` was not measured.
         """
         on = interconnect.get(link) if isinstance(link, str) else link
-        asked = collective.runs_as
-        flags = [] if asked is collective else [f"{collective.backend} runs a {collective.kind} as an {asked.kind}"]
+        asked, flags = collective.runs_as, _renamed(collective)
         if asked.ranks == 1:
             return CollectiveEstimate(0.0, 0.0, 0.0, "one rank has nobody to talk to", tuple(flags))
         measured = self.systems(asked.backend, asked.kind, on.name, asked.ranks)
         if system is not None and system not in measured:
             told = ", ".join(measured) or "none"
-            raise CdmppError(f"no {asked.kind} of {asked.backend} was measured on {system} over {on.name}; measured: {told}")
+            what = f"no {asked.kind} of {asked.backend}"
+            raise CdmppError(f"{what} was measured on {system} over {on.name}; measured: {told}")
         if on.topology == "pair" and asked.ranks > 2:
             flags.append(f"{on.name} joins two devices: what lies between the pairs decides, and is not told")
         if not measured or shared_by > 1:
@@ -95,15 +96,23 @@ class CollectiveModel:
 
     def predict_on(self, collective: Collective, cluster: Cluster) -> CollectiveEstimate:
         """The time on a cluster whose nodes are filled one after the other: inside nodes, and between them."""
-        nodes = cluster.nodes_of(collective.ranks)
-        found = []
-        for part, far in parts(collective, nodes):
-            link = cluster.between if far else cluster.inside
-            local = collective.ranks // nodes
-            found.append(self.predict(part, link or cluster.inside, shared_by=local / cluster.adapters_per_node if far else 1))
-        flags = tuple(dict.fromkeys(flag for one in found for flag in one.flags))
-        total = [sum(getattr(one, name) for one in found) for name in ("latency_s", "low_s", "high_s")]
-        return CollectiveEstimate(*total, source=" + ".join(one.source for one in found), flags=flags)
+        nodes, asked = cluster.nodes_of(collective.ranks), collective.runs_as
+        cut = [(asked, nodes > 1)] if asked.backend == "gloo" else parts(asked, nodes)  # gloo's ring knows no nodes
+        flows = 1.0 if asked.backend == "gloo" else asked.ranks / nodes / cluster.adapters_per_node
+        found = [
+            self.predict(part, cluster.between, shared_by=flows)
+            if far and cluster.between is not None
+            else self.predict(part, cluster.inside)
+            for part, far in cut
+        ]
+        flags = [*_renamed(collective), *(flag for one in found for flag in one.flags)]
+        return CollectiveEstimate(
+            sum(one.latency_s for one in found),
+            sum(one.low_s for one in found),
+            sum(one.high_s for one in found),
+            " + ".join(one.source for one in found),
+            tuple(dict.fromkeys(flags)),
+        )
 
     def _from_curves(self, asked: Collective, on: Interconnect, system: str, flags: list[str]) -> CollectiveEstimate:
         key = (system, asked.backend, asked.kind, on.name, 1)
@@ -111,14 +120,17 @@ class CollectiveModel:
         if asked.ranks in counts:
             curve, way = counts[asked.ranks], "size"
         elif len(counts) > 1:
-            near = sorted(counts, key=lambda count: (abs(math.log(count / asked.ranks)), count))[:2]
-            curve, way = scaled_from_two(*(counts[count] for count in sorted(near)), asked.ranks), "ranks"
-            flags.append(f"{asked.ranks} ranks were not measured on {system}: from {' and '.join(map(str, sorted(near)))}")
+            few, many = nearest_two(counts, asked.ranks)
+            curve, way = scaled_from_two(counts[few], counts[many], asked.ranks), "ranks"
+            flags.append(f"{asked.ranks} ranks were not measured on {system}: from {few} and {many}")
         else:
             (known,) = counts.values()
-            curve, way = self.sheet.scaled(known, on, asked.ranks), "one_count"
-            flags.append(f"{asked.ranks} ranks were not measured on {system}: from {known.ranks}, as the datasheet grows")
-        spread, outside = self._spread(way, on), curve.octaves_outside(asked.bytes)
+            curve, way = scaled_by_sheet(known, self.sheet, on, asked.ranks), "one_count"
+            flags.append(
+                f"{asked.ranks} ranks were not measured on {system}: from {known.ranks}, as the datasheet grows"
+            )
+        far = max(asked.ranks / max(counts), min(counts) / asked.ranks, 2.0)
+        spread, outside = self._spread(way, on) * math.log2(far), curve.octaves_outside(asked.bytes)
         if outside:
             measured = f"{curve.bytes[0]:.0f} to {curve.bytes[-1]:.0f} bytes"
             flags.append(f"{asked.bytes} bytes lie outside what was measured, {measured}: the last slope goes on")
@@ -138,7 +150,11 @@ class CollectiveModel:
     def save(self, path: Path) -> None:
         """Write one JSON file, whole or not at all."""
         curves = [
-            {**_key(curve), "bytes": [round(b) for b in curve.bytes], "latency_us": [float(f"{1e6 * t:.4g}") for t in curve.latency_s]}
+            {
+                **_key(curve),
+                "bytes": [round(b) for b in curve.bytes],
+                "latency_us": [float(f"{1e6 * t:.4g}") for t in curve.latency_s],
+            }
             for curve in self.curves
         ]
         write_json(path, {"format": FORMAT, "sheet": asdict(self.sheet), "spread": self.spread, "curves": curves})
@@ -163,6 +179,16 @@ def shipped() -> CollectiveModel:
     return CollectiveModel.load(SHIPPED)
 
 
+def kept_curve(curve: Curve, tolerance: float = TOLERANCE) -> Curve:
+    """What the model keeps of a measured curve: few knots of a line that never falls."""
+    return curve.monotone().fitted(tolerance)
+
+
+def _renamed(collective: Collective) -> list[str]:
+    asked = collective.runs_as
+    return [] if asked is collective else [f"{collective.backend} runs a {collective.kind} as an {asked.kind}"]
+
+
 def _octaves(sizes: np.ndarray) -> np.ndarray:
     """Indices of about one size a doubling, so that finely measured curves are judged as coarse ones."""
     wanted = np.arange(np.log2(sizes[0]), np.log2(sizes[-1]) + 0.5)
@@ -177,4 +203,8 @@ def _curve(entry: dict[str, Any]) -> Curve:
     if entry["kind"] not in KINDS or entry["backend"] not in BACKENDS:
         raise DataError(f"unknown kind or back end in curve {entry['kind']} of {entry['backend']}")
     latency_s = 1e-6 * np.asarray(entry["latency_us"], np.float64)
-    return Curve(**{name: entry[name] for name in ("system", "link", "backend", "kind", "ranks", "nodes")}, bytes=entry["bytes"], latency_s=latency_s)
+    return Curve(
+        **{name: entry[name] for name in ("system", "link", "backend", "kind", "ranks", "nodes")},
+        bytes=entry["bytes"],
+        latency_s=latency_s,
+    )

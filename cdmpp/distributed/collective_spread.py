@@ -10,7 +10,7 @@ import numpy as np
 from cdmpp.distributed import interconnect
 from cdmpp.distributed.collective import Collective
 from cdmpp.distributed.curve import Curve
-from cdmpp.distributed.rank_scaling import scaled_from_two
+from cdmpp.distributed.rank_scaling import scaled_by_sheet, scaled_from_two
 from cdmpp.distributed.sheet_model import SheetModel, follows_sheet
 
 LEVEL = 0.8
@@ -38,7 +38,7 @@ def spreads(curves: Sequence[Curve], sheet: SheetModel) -> dict[str, float]:
             errors[name].append(np.abs(off))
     found = {name: _quantile(of) for name, of in errors.items() if name in WAYS or len(of) >= _FEWEST}
     harder = 1.0
-    for way in reversed(WAYS):
+    for way in reversed(list(WAYS)):
         harder = found.setdefault(way, harder) if way != "octave" else found.setdefault(way, 0.2) and harder
     return dict(sorted(found.items()))
 
@@ -61,15 +61,25 @@ def _trials(curves: list[Curve], sheet: SheetModel) -> Iterable[tuple[str, str, 
             fewer = sorted(count for count in by_ranks if count < ranks)
             link, every = interconnect.get(str(curve.link)), np.arange(len(curve.bytes))
             if len(fewer) >= 2:
-                yield "ranks", link.name, _off(scaled_from_two(*(by_ranks[n] for n in fewer[-2:]), ranks), curve, every)
+                yield (
+                    "ranks",
+                    link.name,
+                    _off(scaled_from_two(by_ranks[fewer[-2]], by_ranks[fewer[-1]], ranks), curve, every),
+                )
             if fewer:
-                yield "one_count", link.name, _off(sheet.scaled(by_ranks[fewer[-1]], link, ranks), curve, every)
+                yield (
+                    "one_count",
+                    link.name,
+                    _off(scaled_by_sheet(by_ranks[fewer[-1]], sheet, link, ranks), curve, every),
+                )
     curves = [curve for curve in curves if follows_sheet(curve)]
     links = sorted({str(curve.link) for curve in curves})
     for name in links if len(links) > 1 else ():
         blind, link = SheetModel.fit([curve for curve in curves if curve.link != name]), interconnect.get(name)
         for curve in (c for c in curves if c.link == name):
-            told = [blind.seconds(Collective(curve.kind, int(b), curve.ranks, curve.backend), link) for b in curve.bytes]
+            told = [
+                blind.seconds(Collective(curve.kind, int(b), curve.ranks, curve.backend), link) for b in curve.bytes
+            ]
             yield "link", name, np.log(told) - np.log(curve.latency_s)
 
 
@@ -83,4 +93,4 @@ def _quantile(parts: list[np.ndarray]) -> float:
     weights = np.concatenate([np.full(len(part), 1 / len(part)) for part in parts])
     order = np.argsort(values)
     reached = np.cumsum(weights[order]) / weights.sum()
-    return float(values[order][min(np.searchsorted(reached, LEVEL), len(values) - 1)])
+    return float(values[order][min(int(np.searchsorted(reached, LEVEL)), len(values) - 1)])

@@ -1,7 +1,7 @@
 """Measured tables of public sources, read into curves whose sizes count as ours do.
 
-The tables are those of NVIDIA's AIConfigurator (Apache-2.0) and of Microsoft's Vidur (MIT), each merged into one Parquet
-file. None of their rows ship with the package.
+The tables are those of NVIDIA's AIConfigurator (Apache-2.0) and of Microsoft's Vidur (MIT), each merged into one
+Parquet file. None of their rows ship with the package.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _LINKS: dict[str, str | None] = {
 def read_aiconfigurator(path: Path, dtype: str = "half") -> tuple[Curve, ...]:
     """Curves of ``collectives.parquet``: library, ``dtype`` and median of repeats as there.
 
-    Its sizes follow nccl-tests, as ours do: an all-gather counts the gathered result, a reduce-scatter its input. Raises
-    ``DataError`` for a missing file, column or system.
+    Its sizes follow nccl-tests, as ours do: an all-gather counts the gathered result, a reduce-scatter its input.
+    Raises ``DataError`` for a missing file, column or system.
     """
     wanted = ("system", "library", "op", "dtype", "gpus", "message_bytes", "latency_ms")
     cells: dict[tuple, list[tuple[int, float]]] = defaultdict(list)
@@ -49,7 +49,17 @@ def read_custom_all_reduce(path: Path) -> tuple[Curve, ...]:
     Many tables there are copies of one another under another name; of equal ones the first in order of name is kept.
     Versions of one kernel are repeats.
     """
-    wanted = ("system", "framework", "framework_version", "kernel", "backend", "dtype", "gpus", "message_bytes", "latency_ms")
+    wanted = (
+        "system",
+        "framework",
+        "framework_version",
+        "kernel",
+        "backend",
+        "dtype",
+        "gpus",
+        "message_bytes",
+        "latency_ms",
+    )
     tables: dict[tuple, list[tuple[int, float]]] = defaultdict(list)
     for row in _rows(path, wanted):
         name = "trtllm" if row["kernel"] == "TRTLLM" else row["backend"]
@@ -79,7 +89,9 @@ def read_vidur(path: Path) -> tuple[Curve, ...]:
 def _rows(path: Path, columns: Iterable[str]) -> list[dict[str, Any]]:
     table = read_table(path)
     if missing := sorted(set(columns) - set(table.column_names)):
-        raise DataError(f"{path} lacks the columns {', '.join(missing)}: it is not the table of collectives expected here")
+        raise DataError(
+            f"{path} lacks the columns {', '.join(missing)}: it is not the table of collectives expected here"
+        )
     return table.to_pylist()
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from sklearn.isotonic import isotonic_regression
 
 from cdmpp.errors import DataError
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Latency over bytes; between two knots each byte takes as long as the next, so each piece has its own alpha and beta."""
+    """Latency over bytes, linear between knots: each piece has an alpha and a beta of its own."""
 
     system: str
     """Who was measured, such as ``a100_sxm``."""
@@ -48,13 +47,14 @@ class Curve:
         return float(np.log2(max(n_bytes / self.bytes[-1], self.bytes[0] / n_bytes, 1.0)))
 
     def elasticity(self) -> np.ndarray:
-        """(n,) By how many per cent the latency grows with one per cent more bytes, smoothed, within 0 and 1."""
-        logs = np.gradient(np.log(self.latency_s), np.log(self.bytes))
-        smooth = np.convolve(np.pad(logs, 1, mode="edge"), [0.25, 0.5, 0.25], "valid")
-        return np.clip(smooth, 0.0, 1.0)
+        """(n,) Per cent of latency with one per cent more bytes, from half to twice each size; within 0 and 1."""
+        low, high = np.maximum(self.bytes / 2, self.bytes[0]), np.minimum(self.bytes * 2, self.bytes[-1])
+        return np.clip(np.log(self.at(high) / self.at(low)) / np.log(high / low), 0.0, 1.0)
 
     def monotone(self) -> Curve:
         """The nearest curve in log-seconds that never falls (isotonic regression)."""
+        from sklearn.isotonic import isotonic_regression  # answers need none of it
+
         return replace(self, latency_s=np.exp(isotonic_regression(np.log(self.latency_s))))
 
     def kept(self, rows: np.ndarray) -> Curve:

@@ -78,9 +78,7 @@ def read_interconnect(path: Path) -> Interconnect:
     if content["topology"] not in TOPOLOGIES:
         allowed = ", ".join(TOPOLOGIES)
         raise CdmppError(f"{path}: field topology is {content['topology']!r}, expected one of {allowed}")
-    read = {
-        key: read_quantity(path, key, content[key], unit, content["documents"]) for key, unit in _UNITS.items()
-    }
+    read = {key: read_quantity(path, key, content[key], unit, content["documents"]) for key, unit in _UNITS.items()}
     bandwidth = read["bandwidth_gbps"].value
     if bandwidth is None:
         raise CdmppError(f"{path}: field bandwidth_gbps is null, and no time can be told without it")

@@ -1,12 +1,11 @@
-"""SheetModel: what a collective takes on a link that was never measured, from its datasheet and a few shared numbers."""
+"""SheetModel: what a collective takes on a link that nobody measured, from its sheet and four shared numbers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import least_squares
 
 from cdmpp.distributed import interconnect
 from cdmpp.distributed.algorithms import best, ring, tree
@@ -19,8 +18,8 @@ _START = (5e-6, 1.0, 0.7, 0.4)
 _GPU_STEP_S = 1e-6
 """Of a step on a link whose latency nobody published; the links of GPUs that are known have 0.9 to 3.3 us."""
 GLOO_OVERHEAD_S, GLOO_STEP_S = 1e-4, 8.6e-5
-"""Measured with torch 2.13 over loopback on a busy two-core machine: a send of 1 KiB takes 62 to 120 us, an all-reduce of
-two ranks, two steps, 215 to 374."""
+"""Measured with torch 2.13 over loopback on a busy two-core machine: a send of 1 KiB takes 62 to 120 us, an all-reduce
+of two ranks, two steps, 215 to 374."""
 _TCP_SHARE = 0.95
 """Of a line's rate, what is left for data in frames of 1538 bytes that carry 1460."""
 
@@ -53,13 +52,15 @@ class SheetModel:
 
     @classmethod
     def fit(cls, curves: Sequence[Curve]) -> SheetModel:
-        """Fitted to curves of GPUs in one node whose link is known, every curve weighing the same, relative errors alike.
+        """Fitted to the curves of one node whose link is known; each weighs the same, and so does each relative error.
 
         Raises ``DataError`` where there is none.
         """
         seen = [curve for curve in curves if follows_sheet(curve)]
         if not seen:
             raise DataError("no measured curve of a known link: nothing to fit the datasheet model to")
+        from scipy.optimize import least_squares  # answers need none of it
+
         alphas, betas = [], []
         for curve in seen:
             for size in curve.bytes:
@@ -80,14 +81,6 @@ class SheetModel:
         lowest, highest = np.log([1e-7, 0.05, 0.02, 0.02]), np.log([1e-3, 20.0, 1.0, 1.0])
         found = least_squares(residuals, np.log(_START), bounds=(lowest, highest), loss="soft_l1", f_scale=0.1)
         return cls(*map(float, np.exp(found.x)))
-
-    def scaled(self, known: Curve, link: Interconnect, ranks: int) -> Curve:
-        """``known`` at another number of ranks: times what the sheet's times grow by, never falling."""
-        def of(size: float, count: int) -> float:
-            return self.seconds(Collective(known.kind, int(size), count, known.backend), link)
-
-        grown = [of(size, ranks) / of(size, known.ranks) for size in known.bytes]
-        return replace(known, ranks=ranks, latency_s=np.maximum.accumulate(known.latency_s * grown))
 
 
 def follows_sheet(curve: Curve) -> bool:
