@@ -201,9 +201,11 @@ def main() -> None:
         return
     custom = read_custom_all_reduce(nccl_file.with_name("custom_allreduce.parquet"))
     as_cards = [replace(curve, system=_card(curve.system)) for curve in custom]
+    coarse = [curve.kept(np.arange(0, len(curve.bytes), 2)) for curve in nccl]
     shown: list[tuple[str, Callable[[], Errors]]] = [
         ("Noise", lambda: noise(nccl, read_aiconfigurator(nccl_file, "int8"))),
         ("Held-out sizes, NCCL and oneCCL", lambda: held_out_sizes(nccl)),
+        ("The sizes that stay, every second of them held out", lambda: held_out_sizes(coarse)),
         ("Held-out sizes, custom all-reduce", lambda: held_out_sizes(as_cards)),
         ("Held-out sizes, Vidur", lambda: held_out_sizes(vidur)),
         ("2 and 4 to 8 ranks, NCCL", lambda: held_out_count(nccl)),
