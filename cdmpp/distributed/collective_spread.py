@@ -22,6 +22,8 @@ WAYS: Mapping[str, str] = {
     "one_count": "another number of ranks, from one measured one",
     "link": "a link without a table, from its datasheet",
 }
+_Trial = tuple[str, str, np.ndarray]
+"""Way, link, and errors in log-seconds."""
 _FEWEST = 3
 _UNTRIED, _UNTRIED_OCTAVE = 1.0, 0.2
 """In log-seconds, where no curve tells: far more than on the public tables."""
@@ -46,44 +48,51 @@ def spreads(curves: Sequence[Curve], sheet: SheetModel) -> dict[str, float]:
     return dict(sorted(found.items()))
 
 
-def _trials(curves: list[Curve], sheet: SheetModel) -> Iterable[tuple[str, str, np.ndarray]]:
-    """(way, link, errors in log-seconds) of each trial."""
-    by_cell: dict[tuple, dict[int, Curve]] = defaultdict(dict)
+def _trials(curves: list[Curve], sheet: SheetModel) -> Iterable[_Trial]:
+    cells: dict[tuple, dict[int, Curve]] = defaultdict(dict)
     for curve in curves:
-        by_cell[curve.system, curve.backend, curve.kind][curve.ranks] = curve
-        rows = np.arange(len(curve.bytes))
-        if len(rows) >= 2 * _FEWEST:
-            hidden = rows[1:-1:2]
-            yield "size", str(curve.link), _off(curve.kept(np.setdiff1d(rows, hidden)), curve, hidden)
-        cut = np.flatnonzero(curve.bytes > curve.bytes[-1] / 2**_CUT)
-        if len(rows) - len(cut) >= 2 * _FEWEST:
-            left = curve.kept(np.setdiff1d(rows, cut))
-            yield "octave", str(curve.link), _off(left, curve, cut) / np.log2(curve.bytes[cut] / left.bytes[-1])
-    for by_ranks in by_cell.values():
-        for ranks, curve in by_ranks.items():
-            fewer = sorted(count for count in by_ranks if count < ranks)
-            link, every = interconnect.get(str(curve.link)), np.arange(len(curve.bytes))
-            if len(fewer) >= 2:
-                yield (
-                    "ranks",
-                    link.name,
-                    _off(scaled_from_two(by_ranks[fewer[-2]], by_ranks[fewer[-1]], ranks), curve, every),
-                )
-            if fewer:
-                yield (
-                    "one_count",
-                    link.name,
-                    _off(scaled_by_sheet(by_ranks[fewer[-1]], sheet, link, ranks), curve, every),
-                )
-    curves = [curve for curve in curves if follows_sheet(curve)]
-    links = sorted({str(curve.link) for curve in curves})
-    for name in links if len(links) > 1 else ():
-        blind, link = SheetModel.fit([curve for curve in curves if curve.link != name]), interconnect.get(name)
-        for curve in (c for c in curves if c.link == name):
-            told = [
-                blind.seconds(Collective(curve.kind, int(b), curve.ranks, curve.backend), link) for b in curve.bytes
-            ]
-            yield "link", name, np.log(told) - np.log(curve.latency_s)
+        cells[curve.system, curve.backend, curve.kind][curve.ranks] = curve
+        yield from _of_sizes(curve, str(curve.link))
+    for by_ranks in cells.values():
+        yield from _of_ranks(by_ranks, sheet)
+    yield from _of_links([curve for curve in curves if follows_sheet(curve)])
+
+
+def _of_sizes(curve: Curve, link: str) -> Iterable[_Trial]:
+    """Every second size hidden, and then the largest ones."""
+    rows = np.arange(len(curve.bytes))
+    if len(rows) >= 2 * _FEWEST:
+        hidden = rows[1:-1:2]
+        yield "size", link, _off(curve.kept(np.setdiff1d(rows, hidden)), curve, hidden)
+    cut = np.flatnonzero(curve.bytes > curve.bytes[-1] / 2**_CUT)
+    if len(rows) - len(cut) >= 2 * _FEWEST:
+        left = curve.kept(np.setdiff1d(rows, cut))
+        yield "octave", link, _off(left, curve, cut) / np.log2(curve.bytes[cut] / left.bytes[-1])
+
+
+def _of_ranks(by_ranks: Mapping[int, Curve], sheet: SheetModel) -> Iterable[_Trial]:
+    """Each number of ranks from the nearest smaller ones."""
+    for ranks, curve in by_ranks.items():
+        fewer = [by_ranks[count] for count in sorted(by_ranks) if count < ranks]
+        link, every = interconnect.get(str(curve.link)), np.arange(len(curve.bytes))
+        if len(fewer) >= 2:
+            yield "ranks", link.name, _off(scaled_from_two(fewer[-2], fewer[-1], ranks), curve, every)
+        if fewer:
+            yield "one_count", link.name, _off(scaled_by_sheet(fewer[-1], sheet, link, ranks), curve, every)
+
+
+def _of_links(curves: list[Curve]) -> Iterable[_Trial]:
+    """Each link from its sheet and the curves of the others."""
+    for link in map(interconnect.get, sorted({str(curve.link) for curve in curves})):
+        others = [curve for curve in curves if curve.link != link.name]
+        if not others:
+            return
+        blind = SheetModel.fit(others)
+        for curve in curves:
+            if curve.link == link.name:
+                asked = [Collective(curve.kind, int(size), curve.ranks, curve.backend) for size in curve.bytes]
+                told = np.log([blind.seconds(one, link) for one in asked])
+                yield "link", link.name, told - np.log(curve.latency_s)
 
 
 def _off(answer: Curve, truth: Curve, rows: np.ndarray) -> np.ndarray:
