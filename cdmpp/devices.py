@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -16,7 +15,7 @@ from cdmpp.cores import Core, core_of_processor, get_core
 from cdmpp.engines import Engines, read_engines
 from cdmpp.errors import CdmppError, UnknownDeviceError
 from cdmpp.paths import conf_folder
-from cdmpp.sheet import MEASURED, Quantity, read_quantity, read_sheet
+from cdmpp.sheet import MEASURED, Quantity, nearest, read_quantity, read_sheet, sheet_files
 
 KINDS = ("cpu", "gpu", "accelerator")
 
@@ -194,18 +193,9 @@ def _of_core(core: Core) -> dict[str, Quantity]:
 
 def _files() -> dict[str, Path]:
     """Name -> description. Devices of one's own are described in ``conf/device`` of the working folder."""
-    folder = conf_folder() / "device"
-    if not folder.is_dir():
-        raise CdmppError(f"no device descriptions found in {folder}: the installation is incomplete")
-    return {path.stem: path.resolve() for place in (Path("conf/device"), folder) for path in place.glob("*.yaml")}
+    return sheet_files("device")
 
 
 def _unknown(name: str) -> str:
-    described = names()
-    plain = {other.replace("-", ""): other for other in described}
-    wanted = name.lower().replace("-", "").replace("_", "").replace(" ", "")
-    near = [plain[match] for match in difflib.get_close_matches(wanted, plain, n=3, cutoff=0.5)]
-    near += [other for other in described if wanted and wanted in other.replace("-", "") and other not in near][:3]
-    hint = f"nearest: {', '.join(near)}" if near else f"known: {', '.join(described)}"
-    readme = conf_folder() / "device" / "README.md"
+    hint, readme = nearest(name, names()), conf_folder() / "device" / "README.md"
     return f"unknown device {name!r}; {hint} (`cdmpp devices` lists all, {readme} tells how to add one)"

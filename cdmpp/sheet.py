@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import yaml
 
 from cdmpp.errors import CdmppError
+from cdmpp.paths import conf_folder
 
 MEASURED = "measured"
 _OTHER_SOURCES = (MEASURED, "derived", "fitted", "not published", "not applicable")
@@ -83,6 +85,23 @@ def read_quantity(path: Path, field: str, entry: Any, unit: str, documents: Mapp
     cited = documents.get(key, key)
     source = f"{cited} ({detail.strip()})" if detail else str(cited)
     return Quantity(float(bounds[0]), float(bounds[1]), source, MEASURED if key == MEASURED else "described")
+
+
+def sheet_files(group: str) -> dict[str, Path]:
+    """Name -> description in ``conf/GROUP``, those of the working folder included; ``CdmppError`` where none is."""
+    folder = conf_folder() / group
+    if not folder.is_dir():
+        raise CdmppError(f"no {group} descriptions found in {folder}: the installation is incomplete")
+    return {path.stem: path.resolve() for place in (Path("conf") / group, folder) for path in place.glob("*.yaml")}
+
+
+def nearest(name: str, known: Collection[str]) -> str:
+    """What to say of a name that is not ``known``: the nearest ones, or all where none is near."""
+    plain = {other.replace("-", ""): other for other in known}
+    wanted = name.lower().replace("-", "").replace("_", "").replace(" ", "")
+    near = [plain[match] for match in difflib.get_close_matches(wanted, plain, n=3, cutoff=0.5)]
+    near += [other for other in known if wanted and wanted in other.replace("-", "") and other not in near][:3]
+    return f"nearest: {', '.join(near)}" if near else f"known: {', '.join(known)}"
 
 
 def _is_positive(value: Any) -> bool:

@@ -19,6 +19,7 @@ VERBS = {
     "predict": "predict latencies",
     "network": "predict the time of a whole network",
     "compare": "predict the time of a whole network on several devices",
+    "collective": "predict what an all-reduce, or another exchange between devices, takes",
     "tune": "choose the programs of a network, by prediction alone or measured here; a MetaSchedule database",
     "data": "what data is here; or, `data codes`: compile its programs for code vectors",
 }

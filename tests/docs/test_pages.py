@@ -27,7 +27,7 @@ from cdmpp.uncertainty.conformal import FITTED_TASKS
 REPOSITORY = Path(__file__).parents[2]
 DOCS = REPOSITORY / "docs"
 WRITTEN = ["README.md", *(f"docs/{name}.md" for name in (
-    "index", "predicting", "data", "measuring", "new-device", "architecture", "accuracy", "security"
+    "index", "predicting", "data", "measuring", "new-device", "architecture", "accuracy", "security", "collectives"
 ))]  # fmt: skip
 """Pages that people write; the others are generated."""
 CONFIGURED = {

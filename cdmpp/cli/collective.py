@@ -1,0 +1,60 @@
+"""``cdmpp collective``: how long one collective takes on a link or a cluster."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from dataclasses import asdict
+
+from cdmpp.cli.output import format_seconds, print_json, say
+from cdmpp.errors import CdmppError
+
+_UNITS = {"": 1, "B": 1, **{f"{p}B": 1000**n for n, p in enumerate("kMGT", 1)},
+          **{f"{p}iB": 1024**n for n, p in enumerate("KMGT", 1)}}  # fmt: skip
+
+
+def add_arguments(verb: argparse.ArgumentParser) -> None:
+    """Declare the options of this verb."""
+    verb.add_argument("kind", help="all_reduce, all_gather, reduce_scatter, broadcast, all_to_all or send_recv")
+    verb.add_argument("size", help="bytes, such as 64MiB: of one rank's whole buffer, gathered or not yet scattered")
+    verb.add_argument("--ranks", type=int, required=True, help="how many devices take part")
+    place = verb.add_mutually_exclusive_group(required=True)
+    place.add_argument("--link", help="a file of conf/interconnect, such as nvlink3")
+    place.add_argument("--cluster", help="a file of conf/cluster, such as dgx-a100")
+    verb.add_argument("--backend", default="nccl", help="nccl (default), rccl, oneccl, gloo or custom")
+    verb.add_argument("--system", help="which measured system answers, where several have the link")
+    verb.add_argument("--json", action="store_true", help="machine-readable")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Print the answer, and say its doubts."""
+    from cdmpp.distributed import cluster
+    from cdmpp.distributed.collective import Collective
+    from cdmpp.distributed.collective_model import shipped
+
+    asked = Collective(options.kind, read_bytes(options.size), options.ranks, options.backend)
+    if options.cluster:
+        if options.system:
+            raise CdmppError(f"--system {options.system} goes with --link: a cluster names its own links")
+        found = shipped().predict_on(asked, cluster.get(options.cluster))
+    else:
+        found = shipped().predict(asked, options.link, options.system)
+    if options.json:
+        print_json({"collective": asdict(asked), **asdict(found)})
+        return
+    for flag in found.flags:
+        say(flag)
+    low, high = format_seconds(found.low_s), format_seconds(found.high_s)
+    print(f"latency    {format_seconds(found.latency_s)} (80 %: {low} - {high})")
+    print(f"source     {found.source}")
+    if found.latency_s:
+        moved = asked.traffic_bytes
+        print(f"traffic    {moved / 1e6:.4g} MB sent by each rank, {moved / found.latency_s / 1e9:.4g} GB/s")
+
+
+def read_bytes(text: str) -> int:
+    """``64MiB`` -> 67108864; ``CdmppError`` names the units."""
+    read = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", text)
+    if read is None or read[2] not in _UNITS:
+        raise CdmppError(f"size {text!r}: expected a number and one of {', '.join(unit for unit in _UNITS if unit)}")
+    return round(float(read[1]) * _UNITS[read[2]])

@@ -1,0 +1,74 @@
+"""Links and clusters: every shipped file is complete and sourced, wrong files and names are told apart."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from cdmpp.distributed import cluster, interconnect
+from cdmpp.errors import CdmppError
+
+CONF = Path(__file__).resolve().parents[2] / "conf"
+PROMISED = """
+    nvlink1 nvlink2 nvlink3 nvlink4 nvlink5 nvlink3-bridge pcie3 pcie4 pcie5 infinity-fabric4 infiniband-edr
+    infiniband-hdr infiniband-ndr ethernet-1g ethernet-10g ethernet-25g ethernet-100g loopback
+""".split()
+
+
+def changed(tmp_path: Path, kind: str, name: str, **changes) -> Path:
+    content = yaml.safe_load((CONF / kind / f"{name}.yaml").read_text()) | changes
+    path = tmp_path / f"{name}.yaml"
+    path.write_text(yaml.safe_dump({key: value for key, value in content.items() if value is not ...}))
+    return path
+
+
+def test_promised_links_are_described():
+    assert set(PROMISED) <= set(interconnect.names())
+
+
+@pytest.mark.parametrize("name", interconnect.names())
+def test_every_number_of_a_link_has_a_source(name):
+    link = interconnect.get(name)
+    assert link.bandwidth_gbps > 0 and link.topology in interconnect.TOPOLOGIES
+    assert all(link.sources[key] for key in ("bandwidth_gbps", "latency_s"))
+    assert (link.latency_s is None) == link.sources["latency_s"].startswith("not published")
+    assert link.alpha_beta().seconds(1e9) == pytest.approx((link.latency_s or 0) + 1 / link.bandwidth_gbps)
+
+
+def test_devices_that_share_a_link_get_their_part_of_it():
+    link = interconnect.get("infiniband-hdr")
+    assert link.alpha_beta(4).beta_s == pytest.approx(4 * link.alpha_beta().beta_s)
+    assert link.alpha_beta(0.5) == link.alpha_beta()  # two adapters do not speed one message up
+
+
+@pytest.mark.parametrize("name", cluster.names())
+def test_every_cluster_names_what_is_described(name):
+    found = cluster.get(name)
+    assert found.source and found.ranks == found.nodes * found.devices_per_node
+    assert found.nodes_of(found.ranks) == found.nodes and found.nodes_of(1) == 1
+
+
+def test_wrong_names_and_numbers_are_told(tmp_path):
+    with pytest.raises(CdmppError, match=r"unknown link 'nvlnk4'; nearest: nvlink4"):
+        interconnect.get("nvlnk4")
+    with pytest.raises(CdmppError, match=r"unknown cluster 'dgxa100'; nearest: dgx-a100"):
+        cluster.get("dgxa100")
+    with pytest.raises(CdmppError, match=r"field topology is 'star', expected one of switch"):
+        interconnect.read_interconnect(changed(tmp_path, "interconnect", "pcie3", topology="star"))
+    nothing = {"value": None, "unit": "GB/s", "source": "not published"}
+    with pytest.raises(CdmppError, match="bandwidth_gbps is null"):
+        interconnect.read_interconnect(changed(tmp_path, "interconnect", "pcie4", bandwidth_gbps=nothing))
+    with pytest.raises(CdmppError, match=r"field inside: unknown link 'nvlink'; nearest"):
+        cluster.read_cluster(changed(tmp_path, "cluster", "dgx-a100", inside="nvlink"))
+    with pytest.raises(CdmppError, match=r"field device: unknown device"):
+        cluster.read_cluster(changed(tmp_path, "cluster", "dgx-h100", device="h1000"))
+    with pytest.raises(CdmppError, match=r"nodes is 0, expected a whole number"):
+        cluster.read_cluster(changed(tmp_path, "cluster", "dgx-b200", nodes=0))
+    with pytest.raises(CdmppError, match=r"between must name the link"):
+        cluster.read_cluster(changed(tmp_path, "cluster", "dgx1-v100", between=...))
+    with pytest.raises(CdmppError, match="17 ranks do not fit"):
+        cluster.get("dgx-a100").nodes_of(17)
+    with pytest.raises(CdmppError, match="9 ranks fill 2 nodes of 8 devices unevenly"):
+        cluster.get("dgx-a100").nodes_of(9)
