@@ -1,7 +1,8 @@
-"""Measure tensor programs on this machine: ``cdmpp measure device=xeon-icelake out=datasets/mine``."""
+"""Measure tensor programs or operators on this machine: ``cdmpp measure device=xeon-icelake out=datasets/mine``."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from rich import print_json
@@ -13,6 +14,7 @@ from cdmpp.measure.collector import Collector
 from cdmpp.measure.kit.builder import KitBuilder
 from cdmpp.measure.kit.merge import merge_kit
 from cdmpp.measure.settings import MeasureSettings
+from cdmpp.measure.torch_collector import TorchCollector, TorchRepeater, TorchReviser
 from cdmpp.recipes.compose import offer
 
 offer(MeasureSettings, "measure_settings")
@@ -27,12 +29,18 @@ def main(values: dict[str, Any]) -> None:
         report = KitBuilder(settings, kit).run()
     elif settings.kit == "merge":
         report = merge_kit(kit, sorted(kit.glob("results/results-*.jsonl")), folder)
-    elif settings.repeat:
-        report = Repeater(settings, folder, settings.repeat).run()
-    elif settings.revise:
-        report = Reviser(settings, folder, settings.revise).run()
     else:
-        report = Collector(settings, folder).run()
-    if settings.codes and settings.kit in (None, "merge") and settings.target["kind"] == "llvm":
+        report = _measured(settings, folder)
+    compiled = settings.target["kind"] == "llvm" and settings.runtime == "tvm"
+    if settings.codes and settings.kit in (None, "merge") and compiled:
         report["code_vectors"] = derive_codes(folder, settings.builders)
     print_json(data=report)
+
+
+def _measured(settings: MeasureSettings, folder: Path) -> dict[str, Any]:
+    torch = settings.runtime == "torch"
+    if settings.repeat:
+        return (TorchRepeater if torch else Repeater)(settings, folder, settings.repeat).run()
+    if settings.revise:
+        return (TorchReviser if torch else Reviser)(settings, folder, settings.revise).run()
+    return (TorchCollector if torch else Collector)(settings, folder).run()
