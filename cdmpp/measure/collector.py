@@ -65,8 +65,8 @@ class Collector(Collection):
             return
         if (found := read_info(self.folder).get("features", "cdmpp")) != self.features:
             raise DataError(
-                f"{self.folder} holds programs with features={found}, these have features={self.features}: a data set is "
-                "of one kind, give another folder, out=FOLDER"
+                f"{self.folder} holds programs with features={found}, these have features={self.features}: a data set "
+                "is of one kind, give another folder, out=FOLDER"
             )
 
     def _prepare(self, scratch: Path) -> None:

@@ -51,7 +51,8 @@ class CallLimits:
         tflops, gbps = _TYPICAL.get(device.kind, _TYPICAL["gpu"])
         memory_gb = device.spec["memory_gb"] or _MEMORY_GB
         call_bytes = 1e6 * call_mb if call_mb is not None else _SHARE * 1e9 * memory_gb
-        peak, bandwidth = device.spec["fp32_tflops"] or tflops, device.spec["bandwidth_gbps"] or gbps
+        of_cores = (device.spec["core_gbps"] or 0.0) * (device.spec["core_count"] or 1.0)
+        peak, bandwidth = device.spec["fp32_tflops"] or tflops, device.spec["bandwidth_gbps"] or of_cores or gbps
         return CallLimits(1e-3 * call_ms, call_bytes, 1e12 * peak, 1e9 * bandwidth)
 
     def roofline_s(self, operator: LibraryOperator) -> float:
