@@ -106,10 +106,11 @@ class TorchCollector(_OfTorch):
 
     def _keep(self, finished: list[Subject]) -> None:
         """ASTs first: one without a record, which a kill between the two leaves, does no harm."""
-        if finished:
-            asts = [operator_program(_operator(subject), self.kind) for subject in finished]
-            names = [subject.record_id for subject in finished]
-            write_asts(self._next_part(), names, AstTable.from_asts(asts), self.features)
+        if not finished:
+            return
+        asts = [operator_program(_operator(subject), self.kind) for subject in finished]
+        names = [subject.record_id for subject in finished]
+        write_asts(self._next_part(), names, AstTable.from_asts(asts), self.features)
         append_records(self.folder, [self._record(subject) for subject in finished])
 
     def _next_part(self) -> Path:
