@@ -60,7 +60,8 @@ class _OfTorch(Collector):
 
     def _measurers(self) -> list[Worker]:
         threads = self.settings.threads
-        cores = self.cores[-threads:] if self.place == "cpu" else []  # drivers of GPUs have threads of their own
+        # Drivers of GPUs have threads of their own, which would wait for the host where all share one core.
+        cores = self.cores[-threads:] if self.place == "cpu" else self.cores[1:] or self.cores
         return [Worker(COMMAND, cores, {"op": "ready_torch", "threads": threads, "device": self.place})]
 
     def _versions(self) -> str:
