@@ -14,7 +14,6 @@ from cdmpp.measure.collector import Collector
 from cdmpp.measure.kit.builder import KitBuilder
 from cdmpp.measure.kit.merge import merge_kit
 from cdmpp.measure.settings import MeasureSettings
-from cdmpp.measure.torch_collector import TorchCollector, TorchRepeater, TorchReviser
 from cdmpp.recipes.compose import offer
 
 offer(MeasureSettings, "measure_settings")
@@ -38,9 +37,15 @@ def main(values: dict[str, Any]) -> None:
 
 
 def _measured(settings: MeasureSettings, folder: Path) -> dict[str, Any]:
-    torch = settings.runtime == "torch"
+    collector: type[Collector] = Collector
+    repeater: type[Repeater] = Repeater
+    reviser: type[Reviser] = Reviser
+    if settings.runtime == "torch":  # imported here: measuring programs needs no torch
+        from cdmpp.measure.torch_collector import TorchCollector, TorchRepeater, TorchReviser
+
+        collector, repeater, reviser = TorchCollector, TorchRepeater, TorchReviser
     if settings.repeat:
-        return (TorchRepeater if torch else Repeater)(settings, folder, settings.repeat).run()
+        return repeater(settings, folder, settings.repeat).run()
     if settings.revise:
-        return (TorchReviser if torch else Reviser)(settings, folder, settings.revise).run()
-    return (TorchCollector if torch else Collector)(settings, folder).run()
+        return reviser(settings, folder, settings.revise).run()
+    return collector(settings, folder).run()
