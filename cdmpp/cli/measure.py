@@ -1,7 +1,8 @@
-"""Measure tensor programs on this machine: ``cdmpp measure device=xeon-icelake out=datasets/mine``."""
+"""Measure tensor programs or operators on this machine: ``cdmpp measure device=xeon-icelake out=datasets/mine``."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from rich import print_json
@@ -27,12 +28,24 @@ def main(values: dict[str, Any]) -> None:
         report = KitBuilder(settings, kit).run()
     elif settings.kit == "merge":
         report = merge_kit(kit, sorted(kit.glob("results/results-*.jsonl")), folder)
-    elif settings.repeat:
-        report = Repeater(settings, folder, settings.repeat).run()
-    elif settings.revise:
-        report = Reviser(settings, folder, settings.revise).run()
     else:
-        report = Collector(settings, folder).run()
-    if settings.codes and settings.kit in (None, "merge") and settings.target["kind"] == "llvm":
+        report = _measured(settings, folder)
+    compiled = settings.target["kind"] == "llvm" and settings.runtime == "tvm"
+    if settings.codes and settings.kit in (None, "merge") and compiled:
         report["code_vectors"] = derive_codes(folder, settings.builders)
     print_json(data=report)
+
+
+def _measured(settings: MeasureSettings, folder: Path) -> dict[str, Any]:
+    collector: type[Collector] = Collector
+    repeater: type[Repeater] = Repeater
+    reviser: type[Reviser] = Reviser
+    if settings.runtime == "torch":  # imported here: measuring programs needs no torch
+        from cdmpp.measure.torch_collector import TorchCollector, TorchRepeater, TorchReviser
+
+        collector, repeater, reviser = TorchCollector, TorchRepeater, TorchReviser
+    if settings.repeat:
+        return repeater(settings, folder, settings.repeat).run()
+    if settings.revise:
+        return reviser(settings, folder, settings.revise).run()
+    return collector(settings, folder).run()

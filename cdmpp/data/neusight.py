@@ -7,7 +7,6 @@ neusight_test`` learns from random shapes and is tested on those of transformers
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import math
@@ -31,7 +30,7 @@ from cdmpp.data.schema import Record
 from cdmpp.errors import DataError, UnsupportedProgramError
 from cdmpp.lock import writing
 from cdmpp.operators.operator import LibraryOperator
-from cdmpp.operators.operator_task import operator_task, served_by, task_id
+from cdmpp.operators.operator_task import operator_task, record_id, served_by, task_id
 from cdmpp.operators.operator_vector import operator_program
 from cdmpp.programs.task import Task
 
@@ -144,7 +143,7 @@ def _operator(row: dict[str, Any]) -> LibraryOperator:
 
 def _record(row: dict[str, Any], key: str, target: str) -> Record:
     seconds = float(row["latency_s"])
-    identity = hashlib.sha256("\n".join((key, row["device"], target, SCHEDULE)).encode()).hexdigest()[:16]
+    identity = record_id(key, row["device"], target, SCHEDULE)
     software = {name: row[name] for name in ("torch", "cudnn") if row[name]}
     extra = {
         "split": row["split"],

@@ -13,7 +13,6 @@ from cdmpp.data.files import REPEATS_FILE, append_lines, read_lines
 from cdmpp.data.records import read_records, read_tasks, replace_records, write_info
 from cdmpp.data.schema import Record
 from cdmpp.errors import DataError
-from cdmpp.measure import protocol
 from cdmpp.measure.collector import Collector
 from cdmpp.measure.labels import visits_of
 from cdmpp.measure.report import repeat_report
@@ -34,6 +33,7 @@ class _Again(Collector):
         self.count = count
 
     def _recall(self) -> None:
+        self._check_features()
         self.tasks = read_tasks(self.folder)
         records = self._choose(read_records(self.folder, self.settings.device))
         self.records = {record.record_id: record for record in records[: self.count]}
@@ -44,7 +44,10 @@ class _Again(Collector):
 
     def _subjects(self, scratch: Path) -> Subjects:
         chosen = [record for key, record in self.records.items() if key not in self.journal]
-        return Subjects(Subject.of(r.record_id, self.tasks[r.task_id], r.schedule, scratch) for r in chosen)
+        return Subjects(self._subject(r, scratch) for r in chosen)
+
+    def _subject(self, record: Record, scratch: Path) -> Subject:
+        return Subject.of(record.record_id, self.tasks[record.task_id], record.schedule, scratch)
 
 
 class Repeater(_Again):
@@ -116,7 +119,7 @@ class Reviser(_Again):
         return replace(new, protocol=old.protocol, extra=extra)
 
     def _write_info(self) -> None:
-        write_info(self.folder, protocols={protocol.CPU.protocol_id: protocol.CPU.describe(self.settings.threads)})
+        write_info(self.folder, protocols={self.rule.protocol_id: self.rule.describe(self.settings.threads)})
 
 
 def _age_s(record: Record, now: datetime) -> float:

@@ -5,18 +5,19 @@ from __future__ import annotations
 import json
 import logging
 import os
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from cdmpp.data.records import append_records, read_records, write_info
+from cdmpp.data.records import append_records, read_info, read_records, write_info
 from cdmpp.data.schema import Record
-from cdmpp.errors import CdmppError
+from cdmpp.errors import CdmppError, DataError
 from cdmpp.measure import protocol, software
 from cdmpp.measure.clock import build_clock
 from cdmpp.measure.collection import Collection
 from cdmpp.measure.labels import record_of
-from cdmpp.measure.protocol import Timed
+from cdmpp.measure.protocol import Rule, Timed
 from cdmpp.measure.remote import ATTEMPTS, SESSION_LIMIT_S
 from cdmpp.measure.report import report
 from cdmpp.measure.sentinel import Sentinels, build_sentinels
@@ -32,30 +33,55 @@ log = logging.getLogger(__name__)
 class Collector(Collection):
     """Collects records of one device into ``folder``: programs of its plan, timed here or over RPC."""
 
+    rule: Rule = protocol.CPU
+    """How visits are taken."""
+    features = "cdmpp"
+    """Kind of vectors that the programs have, see ``layout.FEATURES``: a folder holds those of one kind."""
+
     def __init__(self, settings: MeasureSettings, folder: Path) -> None:
         super().__init__(settings, folder)
         self.remote = settings.runner == "rpc"
-        # Over RPC the children only hold sessions and need no core of their own.
-        cores = [] if self.remote else self.cores[-settings.threads :]
-        self.measurers = [Worker(COMMAND, cores) for _ in range(settings.servers())]
-        self._software = software.versions()
+        self.measurers = self._measurers()
+        self._software = self._versions()
         here = f"{software.processor()}, {os.cpu_count()} processors"
         self._host = f"rpc:{settings.server_key}" if self.remote else here
 
+    def _measurers(self) -> list[Worker]:
+        # Over RPC the children only hold sessions and need no core of their own.
+        cores = [] if self.remote else self.cores[-self.settings.threads :]
+        return [Worker(COMMAND, cores) for _ in range(self.settings.servers())]
+
+    def _versions(self) -> str:
+        return software.versions()
+
     def _recall(self) -> None:
+        self._check_features()
         for record in read_records(self.folder, self.settings.device):
             self.journal.record(record.record_id, record.task_id)
+
+    def _check_features(self) -> None:
+        """``DataError`` where the folder holds programs of another kind."""
+        if not (self.folder / "dataset.json").exists():
+            return
+        if (found := read_info(self.folder).get("features", "cdmpp")) != self.features:
+            raise DataError(
+                f"{self.folder} holds programs with features={found}, these have features={self.features}: a data set "
+                "is of one kind, give another folder, out=FOLDER"
+            )
 
     def _prepare(self, scratch: Path) -> None:
         self._write_info()
         self._clock = None if self.remote else self._build_clock(scratch)
-        programs = build_sentinels(self.builders[0], self.settings.target, scratch)
+        programs = self._sentinels(scratch)
         sentinels = Sentinels(self.measurers[0], self.folder / "sentinels.jsonl", self._timing, programs)
         limit_s = ATTEMPTS * SESSION_LIMIT_S if self.remote else protocol.VISIT_LIMIT_S
         separation_s = self.settings.min_separation_s
         self.windows: Windows[Subject] = Windows(self.measurers, sentinels, self._timing, limit_s, separation_s)
         if not self.remote:  # leave the measuring core alone, where there is more than one
             os.sched_setaffinity(0, {self.cores[0]})
+
+    def _sentinels(self, scratch: Path) -> Sequence[Timed]:
+        return build_sentinels(self.builders[0], self.settings.target, scratch)
 
     def _build_clock(self, scratch: Path) -> str | None:
         try:
@@ -89,7 +115,7 @@ class Collector(Collection):
     def _record(self, subject: Subject) -> Record:
         return record_of(
             subject.visits,
-            protocol.CPU,
+            self.rule,
             record_id=subject.record_id,
             task_id=subject.task.task_id,
             device=self.settings.device,
@@ -105,7 +131,7 @@ class Collector(Collection):
             self.folder,
             name=self.folder.name,
             devices=[self.settings.device],
-            protocols={protocol.CPU.protocol_id: protocol.CPU.describe(self.settings.threads)},
+            protocols={self.rule.protocol_id: self.rule.describe(self.settings.threads)},
             host=self._host,
             software=json.loads(self._software),
             programs=len(self.journal.recorded),

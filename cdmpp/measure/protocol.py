@@ -15,7 +15,7 @@ class Rule:
 
     protocol_id: str
     repeat_ms: int
-    """One repeat lasts at least this long: the program is called as often as that takes."""
+    """One repeat lasts at least this long: the program is called as often as that takes; 0: it is called once."""
     repeats: tuple[tuple[float, int], ...]
     """(run time below, repeats): slow programs get fewer."""
     too_slow_s: float
@@ -30,15 +30,25 @@ class Rule:
 
     def describe(self, cores: int = 1) -> str:
         """The protocol in words, for programs that run on ``cores`` processor cores."""
-        (_, most), *fewer = self.repeats
-        limits = [f"{n} from {1e3 * low:g} ms" for (low, _), (_, n) in zip(self.repeats, fewer, strict=False)]
         where = "one pinned core" if cores == 1 else f"{cores} pinned cores"
         return (
             f"{self.protocol_id}: {self.clock}, {where}, TVM_NUM_THREADS={cores}, 64-byte aligned tensors, "
-            f"warm caches (no flush), one warm-up run, {most} repeats of at least {self.repeat_ms} ms "
-            f"({', '.join(limits)}, none above {self.too_slow_s:g} s); two visits at least {self.min_separation_s:g} s "
+            f"warm caches (no flush), one warm-up run, {self.repeats_in_words()}; {self.visits_in_words('programs')}"
+        )
+
+    def repeats_in_words(self) -> str:
+        """How many repeats a run gets, by its time."""
+        (_, most), *fewer = self.repeats
+        limits = [f"{n} from {1e3 * low:g} ms" for (low, _), (_, n) in zip(self.repeats, fewer, strict=False)]
+        lasting = f"of at least {self.repeat_ms} ms" if self.repeat_ms else "of one run"
+        return f"{most} repeats {lasting} ({', '.join(limits)}, none above {self.too_slow_s:g} s)"
+
+    def visits_in_words(self, timed: str) -> str:
+        """How visits to ``timed`` things become a label."""
+        return (
+            f"two visits at least {self.min_separation_s:g} s "
             f"apart, a third where their minima differ by over {AGREEMENT:.0%}; label = minimum over all samples; "
-            "spread = relative difference of the two smallest visit minima; sentinel programs at both ends of every "
+            f"spread = relative difference of the two smallest visit minima; sentinel {timed} at both ends of every "
             "measuring window, visits are repeated where one stays over 5 % (memory: 25 %) slow over several looks"
         )
 

@@ -67,14 +67,15 @@ GPU_WORKLOADS: Mapping[str, tuple[str, list[Any]]] = {
 
 Timing = Callable[[Timed], dict[str, Any]]
 """A built program -> the request for one visit."""
-_PREFIX = "sentinel_"
+PREFIX = "sentinel_"
+"""Of the id of a sentinel; its name in ``TOLERANCE`` follows."""
 
 
 def build_sentinels(builder: Worker, target: Mapping[str, Any], folder: Path) -> list[Timed]:
     """Compile the sentinels of ``target``'s kind of device into ``folder``; ``CdmppError`` where one does not build."""
     sentinels = []
     for name, (workload, arguments) in (WORKLOADS if target["kind"] == "llvm" else GPU_WORKLOADS).items():
-        sentinel = Timed(_PREFIX + name, arguments, folder / f"{_PREFIX}{name}.so")
+        sentinel = Timed(PREFIX + name, arguments, folder / f"{PREFIX}{name}.so")
         unscheduled = sentinel.build_request(workload, "[[],[]]", target)
         reply = builder.request(unscheduled, 2 * protocol.BUILD_LIMIT_S)
         if "cause" in reply:
@@ -90,7 +91,7 @@ class Sentinels:
         self.worker = worker
         self.log = log
         self.history: list[dict[str, float]] = []
-        self._requests = {p.record_id.removeprefix(_PREFIX): timing(p) for p in programs}
+        self._requests = {p.record_id.removeprefix(PREFIX): timing(p) for p in programs}
         for line in log.read_text().splitlines() if log.exists() else ():
             with contextlib.suppress(ValueError, KeyError):  # a line cut short by a kill
                 self.history.append(json.loads(line)["run_s"])

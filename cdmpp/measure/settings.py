@@ -12,6 +12,7 @@ from cdmpp import devices
 from cdmpp.errors import DataError
 from cdmpp.measure import protocol
 from cdmpp.measure.remote import free_servers
+from cdmpp.operators.operator import ELEMENT_BYTES
 from cdmpp.programs.networks import expand_zoo, network_of
 
 
@@ -31,7 +32,8 @@ class MeasureSettings:
     networks: list[str] | None = None
     """Names of the zoo to use; None = all."""
     out: Path | None = None
-    """Data set folder, None = ``datasets/<device>``: a rerun continues it, a larger zoo extends it."""
+    """Data set folder, None = ``datasets/<device>``, of operators ``datasets/<device>-torch``: a rerun continues it, a
+    larger zoo extends it."""
     tasks_from: Path | None = None
     """Data set folder whose measured tasks are taken instead of the zoo's, to compare two devices on the same ones."""
     schedules_from: Path | None = None
@@ -48,7 +50,19 @@ class MeasureSettings:
     batch: int = 192
     """Programs built between two measuring windows."""
     seed: int = 0
-    """Of schedules and task order."""
+    """Of schedules and task order; of the operators."""
+    runtime: str = "tvm"
+    """``tvm``: programs that TVM schedules and compiles; ``torch``: operators that PyTorch serves with its own kernels,
+    of random sizes, on this machine's CPU or GPU."""
+    operators: int = 1600
+    """Of ``runtime=torch``: how many operators are planned; a larger number continues the list of the same seed."""
+    dtype: str = "float32"
+    """Of ``runtime=torch``: type of the operators."""
+    call_ms: float = 250.0
+    """Of ``runtime=torch``: no operator is planned that takes longer by the peak numbers of the datasheet."""
+    call_mb: float | None = None
+    """Of ``runtime=torch``: most memory of a call's inputs and output; None = a quarter of the device's, of 4 GB where
+    the datasheet names none."""
     runner: str = "local"
     """``local``: this machine; ``rpc``: servers of a TVM RPC tracker, as many at once as are free."""
     tracker: str | None = None
@@ -84,19 +98,23 @@ class MeasureSettings:
 
     def __post_init__(self) -> None:
         device = devices.get(self.device)
-        for name, choices in (("runner", ("local", "rpc")), ("kit", (None, "build", "merge"))):
+        choice_of = {"runtime": ("tvm", "torch"), "runner": ("local", "rpc"), "kit": (None, "build", "merge")}
+        for name, choices in choice_of.items():
             if (value := getattr(self, name)) not in choices:
                 raise DataError(f"{name}={value!r} is unknown; one of {', '.join(filter(None, choices))}")
         for name in self.networks or ():
             network_of(expand_zoo(self.zoo), name)
+        if self.runtime == "torch":
+            self._check_operators(device)
         if self.kit is not None:
             if (kind := device.target["kind"]) not in ("llvm", "cuda"):
                 raise DataError(f"kits are made for CPUs and NVIDIA GPUs; {device.name} has target {kind}")
-        elif device.kind != "cpu":
+        elif device.kind != "cpu" and self.runtime == "tvm":
             raise DataError(
                 f"device {device.name} is a {device.kind}; this command measures on the CPU it runs on. "
                 f"CPUs: {', '.join(d.name for d in devices.all_devices() if d.kind == 'cpu')}. "
-                "runner=rpc measures on another CPU machine, kit=build packs programs for a GPU machine out of reach. "
+                "runner=rpc measures on another CPU machine, kit=build packs programs for a GPU machine out of reach, "
+                "runtime=torch measures operators of PyTorch on the GPU of this machine. "
                 "Or import a tuning database: cdmpp import source=metaschedule"
             )
         elif self.runner == "local" and self.threads > (here := len(os.sched_getaffinity(0))):
@@ -104,6 +122,22 @@ class MeasureSettings:
                 f"programs of {device.name} run on {self.threads} cores, this process may use {here}: measure on a "
                 "machine that has them (runner=rpc), or describe a device with fewer (conf/device/README.md)"
             )
+
+    def _check_operators(self, device: devices.Device) -> None:
+        """``DataError`` for what does not go with ``runtime=torch``."""
+        given = {"kit": self.kit, "runner": self.runner != "local" and self.runner, "networks": self.networks}
+        given |= {name: getattr(self, name) for name in ("tasks_from", "schedules_from", "programs")}
+        if others := [f"{name}={value}" for name, value in given.items() if value]:
+            raise DataError(f"runtime=torch times random operators on this machine: leave out {', '.join(others)}")
+        if device.target["kind"] not in ("llvm", "cuda", "rocm"):
+            raise DataError(
+                f"runtime=torch: CPUs and GPUs of CUDA or ROCm; {device.name} is a {device.target['kind']} one"
+            )
+        if self.dtype not in ELEMENT_BYTES:
+            raise DataError(f"dtype={self.dtype!r} is unknown; one of {', '.join(ELEMENT_BYTES)}")
+        for name in ("operators", "call_ms", "call_mb"):
+            if (value := getattr(self, name)) is not None and not value > 0:
+                raise DataError(f"{name}={value}: it must be more than 0")
 
     @property
     def target(self) -> dict[str, Any]:
@@ -118,7 +152,7 @@ class MeasureSettings:
     @property
     def data_folder(self) -> Path:
         """Where records go."""
-        return self.out or Path("datasets") / self.device
+        return self.out or Path("datasets") / (f"{self.device}-torch" if self.runtime == "torch" else self.device)
 
     @property
     def parts_folder(self) -> Path:

@@ -20,6 +20,18 @@ def versions() -> str:
     return json.dumps(versions_of, sort_keys=True)
 
 
+def torch_versions() -> str:
+    """As ``versions``, of what an operator of PyTorch's libraries runs on."""
+    import torch
+
+    versions_of = {"python": platform.python_version(), "kernel": platform.release(), "torch": torch.__version__}
+    versions_of["cpu_capability"] = torch.backends.cpu.get_cpu_capability()
+    if torch.cuda.is_available():
+        found = {"cuda": torch.version.cuda, "hip": torch.version.hip, "cudnn": torch.backends.cudnn.version()}
+        versions_of |= {name: str(version) for name, version in found.items() if version}
+    return json.dumps(versions_of, sort_keys=True)
+
+
 def processor() -> str:
     """What the first processor of this machine calls itself."""
     try:

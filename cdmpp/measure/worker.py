@@ -21,6 +21,8 @@ OPERATIONS = {
     "time": "timing:time_library",
     "check": "timing:check_library",
     "time_rpc": "remote:time_remote",
+    "ready_torch": "torch_timing:load_torch",
+    "time_torch": "torch_timing:time_operator",
 }
 """Name of a request -> module of this room and the function that answers it."""
 

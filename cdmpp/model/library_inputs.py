@@ -19,17 +19,18 @@ _ROW_KERNELS = {"softmax": (2, 512), "layer_norm": (1, 128)}
 """How often a kernel of ATen reads its row again, and threads of the block that serves one."""
 _IN_REGISTERS = 1024
 """Columns of a softmax up to which a warp keeps the row."""
-_TYPICAL = {
-    "clock_mhz": 1500.0,
-    "core_count": 80.0,
-    "fp32_tflops": 15.0,
-    "bandwidth_gbps": 900.0,
-    "l2_kb": 6144.0,
-    "l1_kb_per_core": 96.0,
-    "max_threads_per_core": 2048.0,
-    "board_power_w": 250.0,
-    "process_nm": 12.0,
-    "warp_size": 32.0,
+_TYPICAL = {  # (cpu, gpu)
+    "clock_mhz": (2500.0, 1500.0),
+    "core_count": (1.0, 80.0),
+    "fp32_tflops": (0.1, 15.0),
+    "bandwidth_gbps": (20.0, 900.0),
+    "core_gbps": (20.0, 20.0),
+    "l2_kb": (1024.0, 6144.0),
+    "l1_kb_per_core": (32.0, 96.0),
+    "max_threads_per_core": (1.0, 2048.0),
+    "board_power_w": (250.0, 250.0),
+    "process_nm": (12.0, 12.0),
+    "warp_size": (32.0, 32.0),
 }
 """Where a datasheet is silent."""
 _PLAIN = {feature.name: feature.plain for feature in OPERATOR_FEATURES}
@@ -41,7 +42,7 @@ class LibraryQuantities:
 
     def __init__(self, batch: Batch) -> None:
         self.vector = batch.codes[:, 1 : 1 + len(OPERATOR_NAMES)]
-        self.spec = batch.device_specs
+        self.spec, self.kinds = batch.device_specs, batch.kinds
 
     def __getitem__(self, name: str) -> Tensor:
         """An amount of the operator in its unit, a whole number: its logarithm has lost the last bits."""
@@ -51,7 +52,13 @@ class LibraryQuantities:
     def device(self, name: str) -> Tensor:
         """Of the datasheet, a typical value where it is silent."""
         published = self.spec[:, SPEC_FIELDS.index(name)]
-        return torch.where(published > 0, published, torch.full_like(published, _TYPICAL[name]))
+        typical = published.new_tensor(_TYPICAL[name])[self.kinds]
+        if (
+            name == "bandwidth_gbps"
+        ):  # vendors name that of a socket; what a few of its cores get is measured, if at all
+            of_cores = self.device("core_gbps") * self.device("core_count")
+            typical = torch.where(self.kinds == 0, of_cores, typical)
+        return torch.where(published > 0, published, typical)
 
     def peak(self) -> Tensor:
         """Operations a second of the units that serve the operator's type: matrix units where halves have them."""

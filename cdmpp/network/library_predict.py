@@ -111,8 +111,10 @@ def compose(
     """The replay of a network's calls, each as ``predictor`` says."""
     graph, operators = read.graph, list(read.operators.values())
     answer = predictor.predict(operators, device=sheet)
-    share = predictor.device_share(operators, sheet)
-    busy, dispatch = np.maximum(answer.latency_s * share, KERNEL_S), answer.latency_s * (1 - share)
+    share, least_s = predictor.device_share(operators, sheet), KERNEL_S
+    if sheet.kind == "cpu":  # host and device are one: a call ends before the next is dispatched
+        share, least_s = np.ones_like(share), 0.0
+    busy, dispatch = np.maximum(answer.latency_s * share, least_s), answer.latency_s * (1 - share)
     kernels = {}
     for i, (key, operator) in enumerate(read.operators.items()):
         scale, flags = busy[i] / answer.latency_s[i], (*answer.flags[i],)

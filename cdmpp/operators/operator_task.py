@@ -26,3 +26,8 @@ def task_id(operator: LibraryOperator) -> str:
 def served_by(runtime: str) -> str:
     """What stands where scheduled programs have their trace: the runtime, which chooses the kernel."""
     return json.dumps({"runtime": runtime})
+
+
+def record_id(task: str, device: str, target: str, schedule: str) -> str:
+    """16 hex digits: of what is served for ``task`` (its id) on a device with that target (JSON)."""
+    return hashlib.sha256("\n".join((task, device, target, schedule)).encode()).hexdigest()[:16]

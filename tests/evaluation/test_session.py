@@ -42,6 +42,13 @@ def test_a_single_split_needs_no_list(tmp_path):
     assert settings(tmp_path, splits="random").splits == ("random",)
 
 
+def test_programs_of_another_kind_are_left_alone(tmp_path):
+    write_toy_dataset(tmp_path / "data")
+    asked = {"device": {"name": "xeon-icelake"}, "data": {"path": [tmp_path / "data"]}, "features": "library"}
+    with pytest.raises(DataError, match="no data set of xeon-icelake with library vectors.*runtime=torch"):
+        run_session(settings(tmp_path, **asked, splits=["by_task"], models=["constant"]))
+
+
 def test_an_unread_key_is_an_error(tmp_path):
     with pytest.raises(CdmppError, match="unknown setting job; did you mean jobs"):
         settings(tmp_path, job=2)

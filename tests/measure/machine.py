@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cdmpp.measure import collection, collector, subjects, window
+from cdmpp.measure import collection, collector, subjects, torch_collector, window
 from cdmpp.measure.settings import MeasureSettings
 from cdmpp.programs.task import Task
 
@@ -38,7 +38,7 @@ class Machine:
                 return dict(self.broken[message["schedule"]])
             Path(message["path"]).write_text(message["schedule"])
             return {}
-        schedule = Path(message["path"]).read_text()
+        schedule = message["operator"] if message["op"] == "time_torch" else Path(message["path"]).read_text()
         self.visits.append(schedule)
         if len(self.visits) > self.kill_after:
             raise KeyboardInterrupt
@@ -51,8 +51,8 @@ class Machine:
 class FakeWorker:
     machine: Machine
 
-    def __init__(self, command: Sequence[str], cores: Sequence[int] = ()) -> None:
-        self.cores = tuple(cores)
+    def __init__(self, command: Sequence[str], cores: Sequence[int] = (), ready: Any = None) -> None:
+        self.cores, self.ready = tuple(cores), ready
 
     def start(self) -> None: ...
 
@@ -89,7 +89,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
         for index, message in enumerate(messages):
             yield index, built.answer(message)
 
-    for place in (collection, collector):
+    for place in (collection, collector, torch_collector):
         monkeypatch.setattr(place, "Worker", FakeWorker)
     monkeypatch.setattr(collector, "Sentinels", CalmSentinels)
     monkeypatch.setattr(collector, "build_sentinels", lambda *_: [])

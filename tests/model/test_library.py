@@ -24,6 +24,7 @@ from cdmpp.evaluation.trees import TreeSettings
 from cdmpp.model.build import build_for
 from cdmpp.model.config import model_config
 from cdmpp.model.library_anchor import LibraryAnchor
+from cdmpp.model.library_inputs import LibraryQuantities
 from cdmpp.operators.operator import LibraryOperator
 from cdmpp.operators.operator_task import operator_task, served_by, task_id
 from cdmpp.operators.operator_vector import operator_program
@@ -93,6 +94,15 @@ def test_what_the_roofline_misses_is_learned(programs):
         optimiser.step()
         losses.append(float(loss))
     assert losses[-1] < 0.35 * losses[0]
+
+
+@pytest.mark.parametrize(("device", "gbps"), [("xeon-icelake", 12), ("xeon-emeraldrapids", 20), ("t4", 320)])
+def test_a_cpu_has_the_bandwidth_of_its_cores(device, gbps):
+    kind = devices.get(device).kind
+    asts = AstTable.from_asts([operator_program(LibraryOperator.parse("copy", "1024x1024"), kind)])
+    one = ProgramTensors.build(asts, {device: devices.get(device)}, [device], np.ones(1))
+    quantities = LibraryQuantities(one.batch(np.arange(1)))
+    assert float(quantities.memory_s()) == pytest.approx(2 * 4 * 2**20 / (1e9 * gbps), rel=1e-4)
 
 
 def test_a_program_alone_is_answered_as_among_others(programs):

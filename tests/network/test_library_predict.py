@@ -67,6 +67,11 @@ def test_a_host_that_is_slower_than_its_device_decides():
     assert answered(share=1e-6).kernels[0].latency_s == KERNEL_S
 
 
+def test_a_cpu_is_its_own_host():
+    found = answered(share=0.1, device="xeon-icelake")
+    assert found.latency_s == pytest.approx(5 * 1e-3) and not any("host decides" in doubt for doubt in found.doubts)
+
+
 def test_a_training_step_has_dropout_and_a_backward_pass_in_the_opposite_order():
     read = read_library_network(Block(), torch.randn(8, 16), train=True)
     names = [str(read.operators[call.task_id]) for call in read.graph.calls]

@@ -1,0 +1,137 @@
+"""Measures operators of PyTorch's libraries: windows, visits and records are those of ``Collector``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cdmpp import devices
+from cdmpp.ast.table import AstTable, write_asts
+from cdmpp.data.records import append_records, record_parts
+from cdmpp.data.schema import Record
+from cdmpp.errors import DataError
+from cdmpp.measure import software
+from cdmpp.measure.again import Repeater, Reviser
+from cdmpp.measure.collector import Collector
+from cdmpp.measure.plan import add_tasks, load_plan
+from cdmpp.measure.protocol import Timed
+from cdmpp.measure.sentinel import PREFIX
+from cdmpp.measure.settings import MeasureSettings
+from cdmpp.measure.subjects import Subject, Subjects
+from cdmpp.measure.torch_plan import CallLimits, operator_plan
+from cdmpp.measure.torch_protocol import torch_rule
+from cdmpp.measure.worker import COMMAND
+from cdmpp.operators.operator import LibraryOperator
+from cdmpp.operators.operator_task import operator_task, record_id, served_by
+from cdmpp.operators.operator_vector import operator_program
+from cdmpp.programs.task import Task
+from cdmpp.workers import Worker
+
+ORIGIN = "torch"
+NETWORK = "random_operators"
+"""What the tasks say they come from: splits by network can name them."""
+SCHEDULE = served_by("torch")
+_SENTINELS = {
+    "cpu": {"compute": ("bmm", "1x256x256x256"), "cache": ("relu", "64x1024"), "memory": ("mean", "16384x1024")},
+    "gpu": {"compute": ("bmm", "1x2048x2048x2048"), "cache": ("add", "4096x1024"), "memory": ("mean", "65536x1024")},
+}
+
+
+class _OfTorch(Collector):
+    """What collecting, repeating and revising operators share. ``DataError``: the device is a GPU that is not here."""
+
+    features = "library"
+
+    def __init__(self, settings: MeasureSettings, folder: Path, *more: Any) -> None:
+        self.kind = devices.get(settings.device).kind
+        self.place = "cpu" if self.kind == "cpu" else "cuda"
+        if self.place == "cuda" and not torch.cuda.is_available():
+            raise DataError(
+                f"device {settings.device} is a GPU, and torch {torch.__version__} sees none here: install a torch for "
+                "CUDA or ROCm on the machine that has it, and measure there"
+            )
+        self.rule = torch_rule(self.place)
+        super().__init__(settings, folder, *more)
+        if self.place == "cuda":
+            self._host = f"{torch.cuda.get_device_name(0)}, {self._host}"
+
+    def _measurers(self) -> list[Worker]:
+        threads = self.settings.threads
+        # Drivers of GPUs have threads of their own, which would wait for the host where all share one core.
+        cores = self.cores[-threads:] if self.place == "cpu" else self.cores[1:] or self.cores
+        return [Worker(COMMAND, cores, {"op": "ready_torch", "threads": threads, "device": self.place})]
+
+    def _versions(self) -> str:
+        return software.torch_versions()
+
+    def _sentinels(self, scratch: Path) -> Sequence[Timed]:
+        chosen = _SENTINELS["cpu" if self.place == "cpu" else "gpu"]
+        return [
+            _subject(PREFIX + name, operator_task(LibraryOperator.parse(*operator)), scratch)
+            for name, operator in chosen.items()
+        ]
+
+    def _build_clock(self, scratch: Path) -> str | None:
+        return super()._build_clock(scratch) if self.place == "cpu" else None
+
+    def _build(self, subjects: list[Subject]) -> list[Subject]:
+        return subjects
+
+    def _subject(self, record: Record, scratch: Path) -> Subject:
+        return _subject(record.record_id, self.tasks[record.task_id], scratch)  # type: ignore[attr-defined]
+
+    def _timing(self, item: Timed) -> dict[str, Any]:
+        assert isinstance(item, Subject)
+        return {"op": "time_torch", "operator": item.task.op_name, "device": self.place, "clock": self._clock}
+
+
+class TorchCollector(_OfTorch):
+    """Collects records of random operators into ``folder``, each with its compact AST: reading them needs no TVM."""
+
+    def _subjects(self, scratch: Path) -> Subjects:
+        settings = self.settings
+        limits = CallLimits.of(devices.get(settings.device), settings.call_ms, settings.call_mb)
+        operators = operator_plan(limits, settings.operators, settings.seed, settings.dtype)
+        add_tasks(self.folder, [operator_task(operator, NETWORK, ORIGIN) for operator in operators])
+        plan = load_plan(self.folder, {}, settings.seed, lambda *_: None)
+        subjects = [_subject(self._record_id(key), plan.tasks[key], scratch) for key in plan.order]
+        planned = Subjects(subject for subject in subjects if subject.record_id not in self.journal)
+        planned.info = {"networks": [NETWORK], "planned_tasks": len(plan.order), "features": self.features}
+        return planned
+
+    def _record_id(self, task_id: str) -> str:
+        return record_id(task_id, self.settings.device, self.target, SCHEDULE)
+
+    def _keep(self, finished: list[Subject]) -> None:
+        """ASTs first: one without a record, which a kill between the two leaves, does no harm."""
+        if not finished:
+            return
+        asts = [operator_program(_operator(subject), self.kind) for subject in finished]
+        names = [subject.record_id for subject in finished]
+        write_asts(self._next_part(), names, AstTable.from_asts(asts), self.features)
+        append_records(self.folder, [self._record(subject) for subject in finished])
+
+    def _next_part(self) -> Path:
+        parts = record_parts(self.folder)
+        number = int(parts[-1].stem.removeprefix("part-")) + 1 if parts else 0
+        return self.folder / "asts" / f"part-{number:05d}.parquet"
+
+
+class TorchRepeater(_OfTorch, Repeater):
+    """``Repeater`` of operators."""
+
+
+class TorchReviser(_OfTorch, Reviser):
+    """``Reviser`` of operators."""
+
+
+def _operator(subject: Subject) -> LibraryOperator:
+    return LibraryOperator.from_json(subject.task.op_name)
+
+
+def _subject(key: str, task: Task, scratch: Path) -> Subject:
+    """Without a library of its own: PyTorch has it."""
+    return Subject(key, [], scratch / key, task=task, schedule=SCHEDULE)

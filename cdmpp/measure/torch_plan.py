@@ -1,0 +1,156 @@
+"""Which operators are timed: every kind, of random sizes over orders of magnitude, each within what the device can do.
+
+The same seed gives the same operators in the same order, and more of them continue the list.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from cdmpp.devices import Device
+from cdmpp.errors import DataError, UnsupportedProgramError
+from cdmpp.operators.operator import KINDS, LibraryOperator
+
+_MORE = {
+    **{"linear": 12, "bmm": 10, "conv2d": 16, "softmax": 5, "layer_norm": 5, "batch_norm": 3, "mean": 3},
+    **{"embedding": 2, "max_pool2d": 2, "avg_pool2d": 1, "add": 2, "mul": 1, "relu": 2, "gelu": 1, "copy": 2},
+}
+"""How often an operator comes in a round beside the once of every kind: networks spend their time in these."""
+_TYPICAL = {"cpu": (0.1, 10.0), "gpu": (5.0, 200.0)}
+"""TFLOP/s and GB/s that a silent datasheet is taken for: on the safe side."""
+_MEMORY_GB = 4.0
+"""Of a device whose datasheet is silent."""
+_SHARE = 0.25
+"""Of the memory that one call may take."""
+_STEPS = (1, 1, 8, 16, 64)
+"""Sizes are multiples of one of these: networks like round numbers, and kernels do."""
+_TRIES = 2000
+_DISPATCH_S, _DISPATCH_SHARE = 5e-6, 0.25
+"""Smaller calls all take what dispatching one takes: only this share of those that are drawn is kept."""
+
+
+@dataclass(frozen=True)
+class CallLimits:
+    """What one call may take."""
+
+    call_s: float
+    """Seconds of a roofline at the peak of the datasheet: it takes longer."""
+    call_bytes: float
+    """Of inputs and output."""
+    flops_per_s: float
+    bytes_per_s: float
+
+    @staticmethod
+    def of(device: Device, call_ms: float, call_mb: float | None) -> CallLimits:
+        """Of a device; without ``call_mb`` a quarter of its memory."""
+        tflops, gbps = _TYPICAL.get(device.kind, _TYPICAL["gpu"])
+        memory_gb = device.spec["memory_gb"] or _MEMORY_GB
+        call_bytes = 1e6 * call_mb if call_mb is not None else _SHARE * 1e9 * memory_gb
+        of_cores = (device.spec["core_gbps"] or 0.0) * (device.spec["core_count"] or 1.0)
+        peak, bandwidth = device.spec["fp32_tflops"] or tflops, device.spec["bandwidth_gbps"] or of_cores or gbps
+        return CallLimits(1e-3 * call_ms, call_bytes, 1e12 * peak, 1e9 * bandwidth)
+
+    def roofline_s(self, operator: LibraryOperator) -> float:
+        """Seconds at the peak of the datasheet."""
+        return operator.flops / self.flops_per_s + operator.io_bytes / self.bytes_per_s
+
+    def allow(self, operator: LibraryOperator) -> bool:
+        """Whether a call is within them."""
+        return operator.io_bytes <= self.call_bytes and self.roofline_s(operator) <= self.call_s
+
+
+def operator_plan(limits: CallLimits, count: int, seed: int, dtype: str = "float32") -> list[LibraryOperator]:
+    """``count`` different operators; ``DataError`` where so many within the limits are not found."""
+    return list(islice(_operators(limits, seed, dtype), count))
+
+
+def _operators(limits: CallLimits, seed: int, dtype: str) -> Iterator[LibraryOperator]:
+    draw = random.Random(f"operators {seed}")
+    seen: set[LibraryOperator] = set()
+    while True:
+        more = [name for name, times in _MORE.items() for _ in range(times)]
+        for name in (*draw.sample(list(KINDS), len(KINDS)), *draw.sample(more, len(more))):
+            for _ in range(_TRIES):
+                operator = _drawn(name, draw, dtype)
+                kept = draw.random() < _DISPATCH_SHARE
+                if operator is None or operator in seen or not limits.allow(operator):
+                    continue
+                if kept or limits.roofline_s(operator) > _DISPATCH_S:
+                    break
+            else:
+                raise DataError(
+                    f"{len(seen)} operators planned, and no further {name} found within {1e3 * limits.call_s:g} ms and "
+                    f"{1e-6 * limits.call_bytes:g} MB a call: raise call_ms or call_mb, or ask for fewer operators"
+                )
+            seen.add(operator)
+            yield operator
+
+
+def _drawn(name: str, draw: random.Random, dtype: str) -> LibraryOperator | None:
+    """None where the sizes do not go together."""
+    try:
+        return LibraryOperator(name, _SIZES.get(name, _elementwise)(draw), dtype)
+    except UnsupportedProgramError:
+        return None
+
+
+def _extent(draw: random.Random, low: int, high: int) -> int:
+    """A whole number, its logarithm uniform."""
+    value, step = math.exp(draw.uniform(math.log(low), math.log(high))), draw.choice(_STEPS)
+    return min(high, max(low, round(value / step) * step if value >= step else round(value)))
+
+
+def _extents(**ranges: tuple[int, int]) -> Callable[[random.Random], dict[str, int]]:
+    return lambda draw: {name: _extent(draw, low, high) for name, (low, high) in ranges.items()}
+
+
+def _linear(draw: random.Random) -> dict[str, int]:
+    sizes = _extents(rows=(1, 16384), inner=(16, 16384), cols=(8, 65536))(draw)
+    return {**sizes, "bias": int(draw.random() < 0.7)}
+
+
+def _bmm(draw: random.Random) -> dict[str, int]:
+    sizes = _extents(batch=(1, 512), rows=(1, 4096), inner=(8, 4096), cols=(8, 4096))(draw)
+    return {**sizes, "transposed": draw.randrange(2)}
+
+
+def _conv2d(draw: random.Random) -> dict[str, int]:
+    """Two thirds are dense; of the others most have a group for each channel."""
+    sizes = _extents(batch=(1, 64), in_channels=(1, 2048), out_channels=(8, 2048), in_size=(4, 256))(draw)
+    kernel = draw.choice((1, 1, 3, 3, 3, 5, 7))
+    sizes |= {"kernel": kernel, "stride": draw.choice((1, 1, 2)), "padding": draw.choice((kernel // 2,) * 3 + (0,))}
+    kind = draw.random()
+    if kind < 0.22:
+        sizes |= {"out_channels": sizes["in_channels"], "groups": sizes["in_channels"]}
+    elif kind < 0.33:
+        groups = draw.choice((2, 4, 8, 32))
+        channels = {name: groups * max(1, sizes[name] // groups) for name in ("in_channels", "out_channels")}
+        sizes |= {**channels, "groups": groups}
+    return sizes
+
+
+def _pool(draw: random.Random) -> dict[str, int]:
+    sizes = _extents(batch=(1, 64), channels=(1, 2048), in_size=(4, 256))(draw)
+    kernel = draw.choice((2, 2, 3, 3, 5, 7))
+    stride, padding = draw.choice((1, 2, kernel)), draw.choice((0, kernel // 2))
+    return {**sizes, "kernel": kernel, "stride": stride, "padding": padding}
+
+
+_elementwise = _extents(rows=(1, 65536), cols=(1, 65536))
+_SIZES: dict[str, Callable[[random.Random], dict[str, Any]]] = {
+    "linear": _linear,
+    "bmm": _bmm,
+    "conv2d": _conv2d,
+    "softmax": _extents(rows=(1, 262144), cols=(2, 8192)),
+    "layer_norm": _extents(rows=(1, 65536), cols=(16, 8192)),
+    "embedding": _extents(rows=(1, 32768), cols=(16, 8192)),
+    "mean": _extents(rows=(1, 65536), cols=(2, 65536)),
+    "max_pool2d": _pool,
+    "avg_pool2d": _pool,
+}
+"""By name; all others have rows and columns."""
