@@ -99,7 +99,7 @@ def test_tree_stays_small_enough_to_travel():
           (".", "datasets", "cdmpp/predict/pretrained")}  # fmt: skip
     assert of["."] < 60 * MEBIBYTE
     assert of["datasets"] < 40 * MEBIBYTE
-    assert of["cdmpp/predict/pretrained"] < 15 * MEBIBYTE
+    assert of["cdmpp/predict/pretrained"] < 18 * MEBIBYTE
 
 
 def test_no_pickled_file_is_shipped():
