@@ -25,13 +25,6 @@ from cdmpp.paths import cache_root
 
 log = logging.getLogger(__name__)
 
-_SOURCES = {
-    "ansor164": "`cdmpp import source=ansor_features` makes one (scripts/exporters/README.md)",
-    "library": "`cdmpp measure device={device} runtime=torch` makes one on that device, `cdmpp import source=neusight` "
-    "one of published measurements; data.path=[FOLDER] names where it lies",
-}
-"""Kind of vectors -> where data sets with it come from."""
-
 
 def devices_with_data(paths: Paths = (), features: str = "cdmpp") -> dict[str, list[DataSummary]]:
     """Device -> folders below ``search_paths(paths)`` that hold records of it with leaf vectors ``features``.
@@ -86,7 +79,7 @@ def data_folders(
     if not entries and features != "cdmpp":
         raise DataError(
             f"no data set of {device} with {features} vectors in {', '.join(map(str, search_paths(paths)))}; "
-            f"{_SOURCES.get(features, _SOURCES['ansor164']).format(device=device)}"
+            "`cdmpp import source=ansor_features` makes one (scripts/exporters/README.md)"
         )
     return [
         entry.folder if entry.form == "records" else _import_into_cache(entry, device, progress)
