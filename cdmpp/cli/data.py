@@ -79,7 +79,9 @@ def _print_places(entries: Sequence[DataSummary], paths: Sequence[Path]) -> None
     rows, counts = [], ("programs", "tasks")
     for entry in entries:
         numbers = ["?" if (count := getattr(entry, name)) is None else str(count) for name in counts]
-        rows.append((entry.device, *numbers, f"{entry.form} {entry.note}".strip(), str(entry.folder)))
+        kind = entry.features if entry.features != "cdmpp" else ""
+        form = " ".join(filter(None, (entry.form, kind, entry.note)))
+        rows.append((entry.device, *numbers, form, str(entry.folder)))
     caption = f"looked in {', '.join(map(str, paths))} ($CDMPP_DATA adds folders)"
     print_table("Data", ("device", *counts, "form", "folder"), rows, right=counts, caption=caption)
 

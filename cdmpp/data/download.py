@@ -8,8 +8,9 @@ import http.client
 import shutil
 import urllib.request
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -59,11 +60,12 @@ def download(database: PinnedDatabase, base_url: str = BASE_URL, progress: bool 
     for name, expected in database.files.items():
         path, url = folder / name, f"{base_url}/{database.folder}/{name}"
         if not path.is_file() or _content_sum(path) != expected:
-            write_atomic(path, lambda temporary, url=url, sum=expected: _fetch(url, temporary, sum, progress))  # type: ignore[misc]
+            write_atomic(path, partial(fetch, url, expected=expected, content_sum=_content_sum, progress=progress))
     return folder
 
 
-def _fetch(url: str, path: Path, expected: str, progress: bool) -> None:
+def fetch(url: str, path: Path, expected: str, content_sum: Callable[[Path], str], progress: bool = True) -> None:
+    """Write what ``url`` gives to ``path``; ``DataError``: it cannot be fetched, or its sum is not ``expected``."""
     title = f"downloading {url.rpartition('/')[2]}"
     try:
         with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as response, path.open("wb") as file:
@@ -74,8 +76,10 @@ def _fetch(url: str, path: Path, expected: str, progress: bool) -> None:
         raise DataError(f"cannot download {url}: {error}") from error
     if length and path.stat().st_size != length:
         raise DataError(f"cannot download {url}: the connection ended after {path.stat().st_size} of {length} bytes")
-    if (digest := _content_sum(path)) != expected:
-        raise DataError(f"{url} has the SHA-256 {digest or '?'} (unpacked), expected {expected}: not the pinned file")
+    if (digest := content_sum(path)) != expected:
+        raise DataError(
+            f"{url} has the SHA-256 {digest or '?'} (of its content), expected {expected}: not the pinned file"
+        )
 
 
 def _content_sum(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""Measured PyTorch operators of NeuSight (ASPLOS 2025) -> data set folder: a row of ``ops.parquet`` a program.
+"""Measured PyTorch operators of NeuSight (ASPLOS 2025) -> data set folder: a row of its tables a program.
 
 The program is an un-scheduled tensor program that PyTorch served with a kernel of its own choice: its schedule names
 that runtime instead of a trace. The published parts are the networks of its tasks: ``by_network+test_networks:
@@ -25,6 +25,7 @@ from cdmpp.ast.compact_ast import CompactAST
 from cdmpp.ast.table import AstTable, write_asts
 from cdmpp.data.files import read_table
 from cdmpp.data.merge import each_once
+from cdmpp.data.neusight_source import data_folder, read_files
 from cdmpp.data.records import append_records, read_info, record_parts, write_info, write_tasks
 from cdmpp.data.schema import Record
 from cdmpp.errors import DataError, UnsupportedProgramError
@@ -72,18 +73,30 @@ class OperatorReport:
         return f"{self.rows} rows: {self.programs} programs of {self.tasks} operators ({each}){lost}"
 
 
-def import_neusight(source: Path, out: Path, workers: int = 2, progress: bool = True) -> OperatorReport:
-    """Import ``ops.parquet``, or the folder that holds it, into ``out``; what a stopped import left there is replaced.
+def import_neusight(
+    source: Path, out: Path, workers: int = 2, progress: bool = True, device: str | None = None
+) -> OperatorReport:
+    """Import the measurements in ``source`` into ``out``; what a stopped import left there is replaced.
 
-    Rows that are known to be wrong are left out and counted. ``DataError``: no such file, or another table.
+    Rows that are known to be wrong are left out and counted.
+
+    Args:
+        source: ``ops.parquet``, the folder that holds it, or a copy of NeuSight's repository (see ``neusight_source``).
+        device: rows of it alone; None: of all.
+
+    Raises:
+        DataError: no such file, or another table.
     """
-    path = Path(source) / "ops.parquet" if Path(source).is_dir() else Path(source)
+    path, folder = Path(source), data_folder(Path(source))
+    if folder is None and path.is_dir():
+        path = path / "ops.parquet"
+    rows = read_files(folder, device) if folder else _rows(path, device)
     report = OperatorReport()
     tasks: dict[str, Task] = {}
     operators: dict[str, LibraryOperator] = {}
     records: list[Record] = []
     targets: dict[str, str] = {}
-    for row in track(_rows(path), f"reading {path.name}", disable=not progress):
+    for row in track(rows, f"reading {path.name}", disable=not progress):
         report.rows += 1
         if reason := _known_fault(row):
             report.left_out[reason] += 1
@@ -101,10 +114,9 @@ def import_neusight(source: Path, out: Path, workers: int = 2, progress: bool = 
         if key not in tasks:
             tasks[key], operators[key] = operator_task(operator, network, PROTOCOL), operator
         tasks[key].networks[network] = 1
-        device = row["device"]
-        if device not in targets:
-            targets[device] = json.dumps(devices.get(device).target, sort_keys=True, separators=(",", ":"))
-        records.append(_record(row, key, targets[device]))
+        if (name := row["device"]) not in targets:
+            targets[name] = json.dumps(devices.get(name).target, sort_keys=True, separators=(",", ":"))
+        records.append(_record(row, key, targets[name]))
     records = each_once(records)[0]
     if not records:
         raise DataError(f"{path} holds no operator that this cdmpp knows: {dict(report.left_out)}")
@@ -114,12 +126,12 @@ def import_neusight(source: Path, out: Path, workers: int = 2, progress: bool = 
     return report
 
 
-def _rows(path: Path) -> Iterator[dict[str, Any]]:
+def _rows(path: Path, device: str | None) -> Iterator[dict[str, Any]]:
     table = read_table(path)
     if missing := sorted(set(_COLUMNS) - set(table.column_names)):
         raise DataError(f"{path} lacks the columns {', '.join(missing)}: not NeuSight's ops.parquet")
     for batch in table.select(list(_COLUMNS)).to_batches(max_chunksize=_PART):
-        yield from batch.to_pylist()
+        yield from (row for row in batch.to_pylist() if device in (None, row["device"]))
 
 
 def _known_fault(row: dict[str, Any]) -> str:

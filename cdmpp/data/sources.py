@@ -10,10 +10,12 @@ from pathlib import Path
 
 from cdmpp import devices
 from cdmpp.ast.layout import FEATURES
+from cdmpp.data import neusight_source
 from cdmpp.data.dataset import LatencyDataset, join_datasets
 from cdmpp.data.derive import has_tvm
 from cdmpp.data.download import COMMIT, REPOSITORY, download, pinned
 from cdmpp.data.loading import load_programs
+from cdmpp.data.neusight import import_neusight
 from cdmpp.data.records import read_info
 from cdmpp.data.schema import SCHEMA_VERSION
 from cdmpp.data.summary import DATABASE_FILES, DataSummary, Paths, search_paths, summarise
@@ -22,13 +24,6 @@ from cdmpp.lock import writing
 from cdmpp.paths import cache_root
 
 log = logging.getLogger(__name__)
-
-_SOURCES = {
-    "ansor164": "`cdmpp import source=ansor_features` makes one (scripts/exporters/README.md)",
-    "library": "`cdmpp measure device={device} runtime=torch` makes one on that device, `cdmpp import source=neusight` "
-    "one of published measurements; data.path=[FOLDER] names where it lies",
-}
-"""Kind of vectors -> where data sets with it come from."""
 
 
 def devices_with_data(paths: Paths = (), features: str = "cdmpp") -> dict[str, list[DataSummary]]:
@@ -49,7 +44,8 @@ def load_device(
 ) -> LatencyDataset:
     """All labelled programs of ``device`` within reach, as one data set of one kind of ``features``.
 
-    Raw databases are imported into the cache first. Where nothing is here, a pinned public source is downloaded.
+    Raw databases are imported into the cache first. Where nothing is here, a pinned public source is downloaded: tuning
+    runs of the A100, or of features ``library`` NeuSight's measurements of nine GPUs.
     Without one a ``NoRecordsError`` says what was looked for, how to import or measure, and what is here.
     """
     return load_programs(data_folders(device, paths, progress, features), device, workers, progress)
@@ -78,10 +74,12 @@ def data_folders(
     if features not in FEATURES:
         raise CdmppError(f"features={features!r} is unknown; one of {', '.join(FEATURES)}")
     entries = devices_with_data(paths, features).get(device, [])
+    if not entries and features == "library":
+        return [_operators(device, paths, progress)]
     if not entries and features != "cdmpp":
         raise DataError(
             f"no data set of {device} with {features} vectors in {', '.join(map(str, search_paths(paths)))}; "
-            f"{_SOURCES.get(features, _SOURCES['ansor164']).format(device=device)}"
+            "`cdmpp import source=ansor_features` makes one (scripts/exporters/README.md)"
         )
     return [
         entry.folder if entry.form == "records" else _import_into_cache(entry, device, progress)
@@ -107,6 +105,38 @@ def _import_into_cache(item: DataSummary, device: str, progress: bool) -> Path:
             log.info("importing %s as %s on %s into %s", item.folder, item.network, device, out)
             import_database(item.folder, out, device, item.network, on_bad="skip", progress=progress)
     return out
+
+
+def _operators(device: str, paths: Paths, progress: bool) -> Path:
+    """The public measurements of PyTorch's operators on ``device``, downloaded and imported into the cache once."""
+    out = cache_root() / "imported" / f"neusight_{device}-{neusight_source.COMMIT[:12]}"
+    if _is_complete(out):
+        return out
+    try:
+        if not neusight_source.files_of(device):
+            raise DataError("no public source is pinned for this device")
+        with writing(out, f"import of operators on {device}", wait=True):
+            if not _is_complete(out):
+                source = neusight_source.download(device, progress=progress)
+                import_neusight(source, out, progress=progress, device=device)
+    except DataError as error:
+        raise NoRecordsError(_no_operators_message(device, paths, str(error))) from error
+    return out
+
+
+def _no_operators_message(device: str, paths: Paths, download_result: str) -> str:
+    looked = ", ".join(map(str, search_paths(paths))) or "no folder"
+    repository, commit = neusight_source.REPOSITORY, neusight_source.COMMIT
+    return "\n".join([
+        f"no measured library operators of device {device}.",
+        f"Looked for: data sets with library vectors, in: {looked}",
+        f"  on the web: https://github.com/{repository} at {commit[:12]}: {download_result}",
+        "To use the public measurements without a network here: clone that repository elsewhere, copy it, and",
+        "  cdmpp import source=neusight path=COPY out=outputs/operators, then data.path=[outputs/operators]",
+        "To measure on this machine, if it is that device:",
+        f"  cdmpp measure device={device} runtime=torch",
+        f"Measured and public: {', '.join(sorted(set(neusight_source.DEVICES.values())))}",
+    ])  # fmt: skip
 
 
 def _is_complete(folder: Path) -> bool:

@@ -30,7 +30,8 @@ class MeasureSettings:
     zoo: dict[str, Any] = field(default_factory=dict)
     """Network -> how to build it, as in ``conf/data/networks.yaml``."""
     networks: list[str] | None = None
-    """Names of the zoo to use; None = all."""
+    """Names of the zoo to use; None = all. Of ``runtime=torch``: whose operators come before the random ones; None =
+    of none."""
     out: Path | None = None
     """Data set folder, None = ``datasets/<device>``, of operators ``datasets/<device>-torch``: a rerun continues it, a
     larger zoo extends it."""
@@ -125,10 +126,12 @@ class MeasureSettings:
 
     def _check_operators(self, device: devices.Device) -> None:
         """``DataError`` for what does not go with ``runtime=torch``."""
-        given = {"kit": self.kit, "runner": self.runner != "local" and self.runner, "networks": self.networks}
+        given = {"kit": self.kit, "runner": self.runner != "local" and self.runner}
         given |= {name: getattr(self, name) for name in ("tasks_from", "schedules_from", "programs")}
         if others := [f"{name}={value}" for name, value in given.items() if value]:
-            raise DataError(f"runtime=torch times random operators on this machine: leave out {', '.join(others)}")
+            raise DataError(
+                f"runtime=torch times operators of its own plan on this machine: leave out {', '.join(others)}"
+            )
         if device.target["kind"] not in ("llvm", "cuda", "rocm"):
             raise DataError(
                 f"runtime=torch: CPUs and GPUs of CUDA or ROCm; {device.name} is a {device.target['kind']} one"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ from cdmpp.measure.plan import add_tasks, load_plan
 from cdmpp.measure.protocol import Timed
 from cdmpp.measure.sentinel import PREFIX
 from cdmpp.measure.settings import MeasureSettings
-from cdmpp.measure.subjects import Subject, Subjects
+from cdmpp.measure.subjects import IMPORT_LIMIT_S, Subject, Subjects
+from cdmpp.measure.torch_networks import network_tasks
 from cdmpp.measure.torch_plan import CallLimits, operator_plan
 from cdmpp.measure.torch_protocol import torch_rule
 from cdmpp.measure.worker import COMMAND
@@ -29,6 +31,8 @@ from cdmpp.operators.operator_task import operator_task, record_id, served_by
 from cdmpp.operators.operator_vector import operator_program
 from cdmpp.programs.task import Task
 from cdmpp.workers import Worker
+
+log = logging.getLogger(__name__)
 
 ORIGIN = "torch"
 NETWORK = "random_operators"
@@ -89,18 +93,39 @@ class _OfTorch(Collector):
 
 
 class TorchCollector(_OfTorch):
-    """Collects records of random operators into ``folder``, each with its compact AST: reading them needs no TVM."""
+    """Collects records of operators into ``folder``, each with its compact AST: reading them needs no TVM.
+
+    Those of the networks that are asked for come first, random ones behind.
+    """
 
     def _subjects(self, scratch: Path) -> Subjects:
         settings = self.settings
-        limits = CallLimits.of(devices.get(settings.device), settings.call_ms, settings.call_mb)
-        operators = operator_plan(limits, settings.operators, settings.seed, settings.dtype)
-        add_tasks(self.folder, [operator_task(operator, NETWORK, ORIGIN) for operator in operators])
-        plan = load_plan(self.folder, {}, settings.seed, lambda *_: None)
+        self.limits = CallLimits.of(devices.get(settings.device), settings.call_ms, settings.call_mb)
+        operators = operator_plan(self.limits, settings.operators, settings.seed, settings.dtype)
+        random = [operator_task(operator, NETWORK, ORIGIN) for operator in operators]
+        add_tasks(self.folder, random)
+        if settings.networks:  # what was not begun makes way for those of networks that join, and comes in again
+            load_plan(self.folder, settings.device_networks(), settings.seed, self._import, self.journal.per_task)
+            add_tasks(self.folder, random)
+        plan = load_plan(self.folder, {}, settings.seed, self._import)
         subjects = [_subject(self._record_id(key), plan.tasks[key], scratch) for key in plan.order]
         planned = Subjects(subject for subject in subjects if subject.record_id not in self.journal)
-        planned.info = {"networks": [NETWORK], "planned_tasks": len(plan.order), "features": self.features}
+        names = [*plan.networks, NETWORK]
+        planned.info = {"networks": names, "planned_tasks": len(plan.order), "features": self.features}
         return planned
+
+    def _import(self, name: str, spec: Mapping[str, Any]) -> list[Task] | None:
+        worker = self.measurers[0]
+        reply = worker.request({"op": "import_operators", "device": "cpu", "spec": dict(spec)}, IMPORT_LIMIT_S)
+        worker.stop()  # it would keep the network
+        if "cause" in reply:
+            self.journal.fail(f"network:{name}", "", reply)
+            return None
+        if unknown := reply["unknown"]:
+            log.warning(
+                "%s: %d calls are of no kind that is known: %s", name, sum(unknown.values()), ", ".join(unknown)
+            )
+        return network_tasks(reply["operators"], name, self.settings.dtype, self.limits, ORIGIN)
 
     def _record_id(self, task_id: str) -> str:
         return record_id(task_id, self.settings.device, self.target, SCHEDULE)

@@ -15,7 +15,7 @@ class TorchRule(Rule):
         """The protocol in words, for operators that run on ``cores`` processor cores, or on a GPU."""
         where = f"torch.set_num_threads({cores}) on pinned cores"
         if self is TORCH_GPU:
-            where = "the stream is idle before each call, TF32 off"
+            where = "the stream is idle before each call, TF32 off, cudnn.benchmark off"
         return (
             f"{self.protocol_id}: {self.clock} around eager calls in inference mode, host dispatch included, {where}, "
             "outputs allocated by every call, warm caches (no flush), two warm-up calls, "

@@ -23,6 +23,7 @@ OPERATIONS = {
     "time_rpc": "remote:time_remote",
     "ready_torch": "torch_timing:load_torch",
     "time_torch": "torch_timing:time_operator",
+    "import_operators": "torch_networks:import_operators",
 }
 """Name of a request -> module of this room and the function that answers it."""
 

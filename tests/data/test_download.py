@@ -5,14 +5,13 @@ from __future__ import annotations
 import gzip
 import hashlib
 import os
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from cdmpp.data import download as module
 from cdmpp.data.download import COMMIT, PINNED, PinnedDatabase, download, pinned
 from cdmpp.errors import DataError
+from tests.data.file_server import Server, address, serving
 
 CONTENT = b"[0, [[[], []]]]\n" * 1000
 DATABASE = PinnedDatabase(
@@ -26,46 +25,18 @@ DATABASE = PinnedDatabase(
 )
 
 
-class Server(ThreadingHTTPServer):
-    files: dict[str, bytes]
-    cut: int
-    asked: list[str]
-
-
-class Handler(BaseHTTPRequestHandler):
-    server: Server
-
-    def do_GET(self) -> None:
-        self.server.asked.append(self.path)
-        content = self.server.files.get(self.path)
-        if content is None:
-            self.send_error(404)
-            return
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content[: len(content) - self.server.cut])
-
-    def log_message(self, *args) -> None:
-        pass
-
-
 @pytest.fixture
 def server():
-    running = Server(("127.0.0.1", 0), Handler)
-    running.files = {
+    files = {
         f"/ms/{DATABASE.folder}/database_workload.json": b"w",
         f"/ms/{DATABASE.folder}/database_tuning_record.json.gz": gzip.compress(CONTENT),
     }
-    running.cut, running.asked = 0, []
-    threading.Thread(target=running.serve_forever, daemon=True).start()
-    yield running
-    running.shutdown()
-    running.server_close()
+    with serving(files) as running:
+        yield running
 
 
 def _url(server: Server) -> str:
-    return f"http://127.0.0.1:{server.server_address[1]}/ms"
+    return f"{address(server)}/ms"
 
 
 def _files(folder) -> list[str]:

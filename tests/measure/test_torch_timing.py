@@ -7,8 +7,9 @@ import json
 import pytest
 import torch
 
+from cdmpp.measure import torch_timing
 from cdmpp.measure.torch_protocol import TORCH_CPU, TORCH_GPU, torch_rule
-from cdmpp.measure.torch_timing import event_seconds, load_torch, time_call, time_operator
+from cdmpp.measure.torch_timing import OUT_OF_MEMORY, event_seconds, load_torch, time_call, time_operator
 from cdmpp.measure.worker import OPERATIONS, answer
 from cdmpp.operators.operator import LibraryOperator
 
@@ -37,7 +38,18 @@ def test_short_calls_are_repeated_on_cpus_and_timed_one_by_one_on_gpus(rule, cal
     clock, runs = Clock(call_s), []
     reply = time_call(lambda: runs.append(1), clock, rule)
     assert reply["samples"] == pytest.approx([call_s] * repeats)
-    assert clock.asked == [1, *[calls] * repeats] and len(runs) == 2 + calls * repeats
+    again = [calls] if calls > 1 else []  # how long a call takes once it is warm
+    assert clock.asked == [1, *again, *[calls] * repeats] and len(runs) == 1 + sum(clock.asked)
+
+
+def test_a_repeat_lasts_a_millisecond_though_the_first_calls_were_slow():
+    def seconds(run, calls: int) -> float:
+        asked.append(calls)
+        return 1e-4 if calls == 1 else 1e-6 * calls
+
+    asked: list[int] = []
+    time_call(lambda: None, seconds, TORCH_CPU)
+    assert asked[:2] == [1, 10] and set(asked[2:]) <= {1000, 1001} and len(asked) == 32
 
 
 def test_what_is_too_slow_is_given_up_after_the_warm_up():
@@ -65,15 +77,39 @@ def test_events_enclose_the_calls_alone(monkeypatch):
         def record(self) -> None:
             told.append("record")
 
-        def synchronize(self) -> None:
-            told.append("wait")
-
         def elapsed_time(self, end: Event) -> float:
             return 2.0  # milliseconds
 
     monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: told.append("wait"))
     assert event_seconds(lambda: told.append("call"), 1) == pytest.approx(2e-3)
-    assert told == ["record", "call", "record", "wait"]
+    assert told == ["wait", "record", "call", "record", "wait"]
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        MemoryError(),
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate"),
+        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"),
+    ],
+)
+def test_too_little_memory_is_a_cause_of_its_own(monkeypatch, fault):
+    def call(*_):
+        raise fault
+
+    monkeypatch.setattr(torch_timing, "torch_call", call)
+    reply = time_operator({"operator": LINEAR, "device": "cpu"})
+    assert reply["cause"] == OUT_OF_MEMORY and reply["restart"]
+    fault.args = ("another",)
+    if isinstance(fault, RuntimeError) and not isinstance(fault, torch.OutOfMemoryError):
+        with pytest.raises(RuntimeError, match="another"):
+            time_operator({"operator": LINEAR, "device": "cpu"})
+
+
+def test_memory_that_is_not_there_is_refused_by_pytorch_itself():
+    enormous = LibraryOperator.parse("relu", f"{1 << 22}x{1 << 22}").to_json()
+    assert time_operator({"operator": enormous, "device": "cpu"})["cause"] == OUT_OF_MEMORY
 
 
 def test_the_protocol_tells_what_decides():
