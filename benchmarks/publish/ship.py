@@ -45,12 +45,18 @@ LIBRARY_LIMITS = (
 
 
 def ship(
-    out: Path, dataset: str, cell: Cell, name: str, folder: Path = SHIPPED, data: Sequence[Path] = (Path("datasets"),)
+    out: Path,
+    dataset: str,
+    cell: Cell,
+    name: str,
+    folder: Path = SHIPPED,
+    data: Sequence[Path] = (Path("datasets"),),
+    left_out: bool = True,
 ) -> Path:
     """Copy the model of ``cell`` under the evaluation folder ``out`` to ``folder/name``, matrices in half precision.
 
-    A model of several cores learns what to expect of further ones: each of them is left out once, by the records in
-    ``data``. Returns that folder.
+    A model of several cores, or of library operators, learns what to expect of further devices: each is left out once,
+    by the records in ``data``, unless ``left_out`` is false. Returns that folder.
 
     Raises:
         DataError: the cell or its model is not there, ``name`` is no plain name, or the model would make the package
@@ -66,7 +72,8 @@ def ship(
     predictor.card["data"] = ", ".join(place.name if place.is_absolute() else str(place) for place in places)
     predictor.card["noise_floor_percent"] = result.get("noise", {})
     names = sorted(predictor.trained_on)
-    if len({devices.get(one).core for one in names} - {None}) > 1 or predictor.features == "library":
+    several = len({devices.get(one).core for one in names} - {None}) > 1 or predictor.features == "library"
+    if left_out and several:
         own_run, config = Run(out / "left_out", progress=False), TrainConfig.from_dict(predictor.card["training"])
         records = load_devices(names, tuple(data), features=predictor.features)
         found = leave_cores_out(records, names, config, own_run)
@@ -111,10 +118,19 @@ def _bytes(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.glob("*")) if folder.is_dir() else 0
 
 
-def main(dataset: str, cell: str, out: str, name: str | None, data: str) -> None:
+def main(dataset: str, cell: str, out: str, name: str | None, data: str, left_out: str) -> None:
     """Ship the model of ``cell`` of the data set, under its name or ``name``; ``data``: where its records lie."""
-    print(ship(Path(out), dataset, Cell.parse(cell), name or dataset, data=[Path(data)]))
+    folders, leave = [Path(data)], left_out == "true"
+    print(ship(Path(out), dataset, Cell.parse(cell), name or dataset, data=folders, left_out=leave))
 
 
 if __name__ == "__main__":
-    run(main, dataset="???", cell="held_out/0/cdmpp", out="outputs/evaluation", name=None, data="datasets")
+    run(
+        main,
+        dataset="???",
+        cell="held_out/0/cdmpp",
+        out="outputs/evaluation",
+        name=None,
+        data="datasets",
+        left_out="true",
+    )
