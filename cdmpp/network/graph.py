@@ -94,11 +94,13 @@ def graph_with_ends(module: Any, name: str) -> tuple[NetworkGraph, Ends]:
             if isinstance(value, tvm.ir.Call):
                 found.add(binding.var, value)
             else:  # another name, a tuple, a part of one
-                fields = found.tuples.get(_key(value)) if isinstance(value, relax.Var) else getattr(value, "fields", None)
+                fields = (
+                    found.tuples.get(_key(value)) if isinstance(value, relax.Var) else getattr(value, "fields", None)
+                )
                 if fields is not None:
                     found.tuples[_key(binding.var)] = fields
                 found.origins[_key(binding.var)] = found.origin(value)
-    sizes = [_bytes(parameter.ty, f"{name}: the input {parameter.name}") for parameter in parameters]
+    sizes = [bytes_of(parameter.ty, f"{name}: the input {parameter.name}") for parameter in parameters]
     results = tuple(dict.fromkeys(found.origin(main.body.body)[0]))
     calls, tasks = tuple(found.calls), found.tasks
     graph = NetworkGraph(name, calls, tasks, found.folded, sum(sizes[split:]), sum(sizes[:split]), results, found.views)
@@ -155,7 +157,7 @@ class _Found:
             task = _task(self.module, function, self.network)
             self.functions[name] = task.task_id
             self.tasks.setdefault(task.task_id, task)
-        written = _bytes(call.ty_args[0], f"{self.network}: what {name} writes")
+        written = bytes_of(call.ty_args[0], f"{self.network}: what {name} writes")
         inputs = tuple(dict.fromkeys(place for own, _ in reads for place in own))
         resident = tuple(
             dict.fromkeys(self.resident(argument) for argument in call.args[1].fields if self.lies(argument))
@@ -169,17 +171,17 @@ class _Found:
 
     def resident(self, value: Any) -> tuple[int, int]:
         base = self.seen_as.get(_key(value), value)
-        return self.buffers.setdefault(_key(base), len(self.buffers)), _bytes(base.ty, f"{self.network}: a weight")
+        return self.buffers.setdefault(_key(base), len(self.buffers)), bytes_of(base.ty, f"{self.network}: a weight")
 
 
 def _key(value: Any) -> Any:
     return value.__chandle__()
 
 
-def _bytes(kind: Any, what: str) -> int:
-    """Of a tensor type or a tuple of them."""
+def bytes_of(kind: Any, what: str) -> int:
+    """Of a tensor type or a tuple of them; ``CdmppError`` tells that ``what`` has a symbolic shape."""
     if hasattr(kind, "fields"):
-        return sum(_bytes(part, what) for part in kind.fields)
+        return sum(bytes_of(part, what) for part in kind.fields)
     sizes = [getattr(extent, "value", None) for extent in getattr(kind.shape, "values", (None,))]
     if any(size is None for size in sizes):
         raise CdmppError(

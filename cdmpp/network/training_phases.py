@@ -12,9 +12,10 @@ from cdmpp.network.training_step import StepCall
 def phases_of(graph: NetworkGraph, kept: Iterable[int], gradients: Iterable[int]) -> tuple[str, ...]:
     """Phase of each call.
 
-    What the loss or a new buffer (``kept``: the places of their calls) depends on is forward, what else a gradient
-    depends on is backward, the rest is update. A fused kernel has the phase of its result. None mixes two: fusion ends at
-    values that the step returns, and loss, buffers and gradients are returned.
+    A call belongs to the first phase whose results need it: forward where the loss or a new buffer (``kept``: the
+    places of their calls) depends on it, backward where a gradient does, else update. A fused kernel has the phase of
+    its result. That is the phase of all its operators: one is fused only with what all its readers lead through, so
+    whatever result needs the one needs the other, and results of the step stay outside.
     """
     forward = _before(graph, kept)
     backward = _before(graph, gradients) - forward
@@ -23,34 +24,31 @@ def phases_of(graph: NetworkGraph, kept: Iterable[int], gradients: Iterable[int]
 
 
 def step_calls(
-    graph: NetworkGraph, phases: Sequence[str], ready: Mapping[str, int]
+    graph: NetworkGraph, phases: Sequence[str], ready: Mapping[str, int], inputs: Iterable[int | None]
 ) -> tuple[StepCall, ...]:
-    """The calls with their phases. ``ready``: name of a parameter -> place of the call that makes its gradient."""
+    """The calls with their phases.
+
+    Args:
+        graph: of the whole step.
+        phases: of each call.
+        ready: name of a parameter -> place of the call that makes its gradient.
+        inputs: numbers, as in ``Call.resident``, of examples and targets.
+    """
     made: dict[int, list[str]] = {}
     for name, place in ready.items():
         made.setdefault(place, []).append(name)
-    saved = saved_places(graph, phases)
+    saved = _saved_places(graph, phases, set(inputs))
     return tuple(
         StepCall(call, phase, tuple(made.get(place, ())), place in saved)
         for place, (call, phase) in enumerate(zip(graph.calls, phases, strict=True))
     )
 
 
-def saved_places(graph: NetworkGraph, phases: Sequence[str]) -> set[int]:
-    """Calls of the forward pass whose results the backward pass reads."""
-    return {
-        source
-        for call, phase in zip(graph.calls, phases, strict=True)
-        if phase == "backward"
-        for source in call.inputs
-        if phases[source] == "forward"
-    }
-
-
 def saved_bytes(graph: NetworkGraph, phases: Sequence[str], inputs: Iterable[int | None]) -> int:
-    """Bytes that live from the forward into the backward pass.
+    """Bytes that live from the forward into the backward pass; ``inputs`` as of ``step_calls``.
 
-    ``inputs``: numbers, as in ``Call.resident``, of examples and targets. Parameters are not counted.
+    Parameters are not counted, nor what is made of them alone: a copy of a weight with its axes exchanged, which autograd
+    has as a view.
     """
     given = set(inputs)
     read = {
@@ -60,7 +58,22 @@ def saved_bytes(graph: NetworkGraph, phases: Sequence[str], inputs: Iterable[int
         for number, size in call.resident
         if number in given
     }
-    return sum(graph.calls[place].output_bytes for place in saved_places(graph, phases)) + sum(read.values())
+    saved = _saved_places(graph, phases, given)
+    return sum(graph.calls[place].output_bytes for place in saved) + sum(read.values())
+
+
+def _saved_places(graph: NetworkGraph, phases: Sequence[str], inputs: set[int | None]) -> set[int]:
+    """Calls of the forward pass that depend on ``inputs`` and whose results the backward pass reads."""
+    varies = list[bool]()
+    for call in graph.calls:
+        varies.append(any(varies[place] for place in call.inputs) or any(n in inputs for n, _ in call.resident))
+    return {
+        source
+        for call, phase in zip(graph.calls, phases, strict=True)
+        if phase == "backward"
+        for source in call.inputs
+        if phases[source] == "forward" and varies[source]
+    }
 
 
 def live_bytes(graph: NetworkGraph, phases: Sequence[str], gradients: Iterable[int]) -> int:

@@ -26,7 +26,7 @@ class StepCall:
 
 @dataclass(frozen=True)
 class StepParameter:
-    """A parameter that the step updates."""
+    """A parameter that the step trains."""
 
     name: str
     """As the model calls it."""
@@ -37,46 +37,60 @@ class StepParameter:
 
 
 @dataclass(frozen=True)
+class StepMemory:
+    """What a step holds, in bytes."""
+
+    parameter_bytes: int
+    """Of all parameters, also of those that are not trained."""
+    gradient_bytes: int
+    state_bytes: int
+    """What the optimizer keeps from step to step."""
+    buffer_bytes: int
+    """Statistics of batch norms and what else the model keeps."""
+    input_bytes: int
+    """Examples and targets."""
+    saved_activation_bytes: int
+    """Results of the forward pass, and inputs, that the backward pass reads; a view counts as what it is a view of."""
+    live_bytes: int
+    """Most bytes of results alive at a time: saved activations, the gradients so far, and workspace."""
+
+    @property
+    def peak_bytes(self) -> int:
+        """Parameters, states, buffers, inputs, and the most bytes of results alive at a time.
+
+        The update writes in place, so new parameters and states are not counted again.
+        """
+        return self.parameter_bytes + self.state_bytes + self.buffer_bytes + self.input_bytes + self.live_bytes
+
+
+@dataclass(frozen=True)
 class TrainingStep:
-    """One step of one rank, on no device yet. Sizes are in bytes."""
+    """One step of one rank, on no device yet."""
 
     graph: NetworkGraph
-    """All calls in order, as replay and prediction take it. Every parameter counts as an input: none stays as it is."""
+    """All calls in order, as replay and prediction take it. Nothing is folded: every parameter changes at each step."""
     calls: tuple[StepCall, ...]
     """Those of the graph, with what they mean to the step."""
     parameters: tuple[StepParameter, ...]
     batch: int
     """Examples in one step; 1 where that cannot be told."""
     optimizer: str
-    parameter_bytes: int
-    """Of all parameters, also of those that are not trained."""
-    buffer_bytes: int
-    """Statistics of batch norms and what else the model keeps."""
-    state_bytes: int
-    """What the optimizer keeps from step to step."""
-    input_bytes: int
-    """Examples and targets."""
-    saved_activation_bytes: int
-    """Results of the forward pass and inputs that the backward pass reads; a view counts as what it is a view of."""
-    live_bytes: int
-    """Most bytes of results alive at a time, gradients included: saved activations, gradients, workspace."""
+    """``none``: no update."""
+    memory: StepMemory
     flags: tuple[str, ...] = ()
     """What differs from the step that was asked for, a sentence each."""
     scaled: Mapping[str, tuple[str, float]] = field(default_factory=dict)
     """Task id -> the task that it takes so many times as long as; empty unless the backward pass is a ratio."""
 
     @property
-    def gradient_bytes(self) -> int:
-        """Of all gradients."""
-        return sum(parameter.bytes for parameter in self.parameters)
+    def saved_activation_bytes(self) -> int:
+        """What lives from the forward into the backward pass, parameters not counted."""
+        return self.memory.saved_activation_bytes
 
     @property
     def peak_bytes(self) -> int:
-        """Parameters, buffers, states of the optimizer, inputs, and the most bytes of results alive at a time.
-
-        The update writes in place, so new parameters and states are not counted again.
-        """
-        return self.parameter_bytes + self.buffer_bytes + self.state_bytes + self.input_bytes + self.live_bytes
+        """Most that must be held at a time."""
+        return self.memory.peak_bytes
 
     @property
     def is_ratio(self) -> bool:

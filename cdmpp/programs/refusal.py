@@ -69,8 +69,8 @@ def import_refusal(error: Exception, exported: Any) -> CdmppError:
         return CdmppError(f"TVM cannot import the exported model: {first_line(error)}")
     what = getattr(node.target, "__name__", node.target)
     return CdmppError(
-        f"TVM cannot import the torch operator {what}{_at(place_in_model(node))}: {first_line(error)}. Replace it in the "
-        "model, or predict the network without the part that it belongs to"
+        f"TVM cannot import the torch operator {what}{_at(place_in_model(node))}: {first_line(error)}. Replace it in "
+        "the model, or predict the network without the part that it belongs to"
     )
 
 

@@ -88,9 +88,7 @@ def _equal(node: Any, importer: Any) -> Any:
     from tvm import relax
 
     emit = importer.block_builder.emit
-    sides = [
-        importer.env[argument] if argument in importer.env else relax.const(argument) for argument in node.args
-    ]
+    sides = [importer.env[argument] if argument in importer.env else relax.const(argument) for argument in node.args]
     if all("bool" in str(side.ty.dtype) for side in sides):
         sides = [emit(relax.op.astype(side, "int8")) for side in sides]
     return emit(relax.op.equal(*sides))

@@ -92,9 +92,7 @@ def _weight_gradient(
         order = apart.permute(2, 1, 0, *(axis + 1 for axis in spatial))
         exchanged = order.reshape(channels // groups, groups * batch, *data.shape[2:])
     kernel = gradient.permute(1, 0, *spatial)
-    found = torch.ops.aten.convolution(
-        exchanged, kernel, None, dilation, padding, stride, False, [0] * rank, groups
-    )
+    found = torch.ops.aten.convolution(exchanged, kernel, None, dilation, padding, stride, False, [0] * rank, groups)
     for i, size in enumerate(window):
         found = found.narrow(2 + i, 0, size)
     return found.permute(1, 0, *spatial)
@@ -103,7 +101,7 @@ def _weight_gradient(
 def var_mean(
     data: Any, dim: Sequence[int] | None = None, *, correction: float | None = None, keepdim: bool = False
 ) -> tuple[Any, Any]:
-    """Variance and mean over ``dim``, as a mean and a sum of squares; the importer has no variance with a correction."""
+    """Variance and mean over ``dim`` as sums; the importer has no variance with a correction."""
     dims = list(dim) if dim is not None else list(range(data.dim()))
     count = math.prod(data.shape[axis] for axis in dims)
     mean = data.mean(dims, True)

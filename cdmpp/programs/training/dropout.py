@@ -1,8 +1,22 @@
-"""Dropout taken out of an exported network: random numbers are drawn by no tensor program."""
+"""Dropout taken out of a network: random numbers are drawn by no tensor program."""
 
 from __future__ import annotations
 
 from typing import Any
+
+_DEPTH = {"StochasticDepth": "p", "DropPath": "drop_prob"}
+"""End of the name of a class that leaves out whole branches -> its probability; of torchvision, of transformers."""
+
+
+def without_stochastic_depth(model: Any) -> int:
+    """No branch of the module is left out any more; returns how many might have been. It is changed."""
+    taken = 0
+    for module in model.modules():
+        for end, name in _DEPTH.items():
+            if type(module).__name__.endswith(end) and getattr(module, name, None):
+                setattr(module, name, 0.0)
+                taken += 1
+    return taken
 
 
 def without_dropout(exported: Any) -> int:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from cdmpp.errors import CdmppError
 from cdmpp.programs.refusal import export_refusal, first_line, place_of, quiet
 from cdmpp.programs.training.decompositions import decompositions
-from cdmpp.programs.training.dropout import without_dropout
-from cdmpp.programs.training.places import forward_places, place_in_step
+from cdmpp.programs.training.dropout import without_dropout, without_stochastic_depth
+from cdmpp.programs.training.places import Places, forward_places, place_in_step
 
-TORCH = ((2, 11), (2, 14))
+TORCH = ((2, 13), (2, 14))
 """From the first version of torch, to before the second: the export of a joint graph is a private function of it."""
 ROLES = ("parameter", "buffer", "constant", "input")
 WRAPPERS = ("WithLoss", "OwnLoss", "ByName", "FirstOutput")
@@ -48,7 +48,7 @@ class JointGraph:
     """How many dropouts were taken out."""
     unused: tuple[str, ...]
     """Trainable parameters that the loss does not depend on: they have no gradient and are not updated."""
-    places: Mapping[str, str]
+    places: Places
     """``places.forward_places`` of the forward pass."""
 
     def place_of(self, operator: str) -> str:
@@ -78,6 +78,7 @@ def joint_graph(model: Any, arguments: tuple[Any, ...]) -> JointGraph:
 
     export_both = _exporter()
     model = copy.deepcopy(model)
+    depths = without_stochastic_depth(model)
     unused = _freeze_unused(model, arguments)
     # The gradient of fused attention is one operator that no tensor program stands for.
     with quiet(), sdpa_kernel(SDPBackend.MATH):
@@ -85,7 +86,7 @@ def joint_graph(model: Any, arguments: tuple[Any, ...]) -> JointGraph:
             exported = torch.export.export(model, arguments, strict=False)
         except Exception as error:
             raise NoJointGraphError(str(export_refusal(error, type(model.inner).__name__))) from error
-        dropouts, places = without_dropout(exported), forward_places(exported.graph)
+        dropouts, places = depths + without_dropout(exported), forward_places(exported.graph)
         try:
             joint = export_both(exported, joint_loss_index=0)
         except Exception as error:
@@ -120,8 +121,8 @@ def _exporter() -> Any:
         from torch.export.experimental import _export_forward_backward
     except ImportError:
         raise NoJointGraphError(
-            f"torch {torch.__version__} cannot export a backward pass for this package: it uses a private function that "
-            f"is known in torch {low[0]}.{low[1]} to before {high[0]}.{high[1]}; install one of these"
+            f"torch {torch.__version__} cannot export a backward pass for this package, which uses a private function "
+            f"of torch from {low[0]}.{low[1]} to before {high[0]}.{high[1]}: install one of these"
         ) from None
     return _export_forward_backward
 
@@ -155,7 +156,7 @@ def _tensors(joint: Any, model: Any, arguments: tuple[Any, ...]) -> tuple[Any, .
     )
 
 
-def _flat(graph: Any, tensors: tuple[Any, ...], places: Mapping[str, str], inputs: tuple[Value, ...]) -> Any:
+def _flat(graph: Any, tensors: tuple[Any, ...], places: Places, inputs: tuple[Value, ...]) -> Any:
     """The joint graph taken apart into core operators."""
     import torch
     from torch.fx.experimental.proxy_tensor import make_fx

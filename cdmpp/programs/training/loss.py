@@ -85,8 +85,8 @@ def _target(loss: str, output: Any) -> Any:
     classes = 1 if output.dim() == 4 else output.dim() - 1
     if output.dim() < 2 or not output.is_floating_point():
         raise CdmppError(
-            f"loss 'cross_entropy' needs an output of scores by class, this one has the shape {tuple(output.shape)} and "
-            f"the type {output.dtype}: use mse, or a function"
+            f"loss 'cross_entropy' needs scores by class, but the output has the shape {tuple(output.shape)} and the "
+            f"type {output.dtype}: use mse, or a function"
         )
     shape = [size for axis, size in enumerate(output.shape) if axis != classes]
     return torch.randint(0, output.shape[classes], shape, generator=random)

@@ -21,6 +21,11 @@ def step_tensors(joint: JointGraph, optimizer: Optimizer, rate: float = 1e-3, st
     return (*joint.tensors, *states, *(torch.tensor(one) for one in optimizer.scalars_of(rate, step)))
 
 
+def lowered_step(joint: JointGraph, optimizer: Optimizer) -> Any:
+    """Relax module of fused tensor programs; ``main`` as of ``step_to_relax``. ``NoJointGraphError`` as there."""
+    return fuse(lower_unfused(step_to_relax(joint, optimizer)))
+
+
 def step_to_relax(joint: JointGraph, optimizer: Optimizer) -> Any:
     """Relax module, not legalised. ``main`` takes ``step_tensors``, returns the graph's results, then the new values.
 
@@ -68,7 +73,9 @@ def _through(module: Any, *passes: Any) -> Any:
         try:
             return tvm.transform.Sequential(list(passes))(module)
         except Exception as error:
-            raise NoJointGraphError(f"TVM cannot lower the training step to tensor programs: {first_line(error)}") from error
+            raise NoJointGraphError(
+                f"TVM cannot lower the training step to tensor programs: {first_line(error)}"
+            ) from error
 
 
 def _refusal(error: Exception, joint: JointGraph) -> str:

@@ -14,7 +14,7 @@ _EPS, _FIRST, _SECOND, _MOMENTUM, _DECAY = 1e-8, 0.9, 0.999, 0.9, 0.01
 
 @dataclass(frozen=True)
 class Optimizer:
-    """One of ``OPTIMIZERS``. Its numbers are torch's defaults; SGD has a momentum of 0.9."""
+    """One of ``OPTIMIZERS``, or ``NONE``. Its numbers are torch's defaults; SGD has a momentum of 0.9."""
 
     name: str
     states: int
@@ -54,10 +54,16 @@ OPTIMIZERS = {
 }
 
 
-def optimizer_of(name: str) -> Optimizer:
-    """``CdmppError`` for one that is not among ``OPTIMIZERS``."""
+NONE = Optimizer("none", 0, 0, lambda *_: ())
+"""Forward and backward pass alone: parameters stay as they are."""
+
+
+def optimizer_of(name: str | None) -> Optimizer:
+    """``NONE`` for ``None`` or its name; ``CdmppError`` for one that is not among ``OPTIMIZERS``."""
+    if name is None or name == NONE.name:
+        return NONE
     if name not in OPTIMIZERS:
-        raise CdmppError(f"optimizer {name!r} is unknown: use {', '.join(OPTIMIZERS)}")
+        raise CdmppError(f"optimizer {name!r} is unknown: use {', '.join(OPTIMIZERS)}, or none for no update")
     return OPTIMIZERS[name]
 
 

@@ -9,17 +9,20 @@ from typing import Any
 
 from cdmpp.programs.refusal import place_in_model
 
+Places = Mapping[str, Sequence[str]]
+"""Root of an operator's name -> the places where the exported forward pass runs it, in order."""
 
-def forward_places(graph: Any) -> dict[str, str]:
-    """Root of an operator's name -> the place where the exported forward pass runs it first."""
-    found: dict[str, str] = {}
+
+def forward_places(graph: Any) -> Places:
+    """Of the graph of an exported forward pass."""
+    found: dict[str, list[str]] = {}
     for node in graph.nodes:
         if node.op == "call_function" and (place := place_in_model(node)):
-            found.setdefault(_root(node), place)
+            found.setdefault(_root(node), []).append(place)
     return found
 
 
-def place_in_step(node: Any, known: Mapping[str, str], names: Sequence[str]) -> str:
+def place_in_step(node: Any, known: Places, names: Sequence[str]) -> str:
     """Of a node of a joint graph: where the forward pass runs the like, else the parameter next to it.
 
     Args:
@@ -27,8 +30,15 @@ def place_in_step(node: Any, known: Mapping[str, str], names: Sequence[str]) -> 
         known: ``forward_places`` of the exported forward pass.
         names: of the inputs of the joint graph in their order; empty for those that are no parameter.
     """
-    if (place := known.get(_root(node))) is not None:
-        return place
+    if places := known.get(_root(node)):
+        alike = [one for one in node.graph.nodes if one.target == node.target]
+        if "backward" in str(node.target):  # the backward pass meets them in the reverse order
+            alike.reverse()
+        return places[alike.index(node)] if len(alike) == len(places) else places[0]
+    return _parameter_near(node, names)
+
+
+def _parameter_near(node: Any, names: Sequence[str]) -> str:
     inputs = [one for one in node.graph.nodes if one.op == "placeholder"]
     named = {one: name for one, name in zip(inputs, names, strict=False) if name}
     near, seen = deque([node]), {node}
@@ -46,4 +56,5 @@ def place_in_step(node: Any, known: Mapping[str, str], names: Sequence[str]) -> 
 def _root(node: Any) -> str:
     """``max_pool2d`` of ``max_pool2d_with_indices_backward.default``."""
     name = getattr(node.target, "__name__", "").split(".")[0].strip("_")
-    return re.sub(r"^native_|_with_indices|_backward|_data$|_forward$", "", name)
+    name = re.sub(r"^native_|_with_indices|_backward|_data$|_forward$", "", name)
+    return re.sub(r"^conv(_transpose)?\dd$", "convolution", name)
