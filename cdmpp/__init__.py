@@ -40,7 +40,7 @@ def predict_network(
 
 
 def training_step(given: Any, example_inputs: Any = None, **options: Any) -> TrainingStep:
-    """Forward, backward and update as tensor programs; ``options`` are those of ``network.training_read``. Needs TVM."""
+    """Forward, backward, update as tensor programs; ``options`` are those of ``network.training_read``. Needs TVM."""
     from cdmpp.network.training_read import training_step as make_step
 
     return make_step(given, example_inputs, **options)

@@ -47,8 +47,8 @@ def step_calls(
 def saved_bytes(graph: NetworkGraph, phases: Sequence[str], inputs: Iterable[int | None]) -> int:
     """Bytes that live from the forward into the backward pass; ``inputs`` as of ``step_calls``.
 
-    Parameters are not counted, nor what is made of them alone: a copy of a weight with its axes exchanged, which autograd
-    has as a view.
+    Parameters are not counted, nor what is made of them alone: a copy of a weight with its axes exchanged, which
+    autograd has as a view.
     """
     given = set(inputs)
     read = {

@@ -61,9 +61,10 @@ def test_sizes_of_a_perceptron(perceptron):
 
 def test_fusion_mixes_no_phases():
     """As many operators of each phase before fusion as inside the kernels of that phase after it."""
+    from tvm import relax
+
     from cdmpp.network.graph import graph_with_ends
     from cdmpp.network.training_phases import phases_of
-    from tvm import relax
 
     module, arguments = with_loss(small("depthwise")[0], small("depthwise")[1], "cross_entropy")
     joint = joint_graph(module, arguments)

@@ -37,7 +37,8 @@ def _average_pool_backward(node: Any, importer: Any) -> Any:
 
     gradient, data = (importer.env[argument] for argument in node.args[:2])
     window, stride, padding = node.args[2:5]
-    ceil, counts_padding = (*node.args[5:7], *(False, True)[len(node.args[5:7]) :])
+    ceil = node.args[5] if len(node.args) > 5 else False
+    counts_padding = node.args[6] if len(node.args) > 6 else True
     return importer.block_builder.emit(
         relax.op.grad.avg_pool2d_backward(
             gradient, data, list(window), list(stride or window), _both_sides(padding), [1, 1], bool(ceil),

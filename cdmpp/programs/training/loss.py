@@ -35,6 +35,7 @@ def with_loss(model: Any, example: tuple[Any, ...], loss: Loss, target: Any = No
     if loss == "own":
         return _own(model), example
     first = first_tensor(output)
+    targets: tuple[Any, ...]
     if isinstance(loss, str):
         targets = (_target(loss, first) if target is None else target,)
     else:
