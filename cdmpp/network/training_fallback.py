@@ -29,9 +29,10 @@ BACKWARD_RATIOS: Mapping[str, float] = {
     "elementwise": 1.0,
     "other": 1.0,
 }
-"""Backward over forward time by op class: sums over operators of transformers in training, each measured alone in PyTorch
-on GPUs, published with NeuSight (ASPLOS 2025, doi 10.1145/3669940.3707265). Layer norms stand for ``norm``. Element-wise
-operators lie at 0.1 to 1.9 there, most near 1. Convolutions have no such figure: linear layers stand for them."""
+"""Backward over forward time by op class: sums over operators of transformers in training, each measured alone in
+PyTorch on GPUs, published with NeuSight (ASPLOS 2025, doi 10.1145/3669940.3707265). Layer norms stand for ``norm``.
+Element-wise operators lie at 0.1 to 1.9 there, most near 1. Convolutions have no such figure: linear layers stand for
+them."""
 
 
 def ratio_step(network: TorchNetwork, optimizer: Optimizer, batch: int, reason: str) -> TrainingStep:
@@ -68,8 +69,8 @@ def ratio_step(network: TorchNetwork, optimizer: Optimizer, batch: int, reason: 
         live_bytes(joined.graph, phases, sorted(set(ready.values()))) + trained,
     )
     flag = (
-        "the backward pass is no graph of its own: each of its calls takes a measured ratio of one of the forward pass, "
-        f"by op class (1 to 2.4 times as long), and loss and dropout are left out. {reason}"
+        "the backward pass is no graph of its own: each of its calls takes a measured ratio of one of the forward "
+        f"pass, by op class (1 to 2.4 times as long), and loss and dropout are left out. {reason}"
     )
     return TrainingStep(
         joined.graph,

@@ -15,7 +15,8 @@ from cdmpp.programs.training.places import Places, forward_places, place_in_step
 
 TORCH = ((2, 13), (2, 14))
 """From the first version of torch, to before the second: the export of a joint graph is a private function of it."""
-ROLES = ("parameter", "buffer", "constant", "input")
+ROLES = ("parameter", "buffer", "constant", "input", "alias")
+"""An alias is a second name of a parameter, which nothing reads."""
 WRAPPERS = ("WithLoss", "OwnLoss", "ByName", "FirstOutput")
 """Classes of this package that keep the model of a user as ``inner``."""
 RESULTS = ("loss", "gradient", "buffer", "other")
@@ -87,6 +88,7 @@ def joint_graph(model: Any, arguments: tuple[Any, ...]) -> JointGraph:
         except Exception as error:
             raise NoJointGraphError(str(export_refusal(error, type(model.inner).__name__))) from error
         dropouts, places = depths + without_dropout(exported), forward_places(exported.graph)
+        aliases = _without_aliases(exported)
         try:
             joint = export_both(exported, joint_loss_index=0)
         except Exception as error:
@@ -95,8 +97,15 @@ def joint_graph(model: Any, arguments: tuple[Any, ...]) -> JointGraph:
             ) from error
         signature = joint.graph_signature
         names = unwrapped(model)
-        inputs = tuple(Value(_role(spec), names(spec.target or spec.arg.name)) for spec in signature.input_specs)
-        results = tuple(Value(_result(spec), names(spec.target or "loss")) for spec in signature.output_specs)
+        first = _first_names(model)
+        inputs = tuple(
+            Value("alias" if spec.target in aliases else _role(spec), names(first.get(spec.target, spec.arg.name)))
+            for spec in signature.input_specs
+        )
+        results = tuple(
+            Value(_result(spec), names(first.get(spec.target, spec.target or "loss")))
+            for spec in signature.output_specs
+        )
         tensors = _tensors(joint, model, arguments)
         flat = _flat(joint.graph_module, tensors, places, inputs)
     return JointGraph(flat, tensors, inputs, results, dropouts, unused, places)
@@ -146,6 +155,24 @@ def _freeze_unused(model: Any, arguments: tuple[Any, ...]) -> tuple[str, ...]:
     for name in unused:
         asked[name].requires_grad_(False)
     return unused
+
+
+def _without_aliases(exported: Any) -> set[str]:
+    """Names of parameters that the graph reads under another name: no gradient is asked of them. It is changed."""
+    kinds = {spec.arg.name: spec for spec in exported.graph_signature.input_specs if spec.kind.name == "PARAMETER"}
+    found = set()
+    for node in exported.graph.nodes:
+        if node.op == "placeholder" and node.name in kinds and not node.users:
+            node.meta["val"] = node.meta["val"].detach()
+            found.add(kinds[node.name].target)
+    return found
+
+
+def _first_names(model: Any) -> dict[str, str]:
+    """Every name of a parameter or buffer -> the first of the same tensor: weights may be tied."""
+    found: dict[int, str] = {}
+    named = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+    return {name: found.setdefault(id(tensor), name) for name, tensor in named}
 
 
 def _tensors(joint: Any, model: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
