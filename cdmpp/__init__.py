@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from cdmpp.devices import Device
     from cdmpp.network.comparison import Comparison
     from cdmpp.network.prediction import NetworkPrediction
+    from cdmpp.network.training_prediction import StepPrediction
+    from cdmpp.network.training_step import TrainingStep
     from cdmpp.predict.predictor import Predictor
     from cdmpp.tuning.offline import TunedNetwork
     from cdmpp.tuning.rank import Ranking
@@ -35,6 +37,20 @@ def predict_network(
     from cdmpp.network.runtime import predictor_of
 
     return predictor_of(runtime)(given, example_inputs, device=device, **options)
+
+
+def training_step(given: Any, example_inputs: Any = None, **options: Any) -> TrainingStep:
+    """Forward, backward, update as tensor programs; ``options`` are those of ``network.training_read``. Needs TVM."""
+    from cdmpp.network.training_read import training_step as make_step
+
+    return make_step(given, example_inputs, **options)
+
+
+def predict_step(given: Any, example_inputs: Any = None, *, device: str | Device, **options: Any) -> StepPrediction:
+    """Time of a training step; ``options`` are those of ``network.training_prediction``. Needs TVM."""
+    from cdmpp.network.training_prediction import predict_step as predict
+
+    return predict(given, example_inputs, device=device, **options)
 
 
 def compare(given: Any, example_inputs: Any = None, *, devices: Sequence[str | Device], **options: Any) -> Comparison:

@@ -18,6 +18,7 @@ VERBS = {
     "models": "list the trained models that are here, with the figures of their cards",
     "predict": "predict latencies",
     "network": "predict the time of a whole network",
+    "step": "predict the time of a training step: forward, backward, update, with memory",
     "compare": "predict the time of a whole network on several devices",
     "collective": "predict what an all-reduce, or another exchange between devices, takes",
     "tune": "choose the programs of a network, by prediction alone or measured here; a MetaSchedule database",

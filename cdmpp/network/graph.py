@@ -58,7 +58,22 @@ class NetworkGraph:
         return found
 
 
+@dataclass(frozen=True)
+class Ends:
+    """What the parameters and results of ``main`` are in its graph."""
+
+    parameters: tuple[int | None, ...]
+    """Of each parameter its number in ``Call.resident``; None: no call reads it."""
+    results: tuple[tuple[int, ...], ...]
+    """Of each value that is returned the places of the calls that it comes from."""
+
+
 def graph_of(module: Any, name: str) -> NetworkGraph:
+    """As ``graph_with_ends``, the graph alone."""
+    return graph_with_ends(module, name)[0]
+
+
+def graph_with_ends(module: Any, name: str) -> tuple[NetworkGraph, Ends]:
     """Of a legalised and fused Relax module; its ``num_input`` says how many parameters of ``main`` are no weights.
 
     Raises:
@@ -79,11 +94,19 @@ def graph_of(module: Any, name: str) -> NetworkGraph:
             if isinstance(value, tvm.ir.Call):
                 found.add(binding.var, value)
             else:  # another name, a tuple, a part of one
+                fields = (
+                    found.tuples.get(_key(value)) if isinstance(value, relax.Var) else getattr(value, "fields", None)
+                )
+                if fields is not None:
+                    found.tuples[_key(binding.var)] = fields
                 found.origins[_key(binding.var)] = found.origin(value)
-    sizes = [_bytes(parameter.ty, f"{name}: the input {parameter.name}") for parameter in parameters]
+    sizes = [bytes_of(parameter.ty, f"{name}: the input {parameter.name}") for parameter in parameters]
     results = tuple(dict.fromkeys(found.origin(main.body.body)[0]))
     calls, tasks = tuple(found.calls), found.tasks
-    return NetworkGraph(name, calls, tasks, found.folded, sum(sizes[split:]), sum(sizes[:split]), results, found.views)
+    graph = NetworkGraph(name, calls, tasks, found.folded, sum(sizes[split:]), sum(sizes[:split]), results, found.views)
+    returned = found.tuples.get(_key(main.body.body), getattr(main.body.body, "fields", [main.body.body]))
+    numbers = tuple(found.buffers.get(_key(parameter)) for parameter in parameters)
+    return graph, Ends(numbers, tuple(found.origin(value)[0] for value in returned))
 
 
 class _Found:
@@ -97,6 +120,8 @@ class _Found:
         """View -> what it is a view of."""
         self.buffers: dict[Any, int] = {}
         """Weight, input of the network, or result of a folded kernel -> its number."""
+        self.tuples: dict[Any, Sequence[Any]] = {}
+        """Tuple -> its fields."""
         self.folded = self.views = 0
 
     def origin(self, value: Any) -> _Origin:
@@ -132,7 +157,7 @@ class _Found:
             task = _task(self.module, function, self.network)
             self.functions[name] = task.task_id
             self.tasks.setdefault(task.task_id, task)
-        written = _bytes(call.ty_args[0], f"{self.network}: what {name} writes")
+        written = bytes_of(call.ty_args[0], f"{self.network}: what {name} writes")
         inputs = tuple(dict.fromkeys(place for own, _ in reads for place in own))
         resident = tuple(
             dict.fromkeys(self.resident(argument) for argument in call.args[1].fields if self.lies(argument))
@@ -146,17 +171,17 @@ class _Found:
 
     def resident(self, value: Any) -> tuple[int, int]:
         base = self.seen_as.get(_key(value), value)
-        return self.buffers.setdefault(_key(base), len(self.buffers)), _bytes(base.ty, f"{self.network}: a weight")
+        return self.buffers.setdefault(_key(base), len(self.buffers)), bytes_of(base.ty, f"{self.network}: a weight")
 
 
 def _key(value: Any) -> Any:
     return value.__chandle__()
 
 
-def _bytes(kind: Any, what: str) -> int:
-    """Of a tensor type or a tuple of them."""
+def bytes_of(kind: Any, what: str) -> int:
+    """Of a tensor type or a tuple of them; ``CdmppError`` tells that ``what`` has a symbolic shape."""
     if hasattr(kind, "fields"):
-        return sum(_bytes(part, what) for part in kind.fields)
+        return sum(bytes_of(part, what) for part in kind.fields)
     sizes = [getattr(extent, "value", None) for extent in getattr(kind.shape, "values", (None,))]
     if any(size is None for size in sizes):
         raise CdmppError(

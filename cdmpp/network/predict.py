@@ -117,7 +117,7 @@ def answer_for(
     dtype: str = "float32",
     progress: bool = True,
 ) -> Question:
-    """As ``predict_network``, with all that it is made of."""
+    """As ``predict_network``, with all that it is made of. ``given`` may also be what ``graph_for`` returned."""
     sheet = devices.get(device) if isinstance(device, str) else device
     rule = ScheduleRule.parse(schedule)
     name = str(model) if model is not None else _model_name(sheet)
@@ -125,7 +125,11 @@ def answer_for(
     predictor = _loaded(folder, (folder / WEIGHTS).stat().st_mtime_ns)
     # What samples and compiles gets ready while this process reads the network.
     start = partial(_get_ready, predictor.reads_code and sheet.kind == "cpu")
-    read = graph_for(given, example_inputs, batch=batch, inputs=inputs, dtype=dtype, before_reading=start)
+    if isinstance(given, ReadNetwork):
+        start()
+        read = given
+    else:
+        read = graph_for(given, example_inputs, batch=batch, inputs=inputs, dtype=dtype, before_reading=start)
     chooser = Chooser(predictor, folder / WEIGHTS, predictor.trained_on.get(sheet.name, sheet), rule)
     chosen = chooser.choose(read.graph.tasks, progress)
     return Question(read, chosen, sheet, predictor, name, rule, chooser, chooser.doubts)

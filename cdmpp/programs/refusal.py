@@ -69,8 +69,8 @@ def import_refusal(error: Exception, exported: Any) -> CdmppError:
         return CdmppError(f"TVM cannot import the exported model: {first_line(error)}")
     what = getattr(node.target, "__name__", node.target)
     return CdmppError(
-        f"TVM cannot import the torch operator {what}{_at(_module_of(node))}: {first_line(error)}. Replace it in the "
-        "model, or predict the network without the part that it belongs to"
+        f"TVM cannot import the torch operator {what}{_at(place_in_model(node))}: {first_line(error)}. Replace it in "
+        "the model, or predict the network without the part that it belongs to"
     )
 
 
@@ -112,11 +112,11 @@ def _with_places(operators: list[str], exported: Any) -> list[str]:
         name = getattr(node.target, "__name__", "")
         for operator in operators:  # decomposed: aten.linalg_svd became aten._linalg_svd
             if name.split(".")[0].strip("_") == operator.split(".")[0].strip("_"):
-                places.setdefault(operator, _module_of(node))
+                places.setdefault(operator, place_in_model(node))
     return [f"{operator}{_at(places.get(operator, ''))}" for operator in operators]
 
 
-def _module_of(node: Any) -> str:
+def place_in_model(node: Any) -> str:
     """Path of the torch module that ran the node, its class and the line."""
     stack = list((node.meta.get("nn_module_stack") or {}).values())
     path, kind = stack[-1][:2] if stack else ("", "")

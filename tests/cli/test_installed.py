@@ -50,6 +50,7 @@ COMMANDS = {
     "probe": "probe --help",
     "calibrate": "calibrate --device a100",
     "network": "network --help",
+    "step": "step --help",
     "compare": "compare --help",
     "tune": "tune --help",
     "predict a script": "predict matmul.py --device xeon-icelake --json",

@@ -1,0 +1,57 @@
+"""``cdmpp step``: the time of a training step, as a summary, JSON or a trace."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from cdmpp.cli.network import add_graph_arguments, check_files, network_options
+from cdmpp.cli.output import console, print_json, say
+from cdmpp.errors import CdmppError
+
+OPTIMIZERS = ("sgd", "adam", "adamw", "none")
+LOSSES = ("cross_entropy", "mse", "own")
+"""As in ``programs.training``, which would import torch for a help text."""
+
+
+def add_arguments(verb: argparse.ArgumentParser) -> None:
+    """Declare the options of this verb."""
+    verb.add_argument("--device", required=True, help="name of a device, see `cdmpp devices`")
+    add_graph_arguments(verb)
+    rule = "best_of:K (the best of K sampled schedules by prediction), untuned, or database:DIR (default best_of:16)"
+    verb.add_argument("--schedule", help=rule)
+    verb.add_argument(
+        "--optimizer", default="adamw", choices=OPTIMIZERS, help="default adamw; sgd has momentum, none makes no update"
+    )
+    loss = "of the first output, or own: the model's own, which needs labels among its inputs (default cross_entropy)"
+    verb.add_argument("--loss", default="cross_entropy", choices=LOSSES, help=loss)
+    strict = (
+        "refuse a network whose backward pass cannot be made a graph; else it counts as a ratio of the forward pass"
+    )
+    verb.add_argument("--strict", action="store_true", help=strict)
+    verb.add_argument("--json", action="store_true", help="machine-readable, with when each gradient is ready")
+    verb.add_argument("--trace", type=Path, metavar="FILE", help="also write the timeline for ui.perfetto.dev")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Print the summary or the JSON, write the trace, and say each doubt on a line of its own."""
+    asked = network_options(options)
+    if asked.pop("dtype", "float32") != "float32":
+        raise CdmppError(f"--dtype {options.dtype}: training steps are made in float32 alone")
+    check_files((options.trace,))
+    import cdmpp
+
+    found = cdmpp.predict_step(
+        options.network, device=options.device, optimizer=options.optimizer, loss=options.loss,
+        fallback=not options.strict, progress=sys.stderr.isatty(), **asked,
+    )  # fmt: skip
+    for doubt in found.prediction.doubts:
+        say(doubt)
+    if options.json:
+        print_json(found.to_dict())
+    else:
+        console().print(found.summary(), markup=False, highlight=False, soft_wrap=True)
+    if options.trace is not None:
+        found.prediction.save_trace(options.trace)
+        say(f"wrote {options.trace}")

@@ -1,0 +1,97 @@
+"""Which phase of a training step each call belongs to, and what crosses from one to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from cdmpp.network.graph import NetworkGraph, peak_activation_bytes
+from cdmpp.network.training_step import StepCall
+
+
+def phases_of(graph: NetworkGraph, kept: Iterable[int], gradients: Iterable[int]) -> tuple[str, ...]:
+    """Phase of each call.
+
+    A call belongs to the first phase whose results need it: forward where the loss or a new buffer (``kept``: the
+    places of their calls) depends on it, backward where a gradient does, else update. A fused kernel has the phase of
+    its result. That is the phase of all its operators: one is fused only with what all its readers lead through, so
+    whatever result needs the one needs the other, and results of the step stay outside.
+    """
+    forward = _before(graph, kept)
+    backward = _before(graph, gradients) - forward
+    places = range(len(graph.calls))
+    return tuple("forward" if i in forward else "backward" if i in backward else "update" for i in places)
+
+
+def step_calls(
+    graph: NetworkGraph, phases: Sequence[str], ready: Mapping[str, int], inputs: Iterable[int | None]
+) -> tuple[StepCall, ...]:
+    """The calls with their phases.
+
+    Args:
+        graph: of the whole step.
+        phases: of each call.
+        ready: name of a parameter -> place of the call that makes its gradient.
+        inputs: numbers, as in ``Call.resident``, of examples and targets.
+    """
+    made: dict[int, list[str]] = {}
+    for name, place in ready.items():
+        made.setdefault(place, []).append(name)
+    saved = _saved_places(graph, phases, set(inputs))
+    return tuple(
+        StepCall(call, phase, tuple(made.get(place, ())), place in saved)
+        for place, (call, phase) in enumerate(zip(graph.calls, phases, strict=True))
+    )
+
+
+def saved_bytes(graph: NetworkGraph, phases: Sequence[str], inputs: Iterable[int | None]) -> int:
+    """Bytes that live from the forward into the backward pass; ``inputs`` as of ``step_calls``.
+
+    Parameters are not counted, nor what is made of them alone: a copy of a weight with its axes exchanged, which
+    autograd has as a view.
+    """
+    given = set(inputs)
+    read = {
+        number: size
+        for call, phase in zip(graph.calls, phases, strict=True)
+        if phase == "backward"
+        for number, size in call.resident
+        if number in given
+    }
+    saved = _saved_places(graph, phases, given)
+    return sum(graph.calls[place].output_bytes for place in saved) + sum(read.values())
+
+
+def _saved_places(graph: NetworkGraph, phases: Sequence[str], inputs: set[int | None]) -> set[int]:
+    """Calls of the forward pass that depend on ``inputs`` and whose results the backward pass reads."""
+    varies = list[bool]()
+    for call in graph.calls:
+        varies.append(any(varies[place] for place in call.inputs) or any(n in inputs for n, _ in call.resident))
+    return {
+        source
+        for call, phase in zip(graph.calls, phases, strict=True)
+        if phase == "backward"
+        for source in call.inputs
+        if phases[source] == "forward" and varies[source]
+    }
+
+
+def live_bytes(graph: NetworkGraph, phases: Sequence[str], gradients: Iterable[int]) -> int:
+    """Most bytes of results alive at a time while calls run in order; gradients live to the end.
+
+    An update writes in place: its results are the parameters and states that are there already.
+    """
+    before = [place for place, phase in enumerate(phases) if phase != "update"]
+    kept = tuple(dict.fromkeys(gradients))
+    return peak_activation_bytes(replace(graph, results=kept), before)
+
+
+def _before(graph: NetworkGraph, ends: Iterable[int]) -> set[int]:
+    """Places of ``ends`` and of all calls that they depend on."""
+    found, waiting = set[int](), list(ends)
+    while waiting:
+        place = waiting.pop()
+        if place not in found:
+            found.add(place)
+            waiting += graph.calls[place].inputs
+    return found

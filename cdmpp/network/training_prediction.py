@@ -1,0 +1,155 @@
+"""StepPrediction: the time of a training step on a device, phase by phase."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from cdmpp.devices import Device
+from cdmpp.errors import CdmppError
+from cdmpp.network.choice import Chosen
+from cdmpp.network.predict import answer_for
+from cdmpp.network.prediction import NetworkPrediction
+from cdmpp.network.quantity import percent, quantity, visible
+from cdmpp.network.rule import DEFAULT
+from cdmpp.network.source import NetworkSource
+from cdmpp.network.stored_graph import ReadNetwork
+from cdmpp.network.training_read import training_step
+from cdmpp.network.training_step import PHASES, TrainingStep
+from cdmpp.programs.training.loss import Loss
+
+_UNMEASURED = "no training step was measured: kernels of backward passes are unlike those that the model learned from"
+
+
+@dataclass(frozen=True)
+class StepPrediction:
+    """One training step of one rank on one device."""
+
+    step: TrainingStep
+    prediction: NetworkPrediction
+    """Of all calls, as of any network: kernels, timeline, doubts."""
+
+    @property
+    def latency_s(self) -> float:
+        """Of the whole step."""
+        return self.prediction.latency_s
+
+    @property
+    def phase_s(self) -> dict[str, float]:
+        """Phase -> seconds from the end of the phase before to its own end; they sum up to the step."""
+        spans, ends, begin = self.prediction.timeline.spans, dict[str, float](), 0.0
+        for phase in PHASES:
+            own = [spans[call.call.name].end_s for call in self.step.calls if call.phase == phase]
+            end = max(own, default=begin)
+            ends[phase], begin = max(0.0, end - begin), max(begin, end)
+        return ends
+
+    @property
+    def ready_s(self) -> dict[str, float]:
+        """Parameter -> when its gradient is ready, in seconds from the start of the step."""
+        spans = self.prediction.timeline.spans
+        return {one.name: spans[self.step.calls[one.ready].call.name].end_s for one in self.step.parameters}
+
+    def summary(self) -> str:
+        """Some lines: the step, its phases, memory, tasks."""
+        step, whole = self.step, self.latency_s or 1.0
+        title = f"{step.graph.name} on {self.prediction.device}, batch {step.batch}, {step.optimizer}"
+        memory = step.memory
+        sizes = {
+            "parameters": memory.parameter_bytes, "gradients": memory.gradient_bytes, "optimizer": memory.state_bytes,
+            "results at a time": memory.live_bytes,
+        }  # fmt: skip
+        held = ", ".join(f"{name} {quantity(size, 'B')}" for name, size in sizes.items())
+        lines = [
+            visible(f"{title}, model {self.prediction.model}, schedule {self.prediction.schedule}"),
+            f"step       {quantity(self.latency_s, 's', 4)}",
+            *(f"{name:<10} {quantity(value, 's')} ({percent(value / whole)})" for name, value in self.phase_s.items()),
+            f"calls      {', '.join(f'{name} {count}' for name, count in step.counts.items())}; "
+            f"{len(step.graph.tasks)} tasks",
+            f"saved      {quantity(step.saved_activation_bytes, 'B')} from the forward into the backward pass",
+            f"memory     {quantity(step.peak_bytes, 'B')} at its peak ({held})",
+        ]
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All numbers, as JSON takes them; units are in the names of the keys."""
+        step = self.step
+        return {
+            "network": step.graph.name,
+            "device": self.prediction.device,
+            "model": self.prediction.model,
+            "schedule": self.prediction.schedule,
+            "optimizer": step.optimizer,
+            "batch": step.batch,
+            "latency_s": self.latency_s,
+            **{f"{phase}_s": seconds for phase, seconds in self.phase_s.items()},
+            "calls": step.counts,
+            "tasks": len(step.graph.tasks),
+            "saved_activation_bytes": step.saved_activation_bytes,
+            "peak_bytes": step.peak_bytes,
+            "parameter_bytes": step.memory.parameter_bytes,
+            "gradient_bytes": step.memory.gradient_bytes,
+            "optimizer_bytes": step.memory.state_bytes,
+            "ready_s": self.ready_s,
+            "is_ratio": step.is_ratio,
+            "doubts": list(self.prediction.doubts),
+        }
+
+
+def predict_step(
+    given: Any,
+    example_inputs: Any = None,
+    *,
+    device: str | Device,
+    model: str | Path | None = None,
+    schedule: str = DEFAULT,
+    loss: Loss = "cross_entropy",
+    target: Any = None,
+    optimizer: str | None = "adamw",
+    batch: int | None = None,
+    inputs: Mapping[str, Sequence[int]] | None = None,
+    fallback: bool = True,
+    progress: bool = True,
+) -> StepPrediction:
+    """Seconds of forward pass, backward pass and update of a network on ``device``. Needs TVM.
+
+    Args:
+        given: as of ``training_step``, or what it returned.
+        example_inputs: of a torch module.
+        device: name of a device, or one described in Python.
+        model: folder of a model or name of a shipped one; None: the first that was trained on the device.
+        schedule: which program of each kernel runs: ``best_of:K``, ``untuned`` or ``database:DIR``.
+        loss: as of ``training_step``, and so ``target``, ``optimizer``, ``batch``, ``inputs`` and ``fallback``.
+        target: as there.
+        optimizer: as there.
+        batch: as there.
+        inputs: as there.
+        fallback: as there.
+        progress: bars on stderr while schedules are sampled and compiled.
+
+    Raises:
+        CdmppError: as of ``training_step``; no such device or model.
+    """
+    step = given if isinstance(given, TrainingStep) else training_step(
+        given, example_inputs, loss=loss, target=target, optimizer=optimizer, batch=batch, inputs=inputs,
+        fallback=fallback,
+    )  # fmt: skip
+    tasks = {key: task for key, task in step.graph.tasks.items() if key not in step.scaled}
+    read = ReadNetwork(replace(step.graph, tasks=tasks), step.batch, _no_source)
+    question = answer_for(read, device=device, model=model, schedule=schedule, progress=progress)
+    scaled = {key: _times(question.chosen[base], ratio) for key, (base, ratio) in step.scaled.items()}
+    whole = replace(question, read=replace(read, graph=step.graph), chosen={**question.chosen, **scaled})
+    made = whole.prediction()
+    doubts = (*step.flags, _UNMEASURED, *made.doubts)
+    return StepPrediction(step, replace(made, intervals={}, intervals_from=f"none: {_UNMEASURED}", doubts=doubts))
+
+
+def _times(chosen: Chosen, ratio: float) -> Chosen:
+    intervals = {level: (ratio * low, ratio * high) for level, (low, high) in chosen.intervals.items()}
+    return replace(chosen, latency_s=ratio * chosen.latency_s, intervals=intervals)
+
+
+def _no_source() -> NetworkSource:
+    raise CdmppError("a training step is no module that could be run here: it is predicted alone")

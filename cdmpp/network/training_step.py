@@ -1,0 +1,108 @@
+"""TrainingStep: forward pass, backward pass and update of a network as calls of tensor programs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from cdmpp.network.graph import Call, NetworkGraph
+
+PHASES = ("forward", "backward", "update")
+
+
+@dataclass(frozen=True)
+class StepCall:
+    """A kernel launch of a training step."""
+
+    call: Call
+    """With its task id, what it reads, and the bytes that it writes."""
+    phase: str
+    """One of ``PHASES``."""
+    gradients: tuple[str, ...] = ()
+    """Parameters whose gradients are ready when it has run: a bucket may leave when it has all of its own."""
+    is_saved: bool = False
+    """Whether its result lives from the forward into the backward pass."""
+
+
+@dataclass(frozen=True)
+class StepParameter:
+    """A parameter that the step trains."""
+
+    name: str
+    """As the model calls it."""
+    bytes: int
+    """Of the parameter; its gradient has as many."""
+    ready: int
+    """Place of the call that makes its gradient."""
+
+
+@dataclass(frozen=True)
+class StepMemory:
+    """What a step holds, in bytes."""
+
+    parameter_bytes: int
+    """Of all parameters, also of those that are not trained."""
+    gradient_bytes: int
+    state_bytes: int
+    """What the optimizer keeps from step to step."""
+    buffer_bytes: int
+    """Statistics of batch norms and what else the model keeps."""
+    input_bytes: int
+    """Examples and targets."""
+    saved_activation_bytes: int
+    """Results of the forward pass, and inputs, that the backward pass reads; a view counts as what it is a view of."""
+    live_bytes: int
+    """Most bytes of results alive at a time: saved activations, the gradients so far, and workspace."""
+
+    @property
+    def peak_bytes(self) -> int:
+        """Parameters, states, buffers, inputs, and the most bytes of results alive at a time.
+
+        The update writes in place, so new parameters and states are not counted again.
+        """
+        return self.parameter_bytes + self.state_bytes + self.buffer_bytes + self.input_bytes + self.live_bytes
+
+
+@dataclass(frozen=True)
+class TrainingStep:
+    """One step of one rank, on no device yet."""
+
+    graph: NetworkGraph
+    """All calls in order, as replay and prediction take it. Nothing is folded: every parameter changes at each step."""
+    calls: tuple[StepCall, ...]
+    """Those of the graph, with what they mean to the step."""
+    parameters: tuple[StepParameter, ...]
+    batch: int
+    """Examples in one step; 1 where that cannot be told."""
+    optimizer: str
+    """``none``: no update."""
+    memory: StepMemory
+    flags: tuple[str, ...] = ()
+    """What differs from the step that was asked for, a sentence each."""
+    scaled: Mapping[str, tuple[str, float]] = field(default_factory=dict)
+    """Task id -> the task that it takes so many times as long as; empty unless the backward pass is a ratio."""
+
+    @property
+    def saved_activation_bytes(self) -> int:
+        """What lives from the forward into the backward pass, parameters not counted."""
+        return self.memory.saved_activation_bytes
+
+    @property
+    def peak_bytes(self) -> int:
+        """Most that must be held at a time."""
+        return self.memory.peak_bytes
+
+    @property
+    def is_ratio(self) -> bool:
+        """Whether the backward pass is no graph of its own, but a measured ratio of the forward pass."""
+        return bool(self.scaled)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Phase -> how many calls it has."""
+        return {phase: sum(call.phase == phase for call in self.calls) for phase in PHASES}
+
+    @property
+    def ready_order(self) -> tuple[str, ...]:
+        """Names of the parameters in the order in which their gradients become ready."""
+        return tuple(name for call in self.calls for name in call.gradients)

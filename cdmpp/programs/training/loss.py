@@ -1,0 +1,137 @@
+"""Loss: what makes one number of a network's output, as a module around the network."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from cdmpp.errors import CdmppError
+
+LOSSES = ("cross_entropy", "mse", "own")
+"""Of classes along the last axis (the second of images), of the mean square, or the ``loss`` of the model's output."""
+Loss = str | Callable[..., Any]
+"""One of ``LOSSES``, or ``(output[, target])`` -> a tensor of one number."""
+
+
+def with_loss(model: Any, example: tuple[Any, ...], loss: Loss, target: Any = None) -> tuple[Any, tuple[Any, ...]]:
+    """A module that returns ``(loss,)``, and what it is called with.
+
+    Args:
+        model: a torch module.
+        example: ``model(*example)`` runs.
+        loss: how the first tensor of its output becomes a number.
+        target: what the output should be; drawn with seed 0 where it is left out and the loss needs one.
+
+    Raises:
+        CdmppError: an unknown name, an output that the loss cannot take, or a loss that is not one number.
+    """
+    import torch
+
+    if isinstance(loss, str) and loss not in LOSSES:
+        raise CdmppError(f"loss {loss!r} is unknown: use {', '.join(LOSSES)}, or a function of output and target")
+    with torch.no_grad():
+        output = model(*example)
+    if loss == "own":
+        return _own(model), example
+    first = first_tensor(output)
+    targets: tuple[Any, ...]
+    if isinstance(loss, str):
+        targets = (_target(loss, first) if target is None else target,)
+    else:
+        targets = () if target is None else (target,)
+    function = _FUNCTIONS[loss] if isinstance(loss, str) else loss
+    module = _with(model, function, len(example))
+    _check(function, first, targets)
+    return module, (*example, *targets)
+
+
+def first_tensor(output: Any) -> Any:
+    """Of a model's output: logits where they are named, else the first tensor. ``CdmppError`` where there is none."""
+    import torch
+
+    if isinstance(output, torch.Tensor):
+        return output
+    if (logits := getattr(output, "logits", None)) is not None:
+        return logits
+    values = list(output.values()) if isinstance(output, Mapping) else output
+    if isinstance(values, tuple | list) and values:
+        return first_tensor(values[0])
+    raise CdmppError(f"the model returned a {type(output).__name__}: return a tensor, or give loss='own' for its .loss")
+
+
+def _cross_entropy(output: Any, target: Any) -> Any:
+    import torch
+
+    classes = 1 if output.dim() == 4 else output.dim() - 1
+    rows = output.movedim(classes, -1).flatten(0, -2) if output.dim() != 2 else output
+    return torch.nn.functional.cross_entropy(rows, target.flatten())
+
+
+def _mse(output: Any, target: Any) -> Any:
+    import torch
+
+    return torch.nn.functional.mse_loss(output, target)
+
+
+_FUNCTIONS: dict[str, Callable[..., Any]] = {"cross_entropy": _cross_entropy, "mse": _mse}
+
+
+def _target(loss: str, output: Any) -> Any:
+    import torch
+
+    random = torch.Generator().manual_seed(0)
+    if loss == "mse":
+        return torch.randn(output.shape, generator=random)
+    classes = 1 if output.dim() == 4 else output.dim() - 1
+    if output.dim() < 2 or not output.is_floating_point():
+        raise CdmppError(
+            f"loss 'cross_entropy' needs scores by class, but the output has the shape {tuple(output.shape)} and the "
+            f"type {output.dtype}: use mse, or a function"
+        )
+    shape = [size for axis, size in enumerate(output.shape) if axis != classes]
+    return torch.randint(0, output.shape[classes], shape, generator=random)
+
+
+def _check(function: Callable[..., Any], output: Any, targets: tuple[Any, ...]) -> None:
+    import torch
+
+    try:
+        inspect.signature(function).bind(output, *targets)
+    except TypeError as error:
+        raise CdmppError(f"the loss is called with output{' and target' if targets else ''}, but: {error}") from error
+    value = function(output, *targets)
+    if not isinstance(value, torch.Tensor) or value.numel() != 1:
+        raise CdmppError("the loss must return a tensor of one number: take its mean or sum")
+
+
+def _with(model: Any, function: Callable[..., Any], inputs: int) -> Any:
+    import torch
+
+    class WithLoss(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = model
+
+        def forward(self, *values: Any) -> tuple[Any]:
+            return (function(first_tensor(self.inner(*values[:inputs])), *values[inputs:]),)
+
+    return WithLoss()
+
+
+def _own(model: Any) -> Any:
+    import torch
+
+    class OwnLoss(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = model
+
+        def forward(self, *values: Any) -> tuple[Any]:
+            output = self.inner(*values)
+            found = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+            if found is None:
+                raise CdmppError("loss='own': the model's output has no loss: give it labels among the example inputs")
+            return (found,)
+
+    return OwnLoss()
