@@ -145,6 +145,7 @@ def export(model: Any, inputs: tuple[Any, ...]) -> Any:
     with torch.no_grad(), quiet():
         if "transformers" in sys.modules:  # decoders return their caches of keys and values
             with contextlib.suppress(ImportError):
+                import_torchvision()  # which transformers imports in a way that fails
                 from transformers.integrations.executorch import register_dynamic_cache_export_support
 
                 register_dynamic_cache_export_support()

@@ -51,6 +51,7 @@ COMMANDS = {
     "calibrate": "calibrate --device a100",
     "network": "network --help",
     "step": "step --help",
+    "collective": "collective --help",
     "compare": "compare --help",
     "tune": "tune --help",
     "predict a script": "predict matmul.py --device xeon-icelake --json",
