@@ -56,8 +56,8 @@ def calibrate(settings: CalibrateSettings) -> dict[str, Any]:
     described, start = devices.get(settings.device), cdmpp.load(settings.start)
     if not can_have_code(described.target) or not described.core:
         raise CdmppError(f"calibration reads x86-64 machine code on a described core; {described.name} has none of it")
-    if not start.reads_code:
-        raise CdmppError(f"the model {settings.start} reads no machine code: start from one that does, such as cpus")
+    if not start.can_scale or start.features != "cdmpp":
+        raise CdmppError(f"the model {settings.start} reads no machine code of CPUs: start from one that does, as cpus")
     device = described.measured_as(probe().spec())
     records = _measure(settings)
     rows = np.arange(len(records))
