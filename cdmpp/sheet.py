@@ -95,6 +95,15 @@ def sheet_files(group: str) -> dict[str, Path]:
     return {path.stem: path.resolve() for place in (Path("conf") / group, folder) for path in place.glob("*.yaml")}
 
 
+def sheet_file(group: str, what: str, name: str) -> Path:
+    """The description of ``name``; ``CdmppError`` names the nearest ones where ``conf/GROUP`` has none."""
+    files = sheet_files(group)
+    if name not in files:
+        readme = conf_folder() / group / "README.md"
+        raise CdmppError(f"unknown {what} {name!r}; {nearest(name, sorted(files))} ({readme} tells how to add one)")
+    return files[name]
+
+
 def nearest(name: str, known: Collection[str]) -> str:
     """What to say of a name that is not ``known``: the nearest ones, or all where none is near."""
     plain = {other.replace("-", ""): other for other in known}

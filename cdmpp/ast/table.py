@@ -136,7 +136,7 @@ def write_asts(path: Path, record_ids: Sequence[str], table: AstTable, features:
     arrow = pa.table(columns).replace_schema_metadata(metadata)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    pq.write_table(arrow, temporary, compression="zstd", compression_level=9)
+    pq.write_table(arrow, temporary, compression="zstd", compression_level=9, use_dictionary=False)
     os.replace(temporary, path)
 
 

@@ -37,7 +37,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--model", help="model folder or name of a shipped one (default: one trained on the device)")
     verb.add_argument("--rows", type=int, default=20, help="rows of the table, fastest first; 0 = all (default 20)")
     verb.add_argument("--json", action="store_true", help="machine-readable, every program in input order")
-    verb.add_argument("--no-compile", action="store_true", help="see no machine code of CPU programs: faster, rougher")
+    verb.add_argument("--no-compile", action="store_true", help="see no machine code: faster, rougher")
     verb.add_argument("--limit", type=float, default=60.0, help="seconds to lower or compile a program (default 60)")
 
 

@@ -108,9 +108,9 @@ def write_table(path: Path, table: pa.Table, new: bool = False) -> None:
     """Write a Parquet file with the schema version in its metadata, atomically; ``new`` as in ``write_atomic``."""
     metadata = {**(table.schema.metadata or {}), _VERSION_KEY: str(SCHEMA_VERSION).encode()}
     stamped = table.replace_schema_metadata(metadata)
-    write_atomic(
-        path, lambda temporary: pq.write_table(stamped, temporary, compression="zstd", compression_level=12), new
-    )
+    # Schedules are long texts, all different: zstd finds what they share, and dictionaries hide it.
+    options = {"compression": "zstd", "compression_level": 12, "use_dictionary": False}
+    write_atomic(path, lambda temporary: pq.write_table(stamped, temporary, **options), new)
 
 
 def read_table(path: Path) -> pa.Table:

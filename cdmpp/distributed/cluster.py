@@ -12,8 +12,7 @@ from cdmpp import devices
 from cdmpp.distributed import interconnect
 from cdmpp.distributed.interconnect import Interconnect
 from cdmpp.errors import CdmppError
-from cdmpp.paths import conf_folder
-from cdmpp.sheet import nearest, read_sheet, sheet_files
+from cdmpp.sheet import read_sheet, sheet_file, sheet_files
 
 _Sheet = TypeVar("_Sheet")
 
@@ -69,10 +68,7 @@ def names() -> tuple[str, ...]:
 
 def get(name: str) -> Cluster:
     """The cluster of that name; ``CdmppError`` names the nearest ones where there is none."""
-    if (path := sheet_files("cluster").get(name)) is None:
-        readme = conf_folder() / "cluster" / "README.md"
-        raise CdmppError(f"unknown cluster {name!r}; {nearest(name, names())} ({readme} tells how to add one)")
-    return read_cluster(path)
+    return read_cluster(sheet_file("cluster", "cluster", name))
 
 
 @cache

@@ -8,8 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from cdmpp.errors import CdmppError
-from cdmpp.paths import conf_folder
-from cdmpp.sheet import nearest, read_quantity, read_sheet, sheet_files
+from cdmpp.sheet import read_quantity, read_sheet, sheet_file, sheet_files
 
 TOPOLOGIES: Mapping[str, str] = {
     "switch": "every device reaches every other at its full rate",
@@ -65,10 +64,7 @@ def names() -> tuple[str, ...]:
 
 def get(name: str) -> Interconnect:
     """The link of that name; ``CdmppError`` names the nearest ones where there is none."""
-    if (path := sheet_files("interconnect").get(name)) is None:
-        readme = conf_folder() / "interconnect" / "README.md"
-        raise CdmppError(f"unknown link {name!r}; {nearest(name, names())} ({readme} tells how to add one)")
-    return read_interconnect(path)
+    return read_interconnect(sheet_file("interconnect", "link", name))
 
 
 @cache

@@ -53,9 +53,7 @@ class LibraryQuantities:
         """Of the datasheet, a typical value where it is silent."""
         published = self.spec[:, SPEC_FIELDS.index(name)]
         typical = published.new_tensor(_TYPICAL[name])[self.kinds]
-        if (
-            name == "bandwidth_gbps"
-        ):  # vendors name that of a socket; what a few of its cores get is measured, if at all
+        if name == "bandwidth_gbps":  # of a socket, say vendors; what a few of its cores get is measured, if at all
             of_cores = self.device("core_gbps") * self.device("core_count")
             typical = torch.where(self.kinds == 0, of_cores, typical)
         return torch.where(published > 0, published, typical)

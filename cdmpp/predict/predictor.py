@@ -24,7 +24,6 @@ from cdmpp.machine_code.code_features import CODE_VERSION
 from cdmpp.machine_code.compile import can_have_code, can_have_gpu_code
 from cdmpp.machine_code.gpu_code_features import GPU_CODE_VERSION
 from cdmpp.model.build import Model
-from cdmpp.model.config import CdmppConfig
 from cdmpp.model.library import LibraryModel
 from cdmpp.model.pooled import with_devices
 from cdmpp.model.ranker import Ranker
@@ -236,14 +235,13 @@ class Predictor:
 
     @property
     def _code_version(self) -> str:
-        on_gpu = any(getattr(model.config, "code_kind", "cpu") == "gpu" for model in self.models)
-        return GPU_CODE_VERSION if on_gpu else CODE_VERSION
+        kinds = {getattr(model.config, "code_kind", "cpu") for model in self.models}
+        return GPU_CODE_VERSION if "gpu" in kinds else CODE_VERSION
 
     def _wants_code_of(self, device: Device) -> bool:
         """Whether a member reads code vectors of such devices."""
         kind = "cpu" if device.kind == "cpu" else "gpu"
-        configs = [model.config for model in self.models if isinstance(model.config, CdmppConfig)]
-        return any(config.code and config.code_kind == kind for config in configs)
+        return any(getattr(m.config, "code", False) and getattr(m.config, "code_kind", "") == kind for m in self.models)
 
     @property
     def torch_device(self) -> torch.device:
@@ -253,9 +251,9 @@ class Predictor:
     def _device(self, device: str | Device | None) -> Device:
         if isinstance(device, Device):
             return device
+        if device is None and len(self.trained_on) == 1:
+            return next(iter(self.trained_on.values()))
         if device is None:
-            if len(self.trained_on) == 1:
-                return next(iter(self.trained_on.values()))
             raise CdmppError(f"this model knows several devices; name one: device= {', '.join(self.trained_on)}")
         # The stored numbers win: editing a datasheet must not silently change what a trained model answers.
         return self.trained_on[device] if device in self.trained_on else devices.get(device)
