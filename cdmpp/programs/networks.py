@@ -45,8 +45,8 @@ def expand_zoo(zoo: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         expanded[str(name)] = spec
         for suffix, changes in variants.items():
             inputs = {**spec["input"], **changes}
-            dtype = {"dtype": inputs.pop("dtype")} if "dtype" in inputs else {}
-            expanded[f"{name}{VARIANT_MARK}{suffix}"] = {**spec, "input": inputs, **dtype}
+            own = {key: inputs.pop(key) for key in ("dtype", "train") if key in inputs}
+            expanded[f"{name}{VARIANT_MARK}{suffix}"] = {**spec, "input": inputs, **own}
     return expanded
 
 
@@ -61,13 +61,26 @@ def network_of(zoo: Mapping[str, dict[str, Any]], name: str) -> dict[str, Any]:
 def import_network(name: str, spec: Mapping[str, Any] | None = None) -> list[Task]:
     """Tasks of the zoo network ``name`` (or of ``spec``), one per structurally distinct PrimFunc.
 
-    Tasks with symbolic shapes are left out. ``CdmppError`` where the network or its library is not there.
+    Where ``spec`` names an optimizer to ``train`` with, those of its training step. Tasks with symbolic shapes are left
+    out. ``CdmppError`` where the network or its library is not there.
     """
     if spec is None:
         spec = network_of(read_zoo(), name)
     model, inputs = build_model(spec)
+    if optimizer := spec.get("train"):
+        return tasks_of_module(_training_module(model, inputs, optimizer), name)
     folded = spec.get("fold_batch_norm", spec["source"] == "torchvision")
     return tasks_of_module(to_relax(model, inputs, spec.get("dtype", "float32"), fold_batch_norm=folded), name)
+
+
+def _training_module(model: Any, inputs: tuple[Any, ...], optimizer: str) -> Any:
+    from cdmpp.programs.training.joint import joint_graph
+    from cdmpp.programs.training.loss import with_loss
+    from cdmpp.programs.training.lowering import lowered_step
+    from cdmpp.programs.training.optimizers import optimizer_of
+
+    joint = joint_graph(*with_loss(model.train(), inputs, "cross_entropy"))
+    return lowered_step(joint, optimizer_of(optimizer))
 
 
 def build_model(spec: Mapping[str, Any]) -> tuple[Any, tuple[Any, ...]]:
