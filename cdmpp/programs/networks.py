@@ -230,12 +230,26 @@ def task_of(module: Any, name: str, network: str, weight: int) -> Task:
 
     from cdmpp.programs import identity
 
+    module = _without_offsets(module)
     workload = module.script()
     # Identity is that of the text, because every later step starts from it.
     program = module if identity.is_as_printed(module) else tvm.script.from_source(workload)
     work = (identity.flops(program), identity.io_bytes(program))
     op_class = identity.op_class(name, program)
     return Task(identity.task_id(program), name, op_class, workload, *work, {network: weight}, origin="torch")
+
+
+def _without_offsets(module: Any) -> Any:
+    """With buffers that begin where their memory does: operators that TVM writes as a loop leave that open."""
+    import tvm
+    from tvm import tirx
+
+    main = module["main"]
+    open_ones = [one for one in main.params if isinstance(getattr(one, "elem_offset", None), tirx.Var)]
+    if not open_ones:
+        return module
+    closed = {one: tirx.decl_buffer(one.shape, one.dtype, one.name) for one in open_ones}
+    return tvm.IRModule({**dict(module.functions_items()), module.get_global_var("main"): main.specialize(closed)})
 
 
 def has_static_shapes(function: Any) -> bool:
