@@ -1,8 +1,8 @@
 """Training steps predicted and run on this machine: the whole, and what each phase takes.
 
-python -m benchmarks.training_step_time DEVICE MODEL [NETWORK ...] prints a row for each network of the zoo that trains
-(``resnet18@train``). A step is compiled by TVM without tuning. Beside it stands the usual guess: three times the
-measured forward pass.
+python -m benchmarks.training_step_time DEVICE MODEL,MODEL [NETWORK ...] prints a row for each network of the zoo that
+trains (``resnet18@train``) and each model. A step is compiled by TVM without tuning. Beside it stands the usual guess:
+three times the measured forward pass.
 """
 
 from __future__ import annotations
@@ -50,30 +50,36 @@ def row(name: str, predicted: StepPrediction, found: MeasuredNetwork, phases: Ma
         for one in (phases, predicted.phase_s)
     )
     cells = [
-        f"`{name}`", f"{len(predicted.step.calls)}", f"{1e3 * found.latency_s:.1f}", f"{1e3 * predicted.latency_s:.1f}",
+        f"`{name}`", predicted.prediction.model, f"{len(predicted.step.calls)}",
+        f"{1e3 * found.latency_s:.1f}", f"{1e3 * predicted.latency_s:.1f}",
         f"{100 * (predicted.latency_s / found.latency_s - 1):+.1f}", f"{100 * (guess / found.latency_s - 1):+.1f}",
         *(f"{100 * (predicted.phase_s[phase] / phases[phase] - 1):+.0f}" for phase in PHASES), *shares,
     ]  # fmt: skip
     return f"| {' | '.join(cells)} |"
 
 
-def main(device: str, model: str, names: Sequence[str]) -> None:
+def main(device: str, models: Sequence[str], names: Sequence[str]) -> None:
     """Predict first, then run: nothing else may run on the machine meanwhile."""
-    heads = ["network", "calls", "measured, ms", "predicted, ms", "error %", "3 x forward, error %"]
+    heads = ["network", "model", "calls", "measured, ms", "predicted, ms", "error %", "3 x forward, error %"]
     heads += [f"{phase} %" for phase in PHASES] + ["shares measured", "shares predicted"]
     print(f"| {' | '.join(heads)} |\n|{'---|' * len(heads)}")
     for name in names:
         step, module = step_and_module(name)
-        predicted = predict_step(step, device=device, model=model, schedule="untuned", progress=False)
+        predicted = [
+            predict_step(step, device=device, model=model, schedule="untuned", progress=False) for model in models
+        ]
         untuned = dict.fromkeys(step.graph.tasks, NO_SCHEDULE)
         found = measure_network(module, step.graph, untuned, devices.get(device), alone=False)
-        print(row(name, predicted, found, measured_phases(step, found)), flush=True)
+        for one in predicted:
+            print(row(name, one, found, measured_phases(step, found)), flush=True)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("device")
-    parser.add_argument("model", help="folder or name of a model; it must not have trained on these networks")
+    parser.add_argument(
+        "models", help="folders or names of models, with commas between; they must not have trained on these networks"
+    )
     parser.add_argument("networks", nargs="*", default=list(NETWORKS), metavar="NETWORK")
     options = parser.parse_args()
-    main(options.device, options.model, options.networks)
+    main(options.device, options.models.split(","), options.networks)

@@ -1,7 +1,7 @@
 """What a simulated core is off by where nothing was fitted on its device: what to expect of GPUs that nobody measured.
 
-``python -m benchmarks.publish.simulated_alone [device=a100] [model=a100] [data=FOLDER]`` reads the records of the device that have
-code vectors, and puts the errors into the shipped model, which tells them of other GPUs.
+``python -m benchmarks.publish.simulated_alone [device=a100] [model=a100] [data=FOLDER]`` reads records of the device
+that have code vectors, and puts the errors into the shipped model, which tells them of other GPUs.
 """
 
 from __future__ import annotations
