@@ -1,7 +1,8 @@
 """Replay: tasks with inputs, resources and durations become a timeline. Needs neither torch nor TVM."""
 
 from cdmpp.simulate.engine import simulate
+from cdmpp.simulate.flow import Flow
 from cdmpp.simulate.task import Task
 from cdmpp.simulate.timeline import Span, Timeline
 
-__all__ = ["Span", "Task", "Timeline", "simulate"]
+__all__ = ["Flow", "Span", "Task", "Timeline", "simulate"]

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from cdmpp.errors import DataError
+from cdmpp.simulate.flow import SharedLinks
 from cdmpp.simulate.task import Task
 from cdmpp.simulate.timeline import Span, Timeline
 
 Policy = Callable[[Span, float], Iterable[Task]]
 """Asked at each end, with the span and the time: further tasks, whose inputs may be any known ones."""
+_END, _ARRIVED, _FREE, _SENDS = range(4)
+"""What happens to a task: it ends, or its flow does unless that was rated anew; its gap is over; it starts to send."""
 _Order = tuple[int, float, int]
 """Priority, time at which it was ready, number: a total order of all that wait, so no two tasks wait for each other."""
 
 
 class _Engine:
-    def __init__(self) -> None:
+    def __init__(self, rates: Mapping[str, float]) -> None:
+        self.links = SharedLinks(rates)
         self.tasks: dict[str, Task] = {}
         self.numbers: dict[str, int] = {}
         self.missing: dict[str, int] = {}
@@ -32,7 +36,7 @@ class _Engine:
         self.spans: dict[str, Span] = {}
         self.done: set[str] = set()
         self.events: list[tuple[float, int, int, str]] = []
-        """(time, 0 for an end or 1 for the end of a gap, number, task)."""
+        """(time, one of the four kinds, number, task)."""
         self.now_s = 0.0
 
     def add(self, tasks: Sequence[Task]) -> None:
@@ -75,7 +79,15 @@ class _Engine:
                 since_s, cause = freed_s, before
         end_s = self.now_s + task.seconds(self.now_s)
         self.spans[name] = Span(task, self.now_s, end_s, cause)
-        heapq.heappush(self.events, (end_s, 0, self.numbers[name], name))
+        heapq.heappush(self.events, (end_s, _END if task.flow is None else _SENDS, self.numbers[name], name))
+
+    def arrived(self, name: str) -> bool:
+        """Whether the flow of a task has ended."""
+        if not self.links.ends(name, self.now_s):
+            return False
+        begun = self.spans[name]
+        self.spans[name] = Span(begun.task, begun.start_s, self.now_s, begun.cause)
+        return True
 
     def end(self, name: str, policy: Policy | None) -> None:
         self.done.add(name)
@@ -94,6 +106,19 @@ class _Engine:
             if queue := self.queues[resource]:
                 self.fresh[queue[0][1]] = None
 
+    def happen(self, kind: int, name: str, policy: Policy | None) -> None:
+        task = self.tasks[name]
+        if kind == _SENDS and task.flow is not None:
+            self.links.join(name, task.flow, self.now_s)
+        elif kind == _FREE:
+            self.free(task)
+        elif kind == _END or self.arrived(name):
+            self.end(name, policy)
+            if task.gap_s:
+                heapq.heappush(self.events, (self.now_s + task.gap_s, _FREE, self.numbers[name], name))
+            else:
+                self.free(task)
+
     def run(self, policy: Policy | None) -> Timeline:
         while self.fresh or self.events:
             waiting, self.fresh = sorted(self.fresh, key=self.numbers.__getitem__), {}
@@ -103,25 +128,28 @@ class _Engine:
                 break
             self.now_s = self.events[0][0]
             while self.events and self.events[0][0] == self.now_s:  # what ends together ends before anything starts
-                _, gap_over, _, name = heapq.heappop(self.events)
-                task = self.tasks[name]
-                if not gap_over:
-                    self.end(name, policy)
-                if gap_over or not task.gap_s:
-                    self.free(task)
-                else:
-                    heapq.heappush(self.events, (self.now_s + task.gap_s, 1, self.numbers[name], name))
+                _, kind, _, name = heapq.heappop(self.events)
+                self.happen(kind, name, policy)
+            if self.links.changed:
+                for name, end_s in self.links.rerated(self.now_s):
+                    heapq.heappush(self.events, (end_s, _ARRIVED, self.numbers[name], name))
         if stuck := [name for name in self.tasks if name not in self.done]:
             raise DataError(f"{len(stuck)} tasks wait for each other in a circle, the first is {stuck[0]!r}")
         return Timeline(self.spans)
 
 
-def simulate(tasks: Sequence[Task], policy: Policy | None = None) -> Timeline:
+def simulate(tasks: Sequence[Task], policy: Policy | None = None, rates: Mapping[str, float] | None = None) -> Timeline:
     """Run ``tasks`` and what ``policy`` adds to them; the same tasks in the same order give the same timeline.
 
+    Args:
+        tasks: in any order.
+        policy: asked at each end for further tasks.
+        rates: bytes a second of each link that a flow names.
+
     Raises:
-        DataError: two tasks of one name, an input that is no task, a circle, or a duration that is no time.
+        DataError: two tasks of one name, an input that is no task, a circle, a duration that is no time, a link
+            without a rate.
     """
-    engine = _Engine()
+    engine = _Engine(rates or {})
     engine.add(tasks)
     return engine.run(policy)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from cdmpp.errors import DataError
+from cdmpp.simulate.flow import Flow
 
 
 @dataclass(frozen=True)
@@ -16,7 +17,8 @@ class Task:
     name: str
     """Unique in its graph."""
     duration: float | Callable[[float], float]
-    """Seconds; or asked when the task starts, with the time in seconds since the start of all."""
+    """Seconds; or asked when the task starts, with the time in seconds since the start of all. Before the first byte
+    where it has a flow."""
     resources: tuple[str, ...] = ()
     """What it holds while it runs, such as an engine, a stream or a link; each runs one task at a time. None: it waits
     for its inputs alone."""
@@ -28,6 +30,8 @@ class Task:
     """Seconds after its end in which its resources stay busy: the launch of the next, a framework's overhead."""
     label: str = ""
     """What kind of work it is, for the critical path and the trace."""
+    flow: Flow | None = None
+    """What it sends over shared links after its duration; it ends when all is there."""
 
     def __post_init__(self) -> None:
         if not callable(self.duration):
