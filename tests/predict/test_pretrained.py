@@ -15,8 +15,8 @@ import pytest
 
 import cdmpp
 from benchmarks.publish.ship import MAX_ALL_BYTES, MAX_MODEL_BYTES
-from cdmpp.data.dataset import join_datasets
 from cdmpp.data.loading import load_dataset
+from cdmpp.data.sources import load_devices
 from cdmpp.data.splits import make_split
 from cdmpp.errors import ModelFormatError
 from cdmpp.operators.operator import LibraryOperator
@@ -88,8 +88,7 @@ def test_the_card_says_how_good_it_is(name):
 def test_the_figures_in_the_card_can_be_had_again(name):
     model = cdmpp.load(name)
     figures = model.card["test"]
-    folders = [ROOT / "datasets" / Path(part).name for part in model.card["data"].split(", ")]
-    dataset = join_datasets([load_dataset(folder, folder.name) for folder in folders])
+    dataset = load_devices(sorted(model.trained_on), (ROOT / "datasets",))
     test = make_split(dataset, figures["split"], figures["seed"]).test
     predicted, intervals = predict_rows_with_intervals(model, dataset, test)
     truth, tasks = dataset.latency_s[test], np.asarray(dataset.task_ids)[test]
@@ -113,10 +112,6 @@ def test_the_figures_in_readme_are_those_of_the_cards(tmp_path):
     assert not shown
 
 
-if __name__ == "__main__":
-    GOLDEN.write_text(json.dumps({name: answers(name) for name in NAMES}, indent=1) + "\n")
-
-
 def test_gpus_that_nobody_measured_are_answered_by_their_machine_code_or_not_at_all():
     here = [entry for entry in models() if entry.folder.parent == SHIPPED]
     assert model_for("h100", here).name == model_for("t4", here).name == "a100"
@@ -127,3 +122,7 @@ def test_gpus_that_nobody_measured_are_answered_by_their_machine_code_or_not_at_
     low, high = model.unseen.bounds[0.8]
     assert -1 < low < -0.1 and 0.1 < high < 1  # wider than what it promises of the device that it knows
     assert "a100 15 %" in model.unseen.expected("h100")
+
+
+if __name__ == "__main__":
+    GOLDEN.write_text(json.dumps({name: answers(name) for name in NAMES}, indent=1) + "\n")
