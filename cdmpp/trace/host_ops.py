@@ -97,7 +97,8 @@ def _step(
     first, last = bisect_left(starts, mark["ts"]), bisect_left(starts, mark["ts"] + mark["dur"])
     mine = found[first:last]
     backward = [place for place, leaf in enumerate(mine) if leaf.phase == "backward"]
-    ops, gradients = [], []
+    ops: list[Op] = []
+    gradients = []
     for place, leaf in enumerate(mine):
         phase = leaf.phase or ("forward" if backward and place < backward[-1] else "update" if backward else "forward")
         ops.append(Op(str(leaf.event["name"]), phase, 1e-6 * leaf.start, 1e-6 * leaf.end, leaf.events))
@@ -106,26 +107,28 @@ def _step(
     exchanges = []
     for one in launched:
         span, kind = one.span, kind_of(str(one.span["name"]))
+        start, end, waited, call = span["ts"], span["ts"] + span["dur"], None, None
         after = (one.leaf if one.leaf is not None else bisect_right(starts, span["ts"]) - 1) - first
-        if not -1 <= after < len(mine) or (after == -1 and span["ts"] < mark["ts"]):
+        if not -1 <= after < len(mine) or (after == -1 and start < mark["ts"]):
             continue
-        end, waited, call = span["ts"] + span["dur"], None, None
         if one.leaf is not None:
             call = found[one.leaf].event
+            if kind == "send_recv":  # its span is opened when the message may be gone already
+                start = call["ts"]
             if one.leaf in gathers:
                 waited = bisect_left(starts, gathers[one.leaf]) - first
             elif not found[one.leaf].hook and end <= call["ts"] + call["dur"]:  # the call itself stood still for it
                 waited = after + 1
         exchanges.append(
-            Exchange(kind, gloo_bytes(span, kind, world), 1e-6 * span["ts"], 1e-6 * end, after, peers_of(call, rank),
+            Exchange(kind, gloo_bytes(span, kind, world), 1e-6 * start, 1e-6 * end, after, peers_of(call, rank),
                      waited if waited is not None and waited < len(mine) else None)
         )  # fmt: skip
     exchanges.sort(key=lambda one: (one.after, one.start_s))
     exchanges = _bucket_waits(exchanges, mine, ops)
     number = _number(mark)
-    start = 1e-6 * mark["ts"]
-    end = start + 1e-6 * mark["dur"]
-    return StepTrace(number, start, end, tuple(ops), tuple(exchanges), tuple(gradients), events)
+    begin = 1e-6 * mark["ts"]
+    end = begin + 1e-6 * mark["dur"]
+    return StepTrace(number, begin, end, tuple(ops), tuple(exchanges), tuple(gradients), events)
 
 
 def _number(mark: Event) -> int:
