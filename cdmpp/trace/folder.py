@@ -16,6 +16,8 @@ from cdmpp.trace.usual_step import usual_step
 
 STEPS_SUFFIX = ".steps.json"
 """Beside each trace, where ``cdmpp.trace.record`` made it."""
+PROBE = "probe.json"
+"""Where ``cdmpp.trace.probe`` was asked."""
 HOW = "record each rank with `cdmpp.trace.record(FOLDER)`, or export torch.profiler's Chrome trace of each rank there"
 
 
@@ -56,7 +58,7 @@ def read_job(folder: Path | str) -> TracedJob:
     if not folder.is_dir():
         raise DataError(f"no folder {folder}: {HOW}")
     files = sorted(f for f in folder.iterdir() if f.name.endswith((".json", ".json.gz")))
-    traces = [file for file in files if not file.name.endswith(STEPS_SUFFIX)]
+    traces = [file for file in files if not file.name.endswith(STEPS_SUFFIX) and file.name != PROBE]
     if not traces:
         names = sorted(file.name for file in folder.iterdir())
         raise DataError(f"no trace in {folder}, it holds {some(names, ', ') if names else 'nothing'}: {HOW}")
@@ -64,7 +66,8 @@ def read_job(folder: Path | str) -> TracedJob:
     event_s = float(np.median([one.event_s for one in recordings])) if recordings else 0.0
     job = usual_step([read_kineto(file) for file in traces], event_s)
     told = [one.unprofiled_s for one in recordings if one.unprofiled_s is not None]
-    return replace(job, unprofiled_s=float(np.median(told)) if told else None)
+    probed = read_probe(folder / PROBE) if (folder / PROBE).exists() else ()
+    return replace(job, unprofiled_s=float(np.median(told)) if told else None, probed=probed)
 
 
 def read_recordings(folder: Path | str) -> tuple[Recording, ...]:
@@ -80,6 +83,15 @@ def read_recording(file: Path) -> Recording:
         return Recording(tuple(map(float, told["steps_s"])), (int(first), int(after)), float(told["event_s"]))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"cannot read {file}, which cdmpp.trace.record writes: {error!r}") from error
+
+
+def read_probe(file: Path) -> tuple[tuple[str, int, float], ...]:
+    """Kind, bytes, seconds; ``DataError`` where the file is no such table."""
+    try:
+        rows = json.loads(file.read_text())["rows"]
+        return tuple(sorted((str(row["kind"]), int(row["bytes"]), float(row["latency_s"])) for row in rows))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"cannot read {file}, which cdmpp.trace.probe writes: {error!r}") from error
 
 
 def _median(values: tuple[float, ...]) -> float | None:

@@ -85,8 +85,8 @@ class TracedJob:
     backend: str = ""
     workers: int = 1
     """Exchanges that a rank runs at a time."""
-    latency_s: float | None = None
-    """What an exchange of no bytes takes; None where the trace does not tell it."""
+    probed: tuple[tuple[str, int, float], ...] = ()
+    """Kind, bytes and seconds of collectives over all ranks that were timed apart, by kind and rising bytes."""
     waits_s: Mapping[int, float] | None = None
     """Rank -> seconds a step that its exchanges stood there until the last rank came."""
     unprofiled_s: float | None = None
