@@ -6,7 +6,7 @@ What ranks exchange is no part of it: a scheme (data parallel, sharded, paramete
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cdmpp.errors import DataError
 from cdmpp.simulate.task import check_seconds
@@ -57,6 +57,8 @@ class Unit:
     """Places of the first and the last operation of the forward pass that use it."""
     backward: tuple[int, int]
     """The same of the backward pass: parameters must be there before the first, gradients are after the last."""
+    is_kept: bool = False
+    """Whether it stays gathered from the forward to the backward pass, as the root of FSDP2 does."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,16 @@ class RankWork:
                 raise DataError(f"{what} names operation {place}, which is none of the {phase} pass")
         if list(places) != sorted(places):
             raise DataError(f"{what} ends before it begins, at operation {places[-1]}")
+
+    def cut_over(self, ranks: int) -> RankWork:
+        """The same where parameters are cut over so many ranks: an update takes as long as its part is large."""
+        if ranks == self.update_shards:
+            return self
+        part = self.update_shards / ranks
+        operations = (
+            replace(one, duration_s=part * one.duration_s) if one.phase == "update" else one for one in self.operations
+        )
+        return replace(self, operations=tuple(operations), update_shards=ranks)
 
     @property
     def phase_s(self) -> dict[str, float]:

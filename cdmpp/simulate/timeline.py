@@ -36,10 +36,13 @@ class Timeline:
     def critical_path(self) -> tuple[Span, ...]:
         """Spans, first to last, each of which waited for the one before: the longest chain in the executed order."""
         last = max(self.spans.values(), key=lambda span: span.end_s, default=None)
-        path = []
-        while last is not None:
-            path.append(last)
-            last = self.spans[last.cause] if last.cause is not None else None
+        return self.path_to(last) if last is not None else ()
+
+    def path_to(self, span: Span) -> tuple[Span, ...]:
+        """The chain that ends with ``span``, first to last."""
+        path = [span]
+        while (cause := path[-1].cause) is not None:
+            path.append(self.spans[cause])
         return tuple(reversed(path))
 
     @cached_property

@@ -1,0 +1,64 @@
+"""Closed forms of a step on several ranks: communication all in the open, or all hidden. Baselines of the replay."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from cdmpp.distributed.algorithms import parameter_server
+from cdmpp.distributed.collective import Collective
+from cdmpp.distributed.exchange import Exchange
+from cdmpp.distributed.fabric import Fabric
+from cdmpp.distributed.interconnect import AlphaBeta
+from cdmpp.distributed.rank_tasks import step_ends, step_tasks
+from cdmpp.distributed.scheme import Scheme
+from cdmpp.distributed.work import RankWork
+from cdmpp.simulate.engine import simulate
+
+
+def no_overlap_s(works: Sequence[RankWork], scheme: Scheme, fabric: Fabric) -> float:
+    """Seconds of a step: the rank that computes longest, then all communication."""
+    return compute_s(works, scheme, fabric) + communication_s(works, scheme, fabric)
+
+
+def full_overlap_s(works: Sequence[RankWork], scheme: Scheme, fabric: Fabric) -> float:
+    """Seconds of a step: the longer of computing and communication."""
+    return max(compute_s(works, scheme, fabric), communication_s(works, scheme, fabric))
+
+
+def compute_s(works: Sequence[RankWork], scheme: Scheme, fabric: Fabric) -> float:
+    """Seconds that the slowest rank computes, with its gaps and nobody to wait for."""
+    return max(_alone_s(work.cut_over(scheme.shards(len(works))), fabric) for work in works)
+
+
+def communication_s(works: Sequence[RankWork], scheme: Scheme, fabric: Fabric) -> float:
+    """Seconds of all exchanges: collectives one after the other; parameter servers as in ``algorithms``."""
+    if len(works) == 1:
+        return 0.0
+    exchanges = scheme.exchanges(works)
+    pushed = [exchange for exchange in exchanges if exchange.kind == "push_pull"]
+    collectives = [
+        Collective(exchange.kind, exchange.bytes, fabric.ranks, fabric.backend)
+        for exchange in exchanges
+        if exchange.kind != "push_pull"
+    ]
+    return sum(fabric.whole(collective).latency_s for collective in collectives) + _served_s(pushed, fabric)
+
+
+def _alone_s(work: RankWork, fabric: Fabric) -> float:
+    tasks = step_tasks([replace(work, rank=0)], (), fabric, steps=2)
+    first_s, second_s = step_ends(simulate(tasks))
+    return second_s - first_s
+
+
+def _served_s(exchanges: Sequence[Exchange], fabric: Fabric) -> float:
+    """By the message between the ranks that are farthest apart; what a server adds up comes on top."""
+    if not exchanges:
+        return 0.0
+    longest = max(exchange.bytes for exchange in exchanges)
+    latency_s, flow = fabric.message(0, fabric.ranks - 1, longest)
+    rate = min(fabric.rates[link] for link in flow.links)
+    servers = {exchange.server for exchange in exchanges}
+    asked = Collective("all_reduce", sum(exchange.bytes for exchange in exchanges), fabric.ranks, fabric.backend)
+    adds_s = (sum(one.sum_s for one in exchanges if one.server == server) for server in servers)
+    return parameter_server(asked, len(servers), AlphaBeta(latency_s, flow.bytes / rate / longest)) + max(adds_s)

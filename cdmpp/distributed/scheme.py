@@ -1,0 +1,31 @@
+"""Scheme: how ranks share the work of a training step, by name."""
+
+from __future__ import annotations
+
+from cdmpp.distributed.data_parallel import DataParallel
+from cdmpp.distributed.parameter_server import ParameterServer
+from cdmpp.distributed.sharded import Sharded
+from cdmpp.errors import CdmppError
+from cdmpp.sheet import nearest
+
+Scheme = DataParallel | Sharded | ParameterServer
+SCHEMES = ("ddp", "fsdp", "ps")
+
+
+def scheme_of(name: str, bucket_mb: float | None = None, servers: int | None = None, overlap: bool = True) -> Scheme:
+    """By name; ``CdmppError`` where there is none, or a setting of another one is given.
+
+    Args:
+        name: one of ``SCHEMES``.
+        bucket_mb: MiB of a bucket of ddp; None: PyTorch's 25, the first of 1.
+        servers: of ps; None: as many as ranks.
+        overlap: whether exchanges run beside the backward pass.
+    """
+    if name not in SCHEMES:
+        raise CdmppError(f"unknown scheme {name!r}; {nearest(name, SCHEMES)}")
+    for what, value, own in (("bucket_mb", bucket_mb, "ddp"), ("servers", servers, "ps")):
+        if value is not None and name != own:
+            raise CdmppError(f"{what} {value} goes with scheme {own}, given {name}: leave it out")
+    if name == "ddp":
+        return DataParallel(None if bucket_mb is None else int(bucket_mb * 2**20), overlap)
+    return Sharded(overlap) if name == "fsdp" else ParameterServer(servers, overlap=overlap)
