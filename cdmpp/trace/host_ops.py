@@ -141,15 +141,14 @@ def _bucket_waits(exchanges: list[Exchange], mine: Sequence[Leaf], ops: Sequence
     if not buckets:
         return exchanges
     copies = [place for place, leaf in enumerate(mine) if str(leaf.event["name"]).endswith(_COPY)]
-    waits: dict[int, int] = {}
+    free = max((place for place, op in enumerate(ops) if op.phase == "backward"), default=-1) + 1
+    waits = dict.fromkeys(buckets, free) if not copies and free < len(ops) else {}
     bucket, seen = 0, 0
     for place in copies:
-        if bucket < len(buckets) and not seen:
-            waits[buckets[bucket]] = place
+        if bucket == len(buckets):
+            break
+        waits.setdefault(buckets[bucket], free)
         seen += input_bytes(mine[place].event)
-        if bucket < len(buckets) and seen >= exchanges[buckets[bucket]].bytes:
-            bucket, seen = bucket + 1, 0
-    after_backward = max((place for place, op in enumerate(ops) if op.phase == "backward"), default=-1) + 1
-    if not copies and after_backward < len(ops):
-        waits = dict.fromkeys(buckets, after_backward)
+        if seen >= exchanges[buckets[bucket]].bytes:
+            bucket, seen, free = bucket + 1, 0, place + 1
     return [replace(e, waited_by=waits.get(n, e.waited_by)) for n, e in enumerate(exchanges)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import zlib
 from pathlib import Path
 from typing import Any
@@ -29,17 +30,26 @@ def read_kineto(path: Path) -> RankTrace:
             f"{path} does not say its rank (distributedInfo): start the process group before the profiler, "
             "or record with cdmpp.trace.record"
         )
-    events = [event for event in whole["traceEvents"] if event.get("ph") == "X" and "dur" in event]
-    for event in events:
-        event["ts"], event["dur"] = float(event["ts"]), float(event["dur"])
+    events = [event for event in whole["traceEvents"] if _is_span(event)]
     marks = [e for e in events if str(e["name"]).startswith("ProfilerStep#") and e.get("cat") == "user_annotation"]
     if not marks:
         raise DataError(f"{path} has no steps: give torch.profiler a schedule and call its step() after each step")
     marks.sort(key=lambda event: event["ts"])
-    rank, world = int(told["rank"]), int(told.get("world_size", 1))
+    try:
+        rank, world = int(told["rank"]), int(told.get("world_size", 1))
+    except (TypeError, ValueError):
+        raise DataError(f"{path}: distributedInfo {told} has no rank that is a number") from None
     read = kernel_steps if any(event.get("cat") == "kernel" for event in events) else host_steps
     steps, workers = read(events, marks, rank, world)
     return RankTrace(rank, world, str(told.get("backend", "")), steps, str(path), workers)
+
+
+def _is_span(event: Any) -> bool:
+    """Whether it has a name, a begin and a length; what else lies in the file is left out."""
+    if not isinstance(event, dict) or event.get("ph") != "X" or not isinstance(event.get("args", {}), dict):
+        return False
+    times = (event.get("ts"), event.get("dur"))
+    return isinstance(event.get("name"), str) and all(isinstance(t, int | float) and math.isfinite(t) for t in times)
 
 
 def _load(path: Path) -> dict[str, Any]:

@@ -47,14 +47,15 @@ def usual_step(traces: Sequence[RankTrace], event_s: float = 0.0) -> TracedJob:
         if (sender := one.sender) is not None and 2 * sum(step[place].sender_stood for step in exchanges) < len(steps)
     }
     found = tuple(_rank(rank, mine[rank], places, buffered, event_s) for rank in ranks)
-    joined = tuple(_exchange(place, exchanges, mine) for place in range(len(exchanges[0])))
+    workers = max(trace.workers for trace in traces)
+    joined = tuple(_exchange(place, exchanges, mine, workers) for place in range(len(exchanges[0])))
     lengths = tuple(float(np.mean([t.end_s - t.start_s for t in step.values()])) for step in steps)
     waits = {
         rank: float(np.median([sum(one.wait_s(rank) for one in step if rank in one.spans) for step in exchanges]))
         for rank in ranks
     }
     return TracedJob(
-        found, joined, lengths, traces[0].backend, max(trace.workers for trace in traces), waits_s=waits
+        found, joined, lengths, traces[0].backend, workers, waits_s=waits
     )  # fmt: skip
 
 
@@ -118,7 +119,9 @@ def _rank(
             gaps.append(max(op.start_s - max([free_s, *(step.exchanges[n].end_s for n in waits.get(place, ()))]), 0.0))
         low, middle, high = np.percentile(samples, (25, 50, 75))
         numbers = tuple(sorted(places[rank, id(steps[0].exchanges[n])] for n in waits.get(place, ())))
-        ops.append(JobOp(first.name, first.phase, float(middle), float(np.median(gaps)), numbers, (high - low) / 2))
+        ops.append(
+            JobOp(first.name, first.phase, float(middle), float(np.median(gaps)), numbers, float(high - low) / 2)
+        )
     tail_s = float(np.median([step.end_s - (step.ops[-1].end_s if step.ops else step.start_s) for step in steps]))
     gradients = tuple(JobGradient(one.bytes, one.after) for one in steps[0].gradients)
     return JobRank(rank, tuple(ops), gradients, max(tail_s, 0.0))
@@ -155,18 +158,23 @@ def _stood_for(one: Exchange, ops: Sequence[Op]) -> int | None:
     return None
 
 
+def _lag(span: Exchange, trace: StepTrace, workers: int) -> float | None:
+    """From the launch to the arrival; None where all workers were busy when it was launched."""
+    launched_s = trace.ops[span.after].end_s if span.after >= 0 else trace.start_s
+    busy = sum(one is not span and one.start_s <= launched_s < one.end_s for one in trace.exchanges)
+    return max(span.start_s - launched_s, 0.0) if busy < workers else None
+
+
 def _exchange(
-    place: int, steps: Sequence[Sequence[Together]], traces: Mapping[int, Sequence[StepTrace]]
+    place: int, steps: Sequence[Sequence[Together]], traces: Mapping[int, Sequence[StepTrace]], workers: int
 ) -> JobExchange:
     wires = [alone_s(step)[place] for step in steps]
     one = steps[0][place]
-    lags: dict[int, float] = {}
+    lags = {}
     for rank in one.spans:
-        samples = []
-        for step, trace in zip(steps, traces[rank], strict=True):
-            span = step[place].spans[rank]
-            samples.append(span.start_s - (trace.ops[span.after].end_s if span.after >= 0 else trace.start_s))
-        lags[rank] = max(min(samples), 0.0)  # the least: in the others it may have waited for a worker
+        pairs = zip(steps, traces[rank], strict=True)
+        told = [_lag(step[place].spans[rank], trace, workers) for step, trace in pairs]
+        lags[rank] = min((lag_s for lag_s in told if lag_s is not None), default=0.0)
     low, middle, high = np.percentile(wires, (25, 50, 75))
     after = {rank: span.after for rank, span in one.spans.items()}
-    return JobExchange(one.kind, one.bytes, after, float(middle), lags, one.group, (high - low) / 2)
+    return JobExchange(one.kind, one.bytes, after, float(middle), lags, one.group, float(high - low) / 2)
