@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -33,6 +34,7 @@ def measure(scenario: Scenario, steps: int, keep: Path | None = None) -> dict[st
     begin_s = time.time()
     with tempfile.TemporaryDirectory() as scratch, links(scenario.ranks, scenario.mbit) as places:
         folder = keep / scenario.name if keep else Path(scratch) / "traces"
+        shutil.rmtree(folder, ignore_errors=True)
         run(scenario, places, folder, steps)
         job = read_job(folder)
         recordings = read_recordings(folder)

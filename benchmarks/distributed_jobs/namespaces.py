@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,8 @@ def links(ranks: int, mbit: int) -> Iterator[tuple[Place, ...]]:
     Raises:
         RuntimeError: what the kernel refused.
     """
-    tag = f"cj{os.getpid() % 100000}"
+    sweep()
+    tag = f"cj{os.getpid()}"
     bridge = f"{tag}br"
     places = tuple(Place(f"{tag}n{rank}", f"10.77.0.{rank + 1}") for rank in range(ranks))
     try:
@@ -66,6 +69,15 @@ def links(ranks: int, mbit: int) -> Iterator[tuple[Place, ...]]:
             _run("ip", "netns", "del", place.namespace, fail=False)
             _run("ip", "link", "del", f"{tag}v{rank}", fail=False)
         _run("ip", "link", "del", bridge, fail=False)
+
+
+def sweep() -> None:
+    """Delete what processes left that were killed."""
+    listed = subprocess.run(["ip", "-o", "link"], capture_output=True, text=True).stdout
+    listed += subprocess.run(["ip", "netns", "list"], capture_output=True, text=True).stdout
+    for name, owner in set(re.findall(r"\b(cj(\d+)(?:br|[nv]\d+))\b", listed)):
+        if not Path(f"/proc/{owner}").exists():
+            _run("ip", *(("netns", "del") if re.search(r"n\d+$", name) else ("link", "del")), name, fail=False)
 
 
 def _run(*words: str, fail: bool = True) -> None:

@@ -31,14 +31,14 @@ def read_kineto(path: Path) -> RankTrace:
             "or record with cdmpp.trace.record"
         )
     events = [event for event in whole["traceEvents"] if _is_span(event)]
-    marks = [e for e in events if str(e["name"]).startswith("ProfilerStep#") and e.get("cat") == "user_annotation"]
-    if not marks:
-        raise DataError(f"{path} has no steps: give torch.profiler a schedule and call its step() after each step")
-    marks.sort(key=lambda event: event["ts"])
     try:
         rank, world = int(told["rank"]), int(told.get("world_size", 1))
     except (TypeError, ValueError):
         raise DataError(f"{path}: distributedInfo {told} has no rank that is a number") from None
+    marks = [e for e in events if str(e["name"]).startswith("ProfilerStep#") and e.get("cat") == "user_annotation"]
+    if not marks:
+        raise DataError(f"{path} has no steps: give torch.profiler a schedule and call its step() after each step")
+    marks.sort(key=lambda event: event["ts"])
     read = kernel_steps if any(event.get("cat") == "kernel" for event in events) else host_steps
     steps, workers = read(events, marks, rank, world)
     return RankTrace(rank, world, str(told.get("backend", "")), steps, str(path), workers)
