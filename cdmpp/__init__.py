@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cdmpp.devices import Device
+    from cdmpp.distributed.step_replay import StepReplay
     from cdmpp.network.comparison import Comparison
     from cdmpp.network.prediction import NetworkPrediction
     from cdmpp.network.training_prediction import StepPrediction
@@ -51,6 +52,16 @@ def predict_step(given: Any, example_inputs: Any = None, *, device: str | Device
     from cdmpp.network.training_prediction import predict_step as predict
 
     return predict(given, example_inputs, device=device, **options)
+
+
+def replay_step(given: Any, example_inputs: Any = None, *, ranks: int, **options: Any) -> StepReplay:
+    """A training step on several devices; ``options`` are those of ``distributed.predicted_replay``.
+
+    Needs TVM unless ``given`` is what ``predict_step`` returned.
+    """
+    from cdmpp.distributed.predicted_replay import replay_step as replay
+
+    return replay(given, example_inputs, ranks=ranks, **options)
 
 
 def compare(given: Any, example_inputs: Any = None, *, devices: Sequence[str | Device], **options: Any) -> Comparison:

@@ -1,4 +1,4 @@
-"""``cdmpp step``: the time of a training step, as a summary, JSON or a trace."""
+"""``cdmpp step``: the time of a training step on one device or several, as a summary, JSON or a trace."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 from cdmpp.cli.network import add_graph_arguments, check_files, network_options
 from cdmpp.cli.output import console, print_json, say
+from cdmpp.cli.ranks import add_rank_arguments, check_ranks, print_replay, replayed_on
 from cdmpp.errors import CdmppError
 
 OPTIMIZERS = ("sgd", "adam", "adamw", "none")
@@ -30,12 +31,14 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
         "refuse a network whose backward pass cannot be made a graph; else it counts as a ratio of the forward pass"
     )
     verb.add_argument("--strict", action="store_true", help=strict)
+    add_rank_arguments(verb)
     verb.add_argument("--json", action="store_true", help="machine-readable, with when each gradient is ready")
     verb.add_argument("--trace", type=Path, metavar="FILE", help="also write the timeline for ui.perfetto.dev")
 
 
 def run(options: argparse.Namespace) -> None:
     """Print the summary or the JSON, write the trace, and say each doubt on a line of its own."""
+    check_ranks(options)
     asked = network_options(options)
     if asked.pop("dtype", "float32") != "float32":
         raise CdmppError(f"--dtype {options.dtype}: training steps are made in float32 alone")
@@ -46,12 +49,15 @@ def run(options: argparse.Namespace) -> None:
         options.network, device=options.device, optimizer=options.optimizer, loss=options.loss,
         fallback=not options.strict, progress=sys.stderr.isatty(), **asked,
     )  # fmt: skip
-    for doubt in found.prediction.doubts:
+    replayed = None if options.ranks is None else replayed_on(found, options)
+    for doubt in found.prediction.doubts if replayed is None else replayed.doubts:
         say(doubt)
     if options.json:
-        print_json(found.to_dict())
+        print_json(found.to_dict() if replayed is None else {**found.to_dict(), "replay": replayed.to_dict()})
     else:
         console().print(found.summary(), markup=False, highlight=False, soft_wrap=True)
+        if replayed is not None:
+            print_replay(replayed)
     if options.trace is not None:
-        found.prediction.save_trace(options.trace)
+        (found.prediction if replayed is None else replayed).save_trace(options.trace)
         say(f"wrote {options.trace}")

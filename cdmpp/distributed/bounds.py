@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from cdmpp.distributed.algorithms import parameter_server
+from cdmpp.distributed.algorithms import server_traffic_bytes
 from cdmpp.distributed.collective import Collective
 from cdmpp.distributed.exchange import Exchange
 from cdmpp.distributed.fabric import Fabric
-from cdmpp.distributed.interconnect import AlphaBeta
 from cdmpp.distributed.rank_tasks import step_ends, step_tasks
 from cdmpp.distributed.scheme import Scheme
 from cdmpp.distributed.work import RankWork
@@ -24,6 +23,11 @@ def no_overlap_s(works: Sequence[RankWork], scheme: Scheme, fabric: Fabric) -> f
 def full_overlap_s(works: Sequence[RankWork], scheme: Scheme, fabric: Fabric) -> float:
     """Seconds of a step: the longer of computing and communication."""
     return max(compute_s(works, scheme, fabric), communication_s(works, scheme, fabric))
+
+
+def alone_s(works: Sequence[RankWork], fabric: Fabric) -> float:
+    """Seconds of the slowest rank by itself: it updates all parameters, and exchanges nothing."""
+    return max(_alone_s(work.cut_over(1), fabric) for work in works)
 
 
 def compute_s(works: Sequence[RankWork], scheme: Scheme, fabric: Fabric) -> float:
@@ -52,13 +56,17 @@ def _alone_s(work: RankWork, fabric: Fabric) -> float:
 
 
 def _served_s(exchanges: Sequence[Exchange], fabric: Fabric) -> float:
-    """By the message between the ranks that are farthest apart; what a server adds up comes on top."""
+    """Bytes as in ``algorithms.parameter_server``, by the message between the ranks that are farthest apart.
+
+    From one rank to another goes one message at a time: pushes, and where both have a server as many pulls.
+    """
     if not exchanges:
         return 0.0
+    by_server = [[one for one in exchanges if one.server == server] for server in {one.server for one in exchanges}]
     longest = max(exchange.bytes for exchange in exchanges)
     latency_s, flow = fabric.message(0, fabric.ranks - 1, longest)
-    rate = min(fabric.rates[link] for link in flow.links)
-    servers = {exchange.server for exchange in exchanges}
-    asked = Collective("all_reduce", sum(exchange.bytes for exchange in exchanges), fabric.ranks, fabric.backend)
-    adds_s = (sum(one.sum_s for one in exchanges if one.server == server) for server in servers)
-    return parameter_server(asked, len(servers), AlphaBeta(latency_s, flow.bytes / rate / longest)) + max(adds_s)
+    beta_s = flow.bytes / min(fabric.rates[link] for link in flow.links) / longest
+    moved = server_traffic_bytes(sum(exchange.bytes for exchange in exchanges), fabric.ranks, len(by_server))
+    adds_s = max(sum(one.sum_s for one in own) for own in by_server)
+    most = max(map(len, by_server))
+    return (2 * most if len(by_server) > 1 else most + 1) * latency_s + moved * beta_s + adds_s

@@ -103,7 +103,7 @@ def _ring(name: str, stage: Stage, group: Sequence[int], fabric: Fabric, arrive:
 def _pushed(name: str, exchange: Exchange, fabric: Fabric, arrive: Names) -> Carried:
     """Each rank pushes, the server adds up what it has when the last is there, each rank pulls.
 
-    The server's own machine sends nothing over a link. A pair of machines sends one message at a time each way.
+    The server's own rank sends it nothing over a link. From one rank to another goes one message at a time.
     """
     server, others = exchange.server, [rank for rank in range(fabric.ranks) if rank != exchange.server]
     pushes, pulls = list[Task](), list[Task]()
@@ -113,7 +113,7 @@ def _pushed(name: str, exchange: Exchange, fabric: Fabric, arrive: Names) -> Car
             (pulls, "pull", server, rank, (f"{name}.sum",)),
         ):
             latency_s, flow = fabric.message(source, target, exchange.bytes)
-            resources = (stream_of(rank, f"{kind} {server}"),)
+            resources = stream_of(source, f"to {target}"), stream_of(target, f"from {source}")
             tasks.append(Task(f"{name}.{kind}.{rank}", latency_s, resources, after, label=kind, flow=flow))
     ready = tuple(dict.fromkeys((*arrive[server], *(task.name for task in pushes))))
     total = Task(f"{name}.sum", exchange.sum_s, (stream_of(server, "server"),), ready, label="sum")

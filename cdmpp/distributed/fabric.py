@@ -11,11 +11,12 @@ import numpy as np
 from cdmpp.distributed import interconnect
 from cdmpp.distributed.algorithms import parts, ring
 from cdmpp.distributed.cluster import Cluster
-from cdmpp.distributed.collective import Collective
+from cdmpp.distributed.collective import BACKENDS, Collective
 from cdmpp.distributed.collective_model import CollectiveEstimate, shipped
 from cdmpp.distributed.curve import Curve
 from cdmpp.distributed.interconnect import AlphaBeta, Interconnect
 from cdmpp.errors import CdmppError
+from cdmpp.sheet import nearest
 from cdmpp.simulate.flow import Flow
 
 Cost = Callable[[Collective], CollectiveEstimate]
@@ -57,6 +58,8 @@ class Fabric:
     def __post_init__(self) -> None:
         if not isinstance(self.ranks, int) or isinstance(self.ranks, bool) or self.ranks < 1:
             raise CdmppError(f"{self.ranks!r} ranks: expected a whole number from 1 up")
+        if self.backend not in BACKENDS:
+            raise CdmppError(f"unknown back end {self.backend!r}; {nearest(str(self.backend), BACKENDS)}")
 
     @cached_property
     def rates(self) -> dict[str, float]:

@@ -37,12 +37,17 @@ class ParameterServer:
         """Ranks over which parameters are cut."""
         return 1
 
+    def servers_on(self, ranks: int) -> int:
+        """How many there are; ``CdmppError`` where they are more than ranks."""
+        servers = ranks if self.servers is None else self.servers
+        if not 1 <= servers <= ranks:
+            raise CdmppError(f"{servers} servers on {ranks} ranks: expected 1 to {ranks}, one a rank at most")
+        return servers
+
     def exchanges(self, works: Sequence[RankWork]) -> tuple[Exchange, ...]:
         """Of one step; ``CdmppError`` where ranks have other gradients, or there are more servers than ranks."""
         check_alike(works)
-        servers = len(works) if self.servers is None else self.servers
-        if not 1 <= servers <= len(works):
-            raise CdmppError(f"{servers} servers on {len(works)} ranks: expected 1 to {len(works)}, one a rank at most")
+        servers = self.servers_on(len(works))
         ready = [{one.name: one.ready_after for one in work.gradients} for work in works]
         last = tuple(max(own.values(), default=0) for own in ready)
         found: list[Exchange] = []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from cdmpp.distributed.exchange import START, Exchange
 from cdmpp.distributed.exchange_tasks import Names, carried, stream_of
@@ -14,15 +13,6 @@ from cdmpp.simulate.timeline import Timeline
 
 HOST = "start"
 """Label of what a step takes once."""
-
-
-@dataclass(frozen=True)
-class _Step:
-    """The tasks of one step."""
-
-    tasks: tuple[Task, ...]
-    ends: Names
-    """Of each rank the tasks after which its next step may start."""
 
 
 def step_tasks(
@@ -39,9 +29,8 @@ def step_tasks(
     tasks = list[Task]()
     ends: Names = ((),) * len(works)
     for number in range(steps):
-        step = _step(f"{number}", works, exchanges, fabric, detail, ends)
-        tasks += step.tasks
-        ends = step.ends
+        made, ends = _step(f"{number}", works, exchanges, fabric, detail, ends)
+        tasks += made
     return tasks
 
 
@@ -65,9 +54,9 @@ def title(name: str) -> str:
 
 
 def _step(
-    step: str, works: Sequence[RankWork], exchanges: Sequence[Exchange], fabric: Fabric, detail: str,
-    before: Names,
-) -> _Step:  # fmt: skip
+    step: str, works: Sequence[RankWork], exchanges: Sequence[Exchange], fabric: Fabric, detail: str, before: Names
+) -> tuple[list[Task], Names]:
+    """One step of all ranks, and of each the tasks after which its next one may start."""
     tasks = list[Task]()
     previous: Names = ((),) * len(works)
     waits: list[dict[int, list[str]]] = [{} for _ in works]
@@ -84,12 +73,13 @@ def _step(
             if exchange.before:
                 waits[rank].setdefault(exchange.before[rank], []).extend(names)
     ranks = [_rank(step, work, waits[i], done[i], before[i]) for i, work in enumerate(works)]
-    computed = tuple(task for made in ranks for task in made.tasks)
-    return _Step((*computed, *tasks), tuple(made.ends[0] for made in ranks))
+    return [*(task for own, _ in ranks for task in own), *tasks], tuple(ends for _, ends in ranks)
 
 
-def _rank(step: str, work: RankWork, waits: dict[int, list[str]], done: list[str], before: tuple[str, ...]) -> _Step:
-    """The operations of one rank."""
+def _rank(
+    step: str, work: RankWork, waits: dict[int, list[str]], done: list[str], before: tuple[str, ...]
+) -> tuple[list[Task], tuple[str, ...]]:
+    """The same of one rank, without the tasks of exchanges: ``waits`` (by place) and ``done`` are their ends."""
     streams = tuple(dict.fromkeys(stream_of(work.rank, one.stream) for one in work.operations))
     begin = _name(step, work, START)
     tasks = [Task(begin, work.start_s, streams, before, label=HOST)]
@@ -104,7 +94,7 @@ def _rank(step: str, work: RankWork, waits: dict[int, list[str]], done: list[str
         tasks.append(
             Task(name, operation.duration_s, (stream,), tuple(after), gap_s=operation.gap_s, label=operation.phase)
         )
-    return _Step(tuple(tasks), (tuple(dict.fromkeys((*last.values(), *done))),))
+    return tasks, tuple(dict.fromkeys((*last.values(), *done)))
 
 
 def _name(step: str, work: RankWork, place: int) -> str:

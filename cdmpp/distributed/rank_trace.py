@@ -13,7 +13,7 @@ from cdmpp.distributed.step_replay import RankSpan
 
 def chrome_trace(spans: Sequence[RankSpan]) -> dict[str, Any]:
     """Times in microseconds from the first span on."""
-    rows = sorted({(span.rank, span.stream != "compute", span.stream) for span in spans})
+    rows = sorted({(span.rank, not span.stream.startswith("compute"), span.stream) for span in spans})
     threads = {(rank, stream): row for row, (rank, _, stream) in enumerate(rows)}
     named = [
         *(_named("process_name", rank, 0, f"rank {rank}") for rank in sorted({rank for rank, _ in threads})),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cdmpp.distributed.bounds import full_overlap_s, no_overlap_s
+from cdmpp.distributed.bounds import alone_s, full_overlap_s, no_overlap_s
 from cdmpp.distributed.collective import Collective
 from cdmpp.distributed.exchange import Exchange
 from cdmpp.distributed.exchange_tasks import check_detail, place_of
@@ -56,6 +56,7 @@ def replay(works: Sequence[RankWork], scheme: Scheme, fabric: Fabric, detail: st
         _rank_spans(timeline, window[0], {span.task.name for span in path}),
         len(exchanges),
         _sent_bytes(exchanges, fabric),
+        alone_s(works, fabric),
         no_overlap_s(works, scheme, fabric),
         full_overlap_s(works, scheme, fabric),
         _doubts(exchanges, fabric),

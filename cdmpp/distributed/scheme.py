@@ -12,11 +12,20 @@ Scheme = DataParallel | Sharded | ParameterServer
 SCHEMES = ("ddp", "fsdp", "ps")
 
 
-def scheme_of(name: str, bucket_mb: float | None = None, servers: int | None = None, overlap: bool = True) -> Scheme:
+def check_scheme(scheme: Scheme, ranks: int) -> None:
+    """``CdmppError`` where it cannot be on so many ranks."""
+    if isinstance(scheme, ParameterServer):
+        scheme.servers_on(ranks)
+
+
+def scheme_of(
+    name: str, backend: str, bucket_mb: float | None = None, servers: int | None = None, overlap: bool = True
+) -> Scheme:
     """By name; ``CdmppError`` where there is none, or a setting of another one is given.
 
     Args:
         name: one of ``SCHEMES``.
+        backend: of collectives. On gloo PyTorch computes nothing while fsdp exchanges.
         bucket_mb: MiB of a bucket of ddp; None: PyTorch's 25, the first of 1.
         servers: of ps; None: as many as ranks.
         overlap: whether exchanges run beside the backward pass.
@@ -28,4 +37,4 @@ def scheme_of(name: str, bucket_mb: float | None = None, servers: int | None = N
             raise CdmppError(f"{what} {value} goes with scheme {own}, given {name}: leave it out")
     if name == "ddp":
         return DataParallel(None if bucket_mb is None else int(bucket_mb * 2**20), overlap)
-    return Sharded(overlap) if name == "fsdp" else ParameterServer(servers, overlap=overlap)
+    return Sharded(overlap and backend != "gloo") if name == "fsdp" else ParameterServer(servers, overlap=overlap)

@@ -17,7 +17,7 @@ class RankSpan:
 
     rank: int
     stream: str
-    """``compute``, ``communication``, or a lane of a parameter server."""
+    """``compute``, ``communication``, or, with parameter servers, ``server``, ``to`` or ``from`` another rank."""
     name: str
     kind: str
     """A phase, ``start``, a kind of collective, ``push``, ``sum`` or ``pull``."""
@@ -79,6 +79,8 @@ class StepReplay:
     """In one step."""
     sent_bytes: float
     """By the rank that sends most, at least, in one step."""
+    alone_s: float
+    """The step of the slowest rank by itself, which exchanges nothing and updates all."""
     no_overlap_s: float
     """Closed form: computing and communication one after the other."""
     full_overlap_s: float
@@ -89,6 +91,11 @@ class StepReplay:
     def ranks(self) -> int:
         """How many."""
         return len(self.shares)
+
+    @property
+    def speed_up(self) -> float:
+        """Examples a second of all ranks over those of one by itself; ``ranks`` would be linear."""
+        return self.ranks * self.alone_s / self.iteration_s if self.iteration_s else float(self.ranks)
 
     @cached_property
     def exposed_s(self) -> float:
@@ -103,6 +110,7 @@ class StepReplay:
         lines = [
             f"{self.ranks} ranks   {self.scheme} over {self.fabric}, {self.backend}, collectives {self.detail}",
             f"step       {quantity(self.iteration_s, 's', 4)}",
+            f"speed-up   {self.speed_up:.2f} of {self.ranks}: one rank by itself takes {quantity(self.alone_s, 's')}",
             f"bounds     {quantity(self.full_overlap_s, 's')} if all communication were hidden, "
             f"{quantity(self.no_overlap_s, 's')} if none",
             f"critical   {critical}",
@@ -138,6 +146,8 @@ class StepReplay:
             "backend": self.backend,
             "detail": self.detail,
             "iteration_s": self.iteration_s,
+            "alone_s": self.alone_s,
+            "speed_up": self.speed_up,
             "no_overlap_s": self.no_overlap_s,
             "full_overlap_s": self.full_overlap_s,
             "exposed_s": self.exposed_s,

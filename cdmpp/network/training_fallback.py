@@ -54,7 +54,8 @@ def ratio_step(network: TorchNetwork, optimizer: Optimizer, batch: int, reason: 
     ]
     update = graph_with_ends(_update(parameters, optimizer), network.name)[0]
     joined = _joined(forward, update)
-    ready = _ready(parameters, joined, module, ends.parameters, count)
+    numbers = _numbers(parameters, module, ends.parameters, count)
+    ready = _ready(numbers, joined)
     phases = [phase for phase, size in joined.sizes for _ in range(size)]
     sizes = {name: _size(parameter) for name, parameter in parameters}
     inputs = [number for number in ends.parameters[:count] if number is not None]
@@ -75,7 +76,7 @@ def ratio_step(network: TorchNetwork, optimizer: Optimizer, batch: int, reason: 
     return TrainingStep(
         joined.graph,
         step_calls(joined.graph, phases, ready, inputs),
-        tuple(StepParameter(name, sizes[name], place) for name, place in ready.items()),
+        tuple(StepParameter(name, sizes[name], place, numbers[name]) for name, place in ready.items()),
         batch,
         optimizer.name,
         memory,
@@ -117,22 +118,26 @@ def _renamed(task: Task, key: str) -> Task:
     return replace(task, task_id=key, op_name=f"{task.op_name} backward")
 
 
-def _ready(
-    parameters: list[tuple[str, Any]], joined: _Joined, module: Any, numbers: tuple[int | None, ...], count: int
-) -> dict[str, int]:
+def _numbers(
+    parameters: list[tuple[str, Any]], module: Any, numbers: tuple[int | None, ...], count: int
+) -> dict[str, int | None]:
+    """Name of a parameter -> its number in ``Call.resident``."""
+    weights = [
+        (weight.name.removeprefix("p_"), number)
+        for weight, number in zip(module["main"].params[count:], numbers[count:], strict=True)
+    ]
+    plain = {name: name.replace(".", "_") for name, _ in parameters}
+    return {name: next((n for weight, n in weights if weight.endswith(plain[name])), None) for name in plain}
+
+
+def _ready(numbers: Mapping[str, int | None], joined: _Joined) -> dict[str, int]:
     """Name of a parameter -> the last call of the backward pass that reads it, else the last of all."""
     forward = joined.sizes[0][1]
-    last: dict[int, int] = {}
+    last: dict[int | None, int] = {}
     for place in range(forward, 2 * forward):
         for number, _ in joined.graph.calls[place].resident:
             last[number] = place
-    found = {}
-    weights = list(zip(module["main"].params[count:], numbers[count:], strict=True))
-    for name, _ in parameters:
-        plain = name.replace(".", "_")
-        match = next((n for weight, n in weights if weight.name.removeprefix("p_").endswith(plain)), None)
-        found[name] = last.get(match, 2 * forward - 1) if match is not None else 2 * forward - 1
-    return found
+    return {name: last.get(number, 2 * forward - 1) for name, number in numbers.items()}
 
 
 def _with_all_inputs(module: Any) -> Any:

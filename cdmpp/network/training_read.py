@@ -90,7 +90,12 @@ def step_of(joint: JointGraph, lowered: Any, optimizer: Optimizer, name: str, ba
     )  # fmt: skip
     kept_bytes = memory.parameter_bytes + memory.state_bytes + memory.buffer_bytes
     graph = replace(graph, weight_bytes=kept_bytes, input_bytes=memory.input_bytes)
-    parameters = tuple(StepParameter(key, sizes[key], place) for key, place in ready.items())
+    numbers = {
+        value.name: number
+        for value, number in zip(joint.inputs, ends.parameters, strict=False)
+        if value.role == "parameter"
+    }
+    parameters = tuple(StepParameter(key, sizes[key], place, numbers.get(key)) for key, place in ready.items())
     return TrainingStep(
         graph, step_calls(graph, phases, ready, examples), parameters, batch, optimizer.name, memory, _flags(joint)
     )

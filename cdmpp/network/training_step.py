@@ -34,6 +34,8 @@ class StepParameter:
     """Of the parameter; its gradient has as many."""
     ready: int
     """Place of the call that makes its gradient."""
+    number: int | None = None
+    """As in ``Call.resident``; None: no call reads it, or which one it is cannot be told."""
 
 
 @dataclass(frozen=True)

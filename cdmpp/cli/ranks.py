@@ -1,0 +1,90 @@
+"""The options of ``cdmpp step`` for several ranks, and what it prints of them."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from cdmpp.cli.output import console, print_table
+from cdmpp.errors import CdmppError
+
+if TYPE_CHECKING:
+    from cdmpp.distributed.step_replay import RankShare, StepReplay
+    from cdmpp.network.training_prediction import StepPrediction
+
+_OPTIONS = ("cluster", "link", "scheme", "backend", "bucket_mb", "servers", "no_overlap", "chunks")
+
+
+def add_rank_arguments(verb: argparse.ArgumentParser) -> None:
+    """Declare them."""
+    ranks = verb.add_argument_group("several ranks")
+    ranks.add_argument("--ranks", type=int, help="how many devices train, each with the whole batch that is given")
+    place = ranks.add_mutually_exclusive_group()
+    place.add_argument("--cluster", help="a file of conf/cluster, such as dgx-a100")
+    place.add_argument("--link", help="a file of conf/interconnect, such as nvlink3, in place of a cluster")
+    schemes = "ddp (data parallel, default), fsdp (sharded), or ps (parameter server)"
+    ranks.add_argument("--scheme", help=schemes)
+    ranks.add_argument("--backend", help="nccl, rccl, oneccl or gloo (default: what fits the device)")
+    ranks.add_argument("--bucket-mb", type=float, help="MiB of a bucket of ddp (default: 25, the first one 1)")
+    ranks.add_argument("--servers", type=int, help="servers of ps, on the first ranks (default: one a rank)")
+    ranks.add_argument("--no-overlap", action="store_true", help="exchange only when nothing computes")
+    ranks.add_argument("--chunks", action="store_true", help="expand collectives into the steps of their rings")
+
+
+def check_ranks(options: argparse.Namespace) -> None:
+    """``CdmppError`` for what cannot be, before anything is predicted; the name of a scheme becomes the scheme."""
+    if options.ranks is None:
+        if given := [name for name in _OPTIONS if getattr(options, name)]:
+            raise CdmppError(f"--{given[0].replace('_', '-')} goes with --ranks: say how many devices train")
+        return
+    from cdmpp.distributed.exchange_tasks import check_detail
+    from cdmpp.distributed.predicted_replay import fabric_of
+    from cdmpp.distributed.scheme import check_scheme, scheme_of
+
+    on = fabric_of(options.ranks, options.device, options.cluster, options.link, options.backend)
+    check_detail(_detail(options), options.ranks)
+    options.scheme = scheme_of(
+        options.scheme or "ddp", on.backend, options.bucket_mb, options.servers, not options.no_overlap
+    )
+    check_scheme(options.scheme, options.ranks)
+
+
+def replayed_on(found: StepPrediction, options: argparse.Namespace) -> StepReplay:
+    """The step on the ranks that were asked for."""
+    import cdmpp
+
+    return cdmpp.replay_step(
+        found, ranks=options.ranks, cluster=options.cluster, link=options.link, scheme=options.scheme,
+        backend=options.backend, detail=_detail(options),
+    )  # fmt: skip
+
+
+def print_replay(replayed: StepReplay) -> None:
+    """The summary, and a row a rank; neighbours that do the same share one."""
+    console().print(f"\n{replayed.summary()}", markup=False, highlight=False, soft_wrap=True)
+    seconds = ("forward", "backward", "update", "host", "exposed", "waiting")
+    groups: list[list[RankShare]] = []
+    for share in replayed.shares:
+        if groups and _row(groups[-1][0]) == _row(share):
+            groups[-1].append(share)
+        else:
+            groups.append([share])
+    rows = [[_ranks(group), *_row(group[0])] for group in groups]
+    print_table(
+        "What each rank's step is made of", ("rank", *seconds, "overlap", "idle"), rows, (*seconds, "overlap", "idle")
+    )
+
+
+def _row(share: RankShare) -> list[str]:
+    from cdmpp.network.quantity import percent, quantity
+
+    seconds = [*share.phase_s.values(), share.host_s, share.exposed_s, share.waiting_s]
+    return [*(quantity(value, "s") for value in seconds), percent(share.overlap), percent(share.idle)]
+
+
+def _ranks(group: list[RankShare]) -> str:
+    return f"{group[0].rank}" if len(group) == 1 else f"{group[0].rank} - {group[-1].rank}"
+
+
+def _detail(options: argparse.Namespace) -> str:
+    return "chunks" if options.chunks else "whole"

@@ -1,0 +1,98 @@
+"""A network in, its training step on several ranks out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from cdmpp import devices
+from cdmpp.devices import Device
+from cdmpp.distributed import cluster as clusters
+from cdmpp.distributed.exchange_tasks import check_detail
+from cdmpp.distributed.fabric import Fabric, fitted, on_cluster, on_link
+from cdmpp.distributed.interconnect import AlphaBeta
+from cdmpp.distributed.predicted_work import work_of
+from cdmpp.distributed.replay import replay
+from cdmpp.distributed.scheme import Scheme, check_scheme, scheme_of
+from cdmpp.distributed.step_replay import StepReplay
+from cdmpp.errors import CdmppError
+from cdmpp.network.training_prediction import StepPrediction, predict_step
+
+
+def replay_step(
+    given: Any,
+    example_inputs: Any = None,
+    *,
+    ranks: int,
+    device: str | Device | None = None,
+    cluster: str | None = None,
+    link: str | None = None,
+    scheme: str | Scheme = "ddp",
+    backend: str | None = None,
+    detail: str = "whole",
+    **options: Any,
+) -> StepReplay:
+    """One training step on ``ranks`` equal devices, each with the batch of one. Needs TVM unless a prediction is given.
+
+    Args:
+        given: what ``predict_step`` returned, or a network as it takes one.
+        example_inputs: of a torch module.
+        ranks: devices, from 1 up.
+        device: name of the device, or one described in Python; left out where a prediction is given.
+        cluster: a name of ``conf/cluster``.
+        link: a name of ``conf/interconnect``, in place of a cluster: all ranks have it.
+        scheme: ``ddp``, ``fsdp`` or ``ps``, or one of those with settings.
+        backend: of collectives; None: gloo on CPUs, rccl on AMD's GPUs, else nccl.
+        detail: ``whole`` or ``chunks``, as of ``replay``.
+        options: of ``predict_step``.
+
+    Raises:
+        CdmppError: as of ``predict_step``; no such cluster, link or scheme; ranks that do not fit.
+    """
+    if isinstance(given, StepPrediction):
+        if device is not None or options:
+            raise CdmppError(f"a prediction is made already: leave out {', '.join(['device', *options])}")
+        device = given.prediction.device
+    elif device is None:
+        raise CdmppError("device is not given: name the one that each rank has")
+    on = fabric_of(ranks, device, cluster, link, backend)
+    how = scheme_of(scheme, on.backend) if isinstance(scheme, str) else scheme
+    check_detail(detail, ranks)
+    check_scheme(how, ranks)
+    found = given if isinstance(given, StepPrediction) else predict_step(
+        given, example_inputs, device=device, **options
+    )  # fmt: skip
+    work = work_of(found)
+    made = replay([replace(work, rank=rank) for rank in range(ranks)], how, on, detail)
+    return replace(made, doubts=(*_doubts(found, cluster), *made.doubts))
+
+
+def fabric_of(
+    ranks: int, device: str | Device, cluster: str | None = None, link: str | None = None, backend: str | None = None
+) -> Fabric:
+    """Where ``ranks`` exchange; as of ``replay_step``."""
+    if not isinstance(ranks, int) or isinstance(ranks, bool) or ranks < 1:
+        raise CdmppError(f"ranks is {ranks!r}: expected a whole number from 1 up")
+    if cluster is not None and link is not None:
+        raise CdmppError(f"cluster {cluster} and link {link}: a cluster names its own links, leave one out")
+    carries = backend or _backend(devices.get(device) if isinstance(device, str) else device)
+    if cluster is not None:
+        return on_cluster(clusters.get(cluster), ranks, carries)
+    if link is not None:
+        return on_link(link, ranks, carries)
+    if ranks > 1:
+        raise CdmppError(f"{ranks} ranks, and no way between them: name a cluster or a link")
+    return replace(fitted(AlphaBeta(0.0, 1e-9), 1, carries), name="no link")
+
+
+def _backend(device: Device) -> str:
+    if device.kind == "cpu":
+        return "gloo"
+    return "rccl" if device.target.get("kind") == "rocm" else "nccl"
+
+
+def _doubts(found: StepPrediction, cluster: str | None) -> tuple[str, ...]:
+    doubts = found.prediction.doubts
+    if cluster is not None and (has := clusters.get(cluster).device) != found.prediction.device:
+        doubts = (*doubts, f"cluster {cluster} has {has}, and kernels are those of {found.prediction.device}")
+    return doubts

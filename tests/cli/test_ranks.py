@@ -1,0 +1,42 @@
+"""``cdmpp step`` on several ranks: what is refused before anything is predicted, and the table of ranks."""
+
+from __future__ import annotations
+
+import pytest
+
+from cdmpp.cli.command import main
+from cdmpp.cli.ranks import print_replay
+from cdmpp.distributed.data_parallel import DataParallel
+from cdmpp.distributed.replay import replay
+from tests.distributed.toy_work import rank_work, wires
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ("--ranks 0 --link nvlink3", "ranks is 0"),
+        ("--ranks 4", "4 ranks, and no way between them"),
+        ("--ranks 99 --cluster dgx-a100", "99 ranks do not fit on cluster dgx-a100"),
+        ("--ranks 2 --cluster dgx", "unknown cluster 'dgx'; nearest: dgx-"),
+        ("--ranks 2 --link nvlink3 --scheme zero", "unknown scheme 'zero'"),
+        ("--ranks 2 --link nvlink3 --scheme ps --servers 3", "3 servers on 2 ranks"),
+        ("--ranks 2 --link nvlink3 --servers 3", "servers 3 goes with scheme ps"),
+        ("--ranks 32 --link nvlink3 --chunks", "chunks of 32 ranks"),
+        ("--ranks 2 --link nvlink3 --backend mpi", "unknown back end 'mpi'"),
+        ("--ranks 2 --link nvlink3 --bucket-mb 0", "buckets of 0 bytes"),
+        ("--no-overlap", "--no-overlap goes with --ranks"),
+        ("--bucket-mb 5", "--bucket-mb goes with --ranks"),
+    ],
+)
+def test_what_cannot_be_is_refused_at_once(options, told, capsys, monkeypatch):
+    monkeypatch.setattr("cdmpp.predict_step", lambda *_, **__: pytest.fail("predicted"))
+    assert main(["step", "gpt2", "--device", "a100", *options.split()]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_ranks_that_do_the_same_share_a_row(capsys):
+    works = [rank_work(rank, layer_s=2e-3 if rank == 3 else 1e-3) for rank in range(4)]
+    print_replay(replay(works, DataParallel(), wires(4)))
+    told = capsys.readouterr().out
+    assert "4 ranks   ddp over fitted" in told
+    assert [line.split("│")[1].strip() for line in told.splitlines() if line.startswith("│")] == ["0 - 2", "3"]

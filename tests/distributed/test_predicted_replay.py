@@ -1,0 +1,108 @@
+"""A predicted step on several ranks: one rank is the prediction, units are blocks, and what cannot be is said."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+import cdmpp
+from cdmpp.distributed.predicted_work import ROOT, units_of, work_of
+from cdmpp.distributed.replay import replay
+from cdmpp.distributed.scheme import SCHEMES, scheme_of
+from cdmpp.errors import CdmppError
+from tests.distributed.toy_work import wires
+from tests.own_cache import new_cache
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("tvm")
+pytestmark = pytest.mark.tvm
+
+
+class Blocks(torch.nn.Module):
+    """Two numbered blocks between two layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.head = torch.nn.Linear(8, 16), torch.nn.Linear(16, 4)
+        self.body = torch.nn.ModuleList(torch.nn.Linear(16, 16) for _ in range(2))
+
+    def forward(self, x):
+        x = self.stem(x)
+        for block in self.body:
+            x = torch.tanh(block(x))
+        return self.head(x)
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CDMPP_CACHE", str(new_cache(tmp_path_factory.mktemp("ranks") / "cache")))
+        step = cdmpp.training_step(Blocks(), (torch.randn(4, 8),), loss="mse", optimizer="sgd", fallback=False)
+        yield cdmpp.predict_step(step, device="epyc-genoa", schedule="untuned", progress=False)
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_one_rank_is_the_prediction(found, name):
+    assert cdmpp.replay_step(found, ranks=1, scheme=name).iteration_s == pytest.approx(found.latency_s)
+
+
+def test_work_is_that_of_the_step(found):
+    work = work_of(found)
+    assert [one.phase for one in work.operations] == [call.phase for call in found.step.calls]
+    assert work.gradient_bytes == found.step.memory.gradient_bytes
+    assert [one.name for one in work.gradients] == [one.name for one in found.step.parameters]
+    assert {one.stream for one in work.operations} == {"compute"}
+
+
+def test_blocks_are_units_and_the_rest_is_the_root(found):
+    units = {unit.name: unit for unit in units_of(found.step)}
+    assert list(units) == [ROOT, "body.0", "body.1"]
+    assert units[ROOT].is_kept and not units["body.0"].is_kept
+    assert units["body.0"].bytes == 4 * (16 * 16 + 16)
+    assert sum(unit.bytes for unit in units.values()) == found.step.memory.gradient_bytes
+    assert units["body.0"].forward[1] < units["body.1"].forward[0]
+    assert units["body.1"].backward[1] < units["body.0"].backward[1]
+    ready = {one.name: one.ready for one in found.step.parameters}
+    assert units["body.1"].backward[1] == max(ready["body.1.weight"], ready["body.1.bias"])
+
+
+def test_two_engines_are_two_streams(found):
+    from cdmpp import devices
+    from cdmpp.engines import Engines
+
+    device = devices.get("epyc-genoa")
+    engines = Engines(call_s=1e-6, run_s=1e-6, classes={"matrix": ("dense", "matmul"), "vector": ("elementwise",)})
+    told = cdmpp.predict_step(
+        found.step, device=replace(device, engines=engines), model="cpus", schedule="untuned", progress=False
+    )
+    work = work_of(told)
+    assert {one.stream for one in work.operations} == {"compute matrix", "compute vector"}
+    assert replay([work], scheme_of("ddp", "gloo"), wires(1)).iteration_s == pytest.approx(told.latency_s)
+
+
+def test_a_network_goes_all_the_way(found):
+    made = cdmpp.replay_step(
+        found.step, ranks=2, device="epyc-genoa", cluster="cpus-ethernet", schedule="untuned", progress=False
+    )
+    assert made.ranks == 2 and made.backend == "gloo" and made.iteration_s > found.latency_s
+    assert any("no training step was measured" in doubt for doubt in made.doubts)
+    assert "cluster cpus-ethernet has xeon-icelake, and kernels are those of epyc-genoa" in made.doubts
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"ranks": 0}, "ranks is 0: expected a whole number from 1 up"),
+        ({"ranks": 2}, "2 ranks, and no way between them: name a cluster or a link"),
+        ({"ranks": 2, "cluster": "dgx-a100", "link": "nvlink3"}, "leave one out"),
+        ({"ranks": 2, "cluster": "moon"}, "unknown cluster 'moon'"),
+        ({"ranks": 5, "cluster": "cpus-ethernet"}, "5 ranks do not fit on cluster cpus-ethernet: it has 4 devices"),
+        ({"ranks": 2, "link": "nvlink3", "scheme": "zero"}, "unknown scheme 'zero'"),
+        ({"ranks": 2, "link": "nvlink3", "device": "a100"}, "a prediction is made already: leave out device"),
+        ({"ranks": 2, "link": "nvlink3", "detail": "all"}, "unknown detail 'all'"),
+    ],
+)
+def test_what_cannot_be_asked_is_said(found, options, told):
+    with pytest.raises(CdmppError, match=told):
+        cdmpp.replay_step(found, **options)

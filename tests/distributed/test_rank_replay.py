@@ -1,0 +1,144 @@
+"""Replay of several ranks: equal to closed forms where nothing overlaps, and what must hold whatever the work."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cdmpp.distributed import bounds
+from cdmpp.distributed.algorithms import ring
+from cdmpp.distributed.collective import Collective
+from cdmpp.distributed.data_parallel import DataParallel
+from cdmpp.distributed.parameter_server import ParameterServer
+from cdmpp.distributed.replay import replay
+from cdmpp.distributed.sharded import Sharded
+from tests.distributed.toy_work import MIB, WIRE, rank_work, ranks_of, wires
+
+SCHEMES = [DataParallel(), DataParallel(8 * MIB), Sharded(), Sharded(overlap=False), ParameterServer(part_bytes=MIB)]
+sizes = st.lists(st.integers(1, 8 * MIB), min_size=1, max_size=6)
+schemes, counts = st.sampled_from(SCHEMES), st.integers(2, 6)
+details = st.sampled_from(["whole", "chunks"])
+few = settings(deadline=None, max_examples=40)
+
+
+@given(schemes, sizes, details)
+@few
+def test_one_rank_is_the_step_of_one_device(scheme, sizes, detail):
+    found = replay([rank_work(sizes=sizes)], scheme, wires(1), detail)
+    assert found.iteration_s == pytest.approx(3e-3 * len(sizes) + 1e-3)
+    assert found.exchanges == found.sent_bytes == found.exposed_s == 0
+    assert found.speed_up == pytest.approx(1.0)
+
+
+@given(sizes, counts, st.floats(1e-6, 1e-3), st.floats(1e-11, 1e-8))
+@few
+def test_data_parallel_by_closed_form_is_replay_without_overlap(sizes, ranks, alpha_s, beta_s):
+    """One bucket: compute + 2 (p - 1) (alpha + bytes / p beta)."""
+    works, fabric = ranks_of(ranks, sizes=sizes), wires(ranks, alpha_s, beta_s)
+    found = replay(works, DataParallel(64 * MIB, overlap=False), fabric)
+    by_hand = 3e-3 * len(sizes) + 1e-3 + 2 * (ranks - 1) * (alpha_s + sum(sizes) / ranks * beta_s)
+    assert found.iteration_s == pytest.approx(by_hand) == pytest.approx(found.no_overlap_s)
+
+
+@given(sizes, counts, st.sampled_from([DataParallel(overlap=False), Sharded(overlap=False)]))
+@few
+def test_collectives_in_the_open_add_up(sizes, ranks, scheme):
+    found = replay(ranks_of(ranks, sizes=sizes), scheme, wires(ranks))
+    assert found.iteration_s == pytest.approx(found.no_overlap_s)
+    assert found.exposed_s == pytest.approx(bounds.communication_s(ranks_of(ranks, sizes=sizes), scheme, wires(ranks)))
+
+
+@given(schemes, sizes, counts, details)
+@few
+def test_the_step_lies_between_the_bounds_and_its_parts_sum_up(scheme, sizes, ranks, detail):
+    found = replay(ranks_of(ranks, sizes=sizes, gap_s=1e-4), scheme, wires(ranks), detail)
+    if not isinstance(scheme, ParameterServer):  # its closed form knows nothing of servers with more parts than others
+        assert found.full_overlap_s <= found.iteration_s * (1 + 1e-9)
+        assert found.iteration_s <= found.no_overlap_s * (1 + 1e-9)
+    assert sum(found.critical_s.values()) == pytest.approx(found.iteration_s)
+    for share in found.shares:
+        parts = share.compute_s + share.host_s + share.exposed_s + share.waiting_s
+        assert parts == pytest.approx(found.iteration_s)
+        assert share.exposed_s <= share.communication_s + 1e-12
+        assert 0 <= share.idle < 1 and -1e-9 <= share.overlap <= 1
+
+
+@given(st.sampled_from(SCHEMES[:4]), sizes, counts)
+@few
+def test_chunks_are_the_whole_where_nothing_else_is_on_the_links(scheme, sizes, ranks):
+    works = [rank_work(rank, sizes, 1e-3 * (1 + rank % 3 / 4)) for rank in range(ranks)]
+    whole, chunks = (replay(works, scheme, wires(ranks), detail) for detail in ("whole", "chunks"))
+    assert chunks.iteration_s == pytest.approx(whole.iteration_s)
+
+
+@given(st.sampled_from(SCHEMES[:4]), sizes, counts, st.floats(1.0, 10.0), details)
+@few
+def test_faster_links_and_fewer_bytes_are_never_slower(scheme, sizes, ranks, factor, detail):
+    def took_s(beta_s: float, scale: float) -> float:
+        # the same buckets: what is exchanged is scaled by the time of a byte
+        return replay(ranks_of(ranks, sizes=sizes), scheme, wires(ranks, beta_s=beta_s * scale), detail).iteration_s
+
+    assert took_s(1e-9, 1.0) <= took_s(1e-9, factor) * (1 + 1e-9)
+    less, more = (
+        replay(ranks_of(ranks, sizes=sizes), scheme, wires(ranks, alpha_s=alpha_s)).iteration_s
+        for alpha_s in (1e-5, factor * 1e-5)
+    )
+    assert less <= more * (1 + 1e-9)
+
+
+@given(st.integers(1, 16 * MIB), st.integers(1, 16 * MIB), counts)
+@few
+def test_more_bytes_are_never_faster(one, other, ranks):
+    less, more = sorted((one, other))
+    for scheme in (DataParallel(), Sharded()):
+        took = [replay(ranks_of(ranks, sizes=[size] * 3), scheme, wires(ranks)).iteration_s for size in (less, more)]
+        assert took[0] <= took[1] * (1 + 1e-9)
+
+
+@given(schemes, sizes, counts, details)
+@few
+def test_equal_ranks_do_the_same_always(scheme, sizes, ranks, detail):
+    found = replay(ranks_of(ranks, sizes=sizes), scheme, wires(ranks), detail)
+    assert found == replay(ranks_of(ranks, sizes=sizes), scheme, wires(ranks), detail)
+    if not isinstance(scheme, ParameterServer):  # servers of the last parts have less to do
+        assert len({round(share.exposed_s, 12) for share in found.shares}) == 1
+        assert all(share.waiting_s < 1e-12 for share in found.shares)
+
+
+@given(sizes, counts, st.floats(1.1, 3.0))
+@few
+def test_a_straggler_delays_all(sizes, ranks, slower):
+    works = [rank_work(rank, sizes, 1e-3 * (slower if rank == 1 else 1.0)) for rank in range(ranks)]
+    found = replay(works, DataParallel(), wires(ranks))
+    slow = replay([rank_work(rank, sizes, 1e-3 * slower) for rank in range(ranks)], DataParallel(), wires(ranks))
+    assert found.iteration_s == pytest.approx(slow.iteration_s)
+    assert found.shares[1].waiting_s < 1e-12
+    for rank in set(range(ranks)) - {1}:
+        assert found.shares[rank].waiting_s > 0
+
+
+def test_an_unequal_server_delays_what_it_serves():
+    """By hand: one part, 2 ranks, the server on rank 0 adds up for 8 ms; push and pull take 0.1 + 4.19 ms."""
+    work = ranks_of(2, sizes=[4 * MIB])
+    scheme = ParameterServer(servers=1, sum_bytes_per_s=2 * 4 * MIB / 8e-3)
+    message_s = WIRE.seconds(4 * MIB)
+    assert replay(work, scheme, wires(2)).iteration_s == pytest.approx(4e-3 + 2 * message_s + 8e-3)
+
+
+@given(counts, st.integers(1, 4))
+@few
+def test_as_many_servers_as_ranks_take_as_long_as_a_ring(ranks, megabytes):
+    """A part a server: each moves 2 (N - 1) / N of the bytes, without the many steps of a ring."""
+    size = megabytes * MIB * ranks
+    works = ranks_of(ranks, sizes=[size])
+    scheme = ParameterServer(part_bytes=megabytes * MIB, overlap=False)
+    found = replay(works, scheme, wires(ranks, alpha_s=0.0))
+    around = replay(works, DataParallel(overlap=False), wires(ranks, alpha_s=0.0))
+    assert found.sent_bytes == pytest.approx(around.sent_bytes) == pytest.approx(2 * (ranks - 1) / ranks * size)
+    assert found.iteration_s == pytest.approx(around.iteration_s)
+    wire = replace(WIRE, alpha_s=0.0)
+    assert found.iteration_s == pytest.approx(4e-3 + ring(Collective("all_reduce", size, ranks), wire))
+    assert found.no_overlap_s == pytest.approx(found.iteration_s)

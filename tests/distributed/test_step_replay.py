@@ -1,0 +1,102 @@
+"""The work of a rank, and what a replay tells of it: shares, a trace, a summary."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from cdmpp.distributed.data_parallel import DataParallel
+from cdmpp.distributed.parameter_server import ParameterServer
+from cdmpp.distributed.replay import replay
+from cdmpp.distributed.work import Gradient, Operation, RankWork, Unit
+from cdmpp.errors import DataError
+from cdmpp.simulate.intervals import length_s, union, without
+from tests.distributed.toy_work import MIB, rank_work, ranks_of, wires
+
+
+def test_a_step_by_hand():
+    """Two ranks, two layers of 1 and 2 ms; buckets of 4 MiB take 4.4 ms each, the first from 4 ms on."""
+    found = replay(ranks_of(2, sizes=[4 * MIB] * 2), DataParallel(), wires(2))
+    bucket_s = 2 * (1e-4 + 2 * MIB * 1e-9)
+    assert found.iteration_s == pytest.approx(4e-3 + 2 * bucket_s + 1e-3)
+    assert found.exposed_s == pytest.approx(2 * bucket_s - 2e-3)  # the backward pass of the first layer hides 2 ms
+    share = found.shares[0]
+    assert share.phase_s == pytest.approx({"forward": 2e-3, "backward": 4e-3, "update": 1e-3})
+    assert share.overlap == pytest.approx(1e-3 / bucket_s)
+    assert share.idle == pytest.approx(found.exposed_s / found.iteration_s)
+    assert found.critical_s == pytest.approx(
+        {"all_reduce": 2 * bucket_s, "forward": 2e-3, "backward": 2e-3, "update": 1e-3}
+    )
+    assert found.speed_up == pytest.approx(2 * 7e-3 / found.iteration_s)
+
+
+def test_gaps_and_the_start_are_the_host_s():
+    work = [replace(one, start_s=5e-4) for one in ranks_of(2, sizes=[MIB], gap_s=1e-4)]
+    found = replay(work, DataParallel(), wires(2))
+    assert found.shares[0].host_s == pytest.approx(5e-4 + 3e-4)
+    assert found.critical_s["start"] == pytest.approx(5e-4) and found.critical_s["gap"] > 0
+
+
+def test_streams_of_one_rank_run_side_by_side():
+    """A second engine: an operation on it waits for one of the first, and the next step for both."""
+    operations = (
+        Operation("a", "forward", 1e-3),
+        Operation("b", "forward", 3e-3, stream="compute vector", after=(0,)),
+        Operation("c", "backward", 1e-3),
+        Operation("d", "backward", 1e-3, after=(1,)),
+    )
+    found = replay([RankWork(0, operations, ())], DataParallel(), wires(1))
+    assert found.iteration_s == pytest.approx(5e-3)
+    assert found.shares[0].compute_s == pytest.approx(5e-3)
+    assert sum(found.shares[0].phase_s.values()) == pytest.approx(6e-3)
+
+
+def test_a_trace_has_a_process_a_rank(tmp_path):
+    found = replay(ranks_of(2), ParameterServer(servers=1), wires(2))
+    events = json.loads(found.save_trace(tmp_path / "step.json").read_text())["traceEvents"]
+    names = {(event["pid"], event["args"]["name"]) for event in events if event["name"] == "thread_name"}
+    assert names == {
+        *((rank, "compute") for rank in (0, 1)), (0, "server"), (1, "to 0"), (0, "from 1"), (0, "to 1"), (1, "from 0"),
+    }  # fmt: skip
+    ran = [event for event in events if event["ph"] == "X"]
+    assert min(event["ts"] for event in ran) == 0
+    assert {event["cat"] for event in ran} == {"start", "forward", "backward", "update", "push", "sum", "pull"}
+    for pid, tid in {(event["pid"], event["tid"]) for event in ran}:
+        own = sorted((e["ts"], e["ts"] + e["dur"]) for e in ran if (e["pid"], e["tid"]) == (pid, tid))
+        assert all(a[1] <= b[0] + 1e-6 for a, b in zip(own, own[1:], strict=False))
+
+
+def test_what_is_printed():
+    found = replay(ranks_of(4), DataParallel(), wires(4))
+    told = found.summary()
+    assert told.startswith("4 ranks   ddp over fitted, nccl, collectives whole\nstep       ")
+    assert all(f"\n{word}" in told for word in ("speed-up", "bounds", "critical", "exchanges", "overlap", "idle"))
+    assert json.loads(json.dumps(found.to_dict()))["by_rank"][3]["rank"] == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"operations": (Operation("a", "sideways", 1.0),)}, r"operation 0 \('a'\) of rank 0 is of phase 'sideways'"),
+        ({"operations": (Operation("a", "forward", -1.0),)}, "duration of operation 0"),
+        ({"operations": (Operation("a", "forward", 1.0, after=(0,)),)}, "waits for operation 0, which is no earlier"),
+        ({"gradients": (Gradient("w", 4, 0),)}, "gradient 'w' of rank 0 names operation 0, which is none of the backw"),
+        ({"gradients": (Gradient("w", 0, 5),)}, "gradient 'w' of rank 0 has 0 bytes"),
+        ({"units": (Unit("u", 4, (2, 1), (4, 5)),)}, "unit 'u' of rank 0 ends before it begins"),
+        ({"start_s": float("nan")}, "start of rank 0 is nan"),
+        ({"update_shards": 0}, "cut over 0 ranks"),
+    ],
+)
+def test_work_that_cannot_be_is_said(change, told):
+    with pytest.raises(DataError, match=told):
+        replace(rank_work(), **{"gradients": (), "units": (), **change})
+
+
+def test_intervals():
+    assert union([(3, 4), (0, 1), (1, 2), (5, 5), (3.5, 6), (9, 8)]) == [(0, 2), (3, 6)]
+    assert without([(0, 10)], [(1, 2), (4, 5), (9, 12)]) == [(0, 1), (2, 4), (5, 9)]
+    assert without([(0, 2), (3, 5)], [(1, 4)]) == [(0, 1), (4, 5)]
+    assert without([(1, 2)], [(0, 3)]) == [] and without([(1, 2)], []) == [(1, 2)]
+    assert length_s([(0, 2), (3, 6)]) == 5
