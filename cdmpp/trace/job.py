@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from cdmpp.distributed.work import Gradient, Operation, RankWork
 from cdmpp.errors import DataError
 from cdmpp.simulate.task import check_seconds
 
@@ -115,23 +114,3 @@ class TracedJob:
     def rank(self, number: int) -> JobRank:
         """By its number."""
         return next(rank for rank in self.ranks if rank.rank == number)
-
-    def rank_work(self) -> tuple[RankWork, ...]:
-        """As the schemes of ``cdmpp.distributed`` take it: what ranks compute, without what they exchange.
-
-        A gap counts to the op before it; names of parameters are not in a trace.
-        """
-        found = []
-        for rank in self.ranks:
-            gaps = [op.gap_s for op in rank.ops[1:]] + [rank.tail_s]
-            operations = tuple(
-                Operation(op.name, op.phase, op.duration_s, gap_s) for op, gap_s in zip(rank.ops, gaps, strict=True)
-            )
-            gradients = tuple(
-                Gradient(f"gradient {place}", one.bytes, one.after)
-                for place, one in reversed(list(enumerate(rank.gradients)))
-                if one.bytes
-            )
-            start_s = rank.ops[0].gap_s if rank.ops else 0.0
-            found.append(RankWork(rank.rank, operations, gradients, start_s=start_s))
-        return tuple(found)

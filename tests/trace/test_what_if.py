@@ -6,12 +6,15 @@ from dataclasses import replace
 
 import pytest
 
+from cdmpp.distributed.data_parallel import DataParallel
+from cdmpp.distributed.replay import replay as scheme_replay
 from cdmpp.errors import CdmppError
 from cdmpp.trace.buckets import with_buckets
 from cdmpp.trace.diagnosis import diagnose
 from cdmpp.trace.job import JobExchange, JobGradient, JobOp, JobRank, TracedJob
 from cdmpp.trace.job_file import job_from_dict, job_to_dict
 from cdmpp.trace.replay import replay
+from cdmpp.trace.scheme_input import fabric_of, works_of
 from cdmpp.trace.what_if import changed, with_bandwidth, with_kernel, with_ranks, without_straggler
 from cdmpp.trace.wire import wires
 
@@ -147,7 +150,13 @@ def test_a_job_survives_its_file():
         job_from_dict({})
 
 
-def test_what_ranks_compute_is_handed_on():
-    works = job().rank_work()
+def test_schemes_take_what_was_traced():
+    one = job(latency_s=0.25)
+    works = works_of(one)
     assert works[0].phase_s == {"forward": 4.0, "backward": 8.0, "update": 0.5}
     assert works[0].gradient_bytes == 4 * MB
+    for size in (MB, 2 * MB, 100 * MB):
+        found = scheme_replay(works, DataParallel(size), fabric_of(one))
+        assert found.iteration_s == pytest.approx(step_s(with_buckets(one, size)), rel=1e-3)
+    with pytest.raises(CdmppError, match=r"cdmpp.trace.probe"):
+        fabric_of(replace(one, probed=()))
