@@ -16,8 +16,7 @@ from torch import nn
 
 from benchmarks.distributed_jobs.networks import make
 from benchmarks.distributed_jobs.scenario import Scenario, from_dict
-from cdmpp.trace.probe import probe
-from cdmpp.trace.record import record
+from cdmpp.trace import probe, record
 
 TRACED = 7
 SETTLE = 3

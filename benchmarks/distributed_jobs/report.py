@@ -14,6 +14,7 @@ from benchmarks.publish.markdown import replace_part, table
 
 _SAID = {
     "predicted_s": "ours",
+    "anchored_s": "ours, as a ratio to the measured step of the traced job",
     "no_overlap_s": "no overlap",
     "full_overlap_s": "full overlap",
     "permuted": "ours, measured steps exchanged",

@@ -48,6 +48,8 @@ class Figure:
     traced_s: float
     """Median of the traced steps; nan where the trace is another scenario's."""
     predicted_s: float
+    anchored_s: float
+    """The unprofiled step of the traced job times the ratio of the two replays."""
     no_overlap_s: float
     """Computing and wire times one after the other."""
     full_overlap_s: float
@@ -107,13 +109,15 @@ def _as(traced: Measured, wanted: Scenario) -> TracedJob:
 def _figure(kind: str, wanted: Measured, traced: Measured, job: TracedJob) -> Figure:
     busy_s = max(rank.busy_s + sum(op.gap_s for op in rank.ops) + rank.tail_s for rank in job.ranks)
     wire_s = sum(one.wire_s for one in job.exchanges)
+    step_s = replay(job).step_s
     return Figure(
         kind,
         wanted.scenario.name,
         traced.scenario.name,
         wanted.seconds,
         traced.job.measured_s if kind == "replay" else math.nan,
-        replay(job).step_s,
+        step_s,
+        traced.seconds * step_s / replay(traced.job).step_s if kind != "replay" else math.nan,
         busy_s + wire_s,
         max(busy_s, wire_s),
     )
@@ -137,7 +141,8 @@ def scores(found: Sequence[Figure]) -> list[Score]:
     rows = []
     for group, inside in groups.items():
         if inside:
-            for column in ("predicted_s", "no_overlap_s", "full_overlap_s"):
+            anchored = ("anchored_s",) if group != "replay" else ()
+            for column in ("predicted_s", *anchored, "no_overlap_s", "full_overlap_s"):
                 rows.append(_score(group, column, [one.error(column) for one in inside]))
             rows.append(_score(group, "permuted", [one.error() for one in permuted(inside)]))
     return rows

@@ -96,7 +96,9 @@ def _repacked(
     calls = {job.exchanges[place].after[rank.rank] for place in old}
     calls = {place for place in calls if rank.ops[place].name.startswith(_LAUNCH)}
     call = _usual_call([rank.ops[place] for place in sorted(calls)])
-    last = {max(rank.gradients[place].after for place in bucket): number for number, bucket in enumerate(packed)}
+    full: dict[int, list[int]] = {}
+    for number, bucket in enumerate(packed):
+        full.setdefault(max(rank.gradients[place].after for place in bucket), []).append(number)
     waits = _waits(rank, set(old), packed)
     ops: list[JobOp] = []
     moved, launched = {-1: -1}, [-1] * len(packed)
@@ -108,10 +110,10 @@ def _repacked(
         else:
             moved[place] = len(ops)
             ops.append(replace(op, waits=others + new))
-        if place in last:
+        for number in full.get(place, ()):
             if call is not None:
                 ops.append(call)
-            launched[last[place]] = len(ops) - 1
+            launched[number] = len(ops) - 1
     gradients = tuple(JobGradient(one.bytes, moved[one.after]) for one in rank.gradients)
     return replace(rank, ops=tuple(ops), gradients=gradients), moved, launched
 

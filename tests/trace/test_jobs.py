@@ -58,12 +58,11 @@ def test_every_pair_that_differs_in_one_setting_is_asked():
 
 
 def some_figures() -> list[Figure]:
-    found = []
+    found, nan = [], float("nan")
     for number in range(12):
-        step_s = 1.0 + 0.3 * number
-        name = f"job{number}"
-        found.append(Figure("replay", name, name, step_s, step_s, 1.02 * step_s, 2 * step_s, 0.5 * step_s))
-        found.append(Figure("bucket_mb", name, "job0", step_s, float("nan"), 1.04 * step_s, 2 * step_s, 0.5 * step_s))
+        step, name = 1.0 + 0.3 * number, f"job{number}"
+        found.append(Figure("replay", name, name, step, step, 1.02 * step, nan, 2 * step, 0.5 * step))
+        found.append(Figure("bucket_mb", name, "job0", step, nan, 1.04 * step, step, 2 * step, 0.5 * step))
     return found
 
 

@@ -12,9 +12,9 @@ from torch import nn
 
 from cdmpp import cli
 from cdmpp.errors import CdmppError
+from cdmpp.trace import record
 from cdmpp.trace.buckets import buckets_of, with_buckets
 from cdmpp.trace.folder import read_job, read_recordings
-from cdmpp.trace.record import record
 from cdmpp.trace.replay import replay
 
 WIDTH, LAYERS = 256, 4
@@ -23,7 +23,7 @@ WIDTH, LAYERS = 256, 4
 def work(rank: int, port: int, folder: str) -> None:
     """One rank: 14 steps, 4 of them traced; then a probe."""
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank), "WORLD_SIZE": "2"}
-    from cdmpp.trace.probe import probe
+    from cdmpp.trace import probe
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo")

@@ -7,11 +7,11 @@ import json
 import pytest
 
 from cdmpp.errors import DataError
-from cdmpp.trace.diagnosis import diagnose
+from cdmpp.trace.diagnosis import diagnose, servers_of
 from cdmpp.trace.folder import read_job
 from cdmpp.trace.replay import replay
 from cdmpp.trace.what_if import straggler
-from tests.trace.small_traces import cpu_step, gpu_step, write, write_job
+from tests.trace.small_traces import ITEMS, cpu_step, event, gpu_step, shaped, write, write_job
 
 US = 1e6
 
@@ -57,6 +57,32 @@ def test_gpu_traces_take_the_same_way(tmp_path):
     assert exchange.wire_s * US == pytest.approx(330 - 265)
     update = job.rank(0).ops[2]
     assert update.waits == (0,) and update.gap_s * US == pytest.approx(5)
+    assert replay(job).step_s == pytest.approx(job.measured_s, rel=0.01)
+
+
+def test_a_server_takes_messages(tmp_path):
+    """The worker pushes from 100 to 200, the server adds until 250 and sends at 255; the worker has it at 300."""
+
+    def message(kind: str, peer: int, called: float, begin: float, end: float) -> list[dict]:
+        told = {"Concrete Inputs": ["", "", str(peer), "0"]}
+        return [event(f"c10d::{kind}", called, begin, **told), event(f"gloo:{kind[:4]}", begin, end, **shaped(ITEMS))]
+
+    mark = event("ProfilerStep#3", 0, 500, cat="user_annotation")
+    server = [
+        mark,
+        *message("recv_", 1, 10, 12, 200),
+        event("aten::add_", 205, 250),
+        *message("send", 1, 255, 256, 258),
+    ]
+    worker = [mark, event("aten::linear", 0, 100), *message("send", 0, 100, 105, 310)]
+    worker += [*message("recv_", 0, 110, 112, 300), event("aten::copy_", 305, 500)]
+    for rank, events in enumerate((server, worker)):
+        write(tmp_path, rank, events)
+    job = read_job(tmp_path)
+    told = [(one.group, round(one.wire_s * US)) for one in job.exchanges]
+    assert sorted(told) == [("0->1", 45), ("1->0", 100)]
+    assert servers_of(job) == ()  # nobody has gradients in this trace
+    assert job.rank(0).ops[1].waits and not any(op.waits for op in job.rank(0).ops[2:])
     assert replay(job).step_s == pytest.approx(job.measured_s, rel=0.01)
 
 

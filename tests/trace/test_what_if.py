@@ -87,6 +87,13 @@ def test_launches_and_copies_move_with_their_buckets():
     assert step_s(two) == pytest.approx(4 + 8.2 + 2 + 0.5 + 0.5)
 
 
+def test_buckets_of_one_operator():
+    one = job()
+    ranks = tuple(replace(rank, gradients=(JobGradient(4 * MB - 8, 7), JobGradient(8, 7))) for rank in one.ranks)
+    two = with_buckets(replace(one, ranks=ranks), MB)
+    assert [(e.bytes, e.after[0]) for e in two.exchanges] == [(4 * MB - 8, 7), (8, 7)]
+
+
 def test_a_faster_kernel_on_all_ranks():
     assert step_s(with_kernel(job(), "lin", 0.5)) == pytest.approx(step_s(job()) - 2)
     with pytest.raises(CdmppError, match=r"'conv' in its name; the longest are backward, linear"):
