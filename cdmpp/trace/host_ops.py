@@ -114,11 +114,11 @@ def _step(
         if one.leaf is not None:
             call = found[one.leaf].event
             if kind == "send_recv":  # its span is opened when the message may be gone already
-                start = call["ts"]
+                start, after = call["ts"], after - 1
             if one.leaf in gathers:
                 waited = bisect_left(starts, gathers[one.leaf]) - first
             elif not found[one.leaf].hook and end <= call["ts"] + call["dur"]:  # the call itself stood still for it
-                waited = after + 1
+                waited = one.leaf - first + 1
         exchanges.append(
             Exchange(kind, gloo_bytes(span, kind, world), 1e-6 * start, 1e-6 * end, after, peers_of(call, rank),
                      waited if waited is not None and waited < len(mine) else None)
