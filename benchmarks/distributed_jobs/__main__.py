@@ -20,7 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from benchmarks.distributed_jobs.measure import measure
 from benchmarks.distributed_jobs.namespaces import why_not
-from benchmarks.distributed_jobs.report import TABLE, markdown, overhead, write_page, write_table
+from benchmarks.distributed_jobs.report import TABLE, markdown, overhead, publish
 from benchmarks.distributed_jobs.scenario import SCENARIOS
 from benchmarks.distributed_jobs.score import DRIFT, figures, usable
 
@@ -64,8 +64,7 @@ def main() -> int:
     print(markdown(found))
     print(overhead(measured))
     if asked.publish:
-        write_table(found, TABLE)
-        write_page(found)
+        publish(found)
     return 0
 
 
