@@ -21,6 +21,7 @@ VERBS = {
     "step": "predict the time of a training step: forward, backward, update, with memory",
     "compare": "predict the time of a whole network on several devices",
     "collective": "predict what an all-reduce, or another exchange between devices, takes",
+    "trace": "read the traces of a training job on several ranks: replay it, ask what if, say why it is slow",
     "tune": "choose the programs of a network, by prediction alone or measured here; a MetaSchedule database",
     "data": "what data is here; or, `data codes`: compile its programs for code vectors",
 }

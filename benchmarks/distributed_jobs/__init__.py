@@ -1,0 +1,1 @@
+"""Real training jobs between network namespaces: measured, traced, replayed and asked what if."""

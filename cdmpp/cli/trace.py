@@ -1,0 +1,155 @@
+"""``cdmpp trace``: read the traces of a training job on several ranks, replay it, ask what if, diagnose."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cdmpp.cli.network import check_files
+from cdmpp.cli.output import format_seconds, print_json, print_table, say
+from cdmpp.errors import CdmppError
+
+if TYPE_CHECKING:
+    from cdmpp.trace.diagnosis import Cause
+    from cdmpp.trace.folder import Recording
+    from cdmpp.trace.job import TracedJob
+    from cdmpp.trace.replay import Replay
+
+
+def add_arguments(verb: argparse.ArgumentParser) -> None:
+    """Declare the options of this verb."""
+    verb.add_argument("folder", type=Path, help="with the trace of each rank, as torch.profiler or cdmpp.trace.record")
+    changes = (
+        "replay with other settings: bandwidth=0.5 and latency=2 (factors of the links), bucket_mb=1, ranks=4, "
+        "straggler=no, kernel:NAME=0.9 (a factor of the operators with NAME in their name)"
+    )
+    verb.add_argument("--what-if", nargs="+", default=[], metavar="KEY=VALUE", help=changes)
+    verb.add_argument("--diagnose", action="store_true", help="why a step is long: causes in seconds a step, ranked")
+    verb.add_argument("--timeline", type=Path, metavar="FILE", help="write the replayed step for ui.perfetto.dev")
+    verb.add_argument("--json", action="store_true", help="machine-readable")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Print what was measured, its replay, and what was asked beside."""
+    settings = read_settings(options.what_if)
+    check_files((options.timeline,))
+    from cdmpp.trace.diagnosis import diagnose
+    from cdmpp.trace.folder import read_job, read_recordings
+    from cdmpp.trace.replay import replay
+    from cdmpp.trace.what_if import changed
+
+    job = read_job(options.folder)
+    recordings = read_recordings(options.folder)
+    base = replay(job)
+    asked = replay(changed(job, settings)) if settings else None
+    causes = diagnose(job) if options.diagnose else ()
+    if options.json:
+        print_json(_to_dict(job, base, asked, causes))
+    else:
+        _print_ranks(job, base)
+        _print_overhead(recordings, job)
+        if asked is not None:
+            _print_what_if(settings, base, asked)
+        if options.diagnose:
+            _print_causes(causes, base)
+    if options.timeline is not None:
+        options.timeline.write_text(json.dumps((asked or base).last_timeline().chrome_trace()))
+        say(f"wrote {options.timeline}")
+
+
+def read_settings(given: list[str]) -> dict[str, str]:
+    """``["bandwidth=0.5"]`` -> ``{"bandwidth": "0.5"}``; ``CdmppError`` for another form."""
+    found = {}
+    for text in given:
+        key, equals, value = text.rpartition("=")
+        if not equals or not key or not value:
+            raise CdmppError(f"--what-if {text}: expected KEY=VALUE, such as bandwidth=0.5")
+        found[key] = value
+    return found
+
+
+def _print_ranks(job: TracedJob, base: Replay) -> None:
+    steps = len(job.steps_s)
+    off = base.step_s / job.measured_s - 1
+    title = (
+        f"{len(job.ranks)} ranks, {job.backend or 'unknown back end'}, {steps} traced step{'s' if steps > 1 else ''}"
+    )
+    measured = f"measured {format_seconds(job.measured_s)} a step, replayed {format_seconds(base.step_s)} ({off:+.1%})"
+    rows = [
+        (
+            str(rank.rank),
+            str(len(rank.ops)),
+            format_seconds(rank.busy_s),
+            format_seconds(sum(op.gap_s for op in rank.ops) + rank.tail_s),
+            format_seconds(base.rank_waits_s[rank.rank]),
+            format_seconds((job.waits_s or {}).get(rank.rank, 0.0)),
+        )
+        for rank in job.ranks
+    ]
+    headings = ("rank", "operators", "computes", "gaps", "stands for exchanges", "of others' delay")
+    print_table(title, headings, rows, headings, caption=measured)
+    wire_s = sum(one.wire_s for one in job.exchanges)
+    moved = sum(one.bytes for one in job.exchanges)
+    print(f"exchanges  {len(job.exchanges)} a step, {moved / 1e6:.4g} MB, {format_seconds(wire_s)} on the wire")
+
+
+def _print_overhead(recordings: tuple[Recording, ...], job: TracedJob) -> None:
+    """What profiling cost inside its window, and whether it cost anything outside."""
+    if job.unprofiled_s is None:
+        say("no steps without the profiler were measured here: cdmpp.trace.record does")
+        return
+    inside = job.measured_s / job.unprofiled_s - 1
+    print(f"unprofiled {format_seconds(job.unprofiled_s)} a step; the profiler adds {inside:.1%} in its window")
+    pairs = [(one.before_s, one.after_s) for one in recordings]
+    if before := [before for before, after in pairs if before is not None and after is not None]:
+        after = [after for before, after in pairs if before is not None and after is not None]
+        ratio = sum(after) / sum(before) - 1
+        print(
+            f"outside    {format_seconds(before[0])} before the window, {format_seconds(after[0])} after ({ratio:+.1%})"
+        )
+
+
+def _print_what_if(settings: dict[str, str], base: Replay, asked: Replay) -> None:
+    told = " ".join(f"{key}={value}" for key, value in settings.items())
+    change = asked.step_s / base.step_s - 1
+    print(f"what if    {told}: {format_seconds(asked.step_s)} a step, {change:+.1%} against the replay")
+
+
+def _print_causes(causes: tuple[Cause, ...], base: Replay) -> None:
+    rows = [
+        (cause.name, format_seconds(cause.seconds), f"{cause.seconds / base.step_s:.0%}", "\n".join(cause.spans))
+        for cause in causes
+    ]
+    note = "a step without the cause would be shorter by that much; causes overlap"
+    print_table("Why a step is long", ("cause", "a step", "share", "seen in"), rows, ("a step", "share"), caption=note)
+    for cause in causes:
+        print(f"{cause.name}: {cause.advice}")
+
+
+def _to_dict(job: TracedJob, base: Replay, asked: Replay | None, causes: tuple[Cause, ...]) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    return {
+        "measured_s": job.measured_s,
+        "unprofiled_s": job.unprofiled_s,
+        "steps_s": list(job.steps_s),
+        "replayed_s": base.step_s,
+        "what_if_s": None if asked is None else asked.step_s,
+        "ranks": [
+            {
+                "rank": rank.rank,
+                "computes_s": rank.busy_s,
+                "gaps_s": sum(op.gap_s for op in rank.ops) + rank.tail_s,
+                "stands_s": base.rank_waits_s[rank.rank],
+                "others_delay_s": (job.waits_s or {}).get(rank.rank),
+            }
+            for rank in job.ranks
+        ],
+        "exchanges": [
+            {"kind": one.kind, "bytes": one.bytes, "group": one.group, "wire_s": one.wire_s, "spread_s": one.spread_s}
+            for one in job.exchanges
+        ],
+        "causes": [asdict(cause) for cause in causes],
+    }

@@ -1,0 +1,204 @@
+"""From the traces of all ranks to the usual step: clocks aligned, waiting split off, medians over steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from cdmpp.errors import DataError
+from cdmpp.trace.clock import shifts
+from cdmpp.trace.job import JobExchange, JobGradient, JobOp, JobRank, TracedJob
+from cdmpp.trace.link_share import alone_s
+from cdmpp.trace.matching import Together, common_steps, matched, orders
+from cdmpp.trace.rank_trace import Exchange, Op, RankTrace, StepTrace
+
+_RESUME_S = 5e-4
+"""An op that starts later than this after an exchange has ended, did not wait for it."""
+
+
+def usual_step(traces: Sequence[RankTrace], event_s: float = 0.0) -> TracedJob:
+    """The job that ``traces``, one a rank, show.
+
+    Args:
+        traces: of all ranks, in any order.
+        event_s: seconds by which the profiler delays an event of the host; taken off again.
+
+    Raises:
+        DataError: ranks missing or twice, no common step, exchanges that do not match, clocks that cannot be aligned.
+    """
+    traces = sorted(traces, key=lambda trace: trace.rank)
+    _check_ranks(traces)
+    steps = common_steps(traces)
+    ranks = [trace.rank for trace in traces]
+    shift = shifts(ranks, orders([matched(step) for step in steps]))
+    steps = [{rank: _shifted(trace, shift[rank]) for rank, trace in step.items()} for step in steps]
+    exchanges = [matched(step) for step in steps]
+    if len({tuple((one.kind, one.bytes, one.group) for one in step) for step in exchanges}) > 1:
+        exchanges = [_in_order_of(exchanges[0], step) for step in exchanges]
+    places = {
+        (rank, id(one.spans[rank])): place for step in exchanges for place, one in enumerate(step) for rank in one.spans
+    }
+    mine = {rank: [step[rank] for step in steps] for rank in ranks}
+    buffered = {
+        (sender, place)
+        for place, one in enumerate(exchanges[0])
+        if (sender := one.sender) is not None and 2 * sum(step[place].sender_stood for step in exchanges) < len(steps)
+    }
+    found = tuple(_rank(rank, mine[rank], places, buffered, event_s) for rank in ranks)
+    workers = max(trace.workers for trace in traces)
+    wires_s, spreads_s = _usual([alone_s(step) for step in exchanges])
+    joined = tuple(
+        JobExchange(
+            one.kind,
+            one.bytes,
+            {rank: span.after for rank, span in one.spans.items()},
+            wires_s[place],
+            _lags(place, exchanges, mine, workers),
+            one.group,
+            spreads_s[place],
+        )
+        for place, one in enumerate(exchanges[0])
+    )
+    lengths = tuple(float(np.mean([t.end_s - t.start_s for t in step.values()])) for step in steps)
+    waits = {
+        rank: float(np.median([sum(one.wait_s(rank) for one in step if rank in one.spans) for step in exchanges]))
+        for rank in ranks
+    }
+    return TracedJob(found, joined, lengths, traces[0].backend, workers, waits_s=waits)
+
+
+def _check_ranks(traces: Sequence[RankTrace]) -> None:
+    ranks = [trace.rank for trace in traces]
+    if twice := sorted({rank for rank in ranks if ranks.count(rank) > 1}):
+        files = [trace.source for trace in traces if trace.rank == twice[0]]
+        raise DataError(f"two traces are of rank {twice[0]}: {' and '.join(files)}; keep the files of one run")
+    sizes = {trace.world_size for trace in traces}
+    if len(sizes) > 1:
+        raise DataError(f"the traces are of jobs with {', '.join(map(str, sorted(sizes)))} ranks: keep those of one")
+    if missing := sorted(set(range(sizes.pop())) - set(ranks)):
+        raise DataError(
+            f"the traces of rank {', '.join(map(str, missing))} are missing, those of {', '.join(map(str, ranks))} are "
+            "here: each rank must export its own"
+        )
+
+
+def _shifted(step: StepTrace, by_s: float) -> StepTrace:
+    ops = tuple(replace(op, start_s=op.start_s + by_s, end_s=op.end_s + by_s) for op in step.ops)
+    exchanges = tuple(replace(one, start_s=one.start_s + by_s, end_s=one.end_s + by_s) for one in step.exchanges)
+    return replace(step, start_s=step.start_s + by_s, end_s=step.end_s + by_s, ops=ops, exchanges=exchanges)
+
+
+def _in_order_of(first: Sequence[Together], step: Sequence[Together]) -> tuple[Together, ...]:
+    """Two that are launched at once may have changed places."""
+    rest, ordered = list(step), []
+    for one in first:
+        same = next((o for o in rest if (o.kind, o.bytes, o.group) == (one.kind, one.bytes, one.group)), None)
+        if same is None:
+            raise DataError(f"an exchange of {one.bytes} bytes ({one.kind}) is not in every traced step")
+        rest.remove(same)
+        ordered.append(same)
+    return tuple(ordered)
+
+
+def _rank(
+    rank: int,
+    steps: Sequence[StepTrace],
+    places: Mapping[tuple[int, int], int],
+    buffered: set[tuple[int, int]],
+    event_s: float,
+) -> JobRank:
+    """The usual one of ``steps``; ``places`` finds an exchange by its rank and span.
+
+    ``buffered``: rank and place of messages whose sender went on before they were under way.
+    """
+    inside = [sum(op.events for op in step.ops) for step in steps]
+    each_s = [event_s * step.events / max(count, 1) for step, count in zip(steps, inside, strict=True)]
+    waits = {
+        place: [number for number in numbers if (rank, places[rank, id(steps[0].exchanges[number])]) not in buffered]
+        for place, numbers in _waits(steps).items()
+    }
+    busy_s = [
+        [op.end_s - op.start_s - cost_s * op.events for op in step.ops]
+        for step, cost_s in zip(steps, each_s, strict=True)
+    ]
+    durations_s, spreads_s = _usual(busy_s)
+    gaps_s, _ = _usual([_gaps(step, waits) for step in steps])
+    ops = []
+    for place, op in enumerate(steps[0].ops):
+        numbers = tuple(sorted(places[rank, id(steps[0].exchanges[n])] for n in waits.get(place, ())))
+        ops.append(JobOp(op.name, op.phase, durations_s[place], gaps_s[place], numbers, spreads_s[place]))
+    gradients = tuple(JobGradient(one.bytes, one.after) for one in steps[0].gradients)
+    return JobRank(rank, tuple(ops), gradients, gaps_s[-1])
+
+
+def _gaps(step: StepTrace, waits: Mapping[int, Sequence[int]]) -> list[float]:
+    """Seconds before each op since what it waited for, and after the last one."""
+    free_s, found = step.start_s, []
+    for place, op in enumerate(step.ops):
+        found.append(op.start_s - max([free_s, *(step.exchanges[n].end_s for n in waits.get(place, ()))]))
+        free_s = op.end_s
+    return [*found, step.end_s - free_s]
+
+
+def _usual(samples: Sequence[Sequence[float]]) -> tuple[list[float], list[float]]:
+    """Medians of the columns, with the sum that is the median of the rows' sums; half the distances of the quartiles.
+
+    What disturbs a step comes at another place in the next: medians alone add up to less than any step.
+    """
+    table = np.maximum(np.asarray(samples, np.float64), 0.0)
+    low, middle, high = np.percentile(table, (25, 50, 75), axis=0)
+    whole_s, parts_s = float(np.median(table.sum(axis=1))), float(middle.sum())
+    scale = whole_s / parts_s if parts_s else 1.0
+    return (scale * middle).tolist(), ((high - low) / 2).tolist()
+
+
+def _waits(steps: Sequence[StepTrace]) -> dict[int, list[int]]:
+    """Place of an op -> the exchanges, by their place in a step, that it waits for.
+
+    Where the framework does not tell, an op waits for an exchange that ended in the gap before it, just before it
+    started, in half of the steps or more.
+    """
+    found: dict[int, list[int]] = {}
+    for number, _ in enumerate(steps[0].exchanges):
+        votes: dict[int, int] = {}
+        for step in steps:
+            one = step.exchanges[number]
+            place = one.waited_by if one.waited_by is not None else _stood_for(one, step.ops)
+            if place is not None:
+                votes[place] = votes.get(place, 0) + 1
+        if votes:
+            place = max(votes, key=lambda key: (votes[key], -key))
+            if 2 * votes[place] >= len(steps):
+                found.setdefault(place, []).append(number)
+    return found
+
+
+def _stood_for(one: Exchange, ops: Sequence[Op]) -> int | None:
+    for place in range(one.after + 1, len(ops)):
+        if ops[place].start_s >= one.end_s:
+            hole_s = ops[place].start_s - (ops[place - 1].end_s if place else float("-inf"))
+            late_s = ops[place].start_s - one.end_s
+            stood = late_s < hole_s and late_s <= max(_RESUME_S, hole_s / 4)
+            return place if stood else None
+    return None
+
+
+def _lag(span: Exchange, trace: StepTrace, workers: int) -> float | None:
+    """From the launch to the arrival; None where all workers were busy when it was launched."""
+    launched_s = trace.ops[span.after].end_s if span.after >= 0 else trace.start_s
+    busy = sum(one is not span and one.start_s <= launched_s < one.end_s for one in trace.exchanges)
+    return max(span.start_s - launched_s, 0.0) if busy < workers else None
+
+
+def _lags(
+    place: int, steps: Sequence[Sequence[Together]], traces: Mapping[int, Sequence[StepTrace]], workers: int
+) -> dict[int, float]:
+    """Rank -> the least seconds from launch to arrival."""
+    found = {}
+    for rank in steps[0][place].spans:
+        pairs = zip(steps, traces[rank], strict=True)
+        told = [_lag(step[place].spans[rank], trace, workers) for step, trace in pairs]
+        found[rank] = min((lag_s for lag_s in told if lag_s is not None), default=0.0)
+    return found

@@ -1,0 +1,156 @@
+"""What-if: a traced job with one thing changed, to be replayed. Each function leaves the given job as it is."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from cdmpp.errors import CdmppError
+from cdmpp.trace.buckets import with_buckets
+from cdmpp.trace.job import JobOp, JobRank, TracedJob
+from cdmpp.trace.wire import rescaled, wires
+
+
+def with_bandwidth(job: TracedJob, factor: float) -> TracedJob:
+    """Links that carry ``factor`` times as many bytes a second; their latency stays."""
+    _positive("bandwidth", factor)
+    wire = wires(job)
+    changed = (replace(one, wire_s=rescaled(one, wire[one.kind], factor)) for one in job.exchanges)
+    return replace(job, exchanges=tuple(changed))
+
+
+def with_latency(job: TracedJob, factor: float) -> TracedJob:
+    """Exchanges whose fixed part takes ``factor`` times as long."""
+    if not factor >= 0:
+        raise CdmppError(f"latency {factor}: expected a factor from 0 up")
+    wire = wires(job)
+    fixed = [min(wire[one.kind].scale * wire[one.kind].latency_s, one.wire_s) for one in job.exchanges]
+    changed = (
+        replace(one, wire_s=one.wire_s + (factor - 1) * part_s)
+        for one, part_s in zip(job.exchanges, fixed, strict=True)
+    )
+    return replace(job, exchanges=tuple(changed))
+
+
+def with_kernel(job: TracedJob, name: str, factor: float) -> TracedJob:
+    """Operators whose name has ``name`` in it take ``factor`` times as long, on all ranks.
+
+    Raises:
+        CdmppError: no operator of the name.
+    """
+    _positive(f"kernel {name}", factor)
+    if not any(name in op.name for rank in job.ranks for op in rank.ops):
+        took: dict[str, float] = {}
+        for op in (op for rank in job.ranks for op in rank.ops):
+            took[op.name] = took.get(op.name, 0.0) + op.duration_s
+        longest = sorted(took, key=lambda key: -took[key])[:5]
+        raise CdmppError(f"no operator of the trace has {name!r} in its name; the longest are {', '.join(longest)}")
+    return _each_op(job, lambda op: replace(op, duration_s=op.duration_s * (factor if name in op.name else 1.0)))
+
+
+def without_gaps(job: TracedJob) -> TracedJob:
+    """A host that launches at once."""
+    bare = _each_op(job, lambda op: replace(op, gap_s=0.0))
+    return replace(bare, ranks=tuple(replace(rank, tail_s=0.0) for rank in bare.ranks))
+
+
+def without_exchanges(job: TracedJob) -> TracedJob:
+    """Links without end: nothing takes time on the wire."""
+    return replace(job, exchanges=tuple(replace(one, wire_s=0.0) for one in job.exchanges))
+
+
+def straggler(job: TracedJob) -> int | None:
+    """The rank with most to compute; None where no other does the same, as of a server and one worker."""
+    alike = [rank for rank in job.ranks if len(_alike(job, rank)) > 1]
+    return max(alike, key=lambda rank: rank.busy_s).rank if alike else None
+
+
+def without_straggler(job: TracedJob) -> TracedJob:
+    """The slowest rank as fast as the median of the others that do the same; the job as it is where none does."""
+    slow = straggler(job)
+    if slow is None:
+        return job
+    others = [rank for rank in _alike(job, job.rank(slow)) if rank.rank != slow]
+    ops = tuple(
+        replace(
+            op,
+            duration_s=statistics.median([other.ops[place].duration_s for other in others]),
+            gap_s=statistics.median([other.ops[place].gap_s for other in others]),
+        )
+        for place, op in enumerate(job.rank(slow).ops)
+    )
+    ranks = tuple(replace(rank, ops=ops) if rank.rank == slow else rank for rank in job.ranks)
+    return replace(job, ranks=ranks) if sum(op.duration_s for op in ops) < job.rank(slow).busy_s else job
+
+
+def with_ranks(job: TracedJob, ranks: int) -> TracedJob:
+    """``ranks`` ranks that do what the traced ones do, each with its own batch of the same size.
+
+    Raises:
+        CdmppError: fewer than two, or a job whose exchanges are not all among all ranks.
+    """
+    if ranks < 2:
+        raise CdmppError(f"ranks {ranks}: expected 2 or more")
+    if any(one.ranks != tuple(rank.rank for rank in job.ranks) for one in job.exchanges):
+        raise CdmppError("other ranks can be told only where every exchange is among all of them")
+    models = [job.ranks[number % len(job.ranks)] for number in range(ranks)]
+    wire = wires(job)
+    exchanges = tuple(
+        replace(
+            one,
+            wire_s=rescaled(one, wire[one.kind], ranks=ranks),
+            after={number: one.after[model.rank] for number, model in enumerate(models)},
+            lag_s={number: one.lag_s[model.rank] for number, model in enumerate(models)},
+        )
+        for one in job.exchanges
+    )
+    renumbered = tuple(replace(model, rank=number) for number, model in enumerate(models))
+    return replace(job, ranks=renumbered, exchanges=exchanges, waits_s=None)
+
+
+def changed(job: TracedJob, settings: Mapping[str, str]) -> TracedJob:
+    """``{"bandwidth": "0.5", "bucket_mb": "1"}`` and so on, in this order; ``CdmppError`` names what may be set."""
+    makers: dict[str, Callable[[TracedJob, str], TracedJob]] = {
+        "ranks": lambda job, text: with_ranks(job, int(_number("ranks", text))),
+        "bucket_mb": lambda job, text: with_buckets(job, round(2**20 * _number("bucket_mb", text))),
+        "bandwidth": lambda job, text: with_bandwidth(job, _number("bandwidth", text)),
+        "latency": lambda job, text: with_latency(job, _number("latency", text)),
+        "straggler": lambda job, text: without_straggler(job) if _is_no(text) else job,
+    }
+    for key, text in settings.items():
+        if key.startswith("kernel:"):
+            job = with_kernel(job, key.partition(":")[2], _number(key, text))
+        elif key not in makers:
+            raise CdmppError(f"--what-if {key}: expected {', '.join(makers)} or kernel:NAME")
+    for key, maker in makers.items():
+        if key in settings:
+            job = maker(job, settings[key])
+    return job
+
+
+def _each_op(job: TracedJob, change: Callable[[JobOp], JobOp]) -> TracedJob:
+    return replace(job, ranks=tuple(replace(rank, ops=tuple(map(change, rank.ops))) for rank in job.ranks))
+
+
+def _alike(job: TracedJob, one: JobRank) -> list[JobRank]:
+    names = [op.name for op in one.ops]
+    return [rank for rank in job.ranks if [op.name for op in rank.ops] == names]
+
+
+def _number(key: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise CdmppError(f"--what-if {key}={text}: expected a number") from None
+
+
+def _is_no(text: str) -> bool:
+    if text not in ("no", "none", "0"):
+        raise CdmppError(f"--what-if straggler={text}: expected no")
+    return True
+
+
+def _positive(what: str, factor: float) -> None:
+    if not 0 < factor < float("inf"):
+        raise CdmppError(f"{what} {factor}: expected a positive factor")

@@ -1,0 +1,89 @@
+"""Wire: what an exchange of other bytes, or of other ranks, would take on the links of a traced job."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+
+from cdmpp.distributed.collective import BACKENDS, KINDS, Collective, steps, traffic
+from cdmpp.distributed.curve import Curve
+from cdmpp.errors import CdmppError
+from cdmpp.trace.job import JobExchange, TracedJob
+
+
+@dataclass(frozen=True)
+class Wire:
+    """One kind of exchange: a curve over bytes that meets the traced ones on average."""
+
+    curve: Curve | None
+    """As probed; None: a line through the traced exchanges."""
+    latency_s: float
+    """Of no bytes."""
+    beta_s: float
+    """A byte more, where there is no curve."""
+    scale: float = 1.0
+    """Traced over probed: exchanges beside computing take longer than alone."""
+    ranks: int = 1
+
+    def at(self, n_bytes: int) -> float:
+        """Seconds with the link for itself, over as many ranks as were traced."""
+        plain_s = self.latency_s + self.beta_s * n_bytes if self.curve is None else float(self.curve.at(n_bytes))
+        return self.scale * plain_s
+
+
+def wires(job: TracedJob) -> dict[str, Wire]:
+    """Kind -> its wire, for the kinds that the job exchanges.
+
+    Probed curves where there are; else the line through the traced exchanges of the kind with a slope and a latency
+    of zero or more, least squares of relative errors. With one size alone the latency is taken as zero.
+    """
+    found = {}
+    by_kind: dict[str, list[JobExchange]] = defaultdict(list)
+    for one in job.exchanges:
+        by_kind[one.kind].append(one)
+    for kind, traced in by_kind.items():
+        ranks = max(len(one.ranks) for one in traced)
+        sizes, took = np.array([one.bytes for one in traced], float), np.array([one.wire_s for one in traced])
+        points = {n_bytes: seconds for name, n_bytes, seconds in job.probed if name == kind and seconds > 0}
+        if len(points) >= 2 and ranks == len(job.ranks):
+            backend = job.backend if job.backend in BACKENDS else "gloo"
+            x = np.array(sorted(points), float)
+            curve = Curve(
+                "this job", None, backend, kind, ranks, 1, x, np.array([points[int(n)] for n in x])
+            ).monotone()
+            plain = float(np.sum(curve.at(sizes)))
+            scale = float(np.sum(took)) / plain if plain else 1.0
+            found[kind] = Wire(curve, float(curve.latency_s[0]), 0.0, scale, ranks)
+        else:
+            found[kind] = Wire(None, *_line(sizes, took), ranks=ranks)
+    return found
+
+
+def _line(sizes: np.ndarray, took: np.ndarray) -> tuple[float, float]:
+    from scipy.optimize import nnls
+
+    if len(set(sizes)) < 2:
+        biggest = float(sizes.max(initial=0.0))
+        return (0.0, float(np.mean(took)) / biggest) if biggest else (float(np.mean(took)), 0.0)
+    weights = 1 / np.maximum(took, 1e-9)
+    unit = sizes.max()
+    (latency_s, slope), _ = nnls(np.stack([weights, sizes / unit * weights], axis=1), np.ones(len(sizes)))
+    return float(latency_s), float(slope) / unit
+
+
+def rescaled(one: JobExchange, wire: Wire, bandwidth: float = 1.0, ranks: int | None = None) -> float:
+    """Seconds of ``one`` with ``bandwidth`` times as many bytes a second, among ``ranks`` ranks.
+
+    The latency part grows with the steps of a ring, the rest with its traffic.
+    """
+    latency_s = min(wire.scale * wire.latency_s, one.wire_s)
+    moving_s = one.wire_s - latency_s
+    if ranks is not None and ranks != len(one.ranks):
+        if one.kind not in KINDS or one.kind == "send_recv":
+            raise CdmppError(f"{one.kind} cannot be told for other ranks: expected one of {', '.join(KINDS)}")
+        kind = Collective(one.kind, max(one.bytes, 1), ranks).runs_as.kind
+        latency_s *= steps(kind, ranks) / max(steps(kind, len(one.ranks)), 1)
+        moving_s *= traffic(kind, ranks) / max(traffic(kind, len(one.ranks)), 1e-9)
+    return latency_s + moving_s / bandwidth

@@ -1,0 +1,90 @@
+"""Kineto's files become ops, exchanges and gradients, of CPUs and GPUs; what is none is refused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from cdmpp.errors import DataError
+from cdmpp.trace.kineto import read_kineto
+from tests.trace.small_traces import ITEMS, cpu_step, event, gpu_step, write
+
+
+def test_a_step_on_a_cpu(tmp_path):
+    trace = read_kineto(write(tmp_path, 1, cpu_step(3), packed=True))
+    assert (trace.rank, trace.world_size, trace.backend) == (1, 2, "gloo")
+    (step,) = trace.steps
+    names = [op.name.rpartition("::")[2] for op in step.ops]
+    assert names == [
+        "linear", "evaluate_function: AddmmBackward0", "AccumulateGrad", "mul_out", "allreduce_",
+        "evaluate_function: AddmmBackward0", "AccumulateGrad", "mul_out", "allreduce_",
+        "copy_bucket_to_grad", "copy_bucket_to_grad", "add_",
+    ]  # fmt: skip
+    assert [op.phase for op in step.ops] == ["forward", *["backward"] * 8, *["update"] * 3]
+    assert [(e.kind, e.bytes, e.after, e.waited_by) for e in step.exchanges] == [
+        ("all_reduce", 4 * ITEMS, 4, 9), ("all_reduce", 4 * ITEMS, 8, 10)
+    ]  # fmt: skip
+    assert [(g.bytes, g.after) for g in step.gradients] == [(4 * ITEMS, 3), (4 * ITEMS, 7)]
+    launch = step.ops[4]
+    assert 1e6 * launch.end_s == pytest.approx(3210)  # cut where gloo's thread took over
+    assert step.ops[0].events == 2
+
+
+def test_a_step_on_a_gpu(tmp_path):
+    events = [e for number in (3, 4) for e in gpu_step(number)]
+    trace = read_kineto(write(tmp_path, 0, events, backend="nccl"))
+    first, second = trace.steps
+    assert [(op.name, op.phase) for op in first.ops] == [
+        ("gemm", "forward"), ("gemm_grad", "backward"), ("sgd", "update")
+    ]  # fmt: skip
+    (exchange,) = first.exchanges
+    assert (exchange.kind, exchange.bytes, exchange.after) == ("all_reduce", 4 * ITEMS, 1)
+    assert exchange.group == "0[0, 1]"
+    assert [(g.bytes, g.after) for g in first.gradients] == [(4 * ITEMS, 1)]
+    assert first.end_s - first.start_s == pytest.approx(1e-3)
+    assert second.end_s - second.start_s == pytest.approx(1e-3)
+
+
+def test_a_message_names_both_sides(tmp_path):
+    events = [
+        event("ProfilerStep#3", 0, 100, cat="user_annotation"),
+        event("c10d::send", 10, 20, **{"Concrete Inputs": ["", "", "0", "0"]}),
+        event("gloo:send", 19, 50, **{"Input Dims": [[8]], "Input type": ["float"]}),
+    ]
+    (step,) = read_kineto(write(tmp_path, 2, events, world=3)).steps
+    (one,) = step.exchanges
+    assert (one.kind, one.group, one.bytes) == ("send_recv", "2->0", 32)
+    assert 1e6 * one.start_s == pytest.approx(10)  # its span is opened late
+
+
+@pytest.mark.parametrize(
+    ("told", "message"),
+    [
+        ([], "no trace"),
+        ({"traceEvents": 3}, "no traceEvents"),
+        ({"traceEvents": []}, "does not say its rank"),
+        ({"traceEvents": [], "distributedInfo": {"rank": "x"}}, "no rank that is a number"),
+        ({"traceEvents": [1, {"ph": "X"}, {"ph": "X", "name": 4, "ts": 1, "dur": 1}, {"ph": "X", "name": "a",
+          "ts": "soon", "dur": 1}], "distributedInfo": {"rank": 0}}, "has no steps"),
+    ],
+)  # fmt: skip
+def test_what_is_no_trace_is_refused(tmp_path, told, message):
+    file = tmp_path / "trace.json"
+    file.write_text(json.dumps(told))
+    with pytest.raises(DataError, match=message):
+        read_kineto(file)
+
+
+def test_broken_files_are_refused(tmp_path):
+    for content in (b"\x1f\x8b broken", b"{", b"\xff\xfe"):
+        file = tmp_path / "trace.json.gz"
+        file.write_bytes(content)
+        with pytest.raises(DataError, match="cannot read"):
+            read_kineto(file)
+
+
+def test_a_gpu_step_without_kernels_is_refused(tmp_path):
+    events = [*gpu_step(3), event("ProfilerStep#4", 1e6, 1e6 + 900, cat="user_annotation")]
+    with pytest.raises(DataError, match=r"ProfilerStep#4 launched no kernel"):
+        read_kineto(write(tmp_path, 0, events, backend="nccl"))

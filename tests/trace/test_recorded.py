@@ -1,0 +1,89 @@
+"""A real job: two ranks of DistributedDataParallel with gloo on this machine, recorded, read and replayed."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from cdmpp import cli
+from cdmpp.errors import CdmppError
+from cdmpp.trace import record
+from cdmpp.trace.buckets import buckets_of, with_buckets
+from cdmpp.trace.folder import read_job, read_recordings
+from cdmpp.trace.replay import replay
+
+WIDTH, LAYERS = 256, 4
+
+
+def work(rank: int, port: int, folder: str) -> None:
+    """One rank: 14 steps, 4 of them traced; then a probe."""
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank), "WORLD_SIZE": "2"}
+    from cdmpp.trace import probe
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    model = nn.Sequential(*[nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU()) for _ in range(LAYERS)])
+    model = nn.parallel.DistributedDataParallel(model, bucket_cap_mb=0.5)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    batch = torch.randn(32, WIDTH)
+    with record(folder, wait=5, steps=4) as recorder:
+        for _ in range(14):
+            optimizer.zero_grad()
+            model(batch).square().mean().backward()
+            optimizer.step()
+            recorder.step()
+    probe(folder, budget_s=0.1)
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    where = tmp_path_factory.mktemp("job")
+    torch.multiprocessing.spawn(work, (port, str(where)), nprocs=2)
+    return where
+
+
+def test_it_is_read_as_what_it_was(folder):
+    job = read_job(folder)
+    assert len(job.ranks) == 2 and job.backend == "gloo" and len(job.steps_s) <= 4
+    gradients = 4 * LAYERS * (WIDTH * WIDTH + WIDTH)
+    for rank in job.ranks:
+        assert sum(one.bytes for one in rank.gradients) == gradients and len(rank.gradients) == 2 * LAYERS
+        assert {op.phase for op in rank.ops} == {"forward", "backward", "update"}
+    buckets = buckets_of(job)
+    assert sum(job.exchanges[place].bytes for place in buckets) == gradients and len(buckets) == 2
+    assert all(any(place in op.waits for op in rank.ops) for place in buckets for rank in job.ranks)
+    assert len(job.probed) >= 2
+
+
+def test_a_replay_is_near_what_was_measured(folder):
+    """Other work on the machine moves the steps; half to twice is what holds anywhere."""
+    job = read_job(folder)
+    assert 0.5 < replay(job).step_s / job.measured_s < 2
+    assert len(with_buckets(job, 100 * 2**20).exchanges) == 1
+
+
+def test_steps_outside_the_window_are_measured(folder):
+    recordings = read_recordings(folder)
+    assert [len(one.steps_s) for one in recordings] == [14, 14]
+    assert all(one.profiled == (5, 10) and 0 < one.event_s < 1e-3 for one in recordings)
+    assert all(one.before_s and one.after_s for one in recordings)
+
+
+def test_the_command_prints_it(folder, capsys):
+    assert cli.main(["trace", str(folder), "--what-if", "bandwidth=0.5", "bucket_mb=25", "--diagnose"]) == 0
+    out = capsys.readouterr().out
+    assert "2 ranks, gloo" in out and "outside" in out and "what if    bandwidth=0.5" in out and "cause" in out
+
+
+def test_a_folder_is_recorded_into_once(folder):
+    with pytest.raises(CdmppError, match="rank0.json.gz is there already"), record(folder):
+        pass

@@ -1,0 +1,141 @@
+"""The usual step: waiting split from the wire, clocks aligned, what profiling costs taken off, folders checked."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from cdmpp.errors import DataError
+from cdmpp.trace.diagnosis import diagnose, servers_of
+from cdmpp.trace.folder import read_job
+from cdmpp.trace.replay import replay
+from cdmpp.trace.what_if import straggler
+from tests.trace.small_traces import ITEMS, cpu_step, event, gpu_step, shaped, write, write_job
+
+US = 1e6
+
+
+def test_waiting_is_no_wire_time(tmp_path):
+    job = read_job(write_job(tmp_path, late=50.0))
+    first, second = job.exchanges
+    assert first.wire_s * US == pytest.approx(50) and second.wire_s * US == pytest.approx(60)
+    assert job.waits_s is not None
+    assert {rank: seconds * US for rank, seconds in job.waits_s.items()} == pytest.approx({0: 50, 1: 0}, abs=1e-6)
+    assert straggler(job) == 1
+    assert {"idle gaps", "exposed communication"} < {cause.name for cause in diagnose(job)}
+    slow = next(cause for cause in diagnose(job) if cause.name == "straggler rank 1")
+    assert slow.seconds * US == pytest.approx(50) and "AddmmBackward0" in slow.spans[0]
+
+
+def test_gaps_start_where_waiting_ends(tmp_path):
+    rank = read_job(write_job(tmp_path)).rank(0)
+    copy = rank.ops[10]
+    assert copy.waits == (1,) and copy.gap_s * US == pytest.approx(10)
+    assert rank.ops[9].waits == (0,)
+    assert rank.ops[11].gap_s * US == pytest.approx(5)
+    assert rank.tail_s * US == pytest.approx(500)
+
+
+def test_a_replay_takes_as_long_as_the_traced_step(tmp_path):
+    for late in (0.0, 50.0):
+        job = read_job(write_job(tmp_path / str(late), late))
+        assert replay(job).step_s == pytest.approx(job.measured_s, rel=0.01)
+
+
+@pytest.mark.parametrize("shift", [3e5, -2e9])
+def test_another_clock_changes_nothing(tmp_path, shift):
+    same, shifted = read_job(write_job(tmp_path / "a")), read_job(write_job(tmp_path / "b", shift=shift))
+    for one, other in zip(same.exchanges, shifted.exchanges, strict=True):
+        assert other.wire_s == pytest.approx(one.wire_s, abs=120e-6)  # within what order allows
+    assert [r.busy_s for r in shifted.ranks] == pytest.approx([r.busy_s for r in same.ranks], rel=1e-3)
+
+
+def test_gpu_traces_take_the_same_way(tmp_path):
+    job = read_job(write_job(tmp_path, late=40.0, step=gpu_step, backend="nccl"))
+    (exchange,) = job.exchanges
+    assert exchange.wire_s * US == pytest.approx(330 - 265)
+    update = job.rank(0).ops[2]
+    assert update.waits == (0,) and update.gap_s * US == pytest.approx(5)
+    assert replay(job).step_s == pytest.approx(job.measured_s, rel=0.01)
+
+
+def test_a_server_takes_messages(tmp_path):
+    """The worker pushes from 100 to 200, the server adds until 250 and sends at 255; the worker has it at 300."""
+
+    def message(kind: str, peer: int, called: float, begin: float, end: float) -> list[dict]:
+        told = {"Concrete Inputs": ["", "", str(peer), "0"]}
+        return [event(f"c10d::{kind}", called, begin, **told), event(f"gloo:{kind[:4]}", begin, end, **shaped(ITEMS))]
+
+    mark = event("ProfilerStep#3", 0, 500, cat="user_annotation")
+    server = [
+        mark,
+        *message("recv_", 1, 10, 12, 200),
+        event("aten::add_", 205, 250),
+        *message("send", 1, 255, 256, 258),
+    ]
+    worker = [mark, event("aten::linear", 0, 100), *message("send", 0, 100, 105, 310)]
+    worker += [*message("recv_", 0, 110, 112, 300), event("aten::copy_", 305, 500)]
+    for rank, events in enumerate((server, worker)):
+        write(tmp_path, rank, events)
+    job = read_job(tmp_path)
+    told = [(one.group, round(one.wire_s * US)) for one in job.exchanges]
+    assert sorted(told) == [("0->1", 45), ("1->0", 100)]
+    assert servers_of(job) == ()  # nobody has gradients in this trace
+    assert job.rank(0).ops[1].waits and not any(op.waits for op in job.rank(0).ops[2:])
+    assert replay(job).step_s == pytest.approx(job.measured_s, rel=0.01)
+
+
+def test_what_the_profiler_costs_is_taken_off(tmp_path):
+    folder = write_job(tmp_path)
+    plain = read_job(folder)
+    steps = {"steps_s": [8e-4] * 20, "profiled": [8, 12], "event_s": 1e-6}
+    for rank in (0, 1):
+        (folder / f"rank{rank}.steps.json").write_text(json.dumps(steps))
+    job = read_job(folder)
+    assert job.unprofiled_s == pytest.approx(8e-4)
+    assert 0 < (plain.rank(0).busy_s - job.rank(0).busy_s) * US <= len(cpu_step(3))
+    (folder / "rank1.steps.json").write_text("{}")
+    with pytest.raises(DataError, match="rank1.steps.json"):
+        read_job(folder)
+
+
+def test_a_step_that_did_something_else_is_left_out(tmp_path):
+    write(tmp_path, 0, [e for n in range(3, 6) for e in cpu_step(n)])
+    odd = [e for e in cpu_step(4) if e["name"] != "aten::add_"]
+    write(tmp_path, 1, [*cpu_step(3), *odd, *cpu_step(5)])
+    assert len(read_job(tmp_path).steps_s) == 2
+
+
+def test_folders_without_all_traces_say_which(tmp_path):
+    with pytest.raises(DataError, match="no folder"):
+        read_job(tmp_path / "none")
+    with pytest.raises(DataError, match=r"holds nothing.*cdmpp.trace.record"):
+        read_job(tmp_path)
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(DataError, match=r"holds notes.txt"):
+        read_job(tmp_path)
+    write(tmp_path, 1, cpu_step(3), world=3)
+    with pytest.raises(DataError, match=r"rank 0, 2 are missing, those of 1 are here"):
+        read_job(tmp_path)
+    write(tmp_path, 1, cpu_step(3), packed=True)
+    with pytest.raises(DataError, match=r"two traces are of rank 1.*any-8.json"):
+        read_job(tmp_path)
+
+
+def test_ranks_that_exchanged_other_things_are_refused(tmp_path):
+    write(tmp_path, 0, cpu_step(3))
+    write(tmp_path, 1, [e for e in cpu_step(3) if not (e["name"] == "gloo:all_reduce" and e["ts"] > 3300)])
+    with pytest.raises(DataError, match=r"all_reduce of 1000 bytes number 2 is in the traces of ranks \[0\]"):
+        read_job(tmp_path)
+
+
+def test_traces_of_two_runs_are_refused(tmp_path):
+    write(tmp_path, 0, [e for n in range(3, 6) for e in cpu_step(n)])
+    other = [e for n in range(3, 6) for e in cpu_step(n)]
+    for one in other:
+        if one["ts"] > 4500:
+            one["ts"] += 5000
+    write(tmp_path, 1, other)
+    with pytest.raises(DataError, match="no shift of the clocks"):
+        read_job(tmp_path)

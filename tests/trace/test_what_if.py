@@ -1,0 +1,169 @@
+"""What-if on jobs whose answer is known by hand, and causes that name what was planted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from cdmpp.distributed.data_parallel import DataParallel
+from cdmpp.distributed.replay import replay as scheme_replay
+from cdmpp.errors import CdmppError
+from cdmpp.trace.buckets import with_buckets
+from cdmpp.trace.diagnosis import diagnose
+from cdmpp.trace.job import JobExchange, JobGradient, JobOp, JobRank, TracedJob
+from cdmpp.trace.job_file import job_from_dict, job_to_dict
+from cdmpp.trace.replay import replay
+from cdmpp.trace.scheme_input import fabric_of, works_of
+from cdmpp.trace.what_if import changed, with_bandwidth, with_kernel, with_ranks, without_straggler
+from cdmpp.trace.wire import wires
+
+MB = 2**20
+
+
+def job(slow: float = 1.0, latency_s: float = 0.0, gap_s: float = 0.0) -> TracedJob:
+    """Four layers, each 1 s forward and 2 s backward with 1 MiB of gradients: 1 s on the wire and the latency."""
+    ranks = []
+    for rank, factor in ((0, 1.0), (1, slow)):
+        forward = [JobOp("linear", "forward", factor, gap_s) for _ in range(4)]
+        backward = [JobOp("backward", "backward", 2 * factor) for _ in range(4)]
+        update = JobOp("sgd", "update", 0.5, waits=(0, 1, 2, 3))
+        gradients = tuple(JobGradient(MB, 4 + n) for n in range(4))
+        ranks.append(JobRank(rank, (*forward, *backward, update), gradients))
+    lag = {0: 0.0, 1: 0.0}
+    exchanges = tuple(JobExchange("all_reduce", MB, {0: 4 + n, 1: 4 + n}, 1.0 + latency_s, lag) for n in range(4))
+    probed = (("all_reduce", 1, latency_s + 1e-6), ("all_reduce", MB, latency_s + 1.0))
+    probed += (("all_reduce", 4 * MB, latency_s + 4.0),)
+    return TracedJob(tuple(ranks), exchanges, (13.5,), "gloo", 1, probed)
+
+
+def step_s(one: TracedJob) -> float:
+    return replay(one).step_s
+
+
+def test_the_last_bucket_is_exposed():
+    assert step_s(job()) == pytest.approx(4 + 8 + 1 + 0.5)
+
+
+def test_a_slower_link():
+    assert step_s(with_bandwidth(job(), 0.5)) == pytest.approx(4 + 8 + 2 + 0.5)
+    slow = step_s(with_bandwidth(job(), 0.1))  # 40 s of wire from the first gradient on
+    assert slow == pytest.approx(4 + 2 + 40 + 0.5)
+    fixed = step_s(with_bandwidth(job(latency_s=0.25), 0.5))  # 2.25 s each, one after the other
+    assert fixed == pytest.approx(4 + 2 + 4 * 2.25 + 0.5, rel=1e-5)
+
+
+def test_one_bucket_has_nothing_to_hide_behind():
+    one = with_buckets(job(latency_s=0.25), 100 * MB)
+    assert [e.bytes for e in one.exchanges] == [4 * MB]
+    assert step_s(one) == pytest.approx(4 + 8 + 4.25 + 0.5)
+    two = with_buckets(job(latency_s=0.25), 2 * MB)
+    assert [(e.bytes, e.after[0]) for e in two.exchanges] == [(2 * MB, 5), (2 * MB, 7)]
+    assert step_s(two) == pytest.approx(4 + 8 + 2.25 + 0.5, rel=1e-3)
+
+
+def test_buckets_of_the_old_size_change_nothing():
+    for slow in (1.0, 1.5):
+        assert step_s(with_buckets(job(slow, 0.1), MB)) == pytest.approx(step_s(job(slow, 0.1)))
+
+
+def test_launches_and_copies_move_with_their_buckets():
+    call, copy = JobOp("c10d::allreduce_", "backward", 0.1), JobOp("x::copy_bucket_to_grad", "update", 0.25)
+    old = job()
+    ranks = []
+    for rank in old.ranks:
+        backward = [one for op in rank.ops[4:8] for one in (op, call)]
+        copies = [replace(copy, waits=(n,)) for n in range(4)]
+        gradients = tuple(JobGradient(MB, 4 + 2 * n) for n in range(4))
+        ops = (*rank.ops[:4], *backward, *copies, replace(rank.ops[8], waits=()))
+        ranks.append(JobRank(rank.rank, ops, gradients))
+    exchanges = tuple(replace(one, after={0: 5 + 2 * n, 1: 5 + 2 * n}) for n, one in enumerate(old.exchanges))
+    traced = replace(old, ranks=tuple(ranks), exchanges=exchanges)
+    assert step_s(with_buckets(traced, MB)) == pytest.approx(step_s(traced))
+    two = with_buckets(traced, 2 * MB)
+    assert [op.name for op in two.ranks[0].ops].count("c10d::allreduce_") == 2
+    waits = [op.waits for op in two.ranks[0].ops if op.name.endswith("copy_bucket_to_grad")]
+    assert waits == [(0,), (), (1,), ()]
+    assert step_s(two) == pytest.approx(4 + 8.2 + 2 + 0.5 + 0.5)
+
+
+def test_buckets_of_one_operator():
+    one = job()
+    ranks = tuple(replace(rank, gradients=(JobGradient(4 * MB - 8, 7), JobGradient(8, 7))) for rank in one.ranks)
+    two = with_buckets(replace(one, ranks=ranks), MB)
+    assert [(e.bytes, e.after[0]) for e in two.exchanges] == [(4 * MB - 8, 7), (8, 7)]
+
+
+def test_a_faster_kernel_on_all_ranks():
+    assert step_s(with_kernel(job(), "lin", 0.5)) == pytest.approx(step_s(job()) - 2)
+    with pytest.raises(CdmppError, match=r"'conv' in its name; the longest are backward, linear"):
+        with_kernel(job(), "conv", 0.5)
+
+
+def test_no_straggler():
+    assert step_s(job(slow=2.0)) == pytest.approx(8 + 16 + 1 + 0.5)
+    assert step_s(without_straggler(job(slow=2.0))) == pytest.approx(step_s(job()))
+    assert without_straggler(job()) == job()
+
+
+def test_more_ranks_move_more():
+    four = with_ranks(job(latency_s=0.25), 4)
+    assert [rank.rank for rank in four.ranks] == [0, 1, 2, 3]
+    assert four.exchanges[0].wire_s == pytest.approx(3 * 0.25 + 1.5, rel=1e-5)
+
+
+def test_a_wire_without_a_probe_is_a_line():
+    both = replace(job(latency_s=0.5), probed=())
+    wire = wires(both)["all_reduce"]
+    assert wire.latency_s == 0 and wire.at(MB) == pytest.approx(1.5)  # one size tells no latency
+    mixed = replace(both, exchanges=(*both.exchanges, replace(both.exchanges[0], bytes=3 * MB, wire_s=3.5)))
+    wire = wires(mixed)["all_reduce"]
+    assert wire.latency_s == pytest.approx(0.5) and wire.at(2 * MB) == pytest.approx(2.5)
+
+
+def test_causes_are_those_that_were_planted():
+    found = diagnose(job(slow=1.2))
+    names = [cause.name for cause in found]
+    assert names[0] == "straggler rank 1"
+    assert found[0].seconds == pytest.approx(0.2 * 12)
+    assert "longer: op 4, backward" in found[0].spans[0]
+    found = diagnose(with_bandwidth(job(), 0.1))
+    assert found[0].name == "exposed communication" and found[0].seconds == pytest.approx(34, rel=1e-4)
+    assert "waits for exchange 3" in " ".join(found[0].spans)
+    found = diagnose(job(gap_s=5.0))
+    assert found[0].name == "idle gaps" and found[0].seconds == pytest.approx(20) and "linear" in found[0].spans[0]
+    found = diagnose(job(latency_s=4.0))
+    assert {"small messages", "exposed communication"} <= {cause.name for cause in found[:2]}
+
+
+def test_settings_in_words():
+    told = {"bandwidth": "0.5", "bucket_mb": "100", "kernel:lin": "0.5"}
+    assert step_s(changed(job(), told)) == pytest.approx(2 + 8 + 8 + 0.5)
+    for wrong in ({"speed": "2"}, {"bandwidth": "fast"}, {"bandwidth": "0"}, {"ranks": "1"}, {"straggler": "yes"}):
+        with pytest.raises(CdmppError):
+            changed(job(), wrong)
+
+
+def test_sharded_jobs_have_no_buckets():
+    with pytest.raises(CdmppError, match="DistributedDataParallel"):
+        with_buckets(replace(job(), exchanges=()), MB)
+
+
+def test_a_job_survives_its_file():
+    given = replace(job(slow=1.5, latency_s=0.25), waits_s={0: 0.5, 1: 0.0}, unprofiled_s=13.0)
+    assert step_s(job_from_dict(job_to_dict(given))) == pytest.approx(step_s(given))
+    assert job_from_dict(job_to_dict(given)) == given
+    with pytest.raises(CdmppError, match="version"):
+        job_from_dict({})
+
+
+def test_schemes_take_what_was_traced():
+    one = job(latency_s=0.25)
+    works = works_of(one)
+    assert works[0].phase_s == {"forward": 4.0, "backward": 8.0, "update": 0.5}
+    assert works[0].gradient_bytes == 4 * MB
+    for size in (MB, 2 * MB, 100 * MB):
+        found = scheme_replay(works, DataParallel(size), fabric_of(one))
+        assert found.iteration_s == pytest.approx(step_s(with_buckets(one, size)), rel=1e-3)
+    with pytest.raises(CdmppError, match=r"cdmpp.trace.probe"):
+        fabric_of(replace(one, probed=()))
