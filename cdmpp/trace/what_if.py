@@ -6,17 +6,33 @@ import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from cdmpp.distributed.collective import KINDS, traffic
 from cdmpp.errors import CdmppError
 from cdmpp.trace.buckets import with_buckets
 from cdmpp.trace.job import JobOp, JobRank, TracedJob
 from cdmpp.trace.wire import rescaled, wires
 
+_HEADERS, _HELD_UP = 1.05, 1.2
+"""What an exchange takes over its bytes at the rate of the link: for headers; and from when on the link is not why."""
 
-def with_bandwidth(job: TracedJob, factor: float) -> TracedJob:
-    """Links that carry ``factor`` times as many bytes a second; their latency stays."""
+
+def with_bandwidth(job: TracedJob, factor: float, link_bytes_per_s: float | None = None) -> TracedJob:
+    """Links that carry ``factor`` times as many bytes a second; their latency stays.
+
+    ``link_bytes_per_s``: what a link carries now, where that is known. An exchange that takes clearly longer than its
+    bytes need is held up by something else, such as a processor that copies: another link changes it only where that
+    link then is the slower of the two.
+    """
     _positive("bandwidth", factor)
     wire = wires(job)
-    changed = (replace(one, wire_s=rescaled(one, wire[one.kind], factor)) for one in job.exchanges)
+    seconds = [rescaled(one, wire[one.kind], factor) for one in job.exchanges]
+    if link_bytes_per_s is not None:
+        _positive("link rate", link_bytes_per_s)
+        for place, one in enumerate(job.exchanges):
+            needed_s = one.bytes * traffic(one.kind, len(one.ranks)) / link_bytes_per_s if one.kind in KINDS else 0.0
+            if one.wire_s > _HELD_UP * needed_s:
+                seconds[place] = max(one.wire_s, _HEADERS * needed_s / factor)
+    changed = (replace(one, wire_s=took) for one, took in zip(job.exchanges, seconds, strict=True))
     return replace(job, exchanges=tuple(changed))
 
 
@@ -111,18 +127,19 @@ def with_ranks(job: TracedJob, ranks: int) -> TracedJob:
 
 def changed(job: TracedJob, settings: Mapping[str, str]) -> TracedJob:
     """``{"bandwidth": "0.5", "bucket_mb": "1"}`` and so on, in this order; ``CdmppError`` names what may be set."""
+    link_bytes_per_s = 125_000 * _number("link_mbit", settings["link_mbit"]) if "link_mbit" in settings else None
     makers: dict[str, Callable[[TracedJob, str], TracedJob]] = {
         "ranks": lambda job, text: with_ranks(job, int(_number("ranks", text))),
         "bucket_mb": lambda job, text: with_buckets(job, round(2**20 * _number("bucket_mb", text))),
-        "bandwidth": lambda job, text: with_bandwidth(job, _number("bandwidth", text)),
+        "bandwidth": lambda job, text: with_bandwidth(job, _number("bandwidth", text), link_bytes_per_s),
         "latency": lambda job, text: with_latency(job, _number("latency", text)),
         "straggler": lambda job, text: without_straggler(job) if _is_no(text) else job,
     }
     for key, text in settings.items():
         if key.startswith("kernel:"):
             job = with_kernel(job, key.partition(":")[2], _number(key, text))
-        elif key not in makers:
-            raise CdmppError(f"--what-if {key}: expected {', '.join(makers)} or kernel:NAME")
+        elif key not in makers and key != "link_mbit":
+            raise CdmppError(f"--what-if {key}: expected {', '.join(makers)}, link_mbit or kernel:NAME")
     for key, maker in makers.items():
         if key in settings:
             job = maker(job, settings[key])

@@ -53,6 +53,15 @@ def test_a_slower_link():
     assert fixed == pytest.approx(4 + 2 + 4 * 2.25 + 0.5, rel=1e-5)
 
 
+def test_a_link_that_is_not_the_reason_matters_once_it_is():
+    fast = 8 * MB  # bytes a second: an exchange needs an eighth of the second that it takes
+    assert step_s(with_bandwidth(job(), 0.5, fast)) == step_s(with_bandwidth(job(), 2.0, fast)) == step_s(job())
+    assert step_s(with_bandwidth(job(), 0.05, fast)) == pytest.approx(4 + 2 + 4 * 1.05 * 2.5 + 0.5)
+    assert step_s(with_bandwidth(job(), 0.5, MB)) == step_s(with_bandwidth(job(), 0.5))
+    told = {"bandwidth": "0.5", "link_mbit": str(fast / 125_000)}
+    assert step_s(changed(job(), told)) == step_s(job())
+
+
 def test_one_bucket_has_nothing_to_hide_behind():
     one = with_buckets(job(latency_s=0.25), 100 * MB)
     assert [e.bytes for e in one.exchanges] == [4 * MB]
