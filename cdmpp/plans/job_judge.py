@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 
 from cdmpp.plans.judge import Choices, Worth
 from cdmpp.plans.plan import DEFAULT_BUCKETS, Plan
+from cdmpp.plans.search import search
+from cdmpp.plans.search_result import SearchResult
 from cdmpp.simulate import Span
 from cdmpp.trace.buckets import buckets_of, with_buckets
 from cdmpp.trace.job import JobOp, JobRank, TracedJob
@@ -77,6 +79,11 @@ class JobJudge:
         return (
             job if plan.micro_steps == default.micro_steps else _each(job, lambda rank: _again(rank, plan.micro_steps))
         )
+
+
+def optimise_job(job: TracedJob, most_micro_steps: int = 1, optimizer: str = "") -> SearchResult:
+    """The best plan for a traced job; as of ``search``. A trace does not tell the class of the optimizer."""
+    return search(JobJudge(job, traced_plan(job)), None, most_micro_steps, optimizer)
 
 
 def traced_plan(job: TracedJob) -> Plan:

@@ -25,7 +25,7 @@ def ddp_arguments(plan: Plan) -> dict[str, Any]:
 
 
 def torch_settings(plan: Plan, optimizer: str = "adamw") -> tuple[str, ...]:
-    """Lines of Python, for a ``model``, an ``optimizer`` and ``batches`` of that name."""
+    """Lines of Python for a ``model`` and ``batches``; ``optimizer``: ``sgd``, ``adam``, ``adamw``, empty: not known."""
     wrap = {"ddp": _ddp, "fsdp": _fsdp, "ps": _ps}[plan.scheme](plan)
     return (*_recomputed(plan), *wrap, *_optimizer(plan, optimizer), *_loop(plan))
 
@@ -63,6 +63,8 @@ def _recomputed(plan: Plan) -> tuple[str, ...]:
 def _optimizer(plan: Plan, optimizer: str) -> tuple[str, ...]:
     if not plan.fused_update:
         return ()
+    if not optimizer:
+        return ("# give the optimizer fused=True",)
     return (f"optimizer = torch.optim.{_CLASSES.get(optimizer, optimizer)}(model.parameters(), fused=True)",)
 
 
