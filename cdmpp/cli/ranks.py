@@ -39,7 +39,7 @@ def check_ranks(options: argparse.Namespace) -> None:
             raise CdmppError(f"--{given[0].replace('_', '-')} goes with --ranks: say how many devices train")
         return
     from cdmpp.distributed.exchange_tasks import check_detail
-    from cdmpp.distributed.predicted_replay import fabric_of
+    from cdmpp.distributed.fabric import fabric_of
     from cdmpp.distributed.scheme import check_scheme, scheme_of
 
     on = fabric_of(options.ranks, options.device, options.cluster, options.link, options.backend)

@@ -27,12 +27,12 @@ def full_overlap_s(works: Sequence[RankWork], scheme: Scheme, fabric: Fabric) ->
 
 def alone_s(works: Sequence[RankWork], fabric: Fabric) -> float:
     """Seconds of the slowest rank by itself: it updates all parameters, and exchanges nothing."""
-    return max(_alone_s(work.cut_over(1), fabric) for work in works)
+    return _slowest_s([work.cut_over(1) for work in works], fabric)
 
 
 def compute_s(works: Sequence[RankWork], scheme: Scheme, fabric: Fabric) -> float:
     """Seconds that the slowest rank computes, with its gaps and nobody to wait for."""
-    return max(_alone_s(work.cut_over(scheme.shards(len(works))), fabric) for work in works)
+    return _slowest_s([work.cut_over(scheme.shards(len(works))) for work in works], fabric)
 
 
 def communication_s(works: Sequence[RankWork], scheme: Scheme, fabric: Fabric) -> float:
@@ -49,10 +49,11 @@ def communication_s(works: Sequence[RankWork], scheme: Scheme, fabric: Fabric) -
     return sum(fabric.whole(collective).latency_s for collective in collectives) + _served_s(pushed, fabric)
 
 
-def _alone_s(work: RankWork, fabric: Fabric) -> float:
-    tasks = step_tasks([replace(work, rank=0)], (), fabric, steps=2)
-    first_s, second_s = step_ends(simulate(tasks))
-    return second_s - first_s
+def _slowest_s(works: Sequence[RankWork], fabric: Fabric) -> float:
+    """Of what differs; each by itself."""
+    different = {(work.operations, work.start_s): work for work in works}.values()
+    ends = (step_ends(simulate(step_tasks([replace(work, rank=0)], (), fabric, steps=2))) for work in different)
+    return max(second_s - first_s for first_s, second_s in ends)
 
 
 def _served_s(exchanges: Sequence[Exchange], fabric: Fabric) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from cdmpp.distributed.collective import Collective, steps
 from cdmpp.distributed.exchange import Exchange
@@ -34,6 +35,7 @@ def stream_of(rank: int, stream: str) -> str:
     return f"rank {rank} {stream}"
 
 
+@cache
 def place_of(resource: str) -> tuple[int, str]:
     """Rank and stream of a resource."""
     _, rank, stream = resource.split(" ", 2)

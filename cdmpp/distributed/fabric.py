@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 
 import numpy as np
 
+from cdmpp import devices
+from cdmpp.devices import Device
+from cdmpp.distributed import cluster as clusters
 from cdmpp.distributed import interconnect
 from cdmpp.distributed.algorithms import parts, ring
 from cdmpp.distributed.cluster import Cluster
@@ -114,6 +117,34 @@ class Fabric:
         latency_s = min(cost(_least(collective)).latency_s, whole_s) / steps
         rate = min(self.rates[link] for way in ways for link in way)
         return latency_s, Flow(rate * (whole_s / steps - latency_s), ways[0])
+
+
+def fabric_of(
+    ranks: int, device: str | Device, cluster: str | None = None, link: str | None = None, backend: str | None = None
+) -> Fabric:
+    """Where ``ranks`` of a device exchange: on a cluster, or all on one link, by name.
+
+    ``backend`` is gloo on CPUs, rccl on AMD's GPUs and nccl elsewhere, unless it is given. ``CdmppError`` where there
+    is no such cluster, link or back end, neither or both are given, or ranks do not fit.
+    """
+    if not isinstance(ranks, int) or isinstance(ranks, bool) or ranks < 1:
+        raise CdmppError(f"ranks is {ranks!r}: expected a whole number from 1 up")
+    if cluster is not None and link is not None:
+        raise CdmppError(f"cluster {cluster} and link {link}: a cluster names its own links, leave one out")
+    carries = backend or _backend(devices.get(device) if isinstance(device, str) else device)
+    if cluster is not None:
+        return on_cluster(clusters.get(cluster), ranks, carries)
+    if link is not None:
+        return on_link(link, ranks, carries)
+    if ranks > 1:
+        raise CdmppError(f"{ranks} ranks, and no way between them: name a cluster or a link")
+    return replace(fitted(AlphaBeta(0.0, 1e-9), 1, carries), name="no link")
+
+
+def _backend(device: Device) -> str:
+    if device.kind == "cpu":
+        return "gloo"
+    return "rccl" if device.target.get("kind") == "rocm" else "nccl"
 
 
 def on_link(link: str | Interconnect, ranks: int, backend: str = "nccl") -> Fabric:

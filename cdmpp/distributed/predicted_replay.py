@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from cdmpp import devices
 from cdmpp.devices import Device
 from cdmpp.distributed import cluster as clusters
 from cdmpp.distributed.exchange_tasks import check_detail
-from cdmpp.distributed.fabric import Fabric, fitted, on_cluster, on_link
-from cdmpp.distributed.interconnect import AlphaBeta
+from cdmpp.distributed.fabric import fabric_of
 from cdmpp.distributed.predicted_work import work_of
 from cdmpp.distributed.replay import replay
 from cdmpp.distributed.scheme import Scheme, check_scheme, scheme_of
@@ -65,30 +63,6 @@ def replay_step(
     work = work_of(found)
     made = replay([replace(work, rank=rank) for rank in range(ranks)], how, on, detail)
     return replace(made, doubts=(*_doubts(found, cluster), *made.doubts))
-
-
-def fabric_of(
-    ranks: int, device: str | Device, cluster: str | None = None, link: str | None = None, backend: str | None = None
-) -> Fabric:
-    """Where ``ranks`` exchange; as of ``replay_step``."""
-    if not isinstance(ranks, int) or isinstance(ranks, bool) or ranks < 1:
-        raise CdmppError(f"ranks is {ranks!r}: expected a whole number from 1 up")
-    if cluster is not None and link is not None:
-        raise CdmppError(f"cluster {cluster} and link {link}: a cluster names its own links, leave one out")
-    carries = backend or _backend(devices.get(device) if isinstance(device, str) else device)
-    if cluster is not None:
-        return on_cluster(clusters.get(cluster), ranks, carries)
-    if link is not None:
-        return on_link(link, ranks, carries)
-    if ranks > 1:
-        raise CdmppError(f"{ranks} ranks, and no way between them: name a cluster or a link")
-    return replace(fitted(AlphaBeta(0.0, 1e-9), 1, carries), name="no link")
-
-
-def _backend(device: Device) -> str:
-    if device.kind == "cpu":
-        return "gloo"
-    return "rccl" if device.target.get("kind") == "rocm" else "nccl"
 
 
 def _doubts(found: StepPrediction, cluster: str | None) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cdmpp.distributed.bounds import alone_s, full_overlap_s, no_overlap_s
+from cdmpp.distributed.bounds import alone_s, communication_s, compute_s
 from cdmpp.distributed.collective import Collective
 from cdmpp.distributed.exchange import Exchange
 from cdmpp.distributed.exchange_tasks import check_detail, place_of
@@ -45,20 +45,21 @@ def replay(works: Sequence[RankWork], scheme: Scheme, fabric: Fabric, detail: st
     window = ends[SHOWN - 1], ends[SHOWN]
     last = max((span for name, span in timeline.spans.items() if step_of(name) == SHOWN), key=lambda span: span.end_s)
     path = timeline.path_to(last)
+    computed_s, exchanged_s = compute_s(works, scheme, fabric), communication_s(works, scheme, fabric)
     return StepReplay(
         scheme.name,
         fabric.name,
         fabric.backend,
         detail,
         window[1] - window[0],
-        tuple(_share(work, timeline, window) for work in cut),
+        tuple(_share(rank, spans, window) for rank, spans in enumerate(_by_rank(timeline, len(cut)))),
         _critical_s(path, window),
         _rank_spans(timeline, window[0], {span.task.name for span in path}),
         len(exchanges),
         _sent_bytes(exchanges, fabric),
         alone_s(works, fabric),
-        no_overlap_s(works, scheme, fabric),
-        full_overlap_s(works, scheme, fabric),
+        computed_s + exchanged_s,
+        max(computed_s, exchanged_s),
         _doubts(exchanges, fabric),
     )
 
@@ -75,12 +76,19 @@ def _critical_s(path: Sequence[Span], window: Interval) -> dict[str, float]:
     return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 
-def _share(work: RankWork, timeline: Timeline, window: Interval) -> RankShare:
+def _by_rank(timeline: Timeline, ranks: int) -> list[list[Span]]:
+    """Spans on any stream of each rank."""
+    found: list[list[Span]] = [[] for _ in range(ranks)]
+    for span in timeline.spans.values():
+        for rank in {place_of(resource)[0] for resource in span.task.resources}:
+            found[rank].append(span)
+    return found
+
+
+def _share(rank: int, spans: Sequence[Span], window: Interval) -> RankShare:
     compute, host, exchanged = list[Interval](), list[Interval](), list[Interval]()
     phase_s = dict.fromkeys(PHASES, 0.0)
-    for span in timeline.spans.values():
-        if not any(place_of(resource)[0] == work.rank for resource in span.task.resources):
-            continue
+    for span in spans:
         begin_s, end_s = max(span.start_s, window[0]), min(span.end_s, window[1])
         kind = span.task.label
         if kind in PHASES:
@@ -95,7 +103,7 @@ def _share(work: RankWork, timeline: Timeline, window: Interval) -> RankShare:
     exposed = without(exchanged, busy)
     left_s = window[1] - window[0] - length_s(busy) - length_s(exposed)
     return RankShare(
-        work.rank, phase_s, length_s(compute), length_s(gaps), length_s(exchanged), length_s(exposed), max(0.0, left_s)
+        rank, phase_s, length_s(compute), length_s(gaps), length_s(exchanged), length_s(exposed), max(0.0, left_s)
     )
 
 

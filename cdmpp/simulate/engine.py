@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 
 from cdmpp.errors import DataError
 from cdmpp.simulate.flow import SharedLinks
@@ -86,7 +85,8 @@ class _Engine:
         """Whether the flow of a task has ended."""
         if not self.links.ends(name, self.now_s):
             return False
-        self.spans[name] = replace(self.spans[name], end_s=self.now_s)
+        begun = self.spans[name]
+        self.spans[name] = Span(begun.task, begun.start_s, self.now_s, begun.cause)
         return True
 
     def end(self, name: str, policy: Policy | None) -> None:
