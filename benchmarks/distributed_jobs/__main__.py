@@ -20,9 +20,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from benchmarks.distributed_jobs.measure import measure
 from benchmarks.distributed_jobs.namespaces import why_not
-from benchmarks.distributed_jobs.report import TABLE, markdown, overhead, write_page, write_table
+from benchmarks.distributed_jobs.report import TABLE, markdown, overhead, publish
 from benchmarks.distributed_jobs.scenario import SCENARIOS
-from benchmarks.distributed_jobs.score import figures, usable
+from benchmarks.distributed_jobs.score import DRIFT, figures, usable
 
 
 def main() -> int:
@@ -34,6 +34,10 @@ def main() -> int:
     parser.add_argument("--keep-traces", action="store_true", help="under FOLDER/traces, some MB a job")
     parser.add_argument("--list", action="store_true", help="print the names of the jobs")
     parser.add_argument("--score", action="store_true", help="run nothing")
+    drift = (
+        "leave out jobs whose reference kernel was slower by more than this share than in the best one (default 0.1)"
+    )
+    parser.add_argument("--drift", type=float, default=DRIFT, help=drift)
     parser.add_argument("--publish", action="store_true", help=f"write {TABLE.name} and the table of its page")
     asked = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that namespaces are deleted then too
@@ -50,14 +54,17 @@ def main() -> int:
     if not rows:
         print(f"no rows in {asked.out}: run without --score first", file=sys.stderr)
         return 2
-    measured, refused = usable(rows)
-    print("\n".join(refused))
+    measured, refused = usable(rows, asked.drift)
+    for reason in refused:
+        print(f"left out: {reason}", file=sys.stderr)
+    if not measured:
+        print("no job counts: run them where nothing else runs", file=sys.stderr)
+        return 2
     found = list(figures(measured))
     print(markdown(found))
     print(overhead(measured))
     if asked.publish:
-        write_table(found, TABLE)
-        write_page(found)
+        publish(found)
     return 0
 
 

@@ -77,6 +77,7 @@ def overhead(measured: Sequence[Measured]) -> str:
     )
 
 
-def write_page(found: Sequence[Figure]) -> None:
-    """Into docs/training-step.md, between its marks."""
-    replace_part(PAGE, MARK, markdown(found))
+def publish(found: Sequence[Figure]) -> None:
+    """The table, and what follows from it into docs/training-step.md, between its marks."""
+    write_table(found, TABLE)
+    replace_part(PAGE, MARK, markdown(read_table(TABLE)))

@@ -56,7 +56,7 @@ def _all() -> tuple[Scenario, ...]:
     found += [Scenario("mlp", "server", rate, 4.0, 3, (0, 0, 1)) for rate in (400, 800, 1600)]
     found += [Scenario("gpt", "server", 800, 4.0, 3, (0, 0, 1))]
     two, four = (0, 0), (0, 0, 1, 1)  # two ranks on each core, so that four find what two did
-    for network, rate in (("mlp", 800), ("gpt", 800)):
+    for network, rate in (("mlp", 400), ("gpt", 400)):
         found += [Scenario(network, "ddp", rate, 4.0, ranks, pins) for ranks, pins in ((2, two), (4, four))]
     return tuple(found)
 

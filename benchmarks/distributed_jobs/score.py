@@ -60,14 +60,14 @@ class Figure:
         return abs(getattr(self, column) / self.measured_s - 1)
 
 
-def usable(rows: Sequence[Mapping[str, Any]]) -> tuple[list[Measured], list[str]]:
+def usable(rows: Sequence[Mapping[str, Any]], drift: float = DRIFT) -> tuple[list[Measured], list[str]]:
     """One a scenario, the visit of the median step among those that count; and why others do not."""
     best = min(second for row in rows for ref in row["reference_s"] for second in ref)
     visits: dict[str, list[Measured]] = defaultdict(list)
     refused = []
     for row in rows:
         worst = max(second for ref in row["reference_s"] for second in ref) / best - 1
-        if worst > DRIFT:
+        if worst > drift:
             refused.append(f"{row['name']}: its reference kernel was {worst:.0%} slower than in the best visit")
             continue
         before, after = np.mean(row["before_s"]), np.mean(row["after_s"])

@@ -1,4 +1,4 @@
-"""``cdmpp calibrate``: a model for the CPU of this machine, in three minutes, from a dozen kernels."""
+"""``cdmpp calibrate``: a model for this machine's CPU or GPU, in three minutes, from a dozen or two of its kernels."""
 
 from __future__ import annotations
 
@@ -7,15 +7,20 @@ from pathlib import Path
 
 from cdmpp import devices
 from cdmpp.cli.output import print_json
+from cdmpp.network.runtime import RUNTIMES
+
+_MODEL, _LIBRARY_MODEL = "cpus", "torch-gpus"
 
 
 def add_arguments(verb: argparse.ArgumentParser) -> None:
     """Declare the options of this verb."""
     verb.add_argument("--device", required=True, help="what this machine is: a name that `cdmpp devices` lists")
-    verb.add_argument("--model", default="cpus", help="model folder or name of a shipped one to scale (default cpus)")
-    verb.add_argument(
-        "--out", type=Path, help="folder for the records and the model (default outputs/DEVICE/calibrated)"
-    )
+    runtime = "tvm: programs on a CPU; torch: PyTorch's operators on a CPU or GPU (default tvm)"
+    verb.add_argument("--runtime", choices=RUNTIMES, default="tvm", help=runtime)
+    verb.add_argument("--calls", type=int, default=3, help="with --runtime torch: calls of each family (default 3)")
+    verb.add_argument("--model", help="model folder or name of a shipped one to scale (default cpus, or torch-gpus)")
+    where = "folder for the records and the model (default outputs/DEVICE/calibrated, of torch calibrated-torch)"
+    verb.add_argument("--out", type=Path, help=where)
     verb.add_argument("--minutes", type=float, default=2.5, help="no new kernel is begun after this long (default 2.5)")
     verb.add_argument("--json", action="store_true", help="machine-readable")
 
@@ -25,17 +30,22 @@ def run(options: argparse.Namespace) -> None:
     from cdmpp.recipes.calibrate import CalibrateSettings, calibrate
 
     device = devices.get(options.device)
-    out = options.out or Path("outputs") / device.name / "calibrated"
-    found = calibrate(CalibrateSettings(device.name, out, options.model, options.minutes, not options.json))
+    by_torch = options.runtime == "torch"
+    out = options.out or Path("outputs") / device.name / ("calibrated-torch" if by_torch else "calibrated")
+    start = options.model or (_LIBRARY_MODEL if by_torch else _MODEL)
+    asked = (options.minutes, not options.json, options.runtime, options.calls)
+    found = calibrate(CalibrateSettings(device.name, out, start, *asked))
     if options.json:
         print_json(found)
         return
     print(f"{device.title}: {found['programs']} programs of {found['tasks']} kernels measured")
-    print("timed:   " + ", ".join(f"{name} {value:g}" for name, value in found["measured"].items()))
+    if found["measured"]:
+        print("timed:   " + ", ".join(f"{name} {value:g}" for name, value in found["measured"].items()))
     print("factors: " + ", ".join(f"{name} {value:.2f}" for name, value in found["factors"].items()))
     before, after = found["before"], found["left_out_tasks"]
     print(
         f"error on these kernels: {before['mape']:.0f} % before (median {before['median_ape']:.0f}), "
         f"{after['mape']:.0f} % (median {after['median_ape']:.0f}) for each kernel by what the others tell"
     )
-    print(f"model:   {out / 'model'}; `cdmpp predict PROGRAM --device {device.name}` uses it from here")
+    what = "op OPERATOR SIZES" if by_torch else "PROGRAM"
+    print(f"model:   {out / 'model'}; `cdmpp predict {what} --device {device.name}` uses it from here")

@@ -113,7 +113,7 @@ class Simulated(Analytic):
     def fit(self, data: EvaluationData, split: Split, seed: int) -> None:
         """Least mean absolute error of log-latency on those of ``split.train`` that have code vectors."""
         super().fit(data, split, seed)
-        simulated_s, kernels = self._terms(data.dataset, split.train)
+        simulated_s, kernels = self.terms(data.dataset, split.train)
         coded = np.isfinite(simulated_s)
         self.parameters = np.full(2, np.nan)
         if coded.any():
@@ -123,12 +123,12 @@ class Simulated(Analytic):
 
     def predict(self, data: EvaluationData, indices: np.ndarray) -> np.ndarray:
         """(len(indices),) seconds."""
-        predicted = self._seconds(*self._terms(data.dataset, indices), self.parameters)
+        predicted = self._seconds(*self.terms(data.dataset, indices), self.parameters)
         return np.where(np.isfinite(predicted), predicted, super().predict(data, indices))
 
     @staticmethod
-    def _terms(dataset: LatencyDataset, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Simulated seconds, NaN without a code vector, and the number of kernels."""
+    def terms(dataset: LatencyDataset, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(n,) simulated seconds, NaN without a code vector, and how many kernels each has."""
         asts, names = dataset.asts, np.asarray(dataset.devices)[indices]
         sheets = devices.sheets_of(names)
         clocks_hz = 1e6 * np.array([sheets[str(name)].spec["clock_mhz"] or np.nan for name in names])

@@ -23,7 +23,7 @@ from cdmpp.measure.sentinel import PREFIX
 from cdmpp.measure.settings import MeasureSettings
 from cdmpp.measure.subjects import IMPORT_LIMIT_S, Subject, Subjects
 from cdmpp.measure.torch_networks import network_tasks
-from cdmpp.measure.torch_plan import CallLimits, operator_plan
+from cdmpp.measure.torch_plan import CallLimits, gauge_plan, operator_plan
 from cdmpp.measure.torch_protocol import torch_rule
 from cdmpp.measure.worker import COMMAND
 from cdmpp.operators.operator import LibraryOperator
@@ -101,7 +101,12 @@ class TorchCollector(_OfTorch):
     def _subjects(self, scratch: Path) -> Subjects:
         settings = self.settings
         self.limits = CallLimits.of(devices.get(settings.device), settings.call_ms, settings.call_mb)
-        operators = operator_plan(self.limits, settings.operators, settings.seed, settings.dtype)
+        planned_by, count = (
+            (operator_plan, settings.operators)
+            if settings.calls_per_family is None
+            else (gauge_plan, settings.calls_per_family)
+        )
+        operators = planned_by(self.limits, count, settings.seed, settings.dtype)
         random = [operator_task(operator, NETWORK, ORIGIN) for operator in operators]
         add_tasks(self.folder, random)
         if settings.networks:  # what was not begun makes way for those of networks that join, and comes in again

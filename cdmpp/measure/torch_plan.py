@@ -14,7 +14,7 @@ from typing import Any
 
 from cdmpp.devices import Device
 from cdmpp.errors import DataError, UnsupportedProgramError
-from cdmpp.operators.operator import KINDS, LibraryOperator
+from cdmpp.operators.operator import FAMILIES, KINDS, LibraryOperator
 
 _MORE = {
     **{"linear": 12, "bmm": 10, "conv2d": 16, "softmax": 5, "layer_norm": 5, "batch_norm": 3, "mean": 3},
@@ -67,6 +67,19 @@ class CallLimits:
 def operator_plan(limits: CallLimits, count: int, seed: int, dtype: str = "float32") -> list[LibraryOperator]:
     """``count`` different operators; ``DataError`` where so many within the limits are not found."""
     return list(islice(_operators(limits, seed, dtype), count))
+
+
+def gauge_plan(limits: CallLimits, calls: int, seed: int, dtype: str = "float32") -> list[LibraryOperator]:
+    """The first ``calls`` operators of each family of kernels in the list that ``operator_plan`` begins."""
+    room = dict.fromkeys(FAMILIES, calls)
+    chosen = []
+    for operator in _operators(limits, seed, dtype):
+        if room[operator.kind.family]:
+            room[operator.kind.family] -= 1
+            chosen.append(operator)
+        if not any(room.values()):
+            break
+    return chosen
 
 
 def _operators(limits: CallLimits, seed: int, dtype: str) -> Iterator[LibraryOperator]:

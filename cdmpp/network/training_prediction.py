@@ -18,9 +18,10 @@ from cdmpp.network.source import NetworkSource
 from cdmpp.network.stored_graph import ReadNetwork
 from cdmpp.network.training_read import training_step
 from cdmpp.network.training_step import PHASES, TrainingStep
+from cdmpp.predict.flags import OF_STEPS
 from cdmpp.programs.training.loss import Loss
 
-_UNMEASURED = "no training step was measured: kernels of backward passes are unlike those that the model learned from"
+_UNMEASURED = "the model learned from no kernel of a backward pass on this device: they are unlike those that it knows"
 
 
 @dataclass(frozen=True)
@@ -142,6 +143,9 @@ def predict_step(
     scaled = {key: _times(question.chosen[base], ratio) for key, (base, ratio) in step.scaled.items()}
     whole = replace(question, read=replace(read, graph=step.graph), chosen={**question.chosen, **scaled})
     made = whole.prediction()
+    learned = question.predictor.card.get(OF_STEPS)
+    if isinstance(learned, Mapping) and learned.get(question.sheet.name):  # a card may say anything
+        return StepPrediction(step, replace(made, doubts=(*step.flags, *made.doubts)))
     doubts = (*step.flags, _UNMEASURED, *made.doubts)
     return StepPrediction(step, replace(made, intervals={}, intervals_from=f"none: {_UNMEASURED}", doubts=doubts))
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from cdmpp import devices
 from cdmpp.errors import ModelFormatError
-from cdmpp.machine_code.compile import can_have_code
+from cdmpp.machine_code.compile import can_have_code, can_have_gpu_code
 from cdmpp.predict.stored_config import CARD, CONFIG, WEIGHTS, other_version, read_config, read_object
 
 log = logging.getLogger(__name__)
@@ -43,6 +43,11 @@ class ModelEntry:
     """What the card says; empty where it cannot be read."""
 
     @property
+    def kinds(self) -> set[str]:
+        """``cpu`` or ``gpu``, of the devices that are described here."""
+        return {devices.get(name).kind for name in self.devices if name in devices.names()}
+
+    @property
     def usable(self) -> bool:
         """Its JSON files are those of a model of this version."""
         return self.state == "usable"
@@ -70,9 +75,9 @@ def models(root: Path = Path()) -> list[ModelEntry]:
 def model_for(device: str, entries: Sequence[ModelEntry], features: str = "cdmpp") -> ModelEntry:
     """The model to use when none is named: the first usable one trained on ``device``, else made for it zero-shot.
 
-    ``features``: the kind of programs asked about. For an x86-64 CPU else the first that tells its error on unseen
-    ones; for library operators else the first of devices of that kind. ``ModelFormatError`` where there is none; the
-    message lists what there is.
+    ``features``: the kind of programs asked about. For a device whose machine code can be read else the first that
+    tells its error on unseen ones of that kind; for library operators else the first of devices of that kind.
+    ``ModelFormatError`` where there is none; the message lists what there is.
     """
     entries = [one for one in entries if one.features == features]
     for names in ("devices", "zero_shot"):
@@ -82,13 +87,10 @@ def model_for(device: str, entries: Sequence[ModelEntry], features: str = "cdmpp
             if entry.state == "damaged":
                 log.warning("passed over a damaged model: %s", entry.problem)
     described = devices.get(device)
-    if features == "cdmpp" and described.kind == "cpu" and can_have_code(described.target):
-        for entry in (one for one in entries if one.usable and one.tells_unseen):
+    readable = features == "cdmpp" and (can_have_code(described.target) or can_have_gpu_code(described.target))
+    for entry in (one for one in entries if one.usable and described.kind in one.kinds):
+        if features == "library" or (readable and entry.tells_unseen):
             return entry
-    if features == "library":
-        for entry in (one for one in entries if one.usable):
-            if any(devices.get(name).kind == described.kind for name in entry.devices if name in devices.names()):
-                return entry
     usable = "; ".join(f"{entry.name} ({', '.join(entry.devices)})" for entry in entries if entry.usable)
     how = "" if features == "cdmpp" else f" features={features} model={features}"
     raise ModelFormatError(

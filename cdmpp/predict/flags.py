@@ -24,6 +24,8 @@ FLAGS = {
 """Flag -> what it means, in the order in which they are shown."""
 UNSCHEDULED = "unscheduled_programs"
 """In a model's card: device -> how many programs without a schedule it learned from."""
+OF_STEPS = "training_step_programs"
+"""In a model's card: device -> how many programs of training steps it learned from."""
 _ENOUGH = 100  # of these
 _CPU_BOOST = 1.1  # by how much a CPU's clock may exceed that of its description
 

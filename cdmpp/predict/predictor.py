@@ -196,7 +196,7 @@ class Predictor:
             if trained_on_device:
                 vouched["intervals"] = self.calibration.intervals(seen, [group] * len(latency_s))
                 vouched["promised"] = self.calibration.conformal.promised(group)
-        if not trained_on_device and self.unseen is not None:
+        if not trained_on_device and self.unseen is not None and (device.kind == "cpu" or self._vouches_for(device)):
             vouched["intervals"] = self.unseen.intervals(seen.log_prediction)
             vouched["promised"] = {level: level for level in self.unseen.bounds}
             vouched["expected"] = self.unseen.expected(device.name, device.name in self.calibrated)
@@ -204,6 +204,10 @@ class Predictor:
         vouched["flags"] = tuple(tuple(name for name in shown if shown[name][i]) for i in range(len(latency_s)))
         vouched |= {"refused": inputs.refused, "reasons": inputs.reasons, "calibrated": device.name in self.calibrated}
         return Prediction(latency_s, inputs.labels, device.name, trained_on_device, seen.logs.std(0), **vouched)
+
+    def _vouches_for(self, device: Device) -> bool:
+        """What is known of unseen GPUs is known of machine code on a core that is described, or of library calls."""
+        return self.features == "library" or can_have_gpu_code(device.target)
 
     @torch.inference_mode()
     def examine(self, programs: ProgramTensors, rows: np.ndarray) -> Examined:

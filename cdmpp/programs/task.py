@@ -14,6 +14,11 @@ def network_family(name: str) -> str:
     return name.partition(VARIANT_MARK)[0]
 
 
+def trains(name: str) -> bool:
+    """Whether ``name`` is a variant that trains, such as ``resnet50@train``: its tasks are those of a training step."""
+    return name.partition(VARIANT_MARK)[2].startswith("train")
+
+
 @dataclass(frozen=True)
 class Task:
     """An unscheduled tensor program: the thing that many schedules implement."""

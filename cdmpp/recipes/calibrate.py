@@ -1,4 +1,4 @@
-"""Calibration: a device's own numbers and a dozen kernels, timed in three minutes, scale a model to it."""
+"""Calibration: a device's own numbers and a dozen or two of its kernels, timed in minutes, scale a model to it."""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ from cdmpp.recipes.scaled import scale_to, tensors_of
 from cdmpp.training.metrics import latency_metrics
 
 _SCHEDULES, _BATCH, _SEPARATION_S = 4, 52, 15.0
+_CALL_MS = 50.0
+"""By the peak numbers of the datasheet: a call that is timed tens of times in these minutes is no longer."""
 FEWEST_TASKS = 6
 
 
@@ -44,21 +46,29 @@ class CalibrateSettings:
     time_limit_min: float = 2.5
     """No new batch of programs is begun after this long."""
     progress: bool = True
+    runtime: str = "tvm"
+    """``tvm``: programs on a CPU; ``torch``: calls of PyTorch's operators on the CPU or GPU of this machine."""
+    calls: int = 3
+    """Of ``runtime="torch"``: how many calls of each family of kernels are timed."""
 
 
 def calibrate(settings: CalibrateSettings) -> dict[str, Any]:
     """Time this machine, scale the model, leave it in ``out/model``; returns what was found.
 
     Raises:
-        CdmppError: a device whose machine code is not read, a model that reads none, or no compiler for the probe.
-        DataError: too few gauges could be measured.
+        CdmppError: a device whose machine code is not read, a model that reads none, or no compiler for the probe; of
+            ``runtime="torch"`` a model of another kind.
+        DataError: too few gauges could be measured, or the GPU is not in this machine.
     """
     described, start = devices.get(settings.device), cdmpp.load(settings.start)
-    if not can_have_code(described.target) or not described.core:
+    if settings.runtime == "torch":
+        if start.features != "library":
+            raise CdmppError(f"the model {settings.start} knows no library operators: start from one that does")
+    elif not can_have_code(described.target) or not described.core:
         raise CdmppError(f"calibration reads x86-64 machine code on a described core; {described.name} has none of it")
-    if not start.can_scale or start.features != "cdmpp":
+    elif not start.can_scale or start.features != "cdmpp":
         raise CdmppError(f"the model {settings.start} reads no machine code of CPUs: start from one that does, as cpus")
-    device = described.measured_as(probe().spec())
+    device = described if described.kind == "gpu" else described.measured_as(probe().spec())
     records = _measure(settings)
     rows = np.arange(len(records))
     if (tasks := len(np.unique(records.task_ids))) < FEWEST_TASKS:
@@ -87,18 +97,26 @@ def calibrate(settings: CalibrateSettings) -> dict[str, Any]:
 
 
 def _measure(settings: CalibrateSettings) -> LatencyDataset:
-    from cdmpp.programs.gauges import gauge_tasks
-
     folder = settings.out / "records"
     plan = MeasureSettings(
         settings.device,
         out=folder,
+        runtime=settings.runtime,
         schedules_per_task=_SCHEDULES,
+        calls_per_family=settings.calls,
+        call_ms=_CALL_MS,
         time_limit_min=settings.time_limit_min,
         batch=_BATCH,
         min_separation_s=_SEPARATION_S,
         progress=settings.progress,
     )
+    if settings.runtime == "torch":
+        from cdmpp.measure.torch_collector import TorchCollector
+
+        TorchCollector(plan, folder).run()
+        return load_dataset(folder, settings.device)
+    from cdmpp.programs.gauges import gauge_tasks
+
     with writing(folder, f"calibration of {settings.device}"):
         add_tasks(folder, gauge_tasks())
         Collector(plan, folder).run()

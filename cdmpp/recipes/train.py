@@ -18,8 +18,9 @@ from cdmpp.data.subsample import sample_rows
 from cdmpp.devices import sheets_of
 from cdmpp.errors import CdmppError
 from cdmpp.model.build import Model
-from cdmpp.predict.flags import UNSCHEDULED
+from cdmpp.predict.flags import OF_STEPS, UNSCHEDULED
 from cdmpp.predict.predictor import Predictor, device_group
+from cdmpp.programs.task import trains
 from cdmpp.training.config import Run, TrainConfig
 from cdmpp.training.fit import fit
 from cdmpp.training.inputs import FitInputs, Replay
@@ -128,6 +129,7 @@ def _calibrate(
             "split": {"name": split.name, "seed": split.seed, **split.counts},
             "programs": {"train": len(split.train), "validation": len(split.validation), "test": len(split.test)},
             UNSCHEDULED: _unscheduled(dataset, split.train),
+            OF_STEPS: _of_steps(dataset, split.train),
             "seed": seed,
             "training": config.to_dict(),
             "validation": val_metrics,
@@ -151,3 +153,10 @@ def _unscheduled(dataset: LatencyDataset, rows: np.ndarray) -> dict[str, int]:
         return {}
     plain = dataset.devices[rows][unscheduled(dataset.asts.take(rows))]
     return {str(name): int(n) for name, n in zip(*np.unique(plain, return_counts=True), strict=True)}
+
+
+def _of_steps(dataset: LatencyDataset, rows: np.ndarray) -> dict[str, int]:
+    """Device -> how many of ``rows`` are of tasks that only training steps have."""
+    own = {key: all(trains(name) for name in task.networks) for key, task in dataset.tasks.items() if task.networks}
+    chosen = dataset.devices[rows][[own.get(str(key), False) for key in dataset.task_ids[rows]]]
+    return {str(name): int(n) for name, n in zip(*np.unique(chosen, return_counts=True), strict=True)}

@@ -48,15 +48,25 @@ def usual_step(traces: Sequence[RankTrace], event_s: float = 0.0) -> TracedJob:
     }
     found = tuple(_rank(rank, mine[rank], places, buffered, event_s) for rank in ranks)
     workers = max(trace.workers for trace in traces)
-    joined = tuple(_exchange(place, exchanges, mine, workers) for place in range(len(exchanges[0])))
+    wires_s, spreads_s = _usual([alone_s(step) for step in exchanges])
+    joined = tuple(
+        JobExchange(
+            one.kind,
+            one.bytes,
+            {rank: span.after for rank, span in one.spans.items()},
+            wires_s[place],
+            _lags(place, exchanges, mine, workers),
+            one.group,
+            spreads_s[place],
+        )
+        for place, one in enumerate(exchanges[0])
+    )
     lengths = tuple(float(np.mean([t.end_s - t.start_s for t in step.values()])) for step in steps)
     waits = {
         rank: float(np.median([sum(one.wait_s(rank) for one in step if rank in one.spans) for step in exchanges]))
         for rank in ranks
     }
-    return TracedJob(
-        found, joined, lengths, traces[0].backend, workers, waits_s=waits
-    )  # fmt: skip
+    return TracedJob(found, joined, lengths, traces[0].backend, workers, waits_s=waits)
 
 
 def _check_ranks(traces: Sequence[RankTrace]) -> None:
@@ -99,7 +109,7 @@ def _rank(
     buffered: set[tuple[int, int]],
     event_s: float,
 ) -> JobRank:
-    """Medians over ``steps``; ``places`` finds an exchange by its rank and span.
+    """The usual one of ``steps``; ``places`` finds an exchange by its rank and span.
 
     ``buffered``: rank and place of messages whose sender went on before they were under way.
     """
@@ -109,22 +119,39 @@ def _rank(
         place: [number for number in numbers if (rank, places[rank, id(steps[0].exchanges[number])]) not in buffered]
         for place, numbers in _waits(steps).items()
     }
+    busy_s = [
+        [op.end_s - op.start_s - cost_s * op.events for op in step.ops]
+        for step, cost_s in zip(steps, each_s, strict=True)
+    ]
+    durations_s, spreads_s = _usual(busy_s)
+    gaps_s, _ = _usual([_gaps(step, waits) for step in steps])
     ops = []
-    for place, first in enumerate(steps[0].ops):
-        samples, gaps = [], []
-        for step, cost_s in zip(steps, each_s, strict=True):
-            op = step.ops[place]
-            samples.append(max(op.end_s - op.start_s - cost_s * op.events, 0.0))
-            free_s = step.ops[place - 1].end_s if place else step.start_s
-            gaps.append(max(op.start_s - max([free_s, *(step.exchanges[n].end_s for n in waits.get(place, ()))]), 0.0))
-        low, middle, high = np.percentile(samples, (25, 50, 75))
+    for place, op in enumerate(steps[0].ops):
         numbers = tuple(sorted(places[rank, id(steps[0].exchanges[n])] for n in waits.get(place, ())))
-        ops.append(
-            JobOp(first.name, first.phase, float(middle), float(np.median(gaps)), numbers, float(high - low) / 2)
-        )
-    tail_s = float(np.median([step.end_s - (step.ops[-1].end_s if step.ops else step.start_s) for step in steps]))
+        ops.append(JobOp(op.name, op.phase, durations_s[place], gaps_s[place], numbers, spreads_s[place]))
     gradients = tuple(JobGradient(one.bytes, one.after) for one in steps[0].gradients)
-    return JobRank(rank, tuple(ops), gradients, max(tail_s, 0.0))
+    return JobRank(rank, tuple(ops), gradients, gaps_s[-1])
+
+
+def _gaps(step: StepTrace, waits: Mapping[int, Sequence[int]]) -> list[float]:
+    """Seconds before each op since what it waited for, and after the last one."""
+    free_s, found = step.start_s, []
+    for place, op in enumerate(step.ops):
+        found.append(op.start_s - max([free_s, *(step.exchanges[n].end_s for n in waits.get(place, ()))]))
+        free_s = op.end_s
+    return [*found, step.end_s - free_s]
+
+
+def _usual(samples: Sequence[Sequence[float]]) -> tuple[list[float], list[float]]:
+    """Medians of the columns, with the sum that is the median of the rows' sums; half the distances of the quartiles.
+
+    What disturbs a step comes at another place in the next: medians alone add up to less than any step.
+    """
+    table = np.maximum(np.asarray(samples, np.float64), 0.0)
+    low, middle, high = np.percentile(table, (25, 50, 75), axis=0)
+    whole_s, parts_s = float(np.median(table.sum(axis=1))), float(middle.sum())
+    scale = whole_s / parts_s if parts_s else 1.0
+    return (scale * middle).tolist(), ((high - low) / 2).tolist()
 
 
 def _waits(steps: Sequence[StepTrace]) -> dict[int, list[int]]:
@@ -165,16 +192,13 @@ def _lag(span: Exchange, trace: StepTrace, workers: int) -> float | None:
     return max(span.start_s - launched_s, 0.0) if busy < workers else None
 
 
-def _exchange(
+def _lags(
     place: int, steps: Sequence[Sequence[Together]], traces: Mapping[int, Sequence[StepTrace]], workers: int
-) -> JobExchange:
-    wires = [alone_s(step)[place] for step in steps]
-    one = steps[0][place]
-    lags = {}
-    for rank in one.spans:
+) -> dict[int, float]:
+    """Rank -> the least seconds from launch to arrival."""
+    found = {}
+    for rank in steps[0][place].spans:
         pairs = zip(steps, traces[rank], strict=True)
         told = [_lag(step[place].spans[rank], trace, workers) for step, trace in pairs]
-        lags[rank] = min((lag_s for lag_s in told if lag_s is not None), default=0.0)
-    low, middle, high = np.percentile(wires, (25, 50, 75))
-    after = {rank: span.after for rank, span in one.spans.items()}
-    return JobExchange(one.kind, one.bytes, after, float(middle), lags, one.group, float(high - low) / 2)
+        found[rank] = min((lag_s for lag_s in told if lag_s is not None), default=0.0)
+    return found

@@ -70,7 +70,7 @@ def fit_unseen(
 ) -> Unseen:
     """By unit: test metrics, (m,) log(measured / predicted), (m,) tasks. Units weigh the same, so do their tasks."""
     residuals = np.concatenate(list(log_residuals.values()))
-    weights = np.concatenate([_task_weights(task_ids[name]) for name in log_residuals])
+    weights = np.concatenate([task_weights(task_ids[name]) for name in log_residuals])
     bounds = {}
     for level in LEVELS:
         tails = np.quantile(residuals, [(1 - level) / 2, (1 + level) / 2], weights=weights, method="inverted_cdf")
@@ -79,7 +79,7 @@ def fit_unseen(
     return Unseen(kept, bounds)
 
 
-def _task_weights(tasks: np.ndarray) -> np.ndarray:
-    """(m,) that add up to 1, the same for each task."""
+def task_weights(tasks: np.ndarray) -> np.ndarray:
+    """(m,) that add up to 1, the same for each of the (m,) tasks."""
     _, which, sizes = np.unique(tasks, return_inverse=True, return_counts=True)
     return 1 / sizes[which] / len(sizes)

@@ -1,5 +1,6 @@
 """From tensor programs to executed CUDA kernels: what is executed is what the program says."""
 
+import re
 from typing import NamedTuple
 
 import numpy as np
@@ -117,7 +118,8 @@ def test_the_source_is_that_of_the_compiler():
     target = parse_target(devices.get(TARGETS["cuda"]).target)
     (program,) = sample_programs(tasks()["matmul"], target, 1, 0, mutants=0.0)
     (device,) = tvm.compile(program.module, target=target).mod.imports
-    assert cuda_source(program).text == device.inspect_source()
+    without_variables = re.sub(r"\n *int cse_v\d+ = [^;]*;", "", device.inspect_source())
+    assert cuda_source(program).text == without_variables  # nothing read them, or their names would stand there still
 
 
 def test_a_program_without_kernels_is_refused():

@@ -18,8 +18,9 @@ from benchmarks.publish.ship import MAX_ALL_BYTES, MAX_MODEL_BYTES
 from cdmpp.data.dataset import join_datasets
 from cdmpp.data.loading import load_dataset
 from cdmpp.data.splits import make_split
+from cdmpp.errors import ModelFormatError
 from cdmpp.operators.operator import LibraryOperator
-from cdmpp.predict.catalogue import SHIPPED, models
+from cdmpp.predict.catalogue import SHIPPED, model_for, models
 from cdmpp.predict.model_folder import pretrained_names
 from cdmpp.predict.rows import predict_rows_with_intervals
 from cdmpp.training.metrics import latency_metrics
@@ -114,3 +115,15 @@ def test_the_figures_in_readme_are_those_of_the_cards(tmp_path):
 
 if __name__ == "__main__":
     GOLDEN.write_text(json.dumps({name: answers(name) for name in NAMES}, indent=1) + "\n")
+
+
+def test_gpus_that_nobody_measured_are_answered_by_their_machine_code_or_not_at_all():
+    here = [entry for entry in models() if entry.folder.parent == SHIPPED]
+    assert model_for("h100", here).name == model_for("t4", here).name == "a100"
+    for without_a_core in ("b200", "mi100", "apple-m1-gpu"):
+        with pytest.raises(ModelFormatError, match=f"no model trained on {without_a_core}"):
+            model_for(without_a_core, here)
+    model = cdmpp.load("a100")
+    low, high = model.unseen.bounds[0.8]
+    assert -1 < low < -0.1 and 0.1 < high < 1  # wider than what it promises of the device that it knows
+    assert "a100 15 %" in model.unseen.expected("h100")

@@ -97,3 +97,20 @@ def test_importing_twice_gives_the_same_tasks() -> None:
     pytest.importorskip("tvm")
     pytest.importorskip("transformers")
     assert {t.task_id for t in import_network("tiny", TINY)} == {t.task_id for t in import_network("tiny", TINY)}
+
+
+def test_what_trains_gives_the_tasks_of_its_training_step():
+    import torch
+
+    from cdmpp.network.training_read import training_step
+
+    zoo = expand_zoo({"mlp": {**read_zoo()["mlp"], "variants": {"train": {"train": "sgd", "batch": 4}}}})
+    spec = zoo["mlp@train"]
+    assert spec["train"] == "sgd" and spec["input"]["batch"] == 4 and "train" not in zoo["mlp"]
+    tasks = {task.task_id: task for task in import_network("mlp@train", spec)}
+    model, inputs = build_model(spec)
+    with torch.random.fork_rng():
+        step = training_step(model, inputs, optimizer="sgd")
+    assert set(step.graph.tasks) <= set(tasks)
+    views = {tasks[key].op_name.rstrip("0123456789") for key in set(tasks) - set(step.graph.tasks)}
+    assert views == {"reshape", "expand_dims"}  # a compiled step runs no kernel for them

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.distributed_jobs.namespaces import links, why_not
-from benchmarks.distributed_jobs.report import markdown, read_table, write_table
+from benchmarks.distributed_jobs.report import PAGE, TABLE, markdown, read_table, write_table
 from benchmarks.distributed_jobs.scenario import SCENARIOS, Scenario, from_dict
 from benchmarks.distributed_jobs.score import Figure, bucket_orders, figures, permuted, scores, usable
 from cdmpp.trace.job_file import job_to_dict
@@ -83,6 +83,12 @@ def test_figures_survive_their_table(tmp_path):
     write_table(some_figures(), tmp_path / "jobs.csv")
     again = read_table(tmp_path / "jobs.csv")
     assert markdown(again) == markdown(some_figures())
+
+
+def test_our_own_page_shows_our_own_figures():
+    if not TABLE.exists():
+        pytest.skip("no jobs were published yet: benchmarks.distributed_jobs --publish does")
+    assert markdown(read_table(TABLE)) in PAGE.read_text()
 
 
 @pytest.mark.netns
