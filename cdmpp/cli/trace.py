@@ -13,8 +13,8 @@ from cdmpp.cli.plan import add_plan_arguments, check_plan, print_plan
 from cdmpp.errors import CdmppError
 
 if TYPE_CHECKING:
-    from cdmpp.trace.diagnosis import Cause
     from cdmpp.plans.search_result import SearchResult
+    from cdmpp.trace.diagnosis import Cause
     from cdmpp.trace.folder import Recording
     from cdmpp.trace.job import TracedJob
     from cdmpp.trace.replay import Replay

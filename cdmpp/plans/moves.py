@@ -38,7 +38,7 @@ def sizes(gradient_bytes: int) -> tuple[int, ...]:
 
 
 def _all(plan: Plan, choices: Choices, most_micro_steps: int) -> Iterator[tuple[str, str, list[Plan]]]:
-    ladder = sizes(choices.gradient_bytes)
+    ladder = sizes(choices.gradient_bytes)[::-1]  # of sizes that make the same buckets the largest is taken
     if choices.ranks > 1 and plan.scheme == "ddp":
         caps = [DEFAULT_BUCKETS, *((size,) for size in ladder)]
         yield "bucket size", "communication", [replace(plan, bucket_bytes=cap) for cap in caps]

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from cdmpp.devices import Device
-from cdmpp.distributed.predicted_replay import fabric_of
+from cdmpp.distributed.fabric import fabric_of
 from cdmpp.distributed.predicted_work import work_of
 from cdmpp.errors import CdmppError
 from cdmpp.network.training_prediction import StepPrediction, predict_step

@@ -25,7 +25,7 @@ def ddp_arguments(plan: Plan) -> dict[str, Any]:
 
 
 def torch_settings(plan: Plan, optimizer: str = "adamw") -> tuple[str, ...]:
-    """Lines of Python for a ``model`` and ``batches``; ``optimizer``: ``sgd``, ``adam``, ``adamw``, empty: not known."""
+    """Lines of Python for a ``model`` and ``batches``; ``optimizer``: ``sgd``, ``adam``, ``adamw``, or empty."""
     wrap = {"ddp": _ddp, "fsdp": _fsdp, "ps": _ps}[plan.scheme](plan)
     return (*_recomputed(plan), *wrap, *_optimizer(plan, optimizer), *_loop(plan))
 
