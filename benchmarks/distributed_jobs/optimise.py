@@ -1,6 +1,6 @@
 """Search plans for real jobs, run them, and set the gain beside the one that was predicted.
 
-python -m benchmarks.distributed_jobs.optimise --out FOLDER [--only TEXT] [--visits N] [--steps N]
+python -m benchmarks.distributed_jobs.optimise --out FOLDER [--only TEXT] [--visits N] [--publish]
 
 A job is run by PyTorch's default and traced; a plan is searched in that trace; default and plan then run in turn.
 A job is one line of FOLDER/plans.jsonl. Needs root, `ip`, `tc`.
@@ -19,8 +19,9 @@ from typing import Any
 
 from benchmarks.distributed_jobs.measure import measure
 from benchmarks.distributed_jobs.namespaces import why_not
+from benchmarks.distributed_jobs.report import PAGE
 from benchmarks.distributed_jobs.scenario import Scenario
-from benchmarks.publish.markdown import table
+from benchmarks.publish.markdown import replace_part, table
 from cdmpp.plans import Plan
 from cdmpp.plans.job_judge import optimise_job
 from cdmpp.trace.job_file import job_from_dict
@@ -41,6 +42,7 @@ def main() -> int:
     parser.add_argument(
         "--micro-steps", type=int, default=1, help="batches whose gradients may be added up (default 1)"
     )
+    parser.add_argument("--publish", action="store_true", help=f"write the table into {PAGE.name}")
     asked = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that namespaces are deleted then too
     if reason := why_not():
@@ -55,6 +57,8 @@ def main() -> int:
             with (asked.out / "plans.jsonl").open("a") as file:
                 file.write(json.dumps(rows[-1]) + "\n")
     print(markdown(rows))
+    if asked.publish:
+        replace_part(PAGE, "plans", markdown(rows))
     return 0
 
 

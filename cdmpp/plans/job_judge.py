@@ -74,7 +74,7 @@ class JobJudge:
         if plan.fused_update and not default.fused_update:
             job = _each(job, _fused)
         if plan.bucket_view and not default.bucket_view:
-            job = _each(job, lambda rank: _without(rank, _copies(rank)))
+            job = _each(job, _uncopied)
         job = with_buckets(job, plan.bucket_bytes)  # of the default too, so that all plans are changed alike
         return (
             job if plan.micro_steps == default.micro_steps else _each(job, lambda rank: _again(rank, plan.micro_steps))
@@ -119,8 +119,10 @@ def _each(job: TracedJob, change: Callable[[JobRank], tuple[JobRank, dict[int, i
     return replace(job, ranks=tuple(rank for rank, _ in made.values()), exchanges=exchanges)
 
 
-def _copies(rank: JobRank) -> set[int]:
-    return {place for place, op in enumerate(rank.ops) if op.name.endswith(_COPY)}
+def _uncopied(rank: JobRank) -> tuple[JobRank, dict[int, int]]:
+    """Copies take no time. They stay, as the places where buckets are waited for one after the other."""
+    ops = (replace(op, duration_s=0.0, gap_s=0.0) if op.name.endswith(_COPY) else op for op in rank.ops)
+    return replace(rank, ops=tuple(ops)), {}
 
 
 def _without(rank: JobRank, left_out: Collection[int]) -> tuple[JobRank, dict[int, int]]:
