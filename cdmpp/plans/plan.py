@@ -9,7 +9,7 @@ from cdmpp.distributed.data_parallel import BUCKET_BYTES, FIRST_BUCKET_BYTES, Da
 from cdmpp.distributed.parameter_server import PART_BYTES, ParameterServer
 from cdmpp.distributed.scheme import SCHEMES, Scheme
 from cdmpp.distributed.sharded import Sharded
-from cdmpp.errors import CdmppError
+from cdmpp.errors import CdmppError, some
 from cdmpp.network.quantity import quantity
 from cdmpp.sheet import nearest
 
@@ -90,6 +90,6 @@ def _told(name: str, value: Any) -> str:
         "servers": f"{value} servers",
         "part_bytes": f"parts of {quantity(value, 'B')}" if name == "part_bytes" else "",
         "micro_steps": f"{value} micro-steps an exchange",
-        "recomputed": f"{len(value)} units recomputed" if name == "recomputed" else "",
+        "recomputed": f"recomputed: {some(value, ', ', 4) or 'nothing'}" if name == "recomputed" else "",
         "fused_update": "one kernel updates all" if value else "a kernel updates each parameter",
     }[name]

@@ -70,9 +70,12 @@ class SearchResult:
         limit = "" if self.memory_limit_bytes is None else f", at most {quantity(self.memory_limit_bytes, 'B')} allowed"
         changes = self.plan.differences(self.default)
         found_s, default_s = (quantity(worth.batch_s, "s", 4) for worth in (self.worth, self.default_worth))
+        limit_bytes, held = self.memory_limit_bytes, self.default_worth.peak_bytes
+        is_over = limit_bytes is not None and held is not None and held > limit_bytes
         lines = [
             f"plan       {', '.join(changes) if changes else 'the default, as it is'}",
-            f"step       {found_s} a batch, {default_s} by default: gain {percent(self.gain)}",
+            f"step       {found_s} a batch, {default_s} by default: gain {percent(self.gain)}"
+            f"{' over what does not fit' if is_over else ''}",
         ]
         if self.peak_bytes is not None:
             by_default = quantity(self.default_worth.peak_bytes, "B")
