@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from cdmpp.network.prediction import NetworkPrediction
     from cdmpp.network.training_prediction import StepPrediction
     from cdmpp.network.training_step import TrainingStep
+    from cdmpp.plans.search_result import SearchResult
     from cdmpp.predict.predictor import Predictor
     from cdmpp.tuning.offline import TunedNetwork
     from cdmpp.tuning.rank import Ranking
@@ -62,6 +63,16 @@ def replay_step(given: Any, example_inputs: Any = None, *, ranks: int, **options
     from cdmpp.distributed.predicted_replay import replay_step as replay
 
     return replay(given, example_inputs, ranks=ranks, **options)
+
+
+def optimise_step(given: Any, example_inputs: Any = None, *, ranks: int, **options: Any) -> SearchResult:
+    """Settings under which a training step on several devices is shorter; ``options`` are those of ``plans.optimise``.
+
+    Needs TVM unless ``given`` is what ``predict_step`` returned.
+    """
+    from cdmpp.plans.optimise import optimise_step as optimise
+
+    return optimise(given, example_inputs, ranks=ranks, **options)
 
 
 def compare(given: Any, example_inputs: Any = None, *, devices: Sequence[str | Device], **options: Any) -> Comparison:

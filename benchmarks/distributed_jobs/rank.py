@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import statistics
@@ -16,6 +17,9 @@ from torch import nn
 
 from benchmarks.distributed_jobs.networks import make
 from benchmarks.distributed_jobs.scenario import Scenario, from_dict
+from cdmpp.plans import Plan
+from cdmpp.plans.plan import plan_of
+from cdmpp.plans.torch_settings import ddp_arguments
 from cdmpp.trace import probe, record
 
 TRACED = 7
@@ -31,8 +35,28 @@ def ddp(scenario: Scenario) -> Callable[[], None]:
     from torch.nn.parallel import DistributedDataParallel
 
     model, batch = make(scenario.network)
+    if scenario.plan:
+        return _planned(model, batch, plan_of(json.loads(scenario.plan)))
     wrapped = DistributedDataParallel(model, bucket_cap_mb=scenario.bucket_mb)
     return _plain(wrapped, batch)
+
+
+def _planned(model: nn.Module, batch: torch.Tensor, plan: Plan) -> Callable[[], None]:
+    """A step under a plan, as ``torch_settings`` says."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    wrapped = DistributedDataParallel(model, **ddp_arguments(plan))
+    fused = True if plan.fused_update else None
+    optimizer = torch.optim.SGD(wrapped.parameters(), lr=1e-4, momentum=0.9, fused=fused)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        for number in range(plan.micro_steps):
+            with contextlib.nullcontext() if number == plan.micro_steps - 1 else wrapped.no_sync():
+                (loss_of(wrapped(batch)) / plan.micro_steps).backward()
+        optimizer.step()
+
+    return step
 
 
 def fsdp(scenario: Scenario) -> Callable[[], None]:

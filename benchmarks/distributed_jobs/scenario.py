@@ -19,11 +19,13 @@ class Scenario:
     ranks: int = 2
     cores: tuple[int, ...] = (0, 1)
     """Core of each rank, from the first again where there are more ranks."""
+    plan: str = ""
+    """Of ddp: ``cdmpp.plans.Plan`` as JSON, which takes the place of ``bucket_mb``."""
 
     @property
     def name(self) -> str:
         packed = "" if len(set(self.pins)) == min(self.ranks, 2) else "-packed"
-        bucket = "" if self.scheme == "fsdp" else f"-{self.bucket_mb:g}MB"
+        bucket = "" if self.scheme == "fsdp" or self.plan else f"-{self.bucket_mb:g}MB"
         return f"{self.network}-{self.scheme}-{self.ranks}ranks{packed}-{self.mbit}Mbit{bucket}"
 
     @property

@@ -11,6 +11,7 @@ from cdmpp.errors import CdmppError
 if TYPE_CHECKING:
     from cdmpp.distributed.step_replay import RankShare, StepReplay
     from cdmpp.network.training_prediction import StepPrediction
+    from cdmpp.plans.search_result import SearchResult
 
 _OPTIONS = ("cluster", "link", "scheme", "backend", "bucket_mb", "servers", "no_overlap", "chunks")
 
@@ -56,6 +57,17 @@ def replayed_on(found: StepPrediction, options: argparse.Namespace) -> StepRepla
     return cdmpp.replay_step(
         found, ranks=options.ranks, cluster=options.cluster, link=options.link, scheme=options.scheme,
         backend=options.backend, detail=_detail(options),
+    )  # fmt: skip
+
+
+def planned_on(found: StepPrediction, options: argparse.Namespace) -> SearchResult:
+    """The best plan for the step on them."""
+    import cdmpp
+
+    limit = None if options.memory_gb is None else round(1e9 * options.memory_gb)
+    return cdmpp.optimise_step(
+        found, ranks=options.ranks, cluster=options.cluster, link=options.link, scheme=options.scheme.name,
+        backend=options.backend, memory_limit_bytes=limit, most_micro_steps=options.micro_steps or 1,
     )  # fmt: skip
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from cdmpp.cli.network import add_graph_arguments, check_files, network_options
 from cdmpp.cli.output import console, print_json, say
-from cdmpp.cli.ranks import add_rank_arguments, check_ranks, print_replay, replayed_on
+from cdmpp.cli.plan import add_plan_arguments, check_plan, print_plan
+from cdmpp.cli.ranks import add_rank_arguments, check_ranks, planned_on, print_replay, replayed_on
 from cdmpp.errors import CdmppError
 
 OPTIMIZERS = ("sgd", "adam", "adamw", "none")
@@ -32,12 +33,14 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     )
     verb.add_argument("--strict", action="store_true", help=strict)
     add_rank_arguments(verb)
+    add_plan_arguments(verb)
     verb.add_argument("--json", action="store_true", help="machine-readable, with when each gradient is ready")
     verb.add_argument("--trace", type=Path, metavar="FILE", help="also write the timeline for ui.perfetto.dev")
 
 
 def run(options: argparse.Namespace) -> None:
     """Print the summary or the JSON, write the trace, and say each doubt on a line of its own."""
+    check_plan(options)
     check_ranks(options)
     asked = network_options(options)
     if asked.pop("dtype", "float32") != "float32":
@@ -50,14 +53,19 @@ def run(options: argparse.Namespace) -> None:
         fallback=not options.strict, progress=sys.stderr.isatty(), **asked,
     )  # fmt: skip
     replayed = None if options.ranks is None else replayed_on(found, options)
-    for doubt in found.prediction.doubts if replayed is None else replayed.doubts:
+    plan = planned_on(found, options) if options.optimise else None
+    doubts = found.prediction.doubts if replayed is None else replayed.doubts
+    for doubt in dict.fromkeys((*doubts, *(() if plan is None else plan.flags))):
         say(doubt)
     if options.json:
-        print_json(found.to_dict() if replayed is None else {**found.to_dict(), "replay": replayed.to_dict()})
+        parts = {"replay": replayed, "optimised": plan}
+        print_json(found.to_dict() | {key: part.to_dict() for key, part in parts.items() if part is not None})
     else:
         console().print(found.summary(), markup=False, highlight=False, soft_wrap=True)
         if replayed is not None:
             print_replay(replayed)
+        if plan is not None:
+            print_plan(plan)
     if options.trace is not None:
         (found.prediction if replayed is None else replayed).save_trace(options.trace)
         say(f"wrote {options.trace}")

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from cdmpp.cli.network import check_files
 from cdmpp.cli.output import format_seconds, print_json, print_table, say
+from cdmpp.cli.plan import add_plan_arguments, check_plan, print_plan
 from cdmpp.errors import CdmppError
 
 if TYPE_CHECKING:
+    from cdmpp.plans.search_result import SearchResult
     from cdmpp.trace.diagnosis import Cause
     from cdmpp.trace.folder import Recording
     from cdmpp.trace.job import TracedJob
@@ -28,6 +30,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     )
     verb.add_argument("--what-if", nargs="+", default=[], metavar="KEY=VALUE", help=changes)
     verb.add_argument("--diagnose", action="store_true", help="why a step is long: causes in seconds a step, ranked")
+    add_plan_arguments(verb, memory=False)
     verb.add_argument("--timeline", type=Path, metavar="FILE", help="write the replayed step for ui.perfetto.dev")
     verb.add_argument("--json", action="store_true", help="machine-readable")
 
@@ -35,6 +38,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Print what was measured, its replay, and what was asked beside."""
     settings = read_settings(options.what_if)
+    check_plan(options)
     check_files((options.timeline,))
     from cdmpp.trace.diagnosis import diagnose
     from cdmpp.trace.folder import read_job, read_recordings
@@ -46,8 +50,10 @@ def run(options: argparse.Namespace) -> None:
     base = replay(job)
     asked = replay(changed(job, settings)) if settings else None
     causes = diagnose(job) if options.diagnose else ()
+    plan = _planned(job, options.micro_steps) if options.optimise else None
     if options.json:
-        print_json(_to_dict(job, base, asked, causes))
+        told = _to_dict(job, base, asked, causes)
+        print_json(told if plan is None else {**told, "optimised": plan.to_dict()})
     else:
         _print_ranks(job, base)
         _print_overhead(recordings, job)
@@ -55,6 +61,10 @@ def run(options: argparse.Namespace) -> None:
             _print_what_if(settings, base, asked)
         if options.diagnose:
             _print_causes(causes, base)
+        if plan is not None:
+            print_plan(plan)
+    for flag in () if plan is None else plan.flags:
+        say(flag)
     if options.timeline is not None:
         options.timeline.write_text(json.dumps((asked or base).last_timeline().chrome_trace()))
         say(f"wrote {options.timeline}")
@@ -69,6 +79,12 @@ def read_settings(given: list[str]) -> dict[str, str]:
             raise CdmppError(f"--what-if {text}: expected KEY=VALUE, such as bandwidth=0.5")
         found[key] = value
     return found
+
+
+def _planned(job: TracedJob, micro_steps: int | None) -> SearchResult:
+    from cdmpp.plans.job_judge import optimise_job
+
+    return optimise_job(job, micro_steps or 1)
 
 
 def _print_ranks(job: TracedJob, base: Replay) -> None:

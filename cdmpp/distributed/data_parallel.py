@@ -17,16 +17,24 @@ FIRST_BUCKET_BYTES, BUCKET_BYTES = 2**20, 25 * 2**20
 class DataParallel:
     """An all-reduce a bucket, as soon as its last gradient is there and the bucket before has left."""
 
-    bucket_bytes: int | None = None
-    """A bucket is closed once it has so many. None: PyTorch's defaults; a number holds for the first one too."""
+    bucket_bytes: int | tuple[int, ...] | None = None
+    """A bucket is closed once it has so many. None: PyTorch's defaults; a number holds for the first one too; of
+    several the last holds for all that follow."""
     overlap: bool = True
     """False: all buckets leave after the backward pass."""
 
     name = "ddp"
 
     def __post_init__(self) -> None:
-        if self.bucket_bytes is not None and self.bucket_bytes < 1:
+        if min(self.limits, default=0) < 1:
             raise CdmppError(f"buckets of {self.bucket_bytes} bytes: expected 1 or more")
+
+    @property
+    def limits(self) -> tuple[int, ...]:
+        """Bytes that close the first bucket, the next, and so on."""
+        if self.bucket_bytes is None:
+            return FIRST_BUCKET_BYTES, BUCKET_BYTES
+        return self.bucket_bytes if isinstance(self.bucket_bytes, tuple) else (self.bucket_bytes,)
 
     def shards(self, ranks: int) -> int:
         """Ranks over which parameters are cut."""
@@ -40,12 +48,11 @@ class DataParallel:
         """
         places = {gradient.name: place for place, gradient in enumerate(work.gradients)}
         ordered = sorted(work.gradients, key=lambda one: (one.ready_after, -places[one.name]))
-        limit = FIRST_BUCKET_BYTES if self.bucket_bytes is None else self.bucket_bytes
-        found, filled = [list[Gradient]()], 0
+        limits, found, filled = self.limits, [list[Gradient]()], 0
         for gradient in ordered:
-            if filled >= limit:
+            if filled >= limits[min(len(found), len(limits)) - 1]:
                 found.append([])
-                filled, limit = 0, BUCKET_BYTES if self.bucket_bytes is None else self.bucket_bytes
+                filled = 0
             found[-1].append(gradient)
             filled += gradient.bytes
         return [bucket for bucket in found if bucket]

@@ -14,18 +14,19 @@ _COPY = "copy_bucket_to_grad"
 _LAUNCH = "c10d::allreduce"
 
 
-def with_buckets(job: TracedJob, bucket_bytes: int) -> TracedJob:
+def with_buckets(job: TracedJob, bucket_bytes: int | Sequence[int]) -> TracedJob:
     """As PyTorch's DistributedDataParallel fills them: a bucket is full once it has ``bucket_bytes``.
 
-    Gradients come in the order in which they become ready.
+    Gradients come in the order in which they become ready. Of several numbers the last holds for all that follow.
 
     Raises:
         CdmppError: no whole bytes, or a job whose all-reduces in the backward pass are not its gradients.
     """
-    if bucket_bytes < 1:
+    limits = (bucket_bytes,) if isinstance(bucket_bytes, int) else tuple(bucket_bytes)
+    if min(limits, default=0) < 1:
         raise CdmppError(f"buckets of {bucket_bytes} bytes: expected 1 or more")
     old = buckets_of(job)
-    packed = _packed([one.bytes for one in job.ranks[0].gradients], bucket_bytes)
+    packed = _packed([one.bytes for one in job.ranks[0].gradients], limits)
     kept = [place for place in range(len(job.exchanges)) if place not in old]
     renamed = {place: number for number, place in enumerate(kept)}
     ranks, moved, launches = [], {}, {}
@@ -66,10 +67,10 @@ def _in_backward(rank: JobRank, place: int) -> bool:
     return place >= 0 and rank.ops[place].phase == "backward"
 
 
-def _packed(sizes: Sequence[int], limit: int) -> list[list[int]]:
+def _packed(sizes: Sequence[int], limits: Sequence[int]) -> list[list[int]]:
     packed, filled = [list[int]()], 0
     for place, size in enumerate(sizes):
-        if filled >= limit:
+        if filled >= limits[min(len(packed), len(limits)) - 1]:
             packed.append([])
             filled = 0
         packed[-1].append(place)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import pytest
 
 from cdmpp.cli.command import main
+from cdmpp.cli.plan import print_plan
 from cdmpp.cli.ranks import print_replay
 from cdmpp.distributed.data_parallel import DataParallel
 from cdmpp.distributed.replay import replay
+from cdmpp.plans import search
 from tests.distributed.toy_work import rank_work, wires
+from tests.plans.toy_job import judge, layers
 
 
 @pytest.mark.parametrize(
@@ -40,3 +43,27 @@ def test_ranks_that_do_the_same_share_a_row(capsys):
     told = capsys.readouterr().out
     assert "4 ranks   ddp over fitted" in told
     assert [line.split("│")[1].strip() for line in told.splitlines() if line.startswith("│")] == ["0 - 2", "3"]
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ("--optimise", "--optimise goes with --ranks"),
+        ("--ranks 2 --link nvlink3 --memory-gb 8", "--memory-gb goes with --optimise"),
+        ("--ranks 2 --link nvlink3 --optimise --bucket-mb 5", "--bucket-mb does not go with --optimise"),
+        ("--ranks 2 --link nvlink3 --optimise --memory-gb -1", "--memory-gb -1: expected more than 0"),
+        ("--ranks 2 --link nvlink3 --optimise --micro-steps 0", "--micro-steps 0: expected 1 or more"),
+    ],
+)
+def test_plans_that_cannot_be_searched_are_refused_at_once(options, told, capsys, monkeypatch):
+    monkeypatch.setattr("cdmpp.predict_step", lambda *_, **__: pytest.fail("predicted"))
+    assert main(["step", "gpt2", "--device", "a100", *options.split()]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_a_plan_is_printed_with_its_settings_and_moves(capsys):
+    print_plan(search(judge(layers((2**21,) * 8, (1e-3,) * 8), alpha_s=20e-3, beta_s=1e-12)))
+    told = capsys.readouterr().out
+    assert "plan       first bucket" in told or "plan       buckets of" in told
+    assert "settings   model = DistributedDataParallel(model, bucket_cap_mb" in told
+    assert "bucket size" in told and "communication" in told and "yes" in told

@@ -1,0 +1,65 @@
+"""A network in, the plan of its training step on several ranks out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from cdmpp.devices import Device
+from cdmpp.distributed.fabric import fabric_of
+from cdmpp.distributed.predicted_work import work_of
+from cdmpp.errors import CdmppError
+from cdmpp.network.training_prediction import StepPrediction, predict_step
+from cdmpp.plans.memory import memory_of
+from cdmpp.plans.plan import Plan
+from cdmpp.plans.search import SearchResult, search
+from cdmpp.plans.work_judge import WorkJudge
+
+
+def optimise_step(
+    given: Any,
+    example_inputs: Any = None,
+    *,
+    ranks: int,
+    device: str | Device | None = None,
+    cluster: str | None = None,
+    link: str | None = None,
+    scheme: str = "ddp",
+    backend: str | None = None,
+    memory_limit_bytes: int | None = None,
+    most_micro_steps: int = 1,
+    **options: Any,
+) -> SearchResult:
+    """The best plan for a training step on ``ranks`` equal devices. Needs TVM unless a prediction is given.
+
+    Args:
+        given: what ``predict_step`` returned, or a network as it takes one.
+        example_inputs: of a torch module.
+        ranks: as of ``replay_step``, and so ``device``, ``cluster``, ``link`` and ``backend``.
+        device: as there.
+        cluster: as there.
+        link: as there.
+        scheme: ``ddp``, ``fsdp`` or ``ps``; it is kept.
+        backend: as there.
+        memory_limit_bytes: of each device; None: no limit.
+        most_micro_steps: batches whose gradients may be added up; more than 1 multiplies the global batch.
+        options: of ``predict_step``.
+
+    Raises:
+        CdmppError: as of ``replay_step`` and ``search``.
+    """
+    if isinstance(given, StepPrediction):
+        if device is not None or options:
+            raise CdmppError(f"a prediction is made already: leave out {', '.join(['device', *options])}")
+        device = given.prediction.device
+    elif device is None:
+        raise CdmppError("device is not given: name the one that each rank has")
+    plan = Plan(scheme)
+    on = fabric_of(ranks, device, cluster, link, backend)
+    found = given if isinstance(given, StepPrediction) else predict_step(
+        given, example_inputs, device=device, **options
+    )  # fmt: skip
+    work = work_of(found)
+    judge = WorkJudge(tuple(replace(work, rank=rank) for rank in range(ranks)), on, plan, memory_of(found.step))
+    made = search(judge, memory_limit_bytes, most_micro_steps, found.step.optimizer)
+    return replace(made, flags=(*found.prediction.doubts, *made.flags))

@@ -1,0 +1,87 @@
+"""Plans for traced jobs whose best setting is known by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from cdmpp.errors import CdmppError
+from cdmpp.plans import Plan, search
+from cdmpp.plans.job_judge import JobJudge, traced_plan
+from cdmpp.trace.buckets import with_buckets
+from cdmpp.trace.job import JobExchange, JobGradient, JobOp, JobRank, TracedJob
+from cdmpp.trace.replay import replay
+
+MB = 2**20
+
+
+def job(latency_s: float = 0.0, wire_s: float = 1.0, updates: int = 1, copies: bool = False) -> TracedJob:
+    """Four layers, 1 s forward and 2 s backward each, with 1 MiB of gradients: ``wire_s`` and the latency a bucket."""
+    forward = [JobOp("linear", "forward", 1.0) for _ in range(4)]
+    backward = [JobOp("backward", "backward", 2.0) for _ in range(4)]
+    count = 4 if copies else 0
+    copied = [JobOp("torch::copy_bucket_to_grad", "backward", 0.25, waits=(number,)) for number in range(count)]
+    waits = () if copied else (0, 1, 2, 3)
+    update = [JobOp("aten::add_", "update", 0.5, 0.125, waits=() if n else waits) for n in range(updates)]
+    ops = (*forward, *backward, *copied, *update)
+    ranks = tuple(JobRank(rank, ops, tuple(JobGradient(MB, 4 + n) for n in range(4))) for rank in (0, 1))
+    lag = {0: 0.0, 1: 0.0}
+    sent = tuple(JobExchange("all_reduce", MB, {0: 4 + n, 1: 4 + n}, wire_s + latency_s, lag) for n in range(4))
+    probed = tuple(("all_reduce", size, latency_s + wire_s * size / MB) for size in (1, MB, 4 * MB))
+    return TracedJob(ranks, sent, (13.5,), "gloo", 1, probed)
+
+
+def test_settings_are_read_from_the_trace():
+    traced = job(copies=True)
+    assert traced_plan(traced) == Plan(bucket_bytes=(MB,) * 4)
+    default = with_buckets(traced, Plan().bucket_bytes)
+    assert traced_plan(default) == Plan()
+    assert traced_plan(job()).bucket_view
+
+
+def test_the_default_is_the_replay():
+    traced = job(copies=True)
+    judge = JobJudge(traced, traced_plan(traced))
+    assert judge.worth(judge.default).iteration_s == pytest.approx(replay(traced).step_s)
+
+
+def test_small_buckets_hide_behind_the_backward_pass():
+    traced = with_buckets(job(), (MB, 25 * MB))
+    found = search(JobJudge(traced, traced_plan(traced)))
+    assert found.default_iteration_s == pytest.approx(4 + 8 + 3 + 0.5, abs=0.13)
+    assert found.iteration_s == pytest.approx(4 + 8 + 1 + 0.5, abs=0.13)
+    assert found.gain == pytest.approx(15.5 / 13.5 - 1, abs=0.01)
+    assert found.peak_bytes is None
+
+
+def test_large_buckets_where_a_message_costs_much():
+    traced = job(latency_s=5.0, wire_s=0.1)
+    found = search(JobJudge(traced, traced_plan(traced)))
+    assert len(with_buckets(traced, found.plan.bucket_bytes).exchanges) < 4
+    assert found.gain > 0.2
+
+
+def test_updates_and_copies_that_need_not_be():
+    traced = job(wire_s=1e-3, updates=4, copies=True)
+    judge = JobJudge(traced, traced_plan(traced))
+    found = search(judge)
+    assert found.plan.fused_update and found.plan.bucket_view
+    both = replace(judge.default, fused_update=True, bucket_view=True)
+    saved_s = judge.worth(judge.default).iteration_s - judge.worth(both).iteration_s
+    assert saved_s == pytest.approx(4 * 0.25 + 3 * 0.125, abs=0.002)
+
+
+def test_added_batches_exchange_once():
+    traced = job(wire_s=10.0)
+    judge = JobJudge(traced, traced_plan(traced))
+    twice = judge.worth(replace(judge.default, micro_steps=2))
+    assert twice.iteration_s == pytest.approx(judge.worth(judge.default).iteration_s + 4 + 8)
+
+
+def test_other_jobs_are_refused():
+    traced = job()
+    with pytest.raises(CdmppError, match="DistributedDataParallel"):
+        JobJudge(replace(traced, exchanges=()))
+    with pytest.raises(CdmppError, match="not known"):
+        search(JobJudge(traced), memory_limit_bytes=1)
