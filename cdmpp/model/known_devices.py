@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 
 _SAME = 1e-6
+_NEAR = 2.0
+"""Squared distance of device vectors at which another device counts e times less; chosen by leaving devices out."""
 
 
 def recalled(vectors: Tensor, known: Tensor, own: Tensor) -> Tensor:
@@ -16,6 +18,16 @@ def recalled(vectors: Tensor, known: Tensor, own: Tensor) -> Tensor:
     distance, place = (vectors[:, None] - known[None]).square().sum(-1).min(1)
     is_known = (distance < _SAME).reshape(-1, *[1] * (own.ndim - 1))
     return torch.where(is_known, own[place], 0.0)
+
+
+def borrowed(vectors: Tensor, known: Tensor, own: Tensor) -> Tensor:
+    """As ``recalled``, and for a device that is not known the mean over known ones, the nearest counting most."""
+    distance = (vectors[:, None] - known[None]).square().sum(-1)
+    if not distance.isfinite().any():  # nobody to borrow from
+        return recalled(vectors, known, own)
+    shares = torch.softmax(-distance / _NEAR, 1).to(own)
+    is_known = (distance.amin(1) < _SAME).reshape(-1, *[1] * (own.ndim - 1))
+    return torch.where(is_known, own[distance.argmin(1)], torch.einsum("bk,k...->b...", shares, own))
 
 
 def remember(vector: Tensor, row: Tensor, known: Tensor, own: Tensor) -> None:

@@ -1,8 +1,9 @@
 """LibraryAnchor: the roofline of a library operator with a few numbers fitted for each family of kernels.
 
 Beside the shared numbers each device of the training has *its own*, held near them by a ridge: what its host takes to
-dispatch a call, and the shares of its peak and bandwidth that each family sustains, which no datasheet tells. They also
-keep these constants out of the shapes' share of the error, so that what corrects this anchor can learn the shapes.
+dispatch a call, and the shares of its peak and bandwidth that each family sustains, which no datasheet tells. A device
+that the training lacks borrows those of devices like it. They also keep these constants out of the shapes' share of the
+error, so that what corrects this anchor can learn the shapes.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import huber_loss
 
 from cdmpp.data.batching import Batch, ProgramTensors, ordered_batches
-from cdmpp.model.known_devices import recalled, remember
+from cdmpp.model.known_devices import borrowed, remember
 from cdmpp.model.library_inputs import LibraryQuantities
 from cdmpp.operators.operator import FAMILIES
 from cdmpp.operators.operator_vector import OPERATOR_NAMES
@@ -59,12 +60,12 @@ class LibraryAnchor(nn.Module):
 
     def forward(self, batch: Batch) -> Tensor:
         """(B,) natural-log seconds."""
-        own = recalled(batch.device_vectors, self.known, self.own)
+        own = borrowed(batch.device_vectors, self.known, self.own)
         return _log_seconds(*_terms(batch), self.numbers + own, self.shared)
 
     def device_share(self, batch: Batch) -> Tensor:
         """(B,) share of a call that the device is busy; the rest is the floor of its host."""
-        own = self.numbers + recalled(batch.device_vectors, self.known, self.own)
+        own = self.numbers + borrowed(batch.device_vectors, self.known, self.own)
         terms = _terms(batch)
         floor = (terms[2].to(own.dtype)[:, :, None] * own).sum(1)[:, _FLOOR]
         return 1 - (floor - _log_seconds(*terms, own, self.shared)).exp()
@@ -115,7 +116,7 @@ class LibraryAnchor(nn.Module):
         terms, labels, places = _columns(programs, rows)
         correction, weights = correction[places], weights[places].double()
         vector = programs.device_vectors[programs.device_index[int(rows[0])]]
-        before = (self.numbers + recalled(vector[None], self.known, self.own)[0]).double()
+        before = (self.numbers + borrowed(vector[None], self.known, self.own)[0]).double()
         together, apart = self._spreads()
         all_move, each_moves = labels.new_zeros(4), labels.new_zeros(len(FAMILIES), 4)
         least = _least(labels, torch.zeros_like(places), terms[2].argmax(1), 1)[0]

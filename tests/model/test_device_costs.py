@@ -15,6 +15,7 @@ from cdmpp.data.batching import ProgramTensors
 from cdmpp.model.build import build_for
 from cdmpp.model.code_anchor import CodeAnchor
 from cdmpp.model.config import model_config
+from cdmpp.model.known_devices import borrowed
 from cdmpp.model.regressor import CdmppModel
 from tests.model.test_code_anchor import answers, coded_asts
 from tests.model.test_models import SMALL
@@ -125,3 +126,14 @@ def test_a_model_starts_from_them_and_keeps_them(programs):
     copied = build_for(model_config({**SMALL, "device_costs": 4}), programs, OLD[:20])
     copied.load_state_dict(model.state_dict())
     assert torch.equal(copied.code_anchor.own, model.code_anchor.own)
+
+
+def test_an_unknown_device_borrows_from_those_like_it():
+    known = torch.tensor([[0.0, 0.0], [4.0, 0.0], [torch.inf, torch.inf]])
+    own = torch.tensor([[1.0], [3.0], [0.0]])
+    asked = torch.tensor([[4.0, 0.0], [3.9, 0.0], [2.0, 5.0], [2.0, -90.0]])
+    found = borrowed(asked, known, own)[:, 0]
+    assert found[0] == 3.0  # itself
+    assert 2.9 < found[1] < 3.0
+    assert torch.allclose(found[2:], torch.tensor(2.0))  # as far from both
+    assert borrowed(asked, torch.full((2, 2), torch.inf), torch.zeros(2, 1)).eq(0).all()
