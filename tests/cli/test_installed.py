@@ -51,6 +51,7 @@ COMMANDS = {
     "calibrate": "calibrate --device a100",
     "network": "network --help",
     "step": "step --help",
+    "trace": "trace --help",
     "collective": "collective --help",
     "compare": "compare --help",
     "tune": "tune --help",
