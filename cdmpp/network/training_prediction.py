@@ -18,6 +18,7 @@ from cdmpp.network.source import NetworkSource
 from cdmpp.network.stored_graph import ReadNetwork
 from cdmpp.network.training_read import training_step
 from cdmpp.network.training_step import PHASES, TrainingStep
+from cdmpp.predict.catalogue import models
 from cdmpp.predict.flags import OF_STEPS
 from cdmpp.programs.training.loss import Loss
 
@@ -120,7 +121,8 @@ def predict_step(
         given: as of ``training_step``, or what it returned.
         example_inputs: of a torch module.
         device: name of a device, or one described in Python.
-        model: folder of a model or name of a shipped one; None: the first that was trained on the device.
+        model: folder of a model or name of a shipped one; None: the first that learned from training steps on the
+            device, else the first that was trained on it.
         schedule: which program of each kernel runs: ``best_of:K``, ``untuned`` or ``database:DIR``.
         loss: as of ``training_step``, and so ``target``, ``optimizer``, ``batch``, ``inputs`` and ``fallback``.
         target: as there.
@@ -139,6 +141,8 @@ def predict_step(
     )  # fmt: skip
     tasks = {key: task for key, task in step.graph.tasks.items() if key not in step.scaled}
     read = ReadNetwork(replace(step.graph, tasks=tasks), step.batch, _no_source)
+    if model is None:
+        model = _model_of_steps(device if isinstance(device, str) else device.name)
     question = answer_for(read, device=device, model=model, schedule=schedule, progress=progress)
     scaled = {key: _times(question.chosen[base], ratio) for key, (base, ratio) in step.scaled.items()}
     whole = replace(question, read=replace(read, graph=step.graph), chosen={**question.chosen, **scaled})
@@ -148,6 +152,14 @@ def predict_step(
         return StepPrediction(step, replace(made, doubts=(*step.flags, *made.doubts)))
     doubts = (*step.flags, _UNMEASURED, *made.doubts)
     return StepPrediction(step, replace(made, intervals={}, intervals_from=f"none: {_UNMEASURED}", doubts=doubts))
+
+
+def _model_of_steps(device: str) -> str | None:
+    for entry in models():
+        learned = entry.card.get(OF_STEPS)
+        if entry.usable and isinstance(learned, Mapping) and learned.get(device):  # a card may say anything
+            return entry.name
+    return None
 
 
 def _times(chosen: Chosen, ratio: float) -> Chosen:
