@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -47,12 +48,7 @@ def replay_step(
     Raises:
         CdmppError: as of ``predict_step``; no such cluster, link or scheme; ranks that do not fit.
     """
-    if isinstance(given, StepPrediction):
-        if device is not None or options:
-            raise CdmppError(f"a prediction is made already: leave out {', '.join(['device', *options])}")
-        device = given.prediction.device
-    elif device is None:
-        raise CdmppError("device is not given: name the one that each rank has")
+    device = device_of(given, device, options)
     on = fabric_of(ranks, device, cluster, link, backend)
     how = scheme_of(scheme, on.backend) if isinstance(scheme, str) else scheme
     check_detail(detail, ranks)
@@ -63,6 +59,17 @@ def replay_step(
     work = work_of(found)
     made = replay([replace(work, rank=rank) for rank in range(ranks)], how, on, detail)
     return replace(made, doubts=(*_doubts(found, cluster), *made.doubts))
+
+
+def device_of(given: Any, device: str | Device | None, options: Mapping[str, Any]) -> str | Device:
+    """That of the prediction that was given, or the one named; ``CdmppError`` where neither or both tell it."""
+    if isinstance(given, StepPrediction):
+        if device is not None or options:
+            raise CdmppError(f"a prediction is made already: leave out {', '.join(['device', *options])}")
+        return given.prediction.device
+    if device is None:
+        raise CdmppError("device is not given: name the one that each rank has")
+    return device
 
 
 def _doubts(found: StepPrediction, cluster: str | None) -> tuple[str, ...]:

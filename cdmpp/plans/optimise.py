@@ -7,8 +7,8 @@ from typing import Any
 
 from cdmpp.devices import Device
 from cdmpp.distributed.fabric import fabric_of
+from cdmpp.distributed.predicted_replay import device_of
 from cdmpp.distributed.predicted_work import work_of
-from cdmpp.errors import CdmppError
 from cdmpp.network.training_prediction import StepPrediction, predict_step
 from cdmpp.plans.memory import memory_of
 from cdmpp.plans.plan import Plan
@@ -48,12 +48,7 @@ def optimise_step(
     Raises:
         CdmppError: as of ``replay_step`` and ``search``.
     """
-    if isinstance(given, StepPrediction):
-        if device is not None or options:
-            raise CdmppError(f"a prediction is made already: leave out {', '.join(['device', *options])}")
-        device = given.prediction.device
-    elif device is None:
-        raise CdmppError("device is not given: name the one that each rank has")
+    device = device_of(given, device, options)
     plan = Plan(scheme)
     on = fabric_of(ranks, device, cluster, link, backend)
     found = given if isinstance(given, StepPrediction) else predict_step(

@@ -68,19 +68,11 @@ def import_network(name: str, spec: Mapping[str, Any] | None = None) -> list[Tas
         spec = network_of(read_zoo(), name)
     model, inputs = build_model(spec)
     if optimizer := spec.get("train"):
-        return tasks_of_module(_training_module(model, inputs, optimizer), name)
+        from cdmpp.programs.training.lowering import training_module
+
+        return tasks_of_module(training_module(model.train(), inputs, optimizer), name)
     folded = spec.get("fold_batch_norm", spec["source"] == "torchvision")
     return tasks_of_module(to_relax(model, inputs, spec.get("dtype", "float32"), fold_batch_norm=folded), name)
-
-
-def _training_module(model: Any, inputs: tuple[Any, ...], optimizer: str) -> Any:
-    from cdmpp.programs.training.joint import joint_graph
-    from cdmpp.programs.training.loss import with_loss
-    from cdmpp.programs.training.lowering import lowered_step
-    from cdmpp.programs.training.optimizers import optimizer_of
-
-    joint = joint_graph(*with_loss(model.train(), inputs, "cross_entropy"))
-    return lowered_step(joint, optimizer_of(optimizer))
 
 
 def build_model(spec: Mapping[str, Any]) -> tuple[Any, tuple[Any, ...]]:
@@ -230,26 +222,13 @@ def task_of(module: Any, name: str, network: str, weight: int) -> Task:
 
     from cdmpp.programs import identity
 
-    module = _without_offsets(module)
+    module = identity.without_offsets(module)
     workload = module.script()
     # Identity is that of the text, because every later step starts from it.
     program = module if identity.is_as_printed(module) else tvm.script.from_source(workload)
     work = (identity.flops(program), identity.io_bytes(program))
     op_class = identity.op_class(name, program)
     return Task(identity.task_id(program), name, op_class, workload, *work, {network: weight}, origin="torch")
-
-
-def _without_offsets(module: Any) -> Any:
-    """With buffers that begin where their memory does: operators that TVM writes as a loop leave that open."""
-    import tvm
-    from tvm import tirx
-
-    main = module["main"]
-    open_ones = [one for one in main.params if isinstance(getattr(one, "elem_offset", None), tirx.Var)]
-    if not open_ones:
-        return module
-    closed = {one: tirx.decl_buffer(one.shape, one.dtype, one.name) for one in open_ones}
-    return tvm.IRModule({**dict(module.functions_items()), module.get_global_var("main"): main.specialize(closed)})
 
 
 def has_static_shapes(function: Any) -> bool:

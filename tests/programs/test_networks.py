@@ -7,7 +7,7 @@ from cdmpp import devices
 from cdmpp.errors import CdmppError
 from cdmpp.measure.settings import runs_on
 from cdmpp.programs.networks import INPUTS, build_model, expand_zoo, import_network, read_zoo
-from cdmpp.programs.task import network_family
+from cdmpp.programs.task import network_family, trains
 
 TINY = {
     "source": "transformers",
@@ -106,6 +106,7 @@ def test_what_trains_gives_the_tasks_of_its_training_step():
 
     zoo = expand_zoo({"mlp": {**read_zoo()["mlp"], "variants": {"train": {"train": "sgd", "batch": 4}}}})
     spec = zoo["mlp@train"]
+    assert trains("mlp@train") and not trains("mlp@b4") and not trains("train")
     assert spec["train"] == "sgd" and spec["input"]["batch"] == 4 and "train" not in zoo["mlp"]
     tasks = {task.task_id: task for task in import_network("mlp@train", spec)}
     model, inputs = build_model(spec)

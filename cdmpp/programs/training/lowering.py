@@ -7,8 +7,9 @@ from typing import Any
 
 from cdmpp.programs.refusal import first_line, node_at_fault, quiet
 from cdmpp.programs.training.converters import converters
-from cdmpp.programs.training.joint import JointGraph, NoJointGraphError
-from cdmpp.programs.training.optimizers import Optimizer, update_module
+from cdmpp.programs.training.joint import JointGraph, NoJointGraphError, joint_graph
+from cdmpp.programs.training.loss import with_loss
+from cdmpp.programs.training.optimizers import Optimizer, optimizer_of, update_module
 
 
 def step_tensors(joint: JointGraph, optimizer: Optimizer, rate: float = 1e-3, step: int = 1) -> tuple[Any, ...]:
@@ -24,6 +25,11 @@ def step_tensors(joint: JointGraph, optimizer: Optimizer, rate: float = 1e-3, st
 def lowered_step(joint: JointGraph, optimizer: Optimizer) -> Any:
     """Relax module of fused tensor programs; ``main`` as of ``step_to_relax``. ``NoJointGraphError`` as there."""
     return fuse(lower_unfused(step_to_relax(joint, optimizer)))
+
+
+def training_module(model: Any, example: tuple[Any, ...], optimizer: str) -> Any:
+    """``lowered_step`` of a module in training mode, by the cross-entropy of its first output and random targets."""
+    return lowered_step(joint_graph(*with_loss(model, example, "cross_entropy")), optimizer_of(optimizer))
 
 
 def step_to_relax(joint: JointGraph, optimizer: Optimizer) -> Any:
