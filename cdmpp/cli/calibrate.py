@@ -7,9 +7,11 @@ from pathlib import Path
 
 from cdmpp import devices
 from cdmpp.cli.output import print_json
+from cdmpp.errors import CdmppError
 from cdmpp.network.runtime import RUNTIMES
 
 _MODEL, _LIBRARY_MODEL = "cpus", "torch-gpus"
+CALLS = 3
 
 
 def add_arguments(verb: argparse.ArgumentParser) -> None:
@@ -17,7 +19,8 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--device", required=True, help="what this machine is: a name that `cdmpp devices` lists")
     runtime = "tvm: programs on a CPU; torch: PyTorch's operators on a CPU or GPU (default tvm)"
     verb.add_argument("--runtime", choices=RUNTIMES, default="tvm", help=runtime)
-    verb.add_argument("--calls", type=int, default=3, help="with --runtime torch: calls of each family (default 3)")
+    calls = f"with --runtime torch: calls of each family (default {CALLS})"
+    verb.add_argument("--calls", type=int, help=calls)
     verb.add_argument("--model", help="model folder or name of a shipped one to scale (default cpus, or torch-gpus)")
     where = "folder for the records and the model (default outputs/DEVICE/calibrated, of torch calibrated-torch)"
     verb.add_argument("--out", type=Path, help=where)
@@ -31,9 +34,13 @@ def run(options: argparse.Namespace) -> None:
 
     device = devices.get(options.device)
     by_torch = options.runtime == "torch"
+    if options.calls is not None and not by_torch:
+        raise CdmppError(
+            f"--calls {options.calls} counts PyTorch's operators: add --runtime torch, or leave it out to time programs"
+        )
     out = options.out or Path("outputs") / device.name / ("calibrated-torch" if by_torch else "calibrated")
     start = options.model or (_LIBRARY_MODEL if by_torch else _MODEL)
-    asked = (options.minutes, not options.json, options.runtime, options.calls)
+    asked = (options.minutes, not options.json, options.runtime, CALLS if options.calls is None else options.calls)
     found = calibrate(CalibrateSettings(device.name, out, start, *asked))
     if options.json:
         print_json(found)

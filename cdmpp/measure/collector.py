@@ -75,7 +75,8 @@ class Collector(Collection):
         programs = self._sentinels(scratch)
         sentinels = Sentinels(self.measurers[0], self.folder / "sentinels.jsonl", self._timing, programs)
         limit_s = ATTEMPTS * SESSION_LIMIT_S if self.remote else protocol.VISIT_LIMIT_S
-        separation_s = self.settings.min_separation_s
+        asked_s = self.settings.min_separation_s
+        separation_s = self.rule.min_separation_s if asked_s is None else asked_s
         self.windows: Windows[Subject] = Windows(self.measurers, sentinels, self._timing, limit_s, separation_s)
         if not self.remote:  # leave the measuring core alone, where there is more than one
             os.sched_setaffinity(0, {self.cores[0]})

@@ -10,7 +10,6 @@ from typing import Any
 
 from cdmpp import devices
 from cdmpp.errors import DataError
-from cdmpp.measure import protocol
 from cdmpp.measure.remote import free_servers
 from cdmpp.operators.operator import ELEMENT_BYTES
 from cdmpp.programs.networks import expand_zoo, network_of
@@ -86,8 +85,8 @@ class MeasureSettings:
     """Compile CPU programs again after measuring for the code vectors that models read, about 0.2 s each."""
     builders: int = 2
     """Processes that sample and build."""
-    min_separation_s: float = protocol.CPU.min_separation_s
-    """Time between the starts of two visits to one program."""
+    min_separation_s: float | None = None
+    """Time between the starts of two visits to one program; None = the protocol's."""
     progress: bool = True
     """Show a progress bar."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cdmpp.measure.protocol import CPU, Rule
+from cdmpp.measure.protocol import CPU, GPU, Rule
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class TorchRule(Rule):
 
 TORCH_CPU = TorchRule("torch-cpu-v1", CPU.repeat_ms, CPU.repeats, CPU.too_slow_s, CPU.min_separation_s, "wall clock")
 TORCH_GPU = TorchRule(
-    "torch-gpu-v1", 0, ((0.003, 30), (0.030, 10), (float("inf"), 3)), 1.0, CPU.min_separation_s, "device events"
+    "torch-gpu-v1", 0, ((0.003, 30), (0.030, 10), (float("inf"), 3)), 1.0, GPU.min_separation_s, "device events"
 )
 """A repeat is one call: several in a row would hide what the host needs to dispatch them behind the device's work."""
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import cdmpp
-from cdmpp import devices
+from cdmpp import cli, devices
 from cdmpp.data.loading import load_dataset
 from cdmpp.errors import CdmppError
 from cdmpp.measure.torch_plan import CallLimits, gauge_plan, operator_plan
@@ -43,6 +43,11 @@ def test_so_many_of_each_family_are_planned_the_first_of_the_long_list():
     assert Counter(operator.kind.family for operator in few) == dict.fromkeys(FAMILIES, 3)
     later = iter(operator_plan(limits, 400, 7))
     assert all(operator in later for operator in few)  # in that order
+
+
+def test_a_number_of_calls_without_torch_is_refused(capsys):
+    assert cli.main(["calibrate", "--device", DEVICE, "--calls", "5"]) == 2
+    assert "--runtime torch" in capsys.readouterr().err
 
 
 def test_three_calls_a_family_bring_it_near_and_it_is_known_again(calls, tmp_path, monkeypatch):

@@ -1,0 +1,60 @@
+"""One rank of a training job on the GPU at hand, recorded: ``python -m benchmarks.gpu_job FOLDER NETWORK``.
+
+DistributedDataParallel over NCCL with SGD and a loss that is read every step. ``cdmpp trace FOLDER`` replays it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from benchmarks.distributed_jobs.networks import gpt
+from benchmarks.distributed_jobs.rank import loss_of
+from cdmpp.programs.networks import import_torchvision
+from cdmpp.trace import record
+
+TRACED, PLAIN, SETTLE = 7, 15, 5
+LARGE = {"width": 768, "depth": 12, "tokens": 32000, "length": 512}
+
+
+def made(name: str) -> tuple[torch.nn.Module, torch.Tensor]:
+    """Network and batch on the GPU; ``_small``: so little work that the host decides."""
+    with torch.device("cuda"):
+        torch.manual_seed(0)
+        if name == "gpt":
+            return gpt(**LARGE), torch.randint(0, LARGE["tokens"], (16, LARGE["length"]))
+        if name == "gpt_small":
+            return gpt(), torch.randint(0, 2048, (8, 64))
+        return import_torchvision().models.resnet50(weights=None), torch.rand(64, 3, 224, 224)
+
+
+def main(folder: Path, name: str) -> None:
+    """Run and record."""
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511", "RANK": "0", "WORLD_SIZE": "1"}
+    dist.init_process_group("nccl")
+    network, batch = made(name)
+    wrapped = torch.nn.parallel.DistributedDataParallel(network, device_ids=[0])
+    optimizer = torch.optim.SGD(wrapped.parameters(), lr=1e-4, momentum=0.9)
+
+    def step() -> float:
+        optimizer.zero_grad()
+        loss = loss_of(wrapped(batch))
+        loss.backward()
+        optimizer.step()
+        return loss.item()  # waits for the GPU
+
+    for _ in range(SETTLE):
+        step()
+    with record(folder, wait=PLAIN, steps=TRACED) as recorder:
+        for _ in range(PLAIN + 1 + TRACED + 2 + PLAIN):
+            step()
+            recorder.step()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])
