@@ -54,7 +54,6 @@ __global__ void ArithmeticChain(float value, long long* cycles, float* sink) {
   for (int i = 0; i < kSteps; ++i) {
     if (kKind == 0) asm volatile("fma.rn.f32 %0, %0, %0, %0;" : "+f"(value));
     if (kKind == 1) asm volatile("ex2.approx.ftz.f32 %0, %0;" : "+f"(value));
-    if (kKind == 2) asm volatile("rcp.approx.ftz.f32 %0, %0;" : "+f"(value));
   }
   *cycles = clock64() - begin;
   *sink = value;
@@ -68,27 +67,32 @@ __global__ void Barriers(long long* cycles) {
   if (threadIdx.x == 0) *cycles = clock64() - begin;
 }
 
-// Each warp loads whole lines of its own part again and again.
+// Each thread loads or stores 16 bytes at a time, beside those of its neighbours; a multiprocessor runs two such blocks.
 template <bool kFirstLevel>
-__global__ void Loads(const float* data, int floats, int rounds, long long* cycles, float* sink) {  // a power of two
+__global__ void __launch_bounds__(1024, 2) Loads(const float4* data, int steps, int rounds, long long* cycles, float* sink) {
   float sum = 0;
-  int first = kFirstLevel ? 0 : blockIdx.x * 977 * 32;
+  const float4* mine = data + threadIdx.x;
   long long begin = 0;
-  for (int round = -1; round < rounds; ++round) {
+  for (int round = -1; round < rounds; ++round) {  // the first fills the cache
     if (round == 0) {
       __syncthreads();
       begin = clock64();
     }
-#pragma unroll 8
-    for (int i = threadIdx.x; i < floats; i += blockDim.x) {
-      const float* address = data + ((first + i) & (floats - 1));
-      float value;
-      if (kFirstLevel) {
-        asm volatile("ld.global.ca.f32 %0, [%1];" : "=f"(value) : "l"(address));
-      } else {
-        asm volatile("ld.global.cg.f32 %0, [%1];" : "=f"(value) : "l"(address));
+    const float4* at = mine;
+    for (int i = 0; i < steps; i += 8) {
+      float4 values[8];
+#pragma unroll
+      for (int j = 0; j < 8; ++j, at += kFirstLevel ? 0 : 1024) {
+        if (kFirstLevel) {
+          asm volatile("ld.global.ca.v4.f32 {%0, %1, %2, %3}, [%4];"
+                       : "=f"(values[j].x), "=f"(values[j].y), "=f"(values[j].z), "=f"(values[j].w) : "l"(at));
+        } else {
+          asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];"
+                       : "=f"(values[j].x), "=f"(values[j].y), "=f"(values[j].z), "=f"(values[j].w) : "l"(at));
+        }
       }
-      sum += value;
+#pragma unroll
+      for (int j = 0; j < 8; ++j) sum += values[j].x + values[j].w;
     }
   }
   __syncthreads();
@@ -96,13 +100,14 @@ __global__ void Loads(const float* data, int floats, int rounds, long long* cycl
   if (sum == 12345.f) *sink = sum;
 }
 
-__global__ void Stores(float* data, int floats, int rounds, long long* cycles) {
-  float* mine = data + static_cast<size_t>(blockIdx.x) * floats;
+__global__ void __launch_bounds__(1024, 2) Stores(float4* data, int steps, int rounds, long long* cycles) {
+  float4* mine = data + static_cast<size_t>(blockIdx.x) * steps * 1024 + threadIdx.x;
   __syncthreads();
   long long begin = clock64();
   for (int round = 0; round < rounds; ++round) {
+    float4 value = make_float4(round, round, round, round);
 #pragma unroll 8
-    for (int i = threadIdx.x; i < floats; i += blockDim.x) mine[i] = round;
+    for (int i = 0; i < steps; ++i) mine[i * 1024] = value;
   }
   __syncthreads();
   if (threadIdx.x == 0) cycles[blockIdx.x] = clock64() - begin;
@@ -158,30 +163,29 @@ int main() {
   std::printf("fma latency %.2f cycles\n", double(found[0]) / kSteps);
   ArithmeticChain<1><<<1, 1>>>(0.1f, cycles, sink);
   CHECK(take(1));
-  std::printf("special_latency (ex2) %.2f cycles\n", double(found[0]) / kSteps);
-  ArithmeticChain<2><<<1, 1>>>(0.1f, cycles, sink);
-  CHECK(take(1));
-  std::printf("special_latency (rcp) %.2f cycles\n", double(found[0]) / kSteps);
+  std::printf("special_latency %.2f cycles\n", double(found[0]) / kSteps);
   for (int threads : {32, 128, 256, 1024}) {
     Barriers<<<1, threads>>>(cycles);
     CHECK(take(1));
     std::printf("barrier of %d threads %.2f cycles\n", threads, double(found[0]) / kSteps);
   }
 
-  float* data = reinterpret_cast<float*>(memory);
+  float4* data = reinterpret_cast<float4*>(memory);
   CHECK(cudaMemset(memory, 0, kBytes));
-  Loads<true><<<blocks, 1024>>>(data, 8192, 64, cycles, sink);
+  const double kStepSectors = 1024 * 16 / 32.0;  // of one block
+  // One block, 16 KiB: all in the first level.
+  Loads<true><<<blocks, 1024>>>(data, 8, 512, cycles, sink);
   CHECK(take(blocks));
-  std::printf("l1_sectors_per_cycle %.3f\n", 8192 * 4.0 * 64 / 32 / mean());
+  std::printf("l1_sectors_per_cycle %.3f\n", kStepSectors * 8 * 512 / mean());
   for (int mib : {4, 16}) {
-    int floats = mib << 18;
-    Loads<false><<<blocks, 1024>>>(data, floats, 2, cycles, sink);
-    CHECK(take(blocks));
-    std::printf("l2_sectors_per_cycle of %d MiB %.3f\n", mib, floats * 4.0 * 2 / 32 / mean());
+    int steps = (mib << 20) / (1024 * 16);
+    Loads<false><<<2 * blocks, 1024>>>(data, steps, 4, cycles, sink);
+    CHECK(take(2 * blocks));
+    std::printf("l2_sectors_per_cycle of %d MiB %.3f\n", mib, 2 * kStepSectors * steps * 4 / mean());
   }
-  Stores<<<blocks, 1024>>>(data, 32768, 64, cycles);
+  Stores<<<blocks, 1024>>>(data, 8, 256, cycles);
   CHECK(take(blocks));
-  std::printf("store_sectors_per_cycle %.3f\n", 32768 * 4.0 * 64 / 32 / mean());
+  std::printf("store_sectors_per_cycle %.3f\n", kStepSectors * 8 * 256 / mean());
 
   cudaEvent_t begin, end;
   CHECK(cudaEventCreate(&begin));

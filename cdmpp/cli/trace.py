@@ -56,7 +56,7 @@ def run(options: argparse.Namespace) -> None:
         print_json(told if plan is None else {**told, "optimised": plan.to_dict()})
     else:
         _print_ranks(job, base)
-        _print_overhead(recordings, job)
+        _print_overhead(recordings, job, base)
         if asked is not None:
             _print_what_if(settings, base, asked)
         if options.diagnose:
@@ -112,13 +112,16 @@ def _print_ranks(job: TracedJob, base: Replay) -> None:
     print(f"exchanges  {len(job.exchanges)} a step, {moved / 1e6:.4g} MB, {format_seconds(wire_s)} on the wire")
 
 
-def _print_overhead(recordings: tuple[Recording, ...], job: TracedJob) -> None:
+def _print_overhead(recordings: tuple[Recording, ...], job: TracedJob, base: Replay) -> None:
     """What profiling cost inside its window, and whether it cost anything outside."""
     if job.unprofiled_s is None:
         say("no steps without the profiler were measured here: cdmpp.trace.record does")
         return
-    inside = job.measured_s / job.unprofiled_s - 1
-    print(f"unprofiled {format_seconds(job.unprofiled_s)} a step; the profiler adds {inside:.1%} in its window")
+    inside, off = job.measured_s / job.unprofiled_s - 1, base.step_s / job.unprofiled_s - 1
+    print(
+        f"unprofiled {format_seconds(job.unprofiled_s)} a step, from which the replay is {off:+.1%}; "
+        f"the profiler adds {inside:.1%} in its window"
+    )
     pairs = [(one.before_s, one.after_s) for one in recordings]
     if before := [before for before, after in pairs if before is not None and after is not None]:
         after = [after for before, after in pairs if before is not None and after is not None]

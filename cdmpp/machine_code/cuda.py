@@ -26,7 +26,10 @@ from cdmpp.machine_code.sass import SassKernel, parse_sass
 
 _HINT = "pip install 'cdmpp[cuda]'"
 _BEGIN = "#define ushort unsigned short\n#endif\n"
-"""Ends what TVM puts before every source: headers of C++ that its kernels do not need."""
+"""Ends what TVM puts before every source."""
+_SPECIAL = re.compile(r"#include <cuda\.h>\n#endif\n(.*?)#if \(\(\(__CUDACC_VER_MAJOR__", re.DOTALL)
+"""What is between the headers of C++, which its kernels do not need, and that: types of halves and their functions."""
+_CONSTANTS = "#include <math_constants.h>"
 _KERNEL = re.compile(r"\b(?=\w+_kernel(_\d+)?\()")
 _PRELUDE = """\
 #ifdef __CUDACC_RTC__
@@ -40,6 +43,10 @@ typedef unsigned long long uint64_t;
 #define uchar unsigned char
 #define ushort unsigned short
 #define TVM_ENABLE_L2_PREFETCH 1
+#define CUDART_INF_F __int_as_float(0x7f800000)
+#define CUDART_NAN_F __int_as_float(0x7fffffff)
+#define CUDART_INF __longlong_as_double(0x7ff0000000000000ULL)
+#define CUDART_NAN __longlong_as_double(0xfff8000000000000ULL)
 """
 
 
@@ -80,10 +87,12 @@ def assembled(sources: Mapping[str, str], arch: int, limit_s: float = 60.0) -> d
 
 def _parts(source: str) -> tuple[str, str]:
     """Functions that the kernels call, and the kernels; without headers of C++, which they do not need."""
-    _, begun, rest = source.partition(_BEGIN)
+    head, begun, rest = source.partition(_BEGIN)
+    special = _SPECIAL.search(head) if begun else None
+    types = special[1].replace(_CONSTANTS, "").strip() if special else ""
     text = rest if begun else source
-    place = text.find('extern "C"')
-    return (text[:place].strip(), text[place:]) if place >= 0 else ("", text)
+    place = max(text.find('extern "C"'), 0)
+    return f"{types}\n{text[:place].strip()}".strip(), text[place:]
 
 
 def _together(helpers: str, texts: Mapping[str, str], arch: int, limit_s: float) -> dict[str, Assembled | DataError]:
@@ -154,7 +163,8 @@ def _by_nvrtc(text: str, arch: int) -> bytes:
     if library is None:
         raise MissingToolError(f"no CUDA compiler: neither nvcc on the path nor NVRTC; {_HINT}")
     program, size = ctypes.c_void_p(), ctypes.c_size_t()
-    options = [option.encode() for option in (f"--gpu-architecture=sm_{arch}", "-w", "--std=c++17")]
+    headers = [f"--include-path={folder}" for folder in _wheel_folders("include")]
+    options = [option.encode() for option in (f"--gpu-architecture=sm_{arch}", "-w", "--std=c++17", *headers)]
     if library.nvrtcCreateProgram(ctypes.byref(program), text.encode(), b"kernels.cu", 0, None, None):
         raise DataError("NVRTC takes no program")
     try:

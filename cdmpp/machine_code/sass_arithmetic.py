@@ -5,6 +5,7 @@ Floats are unknown while a warp is executed, so of their instructions only the d
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 
 from cdmpp.machine_code.sass import SassLine
@@ -25,12 +26,17 @@ from cdmpp.machine_code.sass_operands import (
 )
 
 
+IS_BITS = re.compile(r"^(0x|U?R\d|U?RZ|cx?\[)")
+"""An operand whose bits are told: no number such as 1.5 or +INF, and not negated."""
+
+
 def _float(counted: str, pipe: Pipe) -> Callable[[SassLine], Row]:
     """Whatever is computed, it is a float, or a comparison of floats."""
 
     def described(line: SassLine) -> Row:
-        if "F64" in line.modifiers or "S64" in line.modifiers or "U64" in line.modifiers:
+        if "F64" in line.modifiers:
             raise ValueError("64 bits")
+        wide = line.opcode == "F2I" and not {"S64", "U64"}.isdisjoint(line.modifiers)
         row = counted_as(Kind.UNKNOWN, pipe, counted)
         registers = [text for text in line.operands if REGISTER.match(text)]
         given = [text for text in line.operands[: line.operands.index(registers[0])] if PREDICATE.match(text)]
@@ -38,7 +44,7 @@ def _float(counted: str, pipe: Pipe) -> Callable[[SassLine], Row]:
             return row | {"to_predicate": predicate_of(given[0])[0], "to_second": predicate_of(given[1])[0]}
         if given:  # SHFL PT, R1, ...
             row["to_predicate"] = predicate_of(given[0])[0]
-        return row | {"to": register_of(registers[0]), "to_count": 1}
+        return row | {"to": register_of(registers[0]), "to_count": 1 + wide}
 
     return described
 
@@ -138,7 +144,7 @@ def _compare(line: SassLine) -> Row:
 
 def _select(line: SassLine) -> Row:
     row, sources, predicates = parts_of(line)
-    if any("|" in text or (line.opcode == "FSEL" and text.startswith("-")) for text in sources):
+    if any("|" in text or (line.opcode == "FSEL" and not IS_BITS.match(text)) for text in sources):
         return _float("float", Pipe.ALU)(line)
     counted = "float" if line.opcode == "FSEL" else "integer"
     return counted_as(Kind.SELECT, Pipe.ALU, counted) | row | sources_of(sources) | read(predicates)

@@ -27,8 +27,8 @@ def move(state: WarpState, row: Any, active: np.ndarray, sure: np.ndarray, at: i
         words = max(1, row.width // 4)  # a word of all lanes is a line
         return words * LINE_SECTORS, 0, words
     if row.kind == Kind.LOAD:
-        nothing = np.zeros(LANES, np.uint64)
-        state.write(row, nothing, nothing, np.zeros(LANES, bool), active, sure)
+        assumed = np.full(LANES, row.option == 2, np.uint64)  # see ``sass_rows``
+        state.write(row, assumed, np.zeros(LANES, np.uint64), np.full(LANES, row.option > 0), active, sure)
     if row.space == Space.SHARED:
         return passes(address, row.width, active), 0, _conflicts(address[active], row.width)
     last = address[active] + np.uint64(row.width - 1)

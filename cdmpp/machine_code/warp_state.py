@@ -1,6 +1,7 @@
 """State of one warp: what its registers, predicates and stack hold, as far as that does not depend on data.
 
-What was loaded, or computed in floats, is *unknown*, and so is all that comes of it.
+What was loaded, or computed in floats, is *unknown*, and so is all that comes of it; but of indices and flags something
+is assumed (``sass_rows``).
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 Beside the shared numbers each device of the training has *its own*, held near them by a ridge: what its host takes to
 dispatch a call, and the shares of its peak and bandwidth that each family sustains, which no datasheet tells. A device
-that the training lacks borrows those of devices like it. They also keep these constants out of the shapes' share of the
+that the training lacks borrows those of devices like it. What kernels of halves sustain otherwise is shared by all
+devices: few were measured with them. They also keep these constants out of the shapes' share of the
 error, so that what corrects this anchor can learn the shapes.
 """
 
@@ -11,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import huber_loss
+from torch.nn.functional import huber_loss, pad
 
 from cdmpp.data.batching import Batch, ProgramTensors, ordered_batches
 from cdmpp.model.known_devices import borrowed, remember
@@ -49,6 +50,8 @@ class LibraryAnchor(nn.Module):
     """(max_devices, device width) vectors of the devices with numbers of their own; infinite: a free place."""
     own: Tensor
     """(max_devices, families, 4) what is added to ``numbers`` on these devices."""
+    halves: Tensor
+    """(families, 4) what is added to both for types of less than four bytes; nothing to the floor."""
 
     def __init__(self, max_devices: int, device_width: int) -> None:
         """``max_devices`` can have numbers of their own; where training has more, all share theirs."""
@@ -57,18 +60,20 @@ class LibraryAnchor(nn.Module):
         self.register_buffer("shared", torch.tensor([_SHRINK_START, _SHARP_START]))
         self.register_buffer("known", torch.full((max_devices, device_width), torch.inf))
         self.register_buffer("own", torch.zeros(max_devices, len(FAMILIES), 4))
+        self.register_buffer("halves", torch.zeros(len(FAMILIES), 4))
 
     def forward(self, batch: Batch) -> Tensor:
         """(B,) natural-log seconds."""
+        terms = _terms(batch)
         own = borrowed(batch.device_vectors, self.known, self.own)
-        return _log_seconds(*_terms(batch), self.numbers + own, self.shared)
+        return _log_seconds(*terms[:3], self.numbers + own + _of_halves(terms[3], self.halves), self.shared)
 
     def device_share(self, batch: Batch) -> Tensor:
         """(B,) share of a call that the device is busy; the rest is the floor of its host."""
-        own = self.numbers + borrowed(batch.device_vectors, self.known, self.own)
         terms = _terms(batch)
+        own = self.numbers + borrowed(batch.device_vectors, self.known, self.own) + _of_halves(terms[3], self.halves)
         floor = (terms[2].to(own.dtype)[:, :, None] * own).sum(1)[:, _FLOOR]
-        return 1 - (floor - _log_seconds(*terms, own, self.shared)).exp()
+        return 1 - (floor - _log_seconds(*terms[:3], own, self.shared)).exp()
 
     def fit(self, programs: ProgramTensors, rows: np.ndarray) -> None:
         """On the training ``rows`` (n,): a robust error of log-latency, by L-BFGS."""
@@ -78,16 +83,19 @@ class LibraryAnchor(nn.Module):
         devices, which = device.unique(return_inverse=True)
         numbers, shared = start.clone().requires_grad_(True), start_shared.clone().requires_grad_(True)
         own = start.new_zeros(len(devices), *start.shape).requires_grad_(True)
+        halves = start.new_zeros(len(FAMILIES), 3).requires_grad_(True)
         least = _least(labels, which, terms[2].argmax(1), len(devices))
         several = 1 < len(devices) <= len(self.known)
-        values = [numbers, shared, *([own] if several else [])]
+        values = [numbers, shared, *([own] if several else []), *([halves] if bool(terms[3].any()) else [])]
         optimiser = torch.optim.LBFGS(values, lr=0.5, max_iter=_STEPS, line_search_fn="strong_wolfe")
 
         def closure() -> Tensor:
             optimiser.zero_grad()
-            difference = _log_seconds(*terms, _bounded(numbers + own, least)[which], shared) - labels
+            each = _bounded(numbers + own, least)[which] + _of_halves(terms[3], pad(halves, (1, 0)))
+            difference = _log_seconds(*terms[:3], each, shared) - labels
             error = huber_loss(difference, torch.zeros_like(difference), reduction="none", delta=_HUBER) / _HUBER
             ridge = (numbers - start).square().mean() + (shared - start_shared).square().mean()
+            ridge = ridge + halves.square().mean()
             loss = (weights * error).sum() / weights.sum() + _RIDGE * ridge + _OWN_RIDGE * own.square().mean()
             loss.backward()
             return loss
@@ -100,6 +108,7 @@ class LibraryAnchor(nn.Module):
         numbers = _bounded(numbers.detach(), least.amax(0))
         self.numbers.copy_(numbers)
         self.shared.copy_(shared.detach())
+        self.halves.copy_(pad(halves.detach(), (1, 0)))
         if len(devices) <= len(self.known):  # a single one, too: it must not take those of a device learned later
             for place, row in zip(devices.tolist(), own - numbers, strict=True):
                 remember(programs.device_vectors[place], row, self.known, self.own)
@@ -117,6 +126,7 @@ class LibraryAnchor(nn.Module):
         correction, weights = correction[places], weights[places].double()
         vector = programs.device_vectors[programs.device_index[int(rows[0])]]
         before = (self.numbers + borrowed(vector[None], self.known, self.own)[0]).double()
+        of_halves = _of_halves(terms[3], self.halves.double())
         together, apart = self._spreads()
         all_move, each_moves = labels.new_zeros(4), labels.new_zeros(len(FAMILIES), 4)
         least = _least(labels, torch.zeros_like(places), terms[2].argmax(1), 1)[0]
@@ -125,8 +135,8 @@ class LibraryAnchor(nn.Module):
 
         def closure() -> Tensor:
             optimiser.zero_grad()
-            numbers = _bounded(before + all_move + each_moves, least)
-            difference = _log_seconds(*terms, numbers, self.shared.double()) + correction - labels
+            numbers = _bounded(before + all_move + each_moves, least) + of_halves
+            difference = _log_seconds(*terms[:3], numbers, self.shared.double()) + correction - labels
             error = huber_loss(difference, torch.zeros_like(difference), reduction="none", delta=_HUBER)
             likely = 0.5 * (all_move / together).square().sum() + 0.5 * (each_moves / apart).square().sum()
             loss = (weights * error).sum() / _NOISE**2 + likely
@@ -176,11 +186,16 @@ def families(batch: Batch) -> Tensor:
     return batch.codes[:, 1:][:, _FAMILY_COLUMNS].argmax(1)
 
 
-def _terms(batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-    """(B, 3) seconds at full speed, (B,) log of the finer process, (B, families) which family it is."""
+def _terms(batch: Batch) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """(B, 3) seconds at full speed, (B,) log of the finer process, (B, families) which family it is, (B,) halves."""
     q = LibraryQuantities(batch)
     family = batch.codes[:, 1:][:, _FAMILY_COLUMNS]
-    return torch.stack([q.compute_s(), q.memory_s(), q.power_s()], dim=1), q.log_shrink(), family
+    return torch.stack([q.compute_s(), q.memory_s(), q.power_s()], dim=1), q.log_shrink(), family, q.halves()
+
+
+def _of_halves(is_half: Tensor, halves: Tensor) -> Tensor:
+    """(B, families, 4) of ``halves`` (families, 4) where it is one."""
+    return is_half.to(halves.dtype)[:, None, None] * halves
 
 
 def _log_seconds(seconds: Tensor, log_shrink: Tensor, family: Tensor, numbers: Tensor, shared: Tensor) -> Tensor:
@@ -211,7 +226,7 @@ def _balanced(programs: ProgramTensors, rows: np.ndarray) -> np.ndarray:
 
 def _gathered(
     programs: ProgramTensors, rows: np.ndarray
-) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor, Tensor, Tensor]:
+) -> tuple[tuple[Tensor, ...], Tensor, Tensor, Tensor]:
     """``_terms``, log-latency (n,), weights (n,) by which every cell counts alike, device (n,)."""
     terms, labels, places = _columns(programs, rows)
     cells = _cells(programs, rows)[places]
@@ -221,7 +236,7 @@ def _gathered(
 
 
 @torch.no_grad()
-def _columns(programs: ProgramTensors, rows: np.ndarray) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor, Tensor]:
+def _columns(programs: ProgramTensors, rows: np.ndarray) -> tuple[tuple[Tensor, ...], Tensor, Tensor]:
     """``_terms``, log-latency (n,), and which of ``rows`` (n,) each is: batches have an order of their own."""
     columns = []
     for batch in ordered_batches(programs, rows):
@@ -229,4 +244,4 @@ def _columns(programs: ProgramTensors, rows: np.ndarray) -> tuple[tuple[Tensor, 
     *terms, labels, order = (torch.cat(column) for column in zip(*columns, strict=True))
     sorted_rows = torch.from_numpy(np.argsort(rows)).to(order.device)
     ranks = torch.searchsorted(torch.from_numpy(np.sort(rows)).to(order.device), order)
-    return (terms[0], terms[1], terms[2]), labels, sorted_rows[ranks]
+    return tuple(terms), labels, sorted_rows[ranks]

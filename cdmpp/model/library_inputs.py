@@ -68,7 +68,11 @@ class LibraryQuantities:
         matrix = torch.where(published["fp32_matrix_tflops"] > 0, published["fp32_matrix_tflops"], single)
         products = (self["family_linear"] + self["family_bmm"]) > 0
         full = torch.where(products, matrix, single)
-        return 1e12 * torch.where(products & (self["element_bytes"] < 3), half, full)
+        return 1e12 * torch.where((self["matmul_count"] > 0) & self.halves(), half, full)
+
+    def halves(self) -> Tensor:
+        """Whether the elements have less than four bytes."""
+        return self["element_bytes"] < 3
 
     def compute_s(self) -> Tensor:
         """At the peak rate."""
@@ -97,8 +101,8 @@ class LibraryQuantities:
 
     def power_s(self) -> Tensor:
         """At one TFLOP/s a watt of a 12 nm process: what a board may burn limits products before their peak does."""
-        halves = torch.where(self["element_bytes"] < 3, 4.0, 1.0)
-        return self["flops"] / (1e12 * halves * self.device("board_power_w"))
+        faster = torch.where(self.halves(), 4.0, 1.0)
+        return self["flops"] / (1e12 * faster * self.device("board_power_w"))
 
     def log_shrink(self) -> Tensor:
         """Natural log of how much finer the process is than 12 nm."""

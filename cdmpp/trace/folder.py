@@ -33,6 +33,12 @@ class Recording:
     """By which the profiler delays one event of the host."""
 
     @property
+    def added_s(self) -> float:
+        """By how much steps with the profiler on were longer; 0 where too few were measured."""
+        plain_s, profiled_s = self.unprofiled_s, _median(self.steps_s[self.profiled[0] + 1 : self.profiled[1]])
+        return 0.0 if plain_s is None or profiled_s is None else max(profiled_s - plain_s, 0.0)
+
+    @property
     def before_s(self) -> float | None:
         """Median step before the profiler was on; None without three."""
         return _median(self.steps_s[1 : self.profiled[0]])
@@ -64,10 +70,27 @@ def read_job(folder: Path | str) -> TracedJob:
         raise DataError(f"no trace in {folder}, it holds {some(names, ', ') if names else 'nothing'}: {HOW}")
     recordings = [read_recording(file) for file in files if file.name.endswith(STEPS_SUFFIX)]
     event_s = float(np.median([one.event_s for one in recordings])) if recordings else 0.0
-    job = usual_step([read_kineto(file) for file in traces], event_s)
+    read = [read_kineto(file) for file in traces]
+    job = usual_step(read, event_s)
+    if recordings and not any(step.events for trace in read for step in trace.steps):
+        job = _launched_without_profiler(job, float(np.median([one.added_s for one in recordings])))
     told = [one.unprofiled_s for one in recordings if one.unprofiled_s is not None]
     probed = read_probe(folder / PROBE) if (folder / PROBE).exists() else ()
     return replace(job, unprofiled_s=float(np.median(told)) if told else None, probed=probed)
+
+
+def _launched_without_profiler(job: TracedJob, added_s: float) -> TracedJob:
+    """Of a GPU: the profiler delays the host, so its time is in the gaps, where the GPU has nothing to run.
+
+    What it adds to an event depends on the event, so it is told by whole steps: the gaps lose it in proportion.
+    """
+    ranks = []
+    for rank in job.ranks:
+        gaps_s = sum(op.gap_s for op in rank.ops) + rank.tail_s
+        share = max(1 - added_s / gaps_s, 0.0) if gaps_s else 1.0
+        ops = tuple(replace(op, gap_s=share * op.gap_s) for op in rank.ops)
+        ranks.append(replace(rank, ops=ops, tail_s=share * rank.tail_s))
+    return replace(job, ranks=tuple(ranks))
 
 
 def read_recordings(folder: Path | str) -> tuple[Recording, ...]:

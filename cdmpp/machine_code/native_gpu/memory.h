@@ -29,8 +29,9 @@
             return move_local(row, kind, address, active, sure, at);
         }
         if (kind == LOAD) {
-            uint64_t nothing[LANES] = {};
-            set(row, nothing, 0, active, sure, false);
+            uint64_t assumed[LANES];
+            std::fill(assumed, assumed + LANES, row[OPTION] == 2);
+            set(row, assumed, row[OPTION] > 0 ? ALL : 0, active, sure, false);
         }
         if (space == SPACE_SHARED) {
             step.units = uint16_t(passes(address, width, active));
