@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from cdmpp import devices
 from cdmpp.ast.compact_ast import CompactAST
 from cdmpp.ast.layout import EXTRACTOR_VERSION, FEATURES
 from cdmpp.ast.spool import AstSpool
@@ -20,6 +21,8 @@ from cdmpp.data.labels import Labels, read_labels
 from cdmpp.data.records import read_info, read_records, read_tasks, record_parts
 from cdmpp.data.schema import Record
 from cdmpp.errors import DataError
+from cdmpp.operators.operator import LibraryOperator
+from cdmpp.operators.operator_vector import operator_program
 from cdmpp.paths import cache_root
 from cdmpp.programs.task import Task
 
@@ -106,6 +109,8 @@ class _DataSet:
                 log.warning("%s", error)
                 continue
             yield from _fresh(table, labels.places(names), taken)
+        if self.features == "library":
+            yield from self._operators(labels, taken)
         if self.features != "cdmpp" or taken.all():
             return
         for attempt in range(2):
@@ -113,6 +118,16 @@ class _DataSet:
                 yield from _fresh(table, labels.places_of_keys(names, self.tasks), taken)
             if attempt == 0 and not taken.all():
                 self._derive_missing(labels, taken)
+
+    def _operators(self, labels: Labels, taken: np.ndarray) -> Iterator[tuple[AstTable, np.ndarray]]:
+        """Operators say all that their ASTs hold: they are made as they are read."""
+        missing = [i for i in np.flatnonzero(~taken).tolist() if labels.task_ids[i] in self.tasks]
+        kinds = {name: devices.get(str(name)).kind for name in np.unique(labels.devices[missing])} if missing else {}
+        for start in range(0, len(missing), _PORTION):
+            places = np.array(missing[start : start + _PORTION])
+            operators = (LibraryOperator.from_json(self.tasks[key].op_name) for key in labels.task_ids[places])
+            asts = [operator_program(o, kinds[n]) for o, n in zip(operators, labels.devices[places], strict=True)]
+            yield from _fresh(AstTable.from_asts(asts), places, taken)
 
     def _derive_missing(self, labels: Labels, taken: np.ndarray) -> None:
         missing: dict[str, Record] = {}

@@ -25,7 +25,6 @@ from cdmpp.machine_code.sass_operands import (
     width_of,
 )
 
-
 IS_BITS = re.compile(r"^(0x|U?R\d|U?RZ|cx?\[)")
 """An operand whose bits are told: no number such as 1.5 or +INF, and not negated."""
 

@@ -10,8 +10,6 @@ from typing import Any
 import torch
 
 from cdmpp import devices
-from cdmpp.ast.table import AstTable, write_asts
-from cdmpp.data.records import append_records, record_parts
 from cdmpp.data.schema import Record
 from cdmpp.errors import DataError
 from cdmpp.measure import software
@@ -28,7 +26,6 @@ from cdmpp.measure.torch_protocol import torch_rule
 from cdmpp.measure.worker import COMMAND
 from cdmpp.operators.operator import LibraryOperator
 from cdmpp.operators.operator_task import operator_task, record_id, served_by
-from cdmpp.operators.operator_vector import operator_program
 from cdmpp.programs.task import Task
 from cdmpp.workers import Worker
 
@@ -93,7 +90,7 @@ class _OfTorch(Collector):
 
 
 class TorchCollector(_OfTorch):
-    """Collects records of operators into ``folder``, each with its compact AST: reading them needs no TVM.
+    """Collects records of operators into ``folder``; their compact ASTs are made where they are read.
 
     Those of the networks that are asked for come first, random ones behind.
     """
@@ -134,20 +131,6 @@ class TorchCollector(_OfTorch):
 
     def _record_id(self, task_id: str) -> str:
         return record_id(task_id, self.settings.device, self.target, SCHEDULE)
-
-    def _keep(self, finished: list[Subject]) -> None:
-        """ASTs first: one without a record, which a kill between the two leaves, does no harm."""
-        if not finished:
-            return
-        asts = [operator_program(_operator(subject), self.kind) for subject in finished]
-        names = [subject.record_id for subject in finished]
-        write_asts(self._next_part(), names, AstTable.from_asts(asts), self.features)
-        append_records(self.folder, [self._record(subject) for subject in finished])
-
-    def _next_part(self) -> Path:
-        parts = record_parts(self.folder)
-        number = int(parts[-1].stem.removeprefix("part-")) + 1 if parts else 0
-        return self.folder / "asts" / f"part-{number:05d}.parquet"
 
 
 class TorchRepeater(_OfTorch, Repeater):

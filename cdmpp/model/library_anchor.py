@@ -224,9 +224,7 @@ def _balanced(programs: ProgramTensors, rows: np.ndarray) -> np.ndarray:
     return np.sort(np.concatenate(parts))
 
 
-def _gathered(
-    programs: ProgramTensors, rows: np.ndarray
-) -> tuple[tuple[Tensor, ...], Tensor, Tensor, Tensor]:
+def _gathered(programs: ProgramTensors, rows: np.ndarray) -> tuple[tuple[Tensor, ...], Tensor, Tensor, Tensor]:
     """``_terms``, log-latency (n,), weights (n,) by which every cell counts alike, device (n,)."""
     terms, labels, places = _columns(programs, rows)
     cells = _cells(programs, rows)[places]

@@ -77,17 +77,6 @@ def test_a_kill_costs_a_batch_and_the_rest_is_the_same(machine: Machine, tmp_pat
     assert TorchCollector(asked(), tmp_path / "killed").run()["programs"] == 20 and len(machine.visits) == visited
 
 
-def test_a_kill_between_asts_and_records_leaves_a_folder_that_goes_on(
-    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(torch_collector, "append_records", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-        TorchCollector(asked(), tmp_path).run()
-    assert list((tmp_path / "asts").iterdir()) and not read_records(tmp_path)
-    TorchCollector(asked(), tmp_path).run()
-    assert len(load_dataset(tmp_path, progress=False)) == 20
-
-
 def test_a_larger_plan_continues_and_no_operator_comes_twice(machine: Machine, tmp_path: Path) -> None:
     TorchCollector(asked(), tmp_path).run()
     TorchCollector(asked(operators=30), tmp_path).run()
