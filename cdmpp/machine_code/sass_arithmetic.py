@@ -232,6 +232,7 @@ ARITHMETIC: dict[str, Callable[[SassLine], Row]] = {
     "ISETP": _compare,
     **dict.fromkeys(("SEL", "FSEL"), _select),
     **dict.fromkeys(("IMNMX", "VIMNMX"), _least),
+    "VIMNMX3": _float("integer", Pipe.ALU),
     "IABS": _plain(Kind.ABSOLUTE),
     "PRMT": _plain(Kind.PERMUTE),
     "SGXT": _plain(Kind.SIGN_EXTEND, "U32"),

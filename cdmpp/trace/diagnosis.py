@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -80,6 +81,14 @@ def _say(seconds: float, what: str) -> tuple[float, str]:
     return seconds, f"{1e3 * seconds:.3f} ms {what}"
 
 
+def short(name: str) -> str:
+    """A kernel's name without namespaces, template arguments and parameters."""
+    if not name.startswith("void ") and "<" not in name:
+        return name
+    plain = name.removeprefix("void ").replace("(anonymous namespace)::", "")
+    return re.split("[<(]", plain, maxsplit=1)[0].rpartition("::")[2] or name
+
+
 def _exchange_text(base: Replay, span: Span) -> str:
     place = int(span.task.name.rpartition("exchange")[2])
     one = base.job.exchanges[place]
@@ -112,7 +121,7 @@ def _gaps(base: Replay) -> list[str]:
         if span.task.label == "gap" and "/gap" in span.task.name:
             rank, _, place = span.task.name.split("/", 1)[1].partition("/gap")
             op = base.job.rank(int(rank.removeprefix("rank"))).ops[int(place)]
-            found.append(_say(span.end_s - span.start_s, f"{rank} before op {place}, {op.name}"))
+            found.append(_say(span.end_s - span.start_s, f"{rank} before op {place}, {short(op.name)}"))
     return _longest(found)
 
 
@@ -121,7 +130,7 @@ def _slower(base: Replay, slow: int) -> list[str]:
     pairs = zip(base.job.rank(slow).ops, fast.ops, strict=True)
     return _longest(
         [
-            _say(mine.duration_s - its.duration_s, f"longer: op {place}, {mine.name}")
+            _say(mine.duration_s - its.duration_s, f"longer: op {place}, {short(mine.name)}")
             for place, (mine, its) in enumerate(pairs)
             if mine.duration_s > its.duration_s
         ]
@@ -132,5 +141,5 @@ def _queue(base: Replay) -> list[str]:
     found = []
     for number in servers_of(base.job):
         for place, op in enumerate(base.job.rank(number).ops):
-            found.append(_say(op.duration_s + op.gap_s, f"server rank {number}, op {place}, {op.name}"))
+            found.append(_say(op.duration_s + op.gap_s, f"server rank {number}, op {place}, {short(op.name)}"))
     return _longest(found)

@@ -7,8 +7,11 @@ import json
 import pytest
 
 from cdmpp.errors import DataError
+from cdmpp.trace.diagnosis import short
+from cdmpp.trace.folder import read_job
 from cdmpp.trace.kineto import read_kineto
-from tests.trace.small_traces import ITEMS, cpu_step, event, gpu_step, write
+from cdmpp.trace.replay import replay
+from tests.trace.small_traces import ITEMS, cpu_step, event, gpu_step, write, write_job
 
 
 def test_a_step_on_a_cpu(tmp_path):
@@ -44,6 +47,36 @@ def test_a_step_on_a_gpu(tmp_path):
     assert [(g.bytes, g.after) for g in first.gradients] == [(4 * ITEMS, 1)]
     assert first.end_s - first.start_s == pytest.approx(1e-3)
     assert second.end_s - second.start_s == pytest.approx(1e-3)
+
+
+def test_gaps_of_a_gpu_lose_what_the_profiler_adds(tmp_path):
+    """A step of 1000 us, 750 of gaps; the same took 700 us without the profiler."""
+    plain = read_job(write_job(tmp_path / "plain", late=0.0, step=gpu_step, backend="nccl"))
+    told = write_job(tmp_path / "told", late=0.0, step=gpu_step, backend="nccl")
+    steps_s = [7e-4] * 6 + [1e-3] * 4 + [7e-4] * 6
+    for rank in (0, 1):
+        recording = {"steps_s": steps_s, "profiled": [6, 10], "event_s": 1e-6}
+        (told / f"rank{rank}.steps.json").write_text(json.dumps(recording))
+    found = read_job(told)
+    assert found.unprofiled_s == pytest.approx(7e-4)
+    for rank, before in zip(found.ranks, plain.ranks, strict=True):
+        gaps = [sum(op.gap_s for op in one.ops) + one.tail_s for one in (rank, before)]
+        assert gaps[0] == pytest.approx(gaps[1] - 3e-4) and rank.busy_s == before.busy_s
+    assert replay(found).step_s == pytest.approx(replay(plain).step_s - 3e-4, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("aten::addmm", "aten::addmm"),
+        ("Memcpy DtoD (Device -> Device)", "Memcpy DtoD (Device -> Device)"),
+        ("sm80_xmma_gemm_f32f32_tn_n", "sm80_xmma_gemm_f32f32_tn_n"),
+        ("void at::(anonymous namespace)::multi_apply<at::X<1> >(at::X<1>)", "multi_apply"),
+        ("void at::native::elementwise_kernel<128, 2, at::A(int)#1>(int)", "elementwise_kernel"),
+    ],
+)  # fmt: skip
+def test_kernels_are_named_as_people_do(name, said):
+    assert short(name) == said
 
 
 def test_a_message_names_both_sides(tmp_path):
