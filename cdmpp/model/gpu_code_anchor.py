@@ -30,8 +30,8 @@ _START, _KERNELS, _TEXT = (
 """Columns of ``Batch.codes``, whose first is the flag."""
 _DRAM = [PARTS.index(f"gpu_dram_{way}") for way in ("read", "write")]
 N_COSTS = len(_COUNTED) + 4 + len(_VARIANTS)
-"""Natural logs: of each resource, of memory, of a launch (cycles), of the text (cycles an instruction), and how
-sharply the slowest decides. Then how far the simulated core is each of its variants."""
+"""Natural logs: of each resource, of memory, of a launch (ns: no clock of the GPU shortens it), of the text (cycles an
+instruction), and how sharply the slowest decides. Then how far the simulated core is each of its variants."""
 _MEMORY, LAUNCH, _CODE, _SHARP = range(len(_COUNTED), len(_COUNTED) + 4)
 _SIMULATED = _COUNTED.index("simulated")
 _MAX_PROGRAMS, _HUBER, _RIDGE, _STEPS = 8192, 0.1, 0.003, 150
@@ -95,28 +95,31 @@ def _start() -> Tensor:
 
 
 def _inputs(codes: Tensor, parts: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-    """(B, .) cycles of resources, of memory and of starts, kernels, instructions, logs of variants; (B,) log of clock.
+    """(B, .) cycles of resources, of memory and of starts, launches, instructions, logs of variants; (B,) log of clock.
 
-    A variant is by how much it is slower than the simulated core.
+    A launch is in cycles of a nanosecond. A variant is by how much it is slower than the simulated core.
     """
     clock_hz = 1e6 * KernelQuantities(batch.kernels, batch.device_specs, batch.kinds).device("clock_mhz")
     amounts = torch.exp2(codes[:, [*_CYCLES, _START, _KERNELS, _TEXT]]) - 1
     memory = (parts[:, :, _DRAM].sum(-1) * batch.kernel_mask).sum(1, keepdim=True) * clock_hz
     n, last = len(_COUNTED), len(_COUNTED) + len(_VARIANTS)
     slower = amounts[:, n:last].clamp_min(_FLOOR).log() - amounts[:, [_SIMULATED]].clamp_min(_FLOOR).log()
-    return torch.cat([amounts[:, :n], memory, amounts[:, last:], slower], dim=1), clock_hz[:, 0].log()
+    starts, kernels, text = amounts[:, last:].split(1, dim=1)
+    return torch.cat([amounts[:, :n], memory, starts, 1e-9 * clock_hz * kernels, text, slower], dim=1), clock_hz[
+        :, 0
+    ].log()
 
 
 def _log_cycles(inputs: Tensor, cost: Tensor) -> tuple[Tensor, Tensor]:
     """(B,) log-cycles, and (B, len(RESOURCES)) of each resource."""
     n, cost = len(_COUNTED), cost.to(inputs.dtype)
-    memory, starts, kernels, text = inputs[:, n : n + 4].unbind(1)
+    memory, starts, launches, text = inputs[:, n : n + 4].unbind(1)
     slower = (inputs[:, n + 4 :] @ cost[-len(_VARIANTS) :]).exp()
     simulated = inputs[:, _SIMULATED] * (slower - 1) * cost[_SIMULATED].exp()
     resources = [inputs[:, :n] @ cost[:n].exp() + simulated, memory * cost[_MEMORY].exp(), starts]
     logs = torch.stack(resources, dim=1).clamp_min(_FLOOR).log()
     power = 1 + cost[_SHARP].exp()
-    total = ((power * logs).logsumexp(1) / power).exp() + kernels * cost[LAUNCH].exp() + text * cost[_CODE].exp()
+    total = ((power * logs).logsumexp(1) / power).exp() + launches * cost[LAUNCH].exp() + text * cost[_CODE].exp()
     return total.log(), logs
 
 

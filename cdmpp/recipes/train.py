@@ -71,7 +71,7 @@ def train(
             f"model={config.model.name} on data with features={dataset.features}: library operators are learned with "
             "model=library features=library, scheduled programs with neither"
         )
-    inputs = FitInputs.build(dataset, split, config.loss.domain, run.accelerator, replay)
+    inputs = FitInputs.build(dataset, split, config.loss, run.accelerator, replay)
     models = tuple(start.models) if start else ()
     with one_writer(run.out):
         if is_rank_zero():

@@ -30,6 +30,8 @@ class LossConfig:
     """Weight of the relative error of the standardised label."""
     label_floor: float = 0.1
     """Smallest denominator of the latter."""
+    device_balance: float = 0.0
+    """0: every program counts alike; 1: every device does, whatever it has of programs; between: by that power."""
     domain: str = "none"
     """Distance of the latents to those of unlabelled programs of the target domain: none or cmd."""
     domain_weight: float = 0.1

@@ -13,7 +13,7 @@ from cdmpp.data.dataset import LatencyDataset
 from cdmpp.data.splits import Split
 from cdmpp.devices import sheets_of
 from cdmpp.errors import CdmppError, DataError
-from cdmpp.training.config import check_choice
+from cdmpp.training.config import LossConfig, check_choice
 
 
 @dataclass(frozen=True)
@@ -42,13 +42,14 @@ class FitInputs:
 
     @staticmethod
     def build(
-        dataset: LatencyDataset, split: Split, domain: str, accelerator: str, replay: Replay | None = None
+        dataset: LatencyDataset, split: Split, loss: LossConfig, accelerator: str, replay: Replay | None = None
     ) -> FitInputs:
         """Check the parts of ``split`` and put their programs on the device that computes.
 
-        With a ``domain`` (``loss.domain``) the pool of ``split`` is unlabelled programs; ``replay`` has rows of
+        With ``loss.domain`` the pool of ``split`` is unlabelled programs; ``replay`` has rows of
         ``dataset``. ``CdmppError`` where a part is missing or one of the test, or there is no such accelerator.
         """
+        domain = loss.domain
         pool = split.pool if domain != "none" else np.zeros(0, np.int64)
         if domain != "none" and len(pool) == 0:
             raise CdmppError(
@@ -66,7 +67,7 @@ class FitInputs:
                 raise DataError(f"replayed programs must not be part of the {name} programs")
         labelled = np.concatenate([split.train, replayed, split.validation])
         used = np.unique(np.concatenate([labelled, pool]))
-        weights = np.ones(len(used), np.float32)
+        weights = _balanced(dataset.devices[used], np.isin(used, split.train), loss.device_balance)
         if replay is not None:
             weights[np.isin(used, replayed)] = replay.weight
         # Labels of the pool may not even exist.
@@ -76,6 +77,13 @@ class FitInputs:
         train, validation, unlabelled = (np.searchsorted(used, rows) for rows in (split.train, split.validation, pool))
         moved = replace(replay, rows=np.searchsorted(used, replayed)) if replay else None
         return FitInputs(programs.to(torch_device(accelerator)), used, train, validation, unlabelled, moved)
+
+
+def _balanced(names: np.ndarray, trains: np.ndarray, power: float) -> np.ndarray:
+    """(n,) float32 weights of programs on devices ``names``, 1 on average over those that train."""
+    _, which = np.unique(names, return_inverse=True)
+    weights = np.maximum(np.bincount(which[trains], minlength=which.max() + 1), 1.0)[which] ** -power
+    return (weights / weights[trains].mean()).astype(np.float32)
 
 
 def torch_device(accelerator: str) -> str:

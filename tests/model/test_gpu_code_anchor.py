@@ -23,11 +23,15 @@ from cdmpp.model.gpu_code_anchor import MIN_PROGRAMS, RESOURCES, GpuCodeAnchor
 from tests.model.test_models import SMALL
 
 SHEET = devices.get("a100")
-LAUNCH_CYCLES = 4000.0
+OTHER = devices.get("h100")
+LAUNCH_S = 2.8e-6
 
 
-def programs_of(n: int, seed: int = 0, coded: float = 1.0) -> ProgramTensors:
-    """Their latency is nine tenths of the simulated cycles and a tenth of those of the stack, or the starts."""
+def programs_of(n: int, seed: int = 0, coded: float = 1.0, sheet: devices.Device = SHEET) -> ProgramTensors:
+    """Their latency is nine tenths of the simulated cycles and a tenth of those of the stack, or the starts.
+
+    Each launch takes as long on any GPU.
+    """
     dataset, _ = toy_dataset(n, seed)
     rng = np.random.default_rng(seed)
     amounts = np.zeros((n, CODE_WIDTH))
@@ -42,7 +46,7 @@ def programs_of(n: int, seed: int = 0, coded: float = 1.0) -> ProgramTensors:
     column("cycles_stack")[:] = 10 ** rng.uniform(3, 6, n) * (rng.random(n) < 0.3)
     column("cycles_start")[:] = 10 ** rng.uniform(1, 6, n)
     busy = 0.9 * column("cycles_simulated") + 0.1 * column("cycles_stack")
-    cycles = np.maximum(busy, column("cycles_start")) + LAUNCH_CYCLES * column("kernels")
+    cycles = np.maximum(busy, column("cycles_start"))
     codes = np.log2(1 + amounts).astype(np.float32)
     codes[rng.random(n) >= coded] = np.nan
     asts = dataclasses.replace(
@@ -50,8 +54,8 @@ def programs_of(n: int, seed: int = 0, coded: float = 1.0) -> ProgramTensors:
         kernel_features=0 * dataset.asts.kernel_features,
         target_kinds=np.ones_like(dataset.asts.target_kinds),
     )
-    seconds = cycles / (1e6 * SHEET.spec["clock_mhz"])
-    return ProgramTensors.build(asts, {SHEET.name: SHEET}, [SHEET.name] * n, seconds)
+    seconds = cycles / (1e6 * sheet.spec["clock_mhz"]) + LAUNCH_S * column("kernels")
+    return ProgramTensors.build(asts, {sheet.name: sheet}, [sheet.name] * n, seconds)
 
 
 def errors(anchor: GpuCodeAnchor, programs: ProgramTensors, rows: np.ndarray) -> torch.Tensor:
@@ -68,8 +72,15 @@ def test_programs_it_never_saw_are_timed():
     anchor.fit(programs, np.arange(500))
     assert anchor.fitted == 1
     assert float(errors(anchor, programs, test).mean()) < min(0.06, 0.5 * before)
-    launch = anchor.log_cost[gpu_code_anchor.LAUNCH].exp()
-    assert LAUNCH_CYCLES / 1.3 < float(launch) < LAUNCH_CYCLES * 1.3
+    launch_ns = float(anchor.log_cost[gpu_code_anchor.LAUNCH].exp())
+    assert 1e9 * LAUNCH_S / 1.3 < launch_ns < 1e9 * LAUNCH_S * 1.3
+
+
+def test_a_gpu_of_another_clock_launches_no_faster():
+    programs, anchor = programs_of(500), GpuCodeAnchor()
+    anchor.fit(programs, np.arange(500))
+    assert OTHER.spec["clock_mhz"] > 1.3 * SHEET.spec["clock_mhz"]
+    assert float(errors(anchor, programs_of(200, 1, sheet=OTHER), np.arange(200)).mean()) < 0.06
 
 
 def test_too_few_programs_leave_it_as_it_is():
