@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
 from cdmpp.errors import DataError
 from cdmpp.machine_code.sass import SassKernel
-from cdmpp.machine_code.sass_fields import CLASSES, FIELDS, TRUE, UNIFORM_ZERO, ZERO, Kind, Source, Space
+from cdmpp.machine_code.sass_fields import FIELDS, TRUE, UNIFORM_ZERO, ZERO, Kind, Space
 from cdmpp.machine_code.sass_opcodes import described
 
 _AT = {name: place for place, name in enumerate(FIELDS)}
@@ -20,10 +22,15 @@ for _name in ("uniform_base", "shared_uniform"):
 for _name in ("base_scale", "shared_scale"):
     _EMPTY[_AT[_name]] = 1
 _EMPTY[_AT["target"]] = -1
-_INTEGERS = (
+_INTEGERS = {
     Kind.ADD, Kind.MULTIPLY, Kind.MULTIPLY_WIDE, Kind.SHIFT_ADD, Kind.SHIFT_ADD_HIGH, Kind.SHIFT_LEFT, Kind.SHIFT_RIGHT,
     Kind.SIGN_EXTEND, Kind.COMPARE,
-)  # fmt: skip
+}  # fmt: skip
+_KEPT = {Kind.MOVE, Kind.LOGIC, Kind.SELECT, Kind.LEAST, Kind.PERMUTE}
+"""What may be done to an integer besides, and to a float."""
+_REGISTERS = re.compile(r"\bR(\d+)\b")
+_READ_FIRST = {Kind.STORE, Kind.BRANCH, Kind.RETURN, Kind.REGISTER_TO_PREDICATES}
+"""Whose first operand is no destination."""
 _NEAR = 16
 """Instructions between a branch and the call that it avoids, at most."""
 
@@ -42,7 +49,7 @@ def rows_of(kernel: SassKernel) -> np.ndarray:
         for name in ("stall", "yields", "write_barrier", "read_barrier", "waits"):
             row[_AT[name]] = getattr(control, name)
     _expect(table)
-    _assume(table)
+    _assume(table, kernel)
     return table
 
 
@@ -65,18 +72,26 @@ def _expect(table: np.ndarray) -> None:
             table[place, _AT["option"]] = 1 if onward else 2
 
 
-def _assume(table: np.ndarray) -> None:
-    """Sets ``option`` of loads from global memory that integers are computed from, or compared: indices and flags.
+def _assume(table: np.ndarray, kernel: SassKernel) -> None:
+    """Sets ``option`` of loads from global memory of which only integers are computed: indices and flags.
 
     1: it is zero, as if every lane looked up the first row; 2: it is one, a flag that is set, as in measurements.
     """
-    kind, space, width, to, counted = (table[:, _AT[name]] for name in ("kind", "space", "width", "to", "counted"))
-    reads = [(table[:, _AT[f"source{i}_kind"]], table[:, _AT[f"source{i}_value"]]) for i in range(3)]
-    moves = counted == CLASSES.index("move")
-    for place in np.flatnonzero((kind == Kind.LOAD) & (space == Space.GLOBAL) & np.isin(width, (1, 4, 8))):
-        here = np.zeros(len(table), bool)
-        for is_register, register in reads:
-            here |= (is_register == Source.REGISTER) & (register == to[place])
-        users = np.flatnonzero(here[place + 1 :])
-        if len(users) and kind[user := place + 1 + users[0]] in _INTEGERS and not moves[user]:
+    kind, space, width, to = (table[:, _AT[name]] for name in ("kind", "space", "width", "to"))
+    loads = np.flatnonzero((kind == Kind.LOAD) & (space == Space.GLOBAL) & np.isin(width, (1, 4, 8)))
+    read = [
+        {int(number) for text in line.operands[of not in _READ_FIRST :] for number in _REGISTERS.findall(text)}
+        for line, of in zip(kernel.lines, kind.tolist(), strict=True)
+    ]
+    for place in loads.tolist():
+        loaded, integer = int(to[place]), False
+        for user in range(place + 1, len(table)):
+            if loaded in read[user]:
+                integer |= kind[user] in _INTEGERS
+                if kind[user] not in _INTEGERS and kind[user] not in _KEPT:
+                    integer = False
+                    break
+            if to[user] == loaded:
+                break
+        if integer:
             table[place, _AT["option"]] = 2 if width[place] == 1 else 1

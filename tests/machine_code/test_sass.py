@@ -155,14 +155,26 @@ def test_a_branch_on_data_takes_the_way_that_calls_no_helper():
         "CALL.REL.NOINC 0x80", "BRA 0x70", "FMUL R0, R0, R0", "EXIT", "RET.REL.NODEC R4 0x0",
     )  # fmt: skip
     assert [slow.lines[at].opcode for at in executed(slow)["at"]] == ["LDG", "ISETP", "BRA", "FMUL", "EXIT"]
-    unsure = written("LDG.E R0, [R2.64]", "ISETP.GT.AND P0, PT, R0, RZ, PT", "@P0@ BRA 0x40", "EXIT", "EXIT")
+    unsure = written("LDG.E R0, [R2.64]", "FSETP.GT.AND P0, PT, R0, RZ, PT", "@P0@ BRA 0x40", "EXIT", "EXIT")
     with pytest.raises(DataError, match="instruction 2 branches on data"):
         executed(unsure)
 
 
-def test_an_address_from_data_is_refused():
-    with pytest.raises(DataError, match="address of instruction 2 depends on data"):
-        executed(written("LDG.E R0, [R2.64]", "IMAD.WIDE R4, R0, 0x4, R2", "LDG.E R5, [R4.64]", "EXIT"))
+def test_an_address_from_computed_data_is_refused():
+    made = ("LDG.E R0, [R2.64]", "F2I.TRUNC.NTZ R1, R0", "IMAD.WIDE R4, R1, 0x4, R2", "LDG.E R5, [R4.64]", "EXIT")
+    with pytest.raises(DataError, match="address of instruction 3 depends on data"):
+        executed(written(*made))
+
+
+def test_an_index_is_taken_for_zero_and_a_flag_for_one_but_no_float():
+    look_up = written("LDG.E R0, [R2.64]", "IMAD.WIDE R4, R0, 0x4, R2", "LDG.E R5, [R4.64]", "EXIT")
+    assert executed(look_up)["units"].tolist()[2] == 1  # all lanes look up one row
+    flag = written("LDG.E.U8 R0, [R2.64]", "ISETP.NE.AND P0, PT, R0, RZ, PT", "@!P0@ BRA 0x40", "EXIT", "EXIT")
+    assert executed(flag)["at"].tolist() == [0, 1, 2, 3]
+    bits = written("LDG.E R0, [R2.64]", "ISETP.GT.AND P0, PT, R0, RZ, PT", "FADD R1, R0, R0", "@P0@ BRA 0x50", "EXIT",
+                   "EXIT")  # fmt: skip
+    with pytest.raises(DataError, match="instruction 3 branches on data"):
+        executed(bits)
 
 
 def test_integers_survive_on_the_stack():
