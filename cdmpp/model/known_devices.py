@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 _SAME = 1e-6
-_NEAR = 2.0
+_NEAR = 0.1
 """Squared distance of device vectors at which another device counts e times less; chosen by leaving devices out."""
 
 

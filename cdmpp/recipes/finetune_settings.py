@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from cdmpp import devices
-from cdmpp.data.sources import source_devices
+from cdmpp.data.sources import devices_with_data, source_devices
 from cdmpp.data.splits import split_definition, split_names
 from cdmpp.devices import Device
 from cdmpp.errors import CdmppError, DataError
 from cdmpp.measure.chosen import LabelSettings
 from cdmpp.model.config import check_keys, config_from_dict
+from cdmpp.predict.model_folder import load
 from cdmpp.recipes.compose import offer
 from cdmpp.recipes.settings import shared_settings
 from cdmpp.training.config import Run, TrainConfig, TuneConfig
@@ -68,8 +69,19 @@ class FinetuneSettings:
         return settings
 
     def source_names(self) -> list[str]:
-        """The devices to start from; ``DataError`` where none has records."""
-        if names := list(self.sources) or source_devices(self.device.name, self.data_paths):
+        """The devices to start from: of a given ``start`` those that it knows; ``DataError`` where none has records."""
+        if self.sources:
+            return list(self.sources)
+        names = source_devices(self.device.name, self.data_paths)
+        if self.start is not None:
+            known = load(self.start).trained_on
+            names = [name for name in devices_with_data(self.data_paths) if name in known and name != self.device.name]
+            if not names:
+                raise DataError(
+                    f"{self.start} has learned from {', '.join(sorted(known))}, and no record of these is in reach, "
+                    "so what it knows could not be kept: add their data (data.path, $CDMPP_DATA), or name sources"
+                )
+        if names:
             return names
         raise DataError(
             f"no other device has records within reach, so there is nothing to fine-tune to {self.device.name} from; "

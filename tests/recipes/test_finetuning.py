@@ -76,6 +76,11 @@ def test_from_a_model_that_is_given(two_devices: Path):
     assert not (two_devices / "again" / "base").exists()
 
 
+def test_what_a_given_model_knows_cannot_be_kept_without_records(two_devices: Path):
+    with pytest.raises(DataError, match="a100 has learned from a100, and no record of these is in reach"):
+        finetune(settings(two_devices, "start=a100"))
+
+
 class FakeCollector:
     """Records every planned task at once: what a real one does, without a machine."""
 
