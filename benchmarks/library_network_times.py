@@ -3,6 +3,7 @@
 ``measure OUT`` runs there and appends JSON lines; ``score OUT MODEL [MODEL ...]`` runs anywhere. No weight is
 downloaded: networks have random ones. An inference is a call in inference mode, a training step forward and backward
 (gradients dropped before, no optimiser), each between two synchronisations; the label is the median of the repeats.
+Convolutions run without TF32, unless a line says otherwise: such lines in float32 are not scored.
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ def _image(name: str) -> Callable[[int], tuple[nn.Module, torch.Tensor]]:
     return lambda batch: (getattr(torchvision.models, name)(weights=None), torch.rand(batch, 3, 224, 224))
 
 
+IMAGES = ("resnet50", "vgg16", "mobilenet_v2", "densenet121")
 _LARGE = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
 _LLAMA = {"hidden_size": 2048, "num_hidden_layers": 8, "num_attention_heads": 16, "intermediate_size": 5504}
 NETWORKS: dict[str, Callable[[int], tuple[nn.Module, torch.Tensor]]] = {
@@ -60,7 +62,7 @@ NETWORKS: dict[str, Callable[[int], tuple[nn.Module, torch.Tensor]]] = {
     "gpt2": _transformer("GPT2", 1024, use_cache=False),
     "llama_8_layers": _transformer("Llama", 1024, use_cache=False, **_LLAMA),
     "vit_b_16": _transformer("ViT", 0, image_size=224),
-    **{name: _image(name) for name in ("resnet50", "vgg16", "mobilenet_v2", "densenet121")},
+    **{name: _image(name) for name in IMAGES},
 }
 BATCHES = {
     **{"bert_large": (1, 8), "gpt2": (1, 8), "llama_8_layers": (1, 4), "vit_b_16": (1, 32)},
@@ -111,7 +113,8 @@ def seconds(network: nn.Module, given: torch.Tensor, train: bool) -> list[float]
 def measure(out: Path) -> None:
     """Append to ``out`` what it does not hold yet."""
     done = [json.loads(line)["job"] for line in out.read_text().splitlines()] if out.exists() else []
-    place = {"gpu": torch.cuda.get_device_name(0), "torch": torch.__version__}
+    torch.backends.cudnn.allow_tf32 = False  # as the operators that models learn from; PyTorch would use it
+    place = {"gpu": torch.cuda.get_device_name(0), "torch": torch.__version__, "tf32_convolutions": False}
     for job in jobs():
         if job in done:
             continue
@@ -139,6 +142,8 @@ def score(out: Path, device: str, models: list[str]) -> None:
     errors: dict[str, list[list[float]]] = defaultdict(list)
     for row in map(json.loads, out.read_text().splitlines()):
         job, measured_s = row["job"], statistics.median(row["seconds"])
+        if row["tf32_convolutions"] and job["network"] in IMAGES and job["dtype"] == "float32":
+            continue
         with torch.device("meta"):
             network, given = made(job["network"], job["batch"])
         read = read_library_network(network, (given,), dtype=job["dtype"], train=job["train"])

@@ -32,6 +32,8 @@ _HUBER, _RIDGE, _OWN_RIDGE, _STEPS = 0.2, 0.003, 0.3, 150
 _NOISE = 0.1
 """Log-seconds by which a call may miss what its device's numbers say, the rest being none of their business."""
 _FEWEST_DEVICES, _USUAL_SPREAD, _LEAST_SPREAD = 3, 0.3, 0.2
+Terms = tuple[Tensor, Tensor, Tensor, Tensor]
+"""What ``_terms`` returns."""
 _FAMILY_COLUMNS = [OPERATOR_NAMES.index(f"family_{name}") for name in FAMILIES]
 """Of operator vectors; in ``Batch.codes`` a flag stands before them."""
 
@@ -186,7 +188,7 @@ def families(batch: Batch) -> Tensor:
     return batch.codes[:, 1:][:, _FAMILY_COLUMNS].argmax(1)
 
 
-def _terms(batch: Batch) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _terms(batch: Batch) -> Terms:
     """(B, 3) seconds at full speed, (B,) log of the finer process, (B, families) which family it is, (B,) halves."""
     q = LibraryQuantities(batch)
     family = batch.codes[:, 1:][:, _FAMILY_COLUMNS]
@@ -224,7 +226,7 @@ def _balanced(programs: ProgramTensors, rows: np.ndarray) -> np.ndarray:
     return np.sort(np.concatenate(parts))
 
 
-def _gathered(programs: ProgramTensors, rows: np.ndarray) -> tuple[tuple[Tensor, ...], Tensor, Tensor, Tensor]:
+def _gathered(programs: ProgramTensors, rows: np.ndarray) -> tuple[Terms, Tensor, Tensor, Tensor]:
     """``_terms``, log-latency (n,), weights (n,) by which every cell counts alike, device (n,)."""
     terms, labels, places = _columns(programs, rows)
     cells = _cells(programs, rows)[places]
@@ -234,7 +236,7 @@ def _gathered(programs: ProgramTensors, rows: np.ndarray) -> tuple[tuple[Tensor,
 
 
 @torch.no_grad()
-def _columns(programs: ProgramTensors, rows: np.ndarray) -> tuple[tuple[Tensor, ...], Tensor, Tensor]:
+def _columns(programs: ProgramTensors, rows: np.ndarray) -> tuple[Terms, Tensor, Tensor]:
     """``_terms``, log-latency (n,), and which of ``rows`` (n,) each is: batches have an order of their own."""
     columns = []
     for batch in ordered_batches(programs, rows):
@@ -242,4 +244,4 @@ def _columns(programs: ProgramTensors, rows: np.ndarray) -> tuple[tuple[Tensor, 
     *terms, labels, order = (torch.cat(column) for column in zip(*columns, strict=True))
     sorted_rows = torch.from_numpy(np.argsort(rows)).to(order.device)
     ranks = torch.searchsorted(torch.from_numpy(np.sort(rows)).to(order.device), order)
-    return tuple(terms), labels, sorted_rows[ranks]
+    return (terms[0], terms[1], terms[2], terms[3]), labels, sorted_rows[ranks]
