@@ -66,7 +66,7 @@ def _summary(options: argparse.Namespace) -> None:
     else:
         _print_places(entries, paths)
         if readable:
-            _print_numbers([statistics for _, statistics in readable])
+            _print_numbers(readable)
 
 
 def plain(entry: DataSummary) -> dict[str, Any]:
@@ -86,11 +86,11 @@ def _print_places(entries: Sequence[DataSummary], paths: Sequence[Path]) -> None
     print_table("Data", ("device", *counts, "form", "folder"), rows, right=counts, caption=caption)
 
 
-def _print_numbers(entries: Sequence[DeviceStatistics]) -> None:
-    """A column a device: sizes, latencies, noise of the labels, quality of the schedules, op classes."""
+def _print_numbers(readable: Sequence[tuple[Path, DeviceStatistics]]) -> None:
+    """A row a data set and device: latencies, noise of the labels, quality of the schedules; then op classes."""
     from cdmpp.data.statistics import quantiles
 
-    rows: dict[str, Callable[[DeviceStatistics], str]] = {
+    columns: dict[str, Callable[[DeviceStatistics], str]] = {
         "networks": lambda e: str(e.networks),
         "latency p10 / p50 / p90": lambda e: " / ".join(map(format_seconds, quantiles(e.latency_s))),
         "two best visits differ by, mean": lambda e: f"{100 * e.spread.mean():.2f} %",
@@ -100,7 +100,15 @@ def _print_numbers(entries: Sequence[DeviceStatistics]) -> None:
         ),
         "not recorded": lambda e: str(sum(e.failures.values())),
     }
-    shown = [(name, *map(value, entries)) for name, value in rows.items()]
-    for op_class in dict.fromkeys(name for entry in entries for name in entry.programs_by_class):
-        shown.append((f"{op_class} programs", *(f"{e.programs_by_class.get(op_class, 0):,}" for e in entries)))
-    print_table("In numbers", ("", *(entry.device for entry in entries)), shown)
+    names = [
+        folder.name if folder.name == entry.device else f"{folder.name} ({entry.device})" for folder, entry in readable
+    ]
+    entries = [entry for _, entry in readable]
+    rows = [(name, *(value(entry) for value in columns.values())) for name, entry in zip(names, entries, strict=True)]
+    print_table("In numbers", ("data set", *columns), rows, right=columns)
+    classes = list(dict.fromkeys(name for entry in entries for name in entry.programs_by_class))
+    counts = [
+        (name, *(f"{entry.programs_by_class.get(one, 0):,}" for one in classes))
+        for name, entry in zip(names, entries, strict=True)
+    ]
+    print_table("Programs by operator", ("data set", *classes), counts, right=classes)

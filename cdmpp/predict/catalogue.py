@@ -48,6 +48,11 @@ class ModelEntry:
         return {devices.get(name).kind for name in self.devices if name in devices.names()}
 
     @property
+    def archs(self) -> set[str]:
+        """``sm_80`` and the like, of the GPUs that are described here."""
+        return {str(devices.get(name).target.get("arch")) for name in self.devices if name in devices.names()}
+
+    @property
     def usable(self) -> bool:
         """Its JSON files are those of a model of this version."""
         return self.state == "usable"
@@ -76,7 +81,8 @@ def model_for(device: str, entries: Sequence[ModelEntry], features: str = "cdmpp
     """The model to use when none is named: the first usable one trained on ``device``, else made for it zero-shot.
 
     ``features``: the kind of programs asked about. For a device whose machine code can be read else the first that
-    tells its error on unseen ones of that kind; for library operators else the first of devices of that kind.
+    tells its error on unseen ones of that kind, rather one that knows a GPU of that architecture; for library operators
+    else the first of devices of that kind.
     ``ModelFormatError`` where there is none; the message lists what there is.
     """
     entries = [one for one in entries if one.features == features]
@@ -88,7 +94,8 @@ def model_for(device: str, entries: Sequence[ModelEntry], features: str = "cdmpp
                 log.warning("passed over a damaged model: %s", entry.problem)
     described = devices.get(device)
     readable = features == "cdmpp" and (can_have_code(described.target) or can_have_gpu_code(described.target))
-    for entry in (one for one in entries if one.usable and described.kind in one.kinds):
+    alike = [one for one in entries if one.usable and described.kind in one.kinds]
+    for entry in sorted(alike, key=lambda one: described.target.get("arch") not in one.archs):
         if features == "library" or (readable and entry.tells_unseen):
             return entry
     usable = "; ".join(f"{entry.name} ({', '.join(entry.devices)})" for entry in entries if entry.usable)

@@ -79,7 +79,7 @@ def test_golden_predictions(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_the_card_says_how_good_it_is(name):
     card = cdmpp.load(name).card
-    assert card["test"]["metrics"]["mape"] > 0 and card["test"]["n_programs"] > 500
+    assert card["test"]["metrics"]["mape"] > 0 and card["test"]["n_programs"] > 200
     assert card["limits"] and card["noise_floor_percent"] and card["created"] and card["cdmpp"]
     assert '"/' not in json.dumps(card), "a path of the machine that trained it"
 
@@ -101,20 +101,22 @@ def test_the_figures_in_the_card_can_be_had_again(name):
 
 def test_the_figures_in_readme_are_those_of_the_cards(tmp_path):
     text = (ROOT / "README.md").read_text()
-    rows = re.findall(r"^\| `([\w-]+)` \| ([\d.]+) / ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|", text, re.M)
+    rows = re.findall(r"^\| `([\w-]+)` \| ([\d.]+) / ([\d.]+) \| ([\d.]+|-) \| ([\d.]+) \|", text, re.M)
     shown = {name: figures for name, *figures in rows}
     for entry in models(tmp_path):
         if entry.name not in ("cpus", "torch-gpus"):
             figures = entry.summary()
             expected = [f"{figures['mape']:.1f}", f"{figures['median_ape']:.1f}"]
-            expected += [f"{figures['spearman_within_task']:.3f}", f"{figures['top1_regret']:.3f}"]
+            order = figures["spearman_within_task"]  # of tasks with five programs, where there are some
+            expected += ["-" if order is None else f"{order:.3f}", f"{figures['top1_regret']:.3f}"]
             assert shown.pop(entry.name) == expected
     assert not shown
 
 
 def test_gpus_that_nobody_measured_are_answered_by_their_machine_code_or_not_at_all():
     here = [entry for entry in models() if entry.folder.parent == SHIPPED]
-    assert model_for("h100", here).name == model_for("t4", here).name == "a100"
+    assert model_for("a100-80gb", here).name == model_for("t4", here).name == "a100"
+    assert model_for("h200", here).name == model_for("h100-pcie", here).name == "h100"  # the same architecture
     for without_a_core in ("b200", "mi100", "apple-m1-gpu"):
         with pytest.raises(ModelFormatError, match=f"no model trained on {without_a_core}"):
             model_for(without_a_core, here)
