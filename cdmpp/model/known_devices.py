@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 _SAME = 1e-6
-_NEAR = 0.1
-"""Squared distance of device vectors at which another device counts e times less; chosen by leaving devices out."""
+_NEAR = 0.005
+"""Squared distance of device vectors below which all devices count alike; chosen by leaving devices out."""
 
 
 def recalled(vectors: Tensor, known: Tensor, own: Tensor) -> Tensor:
@@ -21,11 +21,12 @@ def recalled(vectors: Tensor, known: Tensor, own: Tensor) -> Tensor:
 
 
 def borrowed(vectors: Tensor, known: Tensor, own: Tensor) -> Tensor:
-    """As ``recalled``, and for a device that is not known the mean over known ones, the nearest counting most."""
+    """As ``recalled``, and for a device that is not known the mean over known ones by their inverse squared distance."""
     distance = (vectors[:, None] - known[None]).square().sum(-1)
     if not distance.isfinite().any():  # nobody to borrow from
         return recalled(vectors, known, own)
-    shares = torch.softmax(-distance / _NEAR, 1).to(own)
+    near = 1 / (_NEAR + distance)  # 0 of a free place
+    shares = (near / near.sum(1, keepdim=True)).to(own)
     is_known = (distance.amin(1) < _SAME).reshape(-1, *[1] * (own.ndim - 1))
     return torch.where(is_known, own[distance.argmin(1)], torch.einsum("bk,k...->b...", shares, own))
 
