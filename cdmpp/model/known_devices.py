@@ -21,7 +21,7 @@ def recalled(vectors: Tensor, known: Tensor, own: Tensor) -> Tensor:
 
 
 def borrowed(vectors: Tensor, known: Tensor, own: Tensor) -> Tensor:
-    """As ``recalled``, and for a device that is not known the mean over known ones by their inverse squared distance."""
+    """As ``recalled``, and for a device that is not known the mean over known ones, by inverse squared distance."""
     distance = (vectors[:, None] - known[None]).square().sum(-1)
     if not distance.isfinite().any():  # nobody to borrow from
         return recalled(vectors, known, own)
