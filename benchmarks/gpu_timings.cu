@@ -68,7 +68,6 @@ __global__ void Barriers(long long* cycles) {
 }
 
 // Each thread loads or stores 16 bytes at a time, beside those of its neighbours; a multiprocessor runs two such blocks.
-template <bool kFirstLevel>
 __global__ void __launch_bounds__(1024, 2) Loads(const float4* data, int steps, int rounds, long long* cycles, float* sink) {
   float sum = 0;
   const float4* mine = data + threadIdx.x;
@@ -82,14 +81,9 @@ __global__ void __launch_bounds__(1024, 2) Loads(const float4* data, int steps, 
     for (int i = 0; i < steps; i += 8) {
       float4 values[8];
 #pragma unroll
-      for (int j = 0; j < 8; ++j, at += kFirstLevel ? 0 : 1024) {
-        if (kFirstLevel) {
-          asm volatile("ld.global.ca.v4.f32 {%0, %1, %2, %3}, [%4];"
-                       : "=f"(values[j].x), "=f"(values[j].y), "=f"(values[j].z), "=f"(values[j].w) : "l"(at));
-        } else {
-          asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];"
-                       : "=f"(values[j].x), "=f"(values[j].y), "=f"(values[j].z), "=f"(values[j].w) : "l"(at));
-        }
+      for (int j = 0; j < 8; ++j, at += 1024) {
+        asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];"
+                     : "=f"(values[j].x), "=f"(values[j].y), "=f"(values[j].z), "=f"(values[j].w) : "l"(at));
       }
 #pragma unroll
       for (int j = 0; j < 8; ++j) sum += values[j].x + values[j].w;
@@ -173,13 +167,9 @@ int main() {
   float4* data = reinterpret_cast<float4*>(memory);
   CHECK(cudaMemset(memory, 0, kBytes));
   const double kStepSectors = 1024 * 16 / 32.0;  // of one block
-  // One block, 16 KiB: all in the first level.
-  Loads<true><<<blocks, 1024>>>(data, 8, 512, cycles, sink);
-  CHECK(take(blocks));
-  std::printf("l1_sectors_per_cycle %.3f\n", kStepSectors * 8 * 512 / mean());
   for (int mib : {4, 16}) {
     int steps = (mib << 20) / (1024 * 16);
-    Loads<false><<<2 * blocks, 1024>>>(data, steps, 4, cycles, sink);
+    Loads<<<2 * blocks, 1024>>>(data, steps, 4, cycles, sink);
     CHECK(take(2 * blocks));
     std::printf("l2_sectors_per_cycle of %d MiB %.3f\n", mib, 2 * kStepSectors * steps * 4 / mean());
   }
