@@ -56,8 +56,8 @@ def kit(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sentinel, "WORKLOADS", small)
         patch.setattr(builder, "PART_PROGRAMS", 6)
-        report = TinyKit(settings("xeon-icelake"), folder).run()
-        again = TinyKit(settings("xeon-icelake"), folder).run()
+        report = TinyKit(settings("xeon-icelake-avx2"), folder).run()
+        again = TinyKit(settings("xeon-icelake-avx2"), folder).run()
     assert (report["programs"], report["parts"], report["failures"]) == (12, 2, {}) == (
         again["programs"], again["parts"], again["failures"],
     )  # fmt: skip
@@ -108,7 +108,7 @@ def test_a_kit_is_measured_through_a_kill_and_becomes_records(kit: Path, tmp_pat
 
     out = tmp_path / "set"
     report = merge_kit(kit, [results, other], out)
-    records = read_records(out, "xeon-icelake")
+    records = read_records(out, "xeon-icelake-avx2")
     assert report["new"] == len(records) == len({r.record_id for r in records}) == 12
     assert all(r.protocol == "cpu-v4" and 0 < r.latency_s < 1 and len(r.latency_samples_s) >= 20 for r in records)
     assert {r.schedule for r in records} == set(schedules())
@@ -162,7 +162,7 @@ def test_a_part_that_is_being_measured_is_refused(kit: Path, tmp_path: Path) -> 
     assert done.returncode != 0 and "another run of this part" in done.stderr and "Traceback" not in done.stderr
     assert results.read_text() == ""
     with writing(tmp_path / "set", "another"), pytest.raises(CdmppError, match="being written by process"):
-        in_thread(TinyKit(settings("xeon-icelake"), tmp_path / "set").run)
+        in_thread(TinyKit(settings("xeon-icelake-avx2"), tmp_path / "set").run)
 
 
 def in_thread(action: Callable[[], Any]) -> Any:
@@ -173,7 +173,7 @@ def in_thread(action: Callable[[], Any]) -> Any:
 
 def test_a_folder_keeps_to_its_device(kit: Path) -> None:
     with pytest.raises(CdmppError, match="another device or target"):
-        KitBuilder(settings("xeon-icelake-avx2"), kit).run()
+        KitBuilder(settings("xeon-icelake"), kit).run()
     with pytest.raises(DataError, match="no results"):
         merge_kit(kit, [], kit / "nowhere")
 
