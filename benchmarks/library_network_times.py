@@ -1,6 +1,6 @@
 """Whole networks as PyTorch runs them on the GPU at hand, and what is predicted for them.
 
-``measure OUT`` runs there and appends JSON lines; ``score OUT MODEL [MODEL ...]`` runs anywhere. No weight is
+``measure OUT`` runs there and appends JSON lines; ``score OUT DEVICE MODEL [MODEL ...]`` runs anywhere. No weight is
 downloaded: networks have random ones. An inference is a call in inference mode, a training step forward and backward
 (gradients dropped before, no optimiser), each between two synchronisations; the label is the median of the repeats.
 Convolutions run without TF32, unless a line says otherwise: such lines in float32 are not scored.

@@ -40,6 +40,10 @@ class LossConfig:
     def __post_init__(self) -> None:
         check_choice("loss.domain", self.domain, ("none", "cmd"))
         check_choice("loss.log", self.log, ("huber", "mse"))
+        if not 0 <= self.device_balance <= 1:
+            raise CdmppError(
+                f"loss.device_balance is {self.device_balance}: from 0, programs alike, to 1, devices alike"
+            )
 
 
 @dataclass(frozen=True)

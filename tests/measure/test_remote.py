@@ -96,7 +96,13 @@ def test_a_server_that_dies_costs_no_record_and_doubles_none(
     with pytest.raises(CdmppError, match="keys it knows: board"):
         free_servers(address, "nothing")
     settings = MeasureSettings(
-        "xeon-icelake-avx2", builders=1, min_separation_s=0.0, progress=False, runner="rpc", tracker=address, key="board"
+        "xeon-icelake-avx2",
+        builders=1,
+        min_separation_s=0.0,
+        progress=False,
+        runner="rpc",
+        tracker=address,
+        key="board",
     )
     collector = Sabotaged(settings, tmp_path)
     collector.victim = processes[2]

@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
+import pytest
 
 from cdmpp import devices
 from cdmpp.ast.table import AstTable
 from cdmpp.data.batching import ProgramTensors
 from cdmpp.data.split_rules import Split
+from cdmpp.errors import CdmppError
 from cdmpp.model.library_anchor import LibraryAnchor
 from cdmpp.operators.operator import LibraryOperator
 from cdmpp.operators.operator_vector import operator_program
@@ -54,6 +56,12 @@ def test_without_halves_there_is_nothing_to_learn_of_them():
     anchor = LibraryAnchor(8, devices.VECTOR_WIDTH)
     anchor.fit(programs, np.arange(300))
     assert not anchor.halves.any()
+
+
+def test_a_balance_beyond_all_devices_alike_is_refused():
+    for power in (-0.5, 2.0):
+        with pytest.raises(CdmppError, match="loss.device_balance"):
+            LossConfig(device_balance=power)
 
 
 def test_devices_with_few_programs_count_as_they_are_asked_to():
