@@ -11,11 +11,14 @@ from cdmpp.operators.operator import LibraryOperator
 from cdmpp.operators.operator_task import operator_task
 from cdmpp.programs.task import Task
 
+StandIns = dict[str, tuple[str, ...]]
+"""Task id of an operator -> others, which nobody measured, that it is the answer for."""
 
-def library_graph_of(exported: Any, name: str) -> tuple[NetworkGraph, dict[str, LibraryOperator], dict[str, str]]:
-    """Of a ``torch.export.ExportedProgram``; task id -> its operator, and task id -> what it is answered as.
 
-    The latter of operators that nobody measured. ``UnsupportedProgramError`` names what nothing can answer for.
+def library_graph_of(exported: Any, name: str) -> tuple[NetworkGraph, dict[str, LibraryOperator], StandIns]:
+    """Of a ``torch.export.ExportedProgram``; task id -> its operator, and what some of them stand for.
+
+    ``UnsupportedProgramError`` names what nothing can answer for.
     """
     signature = exported.graph_signature
     weights = {
@@ -39,7 +42,7 @@ class _Made:
         self.calls: list[Call] = []
         self.tasks: dict[str, Task] = {}
         self.operators: dict[str, LibraryOperator] = {}
-        self.stand_ins: dict[str, str] = {}
+        self.stand_ins: StandIns = {}
         self.bytes = {True: 0, False: 0}
         self.views = 0
         self.results: tuple[int, ...] = ()
@@ -71,8 +74,9 @@ class _Made:
             task = operator_task(operator, self.network)
             self.tasks.setdefault(task.task_id, task)
             self.operators[task.task_id] = operator
-            if found.measured_like:
-                self.stand_ins[task.task_id] = found.measured_like
+            if found.stands_for:
+                known = self.stand_ins.get(task.task_id, ())
+                self.stand_ins[task.task_id] = tuple(dict.fromkeys((*known, found.stands_for)))
             written = int(operator.written_elements * operator.element_bytes)
             self.calls.append(Call(f"{node.name}#{len(self.calls)}", task.task_id, before, written, reads))
             before, reads = (len(self.calls) - 1,), ()

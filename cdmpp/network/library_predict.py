@@ -12,7 +12,7 @@ import numpy as np
 from cdmpp import devices
 from cdmpp.devices import Device
 from cdmpp.network.graph import Call, NetworkGraph, peak_activation_bytes
-from cdmpp.network.library_graph import library_graph_of
+from cdmpp.network.library_graph import StandIns, library_graph_of
 from cdmpp.network.prediction import KernelPrediction, NetworkPrediction
 from cdmpp.network.source import read_torch
 from cdmpp.operators.backward import accumulation_of, backward_of, weight_gradients
@@ -38,8 +38,7 @@ class LibraryNetwork:
     graph: NetworkGraph
     operators: Mapping[str, LibraryOperator]
     """By task id."""
-    stand_ins: Mapping[str, str]
-    """Task id -> operator that it is answered as, of those that nobody measured."""
+    stand_ins: StandIns
     batch: int
 
 
@@ -157,8 +156,8 @@ def _replayed(graph: NetworkGraph, seconds: Mapping[str, float], dispatch_s: Map
 
 
 def _narrowed(
-    graph: NetworkGraph, operators: Mapping[str, LibraryOperator], stand_ins: Mapping[str, str], dtype: str
-) -> tuple[NetworkGraph, dict[str, LibraryOperator], dict[str, str]]:
+    graph: NetworkGraph, operators: Mapping[str, LibraryOperator], stand_ins: StandIns, dtype: str
+) -> tuple[NetworkGraph, dict[str, LibraryOperator], StandIns]:
     """All operators of another type."""
     made = _Grown(graph.name)
     names = {key: made.task(replace(operator, dtype=dtype)) for key, operator in operators.items()}
@@ -168,7 +167,7 @@ def _narrowed(
     )
     weights, given = int(share * graph.weight_bytes), int(share * graph.input_bytes)
     narrow = replace(graph, calls=calls, tasks=made.tasks, weight_bytes=weights, input_bytes=given)
-    return narrow, made.operators, {names[key]: like for key, like in stand_ins.items()}
+    return narrow, made.operators, {names[key]: others for key, others in stand_ins.items()}
 
 
 def _with_backward(
@@ -233,9 +232,9 @@ def _doubts(
     if train:
         told.append("forward and backward alone: the step of the optimiser is left out")
     total = sum(kernel.total_s for kernel in kernels.values()) or 1.0
-    for key, like in read.stand_ins.items():
+    for key, others in read.stand_ins.items():
         if (share := kernels[key].total_s / total) > 0.01:
-            told.append(f"{kernels[key].name}, {share:.0%} of the time, stands for operators answered as {like}")
+            told.append(f"{kernels[key].name}, {share:.0%} of the time, is the answer for {', '.join(others)} too")
     for flag, meaning in FLAGS.items():
         flagged = [kernel for kernel in kernels.values() if flag in kernel.flags]
         if flagged:

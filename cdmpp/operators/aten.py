@@ -36,8 +36,8 @@ class Calls(NamedTuple):
     """What a node runs."""
 
     operators: tuple[LibraryOperator, ...]
-    measured_like: str = ""
-    """Operator that the node itself is not, but is answered as; empty where it is what it is called."""
+    stands_for: str = ""
+    """Operator that the node is and that nobody measured: ``operators`` are what it is answered as."""
 
 
 def calls_of(node: Any) -> Calls:
@@ -62,7 +62,7 @@ def calls_of(node: Any) -> Calls:
     if _is_pointwise(node):
         tensors = [arg for arg in node.args if _is_node(arg) and _value(arg).numel() == _value(node).numel()]
         like = "add" if len(tensors) > 1 else "relu"
-        return Calls((_matrix(like, _value(node)),), like)
+        return Calls((_matrix(like, _value(node)),), name)
     raise UnsupportedProgramError(
         f"the operator {node.target} ({node.name}{_place(node)}) is of no kind that was measured; replace it in the "
         "model, or predict the network without the part that it belongs to"

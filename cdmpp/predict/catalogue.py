@@ -80,12 +80,14 @@ def models(root: Path = Path()) -> list[ModelEntry]:
 def model_for(device: str, entries: Sequence[ModelEntry], features: str = "cdmpp") -> ModelEntry:
     """The model to use when none is named: the first usable one trained on ``device``, else made for it zero-shot.
 
+    One that is named after the device goes before one of many devices.
+
     ``features``: the kind of programs asked about. For a device whose machine code can be read else the first that
     tells its error on unseen ones of that kind, rather one that knows a GPU of that architecture; for library operators
     else the first of devices of that kind.
     ``ModelFormatError`` where there is none; the message lists what there is.
     """
-    entries = [one for one in entries if one.features == features]
+    entries = sorted((one for one in entries if one.features == features), key=lambda one: one.name != device)
     for names in ("devices", "zero_shot"):
         for entry in (one for one in entries if device in getattr(one, names)):
             if entry.usable:

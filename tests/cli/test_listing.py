@@ -147,6 +147,7 @@ def test_model_is_chosen_by_device_and_extractor_version(workplace, model, refus
 def test_an_unknown_x86_cpu_is_answered_by_the_model_that_tells_what_to_expect(workplace):
     entries = models()
     assert model_for("ryzen-7-3700x", entries).name == "cpus"
+    assert model_for("epyc-genoa", entries).name == "epyc-genoa"  # cpus knows it, too
     for other in ("graviton2", "mi210"):
         with pytest.raises(ModelFormatError, match=f"no model trained on {other} is here"):
             model_for(other, entries)
