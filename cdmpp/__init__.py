@@ -48,11 +48,16 @@ def training_step(given: Any, example_inputs: Any = None, **options: Any) -> Tra
     return make_step(given, example_inputs, **options)
 
 
-def predict_step(given: Any, example_inputs: Any = None, *, device: str | Device, **options: Any) -> StepPrediction:
-    """Time of a training step; ``options`` are those of ``network.training_prediction``. Needs TVM."""
-    from cdmpp.network.training_prediction import predict_step as predict
+def predict_step(
+    given: Any, example_inputs: Any = None, *, device: str | Device, runtime: str = "tvm", **options: Any
+) -> StepPrediction:
+    """Time of a training step; ``options`` are those of ``network.training_prediction``. Needs TVM.
 
-    return predict(given, example_inputs, device=device, **options)
+    ``runtime="torch"``: as PyTorch's own kernels run it, without TVM; options of ``network.library_step``.
+    """
+    from cdmpp.network.runtime import step_predictor_of
+
+    return step_predictor_of(runtime)(given, example_inputs, device=device, **options)
 
 
 def replay_step(given: Any, example_inputs: Any = None, *, ranks: int, **options: Any) -> StepReplay:

@@ -11,6 +11,7 @@ from cdmpp.cli.output import console, print_json, say
 from cdmpp.cli.plan import add_plan_arguments, check_plan, print_plan
 from cdmpp.cli.ranks import add_rank_arguments, check_ranks, planned_on, print_replay, replayed_on
 from cdmpp.errors import CdmppError
+from cdmpp.network.runtime import RUNTIMES
 
 OPTIMIZERS = ("sgd", "adam", "adamw", "none")
 LOSSES = ("cross_entropy", "mse", "own")
@@ -21,6 +22,8 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     """Declare the options of this verb."""
     verb.add_argument("--device", required=True, help="name of a device, see `cdmpp devices`")
     add_graph_arguments(verb)
+    runtime = "tvm, whose programs are scheduled, or torch, whose libraries serve it eagerly (default tvm)"
+    verb.add_argument("--runtime", choices=RUNTIMES, help=runtime)
     rule = "best_of:K (the best of K sampled schedules by prediction), untuned, or database:DIR (default best_of:16)"
     verb.add_argument("--schedule", help=rule)
     verb.add_argument(
@@ -46,11 +49,15 @@ def run(options: argparse.Namespace) -> None:
     if asked.pop("dtype", "float32") != "float32":
         raise CdmppError(f"--dtype {options.dtype}: training steps are made in float32 alone")
     check_files((options.trace,))
+    if options.runtime != "torch":
+        asked["fallback"] = not options.strict
+    elif options.strict:
+        raise CdmppError("--strict is of --runtime tvm: backward passes of PyTorch's own kernels are never a ratio")
     import cdmpp
 
     found = cdmpp.predict_step(
         options.network, device=options.device, optimizer=options.optimizer, loss=options.loss,
-        fallback=not options.strict, progress=sys.stderr.isatty(), **asked,
+        progress=sys.stderr.isatty(), **asked,
     )  # fmt: skip
     replayed = None if options.ranks is None else replayed_on(found, options)
     plan = planned_on(found, options) if options.optimise else None

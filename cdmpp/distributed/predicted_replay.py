@@ -15,7 +15,8 @@ from cdmpp.distributed.replay import replay
 from cdmpp.distributed.scheme import Scheme, check_scheme, scheme_of
 from cdmpp.distributed.step_replay import StepReplay
 from cdmpp.errors import CdmppError
-from cdmpp.network.training_prediction import StepPrediction, predict_step
+from cdmpp.network.runtime import step_predictor_of
+from cdmpp.network.training_prediction import StepPrediction
 
 
 def replay_step(
@@ -29,6 +30,7 @@ def replay_step(
     scheme: str | Scheme = "ddp",
     backend: str | None = None,
     detail: str = "whole",
+    runtime: str = "tvm",
     **options: Any,
 ) -> StepReplay:
     """One training step on ``ranks`` equal devices, each with the batch of one. Needs TVM unless a prediction is given.
@@ -43,6 +45,7 @@ def replay_step(
         scheme: ``ddp``, ``fsdp`` or ``ps``, or one of those with settings.
         backend: of collectives; None: gloo on CPUs, rccl on AMD's GPUs, else nccl.
         detail: ``whole`` or ``chunks``, as of ``replay``.
+        runtime: ``tvm``, or ``torch`` for its own kernels.
         options: of ``predict_step``.
 
     Raises:
@@ -53,7 +56,7 @@ def replay_step(
     how = scheme_of(scheme, on.backend) if isinstance(scheme, str) else scheme
     check_detail(detail, ranks)
     check_scheme(how, ranks)
-    found = given if isinstance(given, StepPrediction) else predict_step(
+    found = given if isinstance(given, StepPrediction) else step_predictor_of(runtime)(
         given, example_inputs, device=device, **options
     )  # fmt: skip
     work = work_of(found)

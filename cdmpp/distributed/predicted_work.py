@@ -19,11 +19,17 @@ def work_of(found: StepPrediction, rank: int = 0) -> RankWork:
     names = [call.call.name for call in step.calls]
     queues = [spans[name].task.resources[0] for name in names]
     streams = {queue: f"compute {queue}" if len(set(queues)) > 1 else "compute" for queue in queues}
-    last = {queue: place for place, queue in enumerate(queues)}
+    pauses = dict[int, float]()
+    later = dict[str, int]()
+    for place in reversed(range(len(queues))):
+        if (after := later.get(queues[place])) is not None:
+            one = spans[names[place]]
+            pauses[place] = spans[names[after]].start_s - one.end_s if len(set(queues)) == 1 else one.task.gap_s
+        later[queues[place]] = place
     operations = tuple(
         Operation(
             call.call.name, call.phase, spans[call.call.name].end_s - spans[call.call.name].start_s,
-            0.0 if last[queues[place]] == place else spans[call.call.name].task.gap_s,
+            pauses.get(place, 0.0),
             spans[call.call.name].task.label, streams[queues[place]],
             tuple(source for source in call.call.inputs if queues[source] != queues[place]),
         )
@@ -33,7 +39,7 @@ def work_of(found: StepPrediction, rank: int = 0) -> RankWork:
     gradients = tuple(
         Gradient(one.name, one.bytes, max(one.ready, backward[0] if backward else 0)) for one in step.parameters
     )
-    start_s = spans[START].end_s - spans[START].start_s
+    start_s = spans[START].end_s - spans[START].start_s if START in spans else spans[names[0]].start_s
     return RankWork(rank, operations, gradients, units_of(step) if backward else (), start_s)
 
 

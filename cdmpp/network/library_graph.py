@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 from cdmpp.network.graph import Call, NetworkGraph
 from cdmpp.operators.aten import calls_of
@@ -11,12 +11,25 @@ from cdmpp.operators.operator import LibraryOperator
 from cdmpp.operators.operator_task import operator_task
 from cdmpp.programs.task import Task
 
-StandIns = dict[str, tuple[str, ...]]
-"""Task id of an operator -> others, which nobody measured, that it is the answer for."""
+StandIns = dict[int, str]
+"""Place of a call -> its operator, which nobody measured: another one is the answer for it."""
 
 
-def library_graph_of(exported: Any, name: str) -> tuple[NetworkGraph, dict[str, LibraryOperator], StandIns]:
-    """Of a ``torch.export.ExportedProgram``; task id -> its operator, and what some of them stand for.
+class LibraryGraph(NamedTuple):
+    """A network as calls of operators."""
+
+    graph: NetworkGraph
+    operators: dict[str, LibraryOperator]
+    """By task id."""
+    stand_ins: StandIns
+    parameters: dict[int, str]
+    """Number, as in ``Call.resident``, of a parameter that is trained -> its name."""
+    weights: frozenset[int]
+    """Numbers of all parameters, buffers and constants."""
+
+
+def library_graph_of(exported: Any, name: str) -> LibraryGraph:
+    """Of a ``torch.export.ExportedProgram``.
 
     ``UnsupportedProgramError`` names what nothing can answer for.
     """
@@ -29,7 +42,14 @@ def library_graph_of(exported: Any, name: str) -> tuple[NetworkGraph, dict[str, 
     made = _Made(name)
     for node in exported.graph.nodes:
         made.add(node, node.name in weights)
-    return made.graph(), made.operators, made.stand_ins
+    trained = {
+        made.resident[node][0]: signature.inputs_to_parameters[node.name]
+        for node in exported.graph.nodes
+        if node.name in signature.inputs_to_parameters
+        and exported.state_dict[signature.inputs_to_parameters[node.name]].requires_grad
+    }
+    held = frozenset(number for node, (number, _) in made.resident.items() if node.name in weights)
+    return LibraryGraph(made.graph(), made.operators, made.stand_ins, trained, held)
 
 
 class _Made:
@@ -75,8 +95,7 @@ class _Made:
             self.tasks.setdefault(task.task_id, task)
             self.operators[task.task_id] = operator
             if found.stands_for:
-                known = self.stand_ins.get(task.task_id, ())
-                self.stand_ins[task.task_id] = tuple(dict.fromkeys((*known, found.stands_for)))
+                self.stand_ins[len(self.calls)] = found.stands_for
             written = int(operator.written_elements * operator.element_bytes)
             self.calls.append(Call(f"{node.name}#{len(self.calls)}", task.task_id, before, written, reads))
             before, reads = (len(self.calls) - 1,), ()

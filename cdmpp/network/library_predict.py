@@ -11,13 +11,13 @@ import numpy as np
 
 from cdmpp import devices
 from cdmpp.devices import Device
-from cdmpp.network.graph import Call, NetworkGraph, peak_activation_bytes
-from cdmpp.network.library_graph import StandIns, library_graph_of
+from cdmpp.network.graph import NetworkGraph, peak_activation_bytes
+from cdmpp.network.library_backward import GrownTasks, with_backward
+from cdmpp.network.library_graph import LibraryGraph, StandIns, library_graph_of
 from cdmpp.network.prediction import KernelPrediction, NetworkPrediction
 from cdmpp.network.source import read_torch
-from cdmpp.operators.backward import accumulation_of, backward_of, weight_gradients
+from cdmpp.network.trained_model import batch_of
 from cdmpp.operators.operator import ELEMENT_BYTES, LibraryOperator
-from cdmpp.operators.operator_task import operator_task
 from cdmpp.predict.catalogue import model_for, models
 from cdmpp.predict.flags import FLAGS
 from cdmpp.predict.model_folder import load
@@ -56,13 +56,11 @@ def read_library_network(
 
     network = read_torch(given, example_inputs, batch=batch, inputs=inputs, dtype=dtype)
     exported = export(network.model.train(train), network.example)
-    graph, operators, stand_ins = library_graph_of(exported, network.name)
-    made = _narrowed(graph, operators, stand_ins, network.dtype) if network.dtype != "float32" else None
-    graph, operators, stand_ins = made or (graph, operators, stand_ins)
-    if train:
-        graph, operators = _with_backward(graph, operators)
-    first = next((value for value in network.example if getattr(value, "shape", ())), None)
-    return LibraryNetwork(graph, operators, stand_ins, int(first.shape[0]) if first is not None else 1)
+    made = library_graph_of(exported, network.name)
+    if network.dtype != "float32":
+        made = _narrowed(made, network.dtype)
+    whole = with_backward(made) if train else made
+    return LibraryNetwork(whole.graph, whole.operators, made.stand_ins, batch_of(network.example))
 
 
 def predict_library_network(
@@ -98,16 +96,26 @@ def predict_library_network(
             or model.
     """
     sheet = devices.get(device) if isinstance(device, str) else device
-    name = str(model) if model is not None else model_for(sheet.name, models(), "library").name
-    predictor = load(name)
+    predictor, name = library_predictor(sheet, model)
     read = read_library_network(given, example_inputs, batch=batch, inputs=inputs, dtype=dtype, train=train)
     return compose(read, predictor, name, sheet, train)
 
 
+def library_predictor(sheet: Device, model: str | Path | None) -> tuple[Predictor, str]:
+    """The named model of library operators, or the first that knows the device or its kind; and its name."""
+    name = str(model) if model is not None else model_for(sheet.name, models(), "library").name
+    return load(name), name
+
+
 def compose(
-    read: LibraryNetwork, predictor: Predictor, model: str, sheet: Device, train: bool = False
+    read: LibraryNetwork,
+    predictor: Predictor,
+    model: str,
+    sheet: Device,
+    train: bool = False,
+    update: bool = False,
 ) -> NetworkPrediction:
-    """The replay of a network's calls, each as ``predictor`` says."""
+    """The replay of a network's calls, each as ``predictor`` says; ``update``: those of an optimizer are among them."""
     graph, operators = read.graph, list(read.operators.values())
     answer = predictor.predict(operators, device=sheet)
     share, least_s = predictor.device_share(operators, sheet), KERNEL_S
@@ -139,7 +147,7 @@ def compose(
         {level: (low, high) for level, (low, high) in summed.items()},
         "the operators' intervals added up, as if all erred to one side" if levels else "the model has none there",
         overhead_s, graph.weight_bytes, graph.input_bytes, peak_activation_bytes(graph, range(len(graph.calls))), 0,
-        _doubts(read, kernels, sheet, predictor, timeline, train),
+        _doubts(read, kernels, sheet, predictor, timeline, train and not update),
     )  # fmt: skip
 
 
@@ -155,58 +163,21 @@ def _replayed(graph: NetworkGraph, seconds: Mapping[str, float], dispatch_s: Map
     return simulate(tasks)
 
 
-def _narrowed(
-    graph: NetworkGraph, operators: Mapping[str, LibraryOperator], stand_ins: StandIns, dtype: str
-) -> tuple[NetworkGraph, dict[str, LibraryOperator], StandIns]:
+def _narrowed(given: LibraryGraph, dtype: str) -> LibraryGraph:
     """All operators of another type."""
-    made = _Grown(graph.name)
-    names = {key: made.task(replace(operator, dtype=dtype)) for key, operator in operators.items()}
+    graph, grown = given.graph, GrownTasks(given.graph.name)
+    names = {key: grown.task(replace(operator, dtype=dtype)) for key, operator in given.operators.items()}
     share = ELEMENT_BYTES[dtype] / ELEMENT_BYTES["float32"]
     calls = tuple(
-        replace(call, task_id=names[call.task_id], output_bytes=int(share * call.output_bytes)) for call in graph.calls
-    )
-    weights, given = int(share * graph.weight_bytes), int(share * graph.input_bytes)
-    narrow = replace(graph, calls=calls, tasks=made.tasks, weight_bytes=weights, input_bytes=given)
-    return narrow, made.operators, {names[key]: others for key, others in stand_ins.items()}
-
-
-def _with_backward(
-    graph: NetworkGraph, operators: Mapping[str, LibraryOperator]
-) -> tuple[NetworkGraph, dict[str, LibraryOperator]]:
-    """The calls of the backward pass behind those of the forward pass, whose results all live until then."""
-    made = _Grown(graph.name)
-    for operator in operators.values():
-        made.task(operator)
-    calls = list(graph.calls)
-    readers = np.zeros(len(calls), int)
-    for call in graph.calls:
-        readers[list(call.inputs)] += 1
-    for place in reversed(range(len(graph.calls))):
-        call = graph.calls[place]
-        operator = operators[call.task_id]
-        sums = [accumulation_of(int(operator.written_elements), operator.dtype)] * max(0, int(readers[place]) - 1)
-        of_weights = weight_gradients(operator, [size for _, size in call.resident])
-        for one in (*sums, *backward_of(operator), *of_weights):
-            written = int(one.written_elements * one.element_bytes)
-            before = (len(calls) - 1, place)
-            calls.append(Call(f"{call.name} backward#{len(calls)}", made.task(one), before, written, call.resident))
-    whole = replace(graph, calls=tuple(calls), tasks=made.tasks, results=tuple(range(len(graph.calls))))
-    return whole, made.operators
-
-
-class _Grown:
-    """Tasks of operators, each once."""
-
-    def __init__(self, network: str) -> None:
-        self.network = network
-        self.tasks: dict[str, Any] = {}
-        self.operators: dict[str, LibraryOperator] = {}
-
-    def task(self, operator: LibraryOperator) -> str:
-        made = operator_task(operator, self.network)
-        self.tasks.setdefault(made.task_id, made)
-        self.operators.setdefault(made.task_id, operator)
-        return made.task_id
+        replace(
+            call, task_id=names[call.task_id], output_bytes=int(share * call.output_bytes),
+            resident=tuple((number, int(share * size)) for number, size in call.resident),
+        )
+        for call in graph.calls
+    )  # fmt: skip
+    weights, taken = int(share * graph.weight_bytes), int(share * graph.input_bytes)
+    narrow = replace(graph, calls=calls, tasks=grown.tasks, weight_bytes=weights, input_bytes=taken)
+    return given._replace(graph=narrow, operators=grown.operators)
 
 
 def _bound(operator: LibraryOperator, sheet: Device) -> str:
@@ -222,17 +193,20 @@ def _doubts(
     sheet: Device,
     predictor: Predictor,
     timeline: Timeline,
-    train: bool,
+    lacks_update: bool,
 ) -> tuple[str, ...]:
     told = []
     if sheet.name not in predictor.trained_on:
         told.append(f"the model never saw {sheet.name}, so it goes by its datasheet alone")
     if timeline.makespan_s > 1.1 * timeline.busy_s.get(_GPU, 0.0):
         told.append("the host decides: it dispatches calls slower than the device runs them, and hosts differ")
-    if train:
+    if lacks_update:
         told.append("forward and backward alone: the step of the optimiser is left out")
     total = sum(kernel.total_s for kernel in kernels.values()) or 1.0
-    for key, others in read.stand_ins.items():
+    by_task: dict[str, dict[str, None]] = {}
+    for place, other in read.stand_ins.items():
+        by_task.setdefault(read.graph.calls[place].task_id, {})[other] = None
+    for key, others in by_task.items():
         if (share := kernels[key].total_s / total) > 0.01:
             told.append(f"{kernels[key].name}, {share:.0%} of the time, is the answer for {', '.join(others)} too")
     for flag, meaning in FLAGS.items():

@@ -9,6 +9,7 @@ from cdmpp.errors import CdmppError
 
 if TYPE_CHECKING:
     from cdmpp.network.prediction import NetworkPrediction
+    from cdmpp.network.training_prediction import StepPrediction
 
 RUNTIMES = ("tvm", "torch")
 
@@ -23,4 +24,17 @@ def predictor_of(runtime: str) -> Callable[..., NetworkPrediction]:
         from cdmpp.network.library_predict import predict_library_network
 
         return predict_library_network
+    raise CdmppError(f"runtime {runtime!r}: one of {', '.join(RUNTIMES)}")
+
+
+def step_predictor_of(runtime: str) -> Callable[..., StepPrediction]:
+    """What predicts training steps that ``runtime`` runs; ``CdmppError`` for one that is not known."""
+    if runtime == "torch":
+        from cdmpp.network.library_step import predict_library_step
+
+        return predict_library_step
+    if runtime == "tvm":
+        from cdmpp.network.training_prediction import predict_step
+
+        return predict_step
     raise CdmppError(f"runtime {runtime!r}: one of {', '.join(RUNTIMES)}")

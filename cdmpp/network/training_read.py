@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from cdmpp.errors import CdmppError, some
+from cdmpp.errors import some
 from cdmpp.network.graph import graph_with_ends
-from cdmpp.network.source import TorchNetwork, read_torch
+from cdmpp.network.trained_model import batch_of, modes_kept, trained_model
 from cdmpp.network.training_phases import live_bytes, phases_of, saved_bytes, step_calls
 from cdmpp.network.training_step import StepMemory, StepParameter, TrainingStep
 from cdmpp.programs.training.joint import JointGraph, NoJointGraphError, joint_graph
@@ -49,11 +47,10 @@ def training_step(
         CdmppError: what was given cannot be read, exported or lowered; operator and place in the model are named.
     """
     update = optimizer_of(optimizer)
-    with _modes(given):
-        network, model = _read(given, example_inputs, batch, inputs)
+    with modes_kept(given):
+        network, model = trained_model(given, example_inputs, batch, inputs)
         module, arguments = with_loss(model, network.example, loss, target)
-        first = next((value for value in arguments if getattr(value, "shape", ())), None)
-        size = int(first.shape[0]) if first is not None else 1
+        size = batch_of(arguments)
         try:
             joint = joint_graph(module, arguments)
             return step_of(joint, lowered_step(joint, update), update, network.name, size)
@@ -99,40 +96,6 @@ def step_of(joint: JointGraph, lowered: Any, optimizer: Optimizer, name: str, ba
     return TrainingStep(
         graph, step_calls(graph, phases, ready, examples), parameters, batch, optimizer.name, memory, _flags(joint)
     )
-
-
-def _read(
-    given: Any, example: Any, batch: int | None, inputs: Mapping[str, Sequence[int]] | None
-) -> tuple[TorchNetwork, Any]:
-    """The network, and its model in training mode."""
-    modes = _training_modes(given)
-    network = read_torch(given, example, batch=batch, inputs=inputs)
-    if network.dtype != "float32":
-        raise CdmppError(f"{network.name} is of {network.dtype}: training steps are made in float32 alone")
-    model = copy.deepcopy(network.model).train()
-    inner = model if network.model is given else getattr(model, "inner", model)
-    for module, training in zip(inner.modules(), modes, strict=False):
-        module.training = training
-    return network, model
-
-
-def _training_modes(given: Any) -> list[bool]:
-    """Of each module where the whole is in training mode, so that parts of it may be frozen; else none."""
-    if not getattr(given, "training", False) or not hasattr(given, "modules"):
-        return []
-    return [module.training for module in given.modules()]
-
-
-@contextmanager
-def _modes(given: Any) -> Iterator[None]:
-    """Leaves the modes of a module as they were."""
-    modules = list(given.modules()) if hasattr(given, "modules") else []
-    before = [module.training for module in modules]
-    try:
-        yield
-    finally:
-        for module, training in zip(modules, before, strict=True):
-            module.training = training
 
 
 def _size(tensor: Any) -> int:

@@ -16,7 +16,7 @@ from cdmpp.operators.operator import LibraryOperator
 _VIEWS = frozenset(
     "view permute transpose t unsqueeze squeeze expand expand_as slice select split split_with_sizes chunk unbind "
     "alias detach _unsafe_view lift_fresh_copy lift_fresh view_as flatten unflatten narrow movedim swapaxes diagonal "
-    "getitem _assert_tensor_metadata sym_size broadcast_to as_strided numpy_T".split()
+    "getitem _assert_tensor_metadata sym_size broadcast_to broadcast_tensors as_strided numpy_T".split()
 )
 _UNARY = {
     **{name: name for name in "relu gelu tanh exp sqrt rsqrt sigmoid silu neg".split()},
@@ -216,13 +216,29 @@ def _pool(node: Any) -> Sequence[LibraryOperator]:
 def _reduced(node: Any) -> Sequence[LibraryOperator]:
     x, out = _value(node.args[0]), _value(node)
     rows = max(1, out.numel())
-    return [LibraryOperator("mean", {"rows": rows, "cols": max(1, x.numel() // rows)}, _dtype(x))]
+    return [_mean(rows, x.numel() // rows, _dtype(x))]
 
 
 def _batch_norm(node: Any) -> Sequence[LibraryOperator]:
     shape = _shape(_value(node))
     rows = math.prod(shape[:2])
     return [LibraryOperator("batch_norm", {"rows": rows, "cols": max(1, math.prod(shape[2:]))}, _dtype(_value(node)))]
+
+
+def _cross_entropy(node: Any) -> Sequence[LibraryOperator]:
+    """Of classes along the second axis: scores to logarithms of shares, then the mean of one a row."""
+    scores = _value(node.args[0])
+    rows = max(1, scores.numel() // max(1, _shape(scores)[min(1, scores.dim() - 1)]))
+    return [_matrix("softmax", scores, min(1, scores.dim() - 1)), _mean(1, rows, _dtype(scores))]
+
+
+def _square_error(node: Any) -> Sequence[LibraryOperator]:
+    difference = _value(node.args[0])
+    return [_matrix("sub", difference), _mean(1, difference.numel(), _dtype(difference))]
+
+
+def _mean(rows: int, cols: int, dtype: str) -> LibraryOperator:
+    return LibraryOperator("mean", {"rows": rows, "cols": max(1, cols)}, dtype)
 
 
 def _dropout(node: Any) -> Sequence[LibraryOperator]:
@@ -246,6 +262,8 @@ _RULES: dict[str, Callable[[Any], Sequence[LibraryOperator]]] = {
     **dict.fromkeys(("softmax", "_softmax", "log_softmax", "_log_softmax"), lambda n: [_softmax(n)]),
     **dict.fromkeys(("embedding", "index", "index_select", "gather"), lambda n: [_matrix("embedding", _value(n))]),
     **dict.fromkeys(("dropout", "dropout_", "feature_dropout"), _dropout),
+    **dict.fromkeys(("cross_entropy_loss", "nll_loss"), _cross_entropy),
+    "mse_loss": _square_error,
     "diff": lambda n: [_matrix("sub", _value(n))],
     **dict.fromkeys(("where", "masked_fill", "masked_fill_"), lambda n: [_matrix("where", _value(n))]),
 }

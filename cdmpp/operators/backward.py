@@ -1,16 +1,28 @@
-"""What autograd runs for the gradient of a library operator, as operators again."""
+"""What autograd runs for the gradient of a library operator, and what it keeps for that, as operators again."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import NamedTuple
 
 from cdmpp.operators.operator import LibraryOperator
 
-_WITH_WEIGHTS = ("linear", "conv2d", "layer_norm", "batch_norm", "embedding")
+_KEEP_INPUTS = (
+    *("linear", "conv2d", "bmm", "layer_norm", "batch_norm", "mul", "div", "pow", "pow_scalar", "where", "gelu"),
+    *("silu", "max_pool2d", "avg_pool2d"),
+)
+_KEEP_RESULT = ("max_pool2d", "softmax", "relu", "tanh", "sigmoid", "exp", "sqrt", "rsqrt")
 
 
-def backward_of(operator: LibraryOperator) -> tuple[LibraryOperator, ...]:
-    """Operators of the backward pass: of a product two, one a factor, of others one that moves as much.
+class Gradient(NamedTuple):
+    """A call of the backward pass of one operator."""
+
+    operator: LibraryOperator
+    of: str
+    """What its result is the gradient of: ``inputs``, ``first`` or ``second`` (input), ``weight``; empty: of none."""
+
+
+def backward_of(operator: LibraryOperator) -> tuple[Gradient, ...]:
+    """Calls of the backward pass: of a product two, one a factor, of others one that moves as much.
 
     A sum over a bias's gradient counts as a ``mean`` of its columns. Convolutions run twice as they are: libraries have
     kernels of their own for the gradients of image and filter, of as many operations.
@@ -21,19 +33,24 @@ def backward_of(operator: LibraryOperator) -> tuple[LibraryOperator, ...]:
         of_input = LibraryOperator("linear", {"rows": rows, "inner": cols, "cols": inner, "bias": 0}, dtype)
         of_weight = LibraryOperator("linear", {"rows": cols, "inner": rows, "cols": inner, "bias": 0}, dtype)
         of_bias = LibraryOperator("mean", {"rows": cols, "cols": rows}, dtype)
-        return (of_input, of_weight, of_bias) if operator["bias"] else (of_input, of_weight)
+        both = (Gradient(of_input, "inputs"), Gradient(of_weight, "weight"))
+        return (*both, Gradient(of_bias, "weight")) if operator["bias"] else both
     if operator.name == "bmm":
         batch, rows, inner, cols = (operator[name] for name in ("batch", "rows", "inner", "cols"))
         of_first = {"batch": batch, "rows": rows, "inner": cols, "cols": inner, "transposed": 1}
         of_second = {"batch": batch, "rows": inner, "inner": rows, "cols": cols}
-        return LibraryOperator("bmm", of_first, dtype), LibraryOperator("bmm", of_second, dtype)
+        return (
+            Gradient(LibraryOperator("bmm", of_first, dtype), "first"),
+            Gradient(LibraryOperator("bmm", of_second, dtype), "second"),
+        )
     if operator.name == "conv2d":
-        return operator, operator
+        return Gradient(operator, "inputs"), Gradient(operator, "weight")
     if operator.name == "softmax":
-        return LibraryOperator("mul", operator.sizes, dtype), operator
+        return Gradient(LibraryOperator("mul", operator.sizes, dtype), ""), Gradient(operator, "inputs")
     if operator.name == "mean":
-        return (LibraryOperator("copy", {"rows": operator["rows"], "cols": operator["cols"]}, dtype),)
-    return (operator,)
+        copied = LibraryOperator("copy", {"rows": operator["rows"], "cols": operator["cols"]}, dtype)
+        return (Gradient(copied, "inputs"),)
+    return (Gradient(operator, "weight" if operator.name == "embedding" else "inputs"),)
 
 
 def accumulation_of(elements: int, dtype: str) -> LibraryOperator:
@@ -41,12 +58,11 @@ def accumulation_of(elements: int, dtype: str) -> LibraryOperator:
     return LibraryOperator("add", {"rows": 1, "cols": max(1, elements)}, dtype)
 
 
-def weight_gradients(operator: LibraryOperator, weight_bytes: Sequence[int]) -> tuple[LibraryOperator, ...]:
-    """What the weights that an operator reads add to its backward pass: a sum each, a table written whole."""
-    if operator.name not in _WITH_WEIGHTS:
-        return ()
-    elements = [size // operator.element_bytes for size in weight_bytes if size >= operator.element_bytes]
-    sums = tuple(accumulation_of(count, operator.dtype) for count in elements)
-    if operator.name != "embedding":
-        return sums
-    return (LibraryOperator("copy", {"rows": 1, "cols": max([1, *elements])}, operator.dtype), *sums)
+def table_gradient(elements: int, dtype: str) -> LibraryOperator:
+    """Writes the gradient of a table of vectors, of which most are zero."""
+    return LibraryOperator("copy", {"rows": 1, "cols": max(1, elements)}, dtype)
+
+
+def kept_for(operator: LibraryOperator) -> tuple[bool, bool]:
+    """Whether autograd keeps the inputs of an operator for its backward pass, and whether its result."""
+    return operator.name in _KEEP_INPUTS, operator.name in _KEEP_RESULT

@@ -9,7 +9,8 @@ from cdmpp.devices import Device
 from cdmpp.distributed.fabric import fabric_of
 from cdmpp.distributed.predicted_replay import device_of
 from cdmpp.distributed.predicted_work import work_of
-from cdmpp.network.training_prediction import StepPrediction, predict_step
+from cdmpp.network.runtime import step_predictor_of
+from cdmpp.network.training_prediction import StepPrediction
 from cdmpp.plans.memory import memory_of
 from cdmpp.plans.plan import Plan
 from cdmpp.plans.search import SearchResult, search
@@ -28,6 +29,7 @@ def optimise_step(
     backend: str | None = None,
     memory_limit_bytes: int | None = None,
     most_micro_steps: int = 1,
+    runtime: str = "tvm",
     **options: Any,
 ) -> SearchResult:
     """The best plan for a training step on ``ranks`` equal devices. Needs TVM unless a prediction is given.
@@ -43,6 +45,7 @@ def optimise_step(
         backend: as there.
         memory_limit_bytes: of each device; None: no limit.
         most_micro_steps: batches whose gradients may be added up; more than 1 multiplies the global batch.
+        runtime: ``tvm``, or ``torch`` for its own kernels.
         options: of ``predict_step``.
 
     Raises:
@@ -51,7 +54,7 @@ def optimise_step(
     device = device_of(given, device, options)
     plan = Plan(scheme)
     on = fabric_of(ranks, device, cluster, link, backend)
-    found = given if isinstance(given, StepPrediction) else predict_step(
+    found = given if isinstance(given, StepPrediction) else step_predictor_of(runtime)(
         given, example_inputs, device=device, **options
     )  # fmt: skip
     work = work_of(found)

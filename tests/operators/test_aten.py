@@ -94,7 +94,7 @@ def test_an_elementwise_operator_that_nobody_measured_is_answered_as_another():
 
     nodes = torch.export.export(Sine(), (torch.randn(4, 6),)).graph.nodes
     (call,) = [calls_of(node) for node in nodes if node.op == "call_function"]
-    assert ([str(one) for one in call.operators], call.measured_like) == (["relu 4x6"], "relu")
+    assert ([str(one) for one in call.operators], call.stands_for) == (["relu 4x6"], "sin")
 
 
 def test_what_no_kind_can_stand_for_is_refused_with_its_place():

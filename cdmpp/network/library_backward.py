@@ -1,0 +1,148 @@
+"""The backward pass of a network of library operators, behind its forward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from cdmpp.network.graph import Call, NetworkGraph
+from cdmpp.network.library_graph import LibraryGraph
+from cdmpp.operators.backward import Gradient, accumulation_of, backward_of, kept_for, table_gradient
+from cdmpp.operators.operator import LibraryOperator
+from cdmpp.operators.operator_task import operator_task
+
+_INDEX_BYTES = 8
+
+
+class ForwardBackward(NamedTuple):
+    """A network whose calls are those of its forward pass, then those of its backward pass."""
+
+    graph: NetworkGraph
+    operators: dict[str, LibraryOperator]
+    """By task id."""
+    forward: int
+    """How many calls the forward pass has."""
+    ready: dict[int, int]
+    """Number of a parameter, as in ``Call.resident`` -> place of the call that makes its gradient."""
+
+
+def with_backward(made: LibraryGraph, accumulates: bool = True) -> ForwardBackward:
+    """Calls in the opposite order; what they read of the forward pass lives until then.
+
+    What depends on no parameter has no backward pass, and an input that does not, no gradient.
+
+    Args:
+        made: the forward pass.
+        accumulates: gradients are added to those of the step before; else they take their places, as torch does it
+            where ``zero_grad`` sets them to None.
+    """
+    return _Backward(made, accumulates).run()
+
+
+class GrownTasks:
+    """Tasks of operators, each once."""
+
+    def __init__(self, network: str) -> None:
+        self.network = network
+        self.tasks: dict[str, Any] = {}
+        self.operators: dict[str, LibraryOperator] = {}
+
+    def task(self, operator: LibraryOperator) -> str:
+        """Id of the operator's task."""
+        made = operator_task(operator, self.network)
+        self.tasks.setdefault(made.task_id, made)
+        self.operators.setdefault(made.task_id, operator)
+        return made.task_id
+
+
+class _Backward:
+    def __init__(self, made: LibraryGraph, accumulates: bool) -> None:
+        self.graph, self.operators, self.stand_ins, self.parameters, _ = made
+        self.accumulates = accumulates
+        self.grown = GrownTasks(self.graph.name)
+        for operator in self.operators.values():
+            self.grown.task(operator)
+        self.calls = [_with_indices(call, self.operators[call.task_id]) for call in self.graph.calls]
+        self.readers = [0] * len(self.calls)
+        self.trained = list[bool]()
+        """Of each call, whether its result depends on a parameter."""
+        for call in self.calls:
+            own = any(number in self.parameters for number, _ in call.resident)
+            self.trained.append(own or any(self.trained[source] for source in call.inputs))
+            for source in call.inputs:
+                self.readers[source] += 1
+        self.gradients = dict[int, list[int]]()
+        """Call of the forward pass -> calls that make the gradient of its result, in parts."""
+        self.ready = dict[int, int]()
+
+    def run(self) -> ForwardBackward:
+        for place in reversed(range(len(self.graph.calls))):
+            if self.trained[place]:
+                self._call(place)
+        results = tuple(dict.fromkeys((*self.graph.results, *self.ready.values())))
+        return ForwardBackward(
+            replace(self.graph, calls=tuple(self.calls), tasks=self.grown.tasks, results=results),
+            self.grown.operators, len(self.graph.calls), self.ready,
+        )  # fmt: skip
+
+    def _call(self, place: int) -> None:
+        call, operator = self.graph.calls[place], self.operators[self.graph.calls[place].task_id]
+        given = self.gradients.get(place, [])
+        for _ in range(self.readers[place] - 1):
+            summed = accumulation_of(int(operator.written_elements), operator.dtype)
+            given = [self._add(place, summed, given, call.output_bytes)]
+        keeps_inputs, keeps_result = (True, False) if place in self.stand_ins else kept_for(operator)
+        kept = (*(call.inputs if keeps_inputs else ()), *((place,) if keeps_result else ()))
+        weights = {number: size for number, size in call.resident if number in self.parameters}
+        parts = backward_of(operator)
+        held = _held(parts, weights, operator.element_bytes)
+        for index, one in enumerate(parts):
+            own = [number for number in weights if held[number] == index]
+            sources = self._sources(call, one, bool(weights))
+            if one.of and not own and not sources and operator.name != "bmm":
+                continue
+            written = sum(self.calls[source].output_bytes for source in sources) + sum(weights[key] for key in own)
+            last = self._add(place, one.operator, (*given, *kept), written)
+            if not one.of:
+                given = [last]
+            for source in sources:
+                self.gradients.setdefault(source, []).append(last)
+            self.ready.update(dict.fromkeys(own, last))
+        if operator.name == "embedding" and weights:
+            whole = table_gradient(sum(weights.values()) // operator.element_bytes, operator.dtype)
+            self.ready.update(dict.fromkeys(weights, self._add(place, whole, (last,), sum(weights.values()))))
+        if self.accumulates:
+            for number, size in weights.items():
+                summed = accumulation_of(size // operator.element_bytes, operator.dtype)
+                self.ready[number] = self._add(place, summed, (self.ready[number],), size)
+
+    def _sources(self, call: Call, one: Gradient, has_weights: bool) -> tuple[int, ...]:
+        """Calls of the forward pass of whose results ``one`` is the gradient."""
+        inputs = tuple(source for source in call.inputs if self.trained[source])
+        if one.of == "inputs":
+            return inputs
+        if one.of == "first":
+            return inputs[:1]
+        return inputs[1:] if one.of == "second" or (one.of == "weight" and not has_weights) else ()
+
+    def _add(self, place: int, operator: LibraryOperator, inputs: Sequence[int], written: int) -> int:
+        call = self.graph.calls[place]
+        name = f"{call.name} backward#{len(self.calls)}"
+        read = tuple(dict.fromkeys(inputs))
+        self.calls.append(Call(name, self.grown.task(operator), read, written, call.resident))
+        return len(self.calls) - 1
+
+
+def _with_indices(call: Call, operator: LibraryOperator) -> Call:
+    """A pooling that is trained writes, beside each maximum, where that was."""
+    if operator.name != "max_pool2d":
+        return call
+    return replace(call, output_bytes=call.output_bytes + int(_INDEX_BYTES * operator.written_elements))
+
+
+def _held(parts: Sequence[Gradient], weights: Mapping[int, int], element_bytes: int) -> dict[int, int]:
+    """Number of a weight -> which part makes its gradient: one whose result is as large, else the first for weights."""
+    own = [index for index, one in enumerate(parts) if one.of == "weight"] or [len(parts) - 1]
+    sizes = {index: int(parts[index].operator.written_elements) * element_bytes for index in own}
+    return {key: next((i for i in own if sizes[i] == size), own[0]) for key, size in weights.items()}

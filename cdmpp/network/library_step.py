@@ -1,0 +1,115 @@
+"""A training step as PyTorch's own kernels run it: forward pass, backward pass, update. Needs no TVM."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from cdmpp import devices
+from cdmpp.devices import Device
+from cdmpp.network.graph import Call
+from cdmpp.network.library_backward import GrownTasks, with_backward
+from cdmpp.network.library_graph import library_graph_of
+from cdmpp.network.library_predict import LibraryNetwork, compose, library_predictor
+from cdmpp.network.trained_model import batch_of, modes_kept, trained_model
+from cdmpp.network.training_phases import live_bytes, saved_bytes, step_calls
+from cdmpp.network.training_prediction import StepPrediction
+from cdmpp.network.training_step import PHASES, StepMemory, StepParameter, TrainingStep
+from cdmpp.operators.update import STATES, update_of
+from cdmpp.programs.training.joint import unwrapped
+from cdmpp.programs.training.loss import Loss, with_loss
+
+_BYTES = 4
+"""Of a float32."""
+
+
+def predict_library_step(
+    given: Any,
+    example_inputs: Any = None,
+    *,
+    device: str | Device,
+    model: str | Path | None = None,
+    loss: Loss = "cross_entropy",
+    target: Any = None,
+    optimizer: str | None = "adamw",
+    batch: int | None = None,
+    inputs: Mapping[str, Sequence[int]] | None = None,
+    progress: bool = True,  # noqa: ARG001 - as of the other runtime: this one is done before a bar would show
+) -> StepPrediction:
+    """Seconds of a training step on ``device`` with PyTorch's own kernels, eagerly, before it runs there.
+
+    Gradients take the places of those before (``zero_grad`` as torch has it by default). On GPUs the update runs over
+    all parameters at a time, on CPUs over one after the other; both are torch's defaults.
+
+    Args:
+        given: a torch module, or a name of one: see ``network.source.KINDS``. ``file.py:function`` runs it.
+        example_inputs: of a torch module.
+        device: name of a device, or one described in Python.
+        model: folder or name of a model of library operators; None: the first that knows the device or its kind.
+        loss: as of ``training_read.training_step``, and so ``target``.
+        target: as there.
+        optimizer: ``sgd`` (momentum 0.9), ``adam`` or ``adamw``; None: no update.
+        batch: examples in one step, where ``given`` leaves that open.
+        inputs: shapes of inputs by name, where ``given`` leaves them open.
+        progress: no bar is shown: nothing is sampled or compiled.
+
+    Raises:
+        CdmppError: what was given is no torch model, has an operator that nothing can answer for, or no such device
+            or model.
+    """
+    sheet = devices.get(device) if isinstance(device, str) else device
+    predictor, name = library_predictor(sheet, model)
+    step, read = library_step(
+        given, example_inputs, loss=loss, target=target, optimizer=optimizer, batch=batch, inputs=inputs,
+        together=sheet.kind != "cpu",
+    )  # fmt: skip
+    return StepPrediction(step, compose(read, predictor, name, sheet, train=True, update=True))
+
+
+def library_step(
+    given: Any,
+    example_inputs: Any = None,
+    *,
+    loss: Loss = "cross_entropy",
+    target: Any = None,
+    optimizer: str | None = "adamw",
+    batch: int | None = None,
+    inputs: Mapping[str, Sequence[int]] | None = None,
+    together: bool = True,
+) -> tuple[TrainingStep, LibraryNetwork]:
+    """The step, and its calls as what ``compose`` takes; ``together`` as of ``update_of``, the rest as above."""
+    from cdmpp.programs.networks import export
+
+    with modes_kept(given):
+        network, model = trained_model(given, example_inputs, batch, inputs)
+        module, arguments = with_loss(model, network.example, loss, target)
+        made = library_graph_of(export(module, arguments), network.name)
+    whole, update = with_backward(made, accumulates=False), optimizer or "none"
+    sizes = {number: size for call in made.graph.calls for number, size in call.resident if number in whole.ready}
+    grown = GrownTasks(network.name)
+    for operator in whole.operators.values():
+        grown.task(operator)
+    calls = list(whole.graph.calls)
+    for one in update_of(update, [size // _BYTES for size in sizes.values()], "float32", together):
+        written = int(one.written_elements * one.element_bytes)
+        calls.append(Call(f"update#{len(calls)}", grown.task(one), (len(calls) - 1,), written))
+    ends = whole.forward, len(whole.graph.calls), len(calls)
+    phases = tuple(next(p for p, end in zip(PHASES, ends, strict=True) if i < end) for i in range(len(calls)))
+    graph = replace(whole.graph, calls=tuple(calls), tasks=grown.tasks)
+    names = unwrapped(module)
+    ready = {names(made.parameters[number]): place for number, place in whole.ready.items()}
+    parameters = tuple(
+        StepParameter(names(made.parameters[number]), sizes[number], place, number)
+        for number, place in whole.ready.items()
+    )
+    examples = {number for call in made.graph.calls for number, _ in call.resident} - made.weights
+    all_bytes = sum(one.numel() * one.element_size() for one in module.parameters())
+    memory = StepMemory(
+        all_bytes, sum(sizes.values()), STATES[update] * sum(sizes.values()), made.graph.weight_bytes - all_bytes,
+        made.graph.input_bytes, saved_bytes(graph, phases, examples), live_bytes(graph, phases, ready.values()),
+    )  # fmt: skip
+    size = batch_of(arguments)
+    step = TrainingStep(graph, step_calls(graph, phases, ready, examples), parameters, size, update, memory)
+    return step, LibraryNetwork(graph, grown.operators, made.stand_ins, size)

@@ -1,0 +1,60 @@
+"""The model of a network as a training step runs it. Needs torch, no TVM."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from cdmpp.errors import CdmppError
+from cdmpp.network.source import TorchNetwork, read_torch
+
+
+def trained_model(
+    given: Any, example: Any, batch: int | None, inputs: Mapping[str, Sequence[int]] | None
+) -> tuple[TorchNetwork, Any]:
+    """The network, and a copy of its model in training mode; parts that are frozen in eval mode stay so.
+
+    ``CdmppError``: what was given cannot be read, or is not of float32.
+    """
+    modes = _training_modes(given)
+    network = read_torch(given, example, batch=batch, inputs=inputs)
+    if network.dtype != "float32":
+        raise CdmppError(f"{network.name} is of {network.dtype}: training steps are made in float32 alone")
+    model = copy.deepcopy(network.model).train()
+    others = {str(value.dtype).removeprefix("torch.") for value in model.parameters()} - {"float32"}
+    if others:
+        raise CdmppError(
+            f"{network.name} has parameters of {', '.join(sorted(others))}: training steps are made in float32 alone; "
+            "call .float() first"
+        )
+    inner = model if network.model is given else getattr(model, "inner", model)
+    for module, training in zip(inner.modules(), modes, strict=False):
+        module.training = training
+    return network, model
+
+
+@contextmanager
+def modes_kept(given: Any) -> Iterator[None]:
+    """Leaves the modes of a module as they were."""
+    modules = list(given.modules()) if hasattr(given, "modules") else []
+    before = [module.training for module in modules]
+    try:
+        yield
+    finally:
+        for module, training in zip(modules, before, strict=True):
+            module.training = training
+
+
+def batch_of(arguments: Sequence[Any]) -> int:
+    """Examples in one step: the first size of the first tensor; 1 where that cannot be told."""
+    first = next((value for value in arguments if getattr(value, "shape", ())), None)
+    return int(first.shape[0]) if first is not None else 1
+
+
+def _training_modes(given: Any) -> list[bool]:
+    """Of each module where the whole is in training mode, so that parts of it may be frozen; else none."""
+    if not getattr(given, "training", False) or not hasattr(given, "modules"):
+        return []
+    return [module.training for module in given.modules()]

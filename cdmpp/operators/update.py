@@ -1,0 +1,32 @@
+"""What ``torch.optim`` runs to update parameters, as library operators."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cdmpp.errors import CdmppError
+from cdmpp.operators.operator import LibraryOperator
+
+_ADAM = ("add", "mul_scalar", "where", "sqrt", "div_scalar", "add_scalar", "where")
+UPDATES = {
+    "none": (),
+    "sgd": ("mul_scalar", "add", "add"),
+    "adam": _ADAM,
+    "adamw": ("mul_scalar", *_ADAM),
+}
+"""Operators of torch's own loops over parameters, with momentum; ``where`` reads as many tensors as ``addcmul``."""
+STATES = {"none": 0, "sgd": 1, "adam": 2, "adamw": 2}
+"""Tensors of a parameter's size that it keeps."""
+
+
+def update_of(optimizer: str, elements: Sequence[int], dtype: str, together: bool) -> tuple[LibraryOperator, ...]:
+    """Calls of one update of parameters of so many ``elements``.
+
+    ``together``: of all parameters at a time, as torch does it on GPUs (``foreach``); else one after the other.
+    """
+    if optimizer not in UPDATES:
+        raise CdmppError(f"optimizer {optimizer!r}: one of {', '.join(UPDATES)}")
+    sizes = [sum(elements)] if together and elements else elements
+    return tuple(
+        LibraryOperator(name, {"rows": 1, "cols": max(1, size)}, dtype) for size in sizes for name in UPDATES[optimizer]
+    )

@@ -1,0 +1,117 @@
+"""Training steps by PyTorch's own kernels: phases, gradients, what autograd keeps, the update, several ranks."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+import cdmpp
+from cdmpp import cli
+from cdmpp.distributed.predicted_work import work_of
+from cdmpp.errors import CdmppError
+from cdmpp.network.library_step import library_step
+from cdmpp.operators.update import STATES, update_of
+from cdmpp.programs.training.optimizers import OPTIMIZERS
+
+
+class Small(nn.Module):
+    """A residual convolution network with a pooling, and a frozen stem."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 16, 3, padding=1, bias=False).requires_grad_(requires_grad=False)
+        self.conv, self.norm = nn.Conv2d(16, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16)
+        self.head = nn.Linear(16, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.stem(x))
+        x = torch.relu(x + self.norm(self.conv(x)))
+        return self.head(nn.functional.max_pool2d(x, 2, 2).mean((2, 3)))
+
+
+@pytest.fixture(scope="module")
+def step():
+    return library_step(Small(), torch.randn(4, 3, 32, 32), optimizer="adamw")
+
+
+def test_phases_follow_one_another_and_gradients_come_last_layer_first(step):
+    made, read = step
+    phases = [call.phase for call in made.calls]
+    assert phases == sorted(phases, key=["forward", "backward", "update"].index)
+    assert made.ready_order == ("head.weight", "head.bias", "norm.weight", "norm.bias", "conv.weight")
+    sizes = {name: value.numel() * 4 for name, value in Small().named_parameters() if value.requires_grad}
+    assert {one.name: one.bytes for one in made.parameters} == sizes
+    assert {made.calls[one.ready].phase for one in made.parameters} == {"backward"}
+    operators = [str(read.operators[call.call.task_id]) for call in made.calls]
+    convolutions = [name for name in operators if name.startswith("conv2d")]
+    assert len(convolutions) == 2 + 1  # two forward; of the second the weight's gradient, for its input needs none
+
+
+def test_memory_is_what_torch_holds(step):
+    made, _ = step
+    model, seen = Small(), {}
+    own = {value.untyped_storage().data_ptr() for value in model.parameters()}
+
+    def pack(value):
+        seen.setdefault(value.untyped_storage().data_ptr(), value)
+        return value
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda value: value):
+        output = model(torch.randn(4, 3, 32, 32))
+        loss = nn.functional.cross_entropy(output, torch.zeros(4, dtype=torch.int64))
+    kept = sum(value.untyped_storage().nbytes() for key, value in seen.items() if key not in own)
+    assert loss.requires_grad and made.saved_activation_bytes == pytest.approx(kept, rel=0.1)
+    every = sum(value.numel() * 4 for value in model.parameters())
+    trained = sum(one.bytes for one in made.parameters)
+    memory = made.memory
+    assert (memory.parameter_bytes, memory.gradient_bytes, memory.state_bytes) == (every, trained, 2 * trained)
+    assert made.peak_bytes > every + 2 * trained + made.saved_activation_bytes
+
+
+def test_gpus_update_all_parameters_at_a_time_and_cpus_one_after_the_other():
+    together, apart = (update_of("sgd", (10, 20), "float32", one) for one in (True, False))
+    assert [str(one) for one in together] == ["mul_scalar 1x30", "add 1x30", "add 1x30"]
+    assert len(apart) == 6 and str(apart[3]) == "mul_scalar 1x20"
+    assert update_of("none", (10,), "float32", together=True) == ()
+    assert {name: one.states for name, one in OPTIMIZERS.items()} == {k: n for k, n in STATES.items() if k != "none"}
+    with pytest.raises(CdmppError, match="none, sgd, adam, adamw"):
+        update_of("lion", (10,), "float32", together=True)
+
+
+def test_a_step_on_several_gpus_needs_no_tvm(tmp_path):
+    code = """
+import sys; sys.modules['tvm'] = None
+import torch, cdmpp
+net = torch.nn.Sequential(*[torch.nn.Linear(2048, 2048) for _ in range(6)])
+found = cdmpp.predict_step(net, torch.randn(64, 2048), device='h100', runtime='torch', optimizer='sgd', loss='mse')
+one, many = (cdmpp.replay_step(found, ranks=n, link='ethernet-10g') for n in (1, 4))
+assert abs(one.iteration_s / found.latency_s - 1) < 1e-6, (one.iteration_s, found.latency_s)
+assert many.iteration_s > 1.5 * found.latency_s
+assert not any('optimiser is left out' in doubt for doubt in found.prediction.doubts)
+plan = cdmpp.optimise_step(found, ranks=4, link='ethernet-10g')
+assert plan.peak_bytes > 0
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_pauses_of_the_host_are_gaps_of_the_work():
+    net = nn.Sequential(*[nn.Linear(8, 8) for _ in range(4)])
+    found = cdmpp.predict_step(net, torch.randn(4, 8), device="h100", runtime="torch", optimizer="sgd", loss="mse")
+    work = work_of(found)
+    total_s = work.start_s + sum(one.duration_s + one.gap_s for one in work.operations)
+    assert total_s == pytest.approx(found.latency_s)
+    assert sum(one.gap_s for one in work.operations) > sum(one.duration_s for one in work.operations)  # so small
+
+
+def test_half_precision_and_options_of_the_other_runtime_are_refused(capsys):
+    given = ["step", "gpt2", "--device", "h100", "--runtime", "torch"]
+    for words, told in ((["--schedule", "untuned"], "is of --runtime tvm"), (["--strict"], "is of --runtime tvm")):
+        assert cli.main([*given, *words]) == 2
+        assert told in capsys.readouterr().err
+    with pytest.raises(CdmppError, match="float32 alone"):
+        library_step(nn.Linear(4, 4).half(), torch.randn(2, 4).half())
