@@ -1,6 +1,7 @@
 """One rank of a training job on the GPU at hand, recorded: ``python -m benchmarks.gpu_job FOLDER NETWORK``.
 
 DistributedDataParallel over NCCL with SGD and a loss that is read every step. ``cdmpp trace FOLDER`` replays it.
+``python -m benchmarks.gpu_job predict DEVICE`` predicts the steps instead; no GPU is needed.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import torch.distributed as dist
 
 from benchmarks.distributed_jobs.networks import gpt
 from benchmarks.distributed_jobs.rank import loss_of
+from cdmpp import predict_step
 from cdmpp.programs.networks import import_torchvision
 from cdmpp.trace import record
 
@@ -21,9 +23,13 @@ TRACED, PLAIN, SETTLE = 7, 15, 5
 LARGE = {"width": 768, "depth": 12, "tokens": 32000, "length": 512}
 
 
-def made(name: str) -> tuple[torch.nn.Module, torch.Tensor]:
-    """Network and batch on the GPU; ``_small``: so little work that the host decides."""
-    with torch.device("cuda"):
+NETWORKS = ("gpt", "gpt_small", "resnet50")
+"""``_small``: so little work that the host decides."""
+
+
+def made(name: str, place: str) -> tuple[torch.nn.Module, torch.Tensor]:
+    """Network and batch on ``cuda`` or ``cpu``."""
+    with torch.device(place):
         torch.manual_seed(0)
         if name == "gpt":
             return gpt(**LARGE), torch.randint(0, LARGE["tokens"], (16, LARGE["length"]))
@@ -36,7 +42,7 @@ def main(folder: Path, name: str) -> None:
     """Run and record."""
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511", "RANK": "0", "WORLD_SIZE": "1"}
     dist.init_process_group("nccl")
-    network, batch = made(name)
+    network, batch = made(name, "cuda")
     wrapped = torch.nn.parallel.DistributedDataParallel(network, device_ids=[0])
     optimizer = torch.optim.SGD(wrapped.parameters(), lr=1e-4, momentum=0.9)
 
@@ -56,5 +62,16 @@ def main(folder: Path, name: str) -> None:
     dist.destroy_process_group()
 
 
+def predict(device: str) -> None:
+    """Print what each step would take."""
+    for name in NETWORKS:
+        network, batch = made(name, "cpu")
+        found = predict_step(network, (batch,), device=device, runtime="torch", optimizer="sgd", loss=loss_of)
+        print(f"{name}: {1e3 * found.latency_s:.1f} ms", *found.prediction.doubts, sep="\n  ")
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])
+    if sys.argv[1] == "predict":
+        predict(sys.argv[2])
+    else:
+        main(Path(sys.argv[1]), sys.argv[2])

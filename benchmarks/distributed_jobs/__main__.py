@@ -50,7 +50,7 @@ def main() -> int:
             print(f"cannot measure here: {reason}", file=sys.stderr)
             return 2
         _run(wanted, asked)
-    rows = [row for row in _rows(asked.out) if asked.only in row["name"]]
+    rows = [row for row in read_rows(asked.out) if asked.only in row["name"]]
     if not rows:
         print(f"no rows in {asked.out}: run without --score first", file=sys.stderr)
         return 2
@@ -68,14 +68,14 @@ def main() -> int:
     return 0
 
 
-def _rows(folder: Path) -> list[dict[str, Any]]:
+def read_rows(folder: Path) -> list[dict[str, Any]]:
     file = folder / "rows.jsonl"
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
 def _run(wanted: list, asked: argparse.Namespace) -> None:
     asked.out.mkdir(parents=True, exist_ok=True)
-    have = [row["name"] for row in _rows(asked.out)]
+    have = [row["name"] for row in read_rows(asked.out)]
     plan = [one for visit in range(asked.visits) for one in wanted if have.count(one.name) <= visit]
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, TimeRemainingColumn()) as progress:

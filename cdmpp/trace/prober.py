@@ -35,22 +35,27 @@ def _curve(kind: str, budget_s: float) -> list[dict]:
     spent_s, rows = 0.0, []
     for size in SIZES:
         times: list[float] = []
+        busy_s: list[float] = []
         while len(times) < 3 or (len(times) < 15 and sum(times) < budget_s / 20):
-            times.append(_slowest(_once(kind, size, device), device))
+            took_s, worked_s = _once(kind, size, device)
+            busy_s.append(worked_s)
+            times.append(_slowest(took_s, device))
         times = times[1:]  # the first opens connections
-        rows.append({"kind": kind, "bytes": size, "latency_s": statistics.median(times)})
+        row = {"kind": kind, "bytes": size, "latency_s": statistics.median(times)}
+        rows.append({**row, "processor_s": statistics.median(busy_s[1:])})
         spent_s += sum(times)
         if spent_s > budget_s:
             break
     return rows
 
 
-def _once(kind: str, size: int, device: str) -> float:
+def _once(kind: str, size: int, device: str) -> tuple[float, float]:
+    """Seconds, and seconds of processors of this rank."""
     world = dist.get_world_size()
     count = size // 4
     whole, part = torch.zeros(count, device=device), torch.zeros(count // world, device=device)
     dist.barrier()
-    begin_s = time.perf_counter()
+    begin_s, worked_s = time.perf_counter(), time.process_time()
     if kind == "all_reduce":
         dist.all_reduce(whole)
     elif kind == "all_gather":
@@ -61,7 +66,7 @@ def _once(kind: str, size: int, device: str) -> float:
         raise ValueError(f"cannot probe {kind}: expected all_reduce, all_gather or reduce_scatter")
     if device == "cuda":
         torch.cuda.synchronize()
-    return time.perf_counter() - begin_s
+    return time.perf_counter() - begin_s, time.process_time() - worked_s
 
 
 def _slowest(seconds: float, device: str) -> float:

@@ -1,0 +1,93 @@
+"""Steps of the measured jobs without any trace of them: predicted operators, and collectives that were timed alone.
+
+python -m benchmarks.distributed_jobs.untraced --out FOLDER --device D --model M [--publish]
+
+FOLDER is that of ``benchmarks.distributed_jobs``; M is a model of library operators that knows D, the machine of the
+jobs. Jobs whose ranks share a core, or whose collectives were not timed, are left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.distributed_jobs.__main__ import read_rows
+from benchmarks.distributed_jobs.networks import make
+from benchmarks.distributed_jobs.rank import loss_of
+from benchmarks.distributed_jobs.report import PAGE
+from benchmarks.distributed_jobs.score import DRIFT, Measured, usable
+from benchmarks.publish.markdown import replace_part, table
+from cdmpp.distributed.predicted_work import work_of
+from cdmpp.distributed.replay import replay
+from cdmpp.distributed.scheme import scheme_of
+from cdmpp.errors import CdmppError
+from cdmpp.network.library_step import predict_library_step
+from cdmpp.network.training_prediction import StepPrediction
+from cdmpp.trace.scheme_input import fabric_of
+
+MARK = "untraced"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="folder of the rows")
+    parser.add_argument("--device", required=True, help="what the machine of the jobs is")
+    parser.add_argument("--model", required=True, help="folder or name of a model of library operators")
+    parser.add_argument("--publish", action="store_true", help=f"write the table of {PAGE.name}")
+    asked = parser.parse_args()
+
+    @cache
+    def predicted(network: str) -> StepPrediction:
+        model, batch = make(network)
+        return predict_library_step(
+            model, (batch,), device=asked.device, model=asked.model, loss=loss_of, optimizer="sgd"
+        )
+
+    measured, refused = usable(read_rows(asked.out), DRIFT)
+    for reason in refused:
+        print(f"left out: {reason}", file=sys.stderr)
+    rows, errors = [], []
+    for one in measured:
+        scenario = one.scenario
+        if len(set(scenario.pins)) < scenario.ranks or scenario.scheme == "server":
+            continue
+        try:
+            step_s = _step_s(one, predicted(scenario.network))
+        except CdmppError as error:
+            print(f"left out: {scenario.name}: {error}", file=sys.stderr)
+            continue
+        alone_s = predicted(scenario.network).latency_s
+        errors.append(step_s / one.seconds - 1)
+        cells = (f"`{scenario.name}`", *(f"{1e3 * s:.0f}" for s in (one.seconds, step_s, alone_s)))
+        rows.append([*cells, f"{100 * errors[-1]:+.1f}"])
+    if not errors:
+        print("no job could be predicted", file=sys.stderr)
+        return 2
+    off = 100 * np.abs(errors)
+    text = [
+        *table(["job", "measured, ms", "predicted, ms", "one rank alone, predicted, ms", "off, %"], rows),
+        "",
+        f"{len(off)} jobs: {np.mean(off):.1f} % off in the mean, {np.median(off):.1f} median, "
+        f"{np.percentile(off, 90):.1f} at 90 %.",
+    ]
+    print("\n".join(text))
+    if asked.publish:
+        replace_part(PAGE, MARK, "\n".join(text))
+    return 0
+
+
+def _step_s(one: Measured, found: StepPrediction) -> float:
+    scenario = one.scenario
+    work = work_of(found)
+    scheme = scheme_of(scenario.scheme, "gloo", scenario.bucket_mb if scenario.scheme == "ddp" else None)
+    works = [replace(work, rank=rank) for rank in range(scenario.ranks)]
+    return replay(works, scheme, fabric_of(one.job)).iteration_s
+
+
+if __name__ == "__main__":
+    sys.exit(main())
