@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from cdmpp.network.training_prediction import StepPrediction
     from cdmpp.plans.search_result import SearchResult
 
-_OPTIONS = ("cluster", "link", "scheme", "backend", "bucket_mb", "servers", "no_overlap", "chunks")
+_OPTIONS = ("cluster", "link", "scheme", "backend", "bucket_mb", "servers", "no_overlap", "chunks", "slow")
 
 
 def add_rank_arguments(verb: argparse.ArgumentParser) -> None:
@@ -29,6 +29,8 @@ def add_rank_arguments(verb: argparse.ArgumentParser) -> None:
     ranks.add_argument("--bucket-mb", type=float, help="MiB of a bucket of ddp (default: 25, the first one 1)")
     ranks.add_argument("--servers", type=int, help="servers of ps, on the first ranks (default: one a rank)")
     ranks.add_argument("--no-overlap", action="store_true", help="exchange only when nothing computes")
+    slow = "a rank whose device takes that many times as long as the others, such as 2=1.3; may be given again"
+    ranks.add_argument("--slow", action="append", default=[], metavar="RANK=FACTOR", help=slow)
     ranks.add_argument("--chunks", action="store_true", help="expand collectives into the steps of their rings")
 
 
@@ -40,10 +42,14 @@ def check_ranks(options: argparse.Namespace) -> None:
         return
     from cdmpp.distributed.exchange_tasks import check_detail
     from cdmpp.distributed.fabric import fabric_of
+    from cdmpp.distributed.predicted_replay import check_slow
     from cdmpp.distributed.scheme import check_scheme, scheme_of
 
     on = fabric_of(options.ranks, options.device, options.cluster, options.link, options.backend)
     check_detail(_detail(options), options.ranks)
+    options.slow = check_slow(dict(map(_slow, options.slow)), options.ranks)
+    if options.slow and options.optimise:
+        raise CdmppError("--slow does not go with --optimise: plans are searched for ranks that are equal")
     options.scheme = scheme_of(
         options.scheme or "ddp", on.backend, options.bucket_mb, options.servers, not options.no_overlap
     )
@@ -56,7 +62,7 @@ def replayed_on(found: StepPrediction, options: argparse.Namespace) -> StepRepla
 
     return cdmpp.replay_step(
         found, ranks=options.ranks, cluster=options.cluster, link=options.link, scheme=options.scheme,
-        backend=options.backend, detail=_detail(options),
+        backend=options.backend, detail=_detail(options), slow=options.slow,
     )  # fmt: skip
 
 
@@ -96,6 +102,14 @@ def _row(share: RankShare) -> list[str]:
 
 def _ranks(group: list[RankShare]) -> str:
     return f"{group[0].rank}" if len(group) == 1 else f"{group[0].rank} - {group[-1].rank}"
+
+
+def _slow(text: str) -> tuple[int, float]:
+    rank, _, factor = text.partition("=")
+    try:
+        return int(rank), float(factor)
+    except ValueError:
+        raise CdmppError(f"--slow {text}: expected RANK=FACTOR, such as 2=1.3") from None
 
 
 def _detail(options: argparse.Namespace) -> str:

@@ -30,10 +30,11 @@ def replay_step(
     scheme: str | Scheme = "ddp",
     backend: str | None = None,
     detail: str = "whole",
+    slow: Mapping[int, float] | None = None,
     runtime: str = "tvm",
     **options: Any,
 ) -> StepReplay:
-    """One training step on ``ranks`` equal devices, each with the batch of one. Needs TVM unless a prediction is given.
+    """One training step on ``ranks`` devices, each with the batch of one. Needs TVM unless a prediction is given.
 
     Args:
         given: what ``predict_step`` returned, or a network as it takes one.
@@ -45,6 +46,7 @@ def replay_step(
         scheme: ``ddp``, ``fsdp`` or ``ps``, or one of those with settings.
         backend: of collectives; None: gloo on CPUs, rccl on AMD's GPUs, else nccl.
         detail: ``whole`` or ``chunks``, as of ``replay``.
+        slow: rank -> how many times as long its device takes, of those that are unlike the others.
         runtime: ``tvm``, or ``torch`` for its own kernels.
         options: of ``predict_step``.
 
@@ -56,12 +58,23 @@ def replay_step(
     how = scheme_of(scheme, on.backend) if isinstance(scheme, str) else scheme
     check_detail(detail, ranks)
     check_scheme(how, ranks)
+    factors = check_slow(slow or {}, ranks)
     found = given if isinstance(given, StepPrediction) else step_predictor_of(runtime)(
         given, example_inputs, device=device, **options
     )  # fmt: skip
     work = work_of(found)
-    made = replay([replace(work, rank=rank) for rank in range(ranks)], how, on, detail)
+    made = replay([replace(work, rank=rank).slowed(factors.get(rank, 1.0)) for rank in range(ranks)], how, on, detail)
     return replace(made, doubts=(*_doubts(found, cluster), *made.doubts))
+
+
+def check_slow(slow: Mapping[int, float], ranks: int) -> Mapping[int, float]:
+    """As it is; ``CdmppError`` where a rank does not exist or a factor is not positive."""
+    for rank, factor in slow.items():
+        if rank not in range(ranks) or not 0 < factor < float("inf"):
+            raise CdmppError(
+                f"slow rank {rank}={factor:g}: expected a rank from 0 to {ranks - 1} and a positive factor"
+            )
+    return slow
 
 
 def device_of(given: Any, device: str | Device | None, options: Mapping[str, Any]) -> str | Device:

@@ -114,6 +114,13 @@ class RankWork:
         )
         return replace(self, operations=tuple(operations), update_shards=ranks)
 
+    def slowed(self, factor: float) -> RankWork:
+        """The same on a device that takes ``factor`` times as long; pauses of the host stay. ``DataError``: not > 0."""
+        if not 0 < factor < float("inf"):
+            raise DataError(f"rank {self.rank} takes {factor} times as long, expected a positive factor")
+        slower = tuple(replace(one, duration_s=factor * one.duration_s) for one in self.operations)
+        return replace(self, operations=slower)
+
     @property
     def phase_s(self) -> dict[str, float]:
         """Phase -> seconds of its operations and the gaps after them."""
