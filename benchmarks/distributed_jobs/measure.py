@@ -18,7 +18,7 @@ import numpy as np
 from benchmarks.distributed_jobs.namespaces import Place, links
 from benchmarks.distributed_jobs.rank import TRACED
 from benchmarks.distributed_jobs.scenario import Scenario
-from cdmpp.trace.folder import PROBE, read_job, read_recordings
+from cdmpp.trace.folder import read_job, read_recordings
 from cdmpp.trace.job_file import job_to_dict
 
 LIMIT_S = 180
@@ -38,8 +38,6 @@ def measure(scenario: Scenario, steps: int, keep: Path | None = None) -> dict[st
         run(scenario, places, folder, steps)
         job = read_job(folder)
         recordings = read_recordings(folder)
-        probe = folder / PROBE
-        probed = json.loads(probe.read_text())["rows"] if probe.exists() else []
         told = [json.loads((folder / f"rank{rank}.told").read_text()) for rank in range(scenario.ranks)]
     quartiles = np.percentile(
         [s for one in recordings for s in one.steps_s[1 : one.profiled[0]] + one.steps_s[one.profiled[1] + 1 :]],
@@ -55,7 +53,6 @@ def measure(scenario: Scenario, steps: int, keep: Path | None = None) -> dict[st
         "before_s": [one.before_s for one in recordings],
         "after_s": [one.after_s for one in recordings],
         "reference_s": [one["reference_s"] for one in told],
-        "probe": probed,
         "traced_steps": TRACED,
         "recording": asdict(recordings[0]) | {"steps_s": []},
         "job": job_to_dict(job),

@@ -103,7 +103,7 @@ def _as(traced: Measured, wanted: Scenario) -> TracedJob:
         job = with_ranks(job, wanted.ranks)
     if wanted.bucket_mb != traced.scenario.bucket_mb and wanted.scheme == "ddp":
         job = with_buckets(job, round(2**20 * wanted.bucket_mb))
-    return with_bandwidth(job, wanted.mbit / traced.scenario.mbit, 125_000 * traced.scenario.mbit)
+    return job if wanted.mbit == traced.scenario.mbit else with_bandwidth(job, wanted.mbit / traced.scenario.mbit)
 
 
 def _figure(kind: str, wanted: Measured, traced: Measured, job: TracedJob) -> Figure:

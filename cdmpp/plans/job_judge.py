@@ -12,7 +12,7 @@ from cdmpp.plans.search_result import SearchResult
 from cdmpp.simulate import Span
 from cdmpp.trace.buckets import buckets_of, with_buckets
 from cdmpp.trace.job import JobOp, JobRank, TracedJob
-from cdmpp.trace.replay import replay
+from cdmpp.trace.replay import apart, replay
 
 _COPY = "copy_bucket_to_grad"
 _CALL = "c10d::allreduce"
@@ -70,7 +70,7 @@ class JobJudge:
         return None
 
     def _changed(self, plan: Plan) -> TracedJob:
-        job, default = self.job, self.default
+        job, default = apart(self.job), self.default
         if plan.fused_update and not default.fused_update:
             job = _each(job, _fused)
         if plan.bucket_view and not default.bucket_view:

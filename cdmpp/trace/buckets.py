@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from cdmpp.errors import CdmppError
 from cdmpp.trace.job import JobExchange, JobGradient, JobOp, JobRank, TracedJob
+from cdmpp.trace.replay import apart
 from cdmpp.trace.wire import Wire, wires
 
 _COPY = "copy_bucket_to_grad"
@@ -25,7 +26,7 @@ def with_buckets(job: TracedJob, bucket_bytes: int | Sequence[int]) -> TracedJob
     limits = (bucket_bytes,) if isinstance(bucket_bytes, int) else tuple(bucket_bytes)
     if min(limits, default=0) < 1:
         raise CdmppError(f"buckets of {bucket_bytes} bytes: expected 1 or more")
-    old = buckets_of(job)
+    job, old = apart(job), buckets_of(job)
     packed = _packed([one.bytes for one in job.ranks[0].gradients], limits)
     kept = [place for place in range(len(job.exchanges)) if place not in old]
     renamed = {place: number for number, place in enumerate(kept)}

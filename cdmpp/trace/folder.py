@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 
 from cdmpp.errors import DataError, some
+from cdmpp.trace.beside import MOST
 from cdmpp.trace.job import TracedJob
 from cdmpp.trace.kineto import read_kineto
 from cdmpp.trace.usual_step import usual_step
 
 STEPS_SUFFIX = ".steps.json"
 """Beside each trace, where ``cdmpp.trace.record`` made it."""
+_LARGE_BYTES = 2**20
 PROBE = "probe.json"
 """Where ``cdmpp.trace.probe`` was asked."""
 HOW = "record each rank with `cdmpp.trace.record(FOLDER)`, or export torch.profiler's Chrome trace of each rank there"
@@ -75,8 +77,11 @@ def read_job(folder: Path | str) -> TracedJob:
     if recordings and not any(step.events for trace in read for step in trace.steps):
         job = _launched_without_profiler(job, float(np.median([one.added_s for one in recordings])))
     told = [one.unprofiled_s for one in recordings if one.unprofiled_s is not None]
-    probed = read_probe(folder / PROBE) if (folder / PROBE).exists() else ()
-    return replace(job, unprofiled_s=float(np.median(told)) if told else None, probed=probed)
+    job = replace(job, unprofiled_s=float(np.median(told)) if told else None)
+    if not (folder / PROBE).exists():
+        return job
+    probed, share = read_probe(folder / PROBE)
+    return replace(job, probed=probed, processor_share=share)
 
 
 def _launched_without_profiler(job: TracedJob, added_s: float) -> TracedJob:
@@ -108,12 +113,21 @@ def read_recording(file: Path) -> Recording:
         raise DataError(f"cannot read {file}, which cdmpp.trace.record writes: {error!r}") from error
 
 
-def read_probe(file: Path) -> tuple[tuple[str, int, float], ...]:
-    """Kind, bytes, seconds; ``DataError`` where the file is no such table."""
+def read_probe(file: Path) -> tuple[tuple[tuple[str, int, float], ...], float]:
+    """Kind, bytes, seconds; and the share of a processor that large ones take, 0 where that was not timed.
+
+    ``DataError`` where the file is no such table.
+    """
     try:
         rows = json.loads(file.read_text())["rows"]
-        return tuple(sorted((str(row["kind"]), int(row["bytes"]), float(row["latency_s"])) for row in rows))
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        told = tuple(sorted((str(row["kind"]), int(row["bytes"]), float(row["latency_s"])) for row in rows))
+        shares = [
+            float(row["processor_s"]) / float(row["latency_s"])
+            for row in rows
+            if int(row["bytes"]) >= _LARGE_BYTES and "processor_s" in row
+        ]
+        return told, min(MOST, float(np.median(shares))) if shares else 0.0
+    except (OSError, ValueError, KeyError, TypeError, ZeroDivisionError) as error:
         raise DataError(f"cannot read {file}, which cdmpp.trace.probe writes: {error!r}") from error
 
 

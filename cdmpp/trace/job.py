@@ -86,12 +86,18 @@ class TracedJob:
     """Exchanges that a rank runs at a time."""
     probed: tuple[tuple[str, int, float], ...] = ()
     """Kind, bytes and seconds of collectives over all ranks that were timed apart, by kind and rising bytes."""
+    processor_share: float = 0.0
+    """Of a processor that an exchange takes while it is under way, as it was probed; 0: not probed, or on a GPU."""
+    is_apart: bool = False
+    """Whether durations are those of ops beside no exchange: a replay makes them longer beside one."""
     waits_s: Mapping[int, float] | None = None
     """Rank -> seconds a step that its exchanges stood there until the last rank came."""
     unprofiled_s: float | None = None
     """Median step of the same run with the profiler off; None where nobody took it."""
 
     def __post_init__(self) -> None:
+        if not 0 <= self.processor_share < 1:
+            raise DataError(f"exchanges take {self.processor_share} of a processor: expected 0 to below 1")
         known = [rank.rank for rank in self.ranks]
         if known != sorted(set(known)) or not known:
             raise DataError(f"ranks {known}: expected each once, in order")

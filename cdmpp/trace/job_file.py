@@ -12,7 +12,7 @@ VERSION = 1
 
 
 def job_to_dict(job: TracedJob) -> dict[str, Any]:
-    """Lists by field; times in microseconds with three decimals, names once."""
+    """Lists by field; times in microseconds with three decimals, names once. Of a job as it was traced."""
     names = sorted({op.name for rank in job.ranks for op in rank.ops})
     number = {name: place for place, name in enumerate(names)}
     return {
@@ -45,6 +45,7 @@ def job_to_dict(job: TracedJob) -> dict[str, Any]:
         "backend": job.backend,
         "workers": job.workers,
         "probed": [[kind, n_bytes, _us(seconds)] for kind, n_bytes, seconds in job.probed],
+        "processor_share": round(job.processor_share, 4),
         "waits": [[rank, _us(seconds)] for rank, seconds in sorted((job.waits_s or {}).items())],
         "unprofiled": None if job.unprofiled_s is None else _us(job.unprofiled_s),
     }
@@ -87,6 +88,8 @@ def job_from_dict(told: Mapping[str, Any]) -> TracedJob:
         told["backend"],
         told["workers"],
         tuple((kind, n_bytes, 1e-6 * took) for kind, n_bytes, took in told["probed"]),
+        told.get("processor_share", 0.0),
+        False,
         {rank: 1e-6 * took for rank, took in told["waits"]},
         None if told["unprofiled"] is None else 1e-6 * told["unprofiled"],
     )

@@ -42,7 +42,7 @@ def _curve(kind: str, budget_s: float) -> list[dict]:
             times.append(_slowest(took_s, device))
         times = times[1:]  # the first opens connections
         row = {"kind": kind, "bytes": size, "latency_s": statistics.median(times)}
-        rows.append({**row, "processor_s": statistics.median(busy_s[1:])})
+        rows.append(row if device == "cuda" else {**row, "processor_s": statistics.median(busy_s[1:])})
         spent_s += sum(times)
         if spent_s > budget_s:
             break

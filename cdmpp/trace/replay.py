@@ -7,11 +7,14 @@ from dataclasses import dataclass, replace
 
 from cdmpp.simulate import Span, Task, Timeline, simulate
 from cdmpp.simulate.flow import Flow
+from cdmpp.trace.beside import beside_exchanges, beside_s, without
 from cdmpp.trace.job import JobRank, TracedJob
 from cdmpp.trace.link_share import links_of
 
 _STEPS = 3
 """One after the other: ranks that drift apart do so from the second on."""
+_TURNS, _CLOSE = 12, 1e-3
+"""Most replays of an ``apart`` job, and the share of its step by which two may differ."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,33 @@ class Replay:
 
 
 def replay(job: TracedJob) -> Replay:
-    """Run ``job`` as it was traced, or as a what-if made it."""
+    """Run ``job`` as it was traced, or as a what-if made it.
+
+    Ops of an ``apart`` job take longer beside exchanges: it is run until that changes its step no more.
+    """
+    if not job.is_apart:
+        return _replayed(job)
+    beside = {rank.rank: [0.0] * len(rank.ops) for rank in job.ranks}
+    made, last_s = _replayed(job), 0.0
+    for turn in range(_TURNS):
+        if abs(made.step_s - last_s) <= _CLOSE * made.step_s:
+            break
+        now, last_s = beside_s(job, made.timeline, _STEPS - 1), made.step_s
+        if turn > _TURNS // 3:  # it goes to and fro
+            now = {rank: [(a + b) / 2 for a, b in zip(now[rank], beside[rank], strict=True)] for rank in now}
+        beside = now
+        made = _replayed(beside_exchanges(job, beside))
+    return made
+
+
+def apart(job: TracedJob) -> TracedJob:
+    """With ops as they are beside no exchange; the job as it is where no share of a processor was probed."""
+    if job.is_apart or not job.processor_share:
+        return job
+    return without(job, beside_s(job, _replayed(job).timeline, _STEPS - 1))
+
+
+def _replayed(job: TracedJob) -> Replay:
     tasks = [task for step in range(_STEPS) for task in _tasks(job, step)]
     rates = {link: 1.0 for one in job.exchanges for link in links_of(one.ranks, one.kind, one.group)}
     timeline = simulate(tasks, rates=rates)

@@ -6,41 +6,30 @@ import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from cdmpp.distributed.collective import KINDS, traffic
 from cdmpp.errors import CdmppError
+from cdmpp.trace.beside import MOST
 from cdmpp.trace.buckets import with_buckets
 from cdmpp.trace.job import JobOp, JobRank, TracedJob
+from cdmpp.trace.replay import apart
 from cdmpp.trace.wire import rescaled, wires
 
-_HEADERS, _HELD_UP = 1.05, 1.2
-"""What an exchange takes over its bytes at the rate of the link: for headers; and from when on the link is not why."""
 
-
-def with_bandwidth(job: TracedJob, factor: float, link_bytes_per_s: float | None = None) -> TracedJob:
+def with_bandwidth(job: TracedJob, factor: float) -> TracedJob:
     """Links that carry ``factor`` times as many bytes a second; their latency stays.
 
-    ``link_bytes_per_s``: what a link carries now, where that is known. An exchange that takes clearly longer than its
-    bytes need is held up by something else, such as a processor that copies: another link changes it only where that
-    link then is the slower of the two.
+    What an exchange takes of a processor comes in as much less, or more, time.
     """
     _positive("bandwidth", factor)
-    wire = wires(job)
-    seconds = [rescaled(one, wire[one.kind], factor) for one in job.exchanges]
-    if link_bytes_per_s is not None:
-        _positive("link rate", link_bytes_per_s)
-        for place, one in enumerate(job.exchanges):
-            needed_s = one.bytes * traffic(one.kind, len(one.ranks)) / link_bytes_per_s if one.kind in KINDS else 0.0
-            if one.wire_s > _HELD_UP * needed_s:
-                seconds[place] = max(one.wire_s, _HEADERS * needed_s / factor)
-    changed = (replace(one, wire_s=took) for one, took in zip(job.exchanges, seconds, strict=True))
-    return replace(job, exchanges=tuple(changed))
+    job, wire = apart(job), wires(job)
+    changed = (replace(one, wire_s=rescaled(one, wire[one.kind], factor)) for one in job.exchanges)
+    return replace(job, exchanges=tuple(changed), processor_share=min(MOST, factor * job.processor_share))
 
 
 def with_latency(job: TracedJob, factor: float) -> TracedJob:
     """Exchanges whose fixed part takes ``factor`` times as long."""
     if not factor >= 0:
         raise CdmppError(f"latency {factor}: expected a factor from 0 up")
-    wire = wires(job)
+    job, wire = apart(job), wires(job)
     fixed = [min(wire[one.kind].scale * wire[one.kind].latency_s, one.wire_s) for one in job.exchanges]
     changed = (
         replace(one, wire_s=one.wire_s + (factor - 1) * part_s)
@@ -62,18 +51,19 @@ def with_kernel(job: TracedJob, name: str, factor: float) -> TracedJob:
             took[op.name] = took.get(op.name, 0.0) + op.duration_s
         longest = sorted(took, key=lambda key: -took[key])[:5]
         raise CdmppError(f"no operator of the trace has {name!r} in its name; the longest are {', '.join(longest)}")
-    return _each_op(job, lambda op: replace(op, duration_s=op.duration_s * (factor if name in op.name else 1.0)))
+    return _each_op(apart(job), lambda op: replace(op, duration_s=op.duration_s * (factor if name in op.name else 1.0)))
 
 
 def without_gaps(job: TracedJob) -> TracedJob:
     """A host that launches at once."""
-    bare = _each_op(job, lambda op: replace(op, gap_s=0.0))
+    bare = _each_op(apart(job), lambda op: replace(op, gap_s=0.0))
     return replace(bare, ranks=tuple(replace(rank, tail_s=0.0) for rank in bare.ranks))
 
 
 def without_exchanges(job: TracedJob) -> TracedJob:
     """Links without end: nothing takes time on the wire."""
-    return replace(job, exchanges=tuple(replace(one, wire_s=0.0) for one in job.exchanges))
+    free = apart(job)
+    return replace(free, exchanges=tuple(replace(one, wire_s=0.0) for one in free.exchanges))
 
 
 def straggler(job: TracedJob) -> int | None:
@@ -87,6 +77,7 @@ def without_straggler(job: TracedJob) -> TracedJob:
     slow = straggler(job)
     if slow is None:
         return job
+    job = apart(job)
     others = [rank for rank in _alike(job, job.rank(slow)) if rank.rank != slow]
     ops = tuple(
         replace(
@@ -110,6 +101,7 @@ def with_ranks(job: TracedJob, ranks: int) -> TracedJob:
         raise CdmppError(f"ranks {ranks}: expected 2 or more")
     if any(one.ranks != tuple(rank.rank for rank in job.ranks) for one in job.exchanges):
         raise CdmppError("other ranks can be told only where every exchange is among all of them")
+    job = apart(job)
     models = [job.ranks[number % len(job.ranks)] for number in range(ranks)]
     wire = wires(job)
     exchanges = tuple(
@@ -127,19 +119,18 @@ def with_ranks(job: TracedJob, ranks: int) -> TracedJob:
 
 def changed(job: TracedJob, settings: Mapping[str, str]) -> TracedJob:
     """``{"bandwidth": "0.5", "bucket_mb": "1"}`` and so on, in this order; ``CdmppError`` names what may be set."""
-    link_bytes_per_s = 125_000 * _number("link_mbit", settings["link_mbit"]) if "link_mbit" in settings else None
     makers: dict[str, Callable[[TracedJob, str], TracedJob]] = {
         "ranks": lambda job, text: with_ranks(job, int(_number("ranks", text))),
         "bucket_mb": lambda job, text: with_buckets(job, round(2**20 * _number("bucket_mb", text))),
-        "bandwidth": lambda job, text: with_bandwidth(job, _number("bandwidth", text), link_bytes_per_s),
+        "bandwidth": lambda job, text: with_bandwidth(job, _number("bandwidth", text)),
         "latency": lambda job, text: with_latency(job, _number("latency", text)),
         "straggler": lambda job, text: without_straggler(job) if _is_no(text) else job,
     }
     for key, text in settings.items():
         if key.startswith("kernel:"):
             job = with_kernel(job, key.partition(":")[2], _number(key, text))
-        elif key not in makers and key != "link_mbit":
-            raise CdmppError(f"--what-if {key}: expected {', '.join(makers)}, link_mbit or kernel:NAME")
+        elif key not in makers:
+            raise CdmppError(f"--what-if {key}: expected {', '.join(makers)} or kernel:NAME")
     for key, maker in makers.items():
         if key in settings:
             job = maker(job, settings[key])

@@ -8,14 +8,14 @@ import pytest
 
 from cdmpp.distributed.data_parallel import DataParallel
 from cdmpp.distributed.replay import replay as scheme_replay
-from cdmpp.errors import CdmppError
+from cdmpp.errors import CdmppError, DataError
 from cdmpp.trace.buckets import with_buckets
 from cdmpp.trace.diagnosis import diagnose
 from cdmpp.trace.job import JobExchange, JobGradient, JobOp, JobRank, TracedJob
 from cdmpp.trace.job_file import job_from_dict, job_to_dict
-from cdmpp.trace.replay import replay
+from cdmpp.trace.replay import apart, replay
 from cdmpp.trace.scheme_input import fabric_of, works_of
-from cdmpp.trace.what_if import changed, with_bandwidth, with_kernel, with_ranks, without_straggler
+from cdmpp.trace.what_if import changed, with_bandwidth, with_kernel, with_ranks, without_exchanges, without_straggler
 from cdmpp.trace.wire import wires
 
 MB = 2**20
@@ -53,13 +53,33 @@ def test_a_slower_link():
     assert fixed == pytest.approx(4 + 2 + 4 * 2.25 + 0.5, rel=1e-5)
 
 
-def test_a_link_that_is_not_the_reason_matters_once_it_is():
-    fast = 8 * MB  # bytes a second: an exchange needs an eighth of the second that it takes
-    assert step_s(with_bandwidth(job(), 0.5, fast)) == step_s(with_bandwidth(job(), 2.0, fast)) == step_s(job())
-    assert step_s(with_bandwidth(job(), 0.05, fast)) == pytest.approx(4 + 2 + 4 * 1.05 * 2.5 + 0.5)
-    assert step_s(with_bandwidth(job(), 0.5, MB)) == step_s(with_bandwidth(job(), 0.5))
-    told = {"bandwidth": "0.5", "link_mbit": str(fast / 125_000)}
-    assert step_s(changed(job(), told)) == step_s(job())
+def shared_job() -> TracedJob:
+    """Exchanges take half of a processor: the last three backward ops took a second longer for the one beside them."""
+    plain = job()
+    took = [1.0] * 4 + [2.0, 2.5, 2.5, 2.5] + [0.5]
+    ranks = tuple(
+        replace(rank, ops=tuple(replace(op, duration_s=s) for op, s in zip(rank.ops, took, strict=True)))
+        for rank in plain.ranks
+    )
+    return replace(plain, ranks=ranks, processor_share=0.5)
+
+
+def test_operators_are_longer_beside_an_exchange_that_shares_their_processor():
+    traced = shared_job()
+    assert step_s(traced) == pytest.approx(4 + 2 + 3 * 2.5 + 1 + 0.5)  # as it was traced
+    bare = apart(traced)
+    assert [op.duration_s for op in bare.ranks[0].ops[4:8]] == pytest.approx([2.0] * 4)
+    assert apart(bare) is bare and apart(job()) == job()
+    assert step_s(bare) == pytest.approx(step_s(traced), rel=2e-3)
+    one = with_buckets(traced, 4 * MB)  # nothing left to compute beside it
+    assert step_s(one) == pytest.approx(4 + 8 + 4 + 0.5, rel=2e-3)
+    assert step_s(with_buckets(replace(traced, processor_share=0.0), 4 * MB)) == pytest.approx(4 + 9.5 + 4 + 0.5)
+    assert step_s(without_exchanges(traced)) == pytest.approx(4 + 8 + 0.5, rel=2e-3)
+    faster = with_bandwidth(traced, 1.6)
+    assert faster.processor_share == pytest.approx(0.8)  # of as much less time
+    assert step_s(faster) == pytest.approx(4 + 8 + 3 * 0.5 + 1 / 1.6 + 0.5, rel=2e-3)
+    with pytest.raises(DataError, match=r"take 1\.0 of a processor"):
+        replace(traced, processor_share=1.0)
 
 
 def test_one_bucket_has_nothing_to_hide_behind():
