@@ -1,4 +1,4 @@
-"""A sample of imported A100 records whose machine code is derived in an hour: ``-m benchmarks.a100_sample OUT FOLDER ...``.
+"""A sample of A100 records: ``python -m benchmarks.a100_sample OUT FOLDER ...``. An hour derives its machine code.
 
 All programs but convolutions, and of convolutions ``BIG`` of each folder, evenly over tasks, 24 of a task at least.
 ``cdmpp data codes --path OUT/NAME`` then derives their code vectors.
