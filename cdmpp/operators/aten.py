@@ -16,18 +16,23 @@ from cdmpp.operators.operator import LibraryOperator
 _VIEWS = frozenset(
     "view permute transpose t unsqueeze squeeze expand expand_as slice select split split_with_sizes chunk unbind "
     "alias detach _unsafe_view lift_fresh_copy lift_fresh view_as flatten unflatten narrow movedim swapaxes diagonal "
-    "getitem _assert_tensor_metadata sym_size broadcast_to broadcast_tensors as_strided numpy_T".split()
+    "getitem _assert_tensor_metadata sym_size broadcast_to broadcast_tensors as_strided numpy_T empty_like "
+    "new_empty".split()
 )
 _UNARY = {
     **{name: name for name in "relu gelu tanh exp sqrt rsqrt sigmoid silu neg".split()},
     **dict.fromkeys(("clone", "cat", "stack", "repeat", "_to_copy", "to", "roll", "pad", "constant_pad_nd"), "copy"),
     **dict.fromkeys(("full", "zeros", "ones", "arange", "full_like", "zeros_like", "ones_like", "new_ones"), "copy"),
     **dict.fromkeys(("new_zeros", "new_full", "empty", "scalar_tensor", "triu", "tril", "copy", "copy_"), "copy"),
+    **dict.fromkeys(
+        ("fill", "zero", "bernoulli", "uniform", "normal", "rand", "randn", "rand_like", "randn_like"), "copy"
+    ),
 }
 _BINARY = {
     **{name: name for name in "add sub mul div pow".split()},
     **{f"{name}_": name for name in "add sub mul div".split()},
 }
+_CONVOLUTIONS = ("conv2d", "convolution")
 _SCALAR = {"sub": "add"}
 """Operator with a scalar that is served like another one."""
 
@@ -52,13 +57,15 @@ def calls_of(node: Any) -> Calls:
         return Calls(() if _value(node.args[0]).is_contiguous() else (_matrix("copy", _value(node)),))
     made = _RULES.get(name)
     if made is not None:
-        return Calls(tuple(made(node)))
+        return Calls(tuple(made(node)), "dilated convolution" if name in _CONVOLUTIONS and _dilation(node) > 1 else "")
     if name in _BINARY:
         return Calls((_binary(node, _BINARY[name]),))
     if name.removesuffix("_") in _UNARY:
         if name in ("to", "_to_copy") and _value(node.args[0]).dtype == _value(node).dtype:
             return Calls(())
         return Calls((_matrix(_UNARY[name.removesuffix("_")], _value(node)),))
+    if name.startswith("upsample_"):
+        return Calls((_matrix("copy", _value(node)),), name)
     if _is_pointwise(node):
         tensors = [arg for arg in node.args if _is_node(arg) and _value(arg).numel() == _value(node).numel()]
         like = "add" if len(tensors) > 1 else "relu"
@@ -168,17 +175,28 @@ def _attention(node: Any) -> Sequence[LibraryOperator]:
     return [*steps, LibraryOperator("softmax", weights, dtype), LibraryOperator("bmm", last, dtype)]
 
 
-def _conv2d(node: Any) -> Sequence[LibraryOperator]:
+def _conv_arguments(node: Any) -> list[Any]:
+    """Input, weight, bias, stride, padding, dilation, groups."""
     usual: list[Any] = [None, (1, 1), (0, 0), (1, 1), 1]
-    arguments = [*node.args, *usual[len(node.args) - 2 :]]
+    return [*node.args, *usual[len(node.args) - 2 :]][:7]
+
+
+def _dilation(node: Any) -> int:
+    return max(_pair(_conv_arguments(node)[5]))
+
+
+def _conv2d(node: Any) -> Sequence[LibraryOperator]:
+    """A dilated one is answered as one without: as many operations, an image of the same size."""
+    arguments = _conv_arguments(node)
     x, weight, out = (_value(one) for one in (*arguments[:2], node))
     bias, stride, padding, dilation, groups = arguments[2:]
     kernel, image = _shape(weight)[2:], _shape(x)[2:]
-    both = [_pair(one) for one in (kernel, stride, padding)]
-    if any(a != b for a, b in both) or _pair(dilation) != (1, 1) or isinstance(padding, str):
+    both = [_pair(one) for one in (kernel, stride, padding, dilation)]
+    less, odd = (0, 0) if isinstance(padding, str) else divmod((both[3][0] - 1) * (both[0][0] - 1), 2)
+    if any(a != b for a, b in both) or isinstance(padding, str) or odd or less > both[2][0]:
         raise UnsupportedProgramError(
             f"the convolution {node.name}{_place(node)} has a kernel of {kernel}, stride {stride}, padding {padding}, "
-            f"dilation {dilation}: square ones without dilation were measured"
+            f"dilation {dilation}: square ones were measured"
         )
     sizes = {
         "batch": _shape(x)[0],
@@ -187,7 +205,7 @@ def _conv2d(node: Any) -> Sequence[LibraryOperator]:
         "in_size": max(1, round(math.sqrt(math.prod(image)))),
         "kernel": both[0][0],
         "stride": both[1][0],
-        "padding": both[2][0],
+        "padding": both[2][0] - less,
         "groups": int(groups),
     }
     operators = [LibraryOperator("conv2d", sizes, _dtype(x))]
@@ -251,7 +269,7 @@ _RULES: dict[str, Callable[[Any], Sequence[LibraryOperator]]] = {
     "linear": _linear,
     **dict.fromkeys(("matmul", "mm", "addmm", "bmm", "baddbmm"), _matmul),
     "scaled_dot_product_attention": _attention,
-    **dict.fromkeys(("conv2d", "convolution"), _conv2d),
+    **dict.fromkeys(_CONVOLUTIONS, _conv2d),
     **dict.fromkeys(("max_pool2d", "avg_pool2d", "max_pool2d_with_indices"), _pool),
     **dict.fromkeys(("mean", "sum", "amax", "amin", "max", "min", "argmax", "any", "all", "cumsum"), _reduced),
     **dict.fromkeys(("adaptive_avg_pool2d", "_adaptive_avg_pool2d", "var", "norm", "linalg_vector_norm"), _reduced),

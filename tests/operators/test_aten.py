@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from cdmpp.errors import UnsupportedProgramError
-from cdmpp.operators.aten import calls_of
+from cdmpp.operators.aten import Calls, calls_of
 
 
 def operators_of(module: nn.Module, *inputs: torch.Tensor) -> list[str]:
@@ -128,3 +128,28 @@ def test_a_type_that_nobody_measured_is_refused():
 
     with pytest.raises(UnsupportedProgramError, match="complex128"):
         operators_of(Doubled(), torch.randn(2, 3, dtype=torch.complex128))
+
+
+def test_a_dilated_convolution_is_answered_as_one_of_as_large_a_result():
+    def call_of(*options: int) -> Calls:
+        module = nn.Conv2d(4, 8, 3, *options, bias=False)
+        nodes = torch.export.export(module, (torch.randn(1, 4, 12, 12),)).graph.nodes
+        (call,) = [calls_of(node) for node in nodes if node.op == "call_function"]
+        return call
+
+    call = call_of(1, 2, 2)
+    assert ([str(one) for one in call.operators], call.stands_for) == (
+        ["conv2d 1x4x8x12x3 padding=1"],
+        "dilated convolution",
+    )
+    assert call.operators[0].out_size == 12 and call_of(1, 1).stands_for == ""
+    with pytest.raises(UnsupportedProgramError, match=r"dilation \[4, 4\]: square ones"):
+        call_of(1, 2, 4)
+
+
+def test_random_masks_of_training_are_written():
+    class Masked(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * torch.empty_like(x).bernoulli_(0.5)
+
+    assert operators_of(Masked(), torch.randn(4, 6))[-2:] == ["copy 4x6", "mul 4x6"]
