@@ -77,7 +77,7 @@ def test_from_a_model_that_is_given(two_devices: Path):
 
 
 def test_what_a_given_model_knows_cannot_be_kept_without_records(two_devices: Path):
-    with pytest.raises(DataError, match="a100 has learned from a100, and no record of these is in reach"):
+    with pytest.raises(DataError, match="a100 has learned from a100, h100, and no record of these is in reach"):
         finetune(settings(two_devices, "start=a100"))
 
 
