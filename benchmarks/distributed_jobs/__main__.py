@@ -14,7 +14,6 @@ import json
 import signal
 import sys
 from pathlib import Path
-from typing import Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
@@ -22,7 +21,7 @@ from benchmarks.distributed_jobs.measure import measure
 from benchmarks.distributed_jobs.namespaces import why_not
 from benchmarks.distributed_jobs.report import TABLE, markdown, overhead, publish
 from benchmarks.distributed_jobs.scenario import SCENARIOS
-from benchmarks.distributed_jobs.score import DRIFT, figures, usable
+from benchmarks.distributed_jobs.score import DRIFT, figures, read_rows, usable
 
 
 def main() -> int:
@@ -66,11 +65,6 @@ def main() -> int:
     if asked.publish:
         publish(found)
     return 0
-
-
-def read_rows(folder: Path) -> list[dict[str, Any]]:
-    file = folder / "rows.jsonl"
-    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
 def _run(wanted: list, asked: argparse.Namespace) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -58,6 +60,12 @@ class Figure:
     def error(self, column: str = "predicted_s") -> float:
         """Relative, without sign."""
         return abs(getattr(self, column) / self.measured_s - 1)
+
+
+def read_rows(folder: Path) -> list[dict[str, Any]]:
+    """What was measured into a folder, a job a line."""
+    file = folder / "rows.jsonl"
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
 def usable(rows: Sequence[Mapping[str, Any]], drift: float = DRIFT) -> tuple[list[Measured], list[str]]:

@@ -16,11 +16,10 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.distributed_jobs.__main__ import read_rows
 from benchmarks.distributed_jobs.networks import make
 from benchmarks.distributed_jobs.rank import loss_of
 from benchmarks.distributed_jobs.report import PAGE
-from benchmarks.distributed_jobs.score import DRIFT, Measured, usable
+from benchmarks.distributed_jobs.score import DRIFT, Measured, read_rows, usable
 from benchmarks.publish.markdown import replace_part, table
 from cdmpp.distributed.predicted_work import work_of
 from cdmpp.distributed.replay import replay

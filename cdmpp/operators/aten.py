@@ -280,7 +280,10 @@ _RULES: dict[str, Callable[[Any], Sequence[LibraryOperator]]] = {
     **dict.fromkeys(("softmax", "_softmax", "log_softmax", "_log_softmax"), lambda n: [_softmax(n)]),
     **dict.fromkeys(("embedding", "index", "index_select", "gather"), lambda n: [_matrix("embedding", _value(n))]),
     **dict.fromkeys(("dropout", "dropout_", "feature_dropout"), _dropout),
-    **dict.fromkeys(("cross_entropy_loss", "nll_loss"), _cross_entropy),
+    "cross_entropy_loss": _cross_entropy,
+    **dict.fromkeys(
+        ("nll_loss", "nll_loss_nd"), lambda n: _cross_entropy(n)[1:]
+    ),  # its logarithms are a call before it
     "mse_loss": _square_error,
     "diff": lambda n: [_matrix("sub", _value(n))],
     **dict.fromkeys(("where", "masked_fill", "masked_fill_"), lambda n: [_matrix("where", _value(n))]),

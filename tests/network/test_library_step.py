@@ -72,6 +72,29 @@ def test_memory_is_what_torch_holds(step):
     assert made.peak_bytes > every + 2 * trained + made.saved_activation_bytes
 
 
+def test_a_table_is_written_whole_and_what_two_read_is_ready_after_the_last():
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.Embedding(50, 8)
+
+        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+            return torch.tanh(self.table(tokens)) @ self.table.weight.t()
+
+    made, read = library_step(Tied(), torch.zeros(2, 4, dtype=torch.int64), optimizer="none")
+    backward = [str(read.operators[call.call.task_id]) for call in made.calls if call.phase == "backward"]
+    assert backward[-2:] == ["embedding 8x8", "copy 1x400"]
+    (only,) = made.parameters
+    assert (only.name, only.bytes, only.ready) == ("table.weight", 50 * 8 * 4, len(made.calls) - 1)
+
+
+def test_what_trains_nothing_has_a_forward_pass_alone():
+    frozen = nn.Sequential(nn.Linear(8, 8), nn.ReLU()).requires_grad_(requires_grad=False)
+    found = cdmpp.predict_step(frozen, torch.randn(4, 8), device="h100", runtime="torch", loss="mse")
+    assert found.step.counts["backward"] == found.step.counts["update"] == 0 and found.latency_s > 0
+    assert cdmpp.replay_step(found, ranks=2, link="nvlink4").iteration_s == pytest.approx(found.latency_s)
+
+
 def test_gpus_update_all_parameters_at_a_time_and_cpus_one_after_the_other():
     together, apart = (update_of("sgd", (10, 20), "float32", one) for one in (True, False))
     assert [str(one) for one in together] == ["mul_scalar 1x30", "add 1x30", "add 1x30"]
