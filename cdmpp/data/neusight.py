@@ -25,6 +25,7 @@ from cdmpp.ast.compact_ast import CompactAST
 from cdmpp.ast.table import AstTable, write_asts
 from cdmpp.data.files import read_table
 from cdmpp.data.merge import each_once
+from cdmpp.data.neusight_convolutions import without_time_added
 from cdmpp.data.neusight_source import data_folder, read_files
 from cdmpp.data.records import append_records, read_info, record_parts, write_info, write_tasks
 from cdmpp.data.schema import Record
@@ -78,7 +79,8 @@ def import_neusight(
 ) -> OperatorReport:
     """Import the measurements in ``source`` into ``out``; what a stopped import left there is replaced.
 
-    Rows that are known to be wrong are left out and counted.
+    Rows that are known to be wrong are left out and counted, labels of convolutions set right
+    (``neusight_convolutions``).
 
     Args:
         source: ``ops.parquet``, the folder that holds it, or a copy of NeuSight's repository (see ``neusight_source``).
@@ -117,9 +119,14 @@ def import_neusight(
         if (name := row["device"]) not in targets:
             targets[name] = json.dumps(devices.get(name).target, sort_keys=True, separators=(",", ":"))
         records.append(_record(row, key, targets[name]))
+    records, mostly_added = without_time_added(records, operators)
+    report.left_out += mostly_added
     records = each_once(records)[0]
     if not records:
         raise DataError(f"{path} holds no operator that this cdmpp knows: {dict(report.left_out)}")
+    kept = {record.task_id for record in records}
+    tasks = {key: task for key, task in tasks.items() if key in kept}
+    operators = {key: operators[key] for key in tasks}
     report.programs, report.tasks = len(records), len(tasks)
     report.devices = dict(sorted(Counter(record.device for record in records).items()))
     _write(out, path, report, tasks, operators, records, workers, progress)
