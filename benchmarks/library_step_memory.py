@@ -1,11 +1,13 @@
-"""Saved activations of training steps beside those of eager autograd: ``python -m benchmarks.library_step_memory``.
+"""Memory of training steps beside that of eager PyTorch: ``python -m benchmarks.library_step_memory``.
 
-Networks of the zoo, or those that are named, batch 2, on a CPU. Storages that autograd keeps are counted once,
-parameters not at all.
+Networks of the zoo, or those that are named, batch 2, AdamW, on a CPU. Of saved activations each storage that autograd
+keeps counts once, parameters not at all. The peak is what PyTorch's allocator holds at most within a second step, when
+the optimizer has its states.
 """
 
 from __future__ import annotations
 
+import itertools
 import sys
 from typing import Any
 
@@ -32,13 +34,37 @@ def kept_bytes(module: Any, arguments: tuple[Any, ...]) -> int:
     return sum(value.untyped_storage().nbytes() for key, value in seen.items() if key not in own)
 
 
+def peak_bytes(module: Any, arguments: tuple[Any, ...]) -> int:
+    """What the allocator holds at most in a step: what was there before it, and its own."""
+    optimizer = torch.optim.AdamW(module.parameters())
+
+    def step() -> None:
+        module(*arguments)[0].backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    step()
+    states = [value for state in optimizer.state.values() for value in state.values() if torch.is_tensor(value)]
+    held = [*module.parameters(), *module.buffers(), *states, *(one for one in arguments if torch.is_tensor(one))]
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        step()
+    moves = [one for one in profile.profiler.kineto_results.events() if one.name() == "[memory]"]
+    own = itertools.accumulate(one.nbytes() for one in sorted(moves, key=lambda one: one.start_ns()))
+    return max(own) + sum({one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() for one in held}.values())
+
+
 def main() -> None:
     for name in sys.argv[1:] or NETWORKS:
-        step, _ = library_step(name, optimizer="sgd", batch=2)
+        step, _ = library_step(name, optimizer="adamw", batch=2, together=False)
         network, model = trained_model(name, None, 2, None)
-        kept = kept_bytes(*with_loss(model, network.example, "cross_entropy"))
-        print(f"{name:14} {step.saved_activation_bytes / 1e6:8.1f} MB, autograd {kept / 1e6:8.1f} MB, ratio "
-              f"{step.saved_activation_bytes / kept:.2f}", flush=True)  # fmt: skip
+        module, arguments = with_loss(model, network.example, "cross_entropy")
+        pairs = {
+            "saved": (step.saved_activation_bytes, kept_bytes(module, arguments)),
+            "peak": (step.peak_bytes, peak_bytes(module, arguments)),
+        }
+        told = (f"{kind} {told / 1e6:7.1f} MB, PyTorch {held / 1e6:7.1f}, ratio {told / held:.2f}"
+                for kind, (told, held) in pairs.items())  # fmt: skip
+        print(f"{name:14}", *told, sep="  ", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
 """Searches replayed on recorded programs: each model chooses among those that were measured once, 64 at a time.
 
     python -m benchmarks.replay [device=a100] [networks=resnet34,googlenet] [seeds=0,1,2] [out=outputs/replay]
-        [models=frozen,online,xgb,random] [evaluation=outputs/evaluation]
+        [models=frozen,online,xgb,random] [evaluation=outputs/evaluation] [name=a100] [data=FOLDER,...]
 
 Nothing is measured, so no device is needed. The tasks of a network that no model was trained on take turns and share a
 model, as in ``ms.tune_tasks``. ``evaluation`` holds what ``cdmpp evaluate device=a100 models=[cdmpp]
-splits=[by_network+test_networks:resnet34,...]`` trained. Every (network, seed, model) is a file; finished ones stay.
+splits=[by_network+test_networks:resnet34,...]`` trained, under ``name`` where it was given one. ``data``: the records to
+choose among, where they are not all that are found. Our model reads the machine code of every candidate that has code
+vectors. Every (network, seed, model) is a file; finished ones stay.
 """
 
 from __future__ import annotations
@@ -151,16 +153,16 @@ def _error_at_best(player: Any, task: str, rows: np.ndarray, latency_s: np.ndarr
     return float(np.exp(player.without(int(best[0])).behind(task, best))[0] / latency_s[best[0]] - 1.0)
 
 
-def main(device: str, networks: str, seeds: str, models: str, evaluation: str, out: str) -> None:
+def main(device: str, networks: str, seeds: str, models: str, evaluation: str, name: str, data: str, out: str) -> None:
     """Replay all cells that are not there yet and print their lines."""
-    folders = data_folders(device, (Path("datasets"),))
+    folders = [Path(folder) for folder in data.split(",") if folder] or data_folders(device, (Path("datasets"),))
     dataset = load_programs(folders, device)
     per_store = per_store_rows(dataset, folders) if "xgb" in models.split(",") else {}
     sheet, latency_s = devices.get(device), np.asarray(dataset.latency_s)
     features = with_devices(dataset.asts, [sheet] * len(dataset.asts))
     for network in networks.split(","):
         split_name = f"by_network+test_networks:{network}"
-        for seed in map(int, seeds.split(",")):
+        for seed in map(int, str(seeds).split(",")):
             test = np.asarray(make_split(dataset, split_name, seed).test)
             names = np.asarray(dataset.task_ids)[test].astype(str)
             order = np.random.default_rng(seed).permutation(np.unique(names))
@@ -169,7 +171,9 @@ def main(device: str, networks: str, seeds: str, models: str, evaluation: str, o
                 path = Path(out) / f"{device}-{network}-{model}-{seed}.json"
                 if not path.exists():
                     if model in ("frozen", "online"):
-                        folder = Cell(split_name, seed, "cdmpp").model_folder(Path(evaluation), device) / "model"
+                        folder = (
+                            Cell(split_name, seed, "cdmpp").model_folder(Path(evaluation), name or device) / "model"
+                        )
                         said = np.full(len(latency_s), np.nan)
                         said[test] = np.log(predict_rows(load(folder), dataset, test))
                         player: Player = Ours(said, features, np.log(latency_s), model == "frozen")
@@ -204,5 +208,7 @@ if __name__ == "__main__":
         seeds="0,1,2",
         models="frozen,online,xgb,random",
         evaluation="outputs/evaluation",
+        name="",
+        data="",
         out="outputs/replay",
     )

@@ -15,6 +15,8 @@ TILES = ((32, 32), (64, 64), (128, 64), (128, 128))
 """Rows and columns of a product that one block computes, of the kernels that libraries come with."""
 _SIDES = (32, 64, 128)
 """Of tiles: what a product leaves of the last one is lost."""
+_WINOGRAD = (2, 4)
+"""Sides of the squares of output that Winograd's algorithm computes at once, from squares two wider."""
 _ROW_KERNELS = {"softmax": (2, 512), "layer_norm": (1, 128)}
 """How often a kernel of ATen reads its row again, and threads of the block that serves one."""
 _IN_REGISTERS = 1024
@@ -99,6 +101,25 @@ class LibraryQuantities:
         kept = (self["is_softmax"] > 0) & (self["cols"] <= _IN_REGISTERS)
         return torch.where(kept, 0.0, known)
 
+    def winograd(self, side: int) -> list[Tensor]:
+        """Of a convolution that is done by products over squares of ``side``; zeros of what cannot be."""
+        can, products, channels = self["winograd_flag"] > 0, (side + 2) ** 2, self["in_channels"]
+        out = (self["matmul_rows"] / self["images"].clamp_min(1)).sqrt().round()
+        across = (out / side).ceil()
+        squares, cols = self["images"] * across.square(), self["out_channels"]
+        work_s = 2 * products * squares * channels * cols / self.peak()
+        moved_s = 4 * products * squares * (channels + cols) / (1e9 * self.device("bandwidth_gbps"))
+        waves = products * (squares / 128).ceil() * (cols / 128).ceil() / self.device("core_count")
+        told = [
+            work_s.clamp_min(1e-12).log(),
+            moved_s.clamp_min(1e-12).log(),
+            torch.log1p(waves),
+            waves / waves.ceil().clamp_min(1),
+            out / (side * across).clamp_min(1),
+            squares / (128 * (squares / 128).ceil()).clamp_min(1),
+        ]
+        return [torch.where(can, one, 0.0) for one in told]
+
     def power_s(self) -> Tensor:
         """At one TFLOP/s a watt of a 12 nm process: what a board may burn limits products before their peak does."""
         faster = torch.where(self.halves(), 4.0, 1.0)
@@ -149,7 +170,9 @@ def library_inputs(batch: Batch) -> Tensor:
         columns += [torch.log1p(waves), waves / waves.ceil().clamp_min(1)]
     for side, tile in itertools.product(("matmul_rows", "matmul_cols"), _SIDES):
         columns.append(q[side] / (tile * (q[side] / tile).ceil()).clamp_min(1))
+    for side in _WINOGRAD:
+        columns += q.winograd(side)
     return torch.cat([q.vector[:, _OF_OPERATOR], torch.stack(columns, dim=1)], dim=1)
 
 
-N_INPUTS = len(_OF_OPERATOR) + 10 + len(_DEVICE) + 2 * len(TILES) + 2 * len(_SIDES)
+N_INPUTS = len(_OF_OPERATOR) + 10 + len(_DEVICE) + 2 * len(TILES) + 2 * len(_SIDES) + 6 * len(_WINOGRAD)

@@ -17,7 +17,7 @@ from cdmpp.network.trained_model import batch_of, modes_kept, trained_model
 from cdmpp.network.training_phases import live_bytes, saved_bytes, step_calls
 from cdmpp.network.training_prediction import StepPrediction
 from cdmpp.network.training_step import PHASES, StepMemory, StepParameter, TrainingStep
-from cdmpp.operators.update import STATES, update_of
+from cdmpp.operators.update import STATES, update_of, workspace_elements
 from cdmpp.programs.training.joint import unwrapped
 from cdmpp.programs.training.loss import Loss, with_loss
 
@@ -92,7 +92,8 @@ def library_step(
     for operator in whole.operators.values():
         grown.task(operator)
     calls = list(whole.graph.calls)
-    for one in update_of(update, [size // _BYTES for size in sizes.values()], "float32", together):
+    elements = [size // _BYTES for size in sizes.values()]
+    for one in update_of(update, elements, "float32", together):
         written = int(one.written_elements * one.element_bytes)
         calls.append(Call(f"update#{len(calls)}", grown.task(one), (len(calls) - 1,), written))
     ends = whole.forward, len(whole.graph.calls), len(calls)
@@ -109,6 +110,7 @@ def library_step(
     memory = StepMemory(
         all_bytes, sum(sizes.values()), STATES[update] * sum(sizes.values()), made.graph.weight_bytes - all_bytes,
         made.graph.input_bytes, saved_bytes(graph, phases, examples), live_bytes(graph, phases, ready.values()),
+        _BYTES * workspace_elements(update, elements, together),
     )  # fmt: skip
     size = batch_of(arguments)
     step = TrainingStep(graph, step_calls(graph, phases, ready, examples), parameters, size, update, memory)

@@ -54,7 +54,9 @@ class StepMemory:
     saved_activation_bytes: int
     """Results of the forward pass, and inputs, that the backward pass reads; a view counts as what it is a view of."""
     live_bytes: int
-    """Most bytes of results alive at a time: saved activations, the gradients so far, and workspace."""
+    """Most bytes of results alive at a time before the update: saved activations, gradients so far, workspace."""
+    update_bytes: int = 0
+    """What the update holds beside gradients and states while it writes in place."""
 
     @property
     def peak_bytes(self) -> int:
@@ -62,7 +64,8 @@ class StepMemory:
 
         The update writes in place, so new parameters and states are not counted again.
         """
-        return self.parameter_bytes + self.state_bytes + self.buffer_bytes + self.input_bytes + self.live_bytes
+        alive = max(self.live_bytes, self.gradient_bytes + self.update_bytes)
+        return self.parameter_bytes + self.state_bytes + self.buffer_bytes + self.input_bytes + alive
 
 
 @dataclass(frozen=True)

@@ -30,3 +30,14 @@ def update_of(optimizer: str, elements: Sequence[int], dtype: str, together: boo
     return tuple(
         LibraryOperator(name, {"rows": 1, "cols": max(1, size)}, dtype) for size in sizes for name in UPDATES[optimizer]
     )
+
+
+def workspace_elements(optimizer: str, elements: Sequence[int], together: bool) -> int:
+    """Most elements that such an update holds beside parameters, gradients and states.
+
+    Adam's denominator: of all parameters where these are updated together, in place after its first operator; else of
+    one parameter, twice.
+    """
+    if not elements or "sqrt" not in UPDATES[optimizer]:
+        return 0
+    return sum(elements) if together else 2 * max(elements)

@@ -67,20 +67,21 @@ class Memory:
     def peak_bytes(self, plan: Plan, ranks: int) -> int:
         """Parameters, states, gradients and results, with the buffers of the scheme; those of NCCL are not told."""
         held, adds = self.held, plan.micro_steps > 1
-        whole = held.buffer_bytes + held.input_bytes
+        whole, alive = held.buffer_bytes + held.input_bytes, self.live_bytes(plan.recomputed, False)
         if plan.scheme == "fsdp" and ranks > 1:
             parts = -(-(held.parameter_bytes + held.state_bytes + held.gradient_bytes) // ranks)
-            return whole + parts + self._gathered_bytes(plan) + self.live_bytes(plan.recomputed, False)
+            return whole + parts + max(self._gathered_bytes(plan) + alive, -(-held.update_bytes // ranks))
         whole += held.parameter_bytes + held.state_bytes
         if plan.scheme == "ddp" and ranks > 1:
             whole += held.gradient_bytes  # the buckets
         if plan.scheme == "ps" and ranks > 1:
             whole += -(-held.gradient_bytes // (plan.servers or ranks))  # sums of a server
         if plan.bucket_view and ranks > 1:
-            return whole + self.live_bytes(plan.recomputed, False)
+            return whole + max(alive, held.update_bytes)
         if adds:
-            return whole + held.gradient_bytes + self.live_bytes(plan.recomputed, False)
-        return whole + self.live_bytes(plan.recomputed) + self._unmade_bytes
+            return whole + held.gradient_bytes + max(alive, held.update_bytes)
+        alive = self.live_bytes(plan.recomputed) + self._unmade_bytes
+        return whole + max(alive, held.gradient_bytes + held.update_bytes)
 
     def _gathered_bytes(self, plan: Plan) -> int:
         """Parameters of two units and the root, or all; and the gradients of the largest unit."""

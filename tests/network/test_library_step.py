@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 
@@ -49,6 +50,31 @@ def test_phases_follow_one_another_and_gradients_come_last_layer_first(step):
     operators = [str(read.operators[call.call.task_id]) for call in made.calls]
     convolutions = [name for name in operators if name.startswith("conv2d")]
     assert len(convolutions) == 2 + 1  # two forward; of the second the weight's gradient, for its input needs none
+
+
+@pytest.mark.parametrize(("optimizer", "wide"), [("adamw", 1024), ("adam", 8), ("sgd", 1024)])
+def test_the_peak_is_that_of_torchs_allocator(optimizer, wide):
+    """With wide layers Adam's denominators decide, with a large batch what the backward pass reads."""
+    model = nn.Sequential(nn.Linear(64, wide), nn.ReLU(), nn.Linear(wide, 2 * wide), nn.ReLU(), nn.Linear(2 * wide, 10))
+    rows = 8 if wide > 64 else 4096
+    made, _ = library_step(model, torch.randn(rows, 64), optimizer=optimizer, together=False)
+    parameters = list(model.parameters())
+    kinds = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam}
+    kind = kinds.get(optimizer, lambda given: torch.optim.SGD(given, lr=0.1, momentum=0.9))(parameters)
+    x, target = torch.randn(rows, 64), torch.zeros(rows, dtype=torch.int64)
+
+    def one() -> None:
+        nn.functional.cross_entropy(model(x), target).backward()
+        kind.step()
+        kind.zero_grad(set_to_none=True)
+
+    one()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        one()
+    moves = [event for event in profile.profiler.kineto_results.events() if event.name() == "[memory]"]
+    own = max(itertools.accumulate(event.nbytes() for event in sorted(moves, key=lambda event: event.start_ns())))
+    size = sum(value.numel() * 4 for value in parameters)
+    assert made.peak_bytes == pytest.approx(own + (1 + STATES[optimizer]) * size + x.numel() * 4, rel=0.1)
 
 
 def test_memory_is_what_torch_holds(step):

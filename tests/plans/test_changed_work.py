@@ -62,6 +62,15 @@ def test_memory_by_hand():
     assert held.peak_bytes(Plan("ps", servers=1), 2) == 2 * size + held.live_bytes()
     gathered = 2 * MIB + MIB
     assert held.peak_bytes(Plan("fsdp"), 2) == size + gathered + held.live_bytes((), False)
+    much = 200 * MIB  # of the update: it starts when all gradients are there, and activations gone
+    tight = replace(held, held=replace(held.held, update_bytes=much))
+    assert tight.peak_bytes(Plan(), 1) == size + size + much
+    assert (
+        tight.peak_bytes(Plan(bucket_view=True), 2)
+        == tight.peak_bytes(Plan(micro_steps=2), 2) - size
+        == 2 * size + much
+    )
+    assert tight.peak_bytes(Plan("fsdp"), 2) == size + much // 2
 
 
 @pytest.mark.parametrize(
