@@ -170,8 +170,8 @@ def library_inputs(batch: Batch) -> Tensor:
         columns += [torch.log1p(waves), waves / waves.ceil().clamp_min(1)]
     for side, tile in itertools.product(("matmul_rows", "matmul_cols"), _SIDES):
         columns.append(q[side] / (tile * (q[side] / tile).ceil()).clamp_min(1))
-    for side in _WINOGRAD:
-        columns += q.winograd(side)
+    for square in _WINOGRAD:
+        columns += q.winograd(square)
     return torch.cat([q.vector[:, _OF_OPERATOR], torch.stack(columns, dim=1)], dim=1)
 
 
