@@ -1,7 +1,8 @@
-"""A sample of A100 records: ``python -m benchmarks.a100_sample OUT FOLDER ...``. An hour derives its machine code.
+"""A sample of A100 records: ``python -m benchmarks.a100_sample OUT [most=256] FOLDER ...``.
 
-All programs but convolutions, and of convolutions ``BIG`` of each folder, evenly over tasks, 24 of a task at least.
-``cdmpp data codes --path OUT/NAME`` then derives their code vectors.
+All programs but convolutions, and of convolutions ``BIG`` of each folder, evenly over tasks, 24 of a task at least; an
+hour derives its machine code. With ``most`` so many of each task at most, whatever it is, for ``benchmarks.replay``.
+``cdmpp data codes --path OUT/NAME`` derives their code vectors.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from cdmpp.data.records import Record, append_records, read_records, read_tasks,
 BIG, LEAST = 1800, 24
 
 
-def main(out: Path, folders: list[Path]) -> None:
-    """A data set in ``out`` for each of ``folders``, with seed 0."""
+def main(out: Path, folders: list[Path], most: int | None = None) -> None:
+    """A data set in ``out`` for each of ``folders``, with seed 0; ``most``: programs of each task."""
     for folder in folders:
         tasks, by_task = read_tasks(folder), defaultdict[str, list[Record]](list)
         for record in read_records(folder):
@@ -27,7 +28,8 @@ def main(out: Path, folders: list[Path]) -> None:
         for key in sorted(by_task):
             records = sorted(by_task[key], key=lambda record: record.record_id)
             chosen.shuffle(records)
-            kept += records[: max(LEAST, round(BIG * len(records) / whole))] if key in big else records
+            share = max(LEAST, round(BIG * len(records) / whole)) if key in big else len(records)
+            kept += records[: share if most is None else most]
         made = out / folder.name
         made.mkdir(parents=True)
         write_tasks(made, [tasks[key] for key in sorted({record.task_id for record in kept})])
@@ -37,4 +39,6 @@ def main(out: Path, folders: list[Path]) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), [Path(one) for one in sys.argv[2:]])
+    told = [word.removeprefix("most=") for word in sys.argv[2:] if word.startswith("most=")]
+    given = [Path(word) for word in sys.argv[2:] if not word.startswith("most=")]
+    main(Path(sys.argv[1]), given, int(told[0]) if told else None)
