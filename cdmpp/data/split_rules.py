@@ -35,17 +35,8 @@ class Split:
     measure. Empty where the split has no target domain."""
 
 
-def _random(
-    dataset: LatencyDataset,
-    name: str,
-    seed: int,
-    test_fraction: float,
-    validation_fraction: float,
-    per_device: bool,
-) -> Split:
+def _random(dataset: LatencyDataset, name: str, seed: int, test_fraction: float, validation_fraction: float) -> Split:
     groups = program_groups(dataset)
-    if per_device:
-        groups = np.char.add(np.char.add(groups.astype(str), "@"), np.asarray(dataset.devices).astype(str))
     names = np.unique(groups)
     test, rest = hold_out(names, test_fraction, seed, "test", name, "different programs", keep=2)
     validation, train = hold_out(rest, validation_fraction, seed, "validation", name, "different programs")

@@ -93,18 +93,6 @@ def test_identical_programs_stay_on_one_side_of_random():
             assert {i % 20 for i in part if i < 20} == {i % 20 for i in part if i >= 20}
 
 
-def test_random_can_part_what_several_devices_ran():
-    data = dataset(["t0"] * 80, duplicate_of={i: i - 1 for i in range(1, 80, 2)})  # each program on both devices
-    split = make_split(data, "random+per_device:true", 0)
-    assert split.counts["groups"] == 80
-    assert any(i % 2 == 0 and i + 1 not in part for part in map(set, parts(split)) for i in part)
-    data = dataset(["t0"] * 80, duplicate_of={i: i - 2 for i in range(80) if i % 4 > 1})  # twice on the same device
-    split = make_split(data, "random+per_device:true", 0)
-    assert split.counts["groups"] == 40
-    for part in map(set, parts(split)):
-        assert all(i + 2 in part for i in part if i % 4 < 2)
-
-
 def test_a_repeated_record_stays_on_one_side():
     data = dataset(["t0"] * 30)
     data.record_ids = np.array([f"r{i % 10}" for i in range(30)])
