@@ -108,14 +108,25 @@ class _Backward:
                 given = [last]
             for source in sources:
                 self.gradients.setdefault(source, []).append(last)
-            self.ready.update(dict.fromkeys(own, last))
+            if operator.name != "embedding":
+                self._give(place, {number: weights[number] for number in own}, last)
         if operator.name == "embedding" and weights:
             whole = table_gradient(sum(weights.values()) // operator.element_bytes, operator.dtype)
-            self.ready.update(dict.fromkeys(weights, self._add(place, whole, (last,), sum(weights.values()))))
+            self._give(place, weights, self._add(place, whole, (last,), sum(weights.values())))
         if self.accumulates:
             for number, size in weights.items():
                 summed = accumulation_of(size // operator.element_bytes, operator.dtype)
                 self.ready[number] = self._add(place, summed, (self.ready[number],), size)
+
+    def _give(self, place: int, weights: Mapping[int, int], made: int) -> None:
+        """Call ``made`` has their gradients, to which those of other calls that read them are added (tied weights)."""
+        operator = self.operators[self.graph.calls[place].task_id]
+        for number, size in weights.items():
+            if number in self.ready and not self.accumulates:
+                summed = accumulation_of(size // operator.element_bytes, operator.dtype)
+                self.ready[number] = self._add(place, summed, (self.ready[number], made), size)
+            else:  # what is added to the step before is added for each reader
+                self.ready[number] = made
 
     def _sources(self, call: Call, one: Gradient, has_weights: bool) -> tuple[int, ...]:
         """Calls of the forward pass of whose results ``one`` is the gradient."""

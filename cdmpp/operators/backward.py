@@ -55,12 +55,12 @@ def backward_of(operator: LibraryOperator) -> tuple[Gradient, ...]:
 
 def accumulation_of(elements: int, dtype: str) -> LibraryOperator:
     """Adds the gradients of a value that two read, or that of a weight to the one that it has."""
-    return LibraryOperator("add", {"rows": 1, "cols": max(1, elements)}, dtype)
+    return LibraryOperator.flat("add", elements, dtype)
 
 
 def table_gradient(elements: int, dtype: str) -> LibraryOperator:
     """Writes the gradient of a table of vectors, of which most are zero."""
-    return LibraryOperator("copy", {"rows": 1, "cols": max(1, elements)}, dtype)
+    return LibraryOperator.flat("copy", elements, dtype)
 
 
 def kept_for(operator: LibraryOperator) -> tuple[bool, bool]:

@@ -33,6 +33,8 @@ class OperatorKind(NamedTuple):
     """Calls such as exp for each element."""
 
 
+_FLAT, _WIDEST = ((1 << 14, 1 << 14), (1 << 20, 64)), 4096
+"""Elements in a row below which it becomes a matrix of so many columns."""
 _MATRIX = ("rows", "cols")
 _CONV = ("batch", "in_channels", "out_channels", "in_size", "kernel")
 _POOL = ("batch", "channels", "in_size", "kernel")
@@ -101,6 +103,16 @@ class LibraryOperator:
             raise UnsupportedProgramError(f"conv2d: {self['groups']} groups do not divide its channels")
         if "kernel" in self.sizes and self.out_size < 1:
             raise UnsupportedProgramError(f"{self.name}: a kernel of {self['kernel']} is larger than its padded input")
+
+    @staticmethod
+    def flat(name: str, elements: int, dtype: str = "float32") -> LibraryOperator:
+        """An elementwise call on ``elements`` in a row, for which the shape says nothing.
+
+        Long ones become matrices as those that were measured, the last row filled up: at most 0.4 % more.
+        """
+        widest = next((cols for below, cols in _FLAT if elements < below), _WIDEST)
+        cols = max(1, min(elements, widest))
+        return LibraryOperator(name, {"rows": max(1, -(-elements // cols)), "cols": cols}, dtype)
 
     def __getitem__(self, size: str) -> int:
         return self.sizes[size]

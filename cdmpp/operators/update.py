@@ -27,9 +27,7 @@ def update_of(optimizer: str, elements: Sequence[int], dtype: str, together: boo
     if optimizer not in UPDATES:
         raise CdmppError(f"optimizer {optimizer!r}: one of {', '.join(UPDATES)}")
     sizes = [sum(elements)] if together and elements else elements
-    return tuple(
-        LibraryOperator(name, {"rows": 1, "cols": max(1, size)}, dtype) for size in sizes for name in UPDATES[optimizer]
-    )
+    return tuple(LibraryOperator.flat(name, size, dtype) for size in sizes for name in UPDATES[optimizer])
 
 
 def workspace_elements(optimizer: str, elements: Sequence[int], together: bool) -> int:

@@ -47,3 +47,10 @@ def test_work_by_hand():
 def test_what_cannot_be_is_refused_by_name(make, said):
     with pytest.raises(UnsupportedProgramError, match=said.replace("(", r"\(")):
         make()
+
+
+@pytest.mark.parametrize("elements", [0, 1, 1000, (1 << 14) - 1, 1 << 14, (1 << 20) - 1, 1 << 20, 38_597_376, 1 << 34])
+def test_elements_in_a_row_become_a_matrix_as_measured_ones(elements):
+    operator = LibraryOperator.flat("add", elements, "float16")
+    assert elements <= operator.written_elements <= max(1, 1.004 * elements) and operator["cols"] <= 1 << 14
+    assert operator.dtype == "float16" and (elements >= 1 << 14 or operator["rows"] == 1)
