@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from cdmpp.errors import UnsupportedProgramError
+from cdmpp.operators.aten_convolution import CONVOLUTIONS, convolution_of, has_bias, stands_for
 from cdmpp.operators.operator import LibraryOperator
 
 _VIEWS = frozenset(
@@ -32,7 +33,6 @@ _BINARY = {
     **{name: name for name in "add sub mul div pow".split()},
     **{f"{name}_": name for name in "add sub mul div".split()},
 }
-_CONVOLUTIONS = ("conv2d", "convolution")
 _SCALAR = {"sub": "add"}
 """Operator with a scalar that is served like another one."""
 
@@ -57,7 +57,7 @@ def calls_of(node: Any) -> Calls:
         return Calls(() if _value(node.args[0]).is_contiguous() else (_matrix("copy", _value(node)),))
     made = _RULES.get(name)
     if made is not None:
-        return Calls(tuple(made(node)), "dilated convolution" if name in _CONVOLUTIONS and _dilation(node) > 1 else "")
+        return Calls(tuple(made(node)), stands_for(node, name) if name in CONVOLUTIONS else "")
     if name in _BINARY:
         return Calls((_binary(node, _BINARY[name]),))
     if name.removesuffix("_") in _UNARY:
@@ -160,6 +160,35 @@ def _batched(x: Any, y: Any) -> LibraryOperator:
     return LibraryOperator("bmm", sizes, _dtype(x))
 
 
+def _einsum(node: Any) -> Sequence[LibraryOperator]:
+    """Of two tensors: a product for what both have and the result lacks, else their elementwise one."""
+    equation, operands = node.args[0].replace(" ", ""), node.args[1]
+    given, _, result = equation.partition("->")
+    if len(operands) != 2 or "." in equation or "->" not in equation:
+        raise UnsupportedProgramError(
+            f"einsum {equation} ({node.name}{_place(node)}): of two tensors, `ab,bc->ac` alone"
+        )
+    left, right = (set(letters) for letters in given.split(","))
+    extent = {
+        letter: size
+        for letters, operand in zip(given.split(","), operands, strict=True)
+        for letter, size in zip(letters, _shape(_value(operand)), strict=True)
+    }
+    kept = set(result)
+    many, rows, cols, inner = (
+        math.prod(extent[letter] for letter in letters)
+        for letters in (left & right & kept, (left & kept) - right, (right & kept) - left, (left | right) - kept)
+    )
+    dtype = _dtype(_value(node))
+    if inner == 1:
+        return [_matrix("mul", _value(node))]
+    if many == 1:
+        return [LibraryOperator("linear", {"rows": rows, "inner": inner, "cols": cols, "bias": 0}, dtype)]
+    across = int(given[-1] not in kept)
+    sizes = {"batch": many, "rows": rows, "inner": inner, "cols": cols, "transposed": across}
+    return [LibraryOperator("bmm", sizes, dtype)]
+
+
 def _attention(node: Any) -> Sequence[LibraryOperator]:
     """As if nobody had fused it."""
     query, key, value = (_value(arg) for arg in node.args[:3])
@@ -175,41 +204,9 @@ def _attention(node: Any) -> Sequence[LibraryOperator]:
     return [*steps, LibraryOperator("softmax", weights, dtype), LibraryOperator("bmm", last, dtype)]
 
 
-def _conv_arguments(node: Any) -> list[Any]:
-    """Input, weight, bias, stride, padding, dilation, groups."""
-    usual: list[Any] = [None, (1, 1), (0, 0), (1, 1), 1]
-    return [*node.args, *usual[len(node.args) - 2 :]][:7]
-
-
-def _dilation(node: Any) -> int:
-    return max(_pair(_conv_arguments(node)[5]))
-
-
-def _conv2d(node: Any) -> Sequence[LibraryOperator]:
-    """A dilated one is answered as one without: as many operations, an image of the same size."""
-    arguments = _conv_arguments(node)
-    x, weight, out = (_value(one) for one in (*arguments[:2], node))
-    bias, stride, padding, dilation, groups = arguments[2:]
-    kernel, image = _shape(weight)[2:], _shape(x)[2:]
-    both = [_pair(one) for one in (kernel, stride, padding, dilation)]
-    less, odd = (0, 0) if isinstance(padding, str) else divmod((both[3][0] - 1) * (both[0][0] - 1), 2)
-    if any(a != b for a, b in both) or isinstance(padding, str) or odd or less > both[2][0]:
-        raise UnsupportedProgramError(
-            f"the convolution {node.name}{_place(node)} has a kernel of {kernel}, stride {stride}, padding {padding}, "
-            f"dilation {dilation}: square ones were measured"
-        )
-    sizes = {
-        "batch": _shape(x)[0],
-        "in_channels": _shape(x)[1],
-        "out_channels": _shape(weight)[0],
-        "in_size": max(1, round(math.sqrt(math.prod(image)))),
-        "kernel": both[0][0],
-        "stride": both[1][0],
-        "padding": both[2][0] - less,
-        "groups": int(groups),
-    }
-    operators = [LibraryOperator("conv2d", sizes, _dtype(x))]
-    return operators if bias is None else [*operators, _matrix("add_scalar", out)]
+def _convolution(node: Any) -> Sequence[LibraryOperator]:
+    operators = [convolution_of(node, _name(node), _dtype(_value(node.args[0])))]
+    return [*operators, _matrix("add_scalar", _value(node))] if has_bias(node) else operators
 
 
 def _pair(value: Any) -> tuple[Any, Any]:
@@ -268,8 +265,9 @@ def _dropout(node: Any) -> Sequence[LibraryOperator]:
 _RULES: dict[str, Callable[[Any], Sequence[LibraryOperator]]] = {
     "linear": _linear,
     **dict.fromkeys(("matmul", "mm", "addmm", "bmm", "baddbmm"), _matmul),
+    "einsum": _einsum,
     "scaled_dot_product_attention": _attention,
-    **dict.fromkeys(_CONVOLUTIONS, _conv2d),
+    **dict.fromkeys(CONVOLUTIONS, _convolution),
     **dict.fromkeys(("max_pool2d", "avg_pool2d", "max_pool2d_with_indices"), _pool),
     **dict.fromkeys(("mean", "sum", "amax", "amin", "max", "min", "argmax", "any", "all", "cumsum"), _reduced),
     **dict.fromkeys(("adaptive_avg_pool2d", "_adaptive_avg_pool2d", "var", "norm", "linalg_vector_norm"), _reduced),

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from cdmpp.errors import UnsupportedProgramError
-from cdmpp.operators.aten import Calls, calls_of
+from cdmpp.operators.aten import calls_of
 
 
 def operators_of(module: nn.Module, *inputs: torch.Tensor) -> list[str]:
@@ -114,9 +114,7 @@ def test_what_no_kind_can_stand_for_is_refused_with_its_place():
         operators_of(Outer(), torch.randn(4, 4))
 
 
-def test_a_kernel_that_is_not_square_is_refused():
-    with pytest.raises(UnsupportedProgramError, match=r"kernel of \[1, 3\]"):
-        operators_of(nn.Conv2d(3, 6, (1, 3)), torch.randn(2, 3, 8, 8))
+def test_a_window_that_is_not_square_is_refused():
     with pytest.raises(UnsupportedProgramError, match=r"window of \[1, 3\]"):
         operators_of(nn.AvgPool2d((1, 3)), torch.randn(2, 3, 8, 9))
 
@@ -130,21 +128,69 @@ def test_a_type_that_nobody_measured_is_refused():
         operators_of(Doubled(), torch.randn(2, 3, dtype=torch.complex128))
 
 
-def test_a_dilated_convolution_is_answered_as_one_of_as_large_a_result():
-    def call_of(*options: int) -> Calls:
-        module = nn.Conv2d(4, 8, 3, *options, bias=False)
-        nodes = torch.export.export(module, (torch.randn(1, 4, 12, 12),)).graph.nodes
-        (call,) = [calls_of(node) for node in nodes if node.op == "call_function"]
-        return call
+@pytest.mark.parametrize(
+    ("module", "shape", "expected", "stands_for"),
+    [
+        (nn.Conv2d(4, 8, 3, padding="same", bias=False), (1, 4, 12, 12), "1x4x8x12x3 padding=1", ""),
+        (nn.Conv2d(4, 8, 3, padding="valid", bias=False), (1, 4, 9, 16), "1x4x8x12x3", ""),
+        (nn.Conv2d(4, 8, 3, 1, 2, 2, bias=False), (1, 4, 12, 12), "1x36x8x12x1", "dilated convolution"),
+        (nn.Conv2d(6, 9, (1, 7), padding=(0, 3), groups=3, bias=False), (2, 6, 12, 12), "2x42x9x12x1 groups=3",
+         "convolution that is not square"),
+        (nn.Conv2d(4, 8, 3, (1, 2), 1, bias=False), (1, 4, 8, 16), "1x36x8x8x1", "convolution that is not square"),
+        (nn.Conv1d(4, 8, 5, 2, bias=False), (2, 4, 53), "2x20x8x5x1", "convolution over 1 axes"),
+        (nn.Conv3d(2, 4, 3, padding=1, bias=False), (1, 2, 4, 4, 4), "1x54x4x8x1", "convolution over 3 axes"),
+        (nn.ConvTranspose2d(8, 4, 2, 2, bias=False), (1, 8, 6, 6), "1x8x16x6x1", "transposed convolution"),
+        (nn.ConvTranspose1d(8, 4, 4, 2, bias=False), (1, 8, 16), "1x8x16x4x1", "transposed convolution"),
+    ],
+)  # fmt: skip
+def test_convolutions_that_nobody_measured_are_products_of_as_many_operations(module, shape, expected, stands_for):
+    x = torch.randn(*shape)
+    nodes = torch.export.export(module, (x,)).graph.nodes
+    (call,) = [calls_of(node) for node in nodes if node.op == "call_function"]
+    (operator,) = call.operators
+    assert (str(operator), call.stands_for) == (f"conv2d {expected}", stands_for)
+    counter = torch.utils.flop_counter.FlopCounterMode(display=False)
+    with counter:
+        module(x)
+    assert operator.flops == pytest.approx(counter.get_total_flops(), rel=0.03)
 
-    call = call_of(1, 2, 2)
-    assert ([str(one) for one in call.operators], call.stands_for) == (
-        ["conv2d 1x4x8x12x3 padding=1"],
-        "dilated convolution",
-    )
-    assert call.operators[0].out_size == 12 and call_of(1, 1).stands_for == ""
-    with pytest.raises(UnsupportedProgramError, match=r"dilation \[4, 4\]: square ones"):
-        call_of(1, 2, 4)
+
+@pytest.mark.parametrize(
+    ("equation", "first", "second", "expected"),
+    [
+        ("bhid, bhjd -> bhij", (2, 3, 5, 4), (2, 3, 7, 4), "bmm 6x5x4x7 transposed=1"),
+        ("bhij,bhjd->bhid", (2, 3, 5, 7), (2, 3, 7, 4), "bmm 6x5x7x4"),
+        ("nld,dk->nlk", (2, 3, 8), (8, 5), "linear 6x8x5 bias=0"),
+        ("i,j->ij", (4,), (6,), "mul 4x6"),
+    ],
+)
+def test_einsum_is_a_product(equation, first, second, expected):
+    class Summed(nn.Module):
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return torch.einsum(equation, x, y)
+
+    assert operators_of(Summed(), torch.randn(*first), torch.randn(*second)) == [expected]
+
+
+def test_an_einsum_of_three_tensors_is_refused_with_its_equation():
+    class Summed(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.einsum("ij,jk,kl->il", x, x, x)
+
+    with pytest.raises(UnsupportedProgramError, match="einsum ij,jk,kl->il"):
+        operators_of(Summed(), torch.randn(4, 4))
+
+
+def test_a_joint_graphs_convolution_has_its_groups_at_the_end():
+    def block(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return torch.ops.aten.convolution.default(x, weight, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 2)
+
+    class Block(nn.Module):
+        def forward(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+            return block(x, weight)
+
+    found = operators_of(Block(), torch.randn(1, 4, 8, 8), torch.randn(6, 2, 3, 3))
+    assert found == ["conv2d 1x4x6x8x3 padding=1 groups=2"]
 
 
 def test_random_masks_of_training_are_written():

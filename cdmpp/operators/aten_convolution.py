@@ -1,0 +1,97 @@
+"""Convolutions of an exported graph -> library operators. Square ones were measured; the others have stand-ins."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+from cdmpp.operators.operator import LibraryOperator
+
+CONVOLUTIONS = tuple(f"{name}{n}d" for name in ("conv", "conv_transpose") for n in (1, 2, 3)) + ("convolution",)
+"""As ATen names them."""
+
+
+class _Convolution(NamedTuple):
+    """What a node says, the sizes along each axis of the image."""
+
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int
+    is_transposed: bool
+
+    @property
+    def is_square(self) -> bool:
+        """Whether it is of the kind that was measured."""
+        if len(self.kernel) != 2 or self.is_transposed or set(self.dilation) != {1}:
+            return False
+        return all(one[0] == one[1] for one in (self.kernel, self.stride, self.padding))
+
+
+def has_bias(node: Any) -> bool:
+    """Whether a bias is added."""
+    return len(node.args) > 2 and node.args[2] is not None
+
+
+def stands_for(node: Any, name: str) -> str:
+    """What kind of convolution the node is, where ``convolution_of`` gives another one in its place; else nothing."""
+    found = _read(node, name)
+    if found.is_square:
+        return ""
+    if found.is_transposed:
+        return "transposed convolution"
+    if len(found.kernel) != 2:
+        return f"convolution over {len(found.kernel)} axes"
+    return "dilated convolution" if set(found.dilation) != {1} else "convolution that is not square"
+
+
+def convolution_of(node: Any, name: str, dtype: str) -> LibraryOperator:
+    """Of one ``conv2d``, ``convolution`` or the like without its bias.
+
+    What is not square becomes the 1x1 convolution of as many operations, the matrix product that libraries make of
+    it: its channels are those under all taps of the filter, its image has the pixels of the result. Of a transposed
+    one, where each pixel of the input gives all taps of the result, these are its output channels.
+    """
+    found, image = _read(node, name), [int(size) for size in node.args[0].meta["val"].shape]
+    batch, channels, size = image[0], image[1], math.prod(image[2:])
+    out = [int(size) for size in node.meta["val"].shape]
+    groups, taps = found.groups, math.prod(found.kernel)
+    if found.is_square:
+        sizes = {"kernel": found.kernel[0], "stride": found.stride[0], "padding": found.padding[0]}
+        return _made(batch, channels, out[1], size, dtype, groups=groups, **sizes)
+    if found.is_transposed:
+        return _made(batch, channels, out[1] * taps, size, dtype, groups=groups, kernel=1)
+    return _made(batch, channels * taps, out[1], math.prod(out[2:]), dtype, groups=groups, kernel=1)
+
+
+def _made(batch: int, channels: int, out: int, pixels: int, dtype: str, **options: int) -> LibraryOperator:
+    """An image that is not square counts as a square one of as many pixels."""
+    side = max(1, round(math.sqrt(pixels)))
+    sizes = {"batch": batch, "in_channels": channels, "out_channels": out, "in_size": side, **options}
+    return LibraryOperator("conv2d", sizes, dtype)
+
+
+def _read(node: Any, name: str) -> _Convolution:
+    """Arguments stand in three orders; the last ones may be missing."""
+    kernel = tuple(int(size) for size in node.args[1].meta["val"].shape[2:])
+    given, is_transposed = node.args[3:], name.startswith("conv_transpose")
+    orders = {"convolution": "stride padding dilation transposed output groups"}
+    order = orders.get(
+        name, "stride padding output groups dilation" if is_transposed else "stride padding dilation groups"
+    )
+    said: dict[str, Any] = {"stride": 1, "padding": 0, "dilation": 1, "groups": 1, "transposed": is_transposed}
+    said |= dict(zip(order.split(), given, strict=False))
+    padding, dilation = said["padding"], _each(said["dilation"], kernel)
+    if isinstance(padding, str):  # what `same` adds where that is odd is on one side: as much in all
+        padding = [
+            (size - 1) * step // 2 if padding == "same" else 0 for size, step in zip(kernel, dilation, strict=True)
+        ]
+    stride, groups = _each(said["stride"], kernel), int(said["groups"])
+    return _Convolution(kernel, stride, _each(padding, kernel), dilation, groups, bool(said["transposed"]))
+
+
+def _each(value: Any, kernel: tuple[int, ...]) -> tuple[int, ...]:
+    """Along each axis; one value stands for all."""
+    values = [value] if isinstance(value, int) else list(value)
+    return tuple(int(one) for one in (values * len(kernel) if len(values) == 1 else values))
