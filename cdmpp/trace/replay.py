@@ -9,7 +9,7 @@ from cdmpp.simulate import Span, Task, Timeline, simulate
 from cdmpp.simulate.flow import Flow
 from cdmpp.trace.beside import beside_exchanges, beside_s, without
 from cdmpp.trace.job import JobRank, TracedJob
-from cdmpp.trace.link_share import links_of
+from cdmpp.trace.link_share import links_of, queue_of
 
 _STEPS = 3
 """One after the other: ranks that drift apart do so from the second on."""
@@ -96,7 +96,8 @@ def _tasks(job: TracedJob, step: int) -> Iterator[Task]:
             name = f"{step}/arrival{place}/rank{number}"
             yield Task(name, one.lag_s[number], (), _after(step, number, one.after[number]), label="arrival")
             arrivals.append(name)
-        slots: tuple[str, ...] = ()
+        queue = queue_of(one.kind, one.group)
+        slots: tuple[str, ...] = (f"messages {queue}",) if queue else ()
         if one.kind != "send_recv":  # messages need no worker
             slots = tuple(f"rank {number} exchange {place % job.workers}" for number in one.ranks)
         flow = Flow(one.wire_s, links_of(one.ranks, one.kind, one.group))  # a second of the link is its unit
