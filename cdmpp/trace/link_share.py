@@ -19,8 +19,8 @@ def links_of(ranks: Sequence[int], kind: str, group: str) -> tuple[str, ...]:
 def queue_of(kind: str, group: str) -> str:
     """Where messages between two ranks wait for those before them, either way; empty for all else.
 
-    A message moves when the receiver has told the sender that it is there, and that word stands behind what the receiver
-    sends to the sender itself.
+    A message moves when the receiver has told the sender that it is there, and that word stands behind what the
+    receiver sends to the sender itself.
     """
     return "-".join(sorted(group.split("->"))) if kind == "send_recv" and "->" in group else ""
 
