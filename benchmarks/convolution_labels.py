@@ -15,8 +15,10 @@ import numpy as np
 from benchmarks.publish.markdown import table
 from cdmpp.data.files import read_table
 from cdmpp.data.neusight_convolutions import time_added
+from cdmpp.operators.operator import LibraryOperator
 
 SMALL_FLOPS, PARTS = 1e9, 5
+SIZES = ("batch", "in_channels", "out_channels", "in_size", "stride", "padding")
 
 
 def main(path: Path) -> None:
@@ -24,20 +26,15 @@ def main(path: Path) -> None:
     rows = defaultdict[str, list[tuple[float, ...]]](list)
     for row in read_table(path).to_pylist():
         if row["op"] == "conv":
-            image, channels, kernel = row["batch"] * row["in_size"] ** 2, row["in_channels"], row["out_channels"]
-            moved = 4 * (image * (channels + kernel) + 9 * channels * kernel)
-            rows[row["device"]].append(
-                (
-                    row["source_line"],
-                    row["latency_s"],
-                    18 * image * channels * kernel,
-                    moved,
-                )  # all 3x3, stride 1, padded
-            )
+            sizes = {
+                name: row[name] for name in ("batch", "in_channels", "out_channels", "in_size", "stride", "padding")
+            }
+            operator = LibraryOperator("conv2d", {**sizes, "kernel": row["kernel_size"]})
+            rows[row["device"]].append((row["source_line"], row["latency_s"], operator.flops, operator.io_bytes))
     lines = []
     for device, found in sorted(rows.items()):
-        line, given, flops, moved = np.array(found, float).T
-        own = given - time_added(line, given, flops, moved)
+        line, given, flops, io_bytes = np.array(found, float).T
+        own = given - time_added(line, given, flops, io_bytes)
         part = np.minimum(PARTS * line / line.max(), PARTS - 1).astype(int)
         for name, seconds in (("given", given), ("set right", own)):
             medians = [np.median(seconds[(part == one) & (flops < SMALL_FLOPS)]) for one in range(PARTS)]

@@ -205,8 +205,9 @@ def _attention(node: Any) -> Sequence[LibraryOperator]:
 
 
 def _convolution(node: Any) -> Sequence[LibraryOperator]:
-    operators = [convolution_of(node, _name(node), _dtype(_value(node.args[0])))]
-    return [*operators, _matrix("add_scalar", _value(node))] if has_bias(node) else operators
+    x, out = _value(node.args[0]), _value(node)
+    operators = [convolution_of(node, _name(node), _shape(x), _shape(out), _dtype(x))]
+    return [*operators, _matrix("add_scalar", out)] if has_bias(node) else operators
 
 
 def _pair(value: Any) -> tuple[Any, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from cdmpp.operators.operator import LibraryOperator
@@ -46,23 +47,23 @@ def stands_for(node: Any, name: str) -> str:
     return "dilated convolution" if set(found.dilation) != {1} else "convolution that is not square"
 
 
-def convolution_of(node: Any, name: str, dtype: str) -> LibraryOperator:
-    """Of one ``conv2d``, ``convolution`` or the like without its bias.
+def convolution_of(node: Any, name: str, image: Sequence[int], out: Sequence[int], dtype: str) -> LibraryOperator:
+    """Of one ``conv2d``, ``convolution`` or the like without its bias; ``image``, ``out``: shapes, batch first or none.
 
     What is not square becomes the 1x1 convolution of as many operations, the matrix product that libraries make of
     it: its channels are those under all taps of the filter, its image has the pixels of the result. Of a transposed
     one, where each pixel of the input gives all taps of the result, these are its output channels.
     """
-    found, image = _read(node, name), [int(size) for size in node.args[0].meta["val"].shape]
-    batch, channels, size = image[0], image[1], math.prod(image[2:])
-    out = [int(size) for size in node.meta["val"].shape]
-    groups, taps = found.groups, math.prod(found.kernel)
+    found = _read(node, name)
+    axes, groups, taps = len(found.kernel), found.groups, math.prod(found.kernel)
+    batch = math.prod(image[: -axes - 1])
+    channels, made, pixels = image[-axes - 1], out[-axes - 1], math.prod(image[-axes:])
     if found.is_square:
         sizes = {"kernel": found.kernel[0], "stride": found.stride[0], "padding": found.padding[0]}
-        return _made(batch, channels, out[1], size, dtype, groups=groups, **sizes)
+        return _made(batch, channels, made, pixels, dtype, groups=groups, **sizes)
     if found.is_transposed:
-        return _made(batch, channels, out[1] * taps, size, dtype, groups=groups, kernel=1)
-    return _made(batch, channels * taps, out[1], math.prod(out[2:]), dtype, groups=groups, kernel=1)
+        return _made(batch, channels, made * taps, pixels, dtype, groups=groups, kernel=1)
+    return _made(batch, channels * taps, made, math.prod(out[-axes:]), dtype, groups=groups, kernel=1)
 
 
 def _made(batch: int, channels: int, out: int, pixels: int, dtype: str, **options: int) -> LibraryOperator:
@@ -83,7 +84,7 @@ def _read(node: Any, name: str) -> _Convolution:
     said: dict[str, Any] = {"stride": 1, "padding": 0, "dilation": 1, "groups": 1, "transposed": is_transposed}
     said |= dict(zip(order.split(), given, strict=False))
     padding, dilation = said["padding"], _each(said["dilation"], kernel)
-    if isinstance(padding, str):  # what `same` adds where that is odd is on one side: as much in all
+    if isinstance(padding, str):  # an odd number of added pixels counts as one less
         padding = [
             (size - 1) * step // 2 if padding == "same" else 0 for size, step in zip(kernel, dilation, strict=True)
         ]

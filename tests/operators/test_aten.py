@@ -132,6 +132,8 @@ def test_a_type_that_nobody_measured_is_refused():
     ("module", "shape", "expected", "stands_for"),
     [
         (nn.Conv2d(4, 8, 3, padding="same", bias=False), (1, 4, 12, 12), "1x4x8x12x3 padding=1", ""),
+        (nn.Conv2d(4, 8, 3, padding=1, bias=False), (4, 12, 12), "1x4x8x12x3 padding=1", ""),
+        (nn.Conv1d(4, 8, 5, 2, bias=False), (4, 53), "1x20x8x5x1", "convolution over 1 axes"),
         (nn.Conv2d(4, 8, 3, padding="valid", bias=False), (1, 4, 9, 16), "1x4x8x12x3", ""),
         (nn.Conv2d(4, 8, 3, 1, 2, 2, bias=False), (1, 4, 12, 12), "1x36x8x12x1", "dilated convolution"),
         (nn.Conv2d(6, 9, (1, 7), padding=(0, 3), groups=3, bias=False), (2, 6, 12, 12), "2x42x9x12x1 groups=3",
