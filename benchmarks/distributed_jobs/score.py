@@ -111,7 +111,9 @@ def _as(traced: Measured, wanted: Scenario) -> TracedJob:
         job = with_ranks(job, wanted.ranks)
     if wanted.bucket_mb != traced.scenario.bucket_mb and wanted.scheme == "ddp":
         job = with_buckets(job, round(2**20 * wanted.bucket_mb))
-    return job if wanted.mbit == traced.scenario.mbit else with_bandwidth(job, wanted.mbit / traced.scenario.mbit)
+    if wanted.mbit == traced.scenario.mbit:
+        return job
+    return with_bandwidth(job, wanted.mbit / traced.scenario.mbit, 1e-3 * traced.scenario.mbit)
 
 
 def _figure(kind: str, wanted: Measured, traced: Measured, job: TracedJob) -> Figure:

@@ -24,7 +24,8 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     """Declare the options of this verb."""
     verb.add_argument("folder", type=Path, help="with the trace of each rank, as torch.profiler or cdmpp.trace.record")
     changes = (
-        "replay with other settings: bandwidth=0.5 and latency=2 (factors of the links), bucket_mb=1, ranks=4, "
+        "replay with other settings: bandwidth=0.5 and latency=2 (factors of the links; "
+        "link_gbps=1 beside bandwidth tells what the traced ones carry), bucket_mb=1, ranks=4, "
         "straggler=no, kernel:NAME=0.9 (a factor of the operators with NAME in their name)"
     )
     verb.add_argument("--what-if", nargs="+", default=[], metavar="KEY=VALUE", help=changes)

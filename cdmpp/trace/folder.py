@@ -17,7 +17,6 @@ from cdmpp.trace.usual_step import usual_step
 
 STEPS_SUFFIX = ".steps.json"
 """Beside each trace, where ``cdmpp.trace.record`` made it."""
-_LARGE_BYTES = 2**20
 PROBE = "probe.json"
 """Where ``cdmpp.trace.probe`` was asked."""
 HOW = "record each rank with `cdmpp.trace.record(FOLDER)`, or export torch.profiler's Chrome trace of each rank there"
@@ -114,20 +113,15 @@ def read_recording(file: Path) -> Recording:
 
 
 def read_probe(file: Path) -> tuple[tuple[tuple[str, int, float], ...], float]:
-    """Kind, bytes, seconds; and the share of a processor that large ones take, 0 where that was not timed.
+    """Kind, bytes, seconds; and the share of a processor that operators lose, 0 where that was not timed.
 
     ``DataError`` where the file is no such table.
     """
     try:
-        rows = json.loads(file.read_text())["rows"]
-        told = tuple(sorted((str(row["kind"]), int(row["bytes"]), float(row["latency_s"])) for row in rows))
-        shares = [
-            float(row["processor_s"]) / float(row["latency_s"])
-            for row in rows
-            if int(row["bytes"]) >= _LARGE_BYTES and "processor_s" in row
-        ]
-        return told, min(MOST, float(np.median(shares))) if shares else 0.0
-    except (OSError, ValueError, KeyError, TypeError, ZeroDivisionError) as error:
+        told = json.loads(file.read_text())
+        rows = sorted((str(row["kind"]), int(row["bytes"]), float(row["latency_s"])) for row in told["rows"])
+        return tuple(rows), min(MOST, float(told.get("processor_share", 0.0)))
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"cannot read {file}, which cdmpp.trace.probe writes: {error!r}") from error
 
 

@@ -1,11 +1,11 @@
-"""Probe: what collectives of growing size take on the links of a job. Needs torch."""
+"""Probe: what collectives of growing size take on the links of a job, what operators lose beside one. Needs torch."""
 
 from __future__ import annotations
 
 import json
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -15,17 +15,21 @@ from cdmpp.trace.folder import PROBE
 
 SIZES = tuple(4**power for power in range(6, 13))
 """4 KiB to 16 MiB."""
+_ROUNDS, _ROUND_S = 3, 0.3
+"""How often operators are timed alone and beside an exchange, and for how long."""
 
 
 def probe(folder: Path | str, kinds: Sequence[str] = ("all_reduce",), budget_s: float = 4.0) -> None:
     """Time collectives of all ranks and write ``folder/probe.json``; every rank calls it, between steps.
 
     Sizes grow from 4 KiB to 16 MiB until ``budget_s`` seconds a kind are spent; of each, the median over repeats of
-    the slowest rank.
+    the slowest rank. On CPUs a product of matrices runs alone and beside the first kind: what it loses is the share of
+    a processor that exchanges take.
     """
     rows = [row for kind in kinds for row in _curve(kind, budget_s)]
+    share = _lost_beside(rows) if dist.get_backend() != "nccl" else 0.0
     if dist.get_rank() == 0:
-        told = {"ranks": dist.get_world_size(), "backend": dist.get_backend(), "rows": rows}
+        told = {"ranks": dist.get_world_size(), "backend": dist.get_backend(), "rows": rows, "processor_share": share}
         Path(folder).mkdir(parents=True, exist_ok=True)
         (Path(folder) / PROBE).write_text(json.dumps(told))
 
@@ -35,38 +39,62 @@ def _curve(kind: str, budget_s: float) -> list[dict]:
     spent_s, rows = 0.0, []
     for size in SIZES:
         times: list[float] = []
-        busy_s: list[float] = []
         while len(times) < 3 or (len(times) < 15 and sum(times) < budget_s / 20):
-            took_s, worked_s = _once(kind, size, device)
-            busy_s.append(worked_s)
-            times.append(_slowest(took_s, device))
+            times.append(_slowest(_once(kind, size, device), device))
         times = times[1:]  # the first opens connections
-        row = {"kind": kind, "bytes": size, "latency_s": statistics.median(times)}
-        rows.append(row if device == "cuda" else {**row, "processor_s": statistics.median(busy_s[1:])})
+        rows.append({"kind": kind, "bytes": size, "latency_s": statistics.median(times)})
         spent_s += sum(times)
         if spent_s > budget_s:
             break
     return rows
 
 
-def _once(kind: str, size: int, device: str) -> tuple[float, float]:
-    """Seconds, and seconds of processors of this rank."""
+def _lost_beside(rows: Sequence[dict]) -> float:
+    """Share of its speed that an operator loses beside an exchange, mean over ranks, median over rounds."""
+    kind = rows[0]["kind"]
+    fits = [row["bytes"] for row in rows if row["kind"] == kind and row["latency_s"] <= 2 * _ROUND_S]
+    size, x = max(fits, default=SIZES[0]), torch.ones(256, 256)
+    lost = []
+    for _ in range(_ROUNDS):
+        dist.barrier()
+        alone = _calls_a_second(x, lambda begin_s: time.perf_counter() - begin_s < _ROUND_S)
+        dist.barrier()
+        work = _started(kind, size, "cpu")
+        beside = _calls_a_second(x, lambda _: not work.is_completed())  # noqa: B023 (called in this round alone)
+        work.wait()
+        lost.append(_mean(max(0.0, 1 - beside / alone)))
+    return statistics.median(lost)
+
+
+def _calls_a_second(x: torch.Tensor, goes_on: Callable[[float], bool]) -> float:
+    calls, begin_s = 0, time.perf_counter()
+    while goes_on(begin_s) or not calls:
+        x @ x
+        calls += 1
+    return calls / (time.perf_counter() - begin_s)
+
+
+def _once(kind: str, size: int, device: str) -> float:
+    """Seconds."""
+    dist.barrier()
+    begin_s = time.perf_counter()
+    _started(kind, size, device).wait()
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - begin_s
+
+
+def _started(kind: str, size: int, device: str) -> dist.Work:
     world = dist.get_world_size()
     count = size // 4
     whole, part = torch.zeros(count, device=device), torch.zeros(count // world, device=device)
-    dist.barrier()
-    begin_s, worked_s = time.perf_counter(), time.process_time()
     if kind == "all_reduce":
-        dist.all_reduce(whole)
-    elif kind == "all_gather":
-        dist.all_gather_into_tensor(whole[: len(part) * world], part)
-    elif kind == "reduce_scatter":
-        dist.reduce_scatter_tensor(part, whole[: len(part) * world])
-    else:
-        raise ValueError(f"cannot probe {kind}: expected all_reduce, all_gather or reduce_scatter")
-    if device == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter() - begin_s, time.process_time() - worked_s
+        return dist.all_reduce(whole, async_op=True)
+    if kind == "all_gather":
+        return dist.all_gather_into_tensor(whole[: len(part) * world], part, async_op=True)
+    if kind == "reduce_scatter":
+        return dist.reduce_scatter_tensor(part, whole[: len(part) * world], async_op=True)
+    raise ValueError(f"cannot probe {kind}: expected all_reduce, all_gather or reduce_scatter")
 
 
 def _slowest(seconds: float, device: str) -> float:
@@ -74,3 +102,9 @@ def _slowest(seconds: float, device: str) -> float:
     shared = torch.tensor(seconds, dtype=torch.float64, device=device)
     dist.all_reduce(shared, dist.ReduceOp.MAX)
     return float(shared)
+
+
+def _mean(value: float) -> float:
+    shared = torch.tensor(value, dtype=torch.float64)
+    dist.all_reduce(shared)
+    return float(shared) / dist.get_world_size()

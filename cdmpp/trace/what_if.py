@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from cdmpp.errors import CdmppError
-from cdmpp.trace.beside import MOST
 from cdmpp.trace.buckets import with_buckets
 from cdmpp.trace.job import JobOp, JobRank, TracedJob
 from cdmpp.trace.replay import apart
-from cdmpp.trace.wire import rescaled, wires
+from cdmpp.trace.wire import rescaled, slowed, wires
+
+_EVEN = 0.5
+"""Of a processor that two busy threads have each."""
 
 
-def with_bandwidth(job: TracedJob, factor: float) -> TracedJob:
+def with_bandwidth(job: TracedJob, factor: float, link_gbps: float | None = None) -> TracedJob:
     """Links that carry ``factor`` times as many bytes a second; their latency stays.
 
-    What an exchange takes of a processor comes in as much less, or more, time.
+    ``link_gbps``: Gbit/s of the traced links, which tell an exchange that they hold up from one that processors do.
+    Operators lose more beside an exchange on a faster link, not as much more: one of fewer bytes a second needs more of
+    a processor for each. Beyond half of it two that are busy share it evenly.
     """
     _positive("bandwidth", factor)
+    if link_gbps is not None:
+        _positive("link_gbps", link_gbps)
     job, wire = apart(job), wires(job)
-    changed = (replace(one, wire_s=rescaled(one, wire[one.kind], factor)) for one in job.exchanges)
-    return replace(job, exchanges=tuple(changed), processor_share=min(MOST, factor * job.processor_share))
+    rate = None if link_gbps is None else 1e9 / 8 * link_gbps
+    changed = (replace(one, wire_s=slowed(one, wire[one.kind], factor, rate)) for one in job.exchanges)
+    share = min(math.sqrt(factor) * job.processor_share, max(_EVEN, job.processor_share))
+    return replace(job, exchanges=tuple(changed), processor_share=share)
 
 
 def with_latency(job: TracedJob, factor: float) -> TracedJob:
@@ -118,11 +127,18 @@ def with_ranks(job: TracedJob, ranks: int) -> TracedJob:
 
 
 def changed(job: TracedJob, settings: Mapping[str, str]) -> TracedJob:
-    """``{"bandwidth": "0.5", "bucket_mb": "1"}`` and so on, in this order; ``CdmppError`` names what may be set."""
+    """``{"bandwidth": "0.5", "bucket_mb": "1"}`` and so on, in this order; ``CdmppError`` names what may be set.
+
+    ``link_gbps`` says what the traced links carry, for ``bandwidth``.
+    """
+    link_gbps = _number("link_gbps", settings["link_gbps"]) if "link_gbps" in settings else None
+    if link_gbps is not None and "bandwidth" not in settings:
+        raise CdmppError("--what-if link_gbps: it says what the traced links carry, for bandwidth=FACTOR beside it")
+    settings = {key: text for key, text in settings.items() if key != "link_gbps"}
     makers: dict[str, Callable[[TracedJob, str], TracedJob]] = {
         "ranks": lambda job, text: with_ranks(job, int(_number("ranks", text))),
         "bucket_mb": lambda job, text: with_buckets(job, round(2**20 * _number("bucket_mb", text))),
-        "bandwidth": lambda job, text: with_bandwidth(job, _number("bandwidth", text)),
+        "bandwidth": lambda job, text: with_bandwidth(job, _number("bandwidth", text), link_gbps),
         "latency": lambda job, text: with_latency(job, _number("latency", text)),
         "straggler": lambda job, text: without_straggler(job) if _is_no(text) else job,
     }
@@ -130,7 +146,7 @@ def changed(job: TracedJob, settings: Mapping[str, str]) -> TracedJob:
         if key.startswith("kernel:"):
             job = with_kernel(job, key.partition(":")[2], _number(key, text))
         elif key not in makers:
-            raise CdmppError(f"--what-if {key}: expected {', '.join(makers)} or kernel:NAME")
+            raise CdmppError(f"--what-if {key}: expected {', '.join(makers)}, link_gbps or kernel:NAME")
     for key, maker in makers.items():
         if key in settings:
             job = maker(job, settings[key])

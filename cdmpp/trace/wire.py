@@ -12,6 +12,9 @@ from cdmpp.distributed.curve import Curve
 from cdmpp.errors import CdmppError
 from cdmpp.trace.job import JobExchange, TracedJob
 
+PAYLOAD = 0.94
+"""Of the bits of an Ethernet link: TCP and IP take 52 bytes of a frame of 1,500, Ethernet and the gap 38 beside it."""
+
 
 @dataclass(frozen=True)
 class Wire:
@@ -71,6 +74,22 @@ def _line(sizes: np.ndarray, took: np.ndarray) -> tuple[float, float]:
     unit = sizes.max()
     (latency_s, slope), _ = nnls(np.stack([weights, sizes / unit * weights], axis=1), np.ones(len(sizes)))
     return float(latency_s), float(slope) / unit
+
+
+def slowed(one: JobExchange, wire: Wire, bandwidth: float, link_bytes_per_s: float | None) -> float:
+    """Seconds of ``one`` with ``bandwidth`` times as many bytes a second.
+
+    The part above the latency is divided by it. On a known link that part may be longer than its bytes need, since
+    processors hold it up: then a slower link changes nothing until the bytes need as long. Gathers move in lock step,
+    whatever holds them up.
+    """
+    found_s = rescaled(one, wire, bandwidth)
+    if link_bytes_per_s is None or bandwidth >= 1 or one.kind not in KINDS or one.kind == "all_gather":
+        return found_s
+    moved = Collective(one.kind, max(one.bytes, 1), len(one.ranks), "gloo").traffic_bytes
+    bytes_need_s = moved / (PAYLOAD * link_bytes_per_s * bandwidth)
+    latency_s = min(wire.scale * wire.latency_s, one.wire_s)
+    return min(found_s, latency_s + max(one.wire_s - latency_s, bytes_need_s))
 
 
 def rescaled(one: JobExchange, wire: Wire, bandwidth: float = 1.0, ranks: int | None = None) -> float:

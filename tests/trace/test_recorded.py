@@ -61,7 +61,7 @@ def test_it_is_read_as_what_it_was(folder):
     buckets = buckets_of(job)
     assert sum(job.exchanges[place].bytes for place in buckets) == gradients and len(buckets) == 2
     assert all(any(place in op.waits for op in rank.ops) for place in buckets for rank in job.ranks)
-    assert len(job.probed) >= 2
+    assert len(job.probed) >= 2 and 0 <= job.processor_share <= 0.9
 
 
 def test_a_replay_is_near_what_was_measured(folder):

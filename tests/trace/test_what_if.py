@@ -16,7 +16,7 @@ from cdmpp.trace.job_file import job_from_dict, job_to_dict
 from cdmpp.trace.replay import apart, replay
 from cdmpp.trace.scheme_input import fabric_of, works_of
 from cdmpp.trace.what_if import changed, with_bandwidth, with_kernel, with_ranks, without_exchanges, without_straggler
-from cdmpp.trace.wire import wires
+from cdmpp.trace.wire import PAYLOAD, Wire, slowed, wires
 
 MB = 2**20
 
@@ -53,6 +53,23 @@ def test_a_slower_link():
     assert fixed == pytest.approx(4 + 2 + 4 * 2.25 + 0.5, rel=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("kind", "factor", "need_s", "expected_s"),
+    [
+        ("all_reduce", 0.5, 0.4, 1.0),  # processors hold it up
+        ("all_reduce", 0.5, 0.8, 1.6),
+        ("all_reduce", 0.5, 1.2, 2.0),  # the link does, whatever it is said to carry
+        ("all_reduce", 2.0, 0.4, 0.5),
+        ("all_gather", 0.5, 0.4, 2.0),
+    ],
+)
+def test_on_a_known_link_an_exchange_may_wait_for_processors(kind, factor, need_s, expected_s):
+    one = replace(job().exchanges[0], kind=kind)
+    carried = MB * (1.0 if kind == "all_reduce" else 0.5)  # of two ranks
+    found = slowed(one, Wire(None, 0.0, 0.0), factor, carried / (PAYLOAD * need_s))
+    assert found == pytest.approx(expected_s)
+
+
 def shared_job() -> TracedJob:
     """Exchanges take half of a processor: the last three backward ops took a second longer for the one beside them."""
     plain = job()
@@ -75,9 +92,11 @@ def test_operators_are_longer_beside_an_exchange_that_shares_their_processor():
     assert step_s(one) == pytest.approx(4 + 8 + 4 + 0.5, rel=2e-3)
     assert step_s(with_buckets(replace(traced, processor_share=0.0), 4 * MB)) == pytest.approx(4 + 9.5 + 4 + 0.5)
     assert step_s(without_exchanges(traced)) == pytest.approx(4 + 8 + 0.5, rel=2e-3)
+    assert with_bandwidth(traced, 0.25).processor_share == pytest.approx(0.25)
+    assert with_bandwidth(replace(traced, processor_share=0.3), 1.44).processor_share == pytest.approx(0.36)
     faster = with_bandwidth(traced, 1.6)
-    assert faster.processor_share == pytest.approx(0.8)  # of as much less time
-    assert step_s(faster) == pytest.approx(4 + 8 + 3 * 0.5 + 1 / 1.6 + 0.5, rel=2e-3)
+    assert faster.processor_share == pytest.approx(0.5)  # two that are busy have half of it each
+    assert step_s(faster) == pytest.approx(4 + 8 + 3 * 0.5 / 1.6 + 1 / 1.6 + 0.5, rel=2e-3)
     with pytest.raises(DataError, match=r"take 1\.0 of a processor"):
         replace(traced, processor_share=1.0)
 
@@ -168,7 +187,17 @@ def test_causes_are_those_that_were_planted():
 def test_settings_in_words():
     told = {"bandwidth": "0.5", "bucket_mb": "100", "kernel:lin": "0.5"}
     assert step_s(changed(job(), told)) == pytest.approx(2 + 8 + 8 + 0.5)
-    for wrong in ({"speed": "2"}, {"bandwidth": "fast"}, {"bandwidth": "0"}, {"ranks": "1"}, {"straggler": "yes"}):
+    known = {"bandwidth": "0.5", "link_gbps": str(8e-9 * MB / (PAYLOAD * 0.5))}  # half of a second's bytes
+    assert step_s(changed(job(), known)) == pytest.approx(step_s(job()))
+    for wrong in (
+        {"link_gbps": "1"},
+        {"bandwidth": "0.5", "link_gbps": "0"},
+        {"speed": "2"},
+        {"bandwidth": "fast"},
+        {"bandwidth": "0"},
+        {"ranks": "1"},
+        {"straggler": "yes"},
+    ):
         with pytest.raises(CdmppError):
             changed(job(), wrong)
 
