@@ -123,11 +123,15 @@ class _DataSet:
         """Operators say all that their ASTs hold: they are made as they are read."""
         missing = [i for i in np.flatnonzero(~taken).tolist() if labels.task_ids[i] in self.tasks]
         kinds = {name: devices.get(str(name)).kind for name in np.unique(labels.devices[missing])} if missing else {}
+        missing.sort(key=lambda place: str(labels.task_ids[place]))  # of devices that ran the same, side by side
         for start in range(0, len(missing), _PORTION):
             places = np.array(missing[start : start + _PORTION])
-            operators = (LibraryOperator.from_json(self.tasks[key].op_name) for key in labels.task_ids[places])
-            asts = [operator_program(o, kinds[n]) for o, n in zip(operators, labels.devices[places], strict=True)]
-            yield from _fresh(AstTable.from_asts(asts), places, taken)
+            wanted = [(key, kinds[n]) for key, n in zip(labels.task_ids[places], labels.devices[places], strict=True)]
+            made = {
+                (key, kind): operator_program(LibraryOperator.from_json(self.tasks[key].op_name), kind)
+                for key, kind in dict.fromkeys(wanted)
+            }
+            yield from _fresh(AstTable.from_asts([made[one] for one in wanted]), places, taken)
 
     def _derive_missing(self, labels: Labels, taken: np.ndarray) -> None:
         missing: dict[str, Record] = {}
