@@ -41,6 +41,7 @@ def made(name: str, place: str) -> tuple[torch.nn.Module, torch.Tensor]:
 def main(folder: Path, name: str) -> None:
     """Run and record."""
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511", "RANK": "0", "WORLD_SIZE": "1"}
+    torch.backends.cudnn.allow_tf32 = False  # as the operators that models learn from; PyTorch would use it
     dist.init_process_group("nccl")
     network, batch = made(name, "cuda")
     wrapped = torch.nn.parallel.DistributedDataParallel(network, device_ids=[0])

@@ -65,7 +65,8 @@ def chosen(
     if sampler == "random" or len(rows) <= labels:
         return rows[:labels]
     pool = rows[:_POOL]
-    tasks = choose_tasks(sampler, candidates(model, records, pool, devices.get(device), seed), labels, seed)
+    seen = candidates(model, records, pool, devices.get(device), seed, unsure=sampler == "diverse")
+    tasks = choose_tasks(sampler, seen, labels, seed)
     return pool[np.isin(records.task_ids[pool], tasks)]
 
 

@@ -39,6 +39,7 @@ LIBRARY_LIMITS = (
     "Knows calls that PyTorch serves by kernels of its own: float32 without TF32, halves as two Hopper GPUs ran them.",
     "Latencies are those of one eager call timed alone, the dispatch by its host included, caches warm.",
     "Inputs of all but the Hopper GPUs were mostly zeros, which draw less power; P4 and T4 throttled while measured.",
+    "Convolutions of NeuSight's GPUs have labels set right at import: those as given grew along their files.",
     "For a device that is not listed it goes by the datasheet; `left_out` says how well that went for each that is.",
     "Figures under `test` hold for the split named there.",
 )

@@ -125,6 +125,27 @@ def _where(operator: LibraryOperator, new: _Filler) -> TorchCall:
     return _call(torch.where, first > second, first, second)
 
 
+def _permute(operator: LibraryOperator, new: _Filler) -> TorchCall:
+    """Rows that stand block by block, put one of each block after the other."""
+    across, cols = operator.block_rows, operator["cols"]
+    x = new(across, operator["rows"] // across, cols).transpose(0, 1)
+    return _call(torch.clone, x, memory_format=torch.contiguous_format)
+
+
+def _transpose(operator: LibraryOperator, new: _Filler) -> TorchCall:
+    rows = operator.block_rows
+    x = new(operator["rows"] // rows, operator["cols"], rows).transpose(1, 2)
+    return _call(torch.clone, x, memory_format=torch.contiguous_format)
+
+
+def _broadcast(function: Callable[..., Tensor]) -> Callable[[LibraryOperator, _Filler], TorchCall]:
+    def made(operator: LibraryOperator, new: _Filler) -> TorchCall:
+        rows, cols = operator.block_rows, operator["cols"]
+        return _call(function, new(operator["rows"] // rows, rows, cols), new(rows, cols))
+
+    return made
+
+
 def _elementwise(function: Callable[..., Tensor], *scalars: float) -> Callable[[LibraryOperator, _Filler], TorchCall]:
     def made(operator: LibraryOperator, new: _Filler) -> TorchCall:
         inputs = tuple(new(operator["rows"], operator["cols"]) for _ in range(operator.kind.inputs))
@@ -144,7 +165,10 @@ _CALLS: dict[str, Callable[[LibraryOperator, _Filler], TorchCall]] = {
     **{f"{name}_scalar": _elementwise(getattr(torch, name), SCALAR) for name in ("add", "mul", "div")},
     "pow_scalar": _elementwise(torch.pow, EXPONENT),
     **{name: _elementwise(getattr(torch, name)) for name in ("relu", "neg", "tanh", "exp", "sqrt", "rsqrt", "sigmoid")},
+    **{f"{name}_broadcast": _broadcast(getattr(torch, name)) for name in ("add", "mul")},
     "copy": _elementwise(torch.clone),
+    "permute": _permute,
+    "transpose": _transpose,
     "gelu": _elementwise(functional.gelu),
     "silu": _elementwise(functional.silu),
     "batch_norm": _batch_norm,

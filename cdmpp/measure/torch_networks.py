@@ -23,7 +23,7 @@ def import_operators(request: Request) -> Reply:
     """
     from cdmpp.programs.networks import build_model, export
 
-    exported = export(*build_model(request["spec"]))
+    exported = export(*build_model(request["spec"]), eager=True)
     found: Counter[LibraryOperator] = Counter()
     unknown: Counter[str] = Counter()
     for node in exported.graph.nodes:

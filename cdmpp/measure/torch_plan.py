@@ -17,7 +17,7 @@ from cdmpp.errors import DataError, UnsupportedProgramError
 from cdmpp.operators.operator import FAMILIES, KINDS, LibraryOperator
 
 _MORE = {
-    **{"linear": 12, "bmm": 10, "conv2d": 16, "softmax": 5, "layer_norm": 5, "batch_norm": 3, "mean": 3},
+    **{"linear": 24, "bmm": 20, "conv2d": 32, "softmax": 5, "layer_norm": 5, "batch_norm": 3, "mean": 3},
     **{"embedding": 2, "max_pool2d": 2, "avg_pool2d": 1, "add": 2, "mul": 1, "relu": 2, "gelu": 1, "copy": 2},
 }
 """How often an operator comes in a round beside the once of every kind: networks spend their time in these."""
@@ -28,7 +28,9 @@ _MEMORY_GB = 4.0
 _SHARE = 0.25
 """Of the memory that one call may take."""
 _STEPS = (1, 1, 8, 16, 64)
-"""Sizes are multiples of one of these: networks like round numbers, and kernels do."""
+"""Sizes are multiples of one of these."""
+_ROUND_SHARE = 0.5
+"""Of the operators: all their sizes are 4, 5, 6 or 7 times a power of two, as 768, 1280, 4096 or 56 are in networks."""
 _TRIES = 2000
 _DISPATCH_S, _DISPATCH_SHARE = 5e-6, 0.25
 """Smaller calls all take what dispatching one takes: only this share of those that are drawn is kept."""
@@ -83,7 +85,7 @@ def gauge_plan(limits: CallLimits, calls: int, seed: int, dtype: str = "float32"
 
 
 def _operators(limits: CallLimits, seed: int, dtype: str) -> Iterator[LibraryOperator]:
-    draw = random.Random(f"operators {seed}")
+    draw = _Draw(f"operators {seed}")
     seen: set[LibraryOperator] = set()
     while True:
         more = [name for name, times in _MORE.items() for _ in range(times)]
@@ -104,35 +106,43 @@ def _operators(limits: CallLimits, seed: int, dtype: str) -> Iterator[LibraryOpe
             yield operator
 
 
-def _drawn(name: str, draw: random.Random, dtype: str) -> LibraryOperator | None:
+class _Draw(random.Random):
+    """Draws the sizes of operators."""
+
+    are_round = False
+    """Whether those of the present operator are."""
+
+    def extent(self, low: int, high: int) -> int:
+        """A whole number, its logarithm uniform."""
+        value = math.exp(self.uniform(math.log(low), math.log(high)))
+        step = 2 ** max(0, math.floor(math.log2(value)) - 2) if self.are_round else self.choice(_STEPS)
+        return min(high, max(low, round(value / step) * step if value >= step else round(value)))
+
+
+def _drawn(name: str, draw: _Draw, dtype: str) -> LibraryOperator | None:
     """None where the sizes do not go together."""
+    draw.are_round = draw.random() < _ROUND_SHARE
     try:
         return LibraryOperator(name, _SIZES.get(name, _elementwise)(draw), dtype)
     except UnsupportedProgramError:
         return None
 
 
-def _extent(draw: random.Random, low: int, high: int) -> int:
-    """A whole number, its logarithm uniform."""
-    value, step = math.exp(draw.uniform(math.log(low), math.log(high))), draw.choice(_STEPS)
-    return min(high, max(low, round(value / step) * step if value >= step else round(value)))
+def _extents(**ranges: tuple[int, int]) -> Callable[[_Draw], dict[str, int]]:
+    return lambda draw: {name: draw.extent(low, high) for name, (low, high) in ranges.items()}
 
 
-def _extents(**ranges: tuple[int, int]) -> Callable[[random.Random], dict[str, int]]:
-    return lambda draw: {name: _extent(draw, low, high) for name, (low, high) in ranges.items()}
-
-
-def _linear(draw: random.Random) -> dict[str, int]:
+def _linear(draw: _Draw) -> dict[str, int]:
     sizes = _extents(rows=(1, 16384), inner=(16, 16384), cols=(8, 65536))(draw)
     return {**sizes, "bias": int(draw.random() < 0.7)}
 
 
-def _bmm(draw: random.Random) -> dict[str, int]:
+def _bmm(draw: _Draw) -> dict[str, int]:
     sizes = _extents(batch=(1, 512), rows=(1, 4096), inner=(8, 4096), cols=(8, 4096))(draw)
     return {**sizes, "transposed": draw.randrange(2)}
 
 
-def _conv2d(draw: random.Random) -> dict[str, int]:
+def _conv2d(draw: _Draw) -> dict[str, int]:
     """Two thirds are dense; of the others most have a group for each channel."""
     sizes = _extents(batch=(1, 64), in_channels=(1, 2048), out_channels=(8, 2048), in_size=(4, 256))(draw)
     kernel = draw.choice((1, 1, 3, 3, 3, 5, 7))
@@ -147,15 +157,20 @@ def _conv2d(draw: random.Random) -> dict[str, int]:
     return sizes
 
 
-def _pool(draw: random.Random) -> dict[str, int]:
+def _pool(draw: _Draw) -> dict[str, int]:
     sizes = _extents(batch=(1, 64), channels=(1, 2048), in_size=(4, 256))(draw)
     kernel = draw.choice((2, 2, 3, 3, 5, 7))
     stride, padding = draw.choice((1, 2, kernel)), draw.choice((0, kernel // 2))
     return {**sizes, "kernel": kernel, "stride": stride, "padding": padding}
 
 
+def _blocks(draw: _Draw) -> dict[str, int]:
+    """Whole blocks of the operators that have such."""
+    return {"rows": 64 * draw.extent(1, 4096), "cols": draw.extent(4, 8192)}
+
+
 _elementwise = _extents(rows=(1, 65536), cols=(1, 65536))
-_SIZES: dict[str, Callable[[random.Random], dict[str, Any]]] = {
+_SIZES: dict[str, Callable[[_Draw], dict[str, Any]]] = {
     "linear": _linear,
     "bmm": _bmm,
     "conv2d": _conv2d,
@@ -165,5 +180,6 @@ _SIZES: dict[str, Callable[[random.Random], dict[str, Any]]] = {
     "mean": _extents(rows=(1, 65536), cols=(2, 65536)),
     "max_pool2d": _pool,
     "avg_pool2d": _pool,
+    **dict.fromkeys(("permute", "transpose", "add_broadcast", "mul_broadcast"), _blocks),
 }
 """By name; all others have rows and columns."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,12 @@ import numpy as np
 from cdmpp import devices
 from cdmpp.devices import Device
 from cdmpp.network.graph import NetworkGraph, peak_activation_bytes
-from cdmpp.network.library_backward import GrownTasks, with_backward
-from cdmpp.network.library_graph import LibraryGraph, StandIns, library_graph_of
+from cdmpp.network.library_backward import with_backward
+from cdmpp.network.library_graph import StandIns, library_graph_of
 from cdmpp.network.prediction import KernelPrediction, NetworkPrediction
 from cdmpp.network.source import read_torch
 from cdmpp.network.trained_model import batch_of
-from cdmpp.operators.operator import ELEMENT_BYTES, LibraryOperator
+from cdmpp.operators.operator import PRODUCTS, LibraryOperator
 from cdmpp.predict.catalogue import model_for, models
 from cdmpp.predict.flags import FLAGS
 from cdmpp.predict.model_folder import load
@@ -26,8 +26,10 @@ from cdmpp.simulate.engine import simulate
 from cdmpp.simulate.task import Task
 from cdmpp.simulate.timeline import Timeline
 
-KERNEL_S = 2e-6
-"""A kernel that does nothing takes about so long."""
+KERNEL_S = 3e-6
+"""So long after another ends a kernel that does nothing has ended."""
+_CACHED_BYTES, _FAR = 1 << 20, 8
+"""Calls that move more than the first, and less than so many times a second-level cache, may find their data there."""
 _GPU, _HOST = "device", "host"
 
 
@@ -52,13 +54,15 @@ def read_library_network(
     train: bool = False,
 ) -> LibraryNetwork:
     """The calls of one run of ``given``, see ``predict_library_network``."""
+    from cdmpp.network.half import in_half
     from cdmpp.programs.networks import export
 
     network = read_torch(given, example_inputs, batch=batch, inputs=inputs, dtype=dtype)
-    exported = export(network.model.train(train), network.example)
-    made = library_graph_of(exported, network.name)
+    model, example = network.model, network.example
     if network.dtype != "float32":
-        made = _narrowed(made, network.dtype)
+        model, example = in_half(model, example)
+    exported = export(model.train(train), example, eager=True)
+    made = library_graph_of(exported, network.name)
     whole = with_backward(made) if train else made
     return LibraryNetwork(whole.graph, whole.operators, made.stand_ins, batch_of(network.example))
 
@@ -78,7 +82,9 @@ def predict_library_network(
     """Time of one run of a torch model on ``device`` with PyTorch's own kernels, eagerly, before it runs there.
 
     Each operator of the exported graph is predicted; its host's dispatch is taken off, since in a network the host runs
-    ahead. The replay has a host that dispatches call after call and a device that runs them in that order.
+    ahead. A call that is repeated, as those that were measured, finds its data in the caches of a GPU. In a network
+    others ran in between: it takes no less than its part of the same call on more rows than a cache holds. The replay
+    has a host that dispatches call after call and a device that runs them in that order.
 
     Args:
         given: a torch module, or a name of one: see ``network.source.KINDS``. ``file.py:function`` runs it.
@@ -118,10 +124,11 @@ def compose(
     """The replay of a network's calls, each as ``predictor`` says; ``update``: those of an optimizer are among them."""
     graph, operators = read.graph, list(read.operators.values())
     answer = predictor.predict(operators, device=sheet)
-    share, least_s = predictor.device_share(operators, sheet), KERNEL_S
+    share = predictor.device_share(operators, sheet)
+    busy = np.maximum(answer.latency_s * share, _from_memory_s(predictor, operators, sheet)) + KERNEL_S
     if sheet.kind == "cpu":  # host and device are one: a call ends before the next is dispatched
-        share, least_s = np.ones_like(share), 0.0
-    busy, dispatch = np.maximum(answer.latency_s * share, least_s), answer.latency_s * (1 - share)
+        share, busy = np.ones_like(share), answer.latency_s
+    dispatch = answer.latency_s * (1 - share)
     kernels = {}
     for i, (key, operator) in enumerate(read.operators.items()):
         scale, flags = busy[i] / answer.latency_s[i], (*answer.flags[i],)
@@ -151,6 +158,21 @@ def compose(
     )  # fmt: skip
 
 
+def _from_memory_s(predictor: Predictor, operators: Sequence[LibraryOperator], sheet: Device) -> np.ndarray:
+    """(n,) seconds of calls whose data no cache of a GPU holds; 0 for products, which hide it, and for small calls."""
+    found, cache_bytes = np.zeros(len(operators)), 1024 * (sheet.spec["l2_kb"] or 0.0)
+    places = [
+        place
+        for place, one in enumerate(operators)
+        if one.kind.family not in PRODUCTS and _CACHED_BYTES < one.io_bytes < _FAR * cache_bytes
+    ]
+    if places and sheet.kind != "cpu":
+        large, times = zip(*(operators[place].on_more_rows(_FAR * cache_bytes) for place in places), strict=True)
+        seconds = predictor.predict(large, device=sheet).latency_s * predictor.device_share(large, sheet)
+        found[places] = seconds / times
+    return found
+
+
 def _replayed(graph: NetworkGraph, seconds: Mapping[str, float], dispatch_s: Mapping[str, float]) -> Timeline:
     """The host dispatches in the order of the program, and the device runs in that order what was dispatched."""
     tasks = []
@@ -161,23 +183,6 @@ def _replayed(graph: NetworkGraph, seconds: Mapping[str, float], dispatch_s: Map
         before = (dispatch, graph.calls[place - 1].name) if place else (dispatch,)
         tasks.append(Task(call.name, seconds[call.task_id], (_GPU,), before, priority=place, label=label))
     return simulate(tasks)
-
-
-def _narrowed(given: LibraryGraph, dtype: str) -> LibraryGraph:
-    """All operators of another type."""
-    graph, grown = given.graph, GrownTasks(given.graph.name)
-    names = {key: grown.task(replace(operator, dtype=dtype)) for key, operator in given.operators.items()}
-    share = ELEMENT_BYTES[dtype] / ELEMENT_BYTES["float32"]
-    calls = tuple(
-        replace(
-            call, task_id=names[call.task_id], output_bytes=int(share * call.output_bytes),
-            resident=tuple((number, int(share * size)) for number, size in call.resident),
-        )
-        for call in graph.calls
-    )  # fmt: skip
-    weights, taken = int(share * graph.weight_bytes), int(share * graph.input_bytes)
-    narrow = replace(graph, calls=calls, tasks=grown.tasks, weight_bytes=weights, input_bytes=taken)
-    return given._replace(graph=narrow, operators=grown.operators)
 
 
 def _bound(operator: LibraryOperator, sheet: Device) -> str:

@@ -6,17 +6,19 @@ tensors that ``torch.export`` put on every node. An image that is not square cou
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from cdmpp.errors import UnsupportedProgramError
 from cdmpp.operators.aten_convolution import CONVOLUTIONS, convolution_of, has_bias, stands_for
+from cdmpp.operators.aten_layout import copies_for, copy_of, dtype_of, matrix, shape_of
 from cdmpp.operators.operator import LibraryOperator
 
 _VIEWS = frozenset(
     "view permute transpose t unsqueeze squeeze expand expand_as slice select split split_with_sizes chunk unbind "
-    "alias detach _unsafe_view lift_fresh_copy lift_fresh view_as flatten unflatten narrow movedim swapaxes diagonal "
+    "alias detach _unsafe_view lift_fresh_copy lift_fresh view_as unflatten narrow movedim swapaxes diagonal "
     "getitem _assert_tensor_metadata sym_size broadcast_to broadcast_tensors as_strided numpy_T empty_like "
     "new_empty".split()
 )
@@ -33,6 +35,8 @@ _BINARY = {
     **{name: name for name in "add sub mul div pow".split()},
     **{f"{name}_": name for name in "add sub mul div".split()},
 }
+_BROADCAST = {"add": "add_broadcast", "sub": "add_broadcast", "mul": "mul_broadcast", "div": "mul_broadcast"}
+"""Operator of which one factor is read again and again."""
 _SCALAR = {"sub": "add"}
 """Operator with a scalar that is served like another one."""
 
@@ -53,8 +57,12 @@ def calls_of(node: Any) -> Calls:
     name = _name(node)
     if name in _VIEWS or not _is_tensor(node.meta.get("val")):
         return Calls(())
-    if name in ("reshape", "contiguous"):
-        return Calls(() if _value(node.args[0]).is_contiguous() else (_matrix("copy", _value(node)),))
+    if name in ("reshape", "flatten"):
+        return Calls(tuple(copies_for(_value(node.args[0]), shape_of(_value(node)))))
+    if name == "contiguous":
+        return Calls(() if _value(node.args[0]).is_contiguous() else (copy_of(_value(node.args[0])),))
+    if name == "clone" and node.kwargs.get("memory_format") is not None:
+        return Calls((copy_of(_value(node.args[0])),))
     made = _RULES.get(name)
     if made is not None:
         return Calls(tuple(made(node)), stands_for(node, name) if name in CONVOLUTIONS else "")
@@ -63,13 +71,13 @@ def calls_of(node: Any) -> Calls:
     if name.removesuffix("_") in _UNARY:
         if name in ("to", "_to_copy") and _value(node.args[0]).dtype == _value(node).dtype:
             return Calls(())
-        return Calls((_matrix(_UNARY[name.removesuffix("_")], _value(node)),))
+        return Calls((matrix(_UNARY[name.removesuffix("_")], _value(node)),))
     if name.startswith("upsample_"):
-        return Calls((_matrix("copy", _value(node)),), name)
+        return Calls((matrix("copy", _value(node)),), name)
     if _is_pointwise(node):
         tensors = [arg for arg in node.args if _is_node(arg) and _value(arg).numel() == _value(node).numel()]
         like = "add" if len(tensors) > 1 else "relu"
-        return Calls((_matrix(like, _value(node)),), name)
+        return Calls((matrix(like, _value(node)),), name)
     raise UnsupportedProgramError(
         f"the operator {node.target} ({node.name}{_place(node)}) is of no kind that was measured; replace it in the "
         "model, or predict the network without the part that it belongs to"
@@ -107,57 +115,43 @@ def _value(node: Any) -> Any:
     return value[0] if isinstance(value, tuple | list) else value
 
 
-def _dtype(value: Any) -> str:
-    """Floats as they are; whole numbers and truth move as many bytes as some float does."""
-    text = str(value.dtype).removeprefix("torch.")
-    if value.dtype.is_complex:
-        raise UnsupportedProgramError(f"nobody measured operators of {text}")
-    return text if "float" in text else {4: "float32", 8: "float64"}.get(value.dtype.itemsize, "float16")
-
-
-def _shape(value: Any) -> list[int]:
-    try:
-        return [int(size) for size in value.shape]
-    except (TypeError, ValueError) as error:
-        raise UnsupportedProgramError(f"a shape depends on the values of inputs ({list(value.shape)})") from error
-
-
-def _matrix(name: str, value: Any, last: int = -1) -> LibraryOperator:
-    shape = _shape(value) or [1]
-    cols = max(1, shape[last])
-    return LibraryOperator(name, {"rows": max(1, math.prod(shape) // cols), "cols": cols}, _dtype(value))
-
-
 def _binary(node: Any, name: str) -> LibraryOperator:
     out = _value(node)
-    full = [arg for arg in node.args[:2] if _is_node(arg) and 2 * _value(arg).numel() > out.numel()]
-    return _matrix(name if len(full) > 1 else f"{_SCALAR.get(name, name)}_scalar", out)
+    given = [_value(arg).numel() for arg in node.args[:2] if _is_node(arg)]
+    if len(given) > 1 and 2 * min(given) > out.numel():
+        return matrix(name, out)
+    if len(given) > 1 and min(given) > 1 and name in _BROADCAST:
+        return matrix(_BROADCAST[name], out)
+    return matrix(f"{_SCALAR.get(name, name)}_scalar", out)
 
 
 def _linear(node: Any) -> Sequence[LibraryOperator]:
     x, weight, bias = (*node.args, None)[:3]
-    return [_product(_value(x), _value(weight).shape[0], bias is not None)]
+    return _product(_value(x), _value(weight).shape[0], bias is not None)
 
 
-def _product(x: Any, cols: int, bias: bool) -> LibraryOperator:
-    *leading, inner = _shape(x)
-    sizes = {"rows": max(1, math.prod(leading)), "inner": inner, "cols": int(cols), "bias": int(bias)}
-    return LibraryOperator("linear", sizes, _dtype(x))
+def _product(x: Any, cols: int, bias: bool) -> list[LibraryOperator]:
+    *leading, inner = shape_of(x)
+    rows = max(1, math.prod(leading))
+    sizes = {"rows": rows, "inner": inner, "cols": int(cols), "bias": int(bias)}
+    return [*copies_for(x, (rows, inner)), LibraryOperator("linear", sizes, dtype_of(x))]
 
 
 def _matmul(node: Any) -> Sequence[LibraryOperator]:
     x, y = (_value(arg) for arg in node.args[-2:])
     if y.dim() <= 2:
-        return [_product(x, _shape(y)[-1] if y.dim() == 2 else 1, _name(node) == "addmm")]
-    return [_batched(x, y)]
+        return _product(x, shape_of(y)[-1] if y.dim() == 2 else 1, _name(node) == "addmm")
+    return _batched(x, y)
 
 
-def _batched(x: Any, y: Any) -> LibraryOperator:
-    rows, inner = _shape(x)[-2:] if x.dim() > 1 else (1, _shape(x)[-1])
-    many, cols = max(math.prod(_shape(x)[:-2]), math.prod(_shape(y)[:-2])), _shape(y)[-1]
-    across = int(y.stride()[-1] != 1 and y.stride()[-2] == 1)
+def _batched(x: Any, y: Any) -> list[LibraryOperator]:
+    """Behind copies of factors whose batch is no single axis: PyTorch makes one of it before it multiplies."""
+    rows, inner = shape_of(x)[-2:] if x.dim() > 1 else (1, shape_of(x)[-1])
+    many, cols = max(math.prod(shape_of(x)[:-2]), math.prod(shape_of(y)[:-2])), shape_of(y)[-1]
+    copies = [copies_for(one, (math.prod(shape_of(one)[:-2]), *shape_of(one)[-2:])) for one in (x, y) if one.dim() > 3]
+    across = int(not (y.dim() > 3 and copies[-1]) and y.stride()[-1] != 1 and y.stride()[-2] == 1)
     sizes = {"batch": many, "rows": rows, "inner": inner, "cols": cols, "transposed": across}
-    return LibraryOperator("bmm", sizes, _dtype(x))
+    return [*itertools.chain(*copies), LibraryOperator("bmm", sizes, dtype_of(x))]
 
 
 def _einsum(node: Any) -> Sequence[LibraryOperator]:
@@ -172,16 +166,16 @@ def _einsum(node: Any) -> Sequence[LibraryOperator]:
     extent = {
         letter: size
         for letters, operand in zip(given.split(","), operands, strict=True)
-        for letter, size in zip(letters, _shape(_value(operand)), strict=True)
+        for letter, size in zip(letters, shape_of(_value(operand)), strict=True)
     }
     kept = set(result)
     many, rows, cols, inner = (
         math.prod(extent[letter] for letter in letters)
         for letters in (left & right & kept, (left & kept) - right, (right & kept) - left, (left | right) - kept)
     )
-    dtype = _dtype(_value(node))
+    dtype = dtype_of(_value(node))
     if inner == 1:
-        return [_matrix("mul", _value(node))]
+        return [matrix("mul", _value(node))]
     if many == 1:
         return [LibraryOperator("linear", {"rows": rows, "inner": inner, "cols": cols, "bias": 0}, dtype)]
     across = int(given[-1] not in kept)
@@ -192,22 +186,22 @@ def _einsum(node: Any) -> Sequence[LibraryOperator]:
 def _attention(node: Any) -> Sequence[LibraryOperator]:
     """As if nobody had fused it."""
     query, key, value = (_value(arg) for arg in node.args[:3])
-    *leading, rows, inner = _shape(query)
-    many, others, dtype = math.prod(leading), _shape(key)[-2], _dtype(query)
+    *leading, rows, inner = shape_of(query)
+    many, others, dtype = math.prod(leading), shape_of(key)[-2], dtype_of(query)
     first = {"batch": many, "rows": rows, "inner": inner, "cols": others, "transposed": 1}
-    last = {"batch": many, "rows": rows, "inner": others, "cols": _shape(value)[-1]}
+    last = {"batch": many, "rows": rows, "inner": others, "cols": shape_of(value)[-1]}
     weights = {"rows": many * rows, "cols": others}
     steps = [LibraryOperator("bmm", first, dtype), LibraryOperator("mul_scalar", weights, dtype)]
     mask, _, causal = (*node.args[3:6], *[None] * (6 - len(node.args)))[:3]
     if mask is not None or causal or {"is_causal", "attn_mask"} & {key for key, given in node.kwargs.items() if given}:
-        steps.append(LibraryOperator("add_scalar", weights, dtype))
+        steps.append(LibraryOperator("add_broadcast", weights, dtype))
     return [*steps, LibraryOperator("softmax", weights, dtype), LibraryOperator("bmm", last, dtype)]
 
 
 def _convolution(node: Any) -> Sequence[LibraryOperator]:
     x, out = _value(node.args[0]), _value(node)
-    operators = [convolution_of(node, _name(node), _shape(x), _shape(out), _dtype(x))]
-    return [*operators, _matrix("add_scalar", out)] if has_bias(node) else operators
+    operators = [convolution_of(node, _name(node), shape_of(x), shape_of(out), dtype_of(x))]
+    return [*operators, matrix("add_broadcast", out)] if has_bias(node) else operators
 
 
 def _pair(value: Any) -> tuple[Any, Any]:
@@ -222,35 +216,35 @@ def _pool(node: Any) -> Sequence[LibraryOperator]:
         raise UnsupportedProgramError(
             f"the pooling {node.name}{_place(node)} has a window of {kernel}: square ones alone"
         )
-    batch, channels, *image = _shape(_value(x))[-4:]
+    batch, channels, *image = shape_of(_value(x))[-4:]
     side = max(1, round(math.sqrt(math.prod(image))))
     sizes = {"batch": batch, "channels": channels, "in_size": side, "kernel": _pair(kernel)[0]}
     sizes |= {"stride": _pair(stride or kernel)[0], "padding": _pair(padding)[0]}
-    return [LibraryOperator(name, sizes, _dtype(_value(x)))]
+    return [LibraryOperator(name, sizes, dtype_of(_value(x)))]
 
 
 def _reduced(node: Any) -> Sequence[LibraryOperator]:
     x, out = _value(node.args[0]), _value(node)
     rows = max(1, out.numel())
-    return [_mean(rows, x.numel() // rows, _dtype(x))]
+    return [_mean(rows, x.numel() // rows, dtype_of(x))]
 
 
 def _batch_norm(node: Any) -> Sequence[LibraryOperator]:
-    shape = _shape(_value(node))
+    shape = shape_of(_value(node))
     rows = math.prod(shape[:2])
-    return [LibraryOperator("batch_norm", {"rows": rows, "cols": max(1, math.prod(shape[2:]))}, _dtype(_value(node)))]
+    return [LibraryOperator("batch_norm", {"rows": rows, "cols": max(1, math.prod(shape[2:]))}, dtype_of(_value(node)))]
 
 
 def _cross_entropy(node: Any) -> Sequence[LibraryOperator]:
     """Of classes along the second axis: scores to logarithms of shares, then the mean of one a row."""
     scores = _value(node.args[0])
-    rows = max(1, scores.numel() // max(1, _shape(scores)[min(1, scores.dim() - 1)]))
-    return [_matrix("softmax", scores, min(1, scores.dim() - 1)), _mean(1, rows, _dtype(scores))]
+    rows = max(1, scores.numel() // max(1, shape_of(scores)[min(1, scores.dim() - 1)]))
+    return [matrix("softmax", scores, min(1, scores.dim() - 1)), _mean(1, rows, dtype_of(scores))]
 
 
 def _square_error(node: Any) -> Sequence[LibraryOperator]:
     difference = _value(node.args[0])
-    return [_matrix("sub", difference), _mean(1, difference.numel(), _dtype(difference))]
+    return [matrix("sub", difference), _mean(1, difference.numel(), dtype_of(difference))]
 
 
 def _mean(rows: int, cols: int, dtype: str) -> LibraryOperator:
@@ -260,7 +254,7 @@ def _mean(rows: int, cols: int, dtype: str) -> LibraryOperator:
 def _dropout(node: Any) -> Sequence[LibraryOperator]:
     """Of training: a mask is made and multiplied by. Else it is a view."""
     share, trains = node.args[1:3]
-    return [_matrix("mul", _value(node))] if trains and share else []
+    return [matrix("mul", _value(node))] if trains and share else []
 
 
 _RULES: dict[str, Callable[[Any], Sequence[LibraryOperator]]] = {
@@ -274,21 +268,21 @@ _RULES: dict[str, Callable[[Any], Sequence[LibraryOperator]]] = {
     **dict.fromkeys(("adaptive_avg_pool2d", "_adaptive_avg_pool2d", "var", "norm", "linalg_vector_norm"), _reduced),
     **dict.fromkeys(("batch_norm", "_native_batch_norm_legit_no_training"), _batch_norm),
     **dict.fromkeys(
-        ("layer_norm", "native_layer_norm", "rms_norm", "group_norm"), lambda n: [_matrix("layer_norm", _value(n))]
+        ("layer_norm", "native_layer_norm", "rms_norm", "group_norm"), lambda n: [matrix("layer_norm", _value(n))]
     ),
     **dict.fromkeys(("softmax", "_softmax", "log_softmax", "_log_softmax"), lambda n: [_softmax(n)]),
-    **dict.fromkeys(("embedding", "index", "index_select", "gather"), lambda n: [_matrix("embedding", _value(n))]),
+    **dict.fromkeys(("embedding", "index", "index_select", "gather"), lambda n: [matrix("embedding", _value(n))]),
     **dict.fromkeys(("dropout", "dropout_", "feature_dropout"), _dropout),
     "cross_entropy_loss": _cross_entropy,
     **dict.fromkeys(
         ("nll_loss", "nll_loss_nd"), lambda n: _cross_entropy(n)[1:]
     ),  # its logarithms are a call before it
     "mse_loss": _square_error,
-    "diff": lambda n: [_matrix("sub", _value(n))],
-    **dict.fromkeys(("where", "masked_fill", "masked_fill_"), lambda n: [_matrix("where", _value(n))]),
+    "diff": lambda n: [matrix("sub", _value(n))],
+    **dict.fromkeys(("where", "masked_fill", "masked_fill_"), lambda n: [matrix("where", _value(n))]),
 }
 """By name; what is not here is a view, elementwise, or not known."""
 
 
 def _softmax(node: Any) -> LibraryOperator:
-    return _matrix("softmax", _value(node), int(node.args[1]))
+    return matrix("softmax", _value(node), int(node.args[1]))

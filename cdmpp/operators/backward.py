@@ -7,7 +7,20 @@ from typing import NamedTuple
 from cdmpp.operators.operator import LibraryOperator
 
 _KEEP_INPUTS = (
-    *("linear", "conv2d", "bmm", "layer_norm", "batch_norm", "mul", "div", "pow", "pow_scalar", "where", "gelu"),
+    *(
+        "linear",
+        "conv2d",
+        "bmm",
+        "layer_norm",
+        "batch_norm",
+        "mul",
+        "mul_broadcast",
+        "div",
+        "pow",
+        "pow_scalar",
+        "where",
+        "gelu",
+    ),
     *("silu", "max_pool2d", "avg_pool2d"),
 )
 _KEEP_RESULT = ("max_pool2d", "softmax", "relu", "tanh", "sigmoid", "exp", "sqrt", "rsqrt")
@@ -24,8 +37,9 @@ class Gradient(NamedTuple):
 def backward_of(operator: LibraryOperator) -> tuple[Gradient, ...]:
     """Calls of the backward pass: of a product two, one a factor, of others one that moves as much.
 
-    A sum over a bias's gradient counts as a ``mean`` of its columns. Convolutions run twice as they are: libraries have
-    kernels of their own for the gradients of image and filter, of as many operations.
+    A sum over a bias's gradient counts as a ``mean`` of its columns, those of a batch norm as one of its rows.
+    Convolutions run twice as they are: libraries have kernels of their own for the gradients of image and filter, of as
+    many operations.
     """
     dtype = operator.dtype
     if operator.name == "linear":
@@ -47,6 +61,12 @@ def backward_of(operator: LibraryOperator) -> tuple[Gradient, ...]:
         return Gradient(operator, "inputs"), Gradient(operator, "weight")
     if operator.name == "softmax":
         return Gradient(LibraryOperator("mul", operator.sizes, dtype), ""), Gradient(operator, "inputs")
+    if operator.name == "batch_norm":  # sums over gradient and input, then both once more
+        rows, cols = operator["rows"], operator["cols"]
+        summed = LibraryOperator("mean", {"rows": rows, "cols": cols}, dtype)
+        return Gradient(summed, "weight"), Gradient(
+            LibraryOperator("mul", {"rows": rows, "cols": cols}, dtype), "inputs"
+        )
     if operator.name == "mean":
         copied = LibraryOperator("copy", {"rows": operator["rows"], "cols": operator["cols"]}, dtype)
         return (Gradient(copied, "inputs"),)

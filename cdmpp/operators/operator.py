@@ -54,8 +54,9 @@ KINDS: dict[str, OperatorKind] = {
     "pow": _elementwise(inputs=2, special=1),
     "where": _elementwise(inputs=3),
     **{f"{name}_scalar": _elementwise() for name in ("add", "mul", "div")},
+    **{f"{name}_broadcast": _elementwise() for name in ("add", "mul")},
     "pow_scalar": _elementwise(special=1),
-    **{name: _elementwise() for name in ("relu", "neg", "copy")},
+    **{name: _elementwise() for name in ("relu", "neg", "copy", "permute", "transpose")},
     **{name: _elementwise(special=1) for name in ("gelu", "tanh", "exp", "sqrt", "rsqrt", "sigmoid", "silu")},
     "batch_norm": OperatorKind("elementwise", "norm", _MATRIX),
     "embedding": OperatorKind("elementwise", "other", _MATRIX),
@@ -65,8 +66,15 @@ KINDS: dict[str, OperatorKind] = {
         for name in ("max_pool2d", "avg_pool2d")
     },
 }
-"""By name. ``batch_norm``: a row is a channel of an image, which has a factor and a shift. ``mean``: of each row."""
+"""By name. ``batch_norm``: a row is a channel of an image, which has a factor and a shift. ``mean``: of each row.
+
+``permute``: a copy of whole rows into another order, as of the heads of attention; ``transpose``: of blocks of a few
+rows that are columns of what is read. ``add_broadcast``: the second factor is a block of a few rows, for all blocks.
+"""
+_BLOCK_ROWS = {"permute": 16, "transpose": 64, "add_broadcast": 64, "mul_broadcast": 64}
 FAMILIES = tuple(dict.fromkeys(kind.family for kind in KINDS.values()))
+_MOVES = ("copy", "permute", "transpose", "embedding", "where")
+"""Operators that compute nothing."""
 PRODUCTS = ("linear", "bmm", "conv")
 """Families whose operators are matrix products."""
 
@@ -114,6 +122,11 @@ class LibraryOperator:
         cols = max(1, min(elements, widest))
         return LibraryOperator(name, {"rows": max(1, -(-elements // cols)), "cols": cols}, dtype)
 
+    def on_more_rows(self, least_bytes: float) -> tuple[LibraryOperator, int]:
+        """The same on as many times the rows, or images, as moves ``least_bytes``, and how many times; no product."""
+        times, axis = max(1, math.ceil(least_bytes / self.io_bytes)), "rows" if "rows" in self.sizes else "batch"
+        return LibraryOperator(self.name, {**self.sizes, axis: times * self[axis]}, self.dtype), times
+
     def __getitem__(self, size: str) -> int:
         return self.sizes[size]
 
@@ -141,13 +154,18 @@ class LibraryOperator:
         return 1, 1, 1, 1
 
     @property
+    def block_rows(self) -> int:
+        """Rows of the blocks of operators that have such: the largest power of two, to a limit, that divides them."""
+        return math.gcd(self["rows"], _BLOCK_ROWS[self.name])
+
+    @property
     def flops(self) -> float:
         """Arithmetic of its definition; libraries may do with less (Winograd)."""
         if self.kind.family in PRODUCTS:
             return 2.0 * math.prod(self.matmul)
         if "kernel" in self.sizes:
             return self.written_elements * self["kernel"] ** 2
-        each = {"softmax": 5, "layer_norm": 8, "batch_norm": 2, "copy": 0, "embedding": 0, "where": 0}
+        each = {"softmax": 5, "layer_norm": 8, "batch_norm": 2, **dict.fromkeys(_MOVES, 0)}
         return float(each.get(self.name, 1) * self["rows"] * self["cols"])
 
     @property
@@ -164,6 +182,8 @@ class LibraryOperator:
         if "kernel" in self.sizes:
             return float(self["batch"] * self["channels"] * self["in_size"] ** 2)
         more = {"layer_norm": 2 * self["cols"], "batch_norm": 2 * self["rows"], "embedding": self["rows"]}
+        if self.name.endswith("_broadcast"):
+            more[self.name] = self.block_rows * self["cols"]
         return float(self.kind.inputs * self["rows"] * self["cols"] + more.get(self.name, 0))
 
     @property

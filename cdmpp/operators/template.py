@@ -226,6 +226,20 @@ def _elementwise(operator: LibraryOperator) -> LoopProgram:
     return LoopProgram([*inputs, y], SeqStmt([nest([i, j], shape, store(y, (i, j), value))]))
 
 
+def _blocks(operator: LibraryOperator) -> LoopProgram:
+    """Those whose rows stand in blocks: n of them in the result, of b rows each."""
+    rows, cols = operator.block_rows, operator["cols"]
+    result = (operator["rows"] // rows, rows, cols)
+    given = {"permute": (rows, result[0], cols), "transpose": (result[0], cols, rows)}.get(operator.name, result)
+    x, z, y = _buffers(operator, x=given, z=(rows, cols), y=result)
+    n, b, j = _loops("n b j")
+    if operator.name in ("permute", "transpose"):
+        moved = x[b, n, j] if operator.name == "permute" else x[n, j, b]
+        return LoopProgram([x, y], SeqStmt([nest([n, b, j], result, store(y, (n, b, j), moved))]))
+    value = _VALUES[operator.name.removesuffix("_broadcast")](x[n, b, j], z[b, j])
+    return LoopProgram([x, z, y], SeqStmt([nest([n, b, j], result, store(y, (n, b, j), value))]))
+
+
 def _gelu(x: Expression, _: Expression) -> Expression:
     """Half of x, times 1 + erf(x / sqrt 2)."""
     half, one = FloatImm(0.5, x.ty), FloatImm(1.0, x.ty)
@@ -260,4 +274,5 @@ _TEMPLATES: dict[str, Callable[[LibraryOperator], LoopProgram]] = {
     "mean": _mean,
     "max_pool2d": _pool,
     "avg_pool2d": _pool,
+    **dict.fromkeys(("permute", "transpose", "add_broadcast", "mul_broadcast"), _blocks),
 }

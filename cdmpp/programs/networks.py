@@ -143,11 +143,14 @@ def to_relax(
 
 
 @_without_collector()
-def export(model: Any, inputs: tuple[Any, ...]) -> Any:
-    """``torch.export`` of a module in eval mode; ``CdmppError`` with the place where it cannot be traced."""
+def export(model: Any, inputs: tuple[Any, ...], eager: bool = False) -> Any:
+    """``torch.export`` of a module in eval mode; ``CdmppError`` with the place where it cannot be traced.
+
+    ``eager``: as the module runs without being exported, where transformers leaves out masks that hide nothing.
+    """
     import torch
 
-    with torch.no_grad(), quiet():
+    with torch.no_grad(), quiet(), _eager_masks() if eager else contextlib.nullcontext():
         if "transformers" in sys.modules:  # decoders return their caches of keys and values
             with contextlib.suppress(ImportError):
                 import_torchvision()  # which transformers imports in a way that fails
@@ -158,6 +161,21 @@ def export(model: Any, inputs: tuple[Any, ...]) -> Any:
             return torch.export.export(model, inputs)
         except Exception as error:
             raise export_refusal(error, type(getattr(model, "inner", model)).__name__) from error
+
+
+@contextlib.contextmanager
+def _eager_masks() -> Iterator[None]:
+    """Masks of transformers are made, or not, as in a run that nobody exports; those that are given are always used."""
+    masks = sys.modules.get("transformers.masking_utils")
+    asked = getattr(masks, "is_torchdynamo_exporting", None)
+    if masks is None or asked is None:
+        yield
+        return
+    masks.is_torchdynamo_exporting = lambda: False  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        masks.is_torchdynamo_exporting = asked  # type: ignore[attr-defined]
 
 
 @_without_collector()

@@ -20,12 +20,13 @@ _SILENCED = 0.1  # share of input columns that each pass goes without
 
 
 def candidates(
-    predictor: Predictor, dataset: LatencyDataset, rows: np.ndarray, device: Device, seed: int = 0
+    predictor: Predictor, dataset: LatencyDataset, rows: np.ndarray, device: Device, seed: int = 0, unsure: bool = True
 ) -> Candidates:
     """The programs ``rows`` (n,) as ``predictor`` sees them on ``device``: last hidden vectors of its first model.
 
     ``device`` is what they would run on, whatever device ``dataset`` has them from. No label is read. Columns are
-    standardised over the candidates, constant ones left out.
+    standardised over the candidates, constant ones left out. Without ``unsure`` the uncertainty, many passes, is not
+    asked for.
     """
     if len(rows) == 0:
         raise DataError("there is no program, so no task, to choose from")
@@ -35,7 +36,8 @@ def candidates(
     hidden = predictor.examine(programs, np.arange(len(rows))).sketch.hidden.astype(np.float64)
     hidden = hidden[:, hidden.std(0) > 1e-4]
     scaled = (hidden - hidden.mean(0)) / hidden.std(0)
-    return Candidates(scaled, tasks, uncertainty(predictor, programs, seed), call_sites(dataset, tasks))
+    spread = uncertainty(predictor, programs, seed) if unsure else None
+    return Candidates(scaled, tasks, spread, call_sites(dataset, tasks))
 
 
 @torch.inference_mode()

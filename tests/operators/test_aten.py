@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from cdmpp.errors import UnsupportedProgramError
 from cdmpp.operators.aten import calls_of
@@ -33,11 +34,14 @@ def test_attention_is_products_softmax_and_what_lies_between():
     assert operators_of(Attention(), torch.randn(3, 5, 8)) == [
         "layer_norm 15x8",
         "linear 15x8x24",
-        "bmm 6x5x4x5 transposed=1",
+        "permute 30x4",
+        "transpose 24x5",
+        "bmm 6x5x4x5",
         "div_scalar 30x5",
         "softmax 30x5",
+        "permute 30x4",
         "bmm 6x5x5x4",
-        "copy 15x8",
+        "permute 30x4",
         "linear 15x8x8 bias=0",
         "add 15x8",
     ]
@@ -51,7 +55,7 @@ def test_fused_attention_is_answered_as_its_parts():
     assert operators_of(Fused(), torch.randn(2, 3, 5, 4)) == [
         "bmm 6x5x4x5 transposed=1",
         "mul_scalar 30x5",
-        "add_scalar 30x5",
+        "add_broadcast 30x5",
         "softmax 30x5",
         "bmm 6x5x5x4",
     ]
@@ -70,7 +74,7 @@ def test_a_convolution_block():
     )
     assert operators_of(block, torch.randn(2, 3, 16, 16)) == [
         "conv2d 2x3x6x16x3 stride=2 padding=1",
-        "add_scalar 96x8",
+        "add_broadcast 96x8",
         "batch_norm 12x64",
         "relu 96x8",
         "max_pool2d 2x6x8x2 stride=2",
@@ -82,9 +86,41 @@ def test_a_convolution_block():
 def test_a_broadcast_factor_is_no_second_tensor():
     class Scaled(nn.Module):
         def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-            return x * y[:1] - y
+            return x * y[:1] - y + y[0, 0]
 
-    assert operators_of(Scaled(), torch.randn(4, 6), torch.randn(4, 6)) == ["mul_scalar 4x6", "sub 4x6"]
+    told = operators_of(Scaled(), torch.randn(4, 6), torch.randn(4, 6))
+    assert told == ["mul_broadcast 4x6", "sub 4x6", "add_scalar 4x6"]
+
+
+class Copies(TorchDispatchMode):
+    """What PyTorch copies while it runs, as ``rows x cols``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if function is torch.ops.aten.clone.default:
+            self.seen.append(f"{args[0].numel() // args[0].shape[-1]}x{args[0].shape[-1]}")
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_the_copies_are_those_that_pytorch_makes(groups):
+    class Grouped(Attention):
+        """Keys and values of one head serve two, laid out anew; a dense layer reads heads that stand apart."""
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            q, k, v = self.qkv(self.norm(x)).view(3, 5, 3, 2, 4).permute(2, 0, 3, 1, 4)
+            k = k[:, :1].expand(3, 2, 5, 4)
+            heads = (q @ k.transpose(-1, -2) @ v).permute(0, 2, 1, 3)
+            return self.out(heads.flatten(2)) + self.out(x.transpose(0, 1)[:3]).transpose(0, 1)[:, :1]
+
+    module, x = (Attention() if groups == 1 else Grouped()).eval(), torch.randn(3, 5, 8)
+    with Copies() as copies, torch.no_grad():
+        module(x)
+    told = [one.split()[1] for one in operators_of(module, x) if one.split()[0] in ("copy", "permute", "transpose")]
+    assert told == copies.seen
 
 
 def test_an_elementwise_operator_that_nobody_measured_is_answered_as_another():

@@ -44,6 +44,8 @@ COMPUTED = {
     "mean": lambda sizes, x: x.mean(dim=1),
     "where": lambda sizes, x, *values: torch.where(x > 0, *values),
     "copy": lambda sizes, x: x.clone(),
+    "permute": lambda sizes, x: x.transpose(0, 1),
+    "transpose": lambda sizes, x: x.transpose(1, 2),
     "max_pool2d": lambda sizes, x: functional.max_pool2d(x, sizes["kernel"], sizes["stride"], sizes["padding"]),
     "avg_pool2d": lambda sizes, x: functional.avg_pool2d(x, sizes["kernel"], sizes["stride"], sizes["padding"]),
 }
@@ -56,6 +58,8 @@ def computed(operator: LibraryOperator, inputs: list[torch.Tensor]) -> torch.Ten
         return COMPUTED[name](operator.sizes, *inputs)
     if name.endswith("_scalar"):
         return getattr(torch, name.removesuffix("_scalar"))(inputs[0], 0.5)
+    if name.endswith("_broadcast"):
+        return getattr(torch, name.removesuffix("_broadcast"))(*inputs)
     return getattr(functional if name in ("gelu", "silu") else torch, name)(*inputs)
 
 

@@ -1,0 +1,57 @@
+"""How tensors lie in memory -> the copies that PyTorch makes of them before it computes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from cdmpp.errors import UnsupportedProgramError
+from cdmpp.operators.operator import LibraryOperator
+
+
+def dtype_of(value: Any) -> str:
+    """Floats as they are; whole numbers and truth move as many bytes as some float does."""
+    text = str(value.dtype).removeprefix("torch.")
+    if value.dtype.is_complex:
+        raise UnsupportedProgramError(f"nobody measured operators of {text}")
+    return text if "float" in text else {4: "float32", 8: "float64"}.get(value.dtype.itemsize, "float16")
+
+
+def shape_of(value: Any) -> list[int]:
+    """Of a tensor; ``UnsupportedProgramError``: it is known only when the network runs."""
+    try:
+        return [int(size) for size in value.shape]
+    except (TypeError, ValueError) as error:
+        raise UnsupportedProgramError(f"a shape depends on the values of inputs ({list(value.shape)})") from error
+
+
+def matrix(name: str, value: Any, last: int = -1) -> LibraryOperator:
+    """The operator of all elements of a tensor, those along one of its axes in a row."""
+    shape = shape_of(value) or [1]
+    cols = max(1, shape[last])
+    return LibraryOperator(name, {"rows": max(1, math.prod(shape) // cols), "cols": cols}, dtype_of(value))
+
+
+def copy_of(value: Any) -> LibraryOperator:
+    """What makes a contiguous copy: rows that are whole in memory are moved, others are gathered across."""
+    if value.is_contiguous():
+        return matrix("copy", value)
+    strides = [stride for size, stride in zip(value.shape, value.stride(), strict=True) if size != 1]
+    return matrix("permute" if strides[-1] == 1 else "transpose", value)
+
+
+def copies_for(value: Any, shape: Sequence[int]) -> list[LibraryOperator]:
+    """What runs before a tensor can be read as one of ``shape``: none, or a copy."""
+    return [] if _can_be_viewed(value, shape) else [copy_of(value)]
+
+
+def _can_be_viewed(value: Any, shape: Sequence[int]) -> bool:
+    import torch
+
+    given = torch.empty_strided(shape_of(value), [int(stride) for stride in value.stride()], device="meta")
+    try:
+        given.view(*shape)
+    except RuntimeError:
+        return False
+    return True
