@@ -6,22 +6,9 @@ from typing import NamedTuple
 
 from cdmpp.operators.operator import LibraryOperator
 
-_KEEP_INPUTS = (
-    *(
-        "linear",
-        "conv2d",
-        "bmm",
-        "layer_norm",
-        "batch_norm",
-        "mul",
-        "mul_broadcast",
-        "div",
-        "pow",
-        "pow_scalar",
-        "where",
-        "gelu",
-    ),
-    *("silu", "max_pool2d", "avg_pool2d"),
+_KEEP_INPUTS = tuple(
+    "linear conv2d bmm layer_norm batch_norm mul mul_broadcast div pow pow_scalar where gelu silu max_pool2d "
+    "avg_pool2d".split()
 )
 _KEEP_RESULT = ("max_pool2d", "softmax", "relu", "tanh", "sigmoid", "exp", "sqrt", "rsqrt")
 
@@ -62,11 +49,8 @@ def backward_of(operator: LibraryOperator) -> tuple[Gradient, ...]:
     if operator.name == "softmax":
         return Gradient(LibraryOperator("mul", operator.sizes, dtype), ""), Gradient(operator, "inputs")
     if operator.name == "batch_norm":  # sums over gradient and input, then both once more
-        rows, cols = operator["rows"], operator["cols"]
-        summed = LibraryOperator("mean", {"rows": rows, "cols": cols}, dtype)
-        return Gradient(summed, "weight"), Gradient(
-            LibraryOperator("mul", {"rows": rows, "cols": cols}, dtype), "inputs"
-        )
+        summed, scaled = (LibraryOperator(name, operator.sizes, dtype) for name in ("mean", "mul"))
+        return Gradient(summed, "weight"), Gradient(scaled, "inputs")
     if operator.name == "mean":
         copied = LibraryOperator("copy", {"rows": operator["rows"], "cols": operator["cols"]}, dtype)
         return (Gradient(copied, "inputs"),)

@@ -18,6 +18,7 @@ import yaml
 from cdmpp.errors import CdmppError
 from cdmpp.paths import conf_folder
 from cdmpp.programs import batch_norm
+from cdmpp.programs.eager_masks import eager_masks
 from cdmpp.programs.refusal import export_refusal, first_line, import_refusal, quiet
 from cdmpp.programs.task import VARIANT_MARK, Task
 
@@ -144,13 +145,10 @@ def to_relax(
 
 @_without_collector()
 def export(model: Any, inputs: tuple[Any, ...], eager: bool = False) -> Any:
-    """``torch.export`` of a module in eval mode; ``CdmppError`` with the place where it cannot be traced.
-
-    ``eager``: as the module runs without being exported, where transformers leaves out masks that hide nothing.
-    """
+    """``torch.export`` of a module, with ``eager_masks`` if asked; ``CdmppError`` has the place that is not traced."""
     import torch
 
-    with torch.no_grad(), quiet(), _eager_masks() if eager else contextlib.nullcontext():
+    with torch.no_grad(), quiet(), eager_masks() if eager else contextlib.nullcontext():
         if "transformers" in sys.modules:  # decoders return their caches of keys and values
             with contextlib.suppress(ImportError):
                 import_torchvision()  # which transformers imports in a way that fails
@@ -161,21 +159,6 @@ def export(model: Any, inputs: tuple[Any, ...], eager: bool = False) -> Any:
             return torch.export.export(model, inputs)
         except Exception as error:
             raise export_refusal(error, type(getattr(model, "inner", model)).__name__) from error
-
-
-@contextlib.contextmanager
-def _eager_masks() -> Iterator[None]:
-    """Masks of transformers are made, or not, as in a run that nobody exports; those that are given are always used."""
-    masks = sys.modules.get("transformers.masking_utils")
-    asked = getattr(masks, "is_torchdynamo_exporting", None)
-    if masks is None or asked is None:
-        yield
-        return
-    masks.is_torchdynamo_exporting = lambda: False  # type: ignore[attr-defined]
-    try:
-        yield
-    finally:
-        masks.is_torchdynamo_exporting = asked  # type: ignore[attr-defined]
 
 
 @_without_collector()

@@ -120,7 +120,10 @@ def read_probe(file: Path) -> tuple[tuple[tuple[str, int, float], ...], float]:
     try:
         told = json.loads(file.read_text())
         rows = sorted((str(row["kind"]), int(row["bytes"]), float(row["latency_s"])) for row in told["rows"])
-        return tuple(rows), min(MOST, float(told.get("processor_share", 0.0)))
+        share = float(told.get("processor_share", 0.0))
+        if not share >= 0:
+            raise ValueError(f"processor_share is {share}")
+        return tuple(rows), min(MOST, share)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"cannot read {file}, which cdmpp.trace.probe writes: {error!r}") from error
 

@@ -27,7 +27,7 @@ def probe(folder: Path | str, kinds: Sequence[str] = ("all_reduce",), budget_s: 
     a processor that exchanges take.
     """
     rows = [row for kind in kinds for row in _curve(kind, budget_s)]
-    share = _lost_beside(rows) if dist.get_backend() != "nccl" else 0.0
+    share = _lost_beside(rows) if rows and dist.get_backend() != "nccl" else 0.0
     if dist.get_rank() == 0:
         told = {"ranks": dist.get_world_size(), "backend": dist.get_backend(), "rows": rows, "processor_share": share}
         Path(folder).mkdir(parents=True, exist_ok=True)

@@ -15,6 +15,7 @@ from cdmpp.errors import CdmppError
 from cdmpp.network.library_predict import KERNEL_S, compose, read_library_network
 from cdmpp.operators.backward import backward_of
 from cdmpp.operators.operator import LibraryOperator
+from cdmpp.programs.networks import import_torchvision
 
 
 class Block(nn.Module):
@@ -150,6 +151,26 @@ def test_what_a_network_computes_in_single_precision_stays_so():
     named = [str(read.operators[call.task_id]) for call in read.graph.calls]
     assert named == ["linear 8x16x16 float16", "copy 8x16", "softmax 8x16", "copy 8x16 float16"]
     assert given.first.weight.dtype is torch.float32
+
+
+def test_a_batch_norm_sums_before_it_scales():
+    made = backward_of(LibraryOperator.parse("batch_norm", "64x49"))
+    assert [(str(one.operator), one.of) for one in made] == [("mean 64x49", "weight"), ("mul 64x49", "inputs")]
+
+
+def test_an_encoder_without_a_mask_makes_none():
+    import_torchvision()  # which transformers imports in a way that fails
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
+    network = transformers.BertModel(transformers.BertConfig(vocab_size=100, attn_implementation="eager", **sizes))
+    tokens = torch.ones(2, 8, dtype=torch.int64)
+    asked = transformers.masking_utils.is_torchdynamo_exporting
+    bare = read_library_network(network, {"input_ids": tokens})
+    masked = read_library_network(network, {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)})
+    scores = [[op for op in map(str, read.operators.values()) if op.endswith("32x8")] for read in (bare, masked)]
+    assert "softmax 32x8" in scores[0] and not any("broadcast" in op for op in scores[0])
+    assert "add_broadcast 32x8" in scores[1]
+    assert transformers.masking_utils.is_torchdynamo_exporting is asked
 
 
 def test_a_device_that_no_training_had_is_told():

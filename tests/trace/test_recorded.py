@@ -14,7 +14,7 @@ from cdmpp import cli
 from cdmpp.errors import CdmppError
 from cdmpp.trace import record
 from cdmpp.trace.buckets import buckets_of, with_buckets
-from cdmpp.trace.folder import read_job, read_recordings
+from cdmpp.trace.folder import read_job, read_probe, read_recordings
 from cdmpp.trace.replay import replay
 
 WIDTH, LAYERS = 256, 4
@@ -87,3 +87,10 @@ def test_the_command_prints_it(folder, capsys):
 def test_a_folder_is_recorded_into_once(folder):
     with pytest.raises(CdmppError, match="rank0.json.gz is there already"), record(folder):
         pass
+
+
+@pytest.mark.parametrize("share", ["NaN", "-0.5", '"half"'])
+def test_a_probe_whose_share_is_none_is_refused(tmp_path, share):
+    (tmp_path / "probe.json").write_text(f'{{"rows": [], "processor_share": {share}}}')
+    with pytest.raises(CdmppError, match=r"cannot read .*probe\.json"):
+        read_probe(tmp_path / "probe.json")
