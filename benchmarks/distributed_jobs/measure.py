@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.distributed_jobs.link import carried_mbit
 from benchmarks.distributed_jobs.namespaces import Place, links
 from benchmarks.distributed_jobs.rank import TRACED
 from benchmarks.distributed_jobs.scenario import Scenario
@@ -35,6 +36,7 @@ def measure(scenario: Scenario, steps: int, keep: Path | None = None) -> dict[st
     with tempfile.TemporaryDirectory() as scratch, links(scenario.ranks, scenario.mbit) as places:
         folder = keep / scenario.name if keep else Path(scratch) / "traces"
         shutil.rmtree(folder, ignore_errors=True)
+        carried = carried_mbit(places, scenario.pins)
         run(scenario, places, folder, steps)
         job = read_job(folder)
         recordings = read_recordings(folder)
@@ -47,6 +49,7 @@ def measure(scenario: Scenario, steps: int, keep: Path | None = None) -> dict[st
         "name": scenario.name,
         "scenario": scenario.to_dict(),
         "at": begin_s,
+        "carried_mbit": carried,
         "took_s": time.time() - begin_s,
         "unprofiled_s": job.unprofiled_s,
         "quartiles_s": quartiles.tolist(),

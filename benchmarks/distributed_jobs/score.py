@@ -18,6 +18,7 @@ from cdmpp.trace.job import TracedJob
 from cdmpp.trace.job_file import job_from_dict
 from cdmpp.trace.replay import replay
 from cdmpp.trace.what_if import with_bandwidth, with_ranks
+from cdmpp.trace.wire import PAYLOAD
 
 DRIFT = 0.10
 """A visit whose reference kernel was slower by more than this than in the best one does not count."""
@@ -35,6 +36,8 @@ class Measured:
     before: float
     after: float
     """Medians before and after the window of the profiler, means over ranks."""
+    link_gbps: float
+    """What the links carried; in rows from before that was measured, what was asked of them."""
 
 
 @dataclass(frozen=True)
@@ -79,12 +82,23 @@ def usable(rows: Sequence[Mapping[str, Any]], drift: float = DRIFT) -> tuple[lis
             refused.append(f"{row['name']}: its reference kernel was {usual:.0%} slower than in the best visit")
             continue
         before, after = np.mean(row["before_s"]), np.mean(row["after_s"])
-        one = Measured(
-            from_dict(row["scenario"]), job_from_dict(row["job"]), row["unprofiled_s"], float(before), float(after)
-        )
+        scenario, job = from_dict(row["scenario"]), job_from_dict(row["job"])
+        one = Measured(scenario, job, row["unprofiled_s"], float(before), float(after), _link_gbps(scenario, rows))
         visits[row["name"]].append(one)
     found = [sorted(of, key=lambda one: one.seconds)[(len(of) - 1) // 2] for of in visits.values()]
     return found, refused
+
+
+def _link_gbps(scenario: Scenario, rows: Sequence[Mapping[str, Any]]) -> float:
+    """As a rate of Ethernet, median over jobs on such links.
+
+    Rings send and receive at the same time; messages from and to a server wait for each other.
+    """
+    way = "one_way" if scenario.scheme == "server" else "both_ways"
+    alike = [row for row in rows if row["scenario"]["mbit"] == scenario.mbit and "carried_mbit" in row]
+    if not alike:
+        return 1e-3 * scenario.mbit
+    return 1e-3 / PAYLOAD * float(np.median([row["carried_mbit"][way] for row in alike]))
 
 
 def figures(measured: Sequence[Measured]) -> Iterator[Figure]:
@@ -95,7 +109,7 @@ def figures(measured: Sequence[Measured]) -> Iterator[Figure]:
         for other in measured:
             differs = one.scenario.differs_in(other.scenario)
             if len(differs) == 1 and differs[0] in CHANGES and _same_place(one.scenario, other.scenario, differs[0]):
-                yield _figure(differs[0], one, other, _as(other, one.scenario))
+                yield _figure(differs[0], one, other, _as(other, one))
 
 
 def _same_place(one: Scenario, other: Scenario, change: str) -> bool:
@@ -104,16 +118,16 @@ def _same_place(one: Scenario, other: Scenario, change: str) -> bool:
     return share[0] == share[1] and (change == "ranks" or one.pins == other.pins)
 
 
-def _as(traced: Measured, wanted: Scenario) -> TracedJob:
-    """The traced job at the wanted settings."""
-    job = traced.job
+def _as(traced: Measured, measured: Measured) -> TracedJob:
+    """The traced job at the settings of the measured one."""
+    job, wanted = traced.job, measured.scenario
     if wanted.ranks != traced.scenario.ranks:
         job = with_ranks(job, wanted.ranks)
     if wanted.bucket_mb != traced.scenario.bucket_mb and wanted.scheme == "ddp":
         job = with_buckets(job, round(2**20 * wanted.bucket_mb))
     if wanted.mbit == traced.scenario.mbit:
         return job
-    return with_bandwidth(job, wanted.mbit / traced.scenario.mbit, 1e-3 * traced.scenario.mbit)
+    return with_bandwidth(job, measured.link_gbps / traced.link_gbps, traced.link_gbps)
 
 
 def _figure(kind: str, wanted: Measured, traced: Measured, job: TracedJob) -> Figure:
