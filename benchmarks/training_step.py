@@ -177,7 +177,11 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--optimizer", default="adamw")
-    parser.add_argument("--smooth", action="store_true", help="SiLU for ReLU: no sign turns on a rounding error")
+    parser.add_argument(
+        "--smooth",
+        action="store_true",
+        help="SiLU for ReLU, average for max pools: no choice turns on a rounding error",
+    )
     options = parser.parse_args()
     for name in options.networks:
         torch.manual_seed(options.seed)
@@ -187,7 +191,7 @@ def main() -> None:
 
 
 def smooth(model: Any) -> Any:
-    """With SiLU for each ReLU and ReLU6.
+    """With SiLU for each ReLU and ReLU6, and an average for each maximum of a pooling window.
 
     At a value next to zero, or at a near tie in a pooling window, a rounding error decides which way a gradient goes.
     Two correct float32 runs then differ by a whole element.
@@ -196,6 +200,8 @@ def smooth(model: Any) -> Any:
         for name, child in module.named_children():
             if isinstance(child, torch.nn.ReLU | torch.nn.ReLU6):
                 setattr(module, name, torch.nn.SiLU())
+            elif isinstance(child, torch.nn.MaxPool2d):
+                setattr(module, name, torch.nn.AvgPool2d(child.kernel_size, child.stride, child.padding))
     return model
 
 

@@ -56,8 +56,6 @@ class MeasureSettings:
     of random sizes, on this machine's CPU or GPU."""
     operators: int = 1600
     """Of ``runtime=torch``: how many operators are planned; a larger number continues the list of the same seed."""
-    calls_per_family: int | None = None
-    """Of ``runtime=torch``: so many operators of each family of kernels are planned instead, the first of that list."""
     dtype: str = "float32"
     """Of ``runtime=torch``: type of the operators."""
     call_ms: float = 250.0
@@ -139,7 +137,7 @@ class MeasureSettings:
             )
         if self.dtype not in ELEMENT_BYTES:
             raise DataError(f"dtype={self.dtype!r} is unknown; one of {', '.join(ELEMENT_BYTES)}")
-        for name in ("operators", "calls_per_family", "call_ms", "call_mb"):
+        for name in ("operators", "call_ms", "call_mb"):
             if (value := getattr(self, name)) is not None and not value > 0:
                 raise DataError(f"{name}={value}: it must be more than 0")
 

@@ -21,7 +21,7 @@ from cdmpp.measure.sentinel import PREFIX
 from cdmpp.measure.settings import MeasureSettings
 from cdmpp.measure.subjects import IMPORT_LIMIT_S, Subject, Subjects
 from cdmpp.measure.torch_networks import network_tasks
-from cdmpp.measure.torch_plan import CallLimits, gauge_plan, operator_plan
+from cdmpp.measure.torch_plan import CallLimits, operator_plan
 from cdmpp.measure.torch_protocol import torch_rule
 from cdmpp.measure.worker import COMMAND
 from cdmpp.operators.operator import LibraryOperator
@@ -92,18 +92,17 @@ class _OfTorch(Collector):
 class TorchCollector(_OfTorch):
     """Collects records of operators into ``folder``; their compact ASTs are made where they are read.
 
-    Those of the networks that are asked for come first, random ones behind.
+    Those of the networks that are asked for come first, random ones behind; or the given ``operators`` alone.
     """
+
+    def __init__(self, settings: MeasureSettings, folder: Path, operators: Sequence[LibraryOperator] = ()) -> None:
+        super().__init__(settings, folder)
+        self.operators = tuple(operators)
 
     def _subjects(self, scratch: Path) -> Subjects:
         settings = self.settings
         self.limits = CallLimits.of(devices.get(settings.device), settings.call_ms, settings.call_mb)
-        planned_by, count = (
-            (operator_plan, settings.operators)
-            if settings.calls_per_family is None
-            else (gauge_plan, settings.calls_per_family)
-        )
-        operators = planned_by(self.limits, count, settings.seed, settings.dtype)
+        operators = self.operators or operator_plan(self.limits, settings.operators, settings.seed, settings.dtype)
         random = [operator_task(operator, NETWORK, ORIGIN) for operator in operators]
         add_tasks(self.folder, random)
         if settings.networks:  # what was not begun makes way for those of networks that join, and comes in again

@@ -24,6 +24,7 @@ from cdmpp.measure.probe import probe
 from cdmpp.measure.settings import MeasureSettings
 from cdmpp.predict.predictor import Predictor
 from cdmpp.predict.rows import predict_rows
+from cdmpp.recipes.gauges import gauge_calls
 from cdmpp.recipes.scaled import scale_to, tensors_of
 from cdmpp.training.metrics import latency_metrics
 
@@ -49,7 +50,7 @@ class CalibrateSettings:
     runtime: str = "tvm"
     """``tvm``: programs on a CPU; ``torch``: calls of PyTorch's operators on the CPU or GPU of this machine."""
     calls: int = 3
-    """Of ``runtime="torch"``: how many calls of each family of kernels are timed."""
+    """Of ``runtime="torch"``: how many calls of each family of kernels are timed, chosen by ``gauge_calls``."""
 
 
 def calibrate(settings: CalibrateSettings) -> dict[str, Any]:
@@ -69,7 +70,7 @@ def calibrate(settings: CalibrateSettings) -> dict[str, Any]:
     elif not start.can_scale or start.features != "cdmpp":
         raise CdmppError(f"the model {settings.start} reads no machine code of CPUs: start from one that does, as cpus")
     device = described if described.kind == "gpu" else described.measured_as(probe().spec())
-    records = _measure(settings)
+    records = _measure(settings, start)
     rows = np.arange(len(records))
     if (tasks := len(np.unique(records.task_ids))) < FEWEST_TASKS:
         raise DataError(
@@ -96,14 +97,13 @@ def calibrate(settings: CalibrateSettings) -> dict[str, Any]:
     return found
 
 
-def _measure(settings: CalibrateSettings) -> LatencyDataset:
+def _measure(settings: CalibrateSettings, start: Predictor) -> LatencyDataset:
     folder = settings.out / "records"
     plan = MeasureSettings(
         settings.device,
         out=folder,
         runtime=settings.runtime,
         schedules_per_task=_SCHEDULES,
-        calls_per_family=settings.calls,
         call_ms=_CALL_MS,
         time_limit_min=settings.time_limit_min,
         batch=_BATCH,
@@ -112,8 +112,12 @@ def _measure(settings: CalibrateSettings) -> LatencyDataset:
     )
     if settings.runtime == "torch":
         from cdmpp.measure.torch_collector import TorchCollector
+        from cdmpp.measure.torch_plan import CallLimits
 
-        TorchCollector(plan, folder).run()
+        described = devices.get(settings.device)
+        limits = CallLimits.of(described, _CALL_MS, None)
+        chosen = gauge_calls(start, described, limits, settings.calls, plan.seed)
+        TorchCollector(plan, folder, chosen).run()
         return load_dataset(folder, settings.device)
     from cdmpp.programs.gauges import gauge_tasks
 

@@ -24,20 +24,23 @@ def candidates(
 ) -> Candidates:
     """The programs ``rows`` (n,) as ``predictor`` sees them on ``device``: last hidden vectors of its first model.
 
-    ``device`` is what they would run on, whatever device ``dataset`` has them from. No label is read. Columns are
-    standardised over the candidates, constant ones left out. Without ``unsure`` the uncertainty, many passes, is not
-    asked for.
+    ``device`` is what they would run on, whatever device ``dataset`` has them from. No label is read. Without
+    ``unsure`` the uncertainty, many passes, is not asked for.
     """
     if len(rows) == 0:
         raise DataError("there is no program, so no task, to choose from")
     programs = ProgramTensors.build(dataset.asts.take(rows), {device.name: device}, [device.name] * len(rows))
     programs = programs.to(predictor.torch_device)
     tasks = dataset.task_ids[rows]
-    hidden = predictor.examine(programs, np.arange(len(rows))).sketch.hidden.astype(np.float64)
-    hidden = hidden[:, hidden.std(0) > 1e-4]
-    scaled = (hidden - hidden.mean(0)) / hidden.std(0)
     spread = uncertainty(predictor, programs, seed) if unsure else None
-    return Candidates(scaled, tasks, spread, call_sites(dataset, tasks))
+    return Candidates(latents(predictor, programs), tasks, spread, call_sites(dataset, tasks))
+
+
+def latents(predictor: Predictor, programs: ProgramTensors) -> np.ndarray:
+    """(n, d) last hidden vectors of the first model, columns standardised over the programs, constant ones left out."""
+    hidden = predictor.examine(programs, np.arange(len(programs))).sketch.hidden.astype(np.float64)
+    hidden = hidden[:, hidden.std(0) > 1e-4]
+    return (hidden - hidden.mean(0)) / hidden.std(0)
 
 
 @torch.inference_mode()

@@ -17,6 +17,7 @@ from cdmpp.operators.operator import FAMILIES
 from cdmpp.predict.rows import predict_rows
 from cdmpp.recipes import calibrate as recipe
 from cdmpp.recipes.calibrate import CalibrateSettings, calibrate
+from cdmpp.recipes.gauges import gauge_calls
 from tests.recipes.test_train_script import ROOT
 
 DEVICE = "xeon-emeraldrapids"
@@ -53,7 +54,7 @@ def test_a_number_of_calls_without_torch_is_refused(capsys):
 def test_three_calls_a_family_bring_it_near_and_it_is_known_again(calls, tmp_path, monkeypatch):
     chosen = gauges(calls)
     rest = np.setdiff1d(np.arange(len(calls)), chosen)
-    monkeypatch.setattr(recipe, "_measure", lambda _: calls.take(chosen))
+    monkeypatch.setattr(recipe, "_measure", lambda *_: calls.take(chosen))
     monkeypatch.setattr(recipe, "probe", lambda: type("Found", (), {"spec": lambda _: {"clock_mhz": 3000.0}})())
     found = calibrate(CalibrateSettings(DEVICE, tmp_path, "torch-gpus", runtime="torch"))
 
@@ -74,7 +75,26 @@ def test_what_cannot_be_calibrated_is_said(tmp_path):
         calibrate(CalibrateSettings("h100", tmp_path, "torch-gpus", runtime="torch"))
 
 
+def test_gauges_lie_apart_in_each_family_and_are_the_same_again():
+    start, device = cdmpp.load("torch-gpus"), devices.get("l4")
+    limits = CallLimits.of(device, 50.0, None)
+    chosen = gauge_calls(start, device, limits, 3, 0)
+    assert Counter(operator.kind.family for operator in chosen) == dict.fromkeys(FAMILIES, 3)
+    assert len(set(chosen)) == len(chosen) and all(map(limits.allow, chosen))
+    assert gauge_calls(start, device, limits, 3, 0) == chosen
+
+    def least_apart(operators):
+        """Factor between the latencies of the two products that are nearest to each other, mean over seeds."""
+        logs = np.sort(np.log(start.predict([o for o in operators if o.name == "bmm"], device).latency_s))
+        return np.diff(logs).min()
+
+    seeds = range(5)
+    spread = [least_apart(gauge_calls(start, device, limits, 3, seed)) for seed in seeds]
+    at_random = [least_apart(gauge_plan(limits, 3, seed)) for seed in seeds]
+    assert np.mean(spread) > np.mean(at_random)
+
+
 def test_calls_of_each_family_are_a_number_above_zero(tmp_path):
-    settings = CalibrateSettings(DEVICE, tmp_path, "torch-gpus", runtime="torch")
-    with pytest.raises(CdmppError, match="calls_per_family=0: it must be more than 0"):
-        recipe._measure(replace(settings, calls=0))
+    settings = CalibrateSettings(DEVICE, tmp_path, "torch-gpus", runtime="torch", calls=0)
+    with pytest.raises(CdmppError, match="0 calls of each family: expected 1 to 200"):
+        recipe._measure(settings, cdmpp.load("torch-gpus"))
