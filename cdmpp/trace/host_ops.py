@@ -73,8 +73,8 @@ def _fits(call: Event, kind: str, size: int, start: float) -> bool:
 
 
 def _fsdp_waits(events: list[Event], found: list[Leaf], launched: list[_Launched]) -> dict[int, float]:
-    """Launching leaf -> when the parameters that it gathers are first copied out."""
-    by_leaf = {one.leaf for one in launched}
+    """Launching leaf -> when its rank needs what it gathers: to copy it out, or at once where the call stands still."""
+    by_leaf = {one.leaf: one.span["ts"] + one.span["dur"] for one in launched}
     starts = [leaf.start for leaf in found]
     waits: dict[int, float] = {}
     latest: dict[str, list[int]] = {}
@@ -82,7 +82,12 @@ def _fsdp_waits(events: list[Event], found: list[Leaf], launched: list[_Launched
         name, _, unit = str(event["name"]).partition(" ")
         if name == "FSDP::all_gather":
             inside = range(bisect_left(starts, event["ts"]), bisect_left(starts, event["ts"] + event["dur"]))
-            latest[unit] = [place for place in inside if place in by_leaf]
+            latest[unit] = []
+            for place in inside:
+                if place in by_leaf and by_leaf[place] <= event["ts"] + event["dur"]:
+                    waits[place] = by_leaf[place]
+                elif place in by_leaf:
+                    latest[unit].append(place)
         elif name == "FSDP::all_gather_copy_out":
             for place in latest.pop(unit, ()):
                 waits[place] = event["ts"]

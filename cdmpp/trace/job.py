@@ -23,6 +23,8 @@ class JobOp:
     """Places of the exchanges that must have ended, in ``TracedJob.exchanges``."""
     spread_s: float = 0.0
     """Half of the distance between the quartiles of its durations."""
+    held_by: tuple[int, ...] = ()
+    """Places of messages that its rank sends and that must have left for a buffer: its gap changes as their wire."""
 
 
 @dataclass(frozen=True)

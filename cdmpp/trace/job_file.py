@@ -23,6 +23,7 @@ def job_to_dict(job: TracedJob) -> dict[str, Any]:
                 "rank": rank.rank,
                 "ops": [
                     [number[op.name], op.phase[0], _us(op.duration_s), _us(op.gap_s), list(op.waits), _us(op.spread_s)]
+                    + ([list(op.held_by)] if op.held_by else [])
                     for op in rank.ops
                 ],
                 "gradients": [[one.bytes, one.after] for one in rank.gradients],
@@ -61,8 +62,16 @@ def job_from_dict(told: Mapping[str, Any]) -> TracedJob:
         JobRank(
             rank["rank"],
             tuple(
-                JobOp(names[name], phases[phase], 1e-6 * took, 1e-6 * gap, tuple(waits), 1e-6 * spread)
-                for name, phase, took, gap, waits, spread in rank["ops"]
+                JobOp(
+                    names[name],
+                    phases[phase],
+                    1e-6 * took,
+                    1e-6 * gap,
+                    tuple(waits),
+                    1e-6 * spread,
+                    tuple(held[0]) if held else (),
+                )
+                for name, phase, took, gap, waits, spread, *held in rank["ops"]
             ),
             tuple(JobGradient(n_bytes, after) for n_bytes, after in rank["gradients"]),
             1e-6 * rank["tail"],

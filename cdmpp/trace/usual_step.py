@@ -115,10 +115,12 @@ def _rank(
     """
     inside = [sum(op.events for op in step.ops) for step in steps]
     each_s = [event_s * step.events / max(count, 1) for step, count in zip(steps, inside, strict=True)]
-    waits = {
-        place: [number for number in numbers if (rank, places[rank, id(steps[0].exchanges[number])]) not in buffered]
-        for place, numbers in _waits(steps).items()
-    }
+    waits: dict[int, list[int]] = {}
+    held: dict[int, list[int]] = {}
+    for place, numbers in _waits(steps).items():
+        for number in numbers:
+            found = held if (rank, places[rank, id(steps[0].exchanges[number])]) in buffered else waits
+            found.setdefault(place, []).append(number)
     busy_s = [
         [op.end_s - op.start_s - cost_s * op.events for op in step.ops]
         for step, cost_s in zip(steps, each_s, strict=True)
@@ -127,8 +129,10 @@ def _rank(
     gaps_s, _ = _usual([_gaps(step, waits) for step in steps])
     ops = []
     for place, op in enumerate(steps[0].ops):
-        numbers = tuple(sorted(places[rank, id(steps[0].exchanges[n])] for n in waits.get(place, ())))
-        ops.append(JobOp(op.name, op.phase, durations_s[place], gaps_s[place], numbers, spreads_s[place]))
+        needed, holding = (
+            tuple(sorted(places[rank, id(steps[0].exchanges[n])] for n in of.get(place, ()))) for of in (waits, held)
+        )
+        ops.append(JobOp(op.name, op.phase, durations_s[place], gaps_s[place], needed, spreads_s[place], holding))
     gradients = tuple(JobGradient(one.bytes, one.after) for one in steps[0].gradients)
     return JobRank(rank, tuple(ops), gradients, gaps_s[-1])
 

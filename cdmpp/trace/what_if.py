@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from cdmpp.errors import CdmppError
@@ -29,9 +29,9 @@ def with_bandwidth(job: TracedJob, factor: float, link_gbps: float | None = None
         _positive("link_gbps", link_gbps)
     job, wire = apart(job), wires(job)
     rate = None if link_gbps is None else 1e9 / 8 * link_gbps
-    changed = (replace(one, wire_s=slowed(one, wire[one.kind], factor, rate)) for one in job.exchanges)
+    seconds = [slowed(one, wire[one.kind], factor, rate) for one in job.exchanges]
     share = min(math.sqrt(factor) * job.processor_share, max(_EVEN, job.processor_share))
-    return replace(job, exchanges=tuple(changed), processor_share=share)
+    return replace(_with_wires(job, seconds), processor_share=share)
 
 
 def with_latency(job: TracedJob, factor: float) -> TracedJob:
@@ -40,11 +40,9 @@ def with_latency(job: TracedJob, factor: float) -> TracedJob:
         raise CdmppError(f"latency {factor}: expected a factor from 0 up")
     job, wire = apart(job), wires(job)
     fixed = [min(wire[one.kind].scale * wire[one.kind].latency_s, one.wire_s) for one in job.exchanges]
-    changed = (
-        replace(one, wire_s=one.wire_s + (factor - 1) * part_s)
-        for one, part_s in zip(job.exchanges, fixed, strict=True)
+    return _with_wires(
+        job, [one.wire_s + (factor - 1) * part_s for one, part_s in zip(job.exchanges, fixed, strict=True)]
     )
-    return replace(job, exchanges=tuple(changed))
 
 
 def with_kernel(job: TracedJob, name: str, factor: float) -> TracedJob:
@@ -65,14 +63,13 @@ def with_kernel(job: TracedJob, name: str, factor: float) -> TracedJob:
 
 def without_gaps(job: TracedJob) -> TracedJob:
     """A host that launches at once."""
-    bare = _each_op(apart(job), lambda op: replace(op, gap_s=0.0))
+    bare = _each_op(apart(job), lambda op: op if op.held_by else replace(op, gap_s=0.0))
     return replace(bare, ranks=tuple(replace(rank, tail_s=0.0) for rank in bare.ranks))
 
 
 def without_exchanges(job: TracedJob) -> TracedJob:
     """Links without end: nothing takes time on the wire."""
-    free = apart(job)
-    return replace(free, exchanges=tuple(replace(one, wire_s=0.0) for one in free.exchanges))
+    return _with_wires(apart(job), [0.0] * len(job.exchanges))
 
 
 def straggler(job: TracedJob) -> int | None:
@@ -151,6 +148,16 @@ def changed(job: TracedJob, settings: Mapping[str, str]) -> TracedJob:
         if key in settings:
             job = maker(job, settings[key])
     return job
+
+
+def _with_wires(job: TracedJob, seconds: Sequence[float]) -> TracedJob:
+    """Exchanges that take so long, and the gaps of ops that messages hold back."""
+    times = [new_s / one.wire_s if one.wire_s else 1.0 for one, new_s in zip(job.exchanges, seconds, strict=True)]
+    changed = tuple(replace(one, wire_s=new_s) for one, new_s in zip(job.exchanges, seconds, strict=True))
+    held = _each_op(
+        job, lambda op: replace(op, gap_s=op.gap_s * max(times[n] for n in op.held_by)) if op.held_by else op
+    )
+    return replace(held, exchanges=changed)
 
 
 def _each_op(job: TracedJob, change: Callable[[JobOp], JobOp]) -> TracedJob:

@@ -9,8 +9,9 @@ import pytest
 from cdmpp.errors import DataError
 from cdmpp.trace.diagnosis import diagnose, servers_of
 from cdmpp.trace.folder import read_job
+from cdmpp.trace.job_file import job_from_dict, job_to_dict
 from cdmpp.trace.replay import replay
-from cdmpp.trace.what_if import straggler
+from cdmpp.trace.what_if import straggler, with_bandwidth, without_exchanges, without_gaps
 from tests.trace.small_traces import ITEMS, cpu_step, event, gpu_step, shaped, write, write_job
 
 US = 1e6
@@ -84,6 +85,56 @@ def test_a_server_takes_messages(tmp_path):
     assert servers_of(job) == ()  # nobody has gradients in this trace
     assert job.rank(0).ops[1].waits and not any(op.waits for op in job.rank(0).ops[2:])
     assert replay(job).step_s == pytest.approx(job.measured_s, rel=0.01)
+
+
+def test_a_gather_that_stands_still_is_waited_for_at_once(tmp_path):
+    """A prefetched unit is copied out one op later, but gloo returns when all is there: no gap of the host."""
+
+    def step(number: int) -> list[dict]:
+        begin = 1000.0 * number
+        found = [
+            event(f"ProfilerStep#{number}", 0, 900, cat="user_annotation"),
+            event("FSDP::all_gather (1)", 100, 310, cat="user_annotation"),
+            event("c10d::_allgather_base_", 105, 110, **shaped(ITEMS)),
+            event("gloo:all_gather", 110, 300, 2, "user_annotation", **shaped(ITEMS)),
+            event("aten::mm", 315, 600),
+            event("FSDP::all_gather_copy_out (1)", 650, 660, cat="user_annotation"),
+            event("aten::copy_", 652, 660),
+        ]
+        return [{**one, "ts": one["ts"] + begin} for one in found]
+
+    for rank in (0, 1):
+        write(tmp_path, rank, step(3) + step(4))
+    job = read_job(tmp_path)
+    product, copy = job.rank(0).ops[1:]
+    assert (product.name, product.waits) == ("aten::mm", (0,)) and product.gap_s * US == pytest.approx(15)
+    assert not copy.waits
+    assert without_gaps(job).rank(0).ops[1].gap_s == 0
+
+
+def test_a_message_that_fills_a_buffer_holds_its_sender(tmp_path):
+    """The call ends when a third of the message has left: on a link of half the rate it takes twice as long."""
+
+    def message(kind: str, peer: int, called: float, begin: float, end: float, returned: float) -> list[dict]:
+        told = {"Concrete Inputs": ["", "", str(peer), "0"]}
+        return [
+            event(f"c10d::{kind}", called, returned, **told),
+            event(f"gloo:{kind[:4]}", begin, end, **shaped(ITEMS)),
+        ]
+
+    mark = event("ProfilerStep#3", 0, 1000, cat="user_annotation")
+    sender = [mark, event("aten::linear", 0, 100), *message("send", 1, 100, 100, 200, 202), event("aten::mm", 205, 900)]
+    receiver = [mark, *message("recv_", 0, 10, 12, 400, 402), event("aten::copy_", 405, 500)]
+    for rank, events in enumerate((sender, receiver)):
+        write(tmp_path, rank, events)
+    job = read_job(tmp_path)
+    product = job.rank(0).ops[2]
+    assert (product.name, product.waits, product.held_by) == ("aten::mm", (), (0,))
+    assert product.gap_s * US == pytest.approx(105)
+    assert with_bandwidth(job, 0.5).rank(0).ops[2].gap_s == pytest.approx(2 * product.gap_s)
+    assert without_gaps(job).rank(0).ops[2].gap_s == product.gap_s
+    assert without_exchanges(job).rank(0).ops[2].gap_s == 0
+    assert job_from_dict(job_to_dict(job)).rank(0).ops[2].held_by == (0,)
 
 
 def test_what_the_profiler_costs_is_taken_off(tmp_path):
