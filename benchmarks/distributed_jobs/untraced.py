@@ -1,6 +1,6 @@
 """Steps of the measured jobs without any trace of them: predicted operators, and collectives that were timed alone.
 
-python -m benchmarks.distributed_jobs.untraced --out FOLDER --device D --model M [--publish]
+python -m benchmarks.distributed_jobs.untraced --out FOLDER --device D --model M [--drift 0.1] [--publish]
 
 FOLDER is that of ``benchmarks.distributed_jobs``; M is a model of library operators that knows D, the machine of the
 jobs. Jobs whose ranks share a core, or whose collectives were not timed, are left out.
@@ -37,6 +37,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, required=True, help="folder of the rows")
     parser.add_argument("--device", required=True, help="what the machine of the jobs is")
     parser.add_argument("--model", required=True, help="folder or name of a model of library operators")
+    parser.add_argument("--drift", type=float, default=DRIFT, help="as of benchmarks.distributed_jobs")
     parser.add_argument("--publish", action="store_true", help=f"write the table of {PAGE.name}")
     asked = parser.parse_args()
 
@@ -47,7 +48,7 @@ def main() -> int:
             model, (batch,), device=asked.device, model=asked.model, loss=loss_of, optimizer="sgd"
         )
 
-    measured, refused = usable(read_rows(asked.out), DRIFT)
+    measured, refused = usable(read_rows(asked.out), asked.drift)
     for reason in refused:
         print(f"left out: {reason}", file=sys.stderr)
     rows, errors = [], []
