@@ -13,6 +13,10 @@ from cdmpp.operators.operator import LibraryOperator
 from cdmpp.operators.operator_task import operator_task
 
 _INDEX_BYTES = 8
+_OF_TWO = ("linear", "conv2d", "bmm", "mul", "mul_broadcast", "div")
+"""Operators of two factors."""
+DROPOUT = "dropout"
+"""What a call stands for whose mask the backward pass reads."""
 
 
 class ForwardBackward(NamedTuple):
@@ -27,7 +31,7 @@ class ForwardBackward(NamedTuple):
     """Number of a parameter, as in ``Call.resident`` -> place of the call that makes its gradient."""
 
 
-def with_backward(made: LibraryGraph, accumulates: bool = True) -> ForwardBackward:
+def with_backward(made: LibraryGraph, accumulates: bool = True, mask_bytes: int = 1) -> ForwardBackward:
     """Calls in the opposite order; what they read of the forward pass lives until then.
 
     What depends on no parameter has no backward pass, and an input that does not, no gradient.
@@ -36,8 +40,10 @@ def with_backward(made: LibraryGraph, accumulates: bool = True) -> ForwardBackwa
         made: the forward pass.
         accumulates: gradients are added to those of the step before; else they take their places, as torch does it
             where ``zero_grad`` sets them to None.
+        mask_bytes: of an element that a dropout drops or not: 1 on GPUs, where a kernel of its own runs it; on CPUs
+            it is a product with a tensor of the same type.
     """
-    return _Backward(made, accumulates).run()
+    return _Backward(made, accumulates, mask_bytes).run()
 
 
 class GrownTasks:
@@ -57,13 +63,20 @@ class GrownTasks:
 
 
 class _Backward:
-    def __init__(self, made: LibraryGraph, accumulates: bool) -> None:
+    def __init__(self, made: LibraryGraph, accumulates: bool, mask_bytes: int) -> None:
         self.graph, self.operators, self.stand_ins, self.parameters, _ = made
         self.accumulates = accumulates
         self.grown = GrownTasks(self.graph.name)
         for operator in self.operators.values():
             self.grown.task(operator)
         self.calls = [_with_indices(call, self.operators[call.task_id]) for call in self.graph.calls]
+        self.masked = {place for place, stands_for in self.stand_ins.items() if stands_for == DROPOUT}
+        self.masked = {place for place in self.masked if all(map(self._keeps_result, self.calls[place].inputs))}
+        """Dropouts of what is kept anyway; of the others the input counts for the mask."""
+        for place in self.masked:
+            call = self.calls[place]
+            mask = mask_bytes * int(self.operators[call.task_id].written_elements)
+            self.calls[place] = replace(call, output_bytes=call.output_bytes + mask)
         self.readers = [0] * len(self.calls)
         self.trained = list[bool]()
         """Of each call, whether its result depends on a parameter."""
@@ -93,7 +106,9 @@ class _Backward:
             summed = accumulation_of(int(operator.written_elements), operator.dtype)
             given = [self._add(place, summed, given, call.output_bytes)]
         keeps_inputs, keeps_result = (True, False) if place in self.stand_ins else kept_for(operator)
-        kept = (*(call.inputs if keeps_inputs else ()), *((place,) if keeps_result else ()))
+        if place in self.masked:
+            keeps_inputs, keeps_result = False, True
+        kept = (*(self._kept_inputs(call, operator) if keeps_inputs else ()), *((place,) if keeps_result else ()))
         weights = {number: size for number, size in call.resident if number in self.parameters}
         parts = backward_of(operator)
         held = _held(parts, weights, operator.element_bytes)
@@ -117,6 +132,18 @@ class _Backward:
             for number, size in weights.items():
                 summed = accumulation_of(size // operator.element_bytes, operator.dtype)
                 self.ready[number] = self._add(place, summed, (self.ready[number],), size)
+
+    def _kept_inputs(self, call: Call, operator: LibraryOperator) -> tuple[int, ...]:
+        """Of a product a factor is kept for the gradient of the other: not where that learns nothing."""
+        learned = [source for source in call.inputs if self.trained[source]]
+        factors = len(call.inputs) + len(call.resident)
+        own = any(number in self.parameters for number, _ in call.resident)
+        if operator.name not in _OF_TWO or factors < 2 or own or len(learned) > 1:
+            return call.inputs
+        return tuple(source for source in call.inputs if source not in learned)
+
+    def _keeps_result(self, place: int) -> bool:
+        return place not in self.stand_ins and kept_for(self.operators[self.graph.calls[place].task_id])[1]
 
     def _give(self, place: int, weights: Mapping[int, int], made: int) -> None:
         """Call ``made`` has their gradients, to which those of other calls that read them are added (tied weights)."""

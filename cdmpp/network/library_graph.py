@@ -28,8 +28,8 @@ class LibraryGraph(NamedTuple):
     """Numbers of all parameters, buffers and constants."""
 
 
-def library_graph_of(exported: Any, name: str) -> LibraryGraph:
-    """Of a ``torch.export.ExportedProgram``.
+def library_graph_of(exported: Any, name: str, kind: str = "gpu") -> LibraryGraph:
+    """Of a ``torch.export.ExportedProgram``, on a ``kind`` of device, which decides what is written.
 
     ``UnsupportedProgramError`` names what nothing can answer for.
     """
@@ -39,7 +39,7 @@ def library_graph_of(exported: Any, name: str) -> LibraryGraph:
         *signature.inputs_to_buffers,
         *signature.inputs_to_lifted_tensor_constants,
     }
-    made = _Made(name)
+    made = _Made(name, kind)
     for node in exported.graph.nodes:
         made.add(node, node.name in weights)
     trained = {
@@ -53,8 +53,8 @@ def library_graph_of(exported: Any, name: str) -> LibraryGraph:
 
 
 class _Made:
-    def __init__(self, network: str) -> None:
-        self.network = network
+    def __init__(self, network: str, kind: str) -> None:
+        self.network, self.kind = network, kind
         self.sources: dict[Any, tuple[int, ...]] = {}
         """Node -> places of the calls that its value comes from."""
         self.resident: dict[Any, tuple[int, int]] = {}
@@ -97,6 +97,11 @@ class _Made:
             if found.stands_for:
                 self.stand_ins[len(self.calls)] = found.stands_for
             written = int(operator.written_elements * operator.element_bytes)
+            if self.kind in found.fused_on and operator is not found.operators[-1]:
+                # of each row the sum of its exponentials stays
+                written = operator["rows"] * operator.element_bytes if operator.name == "softmax" else 0
+            elif found.dropped and operator.name == "softmax":
+                written *= 3  # what was not dropped, and the mask, are as large
             self.calls.append(Call(f"{node.name}#{len(self.calls)}", task.task_id, before, written, reads))
             before, reads = (len(self.calls) - 1,), ()
         self.sources[node] = before

@@ -37,6 +37,7 @@ _BINARY = {
 }
 _BROADCAST = {"add": "add_broadcast", "sub": "add_broadcast", "mul": "mul_broadcast", "div": "mul_broadcast"}
 """Operator of which one factor is read again and again."""
+_DROPOUTS = ("dropout", "dropout_", "feature_dropout")
 _SCALAR = {"sub": "add"}
 """Operator with a scalar that is served like another one."""
 
@@ -47,6 +48,10 @@ class Calls(NamedTuple):
     operators: tuple[LibraryOperator, ...]
     stands_for: str = ""
     """Operator that the node is and that nobody measured: ``operators`` are what it is answered as."""
+    fused_on: tuple[str, ...] = ()
+    """Kinds of devices where one kernel runs them all, so that what is between them is never written."""
+    dropped: bool = False
+    """Whether there is a dropout between them, which takes no time here."""
 
 
 def calls_of(node: Any) -> Calls:
@@ -65,7 +70,7 @@ def calls_of(node: Any) -> Calls:
         return Calls((copy_of(_value(node.args[0])),))
     made = _RULES.get(name)
     if made is not None:
-        return Calls(tuple(made(node)), stands_for(node, name) if name in CONVOLUTIONS else "")
+        return _by_rule(node, name, tuple(made(node)))
     if name in _BINARY:
         return Calls((_binary(node, _BINARY[name]),))
     if name.removesuffix("_") in _UNARY:
@@ -82,6 +87,15 @@ def calls_of(node: Any) -> Calls:
         f"the operator {node.target} ({node.name}{_place(node)}) is of no kind that was measured; replace it in the "
         "model, or predict the network without the part that it belongs to"
     )
+
+
+def _by_rule(node: Any, name: str, operators: tuple[LibraryOperator, ...]) -> Calls:
+    if name == "scaled_dot_product_attention":
+        drops = bool(node.args[4] if len(node.args) > 4 else node.kwargs.get("dropout_p"))
+        return Calls(operators, "", ("gpu",) if drops else ("cpu", "gpu"), drops)
+    if name in _DROPOUTS and operators:
+        return Calls(operators, "dropout")
+    return Calls(operators, stands_for(node, name) if name in CONVOLUTIONS else "")
 
 
 def _name(node: Any) -> str:
@@ -184,7 +198,7 @@ def _einsum(node: Any) -> Sequence[LibraryOperator]:
 
 
 def _attention(node: Any) -> Sequence[LibraryOperator]:
-    """As if nobody had fused it."""
+    """It takes as long as if nobody had fused it."""
     query, key, value = (_value(arg) for arg in node.args[:3])
     *leading, rows, inner = shape_of(query)
     many, others, dtype = math.prod(leading), shape_of(key)[-2], dtype_of(query)
@@ -272,7 +286,7 @@ _RULES: dict[str, Callable[[Any], Sequence[LibraryOperator]]] = {
     ),
     **dict.fromkeys(("softmax", "_softmax", "log_softmax", "_log_softmax"), lambda n: [_softmax(n)]),
     **dict.fromkeys(("embedding", "index", "index_select", "gather"), lambda n: [matrix("embedding", _value(n))]),
-    **dict.fromkeys(("dropout", "dropout_", "feature_dropout"), _dropout),
+    **dict.fromkeys(_DROPOUTS, _dropout),
     "cross_entropy_loss": _cross_entropy,
     **dict.fromkeys(
         ("nll_loss", "nll_loss_nd"), lambda n: _cross_entropy(n)[1:]

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
+
+_AS_EAGER: dict[str, Callable[..., Any]] = {
+    "is_torchdynamo_exporting": lambda: False,
+    "find_packed_sequence_indices": lambda *_, **__: None,
+}
+"""Function of ``transformers.masking_utils`` -> what it says of whole sequences in a run that nobody exports."""
 
 
 @contextmanager
 def eager_masks() -> Iterator[None]:
-    """Masks that hide nothing are left out, which transformers does not do while exported; given ones are used."""
+    """Masks that hide nothing are left out, which transformers does not do while exported; given ones are used.
+
+    Positions are taken as those of one sequence a row: whether several are packed into it, no export can see.
+    """
     masks = sys.modules.get("transformers.masking_utils")
-    asked = getattr(masks, "is_torchdynamo_exporting", None)
-    if masks is None or asked is None:
-        yield
-        return
-    masks.is_torchdynamo_exporting = lambda: False  # type: ignore[attr-defined]
+    before = {name: getattr(masks, name) for name in _AS_EAGER if hasattr(masks, name)}
+    for name in before:
+        setattr(masks, name, _AS_EAGER[name])
     try:
         yield
     finally:
-        masks.is_torchdynamo_exporting = asked  # type: ignore[attr-defined]
+        for name, function in before.items():
+            setattr(masks, name, function)

@@ -173,6 +173,20 @@ def test_an_encoder_without_a_mask_makes_none():
     assert transformers.masking_utils.is_torchdynamo_exporting is asked
 
 
+def test_a_decoder_masks_within_its_fused_attention_and_repeats_no_heads():
+    import_torchvision()
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 64}
+    config = transformers.LlamaConfig(vocab_size=100, num_key_value_heads=2, use_cache=False, **sizes)
+    read = read_library_network(
+        transformers.LlamaForCausalLM(config), {"input_ids": torch.ones(2, 16, dtype=torch.int64)}
+    )
+    names = [call.name for call in read.graph.calls]
+    assert not any(name.startswith(("cumsum", "diff", "le", "expand", "reshape")) for name in names)
+    operators = [str(read.operators[call.task_id]) for call in read.graph.calls]
+    assert "bmm 8x16x8x16 transposed=1" in operators and not any("permute" in name for name in operators)
+
+
 def test_a_device_that_no_training_had_is_told():
     assert any("never saw h100" in doubt for doubt in answered(0.9, device="h100").doubts)
 

@@ -77,20 +77,63 @@ def test_the_peak_is_that_of_torchs_allocator(optimizer, wide):
     assert made.peak_bytes == pytest.approx(own + (1 + STATES[optimizer]) * size + x.numel() * 4, rel=0.1)
 
 
-def test_memory_is_what_torch_holds(step):
-    made, _ = step
-    model, seen = Small(), {}
-    own = {value.untyped_storage().data_ptr() for value in model.parameters()}
+class Attention(nn.Module):
+    """Turned by a table, fused where nothing is dropped; a dropout behind an activation; a frozen layer."""
+
+    def __init__(self, drop: float) -> None:
+        super().__init__()
+        self.drop = drop
+        self.frozen = nn.Linear(64, 64).requires_grad_(requires_grad=False)
+        self.three, self.out, self.last = nn.Linear(64, 192), nn.Linear(64, 64), nn.Linear(64, 64)
+        self.head = nn.Linear(64, 10)
+        self.register_buffer("table", torch.rand(32, 64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.frozen(self.out(x))
+        query, key, value = (self.three(x * self.table).unflatten(-1, (3, 4, 16)).transpose(1, 3)).unbind(2)
+        x = nn.functional.scaled_dot_product_attention(query, key, value, dropout_p=self.drop)
+        x = self.last(x.transpose(1, 2).flatten(2))
+        x = nn.functional.dropout(torch.relu(x), self.drop, self.training) if self.drop else torch.relu(x)
+        return self.head(x).mean(1)
+
+
+def kept_bytes(model, x):
+    """What autograd keeps of one forward pass with its loss."""
+    seen, own = {}, {value.untyped_storage().data_ptr() for value in (*model.parameters(), *model.buffers())}
 
     def pack(value):
         seen.setdefault(value.untyped_storage().data_ptr(), value)
         return value
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda value: value):
-        output = model(torch.randn(4, 3, 32, 32))
-        loss = nn.functional.cross_entropy(output, torch.zeros(4, dtype=torch.int64))
-    kept = sum(value.untyped_storage().nbytes() for key, value in seen.items() if key not in own)
-    assert loss.requires_grad and made.saved_activation_bytes == pytest.approx(kept, rel=0.1)
+        output = model(x)
+        loss = nn.functional.cross_entropy(output, torch.zeros(len(x), dtype=torch.int64))
+    assert loss.requires_grad
+    return sum(value.untyped_storage().nbytes() for key, value in seen.items() if key not in own)
+
+
+@pytest.mark.parametrize("drop", [0.0, 0.5])
+def test_what_is_kept_of_attention_dropouts_and_frozen_layers(drop):
+    model, x = Attention(drop).train(), torch.randn(4, 32, 64)
+    made, _ = library_step(model, x, together=False)
+    assert made.saved_activation_bytes == pytest.approx(kept_bytes(model, x), rel=0.02)
+    on_gpu, _ = library_step(model, x, together=True)
+    whole = 4 * 4 * 32 * 32 * 4  # the weights of attention, which a fused kernel does not write
+    if drop:
+        masks = (4 - 1) * 4 * 32 * 64  # of the other dropout, one byte an element instead of four
+        lost = made.saved_activation_bytes - on_gpu.saved_activation_bytes - masks
+        assert lost == pytest.approx(3 * whole, rel=0.02)
+    else:
+        assert on_gpu.saved_activation_bytes == made.saved_activation_bytes
+
+
+def test_memory_is_what_torch_holds(step):
+    made, _ = step
+    model = Small()
+    kept = kept_bytes(model, torch.randn(4, 3, 32, 32))
+    assert made.saved_activation_bytes == pytest.approx(
+        kept, rel=0.1
+    )  # a pooling is kept with its places or not at all
     every = sum(value.numel() * 4 for value in model.parameters())
     trained = sum(one.bytes for one in made.parameters)
     memory = made.memory
