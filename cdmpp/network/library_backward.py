@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from cdmpp.network.graph import Call, NetworkGraph
 from cdmpp.network.library_graph import LibraryGraph
+from cdmpp.operators.aten import DROPOUT
 from cdmpp.operators.backward import Gradient, accumulation_of, backward_of, kept_for, table_gradient
 from cdmpp.operators.operator import LibraryOperator
 from cdmpp.operators.operator_task import operator_task
@@ -15,8 +16,6 @@ from cdmpp.operators.operator_task import operator_task
 _INDEX_BYTES = 8
 _OF_TWO = ("linear", "conv2d", "bmm", "mul", "mul_broadcast", "div")
 """Operators of two factors."""
-DROPOUT = "dropout"
-"""What a call stands for whose mask the backward pass reads."""
 
 
 class ForwardBackward(NamedTuple):

@@ -37,7 +37,9 @@ _BINARY = {
 }
 _BROADCAST = {"add": "add_broadcast", "sub": "add_broadcast", "mul": "mul_broadcast", "div": "mul_broadcast"}
 """Operator of which one factor is read again and again."""
-_DROPOUTS = ("dropout", "dropout_", "feature_dropout")
+DROPOUT = "dropout"
+"""What a call stands for that multiplies by a mask, which the backward pass reads."""
+_DROPOUTS = (DROPOUT, "dropout_", "feature_dropout")
 _SCALAR = {"sub": "add"}
 """Operator with a scalar that is served like another one."""
 
@@ -94,7 +96,7 @@ def _by_rule(node: Any, name: str, operators: tuple[LibraryOperator, ...]) -> Ca
         drops = bool(node.args[4] if len(node.args) > 4 else node.kwargs.get("dropout_p"))
         return Calls(operators, "", ("gpu",) if drops else ("cpu", "gpu"), drops)
     if name in _DROPOUTS and operators:
-        return Calls(operators, "dropout")
+        return Calls(operators, DROPOUT)
     return Calls(operators, stands_for(node, name) if name in CONVOLUTIONS else "")
 
 

@@ -81,6 +81,6 @@ def test_what_cannot_be_calibrated_is_said(tmp_path, monkeypatch, known):
     with pytest.raises(CdmppError, match="reads no machine code"):
         calibrate(CalibrateSettings("epyc-9005", tmp_path, "a100"))
     monkeypatch.setattr(recipe, "probe", lambda: type("Found", (), {"spec": lambda _: {"clock_mhz": 3000.0}})())
-    monkeypatch.setattr(recipe, "_measure", lambda _: known.take(some(known, 3)))
+    monkeypatch.setattr(recipe, "_measure", lambda *_: known.take(some(known, 3)))
     with pytest.raises(DataError, match="3 gauges could be measured, calibration takes 6"):
         calibrate(CalibrateSettings("epyc-9005", tmp_path, "cpus"))

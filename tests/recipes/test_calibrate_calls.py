@@ -88,7 +88,7 @@ def test_gauges_lie_apart_in_each_family_and_are_the_same_again():
         logs = np.sort(np.log(start.predict([o for o in operators if o.name == "bmm"], device).latency_s))
         return np.diff(logs).min()
 
-    seeds = range(5)
+    seeds = range(2)
     spread = [least_apart(gauge_calls(start, device, limits, 3, seed)) for seed in seeds]
     at_random = [least_apart(gauge_plan(limits, 3, seed)) for seed in seeds]
     assert np.mean(spread) > np.mean(at_random)
