@@ -15,7 +15,7 @@ from pathlib import Path
 
 from benchmarks.distributed_jobs.namespaces import Place
 
-PORT, SECONDS = 29500, 1.0
+PORT, SECONDS, LIMIT_S = 29500, 1.0, 30
 _WAYS = {"one_way": False, "both_ways": True}
 
 
@@ -23,7 +23,7 @@ def carried_mbit(places: Sequence[Place], pins: Sequence[int]) -> dict[str, floa
     """Mbit/s from the first place to the second, alone (``one_way``) and against a stream back (``both_ways``).
 
     Raises:
-        RuntimeError: an end that failed, with its last words.
+        RuntimeError: an end that failed, with its last words, or that did not end.
     """
     found = {}
     for name, is_both in _WAYS.items():
@@ -35,13 +35,27 @@ def carried_mbit(places: Sequence[Place], pins: Sequence[int]) -> dict[str, floa
             )
             for role, place, core in zip(("listens", "calls"), places[:2], pins[:2], strict=True)
         ]  # fmt: skip
-        told = [end.communicate(timeout=30) for end in ends]
-        for end, (_, words) in zip(ends, told, strict=True):
-            if end.returncode:
-                raise RuntimeError(f"a link could not be timed: {words[-500:]}")
-        rates = [float(out) for out, _ in told if float(out) > 0]
+        rates = [rate for rate in _told(ends) if rate > 0]
+        if not rates:
+            raise RuntimeError("a link could not be timed: nothing arrived")
         found[name] = sum(rates) / len(rates)
     return found
+
+
+def _told(ends: Sequence[subprocess.Popen[str]]) -> list[float]:
+    """What each end prints; none of them outlives this."""
+    try:
+        told = [end.communicate(timeout=LIMIT_S) for end in ends]
+    except subprocess.TimeoutExpired:
+        raise RuntimeError(f"a link could not be timed within {LIMIT_S} s") from None
+    finally:
+        for end in ends:
+            end.kill()
+            end.wait()
+    for end, (_, words) in zip(ends, told, strict=True):
+        if end.returncode:
+            raise RuntimeError(f"a link could not be timed: {words[-500:]}")
+    return [float(out) for out, _ in told]
 
 
 def _end(role: str, address: str, is_both: bool) -> float:

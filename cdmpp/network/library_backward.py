@@ -30,7 +30,7 @@ class ForwardBackward(NamedTuple):
     """Number of a parameter, as in ``Call.resident`` -> place of the call that makes its gradient."""
 
 
-def with_backward(made: LibraryGraph, accumulates: bool = True, mask_bytes: int = 1) -> ForwardBackward:
+def with_backward(made: LibraryGraph, accumulates: bool = True) -> ForwardBackward:
     """Calls in the opposite order; what they read of the forward pass lives until then.
 
     What depends on no parameter has no backward pass, and an input that does not, no gradient.
@@ -39,10 +39,8 @@ def with_backward(made: LibraryGraph, accumulates: bool = True, mask_bytes: int 
         made: the forward pass.
         accumulates: gradients are added to those of the step before; else they take their places, as torch does it
             where ``zero_grad`` sets them to None.
-        mask_bytes: of an element that a dropout drops or not: 1 on GPUs, where a kernel of its own runs it; on CPUs
-            it is a product with a tensor of the same type.
     """
-    return _Backward(made, accumulates, mask_bytes).run()
+    return _Backward(made, accumulates).run()
 
 
 class GrownTasks:
@@ -62,8 +60,8 @@ class GrownTasks:
 
 
 class _Backward:
-    def __init__(self, made: LibraryGraph, accumulates: bool, mask_bytes: int) -> None:
-        self.graph, self.operators, self.stand_ins, self.parameters, _ = made
+    def __init__(self, made: LibraryGraph, accumulates: bool) -> None:
+        self.graph, self.operators, self.stand_ins, self.parameters, _, kind = made
         self.accumulates = accumulates
         self.grown = GrownTasks(self.graph.name)
         for operator in self.operators.values():
@@ -73,8 +71,9 @@ class _Backward:
         self.masked = {place for place in self.masked if all(map(self._keeps_result, self.calls[place].inputs))}
         """Dropouts of what is kept anyway; of the others the input counts for the mask."""
         for place in self.masked:
-            call = self.calls[place]
-            mask = mask_bytes * int(self.operators[call.task_id].written_elements)
+            call, operator = self.calls[place], self.operators[self.calls[place].task_id]
+            # on CPUs a dropout is a product with a tensor of its type, on GPUs a kernel of its own
+            mask = int(operator.written_elements) * (operator.element_bytes if kind == "cpu" else 1)
             self.calls[place] = replace(call, output_bytes=call.output_bytes + mask)
         self.readers = [0] * len(self.calls)
         self.trained = list[bool]()

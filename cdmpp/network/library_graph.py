@@ -26,10 +26,12 @@ class LibraryGraph(NamedTuple):
     """Number, as in ``Call.resident``, of a parameter that is trained -> its name."""
     weights: frozenset[int]
     """Numbers of all parameters, buffers and constants."""
+    kind: str
+    """Of the device, ``cpu`` or ``gpu``: it decides what is written."""
 
 
 def library_graph_of(exported: Any, name: str, kind: str = "gpu") -> LibraryGraph:
-    """Of a ``torch.export.ExportedProgram``, on a ``kind`` of device, which decides what is written.
+    """Of a ``torch.export.ExportedProgram``, on a ``kind`` of device: ``cpu``, or any other as ``gpu``.
 
     ``UnsupportedProgramError`` names what nothing can answer for.
     """
@@ -39,6 +41,7 @@ def library_graph_of(exported: Any, name: str, kind: str = "gpu") -> LibraryGrap
         *signature.inputs_to_buffers,
         *signature.inputs_to_lifted_tensor_constants,
     }
+    kind = "cpu" if kind == "cpu" else "gpu"
     made = _Made(name, kind)
     for node in exported.graph.nodes:
         made.add(node, node.name in weights)
@@ -49,7 +52,7 @@ def library_graph_of(exported: Any, name: str, kind: str = "gpu") -> LibraryGrap
         and exported.state_dict[signature.inputs_to_parameters[node.name]].requires_grad
     }
     held = frozenset(number for node, (number, _) in made.resident.items() if node.name in weights)
-    return LibraryGraph(made.graph(), made.operators, made.stand_ins, trained, held)
+    return LibraryGraph(made.graph(), made.operators, made.stand_ins, trained, held, kind)
 
 
 class _Made:

@@ -52,8 +52,9 @@ def read_library_network(
     inputs: Mapping[str, Sequence[int]] | None = None,
     dtype: str = "float32",
     train: bool = False,
+    kind: str = "gpu",
 ) -> LibraryNetwork:
-    """The calls of one run of ``given``, see ``predict_library_network``."""
+    """The calls of one run of ``given`` on a ``kind`` of device, see ``predict_library_network``."""
     from cdmpp.network.half import in_half
     from cdmpp.programs.networks import export
 
@@ -62,7 +63,7 @@ def read_library_network(
     if network.dtype != "float32":
         model, example = in_half(model, example)
     exported = export(model.train(train), example, eager=True)
-    made = library_graph_of(exported, network.name)
+    made = library_graph_of(exported, network.name, kind)
     whole = with_backward(made) if train else made
     return LibraryNetwork(whole.graph, whole.operators, made.stand_ins, batch_of(network.example))
 
@@ -103,7 +104,9 @@ def predict_library_network(
     """
     sheet = devices.get(device) if isinstance(device, str) else device
     predictor, name = library_predictor(sheet, model)
-    read = read_library_network(given, example_inputs, batch=batch, inputs=inputs, dtype=dtype, train=train)
+    read = read_library_network(
+        given, example_inputs, batch=batch, inputs=inputs, dtype=dtype, train=train, kind=sheet.kind
+    )
     return compose(read, predictor, name, sheet, train)
 
 

@@ -86,7 +86,7 @@ def library_step(
         network, model = trained_model(given, example_inputs, batch, inputs)
         module, arguments = with_loss(model, network.example, loss, target)
         made = library_graph_of(export(module, arguments, eager=True), network.name, "gpu" if together else "cpu")
-    whole, update = with_backward(made, accumulates=False, mask_bytes=1 if together else _BYTES), optimizer or "none"
+    whole, update = with_backward(made, accumulates=False), optimizer or "none"
     sizes = {number: size for call in made.graph.calls for number, size in call.resident if number in whole.ready}
     grown = GrownTasks(network.name)
     for operator in whole.operators.values():

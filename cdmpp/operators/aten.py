@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from cdmpp.errors import UnsupportedProgramError
+from cdmpp.operators.aten_attention import attention_of, drops
 from cdmpp.operators.aten_convolution import CONVOLUTIONS, convolution_of, has_bias, stands_for
 from cdmpp.operators.aten_layout import copies_for, copy_of, dtype_of, matrix, shape_of
 from cdmpp.operators.operator import LibraryOperator
@@ -93,8 +94,7 @@ def calls_of(node: Any) -> Calls:
 
 def _by_rule(node: Any, name: str, operators: tuple[LibraryOperator, ...]) -> Calls:
     if name == "scaled_dot_product_attention":
-        drops = bool(node.args[4] if len(node.args) > 4 else node.kwargs.get("dropout_p"))
-        return Calls(operators, "", ("gpu",) if drops else ("cpu", "gpu"), drops)
+        return Calls(operators, "", ("gpu",) if drops(node) else ("cpu", "gpu"), drops(node))
     if name in _DROPOUTS and operators:
         return Calls(operators, DROPOUT)
     return Calls(operators, stands_for(node, name) if name in CONVOLUTIONS else "")
@@ -199,21 +199,6 @@ def _einsum(node: Any) -> Sequence[LibraryOperator]:
     return [LibraryOperator("bmm", sizes, dtype)]
 
 
-def _attention(node: Any) -> Sequence[LibraryOperator]:
-    """It takes as long as if nobody had fused it."""
-    query, key, value = (_value(arg) for arg in node.args[:3])
-    *leading, rows, inner = shape_of(query)
-    many, others, dtype = math.prod(leading), shape_of(key)[-2], dtype_of(query)
-    first = {"batch": many, "rows": rows, "inner": inner, "cols": others, "transposed": 1}
-    last = {"batch": many, "rows": rows, "inner": others, "cols": shape_of(value)[-1]}
-    weights = {"rows": many * rows, "cols": others}
-    steps = [LibraryOperator("bmm", first, dtype), LibraryOperator("mul_scalar", weights, dtype)]
-    mask, _, causal = (*node.args[3:6], *[None] * (6 - len(node.args)))[:3]
-    if mask is not None or causal or {"is_causal", "attn_mask"} & {key for key, given in node.kwargs.items() if given}:
-        steps.append(LibraryOperator("add_broadcast", weights, dtype))
-    return [*steps, LibraryOperator("softmax", weights, dtype), LibraryOperator("bmm", last, dtype)]
-
-
 def _convolution(node: Any) -> Sequence[LibraryOperator]:
     x, out = _value(node.args[0]), _value(node)
     operators = [convolution_of(node, _name(node), shape_of(x), shape_of(out), dtype_of(x))]
@@ -277,7 +262,7 @@ _RULES: dict[str, Callable[[Any], Sequence[LibraryOperator]]] = {
     "linear": _linear,
     **dict.fromkeys(("matmul", "mm", "addmm", "bmm", "baddbmm"), _matmul),
     "einsum": _einsum,
-    "scaled_dot_product_attention": _attention,
+    "scaled_dot_product_attention": attention_of,
     **dict.fromkeys(CONVOLUTIONS, _convolution),
     **dict.fromkeys(("max_pool2d", "avg_pool2d", "max_pool2d_with_indices"), _pool),
     **dict.fromkeys(("mean", "sum", "amax", "amin", "max", "min", "argmax", "any", "all", "cumsum"), _reduced),
