@@ -20,6 +20,7 @@ extern "C" __global__ void __launch_bounds__(64) main_kernel(float* a, float* b)
 }
 """
 PRODUCT = SUM.replace("+ 1.0f", "* 3.0f")
+HALVES = "#include <cuda_fp16.h>\n" + SUM.replace("float", "half").replace("1.0f", "__float2half(1.0f)")
 TWO = SUM + PRODUCT.replace("main_kernel", "main_kernel_1")
 WRONG = SUM.replace("a[threadIdx.x]", "nothing")
 
@@ -58,7 +59,8 @@ def test_without_nvcc_the_wheel_compiles(monkeypatch):
         pytest.skip("needs NVRTC")
     which = shutil.which
     monkeypatch.setattr(cuda.shutil, "which", lambda name: None if name == "nvcc" else which(name))
-    found = assembled({"sum": SUM, "wrong": WRONG}, 80)
+    found = assembled({"sum": SUM, "wrong": WRONG, "halves": HALVES}, 80)
+    assert "HADD2" in {line.opcode for line in found["halves"].kernels["main_kernel"].lines}
     assert "FADD" in {line.opcode for line in found["sum"].kernels["main_kernel"].lines}
     assert "NVRTC failed" in str(found["wrong"])
 
