@@ -2,7 +2,8 @@
 
 python -m benchmarks.library_networks DATA MODEL [MODEL ...]: DATA is a folder with ``model_labels.parquet`` and
 ``configs/``, MODEL a model of library operators. Networks are traced with one and with two layers, of which the second
-is one more each: no weights are made.
+is one more each: no weights are made. A training label stands beside the sum of its own operators, where these were
+timed one by one (``model_ops.parquet``).
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ _HEADS = {
 """As the labels were taken. Mixtures of experts are not here: which expert runs depends on the input."""
 _USUAL = 0.7
 """A forward pass takes half of its backward pass; one that takes longer holds something else."""
+_KEY = ("device", "model", "mode", "seq", "batch")
 
 
 @cache
@@ -74,6 +76,18 @@ def _loaded(model: str) -> Any:
     return cdmpp.load(model)
 
 
+@cache
+def operator_sums(data: Path) -> dict[tuple[Any, ...], np.ndarray]:
+    """``_KEY`` -> (2,) seconds of a network's operators, each timed alone: forward, and backward with its sums."""
+    columns = [*_KEY, "option", "repeat", "label_fw_s", "label_bw_s", "label_acc_s"]
+    sums: dict[tuple[Any, ...], np.ndarray] = defaultdict(lambda: np.zeros(2))
+    for row in pq.read_table(data / "model_ops.parquet", columns=columns).to_pylist():
+        if row["option"] == "":
+            told = [row[name] if row[name] is not None else np.nan for name in columns[-3:]]
+            sums[tuple(row[name] for name in _KEY)] += row["repeat"] * np.array([told[0], told[1] + told[2]])
+    return sums
+
+
 def main() -> None:
     """Print a line a label, and the mean error of each device and mode."""
     data, *names = sys.argv[1:]
@@ -97,7 +111,12 @@ def main() -> None:
             forward = row["label_fw_s"] / measured_s
             if forward < _USUAL:
                 errors[row["device"], f"train, forward under {_USUAL} of backward"].append(errors[key][-1])
-            told += f"  backward {', '.join(f'{by:+.1f} %' for by in back)} (forward over it, measured: {forward:.2f})"
+            sums_s = operator_sums(Path(data))[tuple(row[name] for name in _KEY)]
+            over = np.array([row["label_fw_s"], measured_s]) / sums_s
+            told += (
+                f"  backward {', '.join(f'{by:+.1f} %' for by in back)} (measured: forward over it {forward:.2f}, over "
+                f"the sum of its own operators forward {over[0]:.2f}, backward {over[1]:.2f})"
+            )
         what = f"{row['device']:15} {row['model']:11} {row['mode']:5} {row['seq']:5} {row['batch']:3}"
         print(
             f"{what} measured {1e3 * row['label_e2e_s']:9.1f} ms  {told}  NeuSight {row['neusight_ape']:.1f} %",

@@ -7,7 +7,9 @@ from torch import Tensor
 
 _SAME = 1e-6
 _NEAR = 0.005
-"""Squared distance of device vectors below which all devices count alike; chosen by leaving devices out."""
+"""Squared distance of device vectors below which all devices count alike."""
+_SHARPNESS, _LEAST = 2, 1e-20
+"""Power of the inverse squared distance by which known devices count; chosen, as ``_NEAR``, by leaving devices out."""
 
 
 def recalled(vectors: Tensor, known: Tensor, own: Tensor) -> Tensor:
@@ -21,14 +23,17 @@ def recalled(vectors: Tensor, known: Tensor, own: Tensor) -> Tensor:
 
 
 def borrowed(vectors: Tensor, known: Tensor, own: Tensor) -> Tensor:
-    """As ``recalled``, and for a device that is not known the mean over known ones, by inverse squared distance."""
+    """As ``recalled``; what nobody told of a device is the mean over those of which it is told, the nearest foremost.
+
+    A row of ``own`` (max_devices, *, numbers) that is zero tells nothing.
+    """
     distance = (vectors[:, None] - known[None]).square().sum(-1)
-    if not distance.isfinite().any():  # nobody to borrow from
-        return recalled(vectors, known, own)
-    near = 1 / (_NEAR + distance)  # 0 of a free place
-    shares = (near / near.sum(1, keepdim=True)).to(own)
-    is_known = (distance.amin(1) < _SAME).reshape(-1, *[1] * (own.ndim - 1))
-    return torch.where(is_known, own[distance.argmin(1)], torch.einsum("bk,k...->b...", shares, own))
+    near, told = ((_NEAR + distance) ** -_SHARPNESS).to(own), (own != 0).any(-1)  # near: 0 of a free place
+    shares = torch.einsum("bk,k...->bk...", near, told.to(own))
+    mean = torch.einsum("bk...,k...j->b...j", shares, own) / shares.sum(1).clamp_min(_LEAST)[..., None]
+    shortest, place = distance.min(1)
+    is_told = (shortest < _SAME).reshape(-1, *[1] * (told.ndim - 1)) & told[place]
+    return torch.where(is_told[..., None], own[place], mean)
 
 
 def remember(vector: Tensor, row: Tensor, known: Tensor, own: Tensor) -> None:

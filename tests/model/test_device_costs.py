@@ -137,3 +137,12 @@ def test_an_unknown_device_borrows_from_those_like_it():
     assert 2.9 < found[1] < 3.0
     assert torch.allclose(found[2:], torch.tensor(2.0))  # as far from both
     assert borrowed(asked, torch.full((2, 2), torch.inf), torch.zeros(2, 1)).eq(0).all()
+
+
+def test_what_nobody_told_of_a_device_is_borrowed_and_never_lent():
+    known = torch.tensor([[0.0], [1.0], [1.1]])
+    own = torch.tensor([[[1.0, 1.0], [5.0, 5.0]], [[2.0, 2.0], [0.0, 0.0]], [[3.0, 3.0], [6.0, 6.0]]])
+    itself, stranger = borrowed(torch.tensor([[1.0], [1.05]]), known, own)
+    assert torch.equal(itself[0], own[1, 0])
+    assert torch.allclose(itself[1], torch.tensor(6.0), atol=0.01)  # of the one beside it
+    assert torch.allclose(stranger, torch.tensor([[2.5, 2.5], [6.0, 6.0]]), atol=0.01)
