@@ -23,16 +23,18 @@ def recalled(vectors: Tensor, known: Tensor, own: Tensor) -> Tensor:
 
 
 def borrowed(vectors: Tensor, known: Tensor, own: Tensor) -> Tensor:
-    """As ``recalled``; what nobody told of a device is the mean over those of which it is told, the nearest foremost.
+    """(B, device width) -> (B, rows, numbers) of ``own`` (max_devices, rows, numbers), by device and row.
 
-    A row of ``own`` (max_devices, *, numbers) that is zero tells nothing.
+    A row that nobody told of a device is the mean over those of which it is told, the nearest foremost. A row of zeros
+    is not told, unless its device has no others.
     """
     distance = (vectors[:, None] - known[None]).square().sum(-1)
-    near, told = ((_NEAR + distance) ** -_SHARPNESS).to(own), (own != 0).any(-1)  # near: 0 of a free place
-    shares = torch.einsum("bk,k...->bk...", near, told.to(own))
-    mean = torch.einsum("bk...,k...j->b...j", shares, own) / shares.sum(1).clamp_min(_LEAST)[..., None]
+    near, told = ((_NEAR + distance) ** -_SHARPNESS).to(own), (own != 0).any(2)  # near: 0 of a free place
+    told |= ~told.any(1, keepdim=True)
+    shares = near[:, :, None] * told
+    mean = torch.einsum("bkr,krn->brn", shares, own) / shares.sum(1).clamp_min(_LEAST)[..., None]
     shortest, place = distance.min(1)
-    is_told = (shortest < _SAME).reshape(-1, *[1] * (told.ndim - 1)) & told[place]
+    is_told = (shortest < _SAME)[:, None] & told[place]
     return torch.where(is_told[..., None], own[place], mean)
 
 

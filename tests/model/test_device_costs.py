@@ -130,13 +130,13 @@ def test_a_model_starts_from_them_and_keeps_them(programs):
 
 def test_an_unknown_device_borrows_from_those_like_it():
     known = torch.tensor([[0.0, 0.0], [4.0, 0.0], [torch.inf, torch.inf]])
-    own = torch.tensor([[1.0], [3.0], [0.0]])
+    own = torch.tensor([1.0, 3.0, 0.0])[:, None, None]
     asked = torch.tensor([[4.0, 0.0], [3.9, 0.0], [2.0, 5.0], [2.0, -90.0]])
-    found = borrowed(asked, known, own)[:, 0]
+    found = borrowed(asked, known, own)[:, 0, 0]
     assert found[0] == 3.0  # itself
     assert 2.9 < found[1] < 3.0
     assert torch.allclose(found[2:], torch.tensor(2.0))  # as far from both
-    assert borrowed(asked, torch.full((2, 2), torch.inf), torch.zeros(2, 1)).eq(0).all()
+    assert borrowed(asked, torch.full((2, 2), torch.inf), torch.zeros(2, 1, 1)).eq(0).all()
 
 
 def test_what_nobody_told_of_a_device_is_borrowed_and_never_lent():
@@ -146,3 +146,9 @@ def test_what_nobody_told_of_a_device_is_borrowed_and_never_lent():
     assert torch.equal(itself[0], own[1, 0])
     assert torch.allclose(itself[1], torch.tensor(6.0), atol=0.01)  # of the one beside it
     assert torch.allclose(stranger, torch.tensor([[2.5, 2.5], [6.0, 6.0]]), atol=0.01)
+
+
+def test_the_device_whose_numbers_are_the_shared_ones_takes_none_of_one_learned_later():
+    known, own = torch.tensor([[0.0], [1.0]]), torch.stack([torch.zeros(2, 2), torch.ones(2, 2)])
+    first, second = borrowed(known, known, own)
+    assert first.eq(0).all() and second.eq(1).all()
