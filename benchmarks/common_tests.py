@@ -23,6 +23,8 @@ def errors(first: Path, second: Path) -> np.ndarray:
             names, *columns = (cell[name].tolist() for name in ("record_ids", "true_s", "predicted_s"))
         found.append({name: pair for name, *pair in zip(names, *columns, strict=True)})
     both = [name for name in found[0] if name in found[1]]
+    if not both:
+        raise DataError(f"{first} and {second} have no test program in common")
     true_s = np.array([found[0][name][0] for name in both])
     one_s, other_s = (np.array([column[name][1] for name in both]) for column in found)
     return 100 * np.abs(np.stack([one_s, other_s, np.sqrt(one_s * other_s)], axis=1) / true_s[:, None] - 1)

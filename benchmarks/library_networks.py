@@ -85,7 +85,7 @@ def operator_sums(data: Path) -> dict[tuple[Any, ...], np.ndarray]:
         if row["option"] == "":
             told = [row[name] if row[name] is not None else np.nan for name in columns[-3:]]
             sums[tuple(row[name] for name in _KEY)] += row["repeat"] * np.array([told[0], told[1] + told[2]])
-    return sums
+    return dict(sums)
 
 
 def main() -> None:

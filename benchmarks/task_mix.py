@@ -21,6 +21,8 @@ def weighted_mape(cell: Path, task_of: dict[str, str], counts: Counter[str]) -> 
     with np.load(cell, allow_pickle=False) as stored:
         names, ape = stored["record_ids"].tolist(), 100 * np.abs(stored["predicted_s"] / stored["true_s"] - 1)
     rows = [row for row, name in enumerate(names) if name in task_of]
+    if not rows:
+        raise DataError(f"no test program of {cell} is in the data sets: give those that its sample was drawn from")
     tasks = [task_of[names[row]] for row in rows]
     here = Counter(tasks)
     return float(np.average(ape[rows], weights=[counts[task] / here[task] for task in tasks]))

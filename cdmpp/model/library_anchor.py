@@ -2,9 +2,9 @@
 
 Beside the shared numbers each device of the training has *its own*, held near them by a ridge: what its host takes to
 dispatch a call, and the shares of its peak and bandwidth that each family sustains, which no datasheet tells. A device
-that the training lacks borrows those of devices like it. What kernels of halves sustain otherwise is shared by all
-devices: few were measured with them. They also keep these constants out of the shapes' share of the
-error, so that what corrects this anchor can learn the shapes.
+that the training lacks borrows those of devices like it, and so does a family of which a device has no call. What
+kernels of halves sustain otherwise is shared by all devices: few were measured with them. They also keep these
+constants out of the shapes' share of the error, so that what corrects this anchor can learn the shapes.
 """
 
 from __future__ import annotations
