@@ -18,6 +18,7 @@ from cdmpp.cli import command
 from cdmpp.data.splits import split_definition, split_names
 from cdmpp.machine_code.code_features import CODE_WIDTH
 from cdmpp.model.code_anchor import N_RESOURCES
+from cdmpp.network.checkpoint import read_checkpoints
 from cdmpp.predict.model_folder import pretrained_names
 from cdmpp.recipes.compose import compose
 from cdmpp.training.config import TrainConfig
@@ -97,6 +98,13 @@ def test_commands_are_known(page):
             assert name == "my-cpu" or name in devices.names(), line
         for name in re.findall(r"\bexperiment=([\w/]+)", line):
             assert (REPOSITORY / "conf" / "experiment" / f"{name}.yaml").is_file(), line
+
+
+def test_checkpoints_of_commands_are_known():
+    shipped = {name.split("/")[-1] for name in read_checkpoints()}
+    pages = ["README.md", *(str(path.relative_to(REPOSITORY)) for path in DOCS.glob("*.md"))]
+    named = {name for page in pages for line in commands(page) for name in re.findall(r"\bhf:([\w.-]+)", line)}
+    assert named and named <= shipped, named - shipped
 
 
 @pytest.mark.parametrize("page", WRITTEN)

@@ -22,7 +22,7 @@ AS_ONNX = (
     "resnet18 mobilenet_v2 squeezenet1_1 efficientnet_b0 vgg11 shufflenet_v2_x1_0 convnext_tiny vit_small bert_tiny "
     "distilbert gpt2 llama_small t5_encoder mlp unet dcgan"
 ).split()
-LARGE = ("TinyLlama", "bloom", "Qwen", "xlm-roberta", "large", "gpt2-medium", "dinov2")
+LARGE = ("TinyLlama", "bloom", "Qwen", "xlm-roberta", "large", "gpt2-medium", "gpt2-xl", "dinov2")
 
 
 def check(source):
