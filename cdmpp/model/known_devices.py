@@ -12,14 +12,19 @@ _SHARPNESS, _LEAST = 2, 1e-20
 """Power of the inverse squared distance by which known devices count; chosen, as ``_NEAR``, by leaving devices out."""
 
 
+def places(vectors: Tensor, known: Tensor) -> Tensor:
+    """(B, device width) -> (B,) int64 place of each in ``known`` (max_devices, device width); -1 where it is in none."""
+    distance, place = (vectors[:, None] - known[None]).square().sum(-1).min(1)
+    return torch.where(distance < _SAME, place, -1)
+
+
 def recalled(vectors: Tensor, known: Tensor, own: Tensor) -> Tensor:
     """(B, device width) -> (B, *) the row of ``own`` (max_devices, *) of that device; zero where it is not known.
 
     ``known``: (max_devices, device width), infinite where a place is free.
     """
-    distance, place = (vectors[:, None] - known[None]).square().sum(-1).min(1)
-    is_known = (distance < _SAME).reshape(-1, *[1] * (own.ndim - 1))
-    return torch.where(is_known, own[place], 0.0)
+    place = places(vectors, known)
+    return torch.where((place >= 0).reshape(-1, *[1] * (own.ndim - 1)), own[place], 0.0)
 
 
 def borrowed(vectors: Tensor, known: Tensor, own: Tensor) -> Tensor:

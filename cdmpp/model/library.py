@@ -11,6 +11,7 @@ from cdmpp.data.subsample import STATISTICS_PROGRAMS, sample_rows
 from cdmpp.model.bins import QuantileBins
 from cdmpp.model.config import LibraryConfig
 from cdmpp.model.feature_scaler import FeatureScaler
+from cdmpp.model.known_devices import places
 from cdmpp.model.label_transform import LabelTransform
 from cdmpp.model.library_anchor import LibraryAnchor, families
 from cdmpp.model.library_inputs import N_INPUTS, library_inputs
@@ -32,7 +33,10 @@ class LibraryModel(nn.Module):
     range: Tensor
     """(families, 2, N_INPUTS) lowest and highest value of each scaled input that the correction follows."""
     learned: Tensor
-    """(kinds, widths) how many programs of each operator and element width the training has."""
+    """(max_devices, kinds, widths) 1 where the training has such an operator of that element width on a device.
+
+    Devices stand as in ``anchor.known``; those that have no place there share the first.
+    """
 
     def __init__(self, config: LibraryConfig, device_width: int) -> None:
         super().__init__()
@@ -43,7 +47,7 @@ class LibraryModel(nn.Module):
         self.bins = QuantileBins(N_INPUTS, config.bins)
         self.label_transform = LabelTransform("log")
         self.register_buffer("log_scale", torch.ones(()))
-        self.register_buffer("learned", torch.zeros(len(KINDS), len(_WIDTHS)))
+        self.register_buffer("learned", torch.zeros(config.device_costs, len(KINDS), len(_WIDTHS)))
         widths = [N_INPUTS * (1 + config.bins), *[config.hidden] * config.layers]
         steps = (
             (nn.Linear(a, b), nn.SiLU(), nn.Dropout(config.dropout))
@@ -71,8 +75,8 @@ class LibraryModel(nn.Module):
             self.range[one] = torch.quantile(scaled[family == one], tails, dim=0)
         self.bins.fit(scaled)
         self.label_transform.fit(log_latency)
-        kinds, widths = _what(programs.codes_of(rows))
-        self.learned.zero_().index_put_((kinds, widths), torch.ones(len(kinds)).to(self.learned), accumulate=True)
+        device = places(programs.device_vectors, self.anchor.known).clamp_min(0)[programs.device_index[rows]]
+        self.learned.zero_()[device, *_what(programs.codes_of(rows))] = 1
         self.log_scale.copy_((log_latency - anchors).double().std(correction=0).clamp_min(1e-3))
 
     @property
@@ -93,8 +97,22 @@ class LibraryModel(nn.Module):
 
     def never_measured(self, codes: np.ndarray) -> np.ndarray:
         """(n,) whether the training has no such operator of that type; ``codes`` (n, CODE_WIDTH) operator vectors."""
+        return ~self._learned(codes).any(0).cpu().numpy()
+
+    def measured_elsewhere(self, codes: np.ndarray, device_vector: np.ndarray) -> np.ndarray:
+        """(n,) whether the training has such operators of that type, but none on the device of ``device_vector``.
+
+        Nowhere true of a device that has no numbers of its own in the anchor.
+        """
+        learned = self._learned(codes)
+        place = int(places(torch.from_numpy(device_vector)[None].to(self.anchor.known), self.anchor.known))
+        here = learned[place] if place >= 0 else learned.any(0)
+        return (learned.any(0) & ~here).cpu().numpy()
+
+    def _learned(self, codes: np.ndarray) -> Tensor:
+        """(max_devices, n) whether each device has told of each operator."""
         kinds, widths = _what(torch.from_numpy(np.asarray(codes, np.float32)).to(self.learned.device))
-        return (self.learned[kinds, widths] == 0).cpu().numpy()
+        return self.learned[:, kinds, widths] != 0
 
     def forward(self, batch: Batch) -> Output:
         """Of operators alone: what has no operator vector has no answer here."""

@@ -27,7 +27,7 @@ from cdmpp.model.build import Model
 from cdmpp.model.library import LibraryModel
 from cdmpp.model.pooled import with_devices
 from cdmpp.model.ranker import Ranker
-from cdmpp.predict.flags import FLAGS, NOT_MEASURED, UNLIKE_TRAINING, UNSCHEDULED, flag_programs
+from cdmpp.predict.flags import FLAGS, MEASURED_ELSEWHERE, NOT_MEASURED, UNLIKE_TRAINING, UNSCHEDULED, flag_programs
 from cdmpp.predict.inputs import Inputs, Wishes, read_inputs
 from cdmpp.predict.prediction import Prediction
 from cdmpp.predict.stored_config import CARD, CONFIG, FORMAT, SHEET, WEIGHTS
@@ -186,8 +186,12 @@ class Predictor:
             # A card may say anything.
             n_unscheduled = learned.get(device.name, 0) if isinstance(learned, Mapping) else 0
             flags = flag_programs(inputs.asts, device, latency_s, reads, n_unscheduled)
-        if isinstance(library := self.models[0], LibraryModel) and inputs.asts.codes is not None:
-            flags[NOT_MEASURED] = library.never_measured(inputs.asts.codes)
+        untold = np.zeros(len(latency_s), bool)
+        if isinstance(library := self.models[0], LibraryModel) and (codes := inputs.asts.codes) is not None:
+            flags[NOT_MEASURED] = library.never_measured(codes)
+            if trained_on_device:
+                flags[MEASURED_ELSEWHERE] = library.measured_elsewhere(codes, device.vector())
+                untold = flags[NOT_MEASURED] | flags[MEASURED_ELSEWHERE]
         if self.calibration is not None:
             novelty, group = self.calibration.novelty, device_group(device)
             score = novelty.score(seen.sketch)
@@ -196,10 +200,17 @@ class Predictor:
             if trained_on_device:
                 vouched["intervals"] = self.calibration.intervals(seen, [group] * len(latency_s))
                 vouched["promised"] = self.calibration.conformal.promised(group)
-        if not trained_on_device and self.unseen is not None and (device.kind == "cpu" or self._vouches_for(device)):
-            vouched["intervals"] = self.unseen.intervals(seen.log_prediction)
-            vouched["promised"] = {level: level for level in self.unseen.bounds}
-            vouched["expected"] = self.unseen.expected(device.name, device.name in self.calibrated)
+        if self.unseen is not None and (device.kind == "cpu" or self._vouches_for(device)):
+            wide = self.unseen.intervals(seen.log_prediction)
+            if not trained_on_device:
+                vouched["intervals"] = wide
+                vouched["promised"] = {level: level for level in self.unseen.bounds}
+                vouched["expected"] = self.unseen.expected(device.name, device.name in self.calibrated)
+            elif untold.any() and "intervals" in vouched:
+                vouched["intervals"] = {
+                    level: tuple(np.where(untold, *ends) for ends in zip(wide[level], known, strict=True))
+                    for level, known in vouched["intervals"].items()
+                }
         shown = {name: flags[name] for name in FLAGS if name in flags}
         vouched["flags"] = tuple(tuple(name for name in shown if shown[name][i]) for i in range(len(latency_s)))
         vouched |= {"refused": inputs.refused, "reasons": inputs.reasons, "calibrated": device.name in self.calibrated}

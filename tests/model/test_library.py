@@ -23,18 +23,20 @@ from cdmpp.evaluation.evaluation_data import EvaluationData
 from cdmpp.evaluation.trees import TreeSettings
 from cdmpp.model.build import build_for
 from cdmpp.model.config import model_config
-from cdmpp.model.known_devices import borrowed
+from cdmpp.model.known_devices import borrowed, places
 from cdmpp.model.library_anchor import LibraryAnchor
-from cdmpp.operators.operator import LibraryOperator
+from cdmpp.operators.operator import KINDS, LibraryOperator
 from cdmpp.operators.operator_task import operator_task, served_by, task_id
-from cdmpp.operators.operator_vector import operator_program
+from cdmpp.operators.operator_vector import OPERATOR_NAMES, operator_program
 from cdmpp.predict.catalogue import ModelEntry, model_for
-from cdmpp.predict.flags import NOT_MEASURED
+from cdmpp.predict.flags import MEASURED_ELSEWHERE, NOT_MEASURED
 from cdmpp.predict.model_folder import load
 from cdmpp.recipes.compose import compose
 from cdmpp.recipes.settings import RunSettings
 from cdmpp.recipes.train import train
 from cdmpp.training.config import Run, TrainConfig
+from cdmpp.uncertainty.conformal import LEVELS
+from cdmpp.uncertainty.unseen import Unseen
 from tests.evaluation.conftest import make_data
 
 NAMES = ("t4", "a100", "mi210")
@@ -151,6 +153,18 @@ def test_a_few_calls_tell_the_numbers_of_a_new_device(programs):
     assert torch.equal(model(known).log_latency, others)
 
 
+def test_what_other_devices_alone_have_told_is_known_by_device_operator_and_type(programs):
+    asked = [LibraryOperator.parse("linear", "64x64x64", dtype) for dtype in ("float32", "float16")]
+    asked += [LibraryOperator.parse(name, "64x64") for name in ("relu", "gelu")]
+    codes = np.stack([operator_program(one, "gpu").code for one in asked])
+    relu = programs.codes_of(np.arange(600))[:, OPERATOR_NAMES.index("is_relu")].bool().cpu().numpy()
+    rows = np.flatnonzero(~(relu & (np.arange(600) % 3 == NAMES.index("mi210"))))
+    model = build_for(model_config({"name": "library", "hidden": 32}), programs, rows)
+    elsewhere = {name: model.measured_elsewhere(codes, devices.get(name).vector()).tolist() for name in (*NAMES, "l4")}
+    assert elsewhere == {name: [False, False, name == "mi210", False] for name in elsewhere}
+    assert model.never_measured(codes).tolist() == [False, True, False, True]
+
+
 @pytest.mark.parametrize(("name", "limit"), [("library_costs", 12), ("xgb_library", 25), ("library_roofline", 100)])
 def test_baselines_of_operators(folder, name, limit):
     data = EvaluationData(join_datasets([load_dataset(folder, one) for one in NAMES]))
@@ -191,6 +205,26 @@ def test_a_trained_model_is_loaded_and_answers(model):
     assert answer == pytest.approx(seconds(LibraryOperator.parse("linear", "1024x1024x4096"), "a100"), rel=0.4)
     with pytest.raises(CdmppError, match="some of these programs are none"):
         predictor.predict(asked.with_codes(None), device="a100")
+
+
+def test_what_other_devices_alone_have_told_is_answered_as_of_an_unknown_one(model):
+    predictor = load(model)
+    asked = [LibraryOperator.parse(name, "4096x512") for name in ("relu", "relu", "gelu")]
+    asked[0] = LibraryOperator.parse("linear", "1024x1024x4096")
+    before = predictor.predict(asked, device="mi210")
+    library = predictor.models[0]
+    place = places(torch.from_numpy(devices.get("mi210").vector())[None], library.anchor.known)
+    library.learned[place, list(KINDS).index("relu")] = 0
+    predictor.unseen = Unseen({"t4": {"mape": 9.0, "median_ape": 9.0}}, dict.fromkeys(LEVELS, (-2.0, 2.0)))
+    after = predictor.predict(asked, device="mi210")
+    assert [MEASURED_ELSEWHERE in flags for flags in after.flags] == [False, True, False]
+    np.testing.assert_array_equal(after.latency_s, before.latency_s)
+    assert set(after.intervals) == set(before.intervals) == set(LEVELS)
+    for level, ends in after.intervals.items():
+        for end, known, factor in zip(ends, before.intervals[level], (np.exp(-2), np.exp(2)), strict=True):
+            assert (end == known).tolist() == [True, False, False], "gelu was measured nowhere"
+            assert end[1] == pytest.approx(factor * after.latency_s[1])
+    assert not any(MEASURED_ELSEWHERE in flags for flags in predictor.predict(asked, device="t4").flags)
 
 
 def test_operators_are_asked_by_name_and_what_nobody_measured_is_flagged(model, capsys):
