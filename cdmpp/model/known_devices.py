@@ -13,7 +13,7 @@ _SHARPNESS, _LEAST = 2, 1e-20
 
 
 def places(vectors: Tensor, known: Tensor) -> Tensor:
-    """(B, device width) -> (B,) int64 place of each in ``known`` (max_devices, device width); -1 where it is in none."""
+    """(B, device width) -> (B,) int64 place of each in ``known`` (max_devices, device width); -1: in none."""
     distance, place = (vectors[:, None] - known[None]).square().sum(-1).min(1)
     return torch.where(distance < _SAME, place, -1)
 

@@ -14,7 +14,7 @@ from cdmpp.model.feature_scaler import FeatureScaler
 from cdmpp.model.known_devices import places
 from cdmpp.model.label_transform import LabelTransform
 from cdmpp.model.library_anchor import LibraryAnchor, families
-from cdmpp.model.library_inputs import N_INPUTS, library_inputs
+from cdmpp.model.library_inputs import N_INPUTS, LibraryQuantities, library_inputs
 from cdmpp.model.output import Output
 from cdmpp.operators.operator import ELEMENT_BYTES, FAMILIES, KINDS
 from cdmpp.operators.operator_vector import OPERATOR_NAMES
@@ -23,6 +23,7 @@ _KIND_COLUMNS = [OPERATOR_NAMES.index(f"is_{name}") for name in KINDS]
 _BYTES_COLUMN = OPERATOR_NAMES.index("element_bytes")
 _TAIL = 0.01
 """Share of a family's training programs beyond either end of the range in which the correction follows an input."""
+_SHORTEST_S = 1e-12
 _WIDTHS = sorted(set(ELEMENT_BYTES.values()))
 
 
@@ -122,7 +123,8 @@ class LibraryModel(nn.Module):
         hidden = self.perceptron(torch.cat([scaled, self.bins(scaled)], dim=-1))
         with torch.autocast(hidden.device.type, enabled=False):
             correction = self.out(hidden.float())[..., 0] * self.log_scale
-        log_latency = self.anchor(batch).to(correction.dtype) + correction
+        least = LibraryQuantities(batch).least_s().clamp_min(_SHORTEST_S).log()
+        log_latency = torch.maximum(self.anchor(batch).to(correction.dtype) + correction, least.to(correction.dtype))
         return Output(log_latency, self.label_transform(log_latency), hidden)
 
 

@@ -61,12 +61,15 @@ class LibraryQuantities:
         return torch.where(published > 0, published, typical)
 
     def peak(self) -> Tensor:
-        """Operations a second of the units that serve the operator's type: matrix units where halves have them."""
+        """Operations a second of the units that serve the operator's type: matrix units where halves have them.
+
+        Where halves have no units that are faster, libraries compute with them in single precision.
+        """
         single = self.device("fp32_tflops")
-        published = {
-            name: self.spec[:, SPEC_FIELDS.index(name)] for name in ("fp16_matrix_tflops", "fp32_matrix_tflops")
-        }
-        half = torch.where(published["fp16_matrix_tflops"] > 0, published["fp16_matrix_tflops"], 2 * single)
+        names = ("fp16_matrix_tflops", "fp32_matrix_tflops", "fp16_tflops")
+        published = {name: self.spec[:, SPEC_FIELDS.index(name)].nan_to_num(0.0) for name in names}
+        plain_half = torch.maximum(published["fp16_tflops"], single)
+        half = torch.where(published["fp16_matrix_tflops"] > 0, published["fp16_matrix_tflops"], plain_half)
         matrix = torch.where(published["fp32_matrix_tflops"] > 0, published["fp32_matrix_tflops"], single)
         products = (self["family_linear"] + self["family_bmm"]) > 0
         full = torch.where(products, matrix, single)
@@ -79,6 +82,14 @@ class LibraryQuantities:
     def compute_s(self) -> Tensor:
         """At the peak rate."""
         return self["flops"] / self.peak()
+
+    def least_s(self) -> Tensor:
+        """What no product on a GPU is faster than: of 142,000 measured ones none is. Nothing of convolutions.
+
+        Winograd's algorithm makes fewer operations of these, and a CPU's clock may exceed that of its description.
+        """
+        bound = (self.kinds > 0) & ((self["family_linear"] + self["family_bmm"]) > 0)
+        return torch.where(bound, self.compute_s(), 0.0)
 
     def memory_s(self) -> Tensor:
         """At full bandwidth, with what is read again because the caches did not hold it."""

@@ -20,7 +20,7 @@ FLAGS = {
     FASTER_THAN_PEAK: "multiply-adds in less time than the datasheet allows; the answer cannot be right",
     NOT_SCHEDULED: "no parallel, vectorised or unrolled loop; the model learned none such on this device",
     NOT_MEASURED: "the training has no such operator, or none of this type; answered as the nearest ones that it has",
-    MEASURED_ELSEWHERE: "the training has such operators of other devices alone; answered as on one that nobody measured",
+    MEASURED_ELSEWHERE: "the training has such operators of other devices alone; answered as on one nobody measured",
     UNLIKE_TRAINING: "farther from the training programs than 99 % of those of validation; expect larger errors",
 }
 """Flag -> what it means, in the order in which they are shown."""

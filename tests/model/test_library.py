@@ -114,6 +114,23 @@ def test_beyond_the_sizes_of_the_training_the_roofline_alone_goes_on(programs):
     assert float((model.anchor(batch)[1] - model.anchor(batch)[0]).exp()) == pytest.approx(16, rel=0.05)
 
 
+def test_no_product_is_faster_than_the_peak_of_its_type(programs):
+    model = build_for(model_config({"name": "library", "hidden": 32}), programs, np.arange(400)).eval()
+    model.anchor.numbers += 3.0  # shares of twenty times the peak, and a floor to match
+    model.anchor.numbers[:, 0] -= 10.0
+    asked = [LibraryOperator.parse("linear", "8192x4096x4096", dtype) for dtype in ("float32", "float16")]
+    asked.append(LibraryOperator.parse("conv2d", "8x64x64x56x3"))
+    asts = AstTable.from_asts(operator_program(one, "gpu") for one in asked)
+    batch = ProgramTensors.build(asts, {"t4": devices.get("t4")}, ["t4"] * 3).batch(np.arange(3))
+    rate = np.array([one.flops for one in asked]) / model(batch).log_latency.detach().exp().numpy() / 1e12
+    spec = devices.get("t4").spec
+    np.testing.assert_allclose(rate[:2], [spec["fp32_tflops"], spec["fp16_matrix_tflops"]], rtol=1e-5)
+    without = ProgramTensors.build(asts, {"p4": devices.get("p4")}, ["p4"] * 3).batch(np.arange(2))
+    seconds_of = model(without).log_latency.detach().exp()
+    assert torch.allclose(seconds_of[0], seconds_of[1]), "a P4 computes in single precision"
+    assert rate[2] > spec["fp32_tflops"], "Winograd's algorithm makes fewer operations"
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A data set of measured operators, as an import writes it."""
