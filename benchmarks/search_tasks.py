@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from cdmpp import devices
 from cdmpp.data.records import read_tasks
 from cdmpp.errors import DataError
 from cdmpp.programs.task import Task
@@ -45,13 +46,15 @@ WITH_ALL = "xeon-icelake"
 
 
 def named_tasks(device: str, names: str) -> dict[str, Task]:
-    """``compared``, ``learned`` or names with commas, from the records of ``device``. ``DataError``: no such task.
+    """``compared``, ``learned`` or names with commas, from the records of ``device``.
 
-    Tasks know no device: where ``device`` has no records they come from those of ``WITH_ALL``.
+    Tasks know no device: where ``device`` has no records they come from those of ``WITH_ALL``. ``CdmppError``: no such
+    device or task.
     """
     ids = COMPARED | LEARNED
     groups = {"compared": COMPARED, "learned": LEARNED}
     wanted = groups.get(names) or {name: ids.get(name, "") for name in names.split(",")}
+    devices.get(device)  # says what is wrong with an unknown one
     folder = DATASETS / (device if (DATASETS / device).is_dir() else WITH_ALL)
     known = read_tasks(folder)
     if lacking := [name for name, task_id in wanted.items() if task_id not in known]:

@@ -23,7 +23,6 @@ _KIND_COLUMNS = [OPERATOR_NAMES.index(f"is_{name}") for name in KINDS]
 _BYTES_COLUMN = OPERATOR_NAMES.index("element_bytes")
 _TAIL = 0.01
 """Share of a family's training programs beyond either end of the range in which the correction follows an input."""
-_SHORTEST_S = 1e-12
 _WIDTHS = sorted(set(ELEMENT_BYTES.values()))
 
 
@@ -123,7 +122,7 @@ class LibraryModel(nn.Module):
         hidden = self.perceptron(torch.cat([scaled, self.bins(scaled)], dim=-1))
         with torch.autocast(hidden.device.type, enabled=False):
             correction = self.out(hidden.float())[..., 0] * self.log_scale
-        least = LibraryQuantities(batch).least_s().clamp_min(_SHORTEST_S).log()
+        least = LibraryQuantities(batch).least_s().log()
         log_latency = torch.maximum(self.anchor(batch).to(correction.dtype) + correction, least.to(correction.dtype))
         return Output(log_latency, self.label_transform(log_latency), hidden)
 

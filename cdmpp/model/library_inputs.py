@@ -84,12 +84,13 @@ class LibraryQuantities:
         return self["flops"] / self.peak()
 
     def least_s(self) -> Tensor:
-        """What no product on a GPU is faster than: of 142,000 measured ones none is. Nothing of convolutions.
+        """What no product on a GPU is faster than, nor any measured one (``benchmarks.library_peaks``).
 
-        Winograd's algorithm makes fewer operations of these, and a CPU's clock may exceed that of its description.
+        Next to nothing for convolutions, of which Winograd's algorithm makes fewer operations, and on CPUs, whose clock
+        may exceed that of their description.
         """
         bound = (self.kinds > 0) & ((self["family_linear"] + self["family_bmm"]) > 0)
-        return torch.where(bound, self.compute_s(), 0.0)
+        return torch.where(bound, self.compute_s(), 0.0).clamp_min(1e-12)
 
     def memory_s(self) -> Tensor:
         """At full bandwidth, with what is read again because the caches did not hold it."""

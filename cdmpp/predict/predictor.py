@@ -201,16 +201,12 @@ class Predictor:
                 vouched["intervals"] = self.calibration.intervals(seen, [group] * len(latency_s))
                 vouched["promised"] = self.calibration.conformal.promised(group)
         if self.unseen is not None and (device.kind == "cpu" or self._vouches_for(device)):
-            wide = self.unseen.intervals(seen.log_prediction)
             if not trained_on_device:
-                vouched["intervals"] = wide
+                vouched["intervals"] = self.unseen.intervals(seen.log_prediction)
                 vouched["promised"] = {level: level for level in self.unseen.bounds}
                 vouched["expected"] = self.unseen.expected(device.name, device.name in self.calibrated)
             elif untold.any() and "intervals" in vouched:
-                vouched["intervals"] = {
-                    level: tuple(np.where(untold, *ends) for ends in zip(wide[level], known, strict=True))
-                    for level, known in vouched["intervals"].items()
-                }
+                vouched["intervals"] = self.unseen.widened(vouched["intervals"], seen.log_prediction, untold)
         shown = {name: flags[name] for name in FLAGS if name in flags}
         vouched["flags"] = tuple(tuple(name for name in shown if shown[name][i]) for i in range(len(latency_s)))
         vouched |= {"refused": inputs.refused, "reasons": inputs.reasons, "calibrated": device.name in self.calibrated}

@@ -30,6 +30,16 @@ class Unseen:
             for level, (low, high) in self.bounds.items()
         }
 
+    def widened(
+        self, known: Mapping[float, tuple[np.ndarray, np.ndarray]], log_prediction: np.ndarray, rows: np.ndarray
+    ) -> dict[float, tuple[np.ndarray, np.ndarray]]:
+        """The intervals ``known`` with those of an unknown device at ``rows``, (n,) bool."""
+        unseen = self.intervals(log_prediction)
+        return {
+            level: (np.where(rows, unseen[level][0], low), np.where(rows, unseen[level][1], high))
+            for level, (low, high) in known.items()
+        }
+
     def expected(self, device: str, calibrated: bool = False) -> str:
         """What to expect on ``device``, in a sentence; ``calibrated``: a few of its kernels were timed."""
         told = ", ".join(f"{name} {m['mape']:.0f} % (median {m['median_ape']:.0f})" for name, m in self.units.items())

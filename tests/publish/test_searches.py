@@ -7,6 +7,8 @@ import pytest
 
 from benchmarks.publish import searches
 from benchmarks.publish.searches import Point, page, points_of, read_points, trials_to, write_points
+from benchmarks.search_tasks import COMPARED, named_tasks
+from cdmpp.errors import CdmppError
 
 
 def cell(model, seconds, task="matmul", seed=0):
@@ -20,6 +22,15 @@ def test_a_point_after_each_batch_holds_the_best_so_far():
     assert points_of(cell("xgb", [None, None])) == []
     assert trials_to(found, 2.5e-3) == 4
     assert trials_to(found, 1e-3) is None
+
+
+def test_a_device_without_records_is_searched_on_the_same_tasks():
+    tasks = named_tasks("epyc-milan", "compared")
+    assert {name: task.task_id for name, task in tasks.items()} == COMPARED
+    assert tasks == named_tasks("xeon-emeraldrapids", "compared")
+    for device, names, said in (("epyc-mialn", "compared", "epyc-mialn"), ("epyc-milan", "matmull", "no task matmull")):
+        with pytest.raises(CdmppError, match=said):
+            named_tasks(device, names)
 
 
 @pytest.fixture
