@@ -1,11 +1,11 @@
 """One network tuned for the same wall-clock time with each cost model, then run.
 
-    python -m benchmarks.search_network device=xeon-emeraldrapids [network=torchvision:resnet18] [minutes=20]
+    python -m benchmarks.search_network device=xeon-emeraldrapids [network=torchvision:resnet18] [minutes=20] [turn=64]
         [models=cascade,online,frozen,xgb,random] [seeds=0] [out=outputs/search]
 
-Tasks take turns as MetaSchedule's gradient scheduler says: first each once, and only then is anything learned, so that
-time has to last for more than one round (ResNet-18: ten minutes). Each run is a file; finished ones are not run again.
-Leave the machine alone.
+Tasks take turns of so many measured programs as MetaSchedule's gradient scheduler says: first each once, and only then
+is anything learned, so that time has to last for more than one round (ResNet-18: ten minutes on a fast core). Each run
+is a file; finished ones are not run again. Leave the machine alone.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from benchmarks.search import model_and_builder, quick_runner
 from cdmpp.data.files import read_json, write_json
 
 TURN = 64
-"""Programs that are measured when it is a task's turn: MetaSchedule's default."""
+"""MetaSchedule's default."""
 
 
 def main() -> None:
@@ -41,7 +41,8 @@ def main() -> None:
                 continue
             with tempfile.TemporaryDirectory() as folder:
                 cell = {"network": network, "model": model, "seed": seed, "device": given["device"]}
-                cell |= {"minutes": float(given.get("minutes", 20)), "out": str(path), "folder": folder}
+                cell |= {"minutes": float(given.get("minutes", 20)), "turn": int(given.get("turn", TURN))}
+                cell |= {"out": str(path), "folder": folder}
                 request = Path(folder) / "cell.json"
                 write_json(request, cell)
                 with (out / "log.txt").open("a") as log:
@@ -101,7 +102,7 @@ def _cell(path: Path) -> None:
                 task_weights=[float(graph.counts[key]) for key in graph.tasks],
                 work_dir=str(work),
                 max_trials_global=100_000,
-                num_trials_per_iter=TURN,
+                num_trials_per_iter=request["turn"],
                 builder=builder,
                 runner=quick_runner(),
                 cost_model=model,
@@ -115,7 +116,7 @@ def _cell(path: Path) -> None:
         request["network"], device=request["device"], schedule=f"database:{work}", measure=True, progress=False
     )
     kernels_s = sum(kernel.count * kernel.measured_s for kernel in answer.kernels if kernel.measured_s)
-    row = {key: request[key] for key in ("network", "device", "model", "seed", "minutes")}
+    row = {key: request[key] for key in ("network", "device", "model", "seed", "minutes", "turn")}
     row |= {"measured_s": answer.measured_s, "kernels_s": kernels_s, "trials": trials[0], "spent_s": spent_s}
     write_json(Path(request["out"]), row)
 

@@ -198,7 +198,7 @@ def main(out: str, docs: str) -> None:
             )
 
 
-NETWORK_FIELDS = ("device", "network", "model", "seed", "minutes", "trials", "measured_s", "kernels_s")
+NETWORK_FIELDS = ("device", "network", "model", "seed", "minutes", "turn", "trials", "measured_s", "kernels_s")
 
 
 def new_networks(out: Path) -> dict[tuple[str, ...], dict[str, str]]:
@@ -239,13 +239,14 @@ def network_page(rows: Mapping[tuple[str, ...], Mapping[str, str]]) -> str:
             row["model"],
             row["seed"],
             row["minutes"],
+            row["turn"],
             row["trials"],
             f"{1e3 * float(row['measured_s']):.2f}",
             f"{1e3 * float(row['kernels_s']):.2f}",
         ]
         for _, row in sorted(rows.items(), key=lambda one: (one[0][:2], float(one[1]["measured_s"])))
     ]
-    heads = ["device", "network", "model", "seed", "minutes", "trials", "network, ms", "its kernels alone, ms"]
+    heads = ["device", "network", "model", "seed", "minutes", "a turn", "trials", "network, ms", "its kernels alone, ms"]
     return "\n".join(table(heads, lines, left=3)) if lines else "Not run yet."
 
 
