@@ -57,7 +57,7 @@ def device_panels(
     handles, labels = panels[0].get_legend_handles_labels()
     for empty in panels[len(names) :]:
         empty.axis("off")
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), markerscale=6, frameon=False)
+    figure.legend(handles, labels, loc="outside upper center", ncols=len(labels), markerscale=6, frameon=False)
     figure.supxlabel("measured latency (µs)", fontsize=9)
     figure.supylabel("predicted latency (µs)", fontsize=9)
 
