@@ -91,9 +91,10 @@ def main(data: str, model: str, docs: str) -> None:
     of_rows = (records.latency_s[rows], predicted_s, records.devices[rows], records.op_classes[rows])
     names = ("true_s", "predicted_s", "devices", "classes")
     panels = partial(device_panels, **dict(zip(names, of_rows, strict=True)))
-    images = Path(docs) / "images"
-    print(save_plot(images / f"{model}-measured.png", (9.0, 7.4), "", panels))
-    print(save_plot(images / f"{model}-left-out.png", (7.6, 4.0), "", partial(left_out_bars, card=predictor.card)))
+    path = Path(docs) / "images" / Path(model).name
+    print(save_plot(path.with_name(f"{path.name}-measured.png"), (9.0, 7.4), "", panels))
+    bars = partial(left_out_bars, card=predictor.card)
+    print(save_plot(path.with_name(f"{path.name}-left-out.png"), (7.6, 4.0), "", bars))
 
 
 if __name__ == "__main__":
