@@ -7,8 +7,10 @@ import pytest
 
 pytest.importorskip("matplotlib")
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
+from cdmpp.data.plots import save_plot
 from cdmpp.evaluation.plots import learning_curve, save_training_plots, scatter
 
 HISTORY = [
@@ -59,3 +61,19 @@ def test_both_axes_of_a_learning_curve_have_a_name_a_unit_and_numbers(spread):
     assert left.get_ylabel() == "training loss (no unit)" and right.get_ylabel() == "validation error (%)"
     assert left.get_xlabel() == "epoch"
     assert min(numbers_shown(left), numbers_shown(right)) >= 3
+
+
+def test_a_colour_that_few_points_have_stays_itself(tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    rng, names = np.random.default_rng(0), ("blue", "orange", "green", "red", "brown", "pink", "olive", "cyan", "gray")
+
+    def draw(axes):
+        for name in names:
+            axes.plot(*rng.normal(size=(2, 3000)), ".", color=f"tab:{name}", markersize=1.5)
+        axes.plot([6.0], [6.0], "s", color="tab:purple", markersize=6)
+
+    save_plot(tmp_path / "points.png", (6.0, 4.0), "", draw)
+    with image.open(tmp_path / "points.png") as saved:
+        pixels = np.asarray(saved.convert("RGB")).reshape(-1, 3).astype(int)
+    purple = 255 * np.array(to_rgb("tab:purple"))
+    assert np.abs(pixels - purple).max(axis=1).min() < 16
