@@ -38,6 +38,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--rows", type=int, default=20, help="rows of the table, fastest first; 0 = all (default 20)")
     verb.add_argument("--json", action="store_true", help="machine-readable, every program in input order")
     verb.add_argument("--no-compile", action="store_true", help="see no machine code: faster, rougher")
+    verb.add_argument("--retarget", action="store_true", help="make schedules of another architecture for DEVICE's own")
     verb.add_argument("--limit", type=float, default=60.0, help="seconds to lower or compile a program (default 60)")
 
 
@@ -63,7 +64,9 @@ def run(options: argparse.Namespace) -> None:
     _check(given, options.limit)
     compiled = False if options.no_compile else None
     asked = device.name if options.clock_mhz is None else device.with_spec(clock_mhz=options.clock_mhz)
-    prediction = predictor.predict(given, device=asked, compiled=compiled, limit_s=options.limit)
+    prediction = predictor.predict(
+        given, device=asked, compiled=compiled, limit_s=options.limit, retarget=options.retarget
+    )
     _say_doubts(prediction, name)
     if options.json:
         promised = {str(level): promise for level, promise in prediction.promised.items()}

@@ -26,6 +26,13 @@ def disagreement(device: str | devices.Device, target: str, exact: bool = False)
     return ""
 
 
+def retargeted(device: devices.Device, target: str) -> str:
+    """JSON of the target of ``device`` in place of one of its kind for another processor; else ``target`` as it is."""
+    own, given = device.target, json.loads(target)
+    another = any(given.get(key) != own[key] for key in ("arch", "mcpu") if key in own)
+    return json.dumps(own) if another and given.get("kind") == own["kind"] else target
+
+
 def first_target(database: Path) -> str:
     """JSON of the target of the first readable record of a MetaSchedule database."""
     plain = database / "database_tuning_record.json"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import tvm
@@ -12,23 +13,31 @@ import tvm
 from cdmpp.ast.extract import extract_many
 from cdmpp.ast.table import AstTable
 from cdmpp.data.derive import Source
-from cdmpp.data.targets import disagreement
 from cdmpp.errors import UnsupportedProgramError
 from cdmpp.machine_code.compile import can_compile
 from cdmpp.predict.derived import Derived
 from cdmpp.predict.inputs import Inputs, Wishes
+from cdmpp.programs.replay import parse_target
 from cdmpp.programs.task import Program
 
 
 def read_programs(programs: Sequence[Program], wishes: Wishes) -> Inputs:
     """Raises ``UnsupportedProgramError`` for the first program that has no AST or another device's target."""
     labels = tuple(getattr(program, "name", "") or f"#{i}" for i, program in enumerate(programs))
-    targets = {str(program.target): program.target for program in programs}
-    texts = {key: json.dumps(json.loads(str(target))) for key, target in targets.items()}
-    reasons = {key: disagreement(wishes.device, text) for key, text in texts.items()}
+    given = {str(program.target) for program in programs}
+    texts, reasons = {}, {}
+    for key in given:
+        try:
+            texts[key] = wishes.target_of(json.dumps(json.loads(key)))
+        except UnsupportedProgramError as error:
+            reasons[key] = error
     for label, program in zip(labels, programs, strict=True):
-        if reason := reasons[str(program.target)]:
-            raise UnsupportedProgramError(f"program {label}: {reason}; lower it for its target or name another device")
+        if reason := reasons.get(str(program.target)):
+            raise UnsupportedProgramError(f"program {label}: {reason}; or name another device")
+    if wishes.retarget:
+        targets = {key: parse_target(text) for key, text in texts.items()}
+        programs = [replace(program, target=targets[str(program.target)]) for program in programs]
+        texts = {str(targets[key]): text for key, text in texts.items()}
     inputs = Inputs(AstTable.from_asts(extract_many(programs)), labels)
     if not wishes.compiled:
         return inputs

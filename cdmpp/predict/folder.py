@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
+from cdmpp import devices
 from cdmpp.ast.layout import EXTRACTOR_VERSION
 from cdmpp.ast.table import read_asts
 from cdmpp.data.codes import VERSIONS
 from cdmpp.data.derive import LIMIT_S, Source, core_of, cores, derived_folder, has_tvm, script_programs
+from cdmpp.data.schema import Record
+from cdmpp.data.targets import disagreement, retargeted
 from cdmpp.devices import Device
 from cdmpp.errors import CdmppError, DataError, UnsupportedProgramError
 from cdmpp.predict.derived import Derived
 from cdmpp.predict.inputs import Inputs, Wishes
+from cdmpp.programs.task import Task
 
+T = TypeVar("T")
 _NO_AST = "no AST was derived"
 
 
@@ -63,22 +70,80 @@ def _data_set(folder: Path, wishes: Wishes) -> Inputs:
 
 
 def _with_codes_of(folder: Path, inputs: Inputs, wishes: Wishes) -> Inputs:
-    """``inputs``, named by records of data set ``folder``, with their code vectors: stored ones, else compiled."""
+    """``inputs``, named by records of data set ``folder``, with their code vectors: stored ones, else compiled.
+
+    What is stored of a device with another core or architecture says nothing of this one: it is compiled for this one.
+    """
     from cdmpp.data.codes import codes_of, complete_codes
     from cdmpp.data.labels import Labels
     from cdmpp.data.records import read_records, read_tasks
 
-    lacking = set(np.asarray(inputs.labels, object)[np.isnan(inputs.asts.codes_or_nan()[:, 0])].tolist())
-    if not wishes.compiled or not lacking:
+    names = np.asarray(inputs.labels, object)
+    lacking = set(names[np.isnan(inputs.asts.codes_or_nan()[:, 0])].tolist())
+    foreign = _foreign(folder, inputs, wishes)
+    if foreign:
+        elsewhere = np.isin(names, list(foreign))[:, None]
+        own = np.where(elsewhere, np.float32(np.nan), inputs.asts.codes_or_nan())
+        inputs = replace(inputs, asts=inputs.asts.with_codes(own))
+    if not wishes.compiled or not (lacking or foreign):
         return inputs
     tasks = read_tasks(folder)
-    records = [r for r in read_records(folder, None, "skip") if r.record_id in lacking and r.task_id in tasks]
-    if has_tvm():
+    made = _compiled_for(folder, foreign.values(), tasks, wishes)
+    own_lacking = lacking - set(foreign)
+    records = [r for r in read_records(folder, None, "skip") if r.record_id in own_lacking and r.task_id in tasks]
+    if has_tvm() and records:
         codes, why = complete_codes(folder, records, tasks, cores(), True, wishes.limit_s)
     else:
-        codes, why = codes_of([(folder, tasks)], Labels.of_records(records)), {}
+        codes, why = codes_of([(folder, tasks)], Labels.of_records(records)) if records else None, {}
     by_record = {} if codes is None else dict(zip([r.record_id for r in records], codes, strict=True))
-    return inputs.with_codes(by_record, why, inputs.labels)
+    return inputs.with_codes({**by_record, **made.codes}, {**why, **made.code_faults}, inputs.labels)
+
+
+def _foreign(folder: Path, inputs: Inputs, wishes: Wishes) -> dict[str, Record]:
+    """The records among ``inputs`` whose stored code vectors are not those of the wished device, by their name."""
+    from cdmpp.data.records import count_records, read_records
+
+    if wishes.features != "cdmpp" or set(count_records(folder)) <= {wishes.device.name}:
+        return {}
+    named, alike = set(inputs.labels), cache(partial(_run_alike, wishes.device))
+    return {
+        r.record_id: r
+        for r in read_records(folder, None, "skip")
+        if r.record_id in named and not alike(r.device, r.target)
+    }
+
+
+def _run_alike(device: Device, name: str, target: str) -> bool:
+    """Whether code for ``target`` (JSON) takes as many cycles on ``device`` as on the one of that ``name``."""
+    if name == device.name:
+        return True
+    try:
+        other = core_of(devices.get(name))
+    except CdmppError:  # described elsewhere
+        return False
+    return other == core_of(device) and not disagreement(device, target)
+
+
+def _compiled_for(folder: Path, records: Iterable[Record], tasks: Mapping[str, Task], wishes: Wishes) -> Derived:
+    """Code vectors on the wished device of ``records`` of others, by record; none of those for another kind of device.
+
+    A GPU runs code of its own architecture alone; what LLVM makes for another CPU is taken as it is.
+    """
+    sources: dict[str, Source] = {}
+    for record in records if has_tvm() else ():
+        own, task = retargeted(wishes.device, record.target), tasks.get(record.task_id)
+        target = own if wishes.retarget or disagreement(wishes.device, record.target) else record.target
+        if task is not None and not disagreement(wishes.device, target):
+            key = _key(task.workload, record.schedule, target)
+            sources[record.record_id] = Source(key, task.workload, record.schedule, target)
+    kind, core = "codes" if wishes.device.kind == "cpu" else "gpu_codes", core_of(wishes.device)
+    kept = derived_folder(kind, VERSIONS[kind], str(folder.resolve()), core)
+    derived = Derived.of(list(sources.values()), wishes, f"programs of {folder.name}", None, kept)
+
+    def by_record(of_key: Mapping[str, T]) -> dict[str, T]:
+        return {name: of_key[source.key] for name, source in sources.items() if source.key in of_key}
+
+    return replace(derived, codes=by_record(derived.codes), code_faults=by_record(derived.code_faults))
 
 
 def _script(path: Path, wishes: Wishes) -> Inputs:
@@ -93,7 +158,7 @@ def _script(path: Path, wishes: Wishes) -> Inputs:
 
 
 def _database(folder: Path, wishes: Wishes) -> Inputs:
-    graphs, sources, refused = _lines(folder, wishes.device)
+    graphs, sources, refused = _lines(folder, wishes)
     asts = derived_folder("asts", EXTRACTOR_VERSION, *graphs)
     kind = "codes" if wishes.device.kind == "cpu" else "gpu_codes"
     codes = derived_folder(kind, VERSIONS[kind], *graphs, core_of(wishes.device))
@@ -101,15 +166,29 @@ def _database(folder: Path, wishes: Wishes) -> Inputs:
     kept = {at: source for at, source in sources.items() if source.key in derived.stored}
     refused += [f"{at}: {derived.faults.get(s.key, _NO_AST)}" for at, s in sources.items() if at not in kept]
     if not kept:
-        raise DataError(f"{folder} has no line that can be predicted: {'; '.join(refused[:3]) or 'it is empty'}")
+        first: dict[str, str] = {}  # of each reason
+        for text in refused:
+            first.setdefault(text.partition(": ")[2], text)
+        told = "; ".join(list(first.values())[:3]) or "it is empty"
+        raise DataError(f"{folder} has no line that can be predicted: {told}")
     return replace(derived.inputs(list(kept.values()), list(kept)), refused=tuple(refused))
 
 
-def _lines(folder: Path, device: Device) -> tuple[list[str], dict[str, Source], list[str]]:
+def _key(*texts: str) -> str:
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:32]
+
+
+def _target_of(wishes: Wishes, target: str) -> str | UnsupportedProgramError:
+    try:
+        return wishes.target_of(target)
+    except UnsupportedProgramError as error:
+        return error
+
+
+def _lines(folder: Path, wishes: Wishes) -> tuple[list[str], dict[str, Source], list[str]]:
     """Workloads as JSON graphs, the program of each good line by its label, and why the other lines are left out."""
     import tvm
 
-    from cdmpp.data.targets import disagreement
     from cdmpp.programs.database import BadLine, is_database, read_lines, read_workloads
 
     if not is_database(folder):
@@ -118,7 +197,7 @@ def _lines(folder: Path, device: Device) -> tuple[list[str], dict[str, Source], 
     graphs = ["" if isinstance(module, BadLine) else tvm.ir.save_json(module) for module in workloads]
     sources: dict[str, Source] = {}
     refused: list[str] = []
-    wrong_target = cache(lambda target: disagreement(device, target))
+    own_target = cache(partial(_target_of, wishes))
     for line in read_lines(folder):
         at = f"line {line if isinstance(line, BadLine) else line.number}"
         if isinstance(line, BadLine):
@@ -127,10 +206,9 @@ def _lines(folder: Path, device: Device) -> tuple[list[str], dict[str, Source], 
             refused.append(f"{at}: workload {line.workload} does not exist, the database has {len(workloads)}")
         elif isinstance(bad := workloads[line.workload], BadLine):
             refused.append(f"{at}: its workload, line {bad}")
-        elif reason := wrong_target(line.target):
-            refused.append(f"{at}: {reason}")
+        elif isinstance(target := own_target(line.target), UnsupportedProgramError):
+            refused.append(f"{at}: {target}")
         else:
             graph = graphs[line.workload]
-            key = hashlib.sha256("\0".join((graph, line.schedule, line.target)).encode()).hexdigest()[:32]
-            sources[at] = Source(key, graph, line.schedule, line.target, graph=True)
+            sources[at] = Source(_key(graph, line.schedule, target), graph, line.schedule, target, graph=True)
     return graphs, sources, refused

@@ -13,8 +13,9 @@ from cdmpp.ast.compact_ast import CompactAST
 from cdmpp.ast.layout import EXTRACTOR_VERSION
 from cdmpp.ast.table import AstTable
 from cdmpp.data.derive import LIMIT_S
+from cdmpp.data.targets import disagreement, retargeted
 from cdmpp.devices import Device
-from cdmpp.errors import CdmppError
+from cdmpp.errors import CdmppError, UnsupportedProgramError
 from cdmpp.machine_code.code_features import CODE_WIDTH
 from cdmpp.operators.operator import LibraryOperator
 from cdmpp.operators.operator_vector import operator_program
@@ -30,6 +31,20 @@ class Wishes:
     compiled: bool = False
     """Compile CPU programs for their code vectors."""
     limit_s: float = LIMIT_S
+    retarget: bool = False
+    """Make programs of another architecture, or of another CPU, for the device's own target."""
+
+    def target_of(self, target: str) -> str:
+        """JSON of the target that a program recorded for ``target`` (JSON) is made for.
+
+        ``UnsupportedProgramError``: it is not of the device.
+        """
+        own = retargeted(self.device, target)
+        used = own if self.retarget else target
+        if reason := disagreement(self.device, used):
+            hint = "" if disagreement(self.device, own) else "; retarget=True (--retarget) makes programs for that"
+            raise UnsupportedProgramError(f"{reason}{hint}")
+        return used
 
 
 @dataclass(frozen=True)

@@ -96,6 +96,7 @@ class Predictor:
         device: str | Device | None = None,
         compiled: bool | None = None,
         limit_s: float = LIMIT_S,
+        retarget: bool = False,
     ) -> Prediction:
         """Latency of each program.
 
@@ -105,6 +106,8 @@ class Predictor:
             device: name or Device; may be left out where the model was trained on one device only.
             compiled: False: read no machine code, which takes 0.1 to 3 s a program; None: where the model learned it.
             limit_s: longest time for compiling one program; past it the AST alone must do, and a flag says so.
+            retarget: make programs that were scheduled for another GPU architecture, or another CPU, for the device's
+                own target; otherwise those of another architecture are refused.
 
         Raises:
             CdmppError: no or unknown device, programs lowered for another kind of device, or nothing to predict.
@@ -112,7 +115,7 @@ class Predictor:
         target = self._device(device)
         can_compile = self._wants_code_of(target) and (can_have_code(target.target) or can_have_gpu_code(target.target))
         wished = compiled is not False and can_compile
-        inputs = read_inputs(programs, Wishes(target, self.features, wished, limit_s))
+        inputs = read_inputs(programs, Wishes(target, self.features, wished, limit_s, retarget))
         if not can_compile and self.features == "cdmpp":  # stored: of another device, or they mean nothing to it
             inputs = replace(inputs, asts=inputs.asts.with_codes(None))
         asts = inputs.asts

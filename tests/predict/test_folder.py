@@ -13,12 +13,13 @@ from toy_data import write_toy_dataset
 
 import cdmpp
 from cdmpp import cli, devices
-from cdmpp.ast.table import read_asts
+from cdmpp.ast.table import TARGET_KINDS, read_asts
 from cdmpp.data.codes import write_codes
 from cdmpp.data.derive import has_tvm
 from cdmpp.errors import CdmppError, DataError
 from cdmpp.machine_code.code_features import CODE_WIDTH
 from cdmpp.predict import folder as module
+from cdmpp.predict.derived import Derived
 from cdmpp.predict.flags import NO_MACHINE_CODE
 from cdmpp.predict.folder import read_path
 from cdmpp.predict.inputs import Wishes
@@ -90,6 +91,41 @@ def test_damaged_codes_are_compiled_again(data_set, monkeypatch):
     assert len(asked) == 12  # from the cache
 
 
+def test_code_vectors_of_another_core_are_not_taken_for_those_of_the_device(data_set, monkeypatch):
+    folder, codes = data_set
+    monkeypatch.setattr(module, "has_tvm", lambda: False)
+    alike, unlike = devices.get("xeon-icelake-avx2"), devices.get("epyc-genoa")
+    for given in (folder, folder / "asts" / "part-00000.parquet"):
+        for compiled in (True, False) if given == folder else (True,):
+            read = read_path(given, Wishes(alike, compiled=compiled))
+            np.testing.assert_array_equal(read.asts.codes, [codes[label] for label in read.labels])
+            assert np.isnan(read_path(given, Wishes(unlike, compiled=compiled)).asts.codes_or_nan()).all()
+    flags = cdmpp.load("epyc-genoa").predict(folder, device="epyc-genoa").flags
+    assert all(NO_MACHINE_CODE in one for one in flags)
+
+
+@needs_tvm
+@pytest.mark.tvm
+@pytest.mark.parametrize("retarget", [False, True])
+def test_a_data_set_of_another_core_is_compiled_for_the_device(data_set, monkeypatch, retarget):
+    folder, _ = data_set
+    genoa, asked = devices.get("epyc-genoa"), []
+
+    def derive(jobs, *_):
+        for cache, sources in jobs.values():
+            asked.extend(sources)
+            write_codes(cache / "chunk-0.parquet", {s.key: np.full(CODE_WIDTH, 7, np.float32) for s in sources})
+        return {}
+
+    monkeypatch.setattr("cdmpp.predict.derived.derive", derive)
+    wishes = Wishes(genoa, compiled=True, retarget=retarget)
+    assert (read_path(folder, wishes).asts.codes == 7).all()
+    (source,) = asked  # all have one text
+    assert source.core == genoa.core and (json.loads(source.target) == genoa.target) == retarget
+    read_path(folder, wishes)
+    assert len(asked) == 1  # from the cache
+
+
 @pytest.fixture
 def database(tmp_path) -> Path:
     """Seven lines: three good ones (one not measured yet) among four that are not."""
@@ -130,6 +166,25 @@ def test_bad_lines_of_a_database_are_left_out_and_named(database, monkeypatch, c
 def test_a_database_without_a_good_line_is_refused(database):
     with pytest.raises(DataError, match="no line that can be predicted: line 1: the target has arch sm_80, h100 has"):
         read_path(database, Wishes(devices.get("h100")))
+    with pytest.raises(DataError, match=r"h100 has sm_90; retarget=True \(--retarget\) makes programs for that"):
+        read_path(database, Wishes(devices.get("h100")))
+    with pytest.raises(DataError, match="line 1: the target has kind cuda, xeon-icelake has llvm; line 4"):
+        read_path(database, Wishes(XEON, retarget=True))
+
+
+@needs_tvm
+@pytest.mark.tvm
+def test_lines_of_another_architecture_are_made_for_the_device_where_that_is_asked_for(database, monkeypatch):
+    made = []
+    of = Derived.of
+    monkeypatch.setattr(Derived, "of", lambda sources, *rest: made.extend(sources) or of(sources, *rest))
+    inputs = read_path(database, Wishes(devices.get("h100"), retarget=True))
+    assert inputs.labels == ("line 1", "line 2", "line 3", "line 6")
+    assert {json.loads(source.target)["arch"] for source in made} == {"sm_90"}
+    made.clear()
+    read_path(database, Wishes(A100, retarget=True))
+    archs = [json.loads(source.target)["arch"] for source in made]
+    assert archs == ["sm_80"] * len(made) and len({source.key for source in made}) == len(made)
 
 
 @needs_tvm
@@ -137,14 +192,21 @@ def test_a_database_without_a_good_line_is_refused(database):
 def test_programs_in_memory_of_another_architecture_are_refused():
     import tvm
 
+    from benchmarks.workloads import tasks
     from cdmpp.predict.compiled import read_programs
     from cdmpp.programs.database import read_workloads
+    from cdmpp.programs.sampling import sample_programs
     from cdmpp.programs.task import Program
 
     module_ = read_workloads(FIXTURE)[0]
     program = Program(module_, tvm.target.Target({**A100.target, "arch": "sm_90"}), name="mine")
     with pytest.raises(CdmppError, match="program mine: the target has arch sm_90, a100 has sm_80"):
         read_programs([program], Wishes(A100))
+    with pytest.raises(CdmppError, match="the target has kind cuda, xeon-icelake has llvm; or name another device"):
+        read_programs([program], Wishes(XEON, retarget=True))
+    scheduled = sample_programs(tasks()["matmul"], program.target, 1, 0, mutants=0.0)
+    inputs = read_programs(scheduled, Wishes(A100, retarget=True))
+    assert len(inputs.asts) == 1 and inputs.asts.target_kinds[0] == TARGET_KINDS.index("gpu")
 
 
 SCRIPT = """
