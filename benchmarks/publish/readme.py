@@ -16,6 +16,8 @@ from cdmpp.evaluation.results import Result, read_results
 
 VARIANTS = ("_tasks", "_schedules", "_labels", "_adapt", "unlabelled_")
 """In the names of splits that are only in docs/results, as are experiments on data sets of other names."""
+OPERATORS = "torch-"
+"""Begins the names of data sets of library operators, which have a page of their own."""
 METRICS = ("mape", "median_ape")
 
 
@@ -42,6 +44,8 @@ def figures(results: Sequence[Result]) -> str:
 
 
 def _is_main(result: Result) -> bool:
+    if result.dataset.startswith(OPERATORS):
+        return False
     several = "+" in result.device
     return (several or result.dataset == result.device) and not any(mark in result.split for mark in VARIANTS)
 

@@ -37,6 +37,7 @@ def test_experiments_stay_out():
     rows = [row("cdmpp", key, 1.0) for key in ("mape", "median_ape")]
     others = [replace(r, dataset="few-labels-a100", model="kmeans") for r in rows]
     others += [replace(r, split=split) for r in rows for split in ("by_task_half_tasks", "by_task+train_tasks:0.5")]
+    others += [replace(r, dataset="torch-gpus", device="h100+t4", model="library") for r in rows]
     assert figures(rows + others) == figures(rows)
     joint = [replace(r, dataset="cpus", device="a100+b") for r in rows]
     assert "| `cpus` | `by_task` |" in figures(rows + joint)
