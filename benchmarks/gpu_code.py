@@ -2,26 +2,40 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks.timing import finish
-from benchmarks.workloads import sampled
+from benchmarks.workloads import TARGETS, sampled
 
 EACH, TOGETHER = 24, 12
+NETWORKS, OF_NETWORKS = Path(__file__).parents[1] / "datasets" / "h100", 96
 ARCH, MULTIPROCESSORS = 80, 108
 
 
 def measure() -> list[dict[str, Any]]:
     """Seconds of each step, mean over the programs of an operator."""
-    return [
-        {"task": name, "programs": len(programs), **_row(programs)}
-        for (name, kind), programs in sampled(EACH).items()
-        if kind == "cuda"
-    ]
+    groups = {name: programs for (name, kind), programs in sampled(EACH).items() if kind == "cuda"}
+    groups["of 84 networks"] = _of_networks()
+    return [{"task": name, "programs": len(programs), **_row(programs)} for name, programs in groups.items()]
+
+
+def _of_networks() -> list[Any]:
+    """Recorded programs, drawn with seed 0, for the target of the other rows."""
+    from cdmpp import devices
+    from cdmpp.data.records import read_records, read_tasks
+    from cdmpp.programs.replay import parse_target, parse_workload, replay_on
+    from cdmpp.programs.task import Program
+
+    tasks, target = read_tasks(NETWORKS), parse_target(devices.get(TARGETS["cuda"]).target)
+    drawn = random.Random(0).sample(list(read_records(NETWORKS)), OF_NETWORKS)
+    workloads = [(parse_workload(tasks[record.task_id].workload), record.schedule) for record in drawn]
+    return [Program(replay_on(workload, schedule).mod, target) for workload, schedule in workloads]
 
 
 def _row(programs: list[Any]) -> dict[str, float]:
