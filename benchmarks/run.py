@@ -158,7 +158,7 @@ SECTIONS = {
         "For sm_80, one core, a mean program of each operator: lowered to its AST, printed as CUDA, compiled and "
         "disassembled twelve together (the elementwise program alone: most of its time is the start of the tools), its "
         "warps executed and timed. Schedules are random ones, many of them unrolled; those of 84 networks are 96 "
-        "records of `datasets/h100`, half of them untuned.",
+        "records of `datasets/h100`, 44 of them untuned.",
         lambda folder: _run("gpu_code.py", folder / "result.json"),
         tables.gpu_code,
     ),

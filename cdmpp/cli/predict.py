@@ -46,6 +46,8 @@ def run(options: argparse.Namespace) -> None:
     """Print the table or the JSON, and each doubt on a line of its own."""
     device = devices.get(options.device)
     operators = _operators(options.programs, options.dtype)
+    if operators and options.retarget:
+        raise CdmppError("--retarget is of schedules alone: operators that a library serves have no target")
     given = operators or _path(options.programs)
     gc.disable()  # a third of the time to start would go into looking at what was just imported
     from cdmpp.predict.catalogue import model_for, models

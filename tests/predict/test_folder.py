@@ -189,7 +189,7 @@ def test_lines_of_another_architecture_are_made_for_the_device_where_that_is_ask
 
 @needs_tvm
 @pytest.mark.tvm
-def test_programs_in_memory_of_another_architecture_are_refused():
+def test_programs_in_memory_of_another_architecture_are_refused(monkeypatch):
     import tvm
 
     from benchmarks.workloads import tasks
@@ -207,6 +207,10 @@ def test_programs_in_memory_of_another_architecture_are_refused():
     scheduled = sample_programs(tasks()["matmul"], program.target, 1, 0, mutants=0.0)
     inputs = read_programs(scheduled, Wishes(A100, retarget=True))
     assert len(inputs.asts) == 1 and inputs.asts.target_kinds[0] == TARGET_KINDS.index("gpu")
+    made = []
+    monkeypatch.setattr(Derived, "of", lambda sources, *_: made.extend(sources) or Derived({}, {}, {}, {}))
+    read_programs(scheduled, Wishes(A100, compiled=True, retarget=True))
+    assert [json.loads(source.target)["arch"] for source in made] == ["sm_80"]
 
 
 SCRIPT = """
