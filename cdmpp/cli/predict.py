@@ -156,6 +156,8 @@ def _say_doubts(prediction: Prediction, model: str) -> None:
         why = next((i for i in rows if i in prediction.reasons), None) if flag == NO_MACHINE_CODE else None
         reason = "" if why is None else f" ({prediction.labels[why]}: {prediction.reasons[why]})"
         say(f"{len(rows)} of {total} programs: {flag}: {meaning}{reason}")
+        if flag == NO_MACHINE_CODE and (bare := sum(not prediction.interval(i) for i in rows)):
+            say(f"{bare} of {total} programs have no interval: {model} does not know how far off such answers are")
 
 
 def _print_table(prediction: Prediction, title: str, rows: int) -> None:
@@ -166,8 +168,10 @@ def _print_table(prediction: Prediction, title: str, rows: int) -> None:
     columns = {"program": [labels[i] for i in shown], "predicted latency": [format_seconds(seconds[i]) for i in shown]}
     if prediction.intervals:
         level = min(prediction.intervals)
-        bounds = [[format_seconds(float(bound[i])) for bound in prediction.intervals[level]] for i in shown]
-        columns[f"{100 * prediction.promised[level]:g} % interval"] = [" - ".join(pair) for pair in bounds]
+        bounds = [prediction.interval(i).get(level) for i in shown]
+        columns[f"{100 * prediction.promised[level]:g} % interval"] = [
+            "none" if pair is None else " - ".join(map(format_seconds, pair)) for pair in bounds
+        ]
     numbers = list(columns)[1:]
     if any(prediction.flags[i] for i in shown):
         columns["doubts"] = [", ".join(prediction.flags[i]) for i in shown]
@@ -176,10 +180,10 @@ def _print_table(prediction: Prediction, title: str, rows: int) -> None:
 
 
 def _row(prediction: Prediction, i: int) -> dict[str, Any]:
-    """Of program ``i``; intervals and the out-of-range score where the model has them."""
+    """Of program ``i``; intervals and the out-of-range score where the model has them, null where it has none of it."""
     row: dict[str, Any] = {"program": prediction.labels[i], "latency_s": float(prediction.latency_s[i])}
     if prediction.intervals:
-        row["intervals_s"] = {str(k): [float(bound[i]) for bound in pair] for k, pair in prediction.intervals.items()}
+        row["intervals_s"] = {str(k): list(pair) for k, pair in prediction.interval(i).items()} or None
     if prediction.novelty is not None and prediction.unlike_training is not None:
         row["novelty"] = float(prediction.novelty[i])
         row["unlike_training"] = bool(prediction.unlike_training[i])

@@ -155,6 +155,12 @@ class ProgramTensors:
     def __len__(self) -> int:
         return len(self.host_leaf_counts)
 
+    def without_codes(self) -> ProgramTensors:
+        """The same as if nobody had compiled any of them."""
+        return replace(
+            self, codes=torch.full_like(self.codes[:1], torch.nan), code_rows=torch.zeros_like(self.code_rows)
+        )
+
     def codes_of(self, rows: np.ndarray) -> Tensor:
         """(n, code width) code vectors of ``rows`` (n,), NaN where a program has none."""
         index = torch.from_numpy(np.ascontiguousarray(rows, np.int64)).to(self.code_rows.device)

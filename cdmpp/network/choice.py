@@ -186,7 +186,7 @@ class Chooser:
                 Chosen(
                     schedules[kept[i - own[0]]],
                     float(answer.latency_s[i]),
-                    {level: (float(low[i]), float(high[i])) for level, (low, high) in answer.intervals.items()},
+                    answer.interval(i),
                     answer.flags[i],
                     len(schedules),
                 )

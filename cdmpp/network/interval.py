@@ -42,10 +42,24 @@ class NetworkErrors:
             return None
         return math.exp(sorted(map(abs, self.logs.values()))[rank - 1])
 
-    def intervals(self, latency_s: float, summed: Bounds) -> tuple[Bounds, str]:
-        """Around ``latency_s``, and how they were made. ``summed``: ends of the kernels' intervals, to fall back on."""
+    def intervals(
+        self, latency_s: float, summed: Bounds, apart_s: float = 0.0, apart: Bounds | None = None
+    ) -> tuple[Bounds, str]:
+        """Around ``latency_s``, and how they were made. ``summed``: ends of the kernels' intervals, to fall back on.
+
+        ``apart_s``: the part of ``latency_s`` in kernels that were not answered as those of the measured networks were,
+        by machine code; ``apart``: the ends of their own intervals, added up. None: there are no such kernels.
+        """
         factors = {level: factor for level in LEVELS if (factor := self.factor(level)) is not None}
-        if factors:
+        if factors and apart is not None:
+            made = f"the errors on {len(self.logs)} networks; kernels without machine code have their own, added up"
+            rest_s, shared = latency_s - apart_s, {level: apart[level] for level in factors if level in apart}
+            if shared:
+                ends = {level: (rest_s / factors[level], rest_s * factors[level]) for level in shared}
+                return {
+                    level: (ends[level][0] + low, ends[level][1] + high) for level, (low, high) in shared.items()
+                }, made
+        elif factors:
             made = f"the errors on {len(self.logs)} networks of which no kernel was trained on"
             return {level: (latency_s / factor, latency_s * factor) for level, factor in factors.items()}, made
         if not summed:

@@ -23,6 +23,7 @@ from cdmpp.network.replay import by_task, overhead_seconds, replay
 from cdmpp.network.rule import DEFAULT, ScheduleRule
 from cdmpp.network.stored_graph import ReadNetwork, graph_for
 from cdmpp.predict.catalogue import model_for, models
+from cdmpp.predict.flags import FLAGS, NO_MACHINE_CODE
 from cdmpp.predict.model_folder import find_model, load
 from cdmpp.predict.predictor import Predictor
 from cdmpp.predict.stored_config import WEIGHTS
@@ -175,7 +176,9 @@ def compose(
     errors = NetworkErrors.of(sheet.name, model, rule.kind)
     overhead_s = overhead_seconds(timeline)
     summed = _summed(kernels, overhead_s)
-    intervals, told = errors.intervals(timeline.makespan_s, summed)
+    blind = [kernel for kernel in kernels if NO_MACHINE_CODE in kernel.flags]
+    apart = (sum(kernel.total_s for kernel in blind), _summed(blind, 0.0)) if blind else (0.0, None)
+    intervals, told = errors.intervals(timeline.makespan_s, summed, *apart)
     return NetworkPrediction(
         graph.name,
         sheet.name,
@@ -235,8 +238,6 @@ def _summed(kernels: Sequence[KernelPrediction], overhead_s: float) -> dict[floa
 
 
 def _doubts(kernels: Sequence[KernelPrediction], sheet: Device, predictor: Predictor, rule: ScheduleRule) -> list[str]:
-    from cdmpp.predict.flags import FLAGS
-
     told = []
     if sheet.name not in predictor.trained_on:
         error = predictor.unseen.expected(sheet.name, False) if predictor.unseen else "Expect large errors"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -24,7 +25,8 @@ class Prediction:
     member_spread: np.ndarray
     """(n,) standard deviation of log-latency between the model's members; zeros with one member."""
     intervals: Mapping[float, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
-    """(n,) lower and upper bounds in seconds by level; empty where not calibrated."""
+    """(n,) lower and upper bounds in seconds by level, NaN for programs of which nothing is known (``interval``);
+    empty where not calibrated."""
     described: Mapping[str, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
     """Number of the device that is known as a range -> (n,) seconds at its low and at its high end."""
     novelty: np.ndarray | None = None
@@ -47,7 +49,10 @@ class Prediction:
     def __post_init__(self) -> None:
         if not self.flags:
             object.__setattr__(self, "flags", ((),) * len(self))
-        columns = [self.latency_s, self.member_spread, *(bound for pair in self.intervals.values() for bound in pair)]
+        columns = [self.latency_s, self.member_spread]
+        for pair in self.intervals.values():
+            known = ~np.isnan(pair[0])
+            columns += [np.where(known, bound, self.latency_s) for bound in pair]
         numbers = np.stack(columns if self.novelty is None else [*columns, self.novelty])
         bad = np.flatnonzero(~(np.isfinite(numbers).all(0) & (self.latency_s > 0)))
         if len(bad):
@@ -55,6 +60,11 @@ class Prediction:
                 f"no number comes out for {len(bad)} of {len(self)} programs, the first is {self.labels[bad[0]]}: "
                 "the model's weights or the vectors of these programs cannot be right"
             )
+
+    def interval(self, i: int) -> dict[float, tuple[float, float]]:
+        """Level -> lower and upper bound of program ``i`` in seconds; empty where nothing is known of its error."""
+        bounds = {level: (float(low[i]), float(high[i])) for level, (low, high) in self.intervals.items()}
+        return {level: pair for level, pair in bounds.items() if not math.isnan(pair[0])}
 
     def __len__(self) -> int:
         return len(self.latency_s)

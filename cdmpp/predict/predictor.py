@@ -27,12 +27,20 @@ from cdmpp.model.build import Model
 from cdmpp.model.library import LibraryModel
 from cdmpp.model.pooled import with_devices
 from cdmpp.model.ranker import Ranker
-from cdmpp.predict.flags import FLAGS, MEASURED_ELSEWHERE, NOT_MEASURED, UNLIKE_TRAINING, UNSCHEDULED, flag_programs
+from cdmpp.predict.flags import (
+    FLAGS,
+    MEASURED_ELSEWHERE,
+    NO_MACHINE_CODE,
+    NOT_MEASURED,
+    UNLIKE_TRAINING,
+    UNSCHEDULED,
+    flag_programs,
+)
 from cdmpp.predict.inputs import Inputs, Wishes, read_inputs
 from cdmpp.predict.prediction import Prediction
 from cdmpp.predict.stored_config import CARD, CONFIG, FORMAT, SHEET, WEIGHTS
-from cdmpp.predict.stored_tensors import CALIBRATION, stored_weights
-from cdmpp.uncertainty.calibration import Calibration, Examined
+from cdmpp.predict.stored_tensors import calibrations, stored_weights
+from cdmpp.uncertainty.calibration import Calibration, Examined, choose
 from cdmpp.uncertainty.novelty import ProgramSketch
 from cdmpp.uncertainty.unseen import Unseen
 
@@ -104,7 +112,8 @@ class Predictor:
             programs: programs (needs TVM), stored ASTs, operators that a library serves, a TVMScript file, a data set
                 or a MetaSchedule database.
             device: name or Device; may be left out where the model was trained on one device only.
-            compiled: False: read no machine code, which takes 0.1 to 3 s a program; None: where the model learned it.
+            compiled: False: see no machine code, not even stored one: reading it takes 0.1 to 3 s a program; None:
+                where the model learned it.
             limit_s: longest time for compiling one program; past it the AST alone must do, and a flag says so.
             retarget: make programs that were scheduled for another GPU architecture, or another CPU, for the device's
                 own target; otherwise those of another architecture are refused.
@@ -116,7 +125,7 @@ class Predictor:
         can_compile = self._wants_code_of(target) and (can_have_code(target.target) or can_have_gpu_code(target.target))
         wished = compiled is not False and can_compile
         inputs = read_inputs(programs, Wishes(target, self.features, wished, limit_s, retarget))
-        if not can_compile and self.features == "cdmpp":  # stored: of another device, or they mean nothing to it
+        if not wished and self.features == "cdmpp":  # stored: of another device, they mean nothing to it, or not wanted
             inputs = replace(inputs, asts=inputs.asts.with_codes(None))
         asts = inputs.asts
         if len(asts) == 0:
@@ -140,7 +149,7 @@ class Predictor:
         described = {
             name: (np.exp(low.log_prediction), np.exp(high.log_prediction)) for name, (low, high) in ends.items()
         }
-        return replace(self._answer(seen, inputs, target, compiled), described=described)
+        return replace(self._answer(seen, inputs, target), described=described)
 
     def chances(self, asts: AstTable, device: str | Device, tasks: Sequence[str]) -> np.ndarray:
         """(n,) chance of each program to be the fastest of its task, by its AST alone; ``tasks`` (n,) names the tasks.
@@ -180,36 +189,39 @@ class Predictor:
         tensors = ProgramTensors.build(asts, {device.name: device}, [device.name] * len(asts))
         return self.examine(tensors.to(self.torch_device), np.arange(len(asts)))
 
-    def _answer(self, seen: Examined, inputs: Inputs, device: Device, compiled: bool | None) -> Prediction:
+    def _answer(self, seen: Examined, inputs: Inputs, device: Device) -> Prediction:
         latency_s, trained_on_device = np.exp(seen.log_prediction), device.name in {*self.trained_on} - self.calibrated
         flags: dict[str, np.ndarray] = {}
         vouched: dict[str, Any] = {}
         if self.features == "cdmpp":
-            reads, learned = self._wants_code_of(device) and compiled is not False, self.card.get(UNSCHEDULED)
+            reads, learned = self._wants_code_of(device), self.card.get(UNSCHEDULED)
             # A card may say anything.
             n_unscheduled = learned.get(device.name, 0) if isinstance(learned, Mapping) else 0
             flags = flag_programs(inputs.asts, device, latency_s, reads, n_unscheduled)
         untold = np.zeros(len(latency_s), bool)
+        without = flags.get(NO_MACHINE_CODE, untold)
         if isinstance(library := self.models[0], LibraryModel) and (codes := inputs.asts.codes) is not None:
             flags[NOT_MEASURED] = library.never_measured(codes)
             if trained_on_device:
                 flags[MEASURED_ELSEWHERE] = library.measured_elsewhere(codes, device.vector())
                 untold = flags[NOT_MEASURED] | flags[MEASURED_ELSEWHERE]
         if self.calibration is not None:
-            novelty, group = self.calibration.novelty, device_group(device)
-            score = novelty.score(seen.sketch)
-            flags[UNLIKE_TRAINING] = novelty.unlike(score)
-            vouched = {"novelty": novelty.share_nearer(score), "unlike_training": flags[UNLIKE_TRAINING]}
+            nearer, flags[UNLIKE_TRAINING] = self.calibration.doubt(seen.sketch, without)
+            vouched = {"novelty": nearer, "unlike_training": flags[UNLIKE_TRAINING]}
             if trained_on_device:
-                vouched["intervals"] = self.calibration.intervals(seen, [group] * len(latency_s))
-                vouched["promised"] = self.calibration.conformal.promised(group)
+                group = device_group(device)
+                vouched["intervals"] = self.calibration.intervals(seen, [group] * len(latency_s), without)
+                vouched["promised"] = self.calibration.promised(group, without)
         if self.unseen is not None and (device.kind == "cpu" or self._vouches_for(device)):
             if not trained_on_device:
-                vouched["intervals"] = self.unseen.intervals(seen.log_prediction)
+                vouched["intervals"] = self.unseen.intervals(seen.log_prediction, without)
                 vouched["promised"] = {level: level for level in self.unseen.bounds}
                 vouched["expected"] = self.unseen.expected(device.name, device.name in self.calibrated)
             elif untold.any() and "intervals" in vouched:
-                vouched["intervals"] = self.unseen.widened(vouched["intervals"], seen.log_prediction, untold)
+                unknown = self.unseen.intervals(seen.log_prediction, without)
+                vouched["intervals"] = choose(untold, unknown, vouched["intervals"])
+        if any(np.isnan(bounds).all() for bounds, _ in vouched.get("intervals", {}).values()):
+            vouched |= {"intervals": {}, "promised": {}}
         shown = {name: flags[name] for name in FLAGS if name in flags}
         vouched["flags"] = tuple(tuple(name for name in shown if shown[name][i]) for i in range(len(latency_s)))
         vouched |= {"refused": inputs.refused, "reasons": inputs.reasons, "calibrated": device.name in self.calibrated}
@@ -290,10 +302,9 @@ class Predictor:
             **({"calibrated": sorted(self.calibrated)} if self.calibrated else {}),
             **({"ranker": True} if self.ranker else {}),
         }
-        if self.calibration is not None:
-            arrays = self.calibration.arrays()
-            weights |= {CALIBRATION + name: torch.tensor(value).contiguous() for name, value in arrays.items()}
-            config["calibration"] = self.calibration.settings()
+        for key, one in calibrations(self.calibration).items():
+            weights |= {f"{key}.{name}": torch.tensor(value).contiguous() for name, value in one.arrays().items()}
+            config[key] = one.settings()
         # Of a full disk safetensors itself would not say so.
         write_atomic(out / WEIGHTS, lambda temporary: temporary.write_bytes(serialised(weights)))
         write_json(out / CARD, self.card)

@@ -14,13 +14,18 @@ _PORTION = 32_768
 """Programs whose vectors are copied at a time."""
 
 
-def predict_rows(predictor: Predictor, dataset: LatencyDataset, rows: np.ndarray) -> np.ndarray:
-    """(len(rows),) seconds of the programs ``rows`` of ``dataset``, each on its own device."""
-    return predict_rows_with_intervals(predictor, dataset, rows)[0]
+def predict_rows(
+    predictor: Predictor, dataset: LatencyDataset, rows: np.ndarray, compiled: bool | None = None
+) -> np.ndarray:
+    """(len(rows),) seconds of the programs ``rows`` of ``dataset``, each on its own device.
+
+    ``compiled``: False: without their machine code, as at ``Predictor.predict``.
+    """
+    return predict_rows_with_intervals(predictor, dataset, rows, compiled)[0]
 
 
 def predict_rows_with_intervals(
-    predictor: Predictor, dataset: LatencyDataset, rows: np.ndarray
+    predictor: Predictor, dataset: LatencyDataset, rows: np.ndarray, compiled: bool | None = None
 ) -> tuple[np.ndarray, dict[float, tuple[np.ndarray, np.ndarray]]]:
     """The same with lower and upper bounds by level, for the levels that every device among ``rows`` has."""
     rows = np.asarray(rows)
@@ -30,7 +35,7 @@ def predict_rows_with_intervals(
     for name in np.unique(names):
         of_device = np.flatnonzero(names == name)
         for chosen in np.array_split(of_device, -(-len(of_device) // _PORTION)):
-            prediction = predictor.predict(dataset.asts.take(rows[chosen]), device=str(name))
+            prediction = predictor.predict(dataset.asts.take(rows[chosen]), device=str(name), compiled=compiled)
             predicted[chosen] = prediction.latency_s
             for level, interval in prediction.intervals.items():
                 bounds.setdefault(level, np.full((2, len(predicted)), np.nan))[:, chosen] = interval

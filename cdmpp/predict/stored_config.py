@@ -28,7 +28,9 @@ _READABLE: dict[str, tuple[str | int, ...]] = {
     "code_version": (CODE_VERSION, GPU_CODE_VERSION),
     **{name: (value,) for name, value in FORMAT.items()},
 }
-_OPTIONAL = {"cdmpp_version", "code_version", "log_shift", "calibration", "calibrated", "ranker", "unseen"}
+CALIBRATIONS = ("calibration", "calibration_without_code")
+"""Keys of a configuration: that of answers with the machine code that the model reads comes first."""
+_OPTIONAL = {"cdmpp_version", "code_version", "log_shift", *CALIBRATIONS, "calibrated", "ranker", "unseen"}
 _NEEDED = [*(name for name in _READABLE if name not in _OPTIONAL), "members", "devices"]
 AGAIN = "copy or train the model again"
 
@@ -43,8 +45,8 @@ class StoredConfig:
     """Settings of each, all of the same kind of model."""
     devices: dict[str, Device]
     log_shift: float
-    calibration: Mapping[str, Any] | None
-    """``groups`` (the first is the empty one) and ``levels`` (rising)."""
+    calibrations: Mapping[str, Mapping[str, Any]]
+    """Those of ``CALIBRATIONS`` that there are: ``groups`` (the first is the empty one) and ``levels`` (rising)."""
     calibrated: tuple[str, ...] = ()
     """Devices that the model was scaled to without being trained on them."""
     unseen: Unseen | None = None
@@ -85,7 +87,14 @@ def read_config(folder: Path) -> StoredConfig:
         raise ModelFormatError(f"{file} lacks {', '.join(missing)}; {AGAIN}")
     if unknown := sorted(set(config) - {*_NEEDED} - _OPTIONAL):
         raise ModelFormatError(f"{file} holds {', '.join(unknown)}, which nothing reads; {AGAIN}")
-    config = {"log_shift": 0.0, "calibration": None, "calibrated": [], "ranker": False, "unseen": None, **config}
+    absent: dict[str, Any] = {
+        "log_shift": 0.0,
+        **dict.fromkeys(CALIBRATIONS),
+        "calibrated": [],
+        "ranker": False,
+        "unseen": None,
+    }
+    config = absent | config
     for field, value, holds, expected in _rules(config):
         if not holds:
             raise ModelFormatError(f"{file}: {field} is {reprlib.repr(value)}, expected {expected}; {AGAIN}")
@@ -100,7 +109,8 @@ def read_config(folder: Path) -> StoredConfig:
     except DataError as error:
         raise ModelFormatError(f"{file}: unseen: {error}; {AGAIN}") from error
     members, log_shift = tuple(config["members"]), float(config["log_shift"])
-    rest = config["calibration"], tuple(config["calibrated"]), unseen, config["ranker"]
+    stored = {name: config[name] for name in CALIBRATIONS if config[name] is not None}
+    rest = stored, tuple(config["calibrated"]), unseen, config["ranker"]
     return StoredConfig(file, features, members, devices, log_shift, *rest)
 
 
@@ -137,17 +147,26 @@ def _rules(config: Mapping[str, Any]) -> Iterator[tuple[str, Any, bool, str]]:
     usable = isinstance(scaled, list) and all(name in devices for name in scaled)
     yield "calibrated", scaled, usable, "a list of names among the devices"
     yield "ranker", config["ranker"], isinstance(config["ranker"], bool), "true or false"
-    if (calibration := config["calibration"]) is None:
+    for name in CALIBRATIONS:
+        yield from _rules_of_calibration(name, config[name])
+    both = [config[name]["levels"] for name in CALIBRATIONS if config[name] is not None]
+    alone = config[CALIBRATIONS[0]] is None and bool(both)
+    agree = not alone and all(levels == both[0] for levels in both)
+    yield CALIBRATIONS[1], config[CALIBRATIONS[1]], agree, f"null, or the levels of {CALIBRATIONS[0]}"
+
+
+def _rules_of_calibration(name: str, calibration: Any) -> Iterator[tuple[str, Any, bool, str]]:
+    if calibration is None:
         return
     complete = isinstance(calibration, dict) and set(calibration) == {"groups", "levels"}
-    yield "calibration", calibration, complete, "null or a mapping of groups and levels"
+    yield name, calibration, complete, "null or a mapping of groups and levels"
     groups, levels = calibration["groups"], calibration["levels"]
     texts = isinstance(groups, list) and all(isinstance(group, str) for group in groups) and groups[:1] == [""]
     distinct = texts and len(set(groups)) == len(groups)
-    yield "calibration.groups", groups, distinct, "distinct names, the first of them empty"
+    yield f"{name}.groups", groups, distinct, "distinct names, the first of them empty"
     shares = isinstance(levels, list) and all(_is_number(level) and 0 < level < 1 for level in levels)
     rising = shares and bool(levels) and sorted(set(levels)) == levels
-    yield "calibration.levels", levels, rising, "rising numbers between 0 and 1"
+    yield f"{name}.levels", levels, rising, "rising numbers between 0 and 1"
 
 
 def _is_number(value: Any) -> bool:

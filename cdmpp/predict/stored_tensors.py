@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -15,13 +16,13 @@ from cdmpp.ast.layout import KERNEL_WIDTH, LEAF_WIDTH
 from cdmpp.errors import ModelFormatError
 from cdmpp.model.build import Model
 from cdmpp.model.ranker import Ranker
-from cdmpp.predict.stored_config import AGAIN
+from cdmpp.predict.stored_config import AGAIN, CALIBRATIONS
 from cdmpp.uncertainty.calibration import LOCAL_INPUTS, Calibration
 
 Expected: TypeAlias = dict[str, tuple[tuple[int, ...], set[torch.dtype]]]
 """Name of a tensor -> shape and allowed types."""
-CALIBRATION, RANKER = "calibration.", "ranker."
-_UNREAD = CALIBRATION + "conformal.methods"
+RANKER = "ranker."
+_UNREAD = f"{CALIBRATIONS[0]}.conformal.methods"
 """Older models tell how each bound was found."""
 # G groups, L levels, D inputs of the local scale, H hidden numbers of the model, C directions, F input numbers of a
 # leaf and a kernel together, Q quantiles. The type is float64 where nothing else is said.
@@ -45,12 +46,12 @@ _POSITIVE = ("conformal.n_tasks", "conformal.scale.deviation", "novelty.variance
 
 
 def read_weights(
-    file: Path, models: Sequence[Model], settings: Mapping[str, Any] | None, ranker: Ranker | None = None
+    file: Path, models: Sequence[Model], settings: Mapping[str, Mapping[str, Any]], ranker: Ranker | None = None
 ) -> Calibration | None:
     """Give ``models`` and ``ranker`` (built on any torch device) their weights, and return their calibration.
 
-    ``settings`` are the ``groups`` and ``levels`` of the calibration; None where there is none. ``ModelFormatError``
-    names the file, and the tensor that is missing, unknown, of another shape or type, or holds an impossible number.
+    ``settings`` are the ``groups`` and ``levels`` of each calibration that there is. ``ModelFormatError`` names the
+    file, and the tensor that is missing, unknown, of another shape or type, or holds an impossible number.
     """
     try:
         tensors = load_file(file)
@@ -59,8 +60,8 @@ def read_weights(
         raise ModelFormatError(f"{file} is missing, damaged or of another model ({reason}); {AGAIN}") from error
     modules = _named(models, ranker)
     expected = _of_weights(modules)
-    if settings is not None:
-        expected |= _of_calibration(tensors, settings, models[0].out.in_features)
+    for key, one in settings.items():
+        expected |= _of_calibration(tensors, key, one, models[0].out.in_features)
         tensors.pop(_UNREAD, None)
     for what, odd in (("lacks", expected.keys() - tensors), ("holds unknown", tensors.keys() - expected)):
         if odd:
@@ -75,10 +76,19 @@ def read_weights(
         state = module.state_dict()
         own = {name: tensors[prefix + name].to(value.dtype, copy=True) for name, value in state.items()}
         module.load_state_dict(own, assign=True)
-    if settings is None:
-        return None
     # Copies: the tensors would change with the mapped file.
-    return Calibration.restore({name: tensors[CALIBRATION + name].numpy().copy() for name in _SHAPES}, settings)
+    found = {
+        key: Calibration.restore({name: tensors[f"{key}.{name}"].numpy().copy() for name in _SHAPES}, one)
+        for key, one in settings.items()
+    }
+    with_code, without_code = (found.get(key) for key in CALIBRATIONS)
+    return with_code and replace(with_code, without_code=without_code)
+
+
+def calibrations(calibration: Calibration | None) -> dict[str, Calibration]:
+    """By its key in ``CALIBRATIONS``, under which its tensors are stored as well."""
+    both = (calibration, calibration and calibration.without_code)
+    return {key: one for key, one in zip(CALIBRATIONS, both, strict=True) if one is not None}
 
 
 def stored_weights(models: Sequence[Model], ranker: Ranker | None, half: bool) -> dict[str, Tensor]:
@@ -113,16 +123,16 @@ def _of_weights(modules: Mapping[str, nn.Module]) -> Expected:
     return expected
 
 
-def _of_calibration(tensors: Mapping[str, Tensor], settings: Mapping[str, Any], hidden: int) -> Expected:
-    """The same of the calibration. How many directions and quantiles there are the file itself says."""
-    names = (f"{CALIBRATION}novelty.{name}" for name in ("directions", "grid"))
+def _of_calibration(tensors: Mapping[str, Tensor], key: str, settings: Mapping[str, Any], hidden: int) -> Expected:
+    """The same of a calibration. How many directions and quantiles there are the file itself says."""
+    names = (f"{key}.novelty.{name}" for name in ("directions", "grid"))
     rank, quantiles = ((*tensors.get(name, Tensor()).shape, 0)[0] for name in names)
     sizes = {"G": len(settings["groups"]), "L": len(settings["levels"]), "H": hidden, "F": LEAF_WIDTH + KERNEL_WIDTH}
     sizes |= {"D": LOCAL_INPUTS, "D+1": LOCAL_INPUTS + 1, "C": rank, "C+1": rank + 1, "Q": max(2, quantiles)}
     expected = {}
     for name, sides in _SHAPES.items():
         shape = tuple(side if isinstance(side, int) else sizes[side] for side in sides)
-        expected[CALIBRATION + name] = shape, {_TYPES.get(name, torch.float64)}
+        expected[f"{key}.{name}"] = shape, {_TYPES.get(name, torch.float64)}
     return expected
 
 
@@ -139,7 +149,8 @@ def _faults(tensors: Mapping[str, Tensor], expected: Expected) -> Iterator[tuple
             finite = finite | (value == torch.inf).all(1, keepdim=True)
         if bad := int((~finite).sum()):
             yield name, f"holds {bad} of {value.numel()} values that are NaN or infinite"
-        match name.removeprefix(CALIBRATION):
+        key, _, own = name.partition(".")
+        match own if key in CALIBRATIONS else name:
             case positive if positive in _POSITIVE and not (value > 0).all():
                 yield name, "must be positive"
             case "conformal.lower" if (value > 0).any():

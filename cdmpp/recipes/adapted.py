@@ -31,6 +31,8 @@ class Adapted:
     """(n,) programs of those tasks; empty where none was compared."""
     log_prediction: np.ndarray
     """(n,) natural-log seconds of them in the chosen way, each by a model without its task."""
+    without_code: np.ndarray
+    """The same of answers without machine code."""
 
 
 def adapt(
@@ -57,18 +59,21 @@ def adapt(
     if folds < 2:
         return Adapted(_made(ways[-2], start, dataset, split, order, config, run, loss), ways[-2], {}, *_nothing())
     parts = deal(names, split.pool, order, folds)
-    held_out, predicted = np.concatenate(parts), {}
+    held_out, predicted, blind = np.concatenate(parts), {}, {}
     for way in ways:
-        logs = []
+        logs: list[np.ndarray] = []
+        without: list[np.ndarray] = []
         for fold, part in enumerate(parts):
             kept = np.setdiff1d(order, names[part])
             own = replace(run, out=run.out / f"fold-{fold}", progress=False)
-            logs.append(np.log(predict_rows(_made(way, start, dataset, split, kept, config, own, loss), dataset, part)))
-        predicted[way] = np.concatenate(logs)
+            made = _made(way, start, dataset, split, kept, config, own, loss)
+            logs.append(np.log(predict_rows(made, dataset, part)))
+            without.append(np.log(predict_rows(made, dataset, part, compiled=False)))
+        predicted[way], blind[way] = np.concatenate(logs), np.concatenate(without)
     errors = {way: _error(dataset, held_out, logs) for way, logs in predicted.items()}
     way = min(errors, key=lambda name: errors[name])
     chosen = _made(way, start, dataset, split, order, config, replace(run, out=run.out / "all"), loss)
-    return Adapted(chosen, way, errors, held_out, predicted[way])
+    return Adapted(chosen, way, errors, held_out, predicted[way], blind[way])
 
 
 def deal(names: np.ndarray, rows: np.ndarray, tasks: np.ndarray, folds: int) -> list[np.ndarray]:
@@ -107,5 +112,5 @@ def _error(dataset: LatencyDataset, rows: np.ndarray, log_prediction: np.ndarray
     return float(np.average(ape, weights=1 / sizes[which]))
 
 
-def _nothing() -> tuple[np.ndarray, np.ndarray]:
-    return np.zeros(0, np.int64), np.zeros(0)
+def _nothing() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    return np.zeros(0, np.int64), np.zeros(0), np.zeros(0)

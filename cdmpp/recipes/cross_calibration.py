@@ -17,7 +17,7 @@ from cdmpp.devices import sheets_of
 from cdmpp.errors import DataError
 from cdmpp.predict.predictor import Predictor
 from cdmpp.recipes.adapted import Adapted, deal
-from cdmpp.recipes.train import Trained, device_groups, train
+from cdmpp.recipes.train import Trained, coded_rows, device_groups, train
 from cdmpp.training.config import Run, TrainConfig
 from cdmpp.uncertainty.calibration import Calibration, Examined, calibrate, scale_inputs
 from cdmpp.uncertainty.conformal import FITTED_TASKS, fit_conformal
@@ -36,12 +36,21 @@ def cross_calibrate(adapted: Adapted, dataset: LatencyDataset, split: Split) -> 
         return f"none: intervals of a new device take {FITTED_TASKS} labelled tasks and tuning.folds of 2 or more"
     rows = np.concatenate([new, split.validation])
     learned = np.concatenate([np.setdiff1d(split.train, rows), new])
-    seen = _examined(tuned, dataset, rows)
-    logs = seen.logs.copy()
-    logs[:, : len(new)] += adapted.log_prediction - logs[:, : len(new)].mean(0)
-    training, groups = _examined(tuned, dataset, sample_rows(learned, 4000)), device_groups(dataset.devices[rows])
-    log_latency = np.log(dataset.latency_s[rows])
-    tuned.calibration = calibrate(training, replace(seen, logs=logs), log_latency, names[rows], groups)
+    measured = np.log(dataset.latency_s[rows]), names[rows], np.array(device_groups(dataset.devices[rows]))
+    sketched = sample_rows(learned, 4000)
+
+    def fitted(data: LatencyDataset, by_folds: np.ndarray, kept: np.ndarray) -> Calibration:
+        seen = _examined(tuned, data, rows)
+        logs = seen.logs.copy()
+        logs[:, : len(new)] += by_folds - logs[:, : len(new)].mean(0)
+        parts = _examined(tuned, data, sketched), replace(seen, logs=logs).take(kept)
+        return calibrate(*parts, *(one[kept] for one in measured))
+
+    tuned.calibration = fitted(dataset, adapted.log_prediction, coded_rows(tuned, dataset, rows))
+    if tuned.reads_code:
+        blind = replace(dataset, asts=dataset.asts.with_codes(None))
+        without_code = fitted(blind, adapted.without_code, np.arange(len(rows)))
+        tuned.calibration = replace(tuned.calibration, without_code=without_code)
     return f"cross-conformal over folds of the {n_tasks} tasks, sources by their validation part"
 
 
@@ -75,7 +84,7 @@ def calibrate_by_folds(result: Trained, dataset: LatencyDataset, split: Split, c
     conformal = fit_conformal(np.concatenate(logs), log_latency, names[rows], np.concatenate(inputs), groups)
     # How far a program lies from those learned from is told by programs that were not: the validation part.
     assert trained.calibration
-    trained.calibration = Calibration(conformal, trained.calibration.novelty)
+    trained.calibration = replace(trained.calibration, conformal=conformal)
     origin = f"{folds} folds of the {len(tasks)} tasks of training and validation (cross-conformal)"
     trained.card["intervals"] = {**trained.calibration.describe(), "calibrated_on": origin}
     trained.save(result.model_dir)

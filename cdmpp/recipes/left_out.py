@@ -26,6 +26,7 @@ from cdmpp.training.metrics import call_sites, score
 from cdmpp.uncertainty.unseen import Unseen, fit_unseen
 
 _TEST_SHARE, _VALIDATION_SHARE = 0.2, 0.15
+_BLIND = "log_residuals_without_code"
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,8 @@ class LeftOut:
     """(m,) float64, log of measured over predicted latency, in the order of ``split.test``."""
     task_ids: np.ndarray
     """(m,) of the same programs."""
+    without_code: np.ndarray | None = None
+    """(m,) as ``log_residuals``, of answers without the machine code that the model reads; None where it reads none."""
 
 
 def leave_cores_out(dataset: LatencyDataset, names: Sequence[str], config: TrainConfig, run: Run) -> dict[str, LeftOut]:
@@ -68,7 +71,8 @@ def unseen_of(found: Mapping[str, LeftOut]) -> Unseen:
     metrics, residuals, tasks = (
         {unit: getattr(one, key) for unit, one in found.items()} for key in ("metrics", "log_residuals", "task_ids")
     )
-    return fit_unseen(metrics, residuals, tasks)
+    blind = {unit: one.without_code for unit, one in found.items() if one.without_code is not None}
+    return fit_unseen(metrics, residuals, tasks, blind if len(blind) == len(found) else None)
 
 
 def coverage_of(found: Mapping[str, LeftOut]) -> dict[str, dict[str, float]]:
@@ -112,10 +116,15 @@ def leave_out(name: str, dataset: LatencyDataset, split: Split, config: TrainCon
     if (known := _read(path, dataset.task_ids[split.test])) is not None:
         print(f"trained without {name} before: {path}")
         return known
-    predicted_s = predict_rows(train(dataset, split, config, run).predictor, dataset, split.test)
+    predictor = train(dataset, split, config, run).predictor
+    predicted_s, blind = predict_rows(predictor, dataset, split.test), None
     residuals = np.log(dataset.latency_s[split.test] / predicted_s)
-    found = LeftOut(score(dataset, split.test, predicted_s)["metrics"], residuals, dataset.task_ids[split.test])
-    write_json(path, {"left_out": name, "metrics": found.metrics, "log_residuals": residuals.tolist()})
+    if predictor.reads_code:
+        blind = np.log(dataset.latency_s[split.test] / predict_rows(predictor, dataset, split.test, compiled=False))
+    figures = score(dataset, split.test, predicted_s)["metrics"]
+    found = LeftOut(figures, residuals, dataset.task_ids[split.test], blind)
+    lists = {key: None if one is None else one.tolist() for key, one in (("log_residuals", residuals), (_BLIND, blind))}
+    write_json(path, {"left_out": name, "metrics": found.metrics, **lists})
     return found
 
 
@@ -124,7 +133,9 @@ def _read(path: Path, task_ids: np.ndarray) -> LeftOut | None:
     try:
         stored = read_json(path)
         residuals = np.array(stored["log_residuals"], np.float64)
-        return LeftOut(dict(stored["metrics"]), residuals, task_ids) if len(residuals) == len(task_ids) else None
+        blind = None if stored[_BLIND] is None else np.array(stored[_BLIND], np.float64)
+        fits = len(residuals) == len(task_ids) and (blind is None or len(blind) == len(task_ids))
+        return LeftOut(dict(stored["metrics"]), residuals, task_ids, blind) if fits else None
     except (DataError, LookupError, TypeError, ValueError):
         return None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -116,8 +116,16 @@ def _calibrate(
     rows = split.validation
     truth, tasks, names = dataset.latency_s[rows], dataset.task_ids[rows], dataset.devices[rows]
     validation = predictor.examine(inputs.programs, inputs.validation)
-    training = predictor.examine(inputs.programs, sample_rows(inputs.train, _SKETCHED))
-    predictor.calibration = calibrate(training, validation, np.log(truth), tasks, device_groups(names))
+    sketched = sample_rows(inputs.train, _SKETCHED)
+    training = predictor.examine(inputs.programs, sketched)
+    measured = np.log(truth), tasks, np.array(device_groups(names))
+    coded = coded_rows(predictor, dataset, rows)
+    predictor.calibration = calibrate(training, validation.take(coded), *(one[coded] for one in measured))
+    if predictor.reads_code:
+        blind = inputs.programs.without_codes()
+        training, validation_blind = (predictor.examine(blind, part) for part in (sketched, inputs.validation))
+        without_code = calibrate(training, validation_blind, *measured)
+        predictor.calibration = replace(predictor.calibration, without_code=without_code)
     predicted = np.exp(validation.log_prediction)
     val_metrics = latency_metrics(truth, predicted, tasks, names)
     predictor.card |= plain(
@@ -139,6 +147,15 @@ def _calibrate(
         }
     )
     return val_metrics
+
+
+def coded_rows(predictor: Predictor, dataset: LatencyDataset, rows: np.ndarray) -> np.ndarray:
+    """Places of those of ``rows`` that are answered by machine code; all where none is, or the model reads none."""
+    codes = dataset.asts.codes
+    if not predictor.reads_code or codes is None:
+        return np.arange(len(rows))
+    coded = np.flatnonzero(~np.isnan(codes[rows, 0]))
+    return coded if len(coded) else np.arange(len(rows))
 
 
 def device_groups(names: np.ndarray) -> list[str]:

@@ -34,6 +34,12 @@ class Examined:
         """(n,) mean over the members."""
         return self.logs.mean(0)
 
+    def take(self, rows: np.ndarray) -> Examined:
+        """Those at the places ``rows``."""
+        sketch = ProgramSketch(self.sketch.hidden[rows], self.sketch.largest[rows], self.sketch.smallest[rows])
+        counts = self.leaf_counts[rows], self.kernel_counts[rows]
+        return Examined(self.logs[:, rows], sketch, *counts, self.kinds[rows])
+
 
 @dataclass(frozen=True)
 class Calibration:
@@ -41,21 +47,55 @@ class Calibration:
 
     conformal: Conformal
     novelty: Novelty
+    without_code: Calibration | None = None
+    """The same of answers without machine code, of a model that reads it; None: such answers have no interval."""
 
-    def intervals(self, seen: Examined, groups: Sequence[str]) -> dict[float, tuple[np.ndarray, np.ndarray]]:
-        """(n,) lower and (n,) upper bounds in seconds by level. ``groups`` (n,) as in ``calibrate``."""
-        return self.conformal.intervals(seen.log_prediction, scale_inputs(seen, self.novelty), groups)
+    def intervals(
+        self, seen: Examined, groups: Sequence[str], without: np.ndarray | None = None
+    ) -> dict[float, tuple[np.ndarray, np.ndarray]]:
+        """(n,) lower and (n,) upper bounds in seconds by level; NaN where nothing is known of such answers.
+
+        ``groups`` (n,) as in ``calibrate``; ``without`` (n,) bool: answered without the machine code that the model
+        reads.
+        """
+        bounds = self.conformal.intervals(seen.log_prediction, scale_inputs(seen, self.novelty), groups)
+        if without is None or not without.any():
+            return bounds
+        nothing = np.full(len(without), np.nan)
+        own = dict.fromkeys(bounds, (nothing, nothing))
+        if self.without_code is not None:
+            own |= self.without_code.intervals(seen, groups)
+        return choose(without, own, bounds)
+
+    def promised(self, group: str, without: np.ndarray | None = None) -> dict[float, float]:
+        """Level -> the coverage that can be promised of answers of the ``group``, some of them ``without`` code."""
+        promises = [self.conformal.promised(group)] if without is None or not without.all() else []
+        if without is not None and without.any() and self.without_code is not None:
+            promises.append(self.without_code.conformal.promised(group))
+        return {level: min(one[level] for one in promises) for level in self.conformal.levels if promises}
+
+    def doubt(self, sketch: ProgramSketch, without: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(n,) share of validation programs that are nearer to the training, (n,) bool: farther than nearly all."""
+        pairs = []
+        for novelty in (self.novelty, (self.without_code or self).novelty):
+            score = novelty.score(sketch)
+            pairs.append((novelty.share_nearer(score), novelty.unlike(score)))
+        (nearer, unlike), (nearer_without, unlike_without) = pairs
+        return np.where(without, nearer_without, nearer), np.where(without, unlike_without, unlike)
 
     def describe(self) -> dict[str, Any]:
         """For a model card."""
-        return {
+        told: dict[str, Any] = {
             "method": "split conformal on log-latency, tasks as the exchangeable unit, local scale",
             "calibrated_on": "the validation part, which also chose the epoch",
             "groups": self.conformal.describe(),
         }
+        if self.without_code is not None:
+            told["without_machine_code"] = self.without_code.conformal.describe()
+        return told
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Every array by name: with ``settings`` what ``restore`` needs."""
+        """Every array by name but those of ``without_code``: with ``settings`` what ``restore`` needs."""
         parts = {"conformal": self.conformal, "conformal.scale": self.conformal.scale, "novelty": self.novelty}
         values = {f"{name}.{field}": value for name, part in parts.items() for field, value in vars(part).items()}
         return {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
@@ -90,6 +130,18 @@ def calibrate(
     novelty = fit_novelty(training.sketch, validation.sketch)
     inputs = scale_inputs(validation, novelty)
     return Calibration(fit_conformal(validation.log_prediction, log_latency, task_ids, inputs, groups), novelty)
+
+
+def choose(
+    rows: np.ndarray,
+    chosen: Mapping[float, tuple[np.ndarray, np.ndarray]],
+    others: Mapping[float, tuple[np.ndarray, np.ndarray]],
+) -> dict[float, tuple[np.ndarray, np.ndarray]]:
+    """Intervals by level: ``chosen`` at ``rows`` (n,) bool, ``others`` elsewhere; each has (n,) bounds."""
+    return {
+        level: (np.where(rows, chosen[level][0], low), np.where(rows, chosen[level][1], high))
+        for level, (low, high) in others.items()
+    }
 
 
 def scale_inputs(seen: Examined, novelty: Novelty) -> np.ndarray:

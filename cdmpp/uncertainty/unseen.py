@@ -12,6 +12,7 @@ from cdmpp.errors import DataError
 from cdmpp.uncertainty.conformal import LEVELS
 
 _METRICS = ("mape", "median_ape")
+_BLIND = "bounds_without_code"
 
 
 @dataclass(frozen=True)
@@ -22,23 +23,21 @@ class Unseen:
     """Name of a unit -> ``mape`` and ``median_ape`` of its programs, percent."""
     bounds: Mapping[float, tuple[float, float]]
     """Level -> range of log(measured / predicted) that holds so large a share of the programs of an average unit."""
+    without_code: Mapping[float, tuple[float, float]] | None = None
+    """The same of answers without the machine code that the model reads; None: nothing is known of them."""
 
-    def intervals(self, log_prediction: np.ndarray) -> dict[float, tuple[np.ndarray, np.ndarray]]:
-        """Level -> (n,) lower and (n,) upper bounds in seconds, of (n,) natural-log seconds."""
-        return {
-            level: (np.exp(log_prediction + low), np.exp(log_prediction + high))
-            for level, (low, high) in self.bounds.items()
-        }
-
-    def widened(
-        self, known: Mapping[float, tuple[np.ndarray, np.ndarray]], log_prediction: np.ndarray, rows: np.ndarray
+    def intervals(
+        self, log_prediction: np.ndarray, without: np.ndarray | None = None
     ) -> dict[float, tuple[np.ndarray, np.ndarray]]:
-        """The intervals ``known`` with those of an unknown device at ``rows``, (n,) bool."""
-        unseen = self.intervals(log_prediction)
-        return {
-            level: (np.where(rows, unseen[level][0], low), np.where(rows, unseen[level][1], high))
-            for level, (low, high) in known.items()
-        }
+        """Level -> (n,) lower and (n,) upper bounds in seconds, of (n,) natural-log seconds.
+
+        ``without`` (n,) bool: answered without the machine code that the model reads; NaN where nothing is known then.
+        """
+        blind, found = self.without_code or dict.fromkeys(self.bounds, (np.nan, np.nan)), {}
+        for level, pair in self.bounds.items():
+            low, high = pair if without is None else np.where(without[:, None], blind[level], pair).T
+            found[level] = (np.exp(log_prediction + low), np.exp(log_prediction + high))
+        return found
 
     def expected(self, device: str, calibrated: bool = False) -> str:
         """What to expect on ``device``, in a sentence; ``calibrated``: a few of its kernels were timed."""
@@ -53,40 +52,60 @@ class Unseen:
     def settings(self) -> dict[str, Any]:
         """As plain JSON."""
         bounds = {str(level): list(pair) for level, pair in self.bounds.items()}
-        return {"units": {name: dict(metrics) for name, metrics in self.units.items()}, "bounds": bounds}
+        told: dict[str, Any] = {"units": {name: dict(m) for name, m in self.units.items()}, "bounds": bounds}
+        if self.without_code is not None:
+            told[_BLIND] = {str(level): list(pair) for level, pair in self.without_code.items()}
+        return told
 
     @staticmethod
     def restore(settings: Mapping[str, Any]) -> Unseen:
         """From ``settings`` of another one; ``DataError`` names what cannot be."""
         try:
             units = {str(name): {key: float(m[key]) for key in _METRICS} for name, m in settings["units"].items()}
-            pairs = {float(level): (float(low), float(high)) for level, (low, high) in settings["bounds"].items()}
+            pairs = _pairs(settings["bounds"])
+            blind = None if settings.get(_BLIND) is None else _pairs(settings[_BLIND])
         except (AttributeError, LookupError, TypeError, ValueError) as error:
             raise DataError(f"not errors of left-out devices: {error!r}") from error
         numbers = [
             *(value for m in units.values() for value in m.values()),
-            *(v for pair in pairs.values() for v in pair),
+            *(v for bounds in (pairs, blind or {}) for pair in bounds.values() for v in pair),
         ]
-        ordered = all(low <= 0 <= high for low, high in pairs.values())
-        if not units or set(pairs) != set(LEVELS) or not np.isfinite(numbers).all() or not ordered:
+        levels = [set(bounds) == set(LEVELS) for bounds in (pairs, blind) if bounds is not None]
+        ordered = all(low <= 0 <= high for bounds in (pairs, blind or {}) for low, high in bounds.values())
+        if not units or not all(levels) or not np.isfinite(numbers).all() or not ordered:
             raise DataError(f"errors of left-out devices need units and bounds around 0 for the levels {LEVELS}")
-        return Unseen(units, pairs)
+        return Unseen(units, pairs, blind)
+
+
+def _pairs(settings: Mapping[str, Any]) -> dict[float, tuple[float, float]]:
+    return {float(level): (float(low), float(high)) for level, (low, high) in settings.items()}
 
 
 def fit_unseen(
     metrics: Mapping[str, Mapping[str, float]],
     log_residuals: Mapping[str, np.ndarray],
     task_ids: Mapping[str, np.ndarray],
+    without_code: Mapping[str, np.ndarray] | None = None,
 ) -> Unseen:
-    """By unit: test metrics, (m,) log(measured / predicted), (m,) tasks. Units weigh the same, so do their tasks."""
+    """By unit: test metrics, (m,) log(measured / predicted), (m,) tasks. Units weigh the same, so do their tasks.
+
+    ``without_code``: as ``log_residuals``, of the answers without machine code.
+    """
+    kept = {name: {key: float(m[key]) for key in _METRICS} for name, m in metrics.items()}
+    blind = None if without_code is None else _bounds(without_code, task_ids)
+    return Unseen(kept, _bounds(log_residuals, task_ids), blind)
+
+
+def _bounds(
+    log_residuals: Mapping[str, np.ndarray], task_ids: Mapping[str, np.ndarray]
+) -> dict[float, tuple[float, float]]:
     residuals = np.concatenate(list(log_residuals.values()))
     weights = np.concatenate([task_weights(task_ids[name]) for name in log_residuals])
     bounds = {}
     for level in LEVELS:
         tails = np.quantile(residuals, [(1 - level) / 2, (1 + level) / 2], weights=weights, method="inverted_cdf")
         bounds[level] = (min(0.0, float(tails[0])), max(0.0, float(tails[1])))
-    kept = {name: {key: float(m[key]) for key in _METRICS} for name, m in metrics.items()}
-    return Unseen(kept, bounds)
+    return bounds
 
 
 def task_weights(tasks: np.ndarray) -> np.ndarray:

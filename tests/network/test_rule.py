@@ -37,6 +37,14 @@ def test_an_interval_is_as_wide_as_the_errors_on_other_networks():
     assert bounds == {0.8: pytest.approx((2 / math.exp(0.3), 2 * math.exp(0.3)))} and "4 networks" in told
 
 
+def test_kernels_without_machine_code_keep_their_own_intervals():
+    errors = NetworkErrors({f"n{i}": error for i, error in enumerate([0.1, -0.2, 0.05, -0.3])})
+    bounds, told = errors.intervals(2.0, {0.8: (0.1, 9.0)}, 0.5, {0.8: (0.25, 4.0)})
+    assert bounds == {0.8: pytest.approx((1.5 / math.exp(0.3) + 0.25, 1.5 * math.exp(0.3) + 4))}
+    assert "without machine code" in told
+    assert errors.intervals(2.0, {}, 0.5, {})[0] == {}, "nothing is known of such kernels"
+
+
 def test_without_measured_networks_the_kernels_intervals_are_added():
     bounds, told = NetworkErrors({}).intervals(2.0, {0.8: (1.0, 3.0)})
     assert bounds == {0.8: (1.0, 3.0)} and "added up" in told

@@ -46,11 +46,14 @@ class Recipe:
         monkeypatch.setattr(RunSettings, "load", lambda _: self.dataset)
         for module in (zero_shot, left_out):
             monkeypatch.setattr(module, "train", self._train)
-        monkeypatch.setattr(left_out, "predict_rows", lambda _, data, rows: 2 * data.latency_s[rows])
+        monkeypatch.setattr(
+            left_out, "predict_rows", lambda _, data, rows, **how: (2 + len(how)) * data.latency_s[rows]
+        )
 
     def _train(self, data, split, config, run):
         self.trained.append((run.out.name, data.asts.codes is not None))
-        return SimpleNamespace(predictor=SimpleNamespace(card={}, save=lambda folder: None), model_dir=run.out)
+        self.made = SimpleNamespace(card={}, save=lambda folder: None, reads_code=data.asts.codes is not None)
+        return SimpleNamespace(predictor=self.made, model_dir=run.out)
 
     def __call__(self, *overrides, device="epyc-7452", out="out"):
         """Names of the folders that were trained in, and what the card says."""
@@ -71,6 +74,16 @@ def recipe(tmp_path, monkeypatch):
 def test_the_error_of_an_arm_device_is_told_without_machine_code(device, with_codes, recipe):
     recipe(device=device)
     assert [codes for _, codes in recipe.trained] == [with_codes] * 3  # each source left out once, then all
+
+
+def test_answers_without_machine_code_have_bounds_of_their_own(recipe):
+    for _ in range(2):  # trained, then from the cache
+        recipe()
+        unseen = recipe.made.unseen
+        assert unseen.bounds[0.8][0] == pytest.approx(np.log(1 / 2))
+        assert unseen.without_code[0.8][0] == pytest.approx(np.log(1 / 3))
+    recipe(device="graviton2")
+    assert recipe.made.unseen.without_code is None
 
 
 WITHOUT = [f"without-{name}" for name in SOURCES]
