@@ -23,8 +23,9 @@ import tvm
 
 from cdmpp.errors import CdmppError, DataError
 from cdmpp.programs.gate import load_graph
-from cdmpp.programs.legacy import convert_trace, is_legacy_graph, legacy_to_script
+from cdmpp.programs.legacy import convert_trace, legacy_to_script
 from cdmpp.programs.script import parse_text
+from cdmpp.programs.writer import check_writer, is_legacy_graph
 
 RECORD_FILE = "database_tuning_record.json"
 WORKLOAD_FILE = "database_workload.json"
@@ -112,19 +113,25 @@ def read_workloads(folder: Path) -> list[tvm.IRModule | BadLine]:
     """Unscheduled modules in file order, converted to TVM 0.27 where they are older.
 
     A workload that cannot be restored comes as a ``BadLine`` in its place, so that the others keep their index.
+    ``DataError``: there is none, or all of them are of a TVM whose format is not read here.
     """
     path = find_file(folder, WORKLOAD_FILE)
     modules: list[tvm.IRModule | BadLine] = []
+    foreign = ""
     for number, line in _lines(path):
         where = f"workload line {number}"
         try:
             graph = _graph_of_line(path, number, line)
+            if foreign := check_writer(graph):
+                raise DataError(f"{where}: {foreign}")
             legacy = is_legacy_graph(graph)
             modules.append(parse_text(legacy_to_script(graph), where) if legacy else load_graph(graph, where))
         except CdmppError as error:
             modules.append(BadLine(number, str(error)))
     if not modules:
         raise DataError(f"{path} is empty: no workload in it")
+    if foreign and all(isinstance(one, BadLine) for one in modules):
+        raise DataError(f"{path}: {foreign}")
     return modules
 
 

@@ -25,11 +25,6 @@ _VALUES = {"dtype", "kind", "iter_type"}
 """Attributes that hold a value and not the index of a node."""
 
 
-def is_legacy_graph(text: str) -> bool:
-    """Whether a workload graph is of the format before TVM 0.21 (nodes carry ``type_key``)."""
-    return '"type_key"' in text[:4000]
-
-
 def convert_trace(trace: list[Any]) -> list[Any]:
     """``[instructions, decisions]`` of a legacy trace in the spelling of TVM 0.27; newer ones stay as they are."""
     instructions, decisions = trace

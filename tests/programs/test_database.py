@@ -19,9 +19,10 @@ from cdmpp.programs.database import (  # noqa: E402
     read_lines,
     read_workloads,
 )
-from cdmpp.programs.legacy import convert_trace, is_legacy_graph, legacy_to_script  # noqa: E402
+from cdmpp.programs.legacy import convert_trace, legacy_to_script  # noqa: E402
 from cdmpp.programs.replay import replay, replay_on  # noqa: E402
 from cdmpp.programs.script import parse_text  # noqa: E402
+from cdmpp.programs.writer import is_legacy_graph  # noqa: E402
 
 
 def test_lines_keep_file_order_and_failures(native_database):
