@@ -60,7 +60,9 @@ def read_sheet(path: Path, keys: set[str]) -> dict[str, Any]:
     return content
 
 
-def read_quantity(path: Path, field: str, entry: Any, unit: str, documents: Mapping[str, str]) -> Quantity:
+def read_quantity(
+    path: Path, field: str, entry: Any, unit: str, documents: Mapping[str, str], may_be_zero: bool = False
+) -> Quantity:
     """One entry ``{value, unit, source}``; ``CdmppError`` names ``path``, ``field`` and what was expected."""
     where = f"{path}: field {field}"
     if not isinstance(entry, dict) or set(entry) != {"value", "unit", "source"}:
@@ -77,7 +79,8 @@ def read_quantity(path: Path, field: str, entry: Any, unit: str, documents: Mapp
             raise CdmppError(f"{where} is null: its source must say 'not published' or 'not applicable', not {key!r}")
         return Quantity(None, None, str(entry["source"]), "unknown")
     bounds = value if isinstance(value, list) else [value, value]
-    if len(bounds) != 2 or not all(map(_is_positive, bounds)) or bounds[0] > bounds[1]:
+    zero = may_be_zero and value == 0 and not isinstance(value, bool)
+    if not zero and (len(bounds) != 2 or not all(map(_is_positive, bounds)) or bounds[0] > bounds[1]):
         expected = "a positive finite number, a range [low, high] of two, or null"
         raise CdmppError(f"{where}.value is {value!r}, expected {expected}")
     if key.startswith("not "):

@@ -26,7 +26,7 @@ from cdmpp.machine_code.sass import listed, parse_sass
 from cdmpp.machine_code.warp_state import Launch
 from cdmpp.paths import cache_root
 
-_VERSION = "1"
+_VERSION = "2"
 
 
 class GpuProgram(NamedTuple):
@@ -53,7 +53,7 @@ def write_program(path: Path, program: GpuProgram) -> None:
     """Into a file that is whole or absent. ``DataError``: it cannot be written."""
     content = {
         "arch": program.arch,
-        "launches": {name: [list(one.grid), list(one.block)] for name, one in program.launches.items()},
+        "launches": {name: [one.grid, one.block, one.dynamic_shared_bytes] for name, one in program.launches.items()},
         "works": [list(work) for work in program.works],
         "listing": listed(program.machine.kernels),
         "literals": {name: base64.b64encode(data).decode() for name, data in program.machine.literals.items()},
@@ -66,7 +66,10 @@ def read_program(path: Path) -> GpuProgram | None:
     """None where there is none, or a damaged one, which is then removed."""
     try:
         content = json.loads(gzip.decompress(path.read_bytes()))
-        launches = {name: Launch(tuple(grid), tuple(block)) for name, (grid, block) in content["launches"].items()}
+        launches = {
+            name: Launch(tuple(grid), tuple(block), int(dynamic))
+            for name, (grid, block, dynamic) in content["launches"].items()
+        }
         literals = {name: base64.b64decode(data) for name, data in content["literals"].items()}
         works = [KernelWork(float(read), float(fma)) for read, fma in content["works"]]
         return GpuProgram(int(content["arch"]), launches, works, Assembled(parse_sass(content["listing"]), literals))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import tvm
@@ -59,9 +60,17 @@ def _launch(function: Any) -> Launch:
         if statement.attr_key == "thread_extent" and (tag := str(statement.node.thread_tag)) in extents:
             extents[tag] = int(statement.value)
 
-    tvm_ffi.structural_walk(function.body, (tirx.AttrStmt, note), order="pre")
+    dynamic_bytes: list[int] = []
+
+    def note_dynamic(statement: Any) -> None:
+        buffer = statement.buffer
+        if buffer.scope() == "shared.dyn":
+            bits = tvm.runtime.DataType(str(buffer.dtype)).bits
+            dynamic_bytes.append(math.prod(int(extent) for extent in buffer.shape) * bits // 8)
+
+    tvm_ffi.structural_walk(function.body, [(tirx.AttrStmt, note), (tirx.AllocBuffer, note_dynamic)], order="pre")
     numbers = [extents[tag] for tag in _TAGS]
-    return Launch((numbers[0], numbers[1], numbers[2]), (numbers[3], numbers[4], numbers[5]))
+    return Launch((numbers[0], numbers[1], numbers[2]), (numbers[3], numbers[4], numbers[5]), sum(dynamic_bytes))
 
 
 def _place(name: str) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from cdmpp.features import Feature, names, prefixed
 from cdmpp.machine_code.sass_fields import CLASSES
 
-GPU_CODE_VERSION = "gpu-3"
+GPU_CODE_VERSION = "gpu-4"
 GPU_CYCLES = tuple(
     Feature(name, "cycles", meaning)
     for name, meaning in {
@@ -38,7 +38,7 @@ _LONGEST = (
     Feature("share", "share", "cycles in those of all kernels"),
     Feature("registers", "registers", "of a thread"),
     Feature("stack_bytes", "bytes", "of a thread"),
-    Feature("shared_bytes", "bytes", "of a block"),
+    Feature("shared_bytes", "bytes", "of a block, without what the system reserves"),
     Feature("threads", "threads", "of a block"),
     Feature("blocks", "blocks", "of the grid"),
     Feature("resident_blocks", "blocks", "that a multiprocessor holds"),

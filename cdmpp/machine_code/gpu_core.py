@@ -19,7 +19,8 @@ GPU_NUMBERS: dict[str, str] = {
     "registers": "1",  # of 32 bits
     "register_unit": "1",  # registers are given to a warp in so many
     "shared_bytes": "B",  # that blocks can have together
-    "reserved_shared_bytes": "B",  # that each block takes more of
+    "shared_unit": "B",  # shared memory is given to a block in so many
+    "reserved_shared_bytes": "B",  # that the system takes of it in each block
     "fma_cycles": "cycle",  # that a warp's multiply-add keeps its pipe
     "alu_cycles": "cycle",  # the same of integers, comparisons, minima
     "special_cycles": "cycle",  # of reciprocals, exponentials, conversions
@@ -92,7 +93,8 @@ def read_gpu_core(path: Path) -> GpuCore:
         wrong = sorted(set(GPU_NUMBERS) ^ set(given)) if isinstance(given, dict) else list(GPU_NUMBERS)
         raise CdmppError(f"{path}: numbers missing or unknown: {', '.join(wrong)}")
     numbers = {
-        name: read_quantity(path, f"numbers.{name}", given[name], unit, documents) for name, unit in GPU_NUMBERS.items()
+        name: read_quantity(path, f"numbers.{name}", given[name], unit, documents, name == "reserved_shared_bytes")
+        for name, unit in GPU_NUMBERS.items()
     }
     if lacking := [name for name, quantity in numbers.items() if quantity.value is None]:
         raise CdmppError(f"{path}: field numbers.{lacking[0]} is null: give a number, or a range [low, high]")

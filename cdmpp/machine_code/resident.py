@@ -203,17 +203,19 @@ class Occupancy(NamedTuple):
 
 
 def occupancy(core: GpuCore, launch: Launch, registers: int, shared_bytes: int) -> Occupancy:
-    """Of a kernel with ``registers`` a thread and ``shared_bytes`` a block.
+    """Of a kernel with ``registers`` a thread and ``shared_bytes`` a block, beside those that ``launch`` gives.
 
-    Registers are given to warps of one scheduler each in units; each block takes a kilobyte of shared memory more
-    where the architecture says so (CUDA occupancy calculator).
+    Registers are given to warps of one scheduler each in units, and so is shared memory to blocks, of which each takes
+    what the system reserves in addition (CUDA occupancy calculator, ``cuda_occupancy.h``).
     """
     unit, schedulers = int(core["register_unit"]), int(core["schedulers"])
+    shared_unit, reserved = int(core["shared_unit"]), int(core["reserved_shared_bytes"])
+    of_block = -(-(shared_bytes + launch.dynamic_shared_bytes + reserved) // shared_unit) * shared_unit
     of_warp = -(-max(registers, 1) * LANES // unit) * unit
     on_scheduler = int(core["registers"]) // schedulers // of_warp
     return Occupancy(
         int(core["max_warps"]) // launch.warps,
         int(core["max_blocks"]),
         on_scheduler * schedulers // launch.warps,
-        int(core["shared_bytes"]) // max(1, shared_bytes + int(core["reserved_shared_bytes"])),
+        int(core["shared_bytes"]) // of_block if of_block else int(core["max_blocks"]),
     )

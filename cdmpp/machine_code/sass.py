@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from cdmpp.errors import DataError
 
 INSTRUCTION_BYTES = 16
+_RESERVED_FROM, _RESERVED_BYTES = 90, 1024
+"""From sm_90 on a listing counts the shared memory that the system reserves in each block to the block's own; of a
+kernel that has none it counts nothing. Older architectures reserve as much and do not list it."""
 _FIRST = re.compile(r"^\s+/\*([0-9a-f]{4,6})\*/\s+(.*?)\s*;\s*/\* 0x([0-9a-f]{16}) \*/")
 _SECOND = re.compile(r"^\s+/\* 0x([0-9a-f]{16}) \*/")
 _USAGE = re.compile(r"Function (\S+):\s+REG:(\d+) STACK:(\d+) SHARED:(\d+) LOCAL:(\d+)")
@@ -73,7 +76,7 @@ class SassKernel:
     stack_bytes: int
     """Of a thread."""
     shared_bytes: int
-    """Of a block, without what is given at the launch."""
+    """Of a block, as its source declares it: without what is given at the launch and what the system reserves."""
     lines: tuple[SassLine, ...]
 
 
@@ -90,17 +93,19 @@ def parse_sass(text: str) -> dict[str, SassKernel]:
     for name, lines in _functions(text[found.start() :]):
         if name not in usage:
             raise DataError(f"no resources of kernel {name} in the listing; it has those of {sorted(usage)}")
-        registers, stack_bytes, shared_bytes = usage[name]
-        kernels[name] = SassKernel(name, int(found[1]), registers, stack_bytes, shared_bytes, tuple(lines))
+        registers, stack_bytes, listed_bytes = usage[name]
+        arch = int(found[1])
+        shared_bytes = max(0, listed_bytes - _reserved(arch))
+        kernels[name] = SassKernel(name, arch, registers, stack_bytes, shared_bytes, tuple(lines))
     return kernels
 
 
 def listed(kernels: Mapping[str, SassKernel]) -> str:
     """A listing that ``parse_sass`` reads as the same kernels."""
-    used = [
-        f" Function {one.name}:\n  REG:{one.registers} STACK:{one.stack_bytes} SHARED:{one.shared_bytes} LOCAL:0"
-        for one in kernels.values()
-    ]
+    used = []
+    for one in kernels.values():
+        shared = one.shared_bytes + _reserved(one.arch) if one.shared_bytes else 0
+        used.append(f" Function {one.name}:\n  REG:{one.registers} STACK:{one.stack_bytes} SHARED:{shared} LOCAL:0")
     texts = [f"code for sm_{one.arch}" for one in kernels.values()][:1]
     for one in kernels.values():
         texts.append(f"Function : {one.name}")
@@ -110,6 +115,10 @@ def listed(kernels: Mapping[str, SassKernel]) -> str:
             texts.append(f" /*{INSTRUCTION_BYTES * number:04x}*/ {text} /* 0x{line.low:016x} */")
             texts.append(f" /* 0x{line.control.high:016x} */")
     return "\n".join([*used, *texts, ""])
+
+
+def _reserved(arch: int) -> int:
+    return _RESERVED_BYTES if arch >= _RESERVED_FROM else 0
 
 
 def _functions(text: str) -> Iterator[tuple[str, list[SassLine]]]:

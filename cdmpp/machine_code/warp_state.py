@@ -53,6 +53,8 @@ class Launch(NamedTuple):
 
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
+    dynamic_shared_bytes: int = 0
+    """Shared memory of a block that is given at the launch."""
 
     @property
     def blocks(self) -> int:
