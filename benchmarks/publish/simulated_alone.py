@@ -18,7 +18,7 @@ from cdmpp.predict.catalogue import SHIPPED
 from cdmpp.predict.model_folder import load
 from cdmpp.training.metrics import latency_metrics
 from cdmpp.uncertainty.conformal import LEVELS
-from cdmpp.uncertainty.unseen import Unseen, task_weights
+from cdmpp.uncertainty.unseen import Bounds, Unseen, task_weights
 
 LAUNCH_S = 2.9e-6
 """Of a kernel: fitted to other programs on an A100, not to these records."""
@@ -38,7 +38,7 @@ def simulated_alone(dataset: LatencyDataset, unit: str) -> tuple[Unseen, int]:
     ends = {level: float(np.quantile(error, level, weights=weights, method="inverted_cdf")) for level in LEVELS}
     metrics = latency_metrics(measured, seconds, tasks, dataset.devices[coded])
     told = {key: float(metrics[key]) for key in ("mape", "median_ape")}
-    return Unseen({unit: told}, {level: (-end, end) for level, end in ends.items()}), len(coded)
+    return Unseen({unit: told}, Bounds({level: (-end, end) for level, end in ends.items()})), len(coded)
 
 
 def main(device: str, model: str, data: str) -> None:

@@ -212,13 +212,16 @@ class Predictor:
                 group = device_group(device)
                 vouched["intervals"] = self.calibration.intervals(seen, [group] * len(latency_s), without)
                 vouched["promised"] = self.calibration.promised(group, without)
+        unknown: dict[float, tuple[np.ndarray, np.ndarray]] = {}
+        if self.unseen is not None and (not trained_on_device or untold.any()):
+            inputs_of_scale = None if self.calibration is None else self.calibration.scale_inputs(seen, without)
+            unknown = self.unseen.intervals(seen.log_prediction, inputs_of_scale, without)
         if self.unseen is not None and (device.kind == "cpu" or self._vouches_for(device)):
             if not trained_on_device:
-                vouched["intervals"] = self.unseen.intervals(seen.log_prediction, without)
-                vouched["promised"] = {level: level for level in self.unseen.bounds}
+                vouched["intervals"] = unknown
+                vouched["promised"] = {level: level for level in unknown}
                 vouched["expected"] = self.unseen.expected(device.name, device.name in self.calibrated)
             elif untold.any() and "intervals" in vouched:
-                unknown = self.unseen.intervals(seen.log_prediction, without)
                 vouched["intervals"] = choose(untold, unknown, vouched["intervals"])
         if any(np.isnan(bounds).all() for bounds, _ in vouched.get("intervals", {}).values()):
             vouched |= {"intervals": {}, "promised": {}}

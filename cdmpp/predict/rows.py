@@ -9,6 +9,7 @@ import numpy as np
 if TYPE_CHECKING:
     from cdmpp.data.dataset import LatencyDataset
     from cdmpp.predict.predictor import Predictor
+    from cdmpp.uncertainty.calibration import Examined
 
 _PORTION = 32_768
 """Programs whose vectors are copied at a time."""
@@ -41,3 +42,13 @@ def predict_rows_with_intervals(
                 bounds.setdefault(level, np.full((2, len(predicted)), np.nan))[:, chosen] = interval
     # Where a device has no intervals, there are none: they would be judged on a part only.
     return predicted, {level: (low, high) for level, (low, high) in bounds.items() if np.isfinite(low).all()}
+
+
+def examine_rows(predictor: Predictor, dataset: LatencyDataset, rows: np.ndarray) -> Examined:
+    """What ``predictor`` sees of the programs ``rows`` of ``dataset``, each on its device as described today."""
+    from cdmpp.data.batching import ProgramTensors
+    from cdmpp.devices import sheets_of
+
+    names = dataset.devices[rows]
+    programs = ProgramTensors.build(dataset.asts, sheets_of(names), names, rows=rows)
+    return predictor.examine(programs.to(str(predictor.torch_device)), np.arange(len(rows)))

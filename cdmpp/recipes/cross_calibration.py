@@ -9,17 +9,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from cdmpp.data.batching import ProgramTensors
 from cdmpp.data.dataset import LatencyDataset
 from cdmpp.data.splits import Split
 from cdmpp.data.subsample import sample_rows
-from cdmpp.devices import sheets_of
 from cdmpp.errors import DataError
-from cdmpp.predict.predictor import Predictor
+from cdmpp.predict.rows import examine_rows
 from cdmpp.recipes.adapted import Adapted, deal
 from cdmpp.recipes.train import Trained, coded_rows, device_groups, train
 from cdmpp.training.config import Run, TrainConfig
-from cdmpp.uncertainty.calibration import Calibration, Examined, calibrate, scale_inputs
+from cdmpp.uncertainty.calibration import Calibration, calibrate, scale_inputs
 from cdmpp.uncertainty.conformal import FITTED_TASKS, fit_conformal
 
 
@@ -40,10 +38,10 @@ def cross_calibrate(adapted: Adapted, dataset: LatencyDataset, split: Split) -> 
     sketched = sample_rows(learned, 4000)
 
     def fitted(data: LatencyDataset, by_folds: np.ndarray, kept: np.ndarray) -> Calibration:
-        seen = _examined(tuned, data, rows)
+        seen = examine_rows(tuned, data, rows)
         logs = seen.logs.copy()
         logs[:, : len(new)] += by_folds - logs[:, : len(new)].mean(0)
-        parts = _examined(tuned, data, sketched), replace(seen, logs=logs).take(kept)
+        parts = examine_rows(tuned, data, sketched), replace(seen, logs=logs).take(kept)
         return calibrate(*parts, *(one[kept] for one in measured))
 
     tuned.calibration = fitted(dataset, adapted.log_prediction, coded_rows(tuned, dataset, rows))
@@ -75,7 +73,7 @@ def calibrate_by_folds(result: Trained, dataset: LatencyDataset, split: Split, c
         learned = np.setdiff1d(both, np.concatenate([part, validation]))
         without = replace(split, train=learned, validation=validation, pool=np.zeros(0, np.int64))
         other = train(dataset, without, plain, _fold_run(replace(run, out=run.out / "folds"), fold)).predictor
-        seen = _examined(other, dataset, part)
+        seen = examine_rows(other, dataset, part)
         logs.append(seen.log_prediction)
         assert other.calibration
         inputs.append(scale_inputs(seen, other.calibration.novelty))
@@ -92,9 +90,3 @@ def calibrate_by_folds(result: Trained, dataset: LatencyDataset, split: Split, c
 
 def _fold_run(run: Run, fold: int) -> Run:
     return replace(run, out=run.out / f"fold-{fold}", progress=False)
-
-
-def _examined(predictor: Predictor, dataset: LatencyDataset, rows: np.ndarray) -> Examined:
-    names = dataset.devices[rows]
-    programs = ProgramTensors.build(dataset.asts, sheets_of(names), names, rows=rows)
-    return predictor.examine(programs.to(str(predictor.torch_device)), np.arange(len(rows)))

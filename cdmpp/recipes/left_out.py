@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -19,14 +20,16 @@ from cdmpp.data.splits import Split
 from cdmpp.devices import Device, sheets_of
 from cdmpp.errors import DataError
 from cdmpp.paths import cache_root
-from cdmpp.predict.rows import predict_rows
+from cdmpp.predict.predictor import Predictor
+from cdmpp.predict.rows import examine_rows
 from cdmpp.recipes.train import train
 from cdmpp.training.config import Run, TrainConfig
 from cdmpp.training.metrics import call_sites, score
-from cdmpp.uncertainty.unseen import Unseen, fit_unseen
+from cdmpp.uncertainty.calibration import LOCAL_INPUTS
+from cdmpp.uncertainty.coverage import coverage
+from cdmpp.uncertainty.unseen import UnitErrors, Unseen, fit_bounds, fit_unseen
 
 _TEST_SHARE, _VALIDATION_SHARE = 0.2, 0.15
-_BLIND = "log_residuals_without_code"
 
 
 @dataclass(frozen=True)
@@ -35,12 +38,10 @@ class LeftOut:
 
     metrics: dict[str, float]
     """See ``latency_metrics``."""
-    log_residuals: np.ndarray
-    """(m,) float64, log of measured over predicted latency, in the order of ``split.test``."""
-    task_ids: np.ndarray
-    """(m,) of the same programs."""
-    without_code: np.ndarray | None = None
-    """(m,) as ``log_residuals``, of answers without the machine code that the model reads; None where it reads none."""
+    errors: UnitErrors
+    """In the order of ``split.test``."""
+    without_code: UnitErrors | None = None
+    """Those of answers without the machine code that the model reads; None where it reads none."""
 
 
 def leave_cores_out(dataset: LatencyDataset, names: Sequence[str], config: TrainConfig, run: Run) -> dict[str, LeftOut]:
@@ -68,11 +69,9 @@ def units_of(names: Sequence[str]) -> dict[str, list[str]]:
 
 def unseen_of(found: Mapping[str, LeftOut]) -> Unseen:
     """What the errors of left-out units promise of devices that nobody has measured."""
-    metrics, residuals, tasks = (
-        {unit: getattr(one, key) for unit, one in found.items()} for key in ("metrics", "log_residuals", "task_ids")
-    )
     blind = {unit: one.without_code for unit, one in found.items() if one.without_code is not None}
-    return fit_unseen(metrics, residuals, tasks, blind if len(blind) == len(found) else None)
+    metrics, errors = ({unit: getattr(one, key) for unit, one in found.items()} for key in ("metrics", "errors"))
+    return fit_unseen(metrics, errors, blind if len(blind) == len(found) else None)
 
 
 def coverage_of(found: Mapping[str, LeftOut]) -> dict[str, dict[str, float]]:
@@ -80,15 +79,19 @@ def coverage_of(found: Mapping[str, LeftOut]) -> dict[str, dict[str, float]]:
 
     Empty for fewer than three units: one alone says nothing of others.
     """
-    held: dict[str, dict[str, float]] = {}
-    for unit, one in found.items() if len(found) > 2 else ():
-        bounds = unseen_of({name: other for name, other in found.items() if name != unit}).bounds
-        _, which, sizes = np.unique(one.task_ids, return_inverse=True, return_counts=True)
-        held[unit] = {
-            str(level): 100
-            * float(np.average((low <= one.log_residuals) & (one.log_residuals <= high), weights=1 / sizes[which]))
-            for level, (low, high) in bounds.items()
-        }
+    errors = {unit: one.errors for unit, one in found.items()}
+    return {
+        unit: {level: one["task_coverage"] for level, one in held.items()} for unit, held in held_out(errors).items()
+    }
+
+
+def held_out(errors: Mapping[str, UnitErrors]) -> dict[str, dict[str, dict[str, float]]]:
+    """Unit -> ``coverage`` of its programs by the bounds of the other units; empty for fewer than three units."""
+    held = {}
+    for unit, one in errors.items() if len(errors) > 2 else ():
+        bounds = fit_bounds({name: other for name, other in errors.items() if name != unit})
+        intervals = bounds.intervals(np.zeros(len(one.log_residuals)), one.inputs)
+        held[unit] = coverage(np.exp(one.log_residuals), intervals, one.task_ids)
     return held
 
 
@@ -117,27 +120,45 @@ def leave_out(name: str, dataset: LatencyDataset, split: Split, config: TrainCon
         print(f"trained without {name} before: {path}")
         return known
     predictor = train(dataset, split, config, run).predictor
-    predicted_s, blind = predict_rows(predictor, dataset, split.test), None
-    residuals = np.log(dataset.latency_s[split.test] / predicted_s)
+    errors, blind = _errors(predictor, dataset, split.test), None
     if predictor.reads_code:
-        blind = np.log(dataset.latency_s[split.test] / predict_rows(predictor, dataset, split.test, compiled=False))
-    figures = score(dataset, split.test, predicted_s)["metrics"]
-    found = LeftOut(figures, residuals, dataset.task_ids[split.test], blind)
-    lists = {key: None if one is None else one.tolist() for key, one in (("log_residuals", residuals), (_BLIND, blind))}
-    write_json(path, {"left_out": name, "metrics": found.metrics, **lists})
-    return found
+        blind = _errors(predictor, replace(dataset, asts=dataset.asts.with_codes(None)), split.test)
+    figures = score(dataset, split.test, dataset.latency_s[split.test] / np.exp(errors.log_residuals))["metrics"]
+    write_json(path, {"left_out": name, "metrics": figures, "errors": _lists(errors), "without_code": _lists(blind)})
+    return LeftOut(figures, errors, blind)
+
+
+def _errors(predictor: Predictor, dataset: LatencyDataset, rows: np.ndarray) -> UnitErrors:
+    """Of ``rows`` on devices that ``predictor`` does not know."""
+    seen = examine_rows(predictor, dataset, rows)
+    without = np.full(len(rows), predictor.reads_code) & np.isnan(dataset.asts.codes_or_nan()[rows, 0])
+    assert predictor.calibration
+    residuals = np.log(dataset.latency_s[rows]) - seen.log_prediction
+    return UnitErrors(residuals, predictor.calibration.scale_inputs(seen, without), dataset.task_ids[rows])
+
+
+def _lists(errors: UnitErrors | None) -> dict[str, Any] | None:
+    return (
+        None if errors is None else {"log_residuals": errors.log_residuals.tolist(), "inputs": errors.inputs.tolist()}
+    )
 
 
 def _read(path: Path, task_ids: np.ndarray) -> LeftOut | None:
     """None where there is no such file, or another one than was written here."""
     try:
         stored = read_json(path)
-        residuals = np.array(stored["log_residuals"], np.float64)
-        blind = None if stored[_BLIND] is None else np.array(stored[_BLIND], np.float64)
-        fits = len(residuals) == len(task_ids) and (blind is None or len(blind) == len(task_ids))
-        return LeftOut(dict(stored["metrics"]), residuals, task_ids, blind) if fits else None
+        blind = stored["without_code"]
+        without_code = None if blind is None else _of_lists(blind, task_ids)
+        return LeftOut(dict(stored["metrics"]), _of_lists(stored["errors"], task_ids), without_code)
     except (DataError, LookupError, TypeError, ValueError):
         return None
+
+
+def _of_lists(stored: Mapping[str, Any], task_ids: np.ndarray) -> UnitErrors:
+    """``ValueError``: not of as many programs as there are ``task_ids``."""
+    residuals, inputs = (np.array(stored[key], np.float64) for key in ("log_residuals", "inputs"))
+    n = len(task_ids)
+    return UnitErrors(residuals.reshape(n), inputs.reshape(n, LOCAL_INPUTS), task_ids)
 
 
 def _key(name: str, dataset: LatencyDataset, split: Split, config: TrainConfig, seed: int) -> str:

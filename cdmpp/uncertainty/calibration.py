@@ -67,6 +67,13 @@ class Calibration:
             own |= self.without_code.intervals(seen, groups)
         return choose(without, own, bounds)
 
+    def scale_inputs(self, seen: Examined, without: np.ndarray) -> np.ndarray:
+        """(n, LOCAL_INPUTS) what the size of an error may depend on; ``without`` as at ``intervals``."""
+        inputs = scale_inputs(seen, self.novelty)
+        if self.without_code is None or not without.any():
+            return inputs
+        return np.where(without[:, None], scale_inputs(seen, self.without_code.novelty), inputs)
+
     def promised(self, group: str, without: np.ndarray | None = None) -> dict[float, float]:
         """Level -> the coverage that can be promised of answers of the ``group``, some of them ``without`` code."""
         promises = [self.conformal.promised(group)] if without is None or not without.all() else []

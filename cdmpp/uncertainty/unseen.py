@@ -9,10 +9,70 @@ from typing import Any
 import numpy as np
 
 from cdmpp.errors import DataError
-from cdmpp.uncertainty.conformal import LEVELS
+from cdmpp.uncertainty.calibration import LOCAL_INPUTS, choose
+from cdmpp.uncertainty.conformal import FITTED_TASKS, FOLDS, LEVELS
+from cdmpp.uncertainty.local_scale import LocalScale, fit_crosswise
 
 _METRICS = ("mape", "median_ape")
-_BLIND = "bounds_without_code"
+_BLIND, _SCALE = "bounds_without_code", "scale"
+
+
+@dataclass(frozen=True)
+class UnitErrors:
+    """Errors on ``m`` programs of a unit of devices, by a model that had no record of it."""
+
+    log_residuals: np.ndarray
+    """(m,) log of measured over predicted latency."""
+    inputs: np.ndarray
+    """(m, d) what the size of an error may depend on, see ``calibration.scale_inputs``."""
+    task_ids: np.ndarray
+    """(m,) the tasks that the programs implement."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Range of log(measured / predicted), in multiples of a local scale, on a device that was not trained on."""
+
+    levels: Mapping[float, tuple[float, float]]
+    """Level -> range that holds so large a share of the programs of an average unit."""
+    scale: LocalScale | None = None
+    """How errors grow with distance from the training programs; None: they do not, and the range is in log-latency."""
+
+    def intervals(
+        self, log_prediction: np.ndarray, inputs: np.ndarray | None
+    ) -> dict[float, tuple[np.ndarray, np.ndarray]]:
+        """Level -> (n,) lower and (n,) upper bounds in seconds; NaN where ``inputs`` (n, d) are needed and None."""
+        factor: np.ndarray | float = 1.0
+        if self.scale is not None:
+            factor = np.full(len(log_prediction), np.nan) if inputs is None else self.scale(inputs)
+        return {
+            level: (np.exp(log_prediction + low * factor), np.exp(log_prediction + high * factor))
+            for level, (low, high) in self.levels.items()
+        }
+
+    def settings(self) -> dict[str, Any]:
+        """As plain JSON."""
+        told: dict[str, Any] = {str(level): list(pair) for level, pair in self.levels.items()}
+        if self.scale is not None:
+            told[_SCALE] = {name: values.tolist() for name, values in vars(self.scale).items()}
+        return told
+
+    @staticmethod
+    def restore(settings: Mapping[str, Any]) -> Bounds:
+        """From ``settings`` of another one; ``DataError`` or what Python raises where they cannot be."""
+        pairs = {float(k): (float(v[0]), float(v[1])) for k, v in settings.items() if k != _SCALE}
+        numbers, scale = [v for pair in pairs.values() for v in pair], None
+        if (stored := settings.get(_SCALE)) is not None:
+            arrays = {name: np.array(values, np.float64) for name, values in stored.items()}
+            scale = LocalScale(**arrays)
+            wide = [(len(a),) == (LOCAL_INPUTS + (name == "coefficients"),) for name, a in arrays.items()]
+            if not all(wide) or not (scale.deviation > 0).all():
+                raise DataError(f"a local scale needs {LOCAL_INPUTS} inputs with positive deviations")
+            numbers += [v for array in arrays.values() for v in array.tolist()]
+        ordered = all(low <= 0 <= high for low, high in pairs.values())
+        if set(pairs) != set(LEVELS) or not np.isfinite(numbers).all() or not ordered:
+            raise DataError(f"errors of left-out devices need bounds around 0 for the levels {LEVELS}")
+        return Bounds(pairs, scale)
 
 
 @dataclass(frozen=True)
@@ -21,23 +81,23 @@ class Unseen:
 
     units: Mapping[str, Mapping[str, float]]
     """Name of a unit -> ``mape`` and ``median_ape`` of its programs, percent."""
-    bounds: Mapping[float, tuple[float, float]]
-    """Level -> range of log(measured / predicted) that holds so large a share of the programs of an average unit."""
-    without_code: Mapping[float, tuple[float, float]] | None = None
+    bounds: Bounds
+    without_code: Bounds | None = None
     """The same of answers without the machine code that the model reads; None: nothing is known of them."""
 
     def intervals(
-        self, log_prediction: np.ndarray, without: np.ndarray | None = None
+        self, log_prediction: np.ndarray, inputs: np.ndarray | None, without: np.ndarray
     ) -> dict[float, tuple[np.ndarray, np.ndarray]]:
-        """Level -> (n,) lower and (n,) upper bounds in seconds, of (n,) natural-log seconds.
+        """Level -> (n,) lower and (n,) upper bounds in seconds, of (n,) natural-log seconds; NaN where none are known.
 
-        ``without`` (n,) bool: answered without the machine code that the model reads; NaN where nothing is known then.
+        ``inputs`` (n, d): see ``UnitErrors``; ``without`` (n,) bool: answered without the machine code that the model
+        reads.
         """
-        blind, found = self.without_code or dict.fromkeys(self.bounds, (np.nan, np.nan)), {}
-        for level, pair in self.bounds.items():
-            low, high = pair if without is None else np.where(without[:, None], blind[level], pair).T
-            found[level] = (np.exp(log_prediction + low), np.exp(log_prediction + high))
-        return found
+        nothing = np.full(len(log_prediction), np.nan)
+        blind: Mapping[float, tuple[np.ndarray, np.ndarray]] = dict.fromkeys(LEVELS, (nothing, nothing))
+        if self.without_code is not None and without.any():
+            blind = self.without_code.intervals(log_prediction, inputs)
+        return choose(without, blind, self.bounds.intervals(log_prediction, inputs))
 
     def expected(self, device: str, calibrated: bool = False) -> str:
         """What to expect on ``device``, in a sentence; ``calibrated``: a few of its kernels were timed."""
@@ -51,61 +111,56 @@ class Unseen:
 
     def settings(self) -> dict[str, Any]:
         """As plain JSON."""
-        bounds = {str(level): list(pair) for level, pair in self.bounds.items()}
-        told: dict[str, Any] = {"units": {name: dict(m) for name, m in self.units.items()}, "bounds": bounds}
-        if self.without_code is not None:
-            told[_BLIND] = {str(level): list(pair) for level, pair in self.without_code.items()}
-        return told
+        told = {"units": {name: dict(m) for name, m in self.units.items()}, "bounds": self.bounds.settings()}
+        return told | ({} if self.without_code is None else {_BLIND: self.without_code.settings()})
 
     @staticmethod
     def restore(settings: Mapping[str, Any]) -> Unseen:
         """From ``settings`` of another one; ``DataError`` names what cannot be."""
         try:
             units = {str(name): {key: float(m[key]) for key in _METRICS} for name, m in settings["units"].items()}
-            pairs = _pairs(settings["bounds"])
-            blind = None if settings.get(_BLIND) is None else _pairs(settings[_BLIND])
+            bounds = Bounds.restore(settings["bounds"])
+            blind = None if settings.get(_BLIND) is None else Bounds.restore(settings[_BLIND])
         except (AttributeError, LookupError, TypeError, ValueError) as error:
             raise DataError(f"not errors of left-out devices: {error!r}") from error
-        numbers = [
-            *(value for m in units.values() for value in m.values()),
-            *(v for bounds in (pairs, blind or {}) for pair in bounds.values() for v in pair),
-        ]
-        levels = [set(bounds) == set(LEVELS) for bounds in (pairs, blind) if bounds is not None]
-        ordered = all(low <= 0 <= high for bounds in (pairs, blind or {}) for low, high in bounds.values())
-        if not units or not all(levels) or not np.isfinite(numbers).all() or not ordered:
-            raise DataError(f"errors of left-out devices need units and bounds around 0 for the levels {LEVELS}")
-        return Unseen(units, pairs, blind)
-
-
-def _pairs(settings: Mapping[str, Any]) -> dict[float, tuple[float, float]]:
-    return {float(level): (float(low), float(high)) for level, (low, high) in settings.items()}
+        if not units or not np.isfinite([value for m in units.values() for value in m.values()]).all():
+            raise DataError("errors of left-out devices need units with finite errors")
+        return Unseen(units, bounds, blind)
 
 
 def fit_unseen(
     metrics: Mapping[str, Mapping[str, float]],
-    log_residuals: Mapping[str, np.ndarray],
-    task_ids: Mapping[str, np.ndarray],
-    without_code: Mapping[str, np.ndarray] | None = None,
+    errors: Mapping[str, UnitErrors],
+    without_code: Mapping[str, UnitErrors] | None = None,
 ) -> Unseen:
-    """By unit: test metrics, (m,) log(measured / predicted), (m,) tasks. Units weigh the same, so do their tasks.
-
-    ``without_code``: as ``log_residuals``, of the answers without machine code.
-    """
+    """From test metrics and errors by unit, and errors of answers without machine code. Units weigh the same."""
     kept = {name: {key: float(m[key]) for key in _METRICS} for name, m in metrics.items()}
-    blind = None if without_code is None else _bounds(without_code, task_ids)
-    return Unseen(kept, _bounds(log_residuals, task_ids), blind)
+    return Unseen(kept, fit_bounds(errors), None if without_code is None else fit_bounds(without_code))
 
 
-def _bounds(
-    log_residuals: Mapping[str, np.ndarray], task_ids: Mapping[str, np.ndarray]
-) -> dict[float, tuple[float, float]]:
-    residuals = np.concatenate(list(log_residuals.values()))
-    weights = np.concatenate([task_weights(task_ids[name]) for name in log_residuals])
+def fit_bounds(errors: Mapping[str, UnitErrors]) -> Bounds:
+    """From errors by unit, which weigh the same, and so do a unit's tasks.
+
+    The scale that makes a unit's scores is fitted to the others, as it is for a new device; of a single unit to folds
+    of its tasks.
+    """
+    residuals, inputs = (
+        np.concatenate([getattr(one, key) for one in errors.values()]) for key in ("log_residuals", "inputs")
+    )
+    unit = np.repeat(np.arange(len(errors)), [len(one.task_ids) for one in errors.values()])
+    weights = np.concatenate([task_weights(one.task_ids) for one in errors.values()])
+    names = [f"{name}/{task}" for name, one in errors.items() for task in one.task_ids]
+    tasks = np.unique(names, return_inverse=True)[1]
+    scores, scale = residuals, None
+    if (n_tasks := int(tasks.max()) + 1) >= FITTED_TASKS:
+        folds = unit if len(errors) > 1 else tasks % FOLDS
+        scale, factors = fit_crosswise(residuals, inputs, weights * n_tasks / len(errors), folds)
+        scores = residuals / factors
     bounds = {}
     for level in LEVELS:
-        tails = np.quantile(residuals, [(1 - level) / 2, (1 + level) / 2], weights=weights, method="inverted_cdf")
+        tails = np.quantile(scores, [(1 - level) / 2, (1 + level) / 2], weights=weights, method="inverted_cdf")
         bounds[level] = (min(0.0, float(tails[0])), max(0.0, float(tails[1])))
-    return bounds
+    return Bounds(bounds, scale)
 
 
 def task_weights(tasks: np.ndarray) -> np.ndarray:

@@ -36,7 +36,7 @@ from cdmpp.recipes.settings import RunSettings
 from cdmpp.recipes.train import train
 from cdmpp.training.config import Run, TrainConfig
 from cdmpp.uncertainty.conformal import LEVELS
-from cdmpp.uncertainty.unseen import Unseen
+from cdmpp.uncertainty.unseen import Bounds, Unseen
 from tests.evaluation.conftest import make_data
 
 NAMES = ("t4", "a100", "mi210")
@@ -232,7 +232,7 @@ def test_what_other_devices_alone_have_told_is_answered_as_of_an_unknown_one(mod
     library = predictor.models[0]
     place = places(torch.from_numpy(devices.get("mi210").vector())[None], library.anchor.known)
     library.learned[place, list(KINDS).index("relu")] = 0
-    predictor.unseen = Unseen({"t4": {"mape": 9.0, "median_ape": 9.0}}, dict.fromkeys(LEVELS, (-2.0, 2.0)))
+    predictor.unseen = Unseen({"t4": {"mape": 9.0, "median_ape": 9.0}}, Bounds(dict.fromkeys(LEVELS, (-2.0, 2.0))))
     after = predictor.predict(asked, device="mi210")
     assert [MEASURED_ELSEWHERE in flags for flags in after.flags] == [False, True, False]
     np.testing.assert_array_equal(after.latency_s, before.latency_s)

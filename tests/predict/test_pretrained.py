@@ -120,7 +120,7 @@ def test_gpus_that_nobody_measured_are_answered_by_their_machine_code_or_not_at_
         with pytest.raises(ModelFormatError, match=f"no model trained on {without_a_core}"):
             model_for(without_a_core, here)
     model = cdmpp.load("a100")
-    low, high = model.unseen.bounds[0.8]
+    low, high = model.unseen.bounds.levels[0.8]
     assert -1 < low < -0.1 and 0.1 < high < 1  # wider than what it promises of the device that it knows
     assert sorted(model.trained_on) == ["a100", "h100"] and "a100 18 %" in model.unseen.expected("h200")
 

@@ -14,6 +14,8 @@ from cdmpp.errors import DataError
 from cdmpp.evaluation.cell import Cell, CellOptions
 from cdmpp.evaluation.run import run_cell
 from cdmpp.recipes.left_out import LeftOut
+from cdmpp.uncertainty.calibration import LOCAL_INPUTS
+from cdmpp.uncertainty.unseen import UnitErrors
 
 CELL = Cell("by_task", 0, "cdmpp")
 
@@ -47,7 +49,10 @@ def test_a_shipped_model_answers_as_in_its_evaluation(data, evaluated, tmp_path)
 def test_a_model_of_several_cores_learns_what_unknown_ones_cost(evaluated, tmp_path, monkeypatch):
     asked = []
     found = {
-        unit: LeftOut({"mape": 20.0 + i, "median_ape": 10.0}, np.linspace(-0.5, 0.4, 50), np.arange(50).astype(str))
+        unit: LeftOut(
+            {"mape": 20.0 + i, "median_ape": 10.0},
+            UnitErrors(np.linspace(-0.5, 0.4, 50), np.zeros((50, LOCAL_INPUTS)), np.arange(50).astype(str)),
+        )
         for i, unit in enumerate(("ice_lake", "zen4"))
     }
     several = cdmpp.load(evaluated / "models" / "a100" / str(CELL) / "model")

@@ -19,6 +19,8 @@ from cdmpp.recipes import left_out, zero_shot
 from cdmpp.recipes.compose import compose
 from cdmpp.recipes.left_out import LeftOut
 from cdmpp.recipes.settings import RunSettings
+from cdmpp.uncertainty.calibration import LOCAL_INPUTS
+from cdmpp.uncertainty.unseen import UnitErrors
 from tests.model.test_models import SMALL
 from tests.toy_data import toy_dataset
 
@@ -46,14 +48,17 @@ class Recipe:
         monkeypatch.setattr(RunSettings, "load", lambda _: self.dataset)
         for module in (zero_shot, left_out):
             monkeypatch.setattr(module, "train", self._train)
-        monkeypatch.setattr(
-            left_out, "predict_rows", lambda _, data, rows, **how: (2 + len(how)) * data.latency_s[rows]
-        )
+        monkeypatch.setattr(left_out, "_errors", self._errors)
 
     def _train(self, data, split, config, run):
         self.trained.append((run.out.name, data.asts.codes is not None))
         self.made = SimpleNamespace(card={}, save=lambda folder: None, reads_code=data.asts.codes is not None)
         return SimpleNamespace(predictor=self.made, model_dir=run.out)
+
+    def _errors(self, _, data, rows):
+        """Too slow by a factor of two, without machine code of three."""
+        off = np.full(len(rows), -np.log(3 if data.asts.codes is None and self.made.reads_code else 2))
+        return UnitErrors(off, np.zeros((len(rows), LOCAL_INPUTS)), data.task_ids[rows])
 
     def __call__(self, *overrides, device="epyc-7452", out="out"):
         """Names of the folders that were trained in, and what the card says."""
@@ -80,8 +85,9 @@ def test_answers_without_machine_code_have_bounds_of_their_own(recipe):
     for _ in range(2):  # trained, then from the cache
         recipe()
         unseen = recipe.made.unseen
-        assert unseen.bounds[0.8][0] == pytest.approx(np.log(1 / 2))
-        assert unseen.without_code[0.8][0] == pytest.approx(np.log(1 / 3))
+        for bounds, factor in ((unseen.bounds, 2), (unseen.without_code, 3)):
+            low, high = bounds.intervals(np.zeros(1), np.zeros((1, LOCAL_INPUTS)))[0.8]
+            assert low[0] == pytest.approx(1 / factor) and high[0] == 1
     recipe(device="graviton2")
     assert recipe.made.unseen.without_code is None
 
@@ -140,18 +146,20 @@ def test_residuals_are_of_the_test_programs(recipe):
     first, known = (left_out.leave_cores_out(*what) for _ in range(2))
     assert len(recipe.trained) == 2
     for name in SOURCES:
-        np.testing.assert_allclose(first[name].log_residuals, np.log(0.5))  # measured is half of what is predicted
-        np.testing.assert_array_equal(known[name].log_residuals, first[name].log_residuals)
-        assert 0 < len(first[name].log_residuals) < (recipe.dataset.devices == name).sum()
+        np.testing.assert_allclose(
+            first[name].errors.log_residuals, np.log(0.5)
+        )  # measured is half of what is predicted
+        np.testing.assert_array_equal(known[name].errors.log_residuals, first[name].errors.log_residuals)
+        assert 0 < len(first[name].errors.log_residuals) < (recipe.dataset.devices == name).sum()
 
 
 def test_what_the_others_promise_of_a_unit_is_checked_on_it():
     random = np.random.default_rng(0)
 
     def unit(scale, tasks=50):
-        return LeftOut(
-            {"mape": 9.0, "median_ape": 7.0}, scale * random.normal(size=10 * tasks), np.arange(10 * tasks) % tasks
-        )
+        n = 10 * tasks
+        errors = UnitErrors(scale * random.normal(size=n), random.normal(size=(n, LOCAL_INPUTS)), np.arange(n) % tasks)
+        return LeftOut({"mape": 9.0, "median_ape": 7.0}, errors)
 
     held = left_out.coverage_of({"a": unit(0.2), "b": unit(0.2), "c": unit(0.6)})
     assert held["c"]["0.8"] < 50 < 80 < held["a"]["0.8"] < 99.9

@@ -3,44 +3,82 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from cdmpp.errors import DataError
-from cdmpp.uncertainty.unseen import Unseen, fit_unseen
+from cdmpp.uncertainty.calibration import LOCAL_INPUTS
+from cdmpp.uncertainty.conformal import LEVELS
+from cdmpp.uncertainty.unseen import Bounds, UnitErrors, Unseen, fit_bounds, fit_unseen
+
+
+def unit(generator: np.random.Generator, middle: float, spread: float, tasks: int, uneven: float = 0.0) -> UnitErrors:
+    """Ten programs a task; the second input, their distance, decides how large errors are where it is ``uneven``."""
+    inputs = generator.normal(size=(10 * tasks, LOCAL_INPUTS))
+    residuals = generator.normal(middle, spread, 10 * tasks) * np.exp(uneven * inputs[:, 1])
+    return UnitErrors(residuals, inputs, np.repeat(np.arange(tasks), 10))
+
+
+def shares(bounds: Bounds, errors: UnitErrors, level: float) -> np.ndarray:
+    """Which programs are inside."""
+    low, high = (np.log(end) for end in bounds.intervals(np.zeros(len(errors.task_ids)), errors.inputs)[level])
+    return (low <= errors.log_residuals) & (errors.log_residuals <= high)
 
 
 @pytest.fixture
 def unseen() -> Unseen:
     generator = np.random.default_rng(0)
-    residuals = {"ice_lake": generator.normal(0.1, 0.2, 4000), "zen4": generator.normal(-0.2, 0.3, 1000)}
-    tasks = {"ice_lake": np.repeat(np.arange(400), 10), "zen4": np.repeat(np.arange(100), 10)}
+    errors = {"ice_lake": unit(generator, 0.1, 0.2, 400), "zen4": unit(generator, -0.2, 0.3, 100)}
+    blind = {name: replace(one, log_residuals=4 * one.log_residuals) for name, one in errors.items()}
     metrics = {"ice_lake": {"mape": 18.0, "median_ape": 14.0}, "zen4": {"mape": 31.0, "median_ape": 24.0, "n": 3}}
-    return fit_unseen(metrics, residuals, tasks)
+    return fit_unseen(metrics, errors, blind)
 
 
 def test_units_weigh_the_same(unseen: Unseen) -> None:
     generator = np.random.default_rng(1)
-    for level, (low, high) in unseen.bounds.items():
-        held = [
-            ((r > low) & (r < high)).mean()
-            for r in (generator.normal(0.1, 0.2, 9999), generator.normal(-0.2, 0.3, 9999))
-        ]
+    for level in LEVELS:
+        held = [shares(unseen.bounds, unit(generator, *one, 900), level).mean() for one in ((0.1, 0.2), (-0.2, 0.3))]
         assert np.mean(held) == pytest.approx(level, abs=0.03)
 
 
 def test_every_program_of_a_task_weighs_less_where_it_has_many() -> None:
     residuals = np.concatenate([np.zeros(99), np.ones(1)])
     tasks = np.concatenate([np.zeros(99, int), np.ones(1, int)])
-    found = fit_unseen({"a": {"mape": 1.0, "median_ape": 1.0}}, {"a": residuals}, {"a": tasks})
-    assert found.bounds[0.8] == (0.0, 1.0)
+    found = fit_bounds({"a": UnitErrors(residuals, np.zeros((100, LOCAL_INPUTS)), tasks)})
+    assert found == Bounds(dict.fromkeys(LEVELS, (0.0, 1.0)))
 
 
-def test_intervals_hold_the_prediction(unseen: Unseen) -> None:
-    logs = np.log([1e-6, 1e-3])
-    for low, high in unseen.intervals(logs).values():
+def test_far_from_the_training_and_near_it_as_many_are_held() -> None:
+    """One width for all held 95 % of what is near and half of what is far."""
+    held = {level: [] for level in LEVELS}
+    for repeat in range(20):
+        generator = np.random.default_rng(repeat)
+        units = {name: unit(generator, 0.0, 0.25 * np.exp(0.1 * generator.normal()), 150, 0.6) for name in "abc"}
+        new, bounds = unit(generator, 0.0, 0.25, 150, 0.6), fit_bounds(units)
+        near = new.inputs[:, 1] < -0.5
+        for level in LEVELS:
+            inside = shares(bounds, new, level)
+            held[level].append((inside.mean(), inside[near].mean(), inside[new.inputs[:, 1] > 0.5].mean()))
+    for level in LEVELS:
+        assert np.mean(held[level], axis=0) == pytest.approx([level] * 3, abs=0.035)
+
+
+def test_answers_without_machine_code_have_their_own(unseen: Unseen) -> None:
+    logs, inputs = np.log([1e-6, 1e-3]), np.zeros((2, LOCAL_INPUTS))
+    with_code, without, mixed = (
+        unseen.intervals(logs, inputs, np.array(rows)) for rows in ([False] * 2, [True] * 2, [False, True])
+    )
+    for level in LEVELS:
+        widths = [np.log(high / low) for low, high in (with_code[level], without[level])]
+        assert (widths[1] > 3 * widths[0]).all()
+        for end in (0, 1):
+            assert mixed[level][end].tolist() == [with_code[level][end][0], without[level][end][1]]
+        low, high = without[level]
         assert (low <= np.exp(logs)).all() and (np.exp(logs) <= high).all()
+    older = replace(unseen, without_code=None).intervals(logs, inputs, np.array([False, True]))
+    assert np.isnan(older[0.8][0]).tolist() == [False, True]
 
 
 def test_the_worst_core_is_what_to_expect(unseen: Unseen) -> None:
@@ -49,7 +87,16 @@ def test_the_worst_core_is_what_to_expect(unseen: Unseen) -> None:
 
 
 def test_settings_come_back(unseen: Unseen) -> None:
-    assert Unseen.restore(json.loads(json.dumps(unseen.settings()))) == unseen
+    again = Unseen.restore(json.loads(json.dumps(unseen.settings())))
+    assert again.settings() == unseen.settings() and again.units == unseen.units
+
+
+def test_those_of_older_models_are_read() -> None:
+    """They had one width for all programs, and none for answers without machine code."""
+    flat = {"0.8": [-0.4, 0.5], "0.9": [-0.6, 0.7]}
+    older = Unseen.restore({"units": {"zen4": {"mape": 31.0, "median_ape": 24.0}}, "bounds": flat})
+    low, high = older.intervals(np.zeros(2), None, np.array([False, True]))[0.8]
+    assert low[0] == pytest.approx(np.exp(-0.4)) and high[0] == pytest.approx(np.exp(0.5)) and np.isnan(low[1])
 
 
 @pytest.mark.parametrize(
@@ -62,6 +109,11 @@ def test_settings_come_back(unseen: Unseen) -> None:
         lambda s: s["bounds"].update({"0.8": [0.1, 0.2]}),
         lambda s: s["bounds"].update({"0.8": [float("nan"), 0.2]}),
         lambda s: s["bounds"].update({"0.8": "wide"}),
+        lambda s: s["bounds_without_code"].pop("0.9"),
+        lambda s: s["bounds"]["scale"].pop("mean"),
+        lambda s: s["bounds"]["scale"].update(mean=[0.0]),
+        lambda s: s["bounds"]["scale"]["mean"].__setitem__(0, float("inf")),
+        lambda s: s["bounds"]["scale"]["deviation"].__setitem__(0, 0.0),
     ],
 )
 def test_what_cannot_be_is_refused(unseen: Unseen, change) -> None:
