@@ -42,6 +42,8 @@ NUMBERS: dict[str, str] = {
     "l2_tlb_entries": "1",
 }
 _KEYS = {"name", "title", "vendor", "processors", "documents", "numbers", "operations_source", "operations"}
+_MOST, _MOST_CYCLES = 2**24, 10_000
+"""Of a number of a core, and of the cycles and slots of one operation: a simulated core has places for so many."""
 _OPERATION_KEYS = {"ports", "latency", "busy", "slots", "wide_ports", "wide_busy", "wide_latency"}
 
 
@@ -124,6 +126,8 @@ def read_core(path: Path) -> Core:
             raise CdmppError(
                 f"{path}: field numbers.{name} is null: give a number, or a range [low, high] that holds it"
             )
+        if quantity.value > _MOST:
+            raise CdmppError(f"{path}: field numbers.{name} is {quantity.value:g}: at most {_MOST:,}")
     operations = content["operations"]
     if not isinstance(operations, dict) or not operations:
         raise CdmppError(f"{path}: operations must be a mapping of names to ports, latency and the like")
@@ -142,10 +146,9 @@ def _ports(path: Path, entry: Any) -> list[str]:
 def _units(path: Path, name: str, entry: Mapping[str, Any], ports: tuple[str, ...]) -> tuple[Unit, Unit]:
     numbers = {key: entry[key] for key in _OPERATION_KEYS - {"ports", "wide_ports"} if key in entry}
     for key, value in numbers.items():
-        if type(value) is not int or value < 0:
-            raise CdmppError(
-                f"{path}: field operations.{name}.{key} is {value!r}, expected a whole number of at least 0"
-            )
+        if type(value) is not int or not 0 <= value <= _MOST_CYCLES:
+            told = f"field operations.{name}.{key} is {value!r}, expected a whole number of at least 0"
+            raise CdmppError(f"{path}: {told} and at most {_MOST_CYCLES:,}")
     names = str(entry.get("ports") or "")
     wide_names = str(entry.get("wide_ports") or names)
     places, wide = (tuple(sorted(map(ports.index, text.split()))) for text in (names, wide_names))

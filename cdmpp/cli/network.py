@@ -61,6 +61,8 @@ def run(options: argparse.Namespace) -> None:
     """Print the table or the JSON, write the files, and say each doubt on a line of its own."""
     asked, files = network_options(options), (options.csv, options.trace, options.html)
     check_files(files)
+    if options.rows < 0:
+        raise CdmppError(f"--rows {options.rows}: expected 0, for all, or more")
     if options.measure and asked.get("runtime") == "torch":
         raise CdmppError("--measure is of --runtime tvm: PyTorch's own kernels are not timed here yet")
     import cdmpp
@@ -84,7 +86,7 @@ def run(options: argparse.Namespace) -> None:
 def network_options(options: argparse.Namespace) -> dict[str, Any]:
     """What ``add_network_arguments`` read, as ``predict_network`` takes it; ``CdmppError`` where it cannot be."""
     if options.batch is not None and options.batch < 1:
-        raise CdmppError(f"--batch {options.batch}: must be at least 1")
+        raise CdmppError(f"--batch {str(options.batch)[:40]}: must be at least 1")
     names = ("batch", "dtype", "schedule", "model", "runtime", "train")
     given = {name: value for name in names if (value := getattr(options, name, None)) not in (None, False)}
     by_torch = given.get("runtime") == "torch"

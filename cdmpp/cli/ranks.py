@@ -47,7 +47,10 @@ def check_ranks(options: argparse.Namespace) -> None:
 
     on = fabric_of(options.ranks, options.device, options.cluster, options.link, options.backend)
     check_detail(_detail(options), options.ranks)
-    options.slow = check_slow(dict(map(_slow, options.slow)), options.ranks)
+    slow = [_slow(text) for text in options.slow]
+    if twice := [rank for place, (rank, _) in enumerate(slow) if rank in dict(slow[:place])]:
+        raise CdmppError(f"--slow {twice[0]}=FACTOR is given twice: once for each rank")
+    options.slow = check_slow(dict(slow), options.ranks)
     if options.slow and options.optimise:
         raise CdmppError("--slow does not go with --optimise: plans are searched for ranks that are equal")
     options.scheme = scheme_of(

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from cdmpp.allocation import limit_memory
 from cdmpp.errors import CdmppError, DataError, MissingToolError
 from cdmpp.workers import Operation, Reply, Request, serve
 
@@ -187,8 +188,12 @@ def ready(request: Request) -> Reply:
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)  # TVM makes many short-lived objects and hardly a cycle: a tenth of the time
     gc.enable()
+    limit_memory(_MOST_BYTES)
     return {"warnings": [str(warning.message) for warning in caught if "native extractor" in str(warning.message)]}
 
+
+_MOST_BYTES = 3 * 10**9
+"""Of a program that is compiled. One that asks for more, such as a loop of 1e9 turns to unroll, has no code."""
 
 OPERATIONS: dict[str, Operation] = {
     "ready": ready,

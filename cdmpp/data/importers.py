@@ -47,7 +47,7 @@ class _Group(NamedTuple):
 def import_database(
     source: Path, out: Path, device: str, network: str, on_bad: OnBad = "error", progress: bool = True
 ) -> ImportReport:
-    """Import the MetaSchedule database (TVM 0.16 to 0.20, or 0.27) in ``source`` as measured on ``device`` into ``out``.
+    """Import the MetaSchedule database (TVM 0.16 to 0.20 or 0.27) ``source`` as measured on ``device`` into ``out``.
 
     The whole database is read before anything is written. Broken lines and workloads raise one ``DataError`` with their
     numbers, or are left out and counted with ``on_bad="skip"``. Programs that ``out`` holds are left alone: a rerun

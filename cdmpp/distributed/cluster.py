@@ -15,6 +15,8 @@ from cdmpp.errors import CdmppError
 from cdmpp.sheet import read_sheet, sheet_file, sheet_files
 
 _Sheet = TypeVar("_Sheet")
+_MOST = 2**16
+"""Nodes, and devices or adapters of a node."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +41,9 @@ class Cluster:
     def __post_init__(self) -> None:
         for field in ("nodes", "devices_per_node", "adapters_per_node"):
             value = getattr(self, field)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise CdmppError(f"cluster {self.name}: {field} is {value!r}, expected a whole number from 1 up")
+            if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _MOST:
+                told = f"{field} is {value!r}, expected a whole number from 1 to {_MOST:,}"
+                raise CdmppError(f"cluster {self.name}: {told}")
         if self.nodes > 1 and self.between is None:
             raise CdmppError(f"cluster {self.name} has {self.nodes} nodes: field between must name the link of them")
 

@@ -23,6 +23,8 @@ from cdmpp.sheet import nearest
 from cdmpp.simulate.flow import Flow
 
 Cost = Callable[[Collective], CollectiveEstimate]
+MOST_RANKS = 2**16
+"""What a job has at most: the largest ones that anyone trained have half as many."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +61,7 @@ class Fabric:
     """Of each node, shared evenly by its ranks."""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.ranks, int) or isinstance(self.ranks, bool) or self.ranks < 1:
-            raise CdmppError(f"{self.ranks!r} ranks: expected a whole number from 1 up")
+        check_ranks(self.ranks)
         if self.backend not in BACKENDS:
             raise CdmppError(f"unknown back end {self.backend!r}; {nearest(str(self.backend), BACKENDS)}")
 
@@ -119,6 +120,12 @@ class Fabric:
         return latency_s, Flow(rate * (whole_s / steps - latency_s), ways[0])
 
 
+def check_ranks(ranks: int) -> None:
+    """``CdmppError`` for what is no number of ranks, or more than ``MOST_RANKS``."""
+    if not isinstance(ranks, int) or isinstance(ranks, bool) or not 1 <= ranks <= MOST_RANKS:
+        raise CdmppError(f"ranks is {str(ranks)[:60]}: expected a whole number from 1 to {MOST_RANKS:,}")
+
+
 def fabric_of(
     ranks: int, device: str | Device, cluster: str | None = None, link: str | None = None, backend: str | None = None
 ) -> Fabric:
@@ -127,8 +134,7 @@ def fabric_of(
     ``backend`` is gloo on CPUs, rccl on AMD's GPUs and nccl elsewhere, unless it is given. ``CdmppError`` where there
     is no such cluster, link or back end, neither or both are given, or ranks do not fit.
     """
-    if not isinstance(ranks, int) or isinstance(ranks, bool) or ranks < 1:
-        raise CdmppError(f"ranks is {ranks!r}: expected a whole number from 1 up")
+    check_ranks(ranks)
     if cluster is not None and link is not None:
         raise CdmppError(f"cluster {cluster} and link {link}: a cluster names its own links, leave one out")
     carries = backend or _backend(devices.get(device) if isinstance(device, str) else device)

@@ -11,12 +11,15 @@ from cdmpp.distributed import cluster as clusters
 from cdmpp.distributed.exchange_tasks import check_detail
 from cdmpp.distributed.fabric import fabric_of
 from cdmpp.distributed.predicted_work import work_of
-from cdmpp.distributed.replay import replay
+from cdmpp.distributed.replay import check_work, replay
 from cdmpp.distributed.scheme import Scheme, check_scheme, scheme_of
 from cdmpp.distributed.step_replay import StepReplay
 from cdmpp.errors import CdmppError
 from cdmpp.network.runtime import step_predictor_of
 from cdmpp.network.training_prediction import StepPrediction
+
+_SLOWEST = 1e6
+"""Times as long as the others that a rank may take."""
 
 
 def replay_step(
@@ -63,6 +66,7 @@ def replay_step(
         given, example_inputs, device=device, **options
     )  # fmt: skip
     work = work_of(found)
+    check_work(len(work.operations) * ranks, ranks)
     made = replay([replace(work, rank=rank).slowed(factors.get(rank, 1.0)) for rank in range(ranks)], how, on, detail)
     return replace(made, doubts=(*_doubts(found, cluster), *made.doubts))
 
@@ -70,10 +74,9 @@ def replay_step(
 def check_slow(slow: Mapping[int, float], ranks: int) -> Mapping[int, float]:
     """As it is; ``CdmppError`` where a rank does not exist or a factor is not positive."""
     for rank, factor in slow.items():
-        if rank not in range(ranks) or not 0 < factor < float("inf"):
-            raise CdmppError(
-                f"slow rank {rank}={factor:g}: expected a rank from 0 to {ranks - 1} and a positive factor"
-            )
+        if rank not in range(ranks) or not 0 < factor <= _SLOWEST:
+            allowed = f"a rank from 0 to {ranks - 1} and a positive factor of at most {_SLOWEST:g}"
+            raise CdmppError(f"slow rank {rank}={factor:g}: expected {allowed}")
     return slow
 
 

@@ -16,6 +16,7 @@ from cdmpp.distributed.work import PHASES, RankWork
 from cdmpp.errors import CdmppError
 from cdmpp.simulate.engine import simulate
 from cdmpp.simulate.intervals import Interval, length_s, union, without
+from cdmpp.simulate.task import check_tasks
 from cdmpp.simulate.timeline import Span, Timeline
 
 STEPS, SHOWN = 4, 2
@@ -40,6 +41,8 @@ def replay(works: Sequence[RankWork], scheme: Scheme, fabric: Fabric, detail: st
     check_detail(detail, fabric.ranks)
     cut = [work.cut_over(scheme.shards(len(works))) for work in works]
     exchanges = scheme.exchanges(cut) if len(cut) > 1 else ()
+    pushed = sum(one.kind == "push_pull" for one in exchanges)
+    check_work(sum(len(work.operations) for work in cut) + 2 * pushed * len(cut), fabric.ranks)
     timeline = simulate(step_tasks(cut, exchanges, fabric, STEPS, detail), rates=fabric.rates)
     ends = step_ends(timeline)
     window = ends[SHOWN - 1], ends[SHOWN]
@@ -62,6 +65,11 @@ def replay(works: Sequence[RankWork], scheme: Scheme, fabric: Fabric, detail: st
         max(computed_s, exchanged_s),
         _doubts(exchanges, fabric),
     )
+
+
+def check_work(operations: int, ranks: int) -> None:
+    """``CdmppError`` where steps of so many operations, of all ranks together, are too many to replay."""
+    check_tasks(STEPS * operations, f"replaying {STEPS} steps of {ranks:,} ranks", "take fewer ranks")
 
 
 def _critical_s(path: Sequence[Span], window: Interval) -> dict[str, float]:

@@ -10,6 +10,7 @@ from cdmpp.sheet import nearest
 
 Scheme = DataParallel | Sharded | ParameterServer
 SCHEMES = ("ddp", "fsdp", "ps")
+_MOST_MIB = 2**30
 
 
 def check_scheme(scheme: Scheme, ranks: int) -> None:
@@ -35,6 +36,8 @@ def scheme_of(
     for what, value, own in (("bucket_mb", bucket_mb, "ddp"), ("servers", servers, "ps")):
         if value is not None and name != own:
             raise CdmppError(f"{what} {value} goes with scheme {own}, given {name}: leave it out")
+    if bucket_mb is not None and not 2**-20 <= bucket_mb <= _MOST_MIB:
+        raise CdmppError(f"bucket_mb is {bucket_mb:g}: expected MiB from one byte, 1e-6, to {_MOST_MIB:,}")
     if name == "ddp":
         return DataParallel(None if bucket_mb is None else int(bucket_mb * 2**20), overlap)
     return Sharded(overlap and backend != "gloo") if name == "fsdp" else ParameterServer(servers, overlap=overlap)

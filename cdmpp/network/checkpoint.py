@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,10 @@ _NO_ARCHITECTURE = (
 """Fields of a ``config.json`` that say nothing about what runs here."""
 
 
+_MOST = {"layers?$|depth": 10_000, "^(num|n)_": 2**17}
+"""Words in the name of a field -> the most that it may be: one object or more is made for each."""
+_MOST_SIZE = 2**31
+"""Of any other whole number, such as a width."""
 _COUNT_PADDING = ("roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "roberta-prelayernorm", "data2vec-text")
 """Types of models that sum up which tokens are padding, to number the others; without padding that is a constant."""
 
@@ -91,6 +96,7 @@ def entry_of_config(path: Path) -> dict[str, Any]:
     if model_class is None:
         raise CdmppError(f"{path}: transformers has no model without a head for {kind}; write file.py:FUNCTION for it")
     arguments = _plain(given)
+    _check_counts(arguments, path)
     try:
         config = config_class(**arguments)
     except Exception as error:
@@ -117,6 +123,17 @@ def _plain(given: Mapping[str, Any]) -> dict[str, Any]:
             continue
         kept[key] = _plain(value) if isinstance(value, dict) and key.endswith("_config") else value
     return kept
+
+
+def _check_counts(arguments: Mapping[str, Any], path: Path) -> None:
+    """``CdmppError`` for a count that a config or a model makes objects by, such as its layers, that none can have."""
+    for key, value in arguments.items():
+        if isinstance(value, dict):
+            _check_counts(value, path)
+        most = next((most for words, most in _MOST.items() if re.search(words, key)), _MOST_SIZE)
+        for number in value if isinstance(value, list) else (value,):
+            if isinstance(number, int) and number > most:
+                raise CdmppError(f"{path}: {key} is {str(number)[:40]}: at most {most:,}")
 
 
 def _default_input(name: str, config: Any, path: Path) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from cdmpp.allocation import within_free_memory
 from cdmpp.errors import CdmppError
 from cdmpp.network.checkpoint import checkpoint_entry, read_checkpoints
 from cdmpp.network.entry import torchvision_entry, with_shape
@@ -16,6 +17,8 @@ from cdmpp.network.onnx import relax_of_onnx
 from cdmpp.network.user_code import run_function
 from cdmpp.programs.networks import build_model, lower, network_of, read_zoo, to_relax
 
+_MOST_SIZE = 2**31
+"""Of any dimension of an input: torch and TVM count the elements of a tensor with 64 bits."""
 Inputs = Mapping[str, Sequence[int]]
 """Name of an input -> its shape."""
 KINDS = (
@@ -53,6 +56,7 @@ class TorchNetwork:
     """Whether batch norms are folded into the convolutions before them where TVM compiles it."""
 
 
+@within_free_memory("the network, as it is asked for,")
 def read_torch(
     given: Any,
     example_inputs: Any = None,
@@ -66,7 +70,7 @@ def read_torch(
     Raises:
         CdmppError: as there, and for ONNX files and Relax modules.
     """
-    _check_batch(batch)
+    _check_sizes(batch, inputs)
     if isinstance(given, str | Path):
         if (path := Path(str(given)).expanduser()).suffix == ".onnx":
             raise CdmppError(
@@ -78,6 +82,7 @@ def read_torch(
     raise CdmppError(f"a {type(given).__name__} is no torch model: give {KINDS}")
 
 
+@within_free_memory("the network, as it is asked for,")
 def read_network(
     given: Any,
     example_inputs: Any = None,
@@ -100,7 +105,7 @@ def read_network(
     Raises:
         CdmppError: what was given is not there, or cannot be imported; it says why and where.
     """
-    _check_batch(batch)
+    _check_sizes(batch, inputs)
     if isinstance(given, str | Path):
         path = Path(str(given)).expanduser()
         if path.suffix == ".onnx":
@@ -119,9 +124,12 @@ def read_network(
     raise CdmppError(f"a {type(given).__name__} is no network: give {KINDS}")
 
 
-def _check_batch(batch: int | None) -> None:
-    if batch is not None and batch < 1:
-        raise CdmppError(f"batch={batch}: give a number of at least 1")
+def _check_sizes(batch: int | None, inputs: Inputs | None) -> None:
+    if batch is not None and not 1 <= batch <= _MOST_SIZE:
+        raise CdmppError(f"batch={str(batch)[:40]}: give a whole number from 1 to {_MOST_SIZE:,}")
+    for name, shape in (inputs or {}).items():
+        if wrong := [size for size in shape if not 1 <= size <= _MOST_SIZE]:
+            raise CdmppError(f"input {name}: size {str(wrong[0])[:40]}: give whole numbers from 1 to {_MOST_SIZE:,}")
 
 
 def _relaxed(network: TorchNetwork, exported: Any = None) -> NetworkSource:

@@ -14,6 +14,8 @@ from cdmpp.network.quantity import quantity
 from cdmpp.sheet import nearest
 
 DEFAULT_BUCKETS = (FIRST_BUCKET_BYTES, BUCKET_BYTES)
+MOST_MICRO_STEPS = 1024
+"""A replay holds the operations of each."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +46,8 @@ class Plan:
             raise CdmppError(f"unknown scheme {self.scheme!r}; {nearest(self.scheme, SCHEMES)}")
         if not self.bucket_bytes or min(self.bucket_bytes) < 1:
             raise CdmppError(f"buckets of {self.bucket_bytes} bytes: expected one number or more, each from 1 up")
-        if self.micro_steps < 1:
-            raise CdmppError(f"{self.micro_steps} micro-steps: expected 1 or more")
+        if not 1 <= self.micro_steps <= MOST_MICRO_STEPS:
+            raise CdmppError(f"{self.micro_steps} micro-steps: expected 1 to {MOST_MICRO_STEPS:,}")
 
     def on(self, overlap: bool = True) -> Scheme:
         """What the replay takes."""

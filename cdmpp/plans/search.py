@@ -11,7 +11,7 @@ from cdmpp.errors import CdmppError
 from cdmpp.network.quantity import quantity
 from cdmpp.plans.judge import Judge
 from cdmpp.plans.moves import leaner, moves, with_unit
-from cdmpp.plans.plan import Plan
+from cdmpp.plans.plan import MOST_MICRO_STEPS, Plan
 from cdmpp.plans.search_result import SearchResult, SearchStep
 
 LEAST_GAIN = 1e-3
@@ -37,8 +37,8 @@ def search(
     Raises:
         CdmppError: a limit that no plan keeps, with what is missing; one for a job whose memory is not known.
     """
-    if most_micro_steps < 1:
-        raise CdmppError(f"{most_micro_steps} micro-steps: expected 1 or more")
+    if not 1 <= most_micro_steps <= MOST_MICRO_STEPS:
+        raise CdmppError(f"{most_micro_steps} micro-steps: expected 1 to {MOST_MICRO_STEPS:,}")
     if memory_limit_bytes is not None and judge.peak_bytes(judge.default) is None:
         raise CdmppError("what this job holds in memory is not known, so no limit can be kept: leave it out")
     found = _Search(judge, memory_limit_bytes, most_micro_steps)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from cdmpp.allocation import check_bytes
 from cdmpp.errors import DataError
 from cdmpp.simulate.flow import Flow
 
@@ -43,6 +44,15 @@ class Task:
         if not callable(self.duration):
             return self.duration
         return check_seconds(self.duration(now_s), f"duration of task {self.name!r} at {now_s:g} s")
+
+
+TASK_BYTES = 2048
+"""What a task takes with its span in a timeline."""
+
+
+def check_tasks(count: int, what: str, remedy: str) -> None:
+    """``CdmppError`` where so many tasks do not fit into free memory."""
+    check_bytes(f"{what}, {count:,} tasks,", TASK_BYTES * count, remedy)
 
 
 def check_seconds(value: float, what: str) -> float:

@@ -9,6 +9,7 @@ import zlib
 from pathlib import Path
 from typing import Any
 
+from cdmpp.distributed.fabric import MOST_RANKS
 from cdmpp.errors import DataError
 from cdmpp.trace.host_ops import host_steps
 from cdmpp.trace.kernels import kernel_steps
@@ -33,8 +34,15 @@ def read_kineto(path: Path) -> RankTrace:
     events = [event for event in whole["traceEvents"] if _is_span(event)]
     try:
         rank, world = int(told["rank"]), int(told.get("world_size", 1))
-    except (TypeError, ValueError):
-        raise DataError(f"{path}: distributedInfo {told} has no rank that is a number") from None
+    except (TypeError, ValueError, OverflowError):
+        raise DataError(
+            f"{path}: distributedInfo {told} has no rank that is a number: expected whole numbers"
+        ) from None
+    if not 0 <= rank < world <= MOST_RANKS:
+        raise DataError(
+            f"{path}: distributedInfo says rank {rank} of a world of {world}: expected a rank below the world's size, "
+            f"which is at most {MOST_RANKS:,}"
+        )
     marks = [e for e in events if str(e["name"]).startswith("ProfilerStep#") and e.get("cat") == "user_annotation"]
     if not marks:
         raise DataError(f"{path} has no steps: give torch.profiler a schedule and call its step() after each step")

@@ -11,7 +11,7 @@ from cdmpp.trace.beside import beside_exchanges, beside_s, without
 from cdmpp.trace.job import JobRank, TracedJob
 from cdmpp.trace.link_share import links_of, queue_of
 
-_STEPS = 3
+STEPS = 3
 """One after the other: ranks that drift apart do so from the second on."""
 _TURNS, _CLOSE = 12, 1e-3
 """Most replays of an ``apart`` job, and the share of its step by which two may differ."""
@@ -32,7 +32,7 @@ class Replay:
     @property
     def last_step(self) -> tuple[Span, ...]:
         """Spans of the last step."""
-        prefix = f"{_STEPS - 1}/"
+        prefix = f"{STEPS - 1}/"
         return tuple(span for name, span in self.timeline.spans.items() if name.startswith(prefix))
 
     def last_timeline(self) -> Timeline:
@@ -55,7 +55,7 @@ def replay(job: TracedJob) -> Replay:
     for turn in range(_TURNS):
         if abs(made.step_s - last_s) <= _CLOSE * made.step_s:
             break
-        now, last_s = beside_s(job, made.timeline, _STEPS - 1), made.step_s
+        now, last_s = beside_s(job, made.timeline, STEPS - 1), made.step_s
         if turn > _TURNS // 3:  # it goes to and fro
             now = {rank: [(a + b) / 2 for a, b in zip(now[rank], beside[rank], strict=True)] for rank in now}
         beside = now
@@ -67,24 +67,24 @@ def apart(job: TracedJob) -> TracedJob:
     """With ops as they are beside no exchange; the job as it is where no share of a processor was probed."""
     if job.is_apart or not job.processor_share:
         return job
-    return without(job, beside_s(job, _replayed(job).timeline, _STEPS - 1))
+    return without(job, beside_s(job, _replayed(job).timeline, STEPS - 1))
 
 
 def _replayed(job: TracedJob) -> Replay:
-    tasks = [task for step in range(_STEPS) for task in _tasks(job, step)]
+    tasks = [task for step in range(STEPS) for task in _tasks(job, step)]
     rates = {link: 1.0 for one in job.exchanges for link in links_of(one.ranks, one.kind, one.group)}
     timeline = simulate(tasks, rates=rates)
     ends = [
         max((span.end_s for name, span in timeline.spans.items() if name.startswith(f"{step}/rank")), default=0.0)
-        for step in range(_STEPS)
+        for step in range(STEPS)
     ]
     waits = {}
     for rank in job.ranks:
-        mine = [s for n, s in timeline.spans.items() if n.startswith(f"{_STEPS - 1}/rank{rank.rank}/")]
-        begin = timeline.spans[f"{_STEPS - 2}/rank{rank.rank}/end"].end_s
+        mine = [s for n, s in timeline.spans.items() if n.startswith(f"{STEPS - 1}/rank{rank.rank}/")]
+        begin = timeline.spans[f"{STEPS - 2}/rank{rank.rank}/end"].end_s
         spent = sum(span.end_s - span.start_s for span in mine)
         waits[rank.rank] = max((span.end_s for span in mine), default=begin) - begin - spent
-    return Replay(job, (ends[-1] - ends[0]) / (_STEPS - 1), timeline, waits)
+    return Replay(job, (ends[-1] - ends[0]) / (STEPS - 1), timeline, waits)
 
 
 def _tasks(job: TracedJob, step: int) -> Iterator[Task]:

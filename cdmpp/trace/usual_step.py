@@ -7,13 +7,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from cdmpp.errors import DataError
+from cdmpp.errors import DataError, some
 from cdmpp.trace.clock import shifts
 from cdmpp.trace.job import JobExchange, JobGradient, JobOp, JobRank, TracedJob
 from cdmpp.trace.link_share import alone_s
 from cdmpp.trace.matching import Together, common_steps, matched, orders
 from cdmpp.trace.rank_trace import Exchange, Op, RankTrace, StepTrace
 
+_NAMED = 10
+"""Ranks that a message names."""
 _RESUME_S = 5e-4
 """An op that starts later than this after an exchange has ended, did not wait for it."""
 
@@ -77,10 +79,12 @@ def _check_ranks(traces: Sequence[RankTrace]) -> None:
     sizes = {trace.world_size for trace in traces}
     if len(sizes) > 1:
         raise DataError(f"the traces are of jobs with {', '.join(map(str, sorted(sizes)))} ranks: keep those of one")
-    if missing := sorted(set(range(sizes.pop())) - set(ranks)):
+    (size,), here = sizes, set(ranks)
+    if missing := [str(rank) for rank in range(min(size, _NAMED + len(here))) if rank not in here]:
+        more = f" and {size - len(here) - _NAMED:,} more" if size > _NAMED + len(here) else ""
         raise DataError(
-            f"the traces of rank {', '.join(map(str, missing))} are missing, those of {', '.join(map(str, ranks))} are "
-            "here: each rank must export its own"
+            f"the traces of rank {', '.join(missing[:_NAMED])}{more} are missing, those of "
+            f"{some(list(map(str, ranks)), ', ', _NAMED)} are here: each rank must export its own"
         )
 
 

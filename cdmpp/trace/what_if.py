@@ -7,10 +7,12 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from cdmpp.distributed.fabric import MOST_RANKS
 from cdmpp.errors import CdmppError
+from cdmpp.simulate.task import check_tasks
 from cdmpp.trace.buckets import with_buckets
 from cdmpp.trace.job import JobOp, JobRank, TracedJob
-from cdmpp.trace.replay import apart
+from cdmpp.trace.replay import STEPS, apart
 from cdmpp.trace.wire import rescaled, slowed, wires
 
 _EVEN = 0.5
@@ -103,8 +105,10 @@ def with_ranks(job: TracedJob, ranks: int) -> TracedJob:
     Raises:
         CdmppError: fewer than two, or a job whose exchanges are not all among all ranks.
     """
-    if ranks < 2:
-        raise CdmppError(f"ranks {ranks}: expected 2 or more")
+    if not 2 <= ranks <= MOST_RANKS:
+        raise CdmppError(f"ranks {ranks:.12g}: expected 2 to {MOST_RANKS:,}")
+    most = max(len(rank.ops) for rank in job.ranks) + len(job.exchanges)
+    check_tasks(2 * STEPS * ranks * most, f"replaying {STEPS} steps of {ranks:,} ranks", "take fewer ranks")
     if any(one.ranks != tuple(rank.rank for rank in job.ranks) for one in job.exchanges):
         raise CdmppError("other ranks can be told only where every exchange is among all of them")
     job = apart(job)

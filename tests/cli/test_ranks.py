@@ -26,7 +26,7 @@ from tests.plans.toy_job import judge, layers
         ("--ranks 2 --link nvlink3 --servers 3", "servers 3 goes with scheme ps"),
         ("--ranks 32 --link nvlink3 --chunks", "chunks of 32 ranks"),
         ("--ranks 2 --link nvlink3 --backend mpi", "unknown back end 'mpi'"),
-        ("--ranks 2 --link nvlink3 --bucket-mb 0", "buckets of 0 bytes"),
+        ("--ranks 2 --link nvlink3 --bucket-mb 0", "bucket_mb is 0: expected MiB"),
         ("--ranks 2 --link nvlink3 --slow 2=1.5", "slow rank 2=1.5: expected a rank from 0 to 1"),
         ("--ranks 2 --link nvlink3 --slow 1=0", "a positive factor"),
         ("--ranks 2 --link nvlink3 --slow fast", "--slow fast: expected RANK=FACTOR"),

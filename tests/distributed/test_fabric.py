@@ -73,7 +73,7 @@ def test_what_the_model_doubts_is_told():
 
 def test_what_cannot_be_is_said():
     works = ranks_of(2)
-    with pytest.raises(CdmppError, match="0 ranks: expected a whole number from 1 up"):
+    with pytest.raises(CdmppError, match="ranks is 0: expected a whole number from 1 to"):
         fitted(AlphaBeta(0.0, 1e-9), 0)
     with pytest.raises(CdmppError, match="unknown back end 'mpi'"):
         on_link("nvlink3", 2, "mpi")
