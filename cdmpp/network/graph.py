@@ -68,6 +68,16 @@ class Ends:
     """Of each value that is returned the places of the calls that it comes from."""
 
 
+def check_runs(graph: NetworkGraph) -> None:
+    """``CdmppError`` of a network without calls: there is nothing to predict."""
+    if graph.calls:
+        return
+    why = f"; its {graph.views} views move nothing" if graph.views else ""
+    if graph.folded:
+        why = f" when it is deployed; its {graph.folded} kernels read weights alone and run once, before that"
+    raise CdmppError(f"{graph.name}: this network runs no operator{why}: there is no time to predict")
+
+
 def graph_of(module: Any, name: str) -> NetworkGraph:
     """As ``graph_with_ends``, the graph alone."""
     return graph_with_ends(module, name)[0]

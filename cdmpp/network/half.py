@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_map_only
 
 from cdmpp.errors import CdmppError
 
@@ -33,8 +34,4 @@ def in_half(model: nn.Module, example: Any) -> tuple[nn.Module, Any]:
 
 
 def _halved(given: Any) -> Any:
-    if isinstance(given, torch.Tensor):
-        return given.half() if given.is_floating_point() else given
-    if isinstance(given, dict):
-        return {key: _halved(value) for key, value in given.items()}
-    return type(given)(_halved(value) for value in given) if isinstance(given, tuple | list) else given
+    return tree_map_only(torch.Tensor, lambda value: value.half() if value.is_floating_point() else value, given)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from cdmpp.network.graph import Call, NetworkGraph
 from cdmpp.operators.aten import calls_of
+from cdmpp.operators.aten_layout import tensors_in
 from cdmpp.operators.operator import LibraryOperator
 from cdmpp.operators.operator_task import operator_task
 from cdmpp.programs.task import Task
@@ -100,6 +101,8 @@ class _Made:
             if found.stands_for:
                 self.stand_ins[len(self.calls)] = found.stands_for
             written = int(operator.written_elements * operator.element_bytes)
+            if operator is found.operators[-1]:
+                written = sum(map(_bytes, tensors_in(node.meta["val"])))
             if self.kind in found.fused_on and operator is not found.operators[-1]:
                 # of each row the sum of its exponentials stays
                 written = operator["rows"] * operator.element_bytes if operator.name == "softmax" else 0

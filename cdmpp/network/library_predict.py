@@ -11,7 +11,7 @@ import numpy as np
 
 from cdmpp import devices
 from cdmpp.devices import Device
-from cdmpp.network.graph import NetworkGraph, peak_activation_bytes
+from cdmpp.network.graph import NetworkGraph, check_runs, peak_activation_bytes
 from cdmpp.network.library_backward import with_backward
 from cdmpp.network.library_graph import StandIns, library_graph_of
 from cdmpp.network.prediction import KernelPrediction, NetworkPrediction
@@ -22,6 +22,7 @@ from cdmpp.predict.catalogue import model_for, models
 from cdmpp.predict.flags import FLAGS
 from cdmpp.predict.model_folder import load
 from cdmpp.predict.predictor import Predictor
+from cdmpp.programs.compiled import EAGER, compiled_flag, compiled_modules, compiled_noted
 from cdmpp.simulate.engine import simulate
 from cdmpp.simulate.task import Task
 from cdmpp.simulate.timeline import Timeline
@@ -42,6 +43,8 @@ class LibraryNetwork:
     """By task id."""
     stand_ins: StandIns
     batch: int
+    flags: tuple[str, ...] = ()
+    """What differs from the run that was asked for, a sentence each."""
 
 
 def read_library_network(
@@ -62,10 +65,13 @@ def read_library_network(
     model, example = network.model, network.example
     if network.dtype != "float32":
         model, example = in_half(model, example)
-    exported = export(model.train(train), example, eager=True)
+    with compiled_noted() as compiled:
+        exported = export(model.train(train), example, eager=True)
     made = library_graph_of(exported, network.name, kind)
+    check_runs(made.graph)
     whole = with_backward(made) if train else made
-    return LibraryNetwork(whole.graph, whole.operators, made.stand_ins, batch_of(network.example))
+    flags = compiled_flag(compiled | compiled_modules(network.model), EAGER)
+    return LibraryNetwork(whole.graph, whole.operators, made.stand_ins, batch_of(network.example), flags)
 
 
 def predict_library_network(
@@ -203,7 +209,7 @@ def _doubts(
     timeline: Timeline,
     lacks_update: bool,
 ) -> tuple[str, ...]:
-    told = []
+    told = list(read.flags)
     if sheet.name not in predictor.trained_on:
         told.append(f"the model never saw {sheet.name}, so it goes by its datasheet alone")
     if timeline.makespan_s > 1.1 * timeline.busy_s.get(_GPU, 0.0):

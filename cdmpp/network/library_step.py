@@ -18,6 +18,7 @@ from cdmpp.network.training_phases import live_bytes, saved_bytes, step_calls
 from cdmpp.network.training_prediction import StepPrediction
 from cdmpp.network.training_step import PHASES, StepMemory, StepParameter, TrainingStep
 from cdmpp.operators.update import STATES, update_of, workspace_elements
+from cdmpp.programs.compiled import EAGER, compiled_flag, compiled_modules, compiled_noted
 from cdmpp.programs.training.joint import unwrapped
 from cdmpp.programs.training.loss import Loss, with_loss
 
@@ -82,7 +83,7 @@ def library_step(
     """The step, and its calls as what ``compose`` takes; ``together`` as of ``update_of``, the rest as above."""
     from cdmpp.programs.networks import export
 
-    with modes_kept(given):
+    with modes_kept(given), compiled_noted() as compiled:
         network, model = trained_model(given, example_inputs, batch, inputs)
         module, arguments = with_loss(model, network.example, loss, target)
         made = library_graph_of(export(module, arguments, eager=True), network.name, "gpu" if together else "cpu")
@@ -112,6 +113,6 @@ def library_step(
         made.graph.input_bytes, saved_bytes(graph, phases, examples), live_bytes(graph, phases, ready.values()),
         _BYTES * workspace_elements(update, elements, together),
     )  # fmt: skip
-    size = batch_of(arguments)
-    step = TrainingStep(graph, step_calls(graph, phases, ready, examples), parameters, size, update, memory)
-    return step, LibraryNetwork(graph, grown.operators, made.stand_ins, size)
+    size, flags = batch_of(arguments), compiled_flag(compiled | compiled_modules(network.model), EAGER)
+    step = TrainingStep(graph, step_calls(graph, phases, ready, examples), parameters, size, update, memory, flags)
+    return step, LibraryNetwork(graph, grown.operators, made.stand_ins, size, flags)

@@ -133,7 +133,7 @@ def answer_for(
         read = graph_for(given, example_inputs, batch=batch, inputs=inputs, dtype=dtype, before_reading=start)
     chooser = Chooser(predictor, folder / WEIGHTS, predictor.trained_on.get(sheet.name, sheet), rule)
     chosen = chooser.choose(read.graph.tasks, progress)
-    return Question(read, chosen, sheet, predictor, name, rule, chooser, chooser.doubts)
+    return Question(read, chosen, sheet, predictor, name, rule, chooser, (*read.flags, *chooser.doubts))
 
 
 def _get_ready(reads_code: bool) -> None:

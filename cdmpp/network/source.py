@@ -15,6 +15,8 @@ from cdmpp.network.checkpoint import checkpoint_entry, read_checkpoints
 from cdmpp.network.entry import torchvision_entry, with_shape
 from cdmpp.network.onnx import relax_of_onnx
 from cdmpp.network.user_code import run_function
+from cdmpp.programs.caches import register_caches
+from cdmpp.programs.compiled import TVM, compiled_flag, compiled_noted
 from cdmpp.programs.networks import build_model, lower, network_of, read_zoo, to_relax
 
 _MOST_SIZE = 2**31
@@ -41,6 +43,8 @@ class NetworkSource:
     """Torch tensors: ``torch_model(*example)`` runs. ``None`` where the source is no torch model."""
     torch_model: Any | None = None
     """In eval mode; ``None`` where the source is no torch model."""
+    flags: tuple[str, ...] = ()
+    """What differs from the run that was asked for, a sentence each."""
 
 
 @dataclass(frozen=True)
@@ -136,8 +140,10 @@ def _relaxed(network: TorchNetwork, exported: Any = None) -> NetworkSource:
     """As TVM compiles it. ``exported``: what ``networks.export`` made of it, where that was asked before."""
     model, example = _on_cpu(network.model, network.example)
     kept = exported if model is network.model else None
-    module = to_relax(model, example, network.dtype, fold_batch_norm=network.folds, exported=kept)
-    return _source(network.name, module, network.example, network.model)
+    with compiled_noted() as compiled:
+        module = to_relax(model, example, network.dtype, fold_batch_norm=network.folds, exported=kept)
+    source = _source(network.name, module, network.example, network.model)
+    return replace(source, flags=compiled_flag(compiled, TVM))
 
 
 def _torch_of_name(text: str, example: Any, batch: int | None, inputs: Inputs | None, dtype: str) -> TorchNetwork:
@@ -191,13 +197,15 @@ def _torch_made(
         raise CdmppError(
             f"{name} returned a {type(made).__name__}: return a torch.nn.Module, or (module, example inputs)"
         )
-    return replace(_torch_of_module(made, example, batch, inputs, dtype), name=name)
+    return _torch_of_module(made, example, batch, inputs, dtype, name)
 
 
-def _torch_of_module(model: Any, example: Any, batch: int | None, inputs: Inputs | None, dtype: str) -> TorchNetwork:
+def _torch_of_module(
+    model: Any, example: Any, batch: int | None, inputs: Inputs | None, dtype: str, name: str = ""
+) -> TorchNetwork:
     import torch
 
-    name = type(model).__name__
+    name = name or type(getattr(model, "_orig_mod", model)).__name__
     if example is not None and inputs:
         raise CdmppError(f"{name}: give example inputs or the shapes of inputs, not both")
     if example is None and not inputs:
@@ -205,8 +213,10 @@ def _torch_of_module(model: Any, example: Any, batch: int | None, inputs: Inputs
             f"{name}: a module says nothing about its inputs: give example_inputs, such as (torch.randn(1, 8),); "
             "a function in file.py returns (module, example inputs)"
         )
+    register_caches()
     example = {key: torch.randn(*shape) for key, shape in inputs.items()} if inputs else example
     model = model.eval()
+    _check_elements(name, example)
     named, example = positional(model, example)
     own = _first_size(example)
     if batch not in (None, own):
@@ -215,6 +225,19 @@ def _torch_of_module(model: Any, example: Any, batch: int | None, inputs: Inputs
             "example inputs of that batch (a function in file.py may take batch)"
         )
     return TorchNetwork(name, named, example, dtype)
+
+
+def _check_elements(name: str, example: Any) -> None:
+    """``CdmppError`` of example inputs without elements: no kernel runs on nothing."""
+    from torch.utils import _pytree
+
+    for path, value in _pytree.tree_flatten_with_path(example)[0]:
+        if getattr(value, "is_sparse", False) is False and hasattr(value, "numel") and value.numel() == 0:
+            where = _pytree.keystr(path)
+            raise CdmppError(
+                f"{name}: the example input{f' {where}' if where else ''} has the shape {tuple(value.shape)}, without "
+                "elements: give at least one along each axis"
+            )
 
 
 def _first_size(example: tuple[Any, ...]) -> int:

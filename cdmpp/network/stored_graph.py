@@ -14,9 +14,10 @@ from typing import Any
 
 from cdmpp.data.files import read_json, write_json
 from cdmpp.errors import DataError
-from cdmpp.network.graph import Call, NetworkGraph, graph_of
+from cdmpp.network.graph import Call, NetworkGraph, check_runs, graph_of
 from cdmpp.network.source import NetworkSource, positional, read_network
 from cdmpp.paths import cache_root, conf_folder
+from cdmpp.programs.compiled import TVM, compiled_flag, compiled_noted
 from cdmpp.programs.networks import export
 from cdmpp.programs.task import Task
 
@@ -33,6 +34,8 @@ class ReadNetwork:
     batch: int
     source: Callable[[], NetworkSource]
     """The Relax module and the torch model; reads them where only the graph was kept."""
+    flags: tuple[str, ...] = ()
+    """What differs from the run that was asked for, a sentence each."""
 
 
 def graph_for(
@@ -48,7 +51,7 @@ def graph_for(
 
     ``before_reading`` is called where it was not.
     """
-    exported = None if example_inputs is None else _exported(given, example_inputs)
+    exported, flags = (None, ()) if example_inputs is None else _exported(given, example_inputs)
 
     def read() -> NetworkSource:
         return read_network(given, example_inputs, batch=batch, inputs=inputs, dtype=dtype, exported=exported)
@@ -59,17 +62,23 @@ def graph_for(
     if key is None:
         before_reading()
         source = read()
-        return ReadNetwork(graph_of(source.module, source.name), source.batch, lambda: source)
+        return ReadNetwork(_graph(source), source.batch, lambda: source, flags or source.flags)
     path = cache_root() / "networks" / f"v{_VERSION}" / f"{key}.json"
     try:
         stored = read_json(path)
-        return ReadNetwork(_restored(stored["graph"]), int(stored["batch"]), cache(read))
+        return ReadNetwork(_restored(stored["graph"]), int(stored["batch"]), cache(read), flags)
     except (DataError, KeyError, TypeError, ValueError):  # not there, or damaged: made again
         before_reading()
         source = read()
-        graph = graph_of(source.module, source.name)
+        graph = _graph(source)
         write_json(path, {"graph": dataclasses.asdict(graph), "batch": source.batch})
-        return ReadNetwork(graph, source.batch, lambda: source)
+        return ReadNetwork(graph, source.batch, lambda: source, flags or source.flags)
+
+
+def _graph(source: NetworkSource) -> NetworkGraph:
+    graph = graph_of(source.module, source.name)
+    check_runs(graph)
+    return graph
 
 
 def _of_name(given: Any) -> list[str] | None:
@@ -81,10 +90,14 @@ def _of_name(given: Any) -> list[str] | None:
     return [text, hashlib.sha256(config.read_bytes()).hexdigest() if config.is_file() else ""]
 
 
-def _exported(given: Any, example_inputs: Any) -> Any:
+def _exported(given: Any, example_inputs: Any) -> tuple[Any, tuple[str, ...]]:
+    """Of a torch module, and what its export says; of others nothing."""
     import torch
 
-    return export(*positional(given.eval(), example_inputs)) if isinstance(given, torch.nn.Module) else None
+    if not isinstance(given, torch.nn.Module):
+        return None, ()
+    with compiled_noted() as compiled:
+        return export(*positional(given.eval(), example_inputs)), compiled_flag(compiled, TVM)
 
 
 def _computed(exported: Any) -> list[Any] | None:

@@ -9,6 +9,8 @@ from typing import Any
 
 from cdmpp.errors import CdmppError
 from cdmpp.network.source import TorchNetwork, read_torch
+from cdmpp.operators.aten_views import runs_nothing
+from cdmpp.programs.networks import export
 
 
 def trained_model(
@@ -29,10 +31,20 @@ def trained_model(
             f"{network.name} has parameters of {', '.join(sorted(others))}: training steps are made in float32 alone; "
             "call .float() first"
         )
+    _check_runs(network)
     inner = model if network.model is given else getattr(model, "inner", model)
     for module, training in zip(inner.modules(), modes, strict=False):
         module.training = training
     return network, model
+
+
+def _check_runs(network: TorchNetwork) -> None:
+    """``CdmppError`` of a network that computes nothing: a step of it would be that of its loss."""
+    if any(value.requires_grad for value in network.model.parameters()):
+        return
+    graph = export(network.model, network.example, eager=True).graph
+    if all(node.op != "call_function" or runs_nothing(node) for node in graph.nodes):
+        raise CdmppError(f"{network.name}: this network runs no operator: there is nothing to train")
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from cdmpp.network.graph import graph_with_ends
 from cdmpp.network.trained_model import batch_of, modes_kept, trained_model
 from cdmpp.network.training_phases import live_bytes, phases_of, saved_bytes, step_calls
 from cdmpp.network.training_step import StepMemory, StepParameter, TrainingStep
+from cdmpp.programs.compiled import TVM, compiled_flag, compiled_modules, compiled_noted
 from cdmpp.programs.training.joint import JointGraph, NoJointGraphError, joint_graph
 from cdmpp.programs.training.loss import Loss, with_loss
 from cdmpp.programs.training.lowering import lowered_step
@@ -47,13 +48,13 @@ def training_step(
         CdmppError: what was given cannot be read, exported or lowered; operator and place in the model are named.
     """
     update = optimizer_of(optimizer)
-    with modes_kept(given):
+    with modes_kept(given), compiled_noted() as compiled:
         network, model = trained_model(given, example_inputs, batch, inputs)
         module, arguments = with_loss(model, network.example, loss, target)
         size = batch_of(arguments)
         try:
             joint = joint_graph(module, arguments)
-            return step_of(joint, lowered_step(joint, update), update, network.name, size)
+            step = step_of(joint, lowered_step(joint, update), update, network.name, size)
         except NoJointGraphError as error:
             if not fallback:
                 raise NoJointGraphError(
@@ -61,7 +62,9 @@ def training_step(
                 ) from error
             from cdmpp.network.training_fallback import ratio_step
 
-            return ratio_step(network, update, size, str(error))
+            step = ratio_step(network, update, size, str(error))
+    compiled |= compiled_modules(network.model)
+    return replace(step, flags=(*compiled_flag(compiled, TVM), *step.flags))
 
 
 def step_of(joint: JointGraph, lowered: Any, optimizer: Optimizer, name: str, batch: int) -> TrainingStep:

@@ -14,20 +14,19 @@ from typing import Any, NamedTuple
 from cdmpp.errors import UnsupportedProgramError
 from cdmpp.operators.aten_attention import attention_of, drops
 from cdmpp.operators.aten_convolution import CONVOLUTIONS, convolution_of, has_bias, stands_for
+from cdmpp.operators.aten_indexing import LOOKUPS, STORES, lookup_of, store_of
 from cdmpp.operators.aten_layout import copies_for, copy_of, dtype_of, matrix, shape_of
+from cdmpp.operators.aten_norm import BATCH_NORMS, ROW_NORMS, batch_norm_of, row_norm_of
+from cdmpp.operators.aten_pooling import POOLS, REDUCTIONS, pool_of, reduction_of
+from cdmpp.operators.aten_traffic import copy_like
+from cdmpp.operators.aten_views import runs_nothing
 from cdmpp.operators.operator import LibraryOperator
 
-_VIEWS = frozenset(
-    "view permute transpose t unsqueeze squeeze expand expand_as slice select split split_with_sizes chunk unbind "
-    "alias detach _unsafe_view lift_fresh_copy lift_fresh view_as unflatten narrow movedim swapaxes diagonal "
-    "getitem _assert_tensor_metadata sym_size broadcast_to broadcast_tensors as_strided numpy_T empty_like "
-    "new_empty".split()
-)
 _UNARY = {
     **{name: name for name in "relu gelu tanh exp sqrt rsqrt sigmoid silu neg".split()},
     **dict.fromkeys(("clone", "cat", "stack", "repeat", "_to_copy", "to", "roll", "pad", "constant_pad_nd"), "copy"),
     **dict.fromkeys(("full", "zeros", "ones", "arange", "full_like", "zeros_like", "ones_like", "new_ones"), "copy"),
-    **dict.fromkeys(("new_zeros", "new_full", "empty", "scalar_tensor", "triu", "tril", "copy", "copy_"), "copy"),
+    **dict.fromkeys(("new_zeros", "new_full", "scalar_tensor", "triu", "tril", "copy", "copy_"), "copy"),
     **dict.fromkeys(
         ("fill", "zero", "bernoulli", "uniform", "normal", "rand", "randn", "rand_like", "randn_like"), "copy"
     ),
@@ -38,6 +37,11 @@ _BINARY = {
 }
 _BROADCAST = {"add": "add_broadcast", "sub": "add_broadcast", "mul": "mul_broadcast", "div": "mul_broadcast"}
 """Operator of which one factor is read again and again."""
+_COPIES = ("cumsum", "topk", "sort", "argsort", "histc", "bincount", "repeat_interleave")
+"""Operators that read all that they are given once or more, and that nobody measured."""
+_GROUPED = ("grouped_mm_fallback", "_grouped_mm")
+_UNTAGGED = ("__and__", "__or__", "__xor__", "floor_divide")
+"""Elementwise operators that torch does not mark as such."""
 DROPOUT = "dropout"
 """What a call stands for that multiplies by a mask, which the backward pass reads."""
 _DROPOUTS = (DROPOUT, "dropout_", "feature_dropout")
@@ -63,25 +67,23 @@ def calls_of(node: Any) -> Calls:
     ``UnsupportedProgramError`` names an operator that nothing here can answer for, with the place in the model.
     """
     name = _name(node)
-    if name in _VIEWS or not _is_tensor(node.meta.get("val")):
+    if runs_nothing(node):
         return Calls(())
-    if name in ("reshape", "flatten"):
-        return Calls(tuple(copies_for(_value(node.args[0]), shape_of(_value(node)))))
-    if name == "contiguous":
-        return Calls(() if _value(node.args[0]).is_contiguous() else (copy_of(_value(node.args[0])),))
+    if name in ("reshape", "flatten", "ravel", "reshape_as", "contiguous"):
+        return Calls((copy_of(_value(node.args[0])),))
     if name == "clone" and node.kwargs.get("memory_format") is not None:
         return Calls((copy_of(_value(node.args[0])),))
+    if (known := _of_kind(node, name)) is not None:
+        return Calls((known[0],), known[1])
     made = _RULES.get(name)
     if made is not None:
         return _by_rule(node, name, tuple(made(node)))
     if name in _BINARY:
         return Calls((_binary(node, _BINARY[name]),))
     if name.removesuffix("_") in _UNARY:
-        if name in ("to", "_to_copy") and _value(node.args[0]).dtype == _value(node).dtype:
-            return Calls(())
         return Calls((matrix(_UNARY[name.removesuffix("_")], _value(node)),))
-    if name.startswith("upsample_"):
-        return Calls((matrix("copy", _value(node)),), name)
+    if name in _COPIES or name.startswith(("upsample_", "_upsample_")):
+        return Calls((copy_like(node),), name)
     if _is_pointwise(node):
         tensors = [arg for arg in node.args if _is_node(arg) and _value(arg).numel() == _value(node).numel()]
         like = "add" if len(tensors) > 1 else "relu"
@@ -90,6 +92,23 @@ def calls_of(node: Any) -> Calls:
         f"the operator {node.target} ({node.name}{_place(node)}) is of no kind that was measured; replace it in the "
         "model, or predict the network without the part that it belongs to"
     )
+
+
+def _of_kind(node: Any, name: str) -> tuple[LibraryOperator, str] | None:
+    """The operator of a normalisation, a reduction, a pooling, a lookup or a store, and what it stands for."""
+    if name in ROW_NORMS:
+        return row_norm_of(node, name), ""
+    if name in BATCH_NORMS:
+        return batch_norm_of(node), ""
+    if name in POOLS:
+        return pool_of(node, name, _place(node))
+    if name in REDUCTIONS and not _is_pointwise(node):
+        return reduction_of(node, name)
+    if name in LOOKUPS:
+        return lookup_of(node, name)
+    if name in _GROUPED:
+        return _grouped(node), f"{name}, as many rows for each matrix"
+    return store_of(node, name) if name in STORES else None
 
 
 def _by_rule(node: Any, name: str, operators: tuple[LibraryOperator, ...]) -> Calls:
@@ -112,10 +131,6 @@ def _place(node: Any) -> str:
     return f", in {path}" if path else ""
 
 
-def _is_tensor(value: Any) -> bool:
-    return hasattr(value, "shape") and hasattr(value, "dtype") or isinstance(value, tuple | list)
-
-
 def _is_node(value: Any) -> bool:
     return hasattr(value, "meta") and hasattr(value.meta.get("val"), "numel")
 
@@ -123,7 +138,7 @@ def _is_node(value: Any) -> bool:
 def _is_pointwise(node: Any) -> bool:
     import torch
 
-    return torch.Tag.pointwise in getattr(node.target, "tags", ()) or _name(node) in ("__and__", "__or__", "__xor__")
+    return torch.Tag.pointwise in getattr(node.target, "tags", ()) or _name(node) in _UNTAGGED
 
 
 def _value(node: Any) -> Any:
@@ -148,7 +163,7 @@ def _linear(node: Any) -> Sequence[LibraryOperator]:
 
 def _product(x: Any, cols: int, bias: bool) -> list[LibraryOperator]:
     *leading, inner = shape_of(x)
-    rows = max(1, math.prod(leading))
+    rows = math.prod(leading)
     sizes = {"rows": rows, "inner": inner, "cols": int(cols), "bias": int(bias)}
     return [*copies_for(x, (rows, inner)), LibraryOperator("linear", sizes, dtype_of(x))]
 
@@ -162,12 +177,24 @@ def _matmul(node: Any) -> Sequence[LibraryOperator]:
 
 def _batched(x: Any, y: Any) -> list[LibraryOperator]:
     """Behind copies of factors whose batch is no single axis: PyTorch makes one of it before it multiplies."""
+    import torch
+
     rows, inner = shape_of(x)[-2:] if x.dim() > 1 else (1, shape_of(x)[-1])
-    many, cols = max(math.prod(shape_of(x)[:-2]), math.prod(shape_of(y)[:-2])), shape_of(y)[-1]
+    many = math.prod(torch.broadcast_shapes(*(tuple(shape_of(one)[:-2]) for one in (x, y))))
+    cols = shape_of(y)[-1]
     copies = [copies_for(one, (math.prod(shape_of(one)[:-2]), *shape_of(one)[-2:])) for one in (x, y) if one.dim() > 3]
     across = int(not (y.dim() > 3 and copies[-1]) and y.stride()[-1] != 1 and y.stride()[-2] == 1)
     sizes = {"batch": many, "rows": rows, "inner": inner, "cols": cols, "transposed": across}
     return [*itertools.chain(*copies), LibraryOperator("bmm", sizes, dtype_of(x))]
+
+
+def _grouped(node: Any) -> LibraryOperator:
+    """Rows that go to one matrix of several each: as many to each, whatever the values say."""
+    x, weights = (_value(arg) for arg in node.args[:2])
+    (rows, inner), (groups, _, cols) = shape_of(x), shape_of(weights)
+    many = min(rows, groups)
+    sizes = {"batch": many, "rows": -(-rows // many), "inner": inner, "cols": cols}
+    return LibraryOperator("bmm", sizes, dtype_of(x))
 
 
 def _einsum(node: Any) -> Sequence[LibraryOperator]:
@@ -205,41 +232,10 @@ def _convolution(node: Any) -> Sequence[LibraryOperator]:
     return [*operators, matrix("add_broadcast", out)] if has_bias(node) else operators
 
 
-def _pair(value: Any) -> tuple[Any, Any]:
-    return (value, value) if isinstance(value, int | str) else (value[0], value[-1])
-
-
-def _pool(node: Any) -> Sequence[LibraryOperator]:
-    name = "max_pool2d" if "max" in _name(node) else "avg_pool2d"
-    usual: list[Any] = [None, (0, 0)]
-    x, kernel, stride, padding = (*node.args, *usual[len(node.args) - 2 :])[:4]
-    if any(_pair(one)[0] != _pair(one)[1] for one in (kernel, stride or kernel, padding)):
-        raise UnsupportedProgramError(
-            f"the pooling {node.name}{_place(node)} has a window of {kernel}: square ones alone"
-        )
-    batch, channels, *image = shape_of(_value(x))[-4:]
-    side = max(1, round(math.sqrt(math.prod(image))))
-    sizes = {"batch": batch, "channels": channels, "in_size": side, "kernel": _pair(kernel)[0]}
-    sizes |= {"stride": _pair(stride or kernel)[0], "padding": _pair(padding)[0]}
-    return [LibraryOperator(name, sizes, dtype_of(_value(x)))]
-
-
-def _reduced(node: Any) -> Sequence[LibraryOperator]:
-    x, out = _value(node.args[0]), _value(node)
-    rows = max(1, out.numel())
-    return [_mean(rows, x.numel() // rows, dtype_of(x))]
-
-
-def _batch_norm(node: Any) -> Sequence[LibraryOperator]:
-    shape = shape_of(_value(node))
-    rows = math.prod(shape[:2])
-    return [LibraryOperator("batch_norm", {"rows": rows, "cols": max(1, math.prod(shape[2:]))}, dtype_of(_value(node)))]
-
-
 def _cross_entropy(node: Any) -> Sequence[LibraryOperator]:
     """Of classes along the second axis: scores to logarithms of shares, then the mean of one a row."""
     scores = _value(node.args[0])
-    rows = max(1, scores.numel() // max(1, shape_of(scores)[min(1, scores.dim() - 1)]))
+    rows = scores.numel() // shape_of(scores)[min(1, scores.dim() - 1)]
     return [matrix("softmax", scores, min(1, scores.dim() - 1)), _mean(1, rows, dtype_of(scores))]
 
 
@@ -249,7 +245,7 @@ def _square_error(node: Any) -> Sequence[LibraryOperator]:
 
 
 def _mean(rows: int, cols: int, dtype: str) -> LibraryOperator:
-    return LibraryOperator("mean", {"rows": rows, "cols": max(1, cols)}, dtype)
+    return LibraryOperator("mean", {"rows": rows, "cols": cols}, dtype)
 
 
 def _dropout(node: Any) -> Sequence[LibraryOperator]:
@@ -264,15 +260,7 @@ _RULES: dict[str, Callable[[Any], Sequence[LibraryOperator]]] = {
     "einsum": _einsum,
     "scaled_dot_product_attention": attention_of,
     **dict.fromkeys(CONVOLUTIONS, _convolution),
-    **dict.fromkeys(("max_pool2d", "avg_pool2d", "max_pool2d_with_indices"), _pool),
-    **dict.fromkeys(("mean", "sum", "amax", "amin", "max", "min", "argmax", "any", "all", "cumsum"), _reduced),
-    **dict.fromkeys(("adaptive_avg_pool2d", "_adaptive_avg_pool2d", "var", "norm", "linalg_vector_norm"), _reduced),
-    **dict.fromkeys(("batch_norm", "_native_batch_norm_legit_no_training"), _batch_norm),
-    **dict.fromkeys(
-        ("layer_norm", "native_layer_norm", "rms_norm", "group_norm"), lambda n: [matrix("layer_norm", _value(n))]
-    ),
     **dict.fromkeys(("softmax", "_softmax", "log_softmax", "_log_softmax"), lambda n: [_softmax(n)]),
-    **dict.fromkeys(("embedding", "index", "index_select", "gather"), lambda n: [matrix("embedding", _value(n))]),
     **dict.fromkeys(_DROPOUTS, _dropout),
     "cross_entropy_loss": _cross_entropy,
     **dict.fromkeys(

@@ -6,10 +6,13 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from cdmpp.operators.aten_layout import shape_of
 from cdmpp.operators.operator import LibraryOperator
 
 CONVOLUTIONS = tuple(f"{name}{n}d" for name in ("conv", "conv_transpose") for n in (1, 2, 3)) + ("convolution",)
 """As ATen names them."""
+_NEAR = 0.1
+"""Of the pixels, that a square image may have more or less of."""
 
 
 class _Convolution(NamedTuple):
@@ -39,7 +42,8 @@ def stands_for(node: Any, name: str) -> str:
     """What kind of convolution the node is, where ``convolution_of`` gives another one in its place; else nothing."""
     found = _read(node, name)
     if found.is_square:
-        return ""
+        image, out = (shape_of(one) for one in (node.args[0].meta["val"], node.meta["val"]))
+        return "" if _as_square(found, image, out) else "convolution of an image that is far from square"
     if found.is_transposed:
         return "transposed convolution"
     if len(found.kernel) != 2:
@@ -58,8 +62,7 @@ def convolution_of(node: Any, name: str, image: Sequence[int], out: Sequence[int
     axes, groups, taps = len(found.kernel), found.groups, math.prod(found.kernel)
     batch = math.prod(image[: -axes - 1])
     channels, made, pixels = image[-axes - 1], out[-axes - 1], math.prod(image[-axes:])
-    if found.is_square:
-        sizes = {"kernel": found.kernel[0], "stride": found.stride[0], "padding": found.padding[0]}
+    if found.is_square and (sizes := _as_square(found, image, out)):
         return _made(batch, channels, made, pixels, dtype, groups=groups, **sizes)
     if found.is_transposed:
         return _made(batch, channels, made * taps, pixels, dtype, groups=groups, kernel=1)
@@ -67,10 +70,24 @@ def convolution_of(node: Any, name: str, image: Sequence[int], out: Sequence[int
 
 
 def _made(batch: int, channels: int, out: int, pixels: int, dtype: str, **options: int) -> LibraryOperator:
-    """An image that is not square counts as a square one of as many pixels."""
-    side = max(1, round(math.sqrt(pixels)))
+    """An image that is not square counts as a square one of as many pixels, or under one tap as so many of one."""
+    side = round(math.sqrt(pixels))
+    if options["kernel"] == 1 and not _near(side**2, pixels):
+        batch, side = batch * pixels, 1
     sizes = {"batch": batch, "in_channels": channels, "out_channels": out, "in_size": side, **options}
     return LibraryOperator("conv2d", sizes, dtype)
+
+
+def _as_square(found: _Convolution, image: Sequence[int], out: Sequence[int]) -> dict[str, int]:
+    """Options of the convolution of a square image; none where that would have other pixels, or give other ones."""
+    sizes = {"kernel": found.kernel[0], "stride": found.stride[0], "padding": found.padding[0]}
+    side = round(math.sqrt(math.prod(image[-2:])))
+    after = (side + 2 * sizes["padding"] - sizes["kernel"]) // sizes["stride"] + 1
+    return sizes if _near(side**2, math.prod(image[-2:])) and _near(after**2, math.prod(out[-2:])) else {}
+
+
+def _near(given: int, real: int) -> bool:
+    return abs(given - real) <= _NEAR * real
 
 
 def _read(node: Any, name: str) -> _Convolution:

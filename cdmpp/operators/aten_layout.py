@@ -26,11 +26,30 @@ def shape_of(value: Any) -> list[int]:
         raise UnsupportedProgramError(f"a shape depends on the values of inputs ({list(value.shape)})") from error
 
 
+def arguments_of(node: Any) -> dict[str, Any]:
+    """Arguments of a call by the names of its schema, nodes as their tensors; those left out are not there."""
+    names = [argument.name for argument in node.target._schema.arguments]
+    given = dict(zip(names, node.args, strict=False)) | node.kwargs
+    return {name: _tensor(value) for name, value in given.items()}
+
+
+def _tensor(given: Any) -> Any:
+    if isinstance(given, tuple | list):
+        return [_tensor(one) for one in given]
+    value = given.meta["val"] if hasattr(given, "meta") else given
+    return value[0] if hasattr(given, "meta") and isinstance(value, tuple | list) else value
+
+
+def tensors_in(value: Any) -> list[Any]:
+    """Tensors of what a node has: one, several, or none."""
+    values = value if isinstance(value, tuple | list) else (value,)
+    return [one for one in values if hasattr(one, "numel") and hasattr(one, "dtype")]
+
+
 def matrix(name: str, value: Any, last: int = -1) -> LibraryOperator:
     """The operator of all elements of a tensor, those along one of its axes in a row."""
     shape = shape_of(value) or [1]
-    cols = max(1, shape[last])
-    return LibraryOperator(name, {"rows": max(1, math.prod(shape) // cols), "cols": cols}, dtype_of(value))
+    return LibraryOperator(name, {"rows": math.prod(shape) // shape[last], "cols": shape[last]}, dtype_of(value))
 
 
 def copy_of(value: Any) -> LibraryOperator:
@@ -43,10 +62,11 @@ def copy_of(value: Any) -> LibraryOperator:
 
 def copies_for(value: Any, shape: Sequence[int]) -> list[LibraryOperator]:
     """What runs before a tensor can be read as one of ``shape``: none, or a copy."""
-    return [] if _can_be_viewed(value, shape) else [copy_of(value)]
+    return [] if can_be_viewed(value, shape) else [copy_of(value)]
 
 
-def _can_be_viewed(value: Any, shape: Sequence[int]) -> bool:
+def can_be_viewed(value: Any, shape: Sequence[int]) -> bool:
+    """Whether a tensor can be seen in another shape where it lies."""
     import torch
 
     given = torch.empty_strided(shape_of(value), [int(stride) for stride in value.stride()], device="meta")

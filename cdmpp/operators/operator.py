@@ -49,7 +49,7 @@ KINDS: dict[str, OperatorKind] = {
     "bmm": OperatorKind("bmm", "matmul", ("batch", "rows", "inner", "cols"), {"transposed": 0}),
     "conv2d": OperatorKind("conv", "conv2d", _CONV, {"stride": 1, "padding": 0, "groups": 1}),
     "softmax": OperatorKind("softmax", "softmax", _MATRIX, special=1),
-    "layer_norm": OperatorKind("norm", "norm", _MATRIX),
+    "layer_norm": OperatorKind("norm", "norm", _MATRIX, {"weights": 2}),
     **{name: _elementwise(inputs=2) for name in ("add", "sub", "mul", "div")},
     "pow": _elementwise(inputs=2, special=1),
     "where": _elementwise(inputs=3),
@@ -66,11 +66,14 @@ KINDS: dict[str, OperatorKind] = {
         for name in ("max_pool2d", "avg_pool2d")
     },
 }
-"""By name. ``batch_norm``: a row is a channel of an image, which has a factor and a shift. ``mean``: of each row.
+"""By name. ``layer_norm``: ``weights`` are vectors of a row's length that are read, a factor and a shift as a rule.
+``batch_norm``: a row is a channel of an image, which has a factor and a shift. ``mean``: of each row.
 
 ``permute``: a copy of whole rows into another order, as of the heads of attention; ``transpose``: of blocks of a few
 rows that are columns of what is read. ``add_broadcast``: the second factor is a block of a few rows, for all blocks.
 """
+_LATE = {"weights": 2}
+"""Options that came later: texts that were stored before do not have them, and names do not show them."""
 _BLOCK_ROWS = {"permute": 16, "transpose": 64, "add_broadcast": 64, "mul_broadcast": 64}
 FAMILIES = tuple(dict.fromkeys(kind.family for kind in KINDS.values()))
 _MOVES = ("copy", "permute", "transpose", "embedding", "where")
@@ -103,7 +106,7 @@ class LibraryOperator:
             raise UnsupportedProgramError(f"{self.name} has no {', '.join(extra)}; it has {_usage(self.name)}")
         flags = {name for name, usual in kind.optional.items() if name in ("bias", "transposed")}
         for name, value in self.sizes.items():
-            low, high = (0, 1) if name in flags else (0 if name == "padding" else 1, _MOST)
+            low, high = (0, 1) if name in flags else (0 if name in ("padding", "weights") else 1, _MOST)
             if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
                 raise UnsupportedProgramError(f"{self.name}: {name} is {value!r}; a whole number from {low} to {high}")
         object.__setattr__(self, "sizes", {**kind.optional, **self.sizes})
@@ -118,13 +121,15 @@ class LibraryOperator:
 
         Long ones become matrices as those that were measured, the last row filled up: at most 0.4 % more.
         """
+        if elements < 1:
+            raise UnsupportedProgramError(f"{name} of {elements} elements: an operator has at least one")
         widest = next((cols for below, cols in _FLAT if elements < below), _WIDEST)
-        cols = max(1, min(elements, widest))
-        return LibraryOperator(name, {"rows": max(1, -(-elements // cols)), "cols": cols}, dtype)
+        cols = min(elements, widest)
+        return LibraryOperator(name, {"rows": -(-elements // cols), "cols": cols}, dtype)
 
     def on_more_rows(self, least_bytes: float) -> tuple[LibraryOperator, int]:
         """The same on as many times the rows, or images, as moves ``least_bytes``, and how many times; no product."""
-        times, axis = max(1, math.ceil(least_bytes / self.io_bytes)), "rows" if "rows" in self.sizes else "batch"
+        times, axis = math.ceil(least_bytes / self.io_bytes), "rows" if "rows" in self.sizes else "batch"
         return LibraryOperator(self.name, {**self.sizes, axis: times * self[axis]}, self.dtype), times
 
     def __getitem__(self, size: str) -> int:
@@ -181,7 +186,11 @@ class LibraryOperator:
             return float(image + self["out_channels"] * self["in_channels"] // self["groups"] * self["kernel"] ** 2)
         if "kernel" in self.sizes:
             return float(self["batch"] * self["channels"] * self["in_size"] ** 2)
-        more = {"layer_norm": 2 * self["cols"], "batch_norm": 2 * self["rows"], "embedding": self["rows"]}
+        more = {
+            "layer_norm": self.sizes.get("weights", 0) * self["cols"],
+            "batch_norm": 2 * self["rows"],
+            "embedding": self["rows"],
+        }
         if self.name.endswith("_broadcast"):
             more[self.name] = self.block_rows * self["cols"]
         return float(self.kind.inputs * self["rows"] * self["cols"] + more.get(self.name, 0))
@@ -208,7 +217,9 @@ class LibraryOperator:
 
     def to_json(self) -> str:
         """The same text for the same operator."""
-        return json.dumps({"operator": self.name, "dtype": self.dtype, **self.sizes}, sort_keys=True)
+        late = {name for name, usual in _LATE.items() if self.sizes.get(name) == usual}
+        sizes = {name: value for name, value in self.sizes.items() if name not in late}
+        return json.dumps({"operator": self.name, "dtype": self.dtype, **sizes}, sort_keys=True)
 
     @staticmethod
     def from_json(text: str) -> LibraryOperator:
@@ -231,7 +242,8 @@ class LibraryOperator:
 
     def __str__(self) -> str:
         sizes = "x".join(str(self[name]) for name in self.kind.sizes)
-        unusual = {name: self[name] for name, usual in self.kind.optional.items() if self[name] != usual}
+        shown = {name: usual for name, usual in self.kind.optional.items() if name not in _LATE}
+        unusual = {name: self[name] for name, usual in shown.items() if self[name] != usual}
         more = [f"{name}={value}" for name, value in unusual.items()] + [self.dtype] * (self.dtype != "float32")
         return " ".join([self.name, sizes, *more])
 

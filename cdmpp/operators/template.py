@@ -130,7 +130,8 @@ def _softmax(operator: LibraryOperator) -> LoopProgram:
 
 def _layer_norm(operator: LibraryOperator) -> LoopProgram:
     rows, cols = operator["rows"], operator["cols"]
-    x, weight, bias, y = _buffers(operator, x=(rows, cols), weight=(cols,), bias=(cols,), y=(rows, cols))
+    x, y = _buffers(operator, x=(rows, cols), y=(rows, cols))
+    weights = _buffers(operator, **{name: (cols,) for name in _norm_weights(operator["weights"])})
     total, squares = _buffers(operator, total=(rows,), squares=(rows,))
     i, j = _loops("i0 j0")
     sums = nest(
@@ -150,8 +151,15 @@ def _layer_norm(operator: LibraryOperator) -> LoopProgram:
     mean = total[i] * share
     variance = squares[i] * share - mean * mean
     scaled = (x[i, j] - mean) * call("rsqrt", variance + _EPSILON)
-    last = nest([i, j], [rows, cols], store(y, (i, j), scaled * weight[j] + bias[j]))
-    return LoopProgram([x, weight, bias, y], SeqStmt([AllocBuffer(total), AllocBuffer(squares), sums, last]))
+    value: Expression = scaled
+    for place, weight in enumerate(weights):
+        value = value + weight[j] if place else value * weight[j]
+    last = nest([i, j], [rows, cols], store(y, (i, j), value))
+    return LoopProgram([x, *weights, y], SeqStmt([AllocBuffer(total), AllocBuffer(squares), sums, last]))
+
+
+def _norm_weights(count: int) -> list[str]:
+    return ["weight", "bias", *(f"shift{place}" for place in range(2, count))][:count]
 
 
 def _batch_norm(operator: LibraryOperator) -> LoopProgram:

@@ -18,7 +18,9 @@ import yaml
 from cdmpp.errors import CdmppError
 from cdmpp.paths import conf_folder
 from cdmpp.programs import batch_norm
+from cdmpp.programs.caches import register_caches
 from cdmpp.programs.eager_masks import eager_masks
+from cdmpp.programs.importable import make_importable
 from cdmpp.programs.refusal import export_refusal, first_line, import_refusal, quiet
 from cdmpp.programs.task import VARIANT_MARK, Task
 
@@ -149,12 +151,7 @@ def export(model: Any, inputs: tuple[Any, ...], eager: bool = False) -> Any:
     import torch
 
     with torch.no_grad(), quiet(), eager_masks() if eager else contextlib.nullcontext():
-        if "transformers" in sys.modules:  # decoders return their caches of keys and values
-            with contextlib.suppress(ImportError):
-                import_torchvision()  # which transformers imports in a way that fails
-                from transformers.integrations.executorch import register_dynamic_cache_export_support
-
-                register_dynamic_cache_export_support()
+        register_caches()  # decoders return those of keys and values
         try:
             return torch.export.export(model, inputs)
         except Exception as error:
@@ -164,14 +161,10 @@ def export(model: Any, inputs: tuple[Any, ...], eager: bool = False) -> Any:
 @_without_collector()
 def relax_of_exported(exported: Any) -> Any:
     """Relax module of a ``torch.export.ExportedProgram``, not legalised; weights are inputs, after the others."""
-    import torch
     from tvm import relax
     from tvm.relax.frontend.torch import from_exported_program
 
-    # Decomposed attention may leave its result in strides that a view cannot take; a reshape gives the same values.
-    for node in exported.graph.nodes:
-        if node.target is torch.ops.aten.view.default:
-            node.target = torch.ops.aten.reshape.default
+    make_importable(exported)
     with quiet():
         try:
             module = from_exported_program(exported, keep_params_as_input=True)

@@ -16,6 +16,8 @@ from typing import Any
 
 from cdmpp.errors import CdmppError, some
 
+_BY_TORCH = ", or by PyTorch's own kernels (--runtime torch)"
+_EXPERTS = "model.set_experts_implementation('grouped_mm') where transformers goes through experts one by one; else "
 _MACHINERY = ("torch", "tvm", "tvm_ffi", "onnx", "cdmpp", "python", "tvm-ffi")
 """Packages in whose files no reader would look for a mistake in a model."""
 
@@ -40,11 +42,13 @@ def quiet() -> Iterator[None]:
 
 def export_refusal(error: Exception, model: str) -> CdmppError:
     """Of ``torch.export`` on the module of class ``model``."""
-    told = f"{model} cannot be exported{_at(place_of(error))}: "
+    place = place_of(error)
+    told = f"{model} cannot be exported{_at(place)}: "
+    remedy = _EXPERTS if "expert" in place else ""
     if "DataDependent" in type(error).__name__ or "data-dependent" in str(error):
         return CdmppError(
             f"{told}what runs there depends on the values of tensors. Only networks that run the same operators for "
-            "every input can be predicted: take that part out, or give the part of the model that is fixed"
+            f"every input can be predicted: {remedy}take that part out, or give the part of the model that is fixed"
         )
     return CdmppError(
         f"{told}{first_line(error)}. torch.export.export(model, example_inputs) must work: check that the example "
@@ -57,7 +61,7 @@ def import_refusal(error: Exception, exported: Any) -> CdmppError:
     if missing := re.findall(r"'([^']+)'", str(error)) if "Unsupported function types" in str(error) else []:
         return CdmppError(
             f"TVM cannot import the torch operator {', '.join(_with_places(missing, exported))}: replace it in the "
-            "model by operators that TVM knows, or predict the network without the part that it belongs to"
+            f"model by operators that TVM knows, or predict the network without the part that it belongs to{_BY_TORCH}"
         )
     node = node_at_fault(error, "target")
     if node is not None and node.op != "call_function":
@@ -70,7 +74,7 @@ def import_refusal(error: Exception, exported: Any) -> CdmppError:
     what = getattr(node.target, "__name__", node.target)
     return CdmppError(
         f"TVM cannot import the torch operator {what}{_at(place_in_model(node))}: {first_line(error)}. Replace it in "
-        "the model, or predict the network without the part that it belongs to"
+        f"the model, or predict the network without the part that it belongs to{_BY_TORCH}"
     )
 
 

@@ -40,6 +40,7 @@ def test_work_by_hand():
         (lambda: LibraryOperator.parse("linear", "2x3x-4"), "whole numbers"),
         (lambda: LibraryOperator.parse("conv2d", "1x8x16x2x3"), "larger than its padded input"),
         (lambda: LibraryOperator.parse("conv2d", "1x8x16x9x3", groups=3), "3 groups do not divide"),
+        (lambda: LibraryOperator.flat("add", 0), "0 elements: an operator has at least one"),
         (lambda: LibraryOperator.from_json("[1]"), "not an operator"),
         (lambda: LibraryOperator.from_json("{}"), "not an operator"),
     ],
@@ -49,8 +50,8 @@ def test_what_cannot_be_is_refused_by_name(make, said):
         make()
 
 
-@pytest.mark.parametrize("elements", [0, 1, 1000, (1 << 14) - 1, 1 << 14, (1 << 20) - 1, 1 << 20, 38_597_376, 1 << 34])
+@pytest.mark.parametrize("elements", [1, 1000, (1 << 14) - 1, 1 << 14, (1 << 20) - 1, 1 << 20, 38_597_376, 1 << 34])
 def test_elements_in_a_row_become_a_matrix_as_measured_ones(elements):
     operator = LibraryOperator.flat("add", elements, "float16")
-    assert elements <= operator.written_elements <= max(1, 1.004 * elements) and operator["cols"] <= 1 << 14
+    assert elements <= operator.written_elements <= max(elements, 1.004 * elements) and operator["cols"] <= 1 << 14
     assert operator.dtype == "float16" and (elements >= 1 << 14 or operator["rows"] == 1)

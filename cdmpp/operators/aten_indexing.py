@@ -1,0 +1,84 @@
+"""Looking up and writing by index, of an exported graph -> library operators. Of a table the rows that are touched."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from cdmpp.errors import UnsupportedProgramError
+from cdmpp.operators.aten_layout import arguments_of, dtype_of, shape_of
+from cdmpp.operators.aten_traffic import Traffic, copy_like, results_of, traffic_of
+from cdmpp.operators.operator import LibraryOperator
+
+LOOKUPS = ("embedding", "index", "_unsafe_index", "index_select", "gather", "take", "take_along_dim")
+STORES = tuple(
+    f"{name}{end}"
+    for name in ("index_put", "_unsafe_index_put", "index_copy", "index_add", "scatter", "scatter_add", "index_fill")
+    for end in ("", "_")
+)
+_SHORTEST = 16
+"""Elements of the shortest row that was measured: of shorter ones the index is as large."""
+
+
+def lookup_of(node: Any, name: str) -> tuple[LibraryOperator, str]:
+    """Rows of a table, or where they are short, what moves as much."""
+    out, places = results_of(node)[0], _places(node, name)
+    row = _row(node, name)
+    rows = out.numel() // row
+    if name == "embedding" or (row >= _SHORTEST and out.dtype.itemsize > 1):
+        return LibraryOperator("embedding", {"rows": rows, "cols": row}, dtype_of(out)), ""
+    return copy_like(node, traffic_of([out, out, *places])), name
+
+
+def store_of(node: Any, name: str) -> tuple[LibraryOperator, str]:
+    """What reads values and their places, and writes them there; all of the tensor where it does not do so in place."""
+    given, places = arguments_of(node), _places(node, name)
+    size = given["self"].dtype.itemsize
+    values = [value for key in ("values", "source", "src", "value") if hasattr(value := given.get(key), "numel")]
+    touched = _touched(given, places, name)
+    adds = "add" in name or bool(given.get("accumulate"))
+    real = traffic_of([*places, *values]) + Traffic(touched * (1 + adds), touched * (1 + adds) * size)
+    if not name.endswith("_"):
+        real += traffic_of([given["self"]] * 2)
+    return copy_like(node, real), name
+
+
+def _touched(given: dict[str, Any], places: list[Any], name: str) -> int:
+    """Elements of the tensor that are written."""
+    if name.startswith("scatter"):
+        return int(places[0].numel())
+    shape = shape_of(given["self"])
+    if "indices" in given:
+        return _count(places) * math.prod(shape[len(given["indices"]) :])
+    return int(places[0].numel()) * math.prod(shape) // shape[int(given["dim"])]
+
+
+def _places(node: Any, name: str) -> list[Any]:
+    """Tensors of indices. ``UnsupportedProgramError`` of truth values, which say how many there are when they run."""
+    given = arguments_of(node)
+    found = given.get("indices", given.get("index"))
+    places: list[Any] = [one for one in (found if isinstance(found, list) else [found]) if hasattr(one, "numel")]
+    if any(str(one.dtype) == "torch.bool" for one in places):
+        raise UnsupportedProgramError(
+            f"{name} ({node.name}) by a mask: how many elements it touches depends on the values of inputs"
+        )
+    return places
+
+
+def _count(places: list[Any]) -> int:
+    import torch
+
+    return math.prod(torch.broadcast_shapes(*(tuple(shape_of(one)) for one in places)))
+
+
+def _row(node: Any, name: str) -> int:
+    """Elements that one index stands for and that lie together."""
+    given, out = arguments_of(node), results_of(node)[0]
+    if name in ("gather", "take", "take_along_dim"):
+        return 1
+    if name == "index_select":
+        return math.prod(shape_of(out)[int(given["dim"]) % max(out.dim(), 1) + 1 :])
+    if name == "embedding":
+        return shape_of(out)[-1]
+    last = max(axis for axis, one in enumerate(given["indices"]) if one is not None)
+    return math.prod(shape_of(given["self"])[last + 1 :])

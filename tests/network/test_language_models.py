@@ -1,0 +1,155 @@
+"""Language models of transformers as their users have them: they return caches of keys and values, or are given one."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+import cdmpp
+from cdmpp.errors import CdmppError
+from cdmpp.network.library_predict import read_library_network
+from cdmpp.network.library_step import library_step
+from cdmpp.network.stored_graph import graph_for
+from cdmpp.programs.caches import register_caches
+from cdmpp.programs.networks import import_transformers
+
+SIZES = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "vocab_size": 64}
+HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2}
+GPT2 = {
+    "n_embd": 32,
+    "n_layer": 2,
+    "n_head": 4,
+    "vocab_size": 64,
+    "n_positions": 64,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+}
+T5 = {"d_model": 32, "d_ff": 64, "num_layers": 2, "num_heads": 4, "d_kv": 8, "vocab_size": 64}
+MODELS = {
+    "LlamaForCausalLM": {**SIZES, **HEADS},
+    "Qwen2ForCausalLM": {**SIZES, **HEADS},
+    "Qwen3ForCausalLM": {**SIZES, **HEADS, "head_dim": 8},
+    "MistralForCausalLM": {**SIZES, **HEADS, "sliding_window": 8},
+    "GPT2LMHeadModel": GPT2,
+    "MixtralForCausalLM": {**SIZES, **HEADS, "num_local_experts": 4},
+    "T5ForConditionalGeneration": T5,
+}
+NO_TVM = ("MixtralForCausalLM",)
+TOKENS = 16
+
+
+@pytest.fixture(scope="module")
+def transformers():
+    pytest.importorskip("transformers")
+    return import_transformers()
+
+
+def made(transformers, name: str):
+    """A model with random weights, and its inputs."""
+    kind = getattr(transformers, name)
+    torch.manual_seed(0)
+    tokens = torch.randint(0, 64, (2, TOKENS))
+    example = {"input_ids": tokens}
+    if name.startswith("T5"):
+        example["decoder_input_ids"] = tokens[:, :4]
+    return kind(kind.config_class(**MODELS[name])).eval(), example
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_pytorch_runs_it(transformers, name):
+    model, example = made(transformers, name)
+    read = read_library_network(model, example)
+    products = [call for call in read.graph.calls if read.operators[call.task_id].kind.family in ("linear", "bmm")]
+    assert len(products) >= 2 * 6
+    with torch.no_grad():
+        cache = model(**example).past_key_values
+    caches = getattr(cache, "self_attention_cache", cache), getattr(cache, "cross_attention_cache", None)
+    kept = [tensor for one in caches if one for layer in one.layers for tensor in (layer.keys, layer.values)]
+    assert len(read.graph.results) >= len(kept)  # each is a result: it lives to the end
+    assert sum(read.graph.calls[place].output_bytes for place in read.graph.results) >= sum(
+        one.numel() * 4 for one in kept
+    )
+
+
+@pytest.mark.parametrize("name", ["LlamaForCausalLM", "GPT2LMHeadModel"])
+def test_a_cache_is_no_more_calls_than_its_copies(transformers, name):
+    model, example = made(transformers, name)
+    calls = []
+    for use_cache in (False, True):
+        model.config.use_cache = use_cache
+        calls.append([call.name.split("#")[0] for call in read_library_network(model, example).graph.calls])
+    copies = [name for name in calls[1] if name.startswith("cat")]
+    before = [name for name in calls[0] if name.startswith("cat")]
+    assert len(copies) == len(before) + 2 * 2 and len(calls[1]) == len(calls[0]) + 2 * 2  # keys and values, two layers
+
+
+@pytest.mark.parametrize("name", ["LlamaForCausalLM", "GPT2LMHeadModel", "MistralForCausalLM"])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_a_cache_that_is_given_is_an_input(transformers, name, dtype):
+    model, example = made(transformers, name)
+    with torch.no_grad():
+        cache = model(**example).past_key_values
+    held = sum(one.numel() for layer in cache.layers for one in (layer.keys, layer.values))
+    before = copy.deepcopy(cache)
+    token = {"input_ids": example["input_ids"][:, :1], "past_key_values": cache}
+    read = read_library_network(model, token, dtype=dtype)
+    size = 4 if dtype == "float32" else 2
+    assert read.graph.input_bytes == 2 * 8 + held * size
+    joined = [call for call in read.graph.calls if call.name.startswith("cat") and call.resident]
+    assert (
+        len(joined) == 2 * 2
+        and {call.output_bytes for call in joined} == {2 * held * size // 8 + 2 * 16 * size}
+        or (name != "LlamaForCausalLM")
+    )
+    assert all(torch.equal(a.keys, b.keys) for a, b in zip(before.layers, cache.layers, strict=True))  # left as it was
+
+
+@pytest.mark.parametrize("name", ["LlamaForCausalLM", "T5ForConditionalGeneration"])
+def test_an_export_with_caches_computes_what_the_model_does(transformers, name):
+    model, example = made(transformers, name)
+    register_caches()
+    exported = torch.export.export(model, (), example)
+    with torch.no_grad():
+        expected, found = model(**example), exported.module()(**example)
+    assert torch.allclose(expected.logits, found.logits, atol=1e-5)
+
+
+def test_a_training_step_of_one(transformers):
+    model, example = made(transformers, "LlamaForCausalLM")
+    step, _ = library_step(model, example)
+    assert step.counts["backward"] > 0 and len(step.parameters) == len(list(model.parameters()))
+
+
+@pytest.mark.tvm
+@pytest.mark.parametrize(
+    "name",
+    [
+        "LlamaForCausalLM",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in MODELS if name not in (*NO_TVM, "LlamaForCausalLM")),
+    ],
+)
+def test_tvm_compiles_it(transformers, name):
+    model, example = made(transformers, name)
+    graph = graph_for(model, example).graph
+    assert sum(task.op_class in ("dense", "matmul") for task in graph.tasks.values()) >= 4
+    assert len(graph.results) >= 1 + 2 * 2
+
+
+@pytest.mark.tvm
+def test_what_tvm_cannot_import_is_named_with_what_can(transformers):
+    model, example = made(transformers, "MixtralForCausalLM")
+    with pytest.raises(
+        CdmppError, match=r"grouped_mm_fallback.* at inner\.model\.layers\.0\.mlp\.experts.*--runtime torch"
+    ):
+        graph_for(model, example)
+
+
+def test_experts_by_a_loop_are_refused_with_the_way_out(transformers):
+    model, example = made(transformers, "MixtralForCausalLM")
+    model.set_experts_implementation("eager")
+    with pytest.raises(CdmppError, match=r"depends on the values.*set_experts_implementation\('grouped_mm'\)"):
+        cdmpp.predict_network(model, example, device="h100", runtime="torch")
+    model.set_experts_implementation("batched_mm")
+    assert cdmpp.predict_network(model, example, device="h100", runtime="torch").latency_s > 0
