@@ -61,7 +61,7 @@ def read_library_network(
     from cdmpp.network.half import in_half
     from cdmpp.programs.networks import export
 
-    network = read_torch(given, example_inputs, batch=batch, inputs=inputs, dtype=dtype)
+    network = read_torch(given, example_inputs, batch=batch, inputs=inputs, dtype=dtype, needs_values=False)
     model, example = network.model, network.example
     if network.dtype != "float32":
         model, example = in_half(model, example)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import difflib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from cdmpp.network.checkpoint import checkpoint_entry, read_checkpoints
 from cdmpp.network.entry import torchvision_entry, with_shape
 from cdmpp.network.onnx import relax_of_onnx
 from cdmpp.network.user_code import run_function
+from cdmpp.network.weightless import as_on_cpu, is_weightless
 from cdmpp.programs.caches import register_caches
 from cdmpp.programs.compiled import TVM, compiled_flag, compiled_noted
 from cdmpp.programs.networks import build_model, lower, network_of, read_zoo, to_relax
@@ -27,6 +29,10 @@ KINDS = (
     "a zoo network (bert_tiny, resnet50@b4), torchvision:resnet50, hf:bert-base-uncased, hf:FOLDER with a config.json, "
     "model.onnx, file.py:FUNCTION; in Python also a torch.nn.Module with example inputs, or a Relax module"
 )
+
+
+_MOST_BYTES = 2e9
+"""Of weights that are made where their values play no part; of more only the shapes are."""
 
 
 @dataclass(frozen=True)
@@ -68,8 +74,11 @@ def read_torch(
     batch: int | None = None,
     inputs: Inputs | None = None,
     dtype: str = "float32",
+    needs_values: bool = True,
 ) -> TorchNetwork:
     """As ``read_network``, of what is a torch model. Needs no TVM.
+
+    Without ``needs_values`` large models of a name, and those on the device meta, have weights that hold nothing.
 
     Raises:
         CdmppError: as there, and for ONNX files and Relax modules.
@@ -80,9 +89,12 @@ def read_torch(
             raise CdmppError(
                 f"{path.name} is no torch model: PyTorch's own kernels run a torch.nn.Module or file.py:FUNCTION"
             )
-        return _torch_of_name(str(given), example_inputs, batch, inputs, dtype)
+        most_bytes = math.inf if needs_values else _MOST_BYTES
+        network = _torch_of_name(str(given), example_inputs, batch, inputs, dtype, most_bytes)
+        return network if needs_values else _with_places(network)
     if _is_a(given, "torch.nn", "Module"):
-        return _torch_of_module(given, example_inputs, batch, inputs, dtype)
+        network = _torch_of_module(given, example_inputs, batch, inputs, dtype)
+        return network if needs_values else _with_places(network)
     raise CdmppError(f"a {type(given).__name__} is no torch model: give {KINDS}")
 
 
@@ -146,7 +158,14 @@ def _relaxed(network: TorchNetwork, exported: Any = None) -> NetworkSource:
     return replace(source, flags=compiled_flag(compiled, TVM))
 
 
-def _torch_of_name(text: str, example: Any, batch: int | None, inputs: Inputs | None, dtype: str) -> TorchNetwork:
+def _torch_of_name(
+    text: str,
+    example: Any,
+    batch: int | None,
+    inputs: Inputs | None,
+    dtype: str,
+    most_bytes: float = math.inf,
+) -> TorchNetwork:
     path = Path(text).expanduser()
     file, _, function = text.rpartition(":") if ":" in text else (text, "", "")
     if file.endswith(".py"):
@@ -160,7 +179,7 @@ def _torch_of_name(text: str, example: Any, batch: int | None, inputs: Inputs | 
     if inputs and batch is not None and sizes["batch"] != batch:
         raise CdmppError(f"{text}: batch={batch}, but inputs give {sizes['batch']}: leave one of them out")
     spec = entry if batch is None else {**entry, "input": {**sizes, "batch": batch}}
-    model, own = build_model(spec)
+    model, own = build_model(spec, most_bytes)
     return TorchNetwork(name, model, own, spec.get("dtype", dtype), spec.get("fold_batch_norm", True))
 
 
@@ -257,6 +276,14 @@ def _on_cpu(model: Any, example: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]
         raise CdmppError(f"{type(model).__name__} has weights on the device meta: give it values, random ones will do")
     moved = _pytree.tree_map(lambda value: value.cpu() if hasattr(value, "cpu") else value, example)
     return copy.deepcopy(model).cpu(), moved
+
+
+def _with_places(network: TorchNetwork) -> TorchNetwork:
+    """Of a model on the device meta, one with places for its weights, which nothing fills."""
+    if not is_weightless(network.model):
+        return network
+    model, example = as_on_cpu(network.model, network.example)
+    return replace(network, model=model, example=example)
 
 
 def positional(model: Any, example: Any) -> tuple[Any, tuple[Any, ...]]:

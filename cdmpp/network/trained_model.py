@@ -9,6 +9,7 @@ from typing import Any
 
 from cdmpp.errors import CdmppError
 from cdmpp.network.source import TorchNetwork, read_torch
+from cdmpp.network.weightless import is_weightless
 from cdmpp.operators.aten_views import runs_nothing
 from cdmpp.programs.networks import export
 
@@ -24,6 +25,8 @@ def trained_model(
     network = read_torch(given, example, batch=batch, inputs=inputs)
     if network.dtype != "float32":
         raise CdmppError(f"{network.name} is of {network.dtype}: training steps are made in float32 alone")
+    if is_weightless(network.model):
+        raise CdmppError(f"{network.name} has weights on the device meta: a step needs values, random ones will do")
     model = copy.deepcopy(network.model).train()
     others = {str(value.dtype).removeprefix("torch.") for value in model.parameters()} - {"float32"}
     if others:

@@ -7,6 +7,7 @@ import difflib
 import gc
 import importlib
 import inspect
+import math
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -78,11 +79,19 @@ def import_network(name: str, spec: Mapping[str, Any] | None = None) -> list[Tas
     return tasks_of_module(to_relax(model, inputs, spec.get("dtype", "float32"), fold_batch_norm=folded), name)
 
 
-def build_model(spec: Mapping[str, Any]) -> tuple[Any, tuple[Any, ...]]:
-    """``(torch module in eval mode, example inputs)`` of one zoo entry."""
+def build_model(spec: Mapping[str, Any], most_bytes: float = math.inf) -> tuple[Any, tuple[Any, ...]]:
+    """``(torch module in eval mode, example inputs)`` of one zoo entry.
+
+    Of more than ``most_bytes`` of weights only the shapes are made: it and its inputs are on the device meta.
+    """
     import torch
 
     torch.manual_seed(0)
+    if most_bytes < math.inf:
+        with contextlib.suppress(Exception), torch.device("meta"):  # some ask for values while they are made
+            described, example = build_model(spec)
+            if sum(one.numel() * one.element_size() for one in described.parameters()) > most_bytes:
+                return described, example
     builders = {"torchvision": _build_torchvision, "transformers": _build_transformers, "handmade": _build_handmade}
     if (library := spec["source"]) not in builders:
         raise CdmppError(f"network source {library!r} is unknown: use {', '.join(builders)}")

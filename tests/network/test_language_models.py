@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import json
+import resource
 
 import pytest
 import torch
@@ -153,3 +155,31 @@ def test_experts_by_a_loop_are_refused_with_the_way_out(transformers):
         cdmpp.predict_network(model, example, device="h100", runtime="torch")
     model.set_experts_implementation("batched_mm")
     assert cdmpp.predict_network(model, example, device="h100", runtime="torch").latency_s > 0
+
+
+def test_weights_that_hold_nothing_give_the_same_calls(transformers):
+    model, example = made(transformers, "LlamaForCausalLM")
+    with torch.device("meta"):
+        described = type(model)(model.config).eval()
+    whole, hollow = (read_library_network(one, example) for one in (model, described))
+    assert hollow.graph.calls == whole.graph.calls and hollow.graph.weight_bytes == whole.graph.weight_bytes
+    assert {value.device.type for value in described.parameters()} == {"meta"}
+    with pytest.raises(CdmppError, match="weights on the device meta: a step needs values"):
+        library_step(described, example)
+
+
+def test_a_large_model_needs_no_memory_for_its_weights(transformers, tmp_path):
+    config = {
+        **SIZES,
+        **HEADS,
+        "model_type": "llama",
+        "hidden_size": 8192,
+        "intermediate_size": 28672,
+        "num_hidden_layers": 80,
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    asked = f"hf:{tmp_path}"
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    read = read_library_network(asked)
+    assert read.graph.weight_bytes > 200e9
+    assert 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) < 2e9

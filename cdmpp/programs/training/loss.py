@@ -37,7 +37,7 @@ def with_loss(model: Any, example: tuple[Any, ...], loss: Loss, target: Any = No
     first = first_tensor(output)
     targets: tuple[Any, ...]
     if isinstance(loss, str):
-        targets = (_target(loss, first) if target is None else target,)
+        targets = ((_target(loss, first) if target is None else target).to(first.device),)
     else:
         targets = () if target is None else (target,)
     function = _FUNCTIONS[loss] if isinstance(loss, str) else loss
