@@ -177,3 +177,18 @@ def test_a_large_model_needs_no_memory_for_its_weights(transformers, tmp_path):
     read = read_library_network(asked)
     assert read.graph.weight_bytes > 20e9
     assert 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) < 2e9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("Llama-2-7b-hf", 6_738_415_616 - 32000 * 4096),  # as published, without the head
+        ("Llama-3.1-8B", 8_030_261_248 - 128256 * 4096),
+        ("Mistral-7B-v0.1", 7_241_732_096 - 32000 * 4096),
+        ("Mixtral-8x7B-v0.1", 46_702_792_704 - 32000 * 4096),
+    ],
+)
+def test_well_known_large_models_have_their_published_sizes(transformers, name, parameters):
+    read = read_library_network(f"hf:{name}")
+    assert read.graph.weight_bytes == pytest.approx(4 * parameters, rel=1e-4)
