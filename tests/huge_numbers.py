@@ -29,6 +29,8 @@ from cdmpp.trace.what_if import with_ranks
 
 FREE_BYTES, LIMIT_S = 2 * 10**9, 20.0
 """Beyond what importing takes; seconds of processor for a case."""
+SHAPES = "config.json of a model that is described without weights"
+"""Such cases may be answered: only shapes are made."""
 BILLION, ABSURD = 10**9, 10**30
 TORCH = ("--device", "h100", "--runtime", "torch")
 TVM = ("--device", "xeon-icelake", "--schedule", "untuned")
@@ -156,9 +158,9 @@ def cases(folder: Path) -> dict[str, Callable[[], Any]]:
         "config.json: layers": checkpoint(folder, "layers", num_hidden_layers=BILLION),
         "config.json: width": checkpoint(folder, "width", hidden_size=2 * BILLION),
         "config.json: absurd width": checkpoint(folder, "absurd", intermediate_size=ABSURD),
-        "config.json: words": checkpoint(folder, "words", vocab_size=2 * BILLION),
+        f"{SHAPES}: words": checkpoint(folder, "words", vocab_size=2 * BILLION),
         "config.json: labels": checkpoint(folder, "labels", num_labels=BILLION),
-        "config.json: positions": checkpoint(folder, "places", model_type="bert", max_position_embeddings=BILLION),
+        f"{SHAPES}: positions": checkpoint(folder, "places", model_type="bert", max_position_embeddings=BILLION),
         "config.json: image": checkpoint(folder, "image", model_type="vit", image_size=10**6),
         "op: size of 1e300": command("predict", "op", "linear", f"{10**300}x8x8", "--device", "h100"),
         "onnx: ConstantOfShape": onnx_file(folder, "full", "ConstantOfShape", {"s": 2 * BILLION}),

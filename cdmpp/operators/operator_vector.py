@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from cdmpp.ast.compact_ast import CompactAST
+from cdmpp.errors import CdmppError
 from cdmpp.features import Feature, names, prefixed, stored
 from cdmpp.machine_code.code_features import CODE_WIDTH
 from cdmpp.operators.operator import FAMILIES, KINDS, PRODUCTS, LibraryOperator
@@ -59,7 +60,10 @@ def operator_vector(operator: LibraryOperator) -> np.ndarray:
 
 def operator_program(operator: LibraryOperator, target_kind: str) -> CompactAST:
     """The compact AST of its definition with its own vector, for a device of ``target_kind`` (cpu or gpu)."""
-    return replace(operator_ast(operator), code=operator_vector(operator), target_kind=target_kind)
+    try:
+        return replace(operator_ast(operator), code=operator_vector(operator), target_kind=target_kind)
+    except OverflowError as error:
+        raise CdmppError(f"{operator}: more elements than 64 bits count: give smaller sizes") from error
 
 
 def _quantities(operator: LibraryOperator) -> dict[str, float]:
