@@ -16,14 +16,14 @@ from cdmpp.data.labels import Labels
 from cdmpp.data.records import read_records, read_tasks
 from cdmpp.data.schema import Record
 from cdmpp.errors import DataError
-from cdmpp.machine_code.code_features import CODE_VERSION, CODE_WIDTH
+from cdmpp.machine_code.code_features import CODE_READER, CODE_VERSION, CODE_WIDTH
 from cdmpp.machine_code.gpu_code_features import GPU_CODE_VERSION
 from cdmpp.programs.task import Task
 
 log = logging.getLogger(__name__)
 
 CODES_FOLDER = "codes"
-VERSIONS = {"codes": CODE_VERSION, "gpu_codes": GPU_CODE_VERSION}
+VERSIONS = {"codes": f"{CODE_VERSION}.{CODE_READER}", "gpu_codes": GPU_CODE_VERSION}
 """Of vectors of CPU and of GPU programs, as ``derive.code_kind`` calls them: what is cached of another is not seen."""
 _PORTION = 65_536
 

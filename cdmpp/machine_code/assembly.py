@@ -36,7 +36,7 @@ class X86Function(AsmFunction):
     language = "x86_64"
     mark = re.compile(r"%[re](?:sp|ax|di)\b")
     comment = "#"
-    jump = re.compile(r"j(?:(?P<always>mp)|\w+)\s+(?P<target>\S+)")
+    jump = re.compile(r"j(?:(?P<always>mp)q?|\w+)\s+(?P<target>\S+)")
 
 
 class AArch64Function(AsmFunction):

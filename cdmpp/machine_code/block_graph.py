@@ -49,17 +49,6 @@ class BlockGraph(ABC):
         """Block -> its index in ``order``."""
         return {block: place for place, block in enumerate(self.order)}
 
-    @cached_property
-    def natural_loops(self) -> dict[str, frozenset[str]]:
-        """Header -> body of the natural loops (Aho et al.), those of one header joined."""
-        bodies: dict[str, set[str]] = {}
-        for latch, header, kind in nx.dfs_labeled_edges(self.graph, self.entry):
-            if kind == "nontree" and self.place[header] <= self.place[latch]:  # a back edge
-                body = bodies.setdefault(header, {header})
-                if latch != header:
-                    body |= {latch} | nx.ancestors(nx.restricted_view(self.graph, [header], []), latch)
-        return {header: frozenset(body) for header, body in bodies.items()}
-
     def after_checks(self, refusal: str) -> Self:
         """The part of TVM's wrapper behind the checks of arguments, in whose refusing blocks a line has ``refusal``."""
         refusing = [name for name, lines in self.blocks.items() if any(refusal in line for line in lines)]

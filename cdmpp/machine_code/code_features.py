@@ -1,7 +1,7 @@
 """Declaration of the code vector: what a CPU program's LLVM IR and machine code say. See ``code_vector``.
 
 Amounts are of a whole run of the program, ``hottest`` ones of one run of a piece of code. A change of any meaning bumps
-``CODE_VERSION``.
+``CODE_VERSION``; what makes numbers of the same meaning more exact raises ``CODE_READER``.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 from cdmpp.features import Feature, names, prefixed
 
 CODE_VERSION = "6"
+CODE_READER = "2"
+"""What is cached of an earlier one is derived again. 2: what decides branches is carried out, no longer guessed."""
 WIDTHS = (1, 4, 8, 16)
 """Lanes that a class is counted by: scalar, up to 128, 256 and 512 bits of float32."""
 
@@ -142,14 +144,16 @@ CODE_FEATURES = (
     Feature("instructions_text", "instructions", "instructions of the IR, as they stand in the text"),
     Feature("loop_runs", "iterations", "iterations of all loops"),
     Feature("loop_entries", "entries", "times that loops are entered"),
-    Feature("unknown_loops", "loops", "loops whose trips are no constant of the text"),
+    Feature(
+        "unknown_loops", "branches", "branches of the IR that data decide, where more than a hundredth depends on them"
+    ),
     Feature("hottest_cycles", "cycles", "cycles of the block that takes the most"),
     Feature("hottest_trips", "trips", "trips of the loop around it"),
     Feature("hottest_instructions", "instructions", "its instructions"),
     Feature("hottest_share", "share", "its cycles in those of all"),
     *prefixed("machine", MACHINE, "machine code: "),
     Feature("machine_text", "instructions", "instructions of the machine code, as they stand in the text"),
-    Feature("machine_unmatched_loops", "loops", "loops of the machine code that the IR lacks"),
+    Feature("machine_unmatched_loops", "branches", "the same of the machine code"),
     Feature("hottest_machine_cycles", "cycles", "cycles of the piece of machine code that takes the most"),
     Feature("hottest_machine_trips", "trips", "trips of its loop"),
     Feature("hottest_machine_instructions", "instructions", "its instructions"),

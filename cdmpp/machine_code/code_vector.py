@@ -1,13 +1,13 @@
 """Code vector: numbers of a CPU program that only its compiler knows, read from its LLVM IR and its machine code.
 
 How LLVM unrolled, vectorised and spilled a program is not in its compact AST, and often decides the latency.
-The IR tells loops and their trips, the machine code what is executed in them.
+How often code runs is not guessed: what decides its branches is carried out (``native/runner.h``).
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -15,13 +15,12 @@ from cdmpp.cores import Core
 from cdmpp.errors import DataError
 from cdmpp.machine_code.assembly import parse_assembly
 from cdmpp.machine_code.code_features import CODE_FEATURES, EXTRA, RESOURCES
-from cdmpp.machine_code.constants import Constants
-from cdmpp.machine_code.flow import frequencies, innermost_loops
+from cdmpp.machine_code.flow import FunctionFlow
 from cdmpp.machine_code.instruction import classify
 from cdmpp.machine_code.ir import Function, parse
-from cdmpp.machine_code.loops import Loop, loops_of
 from cdmpp.machine_code.machine import Amounts, add_machine_amounts
-from cdmpp.machine_code.native import native_amounts
+from cdmpp.machine_code.native import native_amounts, native_flows
+from cdmpp.machine_code.nesting import machine_flow
 from cdmpp.machine_code.tables import TOTALS
 from cdmpp.machine_code.throughput import chain_cycles, cycles_by_resource, spilled_values
 
@@ -46,23 +45,29 @@ def code_vector(llvm_ir: str, assembly: str, core: Core) -> np.ndarray:
 
 
 def readable_amounts(llvm_ir: str, assembly: str, core: Core) -> dict[str, float]:
-    """What C++ adds up too, for programs and machines that it is not made for."""
+    """The amounts of AArch64 programs, whose machine code runs as their IR does. Tests compare C++ with x86."""
     amounts: Amounts = defaultdict(float)
     machine = parse_assembly(assembly)
-    for function in _computing(parse(llvm_ir)):
-        assembled = machine.get(function.name)
-        if assembled is None:
-            raise DataError(
-                f"no machine code of {function.name} that can be read: code vectors are of x86-64 and AArch64 "
-                "programs, others are predicted from their ASTs alone"
-            )
+    functions = _computing(parse(llvm_ir))
+    missing = [function.name for function in functions if function.name not in machine]
+    if missing:
+        raise DataError(
+            f"no machine code of {missing[0]} that can be read: code vectors are of x86-64 and AArch64 "
+            "programs, others are predicted from their ASTs alone"
+        )
+    in_c = all(machine[function.name].language == "x86_64" for function in functions)
+    flows = native_flows(llvm_ir, assembly if in_c else "")
+    if flows is None:
+        raise DataError(
+            "machine code is read by a library in C++, which this program's text or this machine keeps from it"
+        )
+    for function in functions:
+        assembled, ir_flow = machine[function.name], flows[0][function.name]
         if function.name == _WRAPPER:
             assembled = assembled.after_checks(_REFUSAL)
-        constants = Constants(function)
-        loops = loops_of(function, constants)
-        runs = frequencies(function, constants, loops)
-        add_machine_amounts(core, assembled, function, loops, runs, amounts)
-        _add_ir_amounts(function, loops, runs, amounts)
+        flow = flows[1][function.name] if in_c else machine_flow(assembled, function, ir_flow)
+        add_machine_amounts(core, assembled, flow, amounts)
+        _add_ir_amounts(function, ir_flow, amounts)
     return {name: amounts[name] for name in TOTALS}
 
 
@@ -80,31 +85,33 @@ def _computing(functions: Sequence[Function]) -> list[Function]:
     return computing
 
 
-def _add_ir_amounts(function: Function, loops: Sequence[Loop], runs: Mapping[str, float], amounts: Amounts) -> None:
+def _add_ir_amounts(function: Function, flow: FunctionFlow, amounts: Amounts) -> None:
     """Add one function's to ``amounts``, by the names of ``CODE_FEATURES``."""
-    for loop in loops:
-        amounts["loop_runs"] += runs[loop.header]
-        amounts["loop_entries"] += runs[loop.header] / (loop.trips or 1.0)
-        amounts["unknown_loops"] += loop.trips == 0
-    innermost = innermost_loops(loops)
+    for header, entries in flow.entries.items():
+        amounts["loop_runs"] += flow.times * flow.runs[header]
+        amounts["loop_entries"] += flow.times * entries
+    amounts["unknown_loops"] += flow.unknown
+    innermost = {}
+    for header in sorted(flow.bodies, key=lambda h: len(flow.bodies[h]), reverse=True):
+        innermost.update(dict.fromkeys(flow.bodies[header], header))
     for block, instructions in function.blocks.items():
         counts: Amounts = defaultdict(float)
         for line in instructions:
             for name, amount in classify(line):
                 counts[name] += amount
-        around = innermost.get(block)
-        chain = chain_cycles(instructions, counts) if around is not None and len(around.body) == 1 else 0.0
+        around, runs = innermost.get(block), flow.times * flow.runs[block]
+        chain = chain_cycles(instructions, counts) if around is not None and len(flow.bodies[around]) == 1 else 0.0
         by_resource = cycles_by_resource(counts, chain, spilled_values(function, block) if around else 0.0)
         cycles = max(by_resource[r.name] for r in RESOURCES) + sum(by_resource[e.name] for e in EXTRA)
         for name, amount in counts.items():
-            amounts[f"n_{name}"] += runs[block] * amount
+            amounts[f"n_{name}"] += runs * amount
         for name, amount in by_resource.items():
-            amounts[f"cycles_{name}"] += runs[block] * amount
-        amounts["cycles"] += runs[block] * cycles
-        amounts["instructions_run"] += runs[block] * len(instructions)
+            amounts[f"cycles_{name}"] += runs * amount
+        amounts["cycles"] += runs * cycles
+        amounts["instructions_run"] += runs * len(instructions)
         amounts["instructions_text"] += len(instructions)
-        if runs[block] * cycles > amounts["hottest_total"]:
-            amounts["hottest_total"] = runs[block] * cycles
+        if runs * cycles > amounts["hottest_total"]:
+            amounts["hottest_total"] = runs * cycles
             amounts["hottest_cycles"] = cycles
-            amounts["hottest_trips"] = around.trips if around else 1.0
+            amounts["hottest_trips"] = flow.trips(around) if around else 1.0
             amounts["hottest_instructions"] = len(instructions)

@@ -8,13 +8,11 @@ from typing import NamedTuple
 
 from cdmpp.machine_code.block_graph import BlockGraph
 
-NAME = r'%"?[\w.$-]+"?'
-VALUE = rf"(?:{NAME}|-?\d+|true|false)"
-BRANCH = re.compile(rf'br i1 ({VALUE}), label %("?[\w.$-]+"?), label %("?[\w.$-]+"?)')
+_NAME = r'%"?[\w.$-]+"?'
 _DEFINE = re.compile(r"^define .*@([\w.]+)\(")
 _LABEL = re.compile(r'^([\w.$-]+|"[^"]+"):')
 _METADATA = re.compile(r", !(?:dbg|prof|tbaa|llvm\.loop|noalias|alias\.scope|range|nonnull)[^,]*")
-_ASSIGNED = re.compile(rf"({NAME}) = (.*)")
+_ASSIGNED = re.compile(rf"({_NAME}) = (.*)")
 _TARGETS = re.compile(r'label %("?[\w.$-]+"?)')
 
 
@@ -42,10 +40,6 @@ class Function(BlockGraph):
             for line in instructions
             if (match := _ASSIGNED.match(line))
         }
-
-    def text_of(self, value: str) -> str:
-        """The instruction that makes ``value``; empty for arguments and numbers."""
-        return self.definitions[value].text if value in self.definitions else ""
 
 
 def parse(text: str) -> list[Function]:

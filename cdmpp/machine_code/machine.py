@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 
 import networkx as nx
@@ -12,10 +12,8 @@ import networkx as nx
 from cdmpp.cores import Core
 from cdmpp.machine_code.addresses import Addresses, Value
 from cdmpp.machine_code.assembly import AsmFunction
+from cdmpp.machine_code.flow import FunctionFlow
 from cdmpp.machine_code.instruction_set import decoder
-from cdmpp.machine_code.ir import Function
-from cdmpp.machine_code.loops import Loop
-from cdmpp.machine_code.nesting import MachineFlow, machine_flow
 from cdmpp.machine_code.operation import Operation
 from cdmpp.machine_code.pipeline import run, slots_of, unit_of
 
@@ -25,33 +23,31 @@ _FLOATS, _SHUFFLES = ("fma", "fadd", "fmax"), ("light_shuffle", "shuffle", "inse
 _INTEGERS = ("int", "int_multiply", "int_divide", "branch", "call")
 
 
-def add_machine_amounts(
-    core: Core,
-    assembly: AsmFunction,
-    ir: Function,
-    loops: Sequence[Loop],
-    ir_runs: Mapping[str, float],
-    amounts: Amounts,
-) -> None:
+def add_machine_amounts(core: Core, assembly: AsmFunction, flow: FunctionFlow, amounts: Amounts) -> None:
     """Add one function's to ``amounts``, by the names of ``CODE_FEATURES`` that begin with ``machine_``."""
-    flow = machine_flow(assembly, ir, loops, ir_runs)
     decode = decoder(assembly.language)
     decoded = {name: [decode(line) for line in lines] for name, lines in assembly.blocks.items()}
     places = _Places(assembly, decoded, flow)
-    amounts["machine_unmatched_loops"] += flow.unmatched_loops
+    amounts["machine_unmatched_loops"] += flow.unknown
     amounts["machine_text"] += sum(map(len, assembly.blocks.values()))
-    for blocks, header in flow.pieces:
-        if (runs := flow.runs[header or blocks[0]]) <= 0:
-            continue
+    for blocks, header in _pieces(assembly, flow):
+        in_all = 0.0
+        for block in blocks:
+            in_all += flow.runs[block] * len(decoded[block])
+            for name, amount in _count(decoded[block]).items():
+                amounts[f"machine_{name}"] += flow.times * flow.runs[block] * amount
         piece = [item for block in blocks for item in decoded[block]]
-        counts, bounds = _count(piece), bounds_of(core, piece)
+        if (runs := flow.times * in_all / len(piece)) <= 0:
+            continue
+        bounds = bounds_of(core, piece)
         known = places.at(header or blocks[0])
         steady = run(core, piece, math.inf if header else 1.0, known)
-        counts.update(asdict(steady) | bounds)
+        counts = asdict(steady) | bounds
         counts["latency_cycles"] = max(0.0, steady.cycles - max(bounds.values()))
-        trips = flow.trips[header] if header else 1.0
+        trips = flow.trips(header) if header else 1.0
         if header:
-            counts["loop_runs"], counts["loop_entries"] = 1.0, 1.0 / trips
+            amounts["machine_loop_runs"] += flow.times * flow.runs[header]
+            amounts["machine_loop_entries"] += flow.times * flow.entries[header]
             if trips * len(piece) <= 2 * core["window"]:
                 counts["overlap_cycles"] = max(0.0, steady.cycles - run(core, piece, trips, known).cycles)
         for name, amount in counts.items():
@@ -61,7 +57,23 @@ def add_machine_amounts(
             amounts["hottest_machine_cycles"] = steady.cycles
             amounts["hottest_machine_trips"] = trips
             amounts["hottest_machine_instructions"] = len(piece)
-            amounts["hottest_machine_spills"] = counts["spill_loads"] + counts["spill_stores"]
+            spills = _count(piece)
+            amounts["hottest_machine_spills"] = spills["spill_loads"] + spills["spill_stores"]
+
+
+def _pieces(function: AsmFunction, flow: FunctionFlow) -> Iterator[tuple[tuple[str, ...], str | None]]:
+    """What runs as one: the usual way through an innermost loop, with its header; other blocks alone, with None."""
+    in_loops: set[str] = set()
+    for header, body in flow.bodies.items():
+        if any(other in body and len(inside) < len(body) for other, inside in flow.bodies.items()):
+            continue
+        runs = {b: flow.runs[b] for b in function.order if b in body and function.blocks[b]}
+        if usual := [b for b, often in runs.items() if often > 0 and often >= 0.5 * flow.runs[header]]:
+            in_loops.update(usual)
+            yield tuple(usual), header
+    for block in function.order:
+        if block not in in_loops and function.blocks[block]:
+            yield (block,), None
 
 
 def bounds_of(core: Core, piece: Sequence[Operation]) -> dict[str, float]:
@@ -115,7 +127,7 @@ def _count(piece: Sequence[Operation]) -> Amounts:
 class _Places:
     """What registers hold where a piece of a function begins, as far as it follows from what comes before."""
 
-    def __init__(self, function: AsmFunction, decoded: Blocks, flow: MachineFlow) -> None:
+    def __init__(self, function: AsmFunction, decoded: Blocks, flow: FunctionFlow) -> None:
         self.decoded, self.order, self.place = decoded, function.order, function.place
         self.bodies = flow.bodies
         self.written = {block: {name for item in items for name in item.writes} for block, items in decoded.items()}

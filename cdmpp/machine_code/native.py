@@ -1,4 +1,4 @@
-"""The C++ twin of the code vector: compiled on first use, kept in the cache, and optional."""
+"""The code vector in C++, compiled on first use and kept in the cache: how often code runs is found out there alone."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import os
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from cdmpp.cores import Core
 from cdmpp.errors import CdmppError
-from cdmpp.machine_code.nesting import pairs_of_least_cost
+from cdmpp.machine_code.flow import FunctionFlow
 from cdmpp.machine_code.operation import OPERATIONS
 from cdmpp.machine_code.tables import TOTALS, header
 from cdmpp.native_library import compiled_once
@@ -26,47 +27,83 @@ _NUMBERS = (
     *("load_latency", "vector_load_latency", "forward_cycles", "blocked_cycles", "masked_forward_cycles"),
     *("aliased_cycles", "masked_store_cycles", "scatter_cycles_per_lane", "l1_sets", "l1_ways", "l2_sets", "l2_ways"),
 )
-_Doubles, _Longs = ctypes.POINTER(ctypes.c_double), ctypes.POINTER(ctypes.c_int64)
-_Assign = ctypes.CFUNCTYPE(None, _Doubles, ctypes.c_int64, _Doubles, ctypes.c_int64, _Doubles, _Longs)
+_FLOW_BYTES = 1 << 20
 
 
-def native_code() -> Callable[..., int] | None:
-    """The compiled function, or None (with one warning) where it cannot be had; compiles (about 15 s) on first use."""
+class CodeLibrary(NamedTuple):
+    """Functions of the compiled library."""
+
+    amounts: Callable[..., int]
+    flows: Callable[..., int]
+
+
+def native_code() -> CodeLibrary | None:
+    """The compiled library, or None (with one warning) where it cannot be had; compiles (about 20 s) on first use."""
     return None if os.environ.get("CDMPP_NATIVE", "1") == "0" else _loaded(cache_root())
 
 
 @functools.cache
-def _loaded(_cache: Path) -> Callable[..., int] | None:
+def _loaded(_cache: Path) -> CodeLibrary | None:
     """Of the library in a cache: another one, as after a change of ``$CDMPP_CACHE``, has to get its own."""
     try:
-        entry = ctypes.CDLL(
-            str(compiled_once("code", SOURCES / "code_vector.cpp", ("tables.h", header()), _FLAGS))
-        ).code_amounts
+        library = ctypes.CDLL(str(compiled_once("code", SOURCES / "code_vector.cpp", ("tables.h", header()), _FLAGS)))
     except (CdmppError, OSError) as error:
         warnings.warn(
-            f"the native code vector could not be built ({error}); the Python version gives the same numbers, slower. "
-            "CDMPP_NATIVE=0 silences this.",
+            f"machine code cannot be read ({error}): programs are predicted from their ASTs alone, much worse. "
+            "Install a C++ compiler; CDMPP_NATIVE=0 silences this.",
             RuntimeWarning,
             stacklevel=4,
         )
         return None
     text = (ctypes.c_char_p, ctypes.c_int64)
-    entry.argtypes = [*text, *text, ctypes.c_void_p, _Assign, ctypes.c_void_p]
-    return entry
+    library.code_amounts.argtypes = [*text, *text, ctypes.c_void_p, ctypes.c_void_p]
+    library.code_flows.argtypes = [*text, *text, ctypes.c_void_p, ctypes.c_int64]
+    library.code_flows.restype = ctypes.c_int64
+    return CodeLibrary(library.code_amounts, library.code_flows)
 
 
 def native_amounts(llvm_ir: str, assembly: str, core: Core) -> dict[str, float] | None:
-    """``TOTALS`` of a program; None without a compiled library, and where C++ leaves it to the readable version."""
-    entry = native_code()
-    if entry is None or not (llvm_ir.isascii() and assembly.isascii()):
+    """``TOTALS`` of a program; None without a compiled library, and where C++ cannot read the texts."""
+    library = native_code()
+    if library is None or not (llvm_ir.isascii() and assembly.isascii()):
         return None
-    texts = (llvm_ir.encode(), assembly.encode())
-    totals = np.zeros(len(TOTALS))
-    numbers = _core_numbers(core)
-    sized = [part for text in texts for part in (text, len(text))]
-    if not entry(*sized, numbers.ctypes.data, _assign, totals.ctypes.data):
+    totals, numbers = np.zeros(len(TOTALS)), _core_numbers(core)
+    if not library.amounts(*_sized(llvm_ir, assembly), numbers.ctypes.data, totals.ctypes.data):
         return None
     return dict(zip(TOTALS, totals.tolist(), strict=True))
+
+
+def native_flows(llvm_ir: str, assembly: str = "") -> tuple[dict[str, FunctionFlow], dict[str, FunctionFlow]] | None:
+    """How the functions of a program run, by name: of its IR, and of its x86-64 ``assembly`` where that is given.
+
+    None without a compiled library, and where C++ cannot read the texts.
+    """
+    library = native_code()
+    if library is None or not (llvm_ir.isascii() and assembly.isascii()):
+        return None
+    room = _FLOW_BYTES
+    while True:
+        out = ctypes.create_string_buffer(room)
+        size = library.flows(*_sized(llvm_ir, assembly), out, room)
+        if size < 0:
+            return None
+        if size <= room:
+            break
+        room = size
+    flows: dict[str, dict[str, FunctionFlow]] = {"I": {}, "M": {}}
+    for line in out.raw[:size].decode().splitlines():
+        kind, name, number, *rest = line.split("\t")
+        if kind in flows:
+            flow = flows[kind][name] = FunctionFlow(float(number), float(rest[0]))
+        elif kind == "B":
+            flow.runs[name] = float(number)
+        else:
+            flow.entries[name], flow.bodies[name] = float(number), frozenset(rest)
+    return flows["I"], flows["M"]
+
+
+def _sized(*texts: str) -> list[bytes | int]:
+    return [part for text in texts for part in (text.encode(), len(text))]
 
 
 def _core_numbers(core: Core) -> np.ndarray:
@@ -78,11 +115,3 @@ def _core_numbers(core: Core) -> np.ndarray:
     ]
     numbers = [core[name] for name in _NUMBERS]
     return np.array([*numbers, len(core.port_names), *np.ravel(units)], np.float64)
-
-
-@_Assign
-def _assign(left, n, right, m, extra, partners) -> None:  # type: ignore[no-untyped-def]  # ctypes hands pointers
-    sizes, others = (np.ctypeslib.as_array(sizes, (count, 4)) for sizes, count in ((left, n), (right, m)))
-    found = dict(pairs_of_least_cost(sizes, others, np.ctypeslib.as_array(extra, (n, m))))
-    for i in range(n):
-        partners[i] = found.get(i, -1)

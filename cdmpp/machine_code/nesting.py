@@ -1,10 +1,9 @@
-"""How often each block of the machine code runs: its loops are matched with those of the IR, which have trip counts."""
+"""How often blocks of AArch64 code run: its loops are matched with those of the IR, whose runs are known."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 import networkx as nx
@@ -13,53 +12,36 @@ from scipy.optimize import linear_sum_assignment
 
 from cdmpp.machine_code.assembly import AsmFunction
 from cdmpp.machine_code.block_graph import BlockGraph, runs_of_blocks
+from cdmpp.machine_code.flow import FunctionFlow
 from cdmpp.machine_code.instruction import classify
 from cdmpp.machine_code.instruction_set import decoder
 from cdmpp.machine_code.ir import Function
-from cdmpp.machine_code.loops import Loop
 
 _UNKNOWN_TRIPS = 4.0
 _ORDER_COST, _BLOCK_ORDER_COST, _SHAPE_COST = 0.15, 1.5, 1.0
 """Of two loops or blocks that are to be the same: for their places in the text, and for other loops inside."""
-_X86_FLOATS = ("vfm", "vfn", "vadd", "vmul", "vsub", "vmax", "vmin", "vdiv")
 _ARITHMETIC = frozenset(("fma", "fadd", "fmax", "divide"))
 _Size = Callable[[str], tuple[float, ...]]
 _Sizes = Mapping[str, np.ndarray]
 
 
-@dataclass(frozen=True)
-class MachineFlow:
-    """How often the blocks of one function run."""
-
-    runs: dict[str, float]
-    """Block -> runs a call of the function."""
-    pieces: list[tuple[tuple[str, ...], str | None]]
-    """What runs as one: the usual way through an innermost loop, with its header; other blocks alone, with None."""
-    trips: dict[str, float]
-    """Header of a loop -> iterations each time it is entered."""
-    unmatched_loops: int
-    bodies: dict[str, frozenset[str]]
-    """Header of a loop -> its blocks."""
-
-
-def machine_flow(
-    function: AsmFunction, ir: Function, loops: Sequence[Loop], ir_runs: Mapping[str, float]
-) -> MachineFlow:
-    """Flow of ``function``, the machine code of ``ir``, whose ``loops`` and runs of blocks are given."""
+def machine_flow(function: AsmFunction, ir: Function, ir_flow: FunctionFlow) -> FunctionFlow:
+    """The flow of ``function``, the machine code of ``ir``; loops that the IR lacks count as unknown branches."""
     nest = _Nest(function, dict(_loops(function)), _machine_size(function.language))
-    ir_nest = _Nest(ir, ir.natural_loops, _ir_size)
+    ir_nest = _Nest(ir, ir_flow.bodies, _ir_size)
     pairs = dict(_match(nest, ir_nest, None, None))
-    ir_trips = {loop.header: loop.trips for loop in loops}
-    trips = {h: max(1.0, ir_trips.get(pairs.get(h, ""), 0.0) or _UNKNOWN_TRIPS) for h in nest.bodies}
+    trips = {h: ir_flow.trips(pairs[h]) if h in pairs else _UNKNOWN_TRIPS for h in nest.bodies}
     given: dict[str, float] = {}
     for header, ir_header in pairs.items():
-        given.update(_runs_of_pair(nest, ir_nest, header, ir_header, ir_runs))
+        given.update(_runs_of_pair(nest, ir_nest, header, ir_header, ir_flow.runs))
     # What the IR tells, else what flows in; what guards the whole function is taken to let it pass.
     runs = runs_of_blocks(
         function.order, nest.bodies, trips, lambda b: (function.successors[b], nest.innermost.get(b)), given, True
     )
-    pieces = list(_pieces(function, nest, runs))
-    return MachineFlow(runs, pieces, trips, len(nest.bodies) - len(pairs), dict(nest.bodies))
+    unknown = ir_flow.unknown + len(nest.bodies) - len(pairs)
+    entries = {header: runs[header] / trips[header] for header in nest.bodies}
+    all_runs = dict.fromkeys(function.blocks, 0.0) | runs
+    return FunctionFlow(ir_flow.times, unknown, all_runs, entries, dict(nest.bodies))
 
 
 class _Nest:
@@ -113,7 +95,7 @@ def _assigned(left: _Sizes, right: _Sizes, extra: Callable[[int, int], float]) -
 
 
 def pairs_of_least_cost(left: np.ndarray, right: np.ndarray, extra: np.ndarray) -> list[tuple[int, int]]:
-    """Pairs of rows of (n, 4) and (m, 4) sizes, whose ratios and ``extra`` (n, m) they cost; C++ asks too."""
+    """Pairs of rows of (n, 4) and (m, 4) sizes, whose ratios and ``extra`` (n, m) they cost."""
     cost = np.abs(np.log1p(left)[:, None] - np.log1p(right)[None]).sum(-1) + extra
     return [(int(i), int(j)) for i, j in zip(*linear_sum_assignment(cost), strict=True)]
 
@@ -132,26 +114,8 @@ def _runs_of_pair(
     return {a: ir_runs[b] for a, b in pairs} | {header: ir_runs[ir_header]}
 
 
-def _pieces(
-    function: AsmFunction, nest: _Nest, runs: Mapping[str, float]
-) -> Iterator[tuple[tuple[str, ...], str | None]]:
-    in_loops: set[str] = set()
-    for header, body in nest.bodies.items():
-        if nest.children.get(header):
-            continue
-        often = 0.5 * max(runs[header], 1e-9)
-        if usual := [b for b in function.order if b in body and function.blocks[b] and runs[b] >= often]:
-            in_loops.update(usual)
-            yield tuple(usual), header
-    for block in function.order:
-        if block not in in_loops and function.blocks[block]:
-            yield (block,), None
-
-
 def _machine_size(language: str) -> _Size:
     """What tells instructions, arithmetic, stores and loads of a line."""
-    if language == "x86_64":
-        return _x86_size
     decode = decoder(language)
 
     def size(line: str) -> tuple[float, ...]:
@@ -159,13 +123,6 @@ def _machine_size(language: str) -> _Size:
         return 1.0, operation.kind in _ARITHMETIC, operation.stores, operation.loads
 
     return size
-
-
-def _x86_size(line: str) -> tuple[float, ...]:
-    """By names alone, as for the code vectors that published models have learned from."""
-    name = line.partition(" ")[0]
-    stores = line.endswith(")") and name.startswith(("vmov", "mov"))
-    return 1.0, name.startswith(_X86_FLOATS), stores, "(" in line and not stores and "lea" not in name
 
 
 @lru_cache(maxsize=65536)

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterable
 from typing import Any
 
 from cdmpp.features import names
 from cdmpp.machine_code import (
     addresses,
-    constants,
-    flow,
     instruction,
-    loops,
     machine,
-    nesting,
     pipeline,
     throughput,
     x86,
@@ -24,15 +19,9 @@ from cdmpp.machine_code.operation import OPERATIONS
 
 TOTALS = (*CODE_NAMES, "hottest_total", "hottest_machine_total")
 """What C++ adds up, in its order; the last two tell the shares of the hottest code."""
-_MOST_LOOPS = 64
-"""Of a function whose branches are sampled; what has more is left to the readable version."""
 _SHARED = {
     addresses: "MOST_TERMS",
-    constants: "_OVERLAP",
-    flow: "SAMPLES",
     instruction: "_FREE _SCALAR_BYTES _VECTOR_BYTES",
-    loops: "_MAX_CASTS",
-    nesting: "_UNKNOWN_TRIPS _ORDER_COST _BLOCK_ORDER_COST _SHAPE_COST _X86_FLOATS",
     pipeline: "LINE_BYTES _WIDE _ALIAS_BYTES _REPEATED _LONGEST",
     throughput: "_FLOAT_LATENCY _VECTOR_REGISTERS _ODD_LANE_CYCLES _CALL_CYCLES _SPILL_CYCLES",
     x86: "_ONLY_READS _KEEPS_TARGET _OVERWRITES _STORES _READS_FLAGS _ONE_OPERAND _NAMED",
@@ -60,10 +49,6 @@ def header() -> str:
     lines.append(_array("double", "DIVIDE_CYCLES", (repr(throughput._DIVIDE_CYCLES[width]) for width in WIDTHS)))
     for name, features in {"CLASSES": CLASSES, "RESOURCES": RESOURCES, "EXTRA": EXTRA}.items():
         lines.append(_constant(f"N_{name}", len(names(features))))
-    generator = random.Random(0)  # noqa: S311 - as in ``flow``
-    rows = [generator.sample(range(flow.SAMPLES), flow.SAMPLES) for _ in range(_MOST_LOOPS)]
-    spread = ", ".join(f"{{{', '.join(map(str, row))}}}" for row in rows)
-    lines.append(f"constexpr int SPREAD[][{flow.SAMPLES}] = {{{spread}}};")
     return "\n".join([*lines, "}  // namespace cdmpp", ""])
 
 

@@ -13,11 +13,11 @@ import numpy as np
 from cdmpp.ast.layout import EXTRACTOR_VERSION
 from cdmpp.ast.quantities import unrolled_steps
 from cdmpp.ast.table import AstTable
+from cdmpp.data.codes import VERSIONS, cached_codes
 from cdmpp.data.derive import LIMIT_S, Source, cores, derive, derived_folder
 from cdmpp.data.files import read_json, write_json
 from cdmpp.devices import Device
 from cdmpp.errors import DataError
-from cdmpp.machine_code.code_features import CODE_VERSION
 from cdmpp.network.candidates import Candidates, candidates_of
 from cdmpp.network.prediction import Bounds
 from cdmpp.network.rule import ScheduleRule
@@ -196,14 +196,13 @@ class Chooser:
         return found
 
     def _with_codes(self, table: AstTable, sources: Sequence[Source], progress: bool, limit_s: float) -> AstTable:
-        from cdmpp.data.codes import cached_codes
         from cdmpp.machine_code.native import native_code
         from cdmpp.predict.inputs import Inputs
 
         native_code()  # compiled once a machine, here: that takes longer than a program may
 
         core = self.device.core or ""
-        folder = derived_folder("codes", CODE_VERSION, "candidates", json.dumps(self.device.target), core)
+        folder = derived_folder("codes", VERSIONS["codes"], "candidates", json.dumps(self.device.target), core)
         present = cached_codes(folder)
         missing = {source.key: source for source in sources if source.key not in present}
         derive({"codes": (folder, list(missing.values()))}, cores(), progress, "compiling", limit_s)
@@ -217,7 +216,7 @@ class Chooser:
         return Source(digest, task.workload, schedule, target, core=self.device.core or "")
 
     def _path(self, task: Task) -> Path:
-        versions = f"{EXTRACTOR_VERSION}-{CODE_VERSION}"
+        versions = f"{EXTRACTOR_VERSION}-{VERSIONS['codes']}"
         return derived_folder("chosen", versions, task.workload, *self.key) / "chosen.json"
 
     def _remembered(self, task: Task) -> Chosen | None:

@@ -8,8 +8,10 @@ from cdmpp.ast.leaf_features import N_LOADS
 from cdmpp.ast.quantities import leaf_quantity, leaf_total, unscheduled
 from cdmpp.ast.table import TARGET_KINDS, AstTable
 from cdmpp.devices import Device
+from cdmpp.machine_code.code_features import CODE_NAMES
 
 NO_MACHINE_CODE = "no machine code"
+COUNT_UNKNOWN = "count unknown"
 FASTER_THAN_PEAK = "faster than peak"
 NOT_SCHEDULED = "not scheduled"
 NOT_MEASURED = "never measured"
@@ -17,6 +19,7 @@ MEASURED_ELSEWHERE = "measured elsewhere"
 UNLIKE_TRAINING = "unlike training"
 FLAGS = {
     NO_MACHINE_CODE: "the model reads machine code and has none of these; without it errors are several times as large",
+    COUNT_UNKNOWN: "data decide how often parts of its machine code run; taken to go either way as often",
     FASTER_THAN_PEAK: "multiply-adds in less time than the datasheet allows; the answer cannot be right",
     NOT_SCHEDULED: "no parallel, vectorised or unrolled loop; the model learned none such on this device",
     NOT_MEASURED: "the training has no such operator, or none of this type; answered as the nearest ones that it has",
@@ -29,6 +32,7 @@ UNSCHEDULED = "unscheduled_programs"
 OF_STEPS = "training_step_programs"
 """In a model's card: device -> how many programs of training steps it learned from."""
 _ENOUGH = 100  # of these
+_UNKNOWN = [CODE_NAMES.index(name) for name in ("unknown_loops", "machine_unmatched_loops")]
 _CPU_BOOST = 1.1  # by how much a CPU's clock may exceed that of its description
 
 
@@ -44,9 +48,18 @@ def flag_programs(
     without = np.ones(len(asts), bool) if asts.codes is None else np.isnan(asts.codes[:, 0])
     return {
         NO_MACHINE_CODE: without & wants_code,
+        COUNT_UNKNOWN: on_cpu & wants_code & count_unknown(asts),
         FASTER_THAN_PEAK: latency_s < least_seconds(asts, device),
         NOT_SCHEDULED: on_cpu & unscheduled(asts) & (learned_unscheduled < _ENOUGH),
     }
+
+
+def count_unknown(asts: AstTable) -> np.ndarray:
+    """(n,) bool: CPU programs whose code vectors say that data decide how often parts of them run."""
+    if asts.codes is None:
+        return np.zeros(len(asts), bool)
+    branches = asts.codes[:, _UNKNOWN]  # log2(1 + n)
+    return np.asarray((branches > 0.5).any(1))
 
 
 def least_seconds(asts: AstTable, device: Device) -> np.ndarray:

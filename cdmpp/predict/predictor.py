@@ -28,6 +28,7 @@ from cdmpp.model.library import LibraryModel
 from cdmpp.model.pooled import with_devices
 from cdmpp.model.ranker import Ranker
 from cdmpp.predict.flags import (
+    COUNT_UNKNOWN,
     FLAGS,
     MEASURED_ELSEWHERE,
     NO_MACHINE_CODE,
@@ -200,6 +201,7 @@ class Predictor:
             flags = flag_programs(inputs.asts, device, latency_s, reads, n_unscheduled)
         untold = np.zeros(len(latency_s), bool)
         without = flags.get(NO_MACHINE_CODE, untold)
+        guessed = without | flags.get(COUNT_UNKNOWN, untold)  # no better than answers without machine code, it may be
         if isinstance(library := self.models[0], LibraryModel) and (codes := inputs.asts.codes) is not None:
             flags[NOT_MEASURED] = library.never_measured(codes)
             if trained_on_device:
@@ -210,12 +212,12 @@ class Predictor:
             vouched = {"novelty": nearer, "unlike_training": flags[UNLIKE_TRAINING]}
             if trained_on_device:
                 group = device_group(device)
-                vouched["intervals"] = self.calibration.intervals(seen, [group] * len(latency_s), without)
-                vouched["promised"] = self.calibration.promised(group, without)
+                vouched["intervals"] = self.calibration.intervals(seen, [group] * len(latency_s), guessed)
+                vouched["promised"] = self.calibration.promised(group, guessed)
         unknown: dict[float, tuple[np.ndarray, np.ndarray]] = {}
         if self.unseen is not None and (not trained_on_device or untold.any()):
-            inputs_of_scale = None if self.calibration is None else self.calibration.scale_inputs(seen, without)
-            unknown = self.unseen.intervals(seen.log_prediction, inputs_of_scale, without)
+            inputs_of_scale = None if self.calibration is None else self.calibration.scale_inputs(seen, guessed)
+            unknown = self.unseen.intervals(seen.log_prediction, inputs_of_scale, guessed)
         if self.unseen is not None and (device.kind == "cpu" or self._vouches_for(device)):
             if not trained_on_device:
                 vouched["intervals"] = unknown

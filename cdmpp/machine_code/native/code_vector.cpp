@@ -1,24 +1,87 @@
 // The amounts of a code vector, the same as code_vector.py's; machine_code/native.py compiles it.
+#include "classes.h"
+#include "ir_control.h"
 #include "machine.h"
+#include "x86_control.h"
 
 namespace cdmpp {
 
 constexpr Text WRAPPER = "__tvm_ffi_main", REFUSAL = "__tvm_set_raised";
 
-// The functions that compute, without checks of arguments.
-std::vector<Function> computing(const std::vector<Function>& functions) {
-  std::vector<Function> found;
-  bool computes = false;
-  for (const Function& function : functions) {
-    bool compute = has(function.name, "compute_");
-    if (compute || Text(function.name).starts_with("__tvm_parallel_lambda")) found.push_back(function);
-    computes |= compute;
-  }
-  for (const Function& function : functions) {
-    if (!computes && function.name == WRAPPER) found.push_back(BlockGraph::after_checks(function, REFUSAL));
-  }
-  return found;
+// A function of the IR that computes, and how it runs.
+struct Computing {
+  Function *whole, *part;  // the same, but for the checks of arguments
+  Role role;
+  double times = 1.0;      // that it is called
+  Flow flow;
+};
+
+// How a function runs that is in `part`, by the control of the `whole`.
+template <class MakeControl, class Graph>
+Flow flow_in(Graph& whole, const Graph& part, Role role) {
+  MakeControl made(whole, role);
+  return role == Role::WRAPPER ? flow_behind_checks(made.control, whole, part) : flow_of(made.control, whole);
 }
+
+// Whether a line names a function, not one whose name only begins like it.
+bool names_function(Text line, Text name) {
+  for (size_t at = line.find(name); at != NOWHERE; at = line.find(name, at + 1)) {
+    size_t end = at + name.size();
+    if (at > 0 && line[at - 1] == '@' && (end == line.size() || !is_name(line[end]))) return true;
+  }
+  return false;
+}
+
+// Threads run what other functions launch, as often as these do.
+void count_launches(std::vector<Computing>& functions) {
+  for (Computing& thread : functions) {
+    if (thread.role != Role::THREAD) continue;
+    double launches = 0.0;
+    bool launched = false;
+    for (const Computing& other : functions) {
+      for (int b = 0; other.role != Role::THREAD && b < other.part->size(); ++b) {
+        for (Text line : other.part->lines[b]) {
+          if (!names_function(line, thread.whole->name)) continue;
+          launched = true;
+          launches += other.flow.runs[b];
+        }
+      }
+    }
+    if (launched) thread.times = launches;
+  }
+}
+
+// The functions of a module that compute, with the parts of it that only they need.
+class Program {
+ public:
+  std::vector<Computing> functions;
+
+  explicit Program(Text llvm_ir) : module_(llvm_ir) {
+    bool computes = false;
+    for (Function& function : module_.functions) {
+      bool compute = has(function.name, "compute_"), thread = Text(function.name).starts_with("__tvm_parallel_lambda");
+      computes |= compute;
+      if (compute || thread) functions.push_back({&function, &function, thread ? Role::THREAD : Role::KERNEL, 1.0, {}});
+    }
+    for (Function& function : module_.functions) {
+      if (!computes && function.name == WRAPPER) functions.push_back({&function, nullptr, Role::WRAPPER, 1.0, {}});
+    }
+    for (Computing& one : functions) {
+      one.whole->link_labels();
+      one.whole->define();
+      if (one.role == Role::WRAPPER) {
+        one.part = &parts_.emplace_back(BlockGraph::after_checks(*one.whole, REFUSAL));
+        one.part->define();
+      }
+      one.flow = flow_in<IrControl>(*one.whole, *one.part, one.role);
+    }
+    count_launches(functions);
+  }
+
+ private:
+  Module module_;
+  std::deque<Function> parts_;
+};
 
 // Of a loop of one block: its float operations over the accumulators they are spread on.
 double chain_cycles(const std::vector<Text>& block, const double* counts) {
@@ -49,77 +112,125 @@ std::array<double, N_RESOURCES + N_EXTRA> cycles_by_resource(const double* n, do
           divider, CALL_CYCLES * n[n_call], SPILL_CYCLES * spilled};
 }
 
-// The code of `function`, block by block; `classes` of each instruction.
-void add_ir_amounts(const Function& function, const std::vector<std::vector<Amounts>>& classes,
-                    const std::vector<Loop>& loops, const std::vector<double>& runs, Totals totals) {
-  for (const Loop& loop : loops) {
-    double runs_of_header = runs[loop.body.header];
-    totals[feature::loop_runs] += runs_of_header;
-    totals[feature::loop_entries] += runs_of_header / (loop.trips != 0 ? loop.trips : 1.0);
-    totals[feature::unknown_loops] += loop.trips == 0;
+// The smallest loop around each block; -1 where there is none.
+Blocks innermost_loops(const Flow& flow, int blocks) {
+  Blocks found(blocks, -1);
+  for (size_t i = 0; i < flow.loops.size(); ++i) {
+    for (int b = 0; b < blocks; ++b) {
+      if (flow.loops[i].has[b] && (found[b] < 0 || flow.loops[found[b]].size > flow.loops[i].size)) found[b] = static_cast<int>(i);
+    }
   }
-  auto innermost = innermost_loops(loops, function.size());
+  return found;
+}
+
+// The code of a function, block by block.
+void add_ir_amounts(const Function& function, const Flow& flow, double times, Totals totals) {
+  for (size_t i = 0; i < flow.loops.size(); ++i) {
+    totals[feature::loop_runs] += times * flow.runs[flow.loops[i].header];
+    totals[feature::loop_entries] += times * flow.entries[i];
+  }
+  totals[feature::unknown_loops] += flow.unknown;
+  Blocks innermost = innermost_loops(flow, function.size());
   for (int b = 0; b < function.size(); ++b) {
+    int around = innermost[b];
+    double runs = times * flow.runs[b];
     double counts[N_CLASSES] = {}, size = static_cast<double>(function.lines[b].size());
-    for (const Amounts& line : classes[b]) for (auto [name, amount] : line) counts[name] += amount;
-    const Loop* around = innermost[b];
-    double chain = around && around->body.size == 1 ? chain_cycles(function.lines[b], counts) : 0.0;
-    auto resources = cycles_by_resource(counts, chain, around ? spilled_values(function, b) : 0.0);
+    for (Text line : function.lines[b]) for (auto [name, amount] : classify(line)) counts[name] += amount;
+    double chain = around >= 0 && flow.loops[around].size == 1 ? chain_cycles(function.lines[b], counts) : 0.0;
+    auto resources = cycles_by_resource(counts, chain, around >= 0 ? spilled_values(function, b) : 0.0);
     double cycles = *std::max_element(resources.begin(), resources.begin() + N_RESOURCES), extra = 0.0;
     for (int i = 0; i < N_EXTRA; ++i) extra += resources[N_RESOURCES + i];
     cycles += extra;
-    for (int i = 0; i < N_CLASSES; ++i) if (counts[i] != 0) totals[i] += runs[b] * counts[i];
-    for (size_t i = 0; i < resources.size(); ++i) totals[feature::cycles_vector + i] += runs[b] * resources[i];
-    totals[feature::cycles] += runs[b] * cycles;
-    totals[feature::instructions_run] += runs[b] * size;
+    for (int i = 0; i < N_CLASSES; ++i) if (counts[i] != 0) totals[i] += runs * counts[i];
+    for (size_t i = 0; i < resources.size(); ++i) totals[feature::cycles_vector + i] += runs * resources[i];
+    totals[feature::cycles] += runs * cycles;
+    totals[feature::instructions_run] += runs * size;
     totals[feature::instructions_text] += size;
-    if (runs[b] * cycles > totals[feature::hottest_total]) {
-      totals[feature::hottest_total] = runs[b] * cycles;
+    if (runs * cycles > totals[feature::hottest_total]) {
+      totals[feature::hottest_total] = runs * cycles;
       totals[feature::hottest_cycles] = cycles;
-      totals[feature::hottest_trips] = around ? around->trips : 1.0;
+      totals[feature::hottest_trips] = around >= 0 ? flow.trips(around) : 1.0;
       totals[feature::hottest_instructions] = size;
     }
   }
 }
 
-void add_amounts(Text llvm_ir, Text assembly, const Core& core, Assign assign, Totals totals) {
-  Assembly machine(assembly);
-  Module module(llvm_ir);
-  for (Function& function : module.functions) function.link_labels();
-  for (Function& function : computing(module.functions)) {
-    AsmFunction* whole = machine.find(function.name);
-    if (!whole) throw Unsupported();
-    whole->link_jumps();
-    bool wraps = function.name == WRAPPER;
-    AsmFunction assembled = wraps ? BlockGraph::after_checks(*whole, REFUSAL) : *whole;
-    function.define();
-    Constants constants(function);
-    auto natural = function.natural_loops();
-    auto loops = LoopReader(constants).loops(natural);
-    auto runs = frequencies(constants, loops);
-    std::vector<std::vector<Amounts>> classes(function.size());
-    std::vector<Size> sizes(function.size());
-    for (int b = 0; b < function.size(); ++b) {
-      for (Text line : function.lines[b]) {
-        classes[b].push_back(classify(line));
-        sizes[b] = sizes[b] + size_of_ir(classes[b].back());
-      }
-    }
-    MachineFlow flow(assembled, function, natural, std::move(sizes), loops, runs, assign);
-    add_machine_amounts(core, assembled, flow, totals);
-    add_ir_amounts(function, classes, loops, runs, totals);
+// Machine code of a function, without checks of arguments, and how it runs.
+struct Assembled {
+  AsmFunction* part;
+  Flow flow;
+  std::optional<AsmFunction> kept;
+
+  Assembled(Assembly& machine, const Computing& one) : part(machine.find(one.whole->name)) {
+    if (!part) throw Unsupported();
+    part->link_jumps();
+    AsmFunction& whole = *part;
+    if (one.role == Role::WRAPPER) part = &kept.emplace(BlockGraph::after_checks(whole, REFUSAL));
+    flow = flow_in<X86Control>(whole, *part, one.role);
   }
+};
+
+void add_amounts(Text llvm_ir, Text assembly, const Core& core, Totals totals) {
+  Assembly machine(assembly);
+  for (const Computing& one : Program(llvm_ir).functions) {
+    Assembled assembled(machine, one);
+    add_machine_amounts(core, *assembled.part, assembled.flow, one.times, totals);
+    add_ir_amounts(*one.part, one.flow, one.times, totals);
+  }
+}
+
+// Runs of blocks and entries of loops, a line each, of the IR (I) and of the machine code (M) where there is any.
+void tell(const char* kind, const BlockGraph& graph, const Flow& flow, double times, std::string& out) {
+  char number[64];
+  auto line = [&](const char* what, const std::string& name, double value) {
+    snprintf(number, sizeof number, "%.17g", value);
+    out += std::string(what) + "\t" + name + "\t" + number;
+  };
+  line(kind, graph.name, times);
+  snprintf(number, sizeof number, "\t%.17g\n", flow.unknown);
+  out += number;
+  for (int b = 0; b < graph.size(); ++b) { line("B", graph.names[b], flow.runs[b]); out += "\n"; }
+  for (size_t i = 0; i < flow.loops.size(); ++i) {
+    line("L", graph.names[flow.loops[i].header], flow.entries[i]);
+    for (int b = 0; b < graph.size(); ++b) if (flow.loops[i].has[b]) out += "\t" + graph.names[b];
+    out += "\n";
+  }
+}
+
+std::string flows(Text llvm_ir, Text assembly) {
+  std::string out;
+  std::optional<Assembly> machine;
+  if (!assembly.empty()) machine.emplace(assembly);
+  for (const Computing& one : Program(llvm_ir).functions) {
+    tell("I", *one.part, one.flow, one.times, out);
+    if (!machine) continue;
+    Assembled assembled(*machine, one);
+    tell("M", *assembled.part, assembled.flow, one.times, out);
+  }
+  return out;
 }
 
 }  // namespace cdmpp
 
+// Text of `flows`, where it fits into `room` bytes; its length, or -1 where it cannot be told.
+extern "C" int64_t code_flows(const char* llvm_ir, int64_t ir_bytes, const char* assembly, int64_t assembly_bytes,
+                              char* out, int64_t room) {
+  try {
+    std::string text = cdmpp::flows({llvm_ir, static_cast<size_t>(ir_bytes)}, {assembly, static_cast<size_t>(assembly_bytes)});
+    if (static_cast<int64_t>(text.size()) <= room) text.copy(out, text.size());
+    return static_cast<int64_t>(text.size());
+  } catch (...) {
+    return -1;
+  }
+}
+
 // Adds the amounts of a program to `totals`; 0 where only the readable version can tell, or says what is wrong.
 extern "C" int code_amounts(const char* llvm_ir, int64_t ir_bytes, const char* assembly, int64_t assembly_bytes,
-                            const double* core, cdmpp::Assign assign, double* totals) {
+                            const double* core, double* totals) {
   using cdmpp::Text;
   try {
     Text ir(llvm_ir, ir_bytes), machine(assembly, assembly_bytes);
-    cdmpp::add_amounts(ir, machine, cdmpp::Core(core), assign, totals);
+    cdmpp::add_amounts(ir, machine, cdmpp::Core(core), totals);
     return 1;
   } catch (...) {
     return 0;

@@ -37,24 +37,10 @@ class BlockGraph {
     if (!size()) throw Unsupported();
     predecessors.assign(size(), {});
     for (int block = 0; block < size(); ++block) for (int next : successors[block]) predecessors[next].push_back(block);
-    order = postorder(successors, others_);
+    order = postorder(successors);
     std::reverse(order.begin(), order.end());
     place.assign(size(), -1);
     for (size_t i = 0; i < order.size(); ++i) place[order[i]] = static_cast<int>(i);
-  }
-  std::vector<Body> natural_loops() const {
-    std::vector<Body> loops;
-    for (auto [latch, header] : others_) {
-      if (place[header] > place[latch]) continue;
-      auto known = std::find_if(loops.begin(), loops.end(), [&](const Body& b) { return b.header == header; });
-      if (known == loops.end()) known = loops.insert(loops.end(), {header, 0, std::vector<char>(size())});
-      std::vector<char> seen(size());
-      seen[header] = 1;
-      if (latch != header) walk(predecessors, latch, seen);
-      for (int b = 0; b < size(); ++b) known->has[b] |= seen[b];
-    }
-    for (Body& body : loops) body.size = static_cast<int>(std::count(body.has.begin(), body.has.end(), 1));
-    return loops;
   }
   // Adds to `seen` all that `from` leads to by `ways`, and itself.
   static void walk(const std::vector<Blocks>& ways, int from, std::vector<char>& seen) {
@@ -66,12 +52,12 @@ class BlockGraph {
       for (int next : ways[block]) if (!seen[next]) { seen[next] = 1; work.push_back(next); }
     }
   }
-  // Of depth first search from the first block; `others`: edges that found nothing new.
-  static Blocks postorder(const std::vector<Blocks>& ways, std::vector<std::pair<int, int>>& others) {
+  // Of depth first search from one block.
+  static Blocks postorder(const std::vector<Blocks>& ways, int from = 0) {
     std::vector<char> seen(ways.size());
-    std::vector<std::pair<int, size_t>> stack{{0, 0}};
+    std::vector<std::pair<int, size_t>> stack{{from, 0}};
     Blocks found;
-    seen[0] = 1;
+    seen[from] = 1;
     while (!stack.empty()) {
       auto& [block, next] = stack.back();
       if (next == ways[block].size()) {
@@ -80,7 +66,7 @@ class BlockGraph {
         continue;
       }
       int target = ways[block][next++];
-      if (seen[target]) { others.push_back({block, target}); continue; }
+      if (seen[target]) continue;
       seen[target] = 1;
       stack.push_back({target, 0});
     }
@@ -140,35 +126,28 @@ class BlockGraph {
 
  private:
   std::unordered_map<std::string, int> index_;
-  std::vector<std::pair<int, int>> others_;  // edges that no depth first search goes along
 };
 
-// Blocks that may follow one, and the loop around it that they may leave.
-struct Ways { const Blocks& targets; const Body* loop; };
-
-// Runs of each block of `order`; `factors`: trips of the loop that a block is the header of, else 1.
-template <class WaysOf>
-std::vector<double> runs_of_blocks(const Blocks& order, const std::vector<double>& factors, WaysOf ways_of,
-                                   const std::vector<double>& given, bool guards_pass) {
-  std::vector<int> place(factors.size(), -1);
+// Of each block the nearest one that every way from the first of `order` to it leads through; -1 where there is none.
+inline Blocks dominators(const Blocks& order, const std::vector<Blocks>& before) {
+  Blocks found(before.size(), -1), place(before.size(), -1);
   for (size_t i = 0; i < order.size(); ++i) place[order[i]] = static_cast<int>(i);
-  std::vector<double> inflow(factors.size(), 0.0), runs(factors.size(), 0.0);
-  inflow[order[0]] = 1.0;
-  for (int block : order) {
-    runs[block] = !given.empty() && given[block] >= 0 ? given[block] : inflow[block] * factors[block];
-    auto [targets, loop] = ways_of(block);
-    size_t inside = 0;
-    if (loop) for (int target : targets) inside += loop->has[target];
-    bool leaves = inside > 0 && inside < targets.size();
-    for (int target : targets) {
-      if (place[target] <= place[block]) continue;
-      double share = 1.0 / static_cast<double>(targets.size());
-      if (leaves) share = loop->has[target] ? 1.0 - 1.0 / factors[loop->header] : 1.0 / factors[loop->header];
-      if (guards_pass && !loop) inflow[target] = std::max(inflow[target], runs[block]);
-      else inflow[target] += runs[block] * share;
+  for (bool changed = true; changed;) {
+    changed = false;
+    for (size_t i = 1; i < order.size(); ++i) {
+      int nearest = -1;
+      for (int from : before[order[i]]) {
+        if (place[from] < 0 || (from != order[0] && found[from] < 0)) continue;
+        if (nearest < 0) { nearest = from; continue; }
+        for (int other = from; nearest != other;) {
+          if (place[nearest] > place[other]) nearest = found[nearest]; else other = found[other];
+        }
+      }
+      changed |= found[order[i]] != nearest;
+      found[order[i]] = nearest;
     }
   }
-  return runs;
+  return found;
 }
 
 }  // namespace cdmpp

@@ -6,8 +6,6 @@
 
 namespace cdmpp {
 
-// A number, an SSA value by its id, or neither.
-struct Operand { int id = -1; bool known = false; int64_t number = 0; };
 struct Definition { Text text; int block = -1; };  // block: -1 where nothing defines it
 struct Branch { Text condition, yes, no; };
 
@@ -18,44 +16,19 @@ inline bool read_branch(const std::vector<Text>& lines, Branch& branch) {
          scan.eat(", label %") && scan.label(branch.no);
 }
 
-// [ value, %block ] ... of a phi.
-inline std::vector<std::pair<Text, Text>> incoming(Text phi) {
-  std::vector<std::pair<Text, Text>> found;
-  for (size_t at = phi.find("[ "); at != NOWHERE; at = phi.find("[ ", at + 1)) {
-    Scan scan{phi.substr(at + 2)};
-    Text value = scan.run([](char c) { return c != ','; }), block;
-    if (!value.empty() && scan.eat(", %") && scan.label(block) && scan.eat(" ]")) found.push_back({value, block});
-  }
-  return found;
-}
-
 class Function : public BlockGraph {
  public:
   std::vector<Definition> definitions;  // by the id of an SSA value
-  std::vector<char> overlaps;           // whether it is LLVM's check that two buffers do
+
 
   int id(Text value) {
     auto [found, is_new] = ids_.try_emplace(value, static_cast<int>(definitions.size()));
-    if (is_new) {
-      definitions.emplace_back();
-      overlaps.push_back(value.starts_with(OVERLAP));
-    }
+    if (is_new) definitions.emplace_back();
     return found->second;
   }
   int known_id(Text value) const {
     auto found = ids_.find(value);
     return found == ids_.end() ? -1 : found->second;
-  }
-  Text text_of(Text value) const {
-    int id = known_id(value);
-    return id < 0 ? Text() : definitions[id].text;
-  }
-  Operand operand(Text value) {
-    if (value.starts_with('%')) return {id(value)};
-    if (value == "true" || value == "false") return {-1, true, value == "true"};
-    Scan scan{value};
-    Text number;
-    return scan.number(number) && scan.rest.empty() ? Operand{-1, true, to_number(number)} : Operand{};
   }
   void link_labels() {
     std::vector<std::vector<Text>> targets(size());

@@ -1,7 +1,10 @@
 // Amounts of a whole run, counted in the machine code and simulated on the core: machine.py.
 #pragma once
 #include <memory>
-#include "nesting.h"
+#include <map>
+#include <set>
+#include "assembly.h"
+#include "flow.h"
 #include "pipeline.h"
 #include "x86.h"
 
@@ -25,7 +28,7 @@ class Places {
       std::sort(written_[b].begin(), written_[b].end());
       written_[b].erase(std::unique(written_[b].begin(), written_[b].end()), written_[b].end());
     }
-    find_dominators();
+    dominator_ = dominators(function.order, function.predecessors);
   }
 
   // When `block` is entered first, in iteration N of the loops around it.
@@ -59,26 +62,6 @@ class Places {
   std::vector<std::vector<int>> written_;
   std::map<Blocks, std::unique_ptr<Addresses>> known_;
   int64_t next_ = FIRST_UNKNOWN;
-
-  void find_dominators() {
-    dominator_.assign(function_.size(), -1);
-    const Blocks &order = function_.order, &place = function_.place;
-    for (bool changed = true; changed;) {
-      changed = false;
-      for (size_t i = 1; i < order.size(); ++i) {
-        int found = -1;
-        for (int from : function_.predecessors[order[i]]) {
-          if (place[from] < 0 || (from != order[0] && dominator_[from] < 0)) continue;
-          if (found < 0) { found = from; continue; }
-          for (int other = from; found != other;) {
-            if (place[found] > place[other]) found = dominator_[found]; else other = dominator_[other];
-          }
-        }
-        changed |= dominator_[order[i]] != found;
-        dominator_[order[i]] = found;
-      }
-    }
-  }
 
   // On through `from`, in some iteration of its `loop` where there is one, to the beginning of `to`.
   Addresses after(Addresses addresses, int from, int loop, int to) {
@@ -189,27 +172,60 @@ inline void add_counts(const Piece& piece, Totals counts) {
   }
 }
 
-inline void add_machine_amounts(const Core& core, const AsmFunction& function, const MachineFlow& flow, Totals totals) {
+struct MachinePiece { Blocks blocks; int loop; };  // loop: -1 for a block alone
+
+// What runs as one: the usual way through an innermost loop; other blocks alone.
+inline std::vector<MachinePiece> pieces_of(const AsmFunction& function, const Flow& flow) {
+  std::vector<MachinePiece> pieces;
+  std::vector<char> in_loops(function.size()), holds_more(flow.loops.size());
+  for (size_t i = 0; i < flow.loops.size(); ++i) {
+    for (const Body& other : flow.loops) holds_more[i] |= other.size < flow.loops[i].size && flow.loops[i].has[other.header];
+  }
+  for (size_t i = 0; i < flow.loops.size(); ++i) {
+    if (holds_more[i]) continue;
+    double often = 0.5 * flow.runs[flow.loops[i].header];
+    Blocks usual;
+    for (int b : function.order) {
+      if (flow.loops[i].has[b] && !function.lines[b].empty() && flow.runs[b] > 0 && flow.runs[b] >= often) usual.push_back(b);
+    }
+    if (usual.empty()) continue;
+    for (int b : usual) in_loops[b] = 1;
+    pieces.push_back({usual, static_cast<int>(i)});
+  }
+  for (int b : function.order) if (!in_loops[b] && !function.lines[b].empty()) pieces.push_back({{b}, -1});
+  return pieces;
+}
+
+// What a function asks of a core that is called `times`.
+inline void add_machine_amounts(const Core& core, const AsmFunction& function, const Flow& flow, double times, Totals totals) {
   Decoder decoder;
   Decoded decoded(function.size());
   for (int b = 0; b < function.size(); ++b) for (Text line : function.lines[b]) decoded[b].push_back(decoder.decode(line));
   int flags = decoder.registers.id("flags");
   const auto& is_vector = decoder.registers.is_vector;
-  Places places(function, decoded, flow.bodies, is_vector, flags);
-  totals[feature::machine_unmatched_loops] += static_cast<double>(flow.unmatched);
+  Places places(function, decoded, flow.loops, is_vector, flags);
+  totals[feature::machine_unmatched_loops] += flow.unknown;
   for (const auto& items : decoded) totals[feature::machine_text] += static_cast<double>(items.size());
-  for (const auto& [blocks, loop] : flow.pieces) {
-    int begin = loop < 0 ? blocks[0] : flow.bodies[loop].header;
-    double runs = flow.runs[begin];
-    if (runs <= 0) continue;
+  for (const auto& [blocks, loop] : pieces_of(function, flow)) {
+    int begin = loop < 0 ? blocks[0] : flow.loops[loop].header;
     Piece piece;
-    for (int b : blocks) for (const Operation& item : decoded[b]) piece.push_back(&item);
+    double run_in_all = 0.0;
+    for (int b : blocks) {
+      Piece block;
+      for (const Operation& item : decoded[b]) block.push_back(&item);
+      std::vector<double> counts(feature::N, 0.0);
+      add_counts(block, counts.data());
+      for (int i = 0; i < feature::N; ++i) if (counts[i] != 0) totals[i] += times * flow.runs[b] * counts[i];
+      run_in_all += flow.runs[b] * static_cast<double>(block.size());
+      piece.insert(piece.end(), block.begin(), block.end());
+    }
+    double size = static_cast<double>(piece.size()), runs = times * run_in_all / size;
+    if (runs <= 0) continue;
     std::vector<double> counts(feature::N, 0.0);
-    add_counts(piece, counts.data());
     add_bounds(core, piece, counts.data());
     double bound = *std::max_element(&counts[feature::machine_issue_cycles], &counts[feature::machine_store_cycles] + 1);
     const Addresses& known = places.at(begin);
-    double trips = loop < 0 ? 1.0 : flow.trips[loop], size = static_cast<double>(piece.size());
+    double trips = loop < 0 ? 1.0 : flow.trips(loop);
     Steady steady = run(core, piece, loop < 0 ? 1.0 : INFINITY, known, is_vector);
     counts[feature::machine_cycles] = steady.cycles;
     counts[feature::machine_blocked_loads] = steady.blocked_loads;
@@ -219,8 +235,8 @@ inline void add_machine_amounts(const Core& core, const AsmFunction& function, c
     counts[feature::machine_l2_conflicts] = steady.l2_conflicts;
     counts[feature::machine_latency_cycles] = std::max(0.0, steady.cycles - bound);
     if (loop >= 0) {
-      counts[feature::machine_loop_runs] = 1.0;
-      counts[feature::machine_loop_entries] = 1.0 / trips;
+      totals[feature::machine_loop_runs] += times * flow.runs[begin];
+      totals[feature::machine_loop_entries] += times * flow.entries[loop];
       if (trips * size <= 2 * core.window) {
         double anew = run(core, piece, trips, known, is_vector).cycles;
         counts[feature::machine_overlap_cycles] = std::max(0.0, steady.cycles - anew);
@@ -228,12 +244,13 @@ inline void add_machine_amounts(const Core& core, const AsmFunction& function, c
     }
     for (int i = 0; i < feature::N; ++i) if (counts[i] != 0) totals[i] += runs * counts[i];
     if (runs * steady.cycles > totals[feature::hottest_machine_total]) {
+      double spills = 0.0;
+      for (const Operation* item : piece) if (item->spills && !item->lanes) spills += item->loads + item->stores;
       totals[feature::hottest_machine_total] = runs * steady.cycles;
       totals[feature::hottest_machine_cycles] = steady.cycles;
       totals[feature::hottest_machine_trips] = trips;
       totals[feature::hottest_machine_instructions] = size;
-      totals[feature::hottest_machine_spills] =
-          counts[feature::machine_spill_loads] + counts[feature::machine_spill_stores];
+      totals[feature::hottest_machine_spills] = spills;
     }
   }
 }
