@@ -52,8 +52,8 @@ def executed(programs: Sequence[Runnable]) -> list[int]:
 
 
 def _assembled_by_gnu(assembly: str) -> str:
-    """Without LLVM's lines for debuggers, and with a symbol for the function that threads run."""
-    kept = (line for line in assembly.splitlines() if not line.startswith(("\t.file", "\t.loc")))
+    """Without lines for debuggers and the alignment of loops, and with a symbol for the function that threads run."""
+    kept = (line for line in assembly.splitlines() if not line.startswith(("\t.file", "\t.loc", "\t.p2align\t4")))
     return "\n".join(kept).replace(_LAMBDA, _LAMBDA.removeprefix(".L")) + "\n"
 
 

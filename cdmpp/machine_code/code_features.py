@@ -144,16 +144,16 @@ CODE_FEATURES = (
     Feature("instructions_text", "instructions", "instructions of the IR, as they stand in the text"),
     Feature("loop_runs", "iterations", "iterations of all loops"),
     Feature("loop_entries", "entries", "times that loops are entered"),
-    Feature(
-        "unknown_loops", "branches", "branches of the IR that data decide, where more than a hundredth depends on them"
-    ),
+    Feature("unknown_loops", "0 or 1", "1 where data decide how often more than a hundredth of the instructions run"),
     Feature("hottest_cycles", "cycles", "cycles of the block that takes the most"),
     Feature("hottest_trips", "trips", "trips of the loop around it"),
     Feature("hottest_instructions", "instructions", "its instructions"),
     Feature("hottest_share", "share", "its cycles in those of all"),
     *prefixed("machine", MACHINE, "machine code: "),
     Feature("machine_text", "instructions", "instructions of the machine code, as they stand in the text"),
-    Feature("machine_unmatched_loops", "branches", "the same of the machine code"),
+    Feature(
+        "machine_unmatched_loops", "loops", "none since readers carry out what decides branches; before, those guessed"
+    ),
     Feature("hottest_machine_cycles", "cycles", "cycles of the piece of machine code that takes the most"),
     Feature("hottest_machine_trips", "trips", "trips of its loop"),
     Feature("hottest_machine_instructions", "instructions", "its instructions"),

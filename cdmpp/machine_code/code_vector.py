@@ -90,7 +90,7 @@ def _add_ir_amounts(function: Function, flow: FunctionFlow, amounts: Amounts) ->
     for header, entries in flow.entries.items():
         amounts["loop_runs"] += flow.times * flow.runs[header]
         amounts["loop_entries"] += flow.times * entries
-    amounts["unknown_loops"] += flow.unknown
+    amounts["unknown_loops"] = max(amounts["unknown_loops"], float(flow.unknown > 0))
     innermost = {}
     for header in sorted(flow.bodies, key=lambda h: len(flow.bodies[h]), reverse=True):
         innermost.update(dict.fromkeys(flow.bodies[header], header))

@@ -28,7 +28,7 @@ def add_machine_amounts(core: Core, assembly: AsmFunction, flow: FunctionFlow, a
     decode = decoder(assembly.language)
     decoded = {name: [decode(line) for line in lines] for name, lines in assembly.blocks.items()}
     places = _Places(assembly, decoded, flow)
-    amounts["machine_unmatched_loops"] += flow.unknown
+    amounts["unknown_loops"] = max(amounts["unknown_loops"], float(flow.unknown > 0))
     amounts["machine_text"] += sum(map(len, assembly.blocks.values()))
     for blocks, header in _pieces(assembly, flow):
         in_all = 0.0

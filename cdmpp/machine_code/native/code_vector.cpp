@@ -129,7 +129,7 @@ void add_ir_amounts(const Function& function, const Flow& flow, double times, To
     totals[feature::loop_runs] += times * flow.runs[flow.loops[i].header];
     totals[feature::loop_entries] += times * flow.entries[i];
   }
-  totals[feature::unknown_loops] += flow.unknown;
+  if (flow.unknown > 0) totals[feature::unknown_loops] = 1.0;
   Blocks innermost = innermost_loops(flow, function.size());
   for (int b = 0; b < function.size(); ++b) {
     int around = innermost[b];

@@ -204,7 +204,7 @@ inline void add_machine_amounts(const Core& core, const AsmFunction& function, c
   int flags = decoder.registers.id("flags");
   const auto& is_vector = decoder.registers.is_vector;
   Places places(function, decoded, flow.loops, is_vector, flags);
-  totals[feature::machine_unmatched_loops] += flow.unknown;
+  if (flow.unknown > 0) totals[feature::unknown_loops] = 1.0;
   for (const auto& items : decoded) totals[feature::machine_text] += static_cast<double>(items.size());
   for (const auto& [blocks, loop] : pieces_of(function, flow)) {
     int begin = loop < 0 ? blocks[0] : flow.loops[loop].header;
