@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from cdmpp.content import read_yaml
 from cdmpp.cores import Core, core_of_processor, get_core
 from cdmpp.engines import Engines, read_engines
 from cdmpp.errors import CdmppError, UnknownDeviceError
@@ -127,6 +128,26 @@ def get(name: str) -> Device:
     if (path := _files().get(name)) is None:
         raise UnknownDeviceError(_unknown(name))
     return read_device(path)
+
+
+def named(content: Any) -> str:
+    """The name in a composed ``device`` group; ``CdmppError`` where its file says something else than ``content``.
+
+    Everything reads devices by their names: a number that is changed on a command line would change nothing.
+    """
+    name = content.get("name") if isinstance(content, dict) else content
+    if not isinstance(name, str):
+        raise UnknownDeviceError(f"device is {str(content)[:60]!r}: expected the name of a device, see `cdmpp devices`")
+    if (path := _files().get(name)) is None:
+        raise UnknownDeviceError(_unknown(name))
+    if isinstance(content, dict) and content != _content(path):
+        raise CdmppError(f"device.KEY=VALUE changes nothing: describe another device in a file, as {path} is")
+    return name
+
+
+@cache
+def _content(path: Path) -> Any:
+    return read_yaml(path)
 
 
 def all_devices() -> tuple[Device, ...]:

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from cdmpp.content import read_yaml
 from cdmpp.errors import CdmppError
 from cdmpp.paths import conf_folder
 
@@ -44,10 +43,7 @@ class Quantity:
 
 def read_sheet(path: Path, keys: set[str]) -> dict[str, Any]:
     """Mapping in a YAML file that holds ``keys`` (those that end in ``?`` may lack); ``CdmppError`` names it."""
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise CdmppError(f"{path}: cannot be read as YAML: {' '.join(str(error).split())}") from error
+    content = read_yaml(path)
     needed, allowed = {key for key in keys if key[-1] != "?"}, {key.removesuffix("?") for key in keys}
     if not isinstance(content, dict) or not needed <= set(content) <= allowed:
         given = sorted(map(str, content)) if isinstance(content, dict) else type(content).__name__
@@ -95,7 +91,8 @@ def sheet_files(group: str) -> dict[str, Path]:
     folder = conf_folder() / group
     if not folder.is_dir():
         raise CdmppError(f"no {group} descriptions found in {folder}: the installation is incomplete")
-    return {path.stem: path.resolve() for place in (Path("conf") / group, folder) for path in place.glob("*.yaml")}
+    places = (Path("conf") / group, folder)
+    return {path.stem: path for place in places for path in place.resolve().glob("*.yaml")}
 
 
 def sheet_file(group: str, what: str, name: str) -> Path:

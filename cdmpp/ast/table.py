@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from cdmpp.ast.columns import list_column, plain_column
 from cdmpp.ast.compact_ast import CompactAST
 from cdmpp.ast.layout import FEATURES, KERNEL_WIDTH, LEAF_WIDTH
+from cdmpp.content import read_parquet
 from cdmpp.errors import DataError
 from cdmpp.machine_code.code_features import CODE_VERSION, CODE_WIDTH
 
@@ -143,8 +144,8 @@ def write_asts(path: Path, record_ids: Sequence[str], table: AstTable, features:
 def read_asts(path: Path, features: str = "cdmpp") -> tuple[list[str], AstTable]:
     """Record ids and ASTs of one file; ``DataError``: unreadable, or by another extractor than that of ``features``."""
     try:
-        arrow = pq.ParquetFile(path).read()
-    except (OSError, ValueError, pa.ArrowException) as error:
+        arrow = read_parquet(path)
+    except ValueError as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise DataError(f"{path} is not a readable AST table ({reason}); delete it and derive it again") from error
     version = _version(arrow, b"extractor_version") or "unknown"

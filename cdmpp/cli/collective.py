@@ -8,21 +8,30 @@ from dataclasses import asdict
 
 from cdmpp.cli.output import format_seconds, print_json, say
 from cdmpp.errors import CdmppError
+from cdmpp.limits import Limits, shown, text
 
 _UNITS = {"": 1, "B": 1, **{f"{p}B": 1000**n for n, p in enumerate("kMGT", 1)},
           **{f"{p}iB": 1024**n for n, p in enumerate("KMGT", 1)}}  # fmt: skip
 
 
+RANKS = Limits(1, 10**6, "devices")
+_MOST_BYTES = 10**15
+
+
 def add_arguments(verb: argparse.ArgumentParser) -> None:
     """Declare the options of this verb."""
-    verb.add_argument("kind", help="all_reduce, all_gather, reduce_scatter, broadcast, all_to_all or send_recv")
-    verb.add_argument("size", help="bytes, such as 64MiB: of one rank's whole buffer, gathered or not yet scattered")
-    verb.add_argument("--ranks", type=int, required=True, help="how many devices take part")
+    verb.add_argument(
+        "kind", type=text, help="all_reduce, all_gather, reduce_scatter, broadcast, all_to_all or send_recv"
+    )
+    verb.add_argument(
+        "size", type=text, help="bytes, such as 64MiB: of one rank's whole buffer, gathered or not yet scattered"
+    )
+    verb.add_argument("--ranks", type=RANKS, required=True, help="how many devices take part")
     place = verb.add_mutually_exclusive_group(required=True)
-    place.add_argument("--link", help="a file of conf/interconnect, such as nvlink3")
-    place.add_argument("--cluster", help="a file of conf/cluster, such as dgx-a100")
-    verb.add_argument("--backend", default="nccl", help="nccl (default), rccl, oneccl, gloo or custom")
-    verb.add_argument("--system", help="which measured system answers, where several have the link")
+    place.add_argument("--link", type=text, help="a file of conf/interconnect, such as nvlink3")
+    place.add_argument("--cluster", type=text, help="a file of conf/cluster, such as dgx-a100")
+    verb.add_argument("--backend", type=text, default="nccl", help="nccl (default), rccl, oneccl, gloo or custom")
+    verb.add_argument("--system", type=text, help="which measured system answers, where several have the link")
     verb.add_argument("--json", action="store_true", help="machine-readable")
 
 
@@ -52,9 +61,14 @@ def run(options: argparse.Namespace) -> None:
         print(f"traffic    {moved / 1e6:.4g} MB sent by each rank, {moved / found.latency_s / 1e9:.4g} GB/s")
 
 
-def read_bytes(text: str) -> int:
+def read_bytes(given: str) -> int:
     """``64MiB`` -> 67108864; ``CdmppError`` names the units."""
-    read = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", text)
+    read = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", given)
     if read is None or read[2] not in _UNITS:
-        raise CdmppError(f"size {text!r}: expected a number and one of {', '.join(unit for unit in _UNITS if unit)}")
-    return round(float(read[1]) * _UNITS[read[2]])
+        raise CdmppError(
+            f"size {shown(given)}: expected a number and one of {', '.join(unit for unit in _UNITS if unit)}"
+        )
+    count = float(read[1]) * _UNITS[read[2]]
+    if not 1 <= count <= _MOST_BYTES:
+        raise CdmppError(f"size {shown(given)}: expected 1 byte to {_MOST_BYTES // 10**12} TB")
+    return round(count)

@@ -2,40 +2,84 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cdmpp import devices
 from cdmpp.cli.hydra_entry import entry
 from cdmpp.data.ansor_features import import_features
 from cdmpp.errors import CdmppError
+from cdmpp.limits import check_choice, check_fields, fitting_values, hints_of
+from cdmpp.model.config import check_keys
+
+SOURCES = ("metaschedule", "tvmscript", "ansor_features", "neusight")
+
+
+@dataclass(frozen=True)
+class ImportSettings:
+    """``conf/import_data.yaml`` explains the fields; ``CdmppError`` for what cannot be."""
+
+    LIMITS = {}
+
+    source: str
+    path: Path
+    device: str | None = None
+    network: str | None = None
+    out: Path | None = None
+    on_bad: str = "error"
+
+    @staticmethod
+    def from_dict(values: Mapping[str, Any]) -> ImportSettings:
+        """From the composed configuration."""
+        check_keys(values, hints_of(ImportSettings))
+        device = values.get("device")
+        told = {**values, "device": None if device is None else devices.named(device)}
+        return ImportSettings(**fitting_values(told, hints_of(ImportSettings), {}))
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        check_choice("source", self.source, SOURCES)
+        check_choice("on_bad", self.on_bad, ("error", "skip"))
+        if self.source == "neusight" and self.device is not None:
+            raise CdmppError(f"device={self.device}: rows of NeuSight say their device, leave it out")
+        if self.source != "neusight":
+            if self.device is None:
+                raise CdmppError("device=NAME is missing: what the records were measured on, see `cdmpp devices`")
+            devices.get(self.device)
+
+    @property
+    def folder(self) -> Path:
+        """Where the data set goes."""
+        names = {
+            "neusight": "neusight",
+            "ansor_features": f"ansor_{self.device}",
+            "metaschedule": f"{self.network or 'programs'}_{self.device}",
+            "tvmscript": f"{self.network or 'programs'}_{self.device}",
+        }
+        return self.out or Path("datasets") / names[self.source]
 
 
 @entry("import_data")
 def main(values: dict[str, Any]) -> None:
     """Import into a data set folder and print what was met and written."""
-    path, device, network = Path(values["path"]), (values.get("device") or {}).get("name"), values["network"]
-    if values["source"] == "neusight":
-        if device is not None:
-            raise CdmppError(f"device={device}: rows of NeuSight say their device, leave it out")
+    settings = ImportSettings.from_dict(values)
+    path, out, device = settings.path, settings.folder, settings.device or ""
+    network, on_bad = settings.network, settings.on_bad
+    report: Any
+    if settings.source == "neusight":
         from cdmpp.data.neusight import import_neusight
 
-        out = Path(values["out"] or "datasets/neusight")
-        print(f"{out}: {import_neusight(path, out)}")
-        return
-    if device is None:
-        raise CdmppError("device=NAME is missing: what the records were measured on, see `cdmpp devices`")
-    if values["source"] == "ansor_features":
-        out = Path(values["out"] or f"datasets/ansor_{device}")
-        print(f"{out}: {import_features(path, out, device, values['on_bad'])}")
-    elif values["source"] == "metaschedule":
+        report = import_neusight(path, out)
+    elif settings.source == "ansor_features":
+        report = import_features(path, out, device, on_bad)
+    elif settings.source == "metaschedule":
         from cdmpp.data.importers import import_database  # needs TVM
 
-        out = Path(values["out"] or f"datasets/{network}_{device}")
-        print(f"{out}: {import_database(path, out, device, network, values['on_bad'])}")
-    elif values["source"] == "tvmscript":
+        report = import_database(path, out, device, network, on_bad)
+    else:
         from cdmpp.data.import_programs import import_programs  # needs TVM
 
-        out = Path(values["out"] or f"datasets/{network or 'programs'}_{device}")
-        print(f"{out}: {import_programs(path, out, device, network, values['on_bad'])}")
-    else:
-        raise CdmppError(f"source is {values['source']!r}: choose metaschedule, tvmscript, ansor_features or neusight")
+        report = import_programs(path, out, device, network, on_bad)
+    print(f"{out}: {report}")

@@ -27,7 +27,7 @@ def main(values: dict[str, Any]) -> None:
     if settings.kit == "build":
         report = KitBuilder(settings, kit).run()
     elif settings.kit == "merge":
-        report = merge_kit(kit, sorted(kit.glob("results/results-*.jsonl")), folder)
+        report = merge_kit(kit, sorted(kit.glob("results/results-*.jsonl")), folder, settings.force)
     else:
         report = _measured(settings, folder)
     compiled = settings.target["kind"] == "llvm" and settings.runtime == "tvm"

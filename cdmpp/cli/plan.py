@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from cdmpp.cli.output import console, print_table
 from cdmpp.errors import CdmppError
+from cdmpp.limits import Limits, numbers
 
 if TYPE_CHECKING:
     from cdmpp.plans.search_result import SearchResult
@@ -19,9 +20,13 @@ def add_plan_arguments(verb: argparse.ArgumentParser, memory: bool = True) -> No
     plans = verb.add_argument_group("plans")
     plans.add_argument("--optimise", action="store_true", help="search settings under which the step is shorter")
     if memory:
-        plans.add_argument("--memory-gb", type=float, help="GB (1e9 bytes) that a device may hold at most")
+        plans.add_argument(
+            "--memory-gb",
+            type=numbers(0, 10**6, "GB", above=True),
+            help="GB (1e9 bytes) that a device may hold at most",
+        )
     many = "batches whose gradients may be added up; more than 1 multiplies the global batch (default 1)"
-    plans.add_argument("--micro-steps", type=int, help=many)
+    plans.add_argument("--micro-steps", type=Limits(1, 10**6, "batches"), help=many)
 
 
 def check_plan(options: argparse.Namespace) -> None:
@@ -34,10 +39,6 @@ def check_plan(options: argparse.Namespace) -> None:
         raise CdmppError("--optimise goes with --ranks: say how many devices train")
     if given := [name for name in _SEARCHED if getattr(options, name, None)]:
         raise CdmppError(f"--{given[0].replace('_', '-')} does not go with --optimise, which searches: leave it out")
-    if (memory_gb := getattr(options, "memory_gb", None)) is not None and memory_gb <= 0:
-        raise CdmppError(f"--memory-gb {memory_gb:g}: expected more than 0")
-    if options.micro_steps is not None and options.micro_steps < 1:
-        raise CdmppError(f"--micro-steps {options.micro_steps}: expected 1 or more")
 
 
 def print_plan(found: SearchResult) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cdmpp.cli.network import check_files
 from cdmpp.cli.output import format_seconds, print_json, print_table, say
 from cdmpp.cli.plan import add_plan_arguments, check_plan, print_plan
 from cdmpp.errors import CdmppError
+from cdmpp.limits import path, text
 
 if TYPE_CHECKING:
     from cdmpp.plans.search_result import SearchResult
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 
 def add_arguments(verb: argparse.ArgumentParser) -> None:
     """Declare the options of this verb."""
-    verb.add_argument("folder", type=Path, help="with the trace of each rank, as torch.profiler or cdmpp.trace.record")
+    verb.add_argument("folder", type=path, help="with the trace of each rank, as torch.profiler or cdmpp.trace.record")
     changes = (
         "replay with other settings: bandwidth=0.5 and latency=2 (factors of the links; "
         "link_gbps=1 beside bandwidth tells what the traced ones carry), bucket_mb=1, ranks=4, "
         "straggler=no, kernel:NAME=0.9 (a factor of the operators with NAME in their name)"
     )
-    verb.add_argument("--what-if", nargs="+", default=[], metavar="KEY=VALUE", help=changes)
+    verb.add_argument("--what-if", type=text, nargs="+", default=[], metavar="KEY=VALUE", help=changes)
     verb.add_argument("--diagnose", action="store_true", help="why a step is long: causes in seconds a step, ranked")
     add_plan_arguments(verb, memory=False)
-    verb.add_argument("--timeline", type=Path, metavar="FILE", help="write the replayed step for ui.perfetto.dev")
+    verb.add_argument("--timeline", type=path, metavar="FILE", help="write the replayed step for ui.perfetto.dev")
     verb.add_argument("--json", action="store_true", help="machine-readable")
 
 
@@ -73,10 +73,12 @@ def run(options: argparse.Namespace) -> None:
 def read_settings(given: list[str]) -> dict[str, str]:
     """``["bandwidth=0.5"]`` -> ``{"bandwidth": "0.5"}``; ``CdmppError`` for another form."""
     found = {}
-    for text in given:
-        key, equals, value = text.rpartition("=")
+    for word in given:
+        key, equals, value = word.rpartition("=")
         if not equals or not key or not value:
-            raise CdmppError(f"--what-if {text}: expected KEY=VALUE, such as bandwidth=0.5")
+            raise CdmppError(f"--what-if {word}: expected KEY=VALUE, such as bandwidth=0.5")
+        if key in found:
+            raise CdmppError(f"--what-if {key} is given twice: {key}={found[key]} and {word}")
         found[key] = value
     return found
 

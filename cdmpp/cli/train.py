@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
@@ -14,7 +15,9 @@ from cdmpp.cli.training_report import report
 from cdmpp.data.dataset import LatencyDataset
 from cdmpp.data.splits import Split, make_split
 from cdmpp.errors import NoRecordsError
+from cdmpp.evaluation.baselines import BASELINES
 from cdmpp.evaluation.metric_table import metric_table
+from cdmpp.limits import check_choice
 from cdmpp.recipes.cross_calibration import calibrate_by_folds
 from cdmpp.recipes.settings import RunSettings
 from cdmpp.recipes.train import Trained, train
@@ -24,7 +27,7 @@ from cdmpp.recipes.zero_shot import train_zero_shot, zero_shot_sources
 @entry("config")
 def main(values: dict[str, Any]) -> None:
     """Train, calibrate, judge; without records of the device, learn from others."""
-    settings = RunSettings.from_dict(values)
+    settings = read_settings(values)
     if settings.training.trainer.devices > 1:  # Lightning starts the other processes by what the main module is called
         sys.modules["__main__"].__spec__ = find_spec("cdmpp.cli.train")
     try:
@@ -39,6 +42,14 @@ def main(values: dict[str, Any]) -> None:
         trained = train(dataset, split, settings.training, settings.run)
         calibrate_by_folds(trained, dataset, split, settings.training, settings.run)
         report(dataset, split, trained, settings)
+
+
+def read_settings(values: Mapping[str, Any]) -> RunSettings:
+    """What is asked for; ``CdmppError`` for what cannot be."""
+    settings = RunSettings.from_dict(values)
+    for name in settings.baselines:
+        check_choice("baselines", name, tuple(BASELINES))
+    return settings
 
 
 def _report_zero_shot(settings: RunSettings, dataset: LatencyDataset, split: Split, trained: Trained) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cdmpp.cli.network import add_graph_arguments, network_options
 from cdmpp.cli.output import print_json, print_table, say
+from cdmpp.limits import Limits, path, text
 
 if TYPE_CHECKING:
     from cdmpp.tuning.offline import TunedNetwork
@@ -19,12 +19,17 @@ kernels that take more of the time (default 0: prediction alone decides)"""
 
 def add_arguments(verb: argparse.ArgumentParser) -> None:
     """Declare the options of this verb."""
-    verb.add_argument("--device", required=True, help="name of a device, see `cdmpp devices`")
+    verb.add_argument("--device", type=text, required=True, help="name of a device, see `cdmpp devices`")
     verb.add_argument(
-        "--out", required=True, type=Path, metavar="DIR", help="of the database; one that is there goes on"
+        "--out", required=True, type=path, metavar="DIR", help="of the database; one that is there goes on"
     )
-    verb.add_argument("--trials", type=int, default=0, help=" ".join(_TRIALS.split()))
-    verb.add_argument("--candidates", type=int, default=256, help="schedules to sample of each kernel (default 256)")
+    verb.add_argument("--trials", type=Limits(0, 10**6, "programs"), default=0, help=" ".join(_TRIALS.split()))
+    verb.add_argument(
+        "--candidates",
+        type=Limits(1, 10**6, "schedules"),
+        default=256,
+        help="schedules to sample of each kernel (default 256)",
+    )
     add_graph_arguments(verb)
     verb.add_argument("--json", action="store_true", help="machine-readable, all kernels")
 

@@ -31,13 +31,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from cdmpp import devices
 from cdmpp.ast.compact_ast import CompactAST
 from cdmpp.ast.layout import FEATURES, KERNEL_WIDTH, LEAF_WIDTH
 from cdmpp.ast.table import AstTable, write_asts
+from cdmpp.content import parquet_batches
 from cdmpp.data.import_report import ImportReport
 from cdmpp.data.records import OnBad, append_records, read_info, read_records, write_info, write_tasks
 from cdmpp.data.schema import Record
@@ -115,18 +114,16 @@ def import_features(path: Path, out: Path, device: str, on_bad: OnBad = "error")
 
 def _rows(paths: list[Path]) -> Iterator[tuple[str, dict[str, Any]]]:
     for path in paths:
-        try:
-            file = pq.ParquetFile(path)
-        except (OSError, pa.ArrowException) as error:
-            raise DataError(f"cannot read {path} as Parquet: {str(error).splitlines()[0]}") from error
-        version = (file.schema_arrow.metadata or {}).get(METADATA_KEY, b"").decode()
-        missing = [name for name in COLUMNS if name not in file.schema_arrow.names]
+        batches = parquet_batches(path)
+        schema = next(batches).schema
+        version = (schema.metadata or {}).get(METADATA_KEY, b"").decode("utf-8", "replace")
+        missing = [name for name in COLUMNS if name not in schema.names]
         if version != FEATURES[NAME] or missing:
             raise DataError(
                 f"{path} is no feature file of version {FEATURES[NAME]}: metadata says {version or 'nothing'}, "
                 f"missing columns: {', '.join(missing) or 'none'}"
             )
-        rows = (row for batch in file.iter_batches(4096, columns=list(COLUMNS)) for row in batch.to_pylist())
+        rows = (row for batch in batches for row in batch.to_pylist())
         yield from ((f"{path} row {number}", values) for number, values in enumerate(rows, start=1))
 
 

@@ -15,11 +15,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from cdmpp.content import content_of, lines_of, parse_json, read_parquet
 from cdmpp.data.schema import SCHEMA_VERSION
 from cdmpp.errors import DataError
+from cdmpp.limits import numbers as numbers_within
+from cdmpp.limits import shown
 
 REPEATS_FILE, FAILURES_FILE, PLAN_FILE = "repeats.jsonl", "failures.jsonl", "plan.json"
 """Beside the records of a data set: programs measured again much later, what could not be measured, what is to be."""
+_POSITIVE = numbers_within(0, 1e15, above=True)
 _VERSION_KEY = b"cdmpp.schema_version"
 
 
@@ -78,20 +82,37 @@ def plain(value: Any) -> Any:
 def read_json(path: Path) -> Any:
     """Parse a JSON file; ``DataError`` names the file where it is missing or broken."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise DataError(f"no such file: {path}") from error
-    except (OSError, ValueError, RecursionError) as error:
+        return parse_json(content_of(path))
+    except DataError:
+        raise
+    except ValueError as error:
         raise DataError(f"cannot read {path} as JSON: {error}") from error
 
 
 def read_lines(path: Path) -> list[Any]:
     """Values of a JSON-lines file that may end in a line cut short by a kill; empty where there is none."""
     values = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+    for _, line in lines_of(path) if path.exists() else ():
         with suppress(ValueError):
-            values.append(json.loads(line))
+            values.append(parse_json(line))
     return values
+
+
+def read_entries(path: Path, device: str, *numbers: str) -> list[dict[str, Any]]:
+    """The entries of a journal that are of ``device``, read by ``read_lines``; all have ``id`` or ``record_id``.
+
+    ``DataError`` names the file and an entry that is none: no object, without ids, or without positive ``numbers``.
+    """
+    found = []
+    for entry in read_lines(path):
+        texts = ("record_id",) if numbers else ("id", "task_id", "cause")
+        if not isinstance(entry, dict) or not all(isinstance(entry.get(name), str) for name in ("device", *texts)):
+            raise DataError(f"{path} holds {shown(entry)}: expected an object with device, {', '.join(texts)}")
+        for name in numbers:
+            _POSITIVE.fitting(f"{path}: {name}", entry.get(name))
+        if entry["device"] == device:
+            found.append(entry)
+    return found
 
 
 def append_lines(path: Path, values: Iterable[Any]) -> None:
@@ -118,15 +139,7 @@ def write_table(path: Path, table: pa.Table, new: bool = False) -> None:
 
 def read_table(path: Path) -> pa.Table:
     """Read a Parquet file; refuses corrupt or truncated files and newer schema versions with a ``DataError``."""
-    try:
-        table = pq.ParquetFile(path).read()
-    except FileNotFoundError as error:
-        raise DataError(f"no such file: {path}") from error
-    except (OSError, pa.ArrowException) as error:
-        raise DataError(
-            f"cannot read {path}: the Parquet file is corrupt or truncated ({str(error).splitlines()[0]}). "
-            "Remove it and import or measure again"
-        ) from error
+    table = read_parquet(path)
     version = (table.schema.metadata or {}).get(_VERSION_KEY, str(SCHEMA_VERSION).encode()).decode("utf-8", "replace")
     check_version(path, int(version) if version.isdecimal() else version)
     return table

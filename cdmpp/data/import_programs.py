@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import json
 import statistics
 import sys
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -18,6 +16,7 @@ import numpy as np
 from rich.progress import track
 
 from cdmpp import devices
+from cdmpp.content import lines_of, parse_json
 from cdmpp.data.import_report import ImportReport, check_on_bad
 from cdmpp.data.importers import FLAG_SPREAD, identified, task_of, write_programs
 from cdmpp.data.merge import each_once
@@ -86,23 +85,13 @@ def _lines(source: Path) -> Iterator[tuple[Path, int, bytes]]:
     if not paths:
         raise DataError(f"{source} holds no *.jsonl and no *.jsonl.gz")
     for path in paths:
-        opener: Any = gzip.open if path.suffix == ".gz" else open
-        number = 0
-        try:
-            with opener(path, "rb") as stream:
-                for number, line in enumerate(stream, start=1):
-                    if line.strip():
-                        yield path, number, line
-        except (OSError, EOFError, zlib.error) as error:
-            raise DataError(f"{path} ends early or is not readable after line {number}: {error}") from error
+        yield from ((path, number, line) for number, line in lines_of(path))
 
 
 def _checked(line: bytes) -> dict[str, Any]:
     """The fields that are given; ``ValueError`` for unknown and missing ones, and for texts that are none."""
     try:
-        values = json.loads(line)
-    except RecursionError:
-        raise ValueError("not JSON that can be read: nested too deep") from None
+        values = parse_json(line)
     except ValueError as error:
         raise ValueError(f"not JSON ({error})") from None
     if not isinstance(values, dict):

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from cdmpp.content import read_parquet
 from cdmpp.data.derive import record_keys
 from cdmpp.data.merge import each_once
 from cdmpp.data.records import read_records, record_parts
@@ -104,11 +104,11 @@ def read_labels(folders: Sequence[Path], tasks: Sequence[Mapping[str, Task]], de
 def _read_columns(path: Path, folder: Path) -> Labels:
     """One part. Where something is wrong with it the slow reader says what."""
     try:
-        table = pq.read_table(path, columns=list(_COLUMNS))
+        table = read_parquet(path, _COLUMNS)
         ids, task_ids, names, latency, spread = (table.column(name).to_numpy() for name in _COLUMNS)
         if (latency > 0).all() and np.isfinite(latency).all() and all(map(all, (ids, task_ids, names))):
             spreads = np.nan_to_num(spread.astype(np.float64))
             return Labels(ids.astype(str), task_ids.astype(str), names.astype(str), latency, spreads)
-    except (OSError, KeyError, ValueError, TypeError, pa.ArrowException):
+    except (KeyError, ValueError, TypeError, pa.ArrowException):
         pass
     return Labels.of_records(read_records(folder, parts=[path]))

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import io
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from cdmpp.content import content_of
 from cdmpp.data.download import fetch
 from cdmpp.data.files import read_json, write_atomic
 from cdmpp.errors import DataError
@@ -117,12 +119,18 @@ def read_file(path: Path, name: str) -> Iterator[dict[str, Any]]:
     vendor = f"{version}+rocm" if name.startswith("dataset_amd/") else version
     line = 1
     try:
-        with path.open(encoding="utf-8", newline="") as file:
-            for line, row in enumerate(csv.DictReader(file), start=2):
-                if row["Device"] in DEVICES:
-                    told = {"split": split, "source_line": line, "torch": vendor}
-                    yield {**dict.fromkeys(_SIZES), **told, **_row(row)}
-    except (OSError, UnicodeDecodeError, csv.Error, KeyError, TypeError, ValueError) as error:
+        table = csv.DictReader(io.StringIO(content_of(path).decode(), newline=""))
+        if missing := {"OPName", "Latency", "Device", "Kernel Name"} - set(table.fieldnames or ()):
+            raise DataError(f"{path} is no file of NeuSight's measurements: it lacks {', '.join(sorted(missing))}")
+        for line, row in enumerate(table, start=2):
+            if row["Device"] is None:
+                raise ValueError("the row is cut short")
+            if row["Device"] in DEVICES:
+                told = {"split": split, "source_line": line, "torch": vendor}
+                yield {**dict.fromkeys(_SIZES), **told, **_row(row)}
+    except DataError:
+        raise
+    except (UnicodeDecodeError, csv.Error, KeyError, TypeError, ValueError) as error:
         raise DataError(f"{path} is no file of NeuSight's measurements: {error!r} near line {line}") from error
 
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from cdmpp.content import read_parquet
 from cdmpp.data.files import check_version, read_json, read_table, write_json, write_table
 from cdmpp.data.merge import each_once
 from cdmpp.data.schema import SCHEMA_VERSION, Record
@@ -75,8 +75,8 @@ def count_records(folder: Path) -> dict[str, tuple[int, int]]:
     keys = [_KEYS.empty_table()]
     for path in record_parts(folder):
         try:
-            keys.append(pq.read_table(path, columns=_KEYS.names).cast(_KEYS))
-        except (OSError, ValueError, pa.ArrowException) as error:
+            keys.append(read_parquet(path, _KEYS.names).cast(_KEYS))
+        except (ValueError, pa.ArrowException) as error:
             log.warning("%s is corrupt or truncated: %s", path, str(error).splitlines()[0])
     counts = pa.concat_tables(keys).group_by("device").aggregate([(name, "count_distinct") for name in _KEYS.names[1:]])
     rows = sorted(row for row in zip(*counts.to_pydict().values(), strict=True) if row[0])

@@ -7,20 +7,41 @@ from __future__ import annotations
 
 import difflib
 import inspect
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import yaml
 
+from cdmpp.content import read_yaml
 from cdmpp.data.held_out import thinned
-from cdmpp.data.split_rules import KINDS, Split
+from cdmpp.data.split_rules import KINDS, SHARED_RULES, Split
 from cdmpp.errors import DataError
+from cdmpp.limits import Limits, check_choice, fitting, fitting_values, numbers
 from cdmpp.paths import conf_folder
 
 if TYPE_CHECKING:
     from cdmpp.data.dataset import LatencyDataset
 
+_FRACTION = numbers(0, 0.99, above=True)
+_HINTS: dict[str, Any] = {
+    **dict.fromkeys(("test_fraction", "validation_fraction", "unlabelled_fraction"), float),
+    "test_labels": int,
+    "paired": bool,
+    **dict.fromkeys(("name", "kind", "shared"), str),
+    "target": str | None,
+    **dict.fromkeys(("test_networks", "train_networks", "sources"), list[str] | None),
+    **dict.fromkeys(("train_tasks", "train_schedules"), float),
+}
+_LIMITS = {
+    **dict.fromkeys(("test_fraction", "validation_fraction"), _FRACTION),
+    "unlabelled_fraction": numbers(0, 0.99),
+    "test_labels": Limits(0, 10**6, "programs of each task"),
+    **dict.fromkeys(("train_tasks", "train_schedules"), numbers(0, 1, above=True)),
+}
 THINNING = ("train_tasks", "train_schedules")  # options of every kind: the shares of the training part that are used
 
 
@@ -33,10 +54,9 @@ def make_split(dataset: LatencyDataset, name: str, seed: int, **options: Any) ->
         DataError: unknown name or option, or too few programs, tasks, networks or devices.
     """
     settings = {**split_definition(name), **options}
-    kind = str(settings.pop("kind", ""))
+    check_split(settings)
+    kind = settings.pop("kind")
     settings.pop("name", None)
-    if kind not in KINDS:
-        raise DataError(f"unknown split kind {kind!r}; known: {', '.join(KINDS)}")
     allowed = (*tuple(inspect.signature(KINDS[kind]).parameters)[3:], *THINNING)
     if unknown := sorted(set(settings) - set(allowed)):
         raise DataError(f"split {name!r}: kind {kind!r} has no option {unknown}; it has {list(allowed)}")
@@ -53,6 +73,14 @@ def make_split(dataset: LatencyDataset, name: str, seed: int, **options: Any) ->
         counts[f"{part}_programs"] = len(getattr(split, part))
         counts[f"{part}_tasks"] = len(np.unique(task_ids[getattr(split, part)]))
     return replace(split, counts=counts)
+
+
+def check_split(options: Mapping[str, Any]) -> None:
+    """``CdmppError`` for an option of a split that cannot be, before any data is read; unknown ones are left."""
+    fitting_values({key: value for key, value in options.items() if key in _HINTS}, _HINTS, _LIMITS, "split.")
+    check_choice("split.kind", options["kind"], tuple(KINDS))
+    if "shared" in options:
+        check_choice("split.shared", options["shared"], SHARED_RULES)
 
 
 def split_names() -> tuple[str, ...]:
@@ -73,7 +101,7 @@ def split_definition(name: str) -> dict[str, Any]:
         near = difflib.get_close_matches(base, split_names(), n=3) or split_names()
         raise DataError(f"unknown split {base!r}; nearest: {', '.join(near)}; all are in conf/split/")
     settings: dict[str, Any] = {}
-    read = yaml.safe_load((conf_folder() / "split" / f"{base}.yaml").read_text())
+    read = dict(_content(conf_folder() / "split" / f"{base}.yaml"))
     for parent in read.pop("defaults", ()):
         settings |= {} if parent == "_self_" else split_definition(parent)
     settings |= read
@@ -85,6 +113,11 @@ def split_definition(name: str) -> dict[str, Any]:
         listed = isinstance(settings[option], list) or option in _LISTS
         settings[option] = value.split("|") if listed else yaml.safe_load(value)
     return {**settings, "name": name}
+
+
+@cache
+def _content(path: Path) -> Mapping[str, Any]:
+    return fitting(str(path), read_yaml(path), dict)
 
 
 _LISTS = ("test_networks", "train_networks", "sources")

@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from cdmpp.data.files import FAILURES_FILE, REPEATS_FILE, read_lines
+from cdmpp.data.files import FAILURES_FILE, REPEATS_FILE, read_entries
 from cdmpp.data.records import read_records, read_tasks
 from cdmpp.data.schema import Record
 from cdmpp.errors import DataError
+from cdmpp.limits import numbers
 from cdmpp.programs.task import Task, network_family
 
 NETWORK = "network:"  # before the name in the id of a failure that is a network's
@@ -61,6 +62,9 @@ class DeviceStatistics:
         return {**vars(self), **numbers, "noise": None if self.noise is None else vars(self.noise)}
 
 
+_HOURS = numbers(0, 1e9)
+
+
 def quantiles(values: np.ndarray, at: tuple[int, ...] = (10, 50, 90)) -> list[float]:
     """Percentiles of ``values``; empty where there are none."""
     return [float(value) for value in np.percentile(values, at)] if len(values) else []
@@ -92,7 +96,7 @@ def _of_device(records: list[Record], tasks: dict[str, Task], device: str, folde
             networks[network][task.op_class] += 1
     several = [np.array(values) for values in latencies.values() if len(values) >= _ENOUGH]
     by_class = Counter(tasks[record.task_id].op_class for record in records)
-    lines = [entry for entry in read_lines(folder / FAILURES_FILE) if entry.get("device") == device]
+    lines = read_entries(folder / FAILURES_FILE, device)
     failures = Counter(entry["cause"] for entry in lines if not entry["id"].startswith(NETWORK))
     return DeviceStatistics(
         device=device,
@@ -113,10 +117,11 @@ def _of_device(records: list[Record], tasks: dict[str, Task], device: str, folde
 
 def noise_floor(folder: Path, device: str) -> NoiseFloor | None:
     """Of the programs in ``folder`` that were measured again on ``device``; None where there is none."""
-    entries = [entry for entry in read_lines(folder / REPEATS_FILE) if entry["device"] == device]
+    entries = read_entries(path := folder / REPEATS_FILE, device, "again_s", "first_s")
     if not entries:
         return None
     ratio = np.array([entry["again_s"] / entry["first_s"] for entry in entries])
-    change, hours = np.abs(ratio - 1), min(entry["hours_apart"] for entry in entries)
-    numbers = change.mean(), np.median(change), np.percentile(change, 90), np.median(ratio) - 1
-    return NoiseFloor(len(entries), hours, *map(float, numbers))
+    change = np.abs(ratio - 1)
+    hours = min(_HOURS.fitting(f"{path}: hours_apart", entry.get("hours_apart")) for entry in entries)
+    told = change.mean(), np.median(change), np.percentile(change, 90), np.median(ratio) - 1
+    return NoiseFloor(len(entries), hours, *map(float, told))

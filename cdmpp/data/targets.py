@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import gzip
 import json
-import zlib
 from pathlib import Path
-from typing import Any
 
 from cdmpp import devices
+from cdmpp.content import lines_of, parse_json
 from cdmpp.errors import DataError
 
 
@@ -37,16 +35,11 @@ def first_target(database: Path) -> str:
     """JSON of the target of the first readable record of a MetaSchedule database."""
     plain = database / "database_tuning_record.json"
     path = plain if plain.is_file() else plain.with_name(plain.name + ".gz")
-    opener: Any = gzip.open if path.suffix == ".gz" else open
-    try:
-        with opener(path, "rt", encoding="utf-8", errors="replace") as stream:
-            for _, line in zip(range(100), stream, strict=False):
-                try:
-                    target = json.loads(line)[1][2]
-                except (ValueError, TypeError, IndexError, KeyError, RecursionError):
-                    continue
-                if isinstance(target, dict) and "kind" in target:
-                    return json.dumps(target)
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{path} is not readable: {error}") from error
+    for _, (_, line) in zip(range(100), lines_of(path), strict=False):
+        try:
+            target = parse_json(line)[1][2]
+        except (ValueError, TypeError, IndexError, KeyError):
+            continue
+        if isinstance(target, dict) and "kind" in target:
+            return json.dumps(target)
     raise DataError(f"{path} has no readable record among its first lines")

@@ -22,7 +22,9 @@ from cdmpp.evaluation.networks import (
     read_cell,
     read_cells,
 )
+from cdmpp.limits import Limits, check_fields, fitting
 from cdmpp.network.measured import check_is_here
+from cdmpp.network.rule import ScheduleRule
 from cdmpp.programs.networks import expand_zoo, network_of
 from cdmpp.programs.task import network_family
 
@@ -32,6 +34,8 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True)
 class NetworkSettings:
     """What is run. ``conf/evaluate_networks.yaml`` takes its defaults from here."""
+
+    LIMITS = {"batches": Limits(1, 10**6, "examples"), "visits": Limits(1, 1000)}
 
     device: Any
     """The one that this machine is."""
@@ -56,10 +60,16 @@ class NetworkSettings:
         names = {entry.name for entry in fields(NetworkSettings)}
         if unknown := sorted(set(values) - names):
             raise DataError(f"unknown settings {', '.join(unknown)}; known: {', '.join(sorted(names))}")
-        return NetworkSettings(**{**values, "device": values["device"]["name"], "out": Path(values["out"])})
+        return NetworkSettings(
+            **{**values, "device": devices.named(values["device"]), "out": fitting("out", values["out"], Path)}
+        )
 
     def __post_init__(self) -> None:
-        check_is_here(devices.get(self.device))
+        device = devices.get(self.device)
+        check_fields(self)
+        for schedule in self.schedules:
+            ScheduleRule.parse(schedule)
+        check_is_here(device)
         for name in (*self.networks, *self.held_out):
             network_of(expand_zoo(self.zoo), name)
 

@@ -14,23 +14,41 @@ import numpy as np
 from rich.console import Console
 
 from cdmpp import devices
+from cdmpp.ast.layout import FEATURES
 from cdmpp.ast.pooling import pool_per_store
 from cdmpp.data.dataset import join_datasets
 from cdmpp.data.loading import load_programs
 from cdmpp.data.per_store import load_per_store
 from cdmpp.data.records import read_records
 from cdmpp.data.sources import data_folders
-from cdmpp.evaluation.baselines import NEED_PER_STORE
+from cdmpp.data.splits import check_split, split_definition
+from cdmpp.evaluation.baselines import BASELINES, NEED_PER_STORE
 from cdmpp.evaluation.cell import CellOptions
 from cdmpp.evaluation.evaluation_data import EvaluationData
+from cdmpp.evaluation.learned import train_config
 from cdmpp.evaluation.metric_table import metric_table
 from cdmpp.evaluation.noise import noise_floor
 from cdmpp.evaluation.results import collect, update_results
 from cdmpp.evaluation.run import evaluate
+from cdmpp.limits import PROCESSES, SEED, check_choice, fitting_values
 from cdmpp.model.config import check_keys
+from cdmpp.recipes.settings import data_paths
 
 _KEYS = ("splits", "seeds", "models", "overrides", "device", "data", "sources", "variants", "stored", "out", "name",
          "jobs", "threads", "accelerator", "force", "features")  # fmt: skip
+_LISTS = ("splits", "seeds", "models", "overrides")
+_HINTS: dict[str, Any] = {
+    **dict.fromkeys(("splits", "models", "overrides"), list[str]),
+    "seeds": list[int],
+    "sources": list[str] | None,
+    **dict.fromkeys(("device", "data"), dict),
+    **dict.fromkeys(("variants", "stored"), dict | None),
+    **dict.fromkeys(("out", "accelerator", "features"), str),
+    "name": str | None,
+    **dict.fromkeys(("jobs", "threads"), int),
+    "force": bool,
+}
+_LIMITS = {"seeds": SEED, **dict.fromkeys(("jobs", "threads"), PROCESSES)}
 
 
 @dataclass(frozen=True)
@@ -51,16 +69,23 @@ class EvaluationSettings:
     def from_dict(values: Mapping[str, Any]) -> EvaluationSettings:
         """From the composed ``conf/evaluate.yaml``; ``CdmppError`` names a key that nothing reads."""
         check_keys(values, _KEYS)
-        names = tuple(devices.get(name).name for name in (*(values["sources"] or ()), values["device"]["name"]))
-        splits, seeds, models, overrides = (
-            tuple(values[key]) if isinstance(values[key], list) else (values[key],)
-            for key in ("splits", "seeds", "models", "overrides")
-        )
+        # One name needs no brackets.
+        values = {**values, **{key: [values[key]] for key in _LISTS if not isinstance(values[key], list)}}
+        fitting_values(values, _HINTS, _LIMITS)
+        check_choice("features", values["features"], tuple(FEATURES))
+        check_choice("accelerator", values["accelerator"], ("auto", "cpu", "gpu"))
+        for split in values["splits"]:
+            check_split(split_definition(split))
+        names = tuple(devices.get(name).name for name in (*(values["sources"] or ()), devices.named(values["device"])))
+        splits, seeds, models, overrides = (tuple(values[key]) for key in _LISTS)
         how = {key: values[key] for key in ("threads", "accelerator", "force")}
         command = shlex.join(["cdmpp", "evaluate", *sys.argv[1:]])
         named: dict[str, Any] = {key: values[key] or {} for key in ("variants", "stored")}
         options = CellOptions(Path(values["out"]), overrides=overrides, command=command, **named, **how)
-        paths = tuple(Path(path).expanduser() for path in values["data"]["path"])
+        paths = data_paths(values["data"])
+        for model in models:
+            if model not in BASELINES and model not in options.stored:
+                train_config(model, overrides, options.variants)
         name = values["name"] or names[-1]
         return EvaluationSettings(
             names, paths, splits, seeds, models, options, values["jobs"], name, values["features"]

@@ -9,11 +9,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from cdmpp.data.files import REPEATS_FILE, append_lines, read_lines
+from cdmpp.data.files import REPEATS_FILE, append_lines, read_entries
 from cdmpp.data.records import read_records, read_tasks, replace_records, write_info
 from cdmpp.data.schema import Record
 from cdmpp.errors import DataError
 from cdmpp.measure.collector import Collector
+from cdmpp.measure.disturbance import Disturbance
 from cdmpp.measure.labels import visits_of
 from cdmpp.measure.report import repeat_report
 from cdmpp.measure.settings import MeasureSettings
@@ -61,7 +62,7 @@ class Repeater(_Again):
 
     def _recall(self) -> None:
         super()._recall()
-        for entry in read_lines(self.folder / REPEATS_FILE):
+        for entry in read_entries(self.folder / REPEATS_FILE, self.settings.device, "again_s", "first_s"):
             self.journal.recorded.add(entry["record_id"])
 
     def _choose(self, records: Sequence[Record]) -> list[Record]:
@@ -104,6 +105,9 @@ class Reviser(_Again):
             device = self.settings.device
             raise DataError(f"{self.folder}: no label of {device} is in doubt, there is nothing to revise")
         return sorted(doubtful, key=lambda record: (-record.spread, record.record_id))
+
+    def _look(self, finished: Sequence[Subject]) -> Disturbance:
+        return replace(super()._look(finished), spread=None)  # these programs are chosen because they differ
 
     def _keep(self, finished: list[Subject]) -> None:
         replace_records(self.folder, [self._merged(subject) for subject in finished])

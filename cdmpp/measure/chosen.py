@@ -8,18 +8,20 @@ from pathlib import Path
 from typing import Any
 
 from cdmpp.devices import Device
-from cdmpp.errors import DataError
+from cdmpp.limits import Limits, check_choice, check_fields
 from cdmpp.lock import writing
 from cdmpp.measure.collector import Collector
 from cdmpp.measure.kit.builder import KitBuilder
 from cdmpp.measure.plan import add_tasks
-from cdmpp.measure.settings import MeasureSettings
+from cdmpp.measure.settings import MeasureSettings, check_places
 from cdmpp.programs.task import Task
 
 
 @dataclass(frozen=True)
 class LabelSettings:
     """How labels of a device are got; those that ``MeasureSettings`` has too mean the same there."""
+
+    LIMITS = {**MeasureSettings.LIMITS, "test_tasks": Limits(0, 10**6, "tasks")}
 
     out: Path
     """Data set folder; a rerun continues it."""
@@ -35,10 +37,12 @@ class LabelSettings:
     key: str | None = None
     kit_folder: Path | None = None
     kit_python: str | None = None
+    force: bool = False
 
     def __post_init__(self) -> None:
-        if self.how not in (None, "local", "rpc", "kit"):
-            raise DataError(f"measure.how={self.how!r} is unknown; one of local, rpc, kit, or null for records")
+        check_fields(self, "measure.")
+        check_places(self.tracker, self.kit_python, "measure.")
+        check_choice("measure.how", self.how, (None, "local", "rpc", "kit"))
 
 
 _SHARED = [f.name for f in fields(LabelSettings) if f.name not in ("how", "test_tasks")]

@@ -16,6 +16,7 @@ from cdmpp.errors import CdmppError, DataError
 from cdmpp.measure import protocol, software
 from cdmpp.measure.clock import build_clock
 from cdmpp.measure.collection import Collection
+from cdmpp.measure.disturbance import Disturbance
 from cdmpp.measure.labels import record_of
 from cdmpp.measure.protocol import Rule, Timed
 from cdmpp.measure.remote import ATTEMPTS, SESSION_LIMIT_S
@@ -29,9 +30,18 @@ from cdmpp.workers import Worker
 
 log = logging.getLogger(__name__)
 
+FORCE = "force=true (measure.force=true in finetune)"
+SENTINELS_FILE = "sentinels.jsonl"
+BUSY_WINDOWS = 3
+"""So many in a row that cannot be recorded end the run."""
+
 
 class Collector(Collection):
-    """Collects records of one device into ``folder``: programs of its plan, timed here or over RPC."""
+    """Collects records of one device into ``folder``: programs of its plan, timed here or over RPC.
+
+    Unless ``settings.force``, a busy machine (see ``Disturbance``) ends ``run`` with a ``DataError`` before anything is
+    timed, and programs whose visits ended in a busy window are not recorded: a rerun measures them again.
+    """
 
     rule: Rule = protocol.CPU
     """How visits are taken."""
@@ -45,6 +55,15 @@ class Collector(Collection):
         self._software = self._versions()
         here = f"{software.processor()}, {os.cpu_count()} processors"
         self._host = f"rpc:{settings.server_key}" if self.remote else here
+        self.disturbance = Disturbance()
+        self._left_out = self._kept = self._busy_windows = 0
+
+    def run(self) -> dict[str, Any]:
+        """As ``Collection.run``; ``busy_not_recorded`` counts programs that were timed while the machine was busy."""
+        if not (self.remote or self.settings.force):
+            Disturbance.now().check(FORCE)
+        found = super().run()
+        return {**found, "busy_not_recorded": self._left_out} if self._left_out else found
 
     def _measurers(self) -> list[Worker]:
         # Over RPC the children only hold sessions and need no core of their own.
@@ -73,7 +92,7 @@ class Collector(Collection):
         self._write_info()
         self._clock = None if self.remote else self._build_clock(scratch)
         programs = self._sentinels(scratch)
-        sentinels = Sentinels(self.measurers[0], self.folder / "sentinels.jsonl", self._timing, programs)
+        sentinels = Sentinels(self.measurers[0], self.folder / SENTINELS_FILE, self._timing, programs)
         limit_s = ATTEMPTS * SESSION_LIMIT_S if self.remote else protocol.VISIT_LIMIT_S
         asked_s = self.settings.min_separation_s
         separation_s = self.rule.min_separation_s if asked_s is None else asked_s
@@ -99,11 +118,38 @@ class Collector(Collection):
             worker.start()
         self.progress.show(phase="measure")
         finished = self.windows.measure(built, self._fail)
-        self._keep(finished)
-        for subject in finished:
+        kept = self._undisturbed(finished)
+        self._keep(kept)
+        for subject in kept:
             self.journal.record(subject.record_id, subject.task.task_id)
+        for subject in finished:
             subject.library.unlink(missing_ok=True)
         self._write_info()
+
+    def _look(self, finished: Sequence[Subject]) -> Disturbance:
+        visits = [subject.visits for subject in finished]
+        return Disturbance.of_visits(visits) if self.remote else Disturbance.now(visits)
+
+    def _undisturbed(self, finished: list[Subject]) -> list[Subject]:
+        """What may be recorded of the programs ``finished`` in a window: nothing where the machine was busy."""
+        self.disturbance = self._look(finished)
+        if not finished or self.settings.force or not self.disturbance.reasons:
+            self._busy_windows = 0 if finished else self._busy_windows
+            self._kept += len(finished)
+            return finished
+        self._left_out += len(finished)
+        self._busy_windows += 1
+        log.warning("%d programs are not recorded: %s", len(finished), "; ".join(self.disturbance.reasons))
+        if self._busy_windows == BUSY_WINDOWS:
+            self._refuse()
+        return []
+
+    def _finish(self) -> None:
+        if self._left_out and not self._kept:
+            self._refuse()
+
+    def _refuse(self) -> None:
+        self.disturbance.check(FORCE, f"{self._kept} programs were recorded, {self._left_out} were timed and are not")
 
     def _timing(self, item: Timed) -> dict[str, Any]:
         if self.remote:
@@ -117,6 +163,7 @@ class Collector(Collection):
         return record_of(
             subject.visits,
             self.rule,
+            marks=self.disturbance.mark,
             record_id=subject.record_id,
             task_id=subject.task.task_id,
             device=self.settings.device,

@@ -6,7 +6,7 @@ import collections
 from pathlib import Path
 from typing import Any
 
-from cdmpp.data.files import append_lines, read_lines
+from cdmpp.data.files import append_lines, read_entries
 
 
 class Journal:
@@ -19,8 +19,8 @@ class Journal:
         self.failed: set[str] = set()
         self.per_task: collections.Counter[str] = collections.Counter()  # recorded or failed programs of a task
         self.causes: collections.Counter[str] = collections.Counter()  # of this run
-        for entry in read_lines(self.failures):
-            if entry.get("device") == device and ":" not in entry["id"]:  # not a whole task or network
+        for entry in read_entries(self.failures, device):
+            if ":" not in entry["id"]:  # not a whole task or network
                 self.failed.add(entry["id"])
                 self.per_task[entry["task_id"]] += 1
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,11 @@ from cdmpp.machine_code.code_vector import rounded
 from cdmpp.measure.protocol import Rule, Visits
 
 
-def record_of(visits: Visits, rule: Rule, **fields: Any) -> Record:
-    """Record whose label is the minimum over ``visits``, taken by ``rule``; ``fields`` are the others of ``Record``."""
+def record_of(visits: Visits, rule: Rule, marks: Mapping[str, str] | None = None, **fields: Any) -> Record:
+    """Record whose label is the minimum over ``visits``, taken by ``rule``.
+
+    ``marks`` join its ``extra``; ``fields`` are the other ones of ``Record``.
+    """
     # No clock tells the digits that rounding takes from the samples; files are half as large without them.
     samples = np.array([value for visit in visits.samples for value in visit])
     return Record(
@@ -29,6 +33,7 @@ def record_of(visits: Visits, rule: Rule, **fields: Any) -> Record:
             "samples_per_visit": ",".join(str(len(visit)) for visit in visits.samples),
             "quiet_visits": ",".join(str(int(quiet)) for quiet in visits.quiet),
             **({"clock_mhz": ",".join(f"{mhz:.0f}" for mhz in visits.clock_mhz)} if visits.clock_mhz else {}),
+            **(marks or {}),
         },
         **fields,
     )

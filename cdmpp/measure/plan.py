@@ -13,6 +13,7 @@ from typing import Any
 from cdmpp.data.files import PLAN_FILE, read_json, write_json
 from cdmpp.data.records import read_records, read_tasks, write_tasks
 from cdmpp.errors import DataError
+from cdmpp.limits import fitting
 from cdmpp.programs.task import Task
 
 
@@ -76,8 +77,11 @@ def add_tasks(folder: Path, tasks: Sequence[Task]) -> None:
 
 def _stored(folder: Path) -> tuple[list[str], list[str]]:
     path = folder / PLAN_FILE
-    plan = read_json(path) if path.exists() else {}
-    return plan.get("order", []), plan.get("networks", [])
+    if not path.exists():
+        return [], []
+    plan = fitting(str(path), read_json(path), dict)
+    order, networks = (fitting(f"{path}: {name}", plan.get(name, []), list[str]) for name in ("order", "networks"))
+    return order, networks
 
 
 def _store(folder: Path, order: list[str], networks: list[str]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from cdmpp.data.files import FAILURES_FILE, read_lines
+from cdmpp.data.files import FAILURES_FILE, read_entries
 from cdmpp.data.records import read_records
 from cdmpp.data.statistics import noise_floor
 
@@ -16,7 +16,7 @@ from cdmpp.data.statistics import noise_floor
 def report(folder: Path, device: str) -> dict[str, Any]:
     """Counts, failures by cause, distribution of spreads and noise floor of the records of ``device``."""
     records = read_records(folder, device)
-    failures = [entry for entry in read_lines(folder / FAILURES_FILE) if entry["device"] == device]
+    failures = read_entries(folder / FAILURES_FILE, device)
     causes = collections.Counter(entry["cause"] for entry in failures)
     spread = [record.spread for record in records] or [0.0]
     latency = [record.latency_s for record in records] or [1.0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -10,9 +11,12 @@ from typing import Any
 
 from cdmpp import devices
 from cdmpp.errors import DataError
-from cdmpp.measure.remote import free_servers
+from cdmpp.limits import PROCESSES, SEED, Limits, check_choice, check_fields, numbers
+from cdmpp.measure.remote import free_servers, parse_tracker
 from cdmpp.operators.operator import ELEMENT_BYTES
 from cdmpp.programs.networks import expand_zoo, network_of
+
+_PYTHON = re.compile(r"3\.\d{1,2}")
 
 
 @dataclass(frozen=True)
@@ -23,6 +27,20 @@ class MeasureSettings:
         UnknownDeviceError: no such device.
         CdmppError: a network that the zoo does not hold, or a device that cannot be measured this way.
     """
+
+    LIMITS = {
+        "schedules_per_task": Limits(1, 10**6, "programs"),
+        "budget": Limits(1, 10**9, "programs"),
+        "time_limit_min": numbers(0, 10**6, "minutes", above=True),
+        "batch": Limits(1, 10**6, "programs"),
+        "seed": SEED,
+        "operators": Limits(1, 10**7),
+        "call_ms": numbers(0, 10**6, "milliseconds", above=True),
+        "call_mb": numbers(0, 10**7, "megabytes", above=True),
+        **dict.fromkeys(("repeat", "revise"), Limits(0, 10**9, "programs")),
+        "builders": PROCESSES,
+        "min_separation_s": numbers(0, 10**6, "seconds"),
+    }
 
     device: Any = None
     """Name of what the measured machine is, a file of ``conf/device``: it names the records and the TVM target."""
@@ -87,6 +105,8 @@ class MeasureSettings:
     """Time between the starts of two visits to one program; None = the protocol's."""
     progress: bool = True
     """Show a progress bar."""
+    force: bool = False
+    """Measure on a busy machine, and record what its visits disagree on: ``docs/measuring.md`` has the limits."""
 
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> MeasureSettings:
@@ -94,14 +114,16 @@ class MeasureSettings:
         names = {entry.name for entry in fields(MeasureSettings)}
         if unknown := sorted(set(values) - names):
             raise DataError(f"unknown settings {', '.join(unknown)}; known: {', '.join(sorted(names))}")
-        return MeasureSettings(**{**values, "device": values["device"]["name"]})
+        return MeasureSettings(**{**values, "device": devices.named(values["device"])})
 
     def __post_init__(self) -> None:
         device = devices.get(self.device)
-        choice_of = {"runtime": ("tvm", "torch"), "runner": ("local", "rpc"), "kit": (None, "build", "merge")}
-        for name, choices in choice_of.items():
-            if (value := getattr(self, name)) not in choices:
-                raise DataError(f"{name}={value!r} is unknown; one of {', '.join(filter(None, choices))}")
+        check_fields(self)
+        check_choice("runtime", self.runtime, ("tvm", "torch"))
+        check_choice("runner", self.runner, ("local", "rpc"))
+        check_choice("kit", self.kit, (None, "build", "merge"))
+        check_choice("dtype", self.dtype, tuple(ELEMENT_BYTES))
+        check_places(self.tracker, self.kit_python)
         for name in self.networks or ():
             network_of(expand_zoo(self.zoo), name)
         if self.runtime == "torch":
@@ -135,11 +157,6 @@ class MeasureSettings:
             raise DataError(
                 f"runtime=torch: CPUs and GPUs of CUDA or ROCm; {device.name} is a {device.target['kind']} one"
             )
-        if self.dtype not in ELEMENT_BYTES:
-            raise DataError(f"dtype={self.dtype!r} is unknown; one of {', '.join(ELEMENT_BYTES)}")
-        for name in ("operators", "call_ms", "call_mb"):
-            if (value := getattr(self, name)) is not None and not value > 0:
-                raise DataError(f"{name}={value}: it must be more than 0")
 
     @property
     def target(self) -> dict[str, Any]:
@@ -174,6 +191,14 @@ class MeasureSettings:
         """Name -> specification of the chosen networks that the device can run."""
         zoo, device = expand_zoo(self.zoo), devices.get(self.device)
         return {name: zoo[name] for name in self.networks or zoo if runs_on(zoo[name], device)}
+
+
+def check_places(tracker: str | None, kit_python: str | None, prefix: str = "") -> None:
+    """``CdmppError`` for what is no address of a tracker, or no version of Python."""
+    if tracker is not None:
+        parse_tracker(tracker)
+    if kit_python is not None and not _PYTHON.fullmatch(kit_python):
+        raise DataError(f"{prefix}kit_python is {kit_python!r}: expected a version of Python, such as 3.12")
 
 
 def runs_on(spec: Mapping[str, Any], device: devices.Device) -> bool:

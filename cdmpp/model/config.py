@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from cdmpp.errors import CdmppError
+from cdmpp.limits import Limits, check_choice, check_fields, fitting, fitting_values, hints_of, numbers
 
 _Config = TypeVar("_Config")
 LABEL_TRANSFORMS = ("log", "box-cox", "yeo-johnson")
 CODE_KINDS = ("cpu", "gpu")
 _WIDTHS = ("width", "heads", "feedforward", "hidden", "input_layer", "embedding")
 _STACKS = ("embedded_layers", "device_layers", "regression_layers")
-_RANGES: dict[str, tuple[float, float]] = {
-    **dict.fromkeys((*_WIDTHS, *_STACKS), (1, 8192)),
-    "layers": (0, 64),
-    "dropout": (0.0, 0.99),
-    "clip": (1e-3, 1e6),
-    "bins": (0, 256),
-    "code_dropout": (0.0, 1.0),
-    "device_costs": (1, 1024),
-    "min_programs": (1, 10**9),
-    "leaf_counts": (1, 10**5),
+_LIMITS: dict[str, Limits] = {
+    **dict.fromkeys((*_WIDTHS, *_STACKS), Limits(1, 8192)),
+    "layers": Limits(0, 64),
+    "dropout": numbers(0.0, 0.99),
+    "clip": numbers(1e-3, 1e6),
+    "bins": Limits(0, 256),
+    "code_dropout": numbers(0.0, 1.0),
+    "device_costs": Limits(1, 1024),
+    "min_programs": Limits(1, 10**9),
+    "leaf_counts": Limits(1, 10**5),
 }
 """Far above anything trained, low enough that a slip of the finger cannot ask for a terabyte."""
 _MAX_LEAF_COUNTS = 1024
@@ -33,6 +34,7 @@ _MAX_LEAF_COUNTS = 1024
 class CdmppConfig:
     """The default model: tokens of kernels and stores, transformer encoder, a time for each kernel."""
 
+    LIMITS = _LIMITS
     name: str = "cdmpp"
     width: int = 128
     """Of a token; even, and divisible by ``heads``."""
@@ -64,8 +66,7 @@ class CdmppConfig:
 
     def __post_init__(self) -> None:
         _check_ranges(self)
-        if self.code_kind not in CODE_KINDS:
-            raise CdmppError(f"model.code_kind is {self.code_kind!r}; one of {', '.join(CODE_KINDS)}")
+        check_choice("model.code_kind", self.code_kind, CODE_KINDS)
         if self.width % self.heads or self.width % 2:
             raise CdmppError(f"model.width={self.width} must be even and divisible by model.heads={self.heads}")
 
@@ -74,6 +75,7 @@ class CdmppConfig:
 class ReferenceConfig:
     """The published architecture as found in trial 1575 of its public code."""
 
+    LIMITS = _LIMITS
     name: str = "reference"
     layers: int = 11
     heads: int = 4
@@ -108,6 +110,7 @@ class ReferenceConfig:
 class LibraryConfig:
     """The model of library operators: a perceptron on top of a fitted roofline."""
 
+    LIMITS = _LIMITS
     name: str = "library"
     layers: int = 3
     hidden: int = 256
@@ -135,7 +138,7 @@ MODELS: dict[str, type[CdmppConfig] | type[ReferenceConfig] | type[LibraryConfig
 
 def model_config(values: Mapping[str, Any]) -> ModelConfig:
     """From plain settings; ``name`` chooses among ``MODELS``. Errors as ``config_from_dict``."""
-    name = values.get("name", "cdmpp")
+    name = fitting("model", values, dict).get("name", "cdmpp")
     if not isinstance(name, str) or name not in MODELS:
         raise CdmppError(f"unknown model {name!r}; one of {', '.join(MODELS)}")
     return config_from_dict(MODELS[name], values, "model")
@@ -143,9 +146,10 @@ def model_config(values: Mapping[str, Any]) -> ModelConfig:
 
 def config_from_dict(kind: type[_Config], values: Mapping[str, Any], group: str) -> _Config:
     """A frozen dataclass from plain values of the ``group``; ``CdmppError`` for an unknown key or another type."""
-    defaults = {field.name: field.default for field in fields(kind)}  # type: ignore[arg-type]
-    check_keys(values, defaults, f"{group}.")
-    return kind(**{key: _converted(f"{group}.{key}", value, defaults[key]) for key, value in values.items()})
+    hints = hints_of(kind)
+    fitting(group, values, dict)
+    check_keys(values, hints, f"{group}.")
+    return kind(**fitting_values(values, hints, kind.LIMITS, f"{group}."))  # type: ignore[attr-defined]
 
 
 def check_keys(values: Mapping[str, Any], allowed: Collection[str], prefix: str = "") -> None:
@@ -156,24 +160,7 @@ def check_keys(values: Mapping[str, Any], allowed: Collection[str], prefix: str 
             raise CdmppError(f"unknown setting {prefix}{key}; did you mean {' or '.join(near)}?")
 
 
-def _converted(name: str, value: Any, default: Any) -> Any:
-    if isinstance(default, tuple):
-        if not isinstance(value, list | tuple) or not all(type(item) is int for item in value):
-            raise CdmppError(f"{name} must be a list of whole numbers, not {value!r}")
-        return tuple(value)
-    if isinstance(default, float) and type(value) is int and abs(value) < 2**53:
-        return float(value)
-    if isinstance(default, bool | int | float | str) and type(value) is not type(default):
-        raise CdmppError(f"{name} must be a {type(default).__name__}, not {value!r}")
-    return value
-
-
 def _check_ranges(config: ModelConfig) -> None:
     """Checked before a tensor is allocated: each number, or entry of a tuple, and the label."""
-    for name, (least, most) in _RANGES.items():
-        values = getattr(config, name, ())
-        for value in values if isinstance(values, tuple) else (values,):
-            if not least <= value <= most:
-                raise CdmppError(f"model.{name} is {value!r}; it must lie between {least:g} and {most:g}")
-    if config.label not in LABEL_TRANSFORMS:
-        raise CdmppError(f"model.label is {config.label!r}; one of {', '.join(LABEL_TRANSFORMS)}")
+    check_fields(config, "model.")
+    check_choice("model.label", config.label, LABEL_TRANSFORMS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from cdmpp.content import content_of, parse_json
 from cdmpp.errors import CdmppError
 from cdmpp.paths import conf_folder
 from cdmpp.programs.networks import import_transformers
@@ -78,8 +78,8 @@ def entry_of_config(path: Path) -> dict[str, Any]:
     Code that the file names (``auto_map``, kernels) is left out, never fetched.
     """
     try:
-        given = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        given = parse_json(content_of(path))
+    except ValueError as error:
         raise CdmppError(f"cannot read the config {path}: {error}") from error
     try:
         transformers = import_transformers()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import reprlib
 import sys
 from collections.abc import Iterator, Mapping
@@ -12,6 +11,7 @@ from typing import Any
 
 from cdmpp import __version__
 from cdmpp.ast.layout import FEATURES, KERNEL_WIDTH, LEAF_WIDTH
+from cdmpp.content import content_of, parse_json
 from cdmpp.devices import KINDS, SPEC_FIELDS, VECTOR_FIELDS, VECTOR_WIDTH, Device
 from cdmpp.errors import DataError, ModelFormatError
 from cdmpp.machine_code.code_features import CODE_VERSION
@@ -57,8 +57,8 @@ class StoredConfig:
 def read_object(path: Path) -> dict[str, Any]:
     """The mapping in a JSON file of a model folder; ``ModelFormatError`` names the file."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        content = parse_json(content_of(path))
+    except ValueError as error:
         raise ModelFormatError(f"{path} is not readable JSON ({error}); {AGAIN}") from error
     if not isinstance(content, dict):
         raise ModelFormatError(f"{path} holds a JSON {type(content).__name__} and not a mapping; {AGAIN}")

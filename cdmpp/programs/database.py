@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import base64
 import functools
-import gzip
 import json
 import math
 import struct
 import sys
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import tvm
 
+from cdmpp.content import lines_of
 from cdmpp.errors import CdmppError, DataError
 from cdmpp.programs.gate import load_graph
 from cdmpp.programs.legacy import convert_trace, legacy_to_script
@@ -84,19 +82,7 @@ def is_database(folder: Path) -> bool:
     return all((folder / name).is_file() or (folder / f"{name}.gz").is_file() for name in names)
 
 
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    opener: Any = gzip.open if path.suffix == ".gz" else open
-    number = 0
-    try:
-        with opener(path, "rt", encoding="utf-8", errors="replace") as stream:
-            for number, line in enumerate(stream, start=1):
-                if line.strip():
-                    yield number, line
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{path} ends early or is not readable after line {number}: {error}") from error
-
-
-def _graph_of_line(path: Path, number: int, line: str) -> str:
+def _graph_of_line(path: Path, number: int, line: bytes) -> str:
     """The JSON graph inside one workload line: base64 of an 8-byte length and the text."""
     try:
         _hash, packed = json.loads(line)
@@ -118,7 +104,7 @@ def read_workloads(folder: Path) -> list[tvm.IRModule | BadLine]:
     path = find_file(folder, WORKLOAD_FILE)
     modules: list[tvm.IRModule | BadLine] = []
     foreign = ""
-    for number, line in _lines(path):
+    for number, line in lines_of(path):
         where = f"workload line {number}"
         try:
             graph = _graph_of_line(path, number, line)
@@ -141,7 +127,7 @@ def read_lines(folder: Path) -> Iterator[TuningLine | BadLine]:
     A gzip file that ends early raises ``DataError`` with the last good line number.
     """
     path = find_file(folder, RECORD_FILE)
-    for number, line in _lines(path):
+    for number, line in lines_of(path):
         try:
             yield _parse(number, line)
         except (ValueError, TypeError, KeyError, IndexError) as error:
@@ -151,7 +137,7 @@ def read_lines(folder: Path) -> Iterator[TuningLine | BadLine]:
 _compact = functools.partial(json.dumps, sort_keys=True, separators=(",", ":"))
 
 
-def _parse(number: int, line: str) -> TuningLine:
+def _parse(number: int, line: bytes) -> TuningLine:
     try:
         value = json.loads(line)
     except json.JSONDecodeError as error:

@@ -14,17 +14,20 @@ from cdmpp.data.codes import derive_codes
 from cdmpp.data.dataset import LatencyDataset
 from cdmpp.data.files import plain
 from cdmpp.data.loading import load_dataset
+from cdmpp.data.records import read_records, record_parts
 from cdmpp.devices import Device
 from cdmpp.errors import CdmppError, DataError
+from cdmpp.limits import check_choice, check_fields, numbers
 from cdmpp.lock import writing
 from cdmpp.machine_code.compile import can_have_code
-from cdmpp.measure.collector import Collector
+from cdmpp.measure.collector import SENTINELS_FILE, Collector
+from cdmpp.measure.disturbance import Disturbance
 from cdmpp.measure.plan import add_tasks
 from cdmpp.measure.probe import probe
 from cdmpp.measure.settings import MeasureSettings
 from cdmpp.predict.predictor import Predictor
 from cdmpp.predict.rows import predict_rows
-from cdmpp.recipes.gauges import gauge_calls
+from cdmpp.recipes.gauges import CALLS, gauge_calls
 from cdmpp.recipes.scaled import scale_to, tensors_of
 from cdmpp.training.metrics import latency_metrics
 
@@ -32,11 +35,14 @@ _SCHEDULES, _BATCH, _SEPARATION_S = 4, 52, 15.0
 _CALL_MS = 50.0
 """By the peak numbers of the datasheet: a call that is timed tens of times in these minutes is no longer."""
 FEWEST_TASKS = 6
+FORCE = "--force"
 
 
 @dataclass(frozen=True)
 class CalibrateSettings:
-    """What ``cdmpp calibrate`` is told."""
+    """What ``cdmpp calibrate`` is told; ``CdmppError`` for what cannot be."""
+
+    LIMITS = {"time_limit_min": numbers(0, 10**6, "minutes", above=True), "calls": CALLS}
 
     device: str
     """What this machine is, a file of ``conf/device``."""
@@ -51,6 +57,12 @@ class CalibrateSettings:
     """``tvm``: programs on a CPU; ``torch``: calls of PyTorch's operators on the CPU or GPU of this machine."""
     calls: int = 3
     """Of ``runtime="torch"``: how many calls of each family of kernels are timed, chosen by ``gauge_calls``."""
+    force: bool = False
+    """Store the model although the machine was busy, see ``Disturbance``."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        check_choice("runtime", self.runtime, ("tvm", "torch"))
 
 
 def calibrate(settings: CalibrateSettings) -> dict[str, Any]:
@@ -59,7 +71,7 @@ def calibrate(settings: CalibrateSettings) -> dict[str, Any]:
     Raises:
         CdmppError: a device whose machine code is not read, a model that reads none, or no compiler for the probe; of
             ``runtime="torch"`` a model of another kind.
-        DataError: too few gauges could be measured, or the GPU is not in this machine.
+        DataError: too few gauges could be measured, the GPU is not in this machine, or the machine is busy.
     """
     described, start = devices.get(settings.device), cdmpp.load(settings.start)
     if settings.runtime == "torch":
@@ -69,6 +81,8 @@ def calibrate(settings: CalibrateSettings) -> dict[str, Any]:
         raise CdmppError(f"calibration reads x86-64 machine code on a described core; {described.name} has none of it")
     elif not start.can_scale or start.features != "cdmpp":
         raise CdmppError(f"the model {settings.start} reads no machine code of CPUs: start from one that does, as cpus")
+    if not settings.force:
+        Disturbance.now().check(FORCE)
     device = described if described.kind == "gpu" else described.measured_as(probe().spec())
     records = _measure(settings, start)
     rows = np.arange(len(records))
@@ -76,6 +90,9 @@ def calibrate(settings: CalibrateSettings) -> dict[str, Any]:
         raise DataError(
             f"{tasks} gauges could be measured, calibration takes {FEWEST_TASKS}: see {settings.out}/records"
         )
+    taken = Disturbance.of(read_records(settings.out / "records", settings.device))
+    if not settings.force:
+        taken.check(FORCE, "No model was stored, and the next run measures the gauges again")
     before = _figures(start, records, rows, device)
     left_out = _left_out(start, records, device)
     scaled, factors = scale_to(start, device, records, rows)
@@ -86,6 +103,8 @@ def calibrate(settings: CalibrateSettings) -> dict[str, Any]:
             "programs": len(rows),
             "tasks": tasks,
             "measured": {name: device.spec[name] for name in sorted(device.measured)},
+            "machine": {"load": taken.load, "processors": taken.processors, "spread": taken.spread},
+            "busy": taken.reasons,
             "factors": factors,
             "before": before,
             "left_out_tasks": left_out,
@@ -99,6 +118,8 @@ def calibrate(settings: CalibrateSettings) -> dict[str, Any]:
 
 def _measure(settings: CalibrateSettings, start: Predictor) -> LatencyDataset:
     folder = settings.out / "records"
+    if not settings.force:
+        _forget_disturbed(folder, settings.device)
     plan = MeasureSettings(
         settings.device,
         out=folder,
@@ -109,6 +130,7 @@ def _measure(settings: CalibrateSettings, start: Predictor) -> LatencyDataset:
         batch=_BATCH,
         min_separation_s=_SEPARATION_S,
         progress=settings.progress,
+        force=True,  # what is measured is kept; whether it is used is decided on all of it
     )
     if settings.runtime == "torch":
         from cdmpp.measure.torch_collector import TorchCollector
@@ -126,6 +148,14 @@ def _measure(settings: CalibrateSettings, start: Predictor) -> LatencyDataset:
         Collector(plan, folder).run()
     derive_codes(folder, progress=settings.progress)
     return load_dataset(folder, settings.device)
+
+
+def _forget_disturbed(folder: Path, device: str) -> None:
+    """Remove the records of an earlier run on a busy machine, and what it took for quiet."""
+    if Disturbance.of(read_records(folder, device)).reasons:
+        with writing(folder, f"calibration of {device}"):
+            for path in (*record_parts(folder), folder / SENTINELS_FILE):
+                path.unlink(missing_ok=True)
 
 
 def _left_out(start: Predictor, dataset: LatencyDataset, device: Device) -> dict[str, float]:

@@ -12,6 +12,7 @@ from cdmpp.data.sources import devices_with_data, source_devices
 from cdmpp.data.splits import split_definition, split_names
 from cdmpp.devices import Device
 from cdmpp.errors import CdmppError, DataError
+from cdmpp.limits import Limits, fitting, fitting_values, numbers
 from cdmpp.measure.chosen import LabelSettings
 from cdmpp.model.config import check_keys, config_from_dict
 from cdmpp.predict.model_folder import load
@@ -21,6 +22,8 @@ from cdmpp.training.config import Run, TrainConfig, TuneConfig
 from cdmpp.training.sampling import check_sampler
 
 _OWN = ("start", "budget", "sampler", "paired", "test_fraction")
+_HINTS = {"start": str | None, "budget": int, "sampler": str, "paired": bool, "test_fraction": float}
+_LIMITS = {"budget": Limits(1, 10**6, "tasks"), "test_fraction": numbers(0, 0.99, "of the tasks", above=True)}
 _SHARED = ("data", "sources", "model", "loss", "trainer", "out", "seed", "progress", "accelerator")
 _KEYS = (*_OWN, *_SHARED, "device", "test_networks", "tuning", "measure")
 
@@ -52,18 +55,18 @@ class FinetuneSettings:
     def from_dict(values: Mapping[str, Any]) -> FinetuneSettings:
         """From the composed ``conf/finetune.yaml``; ``CdmppError`` for what nothing reads or cannot be."""
         check_keys(values, _KEYS)
+        own = {key: values[key] for key in _OWN}
+        fitting_values(own, _HINTS, _LIMITS)
         check_keys(values["measure"], [field.name for field in fields(LabelSettings)], "measure.")
         settings = FinetuneSettings(
-            device=devices.get(values["device"]["name"]),
+            device=devices.get(devices.named(values["device"])),
             tuning=config_from_dict(TuneConfig, values["tuning"], "tuning"),
             measure=LabelSettings(**values["measure"]),
             test_networks=_networks(values["test_networks"]),
-            **{key: values[key] for key in _OWN},
+            **own,
             **shared_settings(values),
         )
         check_sampler(settings.sampler)
-        if type(settings.budget) is not int or settings.budget < 1:
-            raise CdmppError(f"budget={settings.budget}: it counts tasks, at least 1")
         if settings.device.name in settings.sources:
             raise CdmppError(f"{settings.device.name} is the new device and cannot be among its own sources")
         return settings
@@ -91,11 +94,12 @@ class FinetuneSettings:
 
 def _networks(value: Any) -> tuple[str, ...]:
     """A list of names as it is given, or that of the split of ``conf/split`` that is named."""
-    listed = split_definition(value).get("test_networks") if value in split_names() else value or ()
+    named = isinstance(value, str) and value in split_names()
+    listed = split_definition(value).get("test_networks") if named else () if value is None else value
     if not isinstance(listed, list | tuple) or not all(isinstance(name, str) for name in listed):
         lists = [name for name in split_names() if split_definition(name).get("test_networks")]
         raise CdmppError(
             f"test_networks={value}: it is a list of networks, such as [gpt2,bert_tiny], or the name of a split that "
             f"lists some: {', '.join(lists)}"
         )
-    return tuple(listed)
+    return tuple(fitting("test_networks", listed, list[str]))

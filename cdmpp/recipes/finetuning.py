@@ -18,6 +18,7 @@ from cdmpp.data.sources import load_device, load_devices
 from cdmpp.data.splits import Split, make_split
 from cdmpp.errors import DataError, NoRecordsError
 from cdmpp.measure.chosen import measure_settings, measure_tasks
+from cdmpp.measure.disturbance import Disturbance
 from cdmpp.predict.predictor import Predictor
 from cdmpp.predict.rows import predict_rows
 from cdmpp.recipes.adapted import adapt
@@ -41,6 +42,8 @@ def finetune(settings: FinetuneSettings) -> dict[str, Any] | None:
     them, no source device, or a budget larger than the tasks there are.
     """
     dataset, split = _data(settings)
+    if settings.measure.how == "local" and not settings.measure.force:
+        Disturbance.now().check("measure.force=true")  # not only after the minutes of training
     with one_writer(settings.run.out):  # not before: where data lacks, no folder is left
         start = base_model(settings, dataset, split)
         if not settings.measure.how:

@@ -6,7 +6,7 @@ import numpy as np
 
 from cdmpp.data.batching import ProgramTensors
 from cdmpp.devices import Device
-from cdmpp.errors import CdmppError
+from cdmpp.limits import Limits
 from cdmpp.measure.torch_plan import CallLimits, gauge_plan
 from cdmpp.operators.operator import FAMILIES, LibraryOperator
 from cdmpp.predict.inputs import Wishes, read_inputs
@@ -16,6 +16,7 @@ from cdmpp.training.sampling import Candidates, choose_tasks
 
 _POOL = 200
 """Random calls of each family that are chosen from."""
+CALLS = Limits(1, _POOL, "calls of each family")
 
 
 def gauge_calls(start: Predictor, device: Device, limits: CallLimits, calls: int, seed: int) -> list[LibraryOperator]:
@@ -27,8 +28,7 @@ def gauge_calls(start: Predictor, device: Device, limits: CallLimits, calls: int
     Raises:
         CdmppError: ``calls`` is less than one or more than are chosen from.
     """
-    if not 1 <= calls <= _POOL:
-        raise CdmppError(f"{calls} calls of each family: expected 1 to {_POOL}")
+    CALLS.fitting("calls", calls)
     pool = gauge_plan(limits, _POOL, seed)
     asts = read_inputs(pool, Wishes(device, start.features, False, 0.0)).asts
     programs = ProgramTensors.build(asts, {device.name: device}, [device.name] * len(asts))

@@ -9,21 +9,39 @@ from pathlib import Path
 from typing import Any
 
 from cdmpp import devices
+from cdmpp.ast.layout import FEATURES
 from cdmpp.data.dataset import LatencyDataset
 from cdmpp.data.files import read_json, write_json
 from cdmpp.data.sources import load_devices, source_devices
-from cdmpp.data.splits import split_definition
+from cdmpp.data.splits import check_split, split_definition
 from cdmpp.devices import Device
 from cdmpp.errors import CdmppError, DataError
+from cdmpp.limits import PROCESSES, SEED, check_choice, fitting, fitting_values
 from cdmpp.model.config import check_keys
-from cdmpp.training.config import Run, TrainConfig, check_choice
+from cdmpp.training.config import Run, TrainConfig
 from cdmpp.training.processes import is_rank_zero, one_writer
 from cdmpp.training.run_folder import RUN_FILE
 
 _SETTINGS = "settings.json"
 OF_NO_EFFECT = ("out", "progress", "accelerator", "baselines", "plots", "threads", "allow_zero_shot", "leave_one_out")
 """On what a run learns: it may go on with others."""
+_HINTS: dict[str, Any] = {
+    "target": str | None,
+    "sources": list[str] | None,
+    "features": str,
+    "seed": int,
+    "out": str,
+    "progress": bool,
+    "accelerator": str,
+    "baselines": list[str] | None,
+    "plots": bool,
+    "threads": int,
+    "leave_one_out": bool,
+}
+"""Type of each setting that is in no group."""
+_LIMITS = {"seed": SEED, "threads": PROCESSES}
 _GROUPS = ("device", "data", "split", "model", "loss", "trainer")
+_NEEDED = (*_GROUPS, *("accelerator", "features", "out", "plots", "progress", "seed", "sources", "target", "threads"))
 _KEYS = (*_GROUPS, *OF_NO_EFFECT, "target", "sources", "resume", "features", "seed")
 
 
@@ -50,24 +68,27 @@ class RunSettings:
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> RunSettings:
         """From a composed configuration, or the settings kept in ``resume``; ``CdmppError`` for what cannot be."""
-        if values.get("resume"):
-            folder = Path(values["resume"])
+        if (resumed := fitting("resume", values.get("resume"), str | None)) is not None:
+            folder = Path(resumed)
             if not (folder / _SETTINGS).is_file():
                 raise CdmppError(f"resume={folder}: no {_SETTINGS} there, so it is not the folder of a training run")
-            values = {**read_json(folder / _SETTINGS), "out": str(folder)}
+            values = {**fitting(str(folder / _SETTINGS), read_json(folder / _SETTINGS), dict), "out": str(folder)}
+            if missing := [key for key in _NEEDED if key not in values]:
+                raise CdmppError(f"{folder / _SETTINGS} lacks {', '.join(missing)}: not the settings of a training run")
         check_keys(values, _KEYS)
         model = values["model"]
         if values["features"] != "cdmpp" and "anchor" in model:
             model = {**model, "anchor": False}  # imported vectors describe no kernel: there is no analytic time
         shared = shared_settings({**values, "model": model})
         split = _split(values["split"], values["target"], shared["sources"])
+        fitting_values({key: value for key, value in values.items() if key in _HINTS}, _HINTS, _LIMITS)
+        check_choice("features", values["features"], tuple(FEATURES))
         zero_shot = str(values["allow_zero_shot"]).lower()
         check_choice("allow_zero_shot", zero_shot, ("auto", "true", "false"))
         leave_one_out = values.get("leave_one_out", True)  # runs to resume may be older than this setting
-        if type(leave_one_out) is not bool:
-            raise CdmppError(f"leave_one_out={leave_one_out}: it must be true or false")
+        named = devices.named(values["device"])
         return RunSettings(
-            device=devices.get(split.get("target") or values["device"]["name"]),
+            device=devices.get(split.get("target") or named),
             split=split,
             target=split.get("target"),
             allow_zero_shot=zero_shot,
@@ -114,21 +135,30 @@ class RunSettings:
 
 def shared_settings(values: Mapping[str, Any]) -> dict[str, Any]:
     """Fields that training and fine-tuning are both asked for; ``CdmppError`` where one cannot be."""
-    check_keys(values["data"], ("path",), "data.")
-    if type(values["seed"]) is not int or not 0 <= values["seed"] < 2**32:
-        raise CdmppError(f"seed={values['seed']}: it must be a whole number from 0 to {2**32 - 1}")
+    fitting_values({key: value for key, value in values.items() if key in _HINTS}, _HINTS, _LIMITS)
+    check_choice("accelerator", values["accelerator"], ("auto", "cpu", "gpu"))
     return {
-        "data_paths": tuple(Path(path).expanduser() for path in values["data"]["path"]),
+        "data_paths": data_paths(values["data"]),
         "sources": tuple(devices.get(name).name for name in values["sources"] or ()),
         "training": TrainConfig.from_dict({name: values[name] for name in ("model", "loss", "trainer")}),
         "run": Run(Path(values["out"]), values["seed"], values["progress"], values["accelerator"]),
     }
 
 
+def data_paths(values: Any) -> tuple[Path, ...]:
+    """The folders of the group ``data``; ``CdmppError`` where it is none of ``conf/data``."""
+    check_keys(fitting("data", values, dict), ("path",), "data.")
+    return tuple(Path(path).expanduser() for path in fitting("data.path", values["path"], list[str]))
+
+
 def _split(values: Mapping[str, Any], target: str | None, sources: tuple[str, ...]) -> dict[str, Any]:
     """Options of the split; one by device gets its target and sources from the run."""
-    split = dict(values)
+    split = dict(fitting("split", values, dict))
+    fitting("split.name", split.get("name"), str)
+    check_split(split_definition(split["name"]) | split)
     if split.get("kind", split_definition(split["name"]).get("kind")) == "by_device":
+        if target and split.get("target") not in (None, target):
+            raise CdmppError(f"target={target} and split.target={split['target']}: give one of them")
         target = target or split.get("target")
         if target is None:
             raise CdmppError("a split by device needs target=DEVICE, the one to test on (`cdmpp devices` lists them)")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from cdmpp.content import content_of, parse_json
 from cdmpp.errors import DataError, some
 from cdmpp.trace.beside import MOST
 from cdmpp.trace.job import TracedJob
@@ -105,7 +105,7 @@ def read_recordings(folder: Path | str) -> tuple[Recording, ...]:
 def read_recording(file: Path) -> Recording:
     """``DataError`` where the file is none."""
     try:
-        told: dict[str, Any] = json.loads(file.read_text())
+        told: dict[str, Any] = parse_json(content_of(file))
         first, after = told["profiled"]
         return Recording(tuple(map(float, told["steps_s"])), (int(first), int(after)), float(told["event_s"]))
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -118,7 +118,7 @@ def read_probe(file: Path) -> tuple[tuple[tuple[str, int, float], ...], float]:
     ``DataError`` where the file is no such table.
     """
     try:
-        told = json.loads(file.read_text())
+        told = parse_json(content_of(file))
         rows = sorted((str(row["kind"]), int(row["bytes"]), float(row["latency_s"])) for row in told["rows"])
         share = float(told.get("processor_share", 0.0))
         if not share >= 0:

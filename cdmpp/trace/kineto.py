@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import math
-import zlib
 from pathlib import Path
 from typing import Any
 
+from cdmpp.content import content_of
 from cdmpp.distributed.fabric import MOST_RANKS
 from cdmpp.errors import DataError
 from cdmpp.trace.host_ops import host_steps
@@ -53,19 +52,20 @@ def read_kineto(path: Path) -> RankTrace:
 
 
 def _is_span(event: Any) -> bool:
-    """Whether it has a name, a begin and a length; what else lies in the file is left out."""
+    """Whether it has a name, a thread, a begin and a length; what else lies in the file is left out."""
     if not isinstance(event, dict) or event.get("ph") != "X" or not isinstance(event.get("args", {}), dict):
+        return False
+    if not isinstance(event.get("tid"), int | str):
         return False
     times = (event.get("ts"), event.get("dur"))
     return isinstance(event.get("name"), str) and all(isinstance(t, int | float) and math.isfinite(t) for t in times)
 
 
 def _load(path: Path) -> dict[str, Any]:
+    text = content_of(path)
     try:
-        packed = path.read_bytes()
-        text = gzip.decompress(packed) if packed[:2] == b"\x1f\x8b" else packed
-        whole = json.loads(text)
-    except (OSError, EOFError, zlib.error, ValueError) as error:
+        whole = json.loads(text.decode("utf-8"))  # torch.profiler may write a key of ``args`` twice
+    except (ValueError, RecursionError) as error:
         raise DataError(f"cannot read {path} as a trace: {error}") from error
     if not isinstance(whole, dict) or not isinstance(whole.get("traceEvents"), list):
         raise DataError(f"{path} is no trace: it has no traceEvents")

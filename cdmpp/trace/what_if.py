@@ -6,15 +6,24 @@ import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from cdmpp.distributed.fabric import MOST_RANKS
 from cdmpp.errors import CdmppError
+from cdmpp.limits import Limits, numbers
 from cdmpp.simulate.task import check_tasks
 from cdmpp.trace.buckets import with_buckets
 from cdmpp.trace.job import JobOp, JobRank, TracedJob
 from cdmpp.trace.replay import STEPS, apart
 from cdmpp.trace.wire import rescaled, slowed, wires
 
+_FACTOR = numbers(0, 10**6, "times what it was", above=True)
+_LIMITS = {
+    "ranks": Limits(2, MOST_RANKS, "ranks"),
+    "bucket_mb": numbers(0, 10**6, "MiB", above=True),
+    "latency": numbers(0, 10**6, "times what it was"),
+    "link_gbps": numbers(0, 10**6, "Gbit/s", above=True),
+}
 _EVEN = 0.5
 """Of a processor that two busy threads have each."""
 
@@ -137,7 +146,7 @@ def changed(job: TracedJob, settings: Mapping[str, str]) -> TracedJob:
         raise CdmppError("--what-if link_gbps: it says what the traced links carry, for bandwidth=FACTOR beside it")
     settings = {key: text for key, text in settings.items() if key != "link_gbps"}
     makers: dict[str, Callable[[TracedJob, str], TracedJob]] = {
-        "ranks": lambda job, text: with_ranks(job, int(_number("ranks", text))),
+        "ranks": lambda job, text: with_ranks(job, _number("ranks", text)),
         "bucket_mb": lambda job, text: with_buckets(job, round(2**20 * _number("bucket_mb", text))),
         "bandwidth": lambda job, text: with_bandwidth(job, _number("bandwidth", text), link_gbps),
         "latency": lambda job, text: with_latency(job, _number("latency", text)),
@@ -173,11 +182,12 @@ def _alike(job: TracedJob, one: JobRank) -> list[JobRank]:
     return [rank for rank in job.ranks if [op.name for op in rank.ops] == names]
 
 
-def _number(key: str, text: str) -> float:
+def _number(key: str, text: str) -> Any:
+    limits = _LIMITS.get(key, _FACTOR)
     try:
-        return float(text)
+        return limits.fitting(key, float(text) if not limits.whole else int(text))
     except ValueError:
-        raise CdmppError(f"--what-if {key}={text}: expected a number") from None
+        raise CdmppError(f"--what-if {key}={text}: expected {limits}") from None
 
 
 def _is_no(text: str) -> bool:

@@ -8,12 +8,31 @@ from pathlib import Path
 from typing import Any
 
 from cdmpp.errors import CdmppError
+from cdmpp.limits import Limits, check_choice, check_fields, numbers
 from cdmpp.model.config import CdmppConfig, ModelConfig, check_keys, config_from_dict, model_config
+
+_WEIGHTS = ("log_weight", "relative_weight", "label_mse_weight", "label_relative_weight")
+_STEPS = {
+    "batch_size": Limits(1, 10**6, "programs"),
+    "lr": numbers(0, 10, above=True),
+    "weight_decay": numbers(0, 10),
+    "warmup": numbers(0, 1),
+    "ema": numbers(0, 1 - 1e-9),
+}
+"""Of training and of tuning."""
 
 
 @dataclass(frozen=True)
 class LossConfig:
     """Weights of the terms; their sum is minimised. See ``losses.py``."""
+
+    LIMITS = {
+        **dict.fromkeys((*_WEIGHTS, "domain_weight"), numbers(0, 1e6)),
+        **dict.fromkeys(("huber_delta", "relative_limit"), numbers(0, 100, "log units", above=True)),
+        "label_floor": numbers(0, 1e6, above=True),
+        "device_balance": numbers(0, 1),
+        "cmd_moments": Limits(1, 64),
+    }
 
     log: str = "huber"
     """Shape of the error of log-latency: huber or mse."""
@@ -38,17 +57,26 @@ class LossConfig:
     cmd_moments: int = 5
 
     def __post_init__(self) -> None:
+        check_fields(self, "loss.")
         check_choice("loss.domain", self.domain, ("none", "cmd"))
         check_choice("loss.log", self.log, ("huber", "mse"))
-        if not 0 <= self.device_balance <= 1:
-            raise CdmppError(
-                f"loss.device_balance is {self.device_balance}: from 0, programs alike, to 1, devices alike"
-            )
+        if not any(getattr(self, name) for name in _WEIGHTS):
+            raise CdmppError(f"loss.{', loss.'.join(_WEIGHTS)} are all 0: nothing would be learned")
 
 
 @dataclass(frozen=True)
 class TrainerConfig:
     """Sized for two CPU cores and some thousand programs."""
+
+    LIMITS = {
+        **_STEPS,
+        **dict.fromkeys(("epochs", "validate_every"), Limits(1, 10**6, "epochs")),
+        "cycle_steps": Limits(1, 10**9),
+        "grad_clip": numbers(0, 1e9),
+        **dict.fromkeys(("length_groups", "members"), Limits(1, 64)),
+        "interval_folds": Limits(0, 64),
+        **dict.fromkeys(("devices", "nodes"), Limits(1, 1024)),
+    }
 
     epochs: int = 20
     batch_size: int = 128
@@ -84,11 +112,9 @@ class TrainerConfig:
     """Machines that train together; more than one: start the run on each with torchrun."""
 
     def __post_init__(self) -> None:
+        check_fields(self, "trainer.")
         check_choice("trainer.schedule", self.schedule, ("cosine", "cyclic"))
         check_choice("trainer.precision", self.precision, ("32", "bf16"))
-        for name in ("epochs", "batch_size", "length_groups", "validate_every", "members", "devices", "nodes"):
-            if getattr(self, name) < 1:
-                raise CdmppError(f"trainer.{name} must be at least 1, not {getattr(self, name)}")
         if self.interval_folds and self.interval_folds < 3:
             raise CdmppError(f"trainer.interval_folds must be 0 or at least 3, not {self.interval_folds}")
 
@@ -120,6 +146,14 @@ class TrainConfig:
 class TuneConfig:
     """How the weights move to the new device; what was fitted on the sources (scalers, shared costs, ...) is kept."""
 
+    LIMITS = {
+        **_STEPS,
+        "steps": Limits(1, 10**9),
+        "replay": numbers(0, 1e3),
+        "replay_weight": numbers(0, 1e6),
+        "folds": Limits(0, 64),
+    }
+
     steps: int = 400
     """Batches in all, rounded to whole epochs."""
     batch_size: int = 64
@@ -135,10 +169,7 @@ class TuneConfig:
     """Of the chosen tasks, for intervals: as many more models are tuned. 0: none, and no intervals."""
 
     def __post_init__(self) -> None:
-        if self.steps < 1 or self.batch_size < 1:
-            raise CdmppError(f"tuning.steps={self.steps} and tuning.batch_size={self.batch_size} must be at least 1")
-        if self.replay < 0 or self.replay_weight < 0:
-            raise CdmppError("tuning.replay and tuning.replay_weight must not be negative")
+        check_fields(self, "tuning.")
 
     def trainer(self, programs: int) -> TrainerConfig:
         """For so many programs an epoch. One validation, at the end: the sources' error could only choose step zero."""
@@ -157,9 +188,3 @@ class Run:
     progress: bool = True
     accelerator: str = "auto"
     """auto (a CUDA device where there is one), cpu or gpu."""
-
-
-def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    """Raise a ``CdmppError`` where ``value`` is none of ``choices``."""
-    if value not in choices:
-        raise CdmppError(f"{name} is {value!r}; one of {', '.join(choices)}")

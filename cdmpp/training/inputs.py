@@ -13,7 +13,8 @@ from cdmpp.data.dataset import LatencyDataset
 from cdmpp.data.splits import Split
 from cdmpp.devices import sheets_of
 from cdmpp.errors import CdmppError, DataError
-from cdmpp.training.config import LossConfig, check_choice
+from cdmpp.limits import check_choice
+from cdmpp.training.config import LossConfig
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from cdmpp.ast.compact_ast import CompactAST
 from cdmpp.ast.layout import KERNEL_WIDTH, LEAF_WIDTH
 from cdmpp.ast.table import AstTable
 from cdmpp.data.splits import make_split, split_definition, split_names
-from cdmpp.errors import DataError
+from cdmpp.errors import CdmppError, DataError
 
 
 def dataset(task_of, networks_of=None, duplicate_of=None, seed=0):
@@ -159,12 +159,15 @@ def test_too_little_data_says_what_is_missing(tasks, name, message):
         ({"test_networks": ["resnet50"], "train_networks": ["resnet50"]}, "both a test and a training"),
         ({"test_networks": ["resnet50"], "shared": "maybe"}, "leave_training"),
         ({"test_networks": ["resnet50"], "sharing": "x"}, "has no option"),
-        ({"test_networks": ["resnet50"], "validation_fraction": 1.5}, "between 0 and 1"),
+        (
+            {"test_networks": ["resnet50"], "validation_fraction": 1.5},
+            "validation_fraction is 1.5: expected a number above 0",
+        ),
     ],
 )
 def test_network_options_are_checked(options, message):
     names = {f"t{i}": {["resnet50", "bert"][i % 2]: 1} for i in range(10)}
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(CdmppError, match=message):
         make_split(dataset([f"t{i}" for i in range(10)], names), "by_network", 0, **options)
 
 
@@ -304,7 +307,7 @@ def test_less_training_data_is_contained_in_more_and_leaves_the_rest_alone(optio
 
 
 def test_a_share_of_nothing_is_refused():
-    with pytest.raises(DataError, match=r"train_tasks=0\.0"):
+    with pytest.raises(CdmppError, match=r"train_tasks is 0\.0: expected a number above 0 to 1"):
         make_split(dataset(many_tasks()), "by_task", 0, train_tasks=0.0)
 
 

@@ -10,13 +10,16 @@ from typing import Any
 
 import pytest
 
-from cdmpp.measure import collection, collector, subjects, torch_collector, window
+from cdmpp.measure import collection, collector, disturbance, subjects, torch_collector, window
 from cdmpp.measure.settings import MeasureSettings
 from cdmpp.programs.task import Task
 
 
 class Machine:
-    """Answers requests like a worker; ``broken`` and ``noise`` go by schedule, ``kill_after`` counts visits."""
+    """Answers requests like a worker; ``broken`` and ``noise`` go by schedule, ``kill_after`` counts visits.
+
+    In ``busy_visits`` every visit to a program takes longer than the one before; ``load`` is that of others.
+    """
 
     def __init__(self) -> None:
         self.visits: list[str] = []
@@ -24,6 +27,8 @@ class Machine:
         self.broken: dict[str, dict[str, Any]] = {}
         self.kill_after = 10**9
         self.noise: dict[str, list[float]] = {}
+        self.load = 0.25
+        self.busy_visits: range = range(0)
 
     def answer(self, message: dict[str, Any]) -> dict[str, Any]:
         if message["op"] == "import":
@@ -44,6 +49,8 @@ class Machine:
             raise KeyboardInterrupt
         if schedule in self.broken:
             return dict(self.broken[schedule])
+        if len(self.visits) in self.busy_visits:
+            return {"samples": [1e-3 * (1 + 0.1 * self.visits.count(schedule))] * 10}
         factor = self.noise.get(schedule, [1.0])
         return {"samples": [1e-3 * (factor.pop(0) if len(factor) > 1 else factor[0])] * 10}
 
@@ -91,6 +98,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
 
     for place in (collection, collector, torch_collector):
         monkeypatch.setattr(place, "Worker", FakeWorker)
+    monkeypatch.setattr(disturbance, "load_of_others", lambda: built.load)
     monkeypatch.setattr(collector, "Sentinels", CalmSentinels)
     monkeypatch.setattr(collector, "build_sentinels", lambda *_: [])
     for place in (collection, subjects, window):

@@ -103,6 +103,7 @@ def test_a_server_that_dies_costs_no_record_and_doubles_none(
         runner="rpc",
         tracker=address,
         key="board",
+        force=True,
     )
     collector = Sabotaged(settings, tmp_path)
     collector.victim = processes[2]

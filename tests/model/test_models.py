@@ -124,7 +124,7 @@ def test_reference_encoding_by_hand():
 def test_a_setting_that_nothing_reads_is_refused():
     with pytest.raises(CdmppError, match=r"model.widht; did you mean width"):
         model_config({"widht": 64})
-    with pytest.raises(CdmppError, match="must be a int"):
+    with pytest.raises(CdmppError, match="model.width is .64.: expected a whole number from 1 to 8192"):
         model_config({"width": "64"})
     with pytest.raises(CdmppError, match="divisible by model.heads=3"):
         model_config({"width": 64, "heads": 3})

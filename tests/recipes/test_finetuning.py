@@ -33,6 +33,7 @@ SMALL = [
 
 def settings(folder: Path, *overrides: str, device: str = NEW) -> FinetuneSettings:
     given = [*SMALL, f"device={device}", f"data.path=[{folder}/data]", f"out={folder}/out", f"measure.out={folder}/new"]
+    given.append("measure.force=true")  # whatever else runs meanwhile
     return FinetuneSettings.from_dict(compose("finetune", [*given, *overrides]))
 
 
@@ -181,11 +182,11 @@ def test_a_device_without_records_or_a_way_to_measure(one_device: Path):
     ("overrides", "message"),
     [
         (["sampler=kmaens"], "kmeans"),
-        (["budget=0"], "at least 1"),
-        (["budget=many"], "at least 1"),
+        (["budget=0"], "budget is 0: expected a whole number from 1"),
+        (["budget=many"], "budget is .many.: expected a whole number"),
         (["test_networks=gpt2"], "test_networks=gpt2: it is a list of networks.*held_out"),
         (["test_networks=by_task"], "test_networks=by_task: it is a list of networks.*held_out"),
-        (["seed=abc"], "seed=abc: it must be a whole number"),
+        (["seed=abc"], "seed is .abc.: expected a whole number"),
         (["measure.how=usb"], "local, rpc, kit"),
         (["+measure.hours=1"], "measure.hours"),
         (["+colour=red"], "colour"),

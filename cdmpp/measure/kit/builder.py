@@ -14,8 +14,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from cdmpp import devices
 from cdmpp.data.files import read_json, read_table, write_json, write_table
-from cdmpp.errors import CdmppError
+from cdmpp.errors import CdmppError, DataError
+from cdmpp.limits import check_choice, shown
 from cdmpp.measure import protocol, software
 from cdmpp.measure.collection import Collection
 from cdmpp.measure.kit import pack
@@ -128,6 +130,18 @@ class KitBuilder(Collection):
         table = pa.Table.from_pylist([{**row, "part": name} for row in rows])
         write_table(self.folder / "programs" / f"{name}.parquet", table)
         self.staged, self._staged_bytes = [], 0
+
+
+def read_header(folder: Path) -> dict[str, str]:
+    """``device``, ``kind`` and ``target`` of a kit; ``DataError`` where its file says something else."""
+    path = folder / KIT_FILE
+    header = read_json(path)
+    names = ("device", "kind", "target")
+    if not isinstance(header, dict) or not all(isinstance(header.get(name), str) for name in names):
+        raise DataError(f"{path} is not the head of a kit: expected {', '.join(names)}, found {shown(header)}")
+    devices.get(header["device"])
+    check_choice(f"{path}: kind", header["kind"], ("cpu", "gpu"))
+    return header
 
 
 def packed_programs(folder: Path) -> list[dict[str, str]]:

@@ -9,13 +9,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from cdmpp.data.files import FAILURES_FILE, append_lines, read_json, read_lines
+from cdmpp.content import lines_of, parse_json
+from cdmpp.data.files import FAILURES_FILE, append_lines, read_entries
 from cdmpp.data.records import append_records, read_records, read_tasks, write_info, write_tasks
 from cdmpp.data.schema import Record
 from cdmpp.errors import DataError
 from cdmpp.lock import writing
 from cdmpp.measure import protocol
-from cdmpp.measure.kit.builder import KIT_FILE, packed_programs
+from cdmpp.measure.disturbance import Disturbance
+from cdmpp.measure.kit.builder import packed_programs, read_header
 from cdmpp.measure.labels import record_of
 from cdmpp.measure.protocol import Visits
 from cdmpp.measure.report import report
@@ -23,9 +25,12 @@ from cdmpp.measure.report import report
 log = logging.getLogger(__name__)
 
 
-def merge_kit(kit: Path, results: Sequence[Path], out: Path) -> dict[str, Any]:
-    """Append to ``out`` what ``results`` say of programs of ``kit``; ``DataError`` names what is wrong with them."""
-    header = read_json(kit / KIT_FILE)
+def merge_kit(kit: Path, results: Sequence[Path], out: Path, force: bool = False) -> dict[str, Any]:
+    """Append to ``out`` what ``results`` say of programs of ``kit``; ``DataError`` names what is wrong with them.
+
+    Visits that differ as they do on a busy machine are such a fault, unless ``force``.
+    """
+    header = read_header(kit)
     if not results:
         raise DataError(f"no results-*.jsonl in {kit / 'results'}: run the parts on the device and copy them there")
     device, rule = header["device"], protocol.rule_of(header["kind"])
@@ -46,9 +51,11 @@ def merge_kit(kit: Path, results: Sequence[Path], out: Path) -> dict[str, Any]:
             failures.setdefault(key, {"id": key, "task_id": programs[key]["task_id"], "device": device, **entry})
         else:
             records.setdefault(key, _record(programs[key], entry, facts, header, where))
+    if not force:
+        Disturbance.of(list(records.values())).check("force=true", "Nothing was merged")
     with writing(out, f"merge of the kit {kit}", wait=True):
         merged = {record.record_id for record in read_records(out, device)}
-        merged |= {entry["id"] for entry in read_lines(out / FAILURES_FILE) if entry.get("device") == device}
+        merged |= {entry["id"] for entry in read_entries(out / FAILURES_FILE, device)}
         new = [record for key, record in records.items() if key not in merged]
         failed = [entry for key, entry in failures.items() if key not in merged | set(records)]
         counts["merged before"] = len(merged & (set(records) | set(failures)))
@@ -86,13 +93,13 @@ def _record(
 
 def _lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """("file line n", entry) of a results file. A line cut short by a kill stands before a new start: it is skipped."""
-    lines = path.read_text(encoding="utf-8").splitlines()
-    for number, line in enumerate(lines, start=1):
+    lines = list(lines_of(path))
+    for place, (number, line) in enumerate(lines, start=1):
         where = f"{path} line {number}"
         try:
-            yield where, json.loads(line)
-        except ValueError as error:
-            following = lines[number] if number < len(lines) else '"event": "start"'
-            if '"event": "start"' not in following:
+            yield where, dict(parse_json(line))
+        except (ValueError, TypeError) as error:
+            following = lines[place][1] if place < len(lines) else b'"event": "start"'
+            if b'"event": "start"' not in following:
                 raise DataError(f"{where} is not JSON: {error}. Nothing was merged") from error
             log.warning("%s was cut short by a kill; its program is measured again by the next run", where)

@@ -1,0 +1,167 @@
+"""What a setting or an option may be: numbers within limits, texts, lists without repeats. Checked before any work."""
+
+from __future__ import annotations
+
+import argparse
+import typing
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any
+
+from cdmpp.errors import CdmppError
+
+_EXACT = 2**53
+"""Above it a float does not hold every whole number."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The numbers that a setting may have; calling it reads one from a command line, as ``type`` of ``argparse``."""
+
+    least: float
+    most: float
+    unit: str = ""
+    """What is counted, for messages."""
+    whole: bool = True
+    """Whole numbers only."""
+    above: bool = False
+    """``least`` itself is too little."""
+
+    def __str__(self) -> str:
+        what = f"a {'whole ' * self.whole}number {'above' if self.above else 'from'} {self.least:.12g}"
+        return f"{what} to {self.most:.12g}" + (f" ({self.unit})" if self.unit else "")
+
+    def __contains__(self, value: float) -> bool:
+        return (self.least < value if self.above else self.least <= value) and value <= self.most
+
+    def fitting(self, name: str, value: Any) -> Any:
+        """``value`` where it may be, a float where numbers may be broken; ``CdmppError`` names what is allowed."""
+        allowed = (int,) if self.whole else (int, float)
+        if type(value) not in allowed or value not in self:  # NaN is in no limits
+            raise CdmppError(f"{name} is {shown(value)}: expected {self}")
+        return value if self.whole else float(value)
+
+    def __call__(self, given: str) -> Any:
+        """The number that ``given`` is; ``argparse.ArgumentTypeError`` where it may not be."""
+        try:
+            return self.fitting("it", int(given) if self.whole else float(given))
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{shown(given)} is given, expected {self}") from None
+
+
+def numbers(least: float, most: float, unit: str = "", above: bool = False) -> Limits:
+    """Limits of numbers that need not be whole."""
+    return Limits(least, most, unit, whole=False, above=above)
+
+
+def text(given: str) -> str:
+    """A name of a command line, as ``type`` of ``argparse``: an empty one is none."""
+    try:
+        return _text("it", given)
+    except CdmppError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def path(given: str) -> Path:
+    """A file or folder of a command line, as ``type`` of ``argparse``; an empty one would be the working folder."""
+    return Path(text(given))
+
+
+SEED = Limits(0, 2**32 - 1)
+PROCESSES = Limits(1, 1024, "processes or threads")
+
+
+def fitting(name: str, value: Any, hint: Any, limits: Limits | None = None) -> Any:
+    """``value`` as a setting of the type ``hint``: lists become tuples where it is one, whole numbers floats.
+
+    ``CdmppError`` for another type, a number beyond ``limits``, an empty text, and a list that says something twice.
+    """
+    hints = typing.get_args(hint) if isinstance(hint, UnionType) or typing.get_origin(hint) is typing.Union else (hint,)
+    if value is None and NoneType in hints:
+        return None
+    (kind,) = [one for one in hints if one is not NoneType] if NoneType in hints else hints[:1]
+    origin = typing.get_origin(kind) or kind
+    if origin is Any or origin is object:
+        return value
+    if origin in (int, float):
+        default = Limits(-_EXACT, _EXACT, whole=origin is int)
+        return (limits or default).fitting(name, value)
+    if origin is bool:
+        return _of(name, value, bool, "true or false")
+    if origin is str:
+        return _text(name, value)
+    if origin is Path:
+        return Path(_text(name, str(value) if isinstance(value, Path) else value))
+    if origin in (list, tuple, Sequence, Collection):
+        item = (typing.get_args(kind) or (str,))[0]
+        found = [fitting(f"{name}[{i}]", one, item, limits) for i, one in enumerate(_list(name, value))]
+        if origin is not tuple:  # a tuple is a stack of layers, whose sizes may be alike
+            _check_once(name, found)
+        return tuple(found) if origin is tuple else found
+    return _of(name, value, Mapping, "keys with values")
+
+
+def fitting_values(
+    values: Mapping[str, Any], hints: Mapping[str, Any], limits: Mapping[str, Limits], prefix: str = ""
+) -> dict[str, Any]:
+    """``fitting`` for each of ``values``; ``prefix`` is put before their names."""
+    return {key: fitting(f"{prefix}{key}", value, hints[key], limits.get(key)) for key, value in values.items()}
+
+
+def check_fields(config: Any, prefix: str = "") -> None:
+    """``CdmppError`` for the first field of a dataclass that is not ``fitting`` its type and the class's ``LIMITS``."""
+    for name, hint in hints_of(type(config)).items():
+        fitting(f"{prefix}{name}", getattr(config, name), hint, type(config).LIMITS.get(name))
+
+
+def check_choice(name: str, value: Any, choices: Sequence[Any]) -> None:
+    """``CdmppError`` where ``value`` is none of ``choices``."""
+    if not any(type(value) is type(one) and value == one for one in choices):
+        raise CdmppError(
+            f"{name} is {shown(value)}; one of {', '.join('null' if c is None else str(c) for c in choices)}"
+        )
+
+
+def hints_of(kind: Any) -> Mapping[str, Any]:
+    """Name -> type of the fields of a dataclass."""
+    return _hints_of(kind)
+
+
+@cache
+def _hints_of(kind: Any) -> Mapping[str, Any]:
+    return typing.get_type_hints(kind)
+
+
+def _list(name: str, value: Any) -> Sequence[Any]:
+    if not isinstance(value, list | tuple):
+        raise CdmppError(f"{name} is {shown(value)}: expected a list, such as [A,B]")
+    return value
+
+
+def _check_once(name: str, items: Sequence[Any]) -> None:
+    if twice := [one for i, one in enumerate(items) if one in items[:i]]:
+        raise CdmppError(f"{name} says {shown(twice[0])} twice: name each once")
+
+
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, str) or not value.strip() or not value.isprintable():
+        raise CdmppError(f"{name} is {shown(value)}: expected a text in one line that is not empty")
+    return value
+
+
+def _of(name: str, value: Any, kind: type, expected: str) -> Any:
+    if not isinstance(value, kind):
+        raise CdmppError(f"{name} is {shown(value)}: expected {expected}")
+    return value
+
+
+def shown(value: Any) -> str:
+    """``value`` for a message, cut where it is long."""
+    try:
+        whole = repr(value)
+    except ValueError:  # a whole number of thousands of digits
+        whole = "a number of very many digits"
+    return whole if len(whole) <= 60 else f"{whole[:57]}..."
