@@ -54,7 +54,7 @@ def chunks_of(path: Path) -> Iterator[bytes]:
     except FileNotFoundError as error:
         raise DataError(f"no such file: {path}") from error
     except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{path} ends early or is not readable: {error}") from error
+        raise DataError(f"cannot read {path}, it ends early or is not readable: {error}") from error
 
 
 def content_of(path: Path, most: int = MOST_BYTES) -> bytes:
@@ -95,6 +95,8 @@ def parse_json(text: bytes | str) -> Any:
         return json.loads(text.decode("utf-8") if isinstance(text, bytes) else text, object_pairs_hook=_once)
     except RecursionError:
         raise ValueError("nested too deep") from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"byte {error.start} is not UTF-8") from None
 
 
 def read_parquet(path: Path, columns: Sequence[str] | None = None) -> pa.Table:

@@ -128,6 +128,8 @@ def read_file(path: Path, name: str) -> Iterator[dict[str, Any]]:
             if row["Device"] in DEVICES:
                 told = {"split": split, "source_line": line, "torch": vendor}
                 yield {**dict.fromkeys(_SIZES), **told, **_row(row)}
+        if line == 1:
+            raise DataError(f"{path} is no file of NeuSight's measurements: it holds no row")
     except DataError:
         raise
     except (UnicodeDecodeError, csv.Error, KeyError, TypeError, ValueError) as error:

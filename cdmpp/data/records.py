@@ -154,9 +154,14 @@ def replace_records(folder: Path, records: Iterable[Record]) -> int:
     return len(replaced)
 
 
-def _row_of_record(record: Record) -> dict[str, Any]:
+def check_record(record: Record) -> None:
+    """``DataError`` for a record that is not written: without an id, or with a latency that cannot be."""
     if reason := _fault(record):
         raise DataError(f"record {record.record_id or '(no id)'} for {record.device}: {reason}")
+
+
+def _row_of_record(record: Record) -> dict[str, Any]:
+    check_record(record)
     return {**dataclasses.asdict(record), "extra": json.dumps(record.extra, sort_keys=True)}
 
 

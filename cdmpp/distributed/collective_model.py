@@ -169,7 +169,7 @@ class CollectiveModel:
             curves = tuple(_curve(entry) for entry in content["curves"])
             spread = {str(name): float(value) for name, value in content["spread"].items()}
             return cls(curves, SheetModel(**content["sheet"]), spread)
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise DataError(f"{path} is damaged: {error}; fit it again") from error
 
 

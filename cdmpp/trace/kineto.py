@@ -10,6 +10,7 @@ from typing import Any
 from cdmpp.content import content_of
 from cdmpp.distributed.fabric import MOST_RANKS
 from cdmpp.errors import DataError
+from cdmpp.limits import shown
 from cdmpp.trace.host_ops import host_steps
 from cdmpp.trace.kernels import kernel_steps
 from cdmpp.trace.rank_trace import RankTrace
@@ -66,7 +67,7 @@ def _load(path: Path) -> dict[str, Any]:
     try:
         whole = json.loads(text.decode("utf-8"))  # torch.profiler may write a key of ``args`` twice
     except (ValueError, RecursionError) as error:
-        raise DataError(f"cannot read {path} as a trace: {error}") from error
+        raise DataError(f"cannot read {path} as a trace: {shown(str(error))}") from error
     if not isinstance(whole, dict) or not isinstance(whole.get("traceEvents"), list):
         raise DataError(f"{path} is no trace: it has no traceEvents")
     return whole

@@ -137,7 +137,7 @@ def read_header(folder: Path) -> dict[str, str]:
     path = folder / KIT_FILE
     header = read_json(path)
     names = ("device", "kind", "target")
-    if not isinstance(header, dict) or not all(isinstance(header.get(name), str) for name in names):
+    if not isinstance(header, dict) or not all(isinstance(header.get(name), str) and header[name] for name in names):
         raise DataError(f"{path} is not the head of a kit: expected {', '.join(names)}, found {shown(header)}")
     devices.get(header["device"])
     check_choice(f"{path}: kind", header["kind"], ("cpu", "gpu"))

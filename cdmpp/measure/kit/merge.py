@@ -11,7 +11,7 @@ from typing import Any
 
 from cdmpp.content import lines_of, parse_json
 from cdmpp.data.files import FAILURES_FILE, append_lines, read_entries
-from cdmpp.data.records import append_records, read_records, read_tasks, write_info, write_tasks
+from cdmpp.data.records import append_records, check_record, read_records, read_tasks, write_info, write_tasks
 from cdmpp.data.schema import Record
 from cdmpp.errors import DataError
 from cdmpp.lock import writing
@@ -44,13 +44,14 @@ def merge_kit(kit: Path, results: Sequence[Path], out: Path, force: bool = False
             facts = entry if entry["event"] == "start" else facts
             counts.update(checked=entry.get("programs", 0), right=entry.get("right", 0))
             continue
-        key = entry.get("record_id", "")
+        key = str(entry.get("record_id", ""))
         if key not in programs:
             raise DataError(f"{where}: program {key} is not in the kit {kit}")
         if "cause" in entry:
             failures.setdefault(key, {"id": key, "task_id": programs[key]["task_id"], "device": device, **entry})
         else:
             records.setdefault(key, _record(programs[key], entry, facts, header, where))
+    tasks = read_tasks(kit)
     if not force:
         Disturbance.of(list(records.values())).check("force=true", "Nothing was merged")
     with writing(out, f"merge of the kit {kit}", wait=True):
@@ -59,7 +60,6 @@ def merge_kit(kit: Path, results: Sequence[Path], out: Path, force: bool = False
         new = [record for key, record in records.items() if key not in merged]
         failed = [entry for key, entry in failures.items() if key not in merged | set(records)]
         counts["merged before"] = len(merged & (set(records) | set(failures)))
-        tasks = read_tasks(kit)
         write_tasks(out, [tasks[key] for key in {record.task_id for record in new}])
         append_records(out, new)
         append_lines(out / FAILURES_FILE, failed)
@@ -78,7 +78,7 @@ def _record(
     try:
         for samples, quiet in zip(entry["visits"], entry["quiet"], strict=True):
             visits.add([float(value) for value in samples], bool(quiet), 0.0)
-        return record_of(
+        record = record_of(
             visits,
             protocol.rule_of(header["kind"]),
             **{name: program[name] for name in ("record_id", "task_id", "schedule")},
@@ -87,6 +87,8 @@ def _record(
             host=str(facts.get("host", "")),
             measured_at=str(entry.get("at", "")),
         )
+        check_record(record)
+        return record
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise DataError(f"{where}: not a result: {error!r}") from error
 
