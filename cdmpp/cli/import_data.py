@@ -11,7 +11,7 @@ from cdmpp import devices
 from cdmpp.cli.hydra_entry import entry
 from cdmpp.data.ansor_features import import_features
 from cdmpp.errors import CdmppError
-from cdmpp.limits import check_choice, check_fields, fitting_values, hints_of
+from cdmpp.limits import Limits, check_choice, check_fields, fitting_values, hints_of
 from cdmpp.model.config import check_keys
 
 SOURCES = ("metaschedule", "tvmscript", "ansor_features", "neusight")
@@ -21,7 +21,7 @@ SOURCES = ("metaschedule", "tvmscript", "ansor_features", "neusight")
 class ImportSettings:
     """``conf/import_data.yaml`` explains the fields; ``CdmppError`` for what cannot be."""
 
-    LIMITS = {}
+    LIMITS = dict[str, Limits]()
 
     source: str
     path: Path
@@ -66,7 +66,8 @@ def main(values: dict[str, Any]) -> None:
     """Import into a data set folder and print what was met and written."""
     settings = ImportSettings.from_dict(values)
     path, out, device = settings.path, settings.folder, settings.device or ""
-    network, on_bad = settings.network, settings.on_bad
+    network: Any = settings.network
+    on_bad: Any = settings.on_bad
     report: Any
     if settings.source == "neusight":
         from cdmpp.data.neusight import import_neusight

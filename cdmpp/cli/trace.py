@@ -72,7 +72,7 @@ def run(options: argparse.Namespace) -> None:
 
 def read_settings(given: list[str]) -> dict[str, str]:
     """``["bandwidth=0.5"]`` -> ``{"bandwidth": "0.5"}``; ``CdmppError`` for another form."""
-    found = {}
+    found: dict[str, str] = {}
     for word in given:
         key, equals, value = word.rpartition("=")
         if not equals or not key or not value:

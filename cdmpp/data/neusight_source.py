@@ -20,6 +20,7 @@ from cdmpp.content import content_of
 from cdmpp.data.download import fetch
 from cdmpp.data.files import read_json, write_atomic
 from cdmpp.errors import DataError
+from cdmpp.limits import shown
 from cdmpp.paths import cache_root
 
 REPOSITORY = "sitar-lab/NeuSight"
@@ -133,7 +134,7 @@ def read_file(path: Path, name: str) -> Iterator[dict[str, Any]]:
     except DataError:
         raise
     except (UnicodeDecodeError, csv.Error, KeyError, TypeError, ValueError) as error:
-        raise DataError(f"{path} is no file of NeuSight's measurements: {error!r} near line {line}") from error
+        raise DataError(f"{path} is no file of NeuSight's measurements: {shown(error)} near line {line}") from error
 
 
 def rows_sum(rows: Iterable[Mapping[str, Any]]) -> str:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import tvm
 
-from cdmpp.content import lines_of
+from cdmpp.content import lines_of, parse_json
 from cdmpp.errors import CdmppError, DataError
 from cdmpp.programs.gate import load_graph
 from cdmpp.programs.legacy import convert_trace, legacy_to_script
@@ -139,11 +139,11 @@ _compact = functools.partial(json.dumps, sort_keys=True, separators=(",", ":"))
 
 def _parse(number: int, line: bytes) -> TuningLine:
     try:
-        value = json.loads(line)
+        value = parse_json(line)
     except json.JSONDecodeError as error:
         raise ValueError(f"not JSON ({error.msg} at column {error.colno})") from None
-    except RecursionError:
-        raise ValueError("not JSON that can be read: nested too deep") from None
+    except ValueError as error:
+        raise ValueError(f"not JSON that can be read: {error}") from None
     match value:
         case [int() as workload, [[list() as instructions, list() as decisions], seconds, target, *_]]:
             pass

@@ -81,6 +81,7 @@ def _record(
         record = record_of(
             visits,
             protocol.rule_of(header["kind"]),
+            None,
             **{name: program[name] for name in ("record_id", "task_id", "schedule")},
             **{name: header[name] for name in ("device", "target")},
             software=json.dumps(software, sort_keys=True),
