@@ -43,7 +43,7 @@ def chunks_of(path: Path) -> Iterator[bytes]:
             gzipped = file.read(2) == _MAGIC
             file.seek(0)
             stream: Any = gzip.GzipFile(fileobj=file) if gzipped else file
-            while chunk := stream.read(_CHUNK):
+            while chunk := stream.read1(_CHUNK):  # what comes before a cut is given
                 count += len(chunk)
                 if gzipped and count > most:
                     raise DataError(

@@ -110,7 +110,7 @@ def test_a_copy_of_the_repository_is_imported(copy, pinned, tmp_path):
         (("0.25,", "0.26,"), "not the file of 6945927d9afc"),
         (("0.25,", "fast,"), r"no file of NeuSight's measurements.*near line 3"),
         (("B,M,N,K", "B,M,N,L"), "'K'.* near line 2"),
-        (("Device,", "Card,"), "'Device'"),
+        (("Device,", "Card,"), "lacks Device"),
     ],
 )
 def test_a_changed_copy_is_refused(copy, pinned, change, message):
