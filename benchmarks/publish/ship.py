@@ -79,8 +79,11 @@ def ship(
         records = load_devices(names, tuple(data), features=predictor.features)
         found = leave_cores_out(records, names, config, own_run)
         predictor.unseen = unseen_of(found)
-        held = coverage_of(found)
-        told = {unit: {**one.metrics, "coverage": held.get(unit, {})} for unit, one in found.items()}
+        blind = {unit: one.without_code for unit, one in found.items() if one.without_code is not None}
+        held, held_blind = coverage_of({unit: one.errors for unit, one in found.items()}), coverage_of(blind)
+        told = {unit: {**one.metrics, "intervals": held.get(unit, {})} for unit, one in found.items()}
+        for unit, figures in held_blind.items():
+            told[unit]["intervals_without_code"] = figures
         predictor.card["left_out"] = plain(told)
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".ship-") as scratch:

@@ -45,10 +45,11 @@ def predict_rows_with_intervals(
 
 
 def examine_rows(predictor: Predictor, dataset: LatencyDataset, rows: np.ndarray) -> Examined:
-    """What ``predictor`` sees of the programs ``rows`` of ``dataset``, each on its device as described today."""
+    """What ``predictor`` sees of the programs ``rows`` of ``dataset``, each on its own device."""
     from cdmpp.data.batching import ProgramTensors
     from cdmpp.devices import sheets_of
 
     names = dataset.devices[rows]
-    programs = ProgramTensors.build(dataset.asts, sheets_of(names), names, rows=rows)
+    sheets = {name: predictor.trained_on.get(name, sheet) for name, sheet in sheets_of(names).items()}
+    programs = ProgramTensors.build(dataset.asts, sheets, names, rows=rows)
     return predictor.examine(programs.to(str(predictor.torch_device)), np.arange(len(rows)))

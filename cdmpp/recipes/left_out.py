@@ -74,19 +74,11 @@ def unseen_of(found: Mapping[str, LeftOut]) -> Unseen:
     return fit_unseen(metrics, errors, blind if len(blind) == len(found) else None)
 
 
-def coverage_of(found: Mapping[str, LeftOut]) -> dict[str, dict[str, float]]:
-    """Unit -> level -> percent of its programs inside the bounds that the other units give, tasks weighing the same.
+def coverage_of(errors: Mapping[str, UnitErrors]) -> dict[str, dict[str, dict[str, float]]]:
+    """Unit -> ``coverage`` of its programs by the bounds that the other units give, by level.
 
     Empty for fewer than three units: one alone says nothing of others.
     """
-    errors = {unit: one.errors for unit, one in found.items()}
-    return {
-        unit: {level: one["task_coverage"] for level, one in held.items()} for unit, held in held_out(errors).items()
-    }
-
-
-def held_out(errors: Mapping[str, UnitErrors]) -> dict[str, dict[str, dict[str, float]]]:
-    """Unit -> ``coverage`` of its programs by the bounds of the other units; empty for fewer than three units."""
     held = {}
     for unit, one in errors.items() if len(errors) > 2 else ():
         bounds = fit_bounds({name: other for name, other in errors.items() if name != unit})

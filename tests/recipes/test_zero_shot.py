@@ -17,7 +17,6 @@ from cdmpp.model.config import model_config
 from cdmpp.predict.predictor import Predictor
 from cdmpp.recipes import left_out, zero_shot
 from cdmpp.recipes.compose import compose
-from cdmpp.recipes.left_out import LeftOut
 from cdmpp.recipes.settings import RunSettings
 from cdmpp.uncertainty.calibration import LOCAL_INPUTS
 from cdmpp.uncertainty.unseen import UnitErrors
@@ -158,12 +157,12 @@ def test_what_the_others_promise_of_a_unit_is_checked_on_it():
 
     def unit(scale, tasks=50):
         n = 10 * tasks
-        errors = UnitErrors(scale * random.normal(size=n), random.normal(size=(n, LOCAL_INPUTS)), np.arange(n) % tasks)
-        return LeftOut({"mape": 9.0, "median_ape": 7.0}, errors)
+        return UnitErrors(scale * random.normal(size=n), random.normal(size=(n, LOCAL_INPUTS)), np.arange(n) % tasks)
 
     held = left_out.coverage_of({"a": unit(0.2), "b": unit(0.2), "c": unit(0.6)})
-    assert held["c"]["0.8"] < 50 < 80 < held["a"]["0.8"] < 99.9
-    assert held["a"]["0.9"] > held["a"]["0.8"]
+    a, b = held["a"]["0.8"], held["a"]["0.9"]
+    assert held["c"]["0.8"]["coverage"] < 50 < 80 < a["task_coverage"] < 99.9
+    assert b["coverage"] > a["coverage"] and b["width"] > a["width"]
     assert left_out.coverage_of({"a": unit(0.2), "b": unit(0.2)}) == {}
 
 

@@ -1,0 +1,59 @@
+"""Intervals of answers without machine code for a shipped model whose training did not fit any.
+
+``python -m benchmarks.publish.recalibrate model=a100 data=datasets,FOLDER`` fits them to the validation part of the
+split that its card names, by the records at hand, which may be a sample of those of its training.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.publish.command_line import run
+from benchmarks.publish.model_data import data_of
+from cdmpp.data.files import plain
+from cdmpp.data.subsample import sample_rows
+from cdmpp.errors import DataError
+from cdmpp.predict.catalogue import SHIPPED
+from cdmpp.predict.model_folder import load
+from cdmpp.predict.predictor import Predictor
+from cdmpp.predict.rows import examine_rows
+from cdmpp.recipes.train import device_groups
+from cdmpp.uncertainty.calibration import Calibration, calibrate
+
+_SKETCHED = 20_000
+
+
+def without_code(predictor: Predictor, roots: list[Path]) -> tuple[Calibration, str]:
+    """The calibration and what it was made of, in a sentence. ``DataError``: a data set of its card is missing."""
+    dataset, split = data_of(predictor, roots)
+    blind = replace(dataset, asts=dataset.asts.with_codes(None))
+    rows, sketched = split.validation, sample_rows(split.train, _SKETCHED)
+    training, validation = (examine_rows(predictor, blind, part) for part in (sketched, rows))
+    tasks, names = dataset.task_ids[rows], dataset.devices[rows]
+    made = calibrate(training, validation, np.log(dataset.latency_s[rows]), tasks, np.array(device_groups(names)))
+    counts = [f"{int((names == one).sum())} of {one}" for one in np.unique(names)]
+    told = (
+        f"{len(rows)} programs of {len(np.unique(tasks))} validation tasks, {', '.join(counts)}, answered without code"
+    )
+    return made, told
+
+
+def main(model: str, data: str) -> None:
+    """The shipped model has them afterwards, and its card says of what they were made."""
+    folder: Path = SHIPPED / model
+    predictor = load(folder)
+    if predictor.calibration is None or not predictor.reads_code:
+        raise DataError(f"{model} has no intervals, or reads no machine code: there is nothing to add")
+    made, told = without_code(predictor, [Path(root) for root in data.split(",")])
+    predictor.calibration = replace(predictor.calibration, without_code=made)
+    described = {"without_machine_code": made.conformal.describe(), "without_machine_code_calibrated_on": told}
+    predictor.card["intervals"] = plain({**predictor.card["intervals"], **described})
+    predictor.save(folder, half=True)
+    print(f"{folder}: {told}")
+
+
+if __name__ == "__main__":
+    run(main, model="???", data="datasets")
