@@ -96,6 +96,9 @@ def _rebuilt(value: Any, key: str, change: Any) -> Any:
     if not type(value).__module__.startswith("transformers.") or not hasattr(value, "__dict__"):
         return value
     made = copy.copy(value)
-    own = {name: one if name.startswith("_") else change(one, f"{key}.{name}") for name, one in vars(value).items()}
-    vars(made).update(own)
+    for name, one in vars(value).items():
+        if not name.startswith("_"):
+            vars(made)[name] = change(one, f"{key}.{name}")
+        elif hasattr(one, "fake_mode"):  # an export copies what is left, which its own tensors refuse
+            vars(made)[name] = None
     return made

@@ -192,3 +192,14 @@ def test_a_large_model_needs_no_memory_for_its_weights(transformers, tmp_path):
 def test_well_known_large_models_have_their_published_sizes(transformers, name, parameters):
     read = read_library_network(f"hf:{name}")
     assert read.graph.weight_bytes == pytest.approx(4 * parameters, rel=1e-4)
+
+
+@pytest.mark.parametrize("name", ["LlamaForCausalLM", "MistralForCausalLM"])
+def test_an_empty_cache_is_no_input(transformers, name):
+    model, example = made(transformers, name)
+    cache = transformers.DynamicCache(config=model.config)
+    given = read_library_network(model, {**example, "past_key_values": cache}).graph
+    assert [call.task_id for call in given.calls] == [
+        call.task_id for call in read_library_network(model, example).graph.calls
+    ]
+    assert cache.get_seq_length() == 0
