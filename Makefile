@@ -5,9 +5,10 @@ DEVICE ?= xeon-icelake
 ARGS   ?=
 JOBS   ?= 2
 
+# A pair: each torchvision is compiled for one torch, and both come from one index.
 TORCH       ?= torch==2.13.0
 TORCHVISION ?= torchvision==0.28.0
-# CPU wheels. `make train TORCH_INDEX=` takes PyPI's own build (with CUDA on Linux).
+# CPU wheels. `make train TORCH_INDEX=` takes PyPI's own builds (with CUDA on Linux).
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 
 PY    := $(VENV)/bin/python
@@ -68,17 +69,13 @@ $(PY):
 # The alarm ends the question after 8 seconds even where a name server never answers.
 REACHABLE := import signal, sys, urllib.request; signal.alarm(8); urllib.request.urlopen(sys.argv[1], timeout=5)
 
-$(STAMP): pyproject.toml | $(PY)
-	@if $(PY) -c "import importlib.metadata as m, sys; sys.exit(m.version('torch').split('+')[0] != '$(TORCH)'.split('==')[1])" \
-	        >/dev/null 2>&1; then \
-	    echo "$(TORCH) is here already"; \
-	elif [ -n "$(TORCH_INDEX)" ] && $(PY) -c '$(REACHABLE)' "$(TORCH_INDEX)/torch/" >/dev/null 2>&1; then \
-	    echo "installing $(TORCH) from $(TORCH_INDEX)"; \
-	    $(PIP) install --progress-bar off --extra-index-url "$(TORCH_INDEX)" "$(TORCH)"; \
-	else \
-	    echo "installing $(TORCH) from the default index"; \
-	    $(PIP) install --progress-bar off "$(TORCH)"; \
-	fi
+$(STAMP): pyproject.toml scripts/check_environment.py | $(PY)
+	@$(PY) -c "import torchvision" >/dev/null 2>&1 || $(PIP) uninstall --quiet --yes torchvision >/dev/null 2>&1; \
+	if [ -n "$(TORCH_INDEX)" ] && $(PY) -c '$(REACHABLE)' "$(TORCH_INDEX)/torch/" >/dev/null 2>&1; then \
+	    index="$(TORCH_INDEX)"; \
+	fi; \
+	echo "installing $(TORCH) and $(TORCHVISION) from $${index:-the default index}"; \
+	$(PIP) install --progress-bar off $${index:+--extra-index-url "$$index"} "$(TORCH)" "$(TORCHVISION)"
 	$(PIP) install --progress-bar off --quiet -e '.[tvm,networks,plots,baselines,cuda,docs,dev]'
-	$(PIP) install --progress-bar off --quiet --no-deps "$(TORCHVISION)"
+	$(PY) scripts/check_environment.py
 	@touch $(STAMP)

@@ -19,12 +19,9 @@ from typing import Any
 
 import numpy as np
 import torch
+import torchvision
+import transformers
 from torch import nn
-
-from cdmpp.programs.networks import import_torchvision
-
-torchvision = import_torchvision()  # which transformers imports in a way that fails
-import transformers  # noqa: E402
 
 WARM, REPEATS = 4, 15
 

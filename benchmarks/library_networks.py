@@ -18,15 +18,12 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import torch
+import transformers
 
 import cdmpp
 from cdmpp import devices
 from cdmpp.network.library_predict import LibraryNetwork, compose, read_library_network
 from cdmpp.network.prediction import NetworkPrediction
-from cdmpp.programs.networks import import_torchvision
-
-import_torchvision()  # which transformers imports in a way that fails
-import transformers  # noqa: E402
 
 _HEADS = {
     ("bert", "inf"): transformers.BertForSequenceClassification,

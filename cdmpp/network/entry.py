@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cdmpp.errors import CdmppError
-from cdmpp.programs.networks import import_torchvision
+from cdmpp.torch_pair import import_torchvision
 
 _NAMES = {"tokens": "input_ids", "image": "pixel_values", "audio": "input_values", "mel": "input_features"}
 """Kind of input -> what transformers calls it; ``x`` means it, too."""
@@ -20,12 +20,9 @@ def torchvision_entry(name: str) -> dict[str, Any]:
     """Of a classification or segmentation model, at the size that its published weights take.
 
     Raises:
-        CdmppError: torchvision is not installed, or has no such model; the nearest names are told.
+        CdmppError: torchvision is not installed or does not load, or has no such model; the nearest names are told.
     """
-    try:
-        models = import_torchvision().models
-    except ImportError as error:
-        raise CdmppError(f"torchvision is not installed ({error}): pip install --no-deps torchvision") from error
+    models = import_torchvision().models
     known = [*models.list_models(module=models), *models.list_models(module=models.segmentation)]
     if name not in known:
         why = "is for video, boxes or flow" if name in models.list_models() else "is not among torchvision's models"

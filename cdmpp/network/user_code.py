@@ -15,6 +15,7 @@ from typing import Any
 
 from cdmpp.errors import CdmppError
 from cdmpp.programs.refusal import first_line, place_of
+from cdmpp.torch_pair import torchvision_fault
 
 
 def run_function(path: Path, name: str, batch: int | None = None) -> Any:
@@ -74,4 +75,6 @@ def _telling(path: Path, name: str) -> Iterator[None]:
         if isinstance(error, SyntaxError):
             place = f"{error.filename}:{error.lineno}, `{(error.text or '').strip()}`"
         kind = "" if isinstance(error, KeyError | AttributeError) else f"{type(error).__name__}: "
-        raise CdmppError(f"{path.name}:{name} failed at {place}: {kind}{first_line(error)}") from error
+        fault = torchvision_fault() if isinstance(error, ImportError | RuntimeError | OSError) else ""
+        why = f"{kind}{first_line(error)}" + (f". Perhaps because {fault}" if fault else "")
+        raise CdmppError(f"{path.name}:{name} failed at {place}: {why}") from error

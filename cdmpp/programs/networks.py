@@ -9,7 +9,6 @@ import importlib
 import inspect
 import math
 import os
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -24,10 +23,10 @@ from cdmpp.programs.eager_masks import eager_masks
 from cdmpp.programs.importable import make_importable
 from cdmpp.programs.refusal import export_refusal, first_line, import_refusal, quiet
 from cdmpp.programs.task import VARIANT_MARK, Task
+from cdmpp.torch_pair import import_torchvision, torchvision_fault
 
 DTYPES = ("float32", "float16")
 INPUTS = ("image", "tokens", "audio", "mel", "vector")
-_stubs: list[Any] = []  # what stands for missing operators lives as long as the process
 
 
 def read_zoo() -> dict[str, dict[str, Any]]:
@@ -98,7 +97,7 @@ def build_model(spec: Mapping[str, Any], most_bytes: float = math.inf) -> tuple[
     try:
         model = builders[library](spec)
     except ImportError as error:
-        raise CdmppError(f"{library} is not installed ({error}): pip install --no-deps {library}") from error
+        raise CdmppError(f"{library} is not installed ({error}): pip install 'cdmpp[networks]'") from error
     except CdmppError:
         raise
     except Exception as error:  # a config may ask for what its model cannot be
@@ -284,20 +283,6 @@ def _build_handmade(spec: Mapping[str, Any]) -> Any:
 def import_transformers() -> Any:
     """transformers, which will not reach for the network."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    with contextlib.suppress(ImportError):  # an installed torchvision without its operators breaks transformers too
-        import_torchvision()
+    if fault := torchvision_fault():
+        raise CdmppError(fault)
     return importlib.import_module("transformers")
-
-
-def import_torchvision() -> Any:
-    """torchvision; wheels built for CUDA lack two operators on a CPU torch and would refuse to import without them."""
-    import torch
-
-    with contextlib.suppress(RuntimeError, OSError):
-        return importlib.import_module("torchvision")
-    for module in [m for m in sys.modules if m.split(".")[0] == "torchvision"]:
-        del sys.modules[module]
-    _stubs.append(torch.library.Library("torchvision", "DEF"))
-    for operator in ("nms", "qnms"):
-        _stubs[-1].define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    return importlib.import_module("torchvision")

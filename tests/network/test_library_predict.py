@@ -15,7 +15,6 @@ from cdmpp.errors import CdmppError
 from cdmpp.network.library_predict import KERNEL_S, compose, read_library_network
 from cdmpp.operators.backward import backward_of
 from cdmpp.operators.operator import LibraryOperator
-from cdmpp.programs.networks import import_torchvision
 
 
 class Block(nn.Module):
@@ -159,7 +158,6 @@ def test_a_batch_norm_sums_before_it_scales():
 
 
 def test_an_encoder_without_a_mask_makes_none():
-    import_torchvision()  # which transformers imports in a way that fails
     transformers = pytest.importorskip("transformers")
     sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
     network = transformers.BertModel(transformers.BertConfig(vocab_size=100, attn_implementation="eager", **sizes))
@@ -174,7 +172,6 @@ def test_an_encoder_without_a_mask_makes_none():
 
 
 def test_a_decoder_masks_within_its_fused_attention_and_repeats_no_heads():
-    import_torchvision()
     transformers = pytest.importorskip("transformers")
     sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 64}
     config = transformers.LlamaConfig(vocab_size=100, num_key_value_heads=2, use_cache=False, **sizes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 
@@ -19,7 +20,7 @@ from cdmpp.network.entry import torchvision_entry, with_shape  # noqa: E402
 from cdmpp.network.graph import graph_of  # noqa: E402
 from cdmpp.network.source import read_network  # noqa: E402
 from cdmpp.programs.batch_norm import fold_batch_norm  # noqa: E402
-from cdmpp.programs.networks import INPUTS, build_model, export, import_torchvision, relax_of_exported  # noqa: E402
+from cdmpp.programs.networks import INPUTS, build_model, export, relax_of_exported  # noqa: E402
 
 
 class Small(nn.Module):
@@ -115,7 +116,8 @@ def test_a_zoo_network_and_a_torchvision_name():
     assert read_network("zoo:mlp", batch=3).batch == 3 and read_network("mlp@b16").batch == 16
     named = read_network("torchvision:resnet18")
     assert (named.name, named.batch) == ("resnet18", 1)
-    given = read_network(import_torchvision().models.resnet18(), named.example)
+    torchvision = pytest.importorskip("torchvision")
+    given = read_network(torchvision.models.resnet18(), named.example)
     assert graph(given).counts == graph(named).counts
 
 
@@ -239,13 +241,11 @@ def test_what_cannot_be_read_says_what_can(given, options, message):
 
 
 def test_a_missing_library_is_named(monkeypatch):
-    import sys
-
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(CdmppError, match="transformers is not installed"):
         read_network("hf:bert-tiny")
-    monkeypatch.setattr("cdmpp.network.entry.import_torchvision", lambda: __import__("no_such_library"))
-    with pytest.raises(CdmppError, match="torchvision is not installed"):
+    monkeypatch.setitem(sys.modules, "torchvision", None)
+    with pytest.raises(CdmppError, match="torchvision is not installed: `pip install .*torch=="):
         read_network("torchvision:resnet18")
 
 
