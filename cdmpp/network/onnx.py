@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from cdmpp.errors import CdmppError, some
+from cdmpp.network.onnx_file import infer_types, node_name, read_onnx
+from cdmpp.network.onnx_import import imported
 from cdmpp.programs.refusal import first_line, node_at_fault, quiet
 
 
@@ -19,31 +21,16 @@ def relax_of_onnx(path: Path, batch: int | None, inputs: Mapping[str, Sequence[i
         CdmppError: no such file, no ONNX, an open dimension that neither ``inputs`` (shapes by name) nor ``batch``
             sets, or an operator that TVM does not import.
     """
-    if not path.is_file():
-        near = difflib.get_close_matches(path.name, [p.name for p in path.parent.glob("*.onnx")], n=3, cutoff=0.4)
-        raise CdmppError(f"there is no file {path}" + (f"; nearest: {', '.join(near)}" if near else ""))
-    try:
-        import onnx
-        import onnx.inliner
-    except ImportError as error:
-        raise CdmppError(f"onnx is not installed ({error}): pip install 'onnx>=1.17'") from error
-    with quiet():
-        try:
-            model = onnx.load(path)
-            if model.functions:
-                model = onnx.inliner.inline_local_functions(model)
-        except Exception as error:
-            raise CdmppError(f"{path} cannot be read as ONNX: {first_line(error)}") from error
-    if not model.graph.node:
-        raise CdmppError(f"{path} cannot be read as ONNX: it has no nodes")
+    model = read_onnx(path)
     _only_real_inputs(model.graph)
     _Sizes(path.name, model.graph).fix(batch, dict(inputs or {}))
     _rename_weights(model.graph)
-    from tvm.relax.frontend.onnx import from_onnx
-
+    types = infer_types(path.name, model)
     with quiet():
         try:
-            return from_onnx(model, keep_params_in_input=True)
+            return imported(path.name, model, types)
+        except CdmppError:
+            raise
         except Exception as error:
             raise _refusal(path.name, model.graph, error) from error
 
@@ -64,7 +51,7 @@ def _rename_weights(graph: Any) -> None:
     for node in graph.node:
         for place, name in enumerate(node.input):
             node.input[place] = names.get(name, name)
-    for value in graph.output:
+    for value in (*graph.output, *graph.value_info):
         value.name = names.get(value.name, value.name)
 
 
@@ -151,14 +138,13 @@ def _refusal(file: str, graph: Any, error: Exception) -> CdmppError:
     advice = "replace it before exporting, or predict the network without the part that it belongs to"
     if missing := re.search(r"not supported for frontend ONNX: (.+)", str(error)):
         operators = sorted(missing.group(1).split(", "))
-        nodes = {name: [n.name or n.output[0] for n in graph.node if n.op_type == name] for name in operators}
+        nodes = {name: [node_name(n) for n in graph.node if n.op_type == name] for name in operators}
         told = [f"{name} (node {some(nodes[name], ', ', 3)})" for name in operators]
         return CdmppError(f"{file}: TVM cannot import the ONNX operator {', '.join(told)}: {advice}")
     node = node_at_fault(error, "op_type")
     if node is None:
         return CdmppError(f"{file}: TVM cannot import it: {first_line(error)}")
-    name = node.name or (node.output[0] if node.output else "?")
     return CdmppError(
-        f"{file}: TVM cannot import the ONNX operator {node.op_type} (node {name}): {first_line(error)}. "
+        f"{file}: TVM cannot import the ONNX operator {node.op_type} (node {node_name(node)}): {first_line(error)}. "
         f"{advice[0].upper()}{advice[1:]}"
     )

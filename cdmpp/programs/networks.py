@@ -170,12 +170,15 @@ def export(model: Any, inputs: tuple[Any, ...], eager: bool = False) -> Any:
 def relax_of_exported(exported: Any) -> Any:
     """Relax module of a ``torch.export.ExportedProgram``, not legalised; weights are inputs, after the others."""
     from tvm import relax
-    from tvm.relax.frontend.torch import from_exported_program
+
+    from cdmpp.programs.torch_import import imported
 
     make_importable(exported)
     with quiet():
         try:
-            module = from_exported_program(exported, keep_params_as_input=True)
+            module = imported(exported.run_decompositions())
+        except CdmppError:
+            raise
         except Exception as error:
             raise import_refusal(error, exported) from error
     return relax.frontend.detach_params(module)[0]

@@ -142,3 +142,67 @@ def test_branches_are_refused(tmp_path):
     path = write(tmp_path / "if.onnx", nodes, {"x": [2]}, "y", weights)
     with pytest.raises(CdmppError, match="choice between two branches by the value of a tensor"):
         read_network(path)
+
+
+def save(path, nodes, inputs, outputs, opset=18, domain=None, ir_version=10, weights=()):
+    """A file with declared results; the sizes of ``inputs`` and ``outputs`` by name."""
+    values, results = (
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in group.items()]
+        for group in (inputs, outputs)
+    )
+    opsets = [helper.make_opsetid("", opset)] + ([helper.make_opsetid(domain, 1)] if domain else [])
+    graph = helper.make_graph(nodes, "g", values, results, [numpy_helper.from_array(v, name) for name, v in weights])
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=ir_version), path)
+    return path
+
+
+RELU = helper.make_node("Relu", ["x"], ["y"], "the_relu")
+FOREIGN = helper.make_node("Relu", ["x"], ["y"], "the_relu", domain="com.example")
+FLAT = {"x": [2, 3]}, {"y": [2, 3]}
+CYCLE = [helper.make_node(*one) for one in (("Relu", ["b"], ["a"]), ("Relu", ["a"], ["b"]), ("Add", ["x", "b"], ["y"]))]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "sizes", "options", "message"),
+    [
+        ([FOREIGN], FLAT, {"domain": "com.example"}, r"operator Relu \(node the_relu\) is of the domain com\.example"),
+        ([FOREIGN], FLAT, {}, "no valid ONNX: No opset import for domain 'com.example'"),
+        ([RELU], FLAT, {"opset": 99}, r"is of operator set 99: sets 7 to \d+ can be read"),
+        ([RELU], FLAT, {"opset": 6}, "is of operator set 6: sets 7 to"),
+        ([RELU], FLAT, {"ir_version": 99}, "no valid ONNX: Your model ir_version 99 is higher than"),
+        ([RELU, helper.make_node("Sigmoid", ["x"], ["y"])], FLAT, {}, "'y' has been used as output names multiple times"),
+        ([RELU], ({"x": [-4, 64]}, {"y": [-4, 64]}), {}, "the input x has the dimension -4; sizes are at least 1"),
+        ([RELU], ({"x": [0, 64]}, {"y": [0, 64]}), {}, "the input x has the dimension 0; sizes are at least 1"),
+        ([RELU], ({"x": [2**40, 2**40]}, {"y": [2**40, 2**40]}), {}, "which no machine can hold"),
+        (CYCLE, FLAT, {}, "Nodes in a graph must be topologically sorted, however input 'b' of node"),
+        ([helper.make_node("Add", ["x", "q"], ["y"])], FLAT, {}, "input 'q' of node: name: OpType: Add is not output of"),
+        ([helper.make_node("Add", ["x"], ["y"])], FLAT, {}, r"Add:14\) has input size 1 not in range"),
+        ([RELU], (FLAT[0], {"y": [2, 5]}), {}, r"Inferred shape and existing shape differ in dimension 1: \(3\) vs \(5\)"),
+        ([RELU], (FLAT[0], {}), {}, "has no outputs"),
+        ([], ({"x": [2, 3]}, {"x": [2, 3]}), {}, "it has no nodes"),
+    ],
+)  # fmt: skip
+def test_files_that_are_not_valid_are_refused_in_one_sentence(tmp_path, nodes, sizes, options, message):
+    path = save(tmp_path / "bad.onnx", nodes, *sizes, **options)
+    with pytest.raises(CdmppError, match=message) as refusal:
+        read_network(path)
+    assert "bad.onnx" in str(refusal.value) and "\n" not in str(refusal.value)
+
+
+def test_a_value_of_another_shape_than_the_file_declares_is_refused(tmp_path):
+    weights = [("w", np.ones((4, 3, 3, 3), np.float32))]
+    node = helper.make_node("ConvTranspose", ["x", "w"], ["h"], "turned", strides=[2, 2], output_shape=[10, 10])
+    nodes = [node, helper.make_node("Relu", ["h"], ["y"])]
+    path = save(tmp_path / "t.onnx", nodes, {"x": [1, 4, 5, 5]}, {"y": [1, 3, 10, 10]}, weights=weights)
+    with pytest.raises(CdmppError, match=r"ConvTranspose \(node turned\).*\[1, 3, 10, 10\], but .*\[1, 3, 11, 11\]"):
+        read_network(path)
+
+
+def test_the_mask_of_a_dropout_that_nobody_reads_may_be_anything(tmp_path):
+    """TVM makes it of the input's type; the standard says boolean."""
+    nodes = [helper.make_node("Dropout", ["x"], ["h", "mask"]), helper.make_node("Relu", ["h"], ["y"])]
+    path = save(tmp_path / "d.onnx", nodes, *FLAT)
+    assert len(graph_of(read_network(path).module, "d").calls) == 1
+    path = save(tmp_path / "m.onnx", [*nodes, helper.make_node("Not", ["mask"], ["n"])], FLAT[0], {"y": [2, 3]})
+    with pytest.raises(CdmppError, match=r"mask, which the ONNX operator Dropout .* declared as bool \[2, 3\], but .* float32"):
+        read_network(path)

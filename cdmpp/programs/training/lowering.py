@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from cdmpp.errors import CdmppError
 from cdmpp.programs.refusal import first_line, node_at_fault, quiet
+from cdmpp.programs.torch_import import imported
 from cdmpp.programs.training.converters import converters
 from cdmpp.programs.training.joint import JointGraph, NoJointGraphError, joint_graph
 from cdmpp.programs.training.loss import with_loss
@@ -39,13 +41,13 @@ def step_to_relax(joint: JointGraph, optimizer: Optimizer) -> Any:
         NoJointGraphError: TVM cannot import an operator; it is named with its place in the model.
     """
     import torch
-    from tvm.relax.frontend.torch import from_exported_program
-
     with quiet():
         whole = update_module(optimizer, joint.module, len(joint.tensors), joint.pairs)
         exported = torch.export.export(whole, step_tensors(joint, optimizer), strict=False)
         try:
-            return from_exported_program(exported, run_ep_decomposition=False, custom_convert_map=dict(converters()))
+            return imported(exported, False, converters())
+        except CdmppError as error:
+            raise NoJointGraphError(str(error)) from error
         except Exception as error:
             raise NoJointGraphError(_refusal(error, joint)) from error
 

@@ -1,0 +1,64 @@
+"""What a network's source declares about a value, compared with what TVM's importer made of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+MOST_ELEMENTS = 1 << 56
+"""More than any machine can address; sizes not far beyond it overflow in TVM."""
+ADVICE = "replace that operator in the model, or predict the network without the part that it belongs to"
+_IN_SINGLE = (
+    "TVM makes float32 of products of other types: give the network in float32 (dtype float16 is mixed precision), ask "
+    f"for PyTorch's own kernels (runtime torch), or {ADVICE}"
+)
+_OTHER = f"The answer would be that of another network: {ADVICE}"
+
+
+@dataclass(frozen=True)
+class Declared:
+    """Shape and type of a value, as its source has them."""
+
+    sizes: Sequence[int | None] | None
+    """None: the rank is not known; None in it: that size is not."""
+    dtype: str
+    """Empty: not known."""
+
+    def fault(self, value: Any) -> str:
+        """How a Relax expression is another than this, and what to do; empty where nothing that is known differs."""
+        from tvm import relax
+
+        kind = getattr(value, "ty", None)
+        if isinstance(kind, relax.ShapeType):  # the source has a vector of integers
+            return "" if self._fits([kind.ndim]) else self._words([kind.ndim], "a shape")
+        if not isinstance(kind, relax.TensorType):
+            return ""
+        sizes, dtype = sizes_of(kind), str(kind.dtype)
+        if sizes is not None and None not in sizes and math.prod(map(int, filter(None, sizes))) > MOST_ELEMENTS:
+            return f"has the shape {_text(sizes)}, which no machine can hold: give smaller sizes"
+        other_type = bool(dtype and self.dtype and dtype != self.dtype)
+        return self._words(sizes, dtype) if other_type or not self._fits(sizes) else ""
+
+    def _fits(self, sizes: Sequence[int | None] | None) -> bool:
+        if self.sizes is None or sizes is None:
+            return True
+        pairs = zip(sizes, self.sizes, strict=False)
+        return len(sizes) == len(self.sizes) and all(a == b or None in (a, b) for a, b in pairs)
+
+    def _words(self, sizes: Sequence[int | None] | None, dtype: str) -> str:
+        advice = _IN_SINGLE if dtype == "float32" != self.dtype and self._fits(sizes) else _OTHER
+        declared = f"{self.dtype} {_text(self.sizes)}"
+        return f"is declared as {declared}, but TVM imports it as {dtype} {_text(sizes)}. {advice}"
+
+
+def sizes_of(kind: Any) -> list[int | None] | None:
+    """Of a Relax tensor type: None for a size that is no number, and for a rank that is not known."""
+    if kind.shape is None or not hasattr(kind.shape, "values"):
+        return None if kind.ndim < 0 else [None] * kind.ndim
+    return [getattr(size, "value", None) for size in kind.shape.values]
+
+
+def _text(sizes: Sequence[int | None] | None) -> str:
+    return "[...]" if sizes is None else f"[{', '.join('?' if size is None else str(size) for size in sizes)}]"
