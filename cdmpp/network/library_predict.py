@@ -14,6 +14,7 @@ from cdmpp.devices import Device
 from cdmpp.network.graph import NetworkGraph, check_runs, peak_activation_bytes
 from cdmpp.network.library_backward import with_backward
 from cdmpp.network.library_graph import StandIns, library_graph_of
+from cdmpp.network.memory import with_memory_told
 from cdmpp.network.prediction import KernelPrediction, NetworkPrediction
 from cdmpp.network.source import read_torch
 from cdmpp.network.trained_model import batch_of
@@ -113,7 +114,7 @@ def predict_library_network(
     read = read_library_network(
         given, example_inputs, batch=batch, inputs=inputs, dtype=dtype, train=train, kind=sheet.kind
     )
-    return compose(read, predictor, name, sheet, train)
+    return with_memory_told(compose(read, predictor, name, sheet, train), sheet)
 
 
 def library_predictor(sheet: Device, model: str | Path | None) -> tuple[Predictor, str]:

@@ -13,6 +13,7 @@ from cdmpp.network.graph import Call
 from cdmpp.network.library_backward import GrownTasks, with_backward
 from cdmpp.network.library_graph import library_graph_of
 from cdmpp.network.library_predict import LibraryNetwork, compose, library_predictor
+from cdmpp.network.memory import with_memory_told
 from cdmpp.network.trained_model import batch_of, modes_kept, trained_model
 from cdmpp.network.training_phases import live_bytes, saved_bytes, step_calls
 from cdmpp.network.training_prediction import StepPrediction
@@ -66,7 +67,8 @@ def predict_library_step(
         given, example_inputs, loss=loss, target=target, optimizer=optimizer, batch=batch, inputs=inputs,
         together=sheet.kind != "cpu",
     )  # fmt: skip
-    return StepPrediction(step, compose(read, predictor, name, sheet, train=True, update=True))
+    made = compose(read, predictor, name, sheet, train=True, update=True)
+    return StepPrediction(step, with_memory_told(made, sheet, step.peak_bytes))
 
 
 def library_step(

@@ -29,10 +29,11 @@ def relax_of_onnx(path: Path, batch: int | None, inputs: Mapping[str, Sequence[i
     with quiet():
         try:
             return imported(path.name, model, types)
-        except CdmppError:
-            raise
+        except CdmppError as error:
+            refusal = error.with_traceback(None)
         except Exception as error:
-            raise _refusal(path.name, model.graph, error) from error
+            refusal = _refusal(path.name, model.graph, error)
+    raise refusal  # here: what its trace would hold alive complains when it dies
 
 
 def _only_real_inputs(graph: Any) -> None:

@@ -23,7 +23,11 @@ def imported(file: str, model: Any, types: Mapping[str, Any]) -> Any:
     importer = ONNXGraphImporter({}, "float32", keep_params_in_input=True)
     importer._nodes = _Values(file, model.graph, types)
     versions = [one.version for one in model.opset_import if one.domain in STANDARD]
-    return importer.from_onnx(model.graph, versions[0] if versions else 1)
+    try:
+        return importer.from_onnx(model.graph, versions[0] if versions else 1)
+    except Exception:
+        importer.bb = None  # dies here, where nobody hears that it complains
+        raise
 
 
 class _Values(dict[str, Any]):

@@ -18,6 +18,7 @@ from cdmpp.network.choice import Chooser, Chosen
 from cdmpp.network.cold import cold_seconds, levels_of
 from cdmpp.network.graph import NetworkGraph, peak_activation_bytes
 from cdmpp.network.interval import NetworkErrors
+from cdmpp.network.memory import with_memory_told
 from cdmpp.network.prediction import KernelPrediction, NetworkPrediction
 from cdmpp.network.replay import by_task, overhead_seconds, replay
 from cdmpp.network.rule import DEFAULT, ScheduleRule
@@ -68,7 +69,7 @@ def predict_network(
         given, example_inputs, device=device, model=model, schedule=schedule, batch=batch, inputs=inputs, dtype=dtype,
         progress=progress,
     )  # fmt: skip
-    answer = question.prediction()
+    answer = with_memory_told(question.prediction(), question.sheet)
     if not measure:
         return answer
     from cdmpp.network.checked import with_measured

@@ -11,6 +11,7 @@ from cdmpp.devices import Device
 from cdmpp.errors import CdmppError
 from cdmpp.network.choice import Chosen
 from cdmpp.network.predict import answer_for
+from cdmpp.network.memory import with_memory_told
 from cdmpp.network.prediction import NetworkPrediction
 from cdmpp.network.quantity import percent, quantity, visible
 from cdmpp.network.rule import DEFAULT
@@ -149,9 +150,11 @@ def predict_step(
     made = whole.prediction()
     learned = question.predictor.card.get(OF_STEPS)
     if isinstance(learned, Mapping) and learned.get(question.sheet.name):  # a card may say anything
-        return StepPrediction(step, replace(made, doubts=(*step.flags, *made.doubts)))
-    doubts = (*step.flags, _UNMEASURED, *made.doubts)
-    return StepPrediction(step, replace(made, intervals={}, intervals_from=f"none: {_UNMEASURED}", doubts=doubts))
+        told = replace(made, doubts=(*step.flags, *made.doubts))
+    else:
+        doubts = (*step.flags, _UNMEASURED, *made.doubts)
+        told = replace(made, intervals={}, intervals_from=f"none: {_UNMEASURED}", doubts=doubts)
+    return StepPrediction(step, with_memory_told(told, question.sheet, step.peak_bytes))
 
 
 def _model_of_steps(device: str) -> str | None:

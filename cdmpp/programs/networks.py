@@ -177,11 +177,13 @@ def relax_of_exported(exported: Any) -> Any:
     with quiet():
         try:
             module = imported(exported.run_decompositions())
-        except CdmppError:
-            raise
+        except CdmppError as error:
+            refusal = error.with_traceback(None)
         except Exception as error:
-            raise import_refusal(error, exported) from error
-    return relax.frontend.detach_params(module)[0]
+            refusal = import_refusal(error, exported)
+        else:
+            return relax.frontend.detach_params(module)[0]
+    raise refusal  # here: what its trace would hold alive complains when it dies
 
 
 @_without_collector()

@@ -9,6 +9,7 @@ from typing import Any
 from cdmpp.errors import CdmppError
 from cdmpp.programs.declared import Declared
 from cdmpp.programs.refusal import place_in_model
+from cdmpp.programs.torch_repairs import repairs
 
 
 def imported(
@@ -30,10 +31,16 @@ def imported(
         """Converts node by node, each checked where it is made."""
 
         def create_convert_map(self) -> dict[str, Callable[[Any], Any]]:
-            known = super().create_convert_map() | {name: _with(self, one) for name, one in (extra or {}).items()}
+            others = {**repairs(), **(extra or {})}
+            known = super().create_convert_map() | {name: _with(self, one) for name, one in others.items()}
             return {name: partial(_checked, one) for name, one in known.items()}
 
-    return Importer().from_exported_program(exported, keep_params_as_input, False, False, None)
+    importer = Importer()
+    try:
+        return importer.from_exported_program(exported, keep_params_as_input, False, False, None)
+    except Exception:
+        importer.block_builder = None  # dies here, where nobody hears that it complains
+        raise
 
 
 def _with(importer: Any, convert: Callable[[Any, Any], Any]) -> Callable[[Any], Any]:

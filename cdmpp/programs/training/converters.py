@@ -12,9 +12,7 @@ def converters() -> Mapping[str, Callable[[Any, Any], Any]]:
     """Name of a torch operator -> what emits it; each takes the torch node and TVM's importer, and returns a value."""
     return {
         "avg_pool2d_backward.default": _average_pool_backward,
-        "cumsum.default": _cumsum,
         "embedding_dense_backward.default": _embedding_backward,
-        "eq.Tensor": _equal,
         "index_put.default": _index_put,
         "max_pool2d_with_indices_backward.default": _max_pool_backward,
     }
@@ -82,24 +80,3 @@ def _scattered(importer: Any, gradient: Any, places: Any, table: Any) -> Any:
     rows = emit(relax.op.reshape(gradient, [-1, *rest]))
     numbers = emit(relax.op.reshape(places, [-1]))
     return emit(relax.op.grad.take_backward(rows, table, numbers, axis=0))
-
-
-def _equal(node: Any, importer: Any) -> Any:
-    """Bits would be compared as numbers of one bit, which LLVM cannot."""
-    from tvm import relax
-
-    emit = importer.block_builder.emit
-    sides = [importer.env[argument] if argument in importer.env else relax.const(argument) for argument in node.args]
-    if all("bool" in str(side.ty.dtype) for side in sides):
-        sides = [emit(relax.op.astype(side, "int8")) for side in sides]
-    return emit(relax.op.equal(*sides))
-
-
-def _cumsum(node: Any, importer: Any) -> Any:
-    """Torch counts bits in int64; the importer keeps their type, in which nothing can be added."""
-    from tvm import relax
-
-    data, emit = importer.env[node.args[0]], importer.block_builder.emit
-    if "bool" in str(data.ty.dtype):
-        data = emit(relax.op.astype(data, "int64"))
-    return emit(relax.op.cumsum(data, axis=node.args[1]))
