@@ -1,6 +1,6 @@
-"""TVM's importers, operator by operator: ``python -m benchmarks.importers --out FOLDER [--only TEXT] [--page]``.
+"""TVM's importers, operator by operator: ``python -m benchmarks.importers --out FOLDER``.
 
-Needs, beside ``make install``, ``onnxruntime`` (the right results under older operator sets) and ``expecttest`` (torch's
+Needs, beside ``make install``, ``onnxruntime`` (right results under older operator sets) and ``expecttest`` (torch's
 own operator tests); neither is a requirement of the product. Each case runs in a child process, since TVM may crash;
 finished cases are kept in ``FOLDER/trials.jsonl``, so a stopped run goes on.
 """
@@ -13,17 +13,15 @@ import os
 import resource
 import select
 import signal
-import sys
-import time
-from collections.abc import Iterator
-from dataclasses import asdict
-from itertools import chain
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import IO
 
 from benchmarks.importers.case import Case
 from benchmarks.importers.onnx_cases import onnx_cases
-from benchmarks.importers.torch_cases import torch_cases
-from benchmarks.importers.trial import CRASHED, Outcome, try_case
+from benchmarks.importers.torch_cases import Tried, together, torch_groups
+from benchmarks.importers.trial import CRASHED, RIGHT, Outcome, try_case
 
 LIMIT_S, LIMIT_BYTES = 120.0, 6 << 30
 """Of one case."""
@@ -42,23 +40,31 @@ def main() -> None:
     import tvm.relax.frontend.onnx
     import tvm.relax.frontend.torch  # noqa: F401 - children inherit what is imported
 
-    began, count = time.monotonic(), 0
     with path.open("a") as file:
-        for case in _cases(options.source):
-            if case.key in done or options.only not in case.key:
-                continue
-            done.add(case.key)
-            found = _in_child(case)
-            row = {"key": case.key, "operators": case.operators, "setting": case.setting, **asdict(found)}
-            print(json.dumps(row), file=file, flush=True)
-            count += 1
-            if count % 100 == 0:
-                print(f"{count} cases, {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+        if options.source != "torch":
+            for case in onnx_cases():
+                if case.key not in done and options.only in case.key:
+                    _write(file, case, _in_child(case))
+        if options.source != "onnx":
+            for group in torch_groups():
+                _try_group(file, [one for one in group if f"torch/{one.name}" not in done and options.only in one.name])
 
 
-def _cases(source: str | None) -> Iterator[Case]:
-    makers = {"onnx": onnx_cases, "torch": torch_cases}
-    return chain.from_iterable(maker() for name, maker in makers.items() if source in (None, name))
+def _try_group(file: IO[str], group: Sequence[Tried]) -> None:
+    """As one network, and one by one where that is not right."""
+    whole = together(group)
+    right = whole is not None and _in_child(whole).outcome == RIGHT
+    for place, one in enumerate(group):
+        if right and whole is not None:
+            part = replace(whole, name=one.name, setting=one.setting, operators=whole.parts[place])
+            _write(file, part, Outcome(RIGHT))
+        elif (case := one.case()) is not None:
+            _write(file, case, _in_child(case))
+
+
+def _write(file: IO[str], case: Case, found: Outcome) -> None:
+    row = {"key": case.key, "operators": case.operators, "setting": case.setting, **asdict(found)}
+    print(json.dumps(row), file=file, flush=True)
 
 
 def _in_child(case: Case) -> Outcome:

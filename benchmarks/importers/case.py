@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,8 @@ class Case:
     expected: tuple[np.ndarray, ...]
     rtol: float = 1e-3
     atol: float = 1e-4
-    details: dict[str, Any] = field(default_factory=dict)
+    parts: tuple[tuple[str, ...], ...] = ()
+    """Operators of each network where several are one."""
 
     @property
     def key(self) -> str:

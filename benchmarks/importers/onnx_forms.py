@@ -1,4 +1,4 @@
-"""Nodes that the standard's test vectors lack: attributes of older operator sets, and more settings of some operators."""
+"""Nodes that the test vectors of the standard lack: forms of older operator sets, and more settings."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ def model_of(
         for place, value in enumerate(given)
         if value is not None and place not in constants
     ]
-    weights = [numpy_helper.from_array(value, names[place]) for place in constants if (value := given[place]) is not None]
+    stored = ((place, given[place]) for place in constants)
+    weights = [numpy_helper.from_array(value, names[place]) for place, value in stored if value is not None]
     results = [helper.make_empty_tensor_value_info(name) for name in made]
     sets = [helper.make_opsetid("", opset)] + ([helper.make_opsetid(domain, 1)] if domain else [])
     graph = helper.make_graph([node], operator, values, results, weights)
@@ -63,7 +64,7 @@ def _all() -> Iterator[tuple[Any, ...]]:
     yield from _microsoft()
 
 
-def _old() -> Iterator[tuple[Any, ...]]:
+def _old() -> Iterator[tuple[Any, ...]]:  # noqa: C901 - a list
     image, weights = x(2, 3, 6, 5), {"constants": [1]}
     for axes in ([1], [0, 3], [-1]):
         squeezed = np.expand_dims(x(3, 4), tuple(axes)) if axes != [0, 3] else x(1, 3, 4, 1)
@@ -153,7 +154,7 @@ def _old() -> Iterator[tuple[Any, ...]]:
     yield "Reshape", 14, {"allowzero": 1}, [image, ints(5, 6, 6)], weights
 
 
-def _few() -> Iterator[tuple[Any, ...]]:
+def _few() -> Iterator[tuple[Any, ...]]:  # noqa: C901 - a list
     """Operators of which the standard has fewer than three vectors."""
     shapes = ((3, 4), (2, 3, 4, 5), (7,))
     for shape in shapes:
@@ -241,7 +242,8 @@ def _few() -> Iterator[tuple[Any, ...]]:
     for kind in (np.int32, np.int64):
         yield "Div", 14, {}, [np.array([-7, 7, -7, 7], kind), np.array([2, 2, -2, -2], kind)]
         yield "Pow", 15, {}, [np.array([-2, 3, 2], kind), np.array([3, 2, 5], kind)]
-    for equation, inputs in (("ij,jk->ik", [x(2, 3), x(3, 4)]), ("bij,bjk", [x(2, 2, 3), x(2, 3, 4)]), ("ii->i", [x(3, 3)])):
+    products = ("ij,jk->ik", [x(2, 3), x(3, 4)]), ("bij,bjk", [x(2, 2, 3), x(2, 3, 4)]), ("ii->i", [x(3, 3)])
+    for equation, inputs in products:
         yield "Einsum", 12, {"equation": equation}, inputs
     for alpha, beta in ((0.2, 0.5), (0.1, 0.3), (0.5, 0.0)):
         yield "HardSigmoid", 6, {"alpha": alpha, "beta": beta}, [3 * x(3, 4)]
@@ -251,11 +253,12 @@ def _few() -> Iterator[tuple[Any, ...]]:
         yield "Gelu", 20, {"approximate": "tanh" if alpha == 0.2 else "none"}, [x(3, 4)]
 
 
-def _layers() -> Iterator[tuple[Any, ...]]:
+def _layers() -> Iterator[tuple[Any, ...]]:  # noqa: C901 - a list
     weights, line, cube = {"constants": [1]}, {"constants": [1, 2]}, x(1, 2, 4, 5, 4)
     for one in (
-        {}, {"strides": [2, 2]}, {"pads": [1, 2, 0, 1]}, {"dilations": [2, 1]}, {"auto_pad": "SAME_UPPER", "strides": [2, 3]},
-        {"auto_pad": "SAME_LOWER", "strides": [2, 2]}, {"auto_pad": "VALID"}, {"auto_pad": "SAME_UPPER", "dilations": [2, 2]},
+        {}, {"strides": [2, 2]}, {"pads": [1, 2, 0, 1]}, {"dilations": [2, 1]}, {"auto_pad": "VALID"},
+        {"auto_pad": "SAME_UPPER", "strides": [2, 3]}, {"auto_pad": "SAME_LOWER", "strides": [2, 2]},
+        {"auto_pad": "SAME_UPPER", "dilations": [2, 2]},
         {"auto_pad": "SAME_LOWER", "kernel_shape": [3, 3]},
     ):  # fmt: skip
         yield "Conv", 11, one, [x(1, 4, 9, 8), x(6, 4, 3, 3), x(6)], line
@@ -266,9 +269,11 @@ def _layers() -> Iterator[tuple[Any, ...]]:
     yield "Conv", 11, {"strides": [2, 1, 2], "auto_pad": "SAME_UPPER"}, [cube, x(3, 2, 3, 2, 3)], weights
     for one in (
         {"strides": [2, 2], "output_shape": [10, 10]}, {"strides": [2, 2], "output_shape": [12, 13]},
-        {"strides": [3, 2], "output_padding": [2, 1]}, {"strides": [2, 2], "output_padding": [1, 1], "pads": [1, 1, 1, 1]},
+        {"strides": [3, 2], "output_padding": [2, 1]},
+        {"strides": [2, 2], "output_padding": [1, 1], "pads": [1, 1, 1, 1]},
         {"group": 2, "strides": [2, 2]}, {"dilations": [2, 2]}, {"strides": [2, 2], "auto_pad": "SAME_UPPER"},
-        {"strides": [2, 2], "auto_pad": "SAME_LOWER"}, {"strides": [2, 2], "output_shape": [9, 9], "auto_pad": "SAME_LOWER"},
+        {"strides": [2, 2], "auto_pad": "SAME_LOWER"},
+        {"strides": [2, 2], "output_shape": [9, 9], "auto_pad": "SAME_LOWER"},
         {"pads": [1, 0, 0, 2], "strides": [2, 2]}, {"strides": [1, 1], "output_shape": [7, 7]},
         {"strides": [2, 2], "output_shape": [11, 11]},
     ):  # fmt: skip
@@ -277,11 +282,13 @@ def _layers() -> Iterator[tuple[Any, ...]]:
     yield "ConvTranspose", 11, {"strides": [2]}, [x(1, 4, 5), x(4, 3, 3)], weights
     yield "ConvTranspose", 11, {"strides": [2], "output_shape": [10]}, [x(1, 4, 5), x(4, 3, 3)], weights
     yield "ConvTranspose", 11, {"strides": [2, 1, 2]}, [cube, x(2, 3, 2, 3, 3)], weights
-    for name, kinds in (("AveragePool", ({}, {"count_include_pad": 1})), ("MaxPool", ({},)), ("LpPool", ({}, {"p": 3}))):
+    pools = {"AveragePool": ({}, {"count_include_pad": 1}), "MaxPool": ({},), "LpPool": ({}, {"p": 3})}
+    for name, kinds in pools.items():
         for kind in kinds:
             for one in (
                 {"kernel_shape": [3, 2]}, {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1]},
-                {"kernel_shape": [3, 3], "strides": [2, 2], "ceil_mode": 1}, {"kernel_shape": [2, 2], "dilations": [2, 2]},
+                {"kernel_shape": [3, 3], "strides": [2, 2], "ceil_mode": 1},
+                {"kernel_shape": [2, 2], "dilations": [2, 2]},
                 {"kernel_shape": [3, 3], "strides": [2, 2], "auto_pad": "SAME_UPPER"},
                 {"kernel_shape": [3, 3], "strides": [2, 2], "auto_pad": "SAME_LOWER"},
                 {"kernel_shape": [3, 3], "strides": [2, 3], "pads": [0, 1, 1, 0]},
@@ -321,12 +328,14 @@ def _layers() -> Iterator[tuple[Any, ...]]:
     boxes = np.array([[0.5, 0.5, 5, 6], [1, 1, 7, 4]], np.float32)
     for mode in ("avg", "max"):
         for ratio in (0, 2):
-            options = {"mode": mode, "output_height": 3, "output_width": 2, "sampling_ratio": ratio, "spatial_scale": 0.8}
+            options = {"mode": mode, "output_height": 3, "output_width": 2, "spatial_scale": 0.8}
+            options["sampling_ratio"] = ratio
             for opset in (10, 16):
                 yield "RoiAlign", opset, options, [x(2, 3, 8, 8), boxes, ints(0, 1)]
     yield "RoiAlign", 16, {"coordinate_transformation_mode": "output_half_pixel"}, [x(2, 3, 8, 8), boxes, ints(1, 1)]
     low = np.array([[-5, 0.3, 1.7], [2.5, 3.5, 120]], np.float32)
-    for axis, scale, zero in ((1, np.float32(0.5), np.uint8(3)), (0, x(2) ** 2 + 0.1, np.array([3, 5], np.uint8)), (1, x(3) ** 2 + 0.1, np.array([0, -3, 2], np.int8))):
+    scales = [(1, np.float32(0.5), np.uint8(3)), (0, x(2) ** 2 + 0.1, np.array([3, 5], np.uint8))]
+    for axis, scale, zero in [*scales, (1, x(3) ** 2 + 0.1, np.array([0, -3, 2], np.int8))]:
         for opset in (10, 13, 19, 21):
             if opset > 10 or np.ndim(scale) == 0:
                 options = {} if opset == 10 else {"axis": axis}

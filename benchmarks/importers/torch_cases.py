@@ -3,64 +3,120 @@
 from __future__ import annotations
 
 import contextlib
-import operator
 import warnings
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from benchmarks.importers.case import Case
 
-SAMPLES = 6
-"""Of each operator of torch's tests, spread over its list."""
+SAMPLES = {"float32": 3, "int64": 1, "bool": 1}
+"""Type -> samples of each operator of torch's tests, spread over its list."""
+GROUP = 6
+"""Layers that are tried as one network."""
 _LARGEST = 20_000
 """Elements of an input: larger samples take long and say nothing else."""
 _LEFT_OUT = ("empty", "rand", "bernoulli", "multinomial", "normal", "dropout", "cauchy", "exponential", "geometric",
-             "log_normal", "uniform", "sparse", "fft.", "linalg.", "masked.", "special.", "_refs", "signal.", "native_")  # fmt: skip
+             "log_normal", "uniform", "sparse", "fft.", "linalg.", "masked.", "special.", "_refs", "signal.",
+             "native_")  # fmt: skip
 """Parts of names: of operators of which results are random, or which TVM has no converter for."""
 
 
-def torch_cases() -> Iterator[Case]:
-    """The samples, then the layers; what cannot be exported, or has operators without a converter, is left out."""
+@dataclass(frozen=True)
+class Tried:
+    """A module to be tried, not exported yet."""
+
+    name: str
+    module: Any
+    inputs: tuple[Any, ...]
+    setting: str
+
+    def case(self) -> Case | None:
+        """None where it cannot be exported, or has operators without a converter."""
+        return case_of(self.name, self.module, self.inputs, self.setting)
+
+
+def torch_groups() -> Iterator[list[Tried]]:
+    """The layers, then the samples of torch's operator tests, in groups that are tried as one network first."""
     import torch
     from torch.testing._internal.common_methods_invocations import op_db
 
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
-    for described in op_db:
-        name = described.name + (f".{described.variant_test_name}" if described.variant_test_name else "")
-        if any(part in name for part in _LEFT_OUT):
-            continue
-        for dtype in (torch.float32, torch.int64, torch.bool):
-            if dtype in described.supported_dtypes("cpu"):
-                yield from _samples(name, described, dtype)
-                if dtype is torch.float32:
-                    continue
-                break
     from benchmarks.importers.torch_layers import layers
 
-    for name, module, inputs in layers():
-        if (case := case_of(name, module, inputs, f"{module}".replace("\n", " ")[:120])) is not None:
-            yield case
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    made = [Tried(name, module, inputs, _words(module)) for name, module, inputs in layers()]
+    yield from (made[place : place + GROUP] for place in range(0, len(made), GROUP))
+    for described in op_db:
+        name = described.name + (f".{described.variant_test_name}" if described.variant_test_name else "")
+        if not any(part in name for part in _LEFT_OUT):
+            served = described.supported_dtypes("cpu")
+            known = [dtype for dtype in (torch.float32, torch.int64, torch.bool) if dtype in served]
+            yield [one for dtype in known for one in _samples(name, described, dtype)]
 
 
-def _samples(name: str, described: Any, dtype: Any) -> Iterator[Case]:
+def together(group: Sequence[Tried]) -> Case | None:
+    """All of a group as one network, which takes a fraction of the time; None where that cannot be."""
+    import torch
+
+    counts = [len(one.inputs) for one in group]
+
+    class Together(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = torch.nn.ModuleList(one.module for one in group)
+
+        def forward(self, *inputs: Any) -> Any:
+            found, first = [], 0
+            for module, count in zip(self.inner, counts, strict=True):
+                found.append(module(*inputs[first : first + count]))
+                first += count
+            return found
+
+    if len(group) < 2:
+        return None
+    if (case := case_of("", Together(), [tensor for one in group for tensor in one.inputs], "")) is None:
+        return None
+    with torch.no_grad():
+        counts = [len(_tensors(one.module.eval()(*one.inputs))) for one in group]
+    results = list(case.model.graph.output_node().args[0])[-sum(counts) :]
+    parts = [results[sum(counts[:place]) : sum(counts[: place + 1])] for place in range(len(group))]
+    return replace(case, parts=tuple(_operators(part) for part in parts))
+
+
+def _operators(results: Sequence[Any]) -> tuple[str, ...]:
+    """Names of all that the results of a graph are made by."""
+    seen, open_ones = dict[Any, None](), list(results)
+    while open_ones:
+        node = open_ones.pop()
+        if node not in seen:
+            seen[node] = None
+            open_ones.extend(node.all_input_nodes)
+    return tuple(dict.fromkeys(node.target.__name__ for node in seen if node.op == "call_function"))
+
+
+def _words(module: Any) -> str:
+    function = getattr(module, "function", None)
+    return f"{function.__defaults__}" if function is not None else " ".join(f"{module}".split())[:160]
+
+
+def _samples(name: str, described: Any, dtype: Any) -> Iterator[Tried]:
     import torch
 
     torch.manual_seed(0)
+    kind = str(dtype).removeprefix("torch.")
     try:
         samples = list(described.sample_inputs("cpu", dtype, requires_grad=False))
     except Exception:
         return
-    step = max(1, len(samples) / SAMPLES)
-    chosen = [samples[int(place * step)] for place in range(SAMPLES) if int(place * step) < len(samples)]
+    step = max(1.0, len(samples) / SAMPLES[kind])
+    chosen = [samples[int(place * step)] for place in range(SAMPLES[kind]) if int(place * step) < len(samples)]
     for place, sample in enumerate(chosen):
-        module, tensors = _Called(described.op, sample), _tensors((sample.input, sample.args, sample.kwargs))
-        kind = str(dtype).removeprefix("torch.")
-        key, shown = f"{name}/{kind}/{place}", _shown(sample)
-        if sum(one.numel() for one in tensors) <= _LARGEST and (case := case_of(key, module, tensors, shown)):
-            yield case
+        tensors = _tensors((sample.input, sample.args, sample.kwargs))
+        if tensors and sum(one.numel() for one in tensors) <= _LARGEST:
+            yield Tried(f"{name}/{kind}/{place}", _Called(described.op, sample), tuple(tensors), _shown(sample))
 
 
 def case_of(name: str, module: Any, inputs: Sequence[Any], setting: str) -> Case | None:
@@ -83,12 +139,6 @@ def case_of(name: str, module: Any, inputs: Sequence[Any], setting: str) -> Case
         expected = [np.array(one.detach().numpy()) for one in results]
         return Case("torch", name, tuple(dict.fromkeys(used)), setting, exported, tuple(arrays), tuple(expected))
     return None
-
-
-def _module() -> Any:
-    import torch
-
-    return torch.nn.Module
 
 
 class _Called:
@@ -133,6 +183,3 @@ def _shown(sample: Any) -> str:
 
     named = [f"{key}={text(value)}" for key, value in sample.kwargs.items()]
     return ", ".join([text(sample.input), *map(text, sample.args), *named])
-
-
-__all__ = ["Case", "case_of", "operator", "torch_cases"]

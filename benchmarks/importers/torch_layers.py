@@ -115,21 +115,22 @@ def _pools() -> Iterator[tuple[Any, ...]]:
         yield nn.AdaptiveMaxPool1d(length), image[0]
 
 
-def _sampled() -> Iterator[tuple[Any, ...]]:
+def _sampled() -> Iterator[tuple[Any, ...]]:  # noqa: C901 - a list
     image, grid = torch.randn(1, 3, 8, 6), torch.rand(1, 5, 7, 2) * 2.4 - 1.2
     for mode in ("bilinear", "nearest", "bicubic"):
         for padding in ("zeros", "border", "reflection"):
             for corners in (False, True):
 
-                def grid_sample(a: Any, b: Any, mode: str = mode, padding: str = padding, corners: bool = corners) -> Any:
-                    return F.grid_sample(a, b, mode=mode, padding_mode=padding, align_corners=corners)
+                def grid_sample(a: Any, b: Any, how: Any = (mode, padding, corners)) -> Any:
+                    return F.grid_sample(a, b, *how)
 
                 yield _Of(grid_sample), image, grid
                 if mode != "bicubic":
                     yield _Of(grid_sample), torch.randn(2, 3, 4, 4), torch.rand(2, 4, 2, 2) * 2 - 1
     for mode in ("nearest", "bilinear", "bicubic", "area", "nearest-exact"):
         for corners in (False, True) if mode in ("bilinear", "bicubic") else (None,):
-            for options in ({"size": (12, 11)}, {"size": (5, 4)}, {"scale_factor": 2.0}, {"scale_factor": (1.5, 0.7)}, {"size": (16, 12)}):
+            sizes: tuple[dict[str, Any], ...] = ({"size": (12, 11)}, {"size": (5, 4)}, {"size": (16, 12)})
+            for options in (*sizes, {"scale_factor": 2.0}, {"scale_factor": (1.5, 0.7)}):
 
                 def interpolate(a: Any, mode: str = mode, corners: Any = corners, options: Any = options) -> Any:
                     return F.interpolate(a, mode=mode, align_corners=corners, **options)
@@ -196,10 +197,11 @@ def _norms() -> Iterator[tuple[Any, ...]]:
         yield nn.LayerNorm(shape, eps=0.1), image
         yield nn.RMSNorm(shape), image
     for module in (
-        nn.GELU(), nn.GELU("tanh"), nn.SiLU(), nn.Mish(), nn.Softplus(2.0, 1.0), nn.Softplus(), nn.ELU(0.3), nn.CELU(0.3), nn.SELU(),
-        nn.Hardtanh(-0.3, 0.7), nn.Hardsigmoid(), nn.Hardswish(), nn.Hardshrink(0.3), nn.Softshrink(0.3), nn.Tanhshrink(),
-        nn.LeakyReLU(0.2), nn.PReLU(), nn.PReLU(4), nn.Threshold(0.2, -0.5), nn.LogSigmoid(), nn.Softmin(1), nn.GLU(1),
-        nn.Softmax(1), nn.LogSoftmax(-1), nn.Softsign(), nn.ReLU6(), nn.RReLU(), nn.LocalResponseNorm(3), nn.CosineSimilarity(),
+        nn.GELU(), nn.GELU("tanh"), nn.SiLU(), nn.Mish(), nn.Softplus(2.0, 1.0), nn.Softplus(), nn.ELU(0.3),
+        nn.CELU(0.3), nn.SELU(), nn.Hardtanh(-0.3, 0.7), nn.Hardsigmoid(), nn.Hardswish(), nn.Hardshrink(0.3), nn.Softshrink(0.3),
+        nn.Tanhshrink(), nn.LeakyReLU(0.2), nn.PReLU(), nn.PReLU(4), nn.Threshold(0.2, -0.5), nn.LogSigmoid(),
+        nn.Softmin(1), nn.GLU(1), nn.Softmax(1), nn.LogSoftmax(-1), nn.Softsign(), nn.ReLU6(), nn.RReLU(),
+        nn.LocalResponseNorm(3), nn.CosineSimilarity(),
     ):  # fmt: skip
         if isinstance(module, nn.CosineSimilarity):
             yield module, image, torch.randn_like(image)

@@ -22,7 +22,7 @@ def with_memory_told(prediction: NetworkPrediction, sheet: Device, peak_bytes: i
     if not size_gb or held <= size_gb * _GB:
         return prediction
     told = (
-        f"WARNING: it holds {quantity(held, 'B')} at a time, but {sheet.name} has {size_gb:g} GB of memory: it cannot run "
-        "there as it is, so the time is that of a device with more memory"
+        f"WARNING: it holds {quantity(held, 'B')} at a time, but {sheet.name} has {size_gb:g} GB of memory: it cannot "
+        "run there as it is, so the time is that of a device with more memory"
     )
     return replace(prediction, doubts=(told, *prediction.doubts))

@@ -162,13 +162,12 @@ def _check_graph(file: str, graph: Any) -> None:
         raise CdmppError(f"{file} has no outputs, so nothing says what it is to compute: {_ADVICE}")
     if graph.sparse_initializer:
         raise CdmppError(f"{file} has sparse weights ({graph.sparse_initializer[0].values.name}): make them dense")
-    shapes = [(f"input {one.name}", [dim.dim_value for dim in one.type.tensor_type.shape.dim if dim.HasField("dim_value")])
-              for one in graph.input]  # fmt: skip
-    for what, sizes in shapes:
-        if bad := [size for size in sizes if size < 1]:
+    for value in graph.input:
+        dims = value.type.tensor_type.shape.dim
+        if bad := [dim.dim_value for dim in dims if dim.HasField("dim_value") and dim.dim_value < 1]:
             raise CdmppError(
-                f"{file}: the {what} has the dimension {bad[0]}; sizes are at least 1, and an open dimension has a "
-                f"name instead: {_ADVICE} with either"
+                f"{file}: the input {value.name} has the dimension {bad[0]}; sizes are at least 1, and an open "
+                f"dimension has a name instead: {_ADVICE} with either"
             )
 
 

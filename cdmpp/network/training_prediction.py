@@ -10,8 +10,8 @@ from typing import Any
 from cdmpp.devices import Device
 from cdmpp.errors import CdmppError
 from cdmpp.network.choice import Chosen
-from cdmpp.network.predict import answer_for
 from cdmpp.network.memory import with_memory_told
+from cdmpp.network.predict import answer_for
 from cdmpp.network.prediction import NetworkPrediction
 from cdmpp.network.quantity import percent, quantity, visible
 from cdmpp.network.rule import DEFAULT

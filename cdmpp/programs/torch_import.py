@@ -7,7 +7,8 @@ from functools import partial
 from typing import Any
 
 from cdmpp.errors import CdmppError
-from cdmpp.programs.declared import Declared
+from cdmpp.programs.declared import ADVICE, Declared
+from cdmpp.programs.known_faults import refused_fault
 from cdmpp.programs.refusal import place_in_model
 from cdmpp.programs.torch_repairs import repairs
 
@@ -33,7 +34,7 @@ def imported(
         def create_convert_map(self) -> dict[str, Callable[[Any], Any]]:
             others = {**repairs(), **(extra or {})}
             known = super().create_convert_map() | {name: _with(self, one) for name, one in others.items()}
-            return {name: partial(_checked, one) for name, one in known.items()}
+            return {name: partial(_checked, one, name in others) for name, one in known.items()}
 
     importer = Importer()
     try:
@@ -47,15 +48,33 @@ def _with(importer: Any, convert: Callable[[Any, Any], Any]) -> Callable[[Any], 
     return lambda node: convert(node, importer)
 
 
-def _checked(convert: Callable[[Any], Any], node: Any) -> Any:
+def _checked(convert: Callable[[Any], Any], repaired: bool, node: Any) -> Any:
     """What ``convert`` makes of a node, if it is the tensor that torch makes of it."""
+    if not repaired and (fault := refused_fault("torch", node.target.__name__, _facts(node))):
+        raise CdmppError(f"the torch operator {_name(node)} {fault}. {ADVICE[0].upper()}{ADVICE[1:]}")
     value, known = convert(node), node.meta.get("val")
-    if not hasattr(known, "dtype") or not hasattr(known, "shape"):  # several tensors, each of which is taken by a node
+    if not hasattr(known, "dtype") or not hasattr(known, "shape"):  # several tensors: those that are used are nodes
         return value
     sizes = [size if isinstance(size, int) else None for size in known.shape]
     if fault := Declared(sizes, str(known.dtype).removeprefix("torch.")).fault(value):
         raise CdmppError(f"what the torch operator {_name(node)} makes {fault}")
     return value
+
+
+def _facts(node: Any) -> dict[str, Any]:
+    """Arguments by their names in the schema, those left out by their defaults; and the first tensor's type."""
+    schema = getattr(node.target, "_schema", None)
+    found = {one.name: one.default_value for one in schema.arguments if one.has_default_value()} if schema else {}
+    given = dict(zip([one.name for one in schema.arguments], node.args, strict=False)) if schema else {}
+    found |= {name: value for name, value in {**given, **node.kwargs}.items() if not hasattr(value, "meta")}
+    first = next((one.meta.get("val") for one in node.all_input_nodes), None)
+    if hasattr(first, "shape"):
+        found |= {
+            "rank": len(first.shape),
+            "shape": list(first.shape),
+            "dtype": str(first.dtype).removeprefix("torch."),
+        }
+    return found
 
 
 def _name(node: Any) -> str:

@@ -170,14 +170,14 @@ CYCLE = [helper.make_node(*one) for one in (("Relu", ["b"], ["a"]), ("Relu", ["a
         ([RELU], FLAT, {"opset": 99}, r"is of operator set 99: sets 7 to \d+ can be read"),
         ([RELU], FLAT, {"opset": 6}, "is of operator set 6: sets 7 to"),
         ([RELU], FLAT, {"ir_version": 99}, "no valid ONNX: Your model ir_version 99 is higher than"),
-        ([RELU, helper.make_node("Sigmoid", ["x"], ["y"])], FLAT, {}, "'y' has been used as output names multiple times"),
+        ([RELU, helper.make_node("Sigmoid", ["x"], ["y"])], FLAT, {}, "'y' has been used as output names multiple"),
         ([RELU], ({"x": [-4, 64]}, {"y": [-4, 64]}), {}, "the input x has the dimension -4; sizes are at least 1"),
         ([RELU], ({"x": [0, 64]}, {"y": [0, 64]}), {}, "the input x has the dimension 0; sizes are at least 1"),
         ([RELU], ({"x": [2**40, 2**40]}, {"y": [2**40, 2**40]}), {}, "which no machine can hold"),
         (CYCLE, FLAT, {}, "Nodes in a graph must be topologically sorted, however input 'b' of node"),
-        ([helper.make_node("Add", ["x", "q"], ["y"])], FLAT, {}, "input 'q' of node: name: OpType: Add is not output of"),
+        ([helper.make_node("Add", ["x", "q"], ["y"])], FLAT, {}, "input 'q' of node: name: OpType: Add is not"),
         ([helper.make_node("Add", ["x"], ["y"])], FLAT, {}, r"Add:14\) has input size 1 not in range"),
-        ([RELU], (FLAT[0], {"y": [2, 5]}), {}, r"Inferred shape and existing shape differ in dimension 1: \(3\) vs \(5\)"),
+        ([RELU], (FLAT[0], {"y": [2, 5]}), {}, r"Inferred shape .* differ in dimension 1: \(3\) vs \(5\)"),
         ([RELU], (FLAT[0], {}), {}, "has no outputs"),
         ([], ({"x": [2, 3]}, {"x": [2, 3]}), {}, "it has no nodes"),
     ],
@@ -204,5 +204,6 @@ def test_the_mask_of_a_dropout_that_nobody_reads_may_be_anything(tmp_path):
     path = save(tmp_path / "d.onnx", nodes, *FLAT)
     assert len(graph_of(read_network(path).module, "d").calls) == 1
     path = save(tmp_path / "m.onnx", [*nodes, helper.make_node("Not", ["mask"], ["n"])], FLAT[0], {"y": [2, 3]})
-    with pytest.raises(CdmppError, match=r"mask, which the ONNX operator Dropout .* declared as bool \[2, 3\], but .* float32"):
+    words = r"mask, which the ONNX operator Dropout .* declared as bool \[2, 3\], but .* float32"
+    with pytest.raises(CdmppError, match=words):
         read_network(path)

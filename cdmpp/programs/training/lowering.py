@@ -41,6 +41,7 @@ def step_to_relax(joint: JointGraph, optimizer: Optimizer) -> Any:
         NoJointGraphError: TVM cannot import an operator; it is named with its place in the model.
     """
     import torch
+
     with quiet():
         whole = update_module(optimizer, joint.module, len(joint.tensors), joint.pairs)
         exported = torch.export.export(whole, step_tensors(joint, optimizer), strict=False)

@@ -1,0 +1,71 @@
+"""A network that its device cannot hold is answered with that said first; what fits, or is not known, says nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from cdmpp import devices
+from cdmpp.cli.command import main
+from cdmpp.network.memory import with_memory_told
+from tests.network.example_prediction import example
+
+
+@pytest.mark.parametrize(
+    ("device", "held_bytes", "told"),
+    [
+        ("a100", 39 << 30, False),
+        ("a100", 41 << 30, True),
+        ("h200", 141 << 30, False),
+        ("h200", 142 << 30, True),
+        ("epyc-genoa", 1 << 50, False),  # its sheet names no size: it depends on the machine
+    ],
+)
+def test_what_does_not_fit_is_said_first(device, held_bytes, told):
+    found = with_memory_told(replace(example(), doubts=("another",)), devices.get(device), held_bytes)
+    assert found.doubts[-1] == "another" and len(found.doubts) == 1 + told
+    if told:
+        assert found.doubts[0].startswith("WARNING: it holds ") and f"but {device} has " in found.doubts[0]
+
+
+def test_text_json_and_page_begin_with_it(tmp_path):
+    large = replace(example(), weight_bytes=30 << 30, input_bytes=5 << 30, activation_bytes=6 << 30)
+    found = with_memory_told(large, devices.get("a100"))
+    assert found.to_dict()["doubts"][0].startswith("WARNING: it holds 44.0 GB at a time, but a100 has 40 GB of memory")
+    page = tmp_path / "page.html"
+    found.save_html(page)
+    assert "<ul><li>WARNING: it holds 44.0 GB at a time" in page.read_text(encoding="utf-8")
+
+
+@pytest.mark.tvm
+def test_every_verb_that_answers_networks_says_it(tmp_path, capsys):
+    pytest.importorskip("tvm")
+    onnx = pytest.importorskip("onnx")
+    from onnx import TensorProto, helper
+
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2**40, 64]) for name in "xy"]
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "large", values[:1], values[1:])
+    path = tmp_path / "large.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10), path)
+    for words in (f"network {path} --device a100", f"compare {path} --devices a100,epyc-genoa"):
+        main([*words.split(), "--schedule", "untuned", "--json"])
+        shown = capsys.readouterr()
+        assert "WARNING: it holds 563 TB at a time, but a100 has 40 GB" in shown.err.splitlines()[0]
+        assert shown.err.count("WARNING") == shown.out.count("WARNING: it holds 563 TB") == 1
+
+
+def test_a_training_step_counts_gradients_and_states():
+    """A million parameters: 4 MB of weights, which 10 MB hold, but not 16 MB with gradients and AdamW's states."""
+    torch = pytest.importorskip("torch")
+    from cdmpp.network.library_predict import predict_library_network
+    from cdmpp.network.library_step import predict_library_step
+
+    layer, sheet = torch.nn.Linear(1_000, 1_000, bias=False), devices.get("l4")
+    small = replace(sheet, spec={**sheet.spec, "memory_gb": 0.01})
+    begin = "WARNING: it holds "
+    for device, told in ((sheet, False), (small, True)):
+        found = predict_library_step(layer, torch.randn(1, 1_000), device=device, loss="mse").to_dict()["doubts"]
+        assert bool(found and found[0].startswith(begin)) is told
+    run = predict_library_network(layer, torch.randn(1, 1_000), device=small)
+    assert not any(one.startswith(begin) for one in run.doubts)
