@@ -21,7 +21,7 @@ from cdmpp.programs.compiled import TVM, compiled_flag, compiled_noted
 from cdmpp.programs.networks import export
 from cdmpp.programs.task import Task
 
-_VERSION = "1"
+_VERSION = "2"
 """Goes up when the same network gives another graph."""
 _PACKAGES = ("torch", "torchvision", "transformers", "onnx", "apache-tvm")
 

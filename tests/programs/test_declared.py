@@ -1,0 +1,107 @@
+"""What TVM makes of a torch operator is what torch makes of it, or refused with both; known faults by a table."""
+
+from __future__ import annotations
+
+import pytest
+
+from cdmpp.errors import CdmppError
+from cdmpp.programs.known_faults import KnownFault, known_faults, refused_fault
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("tvm")
+pytestmark = pytest.mark.tvm
+
+from torch.nn import functional as F  # noqa: E402
+
+from cdmpp.programs import torch_import  # noqa: E402
+from cdmpp.programs.declared import Declared  # noqa: E402
+from cdmpp.programs.networks import export, relax_of_exported  # noqa: E402
+
+
+class Of(torch.nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, *inputs):
+        return self.function(*inputs)
+
+
+def imported(function, *inputs):
+    return relax_of_exported(export(Of(function), inputs))
+
+
+def sampled(image, grid):
+    return F.grid_sample(image, grid, align_corners=False)
+
+
+def test_another_shape_is_refused_with_both_and_the_place():
+    message = (
+        r"grid_sampler_2d\.default \(node grid_sampler_2d, the model \(Of\), .*test_declared\.py:\d+\) makes is "
+        r"declared as float32 \[1, 3, 5, 7\], but TVM imports it as float32 \[1, 3, 7, 2\]"
+    )
+    with pytest.raises(CdmppError, match=message):
+        imported(sampled, torch.rand(1, 3, 8, 8), torch.rand(1, 5, 7, 2))
+
+
+def test_another_type_is_refused_with_a_remedy():
+    with pytest.raises(CdmppError, match=r"declared as float16 \[2, 4\], but .* float32 \[2, 4\]\. .*runtime torch"):
+        imported(torch.matmul, torch.rand(2, 3).half(), torch.rand(3, 4).half())
+
+
+def test_sums_of_bits_are_integers():
+    kind = imported(lambda x: torch.cumsum(x > 0, 1), torch.rand(2, 3))["main"].ret_ty
+    assert [str(one.dtype) for one in getattr(kind, "fields", [kind])] == ["int64"]
+
+
+@pytest.mark.parametrize(
+    ("declared", "shape", "dtype", "differs"),
+    [
+        (Declared([2, 3], "float32"), (2, 3), "float32", False),
+        (Declared([2, None], "float32"), (2, 3), "float32", False),
+        (Declared(None, "float32"), (2, 3), "float32", False),
+        (Declared(None, ""), (2, 3), "int8", False),
+        (Declared([3, 2], "float32"), (2, 3), "float32", True),
+        (Declared([6], "float32"), (2, 3), "float32", True),
+        (Declared([2, 3], "int64"), (2, 3), "int32", True),
+        (Declared([2, 3], "bfloat16"), (2, 3), "float16", True),
+        (Declared(None, ""), (2**31, 2**31), "int8", True),
+    ],
+)
+def test_what_is_known_is_compared(declared, shape, dtype, differs):
+    from tvm import relax
+
+    assert bool(declared.fault(relax.Var("x", relax.TensorType(shape, dtype)))) is differs
+
+
+def test_the_table_of_known_faults_is_of_this_version_and_well_formed():
+    faults = known_faults()
+    assert faults and all(
+        isinstance(one, KnownFault) and one.what and one.source in ("onnx", "torch") for one in faults
+    )
+    for one in faults:
+        assert isinstance(one.covers({}), bool) and isinstance(one.setting, str)
+
+
+def test_a_known_fault_is_refused_by_operator_setting_and_node(monkeypatch):
+    table = (KnownFault("torch", "relu.default", (("rank", "least", 3),), "it makes something else", False),)
+    monkeypatch.setattr("cdmpp.programs.known_faults.known_faults", lambda: table)
+    assert (
+        refused_fault("onnx", "relu.default", {"rank": 3}) == refused_fault("torch", "relu.default", {"rank": 2}) == ""
+    )
+    imported(torch.relu, torch.rand(2, 3))
+    with pytest.raises(CdmppError, match=r"relu\.default \(node relu.*rank >= 3: it makes something else\. Replace"):
+        imported(torch.relu, torch.rand(2, 3, 4))
+
+
+def test_a_known_fault_of_the_same_work_is_answered(monkeypatch):
+    table = (KnownFault("torch", "relu.default", (), "other values", True),)
+    monkeypatch.setattr("cdmpp.programs.known_faults.known_faults", lambda: table)
+    imported(torch.relu, torch.rand(2, 3))
+
+
+def test_repairs_are_not_refused(monkeypatch):
+    table = (KnownFault("torch", "cumsum.default", (), "bits stay bits", False),)
+    monkeypatch.setattr("cdmpp.programs.known_faults.known_faults", lambda: table)
+    assert "cumsum.default" in torch_import.repairs()
+    imported(lambda x: torch.cumsum(x > 0, 1), torch.rand(2, 3))
