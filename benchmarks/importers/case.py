@@ -28,6 +28,8 @@ class Case:
     atol: float = 1e-4
     parts: tuple[tuple[str, ...], ...] = ()
     """Operators of each network where several are one."""
+    known: str = ""
+    """Its outcome, where that is known from a network that it is a part of."""
 
     @property
     def key(self) -> str:

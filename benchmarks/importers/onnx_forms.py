@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -51,17 +53,12 @@ def model_of(
 
 def forms() -> Iterator[tuple[str, Any, list[np.ndarray]]]:
     """``(name, model, inputs)``."""
-    for place, (operator, opset, attributes, given, *more) in enumerate(_all()):
+    counts = Counter[str]()
+    for operator, opset, attributes, given, *more in chain(_microsoft(), _few(), _layers(), _old()):
         options = more[0] if more else {}
         model, left = model_of(operator, given, attributes, opset, **options)
-        yield f"form{place}_{operator}_{opset}", model, left
-
-
-def _all() -> Iterator[tuple[Any, ...]]:
-    yield from _old()
-    yield from _few()
-    yield from _layers()
-    yield from _microsoft()
+        counts[operator] += 1
+        yield f"{operator}/{counts[operator]}", model, left
 
 
 def _old() -> Iterator[tuple[Any, ...]]:  # noqa: C901 - a list

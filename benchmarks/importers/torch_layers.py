@@ -198,10 +198,10 @@ def _norms() -> Iterator[tuple[Any, ...]]:
         yield nn.RMSNorm(shape), image
     for module in (
         nn.GELU(), nn.GELU("tanh"), nn.SiLU(), nn.Mish(), nn.Softplus(2.0, 1.0), nn.Softplus(), nn.ELU(0.3),
-        nn.CELU(0.3), nn.SELU(), nn.Hardtanh(-0.3, 0.7), nn.Hardsigmoid(), nn.Hardswish(), nn.Hardshrink(0.3), nn.Softshrink(0.3),
-        nn.Tanhshrink(), nn.LeakyReLU(0.2), nn.PReLU(), nn.PReLU(4), nn.Threshold(0.2, -0.5), nn.LogSigmoid(),
-        nn.Softmin(1), nn.GLU(1), nn.Softmax(1), nn.LogSoftmax(-1), nn.Softsign(), nn.ReLU6(), nn.RReLU(),
-        nn.LocalResponseNorm(3), nn.CosineSimilarity(),
+        nn.CELU(0.3), nn.SELU(), nn.Hardtanh(-0.3, 0.7), nn.Hardsigmoid(), nn.Hardswish(), nn.Hardshrink(0.3),
+        nn.Softshrink(0.3), nn.Tanhshrink(), nn.LeakyReLU(0.2), nn.PReLU(), nn.PReLU(4), nn.Threshold(0.2, -0.5),
+        nn.LogSigmoid(), nn.Softmin(1), nn.GLU(1), nn.Softmax(1), nn.LogSoftmax(-1), nn.Softsign(), nn.ReLU6(),
+        nn.RReLU(), nn.LocalResponseNorm(3), nn.CosineSimilarity(),
     ):  # fmt: skip
         if isinstance(module, nn.CosineSimilarity):
             yield module, image, torch.randn_like(image)

@@ -80,11 +80,13 @@ def _run(module: Any, inputs: tuple[np.ndarray, ...], weights: list[Any]) -> lis
     machine = relax.VirtualMachine(tvm.compile(module, tvm.target.Target({"kind": "llvm"})), tvm.cpu())
     given = [tvm.runtime.tensor(np.array(value, order="C")) for value in inputs]
     found = machine["main"](*given, *weights)
-    return [_array(one) for one in ([found] if hasattr(found, "numpy") else list(found))]
+    if isinstance(module["main"].ret_ty, relax.ShapeType):
+        return [np.array(list(found), np.int64)]
+    return [one.numpy() if hasattr(one, "numpy") else np.asarray(list(one)) for one in _listed(found)]
 
 
-def _array(value: Any) -> np.ndarray:
-    return value.numpy() if hasattr(value, "numpy") else np.asarray(list(value) if hasattr(value, "__len__") else value)
+def _listed(found: Any) -> list[Any]:
+    return [found] if hasattr(found, "numpy") else list(found)
 
 
 def _compared(found: list[np.ndarray], case: Case) -> Outcome:

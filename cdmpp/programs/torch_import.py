@@ -67,7 +67,7 @@ def _facts(node: Any) -> dict[str, Any]:
     found = {one.name: one.default_value for one in schema.arguments if one.has_default_value()} if schema else {}
     given = dict(zip([one.name for one in schema.arguments], node.args, strict=False)) if schema else {}
     found |= {name: value for name, value in {**given, **node.kwargs}.items() if not hasattr(value, "meta")}
-    first = next((one.meta.get("val") for one in node.all_input_nodes), None)
+    first: Any = next((one.meta.get("val") for one in node.all_input_nodes), None)
     if hasattr(first, "shape"):
         found |= {
             "rank": len(first.shape),
