@@ -3,9 +3,8 @@
 #
 # `from_onnx` looks a node up by its op_type alone and reads the attributes that its converter knows. So
 #   - ConvTranspose with output_shape=[10, 10] becomes one that makes 11 x 11;
-#   - Expand to [2, 1, 6] of a [3, 1] input, which the standard broadcasts both ways, is [2, 1, 6] instead of [2, 3, 6];
+#   - MaxPool with auto_pad=SAME_LOWER makes 3 columns of 7 by a stride of 2, where SAME_UPPER makes the right 4;
 #   - TopK of operator set 10 returns one element whatever k is;
-#   - BatchNormalization with training_mode=1 normalises by the stored statistics, as if it were 0;
 #   - Relu of the domain com.example, which may be anything, becomes the standard's Relu;
 #   - operator set 99, which does not exist, is imported; onnx.checker.check_model, full_check included, accepts it too.
 # Expected: an error that names the node, or the result that onnx.shape_inference declares.
@@ -53,20 +52,17 @@ surprise = True
 weights = [np.ones((4, 3, 3, 3), np.float32)]
 for name, made, found in (
     ("ConvTranspose, output_shape", model("ConvTranspose", [1, 4, 5, 5], weights, strides=[2, 2], output_shape=[10, 10]), [1, 3, 11, 11]),
-    ("Expand both ways", model("Expand", [3, 1], [np.array([2, 1, 6])]), [2, 1, 6]),
+    ("MaxPool, SAME_LOWER", model("MaxPool", [1, 3, 8, 7], [], kernel_shape=[3, 3], strides=[2, 2], auto_pad="SAME_LOWER"), [1, 3, 4, 3]),
     ("TopK, set 10, k = 3", model("TopK", [3, 4], [np.array([3])], 10, 2, axis=1), [3, 1]),
 ):
     print(f"{name}: {declared(made)} by the standard, {imported(made)} by TVM")
     surprise &= imported(made) == found != declared(made)
-numbers = [np.ones(3, np.float32) for _ in range(4)]
-texts = [from_onnx(model("BatchNormalization", [2, 3, 4, 4], numbers, 15, training_mode=mode)).script() for mode in (0, 1)]
-print(f"BatchNormalization: the same module with training_mode 0 and 1: {texts[0] == texts[1]}")
 foreign = "R.nn.relu" in from_onnx(model("Relu", [2, 3], [], domain="com.example")).script()
 print(f"com.example:Relu is imported as R.nn.relu: {foreign}")
 future = model("Relu", [2, 3], [], 99)
 future.graph.output[0].CopyFrom(helper.make_tensor_value_info("y0", TensorProto.FLOAT, [2, 3]))
 onnx.checker.check_model(future, full_check=True)
 print(f"operator set 99 passes onnx.checker, and is imported as {imported(future)}")
-sys.exit(0 if surprise and texts[0] == texts[1] and foreign and imported(future) == [2, 3] else 1)
+sys.exit(0 if surprise and foreign and imported(future) == [2, 3] else 1)
 EOF
 echo "as described: settings that the importer does not know change nothing, and nothing is said"

@@ -11,6 +11,7 @@ from typing import Any
 from benchmarks.importers.trial import REFUSED, RIGHT, SHAPE, STOPPED, TYPE, VALUES
 from benchmarks.publish.markdown import table, write_page
 from cdmpp.programs.known_faults import known_faults
+from cdmpp.programs.torch_repairs import repairs
 
 PAGE = Path("docs/results/importers.md")
 _INTRO = """Written by `python -m benchmarks.importers`; do not edit by hand.
@@ -24,10 +25,11 @@ layers and of samples of its own operator tests, exported and decomposed as TVM 
 - **refused by TVM**: its importer or its passes raise an error; so does `cdmpp`, with the node.
 - **refused here**: TVM imports another shape, type or meaning without a word. `cdmpp` refuses it: each value is compared
   with what the network declares, and settings whose values are wrong are in `cdmpp/programs/wrong_in_tvm.json`.
+- **repaired here**: converted by `cdmpp` itself, as the source defines it (`cdmpp/programs/torch_repairs.py`).
 - **same work**: other values, but the same loops over the same data: answered, since the time is the same.
 - **not run**: imported, but TVM cannot compile or run it, so it was not judged.
 - **open**: wrong and answered. There must be none."""
-_KINDS = (RIGHT, "refused by TVM", "refused here", "same work", "not run", "open")
+_KINDS = (RIGHT, "refused by TVM", "refused here", "repaired here", "same work", "not run", "open")
 
 
 def write_importers(trials: Sequence[Mapping[str, Any]], verdicts: Sequence[Mapping[str, Any]]) -> None:
@@ -68,6 +70,8 @@ def _kind(row: Mapping[str, Any], verdict: Mapping[str, Any] | None) -> str:
         return "open"
     if verdict["refusal"]:
         return "refused by TVM" if "TVM cannot" in verdict["refusal"] else "refused here"
+    if set(row["operators"]) & set(repairs()) and row["key"].startswith("torch/"):
+        return "repaired here"
     if row["outcome"] == STOPPED:
         return "not run"
     return "same work" if row["outcome"] == VALUES and verdict["same_work"] else "open"

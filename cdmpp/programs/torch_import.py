@@ -12,6 +12,9 @@ from cdmpp.programs.known_faults import refused_fault
 from cdmpp.programs.refusal import place_in_model
 from cdmpp.programs.torch_repairs import repairs
 
+_PLACES = "max_pool2d_with_indices_backward"
+"""Looks for the largest again, so that it does not read its last argument, which TVM keeps in another type."""
+
 
 def imported(
     exported: Any, keep_params_as_input: bool = True, extra: Mapping[str, Callable[[Any, Any], Any]] | None = None
@@ -34,7 +37,7 @@ def imported(
         def create_convert_map(self) -> dict[str, Callable[[Any], Any]]:
             others = {**repairs(), **(extra or {})}
             known = super().create_convert_map() | {name: _with(self, one) for name, one in others.items()}
-            return {name: partial(_checked, one, name in others) for name, one in known.items()}
+            return {name: partial(_checked, one, frozenset(others)) for name, one in known.items()}
 
     importer = Importer()
     try:
@@ -48,11 +51,14 @@ def _with(importer: Any, convert: Callable[[Any, Any], Any]) -> Callable[[Any], 
     return lambda node: convert(node, importer)
 
 
-def _checked(convert: Callable[[Any], Any], repaired: bool, node: Any) -> Any:
-    """What ``convert`` makes of a node, if it is the tensor that torch makes of it."""
-    if not repaired and (fault := refused_fault("torch", node.target.__name__, _facts(node))):
+def _checked(convert: Callable[[Any], Any], ours: frozenset[str], node: Any) -> Any:
+    """What ``convert`` makes of a node, if that is what torch makes of it; ``ours`` are not TVM's to convert."""
+    name = node.target.__name__
+    if name not in ours and (fault := refused_fault("torch", name, _facts(node))):
         raise CdmppError(f"the torch operator {_name(node)} {fault}. {ADVICE[0].upper()}{ADVICE[1:]}")
     value, known = convert(node), node.meta.get("val")
+    if all(_PLACES in str(user.target) and user.args[-1] is node for user in node.users):
+        return value
     if not hasattr(known, "dtype") or not hasattr(known, "shape"):  # several tensors: those that are used are nodes
         return value
     sizes = [size if isinstance(size, int) else None for size in known.shape]

@@ -8,7 +8,7 @@ from typing import Any
 
 def repairs() -> Mapping[str, Callable[[Any, Any], Any]]:
     """Name of a torch operator -> what emits it; each takes the torch node and TVM's importer, and returns a value."""
-    return {"cumsum.default": _cumsum, "eq.Tensor": _equal}
+    return {"cumsum.default": _cumsum, "eq.Tensor": _equal, "grid_sampler_2d.default": _grid_sampler}
 
 
 def _equal(node: Any, importer: Any) -> Any:
@@ -31,3 +31,17 @@ def _cumsum(node: Any, importer: Any) -> Any:
     if str(data.ty.dtype) != wanted:
         data = emit(relax.op.astype(data, wanted))
     return emit(relax.op.cumsum(data, axis=node.args[1]))
+
+
+def _grid_sampler(node: Any, importer: Any) -> Any:
+    """Torch has the two coordinates of the grid on its last axis, Relax on its second; the importer leaves them."""
+    from tvm import relax
+
+    emit, (image, grid) = importer.block_builder.emit, (importer.env[argument] for argument in node.args[:2])
+    mode, padding, corners = node.args[2:5]
+    return emit(
+        relax.op.image.grid_sample(
+            image, emit(relax.op.permute_dims(grid, [0, 3, 1, 2])), method=("bilinear", "nearest", "bicubic")[mode],
+            layout="NCHW", padding_mode=("zeros", "border", "reflection")[padding], align_corners=bool(corners),
+        )
+    )  # fmt: skip

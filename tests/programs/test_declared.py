@@ -15,7 +15,7 @@ from torch.nn import functional as F  # noqa: E402
 
 from cdmpp.programs import torch_import  # noqa: E402
 from cdmpp.programs.declared import Declared  # noqa: E402
-from cdmpp.programs.networks import export, relax_of_exported  # noqa: E402
+from cdmpp.programs.networks import export, lower, relax_of_exported  # noqa: E402
 
 
 class Of(torch.nn.Module):
@@ -50,6 +50,24 @@ def test_another_shape_is_refused_with_both_and_the_place(monkeypatch):
 def test_another_type_is_refused_with_a_remedy():
     with pytest.raises(CdmppError, match=r"declared as float16 \[2, 4\], but .* float32 \[2, 4\]\. .*runtime torch"):
         imported(torch.matmul, torch.rand(2, 3).half(), torch.rand(3, 4).half())
+
+
+def test_what_is_repaired_computes_what_torch_does():
+    import tvm
+    from tvm import relax
+
+    settings = [("bilinear", "zeros", False), ("nearest", "border", True), ("bicubic", "reflection", False)]
+
+    def function(image, grid):
+        sums = torch.cumsum(image > 0, 1), torch.cumsum(image, -1), (image > 0) == (image > 1)
+        return (*sums, *(F.grid_sample(image, grid, *one) for one in settings))
+
+    inputs = torch.randn(2, 3, 8, 6), 2.6 * torch.rand(2, 5, 7, 2) - 1.3
+    module = lower(imported(function, *inputs))
+    machine = relax.VirtualMachine(tvm.compile(module, tvm.target.Target({"kind": "llvm"})), tvm.cpu())
+    found = machine["main"](*(tvm.runtime.tensor(one.numpy()) for one in inputs))
+    for one, right in zip(found, function(*inputs), strict=True):
+        torch.testing.assert_close(torch.from_numpy(one.numpy()), right, atol=1e-5, rtol=1e-4)
 
 
 def test_sums_of_bits_are_integers():
