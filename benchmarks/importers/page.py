@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.importers.trial import REFUSED, RIGHT, SHAPE, STOPPED, TYPE, VALUES
+from benchmarks.importers.trial import CRASHED, REFUSED, RIGHT, SHAPE, STOPPED, TYPE, VALUES
 from benchmarks.publish.markdown import table, write_page
 from cdmpp.programs.known_faults import known_faults
 from cdmpp.programs.torch_repairs import repairs
@@ -27,7 +27,7 @@ layers and of samples of its own operator tests, exported and decomposed as TVM 
   with what the network declares, and settings whose values are wrong are in `cdmpp/programs/wrong_in_tvm.json`.
 - **repaired here**: converted by `cdmpp` itself, as the source defines it (`cdmpp/programs/torch_repairs.py`).
 - **same work**: other values, but the same loops over the same data: answered, since the time is the same.
-- **not run**: imported, but TVM cannot compile or run it, so it was not judged.
+- **not run**: imported, but TVM does not compile and run it within two minutes: not judged.
 - **open**: wrong and answered. There must be none."""
 _KINDS = (RIGHT, "refused by TVM", "refused here", "repaired here", "same work", "not run", "open")
 
@@ -72,7 +72,7 @@ def _kind(row: Mapping[str, Any], verdict: Mapping[str, Any] | None) -> str:
         return "refused by TVM" if "TVM cannot" in verdict["refusal"] else "refused here"
     if set(row["operators"]) & set(repairs()) and row["key"].startswith("torch/"):
         return "repaired here"
-    if row["outcome"] == STOPPED:
+    if row["outcome"] in (STOPPED, CRASHED):
         return "not run"
     return "same work" if row["outcome"] == VALUES and verdict["same_work"] else "open"
 
