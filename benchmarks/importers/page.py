@@ -23,7 +23,7 @@ layers and of samples of its own operator tests, exported and decomposed as TVM 
 
 - **right**: shape, type and values.
 - **refused by TVM**: its importer or its passes raise an error; so does `cdmpp`, with the node.
-- **refused here**: TVM imports another shape, type or meaning without a word. `cdmpp` refuses it: each value is compared
+- **refused here**: TVM imports another shape, type or meaning without a word. `cdmpp` refuses it: values are compared
   with what the network declares, and settings whose values are wrong are in `cdmpp/programs/wrong_in_tvm.json`.
 - **repaired here**: converted by `cdmpp` itself, as the source defines it (`cdmpp/programs/torch_repairs.py`).
 - **same work**: other values, but the same loops over the same data: answered, since the time is the same.
