@@ -2,7 +2,8 @@
 
 Needs, beside ``make install``, ``onnxruntime`` (right results under older operator sets) and ``expecttest`` (torch's
 own operator tests); neither is a requirement of the product. Each case runs in a child process, since TVM may crash;
-finished cases are kept in ``FOLDER/trials.jsonl``, so a stopped run goes on.
+finished cases are kept in ``FOLDER/trials.jsonl``, so a stopped run goes on. ``--judge`` tries nothing, but asks what
+the product says; delete ``FOLDER/verdicts.jsonl`` where that has changed.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ def main() -> None:
             for case in _cases(options.source, {row["key"] for row in _rows(trials)}, options.only):
                 _write(file, case, _in_child(case, try_case))
     judged = options.out / "verdicts.jsonl"
-    wanted = {row["key"] for row in _rows(trials) if _asks_for_a_verdict(row)}
-    with judged.open("w") as file:
+    wanted = {row["key"] for row in _rows(trials) if _asks_for_a_verdict(row)} - {row["key"] for row in _rows(judged)}
+    with judged.open("a") as file:
         for case in _cases(options.source, {row["key"] for row in _rows(trials)} - wanted, options.only, alone=True):
             if case.key in wanted:
                 _write(file, case, _in_child(case, judge))
@@ -62,7 +63,7 @@ def _rows(path: Path) -> list[dict[str, Any]]:
 
 def _asks_for_a_verdict(row: dict[str, Any]) -> bool:
     """What is wrong, and what is right of an operator of which something is refused by the table."""
-    known = {(fault.source, fault.operator) for fault in known_faults()}
+    known = {(fault.source, fault.operator) for fault in known_faults() if not fault.same_work}
     source = row["key"].partition("/")[0]
     return row["outcome"] not in (RIGHT, REFUSED) or any((source, name) in known for name in row["operators"])
 

@@ -35,9 +35,9 @@ def onnx_cases(done: Container[str] = ()) -> Iterator[Case]:
         if "_expanded" in vector.name or not _converted(model):
             continue
         name = vector.name.removeprefix("test_")
-        if not all(isinstance(value, np.ndarray | np.generic) for value in (*given, *expected)):
+        if not all(isinstance(value, np.ndarray | np.generic | onnx.TensorProto) for value in (*given, *expected)):
             continue  # sequences and optionals, which no network predicted here returns
-        given, expected = [np.asarray(value) for value in given], [np.asarray(value) for value in expected]
+        given, expected = [_array(value) for value in given], [_array(value) for value in expected]
         yield _case(name, model, given, expected, vector.rtol, max(vector.atol, 1e-5))
         if places := _sizes_among(model, given):
             frozen, left = _frozen(model, given, places)
@@ -63,6 +63,10 @@ def setting(model: Any, given: list[np.ndarray]) -> str:
 def opset_of(model: Any) -> int:
     """Version of the standard operators that it imports."""
     return max((one.version for one in model.opset_import if one.domain in ("", "ai.onnx")), default=1)
+
+
+def _array(value: Any) -> np.ndarray:
+    return numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else np.asarray(value)
 
 
 def _shown(value: Any) -> str:
