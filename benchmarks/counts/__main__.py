@@ -82,6 +82,17 @@ def measure(batch: Sequence[Case], before: Path | None) -> list[Row]:
     ]
 
 
+def measured(batch: Sequence[Case], before: Path | None) -> list[Row]:
+    """The same, one by one where a program of the batch does not run."""
+    try:
+        return measure(batch, before)
+    except subprocess.CalledProcessError as error:
+        if len(batch) == 1:
+            log.warning("%s is left out: %s", batch[0].key, (error.stderr or str(error))[-300:])
+            return []
+    return [row for case in batch for row in measured([case], before)]
+
+
 def read_rows() -> list[Row]:
     """What is kept."""
     if not ROWS.exists():
@@ -114,10 +125,7 @@ def main() -> None:
     missing = [case for case in cases(options.recorded) if case.key not in done] if not options.page_only else []
     batches = [missing[start : start + TOGETHER] for start in range(0, len(missing), TOGETHER)]
     for batch in track(batches, "counting", console=Console(stderr=True)):
-        try:
-            keep(measure(batch, options.before))
-        except subprocess.CalledProcessError as error:
-            log.warning("a batch is left out: %s", (error.stderr or str(error))[-300:])
+        keep(measured(batch, options.before))
     write_counts(read_rows())
 
 

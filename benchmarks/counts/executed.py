@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 DRIVER = Path(__file__).with_name("driver.c")
 _LAMBDA = ".L__tvm_parallel_lambda"
+_ALIGN = "\t.p2align\t4"
 _OBJECT, _FUNCTION, _COST = re.compile(r"ob=(.*)"), re.compile(r"fn=(.*)"), re.compile(r"\+?-?\d+ (\d+)$")
 
 
@@ -53,7 +54,8 @@ def executed(programs: Sequence[Runnable]) -> list[int]:
 
 def _assembled_by_gnu(assembly: str) -> str:
     """Without lines for debuggers and the alignment of loops, and with a symbol for the function that threads run."""
-    kept = (line for line in assembly.splitlines() if not line.startswith(("\t.file", "\t.loc", "\t.p2align\t4")))
+    lines = (line for line in assembly.splitlines() if line != _ALIGN)  # of data it ends otherwise
+    kept = (line for line in lines if not line.startswith(("\t.file", "\t.loc")))
     return "\n".join(kept).replace(_LAMBDA, _LAMBDA.removeprefix(".L")) + "\n"
 
 
