@@ -35,10 +35,11 @@ def store_of(node: Any, name: str) -> tuple[LibraryOperator, str]:
     given, places = arguments_of(node), _places(node, name)
     size = given["self"].dtype.itemsize
     values = [value for key in ("values", "source", "src", "value") if hasattr(value := given.get(key), "numel")]
-    touched = _touched(given, places, name)
-    adds = "add" in name or bool(given.get("accumulate"))
-    real = traffic_of([*places, *values]) + Traffic(touched * (1 + adds), touched * (1 + adds) * size)
-    if not name.endswith("_"):
+    real = traffic_of([*places, *values])
+    if name.endswith("_"):
+        touched = _touched(given, places, name) * (2 if "add" in name or given.get("accumulate") else 1)
+        real += Traffic(touched, touched * size)
+    else:
         real += traffic_of([given["self"]] * 2)
     return copy_like(node, real), name
 

@@ -130,7 +130,18 @@ def lookups() -> Iterator[Case]:
     yield Case("take_along_dim", lambda w, i: torch.take_along_dim(w, i, 1), ((64, 500),), None, (500, (64, 20)))
 
 
-CASES = {case.name: case for made in (norms, pools, reductions, interpolations, lookups) for case in made()}
+def stores() -> Iterator[Case]:
+    for width in (8, 64):
+        shapes, index = ((500, width), (32, width)), (500, (32,))
+        yield Case(f"index_put {width}", lambda w, v, i: w.index_put((i,), v), shapes, None, index)
+        yield Case(f"index_copy {width}", lambda w, v, i: w.index_copy(0, i, v), shapes, None, index)
+        yield Case(f"index_add {width}", lambda w, v, i: w.index_add(0, i, v), shapes, None, index)
+        index = 500, (32, width)
+        yield Case(f"scatter {width}", lambda w, v, i: w.scatter(0, i, v), shapes, None, index)
+        yield Case(f"scatter_add {width}", lambda w, v, i: w.scatter_add(0, i, v), shapes, None, index)
+
+
+CASES = {case.name: case for made in (norms, pools, reductions, interpolations, lookups, stores) for case in made()}
 
 
 class Counted(TorchDispatchMode):
