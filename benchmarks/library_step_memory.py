@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import sys
+import weakref
 from typing import Any
 
 import torch
@@ -20,18 +21,27 @@ from cdmpp.programs.training.loss import with_loss
 NETWORKS = ("resnet18", "vgg16", "mobilenet_v2", "bert_base", "gpt2", "llama_small", "vit_small")
 
 
+class Kept:
+    """A tensor that autograd keeps."""
+
+    def __init__(self, value: torch.Tensor) -> None:
+        self.value = value
+
+
 def kept_bytes(module: Any, arguments: tuple[Any, ...]) -> int:
-    """What autograd keeps of one forward pass."""
+    """What autograd keeps of one forward pass, for as long as its loss is there."""
     own = {value.untyped_storage().data_ptr() for value in module.parameters()}
-    seen: dict[int, torch.Tensor] = {}
+    held: weakref.WeakSet[Kept] = weakref.WeakSet()
 
-    def pack(value: torch.Tensor) -> torch.Tensor:
-        seen.setdefault(value.untyped_storage().data_ptr(), value)
-        return value
+    def pack(value: torch.Tensor) -> Kept:
+        held.add(one := Kept(value.detach()))  # a result with its graph would hold that and itself
+        return one
 
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda value: value):
-        module(*arguments)
-    return sum(value.untyped_storage().nbytes() for key, value in seen.items() if key not in own)
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda one: one.value):
+        loss = module(*arguments)
+    storages = {one.value.untyped_storage().data_ptr(): one.value.untyped_storage().nbytes() for one in held}
+    del loss  # until here: what the loss does not depend on was let go before
+    return sum(size for key, size in storages.items() if key not in own)
 
 
 def peak_bytes(module: Any, arguments: tuple[Any, ...]) -> int:

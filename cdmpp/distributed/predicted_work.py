@@ -32,6 +32,7 @@ def work_of(found: StepPrediction, rank: int = 0) -> RankWork:
             pauses.get(place, 0.0),
             spans[call.call.name].task.label, streams[queues[place]],
             tuple(source for source in call.call.inputs if queues[source] != queues[place]),
+            call.is_recomputed,
         )
         for place, call in enumerate(step.calls)
     )  # fmt: skip

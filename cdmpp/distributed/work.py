@@ -32,6 +32,8 @@ class Operation:
     """Queue of its rank: operations of one stream run in the order in which they are given."""
     after: tuple[int, ...] = ()
     """Places of earlier operations on other streams that it waits for."""
+    is_recomputed: bool = False
+    """Whether it runs an operation of the forward pass again, in the backward pass."""
 
 
 @dataclass(frozen=True)

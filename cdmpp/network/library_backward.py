@@ -7,9 +7,10 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from cdmpp.network.graph import Call, NetworkGraph
-from cdmpp.network.library_graph import LibraryGraph
+from cdmpp.network.library_graph import Factor, LibraryGraph
+from cdmpp.network.recomputation import Recomputation
 from cdmpp.operators.aten import DROPOUT
-from cdmpp.operators.backward import Gradient, accumulation_of, backward_of, kept_for, table_gradient
+from cdmpp.operators.backward import Gradient, accumulation_of, backward_of, kept_for, last_kept, table_gradient
 from cdmpp.operators.operator import LibraryOperator
 from cdmpp.operators.operator_task import operator_task
 
@@ -28,12 +29,15 @@ class ForwardBackward(NamedTuple):
     """How many calls the forward pass has."""
     ready: dict[int, int]
     """Number of a parameter, as in ``Call.resident`` -> place of the call that makes its gradient."""
+    recomputed: frozenset[int]
+    """Places of the calls of the backward pass that run one of the forward pass again."""
 
 
 def with_backward(made: LibraryGraph, accumulates: bool = True) -> ForwardBackward:
     """Calls in the opposite order; what they read of the forward pass lives until then.
 
-    What depends on no parameter has no backward pass, and an input that does not, no gradient.
+    What depends on no parameter has no backward pass, and an input that does not, no gradient. What
+    ``torch.utils.checkpoint`` recomputes is not kept: it runs again when the backward pass first needs a result of it.
 
     Args:
         made: the forward pass.
@@ -61,7 +65,8 @@ class GrownTasks:
 
 class _Backward:
     def __init__(self, made: LibraryGraph, accumulates: bool) -> None:
-        self.graph, self.operators, self.stand_ins, self.parameters, _, kind = made
+        self.graph, self.operators, self.stand_ins, kind = made.graph, made.operators, made.stand_ins, made.kind
+        self.learning = made.learning
         self.accumulates = accumulates
         self.grown = GrownTasks(self.graph.name)
         for operator in self.operators.values():
@@ -75,14 +80,17 @@ class _Backward:
             # on CPUs a dropout is a product with a tensor of its type, on GPUs a kernel of its own
             mask = int(operator.written_elements) * (operator.element_bytes if kind == "cpu" else 1)
             self.calls[place] = replace(call, output_bytes=call.output_bytes + mask)
-        self.readers = [0] * len(self.calls)
-        self.trained = list[bool]()
-        """Of each call, whether its result depends on a parameter."""
-        for call in self.calls:
-            own = any(number in self.parameters for number, _ in call.resident)
-            self.trained.append(own or any(self.trained[source] for source in call.inputs))
-            for source in call.inputs:
-                self.readers[source] += 1
+        tracked = [bool(one.sources or one.weights) for one in self.learning]
+        self.again = Recomputation(
+            self.learning, [self._last_kept(place) if tracked[place] else "" for place in range(len(tracked))]
+        )
+        self.copies = list[int]()
+        """Places of calls of the forward pass that run again."""
+        self.trained = [tracked[place] and place in self.graph.results for place in range(len(tracked))]
+        """Of each call, whether its result depends on a parameter, and a result of the network on it."""
+        for place in reversed(range(len(tracked))):
+            for source in self.learning[place].sources if self.trained[place] else ():
+                self.trained[source] = True
         self.gradients = dict[int, list[int]]()
         """Call of the forward pass -> calls that make the gradient of its result, in parts."""
         self.ready = dict[int, int]()
@@ -94,26 +102,29 @@ class _Backward:
         results = tuple(dict.fromkeys((*self.graph.results, *self.ready.values())))
         return ForwardBackward(
             replace(self.graph, calls=tuple(self.calls), tasks=self.grown.tasks, results=results),
-            self.grown.operators, len(self.graph.calls), self.ready,
+            self.grown.operators, len(self.graph.calls), self.ready, frozenset(self.copies),
         )  # fmt: skip
 
     def _call(self, place: int) -> None:
         call, operator = self.graph.calls[place], self.operators[self.graph.calls[place].task_id]
         given = self.gradients.get(place, [])
-        for _ in range(self.readers[place] - 1):
+        for other in self.again.before(place):
+            self._again(other)
+        for _ in given[1:]:
             summed = accumulation_of(int(operator.written_elements), operator.dtype)
             given = [self._add(place, summed, given, call.output_bytes)]
         keeps_inputs, keeps_result = (True, False) if place in self.stand_ins else kept_for(operator)
         if place in self.masked:
             keeps_inputs, keeps_result = False, True
-        kept = (*(self._kept_inputs(call, operator) if keeps_inputs else ()), *((place,) if keeps_result else ()))
-        weights = {number: size for number, size in call.resident if number in self.parameters}
+        kept = (*(self._kept_inputs(place, operator) if keeps_inputs else ()), *((place,) if keeps_result else ()))
+        kept = tuple(map(self.again.latest, kept))
+        weights = {number: size for number, size in call.resident if number in self.learning[place].weights}
         parts = backward_of(operator)
-        held = _held(parts, weights, operator.element_bytes)
+        held = _held(parts, weights, operator.element_bytes, self.learning[place].factors)
         for index, one in enumerate(parts):
             own = [number for number in weights if held[number] == index]
-            sources = self._sources(call, one, bool(weights))
-            if one.of and not own and not sources and operator.name != "bmm":
+            sources = self._sources(place, index, one, bool(weights))
+            if one.of and not own and not sources and (operator.name != "bmm" or self.learning[place].factors):
                 continue
             written = sum(self.calls[source].output_bytes for source in sources) + sum(weights[key] for key in own)
             last = self._add(place, one.operator, (*given, *kept), written)
@@ -131,12 +142,28 @@ class _Backward:
                 summed = accumulation_of(size // operator.element_bytes, operator.dtype)
                 self.ready[number] = self._add(place, summed, (self.ready[number],), size)
 
-    def _kept_inputs(self, call: Call, operator: LibraryOperator) -> tuple[int, ...]:
+    def _again(self, place: int) -> None:
+        """Call ``place`` of the forward pass runs for another time."""
+        call = self.calls[place]
+        inputs = tuple(map(self.again.latest, call.inputs))
+        self.calls.append(replace(call, name=f"{call.name} recomputed#{len(self.calls)}", inputs=inputs))
+        self.copies.append(len(self.calls) - 1)
+        self.again.done(place, self.copies[-1])
+
+    def _last_kept(self, place: int) -> str:
+        operator = self.operators[self.graph.calls[place].task_id]
+        if place in self.stand_ins:
+            return "result" if self.stand_ins[place] == DROPOUT else "inputs"
+        return last_kept(operator)
+
+    def _kept_inputs(self, place: int, operator: LibraryOperator) -> tuple[int, ...]:
         """Of a product a factor is kept for the gradient of the other: not where that learns nothing."""
-        learned = [source for source in call.inputs if self.trained[source]]
-        factors = len(call.inputs) + len(call.resident)
-        own = any(number in self.parameters for number, _ in call.resident)
-        if operator.name not in _OF_TWO or factors < 2 or own or len(learned) > 1:
+        call, learned, factors = self.graph.calls[place], self.learning[place].sources, self.learning[place].factors
+        if factors:
+            first, second = ({*one.sources, *one.weights} for one in factors[:2])
+            return tuple(sorted((factors[1].reads if first else set()) | (factors[0].reads if second else set())))
+        given = len(call.inputs) + len(call.resident)
+        if operator.name not in _OF_TWO or given < 2 or self.learning[place].weights or len(learned) > 1:
             return call.inputs
         return tuple(source for source in call.inputs if source not in learned)
 
@@ -153,9 +180,12 @@ class _Backward:
             else:  # what is added to the step before is added for each reader
                 self.ready[number] = made
 
-    def _sources(self, call: Call, one: Gradient, has_weights: bool) -> tuple[int, ...]:
-        """Calls of the forward pass of whose results ``one`` is the gradient."""
-        inputs = tuple(source for source in call.inputs if self.trained[source])
+    def _sources(self, place: int, index: int, one: Gradient, has_weights: bool) -> tuple[int, ...]:
+        """Calls of the forward pass of whose results ``one``, the part ``index``, is the gradient."""
+        factors = self.learning[place].factors
+        if factors:
+            return tuple(sorted(factors[index].sources)) if index < len(factors) else ()
+        inputs = tuple(source for source in self.graph.calls[place].inputs if source in self.learning[place].sources)
         if one.of == "inputs":
             return inputs
         if one.of == "first":
@@ -177,8 +207,16 @@ def _with_indices(call: Call, operator: LibraryOperator) -> Call:
     return replace(call, output_bytes=call.output_bytes + int(_INDEX_BYTES * operator.written_elements))
 
 
-def _held(parts: Sequence[Gradient], weights: Mapping[int, int], element_bytes: int) -> dict[int, int]:
-    """Number of a weight -> which part makes its gradient: one whose result is as large, else the first for weights."""
+def _held(
+    parts: Sequence[Gradient], weights: Mapping[int, int], element_bytes: int, factors: Sequence[Factor]
+) -> dict[int, int]:
+    """Number of a weight -> which part makes its gradient.
+
+    That of its factor, else one whose result is as large, else the first for weights.
+    """
+    known = {number: i for i, one in enumerate(factors[: len(parts)]) for number in one.weights}
     own = [index for index, one in enumerate(parts) if one.of == "weight"] or [len(parts) - 1]
     sizes = {index: int(parts[index].operator.written_elements) * element_bytes for index in own}
-    return {key: next((i for i in own if sizes[i] == size), own[0]) for key, size in weights.items()}
+    return {
+        key: known.get(key, next((i for i in own if sizes[i] == size), own[0])) for key, size in weights.items()
+    }  # fmt: skip

@@ -8,12 +8,39 @@ from typing import Any, NamedTuple
 from cdmpp.network.graph import Call, NetworkGraph
 from cdmpp.operators.aten import calls_of
 from cdmpp.operators.aten_layout import tensors_in
-from cdmpp.operators.operator import LibraryOperator
+from cdmpp.operators.aten_operands import operands_of
+from cdmpp.operators.operator import PRODUCTS, LibraryOperator
 from cdmpp.operators.operator_task import operator_task
+from cdmpp.programs.regions import Recomputed, has_gradient, recomputed_in
 from cdmpp.programs.task import Task
 
 StandIns = dict[int, str]
 """Place of a call -> its operator, which nobody measured: another one is the answer for it."""
+
+
+class Factor(NamedTuple):
+    """An operand of a product."""
+
+    reads: frozenset[int]
+    """Places of the calls that it comes from."""
+    sources: frozenset[int]
+    """As of ``Learning``, and so ``weights``."""
+    weights: frozenset[int]
+
+
+class Learning(NamedTuple):
+    """What the gradient of a call's result goes to, and whether the call runs again for that."""
+
+    sources: frozenset[int] = frozenset()
+    """Places of the calls whose results it is passed on to: not through ``detach``, nor where gradients are off."""
+    weights: frozenset[int] = frozenset()
+    """Numbers of the parameters that it is passed on to."""
+    again: tuple[Recomputed, ...] = ()
+    """Regions around it that ``torch.utils.checkpoint`` recomputes, the outermost first."""
+    end: int = 0
+    """Place of the last call of the kernel that it belongs to: its own, unless several calls are one kernel."""
+    factors: tuple[Factor, ...] = ()
+    """Of a product: the first factor, the second one, and what is added; empty where they cannot be told apart."""
 
 
 class LibraryGraph(NamedTuple):
@@ -29,6 +56,8 @@ class LibraryGraph(NamedTuple):
     """Numbers of all parameters, buffers and constants."""
     kind: str
     """Of the device, ``cpu`` or ``gpu``: it decides what is written."""
+    learning: tuple[Learning, ...] = ()
+    """One a call, of a network that was exported to be trained."""
 
 
 def library_graph_of(exported: Any, name: str, kind: str = "gpu") -> LibraryGraph:
@@ -43,17 +72,16 @@ def library_graph_of(exported: Any, name: str, kind: str = "gpu") -> LibraryGrap
         *signature.inputs_to_lifted_tensor_constants,
     }
     kind = "cpu" if kind == "cpu" else "gpu"
+    named = signature.inputs_to_parameters
+    trained = {key: name for key, name in named.items() if exported.state_dict[name].requires_grad}
     made = _Made(name, kind)
     for node in exported.graph.nodes:
-        made.add(node, node.name in weights)
-    trained = {
-        made.resident[node][0]: signature.inputs_to_parameters[node.name]
-        for node in exported.graph.nodes
-        if node.name in signature.inputs_to_parameters
-        and exported.state_dict[signature.inputs_to_parameters[node.name]].requires_grad
-    }
+        made.add(node, node.name in weights, node.name in trained)
+    parameters = {number: trained[node.name] for node, (number, _) in made.resident.items() if node.name in trained}
     held = frozenset(number for node, (number, _) in made.resident.items() if node.name in weights)
-    return LibraryGraph(made.graph(), made.operators, made.stand_ins, trained, held, kind)
+    return LibraryGraph(
+        made.graph(), made.operators, made.stand_ins, parameters, held, kind, tuple(made.learning)
+    )  # fmt: skip
 
 
 class _Made:
@@ -63,6 +91,9 @@ class _Made:
         """Node -> places of the calls that its value comes from."""
         self.resident: dict[Any, tuple[int, int]] = {}
         """Weight or input of the network -> (number, bytes)."""
+        self.learned: dict[Any, Learning] = {}
+        """Node -> what a gradient of its value goes to."""
+        self.learning: list[Learning] = []
         self.calls: list[Call] = []
         self.tasks: dict[str, Task] = {}
         self.operators: dict[str, LibraryOperator] = {}
@@ -71,12 +102,15 @@ class _Made:
         self.views = 0
         self.results: tuple[int, ...] = ()
 
-    def add(self, node: Any, is_weight: bool) -> None:
+    def add(self, node: Any, is_weight: bool, is_trained: bool) -> None:
+        self.learned[node] = Learning()
         if node.op == "placeholder":
             size = _bytes(node.meta.get("val"))
             self.bytes[is_weight] += size
             self.resident[node] = len(self.resident), size
             self.sources[node] = ()
+            if is_trained:
+                self.learned[node] = Learning(weights=frozenset((self.resident[node][0],)))
         elif node.op == "output":
             self.results = tuple(dict.fromkeys(place for one in node.all_input_nodes for place in self.sources[one]))
         elif node.op == "call_function":
@@ -87,13 +121,17 @@ class _Made:
     def _call(self, node: Any) -> None:
         found = calls_of(node)
         before = tuple(dict.fromkeys(place for one in node.all_input_nodes for place in self.sources[one]))
+        learning = self._learning(node)
         if not found.operators:
             self.views += 1
-            self.sources[node] = before
+            self.sources[node], self.learned[node] = before, learning
             if len(node.all_input_nodes) == 1 and node.all_input_nodes[0] in self.resident:
                 self.resident[node] = self.resident[node.all_input_nodes[0]]
             return
         reads = tuple(dict.fromkeys(self.resident[one] for one in node.all_input_nodes if one in self.resident))
+        again, is_one = recomputed_in(node), self.kind in found.fused_on
+        end = len(self.calls) + len(found.operators) - 1
+        factors = tuple(self._factor(one) for one in operands_of(node))
         for operator in found.operators:
             task = operator_task(operator, self.network)
             self.tasks.setdefault(task.task_id, task)
@@ -103,14 +141,32 @@ class _Made:
             written = int(operator.written_elements * operator.element_bytes)
             if operator is found.operators[-1]:
                 written = sum(map(_bytes, tensors_in(node.meta["val"])))
-            if self.kind in found.fused_on and operator is not found.operators[-1]:
+            if is_one and operator is not found.operators[-1]:
                 # of each row the sum of its exponentials stays
                 written = operator["rows"] * operator.element_bytes if operator.name == "softmax" else 0
             elif found.dropped and operator.name == "softmax":
                 written *= 3  # what was not dropped, and the mask, are as large
             self.calls.append(Call(f"{node.name}#{len(self.calls)}", task.task_id, before, written, reads))
-            before, reads = (len(self.calls) - 1,), ()
-        self.sources[node] = before
+            place = len(self.calls) - 1
+            is_product = operator.kind.family in PRODUCTS and operator is found.operators[0]
+            own = factors if is_product and (learning.sources or learning.weights) else ()
+            self.learning.append(learning._replace(again=again, end=end if is_one else place, factors=own))
+            before, reads = (place,), ()
+            learning = Learning(frozenset(before)) if learning.sources or learning.weights else Learning()
+        self.sources[node], self.learned[node] = before, learning
+
+    def _factor(self, node: Any) -> Factor:
+        learned = self.learned[node]
+        return Factor(frozenset(self.sources[node]), learned.sources, learned.weights)
+
+    def _learning(self, node: Any) -> Learning:
+        """Of a value that is made with gradients off, detached, or of whole numbers: nothing."""
+        if not has_gradient(node):
+            return Learning()
+        given = [self.learned[one] for one in node.all_input_nodes]
+        return Learning(
+            frozenset().union(*(one.sources for one in given)), frozenset().union(*(one.weights for one in given))
+        )
 
     def graph(self) -> NetworkGraph:
         tasks, weights, inputs = self.tasks, self.bytes[True], self.bytes[False]

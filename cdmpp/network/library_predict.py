@@ -61,17 +61,19 @@ def read_library_network(
     """The calls of one run of ``given`` on a ``kind`` of device, see ``predict_library_network``."""
     from cdmpp.network.half import in_half
     from cdmpp.programs.networks import export
+    from cdmpp.programs.regions import flags_of
 
     network = read_torch(given, example_inputs, batch=batch, inputs=inputs, dtype=dtype, needs_values=False)
     model, example = network.model, network.example
     if network.dtype != "float32":
         model, example = in_half(model, example)
+    on = "cpu" if kind == "cpu" else "gpu"
     with compiled_noted() as compiled:
-        exported = export(model.train(train), example, eager=True)
+        exported = export(model.train(train), example, eager=True, trains=train, kind=on)
     made = library_graph_of(exported, network.name, kind)
     check_runs(made.graph)
     whole = with_backward(made) if train else made
-    flags = compiled_flag(compiled | compiled_modules(network.model), EAGER)
+    flags = (*compiled_flag(compiled | compiled_modules(network.model), EAGER), *flags_of(exported))
     return LibraryNetwork(whole.graph, whole.operators, made.stand_ins, batch_of(network.example), flags)
 
 

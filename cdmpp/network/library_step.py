@@ -9,6 +9,7 @@ from typing import Any
 
 from cdmpp import devices
 from cdmpp.devices import Device
+from cdmpp.errors import CdmppError
 from cdmpp.network.graph import Call
 from cdmpp.network.library_backward import GrownTasks, with_backward
 from cdmpp.network.library_graph import library_graph_of
@@ -88,8 +89,15 @@ def library_step(
     with modes_kept(given), compiled_noted() as compiled:
         network, model = trained_model(given, example_inputs, batch, inputs)
         module, arguments = with_loss(model, network.example, loss, target)
-        made = library_graph_of(export(module, arguments, eager=True), network.name, "gpu" if together else "cpu")
+        made = library_graph_of(
+            export(module, arguments, eager=True, trains=True), network.name, "gpu" if together else "cpu"
+        )
     whole, update = with_backward(made, accumulates=False), optimizer or "none"
+    if made.parameters and not whole.ready:
+        raise CdmppError(
+            f"the loss of {network.name} depends on no parameter that is trained: gradients are off there "
+            "(torch.no_grad, detach), or torch.utils.checkpoint(use_reentrant=True) has inputs that need none"
+        )
     sizes = {number: size for call in made.graph.calls for number, size in call.resident if number in whole.ready}
     grown = GrownTasks(network.name)
     for operator in whole.operators.values():
@@ -112,9 +120,14 @@ def library_step(
     all_bytes = sum(one.numel() * one.element_size() for one in module.parameters())
     memory = StepMemory(
         all_bytes, sum(sizes.values()), STATES[update] * sum(sizes.values()), made.graph.weight_bytes - all_bytes,
-        made.graph.input_bytes, saved_bytes(graph, phases, examples), live_bytes(graph, phases, ready.values()),
+        made.graph.input_bytes, saved_bytes(graph, phases, examples, copies_weights=False),
+        live_bytes(graph, phases, ready.values()),
         _BYTES * workspace_elements(update, elements, together),
     )  # fmt: skip
     size, flags = batch_of(arguments), compiled_flag(compiled | compiled_modules(network.model), EAGER)
-    step = TrainingStep(graph, step_calls(graph, phases, ready, examples), parameters, size, update, memory, flags)
+    stepped = tuple(
+        replace(call, is_recomputed=place in whole.recomputed)
+        for place, call in enumerate(step_calls(graph, phases, ready, examples, copies_weights=False))
+    )
+    step = TrainingStep(graph, stepped, parameters, size, update, memory, flags)
     return step, LibraryNetwork(graph, grown.operators, made.stand_ins, size, flags)

@@ -12,6 +12,8 @@ from cdmpp.network.source import TorchNetwork, read_torch
 from cdmpp.network.weightless import is_weightless
 from cdmpp.operators.aten_views import runs_nothing
 from cdmpp.programs.networks import export
+from cdmpp.programs.refusal import first_line
+from cdmpp.programs.wrappers import check_wrappers
 
 
 def trained_model(
@@ -19,7 +21,7 @@ def trained_model(
 ) -> tuple[TorchNetwork, Any]:
     """The network, and a copy of its model in training mode; parts that are frozen in eval mode stay so.
 
-    ``CdmppError``: what was given cannot be read, or is not of float32.
+    ``CdmppError``: what was given cannot be read or copied, is not of float32, or is wrapped (``check_wrappers``).
     """
     modes = _training_modes(given)
     network = read_torch(given, example, batch=batch, inputs=inputs)
@@ -27,7 +29,14 @@ def trained_model(
         raise CdmppError(f"{network.name} is of {network.dtype}: training steps are made in float32 alone")
     if is_weightless(network.model):
         raise CdmppError(f"{network.name} has weights on the device meta: a step needs values, random ones will do")
-    model = copy.deepcopy(network.model).train()
+    check_wrappers(network.model, trains=True)  # a copy has no hooks
+    try:
+        model = copy.deepcopy(network.model).train()
+    except Exception as error:
+        raise CdmppError(
+            f"{network.name} cannot be copied, as a training step needs it: {first_line(error)}. Weights that other "
+            "tensors are computed to (torch.nn.utils.weight_norm) are in the way: use torch.nn.utils.parametrizations"
+        ) from error
     others = {str(value.dtype).removeprefix("torch.") for value in model.parameters()} - {"float32"}
     if others:
         raise CdmppError(

@@ -24,7 +24,11 @@ def phases_of(graph: NetworkGraph, kept: Iterable[int], gradients: Iterable[int]
 
 
 def step_calls(
-    graph: NetworkGraph, phases: Sequence[str], ready: Mapping[str, int], inputs: Iterable[int | None]
+    graph: NetworkGraph,
+    phases: Sequence[str],
+    ready: Mapping[str, int],
+    inputs: Iterable[int | None],
+    copies_weights: bool = True,
 ) -> tuple[StepCall, ...]:
     """The calls with their phases.
 
@@ -33,22 +37,25 @@ def step_calls(
         phases: of each call.
         ready: name of a parameter -> place of the call that makes its gradient.
         inputs: numbers, as in ``Call.resident``, of examples and targets.
+        copies_weights: whether calls make copies of weights that autograd has as views, as programs of TVM do: what is
+            made of weights alone does not count as saved.
     """
     made: dict[int, list[str]] = {}
     for name, place in ready.items():
         made.setdefault(place, []).append(name)
-    saved = _saved_places(graph, phases, set(inputs))
+    saved = _saved_places(graph, phases, set(inputs), copies_weights)
     return tuple(
         StepCall(call, phase, tuple(made.get(place, ())), place in saved)
         for place, (call, phase) in enumerate(zip(graph.calls, phases, strict=True))
     )
 
 
-def saved_bytes(graph: NetworkGraph, phases: Sequence[str], inputs: Iterable[int | None]) -> int:
-    """Bytes that live from the forward into the backward pass; ``inputs`` as of ``step_calls``.
+def saved_bytes(
+    graph: NetworkGraph, phases: Sequence[str], inputs: Iterable[int | None], copies_weights: bool = True
+) -> int:
+    """Bytes that live from the forward into the backward pass; ``inputs`` and ``copies_weights`` as of ``step_calls``.
 
-    Parameters are not counted, nor what is made of them alone: a copy of a weight with its axes exchanged, which
-    autograd has as a view.
+    Parameters are not counted.
     """
     given = set(inputs)
     read = {
@@ -58,15 +65,18 @@ def saved_bytes(graph: NetworkGraph, phases: Sequence[str], inputs: Iterable[int
         for number, size in call.resident
         if number in given
     }
-    saved = _saved_places(graph, phases, given)
+    saved = _saved_places(graph, phases, given, copies_weights)
     return sum(graph.calls[place].output_bytes for place in saved) + sum(read.values())
 
 
-def _saved_places(graph: NetworkGraph, phases: Sequence[str], inputs: set[int | None]) -> set[int]:
-    """Calls of the forward pass that depend on ``inputs`` and whose results the backward pass reads."""
+def _saved_places(
+    graph: NetworkGraph, phases: Sequence[str], inputs: set[int | None], copies_weights: bool
+) -> set[int]:
+    """Calls of the forward pass whose results the backward pass reads, and which may not be copies of weights."""
     varies = list[bool]()
     for call in graph.calls:
-        varies.append(any(varies[place] for place in call.inputs) or any(n in inputs for n, _ in call.resident))
+        reads = any(number in inputs for number, _ in call.resident)
+        varies.append(not copies_weights or reads or any(varies[place] for place in call.inputs))
     return {
         source
         for call, phase in zip(graph.calls, phases, strict=True)

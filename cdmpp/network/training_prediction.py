@@ -50,6 +50,12 @@ class StepPrediction:
         return ends
 
     @property
+    def recomputed_s(self) -> float:
+        """Seconds of the backward pass in which calls of the forward pass run again, pauses of the host left out."""
+        spans = self.prediction.timeline.spans
+        return sum(spans[one.call.name].end_s - spans[one.call.name].start_s for one in self.step.recomputed)
+
+    @property
     def ready_s(self) -> dict[str, float]:
         """Parameter -> when its gradient is ready, in seconds from the start of the step."""
         spans = self.prediction.timeline.spans
@@ -65,10 +71,15 @@ class StepPrediction:
             "results at a time": memory.live_bytes,
         }  # fmt: skip
         held = ", ".join(f"{name} {quantity(size, 'B')}" for name, size in sizes.items())
+        again = (
+            f"recomputed {quantity(self.recomputed_s, 's')} of the backward pass: torch.utils.checkpoint runs "
+            f"{len(step.recomputed)} calls of the forward pass again"
+        )
         lines = [
             visible(f"{title}, model {self.prediction.model}, schedule {self.prediction.schedule}"),
             f"step       {quantity(self.latency_s, 's', 4)}",
             *(f"{name:<10} {quantity(value, 's')} ({percent(value / whole)})" for name, value in self.phase_s.items()),
+            *((again,) if step.recomputed else ()),
             f"calls      {', '.join(f'{name} {count}' for name, count in step.counts.items())}; "
             f"{len(step.graph.tasks)} tasks",
             f"saved      {quantity(step.saved_activation_bytes, 'B')} from the forward into the backward pass",
@@ -88,7 +99,9 @@ class StepPrediction:
             "batch": step.batch,
             "latency_s": self.latency_s,
             **{f"{phase}_s": seconds for phase, seconds in self.phase_s.items()},
+            "recomputed_s": self.recomputed_s,
             "calls": step.counts,
+            "recomputed_calls": len(step.recomputed),
             "tasks": len(step.graph.tasks),
             "saved_activation_bytes": step.saved_activation_bytes,
             "peak_bytes": step.peak_bytes,

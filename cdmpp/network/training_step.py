@@ -22,6 +22,8 @@ class StepCall:
     """Parameters whose gradients are ready when it has run: a bucket may leave when it has all of its own."""
     is_saved: bool = False
     """Whether its result lives from the forward into the backward pass."""
+    is_recomputed: bool = False
+    """Whether it runs one of the forward pass again, as ``torch.utils.checkpoint`` does it in the backward pass."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +108,11 @@ class TrainingStep:
     def counts(self) -> dict[str, int]:
         """Phase -> how many calls it has."""
         return {phase: sum(call.phase == phase for call in self.calls) for phase in PHASES}
+
+    @property
+    def recomputed(self) -> tuple[StepCall, ...]:
+        """Calls of the backward pass that run one of the forward pass again."""
+        return tuple(call for call in self.calls if call.is_recomputed)
 
     @property
     def ready_order(self) -> tuple[str, ...]:

@@ -10,6 +10,8 @@ _KEEP_INPUTS = tuple(
     "linear conv2d bmm layer_norm batch_norm mul mul_broadcast div pow pow_scalar where gelu silu max_pool2d "
     "avg_pool2d".split()
 )
+_KEEP_SMALL = ("embedding", "layer_norm", "batch_norm")
+"""They keep numbers of rows, or statistics, which are too few bytes to count."""
 _KEEP_RESULT = ("max_pool2d", "softmax", "relu", "tanh", "sigmoid", "exp", "sqrt", "rsqrt")
 
 
@@ -70,3 +72,14 @@ def table_gradient(elements: int, dtype: str) -> LibraryOperator:
 def kept_for(operator: LibraryOperator) -> tuple[bool, bool]:
     """Whether autograd keeps the inputs of an operator for its backward pass, and whether its result."""
     return operator.name in _KEEP_INPUTS, operator.name in _KEEP_RESULT
+
+
+def last_kept(operator: LibraryOperator) -> str:
+    """What autograd keeps of an operator at last: its ``result``, its ``inputs``, or nothing (empty).
+
+    Statistics of a norm are a result of its kernel.
+    """
+    keeps_inputs, keeps_result = kept_for(operator)
+    if keeps_result or operator.name in ("layer_norm", "batch_norm"):
+        return "result"
+    return "inputs" if keeps_inputs or operator.name in _KEEP_SMALL else ""

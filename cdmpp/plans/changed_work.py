@@ -9,8 +9,15 @@ from cdmpp.distributed.work import Operation, RankWork, Unit
 
 
 def can_recompute(work: RankWork) -> tuple[Unit, ...]:
-    """Units that stand for themselves: no other one's forward pass meets theirs. The root meets all and is none."""
-    parts = [unit for unit in work.units if not unit.is_kept]
+    """Units that stand for themselves: no other one's forward pass meets theirs. The root meets all and is none.
+
+    Nor is one that is recomputed already, as the model itself asks for it.
+    """
+    again = [place for place, one in enumerate(work.operations) if one.is_recomputed]
+    parts = [
+        unit for unit in work.units
+        if not unit.is_kept and not any(unit.backward[0] <= place <= unit.backward[1] for place in again)
+    ]  # fmt: skip
     return tuple(
         unit for unit in parts if not any(other is not unit and _meet(unit.forward, other.forward) for other in parts)
     )

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
+
+from cdmpp.programs.patch import patched
 
 _AS_EAGER: dict[str, Callable[..., Any]] = {
     "is_torchdynamo_exporting": lambda: False,
@@ -21,11 +23,8 @@ def eager_masks() -> Iterator[None]:
     Positions are taken as those of one sequence a row: whether several are packed into it, no export can see.
     """
     masks = sys.modules.get("transformers.masking_utils")
-    before = {name: getattr(masks, name) for name in _AS_EAGER if hasattr(masks, name)}
-    for name in before:
-        setattr(masks, name, _AS_EAGER[name])
-    try:
+    with ExitStack() as stack:
+        for name, function in _AS_EAGER.items():
+            if hasattr(masks, name):
+                stack.enter_context(patched(masks, name, function))
         yield
-    finally:
-        for name, function in before.items():
-            setattr(masks, name, function)

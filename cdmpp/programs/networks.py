@@ -19,10 +19,14 @@ from cdmpp.errors import CdmppError
 from cdmpp.paths import conf_folder
 from cdmpp.programs import batch_norm
 from cdmpp.programs.caches import register_caches
+from cdmpp.programs.casts import with_casts
 from cdmpp.programs.eager_masks import eager_masks
 from cdmpp.programs.importable import make_importable
 from cdmpp.programs.refusal import export_refusal, first_line, import_refusal, quiet
+from cdmpp.programs.regions import FLAGS, inlined
 from cdmpp.programs.task import VARIANT_MARK, Task
+from cdmpp.programs.watch import watched
+from cdmpp.programs.wrappers import check_calls, check_wrappers
 from cdmpp.torch_pair import import_torchvision, torchvision_fault
 
 DTYPES = ("float32", "float16")
@@ -154,16 +158,34 @@ def to_relax(
 
 
 @_without_collector()
-def export(model: Any, inputs: tuple[Any, ...], eager: bool = False) -> Any:
-    """``torch.export`` of a module, with ``eager_masks`` if asked; ``CdmppError`` has the place that is not traced."""
+def export(model: Any, inputs: tuple[Any, ...], eager: bool = False, trains: bool = False, kind: str = "") -> Any:
+    """``torch.export`` of a module; ``CdmppError`` has the place that is not traced, or what no graph can tell.
+
+    Args:
+        model: a torch module.
+        inputs: ``model(*inputs)`` runs.
+        eager: with ``eager_masks``.
+        trains: with gradients on, as a training step has them: what ``regions`` says of its nodes is there.
+        kind: of the device whose rules regions of autocast follow, ``cpu`` or ``gpu``; empty: they are refused.
+    """
     import torch
 
-    with torch.no_grad(), quiet(), eager_masks() if eager else contextlib.nullcontext():
+    check_wrappers(model, trains)
+    with quiet(), eager_masks() if eager else contextlib.nullcontext():
         register_caches()  # decoders return those of keys and values
         try:
-            return torch.export.export(model, inputs)
+            with watched(trains, kind or None) as told:
+                exported = torch.export.export(model, inputs)
+            inlined(exported)
+            check_calls(exported)
+            if kind:
+                with_casts(exported, kind)
+        except CdmppError:
+            raise
         except Exception as error:
             raise export_refusal(error, type(getattr(model, "inner", model)).__name__) from error
+    exported.graph_module.meta[FLAGS] = tuple(told)
+    return exported
 
 
 @_without_collector()

@@ -87,7 +87,16 @@ def first_line(error: BaseException) -> str:
 
 def place_of(error: BaseException) -> str:
     """``file:line, code`` of the innermost line of an error that is not in torch or TVM; empty where all are."""
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+    return _place_in(traceback.extract_tb(error.__traceback__))
+
+
+def place_here() -> str:
+    """The same of the innermost line that is being run now."""
+    return _place_in(traceback.extract_stack())
+
+
+def _place_in(frames: traceback.StackSummary) -> str:
+    for frame in reversed(frames):
         parts = Path(frame.filename).parts
         package = parts[parts.index("site-packages") + 1] if "site-packages" in parts else ""
         inner = package in _MACHINERY or f"{Path(__file__).parent.parent}" in frame.filename
@@ -125,7 +134,7 @@ def place_in_model(node: Any) -> str:
     stack = list((node.meta.get("nn_module_stack") or {}).values())
     path, kind = stack[-1][:2] if stack else ("", "")
     module = f"{path or 'the model'} ({str(kind).rsplit('.', 1)[-1]})" if stack else ""
-    lines = re.findall(r'File "([^"]+)", line (\d+)', node.meta.get("stack_trace") or "")
+    lines = re.findall(r'File "([^"<]+)", line (\d+)', node.meta.get("stack_trace") or "")
     return ", ".join(filter(None, [module, f"{lines[-1][0]}:{lines[-1][1]}" if lines else ""]))
 
 

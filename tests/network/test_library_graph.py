@@ -28,7 +28,7 @@ class Residual(nn.Module):
 
 def test_calls_read_what_the_module_says():
     network = read_torch(Residual(), torch.randn(8, 8))
-    graph, operators, stand_ins, parameters, weights, _ = library_graph_of(
+    graph, operators, stand_ins, parameters, weights, *_ = library_graph_of(
         export(network.model, network.example), network.name
     )
     assert [str(operators[call.task_id]) for call in graph.calls] == [

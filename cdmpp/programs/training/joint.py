@@ -8,10 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from cdmpp.errors import CdmppError
-from cdmpp.programs.refusal import export_refusal, first_line, place_of, quiet
+from cdmpp.programs.refusal import export_refusal, first_line, place_in_model, place_of, quiet
+from cdmpp.programs.regions import recomputed_in
 from cdmpp.programs.training.decompositions import decompositions
 from cdmpp.programs.training.dropout import without_dropout, without_stochastic_depth
 from cdmpp.programs.training.places import Places, forward_places, place_in_step
+from cdmpp.programs.watch import watched
+from cdmpp.programs.wrappers import check_calls, check_wrappers
 
 TORCH = ((2, 13), (2, 14))
 """From the first version of torch, to before the second: the export of a joint graph is a private function of it."""
@@ -73,20 +76,26 @@ def joint_graph(model: Any, arguments: tuple[Any, ...]) -> JointGraph:
     Raises:
         NoJointGraphError: this version of torch cannot make one, an operator has no gradient that is covered, or the
             model cannot be exported; it says which and where.
+        CdmppError: the model recomputes parts of itself, or runs what no graph can tell.
     """
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
-    export_both = _exporter()
+    check_wrappers(model, trains=True)
     model = copy.deepcopy(model)
     depths = without_stochastic_depth(model)
     unused = _freeze_unused(model, arguments)
     # The gradient of fused attention is one operator that no tensor program stands for.
     with quiet(), sdpa_kernel(SDPBackend.MATH):
         try:
-            exported = torch.export.export(model, arguments, strict=False)
+            with watched(trains=True):
+                exported = torch.export.export(model, arguments, strict=False)
+            _check_regions(exported, unwrapped(model))
+        except CdmppError:
+            raise
         except Exception as error:
             raise NoJointGraphError(str(export_refusal(error, type(model.inner).__name__))) from error
+        export_both = _exporter()  # by now the model is one that a step can be made of, by whatever way
         dropouts, places = depths + without_dropout(exported), forward_places(exported.graph)
         aliases = _without_aliases(exported)
         try:
@@ -109,6 +118,19 @@ def joint_graph(model: Any, arguments: tuple[Any, ...]) -> JointGraph:
         tensors = _tensors(joint, model, arguments)
         flat = _flat(joint.graph_module, tensors, places, inputs)
     return JointGraph(flat, tensors, inputs, results, dropouts, unused, places)
+
+
+def _check_regions(exported: Any, named: Callable[[str], str]) -> None:
+    import torch
+
+    check_calls(exported, torch.ops.higher_order.wrap_with_set_grad_enabled)
+    for node in exported.graph.nodes:
+        if recomputed_in(node):
+            raise CdmppError(
+                f"torch.utils.checkpoint runs parts of the forward pass again ({named(place_in_model(node))}), while a "
+                "training step of TVM's programs keeps every result: ask with --runtime torch, or leave checkpoint out "
+                "(of transformers: gradient_checkpointing_disable())"
+            )
 
 
 def unwrapped(model: Any) -> Callable[[str], str]:

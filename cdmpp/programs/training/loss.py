@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from cdmpp.errors import CdmppError
+from cdmpp.programs.refusal import first_line, place_of
 
 LOSSES = ("cross_entropy", "mse", "own")
 """Of classes along the last axis (the second of images), of the mean square, or the ``loss`` of the model's output."""
@@ -24,14 +25,21 @@ def with_loss(model: Any, example: tuple[Any, ...], loss: Loss, target: Any = No
         target: what the output should be; drawn with seed 0 where it is left out and the loss needs one.
 
     Raises:
-        CdmppError: an unknown name, an output that the loss cannot take, or a loss that is not one number.
+        CdmppError: an unknown name, a model that does not run, an output that the loss cannot take, or a loss that is
+            not one number.
     """
     import torch
 
     if isinstance(loss, str) and loss not in LOSSES:
         raise CdmppError(f"loss {loss!r} is unknown: use {', '.join(LOSSES)}, or a function of output and target")
-    with torch.no_grad():
-        output = model(*example)
+    try:
+        with torch.no_grad():
+            output = model(*example)
+    except CdmppError:
+        raise
+    except Exception as error:
+        where = f" at {place}" if (place := place_of(error)) else ""
+        raise CdmppError(f"the model cannot be run on its example inputs{where}: {first_line(error)}") from error
     if loss == "own":
         return _own(model), example
     first = first_tensor(output)

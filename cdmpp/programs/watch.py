@@ -1,0 +1,181 @@
+"""What a model does while it is exported that its graph will not tell: marked on the nodes, or refused by name.
+
+``torch.export`` inlines a checkpointed region and one of ``inference_mode`` without a trace, and runs a custom
+``autograd.Function`` as its forward pass alone.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, NoReturn
+
+from cdmpp.errors import CdmppError
+from cdmpp.programs.autocast import seen_as_on
+from cdmpp.programs.patch import patched
+from cdmpp.programs.refusal import place_here
+from cdmpp.programs.regions import RECOMPUTED, Recomputed
+
+_OF_TORCH = ("torch.utils.checkpoint", "torch._higher_order_ops")
+"""Modules whose functions are told by what they call: those of the second are refused as nodes."""
+_SAVED = "torch.autograd.graph.saved_tensors_hooks (or save_on_cpu) changes what the backward pass keeps"
+_HOOK = "Tensor.register_hook changes a gradient in the backward pass"
+_LEAVE = "a training step with it cannot be predicted: leave it out, or predict the forward pass alone (cdmpp network)"
+
+
+@contextmanager
+def watched(trains: bool, kind: str | None = None) -> Iterator[dict[str, None]]:
+    """While a model is exported: checkpointed regions are marked, and what a graph cannot tell is refused.
+
+    Args:
+        trains: whether a backward pass will be made of the graph. Gradients are on; else nothing keeps them.
+        kind: of the device that regions of autocast are for, ``cpu`` or ``gpu``; None: none are understood.
+
+    Yields:
+        What is taken for something else, a sentence each, once the model was exported.
+
+    Raises:
+        CdmppError: on leaving, where the model has such a thing; it names it and what to do.
+    """
+    import torch
+    from torch.fx import traceback
+    from torch.utils import checkpoint
+
+    watch, function, told = _Watch(trains), torch.autograd.Function, dict[str, None]()
+    with ExitStack() as stack:
+        for owner, name, value in (
+            (checkpoint, "_checkpoint_hook", watch.non_reentrant),
+            (function, "apply", classmethod(watch.function(vars(function)["apply"].__func__))),
+            (torch.autograd.graph.saved_tensors_hooks, "__enter__", watch.refusing(_SAVED, "__enter__")),
+            (torch.Tensor, "register_hook", watch.refusing(_HOOK, "register_hook")),
+            (torch.Tensor, "requires_grad_", watch.without_new_leaves(torch.Tensor.requires_grad_)),
+            (torch.inference_mode, "__enter__", _without_gradients),
+            (torch.inference_mode, "__exit__", _with_gradients_again),
+        ):
+            stack.enter_context(patched(owner, name, value))
+        stack.enter_context(seen_as_on(kind, trains, watch.refuse, told))
+        stack.enter_context(traceback.preserve_node_meta())
+        stack.enter_context(torch.enable_grad() if trains else torch.no_grad())
+        try:
+            yield told
+        finally:
+            if watch.refusal:  # the exporter may have made another error of it
+                raise CdmppError(watch.refusal)
+
+
+class _Watch:
+    def __init__(self, trains: bool) -> None:
+        self.trains = trains
+        self.refusal = ""
+        self.around: tuple[Recomputed, ...] = ()
+        self.count = 0
+
+    def refuse(self, why: str) -> NoReturn:
+        where = f" ({place})" if (place := place_here()) else ""
+        self.refusal = self.refusal or f"{why}{where}"
+        raise CdmppError(self.refusal)
+
+    def refusing(self, what: str, name: str) -> Callable[..., Any]:
+        import torch
+
+        owner = torch.autograd.graph.saved_tensors_hooks if name == "__enter__" else torch.Tensor
+        original = getattr(owner, name)
+
+        def method(this: Any, *args: Any) -> Any:
+            if self.trains and torch.is_grad_enabled() and _is_of_model(this):
+                self.refuse(f"{what}: {_LEAVE}")
+            return original(this, *args)
+
+        return method
+
+    def without_new_leaves(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def requires_grad_(this: Any, requires_grad: bool = True) -> Any:
+            caller = sys._getframe(1).f_globals.get("__name__", "")
+            if self.trains and requires_grad and not this.requires_grad and caller.partition(".")[0] != "torch":
+                self.refuse(f"Tensor.requires_grad_ inside forward asks for a gradient that no graph has: {_LEAVE}")
+            return original(this, requires_grad)
+
+        return requires_grad_
+
+    def non_reentrant(self, frame: Any) -> Any:
+        """In the place of the hook that keeps nothing of a region: it is entered where gradients are on."""
+        again = frame.recompute_fn
+        cells = dict(zip(again.__code__.co_freevars, again.__closure__ or (), strict=False))
+        context = cells["recompute_context"].cell_contents
+        if type(context).__name__ != "nullcontext" and not _is_composable(context):
+            self.refuse(
+                "torch.utils.checkpoint with a context_fn (a selective policy) keeps some results and recomputes "
+                f"others, which is not read ({type(context).__name__}): call checkpoint without context_fn, or leave "
+                "it out"
+            )
+        return self._marks(frame.early_stop, True)
+
+    def reentrant(self, run: Any, _preserves: bool, *args: Any) -> Any:
+        import torch
+
+        if not torch.is_grad_enabled():
+            return run(*args)
+        if not any(isinstance(one, torch.Tensor) and one.requires_grad for one in args):
+            with torch.no_grad():  # as torch does it, which warns that nothing in there is trained
+                return run(*args)
+        with self._marks(False, False):
+            return run(*args)
+
+    def function(self, original: Any) -> Callable[..., Any]:
+        import torch
+        from torch.utils import _pytree, checkpoint
+
+        def apply(kind: Any, *args: Any, **kwargs: Any) -> Any:
+            if kind is checkpoint.CheckpointFunction:
+                return self.reentrant(*args, **kwargs)
+            learns = any(isinstance(one, torch.Tensor) and one.requires_grad for one in _pytree.tree_leaves(args))
+            if self.trains and learns and torch.is_grad_enabled() and not kind.__module__.startswith(_OF_TORCH):
+                if kind.__name__ == "BackwardHookFunction":
+                    self.refuse(f"a backward hook of modules (register_module_full_backward_hook): {_LEAVE}")
+                self.refuse(
+                    f"{kind.__module__}.{kind.__qualname__} is a torch.autograd.Function, whose backward pass is its "
+                    f"own and in no graph: {_LEAVE}"
+                )
+            return original(kind, *args, **kwargs)
+
+        return apply
+
+    @contextmanager
+    def _marks(self, stops_early: bool, waits: bool) -> Iterator[None]:
+        from torch.fx import traceback
+
+        before = self.around
+        self.around = (*before, Recomputed(self.count, stops_early, waits))
+        self.count += 1
+        try:
+            with traceback.annotate({RECOMPUTED: self.around}):
+                yield
+        finally:
+            self.around = before
+
+
+def _is_composable(context: Any) -> bool:
+    """Of ``torch.distributed._composable.checkpoint``, which keeps its own hooks out of the second run."""
+    function = getattr(context, "func", None)
+    return getattr(function, "__name__", "") == "_no_hook" and len(context.args) == 1
+
+
+def _without_gradients(this: Any) -> None:
+    """Of a region of ``torch.inference_mode``, of which an exported graph has no mark, as ``torch.no_grad`` has one."""
+    import torch
+
+    this._cdmpp_before = torch.is_grad_enabled()
+    torch.set_grad_enabled(this._cdmpp_before and not this.mode)
+
+
+def _with_gradients_again(this: Any, *_: Any) -> None:
+    import torch
+
+    torch.set_grad_enabled(this._cdmpp_before)
+
+
+def _is_of_model(given: Any) -> bool:
+    """Whether a hook is the model's own; torch has some where it traces."""
+    pack = getattr(given, "pack_hook", None)
+    return pack is None or not str(getattr(pack, "__module__", "")).startswith(("torch._", "torch.fx"))

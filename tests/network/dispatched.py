@@ -1,0 +1,88 @@
+"""What eager PyTorch really runs on a CPU in one training step: the truth that predicted calls are compared with."""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from cdmpp.network.library_step import library_step
+
+aten = torch.ops.aten
+NAMES = {
+    aten.gelu.default: "gelu", aten.silu.default: "silu", aten.relu.default: "relu", aten.tanh.default: "tanh",
+    aten._softmax.default: "softmax", aten.native_layer_norm.default: "layer_norm", aten._to_copy.default: "cast",
+}  # fmt: skip
+"""Operators beside products that are compared: those that run in the forward pass, or again."""
+
+
+class Log(TorchDispatchMode):
+    """Counts products by their sizes, and some other operators by their elements."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: Counter[tuple[Any, ...]] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if func in (aten.addmm.default, aten.mm.default):
+            x, y = args[-2:]
+            self.seen["product", 1, x.shape[0], x.shape[1], y.shape[1], str(out.dtype)] += 1
+        elif func is aten.linear.default:  # with gradients off it is no other operator
+            self.seen["product", 1, args[0].numel() // args[0].shape[-1], *args[1].shape[::-1], str(out.dtype)] += 1
+        elif func in (aten.bmm.default, aten.baddbmm.default):
+            x, y = args[-2:]
+            self.seen["product", x.shape[0], x.shape[1], x.shape[2], y.shape[2], str(out.dtype)] += 1
+        elif func in NAMES:
+            first = out[0] if isinstance(out, tuple) else out
+            self.seen[NAMES[func], first.numel(), str(first.dtype)] += 1
+        return out
+
+
+class Kept:
+    """What autograd keeps: it goes with the part of its graph that nothing needs any more."""
+
+    def __init__(self, value: torch.Tensor) -> None:
+        self.value = value
+
+
+class Step(NamedTuple):
+    """One training step."""
+
+    forward: Counter[tuple[Any, ...]]
+    backward: Counter[tuple[Any, ...]]
+    saved_bytes: int
+
+
+def real_step(model: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> Step:
+    """Of ``model(*inputs).sum()``, run here."""
+    kept: weakref.WeakSet[Kept] = weakref.WeakSet()
+    own = {value.untyped_storage().data_ptr() for value in (*model.parameters(), *model.buffers())}
+
+    def pack(value: torch.Tensor) -> Kept:
+        kept.add(one := Kept(value.detach()))  # a result with its graph would hold that and itself
+        return one
+
+    with Log() as forward, torch.autograd.graph.saved_tensors_hooks(pack, lambda one: one.value):
+        loss = model(*inputs).sum()
+    storages = {one.value.untyped_storage().data_ptr(): one.value.untyped_storage().nbytes() for one in kept}
+    saved = sum(size for key, size in storages.items() if key not in own)
+    with Log() as backward:
+        loss.backward()
+    return Step(forward.seen, backward.seen, saved)
+
+
+def predicted_step(model: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> Step:
+    """The same as ``library_step`` has it."""
+    made, read = library_step(model, inputs, loss=lambda output: output.sum(), optimizer=None, together=False)
+    counted = {"forward": Counter(), "backward": Counter()}
+    for call in made.calls:
+        operator = read.operators[call.call.task_id]
+        if operator.kind.family in ("linear", "bmm"):
+            counted[call.phase]["product", *operator.matmul, f"torch.{operator.dtype}"] += 1
+        elif operator.name in NAMES.values() and (call.phase == "forward" or call.is_recomputed):
+            counted[call.phase][operator.name, operator["rows"] * operator["cols"], f"torch.{operator.dtype}"] += 1
+    return Step(counted["forward"], counted["backward"], made.saved_activation_bytes)

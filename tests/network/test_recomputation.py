@@ -1,0 +1,180 @@
+"""Checkpointed and detached parts of a training step, against the operators that eager PyTorch dispatches."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
+
+import cdmpp
+from cdmpp import cli
+from cdmpp.distributed.predicted_work import work_of
+from cdmpp.errors import CdmppError
+from cdmpp.network.library_step import library_step
+from cdmpp.plans.changed_work import can_recompute
+from tests.network.dispatched import predicted_step, real_step
+from tests.network.region_networks import CHECKPOINTED, WITHOUT_GRADIENTS, Run, each, mlp
+
+NETS = """
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
+from torch.utils.checkpoint import checkpoint
+
+
+class Checkpointed(nn.Module):
+    def __init__(self, recomputes):
+        super().__init__()
+        self.recomputes = recomputes
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.Linear(256, 1024), nn.GELU(), nn.Linear(1024, 256)) for _ in range(4)
+        )
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = checkpoint(block, x, use_reentrant=False) if self.recomputes else block(x)
+        return x
+
+
+def checkpointed():
+    return Checkpointed(True), (torch.randn(4096, 256),)
+
+
+def plain():
+    return Checkpointed(False), (torch.randn(4096, 256),)
+"""
+
+
+@pytest.mark.parametrize("name", [*CHECKPOINTED, *WITHOUT_GRADIENTS])
+def test_a_step_runs_and_keeps_what_eager_pytorch_does(name):
+    torch.manual_seed(0)
+    model, inputs = {**CHECKPOINTED, **WITHOUT_GRADIENTS}[name]()
+    real, predicted = real_step(model.train(), inputs), predicted_step(model, inputs)
+    assert predicted.forward == real.forward
+    assert predicted.backward == real.backward
+    assert predicted.saved_bytes == pytest.approx(real.saved_bytes, rel=0.05)
+
+
+@pytest.mark.parametrize("kind", ["bert", "llama"])
+@pytest.mark.parametrize("reentrant", [None, False, True])
+def test_gradient_checkpointing_of_transformers(kind, reentrant):
+    library = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    if kind == "bert":
+        drops = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+        config = library.BertConfig(**sizes, **drops, vocab_size=50, attn_implementation="eager")
+        model = library.BertModel(config)
+    else:
+        config = library.LlamaConfig(**sizes, vocab_size=50, attn_implementation="eager", use_cache=False)
+        model = library.LlamaModel(config)
+    if reentrant is not None:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": reentrant})
+    model = Run(lambda parts, x: parts[0](x).last_hidden_state, model).train()
+    inputs = (torch.randint(0, 50, (2, 16)),)
+    real, predicted = real_step(model, inputs), predicted_step(model, inputs)
+    assert predicted.backward == real.backward
+    products = [{key: n for key, n in one.forward.items() if key[0] == "product"} for one in (real, predicted)]
+    assert products[0] == products[1]
+
+
+def test_the_command_says_what_is_recomputed(tmp_path, capsys):
+    file = tmp_path / "nets.py"
+    file.write_text(NETS)
+    words = ["--device", "h100", "--runtime", "torch", "--loss", "mse"]
+    trace = tmp_path / "trace.json"
+    assert cli.main(["step", f"{file}:checkpointed", *words, "--trace", str(trace)]) == 0
+    told = capsys.readouterr().out
+    assert "torch.utils.checkpoint runs 8 calls of the forward pass again" in told and "16.8 MB" in told
+    found = {}
+    for name in ("checkpointed", "plain"):
+        assert cli.main(["step", f"{file}:{name}", *words, "--json"]) == 0
+        found[name] = json.loads(capsys.readouterr().out)
+    again, plain = found["checkpointed"], found["plain"]
+    assert (again["recomputed_calls"], plain["recomputed_calls"], plain["recomputed_s"]) == (8, 0, 0.0)
+    assert again["saved_activation_bytes"] == 4 * 4096 * 256 * 4
+    assert plain["saved_activation_bytes"] == 4 * (4096 * 256 + 2 * 4096 * 1024) * 4
+    assert again["forward_s"] == pytest.approx(plain["forward_s"])
+    assert again["backward_s"] - plain["backward_s"] == pytest.approx(again["recomputed_s"], rel=0.02)
+    assert 0.4 * plain["forward_s"] < again["recomputed_s"] < 0.7 * plain["forward_s"]  # all but the last products
+    block = 4096 * 1024 * 4
+    assert plain["peak_bytes"] - again["peak_bytes"] >= 3 * 2 * block  # results of one block at a time
+    assert (
+        sum("recomputed" in event["name"] for event in json.loads(trace.read_text())["traceEvents"]) == 2 * 8
+    )  # host and device
+
+
+def test_a_plan_recomputes_no_unit_twice():
+    blocks = [mlp() for _ in range(3)]
+    some = Run(lambda parts, x: each(parts[:2], x) if x is None else parts[2](each(parts[:2], x)), *blocks)
+    found = cdmpp.predict_step(some, torch.randn(64, 8), device="h100", runtime="torch", loss="mse")
+    work = work_of(found)
+    assert sum(one.is_recomputed for one in work.operations) == 4
+    assert {unit.name for unit in work.units} == {"parts.0", "parts.1", "parts.2"}
+    assert [unit.name for unit in can_recompute(work)] == ["parts.2"]
+    gathered = {unit.name: unit.backward[0] for unit in work.units}  # sharded weights are there for the second run
+    assert all(work.operations[gathered[name]].is_recomputed for name in ("parts.0", "parts.1"))
+
+
+def test_a_forward_pass_alone_recomputes_nothing():
+    model = Run(each, mlp(), mlp()).eval()
+    found = cdmpp.predict_network(model, torch.randn(4, 8), device="h100", runtime="torch")
+    assert sum(kernel.count for kernel in found.kernels) == 6
+    both = cdmpp.predict_network(model, torch.randn(4, 8), device="h100", runtime="torch", train=True)
+    plain = cdmpp.predict_network(
+        Run(lambda parts, x: parts[1](parts[0](x)), mlp(), mlp()), torch.randn(4, 8), device="h100", runtime="torch",
+        train=True,
+    )  # fmt: skip
+    assert sum(one.count for one in both.kernels) == sum(one.count for one in plain.kernels) + 4
+
+
+def test_a_reentrant_region_of_inputs_without_gradients_trains_nothing():
+    model = Run(lambda parts, x: each(parts, x, use_reentrant=True), mlp(), mlp())
+    with pytest.raises(CdmppError, match="depends on no parameter that is trained.*use_reentrant=True"):
+        library_step(model, torch.randn(4, 8), loss="mse")
+    model = Run(lambda parts, x: parts[1](each(parts[:1], x, use_reentrant=True)), mlp(), mlp())
+    made, _ = library_step(model, torch.randn(4, 8), loss="mse")
+    assert {one.name.split(".")[1] for one in made.parameters} == {"1"}
+
+
+@pytest.mark.parametrize("reentrant", [None, False, True])
+def test_the_peak_of_checkpointed_blocks_is_that_of_torchs_allocator(reentrant):
+    blocks = [nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64)) for _ in range(4)]
+
+    def run(parts, x):
+        x = parts[0](x)
+        for part in parts[1:]:
+            x = part(x) if reentrant is None else checkpoint(part, x, use_reentrant=reentrant)
+        return x
+
+    model, x = Run(run, nn.Linear(64, 64), *blocks), torch.randn(2048, 64)
+    made, _ = library_step(model, x, loss=lambda output: output.sum(), optimizer=None, together=False)
+
+    def one() -> None:
+        model(x).sum().backward()
+        model.zero_grad(set_to_none=True)
+
+    one()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        one()
+    moves = [event for event in profile.profiler.kineto_results.events() if event.name() == "[memory]"]
+    own = max(itertools.accumulate(event.nbytes() for event in sorted(moves, key=lambda event: event.start_ns())))
+    held = made.memory.parameter_bytes + made.memory.input_bytes
+    assert made.peak_bytes - held == pytest.approx(own, rel=0.15)
+
+
+def test_selective_policies_are_refused():
+    model = Run(lambda parts, x: selective(parts[0], x), mlp())
+    with pytest.raises(CdmppError, match="context_fn.*call checkpoint without context_fn.*test_recomputation.py"):
+        library_step(model, torch.randn(4, 8), loss="mse")
+    assert cdmpp.predict_network(model, torch.randn(4, 8), device="h100", runtime="torch").latency_s > 0
+
+
+def selective(part, x):
+    policy = [torch.ops.aten.addmm.default]
+    return checkpoint(
+        part, x, use_reentrant=False, context_fn=lambda: create_selective_checkpoint_contexts(policy)
+    )  # fmt: skip
