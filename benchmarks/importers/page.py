@@ -28,8 +28,9 @@ layers and of samples of its own operator tests, exported and decomposed as TVM 
 - **repaired here**: converted by `cdmpp` itself, as the source defines it (`cdmpp/programs/torch_repairs.py`).
 - **same work**: other values, but the same loops over the same data: answered, since the time is the same.
 - **not run**: imported, but TVM does not compile and run it within two minutes: not judged.
+- **not judged**: not right, and what `cdmpp` says to it was not asked yet.
 - **open**: wrong and answered. There must be none."""
-_KINDS = (RIGHT, "refused by TVM", "refused here", "repaired here", "same work", "not run", "open")
+_KINDS = (RIGHT, "refused by TVM", "refused here", "repaired here", "same work", "not run", "not judged", "open")
 
 
 def write_importers(trials: Sequence[Mapping[str, Any]], verdicts: Sequence[Mapping[str, Any]]) -> None:
@@ -52,6 +53,12 @@ def write_importers(trials: Sequence[Mapping[str, Any]], verdicts: Sequence[Mapp
         lines += table(
             ("operator", "settings", *_KINDS), [_line(name, by_operator[name], kinds) for name in sorted(by_operator)]
         )
+        known = _converted(source)
+        untried = [f"`{name}`" for name in known if name not in by_operator]
+        lines += [
+            "",
+            f"Of {len(known)} that TVM has converters for, {len(untried)} were not tried: {', '.join(untried)}.",
+        ]
     write_page(PAGE, lines)
     wrong = [f"{key}: {judged.get(key)}" for key, kind in kinds.items() if kind == "open"]
     refused = [key for key, kind in kinds.items() if kind == RIGHT and (judged.get(key) or {}).get("refusal")]
@@ -61,13 +68,21 @@ def write_importers(trials: Sequence[Mapping[str, Any]], verdicts: Sequence[Mapp
         raise SystemExit("\n".join([*(f"wrong, but answered: {one}" for one in wrong), *told]))
 
 
+def _converted(source: str) -> list[str]:
+    """Names in the importer's table of converters."""
+    from tvm.relax.frontend.onnx.onnx_frontend import _get_convert_map
+    from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
+
+    return sorted(_get_convert_map() if source == "onnx" else ExportedProgramImporter().convert_map)
+
+
 def _kind(row: Mapping[str, Any], verdict: Mapping[str, Any] | None) -> str:
     if row["outcome"] == RIGHT:
         return RIGHT
     if row["outcome"] == REFUSED:
         return "refused by TVM"
     if verdict is None:
-        return "open"
+        return "not judged"
     if verdict["refusal"]:
         return "refused by TVM" if "TVM cannot" in verdict["refusal"] else "refused here"
     if set(row["operators"]) & set(repairs()) and row["key"].startswith("torch/"):

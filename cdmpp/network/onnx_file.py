@@ -121,8 +121,11 @@ def _without_weights(model: Any) -> Any:
 
 
 def _for_checker(model: Any) -> Any:
-    """As ``_without_weights``; inputs and results without a shape, which are no fault here, have one."""
+    """As ``_without_weights``; inputs without a shape and results without a type, no faults here, have one."""
     light = _without_weights(model)
+    for value in light.graph.output:
+        if value.type.WhichOneof("value") is None:
+            value.type.tensor_type.elem_type = 1
     for value in (*light.graph.input, *light.graph.output):
         if value.type.WhichOneof("value") == "tensor_type":
             value.type.tensor_type.shape.SetInParent()

@@ -60,7 +60,7 @@ class _Values(dict[str, Any]):
         return type_of(self.types[name]) if name in self.types else None
 
     def _facts(self, node: Any) -> dict[str, Any]:
-        """Attributes, those left out by their defaults; ``input1`` ...: constants or ``varies``; the first's type."""
+        """Attributes and defaults; ``input1`` ... (constants or ``varies``); types of the first input and result."""
         import onnx
 
         schema = onnx.defs.get_schema(node.op_type, self.opset, "") if node.domain in STANDARD else None
@@ -70,6 +70,8 @@ class _Values(dict[str, Any]):
         found |= {"opset": self.opset, "inputs": sum(map(bool, node.input)), "outputs": len(node.output)}
         if node.input and (first := self._type(node.input[0])):
             found |= {"shape": first[0], "rank": None if first[0] is None else len(first[0]), "dtype": first[1]}
+        if node.output and (made := self._type(node.output[0])):
+            found["made"] = made[1]
         return found
 
     def _place(self, name: str) -> str:

@@ -207,3 +207,11 @@ def test_the_mask_of_a_dropout_that_nobody_reads_may_be_anything(tmp_path):
     words = r"mask, which the ONNX operator Dropout .* declared as bool \[2, 3\], but .* float32"
     with pytest.raises(CdmppError, match=words):
         read_network(path)
+
+
+def test_results_whose_type_the_file_leaves_out_are_inferred(tmp_path):
+    path = save(tmp_path / "free.onnx", [RELU], *FLAT)
+    model = onnx.load(path)
+    model.graph.output[0].ClearField("type")
+    onnx.save(model, path)
+    assert len(graph_of(read_network(path).module, "free").calls) == 1
