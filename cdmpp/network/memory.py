@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from cdmpp.devices import Device
@@ -10,19 +11,24 @@ from cdmpp.network.quantity import quantity
 
 _GB = 1 << 30
 """Bytes: makers of devices mean no less by a GB of memory."""
+MOST_HOST_GB = 12_288.0
+"""More than any machine of a described CPU holds: two sockets of 24 modules of 256 GB, as EPYC 9005 takes them."""
 
 
 def with_memory_told(prediction: NetworkPrediction, sheet: Device, peak_bytes: int | None = None) -> NetworkPrediction:
     """The prediction; its first doubt says so where the network holds more than the device's memory.
 
-    ``peak_bytes`` is what is held, where it is not the prediction's own ``peak_bytes``. A device whose sheet names no
-    size of its memory gets no such doubt.
+    ``peak_bytes`` is what is held, where it is not the prediction's own ``peak_bytes``. The sheet of a CPU names no
+    size of its memory, which depends on the machine: ``MOST_HOST_GB`` is its limit. Another device whose sheet names
+    none gets no such doubt.
     """
     held, size_gb = prediction.peak_bytes if peak_bytes is None else peak_bytes, sheet.spec["memory_gb"]
-    if not size_gb or held <= size_gb * _GB:
+    limit_gb = size_gb or (MOST_HOST_GB if sheet.kind == "cpu" else math.inf)
+    if held <= limit_gb * _GB:
         return prediction
+    most = "" if size_gb else "at most "
     told = (
-        f"WARNING: it holds {quantity(held, 'B')} at a time, but {sheet.name} has {size_gb:g} GB of memory: it cannot "
-        "run there as it is, so the time is that of a device with more memory"
+        f"WARNING: it holds {quantity(held, 'B')} at a time, but {sheet.name} has {most}{limit_gb:g} GB of memory: it "
+        "cannot run there as it is, so the time is that of a device with more memory"
     )
     return replace(prediction, doubts=(told, *prediction.doubts))
