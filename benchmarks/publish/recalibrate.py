@@ -12,16 +12,17 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.publish.command_line import run
-from benchmarks.publish.model_data import data_of
+from benchmarks.publish.model_data import data_of, same_parts
 from cdmpp.data.files import plain
 from cdmpp.data.subsample import sample_rows
 from cdmpp.errors import DataError
 from cdmpp.predict.catalogue import SHIPPED
 from cdmpp.predict.model_folder import load
 from cdmpp.predict.predictor import Predictor
-from cdmpp.predict.rows import examine_rows
+from cdmpp.predict.rows import examine_rows, predict_rows_with_intervals
 from cdmpp.recipes.train import device_groups
 from cdmpp.uncertainty.calibration import Calibration, calibrate
+from cdmpp.uncertainty.coverage import coverage
 
 _SKETCHED = 20_000
 
@@ -41,6 +42,15 @@ def without_code(predictor: Predictor, roots: list[Path]) -> tuple[Calibration, 
     return made, told
 
 
+def coverage_of_test(predictor: Predictor, roots: list[Path]) -> dict[str, dict[str, float]] | None:
+    """How often the intervals hold on the test programs, some of which have no code; None where not all are at hand."""
+    dataset, split = data_of(predictor, roots)
+    if not same_parts(predictor, split):
+        return None
+    intervals = predict_rows_with_intervals(predictor, dataset, split.test)[1]
+    return coverage(dataset.latency_s[split.test], intervals, np.asarray(dataset.task_ids)[split.test])
+
+
 def main(model: str, data: str) -> None:
     """The shipped model has them afterwards, and its card says of what they were made."""
     folder: Path = SHIPPED / model
@@ -51,6 +61,8 @@ def main(model: str, data: str) -> None:
     predictor.calibration = replace(predictor.calibration, without_code=made)
     described = {"without_machine_code": made.conformal.describe(), "without_machine_code_calibrated_on": told}
     predictor.card["intervals"] = plain({**predictor.card["intervals"], **described})
+    if (held := coverage_of_test(predictor, [Path(root) for root in data.split(",")])) is not None:
+        predictor.card["test"]["intervals"] = plain(held)
     predictor.save(folder, half=True)
     print(f"{folder}: {told}")
 
