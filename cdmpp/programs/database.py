@@ -85,7 +85,7 @@ def is_database(folder: Path) -> bool:
 def _graph_of_line(path: Path, number: int, line: bytes) -> str:
     """The JSON graph inside one workload line: base64 of an 8-byte length and the text."""
     try:
-        _hash, packed = json.loads(line)
+        _hash, packed = parse_json(line)
         raw = base64.b64decode(packed, validate=True)
         (length,) = struct.unpack_from("<Q", raw)
         if length > len(raw) - 8:

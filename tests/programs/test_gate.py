@@ -126,6 +126,10 @@ def test_a_target_describes_a_device_or_is_refused(target):
         [[["GetSBlock", [], ["b", "main()"], ["b0"]]], []],
         [[["GetSBlock"]], []],
         [["GetSBlock"], []],
+        [[], [[0, [4, 4]]]],
+        [[["GetSBlock", [], ["B", "main"], ["b0"]]], [[-1, 4]]],
+        [[["GetSBlock", [], ["B", "main"], ["b0"]]], [[True, 4]]],
+        [[["GetSBlock", [], ["B", "main"], ["b0"]]], [4]],
         {"a": 1},
     ],
 )
