@@ -92,6 +92,14 @@ def put_page(docs: Path, dataset: str, lines: Iterable[str], results: Sequence[R
     write_page(docs / "results" / "index.md", index_page(update_results(docs, results)))
 
 
+OTHER_PAGES = {
+    "counts": "executed instructions of CPU programs beside those counted in their machine code",
+    "importers": "what TVM imports of ONNX and PyTorch, operator by operator",
+    "intervals": "how often intervals hold, by kind of programs left out",
+}
+"""Pages that other scripts write, each named at its head."""
+
+
 def index_page(results: Sequence[Result]) -> list[str]:
     """Lines of ``docs/results/index.md``."""
     by_dataset: dict[str, list[Result]] = {}
@@ -103,7 +111,8 @@ def index_page(results: Sequence[Result]) -> list[str]:
     ]
     pages = table(["data set", "tested on", "splits"], rows, left=3)
     goals = ["## Targets", "", "Means over seeds; `over`: the ratio to that model's figure.", "", *goal_table(results)]
-    return ["# Results", "", EXPLANATION, "## Data sets", "", *pages, "", *goals]
+    others = [f"- [{name}]({name}.md): {meaning}" for name, meaning in OTHER_PAGES.items()]
+    return ["# Results", "", EXPLANATION, "## Data sets", "", *pages, "", "## Other pages", "", *others, "", *goals]
 
 
 def data_set_page(dataset: str, cells: Sequence[CellFile]) -> list[str]:

@@ -266,6 +266,6 @@ def test_script(tmp_path, native_database):
     )
     assert done.returncode == 2 and "not a MetaSchedule database" in done.stderr and "Traceback" not in done.stderr
     done = subprocess.run([*command, "source=tenset"], env=environment, capture_output=True, text=True)
-    assert done.returncode == 2 and "choose metaschedule, tvmscript, ansor_features or neusight" in done.stderr
+    assert done.returncode == 2 and "one of metaschedule, tvmscript, ansor_features, neusight" in done.stderr
     done = subprocess.run([*command[:3], "network=x"], env=environment, capture_output=True, text=True)
     assert done.returncode == 2 and "device=NAME is missing" in done.stderr and "Traceback" not in done.stderr

@@ -35,7 +35,9 @@ def _folder(path: Path) -> None:
 def _doubled(content: bytes) -> bytes:
     """The first key of the first object, or mapping, once more."""
     if content.lstrip()[:1] in b"{[":
-        start = content.index(b"{")
+        start = content.find(b"{")
+        if start < 0:  # nothing in it has keys
+            return b"{" + content
         value = json.JSONDecoder().raw_decode(content[start:].decode())[0]
         key = next(iter(value))
         return content[: start + 1] + f"{json.dumps(key)}: null, ".encode() + content[start + 1 :]

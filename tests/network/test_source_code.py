@@ -103,7 +103,7 @@ def test_a_function_that_makes_a_model(file):
         (":leaves", r"models\.py:19, .*SystemExit: enough"),
         (":wants", r"is called without arguments, but: missing a required argument: 'size'"),
         (":number", r"models\.py:number returned a int: return a torch\.nn\.Module"),
-        (":bare", "Conv2d: a module says nothing about its inputs"),
+        (":bare", "models.py:bare: a module says nothing about its inputs"),
         (":branch", r"Branch cannot be exported at .*models\.py:29, .*depends on the values of tensors"),
         (":sized", r"Sized cannot be exported at .*models\.py:38, .*depends on the values of tensors"),
         (":chosen", "choice between two branches by the value of a tensor"),

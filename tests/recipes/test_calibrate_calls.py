@@ -12,6 +12,7 @@ import cdmpp
 from cdmpp import cli, devices
 from cdmpp.data.loading import load_dataset
 from cdmpp.errors import CdmppError
+from cdmpp.measure import disturbance
 from cdmpp.measure.torch_plan import CallLimits, gauge_plan, operator_plan
 from cdmpp.operators.operator import FAMILIES
 from cdmpp.predict.rows import predict_rows
@@ -21,6 +22,12 @@ from cdmpp.recipes.gauges import gauge_calls
 from tests.recipes.test_train_script import ROOT
 
 DEVICE = "xeon-emeraldrapids"
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch):
+    """Nothing is measured here, whatever else runs meanwhile."""
+    monkeypatch.setattr(disturbance, "load_of_others", lambda: 0.0)
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ def test_round_trip_through_plain_values():
         ({"loss": {"log": "l1"}}, "huber"),
         ({"loss": {"domain": "mmd"}}, "none, cmd"),
         ({"model": {"label": "quantile"}}, "yeo-johnson"),
-        ({"trainer": {"epochs": 0}}, "at least 1"),
+        ({"trainer": {"epochs": 0}}, "a whole number from 1"),
         ({"trainer": {"schedule": "onecycle"}}, "cosine"),
         ({"model": {"loops": "flat"}}, "unknown setting model.loops"),
         ({"model": {"width": 30, "heads": 4}}, "divisible"),
