@@ -61,8 +61,9 @@ def main(model: str, data: str) -> None:
     predictor.calibration = replace(predictor.calibration, without_code=made)
     described = {"without_machine_code": made.conformal.describe(), "without_machine_code_calibrated_on": told}
     predictor.card["intervals"] = plain({**predictor.card["intervals"], **described})
-    if (held := coverage_of_test(predictor, [Path(root) for root in data.split(",")])) is not None:
-        predictor.card["test"]["intervals"] = plain(held)
+    tested = "test" in predictor.card and coverage_of_test(predictor, [Path(root) for root in data.split(",")])
+    if tested:
+        predictor.card["test"]["intervals"] = plain(tested)
     predictor.save(folder, half=True)
     print(f"{folder}: {told}")
 

@@ -43,7 +43,18 @@ _LIMITS = {"seed": SEED, "threads": PROCESSES}
 _GROUPS = ("device", "data", "split", "model", "loss", "trainer")
 _NEEDED = (
     *_GROUPS,
-    *("accelerator", "allow_zero_shot", "baselines", "features", "out", "plots", "progress", "seed", "sources", "target"),
+    *(
+        "accelerator",
+        "allow_zero_shot",
+        "baselines",
+        "features",
+        "out",
+        "plots",
+        "progress",
+        "seed",
+        "sources",
+        "target",
+    ),
     "threads",
 )
 _KEYS = (*_GROUPS, *OF_NO_EFFECT, "target", "sources", "resume", "features", "seed")

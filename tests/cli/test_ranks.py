@@ -57,7 +57,10 @@ def test_ranks_that_do_the_same_share_a_row(capsys):
         ("--ranks 2 --link nvlink3 --memory-gb 8", "--memory-gb goes with --optimise"),
         ("--ranks 2 --link nvlink3 --optimise --bucket-mb 5", "--bucket-mb does not go with --optimise"),
         ("--ranks 2 --link nvlink3 --optimise --memory-gb -1", "--memory-gb: '-1' is given, expected a number above 0"),
-        ("--ranks 2 --link nvlink3 --optimise --micro-steps 0", "--micro-steps: '0' is given, expected a whole number from 1"),
+        (
+            "--ranks 2 --link nvlink3 --optimise --micro-steps 0",
+            "--micro-steps: '0' is given, expected a whole number from 1",
+        ),
     ],
 )
 def test_plans_that_cannot_be_searched_are_refused_at_once(options, told, capsys, monkeypatch):

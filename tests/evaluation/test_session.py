@@ -33,7 +33,11 @@ def test_from_records_to_tables_without_tvm(tmp_path, monkeypatch, capsys):
     write_toy_dataset(tmp_path / "data" / "new", device="xeon-icelake-avx2", factor=1.7, prefix="new-")
     monkeypatch.setitem(sys.modules, "tvm", None)
     monkeypatch.setattr(sys, "argv", ["cdmpp", "models=[constant]"])
-    two = {"device": sheet("xeon-icelake-avx2"), "sources": ["xeon-icelake"], "data": {"path": [tmp_path / "data"]}}
+    two = {
+        "device": sheet("xeon-icelake-avx2"),
+        "sources": ["xeon-icelake"],
+        "data": {"path": [str(tmp_path / "data")]},
+    }
     run_session(settings(tmp_path, **two, splits=["by_task"], seeds=[0, 1], models=["constant"], name="made-up"))
     printed = capsys.readouterr().out
     assert "made-up, by_task: mean of 2 seeds" in printed and "constant" in printed
@@ -48,7 +52,7 @@ def test_a_single_split_needs_no_list(tmp_path):
 
 def test_programs_of_another_kind_are_left_alone(tmp_path):
     write_toy_dataset(tmp_path / "data")
-    asked = {"device": sheet("xeon-icelake"), "data": {"path": [tmp_path / "data"]}, "features": "library"}
+    asked = {"device": sheet("xeon-icelake"), "data": {"path": [str(tmp_path / "data")]}, "features": "library"}
     with pytest.raises(DataError, match=r"no measured library operators of device xeon-icelake[\s\S]*runtime=torch"):
         run_session(settings(tmp_path, **asked, splits=["by_task"], models=["constant"]))
 
