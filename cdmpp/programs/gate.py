@@ -116,17 +116,22 @@ def nodes_of(root: Any, kind: type) -> list[Any]:
     return nodes
 
 
+def _check_decisions(instructions: list[Any], decisions: list[Any], where: str) -> None:
+    """Raise for one that belongs to no instruction: TVM writes each to the place that it names, unchecked."""
+    for decision in decisions:
+        if not isinstance(decision, list) or len(decision) != 2 or type(decision[0]) is not int:
+            raise UnsupportedProgramError(f"{where}: a decision is [number of its instruction, value]")
+        if not 0 <= decision[0] < len(instructions):
+            raise UnsupportedProgramError(
+                f"{where}: a decision belongs to instruction {decision[0]}, but there are {len(instructions)} instructions"
+            )
+
+
 def check_trace(trace: Any, where: str) -> None:
     """Raise ``UnsupportedProgramError`` for a schedule trace that names more than steps, blocks and annotations."""
     if not isinstance(trace, list) or len(trace) != 2 or not all(isinstance(part, list) for part in trace):
         raise UnsupportedProgramError(f"{where}: a schedule is [instructions, decisions]")
-    for decision in trace[1]:  # TVM writes each to the place that it names, which it does not check
-        if not isinstance(decision, list) or len(decision) != 2 or type(decision[0]) is not int:
-            raise UnsupportedProgramError(f"{where}: a decision is [number of its instruction, value]")
-        if not 0 <= decision[0] < len(trace[0]):
-            raise UnsupportedProgramError(
-                f"{where}: a decision belongs to instruction {decision[0]}, but there are {len(trace[0])} instructions"
-            )
+    _check_decisions(*trace, where)
     for instruction in trace[0]:
         if not isinstance(instruction, list) or len(instruction) != 4 or not isinstance(instruction[0], str):
             raise UnsupportedProgramError(f"{where}: an instruction is [name, inputs, attributes, outputs]")

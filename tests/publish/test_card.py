@@ -40,7 +40,8 @@ def test_numbers_are_those_of_the_records(tmp_path: Path) -> None:
     (tmp_path / "repeats.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in repeats))
     (tmp_path / "failures.jsonl").write_text(
         '{"id": "x", "task_id": "", "device": "xeon-icelake", "cause": "crash"}\n'
-        '{"id": "network:vgg", "task_id": "", "device": "xeon-icelake", "cause": "import error", "message": "no  amax"}\n'
+        '{"id": "network:vgg", "task_id": "", "device": "xeon-icelake", "cause": "import error", '
+        '"message": "no  amax"}\n'
         '{"id": "network:gpt2", "task_id": "", "device": "xeon-icelake", "cause": "import error"}\n{"id": "cut'
     )
     (tmp_path / "plan.json").write_text('{"networks": ["gpt2", "resnet18"], "order": []}')
