@@ -123,7 +123,7 @@ def _check_decisions(instructions: list[Any], decisions: list[Any], where: str) 
             raise UnsupportedProgramError(f"{where}: a decision is [number of its instruction, value]")
         if not 0 <= decision[0] < len(instructions):
             raise UnsupportedProgramError(
-                f"{where}: a decision belongs to instruction {decision[0]}, but there are {len(instructions)} instructions"
+                f"{where}: a decision is of instruction {decision[0]}, but there are {len(instructions)} instructions"
             )
 
 
@@ -131,7 +131,7 @@ def check_trace(trace: Any, where: str) -> None:
     """Raise ``UnsupportedProgramError`` for a schedule trace that names more than steps, blocks and annotations."""
     if not isinstance(trace, list) or len(trace) != 2 or not all(isinstance(part, list) for part in trace):
         raise UnsupportedProgramError(f"{where}: a schedule is [instructions, decisions]")
-    _check_decisions(*trace, where)
+    _check_decisions(trace[0], trace[1], where)
     for instruction in trace[0]:
         if not isinstance(instruction, list) or len(instruction) != 4 or not isinstance(instruction[0], str):
             raise UnsupportedProgramError(f"{where}: an instruction is [name, inputs, attributes, outputs]")
