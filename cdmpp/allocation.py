@@ -1,4 +1,4 @@
-"""What a number in a file or an option asks for is compared with the memory that is free, before it is allocated."""
+"""Memory that a number in a file or an option asks for is compared with what is free, before it is allocated."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cdmpp.errors import CdmppError
 RESERVE_BYTES = 2**29
 """Left free in any case."""
 _REFUSED = ("can't allocate memory", "Cannot allocate memory", "Unable to allocate", "bad_alloc")
-"""What torch, the system, NumPy and C++ say."""
+"""Words by which torch, the system, NumPy and C++ report that memory ran out."""
 _ASSERTED = re.compile(r"\[enforce fail [^]]*\] err == 0\. DefaultCPUAllocator: ")
 _ELSEWHERE_BYTES = 2**34
 """Taken as free where the system does not say what is."""

@@ -16,17 +16,17 @@ import yaml
 from cdmpp.errors import DataError
 
 MOST_BYTES = 512 * 10**6
-"""Of a file that is parsed as a whole, unpacked: its values take up to ten times as much memory."""
+"""Most bytes, unpacked, of a file that is parsed as a whole: its values take up to ten times as much memory."""
 MOST_LINE_BYTES = 64 * 10**6
-"""Of a line of a file that is read line by line."""
+"""Most bytes of a line, in a file that is read line by line."""
 MOST_TIMES = 250
 """A gzip file may unpack to so many times its size, or to ``FREE_BYTES``. Traces and tuning databases unpack to 10 to
 30 times; what holds nothing unpacks to 1,000."""
 FREE_BYTES = 10**7
 MOST_ROWS = 2 * 10**7
-"""Of a Parquet file."""
+"""Most rows of a Parquet file."""
 MOST_TABLE_BYTES = 4 * 10**9
-"""Of the values of a Parquet file in memory."""
+"""Most bytes of the values of a Parquet file in memory."""
 _BATCH = 4096
 _MAGIC, _CHUNK = b"\x1f\x8b", 1 << 20
 

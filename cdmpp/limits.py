@@ -1,4 +1,4 @@
-"""What a setting or an option may be: numbers within limits, texts, lists without repeats. Checked before any work."""
+"""Limits of settings and options: numbers in range, texts, lists without repeats. They are checked before any work."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Limits:
     least: float
     most: float
     unit: str = ""
-    """What is counted, for messages."""
+    """Unit of the number, for messages."""
     whole: bool = True
     """Whole numbers only."""
     above: bool = False

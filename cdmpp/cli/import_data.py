@@ -51,7 +51,7 @@ class ImportSettings:
 
     @property
     def folder(self) -> Path:
-        """Where the data set goes."""
+        """Folder that the data set is written to."""
         names = {
             "neusight": "neusight",
             "ansor_features": f"ansor_{self.device}",

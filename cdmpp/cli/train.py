@@ -45,7 +45,7 @@ def main(values: dict[str, Any]) -> None:
 
 
 def read_settings(values: Mapping[str, Any]) -> RunSettings:
-    """What is asked for; ``CdmppError`` for what cannot be."""
+    """Read the settings of a run; ``CdmppError`` where one cannot be."""
     settings = RunSettings.from_dict(values)
     for name in settings.baselines:
         check_choice("baselines", name, tuple(BASELINES))

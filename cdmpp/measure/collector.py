@@ -131,7 +131,7 @@ class Collector(Collection):
         return Disturbance.of_visits(visits) if self.remote else Disturbance.now(visits)
 
     def _undisturbed(self, finished: list[Subject]) -> list[Subject]:
-        """What may be recorded of the programs ``finished`` in a window: nothing where the machine was busy."""
+        """Return the records of the programs ``finished`` in a window; none where the machine was busy."""
         self.disturbance = self._look(finished)
         if not finished or self.settings.force or not self.disturbance.reasons:
             self._busy_windows = 0 if finished else self._busy_windows

@@ -25,7 +25,7 @@ FEWEST_PROGRAMS = 4
 
 
 class Visited(Protocol):
-    """What was timed in visits: a record, or the visits themselves."""
+    """A record, or visits themselves: anything that was timed in visits."""
 
     @property
     def spread(self) -> float:
@@ -61,12 +61,12 @@ class Disturbance:
 
     @property
     def mark(self) -> dict[str, str]:
-        """What ``Record.extra`` says of the load."""
+        """The load as ``Record.extra`` states it."""
         return {} if self.load is None else {"load": f"{self.load:.1f}/{self.processors}"}
 
     @property
     def reasons(self) -> list[str]:
-        """What is above its limit, in words; empty for a quiet machine."""
+        """The numbers above their limits, in words; empty for a quiet machine."""
         found = []
         if self.load is not None and self.load > LOAD_LIMIT * self.processors:
             most = LOAD_LIMIT * self.processors

@@ -45,7 +45,7 @@ class LibraryNetwork:
     stand_ins: StandIns
     batch: int
     flags: tuple[str, ...] = ()
-    """What differs from the run that was asked for, a sentence each."""
+    """Differences from the run that was asked for, a sentence each."""
 
 
 def read_library_network(

@@ -50,7 +50,7 @@ class NetworkSource:
     torch_model: Any | None = None
     """In eval mode; ``None`` where the source is no torch model."""
     flags: tuple[str, ...] = ()
-    """What differs from the run that was asked for, a sentence each."""
+    """Differences from the run that was asked for, a sentence each."""
 
 
 @dataclass(frozen=True)

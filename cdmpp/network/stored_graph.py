@@ -35,7 +35,7 @@ class ReadNetwork:
     source: Callable[[], NetworkSource]
     """The Relax module and the torch model; reads them where only the graph was kept."""
     flags: tuple[str, ...] = ()
-    """What differs from the run that was asked for, a sentence each."""
+    """Differences from the run that was asked for, a sentence each."""
 
 
 def graph_for(

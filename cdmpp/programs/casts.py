@@ -188,7 +188,7 @@ def _suppressed() -> Iterator[None]:
 
 
 class _CastLog:
-    """What is cast while an operator runs."""
+    """Casts that an operator makes while it runs."""
 
     def __init__(self) -> None:
         from torch.utils._python_dispatch import TorchDispatchMode

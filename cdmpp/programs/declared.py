@@ -1,4 +1,4 @@
-"""What a network's source declares about a value, compared with what TVM's importer made of it."""
+"""Shapes and types that a network's source declares, compared with those that TVM's importer made."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class KnownFault:
     where: tuple[tuple[str, str, Any], ...]
     """(fact, condition, value); all must hold."""
     what: str
-    """What TVM makes of it instead, in a sentence."""
+    """The meaning that TVM gives it instead, in a sentence."""
     same_work: bool
     """Whether the time is that of the right operator, so that it is answered."""
 

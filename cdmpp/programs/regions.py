@@ -29,7 +29,7 @@ class Recomputed(NamedTuple):
 
 
 def flags_of(exported: Any) -> tuple[str, ...]:
-    """What the export of a network took for something else, a sentence each."""
+    """Parts of a network that its export took for something else, a sentence each."""
     return tuple(exported.graph_module.meta.get(FLAGS, ()))
 
 

@@ -40,7 +40,7 @@ FORCE = "--force"
 
 @dataclass(frozen=True)
 class CalibrateSettings:
-    """What ``cdmpp calibrate`` is told; ``CdmppError`` for what cannot be."""
+    """Read the settings of ``cdmpp calibrate``; ``CdmppError`` where one cannot be."""
 
     LIMITS = {"time_limit_min": numbers(0, 10**6, "minutes", above=True), "calls": CALLS}
 
