@@ -31,10 +31,11 @@ test: $(STAMP)  ## the default test suite (neither slow nor gpu)
 test-slow: $(STAMP)  ## the slow tests
 	$(PY) -m pytest -m "slow and not gpu" $(ARGS)
 
-lint: $(STAMP)  ## ruff (rules and format) and mypy
+lint: $(STAMP)  ## ruff (rules and format), mypy, and the order of imports
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
+	$(VENV)/bin/lint-imports
 
 format: $(STAMP)  ## rewrite the sources in the project's format
 	$(PY) -m ruff check --fix .

@@ -1,7 +1,7 @@
 """The collective model beside simpler rules, on measured tables; and the file that ships.
 
 python -m benchmarks.collectives DATA [--ship]: DATA holds ``aiconfigurator/`` and ``vidur/``. Everything that is fitted
-sees the rest of the tables only. ``--ship`` writes ``cdmpp/distributed/collectives.json`` instead.
+sees the rest of the tables only. ``--ship`` writes ``cdmpp/collectives/collectives.json`` instead.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from scipy.interpolate import PchipInterpolator
 from scipy.optimize import nnls
 
 from benchmarks.publish.markdown import table
-from cdmpp.distributed import interconnect
-from cdmpp.distributed.algorithms import hierarchical
-from cdmpp.distributed.collective import Collective, steps, traffic
-from cdmpp.distributed.collective_model import SHIPPED, CollectiveModel, kept_curve
-from cdmpp.distributed.collective_spread import LEVEL, spreads
-from cdmpp.distributed.collective_table import read_aiconfigurator, read_custom_all_reduce, read_vidur
-from cdmpp.distributed.curve import Curve
-from cdmpp.distributed.interconnect import AlphaBeta
-from cdmpp.distributed.rank_scaling import scaled_from_two
-from cdmpp.distributed.sheet_model import SheetModel, follows_sheet
+from cdmpp.collectives import interconnect
+from cdmpp.collectives.algorithms import hierarchical
+from cdmpp.collectives.collective import Collective, steps, traffic
+from cdmpp.collectives.collective_model import SHIPPED, CollectiveModel, kept_curve
+from cdmpp.collectives.collective_spread import LEVEL, spreads
+from cdmpp.collectives.collective_table import read_aiconfigurator, read_custom_all_reduce, read_vidur
+from cdmpp.collectives.curve import Curve
+from cdmpp.collectives.interconnect import AlphaBeta
+from cdmpp.collectives.rank_scaling import scaled_from_two
+from cdmpp.collectives.sheet_model import SheetModel, follows_sheet
 
 Errors = dict[str, dict[str, list[float]]]
 """System -> rule -> relative errors in per cent, one a measured point."""

@@ -1,7 +1,7 @@
 """What NeuSight's files add to convolutions the later they stand: ``python -m benchmarks.convolution_labels FILE``.
 
 FILE: ``ops.parquet``. Prints, as Markdown, the median label of each device's small convolutions (under 1 GFLOP) by
-place in its file, as given and without what ``cdmpp.data.neusight_convolutions`` takes off.
+place in its file, as given and without what ``cdmpp.data.importers.neusight_convolutions`` takes off.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.publish.markdown import table
-from cdmpp.data.files import read_table
-from cdmpp.data.neusight_convolutions import time_added
+from cdmpp.data.importers.neusight_convolutions import time_added
 from cdmpp.operators.operator import LibraryOperator
+from cdmpp.platform.files import read_table
 
 SMALL_FLOPS, PARTS = 1e9, 5
 SIZES = ("batch", "in_channels", "out_channels", "in_size", "stride", "padding")

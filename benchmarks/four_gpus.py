@@ -24,9 +24,9 @@ from torch import nn
 import cdmpp
 from benchmarks.library_networks import traced
 from cdmpp import devices
-from cdmpp.distributed.collective import Collective
-from cdmpp.distributed.collective_model import shipped
-from cdmpp.network.library_predict import compose, read_library_network
+from cdmpp.collectives.collective import Collective
+from cdmpp.collectives.collective_model import shipped
+from cdmpp.network.eager.predict import compose, read_library_network
 
 _DEVICES = {"NVIDIA_A100-SXM4-40GB": ("a100", "nvlink3"), "NVIDIA_H100_80GB_HBM3": ("h100", "nvlink4")}
 _ELEMENT_BYTES = 4

@@ -41,13 +41,13 @@ def _of_networks() -> list[Any]:
 def _row(programs: list[Any]) -> dict[str, float]:
     from cdmpp.ast.extract import extract
     from cdmpp.ast.kernel_features import KERNEL_NAMES
+    from cdmpp.devices.gpu_core import gpu_core_of
     from cdmpp.errors import DataError
-    from cdmpp.machine_code.cuda import assembled
-    from cdmpp.machine_code.cuda_source import cuda_source
-    from cdmpp.machine_code.gpu_code_vector import gpu_code_vector
-    from cdmpp.machine_code.gpu_core import gpu_core_of
-    from cdmpp.machine_code.kernel_code import KernelWork
-    from cdmpp.machine_code.native_gpu import native_library
+    from cdmpp.machine_code.gpu.cuda import assembled
+    from cdmpp.machine_code.gpu.cuda_source import cuda_source
+    from cdmpp.machine_code.gpu.gpu_code_vector import gpu_code_vector
+    from cdmpp.machine_code.gpu.kernel_code import KernelWork
+    from cdmpp.machine_code.gpu.native import native_library
 
     native_library()
     core, spent = gpu_core_of(ARCH), dict.fromkeys(("ast_s", "source_s", "compile_s", "execute_s"), 0.0)

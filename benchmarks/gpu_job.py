@@ -16,7 +16,7 @@ import torch.distributed as dist
 from benchmarks.distributed_jobs.networks import gpt
 from benchmarks.distributed_jobs.rank import loss_of
 from cdmpp import predict_step
-from cdmpp.torch_pair import import_torchvision
+from cdmpp.platform.torch_pair import import_torchvision
 from cdmpp.trace import record
 
 TRACED, PLAIN, SETTLE = 7, 15, 5

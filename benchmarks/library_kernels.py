@@ -55,7 +55,7 @@ def measure(out: Path) -> None:
 def score(out: Path, device: str, model: str) -> None:
     """Print a line a network and class."""
     from cdmpp import devices, load
-    from cdmpp.network.library_predict import compose, read_library_network
+    from cdmpp.network.eager.predict import compose, read_library_network
 
     sheet, predictor = devices.get(device), load(model)
     measured: dict[tuple[str, int, str], dict[str, float]] = defaultdict(lambda: defaultdict(float))

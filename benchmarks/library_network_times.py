@@ -133,7 +133,7 @@ def measure(out: Path) -> None:
 def score(out: Path, device: str, models: list[str]) -> None:
     """Print a line a network, and the mean error of each kind of run."""
     from cdmpp import devices, load
-    from cdmpp.network.library_predict import compose, read_library_network
+    from cdmpp.network.eager.predict import compose, read_library_network
 
     sheet, predictors = devices.get(device), {name: load(name) for name in models}
     errors: dict[str, list[list[float]]] = defaultdict(list)

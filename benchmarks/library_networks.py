@@ -22,7 +22,7 @@ import transformers
 
 import cdmpp
 from cdmpp import devices
-from cdmpp.network.library_predict import LibraryNetwork, compose, read_library_network
+from cdmpp.network.eager.predict import LibraryNetwork, compose, read_library_network
 from cdmpp.network.prediction import NetworkPrediction
 
 _HEADS = {

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from cdmpp.network.library_step import library_step
-from cdmpp.network.trained_model import trained_model
+from cdmpp.network.eager.step import library_step
+from cdmpp.network.source.trained_model import trained_model
 from cdmpp.programs.training.loss import with_loss
 
 NETWORKS = ("resnet18", "vgg16", "mobilenet_v2", "bert_base", "gpt2", "llama_small", "vit_small")

@@ -14,7 +14,7 @@ from typing import Any
 
 from timing import finish
 
-from cdmpp.paths import cache_root
+from cdmpp.platform.paths import cache_root
 
 NETWORK, DEVICE = "resnet50", "epyc-genoa"
 _AGAIN = f"import cdmpp; cdmpp.predict_network('torchvision:{NETWORK}', device='{DEVICE}', progress=False)"
@@ -53,7 +53,8 @@ def main() -> None:
         import torch
 
         import cdmpp
-        from cdmpp.network import choice, source, stored_graph
+        from cdmpp.network.compiled import choice, stored_graph
+        from cdmpp.network.source import source
         from cdmpp.predict.predictor import Predictor
         from cdmpp.programs import networks
 

@@ -23,13 +23,13 @@ import numpy as np
 from benchmarks.publish.command_line import run
 from cdmpp import devices
 from cdmpp.data.dataset import LatencyDataset
-from cdmpp.data.files import read_json, write_json
 from cdmpp.data.loading import load_programs
 from cdmpp.data.per_store import per_store_rows
 from cdmpp.data.sources import data_folders
 from cdmpp.data.splits import make_split
 from cdmpp.evaluation.cell import Cell
 from cdmpp.model.pooled import with_devices
+from cdmpp.platform.files import read_json, write_json
 from cdmpp.predict.model_folder import load
 from cdmpp.predict.rows import predict_rows
 from cdmpp.training.metrics import call_sites

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from benchmarks import tables
 from benchmarks.publish.markdown import write_page
-from cdmpp.data.files import write_json
+from cdmpp.platform.files import write_json
 
 HERE = Path(__file__).resolve().parent
 DOCS = HERE.parent / "docs"

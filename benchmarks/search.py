@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.search_tasks import named_tasks
-from cdmpp.data.files import read_json, write_json
+from cdmpp.platform.files import read_json, write_json
 from cdmpp.programs.sampling import sample_programs
 from cdmpp.programs.task import Task
 

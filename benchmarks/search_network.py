@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.search import model_and_builder, quick_runner
-from cdmpp.data.files import read_json, write_json
+from cdmpp.platform.files import read_json, write_json
 
 TURN = 64
 """MetaSchedule's default."""
@@ -63,7 +63,7 @@ def _cell(path: Path) -> None:
 
     import cdmpp
     from cdmpp import devices
-    from cdmpp.network.stored_graph import graph_for
+    from cdmpp.network.compiled.stored_graph import graph_for
     from cdmpp.programs.intrinsics import intrinsics_for
     from cdmpp.programs.replay import parse_target, parse_workload
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from benchmarks.search_tasks import LEARNED, named_tasks
 from cdmpp import devices
-from cdmpp.data.files import read_json
-from cdmpp.data.import_programs import import_programs
+from cdmpp.data.importers.programs import import_programs
+from cdmpp.platform.files import read_json
 
 
 def main() -> None:

@@ -32,8 +32,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table  # noqa: E402
 from soak_work import prepare, work  # noqa: E402
 
-from cdmpp.data.files import FAILURES_FILE, read_json, read_lines, read_table  # noqa: E402
 from cdmpp.data.records import read_info, read_records, read_tasks, record_parts  # noqa: E402
+from cdmpp.platform.files import FAILURES_FILE, read_json, read_lines, read_table  # noqa: E402
 
 CONTEXT = multiprocessing.get_context("forkserver")
 REFUSED = "is being written by"

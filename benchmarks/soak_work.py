@@ -9,13 +9,13 @@ from pathlib import Path
 
 import torch
 
-from cdmpp.data import importers
-from cdmpp.data.files import read_json, write_json
+from cdmpp.data.importers import databases as importers
 from cdmpp.data.records import write_tasks
 from cdmpp.measure import sentinel
 from cdmpp.measure.collector import Collector
 from cdmpp.measure.settings import MeasureSettings
 from cdmpp.measure.subjects import Subject, Subjects
+from cdmpp.platform.files import read_json, write_json
 from cdmpp.recipes.train import train
 from cdmpp.training.config import Run, TrainConfig
 from tests.data.other_network import other_network

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from cdmpp.network.source import read_torch
-from cdmpp.network.training_read import step_of
+from cdmpp.network.compiled.training_read import step_of
+from cdmpp.network.source.source import read_torch
 from cdmpp.network.training_step import TrainingStep
 from cdmpp.programs.training.joint import JointGraph, joint_graph, unwrapped
 from cdmpp.programs.training.loss import Loss, with_loss

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from cdmpp.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
     from cdmpp.devices import Device
-    from cdmpp.distributed.step_replay import StepReplay
     from cdmpp.network.comparison import Comparison
     from cdmpp.network.prediction import NetworkPrediction
     from cdmpp.network.training_prediction import StepPrediction
     from cdmpp.network.training_step import TrainingStep
     from cdmpp.plans.search_result import SearchResult
     from cdmpp.predict.predictor import Predictor
+    from cdmpp.steps.step_replay import StepReplay
     from cdmpp.tuning.offline import TunedNetwork
     from cdmpp.tuning.rank import Ranking
-
-__version__ = "0.1.0"
 
 
 def load(path_or_name: str | Path) -> Predictor:
@@ -43,7 +43,7 @@ def predict_network(
 
 def training_step(given: Any, example_inputs: Any = None, **options: Any) -> TrainingStep:
     """Forward, backward, update as tensor programs; ``options`` are those of ``network.training_read``. Needs TVM."""
-    from cdmpp.network.training_read import training_step as make_step
+    from cdmpp.network.compiled.training_read import training_step as make_step
 
     return make_step(given, example_inputs, **options)
 
@@ -65,7 +65,7 @@ def replay_step(given: Any, example_inputs: Any = None, *, ranks: int, **options
 
     Needs TVM unless ``given`` is what ``predict_step`` returned.
     """
-    from cdmpp.distributed.predicted_replay import replay_step as replay
+    from cdmpp.steps.predicted_replay import replay_step as replay
 
     return replay(given, example_inputs, ranks=ranks, **options)
 

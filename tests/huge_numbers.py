@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from cdmpp import cli
-from cdmpp.cores import read_core
-from cdmpp.distributed.cluster import get as cluster_named
-from cdmpp.distributed.fabric import on_link
+from cdmpp.collectives.cluster import get as cluster_named
+from cdmpp.collectives.fabric import on_link
+from cdmpp.devices.cores import read_core
 from cdmpp.errors import CdmppError
-from cdmpp.paths import conf_folder
+from cdmpp.platform.paths import conf_folder
 from cdmpp.trace.job import JobExchange, JobOp, JobRank, TracedJob
 from cdmpp.trace.kineto import read_kineto
 from cdmpp.trace.usual_step import usual_step

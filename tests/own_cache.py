@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cdmpp.paths import cache_root
+from cdmpp.platform.paths import cache_root
 
 _LIBRARIES = cache_root() / "native"
 

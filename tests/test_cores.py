@@ -9,9 +9,9 @@ import pytest
 import yaml
 
 from cdmpp import devices
-from cdmpp.cores import NUMBERS, Core, core_names, core_of_processor, get_core, read_core
+from cdmpp.devices.cores import NUMBERS, Core, core_names, core_of_processor, get_core, read_core
 from cdmpp.errors import CdmppError
-from cdmpp.machine_code.operation import OPERATIONS
+from cdmpp.machine_code.cpu.operation import OPERATIONS
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
 

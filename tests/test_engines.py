@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cdmpp import devices
-from cdmpp.engines import Engines, read_engines
+from cdmpp.devices.launch_overheads import Engines, read_engines
 from cdmpp.errors import CdmppError
 
 WHERE = Path("mine.yaml")

@@ -15,10 +15,10 @@ pytest.importorskip("tvm")
 
 from huge_numbers import SHAPES  # noqa: E402
 
-from cdmpp.allocation import check_bytes, free_bytes, within_free_memory  # noqa: E402
 from cdmpp.data.derive import COMMAND  # noqa: E402
 from cdmpp.errors import CdmppError  # noqa: E402
-from cdmpp.workers import Worker  # noqa: E402
+from cdmpp.platform.allocation import check_bytes, free_bytes, within_free_memory  # noqa: E402
+from cdmpp.platform.workers import Worker  # noqa: E402
 
 HERE = Path(__file__).resolve().parent
 

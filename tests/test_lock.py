@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 
 from cdmpp.errors import CdmppError
-from cdmpp.lock import HOLDER_FILE, writing
+from cdmpp.platform.lock import HOLDER_FILE, writing
 
 ROOT = Path(__file__).parents[1]
 HOLD = """
 import sys
 from pathlib import Path
-from cdmpp.lock import writing
+from cdmpp.platform.lock import writing
 with writing(Path(sys.argv[1]), "a long task"):
     print("held", flush=True)
     sys.stdin.readline()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import re
 import shutil
@@ -106,43 +105,3 @@ def test_no_pickled_file_is_shipped():
     assert not [
         path for path in tracked_files() if path.suffix in {".pkl", ".pickle", ".pt", ".pth", ".ckpt", ".joblib"}
     ]
-
-
-def rooms() -> dict[str, int]:
-    """The map at the end of README is the order of the package: each room with its place."""
-    cells = re.findall(r"^\| (`cdmpp/[^|]*) \|", README, re.MULTILINE)
-    names = [name for cell in cells for name in re.findall(r"`cdmpp/(\w+)(?:\.py|/)`", cell)]
-    return {name: place for place, name in enumerate(["errors", *names])}
-
-
-def test_the_map_has_every_room():
-    package = REPOSITORY / "cdmpp"
-    folders = {path.parent.relative_to(package).parts[0] for path in package.glob("*/*.py")}
-    files = {path.stem for path in package.glob("*.py")} - {"__init__"}
-    assert folders | files == set(rooms())
-
-
-def test_a_room_uses_only_rooms_above_it():
-    """Imports inside functions count too; what lies outside the package is no room at all."""
-    order, wrong = rooms(), []
-    outside = {path.name for path in REPOSITORY.iterdir() if path.is_dir()} - {"cdmpp"}
-    for path in sorted((REPOSITORY / "cdmpp").rglob("*.py")):
-        own = path.relative_to(REPOSITORY / "cdmpp").parts[0].removesuffix(".py")
-        for name in imported(path):
-            root, _, rest = name.partition(".")
-            room = rest.partition(".")[0]
-            below = root == "cdmpp" and order.get(room, -1) > order.get(own, len(order))
-            if below or root in outside:
-                wrong.append(f"{path.relative_to(REPOSITORY)} imports {name}")
-    assert not wrong, "\n".join(wrong)
-
-
-def imported(path: Path) -> list[str]:
-    names = []
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and node.module:
-            # `from cdmpp import devices` names a room as well
-            names += [f"{node.module}.{alias.name}" for alias in node.names]
-        if isinstance(node, ast.Import):
-            names += [alias.name for alias in node.names]
-    return names

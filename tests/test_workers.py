@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from cdmpp.errors import CdmppError
-from cdmpp.workers import Worker, keep_worker, run_many, take_worker
+from cdmpp.platform.workers import Worker, keep_worker, run_many, take_worker
 
 CHILD = """
 import os, time
-from cdmpp.workers import serve
+from cdmpp.platform.workers import serve
 
 def ready(request):
     print("nobody reads this")
@@ -112,7 +112,7 @@ def test_workers_end_with_a_caller_who_stops_listening(workers: list[Worker]) ->
 def test_two_processes_are_kept_for_the_next_caller_in_the_same_surroundings(
     command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cdmpp.workers._spare", [])
+    monkeypatch.setattr("cdmpp.platform.workers._spare", [])
     one, two, three = (Worker(command) for _ in range(3))
     for worker in (one, two, three):
         worker.start()

@@ -22,10 +22,10 @@ from benchmarks.counts.executed import Runnable, executed
 from benchmarks.counts.kernels import arguments_of
 from benchmarks.counts.page import Row, write_counts
 from benchmarks.counts.programs import Case, cases, program_of
-from cdmpp.cores import get_core
-from cdmpp.machine_code.code_features import KINDS
-from cdmpp.machine_code.compile import Compiled, compiled
-from cdmpp.machine_code.native import native_amounts
+from cdmpp.devices.cores import get_core
+from cdmpp.machine_code.cpu.code_features import KINDS
+from cdmpp.machine_code.cpu.compile import Compiled, compiled
+from cdmpp.machine_code.cpu.native import native_amounts
 
 ROWS = Path(__file__).with_name("executed.csv")
 TOGETHER = 12
@@ -34,8 +34,8 @@ CORE = "zen3"
 log = logging.getLogger(__name__)
 _COUNT = """
 import json, sys
-from cdmpp.cores import get_core
-from cdmpp.machine_code.native import native_amounts
+from cdmpp.devices.cores import get_core
+from cdmpp.machine_code.cpu.native import native_amounts
 for line in sys.stdin:
     amounts = native_amounts(*json.loads(line), get_core("zen3"))
     print(sum(amounts["machine_" + name] for name in {kinds!r}))

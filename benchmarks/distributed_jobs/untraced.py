@@ -21,12 +21,12 @@ from benchmarks.distributed_jobs.rank import loss_of
 from benchmarks.distributed_jobs.report import PAGE
 from benchmarks.distributed_jobs.score import DRIFT, Measured, read_rows, usable
 from benchmarks.publish.markdown import replace_part, table
-from cdmpp.distributed.predicted_work import work_of
-from cdmpp.distributed.replay import replay
-from cdmpp.distributed.scheme import scheme_of
 from cdmpp.errors import CdmppError
-from cdmpp.network.library_step import predict_library_step
+from cdmpp.network.eager.step import predict_library_step
 from cdmpp.network.training_prediction import StepPrediction
+from cdmpp.steps.predicted_work import work_of
+from cdmpp.steps.replay import replay
+from cdmpp.steps.scheme import scheme_of
 from cdmpp.trace.scheme_input import fabric_of
 
 MARK = "untraced"

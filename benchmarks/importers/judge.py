@@ -10,7 +10,7 @@ from unittest import mock
 from benchmarks.importers.case import Case
 from cdmpp.errors import CdmppError
 from cdmpp.network.graph import graph_of
-from cdmpp.network.source import read_network
+from cdmpp.network.source.source import read_network
 from cdmpp.programs import known_faults, networks, torch_import
 from cdmpp.programs.refusal import quiet
 
@@ -36,7 +36,7 @@ def judge(case: Case) -> Verdict:
         return known_faults.refused_fault(source, operator, facts)
 
     with (
-        mock.patch("cdmpp.network.onnx_import.refused_fault", refused_fault),
+        mock.patch("cdmpp.network.source.onnx_import.refused_fault", refused_fault),
         mock.patch.object(torch_import, "refused_fault", refused_fault),
         tempfile.TemporaryDirectory() as folder,
     ):

@@ -14,10 +14,10 @@ import numpy as np
 
 from benchmarks.publish.markdown import table, write_page
 from cdmpp import devices
-from cdmpp.data.files import FAILURES_FILE, PLAN_FILE, read_json, read_lines
 from cdmpp.data.plots import save_data_plots
 from cdmpp.data.records import read_records
 from cdmpp.data.statistics import NETWORK, DeviceStatistics, statistics
+from cdmpp.platform.files import FAILURES_FILE, PLAN_FILE, read_json, read_lines
 
 _REASON = 120
 """Characters of a reason that are shown; the last ones, since errors of other libraries end with what went wrong."""

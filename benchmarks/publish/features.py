@@ -11,8 +11,8 @@ from benchmarks.publish.markdown import table, write_page
 from cdmpp.ast.kernel_features import KERNEL
 from cdmpp.ast.leaf_features import ACCESS, CONTEXT, LOOP, MEMORY, N_LOADS, N_LOOPS, OPS
 from cdmpp.features import prefixed
-from cdmpp.machine_code.code_features import CODE_FEATURES
-from cdmpp.machine_code.gpu_code_features import GPU_CODE_FEATURES
+from cdmpp.machine_code.cpu.code_features import CODE_FEATURES
+from cdmpp.machine_code.gpu.gpu_code_features import GPU_CODE_FEATURES
 
 PAGE = Path(__file__).parents[2] / "docs" / "features.md"
 _HEAD = """# Features

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from cdmpp.data.files import write_atomic
 from cdmpp.errors import DataError
+from cdmpp.platform.files import write_atomic
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[object]], left: int = 1) -> list[str]:

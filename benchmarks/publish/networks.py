@@ -14,11 +14,11 @@ from pathlib import Path
 from benchmarks.publish.command_line import run
 from benchmarks.publish.markdown import replace_part, table
 from cdmpp import devices
-from cdmpp.data.files import write_json
 from cdmpp.evaluation.network_row import NetworkRow, coverage, network_errors, read_rows, summary, write_rows
 from cdmpp.evaluation.network_session import rows_of
 from cdmpp.evaluation.networks import read_cells
 from cdmpp.network.interval import ERRORS_FILE
+from cdmpp.platform.files import write_json
 from cdmpp.predict.catalogue import models
 
 

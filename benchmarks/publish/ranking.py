@@ -18,7 +18,7 @@ from benchmarks.publish.markdown import replace_part, table
 from cdmpp.data.dataset import LatencyDataset
 from cdmpp.data.sources import load_devices
 from cdmpp.data.splits import make_split
-from cdmpp.network.choice import worth_compiling
+from cdmpp.network.compiled.choice import worth_compiling
 
 FEWEST, MOST = 6, 4
 """Programs of a task that counts; programs that are compiled at most, as for ``best_of:16``."""

@@ -13,9 +13,9 @@ import numpy as np
 
 from benchmarks.publish.command_line import run
 from benchmarks.publish.model_data import data_of, same_parts
-from cdmpp.data.files import plain
 from cdmpp.data.subsample import sample_rows
 from cdmpp.errors import DataError
+from cdmpp.platform.files import plain
 from cdmpp.predict.catalogue import SHIPPED
 from cdmpp.predict.model_folder import load
 from cdmpp.predict.predictor import Predictor

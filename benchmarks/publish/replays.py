@@ -18,8 +18,8 @@ import numpy as np
 from benchmarks.publish.command_line import run
 from benchmarks.publish.markdown import replace_part, table
 from benchmarks.publish.searches import COLOURS
-from cdmpp.data.files import read_json, write_atomic
 from cdmpp.data.plots import save_plot
+from cdmpp.platform.files import read_json, write_atomic
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -22,9 +22,9 @@ from benchmarks.publish.command_line import run
 from benchmarks.publish.curve_report import ZERO_SHOT, curve_table, publish_curve, summary
 from benchmarks.publish.plots import save_budget_plot
 from cdmpp.data.dataset import LatencyDataset
-from cdmpp.data.files import read_json, write_json
 from cdmpp.data.splits import Split
 from cdmpp.errors import CdmppError, DataError
+from cdmpp.platform.files import read_json, write_json
 from cdmpp.predict.predictor import Predictor
 from cdmpp.predict.rows import predict_rows
 from cdmpp.recipes.adapted import adapt

@@ -12,10 +12,10 @@ from typing import Any
 
 from benchmarks.publish.command_line import run
 from cdmpp import devices
-from cdmpp.data.files import plain, read_json
 from cdmpp.data.sources import load_devices
 from cdmpp.errors import DataError
 from cdmpp.evaluation.cell import Cell
+from cdmpp.platform.files import plain, read_json
 from cdmpp.predict.catalogue import SHIPPED
 from cdmpp.predict.model_folder import load
 from cdmpp.recipes.left_out import coverage_of, leave_cores_out, unseen_of

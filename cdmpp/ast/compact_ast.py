@@ -8,7 +8,7 @@ import numpy as np
 
 from cdmpp.ast.layout import EXTRACTOR_VERSION, KERNEL_WIDTH, LEAF_WIDTH
 from cdmpp.errors import UnsupportedProgramError
-from cdmpp.machine_code.code_features import CODE_WIDTH
+from cdmpp.machine_code.cpu.code_features import CODE_WIDTH
 
 
 @dataclass(frozen=True)

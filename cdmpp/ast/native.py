@@ -14,8 +14,8 @@ import numpy as np
 from cdmpp.ast import access, arithmetic, kernel_features, leaf, leaf_features, misses, points, walk
 from cdmpp.ast.compact_ast import CompactAST
 from cdmpp.features import names
-from cdmpp.native_library import built_once
-from cdmpp.paths import cache_root
+from cdmpp.platform.native_library import built_once
+from cdmpp.platform.paths import cache_root
 
 SOURCES = Path(__file__).parent / "native"
 STRUCTS = {

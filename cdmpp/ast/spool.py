@@ -12,7 +12,7 @@ import numpy as np
 
 from cdmpp.ast.layout import KERNEL_WIDTH, LEAF_WIDTH
 from cdmpp.ast.table import AstTable, offsets_of
-from cdmpp.machine_code.code_features import CODE_WIDTH
+from cdmpp.machine_code.cpu.code_features import CODE_WIDTH
 
 _PORTION = 8192
 """Programs that are held at a time where tables are joined."""

@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 from cdmpp.ast.columns import list_column, plain_column
 from cdmpp.ast.compact_ast import CompactAST
 from cdmpp.ast.layout import FEATURES, KERNEL_WIDTH, LEAF_WIDTH
-from cdmpp.content import read_parquet
 from cdmpp.errors import DataError
-from cdmpp.machine_code.code_features import CODE_VERSION, CODE_WIDTH
+from cdmpp.machine_code.cpu.code_features import CODE_VERSION, CODE_WIDTH
+from cdmpp.platform.content import read_parquet
 
 TARGET_KINDS = ("cpu", "gpu")
 _OF_LEAVES = ("leaf_features", "leaf_positions", "leaf_serial_positions", "leaf_kernels")

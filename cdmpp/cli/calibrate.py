@@ -8,8 +8,8 @@ from pathlib import Path
 from cdmpp import devices
 from cdmpp.cli.output import print_json, say
 from cdmpp.errors import CdmppError
-from cdmpp.limits import Limits, numbers, path, text
 from cdmpp.network.runtime import RUNTIMES
+from cdmpp.platform.limits import Limits, numbers, path, text
 
 _MODEL, _LIBRARY_MODEL = "cpus", "torch-gpus"
 CALLS = 3

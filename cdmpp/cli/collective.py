@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 from cdmpp.cli.output import format_seconds, print_json, say
 from cdmpp.errors import CdmppError
-from cdmpp.limits import Limits, shown, text
+from cdmpp.platform.limits import Limits, shown, text
 
 _UNITS = {"": 1, "B": 1, **{f"{p}B": 1000**n for n, p in enumerate("kMGT", 1)},
           **{f"{p}iB": 1024**n for n, p in enumerate("KMGT", 1)}}  # fmt: skip
@@ -37,9 +37,9 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Print the answer, and say its doubts."""
-    from cdmpp.distributed import cluster
-    from cdmpp.distributed.collective import Collective
-    from cdmpp.distributed.collective_model import shipped
+    from cdmpp.collectives import cluster
+    from cdmpp.collectives.collective import Collective
+    from cdmpp.collectives.collective_model import shipped
 
     asked = Collective(options.kind, read_bytes(options.size), options.ranks, options.backend)
     if options.cluster:

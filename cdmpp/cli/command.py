@@ -8,9 +8,9 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from cdmpp import __version__
 from cdmpp.cli.output import say
 from cdmpp.errors import CdmppError
+from cdmpp.version import __version__
 
 VERBS = {
     "devices": "list the devices, with the data and the models that are here for each",

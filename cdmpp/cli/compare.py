@@ -51,8 +51,8 @@ def run(options: argparse.Namespace) -> None:
 def _print(found: Comparison) -> None:
     from rich.markup import escape
 
-    from cdmpp.network.comparison_page import COLUMNS, TEXTS, headings
-    from cdmpp.network.quantity import visible
+    from cdmpp.report.comparison_page import COLUMNS, TEXTS, headings
+    from cdmpp.units import visible
 
     rows = found.table()
     answered = [row for row in rows if row["latency_s"]]

@@ -17,7 +17,7 @@ from omegaconf import DictConfig
 
 from cdmpp.cli.settings_help import settings_help
 from cdmpp.errors import CdmppError
-from cdmpp.paths import conf_folder
+from cdmpp.platform.paths import conf_folder
 from cdmpp.recipes.compose import CONFIG_ERRORS, explained, search_path, values_of
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)

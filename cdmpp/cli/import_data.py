@@ -9,10 +9,10 @@ from typing import Any
 
 from cdmpp import devices
 from cdmpp.cli.hydra_entry import entry
-from cdmpp.data.ansor_features import import_features
+from cdmpp.data.importers.ansor_features import import_features
 from cdmpp.errors import CdmppError
-from cdmpp.limits import Limits, check_choice, check_fields, fitting_values, hints_of
 from cdmpp.model.config import check_keys
+from cdmpp.platform.limits import Limits, check_choice, check_fields, fitting_values, hints_of
 
 SOURCES = ("metaschedule", "tvmscript", "ansor_features", "neusight")
 
@@ -70,17 +70,17 @@ def main(values: dict[str, Any]) -> None:
     on_bad: Any = settings.on_bad
     report: Any
     if settings.source == "neusight":
-        from cdmpp.data.neusight import import_neusight
+        from cdmpp.data.importers.neusight import import_neusight
 
         report = import_neusight(path, out)
     elif settings.source == "ansor_features":
         report = import_features(path, out, device, on_bad)
     elif settings.source == "metaschedule":
-        from cdmpp.data.importers import import_database  # needs TVM
+        from cdmpp.data.importers.databases import import_database  # needs TVM
 
         report = import_database(path, out, device, network, on_bad)
     else:
-        from cdmpp.data.import_programs import import_programs  # needs TVM
+        from cdmpp.data.importers.programs import import_programs  # needs TVM
 
         report = import_programs(path, out, device, network, on_bad)
     print(f"{out}: {report}")

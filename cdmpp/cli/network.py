@@ -129,8 +129,8 @@ def _shapes(given: Sequence[str]) -> dict[str, tuple[int, ...]] | None:
 def _print(prediction: NetworkPrediction, most: int) -> None:
     from rich.markup import escape
 
-    from cdmpp.network.quantity import percent, quantity
-    from cdmpp.network.report import COLUMNS, TEXTS, headings, shown_level, table
+    from cdmpp.report.report import COLUMNS, TEXTS, headings, shown_level, table
+    from cdmpp.units import percent, quantity
 
     console().print(prediction.summary(), markup=False, highlight=False, soft_wrap=True)
     rows, level = table(prediction), shown_level(prediction)

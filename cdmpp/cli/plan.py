@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from cdmpp.cli.output import console, print_table
 from cdmpp.errors import CdmppError
-from cdmpp.limits import Limits, numbers
+from cdmpp.platform.limits import Limits, numbers
 
 if TYPE_CHECKING:
     from cdmpp.plans.search_result import SearchResult
@@ -43,7 +43,7 @@ def check_plan(options: argparse.Namespace) -> None:
 
 def print_plan(found: SearchResult) -> None:
     """The plan, what it brings, its settings, and a row a move."""
-    from cdmpp.network.quantity import percent, quantity
+    from cdmpp.units import percent, quantity
 
     console().print(f"\n{found.summary()}", markup=False, highlight=False, soft_wrap=True)
     rows = [

@@ -9,9 +9,9 @@ from cdmpp.cli.output import console, print_table
 from cdmpp.errors import CdmppError
 
 if TYPE_CHECKING:
-    from cdmpp.distributed.step_replay import RankShare, StepReplay
     from cdmpp.network.training_prediction import StepPrediction
     from cdmpp.plans.search_result import SearchResult
+    from cdmpp.steps.step_replay import RankShare, StepReplay
 
 _OPTIONS = ("cluster", "link", "scheme", "backend", "bucket_mb", "servers", "no_overlap", "chunks", "slow")
 
@@ -40,10 +40,10 @@ def check_ranks(options: argparse.Namespace) -> None:
         if given := [name for name in _OPTIONS if getattr(options, name)]:
             raise CdmppError(f"--{given[0].replace('_', '-')} goes with --ranks: say how many devices train")
         return
-    from cdmpp.distributed.exchange_tasks import check_detail
-    from cdmpp.distributed.fabric import fabric_of
-    from cdmpp.distributed.predicted_replay import check_slow
-    from cdmpp.distributed.scheme import check_scheme, scheme_of
+    from cdmpp.collectives.fabric import fabric_of
+    from cdmpp.steps.exchange_tasks import check_detail
+    from cdmpp.steps.predicted_replay import check_slow
+    from cdmpp.steps.scheme import check_scheme, scheme_of
 
     on = fabric_of(options.ranks, options.device, options.cluster, options.link, options.backend)
     check_detail(_detail(options), options.ranks)
@@ -97,7 +97,7 @@ def print_replay(replayed: StepReplay) -> None:
 
 
 def _row(share: RankShare) -> list[str]:
-    from cdmpp.network.quantity import percent, quantity
+    from cdmpp.units import percent, quantity
 
     seconds = [*share.phase_s.values(), share.host_s, share.exposed_s, share.waiting_s]
     return [*(quantity(value, "s") for value in seconds), percent(share.overlap), percent(share.idle)]

@@ -14,7 +14,7 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
 
 from cdmpp.errors import CdmppError
-from cdmpp.paths import conf_folder
+from cdmpp.platform.paths import conf_folder
 
 _FIELD = re.compile(r'^    (\w+): [^\n]*\n(?:    """(.*?)"""\n)?', re.MULTILINE | re.DOTALL)
 """Name and docstring of a field in the source of a dataclass."""

@@ -10,7 +10,7 @@ from cdmpp.cli.network import check_files
 from cdmpp.cli.output import format_seconds, print_json, print_table, say
 from cdmpp.cli.plan import add_plan_arguments, check_plan, print_plan
 from cdmpp.errors import CdmppError
-from cdmpp.limits import path, text
+from cdmpp.platform.limits import path, text
 
 if TYPE_CHECKING:
     from cdmpp.plans.search_result import SearchResult

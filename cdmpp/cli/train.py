@@ -17,7 +17,7 @@ from cdmpp.data.splits import Split, make_split
 from cdmpp.errors import NoRecordsError
 from cdmpp.evaluation.baselines import BASELINES
 from cdmpp.evaluation.metric_table import metric_table
-from cdmpp.limits import check_choice
+from cdmpp.platform.limits import check_choice
 from cdmpp.recipes.cross_calibration import calibrate_by_folds
 from cdmpp.recipes.settings import RunSettings
 from cdmpp.recipes.train import Trained, train

@@ -9,11 +9,11 @@ import numpy as np
 from rich.console import Console
 
 from cdmpp.data.dataset import LatencyDataset
-from cdmpp.data.files import plain, write_json
 from cdmpp.data.splits import Split
 from cdmpp.evaluation.baselines import score_baselines
 from cdmpp.evaluation.metric_table import metric_table
 from cdmpp.model.code_anchor import MIN_PROGRAMS
+from cdmpp.platform.files import plain, write_json
 from cdmpp.predict.rows import predict_rows_with_intervals
 from cdmpp.predict.stored_config import CARD
 from cdmpp.recipes.settings import RunSettings

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from cdmpp.cli.network import add_graph_arguments, network_options
 from cdmpp.cli.output import print_json, print_table, say
-from cdmpp.limits import Limits, path, text
+from cdmpp.platform.limits import Limits, path, text
 
 if TYPE_CHECKING:
     from cdmpp.tuning.offline import TunedNetwork
@@ -56,7 +56,7 @@ def run(options: argparse.Namespace) -> None:
 def _print(tuned: TunedNetwork) -> None:
     from rich.markup import escape
 
-    from cdmpp.network.quantity import quantity
+    from cdmpp.units import quantity
 
     def time_of(seconds: float | None) -> str:
         return "" if seconds is None else quantity(seconds, "s")

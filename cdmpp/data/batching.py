@@ -16,7 +16,7 @@ from cdmpp.ast.spool import MappedTable
 from cdmpp.ast.table import AstTable
 from cdmpp.devices import SPEC_FIELDS, Device
 from cdmpp.errors import DataError
-from cdmpp.machine_code.code_features import CODE_WIDTH
+from cdmpp.machine_code.cpu.code_features import CODE_WIDTH
 
 PAD_EDGES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 """Padded lengths: few distinct shapes, so compiled kernels are reused; above the last, multiples of it."""

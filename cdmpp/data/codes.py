@@ -11,13 +11,13 @@ import pyarrow as pa
 
 from cdmpp.ast.columns import list_column, plain_column
 from cdmpp.data.derive import LIMIT_S, Source, code_kind, data_set_folder, derive, read_chunks, sources_of
-from cdmpp.data.files import read_table, write_table
 from cdmpp.data.labels import Labels
 from cdmpp.data.records import read_records, read_tasks
 from cdmpp.data.schema import Record
 from cdmpp.errors import DataError
-from cdmpp.machine_code.code_features import CODE_READER, CODE_VERSION, CODE_WIDTH
-from cdmpp.machine_code.gpu_code_features import GPU_CODE_VERSION
+from cdmpp.machine_code.cpu.code_features import CODE_READER, CODE_VERSION, CODE_WIDTH
+from cdmpp.machine_code.gpu.gpu_code_features import GPU_CODE_VERSION
+from cdmpp.platform.files import read_table, write_table
 from cdmpp.programs.task import Task
 
 log = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from cdmpp.ast.spool import concat
 from cdmpp.ast.table import AstTable
 from cdmpp.data.labels import Labels
 from cdmpp.errors import DataError
-from cdmpp.paths import cache_root
+from cdmpp.platform.paths import cache_root
 from cdmpp.programs.task import Task
 
 _ARRAYS = tuple(Labels.__dataclass_fields__)

@@ -18,13 +18,13 @@ import numpy as np
 
 from cdmpp.ast.table import AstTable, write_asts
 from cdmpp.data.derive_worker import unpacked
-from cdmpp.data.files import read_json, write_json
 from cdmpp.data.schema import Record
 from cdmpp.devices import Device, sheets_of
 from cdmpp.errors import DataError, UnsupportedProgramError
-from cdmpp.paths import cache_root
+from cdmpp.platform.files import read_json, write_json
+from cdmpp.platform.paths import cache_root
+from cdmpp.platform.workers import Reply, keep_worker, run_many, take_worker
 from cdmpp.programs.task import Task
-from cdmpp.workers import Reply, keep_worker, run_many, take_worker
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

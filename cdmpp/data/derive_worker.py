@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from cdmpp.allocation import limit_memory
 from cdmpp.errors import CdmppError, DataError, MissingToolError
-from cdmpp.workers import Operation, Reply, Request, serve
+from cdmpp.platform.allocation import limit_memory
+from cdmpp.platform.workers import Operation, Reply, Request, serve
 
 _FOR_NOW = (
     OSError,
@@ -79,9 +79,9 @@ def _per_store(request: Request) -> Arrays:
 def _code(request: Request) -> Arrays:
     from tvm.runtime import enabled
 
-    from cdmpp.cores import core_names, get_core
-    from cdmpp.machine_code.code_vector import code_vector
-    from cdmpp.machine_code.compile import compiled
+    from cdmpp.devices.cores import core_names, get_core
+    from cdmpp.machine_code.cpu.code_vector import code_vector
+    from cdmpp.machine_code.cpu.compile import compiled
 
     if not enabled("llvm"):
         raise ImportError("this TVM was built without LLVM")
@@ -180,7 +180,10 @@ def ready(request: Request) -> Reply:
             from cdmpp.programs import replay, script  # noqa: F401
 
             if request.get("codes"):
-                from cdmpp.machine_code import code_vector, compile  # noqa: F401
+                from cdmpp.machine_code.cpu import (
+                    code_vector,  # noqa: F401
+                    compile,  # noqa: F401
+                )
         except ImportError as error:
             raise CdmppError(f"TVM cannot be imported ({error}): pip install 'cdmpp[tvm]'") from error
 

@@ -16,9 +16,9 @@ from typing import Any
 
 from rich.progress import wrap_file
 
-from cdmpp.data.files import write_atomic
 from cdmpp.errors import DataError
-from cdmpp.paths import cache_root
+from cdmpp.platform.files import write_atomic
+from cdmpp.platform.paths import cache_root
 
 REPOSITORY = "lac-dcc/bennu"
 COMMIT = "ad7179973cc9bf6242e91eb9166b920dd36bc7ad"

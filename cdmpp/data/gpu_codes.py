@@ -14,12 +14,12 @@ import numpy as np
 from cdmpp.ast.extract import extract
 from cdmpp.ast.kernel_features import KERNEL_NAMES
 from cdmpp.data.gpu_programs import GpuProgram, program_path, read_program, write_program
+from cdmpp.devices.gpu_core import gpu_core_of
 from cdmpp.errors import CdmppError, DataError
-from cdmpp.machine_code.code_features import CODE_WIDTH
-from cdmpp.machine_code.cuda import Assembled, assembled
-from cdmpp.machine_code.cuda_source import CudaSource, cuda_source
-from cdmpp.machine_code.gpu_core import gpu_core_of
-from cdmpp.machine_code.kernel_code import KernelWork
+from cdmpp.machine_code.cpu.code_features import CODE_WIDTH
+from cdmpp.machine_code.gpu.cuda import Assembled, assembled
+from cdmpp.machine_code.gpu.cuda_source import CudaSource, cuda_source
+from cdmpp.machine_code.gpu.kernel_code import KernelWork
 from cdmpp.programs.task import Program
 
 _READ, _FMA = (KERNEL_NAMES.index(name) for name in ("block_read_bytes", "fma_per_thread"))

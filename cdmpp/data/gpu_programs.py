@@ -16,15 +16,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cdmpp.data.files import write_atomic
+from cdmpp.devices.gpu_core import gpu_core_of
 from cdmpp.errors import DataError
-from cdmpp.machine_code.cuda import Assembled
-from cdmpp.machine_code.gpu_code_vector import gpu_code_vector
-from cdmpp.machine_code.gpu_core import gpu_core_of
-from cdmpp.machine_code.kernel_code import KernelWork
-from cdmpp.machine_code.sass import listed, parse_sass
-from cdmpp.machine_code.warp_state import Launch
-from cdmpp.paths import cache_root
+from cdmpp.machine_code.gpu.cuda import Assembled
+from cdmpp.machine_code.gpu.gpu_code_vector import gpu_code_vector
+from cdmpp.machine_code.gpu.kernel_code import KernelWork
+from cdmpp.machine_code.gpu.sass import listed, parse_sass
+from cdmpp.machine_code.gpu.warp_state import Launch
+from cdmpp.platform.files import write_atomic
+from cdmpp.platform.paths import cache_root
 
 _VERSION = "2"
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from cdmpp.content import read_parquet
 from cdmpp.data.derive import record_keys
 from cdmpp.data.merge import each_once
 from cdmpp.data.records import read_records, record_parts
 from cdmpp.data.schema import Record
 from cdmpp.errors import DataError
+from cdmpp.platform.content import read_parquet
 from cdmpp.programs.task import Task
 
 _COLUMNS = ("record_id", "task_id", "device", "latency_s", "spread")

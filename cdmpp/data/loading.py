@@ -23,7 +23,7 @@ from cdmpp.data.schema import Record
 from cdmpp.errors import DataError
 from cdmpp.operators.operator import LibraryOperator
 from cdmpp.operators.operator_vector import operator_program
-from cdmpp.paths import cache_root
+from cdmpp.platform.paths import cache_root
 from cdmpp.programs.task import Task
 
 log = logging.getLogger(__name__)

@@ -14,9 +14,9 @@ import pyarrow as pa
 from cdmpp.ast.columns import list_column, plain_column
 from cdmpp.data.dataset import LatencyDataset
 from cdmpp.data.derive import data_set_folder, derive, read_chunks, sources_of
-from cdmpp.data.files import read_table, write_table
 from cdmpp.data.records import read_records, read_tasks
 from cdmpp.errors import DataError
+from cdmpp.platform.files import read_table, write_table
 
 log = logging.getLogger(__name__)
 

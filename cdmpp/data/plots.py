@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cdmpp.data.files import write_atomic
 from cdmpp.data.statistics import DeviceStatistics
 from cdmpp.errors import CdmppError
+from cdmpp.platform.files import write_atomic
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

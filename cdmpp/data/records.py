@@ -18,12 +18,12 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from cdmpp.content import read_parquet
-from cdmpp.data.files import check_version, read_json, read_table, write_json, write_table
 from cdmpp.data.merge import each_once
-from cdmpp.data.schema import SCHEMA_VERSION, Record
+from cdmpp.data.schema import Record
 from cdmpp.errors import DataError, some
-from cdmpp.lock import writing
+from cdmpp.platform.content import read_parquet
+from cdmpp.platform.files import SCHEMA_VERSION, check_version, read_json, read_table, write_json, write_table
+from cdmpp.platform.lock import writing
 from cdmpp.programs.task import Task
 
 log = logging.getLogger(__name__)

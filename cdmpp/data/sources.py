@@ -10,18 +10,18 @@ from pathlib import Path
 
 from cdmpp import devices
 from cdmpp.ast.layout import FEATURES
-from cdmpp.data import neusight_source
 from cdmpp.data.dataset import LatencyDataset, join_datasets
 from cdmpp.data.derive import has_tvm
 from cdmpp.data.download import COMMIT, REPOSITORY, download, pinned
+from cdmpp.data.importers import neusight_source
+from cdmpp.data.importers.neusight import import_neusight
 from cdmpp.data.loading import load_programs
-from cdmpp.data.neusight import import_neusight
 from cdmpp.data.records import read_info
-from cdmpp.data.schema import SCHEMA_VERSION
 from cdmpp.data.summary import DATABASE_FILES, DataSummary, Paths, search_paths, summarise
 from cdmpp.errors import CdmppError, DataError, NoRecordsError
-from cdmpp.lock import writing
-from cdmpp.paths import cache_root
+from cdmpp.platform.files import SCHEMA_VERSION
+from cdmpp.platform.lock import writing
+from cdmpp.platform.paths import cache_root
 
 log = logging.getLogger(__name__)
 
@@ -98,7 +98,7 @@ def _import_into_cache(item: DataSummary, device: str, progress: bool) -> Path:
         return out
     if not has_tvm():
         raise DataError(f"{item.folder} must be imported, which needs TVM: pip install 'cdmpp[tvm]'")
-    from cdmpp.data.importers import import_database
+    from cdmpp.data.importers.databases import import_database
 
     with writing(out, f"import of {item.folder}", wait=True):
         if not _is_complete(out):

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import yaml
 
-from cdmpp.content import read_yaml
 from cdmpp.data.held_out import thinned
 from cdmpp.data.split_rules import KINDS, SHARED_RULES, Split
 from cdmpp.errors import DataError
-from cdmpp.limits import Limits, check_choice, fitting, fitting_values, numbers
-from cdmpp.paths import conf_folder
+from cdmpp.platform.content import read_yaml
+from cdmpp.platform.limits import Limits, check_choice, fitting, fitting_values, numbers
+from cdmpp.platform.paths import conf_folder
 
 if TYPE_CHECKING:
     from cdmpp.data.dataset import LatencyDataset

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from cdmpp.data.files import FAILURES_FILE, REPEATS_FILE, read_entries
 from cdmpp.data.records import read_records, read_tasks
 from cdmpp.data.schema import Record
 from cdmpp.errors import DataError
-from cdmpp.limits import numbers
+from cdmpp.platform.files import FAILURES_FILE, REPEATS_FILE, read_entries
+from cdmpp.platform.limits import numbers
 from cdmpp.programs.task import Task, network_family
 
 NETWORK = "network:"  # before the name in the id of a failure that is a network's

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 from cdmpp import devices
-from cdmpp.content import lines_of, parse_json
 from cdmpp.errors import DataError
+from cdmpp.platform.content import lines_of, parse_json
 
 
 def disagreement(device: str | devices.Device, target: str, exact: bool = False) -> str:

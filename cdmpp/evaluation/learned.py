@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from cdmpp.errors import DataError
 from cdmpp.evaluation.baselines import BASELINES
-from cdmpp.paths import conf_folder
+from cdmpp.platform.paths import conf_folder
 from cdmpp.recipes.compose import GROUPS, compose
 from cdmpp.training.config import TrainConfig
 

@@ -9,11 +9,11 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from cdmpp.devices import Device
-from cdmpp.engines import Engines
+from cdmpp.devices.launch_overheads import Engines
 from cdmpp.errors import CdmppError
 from cdmpp.evaluation.networks import NetworkCell
-from cdmpp.network.cold import far_of, levels_of
-from cdmpp.network.measured import SHORT_S
+from cdmpp.network.compiled.cold import far_of, levels_of
+from cdmpp.network.compiled.measured import SHORT_S
 
 _LOOKING_S = 1e-5
 """Times of single calls are known to about this."""

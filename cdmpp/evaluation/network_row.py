@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from cdmpp.data.files import write_atomic
 from cdmpp.devices import Device
 from cdmpp.errors import DataError
 from cdmpp.evaluation.networks import NetworkCell
 from cdmpp.network.interval import NetworkErrors
+from cdmpp.platform.files import write_atomic
 from cdmpp.programs.task import network_family
 
 

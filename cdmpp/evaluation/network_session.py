@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from cdmpp import devices
-from cdmpp.data.files import write_json
 from cdmpp.devices import Device
 from cdmpp.errors import CdmppError, DataError
 from cdmpp.evaluation.network_fit import fit_engines
@@ -22,9 +21,10 @@ from cdmpp.evaluation.networks import (
     read_cell,
     read_cells,
 )
-from cdmpp.limits import Limits, check_fields, fitting
-from cdmpp.network.measured import check_is_here
-from cdmpp.network.rule import ScheduleRule
+from cdmpp.network.compiled.measured import check_is_here
+from cdmpp.network.compiled.rule import ScheduleRule
+from cdmpp.platform.files import write_json
+from cdmpp.platform.limits import Limits, check_fields, fitting
 from cdmpp.programs.networks import expand_zoo, network_of
 from cdmpp.programs.task import network_family
 

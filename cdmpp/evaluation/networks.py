@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from cdmpp.data.files import read_json
 from cdmpp.devices import Device
 from cdmpp.errors import CdmppError, DataError
 from cdmpp.measure.software import processor
-from cdmpp.network.cold import cold_of, levels_of
-from cdmpp.network.measured import quiet_seconds
-from cdmpp.network.residency import Touch, touches
+from cdmpp.network.compiled.cold import cold_of, levels_of
+from cdmpp.network.compiled.measured import quiet_seconds
+from cdmpp.network.compiled.residency import Touch, touches
+from cdmpp.platform.files import read_json
 
 _EAGER_RUNS = 8
 
@@ -159,9 +159,9 @@ def measure_cell(
 
     ``CdmppError`` where any of it cannot be done.
     """
-    from cdmpp.network.checked import measured_beside
+    from cdmpp.network.compiled.checked import measured_beside
+    from cdmpp.network.compiled.predict import answer_for
     from cdmpp.network.graph import peak_activation_bytes
-    from cdmpp.network.predict import answer_for
 
     question = answer_for(network, device=device, model=model, schedule=schedule, batch=batch, progress=progress)
     graph, chosen = question.read.graph, question.chosen
@@ -193,7 +193,7 @@ def predicted_again(cell: NetworkCell, device: Device, model: str, progress: boo
 
     ``CdmppError`` where the model of ``cell`` has changed since, so that its programs are not known any more.
     """
-    from cdmpp.network.predict import answer_for
+    from cdmpp.network.compiled.predict import answer_for
 
     first = answer_for(
         cell.network, device=device, model=cell.model, schedule=cell.schedule, batch=cell.batch, progress=progress

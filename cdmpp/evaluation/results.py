@@ -10,8 +10,8 @@ from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from cdmpp.data.files import read_json, write_atomic
 from cdmpp.errors import DataError
+from cdmpp.platform.files import read_json, write_atomic
 
 RESULTS, RUNS = "results.csv", "runs.csv"
 

@@ -19,13 +19,13 @@ from joblib.externals.loky.process_executor import TerminatedWorkerError
 from rich.console import Console
 from rich.progress import track
 
-from cdmpp.data.files import read_json, write_json
 from cdmpp.data.splits import make_split
 from cdmpp.errors import CdmppError, DataError
 from cdmpp.evaluation.cell import Cell, CellOptions
 from cdmpp.evaluation.evaluation_data import EvaluationData
 from cdmpp.evaluation.forecast import forecast
 from cdmpp.evaluation.results import Result, collect, results_of
+from cdmpp.platform.files import read_json, write_json
 from cdmpp.training.metrics import score
 from cdmpp.uncertainty.coverage import coverage
 

@@ -30,8 +30,8 @@ from cdmpp.evaluation.metric_table import metric_table
 from cdmpp.evaluation.noise import noise_floor
 from cdmpp.evaluation.results import collect, update_results
 from cdmpp.evaluation.run import evaluate
-from cdmpp.limits import PROCESSES, SEED, check_choice, fitting_values
 from cdmpp.model.config import check_keys
+from cdmpp.platform.limits import PROCESSES, SEED, check_choice, fitting_values
 from cdmpp.recipes.settings import data_paths
 
 _KEYS = ("splits", "seeds", "models", "overrides", "device", "data", "sources", "variants", "stored", "out", "name",

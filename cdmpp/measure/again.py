@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from cdmpp.data.files import REPEATS_FILE, append_lines, read_entries
 from cdmpp.data.records import read_records, read_tasks, replace_records, write_info
 from cdmpp.data.schema import Record
 from cdmpp.errors import DataError
@@ -19,6 +18,7 @@ from cdmpp.measure.labels import visits_of
 from cdmpp.measure.report import repeat_report
 from cdmpp.measure.settings import MeasureSettings
 from cdmpp.measure.subjects import Subject, Subjects
+from cdmpp.platform.files import REPEATS_FILE, append_lines, read_entries
 
 MIN_AGE_S = 3600.0
 """A record younger than this is not repeated: the machine may still be in the same state."""

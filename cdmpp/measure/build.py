@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from cdmpp.errors import CdmppError
+from cdmpp.platform.workers import Reply, Request
 from cdmpp.programs.task import Task
-from cdmpp.workers import Reply, Request
 
 
 def load_compiler(_: Request) -> Reply:

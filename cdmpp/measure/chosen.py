@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from cdmpp.devices import Device
-from cdmpp.limits import Limits, check_choice, check_fields
-from cdmpp.lock import writing
 from cdmpp.measure.collector import Collector
 from cdmpp.measure.kit.builder import KitBuilder
 from cdmpp.measure.plan import add_tasks
 from cdmpp.measure.settings import MeasureSettings, check_places
+from cdmpp.platform.limits import Limits, check_choice, check_fields
+from cdmpp.platform.lock import writing
 from cdmpp.programs.task import Task
 
 

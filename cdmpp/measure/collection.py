@@ -11,15 +11,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from cdmpp.data.files import FAILURES_FILE
-from cdmpp.lock import writing
 from cdmpp.measure import protocol
 from cdmpp.measure.journal import Journal
 from cdmpp.measure.progress import CollectionProgress
 from cdmpp.measure.settings import MeasureSettings
 from cdmpp.measure.subjects import PlannedSubjects, Subject, Subjects
 from cdmpp.measure.worker import COMMAND
-from cdmpp.workers import Reply, Worker, run_many
+from cdmpp.platform.files import FAILURES_FILE
+from cdmpp.platform.lock import writing
+from cdmpp.platform.workers import Reply, Worker, run_many
 
 
 class Collection:

@@ -26,7 +26,7 @@ from cdmpp.measure.settings import MeasureSettings
 from cdmpp.measure.subjects import Subject
 from cdmpp.measure.window import Windows
 from cdmpp.measure.worker import COMMAND
-from cdmpp.workers import Worker
+from cdmpp.platform.workers import Worker
 
 log = logging.getLogger(__name__)
 

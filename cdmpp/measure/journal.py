@@ -6,7 +6,7 @@ import collections
 from pathlib import Path
 from typing import Any
 
-from cdmpp.data.files import append_lines, read_entries
+from cdmpp.platform.files import append_lines, read_entries
 
 
 class Journal:

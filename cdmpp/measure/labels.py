@@ -9,7 +9,7 @@ import numpy as np
 
 from cdmpp.data.schema import Record
 from cdmpp.errors import DataError
-from cdmpp.machine_code.code_vector import rounded
+from cdmpp.machine_code.cpu.code_vector import rounded
 from cdmpp.measure.protocol import Rule, Visits
 
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cdmpp.data.files import PLAN_FILE, read_json, write_json
 from cdmpp.data.records import read_records, read_tasks, write_tasks
 from cdmpp.errors import DataError
-from cdmpp.limits import fitting
+from cdmpp.platform.files import PLAN_FILE, read_json, write_json
+from cdmpp.platform.limits import fitting
 from cdmpp.programs.task import Task
 
 

@@ -14,9 +14,9 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from cdmpp.devices.sheet import MEASURED
 from cdmpp.errors import CdmppError
 from cdmpp.measure.clock import c_compiler
-from cdmpp.sheet import MEASURED
 
 _SOURCE = Path(__file__).with_suffix(".c")
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from cdmpp.data.files import write_json
+from cdmpp.platform.files import write_json
 
 
 class CollectionProgress:

@@ -10,7 +10,7 @@ from pathlib import Path
 from cdmpp.errors import CdmppError
 from cdmpp.measure import protocol
 from cdmpp.measure.timing import make_inputs, time_module
-from cdmpp.workers import Reply, Request
+from cdmpp.platform.workers import Reply, Request
 
 SESSION_LIMIT_S = 60
 ATTEMPTS = 3

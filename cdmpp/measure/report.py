@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from cdmpp.data.files import FAILURES_FILE, read_entries
 from cdmpp.data.records import read_records
 from cdmpp.data.statistics import noise_floor
+from cdmpp.platform.files import FAILURES_FILE, read_entries
 
 
 def report(folder: Path, device: str) -> dict[str, Any]:

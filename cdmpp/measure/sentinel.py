@@ -13,7 +13,7 @@ from typing import Any
 from cdmpp.errors import CdmppError
 from cdmpp.measure import protocol
 from cdmpp.measure.protocol import Timed
-from cdmpp.workers import Worker
+from cdmpp.platform.workers import Worker
 
 TOLERANCE = {"compute": 0.05, "cache": 0.05, "memory": 0.25}
 """How far above its best-known value a sentinel may lie. Neighbours share the memory, so it gets more."""

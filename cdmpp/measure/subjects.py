@@ -8,7 +8,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from cdmpp.data.files import append_lines, read_lines
 from cdmpp.data.records import read_records
 from cdmpp.errors import DataError
 from cdmpp.measure.build import arguments_of
@@ -16,8 +15,9 @@ from cdmpp.measure.journal import Journal
 from cdmpp.measure.plan import Plan, copy_plan, load_plan, schedule_seed
 from cdmpp.measure.protocol import Timed
 from cdmpp.measure.settings import MeasureSettings
+from cdmpp.platform.files import append_lines, read_lines
+from cdmpp.platform.workers import Reply, Worker, run_many
 from cdmpp.programs.task import Task
-from cdmpp.workers import Reply, Worker, run_many
 
 UNTUNED = "untuned"
 """What ``MeasureSettings.programs`` says of programs without a schedule."""

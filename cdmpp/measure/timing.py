@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from cdmpp.measure import protocol
-from cdmpp.workers import Reply, Request
+from cdmpp.platform.workers import Reply, Request
 
 FLAG_TYPES = ("bool", "int8", "uint8")
 """Inputs of these types are masks; indices come in 32 or 64 bits."""

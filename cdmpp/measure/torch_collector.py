@@ -26,8 +26,8 @@ from cdmpp.measure.torch_protocol import torch_rule
 from cdmpp.measure.worker import COMMAND
 from cdmpp.operators.operator import LibraryOperator
 from cdmpp.operators.operator_task import operator_task, record_id, served_by
+from cdmpp.platform.workers import Worker
 from cdmpp.programs.task import Task
-from cdmpp.workers import Worker
 
 log = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ from cdmpp.measure.torch_plan import CallLimits
 from cdmpp.operators.aten import calls_of
 from cdmpp.operators.operator import LibraryOperator
 from cdmpp.operators.operator_task import operator_task
+from cdmpp.platform.workers import Reply, Request
 from cdmpp.programs.task import Task
-from cdmpp.workers import Reply, Request
 
 
 def import_operators(request: Request) -> Reply:

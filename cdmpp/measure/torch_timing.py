@@ -17,7 +17,7 @@ from cdmpp.measure.protocol import Rule
 from cdmpp.measure.torch_call import torch_call
 from cdmpp.measure.torch_protocol import torch_rule
 from cdmpp.operators.operator import LibraryOperator
-from cdmpp.workers import Reply, Request
+from cdmpp.platform.workers import Reply, Request
 
 Seconds = Callable[[Callable[[], Any], int], float]
 """``(run, calls)`` -> seconds that so many calls take together."""

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 from cdmpp.measure import protocol
 from cdmpp.measure.protocol import Timed
 from cdmpp.measure.sentinel import Sentinels, Timing
-from cdmpp.workers import Reply, Worker, run_many
+from cdmpp.platform.workers import Reply, Worker, run_many
 
 Item = TypeVar("Item", bound=Timed)
 

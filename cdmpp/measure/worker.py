@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from functools import partial
 
-from cdmpp.workers import Reply, Request, serve
+from cdmpp.platform.workers import Reply, Request, serve
 
 COMMAND = ("-m", "cdmpp.measure.worker")
 OPERATIONS = {

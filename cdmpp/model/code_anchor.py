@@ -22,7 +22,7 @@ from torch.nn.functional import huber_loss, softplus
 
 from cdmpp.data.batching import Batch, ProgramTensors, ordered_batches
 from cdmpp.data.subsample import sample_rows
-from cdmpp.machine_code.code_features import CODE_NAMES, CODE_WIDTH, MACHINE_AMOUNTS
+from cdmpp.machine_code.cpu.code_features import CODE_NAMES, CODE_WIDTH, MACHINE_AMOUNTS
 from cdmpp.model.analytic import PARTS, kernel_parts
 from cdmpp.model.cpu_parts import cores_used
 from cdmpp.model.kernel_quantities import KernelQuantities

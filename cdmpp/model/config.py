@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from cdmpp.errors import CdmppError
-from cdmpp.limits import Limits, check_choice, check_fields, fitting, fitting_values, hints_of, numbers
+from cdmpp.platform.limits import Limits, check_choice, check_fields, fitting, fitting_values, hints_of, numbers
 
 _Config = TypeVar("_Config")
 LABEL_TRANSFORMS = ("log", "box-cox", "yeo-johnson")

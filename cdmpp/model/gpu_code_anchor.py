@@ -13,8 +13,8 @@ from torch.nn.functional import huber_loss
 
 from cdmpp.data.batching import Batch, ProgramTensors, ordered_batches
 from cdmpp.data.subsample import sample_rows
-from cdmpp.machine_code.gpu_code_features import GPU_CODE_NAMES, GPU_CYCLES
-from cdmpp.machine_code.kernel_code import VARIANTS
+from cdmpp.machine_code.gpu.gpu_code_features import GPU_CODE_NAMES, GPU_CYCLES
+from cdmpp.machine_code.gpu.kernel_code import VARIANTS
 from cdmpp.model.analytic import PARTS, kernel_parts
 from cdmpp.model.kernel_quantities import KernelQuantities
 

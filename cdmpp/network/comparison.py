@@ -9,14 +9,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cdmpp.data.files import plain, write_atomic
 from cdmpp.data.plots import save_plot
 from cdmpp.devices import Device
 from cdmpp.errors import CdmppError, some
 from cdmpp.network.prediction import NetworkPrediction
-from cdmpp.network.quantity import quantity, visible
-from cdmpp.network.report import best_level, frame_of
-from cdmpp.network.summary import rate
+from cdmpp.network.runtime import predictor_of
+from cdmpp.platform.files import plain, write_atomic
+from cdmpp.report.report import best_level, frame_of
+from cdmpp.report.summary import rate
+from cdmpp.units import quantity, visible
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -87,7 +88,7 @@ class Comparison:
 
     def save_html(self, path: str | Path) -> Path:
         """Write a page with charts, one file that needs no network; ``CdmppError`` where that cannot be."""
-        from cdmpp.network.comparison_page import html_page
+        from cdmpp.report.comparison_page import html_page
 
         page, path = html_page(self), Path(path)
         write_atomic(path, lambda temporary: temporary.write_text(page, encoding="utf-8"))
@@ -100,7 +101,7 @@ class Comparison:
         return save_plot(Path(path), (7.6, 1.6 + 0.45 * len(rows)), title, partial(_draw, rows=rows))
 
     def _repr_html_(self) -> str:
-        from cdmpp.network.comparison_page import table_html
+        from cdmpp.report.comparison_page import table_html
 
         return table_html(self)
 
@@ -116,8 +117,7 @@ def compare(given: Any, example_inputs: Any = None, *, devices: Sequence[str | D
     Raises:
         CdmppError: none of the devices has an answer. Where one has, the others keep their reason.
     """
-    import cdmpp
-
+    predict = predictor_of(options.pop("runtime", "tvm"))
     given_devices = [devices] if isinstance(devices, str) else devices
     asked = {device if isinstance(device, str) else device.name: device for device in given_devices}
     if not asked:
@@ -125,7 +125,7 @@ def compare(given: Any, example_inputs: Any = None, *, devices: Sequence[str | D
     answers = []
     for name, device in asked.items():
         try:
-            found = cdmpp.predict_network(given, example_inputs, device=device, **options)
+            found = predict(given, example_inputs, device=device, **options)
             answers.append(Answer(name, found))
         except CdmppError as error:
             answers.append(Answer(name, None, str(error)))

@@ -8,8 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from cdmpp.data.files import write_atomic
 from cdmpp.errors import CdmppError, DataError
+from cdmpp.platform.files import write_atomic
 from cdmpp.programs.networks import has_static_shapes, task_of
 from cdmpp.programs.task import Task
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from cdmpp.data.files import read_json
 from cdmpp.errors import DataError
 from cdmpp.network.prediction import Bounds
+from cdmpp.platform.files import read_json
 
 LEVELS = (0.8, 0.9)
 ERRORS_FILE = Path(__file__).parent / "errors.json"

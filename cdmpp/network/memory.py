@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from cdmpp.devices import Device
 from cdmpp.network.prediction import NetworkPrediction
-from cdmpp.network.quantity import quantity
+from cdmpp.units import quantity
 
 _GB = 1 << 30
 """Bytes: makers of devices mean no less by a GB of memory."""

@@ -102,47 +102,47 @@ class NetworkPrediction:
 
     def summary(self) -> str:
         """Some lines: the latency with its interval, what it is made of, the memory."""
-        from cdmpp.network.summary import summary
+        from cdmpp.report.summary import summary
 
         return summary(self)
 
     def table(self) -> list[dict[str, Any]]:
         """A row a kernel, most total time first; units are in the names of the keys."""
-        from cdmpp.network.report import table
+        from cdmpp.report.report import table
 
         return table(self)
 
     def to_dict(self) -> dict[str, Any]:
         """All numbers, as JSON takes them."""
-        from cdmpp.network.report import as_dict
+        from cdmpp.report.report import as_dict
 
         return as_dict(self)
 
     def to_frame(self) -> Any:
         """``table`` as a pandas DataFrame; ``CdmppError`` where pandas is not installed."""
-        from cdmpp.network.report import to_frame
+        from cdmpp.report.report import to_frame
 
         return to_frame(self)
 
     def save_csv(self, path: str | Path) -> Path:
         """Write ``table``; ``CdmppError`` where that cannot be."""
-        from cdmpp.network.report import save_csv
+        from cdmpp.report.report import save_csv
 
         return save_csv(self, path)
 
     def save_trace(self, path: str | Path) -> Path:
         """Write the timeline for ui.perfetto.dev or chrome://tracing; ``CdmppError`` where that cannot be."""
-        from cdmpp.network.report import save_trace
+        from cdmpp.report.report import save_trace
 
         return save_trace(self, path)
 
     def save_html(self, path: str | Path) -> Path:
         """Write a report with charts, one file that needs no network; ``CdmppError`` where that cannot be."""
-        from cdmpp.network.page import save_html
+        from cdmpp.report.page import save_html
 
         return save_html(self, path)
 
     def _repr_html_(self) -> str:
-        from cdmpp.network.page import notebook_html
+        from cdmpp.report.page import notebook_html
 
         return notebook_html(self)

@@ -17,11 +17,11 @@ RUNTIMES = ("tvm", "torch")
 def predictor_of(runtime: str) -> Callable[..., NetworkPrediction]:
     """What predicts networks that ``runtime`` runs; ``CdmppError`` for one that is not known."""
     if runtime == "tvm":
-        from cdmpp.network.predict import predict_network
+        from cdmpp.network.compiled.predict import predict_network
 
         return predict_network
     if runtime == "torch":
-        from cdmpp.network.library_predict import predict_library_network
+        from cdmpp.network.eager.predict import predict_library_network
 
         return predict_library_network
     raise CdmppError(f"runtime {runtime!r}: one of {', '.join(RUNTIMES)}")
@@ -30,7 +30,7 @@ def predictor_of(runtime: str) -> Callable[..., NetworkPrediction]:
 def step_predictor_of(runtime: str) -> Callable[..., StepPrediction]:
     """What predicts training steps that ``runtime`` runs; ``CdmppError`` for one that is not known."""
     if runtime == "torch":
-        from cdmpp.network.library_step import predict_library_step
+        from cdmpp.network.eager.step import predict_library_step
 
         return predict_library_step
     if runtime == "tvm":

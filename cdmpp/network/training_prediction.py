@@ -9,19 +9,19 @@ from typing import Any
 
 from cdmpp.devices import Device
 from cdmpp.errors import CdmppError
-from cdmpp.network.choice import Chosen
+from cdmpp.network.compiled.choice import Chosen
+from cdmpp.network.compiled.predict import answer_for
+from cdmpp.network.compiled.rule import DEFAULT
+from cdmpp.network.compiled.stored_graph import ReadNetwork
+from cdmpp.network.compiled.training_read import training_step
 from cdmpp.network.memory import with_memory_told
-from cdmpp.network.predict import answer_for
 from cdmpp.network.prediction import NetworkPrediction
-from cdmpp.network.quantity import percent, quantity, visible
-from cdmpp.network.rule import DEFAULT
-from cdmpp.network.source import NetworkSource
-from cdmpp.network.stored_graph import ReadNetwork
-from cdmpp.network.training_read import training_step
+from cdmpp.network.source.source import NetworkSource
 from cdmpp.network.training_step import PHASES, TrainingStep
 from cdmpp.predict.catalogue import models
 from cdmpp.predict.flags import OF_STEPS
 from cdmpp.programs.training.loss import Loss
+from cdmpp.units import percent, quantity, visible
 
 _UNMEASURED = "the model learned from no kernel of a backward pass on this device: they are unlike those that it knows"
 

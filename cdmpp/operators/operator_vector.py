@@ -13,7 +13,7 @@ import numpy as np
 from cdmpp.ast.compact_ast import CompactAST
 from cdmpp.errors import CdmppError
 from cdmpp.features import Feature, names, prefixed, stored
-from cdmpp.machine_code.code_features import CODE_WIDTH
+from cdmpp.machine_code.cpu.code_features import CODE_WIDTH
 from cdmpp.operators.operator import FAMILIES, KINDS, PRODUCTS, LibraryOperator
 from cdmpp.operators.template import operator_ast
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 
-from cdmpp.distributed.work import Operation, RankWork, Unit
+from cdmpp.steps.work import Operation, RankWork, Unit
 
 
 def can_recompute(work: RankWork) -> tuple[Unit, ...]:

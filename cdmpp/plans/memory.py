@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cdmpp.distributed.predicted_work import units_of
-from cdmpp.distributed.work import Operation, RankWork
 from cdmpp.network.training_step import StepMemory, TrainingStep
 from cdmpp.plans.changed_work import order
 from cdmpp.plans.plan import Plan
+from cdmpp.steps.predicted_work import units_of
+from cdmpp.steps.work import Operation, RankWork
 
 
 @dataclass(frozen=True)

@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from cdmpp.collectives.fabric import fabric_of
 from cdmpp.devices import Device
-from cdmpp.distributed.fabric import fabric_of
-from cdmpp.distributed.predicted_replay import device_of
-from cdmpp.distributed.predicted_work import work_of
 from cdmpp.network.runtime import step_predictor_of
 from cdmpp.network.training_prediction import StepPrediction
 from cdmpp.plans.memory import memory_of
 from cdmpp.plans.plan import Plan
 from cdmpp.plans.search import SearchResult, search
 from cdmpp.plans.work_judge import WorkJudge
+from cdmpp.steps.predicted_replay import device_of
+from cdmpp.steps.predicted_work import work_of
 
 
 def optimise_step(

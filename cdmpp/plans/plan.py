@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
-from cdmpp.distributed.data_parallel import BUCKET_BYTES, FIRST_BUCKET_BYTES, DataParallel
-from cdmpp.distributed.parameter_server import PART_BYTES, ParameterServer
-from cdmpp.distributed.scheme import SCHEMES, Scheme
-from cdmpp.distributed.sharded import Sharded
+from cdmpp.devices.sheet import nearest
 from cdmpp.errors import CdmppError, some
-from cdmpp.network.quantity import quantity
-from cdmpp.sheet import nearest
+from cdmpp.steps.data_parallel import BUCKET_BYTES, FIRST_BUCKET_BYTES, DataParallel
+from cdmpp.steps.parameter_server import PART_BYTES, ParameterServer
+from cdmpp.steps.scheme import SCHEMES, Scheme
+from cdmpp.steps.sharded import Sharded
+from cdmpp.units import quantity
 
 DEFAULT_BUCKETS = (FIRST_BUCKET_BYTES, BUCKET_BYTES)
 MOST_MICRO_STEPS = 1024

@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cdmpp.errors import CdmppError
-from cdmpp.network.quantity import quantity
 from cdmpp.plans.judge import Judge
 from cdmpp.plans.moves import leaner, moves, with_unit
 from cdmpp.plans.plan import MOST_MICRO_STEPS, Plan
 from cdmpp.plans.search_result import SearchResult, SearchStep
+from cdmpp.units import quantity
 
 LEAST_GAIN = 1e-3
 """What brings less of a step is not taken: no replay is as exact."""

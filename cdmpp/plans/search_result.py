@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from cdmpp.network.quantity import percent, quantity
 from cdmpp.plans.judge import Worth
 from cdmpp.plans.plan import Plan
 from cdmpp.plans.torch_settings import torch_settings
+from cdmpp.units import percent, quantity
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from cdmpp.distributed.fabric import Fabric
-from cdmpp.distributed.replay import replay
-from cdmpp.distributed.work import PHASES, RankWork
+from cdmpp.collectives.fabric import Fabric
 from cdmpp.plans.changed_work import (
     can_fuse_update,
     can_recompute,
@@ -19,6 +17,8 @@ from cdmpp.plans.changed_work import (
 from cdmpp.plans.judge import Choices, Worth
 from cdmpp.plans.memory import Memory
 from cdmpp.plans.plan import Plan
+from cdmpp.steps.replay import replay
+from cdmpp.steps.work import PHASES, RankWork
 
 _ON_PATH: Mapping[str, str] = {
     "gap": "host",

@@ -10,7 +10,7 @@ from typing import Any
 
 from cdmpp import devices
 from cdmpp.errors import ModelFormatError
-from cdmpp.machine_code.compile import can_have_code, can_have_gpu_code
+from cdmpp.machine_code.cpu.compile import can_have_code, can_have_gpu_code
 from cdmpp.predict.stored_config import CARD, CONFIG, WEIGHTS, other_version, read_config, read_object
 
 log = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from cdmpp.ast.extract import extract_many
 from cdmpp.ast.table import AstTable
 from cdmpp.data.derive import Source
 from cdmpp.errors import UnsupportedProgramError
-from cdmpp.machine_code.compile import can_compile
+from cdmpp.machine_code.cpu.compile import can_compile
 from cdmpp.predict.derived import Derived
 from cdmpp.predict.inputs import Inputs, Wishes
 from cdmpp.programs.replay import parse_target

@@ -8,7 +8,7 @@ from cdmpp.ast.leaf_features import N_LOADS
 from cdmpp.ast.quantities import leaf_quantity, leaf_total, unscheduled
 from cdmpp.ast.table import TARGET_KINDS, AstTable
 from cdmpp.devices import Device
-from cdmpp.machine_code.code_features import CODE_NAMES
+from cdmpp.machine_code.cpu.code_features import CODE_NAMES
 
 NO_MACHINE_CODE = "no machine code"
 COUNT_UNKNOWN = "count unknown"

@@ -16,7 +16,7 @@ from cdmpp.data.derive import LIMIT_S
 from cdmpp.data.targets import disagreement, retargeted
 from cdmpp.devices import Device
 from cdmpp.errors import CdmppError, UnsupportedProgramError
-from cdmpp.machine_code.code_features import CODE_WIDTH
+from cdmpp.machine_code.cpu.code_features import CODE_WIDTH
 from cdmpp.operators.operator import LibraryOperator
 from cdmpp.operators.operator_vector import operator_program
 

@@ -10,7 +10,7 @@ import torch
 from cdmpp.ast.layout import KERNEL_WIDTH, LEAF_WIDTH
 from cdmpp.devices import VECTOR_WIDTH
 from cdmpp.errors import CdmppError, ModelFormatError
-from cdmpp.machine_code.code_features import CODE_WIDTH
+from cdmpp.machine_code.cpu.code_features import CODE_WIDTH
 from cdmpp.model.build import Model, build_model
 from cdmpp.model.config import CdmppConfig, ModelConfig, model_config
 from cdmpp.model.ranker import Ranker

@@ -11,22 +11,22 @@ import numpy as np
 import torch
 from safetensors.torch import save as serialised
 
-from cdmpp import __version__, devices
+from cdmpp import devices
 from cdmpp.ast.compact_ast import CompactAST
 from cdmpp.ast.layout import FEATURES
 from cdmpp.ast.table import TARGET_KINDS, AstTable
 from cdmpp.data.batching import Batch, ProgramTensors, ordered_batches
 from cdmpp.data.derive import LIMIT_S
-from cdmpp.data.files import write_atomic, write_json
 from cdmpp.devices import Device
 from cdmpp.errors import CdmppError
-from cdmpp.machine_code.code_features import CODE_VERSION
-from cdmpp.machine_code.compile import can_have_code, can_have_gpu_code
-from cdmpp.machine_code.gpu_code_features import GPU_CODE_VERSION
+from cdmpp.machine_code.cpu.code_features import CODE_VERSION
+from cdmpp.machine_code.cpu.compile import can_have_code, can_have_gpu_code
+from cdmpp.machine_code.gpu.gpu_code_features import GPU_CODE_VERSION
 from cdmpp.model.build import Model
 from cdmpp.model.library import LibraryModel
 from cdmpp.model.pooled import with_devices
 from cdmpp.model.ranker import Ranker
+from cdmpp.platform.files import write_atomic, write_json
 from cdmpp.predict.flags import (
     COUNT_UNKNOWN,
     FLAGS,
@@ -44,6 +44,7 @@ from cdmpp.predict.stored_tensors import calibrations, stored_weights
 from cdmpp.uncertainty.calibration import Calibration, Examined, choose
 from cdmpp.uncertainty.novelty import ProgramSketch
 from cdmpp.uncertainty.unseen import Unseen
+from cdmpp.version import __version__
 
 if TYPE_CHECKING:
     from cdmpp.operators.operator import LibraryOperator

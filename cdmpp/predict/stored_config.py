@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cdmpp import __version__
 from cdmpp.ast.layout import FEATURES, KERNEL_WIDTH, LEAF_WIDTH
-from cdmpp.content import content_of, parse_json
 from cdmpp.devices import KINDS, SPEC_FIELDS, VECTOR_FIELDS, VECTOR_WIDTH, Device
 from cdmpp.errors import DataError, ModelFormatError
-from cdmpp.machine_code.code_features import CODE_VERSION
-from cdmpp.machine_code.gpu_code_features import GPU_CODE_VERSION
+from cdmpp.machine_code.cpu.code_features import CODE_VERSION
+from cdmpp.machine_code.gpu.gpu_code_features import GPU_CODE_VERSION
+from cdmpp.platform.content import content_of, parse_json
 from cdmpp.uncertainty.unseen import Unseen
+from cdmpp.version import __version__
 
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "card.json"
 MAX_MEMBERS = 64

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import tvm
 
-from cdmpp.content import lines_of, parse_json
 from cdmpp.errors import CdmppError, DataError
+from cdmpp.platform.content import lines_of, parse_json
 from cdmpp.programs.gate import load_graph
 from cdmpp.programs.legacy import convert_trace, legacy_to_script
 from cdmpp.programs.script import parse_text

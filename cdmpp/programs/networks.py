@@ -16,7 +16,8 @@ from typing import Any
 import yaml
 
 from cdmpp.errors import CdmppError
-from cdmpp.paths import conf_folder
+from cdmpp.platform.paths import conf_folder
+from cdmpp.platform.torch_pair import import_torchvision, torchvision_fault
 from cdmpp.programs import batch_norm
 from cdmpp.programs.caches import register_caches
 from cdmpp.programs.casts import with_casts
@@ -27,7 +28,6 @@ from cdmpp.programs.regions import FLAGS, inlined
 from cdmpp.programs.task import VARIANT_MARK, Task
 from cdmpp.programs.watch import watched
 from cdmpp.programs.wrappers import check_calls, check_wrappers
-from cdmpp.torch_pair import import_torchvision, torchvision_fault
 
 DTYPES = ("float32", "float16")
 INPUTS = ("image", "tokens", "audio", "mel", "vector")

@@ -14,7 +14,7 @@ import tvm
 from tvm.s_tir import Schedule, Trace
 
 from cdmpp.errors import DataError, UnsupportedProgramError
-from cdmpp.paths import cache_root
+from cdmpp.platform.paths import cache_root
 from cdmpp.programs.gate import check_trace
 from cdmpp.programs.language import check_target
 from cdmpp.programs.script import parse_text

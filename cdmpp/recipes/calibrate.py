@@ -12,19 +12,19 @@ import cdmpp
 from cdmpp import devices
 from cdmpp.data.codes import derive_codes
 from cdmpp.data.dataset import LatencyDataset
-from cdmpp.data.files import plain
 from cdmpp.data.loading import load_dataset
 from cdmpp.data.records import read_records, record_parts
 from cdmpp.devices import Device
 from cdmpp.errors import CdmppError, DataError
-from cdmpp.limits import check_choice, check_fields, numbers
-from cdmpp.lock import writing
-from cdmpp.machine_code.compile import can_have_code
+from cdmpp.machine_code.cpu.compile import can_have_code
 from cdmpp.measure.collector import SENTINELS_FILE, Collector
 from cdmpp.measure.disturbance import Disturbance
 from cdmpp.measure.plan import add_tasks
 from cdmpp.measure.probe import probe
 from cdmpp.measure.settings import MeasureSettings
+from cdmpp.platform.files import plain
+from cdmpp.platform.limits import check_choice, check_fields, numbers
+from cdmpp.platform.lock import writing
 from cdmpp.predict.predictor import Predictor
 from cdmpp.predict.rows import predict_rows
 from cdmpp.recipes.gauges import CALLS, gauge_calls

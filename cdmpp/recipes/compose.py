@@ -17,7 +17,7 @@ from omegaconf.errors import OmegaConfBaseException
 from cdmpp import devices
 from cdmpp.errors import CdmppError
 from cdmpp.model.config import MODELS
-from cdmpp.paths import conf_folder
+from cdmpp.platform.paths import conf_folder
 from cdmpp.training.config import LossConfig, TrainerConfig, TuneConfig
 
 GROUPS: dict[str, dict[str, type]] = {

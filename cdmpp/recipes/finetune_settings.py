@@ -12,9 +12,9 @@ from cdmpp.data.sources import devices_with_data, source_devices
 from cdmpp.data.splits import split_definition, split_names
 from cdmpp.devices import Device
 from cdmpp.errors import CdmppError, DataError
-from cdmpp.limits import Limits, fitting, fitting_values, numbers
 from cdmpp.measure.chosen import LabelSettings
 from cdmpp.model.config import check_keys, config_from_dict
+from cdmpp.platform.limits import Limits, fitting, fitting_values, numbers
 from cdmpp.predict.model_folder import load
 from cdmpp.recipes.compose import offer
 from cdmpp.recipes.settings import shared_settings

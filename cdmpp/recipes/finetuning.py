@@ -11,7 +11,6 @@ import numpy as np
 import cdmpp
 from cdmpp.data.codes import derive_codes
 from cdmpp.data.dataset import LatencyDataset, join_datasets
-from cdmpp.data.files import plain, read_json, write_json
 from cdmpp.data.loading import load_dataset
 from cdmpp.data.records import read_records
 from cdmpp.data.sources import load_device, load_devices
@@ -19,6 +18,7 @@ from cdmpp.data.splits import Split, make_split
 from cdmpp.errors import DataError, NoRecordsError
 from cdmpp.measure.chosen import measure_settings, measure_tasks
 from cdmpp.measure.disturbance import Disturbance
+from cdmpp.platform.files import plain, read_json, write_json
 from cdmpp.predict.predictor import Predictor
 from cdmpp.predict.rows import predict_rows
 from cdmpp.recipes.adapted import adapt

@@ -6,9 +6,9 @@ import numpy as np
 
 from cdmpp.data.batching import ProgramTensors
 from cdmpp.devices import Device
-from cdmpp.limits import Limits
 from cdmpp.measure.torch_plan import CallLimits, gauge_plan
 from cdmpp.operators.operator import FAMILIES, LibraryOperator
+from cdmpp.platform.limits import Limits
 from cdmpp.predict.inputs import Wishes, read_inputs
 from cdmpp.predict.predictor import Predictor
 from cdmpp.recipes.candidates import latents

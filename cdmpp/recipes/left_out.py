@@ -11,15 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from cdmpp import __version__, devices
+from cdmpp import devices
 from cdmpp.ast.layout import FEATURES
 from cdmpp.data.dataset import LatencyDataset
-from cdmpp.data.files import read_json, write_json
 from cdmpp.data.held_out import hold_out
 from cdmpp.data.splits import Split
 from cdmpp.devices import Device, sheets_of
 from cdmpp.errors import DataError
-from cdmpp.paths import cache_root
+from cdmpp.platform.files import read_json, write_json
+from cdmpp.platform.paths import cache_root
 from cdmpp.predict.predictor import Predictor
 from cdmpp.predict.rows import examine_rows
 from cdmpp.recipes.train import train
@@ -28,6 +28,7 @@ from cdmpp.training.metrics import call_sites, score
 from cdmpp.uncertainty.calibration import LOCAL_INPUTS
 from cdmpp.uncertainty.coverage import coverage
 from cdmpp.uncertainty.unseen import UnitErrors, Unseen, fit_bounds, fit_unseen
+from cdmpp.version import __version__
 
 _TEST_SHARE, _VALIDATION_SHARE = 0.2, 0.15
 

@@ -11,13 +11,13 @@ from typing import Any
 from cdmpp import devices
 from cdmpp.ast.layout import FEATURES
 from cdmpp.data.dataset import LatencyDataset
-from cdmpp.data.files import read_json, write_json
 from cdmpp.data.sources import load_devices, source_devices
 from cdmpp.data.splits import check_split, split_definition
 from cdmpp.devices import Device
 from cdmpp.errors import CdmppError, DataError
-from cdmpp.limits import PROCESSES, SEED, check_choice, fitting, fitting_values
 from cdmpp.model.config import check_keys
+from cdmpp.platform.files import read_json, write_json
+from cdmpp.platform.limits import PROCESSES, SEED, check_choice, fitting, fitting_values
 from cdmpp.training.config import Run, TrainConfig
 from cdmpp.training.processes import is_rank_zero, one_writer
 from cdmpp.training.run_folder import RUN_FILE

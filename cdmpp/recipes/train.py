@@ -9,15 +9,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from cdmpp import __version__
 from cdmpp.ast.quantities import unscheduled
 from cdmpp.data.dataset import LatencyDataset
-from cdmpp.data.files import plain
 from cdmpp.data.splits import Split
 from cdmpp.data.subsample import sample_rows
 from cdmpp.devices import sheets_of
 from cdmpp.errors import CdmppError
 from cdmpp.model.build import Model
+from cdmpp.platform.files import plain
 from cdmpp.predict.flags import OF_STEPS, UNSCHEDULED
 from cdmpp.predict.predictor import Predictor, device_group
 from cdmpp.programs.task import trains
@@ -29,6 +28,7 @@ from cdmpp.training.processes import is_rank_zero, one_writer
 from cdmpp.training.ranking import fit_ranker
 from cdmpp.training.run_folder import claim_folder, write_history
 from cdmpp.uncertainty.calibration import calibrate
+from cdmpp.version import __version__
 
 _SKETCHED = 20_000
 """Training programs that the out-of-range score is fitted on: more would not change it, only take time."""

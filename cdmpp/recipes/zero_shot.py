@@ -11,7 +11,7 @@ from cdmpp.data.download import pinned
 from cdmpp.data.sources import source_devices
 from cdmpp.data.splits import Split, make_split
 from cdmpp.errors import NoRecordsError
-from cdmpp.machine_code.compile import can_have_code
+from cdmpp.machine_code.cpu.compile import can_have_code
 from cdmpp.recipes.left_out import leave_cores_out, unseen_of
 from cdmpp.recipes.settings import RunSettings
 from cdmpp.recipes.train import Trained, train

@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from cdmpp.allocation import check_bytes
 from cdmpp.errors import DataError
+from cdmpp.platform.allocation import check_bytes
 from cdmpp.simulate.flow import Flow
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from cdmpp.content import content_of, parse_json
 from cdmpp.errors import DataError, some
+from cdmpp.platform.content import content_of, parse_json
 from cdmpp.trace.beside import MOST
 from cdmpp.trace.job import TracedJob
 from cdmpp.trace.kineto import read_kineto

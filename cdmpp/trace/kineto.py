@@ -7,10 +7,10 @@ import math
 from pathlib import Path
 from typing import Any
 
-from cdmpp.content import content_of
-from cdmpp.distributed.fabric import MOST_RANKS
+from cdmpp.collectives.fabric import MOST_RANKS
 from cdmpp.errors import DataError
-from cdmpp.limits import shown
+from cdmpp.platform.content import content_of
+from cdmpp.platform.limits import shown
 from cdmpp.trace.host_ops import host_steps
 from cdmpp.trace.kernels import kernel_steps
 from cdmpp.trace.rank_trace import RankTrace

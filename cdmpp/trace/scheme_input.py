@@ -1,13 +1,13 @@
-"""A traced job as the schemes of ``cdmpp.distributed`` take it: what ranks compute, and the fabric between them."""
+"""A traced job as the schemes of ``cdmpp.collectives`` take it: what ranks compute, and the fabric between them."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 
-from cdmpp.distributed.collective import BACKENDS, traffic
-from cdmpp.distributed.fabric import Fabric, probed
-from cdmpp.distributed.work import Gradient, Operation, RankWork
+from cdmpp.collectives.collective import BACKENDS, traffic
+from cdmpp.collectives.fabric import Fabric, probed
 from cdmpp.errors import DataError
+from cdmpp.steps.work import Gradient, Operation, RankWork
 from cdmpp.trace.job import TracedJob
 
 

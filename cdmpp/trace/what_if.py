@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from cdmpp.distributed.fabric import MOST_RANKS
+from cdmpp.collectives.fabric import MOST_RANKS
 from cdmpp.errors import CdmppError
-from cdmpp.limits import Limits, numbers
+from cdmpp.platform.limits import Limits, numbers
 from cdmpp.simulate.task import check_tasks
 from cdmpp.trace.buckets import with_buckets
 from cdmpp.trace.job import JobOp, JobRank, TracedJob

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cdmpp.distributed.collective import BACKENDS, KINDS, Collective, steps, traffic
-from cdmpp.distributed.curve import Curve
+from cdmpp.collectives.collective import BACKENDS, KINDS, Collective, steps, traffic
+from cdmpp.collectives.curve import Curve
 from cdmpp.errors import CdmppError
 from cdmpp.trace.job import JobExchange, TracedJob
 

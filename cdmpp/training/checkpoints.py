@@ -11,8 +11,8 @@ import torch
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from torch import nn
 
-from cdmpp.data.files import write_atomic
 from cdmpp.errors import CdmppError
+from cdmpp.platform.files import write_atomic
 
 _NEEDED = {"state_dict", "history", "epoch", "global_step", "loops", "optimizer_states", "lr_schedulers"}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cdmpp.errors import CdmppError
-from cdmpp.torch_pair import torchvision_fault
+from cdmpp.platform.torch_pair import torchvision_fault
 
 if fault := torchvision_fault():
     raise CdmppError(fault)

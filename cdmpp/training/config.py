@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from cdmpp.errors import CdmppError
-from cdmpp.limits import Limits, check_choice, check_fields, numbers
 from cdmpp.model.config import CdmppConfig, ModelConfig, check_keys, config_from_dict, model_config
+from cdmpp.platform.limits import Limits, check_choice, check_fields, numbers
 
 _WEIGHTS = ("log_weight", "relative_weight", "label_mse_weight", "label_relative_weight")
 _STEPS = {

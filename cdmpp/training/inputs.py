@@ -13,7 +13,7 @@ from cdmpp.data.dataset import LatencyDataset
 from cdmpp.data.splits import Split
 from cdmpp.devices import sheets_of
 from cdmpp.errors import CdmppError, DataError
-from cdmpp.limits import check_choice
+from cdmpp.platform.limits import check_choice
 from cdmpp.training.config import LossConfig
 
 

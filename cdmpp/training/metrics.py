@@ -13,7 +13,7 @@ from cdmpp.ast.quantities import unscheduled
 from cdmpp.ast.table import TARGET_KINDS
 from cdmpp.data.dataset import LatencyDataset
 from cdmpp.errors import DataError
-from cdmpp.machine_code.code_features import CODE_NAMES
+from cdmpp.machine_code.cpu.code_features import CODE_NAMES
 
 _LATENCY_EDGES_S = (1e-5, 2e-5, 5e-5, 2e-4, 1e-3, 1e-2)
 _LATENCY_RANGES = (

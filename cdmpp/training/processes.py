@@ -6,7 +6,7 @@ import os
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
-from cdmpp.lock import writing
+from cdmpp.platform.lock import writing
 
 
 def is_rank_zero() -> bool:

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 
 from cdmpp.data.dataset import LatencyDataset
-from cdmpp.data.files import read_json, write_atomic, write_json
 from cdmpp.data.splits import Split
 from cdmpp.errors import CdmppError
 from cdmpp.model.build import Model
+from cdmpp.platform.files import read_json, write_atomic, write_json
 from cdmpp.training.config import Run, TrainConfig
 from cdmpp.training.inputs import Replay
 

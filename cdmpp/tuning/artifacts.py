@@ -17,8 +17,8 @@ import tvm
 from cdmpp.data.derive import cores
 from cdmpp.data.derive_worker import unpacked
 from cdmpp.errors import CdmppError
+from cdmpp.platform.workers import Worker, run_many
 from cdmpp.tuning.build_worker import COMMAND
-from cdmpp.workers import Worker, run_many
 
 _KEPT = 4096
 """Programs that are remembered, with libraries of 20 kB where nobody has measured them yet."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from cdmpp.data.derive_worker import packed
-from cdmpp.workers import Reply, Request, serve
+from cdmpp.platform.workers import Reply, Request, serve
 
 COMMAND = ("-m", "cdmpp.tuning.build_worker")
 
@@ -17,7 +17,7 @@ def ready(_: Request) -> Reply:
     import tvm
     from tvm.s_tir import transform  # noqa: F401
 
-    from cdmpp.machine_code.native import native_code
+    from cdmpp.machine_code.cpu.native import native_code
 
     native_code()
     return {"tvm": tvm.__version__}
@@ -40,8 +40,8 @@ def build(request: Request) -> Reply:
 
 
 def _code(library: Any, core: str) -> Reply:
-    from cdmpp.cores import get_core
-    from cdmpp.machine_code.code_vector import code_vector
+    from cdmpp.devices.cores import get_core
+    from cdmpp.machine_code.cpu.code_vector import code_vector
 
     try:
         texts = str(library.inspect_source("ll")), str(library.inspect_source("asm"))

@@ -13,8 +13,8 @@ from cdmpp.ast.compact_ast import CompactAST
 from cdmpp.ast.quantities import unrolled_steps
 from cdmpp.ast.table import AstTable
 from cdmpp.devices import Device
-from cdmpp.machine_code.compile import can_have_code
-from cdmpp.network.choice import MOST_STEPS
+from cdmpp.machine_code.cpu.compile import can_have_code
+from cdmpp.network.compiled.choice import MOST_STEPS
 from cdmpp.predict.predictor import Predictor
 from cdmpp.tuning.artifacts import Artifacts
 from cdmpp.tuning.learner import Learner

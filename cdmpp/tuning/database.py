@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cdmpp.data.files import read_json, write_atomic, write_json
 from cdmpp.errors import DataError
 from cdmpp.measure.build import arguments_of
+from cdmpp.platform.files import read_json, write_atomic, write_json
 from cdmpp.programs.database import FAILED_SECONDS, RECORD_FILE, WORKLOAD_FILE, BadLine, read_lines, read_workloads
 from cdmpp.programs.identity import task_id
 from cdmpp.programs.replay import parse_workload

@@ -12,19 +12,19 @@ from typing import Any
 import numpy as np
 
 from cdmpp import devices
-from cdmpp.data.files import plain
 from cdmpp.devices import Device
 from cdmpp.errors import CdmppError
 from cdmpp.measure.build import arguments_of
-from cdmpp.network.choice import Chosen
+from cdmpp.network.compiled.choice import Chosen
+from cdmpp.network.compiled.measured import check_is_here
+from cdmpp.network.compiled.predict import answer_for
+from cdmpp.network.compiled.worker import COMMAND
 from cdmpp.network.graph import NetworkGraph
-from cdmpp.network.measured import check_is_here
-from cdmpp.network.predict import answer_for
-from cdmpp.network.progress import shown
-from cdmpp.network.worker import COMMAND
+from cdmpp.platform.files import plain
+from cdmpp.platform.progress import shown
+from cdmpp.platform.workers import Worker
 from cdmpp.programs.task import Task
 from cdmpp.tuning.database import TuningDatabase
-from cdmpp.workers import Worker
 
 CANDIDATES = 256
 """Schedules that are sampled of each kernel."""

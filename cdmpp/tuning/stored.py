@@ -10,8 +10,8 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from cdmpp.data.files import write_atomic
 from cdmpp.errors import DataError
+from cdmpp.platform.files import write_atomic
 from cdmpp.tuning.learner import Learner
 
 _FORMAT = "cdmpp-learned-1"

@@ -7,7 +7,7 @@
 numpy only and reads the profiled object arrays of CDMPP's public code: rows of [latency, std, flops, leaf vectors, node
 ids, serialised tree]. Both read pickles, so point them at files you trust. Besides that: `pip install pyarrow numpy`.
 
-The columns are described in cdmpp/data/ansor_features.py. This file imports nothing of cdmpp on purpose.
+The columns are described in cdmpp/data/importers/ansor_features.py. This file imports nothing of cdmpp on purpose.
 """
 
 # ruff: noqa: UP006, UP035  (Python 3.6 has no list[str])

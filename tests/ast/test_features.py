@@ -11,8 +11,8 @@ from benchmarks.publish.features import PAGE, lines
 from cdmpp.ast.layout import KERNEL_FEATURES, LEAF_FEATURES
 from cdmpp.ast.leaf_features import LOOP
 from cdmpp.features import Feature, names, slog, stored
-from cdmpp.machine_code.code_features import CODE_FEATURES
-from cdmpp.machine_code.gpu_code_features import GPU_CODE_FEATURES
+from cdmpp.machine_code.cpu.code_features import CODE_FEATURES
+from cdmpp.machine_code.gpu.gpu_code_features import GPU_CODE_FEATURES
 from tests.ast.quantities import quantity
 
 REPOSITORY = Path(__file__).parents[2]

@@ -11,7 +11,7 @@ import pytest
 
 from cdmpp.ast.table import read_asts, write_asts
 from cdmpp.errors import DataError
-from cdmpp.machine_code.code_features import CODE_WIDTH
+from cdmpp.machine_code.cpu.code_features import CODE_WIDTH
 from tests.toy_data import toy_dataset
 
 

@@ -11,8 +11,8 @@ import pytest
 import cdmpp
 from cdmpp import cli
 from cdmpp.errors import CdmppError
-from cdmpp.network.comparison_page import html_page
 from cdmpp.network.prediction import NetworkPrediction
+from cdmpp.report.comparison_page import html_page
 from tests.network.example_prediction import example, kernels
 
 FACTORS = {"a100": 1.0, "h200": 0.45, "xeon-icelake": 38.0, "t4": 2.6}

@@ -22,8 +22,8 @@ from cdmpp.errors import CdmppError
 from cdmpp.evaluation import network_session
 from cdmpp.evaluation.network_session import NetworkSettings
 from cdmpp.evaluation.session import EvaluationSettings
-from cdmpp.limits import Limits, path, text
 from cdmpp.measure.disturbance import Disturbance
+from cdmpp.platform.limits import Limits, path, text
 from cdmpp.recipes.compose import compose
 from cdmpp.recipes.finetune_settings import FinetuneSettings
 
@@ -83,7 +83,7 @@ def test_every_number_of_a_command_line_has_limits(verb, refused):
     for action in options_of(verb):
         if action.type in (None, path, text) or action.dest == "batch":  # networks and steps have a sweep of their own
             continue
-        assert isinstance(action.type, Limits), f"{verb} {action.dest}: declare it with cdmpp.limits"
+        assert isinstance(action.type, Limits), f"{verb} {action.dest}: declare it with cdmpp.platform.limits"
         for value in NO_NUMBERS:
             refused(with_option(verb, action, value))
         refused(with_option(verb, action, "-1"))

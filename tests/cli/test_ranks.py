@@ -7,9 +7,9 @@ import pytest
 from cdmpp.cli.command import main
 from cdmpp.cli.plan import print_plan
 from cdmpp.cli.ranks import print_replay
-from cdmpp.distributed.data_parallel import DataParallel
-from cdmpp.distributed.replay import replay
 from cdmpp.plans import search
+from cdmpp.steps.data_parallel import DataParallel
+from cdmpp.steps.replay import replay
 from tests.distributed.toy_work import rank_work, wires
 from tests.plans.toy_job import judge, layers
 

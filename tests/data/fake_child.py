@@ -6,8 +6,8 @@ import time
 import numpy as np
 
 from cdmpp.data.derive_worker import packed
-from cdmpp.machine_code.code_features import CODE_WIDTH
-from cdmpp.workers import serve
+from cdmpp.machine_code.cpu.code_features import CODE_WIDTH
+from cdmpp.platform.workers import serve
 
 
 def program(request):

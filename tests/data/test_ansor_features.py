@@ -16,7 +16,7 @@ import pytest
 
 import cdmpp
 from cdmpp.ast.layout import FEATURES, LEAF_WIDTH
-from cdmpp.data.ansor_features import WIDTH, import_features
+from cdmpp.data.importers.ansor_features import WIDTH, import_features
 from cdmpp.data.loading import load_dataset, load_programs
 from cdmpp.data.sources import load_device
 from cdmpp.errors import CdmppError, DataError

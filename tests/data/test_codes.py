@@ -22,7 +22,7 @@ from cdmpp.data.loading import load_dataset
 from cdmpp.data.records import read_records
 from cdmpp.data.schema import Record
 from cdmpp.errors import DataError
-from cdmpp.machine_code.code_features import CODE_WIDTH
+from cdmpp.machine_code.cpu.code_features import CODE_WIDTH
 from cdmpp.programs.task import Task
 
 

@@ -110,7 +110,7 @@ def test_merge_follows_the_statistic(make_record):
 @pytest.fixture(scope="module")
 def imported(tmp_path_factory, native_database):
     pytest.importorskip("tvm")
-    from cdmpp.data.importers import import_database
+    from cdmpp.data.importers.databases import import_database
 
     out = tmp_path_factory.mktemp("imported") / "set"
     import_database(native_database, out, "a100", "resnet34", progress=False)

@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cdmpp import workers
 from cdmpp.data import derive as module
 from cdmpp.data.codes import read_codes
 from cdmpp.data.derive import Source, data_set_folder, derive, failures, record_keys, sources_of
 from cdmpp.data.derive_worker import packed, unpacked
 from cdmpp.data.per_store import read_rows
 from cdmpp.errors import CdmppError, DataError
-from cdmpp.paths import cache_root
+from cdmpp.platform import workers
+from cdmpp.platform.paths import cache_root
 
 
 @pytest.fixture(autouse=True)
@@ -82,7 +82,7 @@ def test_a_full_disk_ends_the_run(tmp_path, monkeypatch):
     def full(*_, **__):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("cdmpp.data.files.pq.write_table", full)
+    monkeypatch.setattr("cdmpp.platform.files.pq.write_table", full)
     with pytest.raises(DataError, match="No space left"):
         derive({"per_store": (tmp_path, sources(""))}, progress=False)
 

@@ -15,9 +15,9 @@ from cdmpp.data.codes import cached_codes
 from cdmpp.data.derive import Source, derive
 from cdmpp.data.derive_worker import _program
 from cdmpp.data.gpu_codes import gpu_codes_of
-from cdmpp.machine_code.code_features import CODE_WIDTH
-from cdmpp.machine_code.cuda import can_compile_cuda
-from cdmpp.machine_code.gpu_code_features import GPU_CODE_NAMES
+from cdmpp.machine_code.cpu.code_features import CODE_WIDTH
+from cdmpp.machine_code.gpu.cuda import can_compile_cuda
+from cdmpp.machine_code.gpu.gpu_code_features import GPU_CODE_NAMES
 from cdmpp.programs.replay import parse_target
 from cdmpp.programs.sampling import sample_programs
 

@@ -17,8 +17,8 @@ pytest.importorskip("tvm")
 
 from cdmpp import devices  # noqa: E402
 from cdmpp.ast.table import AstTable  # noqa: E402
-from cdmpp.data.import_programs import import_programs  # noqa: E402
-from cdmpp.data.importers import import_database  # noqa: E402
+from cdmpp.data.importers.databases import import_database  # noqa: E402
+from cdmpp.data.importers.programs import import_programs  # noqa: E402
 from cdmpp.data.loading import load_dataset  # noqa: E402
 from cdmpp.data.records import read_info, read_records, read_tasks, record_parts, replace_records  # noqa: E402
 from cdmpp.errors import DataError, UnknownDeviceError  # noqa: E402

@@ -15,11 +15,11 @@ import pytest
 
 pytest.importorskip("tvm")
 
-from cdmpp.data import importers  # noqa: E402
-from cdmpp.data.files import read_table  # noqa: E402
-from cdmpp.data.importers import import_database  # noqa: E402
+from cdmpp.data.importers import databases as importers  # noqa: E402
+from cdmpp.data.importers.databases import import_database  # noqa: E402
 from cdmpp.data.records import read_info, read_records, read_tasks, record_parts  # noqa: E402
 from cdmpp.errors import CdmppError, DataError  # noqa: E402
+from cdmpp.platform.files import read_table  # noqa: E402
 from cdmpp.programs.identity import record_id  # noqa: E402
 from cdmpp.programs.replay import replay  # noqa: E402
 from tests.data.other_network import other_network as make_other_network  # noqa: E402
@@ -132,7 +132,8 @@ def test_continues_after_a_kill(tmp_path, native_database):
     out = tmp_path / "out"
     script = f"""
 import os, signal
-from cdmpp.data import importers, records
+from cdmpp.data import records
+from cdmpp.data.importers import databases as importers
 importers.PART_SIZE = 10
 real, done = importers.append_records, []
 def append(folder, items):
@@ -156,7 +157,7 @@ def start_import(source: Path, out: Path, network: str) -> subprocess.Popen[str]
     """Another process, in parts of five records, that says when it has read the database and then waits for a line."""
     script = f"""
 import sys
-from cdmpp.data import importers
+from cdmpp.data.importers import databases as importers
 importers.PART_SIZE = 5
 real = importers._check_replay
 def check(*arguments):

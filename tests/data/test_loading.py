@@ -22,7 +22,7 @@ from cdmpp.data.records import append_records, read_records, write_info, write_t
 from cdmpp.data.splits import make_split
 from cdmpp.errors import DataError
 from cdmpp.evaluation import baselines
-from cdmpp.machine_code.code_features import CODE_WIDTH
+from cdmpp.machine_code.cpu.code_features import CODE_WIDTH
 from cdmpp.predict.rows import predict_rows
 from cdmpp.recipes.train import train
 from cdmpp.training.config import Run, TrainConfig, TrainerConfig

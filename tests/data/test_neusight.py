@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from cdmpp.data.importers.neusight import import_neusight
 from cdmpp.data.loading import load_dataset
-from cdmpp.data.neusight import import_neusight
 from cdmpp.data.records import read_info, read_records, read_tasks, write_info
 from cdmpp.data.splits import make_split
 from cdmpp.errors import DataError

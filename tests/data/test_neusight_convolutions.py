@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from cdmpp.data.neusight_convolutions import MOSTLY_ADDED, time_added, without_time_added
+from cdmpp.data.importers.neusight_convolutions import MOSTLY_ADDED, time_added, without_time_added
 from cdmpp.data.schema import Record
 from cdmpp.operators.operator import LibraryOperator
 

@@ -8,10 +8,20 @@ from pathlib import Path
 import pytest
 
 from cdmpp import devices
-from cdmpp.data import neusight_source, sources
+from cdmpp.data import sources
+from cdmpp.data.importers import neusight_source
+from cdmpp.data.importers.neusight import import_neusight
+from cdmpp.data.importers.neusight_source import (
+    COMMIT,
+    DEVICES,
+    PLACE,
+    download,
+    files_of,
+    pinned_files,
+    read_file,
+    read_files,
+)
 from cdmpp.data.loading import load_dataset
-from cdmpp.data.neusight import import_neusight
-from cdmpp.data.neusight_source import COMMIT, DEVICES, PLACE, download, files_of, pinned_files, read_file, read_files
 from cdmpp.data.records import read_records
 from cdmpp.data.sources import data_folders
 from cdmpp.errors import DataError, NoRecordsError

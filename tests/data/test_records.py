@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from cdmpp.data import records
-from cdmpp.data.files import append_lines, read_lines, write_table
 from cdmpp.data.merge import merge_records
 from cdmpp.data.records import (
     append_records,
@@ -26,7 +25,8 @@ from cdmpp.data.records import (
     write_tasks,
 )
 from cdmpp.errors import DataError
-from cdmpp.lock import LOCK_FILE
+from cdmpp.platform.files import append_lines, read_lines, write_table
+from cdmpp.platform.lock import LOCK_FILE
 
 
 def test_round_trip_in_writing_order(tmp_path, make_record):

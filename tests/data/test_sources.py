@@ -126,7 +126,7 @@ def test_raw_databases_are_imported_once(tmp_path, monkeypatch, native_database)
 def test_two_runs_that_miss_the_same_import_make_it_once(tmp_path, monkeypatch, native_database):
     """A thread stands for a process: each is a writer of its own."""
     pytest.importorskip("tvm")
-    from cdmpp.data import importers
+    from cdmpp.data.importers import databases as importers
 
     shutil.copytree(native_database, tmp_path / "raw" / "resnet34_a100")
     both, done, real = threading.Barrier(2), [], importers.import_database

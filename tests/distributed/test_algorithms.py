@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdmpp.distributed.algorithms import (
+from cdmpp.collectives.algorithms import (
     best,
     hierarchical,
     pairwise,
@@ -18,8 +18,8 @@ from cdmpp.distributed.algorithms import (
     server_traffic_bytes,
     tree,
 )
-from cdmpp.distributed.collective import KINDS, Collective
-from cdmpp.distributed.interconnect import AlphaBeta
+from cdmpp.collectives.collective import KINDS, Collective
+from cdmpp.collectives.interconnect import AlphaBeta
 from cdmpp.errors import CdmppError
 
 sizes, counts = st.integers(1, 2**34), st.integers(2, 64)

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdmpp.distributed import cluster, interconnect
-from cdmpp.distributed.collective import KINDS, Collective
-from cdmpp.distributed.collective_model import SHIPPED, CollectiveModel, kept_curve, shipped
-from cdmpp.distributed.collective_table import read_aiconfigurator
-from cdmpp.distributed.curve import Curve
-from cdmpp.distributed.rank_scaling import scaled_from_two
-from cdmpp.distributed.sheet_model import SheetModel
+from cdmpp.collectives import cluster, interconnect
+from cdmpp.collectives.collective import KINDS, Collective
+from cdmpp.collectives.collective_model import SHIPPED, CollectiveModel, kept_curve, shipped
+from cdmpp.collectives.collective_table import read_aiconfigurator
+from cdmpp.collectives.curve import Curve
+from cdmpp.collectives.rank_scaling import scaled_from_two
+from cdmpp.collectives.sheet_model import SheetModel
 from cdmpp.errors import CdmppError, DataError
 
 SIZES = 2.0 ** np.arange(9, 30)

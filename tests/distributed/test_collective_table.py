@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cdmpp.distributed.collective_table import read_aiconfigurator, read_custom_all_reduce, read_vidur
+from cdmpp.collectives.collective_table import read_aiconfigurator, read_custom_all_reduce, read_vidur
 from cdmpp.errors import DataError
 
 

@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from cdmpp.distributed import cluster
-from cdmpp.distributed.collective import Collective
-from cdmpp.distributed.data_parallel import DataParallel
-from cdmpp.distributed.fabric import fitted, on_cluster, on_link, probed
-from cdmpp.distributed.interconnect import AlphaBeta
-from cdmpp.distributed.parameter_server import ParameterServer
-from cdmpp.distributed.replay import replay
-from cdmpp.distributed.sharded import Sharded
+from cdmpp.collectives import cluster
+from cdmpp.collectives.collective import Collective
+from cdmpp.collectives.fabric import fitted, on_cluster, on_link, probed
+from cdmpp.collectives.interconnect import AlphaBeta
 from cdmpp.errors import CdmppError
+from cdmpp.steps.data_parallel import DataParallel
+from cdmpp.steps.parameter_server import ParameterServer
+from cdmpp.steps.replay import replay
+from cdmpp.steps.sharded import Sharded
 from tests.distributed.toy_work import MIB, ranks_of, wires
 
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 import cdmpp
-from cdmpp.distributed.predicted_work import ROOT, units_of, work_of
-from cdmpp.distributed.replay import replay
-from cdmpp.distributed.scheme import SCHEMES, scheme_of
 from cdmpp.errors import CdmppError
+from cdmpp.steps.predicted_work import ROOT, units_of, work_of
+from cdmpp.steps.replay import replay
+from cdmpp.steps.scheme import SCHEMES, scheme_of
 from tests.distributed.toy_work import wires
 from tests.own_cache import new_cache
 
@@ -69,7 +69,7 @@ def test_blocks_are_units_and_the_rest_is_the_root(found):
 
 def test_two_engines_are_two_streams(found):
     from cdmpp import devices
-    from cdmpp.engines import Engines
+    from cdmpp.devices.launch_overheads import Engines
 
     device = devices.get("epyc-genoa")
     engines = Engines(call_s=1e-6, run_s=1e-6, classes={"matrix": ("dense", "matmul"), "vector": ("elementwise",)})

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cdmpp.distributed import bounds
-from cdmpp.distributed.algorithms import ring
-from cdmpp.distributed.collective import Collective
-from cdmpp.distributed.data_parallel import DataParallel
-from cdmpp.distributed.parameter_server import ParameterServer
-from cdmpp.distributed.replay import replay
-from cdmpp.distributed.sharded import Sharded
+from cdmpp.collectives.algorithms import ring
+from cdmpp.collectives.collective import Collective
+from cdmpp.steps import bounds
+from cdmpp.steps.data_parallel import DataParallel
+from cdmpp.steps.parameter_server import ParameterServer
+from cdmpp.steps.replay import replay
+from cdmpp.steps.sharded import Sharded
 from tests.distributed.toy_work import MIB, WIRE, rank_work, ranks_of, wires
 
 SCHEMES = [DataParallel(), DataParallel(8 * MIB), Sharded(), Sharded(overlap=False), ParameterServer(part_bytes=MIB)]

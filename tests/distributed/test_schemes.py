@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from cdmpp.distributed.data_parallel import DataParallel
-from cdmpp.distributed.exchange import START
-from cdmpp.distributed.parameter_server import ParameterServer
-from cdmpp.distributed.rank_tasks import step_tasks
-from cdmpp.distributed.replay import replay
-from cdmpp.distributed.scheme import SCHEMES, scheme_of
-from cdmpp.distributed.sharded import Sharded
-from cdmpp.distributed.work import Gradient, Unit
 from cdmpp.errors import CdmppError
+from cdmpp.steps.data_parallel import DataParallel
+from cdmpp.steps.exchange import START
+from cdmpp.steps.parameter_server import ParameterServer
+from cdmpp.steps.rank_tasks import step_tasks
+from cdmpp.steps.replay import replay
+from cdmpp.steps.scheme import SCHEMES, scheme_of
+from cdmpp.steps.sharded import Sharded
+from cdmpp.steps.work import Gradient, Unit
 from tests.distributed.toy_work import MIB, WIRE, rank_work, ranks_of, wires
 
 

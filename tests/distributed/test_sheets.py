@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cdmpp.distributed import cluster, interconnect
+from cdmpp.collectives import cluster, interconnect
 from cdmpp.errors import CdmppError
 
 CONF = Path(__file__).resolve().parents[2] / "conf"

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from cdmpp.distributed.data_parallel import DataParallel
-from cdmpp.distributed.parameter_server import ParameterServer
-from cdmpp.distributed.replay import replay
-from cdmpp.distributed.work import Gradient, Operation, RankWork, Unit
 from cdmpp.errors import DataError
 from cdmpp.simulate.intervals import length_s, union, without
+from cdmpp.steps.data_parallel import DataParallel
+from cdmpp.steps.parameter_server import ParameterServer
+from cdmpp.steps.replay import replay
+from cdmpp.steps.work import Gradient, Operation, RankWork, Unit
 from tests.distributed.toy_work import MIB, rank_work, ranks_of, wires
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cdmpp.distributed.fabric import Fabric, fitted
-from cdmpp.distributed.interconnect import AlphaBeta
-from cdmpp.distributed.work import Gradient, Operation, RankWork, Unit
+from cdmpp.collectives.fabric import Fabric, fitted
+from cdmpp.collectives.interconnect import AlphaBeta
+from cdmpp.steps.work import Gradient, Operation, RankWork, Unit
 
 MIB = 2**20
 WIRE = AlphaBeta(1e-4, 1e-9)

@@ -16,9 +16,9 @@ from cdmpp import devices
 from cdmpp.ast.layout import KERNEL_WIDTH, LEAF_WIDTH
 from cdmpp.cli import command
 from cdmpp.data.splits import split_definition, split_names
-from cdmpp.machine_code.code_features import CODE_WIDTH
+from cdmpp.machine_code.cpu.code_features import CODE_WIDTH
 from cdmpp.model.code_anchor import N_RESOURCES
-from cdmpp.network.checkpoint import read_checkpoints
+from cdmpp.network.source.checkpoint import read_checkpoints
 from cdmpp.predict.model_folder import pretrained_names
 from cdmpp.recipes.compose import compose
 from cdmpp.training.config import TrainConfig

@@ -15,8 +15,8 @@ from cdmpp.errors import DataError
 from cdmpp.evaluation.baselines import BASELINES, NEED_PER_STORE, make_baseline
 from cdmpp.evaluation.evaluation_data import EvaluationData
 from cdmpp.evaluation.trees import TreeSettings
-from cdmpp.machine_code.code_features import CODE_NAMES, CODE_WIDTH
-from cdmpp.machine_code.gpu_code_features import GPU_CODE_NAMES
+from cdmpp.machine_code.cpu.code_features import CODE_NAMES, CODE_WIDTH
+from cdmpp.machine_code.gpu.gpu_code_features import GPU_CODE_NAMES
 from cdmpp.model import code_anchor
 from cdmpp.training.metrics import latency_metrics
 from tests.evaluation.conftest import make_data

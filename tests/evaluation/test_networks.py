@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from cdmpp import devices
-from cdmpp.data.files import write_json
-from cdmpp.engines import Engines
+from cdmpp.devices.launch_overheads import Engines
 from cdmpp.errors import CdmppError, DataError
 from cdmpp.evaluation.network_fit import fit_engines
 from cdmpp.evaluation.network_row import NetworkRow, coverage, network_errors, read_rows, summary, write_rows
@@ -21,9 +20,10 @@ from cdmpp.evaluation.networks import (
     cell_path,
     read_cells,
 )
-from cdmpp.network.cold import far_of, levels_of
-from cdmpp.network.measured import SHORT_S, quiet_seconds
-from cdmpp.network.residency import Touch
+from cdmpp.network.compiled.cold import far_of, levels_of
+from cdmpp.network.compiled.measured import SHORT_S, quiet_seconds
+from cdmpp.network.compiled.residency import Touch
+from cdmpp.platform.files import write_json
 
 MIB = 2**20
 SHEET = devices.get("epyc-genoa")

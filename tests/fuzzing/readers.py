@@ -83,13 +83,13 @@ def _job(home: Path) -> Any:
 
 
 def _collectives(home: Path) -> Any:
-    from cdmpp.distributed.collective_model import CollectiveModel
+    from cdmpp.collectives.collective_model import CollectiveModel
 
     return CollectiveModel.load(home / "collectives.json")
 
 
 def _table(home: Path) -> Any:
-    from cdmpp.distributed.collective_table import read_aiconfigurator
+    from cdmpp.collectives.collective_table import read_aiconfigurator
 
     return read_aiconfigurator(home / "collectives.parquet")
 
@@ -101,19 +101,19 @@ def _kit(home: Path) -> Any:
 
 
 def _neusight(home: Path) -> Any:
-    from cdmpp.data.neusight_source import read_file
+    from cdmpp.data.importers.neusight_source import read_file
 
     return list(read_file(home / "linear.csv", "dataset/train/collect/linear/p2.1.0/Tesla T4.csv"))
 
 
 def _operators(home: Path) -> Any:
-    from cdmpp.data.neusight import import_neusight
+    from cdmpp.data.importers.neusight import import_neusight
 
     return import_neusight(home / "ops.parquet", home / "out", progress=False)
 
 
 def _features(home: Path) -> Any:
-    from cdmpp.data.ansor_features import import_features
+    from cdmpp.data.importers.ansor_features import import_features
 
     return import_features(home / "features.parquet", home / "out", "t4")
 
@@ -126,7 +126,7 @@ def _target(home: Path) -> Any:
 
 def _database(folder: str) -> Callable[[Path], Any]:
     def read(home: Path) -> Any:
-        from cdmpp.data.importers import import_database
+        from cdmpp.data.importers.databases import import_database
 
         return import_database(home / folder, home / "out", "a100", "resnet34", progress=False)
 
@@ -135,7 +135,7 @@ def _database(folder: str) -> Callable[[Path], Any]:
 
 def _programs(file: str) -> Callable[[Path], Any]:
     def read(home: Path) -> Any:
-        from cdmpp.data.import_programs import import_programs
+        from cdmpp.data.importers.programs import import_programs
 
         return import_programs(home / file, home / "out", "xeon-icelake", progress=False)
 
@@ -149,16 +149,16 @@ def _resumed(home: Path) -> Any:
 
 
 def _checkpoint(home: Path) -> Any:
-    from cdmpp.network.checkpoint import entry_of_config
+    from cdmpp.network.source.checkpoint import entry_of_config
 
     return entry_of_config(home / "config.json")
 
 
 def _sheet(group: str, name: str) -> Callable[[Path], Any]:
     def read(home: Path) -> Any:
-        from cdmpp import cores, devices
-        from cdmpp.distributed import cluster, interconnect
-        from cdmpp.machine_code import gpu_core
+        from cdmpp import devices
+        from cdmpp.collectives import cluster, interconnect
+        from cdmpp.devices import cores, gpu_core
 
         readers: dict[str, Callable[[Path], Any]] = {
             "device": devices.read_device.__wrapped__,
@@ -268,7 +268,7 @@ def _write_kit(kit: Path, records: list[dict[str, Any]], data: Path) -> None:
 
 
 def _write_operators(home: Path) -> None:
-    from cdmpp.data.neusight import _COLUMNS
+    from cdmpp.data.importers.neusight import _COLUMNS
 
     names = ["OPName", "Latency", "Device", "Torch Version", "CUDNN Version", "Kernel Name", "CUDA Version"]
     with (home / "linear.csv").open("w", newline="") as file:
@@ -282,7 +282,7 @@ def _write_operators(home: Path) -> None:
 
 
 def _write_features(home: Path) -> None:
-    from cdmpp.data.ansor_features import METADATA_KEY, WIDTH
+    from cdmpp.data.importers.ansor_features import METADATA_KEY, WIDTH
 
     row = {"latency_s": 1e-3, "std_s": 1e-6, "device": "t4", "network": "resnet18", "task": "a", "op_name": "",
            "flops": 1e6, "leaf_features": np.zeros(WIDTH).tolist(), "node_ids": [2],

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from cdmpp.machine_code.flow import FunctionFlow
-from cdmpp.machine_code.native import native_flows
+from cdmpp.machine_code.cpu.flow import FunctionFlow
+from cdmpp.machine_code.cpu.native import native_flows
 
 NOTHING = "define i32 @main_compute_() {\nentry:\n  ret i32 0\n}\n"
 

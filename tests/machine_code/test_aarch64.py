@@ -7,12 +7,12 @@ from collections import Counter
 
 import pytest
 
-from cdmpp.machine_code.aarch64 import decode
-from cdmpp.machine_code.assembly import parse_assembly
-from cdmpp.machine_code.ir import parse
-from cdmpp.machine_code.native import native_code, native_flows
-from cdmpp.machine_code.nesting import machine_flow
-from cdmpp.machine_code.operation import OPERATIONS
+from cdmpp.machine_code.cpu.aarch64 import decode
+from cdmpp.machine_code.cpu.assembly import parse_assembly
+from cdmpp.machine_code.cpu.ir import parse
+from cdmpp.machine_code.cpu.native import native_code, native_flows
+from cdmpp.machine_code.cpu.nesting import machine_flow
+from cdmpp.machine_code.cpu.operation import OPERATIONS
 
 VECTORS = [
     (
@@ -217,7 +217,7 @@ def executed(module) -> Counter[str]:
     tvm = pytest.importorskip("tvm")
     if native_code() is None:
         pytest.skip("no C++ compiler")
-    from cdmpp.machine_code.compile import compiled
+    from cdmpp.machine_code.cpu.compile import compiled
     from cdmpp.programs.task import Program
 
     target = tvm.target.Target({"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": "neoverse-n1"})

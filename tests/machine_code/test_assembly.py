@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from cdmpp.errors import DataError
-from cdmpp.machine_code import aarch64, x86
-from cdmpp.machine_code.assembly import parse_assembly
-from cdmpp.machine_code.instruction_set import decoder
+from cdmpp.machine_code.cpu import aarch64, x86
+from cdmpp.machine_code.cpu.assembly import parse_assembly
+from cdmpp.machine_code.cpu.instruction_set import decoder
 
 X86 = """
 \t.text

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cdmpp.cores import get_core
+from cdmpp.devices.cores import get_core
 from cdmpp.errors import DataError
 from cdmpp.features import names
-from cdmpp.machine_code.code_features import CLASSES, CODE_NAMES, CODE_WIDTH
-from cdmpp.machine_code.code_vector import code_vector, rounded
-from cdmpp.machine_code.instruction import classify
-from cdmpp.machine_code.native import native_code
+from cdmpp.machine_code.cpu.code_features import CLASSES, CODE_NAMES, CODE_WIDTH
+from cdmpp.machine_code.cpu.code_vector import code_vector, rounded
+from cdmpp.machine_code.cpu.instruction import classify
+from cdmpp.machine_code.cpu.native import native_code
 from tests.machine_code.flows import ir_flow
 
 pytestmark = pytest.mark.skipif(native_code() is None, reason="no C++ compiler")

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from cdmpp import devices
-from cdmpp.cores import get_core
-from cdmpp.machine_code.code_features import CODE_NAMES, CODE_WIDTH
-from cdmpp.machine_code.code_vector import code_vector
-from cdmpp.machine_code.compile import can_compile, can_have_code, can_have_gpu_code, compiled
+from cdmpp.devices.cores import get_core
+from cdmpp.machine_code.cpu.code_features import CODE_NAMES, CODE_WIDTH
+from cdmpp.machine_code.cpu.code_vector import code_vector
+from cdmpp.machine_code.cpu.compile import can_compile, can_have_code, can_have_gpu_code, compiled
 from cdmpp.predict.compiled import read_programs
 from cdmpp.predict.inputs import Wishes
 from cdmpp.programs.task import Program

@@ -5,9 +5,9 @@ import shutil
 import pytest
 
 from cdmpp.errors import DataError, MissingToolError
-from cdmpp.machine_code import cuda
-from cdmpp.machine_code.cuda import assembled, can_compile_cuda
-from cdmpp.machine_code.sass_rows import rows_of
+from cdmpp.machine_code.gpu import cuda
+from cdmpp.machine_code.gpu.cuda import assembled, can_compile_cuda
+from cdmpp.machine_code.gpu.sass_rows import rows_of
 
 needs_tools = pytest.mark.skipif(
     not can_compile_cuda(), reason="needs nvcc or NVRTC, and cuobjdump: pip install 'cdmpp[cuda]'"

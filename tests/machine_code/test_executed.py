@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from cdmpp.cores import get_core
-from cdmpp.machine_code.code_features import KINDS
-from cdmpp.machine_code.native import native_amounts, native_code
+from cdmpp.devices.cores import get_core
+from cdmpp.machine_code.cpu.code_features import KINDS
+from cdmpp.machine_code.cpu.native import native_amounts, native_code
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "executed.jsonl.xz"
 PROGRAMS: list[dict[str, Any]] = [json.loads(line) for line in lzma.decompress(FIXTURE.read_bytes()).splitlines()]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cdmpp.machine_code.native import native_code, native_flows
+from cdmpp.machine_code.cpu.native import native_code, native_flows
 from tests.machine_code.flows import ir_flow
 
 pytestmark = pytest.mark.skipif(native_code() is None, reason="no C++ compiler")

@@ -12,14 +12,14 @@ from benchmarks.workloads import TARGETS, tasks
 from cdmpp import devices
 from cdmpp.ast.extract import extract
 from cdmpp.ast.kernel_features import KERNEL_NAMES
+from cdmpp.devices.gpu_core import gpu_core_of
 from cdmpp.errors import DataError, UnsupportedProgramError
-from cdmpp.machine_code.code_features import CODE_WIDTH
-from cdmpp.machine_code.cuda import Assembled, assembled, can_compile_cuda
-from cdmpp.machine_code.cuda_source import CudaSource, cuda_source
-from cdmpp.machine_code.gpu_code_features import GPU_CODE_FEATURES, GPU_CODE_NAMES
-from cdmpp.machine_code.gpu_code_vector import gpu_code_vector
-from cdmpp.machine_code.gpu_core import gpu_core_of
-from cdmpp.machine_code.kernel_code import KernelWork, kernel_code
+from cdmpp.machine_code.cpu.code_features import CODE_WIDTH
+from cdmpp.machine_code.gpu.cuda import Assembled, assembled, can_compile_cuda
+from cdmpp.machine_code.gpu.cuda_source import CudaSource, cuda_source
+from cdmpp.machine_code.gpu.gpu_code_features import GPU_CODE_FEATURES, GPU_CODE_NAMES
+from cdmpp.machine_code.gpu.gpu_code_vector import gpu_code_vector
+from cdmpp.machine_code.gpu.kernel_code import KernelWork, kernel_code
 from cdmpp.programs.replay import parse_target, parse_workload
 from cdmpp.programs.sampling import sample_programs
 from cdmpp.programs.task import Program

@@ -6,11 +6,11 @@ import pytest
 pytest.importorskip("tvm")
 
 from cdmpp import devices
-from cdmpp.machine_code.cuda import assembled, can_compile_cuda
-from cdmpp.machine_code.cuda_source import cuda_source
-from cdmpp.machine_code.native_gpu import native_warp
-from cdmpp.machine_code.sass_rows import rows_of
-from cdmpp.machine_code.warp import run_warp
+from cdmpp.machine_code.gpu.cuda import assembled, can_compile_cuda
+from cdmpp.machine_code.gpu.cuda_source import cuda_source
+from cdmpp.machine_code.gpu.native import native_warp
+from cdmpp.machine_code.gpu.sass_rows import rows_of
+from cdmpp.machine_code.gpu.warp import run_warp
 from cdmpp.programs.replay import replay
 
 pytestmark = [

@@ -9,12 +9,12 @@ import random
 import numpy as np
 import pytest
 
-from cdmpp.cores import core_names, get_core
+from cdmpp.devices.cores import core_names, get_core
 from cdmpp.errors import DataError
-from cdmpp.machine_code import code_vector as readable
-from cdmpp.machine_code import native
-from cdmpp.machine_code.code_vector import code_vector, readable_amounts
-from cdmpp.machine_code.native import native_amounts, native_code
+from cdmpp.machine_code.cpu import code_vector as readable
+from cdmpp.machine_code.cpu import native
+from cdmpp.machine_code.cpu.code_vector import code_vector, readable_amounts
+from cdmpp.machine_code.cpu.native import native_amounts, native_code
 from cdmpp.programs.task import Program
 from tests.machine_code import test_code_vector, test_flow
 
@@ -133,7 +133,7 @@ def test_the_wrapper_is_read_behind_its_checks() -> None:
 
 def test_real_programs_are_the_same() -> None:
     pytest.importorskip("tvm")
-    from cdmpp.machine_code.compile import compiled
+    from cdmpp.machine_code.cpu.compile import compiled
     from cdmpp.programs.sampling import sample_programs
     from tests.ast import programs, workloads
 

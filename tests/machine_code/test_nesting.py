@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cdmpp.machine_code.assembly import parse_assembly
-from cdmpp.machine_code.flow import FunctionFlow
-from cdmpp.machine_code.ir import parse
-from cdmpp.machine_code.native import native_code
-from cdmpp.machine_code.nesting import machine_flow
+from cdmpp.machine_code.cpu.assembly import parse_assembly
+from cdmpp.machine_code.cpu.flow import FunctionFlow
+from cdmpp.machine_code.cpu.ir import parse
+from cdmpp.machine_code.cpu.native import native_code
+from cdmpp.machine_code.cpu.nesting import machine_flow
 from tests.machine_code.flows import ir_flow
 
 pytestmark = pytest.mark.skipif(native_code() is None, reason="no C++ compiler")

@@ -8,12 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from cdmpp.machine_code.cuda import assembled, can_compile_cuda
-from cdmpp.machine_code.gpu_core import GpuCore, gpu_core_of
-from cdmpp.machine_code.resident import occupancy
-from cdmpp.machine_code.sass import listed, parse_sass
-from cdmpp.machine_code.warp_state import Launch
-from cdmpp.sheet import Quantity
+from cdmpp.devices.gpu_core import GpuCore, gpu_core_of
+from cdmpp.devices.sheet import Quantity
+from cdmpp.machine_code.gpu.cuda import assembled, can_compile_cuda
+from cdmpp.machine_code.gpu.resident import occupancy
+from cdmpp.machine_code.gpu.sass import listed, parse_sass
+from cdmpp.machine_code.gpu.warp_state import Launch
 
 KB = 1024
 LIMITS = {
@@ -139,8 +139,8 @@ def test_shared_memory_of_the_launch_is_read_from_the_program(tmp_path):
     tvm = pytest.importorskip("tvm")
     from cdmpp import devices
     from cdmpp.data.gpu_programs import GpuProgram, read_program, write_program
-    from cdmpp.machine_code.cuda import Assembled
-    from cdmpp.machine_code.cuda_source import cuda_source
+    from cdmpp.machine_code.gpu.cuda import Assembled
+    from cdmpp.machine_code.gpu.cuda_source import cuda_source
     from cdmpp.programs.replay import parse_target
     from cdmpp.programs.task import Program
 

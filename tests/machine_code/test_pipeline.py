@@ -6,9 +6,9 @@ import math
 
 import pytest
 
-from cdmpp.cores import Core, get_core
-from cdmpp.machine_code.pipeline import Steady, run
-from cdmpp.machine_code.x86 import decode
+from cdmpp.devices.cores import Core, get_core
+from cdmpp.machine_code.cpu.pipeline import Steady, run
+from cdmpp.machine_code.cpu.x86 import decode
 
 ICE_LAKE = get_core("ice_lake")
 

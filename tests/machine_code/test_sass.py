@@ -13,18 +13,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cdmpp import devices
+from cdmpp.devices.gpu_core import described_archs, gpu_core_of, read_gpu_core
 from cdmpp.errors import CdmppError, DataError
-from cdmpp.machine_code import warp_memory
-from cdmpp.machine_code.gpu_core import described_archs, gpu_core_of, read_gpu_core
-from cdmpp.machine_code.native_gpu import native_residents, native_warp
-from cdmpp.machine_code.resident import Residents, cache_passes, occupancy, run_residents
-from cdmpp.machine_code.sass import Control, SassKernel, SassLine, listed, parse_sass
-from cdmpp.machine_code.sass_fields import CLASSES, FIELDS
-from cdmpp.machine_code.sass_rows import rows_of
-from cdmpp.machine_code.warp import run_warp
-from cdmpp.machine_code.warp_memory import passes
-from cdmpp.machine_code.warp_state import Launch
-from cdmpp.paths import conf_folder
+from cdmpp.machine_code.gpu import warp_memory
+from cdmpp.machine_code.gpu.native import native_residents, native_warp
+from cdmpp.machine_code.gpu.resident import Residents, cache_passes, occupancy, run_residents
+from cdmpp.machine_code.gpu.sass import Control, SassKernel, SassLine, listed, parse_sass
+from cdmpp.machine_code.gpu.sass_fields import CLASSES, FIELDS
+from cdmpp.machine_code.gpu.sass_rows import rows_of
+from cdmpp.machine_code.gpu.warp import run_warp
+from cdmpp.machine_code.gpu.warp_memory import passes
+from cdmpp.machine_code.gpu.warp_state import Launch
+from cdmpp.platform.paths import conf_folder
 
 LISTINGS = Path(__file__).parent / "sass"
 LITERALS = bytes.fromhex("12030000")

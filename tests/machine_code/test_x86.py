@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from cdmpp.features import names
-from cdmpp.machine_code.code_features import KINDS
-from cdmpp.machine_code.x86 import decode
+from cdmpp.machine_code.cpu.code_features import KINDS
+from cdmpp.machine_code.cpu.x86 import decode
 
 
 @pytest.mark.parametrize(

@@ -22,16 +22,16 @@ import pytest
 
 pytest.importorskip("tvm")
 
-from cdmpp.data.files import read_lines
 from cdmpp.data.records import read_records, write_tasks
 from cdmpp.errors import CdmppError, DataError
-from cdmpp.lock import writing
 from cdmpp.measure import sentinel
 from cdmpp.measure.kit import builder
 from cdmpp.measure.kit.builder import KitBuilder, packed_programs
 from cdmpp.measure.kit.merge import merge_kit
 from cdmpp.measure.settings import MeasureSettings
 from cdmpp.measure.subjects import Subject, Subjects
+from cdmpp.platform.files import read_lines
+from cdmpp.platform.lock import writing
 from tests.measure.tiny_task import TASK, cuda_schedules, schedules
 
 

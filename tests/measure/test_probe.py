@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from cdmpp import cli, devices
-from cdmpp.cores import NUMBERS
 from cdmpp.devices import SPEC_FIELDS, read_device
+from cdmpp.devices.cores import NUMBERS
 from cdmpp.errors import CdmppError
 from cdmpp.measure import clock
 from cdmpp.measure import probe as probing

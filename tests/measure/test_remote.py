@@ -17,7 +17,6 @@ import pytest
 pytest.importorskip("tvm")
 pytest.importorskip("tornado")
 
-from cdmpp.data.files import read_lines
 from cdmpp.data.records import read_records, write_tasks
 from cdmpp.errors import CdmppError
 from cdmpp.measure import sentinel
@@ -26,6 +25,7 @@ from cdmpp.measure.protocol import Timed
 from cdmpp.measure.remote import free_servers, parse_tracker
 from cdmpp.measure.settings import MeasureSettings
 from cdmpp.measure.subjects import Subject, Subjects
+from cdmpp.platform.files import read_lines
 from tests.measure.tiny_task import TASK, schedules
 
 

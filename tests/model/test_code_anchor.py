@@ -13,7 +13,7 @@ from cdmpp import devices
 from cdmpp.ast.table import AstTable
 from cdmpp.data.batching import ProgramTensors
 from cdmpp.devices import VECTOR_WIDTH
-from cdmpp.machine_code.code_features import CODE_NAMES, CODE_WIDTH
+from cdmpp.machine_code.cpu.code_features import CODE_NAMES, CODE_WIDTH
 from cdmpp.model.analytic import kernel_parts
 from cdmpp.model.build import build_for
 from cdmpp.model.code_anchor import MIN_PROGRAMS, CodeAnchor, _inputs

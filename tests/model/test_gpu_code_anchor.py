@@ -12,9 +12,9 @@ from toy_data import toy_dataset
 from cdmpp import devices
 from cdmpp.data.batching import ProgramTensors
 from cdmpp.errors import CdmppError
-from cdmpp.machine_code.code_features import CODE_WIDTH
-from cdmpp.machine_code.gpu_code_features import GPU_CODE_NAMES
-from cdmpp.machine_code.kernel_code import VARIANTS
+from cdmpp.machine_code.cpu.code_features import CODE_WIDTH
+from cdmpp.machine_code.gpu.gpu_code_features import GPU_CODE_NAMES
+from cdmpp.machine_code.gpu.kernel_code import VARIANTS
 from cdmpp.model import gpu_code_anchor
 from cdmpp.model.analytic import kernel_parts
 from cdmpp.model.build import build_for

@@ -9,7 +9,7 @@ import torch
 from cdmpp import devices
 from cdmpp.data.batching import ProgramTensors
 from cdmpp.errors import CdmppError
-from cdmpp.machine_code.code_features import CODE_WIDTH
+from cdmpp.machine_code.cpu.code_features import CODE_WIDTH
 from cdmpp.model.build import build_for, build_model
 from cdmpp.model.config import ReferenceConfig, model_config
 from cdmpp.model.reference import config_for, serial_encoding

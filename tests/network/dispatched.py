@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from cdmpp.network.library_step import library_step
+from cdmpp.network.eager.step import library_step
 
 aten = torch.ops.aten
 NAMES = {

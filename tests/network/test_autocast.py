@@ -11,8 +11,8 @@ from torch import nn
 import cdmpp
 from cdmpp import cli
 from cdmpp.errors import CdmppError
-from cdmpp.network.library_predict import read_library_network
-from cdmpp.network.library_step import library_step
+from cdmpp.network.eager.predict import read_library_network
+from cdmpp.network.eager.step import library_step
 from tests.network.dispatched import NAMES, Log
 from tests.network.region_networks import Attention, Run, mlp
 
@@ -211,6 +211,6 @@ def test_tvms_programs_refuse_a_region_and_go_on_without():
         cdmpp.predict_network(On("cpu", dtype=BF16), x, device="xeon-icelake", schedule="untuned")
     with pytest.raises(CdmppError, match="float32 alone"):
         cdmpp.training_step(On("cuda", dtype=BF16), x, loss="mse")
-    from cdmpp.network.source import read_network
+    from cdmpp.network.source.source import read_network
 
     assert read_network(On("cpu", enabled=False), x).module is not None

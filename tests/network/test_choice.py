@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdmpp.network.choice import worth_compiling
+from cdmpp.network.compiled.choice import worth_compiling
 
 
 @given(st.lists(st.floats(0.001, 1), min_size=1, max_size=40), st.integers(1, 8))

@@ -9,9 +9,9 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("tvm")
 pytestmark = pytest.mark.tvm
 
-from cdmpp.network.deployed import FOLD, split_known  # noqa: E402
+from cdmpp.network.compiled.deployed import FOLD, split_known  # noqa: E402
 from cdmpp.network.graph import graph_of  # noqa: E402
-from cdmpp.network.source import read_network  # noqa: E402
+from cdmpp.network.source.source import read_network  # noqa: E402
 
 
 class Small(torch.nn.Module):

@@ -11,9 +11,9 @@ import torch
 
 import cdmpp
 from cdmpp.errors import CdmppError
-from cdmpp.network.library_predict import read_library_network
-from cdmpp.network.library_step import library_step
-from cdmpp.network.stored_graph import graph_for
+from cdmpp.network.compiled.stored_graph import graph_for
+from cdmpp.network.eager.predict import read_library_network
+from cdmpp.network.eager.step import library_step
 from cdmpp.programs.caches import register_caches
 from cdmpp.programs.networks import import_transformers
 

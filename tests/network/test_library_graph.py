@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from cdmpp.errors import CdmppError
-from cdmpp.network.library_graph import library_graph_of
-from cdmpp.network.source import read_torch
+from cdmpp.network.eager.graph import library_graph_of
+from cdmpp.network.source.source import read_torch
 from cdmpp.programs.networks import export
 
 
@@ -48,8 +48,8 @@ def test_calls_read_what_the_module_says():
 def test_no_tvm_is_needed():
     code = (
         "import sys; sys.modules['tvm'] = None\n"
-        "from cdmpp.network.source import read_torch\n"
-        "from cdmpp.network.library_graph import library_graph_of\n"
+        "from cdmpp.network.source.source import read_torch\n"
+        "from cdmpp.network.eager.graph import library_graph_of\n"
         "from cdmpp.programs.networks import export\n"
         "network = read_torch('torchvision:squeezenet1_1')\n"
         "graph, operators, *_ = library_graph_of(export(network.model, network.example), network.name)\n"

@@ -12,7 +12,7 @@ from torch import nn
 import cdmpp
 from cdmpp import cli, devices
 from cdmpp.errors import CdmppError
-from cdmpp.network.library_predict import KERNEL_S, compose, read_library_network
+from cdmpp.network.eager.predict import KERNEL_S, compose, read_library_network
 from cdmpp.operators.backward import backward_of
 from cdmpp.operators.operator import LibraryOperator
 

@@ -12,11 +12,11 @@ from torch import nn
 
 import cdmpp
 from cdmpp import cli
-from cdmpp.distributed.predicted_work import work_of
 from cdmpp.errors import CdmppError
-from cdmpp.network.library_step import library_step
+from cdmpp.network.eager.step import library_step
 from cdmpp.operators.update import STATES, update_of
 from cdmpp.programs.training.optimizers import OPTIMIZERS
+from cdmpp.steps.predicted_work import work_of
 
 
 class Small(nn.Module):

@@ -60,8 +60,8 @@ def test_every_verb_that_answers_networks_says_it(tmp_path, capsys):
 def test_a_training_step_counts_gradients_and_states():
     """A million parameters: 4 MB of weights, which 10 MB hold, but not 16 MB with gradients and AdamW's states."""
     torch = pytest.importorskip("torch")
-    from cdmpp.network.library_predict import predict_library_network
-    from cdmpp.network.library_step import predict_library_step
+    from cdmpp.network.eager.predict import predict_library_network
+    from cdmpp.network.eager.step import predict_library_step
 
     layer, sheet = torch.nn.Linear(1_000, 1_000, bias=False), devices.get("l4")
     small = replace(sheet, spec={**sheet.spec, "memory_gb": 0.01})

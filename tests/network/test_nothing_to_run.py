@@ -12,9 +12,9 @@ from torch import nn
 import cdmpp
 from cdmpp import cli
 from cdmpp.errors import CdmppError
-from cdmpp.network.library_predict import read_library_network
-from cdmpp.network.library_step import library_step
-from cdmpp.network.source import read_torch
+from cdmpp.network.eager.predict import read_library_network
+from cdmpp.network.eager.step import library_step
+from cdmpp.network.source.source import read_torch
 
 NETS = """
 import torch

@@ -58,9 +58,9 @@ def test_the_total_is_the_sum_of_what_it_is_made_of(answer):
 
 
 def test_the_fastest_of_the_compiled_candidates_was_chosen(answer, cache):
-    from cdmpp.network.candidates import candidates_of
-    from cdmpp.network.choice import worth_compiling
-    from cdmpp.network.stored_graph import graph_for
+    from cdmpp.network.compiled.candidates import candidates_of
+    from cdmpp.network.compiled.choice import worth_compiling
+    from cdmpp.network.compiled.stored_graph import graph_for
     from cdmpp.programs.replay import replay
 
     torch.manual_seed(0)
@@ -78,12 +78,12 @@ def test_the_fastest_of_the_compiled_candidates_was_chosen(answer, cache):
 
 
 def test_a_second_question_needs_no_worker(answer, cache, monkeypatch):
-    monkeypatch.setattr("cdmpp.workers.Worker.launch", lambda self: pytest.fail("a worker was started"))
+    monkeypatch.setattr("cdmpp.platform.workers.Worker.launch", lambda self: pytest.fail("a worker was started"))
     assert ask() == answer
 
 
 def test_the_same_programs_are_asked_of_another_model(answer, cache):
-    from cdmpp.network.predict import answer_for
+    from cdmpp.network.compiled.predict import answer_for
 
     torch.manual_seed(0)
     asked = {"device": DEVICE, "model": DEVICE, "schedule": "best_of:4", "progress": False}
@@ -95,7 +95,7 @@ def test_the_same_programs_are_asked_of_another_model(answer, cache):
 
 
 def test_a_damaged_file_in_the_cache_is_made_again(answer, cache):
-    from cdmpp.paths import cache_root
+    from cdmpp.platform.paths import cache_root
 
     for path in cache_root().rglob("chosen.json"):
         path.write_text("{")
@@ -105,7 +105,7 @@ def test_a_damaged_file_in_the_cache_is_made_again(answer, cache):
 def test_what_was_not_compiled_in_time_is_compiled_another_day(answer, monkeypatch, tmp_path):
     monkeypatch.setenv("CDMPP_CACHE", str(new_cache(tmp_path)))
     with monkeypatch.context() as hurry:
-        hurry.setattr("cdmpp.network.choice._PATIENCE_S", 0.0)
+        hurry.setattr("cdmpp.network.compiled.choice._PATIENCE_S", 0.0)
         hasty = ask()
     flagged = [kernel for kernel in hasty.kernels if "no machine code" in kernel.flags]
     assert flagged and any("no machine code" in doubt for doubt in hasty.doubts)
@@ -115,7 +115,7 @@ def test_what_was_not_compiled_in_time_is_compiled_another_day(answer, monkeypat
 def test_kept_modules_are_what_their_text_says(cache, monkeypatch, tmp_path):
     from tvm.ir import assert_structural_equal
 
-    from cdmpp.network.stored_graph import graph_for
+    from cdmpp.network.compiled.stored_graph import graph_for
     from cdmpp.programs.replay import parse_workload, parsed_path
     from cdmpp.programs.script import parse_text
 
@@ -144,7 +144,7 @@ def test_a_tuning_database_is_asked_for_each_kernel(answer, cache, tmp_path):
     from tvm.s_tir import Trace
     from tvm.s_tir import meta_schedule as ms
 
-    from cdmpp.network.stored_graph import graph_for
+    from cdmpp.network.compiled.stored_graph import graph_for
     from cdmpp.programs.replay import parse_workload, replay_schedule
 
     torch.manual_seed(0)
@@ -192,7 +192,7 @@ def test_a_device_without_measured_gaps_says_so(cache):
 
 
 def test_the_graph_of_a_name_comes_from_the_cache(cache, monkeypatch):
-    from cdmpp.network import stored_graph
+    from cdmpp.network.compiled import stored_graph
 
     first = stored_graph.graph_for("mlp")
     monkeypatch.setattr(stored_graph, "read_network", lambda *_, **__: pytest.fail("it was read again"))

@@ -12,10 +12,10 @@ from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_conte
 
 import cdmpp
 from cdmpp import cli
-from cdmpp.distributed.predicted_work import work_of
 from cdmpp.errors import CdmppError
-from cdmpp.network.library_step import library_step
+from cdmpp.network.eager.step import library_step
 from cdmpp.plans.changed_work import can_recompute
+from cdmpp.steps.predicted_work import work_of
 from tests.network.dispatched import predicted_step, real_step
 from tests.network.region_networks import CHECKPOINTED, WITHOUT_GRADIENTS, Run, each, mlp
 

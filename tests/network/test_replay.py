@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cdmpp.engines import Engines
-from cdmpp.network.replay import START, by_task, overhead_seconds, replay
+from cdmpp.devices.launch_overheads import Engines
+from cdmpp.network.compiled.replay import START, by_task, overhead_seconds, replay
 from tests.network.graphs import call, graph_of_calls, task
 
 DIAMOND = (call(0), call(1, 0), call(2, 0), call(3, 1, 2))

@@ -12,12 +12,12 @@ from html.parser import HTMLParser
 import pytest
 
 from cdmpp.errors import CdmppError
-from cdmpp.network.axis import LogAxis, linear_ticks
-from cdmpp.network.page import html_page, notebook_html, peaks
-from cdmpp.network.quantity import quantity, span, visible
-from cdmpp.network.report import as_dict, by_class, headings, table, work_s
-from cdmpp.network.summary import parts, rate, summary
-from cdmpp.network.thinning import MOST, blocks_of
+from cdmpp.report.axis import LogAxis, linear_ticks
+from cdmpp.report.page import html_page, notebook_html, peaks
+from cdmpp.report.report import as_dict, by_class, headings, table, work_s
+from cdmpp.report.summary import parts, rate, summary
+from cdmpp.report.thinning import MOST, blocks_of
+from cdmpp.units import quantity, span, visible
 from tests.network.example_prediction import GAP_S, example, kernels
 
 NASTY = "<script>alert(1)</script>\"'&\x1b[31m\n"

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from cdmpp.network.comparison import Answer, Comparison
-from cdmpp.network.comparison_page import html_page as comparison_page
-from cdmpp.network.page import html_page
+from cdmpp.report.comparison_page import html_page as comparison_page
+from cdmpp.report.page import html_page
 from tests.network.example_prediction import example, kernels
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from cdmpp import devices
-from cdmpp.engines import Engines
-from cdmpp.network.cold import cold_seconds, far_of, levels_of
-from cdmpp.network.residency import Touch, touches
+from cdmpp.devices.launch_overheads import Engines
+from cdmpp.network.compiled.cold import cold_seconds, far_of, levels_of
+from cdmpp.network.compiled.residency import Touch, touches
 from tests.network.graphs import KIB, call, graph_of_calls, task
 
 

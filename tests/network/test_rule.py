@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from cdmpp.errors import CdmppError
+from cdmpp.network.compiled.rule import ScheduleRule
 from cdmpp.network.interval import NetworkErrors
-from cdmpp.network.rule import ScheduleRule
 
 
 @pytest.mark.parametrize("text", ["best_of:1", "best_of:256", "untuned", "database:some/where"])

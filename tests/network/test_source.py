@@ -15,10 +15,10 @@ pytestmark = pytest.mark.tvm
 
 from torch import nn  # noqa: E402
 
-from cdmpp.network.checkpoint import checkpoint_entry, read_checkpoints  # noqa: E402
-from cdmpp.network.entry import torchvision_entry, with_shape  # noqa: E402
 from cdmpp.network.graph import graph_of  # noqa: E402
-from cdmpp.network.source import read_network  # noqa: E402
+from cdmpp.network.source.checkpoint import checkpoint_entry, read_checkpoints  # noqa: E402
+from cdmpp.network.source.entry import torchvision_entry, with_shape  # noqa: E402
+from cdmpp.network.source.source import read_network  # noqa: E402
 from cdmpp.programs.batch_norm import fold_batch_norm  # noqa: E402
 from cdmpp.programs.networks import INPUTS, build_model, export, relax_of_exported  # noqa: E402
 

@@ -11,7 +11,7 @@ pytest.importorskip("tvm")
 pytestmark = pytest.mark.tvm
 
 from cdmpp.network.graph import graph_of  # noqa: E402
-from cdmpp.network.source import read_network  # noqa: E402
+from cdmpp.network.source.source import read_network  # noqa: E402
 
 FILE = """
 import torch

@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 from torch import nn  # noqa: E402
 
 from cdmpp.network.graph import graph_of  # noqa: E402
-from cdmpp.network.source import read_network  # noqa: E402
+from cdmpp.network.source.source import read_network  # noqa: E402
 
 
 def write(path, nodes, inputs, output, weights=(), functions=()):

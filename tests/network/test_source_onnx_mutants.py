@@ -17,7 +17,7 @@ pytestmark = pytest.mark.tvm
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 from onnx.reference import ReferenceEvaluator  # noqa: E402
 
-from cdmpp.network.onnx import relax_of_onnx  # noqa: E402
+from cdmpp.network.source.onnx import relax_of_onnx  # noqa: E402
 
 NUMBERS = (-1, 0, 1, 5, 99, 2**40, 2**62)
 TEXTS = ("", "other", "x", "image", "Relu", "com.example", "weight", "\n")

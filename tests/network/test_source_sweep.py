@@ -10,9 +10,9 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("tvm")
 pytestmark = [pytest.mark.tvm, pytest.mark.slow]
 
-from cdmpp.network.checkpoint import read_checkpoints  # noqa: E402
 from cdmpp.network.graph import graph_of  # noqa: E402
-from cdmpp.network.source import read_network  # noqa: E402
+from cdmpp.network.source.checkpoint import read_checkpoints  # noqa: E402
+from cdmpp.network.source.source import read_network  # noqa: E402
 from cdmpp.programs.identity import task_id  # noqa: E402
 from cdmpp.programs.networks import build_model, read_zoo  # noqa: E402
 from cdmpp.programs.replay import parse_workload  # noqa: E402

@@ -9,7 +9,7 @@ pytest.importorskip("tvm")
 pytest.importorskip("transformers")
 
 from benchmarks.training_step import CLOSE, NETWORKS, Check, check, smooth  # noqa: E402
-from cdmpp.network.source import read_torch  # noqa: E402
+from cdmpp.network.source.source import read_torch  # noqa: E402
 from tests.network.training_networks import NAMES, small  # noqa: E402
 
 pytestmark = pytest.mark.tvm

@@ -11,8 +11,8 @@ from torch.nn.utils import parametrizations, parametrize
 
 import cdmpp
 from cdmpp.errors import CdmppError
-from cdmpp.network.library_predict import read_library_network
-from cdmpp.network.library_step import library_step
+from cdmpp.network.eager.predict import read_library_network
+from cdmpp.network.eager.step import library_step
 from tests.network.dispatched import predicted_step, real_step
 from tests.network.region_networks import Run, mlp
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from cdmpp.distributed.work import Unit
 from cdmpp.errors import CdmppError
 from cdmpp.plans.changed_work import can_recompute, with_fused_update, with_micro_steps, with_recomputed
 from cdmpp.plans.plan import Plan
+from cdmpp.steps.work import Unit
 from tests.plans.toy_job import MIB, layers, memory
 
 WORK = layers((MIB,) * 3, (1e-3, 2e-3, 3e-3), updates=3, gap_s=1e-5)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 import cdmpp
-from cdmpp.distributed.predicted_work import work_of
 from cdmpp.errors import CdmppError
 from cdmpp.plans.changed_work import can_recompute
 from cdmpp.plans.memory import memory_of
 from cdmpp.plans.plan import Plan
+from cdmpp.steps.predicted_work import work_of
 from tests.own_cache import new_cache
 
 torch = pytest.importorskip("torch")

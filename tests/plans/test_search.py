@@ -141,8 +141,8 @@ def test_one_kernel_for_all_updates_saves_pauses_alone():
 
 
 def test_many_equal_ranks_are_judged_as_all_of_them():
-    from cdmpp.distributed.replay import replay
     from cdmpp.plans.work_judge import changed
+    from cdmpp.steps.replay import replay
 
     for plan in (Plan(bucket_bytes=(4 * MIB,)), Plan("fsdp"), Plan("fsdp", reshard=False)):
         asked = judge(EIGHT, ranks=6, default=plan)

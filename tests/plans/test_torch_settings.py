@@ -9,10 +9,10 @@ import inspect
 
 import pytest
 
-from cdmpp.distributed.data_parallel import DataParallel
-from cdmpp.distributed.work import Gradient, Operation, RankWork
 from cdmpp.plans.plan import Plan
 from cdmpp.plans.torch_settings import ddp_arguments, torch_settings
+from cdmpp.steps.data_parallel import DataParallel
+from cdmpp.steps.work import Gradient, Operation, RankWork
 
 torch = pytest.importorskip("torch")
 MIB = 2**20

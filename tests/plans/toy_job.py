@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from cdmpp.distributed.fabric import fitted
-from cdmpp.distributed.interconnect import AlphaBeta
-from cdmpp.distributed.work import Gradient, Operation, RankWork, Unit
+from cdmpp.collectives.fabric import fitted
+from cdmpp.collectives.interconnect import AlphaBeta
 from cdmpp.network.training_step import StepMemory
 from cdmpp.plans.memory import Memory, Result
 from cdmpp.plans.plan import Plan
 from cdmpp.plans.work_judge import WorkJudge
+from cdmpp.steps.work import Gradient, Operation, RankWork, Unit
 
 MIB = 2**20
 

@@ -14,7 +14,7 @@ from cdmpp.ast.layout import LEAF_NAMES
 from cdmpp.ast.table import AstTable
 from cdmpp.data.dataset import LatencyDataset
 from cdmpp.data.loading import load_dataset
-from cdmpp.machine_code.code_features import CODE_NAMES
+from cdmpp.machine_code.cpu.code_features import CODE_NAMES
 from cdmpp.predict.flags import (
     COUNT_UNKNOWN,
     FASTER_THAN_PEAK,

@@ -17,7 +17,7 @@ from cdmpp.ast.table import TARGET_KINDS, read_asts
 from cdmpp.data.codes import write_codes
 from cdmpp.data.derive import has_tvm
 from cdmpp.errors import CdmppError, DataError
-from cdmpp.machine_code.code_features import CODE_WIDTH
+from cdmpp.machine_code.cpu.code_features import CODE_WIDTH
 from cdmpp.predict import folder as module
 from cdmpp.predict.derived import Derived
 from cdmpp.predict.flags import NO_MACHINE_CODE

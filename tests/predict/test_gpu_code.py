@@ -7,7 +7,7 @@ pytest.importorskip("tvm")
 
 from benchmarks.workloads import TARGETS, tasks
 from cdmpp import devices
-from cdmpp.machine_code.cuda import can_compile_cuda
+from cdmpp.machine_code.gpu.cuda import can_compile_cuda
 from cdmpp.model.build import build_for
 from cdmpp.model.config import model_config
 from cdmpp.predict.flags import NO_MACHINE_CODE

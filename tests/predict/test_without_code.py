@@ -14,7 +14,7 @@ import cdmpp
 from cdmpp import cli
 from cdmpp.ast.table import write_asts
 from cdmpp.data.codes import write_codes
-from cdmpp.machine_code.code_features import CODE_WIDTH
+from cdmpp.machine_code.cpu.code_features import CODE_WIDTH
 from cdmpp.predict import flags as flags_module
 from cdmpp.predict.flags import COUNT_UNKNOWN, NO_MACHINE_CODE
 from cdmpp.recipes.train import train

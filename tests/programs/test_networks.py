@@ -102,7 +102,7 @@ def test_importing_twice_gives_the_same_tasks() -> None:
 def test_what_trains_gives_the_tasks_of_its_training_step():
     import torch
 
-    from cdmpp.network.training_read import training_step
+    from cdmpp.network.compiled.training_read import training_step
 
     zoo = expand_zoo({"mlp": {**read_zoo()["mlp"], "variants": {"train": {"train": "sgd", "batch": 4}}}})
     spec = zoo["mlp@train"]

@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("tvm")
 
 from cdmpp import cli  # noqa: E402
-from cdmpp.data.importers import import_database  # noqa: E402
+from cdmpp.data.importers.databases import import_database  # noqa: E402
 from cdmpp.errors import DataError  # noqa: E402
 from cdmpp.programs.database import BadLine, _graph_of_line, read_lines, read_workloads  # noqa: E402
 from cdmpp.programs.replay import replay_on  # noqa: E402

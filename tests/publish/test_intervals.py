@@ -14,7 +14,7 @@ from cdmpp.data.codes import write_codes
 from cdmpp.data.loading import load_dataset
 from cdmpp.data.splits import make_split
 from cdmpp.errors import DataError
-from cdmpp.machine_code.code_features import CODE_WIDTH
+from cdmpp.machine_code.cpu.code_features import CODE_WIDTH
 from cdmpp.recipes.train import train
 from cdmpp.training.config import Run, TrainConfig
 from tests.model.test_models import SMALL

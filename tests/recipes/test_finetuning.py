@@ -11,12 +11,12 @@ import pytest
 import cdmpp
 from cdmpp.ast.table import write_asts
 from cdmpp.cli.finetune import _print_figures
-from cdmpp.data.files import read_json
 from cdmpp.data.records import append_records, read_tasks, write_info, write_tasks
 from cdmpp.data.schema import Record
 from cdmpp.data.splits import split_definition
 from cdmpp.errors import CdmppError, DataError, NoRecordsError, UnknownDeviceError
 from cdmpp.measure import chosen as measuring
+from cdmpp.platform.files import read_json
 from cdmpp.predict.predictor import Predictor
 from cdmpp.recipes import finetuning
 from cdmpp.recipes.compose import compose

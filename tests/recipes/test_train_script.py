@@ -12,7 +12,7 @@ import pytest
 
 import cdmpp
 from cdmpp.errors import CdmppError
-from cdmpp.paths import conf_folder
+from cdmpp.platform.paths import conf_folder
 from cdmpp.predict.catalogue import model_for, models
 from cdmpp.recipes.compose import GROUPS, compose
 from cdmpp.recipes.settings import RunSettings

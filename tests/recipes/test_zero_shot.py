@@ -10,8 +10,8 @@ import pytest
 
 from cdmpp import devices
 from cdmpp.errors import NoRecordsError
-from cdmpp.machine_code.code_features import CODE_WIDTH
-from cdmpp.machine_code.compile import can_have_code
+from cdmpp.machine_code.cpu.code_features import CODE_WIDTH
+from cdmpp.machine_code.cpu.compile import can_have_code
 from cdmpp.model.build import build_for
 from cdmpp.model.config import model_config
 from cdmpp.predict.predictor import Predictor

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from cdmpp.distributed.data_parallel import DataParallel
-from cdmpp.distributed.replay import replay as scheme_replay
 from cdmpp.errors import CdmppError, DataError
+from cdmpp.steps.data_parallel import DataParallel
+from cdmpp.steps.replay import replay as scheme_replay
 from cdmpp.trace.buckets import with_buckets
 from cdmpp.trace.diagnosis import diagnose
 from cdmpp.trace.job import JobExchange, JobGradient, JobOp, JobRank, TracedJob

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from cdmpp.cli.hydra_entry import _ended_well, _how_to_go_on
-from cdmpp.data.files import read_json
 from cdmpp.errors import CdmppError
-from cdmpp.lock import LOCK_FILE
+from cdmpp.platform.files import read_json
+from cdmpp.platform.lock import LOCK_FILE
 from cdmpp.training.processes import one_writer
 from tests.recipes.test_train_script import ROOT, settings
 from tests.toy_data import write_toy_dataset

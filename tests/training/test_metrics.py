@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import spearmanr
 
 from cdmpp.errors import DataError
-from cdmpp.machine_code.code_features import CODE_NAMES, CODE_WIDTH
+from cdmpp.machine_code.cpu.code_features import CODE_NAMES, CODE_WIDTH
 from cdmpp.training import metrics
 from cdmpp.training.metrics import breakdown, latency_range_labels, mape_factor, score
 from tests.toy_data import toy_dataset

@@ -12,8 +12,8 @@ import cdmpp
 from cdmpp import devices
 from cdmpp.cli.command import main
 from cdmpp.errors import CdmppError, DataError
-from cdmpp.network import predict as network_predict
-from cdmpp.network.stored_graph import graph_for
+from cdmpp.network.compiled import predict as network_predict
+from cdmpp.network.compiled.stored_graph import graph_for
 from cdmpp.programs.database import RECORD_FILE, read_lines
 from cdmpp.programs.replay import parse_target
 from cdmpp.tuning import offline

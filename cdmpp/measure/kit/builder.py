@@ -15,9 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from cdmpp import devices
-from cdmpp.data.files import read_json, read_table, write_json, write_table
 from cdmpp.errors import CdmppError, DataError
-from cdmpp.limits import check_choice, shown
 from cdmpp.measure import protocol, software
 from cdmpp.measure.collection import Collection
 from cdmpp.measure.kit import pack
@@ -25,7 +23,9 @@ from cdmpp.measure.protocol import Timed
 from cdmpp.measure.sentinel import build_sentinels
 from cdmpp.measure.settings import MeasureSettings
 from cdmpp.measure.subjects import Subject
-from cdmpp.workers import run_many
+from cdmpp.platform.files import read_json, read_table, write_json, write_table
+from cdmpp.platform.limits import check_choice, shown
+from cdmpp.platform.workers import run_many
 
 KIT_FILE = "kit.json"
 PART_PROGRAMS = 1500

@@ -9,18 +9,18 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from cdmpp.content import lines_of, parse_json
-from cdmpp.data.files import FAILURES_FILE, append_lines, read_entries
 from cdmpp.data.records import append_records, check_record, read_records, read_tasks, write_info, write_tasks
 from cdmpp.data.schema import Record
 from cdmpp.errors import DataError
-from cdmpp.lock import writing
 from cdmpp.measure import protocol
 from cdmpp.measure.disturbance import Disturbance
 from cdmpp.measure.kit.builder import packed_programs, read_header
 from cdmpp.measure.labels import record_of
 from cdmpp.measure.protocol import Visits
 from cdmpp.measure.report import report
+from cdmpp.platform.content import lines_of, parse_json
+from cdmpp.platform.files import FAILURES_FILE, append_lines, read_entries
+from cdmpp.platform.lock import writing
 
 log = logging.getLogger(__name__)
 

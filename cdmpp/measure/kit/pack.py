@@ -17,8 +17,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cdmpp.data.files import write_atomic
 from cdmpp.errors import CdmppError
+from cdmpp.platform.files import write_atomic
 
 _ROOT = Path(__file__).resolve().parents[2]
 _CODE = """__init__ errors workers measure/__init__ measure/protocol measure/sentinel measure/software measure/timing

@@ -27,7 +27,7 @@ from cdmpp.measure.sentinel import Sentinels
 from cdmpp.measure.software import processor
 from cdmpp.measure.window import Windows
 from cdmpp.measure.worker import COMMAND
-from cdmpp.workers import Reply, Worker
+from cdmpp.platform.workers import Reply, Worker
 
 _TOLERANCE = collections.defaultdict(lambda: 2e-3, float16=2e-2, bfloat16=1e-1)
 """Deviation of a right result by data type."""

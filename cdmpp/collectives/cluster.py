@@ -1,0 +1,99 @@
+"""Cluster: which devices stand in how many nodes, and the links inside a node and between nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TypeVar
+
+from cdmpp import devices
+from cdmpp.collectives import interconnect
+from cdmpp.collectives.interconnect import Interconnect
+from cdmpp.devices.sheet import read_sheet, sheet_file, sheet_files
+from cdmpp.errors import CdmppError
+
+_Sheet = TypeVar("_Sheet")
+_MOST = 2**16
+"""Nodes, and devices or adapters of a node."""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Equal nodes of equal devices."""
+
+    name: str
+    title: str
+    device: str
+    """A name that ``devices.get`` takes."""
+    nodes: int
+    devices_per_node: int
+    inside: Interconnect
+    """The link between devices of one node."""
+    between: Interconnect | None
+    """The link of one adapter to other nodes; None where there is one node."""
+    adapters_per_node: int
+    """How many adapters a node has for ``between``; its devices share them evenly."""
+    source: str
+    """The document that tells so."""
+
+    def __post_init__(self) -> None:
+        for field in ("nodes", "devices_per_node", "adapters_per_node"):
+            value = getattr(self, field)
+            if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _MOST:
+                told = f"{field} is {value!r}, expected a whole number from 1 to {_MOST:,}"
+                raise CdmppError(f"cluster {self.name}: {told}")
+        if self.nodes > 1 and self.between is None:
+            raise CdmppError(f"cluster {self.name} has {self.nodes} nodes: field between must name the link of them")
+
+    @property
+    def ranks(self) -> int:
+        """Devices in all."""
+        return self.nodes * self.devices_per_node
+
+    def nodes_of(self, ranks: int) -> int:
+        """Nodes that so many ranks fill; ``CdmppError`` where they do not fit or fill nodes unevenly."""
+        if not 1 <= ranks <= self.ranks:
+            raise CdmppError(f"{ranks} ranks do not fit on cluster {self.name}: it has {self.ranks} devices")
+        nodes = -(-ranks // self.devices_per_node)
+        if ranks % nodes:
+            raise CdmppError(
+                f"{ranks} ranks fill {nodes} nodes of {self.devices_per_node} devices unevenly: take another number"
+            )
+        return nodes
+
+
+def names() -> tuple[str, ...]:
+    """The names of all described clusters, sorted."""
+    return tuple(sorted(sheet_files("cluster")))
+
+
+def get(name: str) -> Cluster:
+    """The cluster of that name; ``CdmppError`` names the nearest ones where there is none."""
+    return read_cluster(sheet_file("cluster", "cluster", name))
+
+
+@cache
+def read_cluster(path: Path) -> Cluster:
+    """Read and check one file; ``CdmppError`` names it, the field and the nearest device or link."""
+    keys = {"name", "title", "documents", "device", "nodes", "devices_per_node", "inside"}
+    content = read_sheet(path, {*keys, "between?", "adapters_per_node?"})
+
+    def named(field: str, look_up: Callable[[str], _Sheet]) -> _Sheet:
+        try:
+            return look_up(str(content[field]))
+        except CdmppError as error:
+            raise CdmppError(f"{path}: field {field}: {error}") from error
+
+    return Cluster(
+        content["name"],
+        str(content["title"]),
+        named("device", devices.get).name,
+        content["nodes"],
+        content["devices_per_node"],
+        named("inside", interconnect.get),
+        named("between", interconnect.get) if content.get("between") is not None else None,
+        content.get("adapters_per_node", 1),
+        "; ".join(map(str, content["documents"].values())),
+    )

@@ -1,0 +1,83 @@
+"""Collective: what ranks exchange, who carries it out, and how many bytes that takes at least."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from cdmpp.devices.sheet import nearest
+from cdmpp.errors import CdmppError
+
+KINDS: Mapping[str, str] = {
+    "all_reduce": "the buffer of one rank, as long before as after",
+    "all_gather": "the gathered result on one rank",
+    "reduce_scatter": "the input of one rank, before it is scattered",
+    "broadcast": "the message that every rank has in the end",
+    "all_to_all": "all that one rank hands out, the part that it keeps included",
+    "send_recv": "the message from one rank to another",
+}
+"""Kind -> what its ``bytes`` count. These are the sizes of nccl-tests."""
+BACKENDS: Mapping[str, str] = {
+    "nccl": "NVIDIA GPUs",
+    "rccl": "AMD GPUs",
+    "oneccl": "Intel devices",
+    "gloo": "CPUs, over TCP; it runs a reduce-scatter as an all-reduce",
+    "custom": "kernels of inference servers (vLLM, SGLang, TensorRT-LLM), all-reduce alone",
+}
+
+
+@dataclass(frozen=True)
+class Collective:
+    """One exchange between ranks."""
+
+    kind: str
+    """A key of ``KINDS``."""
+    bytes: int
+    """What ``KINDS`` says; at least 1."""
+    ranks: int
+    """How many take part; 1 takes no time."""
+    backend: str = "nccl"
+    """A key of ``BACKENDS``."""
+
+    def __post_init__(self) -> None:
+        for what, given, allowed in (("kind", self.kind, KINDS), ("backend", self.backend, BACKENDS)):
+            if given not in allowed:
+                raise CdmppError(f"unknown {what} of collective {given!r}; {nearest(str(given), allowed)}")
+        for what, number in (("bytes", self.bytes), ("ranks", self.ranks)):
+            if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+                raise CdmppError(f"{self.kind}: {what} is {number!r}, expected a whole number from 1 up")
+        if self.kind == "send_recv" and self.ranks > 2:
+            raise CdmppError(f"send_recv has two ranks, given {self.ranks}: describe each pair by itself")
+        if self.backend == "custom" and self.kind != "all_reduce":
+            raise CdmppError(f"back end custom has an all_reduce alone, given {self.kind}: take nccl")
+
+    @property
+    def runs_as(self) -> Collective:
+        """What the back end really does: gloo's reduce-scatter is an all-reduce of the same bytes."""
+        return replace(self, kind="all_reduce") if self.backend == "gloo" and self.kind == "reduce_scatter" else self
+
+    @property
+    def traffic_bytes(self) -> float:
+        """Bytes that each rank must send, in the best algorithm for long messages (``Patarasuk and Yuan, 2009``)."""
+        return self.bytes * traffic(self.runs_as.kind, self.ranks)
+
+    @property
+    def steps(self) -> int:
+        """Messages that follow each other in that algorithm."""
+        return steps(self.runs_as.kind, self.ranks)
+
+
+def traffic(kind: str, ranks: int) -> float:
+    """Share of ``bytes`` that each rank sends."""
+    if ranks == 1:
+        return 0.0
+    if kind in ("broadcast", "send_recv"):
+        return 1.0
+    return (2 if kind == "all_reduce" else 1) * (ranks - 1) / ranks
+
+
+def steps(kind: str, ranks: int) -> int:
+    """Messages one after the other in a ring."""
+    if kind == "send_recv":
+        return min(ranks - 1, 1)
+    return (2 if kind == "all_reduce" else 1) * (ranks - 1)

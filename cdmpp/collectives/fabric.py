@@ -1,0 +1,219 @@
+"""Fabric: the ranks of one job, the links between them, and what an exchange takes there when nothing disturbs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+
+import numpy as np
+
+from cdmpp import devices
+from cdmpp.collectives import cluster as clusters
+from cdmpp.collectives import interconnect
+from cdmpp.collectives.algorithms import parts, ring
+from cdmpp.collectives.cluster import Cluster
+from cdmpp.collectives.collective import BACKENDS, Collective
+from cdmpp.collectives.collective_model import CollectiveEstimate, shipped
+from cdmpp.collectives.curve import Curve
+from cdmpp.collectives.interconnect import AlphaBeta, Interconnect
+from cdmpp.devices import Device
+from cdmpp.devices.sheet import nearest
+from cdmpp.errors import CdmppError
+from cdmpp.simulate.flow import Flow
+
+Cost = Callable[[Collective], CollectiveEstimate]
+MOST_RANKS = 2**16
+"""What a job has at most: the largest ones that anyone trained have half as many."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A part of a collective, which groups of ranks carry out side by side."""
+
+    collective: Collective
+    """Of one group."""
+    groups: tuple[tuple[int, ...], ...]
+    is_far: bool
+    """Whether its members stand in different nodes."""
+
+
+@dataclass(frozen=True)
+class Fabric:
+    """Ranks fill nodes one after the other. Every rank has a way out and a way in, every adapter of a node too."""
+
+    name: str
+    ranks: int
+    backend: str
+    """A key of ``collective.BACKENDS``."""
+    whole: Cost
+    """Of a collective of all ranks."""
+    near: Cost
+    """Of a collective, or of a message between two ranks, inside a node."""
+    near_rate: float
+    """Bytes a second that one rank sends inside a node; it receives as many."""
+    nodes: int = 1
+    far: Cost | None = None
+    """As ``near``, between nodes, for a rank that has an adapter to itself. None: there is one node."""
+    far_rate: float = 0.0
+    """Bytes a second of one adapter."""
+    adapters: int = 1
+    """Of each node, shared evenly by its ranks."""
+
+    def __post_init__(self) -> None:
+        check_ranks(self.ranks)
+        if self.backend not in BACKENDS:
+            raise CdmppError(f"unknown back end {self.backend!r}; {nearest(str(self.backend), BACKENDS)}")
+
+    @cached_property
+    def rates(self) -> dict[str, float]:
+        """Link -> bytes a second."""
+        ranks = {f"rank {rank} {way}": self.near_rate for rank in range(self.ranks) for way in ("out", "in")}
+        adapters = [f"node {node} adapter {i}" for node in range(self.nodes) for i in range(self.adapters)]
+        far = {f"{name} {way}": self.far_rate for name in adapters for way in ("out", "in")}
+        return {**ranks, **far} if self.nodes > 1 else ranks
+
+    def node_of(self, rank: int) -> int:
+        """Number of the node."""
+        return rank // (self.ranks // self.nodes)
+
+    def way(self, source: int, target: int) -> tuple[str, ...]:
+        """Links that a message crosses."""
+        if self.node_of(source) == self.node_of(target):
+            return f"rank {source} out", f"rank {target} in"
+        return f"{self._adapter(source)} out", f"{self._adapter(target)} in"
+
+    def _adapter(self, rank: int) -> str:
+        per_node = self.ranks // self.nodes
+        return f"node {rank // per_node} adapter {rank % per_node * self.adapters // per_node}"
+
+    def stages(self, collective: Collective) -> list[Stage]:
+        """What a collective of all ranks consists of, one after the other. gloo has one ring, whatever the nodes."""
+        ranks, asked = range(self.ranks), collective.runs_as
+        if self.ranks == 1:
+            return []
+        if self.backend == "gloo":
+            return [Stage(asked, (tuple(ranks),), self.nodes > 1)]
+        per_node = self.ranks // self.nodes
+        inside = tuple(tuple(ranks[node * per_node : (node + 1) * per_node]) for node in range(self.nodes))
+        across = tuple(tuple(ranks[i::per_node]) for i in range(per_node))
+        return [Stage(part, across if far else inside, far) for part, far in parts(asked, self.nodes)]
+
+    def message(self, source: int, target: int, n_bytes: int) -> tuple[float, Flow]:
+        """Seconds before the first byte, and the bytes on their way."""
+        return self.share(Collective("send_recv", n_bytes, 2, self.backend), 1, ((source, target),))
+
+    def share(
+        self, collective: Collective, steps: int, pairs: Sequence[tuple[int, int]], is_far: bool | None = None
+    ) -> tuple[float, Flow]:
+        """One of equal ``steps`` of a collective, from the first to the second rank of the first of ``pairs``.
+
+        Alone on its links a step takes its share of the whole. The flow has as many bytes as the tightest link of all
+        pairs, which act at the same time, carries in that time: what a protocol adds comes on top of what is sent.
+        """
+        ways = [self.way(*pair) for pair in pairs]
+        far = any(self.node_of(a) != self.node_of(b) for a, b in pairs) if is_far is None else is_far
+        cost = self.far if far and self.far is not None else self.near
+        whole_s = cost(collective).latency_s
+        latency_s = min(cost(_least(collective)).latency_s, whole_s) / steps
+        rate = min(self.rates[link] for way in ways for link in way)
+        return latency_s, Flow(rate * (whole_s / steps - latency_s), ways[0])
+
+
+def check_ranks(ranks: int) -> None:
+    """``CdmppError`` for what is no number of ranks, or more than ``MOST_RANKS``."""
+    if not isinstance(ranks, int) or isinstance(ranks, bool) or not 1 <= ranks <= MOST_RANKS:
+        raise CdmppError(f"ranks is {str(ranks)[:60]}: expected a whole number from 1 to {MOST_RANKS:,}")
+
+
+def fabric_of(
+    ranks: int, device: str | Device, cluster: str | None = None, link: str | None = None, backend: str | None = None
+) -> Fabric:
+    """Where ``ranks`` of a device exchange: on a cluster, or all on one link, by name.
+
+    ``backend`` is gloo on CPUs, rccl on AMD's GPUs and nccl elsewhere, unless it is given. ``CdmppError`` where there
+    is no such cluster, link or back end, neither or both are given, or ranks do not fit.
+    """
+    check_ranks(ranks)
+    if cluster is not None and link is not None:
+        raise CdmppError(f"cluster {cluster} and link {link}: a cluster names its own links, leave one out")
+    carries = backend or _backend(devices.get(device) if isinstance(device, str) else device)
+    if cluster is not None:
+        return on_cluster(clusters.get(cluster), ranks, carries)
+    if link is not None:
+        return on_link(link, ranks, carries)
+    if ranks > 1:
+        raise CdmppError(f"{ranks} ranks, and no way between them: name a cluster or a link")
+    return replace(fitted(AlphaBeta(0.0, 1e-9), 1, carries), name="no link")
+
+
+def _backend(device: Device) -> str:
+    if device.kind == "cpu":
+        return "gloo"
+    return "rccl" if device.target.get("kind") == "rocm" else "nccl"
+
+
+def on_link(link: str | Interconnect, ranks: int, backend: str = "nccl") -> Fabric:
+    """Ranks of one node, by the shipped collective model; ``CdmppError`` where there is no such link."""
+    on = interconnect.get(link) if isinstance(link, str) else link
+    cost = cache(lambda collective: shipped().predict(collective, on))
+    return Fabric(on.name, ranks, backend, cost, cost, 1e9 * on.bandwidth_gbps)
+
+
+def on_cluster(cluster: Cluster, ranks: int, backend: str = "nccl") -> Fabric:
+    """Ranks on a cluster; ``CdmppError`` where they do not fit or fill its nodes unevenly."""
+    model, between = shipped(), cluster.between
+    nodes = cluster.nodes_of(ranks)
+    near = cache(lambda collective: model.predict(collective, cluster.inside))
+    whole = cache(lambda collective: model.predict_on(collective, cluster))
+    near_rate = 1e9 * cluster.inside.bandwidth_gbps
+    if nodes == 1 or between is None:
+        return Fabric(cluster.name, ranks, backend, near, near, near_rate)
+    adapters = min(cluster.adapters_per_node, ranks // nodes)
+    far = cache(lambda collective: model.predict(collective, between))
+    far_rate = 1e9 * between.bandwidth_gbps
+    return Fabric(cluster.name, ranks, backend, whole, near, near_rate, nodes, far, far_rate, adapters)
+
+
+def fitted(wire: AlphaBeta, ranks: int, backend: str = "gloo") -> Fabric:
+    """Ranks of which each message takes ``wire``, in rings: two numbers fitted to one set-up."""
+    cost = cache(lambda collective: _told(ring(collective, wire), "two fitted numbers"))
+    return Fabric("fitted", ranks, backend, cost, cost, 1.0 / wire.beta_s)
+
+
+def probed(
+    table: Mapping[str, Sequence[tuple[float, float]]], ranks: int, bytes_per_s: float, backend: str = "gloo"
+) -> Fabric:
+    """Ranks whose collectives were timed.
+
+    Args:
+        table: kind of collective -> (bytes, seconds), two or more sizes of each.
+        ranks: that took part.
+        bytes_per_s: of each rank's link; it matters where flows share one.
+        backend: that carried them out.
+
+    Raises:
+        CdmppError: a table that is no curve, and later a kind that was not timed.
+    """
+    curves = {}
+    for kind, rows in table.items():
+        sizes, seconds = np.array(sorted(rows), np.float64).reshape(-1, 2).T
+        curves[kind] = Curve("probed", None, backend, kind, ranks, 1, sizes, seconds).monotone()
+
+    def cost(collective: Collective) -> CollectiveEstimate:
+        asked = collective.runs_as
+        if asked.ranks == 1:
+            return _told(0.0, "one rank")
+        if asked.kind not in curves:
+            raise CdmppError(f"no {asked.kind} was timed here, only {', '.join(curves)}: time it too")
+        return _told(float(curves[asked.kind].at(asked.bytes)), "timed")
+
+    return Fabric("probed", ranks, backend, cost, cost, bytes_per_s)
+
+
+def _told(seconds: float, source: str) -> CollectiveEstimate:
+    return CollectiveEstimate(seconds, seconds, seconds, source)
+
+
+def _least(collective: Collective) -> Collective:
+    return Collective(collective.kind, 1, collective.ranks, collective.backend)

@@ -1,0 +1,89 @@
+"""Interconnect: what public documents say of a link between devices, with a source per number."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from cdmpp.devices.sheet import read_quantity, read_sheet, sheet_file, sheet_files
+from cdmpp.errors import CdmppError
+
+TOPOLOGIES: Mapping[str, str] = {
+    "switch": "every device reaches every other at its full rate",
+    "mesh": "each pair of devices has links of its own",
+    "pair": "a bridge joins two devices",
+    "bus": "devices share a tree of switches and sockets",
+    "network": "adapters of several machines and the switches between them",
+    "local": "processes of one machine talk through its memory",
+}
+_UNITS = {"bandwidth_gbps": "GB/s", "latency_s": "s"}
+
+
+@dataclass(frozen=True)
+class AlphaBeta:
+    """Time of one message from one device to another: ``alpha_s + bytes * beta_s``."""
+
+    alpha_s: float
+    """Seconds until the first byte arrives."""
+    beta_s: float
+    """Seconds a byte."""
+
+    def seconds(self, n_bytes: float) -> float:
+        """Of a message of ``n_bytes``."""
+        return self.alpha_s + n_bytes * self.beta_s
+
+
+@dataclass(frozen=True)
+class Interconnect:
+    """One kind of link as its public documents describe it."""
+
+    name: str
+    title: str
+    topology: str
+    """A key of ``TOPOLOGIES``."""
+    bandwidth_gbps: float
+    """GB/s (1e9 bytes) that one device sends; it receives as much at the same time."""
+    latency_s: float | None
+    """Seconds of one step of a ring of small messages; None where nobody published it."""
+    sources: Mapping[str, str]
+    """The document behind ``bandwidth_gbps`` and ``latency_s``, or why there is none."""
+    ranges: Mapping[str, tuple[float, float]]
+    """(low, high) of a number of which no more is known; the number is their geometric middle."""
+
+    def alpha_beta(self, shared_by: float = 1.0) -> AlphaBeta:
+        """What the sheet promises to each of ``shared_by`` devices on one link; an unknown latency counts as none."""
+        return AlphaBeta(self.latency_s or 0.0, max(shared_by, 1.0) / (1e9 * self.bandwidth_gbps))
+
+
+def names() -> tuple[str, ...]:
+    """The names of all described links, sorted."""
+    return tuple(sorted(sheet_files("interconnect")))
+
+
+def get(name: str) -> Interconnect:
+    """The link of that name; ``CdmppError`` names the nearest ones where there is none."""
+    return read_interconnect(sheet_file("interconnect", "link", name))
+
+
+@cache
+def read_interconnect(path: Path) -> Interconnect:
+    """Read and check one file; ``CdmppError`` names it and the field that cannot be."""
+    content = read_sheet(path, {"name", "title", "topology", "documents", *_UNITS})
+    if content["topology"] not in TOPOLOGIES:
+        allowed = ", ".join(TOPOLOGIES)
+        raise CdmppError(f"{path}: field topology is {content['topology']!r}, expected one of {allowed}")
+    read = {key: read_quantity(path, key, content[key], unit, content["documents"]) for key, unit in _UNITS.items()}
+    bandwidth = read["bandwidth_gbps"].value
+    if bandwidth is None:
+        raise CdmppError(f"{path}: field bandwidth_gbps is null, and no time can be told without it")
+    return Interconnect(
+        content["name"],
+        str(content["title"]),
+        content["topology"],
+        bandwidth,
+        read["latency_s"].value,
+        sources={key: number.source for key, number in read.items()},
+        ranges={key: number.bounds for key, number in read.items() if number.bounds},
+    )

@@ -1,0 +1,202 @@
+"""Programs that were measured elsewhere -> data set folder: files of JSON lines, each TVMScript with its latency."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import statistics
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.progress import track
+
+from cdmpp import devices
+from cdmpp.data.importers.databases import FLAG_SPREAD, identified, task_of, write_programs
+from cdmpp.data.importers.report import ImportReport, check_on_bad
+from cdmpp.data.merge import each_once
+from cdmpp.data.records import OnBad
+from cdmpp.data.schema import Record
+from cdmpp.data.targets import disagreement
+from cdmpp.errors import DataError
+from cdmpp.platform.content import lines_of, parse_json
+from cdmpp.programs.database import FAILED_SECONDS
+from cdmpp.programs.identity import canonical_json
+from cdmpp.programs.legacy import convert_trace
+from cdmpp.programs.replay import parse_target, parse_workload, replay_on
+from cdmpp.programs.task import Task
+
+PROTOCOL = "tvmscript"
+EMPTY_TRACE = "[[],[]]"
+_TEXTS = ("tvmscript", "workload", "task", "network", "name", "measured_at")
+_FIELDS = (*_TEXTS, "trace", "latency_s", "latency_samples_s", "target", "software")
+
+
+def import_programs(
+    source: Path, out: Path, device: str, network: str | None = None, on_bad: OnBad = "error", progress: bool = True
+) -> ImportReport:
+    """Import JSON lines, a file or all ``*.jsonl[.gz]`` of a folder, as measured on ``device`` into ``out``.
+
+    A line holds ``tvmscript`` (a scheduled program) or ``workload`` and ``trace``, and ``latency_s`` in seconds or
+    ``latency_samples_s`` or both; docs/data.md names the other fields. ``network`` is for lines that name none.
+    Every file is read and every program restored before anything is written. Broken lines raise one ``DataError`` with
+    their places, or are left out and counted with ``on_bad="skip"``; a program for another kind of device always raises
+    one. Lines of one program become one record. Programs that ``out`` holds are left alone, so a rerun continues.
+    """
+    source, out = Path(source), Path(out)
+    check_on_bad(on_bad)
+    reader, report = _Reader(devices.get(device), f"{PROTOCOL}:{source.name}", network), ImportReport()
+    tasks: dict[str, Task] = {}
+    records: list[Record] = []
+    for path, number, line in track(_lines(source), f"reading {source.name}", disable=not progress):
+        report.lines += 1
+        try:
+            values = _checked(line)
+            samples = _samples(values)
+            if max(samples) >= FAILED_SECONDS:
+                report.failed += 1
+                continue
+            task, record = reader.program(values, samples)
+        except ValueError as error:  # a CdmppError is one
+            report.bad.append(f"{path} line {number}: {error}")
+            continue
+        if reason := disagreement(reader.device, record.target):
+            raise DataError(f"{path} line {number} is not of device {device}: {reason}")
+        first = tasks.get(task.task_id, task)
+        tasks[task.task_id] = replace(first, networks={**first.networks, **task.networks})
+        record = replace(record, extra={"file": path.name, "line": str(number)})
+        records.append(identified(record, task.workload, first.workload))
+    united = [replace(record, flagged=record.spread > FLAG_SPREAD) for record in each_once(records)[0]]
+    report.judge(source, on_bad, len(united))
+    programs = [(tasks[record.task_id], record) for record in united]
+    write_programs(out, programs, report, source.name, network, progress)
+    return report
+
+
+def _lines(source: Path) -> Iterator[tuple[Path, int, bytes]]:
+    """Every line that is not blank, with its file and number; ``DataError`` names a file that cannot be read."""
+    paths = [source]
+    if source.is_dir():
+        paths = sorted(path for path in source.iterdir() if path.name.endswith((".jsonl", ".jsonl.gz")))
+    if not paths:
+        raise DataError(f"{source} holds no *.jsonl and no *.jsonl.gz")
+    for path in paths:
+        yield from ((path, number, line) for number, line in lines_of(path))
+
+
+def _checked(line: bytes) -> dict[str, Any]:
+    """The fields that are given; ``ValueError`` for unknown and missing ones, and for texts that are none."""
+    try:
+        values = parse_json(line)
+    except ValueError as error:
+        raise ValueError(f"not JSON ({error})") from None
+    if not isinstance(values, dict):
+        raise ValueError(f"expected a JSON object with fields among {', '.join(_FIELDS)}")
+    values = {name: value for name, value in values.items() if value is not None}
+    if unknown := [name[:60] for name in values if name not in _FIELDS]:
+        raise ValueError(f"unknown fields {', '.join(unknown)}; known: {', '.join(_FIELDS)}")
+    if ("tvmscript" in values) == bool({"workload", "trace"} & set(values)):
+        raise ValueError("expected either tvmscript (a scheduled program), or workload and trace")
+    if ("workload" in values) != ("trace" in values):
+        raise ValueError(f"{'trace' if 'workload' in values else 'workload'} is missing")
+    if "task" in values and "trace" in values:
+        raise ValueError("task is for tvmscript: the task of a trace is its workload")
+    for name in _TEXTS:
+        value = values.get(name, "text")
+        if not isinstance(value, str) or not value.strip():
+            raise ValueError(f"{name} is {str(value)[:60]!r}: must be a text")
+    return values
+
+
+def _samples(values: dict[str, Any]) -> tuple[float, ...]:
+    """The measurements in seconds; the one latency where there are no others."""
+    samples, stated = values.get("latency_samples_s"), values.get("latency_s")
+    if samples is None and stated is None:
+        raise ValueError("latency_s and latency_samples_s are missing: one of them is needed")
+    if samples is None:
+        return (_seconds("latency_s", stated),)
+    if not isinstance(samples, list) or not samples:
+        raise ValueError(f"latency_samples_s is {str(samples)[:60]}: must be a list of seconds")
+    seconds = tuple(_seconds("latency_samples_s", value) for value in samples)
+    # The likeliest slip is another unit in one of the two fields.
+    if stated is not None and not 0.99 * min(seconds) <= _seconds("latency_s", stated) <= 1.01 * max(seconds):
+        raise ValueError(f"latency_s is {stated}, outside its samples {min(seconds):g} to {max(seconds):g}")
+    return seconds
+
+
+def _seconds(name: str, value: Any) -> float:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not 0 < value <= sys.float_info.max:
+        raise ValueError(f"{name} holds {str(value)[:60]}: must be a positive number of seconds")
+    return float(value)
+
+
+@dataclass
+class _Reader:
+    """Turns lines into programs of one device."""
+
+    device: devices.Device
+    origin: str
+    network: str | None
+    tasks: dict[tuple[str, str, str | None], Task] = field(default_factory=dict)
+    """By workload, name and network: many lines share one."""
+
+    def program(self, values: dict[str, Any], samples: tuple[float, ...]) -> tuple[Task, Record]:
+        """The record has no id yet. ``ValueError``: the program cannot be restored, or a field cannot be used."""
+        text = values.get("tvmscript") or values["workload"]
+        schedule = _schedule(values["trace"]) if "trace" in values else EMPTY_TRACE
+        task = self._task(text, values.get("name", ""), values.get("network", self.network))
+        if "task" in values:  # many programs, one task: the record holds the program
+            task_id = hashlib.sha256(f"task:{values['task']}".encode()).hexdigest()[:16]
+            task, schedule = replace(task, task_id=task_id), text
+        target = values.get("target", self.device.target)
+        if not isinstance(target, dict):
+            raise ValueError(f"target is {str(target)[:60]!r}: must be a mapping, as tvm.target.Target takes it")
+        parse_target(target)
+        replay_on(parse_workload(text), schedule)
+        median = statistics.median(samples)
+        record = Record(
+            "",
+            task.task_id,
+            self.device.name,
+            canonical_json(json.dumps(target)),
+            schedule,
+            samples,
+            float(values.get("latency_s", median)),
+            statistic="given" if "latency_s" in values else "median",
+            latency_min_s=min(samples),
+            latency_median_s=median,
+            spread=float(np.std(samples) / np.mean(samples)),
+            protocol=PROTOCOL,
+            software=json.dumps(values["software"], sort_keys=True) if "software" in values else "",
+            measured_at=_utc(values["measured_at"]) if "measured_at" in values else "",
+        )
+        return task, record
+
+    def _task(self, text: str, name: str, network: str | None) -> Task:
+        key = (text, name, network)
+        if key not in self.tasks:
+            self.tasks[key] = task_of(parse_workload(text), text, self.origin, network, name)
+        return self.tasks[key]
+
+
+def _schedule(trace: Any) -> str:
+    """The trace as JSON, an older one in the spelling of TVM 0.27."""
+    try:
+        return json.dumps(convert_trace(trace), sort_keys=True, separators=(",", ":"))
+    except (ValueError, TypeError) as error:
+        raise ValueError("trace is no [instructions, decisions] of [name, inputs, attributes, outputs]") from error
+
+
+def _utc(text: str) -> str:
+    """Without a zone it is UTC already."""
+    try:
+        when = datetime.fromisoformat(text)
+        when = when if when.tzinfo else when.replace(tzinfo=UTC)
+        return when.astimezone(UTC).isoformat(timespec="seconds")
+    except (ValueError, OverflowError) as error:
+        raise ValueError(f"measured_at is {text[:60]!r}: must be a time as in 2026-01-31T12:00:00Z") from error

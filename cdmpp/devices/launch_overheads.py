@@ -1,0 +1,65 @@
+"""Engines: what decides how long a device takes for a network beside its kernels. No TVM and no torch here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cdmpp.devices.sheet import read_quantity
+from cdmpp.errors import CdmppError
+
+_NUMBERS = {"call_us": "us", "run_us": "us", "exposed_share": "1", "resident_kb": "KiB"}
+
+
+@dataclass(frozen=True)
+class Engines:
+    """Of one device. ``None``: nobody has measured it."""
+
+    call_s: float | None = None
+    """From the end of a kernel to the start of the next one on the same stream, and before the first."""
+    run_s: float | None = None
+    """What a run of a network takes once."""
+    exposed_share: float | None = None
+    """Of the time that data needs from where it lies instead of the cache of a kernel timed alone: what the kernel
+    does not hide."""
+    resident_bytes: float | None = None
+    """Of the last cache what a network has to itself; other guests of a shared host use the rest. None: all of it."""
+    streams: int = 1
+    """Queues of each engine that run side by side."""
+    classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Engine -> op classes that run there; those of none run on the last. Empty: one engine for all."""
+
+    def engine_of(self, op_class: str) -> str:
+        """Name of the engine."""
+        named = (name for name, classes in self.classes.items() if op_class in classes)
+        return next(named, [*self.classes][-1] if self.classes else "device")
+
+
+def read_engines(path: Path, content: Any, documents: Mapping[str, Any]) -> Engines:
+    """The part ``network`` of a device file; ``CdmppError`` names the field that cannot be."""
+    if content is None:
+        return Engines()
+    known = {*_NUMBERS, "streams", "engines"}
+    if not isinstance(content, dict) or not set(content) <= known:
+        raise CdmppError(f"{path}: network must be a mapping of {', '.join(sorted(known))}, found {content!r}")
+    numbers = {
+        name: read_quantity(path, f"network.{name}", content[name], unit, documents).value
+        for name, unit in _NUMBERS.items()
+        if name in content
+    }
+    streams, engines = content.get("streams", 1), content.get("engines", {})
+    if not isinstance(streams, int) or streams < 1:
+        raise CdmppError(f"{path}: network.streams is {streams!r}: give a number of at least 1")
+    if not isinstance(engines, dict) or not all(isinstance(classes, list) for classes in engines.values()):
+        raise CdmppError(f"{path}: network.engines is {engines!r}: give the op classes of each engine as a list")
+    call_us, run_us, resident_kb = (numbers.get(name) for name in ("call_us", "run_us", "resident_kb"))
+    return Engines(
+        None if call_us is None else 1e-6 * call_us,
+        None if run_us is None else 1e-6 * run_us,
+        numbers.get("exposed_share"),
+        None if resident_kb is None else 1024 * resident_kb,
+        streams,
+        {str(name): tuple(map(str, classes)) for name, classes in engines.items()},
+    )

@@ -1,0 +1,1 @@
+"""Networks as TVM compiles and runs them."""

@@ -1,0 +1,91 @@
+"""Candidates: schedules of a task with their compact ASTs, sampled in worker processes and kept in the cache."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from cdmpp.ast.layout import EXTRACTOR_VERSION
+from cdmpp.ast.table import AstTable, read_asts, write_asts
+from cdmpp.data.derive import COMMAND, cores, derived_folder
+from cdmpp.data.derive_worker import unpacked
+from cdmpp.devices import Device
+from cdmpp.errors import CdmppError, DataError, some
+from cdmpp.measure.plan import schedule_seed
+from cdmpp.platform.progress import shown
+from cdmpp.platform.workers import keep_worker, run_many, take_worker
+from cdmpp.programs.task import Task
+
+LIMIT_S = 600.0
+"""For the schedules of one task: a GPU's take some seconds each."""
+_SAMPLER = "2"
+"""Goes up when the same seed draws other schedules."""
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Different programs of one task."""
+
+    schedules: tuple[str, ...]
+    """(n,) traces as JSON, or TVMScript of scheduled programs."""
+    asts: AstTable
+    """(n,) without code vectors."""
+
+
+def candidates_of(
+    tasks: Mapping[str, Task], device: Device, n: int, seed: int = 0, progress: bool = True
+) -> dict[str, Candidates]:
+    """``n`` sampled schedules of each task for ``device``, fewer where there are not as many; 0: TVM's default alone.
+
+    ``CdmppError`` names tasks of which no program can be made.
+    """
+    target = json.dumps(device.target, sort_keys=True)
+    found: dict[str, Candidates] = {}
+    missing: list[Task] = []
+    for task_id, task in tasks.items():
+        try:
+            schedules, table = read_asts(_path(task, target, n, seed))
+            found[task_id] = Candidates(tuple(schedules), table)
+        except DataError:  # not there, or of another version
+            missing.append(task)
+    if missing:
+        found |= _sampled(missing, device.target, target, n, seed, progress)
+    return found
+
+
+def _sampled(
+    tasks: Sequence[Task], target: Mapping[str, Any], text: str, n: int, seed: int, progress: bool
+) -> dict[str, Candidates]:
+    asked = {"op": "candidates", "target": dict(target), "n": n}
+    # The heaviest first: what is left at the end is small.
+    tasks = sorted(tasks, key=lambda task: -task.flops)
+    requests = [{**asked, "task": asdict(t), "seed": schedule_seed(t.task_id, seed)} for t in tasks]
+    pool = [take_worker(COMMAND) for _ in range(min(cores(), -(-len(tasks) // 2)))]
+    found, faults = dict[str, Candidates](), list[str]()
+    title = "sampling schedules" if n else "reading kernels"
+    try:
+        replies = run_many(pool, requests, LIMIT_S)
+        with closing(replies), closing(shown(replies, title, len(tasks), progress)) as bar:
+            for index, reply in bar:
+                task = tasks[index]
+                if "arrays" not in reply:
+                    faults.append(f"{task.op_name}: {reply.get('reason') or reply.get('cause')}")
+                    continue
+                table = AstTable(**unpacked(reply["arrays"]))
+                found[task.task_id] = Candidates(tuple(reply["schedules"]), table)
+                write_asts(_path(task, text, n, seed), reply["schedules"], table)
+    finally:
+        for worker in pool:
+            keep_worker(worker)
+    if faults:
+        raise CdmppError(f"no program can be made of {len(faults)} of {len(tasks)} kernels: {some(faults)}")
+    return found
+
+
+def _path(task: Task, target: str, n: int, seed: int) -> Path:
+    folder = derived_folder("candidates", f"{EXTRACTOR_VERSION}-{_SAMPLER}", task.workload, target, str(n), str(seed))
+    return folder / "asts.parquet"

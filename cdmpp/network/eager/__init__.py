@@ -1,0 +1,1 @@
+"""Networks as PyTorch runs them by itself. Needs no TVM."""

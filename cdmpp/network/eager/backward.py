@@ -1,0 +1,222 @@
+"""The backward pass of a network of library operators, behind its forward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from cdmpp.network.eager.graph import Factor, LibraryGraph
+from cdmpp.network.eager.recomputation import Recomputation
+from cdmpp.network.graph import Call, NetworkGraph
+from cdmpp.operators.aten import DROPOUT
+from cdmpp.operators.backward import Gradient, accumulation_of, backward_of, kept_for, last_kept, table_gradient
+from cdmpp.operators.operator import LibraryOperator
+from cdmpp.operators.operator_task import operator_task
+
+_INDEX_BYTES = 8
+_OF_TWO = ("linear", "conv2d", "bmm", "mul", "mul_broadcast", "div")
+"""Operators of two factors."""
+
+
+class ForwardBackward(NamedTuple):
+    """A network whose calls are those of its forward pass, then those of its backward pass."""
+
+    graph: NetworkGraph
+    operators: dict[str, LibraryOperator]
+    """By task id."""
+    forward: int
+    """How many calls the forward pass has."""
+    ready: dict[int, int]
+    """Number of a parameter, as in ``Call.resident`` -> place of the call that makes its gradient."""
+    recomputed: frozenset[int]
+    """Places of the calls of the backward pass that run one of the forward pass again."""
+
+
+def with_backward(made: LibraryGraph, accumulates: bool = True) -> ForwardBackward:
+    """Calls in the opposite order; what they read of the forward pass lives until then.
+
+    What depends on no parameter has no backward pass, and an input that does not, no gradient. What
+    ``torch.utils.checkpoint`` recomputes is not kept: it runs again when the backward pass first needs a result of it.
+
+    Args:
+        made: the forward pass.
+        accumulates: gradients are added to those of the step before; else they take their places, as torch does it
+            where ``zero_grad`` sets them to None.
+    """
+    return _Backward(made, accumulates).run()
+
+
+class GrownTasks:
+    """Tasks of operators, each once."""
+
+    def __init__(self, network: str) -> None:
+        self.network = network
+        self.tasks: dict[str, Any] = {}
+        self.operators: dict[str, LibraryOperator] = {}
+
+    def task(self, operator: LibraryOperator) -> str:
+        """Id of the operator's task."""
+        made = operator_task(operator, self.network)
+        self.tasks.setdefault(made.task_id, made)
+        self.operators.setdefault(made.task_id, operator)
+        return made.task_id
+
+
+class _Backward:
+    def __init__(self, made: LibraryGraph, accumulates: bool) -> None:
+        self.graph, self.operators, self.stand_ins, kind = made.graph, made.operators, made.stand_ins, made.kind
+        self.learning = made.learning
+        self.accumulates = accumulates
+        self.grown = GrownTasks(self.graph.name)
+        for operator in self.operators.values():
+            self.grown.task(operator)
+        self.calls = [_with_indices(call, self.operators[call.task_id]) for call in self.graph.calls]
+        self.masked = {place for place, stands_for in self.stand_ins.items() if stands_for == DROPOUT}
+        self.masked = {place for place in self.masked if all(map(self._keeps_result, self.calls[place].inputs))}
+        """Dropouts of what is kept anyway; of the others the input counts for the mask."""
+        for place in self.masked:
+            call, operator = self.calls[place], self.operators[self.calls[place].task_id]
+            # on CPUs a dropout is a product with a tensor of its type, on GPUs a kernel of its own
+            mask = int(operator.written_elements) * (operator.element_bytes if kind == "cpu" else 1)
+            self.calls[place] = replace(call, output_bytes=call.output_bytes + mask)
+        tracked = [bool(one.sources or one.weights) for one in self.learning]
+        self.again = Recomputation(
+            self.learning, [self._last_kept(place) if tracked[place] else "" for place in range(len(tracked))]
+        )
+        self.copies = list[int]()
+        """Places of calls of the forward pass that run again."""
+        self.trained = [tracked[place] and place in self.graph.results for place in range(len(tracked))]
+        """Of each call, whether its result depends on a parameter, and a result of the network on it."""
+        for place in reversed(range(len(tracked))):
+            for source in self.learning[place].sources if self.trained[place] else ():
+                self.trained[source] = True
+        self.gradients = dict[int, list[int]]()
+        """Call of the forward pass -> calls that make the gradient of its result, in parts."""
+        self.ready = dict[int, int]()
+
+    def run(self) -> ForwardBackward:
+        for place in reversed(range(len(self.graph.calls))):
+            if self.trained[place]:
+                self._call(place)
+        results = tuple(dict.fromkeys((*self.graph.results, *self.ready.values())))
+        return ForwardBackward(
+            replace(self.graph, calls=tuple(self.calls), tasks=self.grown.tasks, results=results),
+            self.grown.operators, len(self.graph.calls), self.ready, frozenset(self.copies),
+        )  # fmt: skip
+
+    def _call(self, place: int) -> None:
+        call, operator = self.graph.calls[place], self.operators[self.graph.calls[place].task_id]
+        given = self.gradients.get(place, [])
+        for other in self.again.before(place):
+            self._again(other)
+        for _ in given[1:]:
+            summed = accumulation_of(int(operator.written_elements), operator.dtype)
+            given = [self._add(place, summed, given, call.output_bytes)]
+        keeps_inputs, keeps_result = (True, False) if place in self.stand_ins else kept_for(operator)
+        if place in self.masked:
+            keeps_inputs, keeps_result = False, True
+        kept = (*(self._kept_inputs(place, operator) if keeps_inputs else ()), *((place,) if keeps_result else ()))
+        kept = tuple(map(self.again.latest, kept))
+        weights = {number: size for number, size in call.resident if number in self.learning[place].weights}
+        parts = backward_of(operator)
+        held = _held(parts, weights, operator.element_bytes, self.learning[place].factors)
+        for index, one in enumerate(parts):
+            own = [number for number in weights if held[number] == index]
+            sources = self._sources(place, index, one, bool(weights))
+            if one.of and not own and not sources and (operator.name != "bmm" or self.learning[place].factors):
+                continue
+            written = sum(self.calls[source].output_bytes for source in sources) + sum(weights[key] for key in own)
+            last = self._add(place, one.operator, (*given, *kept), written)
+            if not one.of:
+                given = [last]
+            for source in sources:
+                self.gradients.setdefault(source, []).append(last)
+            if operator.name != "embedding":
+                self._give(place, {number: weights[number] for number in own}, last)
+        if operator.name == "embedding" and weights:
+            whole = table_gradient(sum(weights.values()) // operator.element_bytes, operator.dtype)
+            self._give(place, weights, self._add(place, whole, (last,), sum(weights.values())))
+        if self.accumulates:
+            for number, size in weights.items():
+                summed = accumulation_of(size // operator.element_bytes, operator.dtype)
+                self.ready[number] = self._add(place, summed, (self.ready[number],), size)
+
+    def _again(self, place: int) -> None:
+        """Call ``place`` of the forward pass runs for another time."""
+        call = self.calls[place]
+        inputs = tuple(map(self.again.latest, call.inputs))
+        self.calls.append(replace(call, name=f"{call.name} recomputed#{len(self.calls)}", inputs=inputs))
+        self.copies.append(len(self.calls) - 1)
+        self.again.done(place, self.copies[-1])
+
+    def _last_kept(self, place: int) -> str:
+        operator = self.operators[self.graph.calls[place].task_id]
+        if place in self.stand_ins:
+            return "result" if self.stand_ins[place] == DROPOUT else "inputs"
+        return last_kept(operator)
+
+    def _kept_inputs(self, place: int, operator: LibraryOperator) -> tuple[int, ...]:
+        """Of a product a factor is kept for the gradient of the other: not where that learns nothing."""
+        call, learned, factors = self.graph.calls[place], self.learning[place].sources, self.learning[place].factors
+        if factors:
+            first, second = ({*one.sources, *one.weights} for one in factors[:2])
+            return tuple(sorted((factors[1].reads if first else set()) | (factors[0].reads if second else set())))
+        given = len(call.inputs) + len(call.resident)
+        if operator.name not in _OF_TWO or given < 2 or self.learning[place].weights or len(learned) > 1:
+            return call.inputs
+        return tuple(source for source in call.inputs if source not in learned)
+
+    def _keeps_result(self, place: int) -> bool:
+        return place not in self.stand_ins and kept_for(self.operators[self.graph.calls[place].task_id])[1]
+
+    def _give(self, place: int, weights: Mapping[int, int], made: int) -> None:
+        """Call ``made`` has their gradients, to which those of other calls that read them are added (tied weights)."""
+        operator = self.operators[self.graph.calls[place].task_id]
+        for number, size in weights.items():
+            if number in self.ready and not self.accumulates:
+                summed = accumulation_of(size // operator.element_bytes, operator.dtype)
+                self.ready[number] = self._add(place, summed, (self.ready[number], made), size)
+            else:  # what is added to the step before is added for each reader
+                self.ready[number] = made
+
+    def _sources(self, place: int, index: int, one: Gradient, has_weights: bool) -> tuple[int, ...]:
+        """Calls of the forward pass of whose results ``one``, the part ``index``, is the gradient."""
+        factors = self.learning[place].factors
+        if factors:
+            return tuple(sorted(factors[index].sources)) if index < len(factors) else ()
+        inputs = tuple(source for source in self.graph.calls[place].inputs if source in self.learning[place].sources)
+        if one.of == "inputs":
+            return inputs
+        if one.of == "first":
+            return inputs[:1]
+        return inputs[1:] if one.of == "second" or (one.of == "weight" and not has_weights) else ()
+
+    def _add(self, place: int, operator: LibraryOperator, inputs: Sequence[int], written: int) -> int:
+        call = self.graph.calls[place]
+        name = f"{call.name} backward#{len(self.calls)}"
+        read = tuple(dict.fromkeys(inputs))
+        self.calls.append(Call(name, self.grown.task(operator), read, written, call.resident))
+        return len(self.calls) - 1
+
+
+def _with_indices(call: Call, operator: LibraryOperator) -> Call:
+    """A pooling that is trained writes, beside each maximum, where that was."""
+    if operator.name != "max_pool2d":
+        return call
+    return replace(call, output_bytes=call.output_bytes + int(_INDEX_BYTES * operator.written_elements))
+
+
+def _held(
+    parts: Sequence[Gradient], weights: Mapping[int, int], element_bytes: int, factors: Sequence[Factor]
+) -> dict[int, int]:
+    """Number of a weight -> which part makes its gradient.
+
+    That of its factor, else one whose result is as large, else the first for weights.
+    """
+    known = {number: i for i, one in enumerate(factors[: len(parts)]) for number in one.weights}
+    own = [index for index, one in enumerate(parts) if one.of == "weight"] or [len(parts) - 1]
+    sizes = {index: int(parts[index].operator.written_elements) * element_bytes for index in own}
+    return {
+        key: known.get(key, next((i for i in own if sizes[i] == size), own[0])) for key, size in weights.items()
+    }  # fmt: skip

@@ -1,0 +1,60 @@
+"""Which calls of a forward pass run again in the backward pass, and when: what ``torch.utils.checkpoint`` does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cdmpp.network.eager.graph import Learning
+
+
+class Recomputation:
+    """Goes along with a backward pass, which asks before each call what runs again first.
+
+    Non-reentrant regions run again when the first result of theirs is needed, up to the last that is kept: to the
+    kernel before it where that keeps its inputs, else including it. Reentrant ones run whole when their gradient
+    arrives. A region inside another one counts as what keeps its inputs, and runs again by itself.
+    """
+
+    def __init__(self, learning: Sequence[Learning], kept: Sequence[str]) -> None:
+        """Of the calls of a forward pass; ``kept`` as of ``operators.backward.last_kept``, empty without a gradient."""
+        self.learning, self.kept = learning, kept
+        self.places: dict[int, int] = {}
+        """Call of the forward pass -> the call that ran it last, for all that ran again."""
+        self.ran: set[int] = set()
+        self.own: dict[int, list[int]] = {}
+        """Number of a region -> the places of its calls, those of regions inside included."""
+        for place, one in enumerate(learning):
+            for region in one.again:
+                self.own.setdefault(region.number, []).append(place)
+
+    def before(self, place: int) -> list[int]:
+        """Calls that run again before the gradient of call ``place`` is made, in order."""
+        found = list[int]()
+        for region in self.learning[place].again:
+            if region.number in self.ran or (region.waits and not self.kept[place]):
+                continue
+            self.ran.add(region.number)
+            own = self.own[region.number]
+            found += own if not region.stops_early else self._needed(own, region.number)
+        return found
+
+    def done(self, place: int, again: int) -> None:
+        """Call ``place`` ran again as the call ``again``."""
+        self.places[place] = again
+
+    def latest(self, place: int) -> int:
+        """The call whose result stands for that of call ``place`` in what runs from now on."""
+        return self.places.get(place, place)
+
+    def _needed(self, own: Sequence[int], number: int) -> list[int]:
+        """Up to the last call that keeps something for the backward pass."""
+        stop, depth = own[0], [one.number for one in self.learning[own[0]].again].index(number)
+        for place in own:
+            inner = self.learning[place].again[depth + 1 :]
+            if inner:
+                stop = max(stop, self.own[inner[0].number][0])
+            elif self.kept[place]:
+                one = self.learning[place]
+                is_part = one.end != place or (place > 0 and self.learning[place - 1].end == place)
+                stop = max(stop, one.end + 1 if self.kept[place] == "result" or is_part else place)
+        return [place for place in own if place < stop]

@@ -1,0 +1,1 @@
+"""Readers: what a user has of a network becomes one module."""

@@ -1,0 +1,151 @@
+"""ONNX files as Relax modules: sizes of open dimensions first, then TVM's importer."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from cdmpp.errors import CdmppError, some
+from cdmpp.network.source.onnx_file import infer_types, node_name, read_onnx
+from cdmpp.network.source.onnx_import import imported
+from cdmpp.programs.refusal import first_line, node_at_fault, quiet
+
+
+def relax_of_onnx(path: Path, batch: int | None, inputs: Mapping[str, Sequence[int]] | None) -> Any:
+    """Relax module of a file, not legalised; weights are inputs, after the others, and in the attribute ``params``.
+
+    Raises:
+        CdmppError: no such file, no ONNX, an open dimension that neither ``inputs`` (shapes by name) nor ``batch``
+            sets, or an operator that TVM does not import.
+    """
+    model = read_onnx(path)
+    _only_real_inputs(model.graph)
+    _Sizes(path.name, model.graph).fix(batch, dict(inputs or {}))
+    _rename_weights(model.graph)
+    types = infer_types(path.name, model)
+    with quiet():
+        try:
+            return imported(path.name, model, types)
+        except CdmppError as error:
+            refusal = error.with_traceback(None)
+        except Exception as error:
+            refusal = _refusal(path.name, model.graph, error)
+    raise refusal  # here: what its trace would hold alive complains when it dies
+
+
+def _only_real_inputs(graph: Any) -> None:
+    """Old files list weights as inputs, too."""
+    weights = {tensor.name for tensor in graph.initializer}
+    kept = [value for value in graph.input if value.name not in weights]
+    del graph.input[:]
+    graph.input.extend(kept)
+
+
+def _rename_weights(graph: Any) -> None:
+    """Names such as ``0.weight`` would become parameters that TVM prints, but cannot read."""
+    names = {tensor.name: f"weight_{place}" for place, tensor in enumerate(graph.initializer)}
+    for tensor in graph.initializer:
+        tensor.name = names[tensor.name]
+    for node in graph.node:
+        for place, name in enumerate(node.input):
+            node.input[place] = names.get(name, name)
+    for value in (*graph.output, *graph.value_info):
+        value.name = names.get(value.name, value.name)
+
+
+class _Sizes:
+    """Dimensions of the inputs of a graph: numbers, names of what is open, or empty names."""
+
+    def __init__(self, file: str, graph: Any) -> None:
+        self.file, self.graph = file, graph
+        self.known: dict[str, int] = {}
+        for value in graph.input:
+            if value.type.WhichOneof("value") != "tensor_type":
+                raise CdmppError(f"{file}: the input {value.name} is no tensor; export the model with tensors alone")
+
+    def fix(self, batch: int | None, inputs: dict[str, Sequence[int]]) -> None:
+        """Write a number into every dimension, or refuse."""
+        names = [value.name for value in self.graph.input]
+        if unknown := [name for name in inputs if name not in names]:
+            near = difflib.get_close_matches(unknown[0], names, n=1) or names[:1]
+            raise CdmppError(f"{self.file} has no input {unknown[0]}, but {', '.join(names)}; did you mean {near[0]}?")
+        for value in self.graph.input:
+            if value.name in inputs:
+                self._take(value, [int(size) for size in inputs[value.name]])
+        for place, value in enumerate(self.graph.input):
+            shape = value.type.tensor_type.shape
+            if batch is not None and shape.dim:
+                self._batch(value, shape.dim[0], batch, first=place == 0)
+        for value in self.graph.input:
+            dims = value.type.tensor_type.shape.dim
+            for dim in dims:
+                if not dim.dim_value and dim.dim_param in self.known:
+                    dim.dim_value = self.known[dim.dim_param]
+            if not value.type.tensor_type.HasField("shape") or not all(dim.dim_value for dim in dims):
+                raise CdmppError(self._open(value))
+
+    def _take(self, value: Any, sizes: list[int]) -> None:
+        shape = value.type.tensor_type.shape
+        if not value.type.tensor_type.HasField("shape"):
+            for _ in sizes:
+                shape.dim.add()
+        fixed = all(not dim.dim_value or dim.dim_value == size for dim, size in zip(shape.dim, sizes, strict=False))
+        if len(shape.dim) != len(sizes) or not fixed or min(sizes, default=1) < 1:
+            raise CdmppError(
+                f"{self.file}: the input {value.name} has the shape {_text(shape)}, which {sizes} does not fit; only "
+                "open dimensions can be set, so export the model with others"
+            )
+        for dim, size in zip(shape.dim, sizes, strict=True):
+            self._know(value, dim, size)
+
+    def _batch(self, value: Any, dim: Any, batch: int, first: bool) -> None:
+        if not dim.dim_value:
+            self._know(value, dim, batch)
+        elif first and dim.dim_value != batch:
+            raise CdmppError(
+                f"{self.file}: batch={batch}, but its input {value.name} has the fixed batch {dim.dim_value}: leave "
+                "batch out, or export the model with an open first dimension"
+            )
+
+    def _know(self, value: Any, dim: Any, size: int) -> None:
+        if dim.dim_param and self.known.setdefault(dim.dim_param, size) != size:
+            raise CdmppError(
+                f"{self.file}: {dim.dim_param} is {self.known[dim.dim_param]} elsewhere, but {size} in {value.name}; "
+                "give inputs the same size there"
+            )
+        dim.dim_value = size
+
+    def _open(self, value: Any) -> str:
+        dims = value.type.tensor_type.shape.dim
+        usual = {4: [1, 3, 224, 224], 3: [1, 128, 768], 2: [1, 128], 1: [1]}.get(len(dims), [1, 3, 224, 224])
+        usual = [*usual, *[16] * len(dims)][: len(dims) or 4]
+        sizes = [dim.dim_value or size for dim, size in zip(dims, usual, strict=False)] or usual
+        alone = all(dim.dim_value for dim in dims[1:]) and len(dims) > 0
+        return (
+            f"{self.file}: the input {value.name} has open dimensions, {_text(value.type.tensor_type.shape)}: give "
+            f'inputs={{"{value.name}": {sizes}}} (command line: --input {value.name}={",".join(map(str, sizes))})'
+            + (", or batch" if alone else "")
+        )
+
+
+def _text(shape: Any) -> str:
+    return f"[{', '.join(str(dim.dim_value or dim.dim_param or '?') for dim in shape.dim)}]" if shape.dim else "[...]"
+
+
+def _refusal(file: str, graph: Any, error: Exception) -> CdmppError:
+    advice = "replace it before exporting, or predict the network without the part that it belongs to"
+    if missing := re.search(r"not supported for frontend ONNX: (.+)", str(error)):
+        operators = sorted(missing.group(1).split(", "))
+        nodes = {name: [node_name(n) for n in graph.node if n.op_type == name] for name in operators}
+        told = [f"{name} (node {some(nodes[name], ', ', 3)})" for name in operators]
+        return CdmppError(f"{file}: TVM cannot import the ONNX operator {', '.join(told)}: {advice}")
+    node = node_at_fault(error, "op_type")
+    if node is None:
+        return CdmppError(f"{file}: TVM cannot import it: {first_line(error)}")
+    return CdmppError(
+        f"{file}: TVM cannot import the ONNX operator {node.op_type} (node {node_name(node)}): {first_line(error)}. "
+        f"{advice[0].upper()}{advice[1:]}"
+    )

@@ -1,0 +1,80 @@
+"""A model that a user's own Python file makes. Reading one runs the file."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import importlib.util
+import inspect
+import sys
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from cdmpp.errors import CdmppError
+from cdmpp.platform.torch_pair import torchvision_fault
+from cdmpp.programs.refusal import first_line, place_of
+
+
+def run_function(path: Path, name: str, batch: int | None = None) -> Any:
+    """What the function ``name`` of the file returns. It gets ``batch`` where it has a parameter of that name.
+
+    Raises:
+        CdmppError: no such file or function, or an error in it, with its file and line.
+    """
+    if not path.is_file():
+        raise CdmppError(f"there is no file {path}: give file.py:FUNCTION, a function that returns a torch.nn.Module")
+    module = ModuleType("")
+    with _own_folder(path), _telling(path, name):
+        spec = importlib.util.spec_from_file_location(f"_given_{path.stem}", path)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = module  # dataclasses and torch look classes up by it
+        spec.loader.exec_module(module)
+    function = _function(module, path, name)
+    own = {"batch": batch} if batch is not None and "batch" in inspect.signature(function).parameters else {}
+    try:
+        inspect.signature(function).bind(**own)
+    except TypeError as error:
+        raise CdmppError(f"{path}:{name} is called without arguments, but: {error}; give them defaults") from error
+    with _own_folder(path), _telling(path, name):
+        return function(**own)
+
+
+def _function(module: ModuleType, path: Path, name: str) -> Any:
+    found = getattr(module, name, None)
+    if callable(found):
+        return found
+    own = [key for key, value in vars(module).items() if callable(value) and value.__module__ == module.__name__]
+    near = difflib.get_close_matches(name, own, n=1)
+    asked = f"there is no function {name} in {path}" if name else f"which function of {path} makes the model?"
+    raise CdmppError(f"{asked} It has: {', '.join(own) or 'none'}. Give {path.name}:{(near or own or ['FUNCTION'])[0]}")
+
+
+@contextlib.contextmanager
+def _own_folder(path: Path) -> Iterator[None]:
+    """Imports of the file's neighbours work, as when it is run as a script."""
+    folder = str(path.resolve().parent)
+    sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ValueError):
+            sys.path.remove(folder)
+
+
+@contextlib.contextmanager
+def _telling(path: Path, name: str) -> Iterator[None]:
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        frames = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).resolve() == path.resolve()]
+        place = f"{path}:{frames[-1].lineno}, `{frames[-1].line}`" if frames else place_of(error) or str(path)
+        if isinstance(error, SyntaxError):
+            place = f"{error.filename}:{error.lineno}, `{(error.text or '').strip()}`"
+        kind = "" if isinstance(error, KeyError | AttributeError) else f"{type(error).__name__}: "
+        fault = torchvision_fault() if isinstance(error, ImportError | RuntimeError | OSError) else ""
+        why = f"{kind}{first_line(error)}" + (f". Perhaps because {fault}" if fault else "")
+        raise CdmppError(f"{path.name}:{name} failed at {place}: {why}") from error

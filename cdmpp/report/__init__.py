@@ -1,0 +1,1 @@
+"""Writers: every result as text, files and pages."""

@@ -1,0 +1,1 @@
+"""Training steps on several ranks: what each computes and exchanges, replayed."""

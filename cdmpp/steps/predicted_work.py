@@ -1,0 +1,90 @@
+"""A predicted training step as the work of a rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from cdmpp.network.compiled.replay import START
+from cdmpp.network.training_prediction import StepPrediction
+from cdmpp.network.training_step import StepParameter, TrainingStep
+from cdmpp.steps.work import Gradient, Operation, RankWork, Unit
+
+ROOT = "root"
+"""Unit of all parameters that stand in no numbered block."""
+
+
+def work_of(found: StepPrediction, rank: int = 0) -> RankWork:
+    """The kernels of a predicted step, in the order of the program, with the pauses of the host between them."""
+    step, spans = found.step, found.prediction.timeline.spans
+    names = [call.call.name for call in step.calls]
+    queues = [spans[name].task.resources[0] for name in names]
+    streams = {queue: f"compute {queue}" if len(set(queues)) > 1 else "compute" for queue in queues}
+    pauses = dict[int, float]()
+    later = dict[str, int]()
+    for place in reversed(range(len(queues))):
+        if (after := later.get(queues[place])) is not None:
+            one = spans[names[place]]
+            pauses[place] = spans[names[after]].start_s - one.end_s if len(set(queues)) == 1 else one.task.gap_s
+        later[queues[place]] = place
+    operations = tuple(
+        Operation(
+            call.call.name, call.phase, spans[call.call.name].end_s - spans[call.call.name].start_s,
+            pauses.get(place, 0.0),
+            spans[call.call.name].task.label, streams[queues[place]],
+            tuple(source for source in call.call.inputs if queues[source] != queues[place]),
+            call.is_recomputed,
+        )
+        for place, call in enumerate(step.calls)
+    )  # fmt: skip
+    backward = [place for place, call in enumerate(step.calls) if call.phase == "backward"]
+    gradients = tuple(
+        Gradient(one.name, one.bytes, max(one.ready, backward[0] if backward else 0)) for one in step.parameters
+    )
+    start_s = spans[START].end_s - spans[START].start_s if START in spans else spans[names[0]].start_s
+    return RankWork(rank, operations, gradients, units_of(step) if backward else (), start_s)
+
+
+def units_of(step: TrainingStep) -> tuple[Unit, ...]:
+    """Parameters of one block together: up to the first number in their name, as in ``h.0``; the rest are the root."""
+    blocks: dict[str, list[StepParameter]] = {}
+    for one in step.parameters:
+        blocks.setdefault(_block(one.name), []).append(one)
+    uses = _uses(step)
+    found = []
+    for name, parameters in blocks.items():
+        span = {phase: _span(step, phase, parameters, uses) for phase in ("forward", "backward")}
+        size = sum(one.bytes for one in parameters)
+        found.append(Unit(name, size, span["forward"], span["backward"], name == ROOT))
+    return tuple(sorted(found, key=lambda unit: unit.forward))
+
+
+def _block(parameter: str) -> str:
+    parts = parameter.split(".")
+    number = next((place for place, part in enumerate(parts) if part.isdecimal()), None)
+    return ROOT if number is None else ".".join(parts[: number + 1])
+
+
+def _uses(step: TrainingStep) -> dict[int, list[int]]:
+    """Number of a parameter -> places of the calls that read it, or a copy of it with other axes."""
+    trained = {one.number for one in step.parameters if one.number is not None}
+    copies: dict[int, set[int]] = {}
+    found: dict[int, list[int]] = {}
+    for place, call in enumerate(step.calls):
+        read = {number for number, _ in call.call.resident}
+        through = set().union(*(copies.get(source, ()) for source in call.call.inputs))
+        if read <= trained and all(source in copies for source in call.call.inputs):
+            copies[place] = read | through
+        for number in (read | through) & trained:
+            found.setdefault(number, []).append(place)
+    return found
+
+
+def _span(
+    step: TrainingStep, phase: str, parameters: Iterable[StepParameter], uses: dict[int, list[int]]
+) -> tuple[int, int]:
+    """First and last call of a phase that use any of the parameters or make its gradient; else the whole phase."""
+    own = [place for one in parameters if one.number is not None for place in uses.get(one.number, ())]
+    made = [one.ready for one in parameters]
+    phases = [place for place, call in enumerate(step.calls) if call.phase == phase]
+    places = sorted(place for place in (*own, *made) if step.calls[place].phase == phase) or phases
+    return places[0], places[-1]

@@ -1,0 +1,165 @@
+"""StepReplay: one training step on several ranks, with what its time is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from cdmpp.units import percent, quantity
+
+
+@dataclass(frozen=True)
+class RankSpan:
+    """What ran on a stream of a rank."""
+
+    rank: int
+    stream: str
+    """``compute``, ``communication``, or, with parameter servers, ``server``, ``to`` or ``from`` another rank."""
+    name: str
+    kind: str
+    """A phase, ``start``, a kind of collective, ``push``, ``sum`` or ``pull``."""
+    start_s: float
+    """Since the start of the step."""
+    end_s: float
+    gap_s: float
+    """After it until the stream is free."""
+    is_critical: bool
+
+
+@dataclass(frozen=True)
+class RankShare:
+    """What the time of one rank is made of: computing, gaps, exposed and waiting sum up to the step."""
+
+    rank: int
+    phase_s: Mapping[str, float]
+    """Phase -> seconds of its operations."""
+    compute_s: float
+    """Seconds in which any stream computes."""
+    host_s: float
+    """Gaps between operations and what a step takes once, where nothing computes."""
+    communication_s: float
+    """Seconds in which it exchanges anything, hidden or not."""
+    exposed_s: float
+    """Of these, those in which it neither computes nor is in a gap."""
+    waiting_s: float
+    """Nothing goes on: it waits for other ranks."""
+
+    @property
+    def overlap(self) -> float:
+        """Share of communication that is hidden; 1 where there is none."""
+        return 1.0 - self.exposed_s / self.communication_s if self.communication_s else 1.0
+
+    @property
+    def idle(self) -> float:
+        """Share of the step in which it does not compute."""
+        total = self.compute_s + self.host_s + self.exposed_s + self.waiting_s
+        return 1.0 - self.compute_s / total if total else 0.0
+
+
+@dataclass(frozen=True)
+class StepReplay:
+    """One training step of all ranks in steady state."""
+
+    scheme: str
+    fabric: str
+    backend: str
+    detail: str
+    iteration_s: float
+    """From the last end of one step to that of the next, the last one replayed."""
+    shares: tuple[RankShare, ...]
+    """A rank each."""
+    critical_s: Mapping[str, float]
+    """What the longest chain of the step is made of: kind of span, or ``gap`` -> seconds; they sum up to the step."""
+    spans: tuple[RankSpan, ...]
+    """In the order of their starts; a collective stands on each of its ranks."""
+    exchanges: int
+    """In one step."""
+    sent_bytes: float
+    """By the rank that sends most, at least, in one step."""
+    alone_s: float
+    """The step of the slowest rank by itself, which exchanges nothing and updates all."""
+    no_overlap_s: float
+    """Closed form: computing and communication one after the other."""
+    full_overlap_s: float
+    """Closed form: the longer of the two."""
+    doubts: tuple[str, ...] = ()
+
+    @property
+    def ranks(self) -> int:
+        """How many."""
+        return len(self.shares)
+
+    @property
+    def speed_up(self) -> float:
+        """Examples a second of all ranks over those of one by itself; ``ranks`` would be linear."""
+        return self.ranks * self.alone_s / self.iteration_s if self.iteration_s else float(self.ranks)
+
+    @cached_property
+    def exposed_s(self) -> float:
+        """Of the rank where it is most."""
+        return max((share.exposed_s for share in self.shares), default=0.0)
+
+    def summary(self) -> str:
+        """Some lines: the step, what decides it, communication."""
+        whole = self.iteration_s or 1.0
+        overlap, idle = (sum(getattr(one, what) for one in self.shares) / self.ranks for what in ("overlap", "idle"))
+        critical = ", ".join(f"{kind} {percent(value / whole)}" for kind, value in self.critical_s.items())
+        lines = [
+            f"{self.ranks} ranks   {self.scheme} over {self.fabric}, {self.backend}, collectives {self.detail}",
+            f"step       {quantity(self.iteration_s, 's', 4)}",
+            f"speed-up   {self.speed_up:.2f} of {self.ranks}: one rank by itself takes {quantity(self.alone_s, 's')}",
+            f"bounds     {quantity(self.full_overlap_s, 's')} if all communication were hidden, "
+            f"{quantity(self.no_overlap_s, 's')} if none",
+            f"critical   {critical}",
+            f"exchanges  {self.exchanges}, {quantity(self.sent_bytes, 'B')} sent by the busiest rank",
+            f"overlap    {percent(overlap)} of communication hidden, {quantity(self.exposed_s, 's')} exposed",
+            f"idle       {percent(idle)} of the devices' time",
+        ]
+        return "\n".join(lines)
+
+    def table(self) -> list[dict[str, Any]]:
+        """A row a rank; units are in the names of the keys."""
+        return [
+            {
+                "rank": share.rank,
+                **{f"{phase}_s": value for phase, value in share.phase_s.items()},
+                "compute_s": share.compute_s,
+                "host_s": share.host_s,
+                "communication_s": share.communication_s,
+                "exposed_s": share.exposed_s,
+                "waiting_s": share.waiting_s,
+                "overlap": share.overlap,
+                "idle": share.idle,
+            }
+            for share in self.shares
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """All numbers but the spans, as JSON takes them; units are in the names of the keys."""
+        return {
+            "ranks": self.ranks,
+            "scheme": self.scheme,
+            "fabric": self.fabric,
+            "backend": self.backend,
+            "detail": self.detail,
+            "iteration_s": self.iteration_s,
+            "alone_s": self.alone_s,
+            "speed_up": self.speed_up,
+            "no_overlap_s": self.no_overlap_s,
+            "full_overlap_s": self.full_overlap_s,
+            "exposed_s": self.exposed_s,
+            "critical_s": dict(self.critical_s),
+            "exchanges": self.exchanges,
+            "sent_bytes": self.sent_bytes,
+            "by_rank": self.table(),
+            "doubts": list(self.doubts),
+        }
+
+    def save_trace(self, path: str | Path) -> Path:
+        """Write the timeline for ui.perfetto.dev, a process a rank; ``CdmppError`` where that cannot be."""
+        from cdmpp.steps.rank_trace import save_trace
+
+        return save_trace(self.spans, path)
