@@ -184,14 +184,6 @@ def test_table_of_records_names_every_shipped_data_set():
     assert all(f"`{name}`" in text("docs/data.md") for name in shipped)
 
 
-def test_map_of_the_rooms_is_complete():
-    rooms = set(re.findall(r"`cdmpp/(\w+)(?:\.py|/)`", text("README.md")))
-    package = (
-        path for path in (REPOSITORY / "cdmpp").iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()
-    )
-    assert rooms == {path.stem for path in package} - {"__init__", "errors"}
-
-
 @pytest.mark.parametrize("page", WRITTEN)
 def test_prose_names_no_commit(page):
     assert not re.findall(r"\b(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{7,40}\b", text(page))
