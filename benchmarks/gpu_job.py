@@ -68,7 +68,7 @@ def predict(device: str) -> None:
     for name in NETWORKS:
         network, batch = made(name, "cpu")
         found = predict_step(network, (batch,), device=device, runtime="torch", optimizer="sgd", loss=loss_of)
-        print(f"{name}: {1e3 * found.latency_s:.1f} ms", *found.prediction.doubts, sep="\n  ")
+        print(f"{name}: {1e3 * found.latency_s:.1f} ms", *found.prediction.warnings, sep="\n  ")
 
 
 if __name__ == "__main__":

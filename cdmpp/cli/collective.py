@@ -36,7 +36,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Print the answer, and say its doubts."""
+    """Print the answer, and say its warnings."""
     from cdmpp.collectives import cluster
     from cdmpp.collectives.collective import Collective
     from cdmpp.collectives.collective_model import shipped

@@ -25,7 +25,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Print the table or the JSON, write the files, and say the doubts and what has no answer."""
+    """Print the table or the JSON, write the files, and say the warnings and what has no answer."""
     asked, files = network_options(options), (options.html, options.plot)
     check_files(files)
     if options.plot is not None and options.plot.suffix.lower() != ".png":
@@ -35,9 +35,9 @@ def run(options: argparse.Namespace) -> None:
 
     found = cdmpp.compare(options.network, devices=names, progress=sys.stderr.isatty(), **asked)
     for answer in found.answers:
-        told = [answer.reason] if answer.prediction is None else answer.prediction.doubts
-        for doubt in told:
-            say(f"{answer.device}: {doubt}")
+        told = [answer.reason] if answer.prediction is None else answer.prediction.warnings
+        for warning in told:
+            say(f"{answer.device}: {warning}")
     if options.json:
         print_json(found.to_dict())
     else:

@@ -21,7 +21,7 @@ a network of the zoo, or my_file.py:make_model. The last RUNS that Python file a
 only files that you trust"""
 _LONGEST = 40
 """Letters of a kernel's name in the table."""
-_DROPPED = ("data", "work", "rate", "cold extra", "bound by", "doubts", "op class", "one call", "interval")
+_DROPPED = ("data", "work", "rate", "cold extra", "bound by", "flags", "op class", "one call", "interval")
 """Columns that a narrow terminal does not show, the first to go first; CSV, JSON and the report have all."""
 
 
@@ -58,7 +58,7 @@ def add_graph_arguments(verb: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Print the table or the JSON, write the files, and say each doubt on a line of its own."""
+    """Print the table or the JSON, write the files, and say each warning on a line of its own."""
     asked, files = network_options(options), (options.csv, options.trace, options.html)
     check_files(files)
     if options.rows < 0:
@@ -71,8 +71,8 @@ def run(options: argparse.Namespace) -> None:
     prediction = cdmpp.predict_network(
         options.network, device=options.device, progress=sys.stderr.isatty(), **extra, **asked
     )
-    for doubt in prediction.doubts:
-        say(doubt)
+    for warning in prediction.warnings:
+        say(warning)
     if options.json:
         print_json(prediction.to_dict())
     else:

@@ -43,7 +43,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Print the table or the JSON, and each doubt on a line of its own."""
+    """Print the table or the JSON, and each warning on a line of its own."""
     device = devices.get(options.device)
     operators = _operators(options.programs, options.dtype)
     if operators and options.retarget:
@@ -125,7 +125,7 @@ def _check(given: list[LibraryOperator] | Path, limit: float) -> None:
 
 
 def _say_doubts(prediction: Prediction, model: str) -> None:
-    """One line on stderr for each kind of doubt."""
+    """One line on stderr for each kind of warning."""
     from cdmpp.predict.flags import FLAGS, NO_MACHINE_CODE
 
     if not prediction.trained_on_device:
@@ -174,7 +174,7 @@ def _print_table(prediction: Prediction, title: str, rows: int) -> None:
         ]
     numbers = list(columns)[1:]
     if any(prediction.flags[i] for i in shown):
-        columns["doubts"] = [", ".join(prediction.flags[i]) for i in shown]
+        columns["flags"] = [", ".join(prediction.flags[i]) for i in shown]
     caption = f"{slower} slower ones not shown (--rows 0 shows all)" if slower else None
     print_table(title, list(columns), zip(*columns.values(), strict=True), right=numbers, caption=caption)
 

@@ -42,7 +42,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Print the summary or the JSON, write the trace, and say each doubt on a line of its own."""
+    """Print the summary or the JSON, write the trace, and say each warning on a line of its own."""
     check_plan(options)
     check_ranks(options)
     asked = network_options(options)
@@ -61,9 +61,9 @@ def run(options: argparse.Namespace) -> None:
     )  # fmt: skip
     replayed = None if options.ranks is None else replayed_on(found, options)
     plan = planned_on(found, options) if options.optimise else None
-    doubts = found.prediction.doubts if replayed is None else replayed.doubts
-    for doubt in dict.fromkeys((*doubts, *(() if plan is None else plan.flags))):
-        say(doubt)
+    warnings = found.prediction.warnings if replayed is None else replayed.warnings
+    for warning in dict.fromkeys((*warnings, *(() if plan is None else plan.flags))):
+        say(warning)
     if options.json:
         parts = {"replay": replayed, "optimised": plan}
         print_json(found.to_dict() | {key: part.to_dict() for key, part in parts.items() if part is not None})

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _BY_DATASHEET = re.compile(r"never saw|datasheet alone|by its (description|datasheet)")
-"""In a doubt: no program of the model's training ran on the device."""
+"""In a warning: no program of the model's training ran on the device."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Answer:
     @property
     def by_datasheet(self) -> bool:
         """Whether the model knows the device by its description alone."""
-        return self.prediction is not None and any(map(_BY_DATASHEET.search, self.prediction.doubts))
+        return self.prediction is not None and any(map(_BY_DATASHEET.search, self.prediction.warnings))
 
     def row(self) -> dict[str, Any]:
         """Its numbers, units in the names; None where there are none."""
@@ -57,7 +57,7 @@ class Answer:
             **bounds,
             **{name: batch / seconds if seconds else None for name, seconds in rates.items()},
             **{name: getattr(found, name) if found else None for name in others},
-            "doubts": list(found.doubts) if found else [],
+            "warnings": list(found.warnings) if found else [],
             "reason": self.reason,
         }
 

@@ -16,11 +16,11 @@ MOST_HOST_GB = 12_288.0
 
 
 def with_memory_told(prediction: NetworkPrediction, sheet: Device, peak_bytes: int | None = None) -> NetworkPrediction:
-    """The prediction; its first doubt says so where the network holds more than the device's memory.
+    """The prediction; its first warning says so where the network holds more than the device's memory.
 
     ``peak_bytes`` is what is held, where it is not the prediction's own ``peak_bytes``. The sheet of a CPU names no
     size of its memory, which depends on the machine: ``MOST_HOST_GB`` is its limit. Another device whose sheet names
-    none gets no such doubt.
+    none gets no such warning.
     """
     held, size_gb = prediction.peak_bytes if peak_bytes is None else peak_bytes, sheet.spec["memory_gb"]
     limit_gb = size_gb or (MOST_HOST_GB if sheet.kind == "cpu" else math.inf)
@@ -31,4 +31,4 @@ def with_memory_told(prediction: NetworkPrediction, sheet: Device, peak_bytes: i
         f"WARNING: it holds {quantity(held, 'B')} at a time, but {sheet.name} has {most}{limit_gb:g} GB of memory: it "
         "cannot run there as it is, so the time is that of a device with more memory"
     )
-    return replace(prediction, doubts=(told, *prediction.doubts))
+    return replace(prediction, warnings=(told, *prediction.warnings))

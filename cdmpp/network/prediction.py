@@ -75,7 +75,7 @@ class NetworkPrediction:
     """Most bytes of results alive at a time."""
     folded: int
     """Kernels that read weights alone: they run once, when the network is deployed, and are not counted."""
-    doubts: tuple[str, ...] = field(default_factory=tuple)
+    warnings: tuple[str, ...] = field(default_factory=tuple)
     """What to know before trusting the number, a sentence each."""
     measured_s: float | None = None
     """The same programs run as a network on the device, where that was asked for."""

@@ -32,7 +32,7 @@ class StepPrediction:
 
     step: TrainingStep
     prediction: NetworkPrediction
-    """Of all calls, as of any network: kernels, timeline, doubts."""
+    """Of all calls, as of any network: kernels, timeline, warnings."""
 
     @property
     def latency_s(self) -> float:
@@ -110,7 +110,7 @@ class StepPrediction:
             "optimizer_bytes": step.memory.state_bytes,
             "ready_s": self.ready_s,
             "is_ratio": step.is_ratio,
-            "doubts": list(self.prediction.doubts),
+            "warnings": list(self.prediction.warnings),
         }
 
 
@@ -163,10 +163,10 @@ def predict_step(
     made = whole.prediction()
     learned = question.predictor.card.get(OF_STEPS)
     if isinstance(learned, Mapping) and learned.get(question.sheet.name):  # a card may say anything
-        told = replace(made, doubts=(*step.flags, *made.doubts))
+        told = replace(made, warnings=(*step.flags, *made.warnings))
     else:
-        doubts = (*step.flags, _UNMEASURED, *made.doubts)
-        told = replace(made, intervals={}, intervals_from=f"none: {_UNMEASURED}", doubts=doubts)
+        warnings = (*step.flags, _UNMEASURED, *made.warnings)
+        told = replace(made, intervals={}, intervals_from=f"none: {_UNMEASURED}", warnings=warnings)
     return StepPrediction(step, with_memory_told(told, question.sheet, step.peak_bytes))
 
 

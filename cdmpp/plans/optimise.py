@@ -60,4 +60,4 @@ def optimise_step(
     work = work_of(found)
     judge = WorkJudge(tuple(replace(work, rank=rank) for rank in range(ranks)), on, plan, memory_of(found.step))
     made = search(judge, memory_limit_bytes, most_micro_steps, found.step.optimizer)
-    return replace(made, flags=(*found.prediction.doubts, *made.flags))
+    return replace(made, flags=(*found.prediction.warnings, *made.flags))

@@ -9,7 +9,7 @@ from cdmpp import devices
 from cdmpp.errors import CdmppError
 from cdmpp.report import charts
 from cdmpp.report.charts import text
-from cdmpp.report.page import doubts_box, page_of
+from cdmpp.report.page import warnings_box, page_of
 from cdmpp.report.summary import rate
 from cdmpp.units import quantity, span
 
@@ -50,13 +50,13 @@ def html_page(found: Comparison) -> str:
     latency = _dots(rows, ("latency_s", "interval_low_s", "interval_high_s", "measured_s"), "s")
     rates = _dots(rows, ("throughput_per_s", "throughput_low_per_s", "throughput_high_per_s", ""), "/s")
     pictures = f"<section><h2>Latency</h2>{latency}</section><section><h2>Throughput</h2>{rates}</section>"
-    doubts = [f"{row['device']}: {doubt}" for row in found.table() for doubt in row["doubts"]]
+    warnings = [f"{row['device']}: {warning}" for row in found.table() for warning in row["warnings"]]
     count = f"{len(rows)} of {len(found.answers)} devices"
     return page_of(
         f"{found.network} on {count}",
         f'<h1>{text(found.network)}</h1><p class="soft">Batch {batches}, {count} have an answer</p>'
         f'<div class="pair">{pictures}</div><h2>All devices</h2><div class="wide">{table_html(found)}</div>'
-        f"{doubts_box(doubts)}<h2>How to read this</h2>{_READ}",
+        f"{warnings_box(warnings)}<h2>How to read this</h2>{_READ}",
     )
 
 

@@ -80,7 +80,7 @@ def page_of(title: str, inside: str) -> str:
 
 
 def notebook_html(prediction: NetworkPrediction, rows: int = 8) -> str:
-    """Headline, doubts and the kernels with the most total time; no script, no style but its own."""
+    """Headline, warnings and the kernels with the most total time; no script, no style but its own."""
     found = table(prediction)
     names = [name for name in headings(found) if name in ("kernel", "op class", "calls", "total", "share", "one call")]
     head = "".join(f"<th>{text(name)}</th>" for name in names)
@@ -94,15 +94,15 @@ def notebook_html(prediction: NetworkPrediction, rows: int = 8) -> str:
         f"<div><b>{text(prediction.network)}</b> on <b>{text(prediction.device)}</b>, batch {prediction.batch}, "
         f"model {text(prediction.model)}, schedule {text(prediction.schedule)}"
         f'<div style="font-size:150%">{latency_text(prediction)}</div>'
-        f"<div>{throughput_text(prediction)}; {made}</div>{doubts_box(prediction.doubts)}"
+        f"<div>{throughput_text(prediction)}; {made}</div>{warnings_box(prediction.warnings)}"
         f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}</div>"
     )
 
 
-def doubts_box(doubts: Sequence[str]) -> str:
+def warnings_box(warnings: Sequence[str]) -> str:
     """What to know before trusting the number; empty without."""
-    items = "".join(f"<li>{text(doubt)}</li>" for doubt in doubts)
-    return f'<div class="doubts"><b>Before you trust this</b><ul>{items}</ul></div>' if items else ""
+    items = "".join(f"<li>{text(warning)}</li>" for warning in warnings)
+    return f'<div class="warnings"><b>Before you trust this</b><ul>{items}</ul></div>' if items else ""
 
 
 def cards(entries: Mapping[str, tuple[str, str]]) -> str:
@@ -126,7 +126,7 @@ def _head(prediction: NetworkPrediction) -> str:
     source = f" Interval: {origin_text(prediction)}."
     return (
         f"<h1>{text(prediction.network)} on {text(prediction.device)}</h1>"
-        f'<p class="soft">{text(about + source)}</p>{cards(shown)}' + doubts_box(prediction.doubts)
+        f'<p class="soft">{text(about + source)}</p>{cards(shown)}' + warnings_box(prediction.warnings)
     )
 
 

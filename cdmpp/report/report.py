@@ -33,10 +33,10 @@ COLUMNS: dict[str, tuple[str, Callable[[Row], str]]] = {
     "rate": ("flops_per_s", lambda row: quantity(row["flops_per_s"], "FLOP/s")),
     "bound by": ("bound", lambda row: row["bound"] or "-"),
     "measured": ("measured_s", lambda row: quantity(row["measured_s"], "s")),
-    "doubts": ("flags", lambda row: ", ".join(row["flags"])),
+    "flags": ("flags", lambda row: ", ".join(row["flags"])),
 }
 """Heading of a shown table -> key in ``table`` and text of a row."""
-TEXTS = ("kernel", "op class", "bound by", "doubts")
+TEXTS = ("kernel", "op class", "bound by", "flags")
 """Headings whose columns hold no numbers."""
 
 
@@ -96,7 +96,7 @@ def as_dict(prediction: NetworkPrediction) -> dict[str, Any]:
             name: {"busy_s": busy, "idle_s": timeline.idle_s[name]} for name, busy in sorted(timeline.busy_s.items())
         },
         "critical_path_share": critical / spent if spent else None,
-        "doubts": list(prediction.doubts),
+        "warnings": list(prediction.warnings),
         "kernels": rows,
     })  # fmt: skip
 

@@ -68,7 +68,7 @@ def replay_step(
     work = work_of(found)
     check_work(len(work.operations) * ranks, ranks)
     made = replay([replace(work, rank=rank).slowed(factors.get(rank, 1.0)) for rank in range(ranks)], how, on, detail)
-    return replace(made, doubts=(*_doubts(found, cluster), *made.doubts))
+    return replace(made, warnings=(*_warnings(found, cluster), *made.warnings))
 
 
 def check_slow(slow: Mapping[int, float], ranks: int) -> Mapping[int, float]:
@@ -91,8 +91,8 @@ def device_of(given: Any, device: str | Device | None, options: Mapping[str, Any
     return device
 
 
-def _doubts(found: StepPrediction, cluster: str | None) -> tuple[str, ...]:
-    doubts = found.prediction.doubts
+def _warnings(found: StepPrediction, cluster: str | None) -> tuple[str, ...]:
+    warnings = found.prediction.warnings
     if cluster is not None and (has := clusters.get(cluster).device) != found.prediction.device:
-        doubts = (*doubts, f"cluster {cluster} has {has}, and kernels are those of {found.prediction.device}")
-    return doubts
+        warnings = (*warnings, f"cluster {cluster} has {has}, and kernels are those of {found.prediction.device}")
+    return warnings

@@ -63,7 +63,7 @@ def replay(works: Sequence[RankWork], scheme: Scheme, fabric: Fabric, detail: st
         alone_s(works, fabric),
         computed_s + exchanged_s,
         max(computed_s, exchanged_s),
-        _doubts(exchanges, fabric),
+        _warnings(exchanges, fabric),
     )
 
 
@@ -140,7 +140,7 @@ def _sent_bytes(exchanges: Sequence[Exchange], fabric: Fabric) -> float:
     return max(sent)
 
 
-def _doubts(exchanges: Sequence[Exchange], fabric: Fabric) -> tuple[str, ...]:
+def _warnings(exchanges: Sequence[Exchange], fabric: Fabric) -> tuple[str, ...]:
     """Of the collective model, at the largest exchange of each kind."""
     largest = {one.kind: one.bytes for one in sorted(exchanges, key=lambda one: one.bytes)}
     asked = [

@@ -85,7 +85,7 @@ class StepReplay:
     """Closed form: computing and communication one after the other."""
     full_overlap_s: float
     """Closed form: the longer of the two."""
-    doubts: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     @property
     def ranks(self) -> int:
@@ -155,7 +155,7 @@ class StepReplay:
             "exchanges": self.exchanges,
             "sent_bytes": self.sent_bytes,
             "by_rank": self.table(),
-            "doubts": list(self.doubts),
+            "warnings": list(self.warnings),
         }
 
     def save_trace(self, path: str | Path) -> Path:

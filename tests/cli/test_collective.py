@@ -1,4 +1,4 @@
-"""`cdmpp collective`: an answer with its interval, source and doubts; wrong input in one line."""
+"""`cdmpp collective`: an answer with its interval, source and warnings; wrong input in one line."""
 
 from __future__ import annotations
 

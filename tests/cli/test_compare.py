@@ -25,8 +25,8 @@ def predict(given: Any, example_inputs: Any = None, *, device: str, **options: A
     if device not in FACTORS:
         raise CdmppError(NO_MODEL if device == "mi100" else f"unknown device {device}")
     used = [replace(kernel, latency_s=kernel.latency_s * FACTORS[device], intervals={}) for kernel in kernels()]
-    doubts = ("the model cpus never saw t4, so it goes by its description.",) if device == "t4" else ()
-    return example(used, network=given, device=device, model=device, doubts=doubts, batch=options.get("batch") or 1)
+    warnings = ("the model cpus never saw t4, so it goes by its description.",) if device == "t4" else ()
+    return example(used, network=given, device=device, model=device, warnings=warnings, batch=options.get("batch") or 1)
 
 
 @pytest.fixture(autouse=True)

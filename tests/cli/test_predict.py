@@ -1,4 +1,4 @@
-"""`cdmpp predict` of stored ASTs: the numbers of the library, intervals, doubts, one-line errors."""
+"""`cdmpp predict` of stored ASTs: the numbers of the library, intervals, warnings, one-line errors."""
 
 from __future__ import annotations
 

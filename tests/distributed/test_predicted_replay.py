@@ -86,8 +86,8 @@ def test_a_network_goes_all_the_way(found):
         found.step, ranks=2, device="epyc-genoa", cluster="cpus-ethernet", schedule="untuned", progress=False
     )
     assert made.ranks == 2 and made.backend == "gloo" and made.iteration_s > found.latency_s
-    assert not any("no kernel of a backward pass" in doubt for doubt in made.doubts)  # `epyc-genoa` knows some
-    assert "cluster cpus-ethernet has xeon-icelake, and kernels are those of epyc-genoa" in made.doubts
+    assert not any("no kernel of a backward pass" in warning for warning in made.warnings)  # `epyc-genoa` knows some
+    assert "cluster cpus-ethernet has xeon-icelake, and kernels are those of epyc-genoa" in made.warnings
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,7 @@ def example(
         "input_bytes": 602_112,
         "activation_bytes": 9_633_792,
         "folded": 53,
-        "doubts": (
+        "warnings": (
             "The launch overhead of a100 was never timed: that of the h200 is used.",
             "2 of 21 kernels, 12% of the time: unlike training: farther from the training programs than 99 %",
         ),

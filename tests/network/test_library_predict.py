@@ -57,13 +57,13 @@ def test_a_device_that_is_slower_than_its_host_runs_back_to_back():
     assert found.latency_s == pytest.approx(5 * (0.9e-3 + KERNEL_S) + 0.1e-3)  # the first waits for its dispatch
     low, high = found.intervals[0.8]
     assert low < found.latency_s < high and found.batch == 8
-    assert not found.doubts
+    assert not found.warnings
 
 
 def test_a_host_that_is_slower_than_its_device_decides():
     found = answered(share=0.1)
     assert found.latency_s == pytest.approx(5 * 0.9e-3 + 0.1e-3 + KERNEL_S)  # the last runs after the last dispatch
-    assert any("the host decides" in doubt for doubt in found.doubts)
+    assert any("the host decides" in warning for warning in found.warnings)
     assert answered(share=1e-6).kernels[0].latency_s == pytest.approx(KERNEL_S, rel=1e-3)
 
 
@@ -88,7 +88,9 @@ def test_calls_find_nothing_in_a_cache_that_others_ran_through():
 
 def test_a_cpu_is_its_own_host():
     found = answered(share=0.1, device="xeon-icelake")
-    assert found.latency_s == pytest.approx(5 * 1e-3) and not any("host decides" in doubt for doubt in found.doubts)
+    assert found.latency_s == pytest.approx(5 * 1e-3) and not any(
+        "host decides" in warning for warning in found.warnings
+    )
 
 
 def test_a_training_step_has_dropout_and_a_backward_pass_in_the_opposite_order():
@@ -101,7 +103,7 @@ def test_a_training_step_has_dropout_and_a_backward_pass_in_the_opposite_order()
     assert not any("8x32x16" in name for name in names[17:])  # the batch itself needs no gradient
     read_by = {source for call in read.graph.calls[6:] for source in call.inputs}
     assert {1, 4} <= read_by and 0 not in read_by  # of the forward pass: what products, norms and relu keep
-    assert any("optimiser" in doubt for doubt in answered(0.9, train=True).doubts)
+    assert any("optimiser" in warning for warning in answered(0.9, train=True).warnings)
     assert "training" in answered(0.9, train=True).schedule
 
 
@@ -185,7 +187,7 @@ def test_a_decoder_masks_within_its_fused_attention_and_repeats_no_heads():
 
 
 def test_a_device_that_no_training_had_is_told():
-    assert any("never saw h100" in doubt for doubt in answered(0.9, device="h100").doubts)
+    assert any("never saw h100" in warning for warning in answered(0.9, device="h100").warnings)
 
 
 @pytest.mark.parametrize(

@@ -186,7 +186,7 @@ assert many.iteration_s > 1.2 * found.latency_s
 late = cdmpp.replay_step(found, ranks=4, link='nvlink4', slow={2: 2.0})
 even = cdmpp.replay_step(found, ranks=4, link='nvlink4')
 assert late.iteration_s > 1.5 * even.iteration_s and late.shares[2].compute_s > 1.9 * late.shares[1].compute_s
-assert not any('optimiser is left out' in doubt for doubt in found.prediction.doubts)
+assert not any('optimiser is left out' in warning for warning in found.prediction.warnings)
 plan = cdmpp.optimise_step(found, ranks=4, link='ethernet-10g')
 assert plan.peak_bytes > 0
 """

@@ -24,16 +24,18 @@ from tests.network.example_prediction import example
     ],
 )
 def test_what_does_not_fit_is_said_first(device, held_bytes, told):
-    found = with_memory_told(replace(example(), doubts=("another",)), devices.get(device), held_bytes)
-    assert found.doubts[-1] == "another" and len(found.doubts) == 1 + told
+    found = with_memory_told(replace(example(), warnings=("another",)), devices.get(device), held_bytes)
+    assert found.warnings[-1] == "another" and len(found.warnings) == 1 + told
     if told:
-        assert found.doubts[0].startswith("WARNING: it holds ") and f"but {device} has " in found.doubts[0]
+        assert found.warnings[0].startswith("WARNING: it holds ") and f"but {device} has " in found.warnings[0]
 
 
 def test_text_json_and_page_begin_with_it(tmp_path):
     large = replace(example(), weight_bytes=30 << 30, input_bytes=5 << 30, activation_bytes=6 << 30)
     found = with_memory_told(large, devices.get("a100"))
-    assert found.to_dict()["doubts"][0].startswith("WARNING: it holds 44.0 GB at a time, but a100 has 40 GB of memory")
+    assert found.to_dict()["warnings"][0].startswith(
+        "WARNING: it holds 44.0 GB at a time, but a100 has 40 GB of memory"
+    )
     page = tmp_path / "page.html"
     found.save_html(page)
     assert "<ul><li>WARNING: it holds 44.0 GB at a time" in page.read_text(encoding="utf-8")
@@ -67,7 +69,7 @@ def test_a_training_step_counts_gradients_and_states():
     small = replace(sheet, spec={**sheet.spec, "memory_gb": 0.01})
     begin = "WARNING: it holds "
     for device, told in ((sheet, False), (small, True)):
-        found = predict_library_step(layer, torch.randn(1, 1_000), device=device, loss="mse").to_dict()["doubts"]
+        found = predict_library_step(layer, torch.randn(1, 1_000), device=device, loss="mse").to_dict()["warnings"]
         assert bool(found and found[0].startswith(begin)) is told
     run = predict_library_network(layer, torch.randn(1, 1_000), device=small)
-    assert not any(one.startswith(begin) for one in run.doubts)
+    assert not any(one.startswith(begin) for one in run.warnings)

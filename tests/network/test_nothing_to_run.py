@@ -170,7 +170,7 @@ def test_the_command_says_it_for_both_runtimes(nets, capsys):
         assert cli.main(["network", f"{nets}:compiled", "--json", *words]) == 0
         out, error = capsys.readouterr()
         said = f"torch.compile is left out: Sequential answered as {what}"
-        assert said in json.loads(out)["doubts"] and said in error
+        assert said in json.loads(out)["warnings"] and said in error
 
 
 def test_a_group_is_a_row(nets, capsys):

@@ -108,7 +108,7 @@ def test_what_was_not_compiled_in_time_is_compiled_another_day(answer, monkeypat
         hurry.setattr("cdmpp.network.compiled.choice._PATIENCE_S", 0.0)
         hasty = ask()
     flagged = [kernel for kernel in hasty.kernels if "no machine code" in kernel.flags]
-    assert flagged and any("no machine code" in doubt for doubt in hasty.doubts)
+    assert flagged and any("no machine code" in warning for warning in hasty.warnings)
     assert ask() == answer
 
 
@@ -135,7 +135,7 @@ def test_kept_modules_are_what_their_text_says(cache, monkeypatch, tmp_path):
 
 def test_untuned_says_that_nobody_runs_it(cache):
     untuned = ask(schedule="untuned")
-    assert any("nobody runs these" in doubt for doubt in untuned.doubts)
+    assert any("nobody runs these" in warning for warning in untuned.warnings)
     assert all(kernel.candidates == 1 for kernel in untuned.kernels)
 
 
@@ -161,7 +161,7 @@ def test_a_tuning_database_is_asked_for_each_kernel(answer, cache, tmp_path):
     tuned = ask(schedule=f"database:{tmp_path}")
     found = {one.task_id: one for one in tuned.kernels}
     assert found[kernel.task_id].latency_s == pytest.approx(kernel.latency_s, rel=1e-4)
-    assert any("are not in" in doubt and "untuned" in doubt for doubt in tuned.doubts)
+    assert any("are not in" in warning and "untuned" in warning for warning in tuned.warnings)
 
 
 def test_a_database_of_another_network_is_refused(cache, tmp_path):
@@ -186,7 +186,7 @@ def test_what_cannot_be_is_named(cache, options, told):
 
 
 def test_a_device_without_measured_gaps_says_so(cache):
-    told = " ".join(ask(device="xeon-icelake", schedule="best_of:1").doubts)
+    told = " ".join(ask(device="xeon-icelake", schedule="best_of:1").warnings)
     if devices.get("xeon-icelake").engines.call_s is None:
         assert "launch gaps of xeon-icelake were never measured" in told
 

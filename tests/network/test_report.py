@@ -113,7 +113,7 @@ def test_json_has_all_numbers_with_units():
     )
     assert told["critical_path_share"] == pytest.approx(1.0)
     assert told["peak_bytes"] == told["weight_bytes"] + told["input_bytes"] + told["activation_bytes"]
-    assert told["doubts"] == list(prediction.doubts) and told["measured_s"] == 1.7e-3 and told["folded"] == 53
+    assert told["warnings"] == list(prediction.warnings) and told["measured_s"] == 1.7e-3 and told["folded"] == 53
     kernel = next(row for row in told["kernels"] if row["op_class"] == "winograd")
     assert set(kernel["intervals_s"]) == {"0.8", "0.9"} and kernel["flags"] == ["unlike training"]
     assert kernel["interval_low_s"] == kernel["intervals_s"]["0.8"][0]
@@ -212,7 +212,7 @@ def test_the_page_tells_everything_and_loads_nothing():
     ):
         assert title in words
     assert "fp32 peak 19.5 TFLOP/s" in words and "memory 1.55 TB/s" in words
-    assert all(doubt in words for doubt in prediction.doubts) and "1.710" not in words and "1.700 ms" in words
+    assert all(warning in words for warning in prediction.warnings) and "1.710" not in words and "1.700 ms" in words
     assert not {"link", "img", "iframe", "object"} & set(read.tags)
     assert not [name for name, _ in read.attributes if name in ("src", "href") or name.startswith("on")]
     assert "default-src 'none'" in page and not re.search(r"https?:|@import|url\(", page)
@@ -243,7 +243,7 @@ def test_peaks_are_those_of_narrow_numbers_too_where_a_kernel_is_faster():
 
 def test_names_of_a_model_stay_text():
     used = [replace(kernel, name=f"{NASTY}{i}", op_class=NASTY) for i, kernel in enumerate(kernels())]
-    prediction = example(used, engines=(NASTY,), network=NASTY, model=NASTY, doubts=(NASTY,), schedule=NASTY)
+    prediction = example(used, engines=(NASTY,), network=NASTY, model=NASTY, warnings=(NASTY,), schedule=NASTY)
     for page in (html_page(prediction), notebook_html(prediction)):
         assert "<script>alert" not in page and "\x1b" not in page
         assert Page(page).tags.count("script") == page.count("<script>") <= 1

@@ -50,9 +50,9 @@ addEventListener("load", () => {{
 def pages() -> dict[str, str]:
     """The usual report, one with names as long and strange as they come, and a comparison."""
     long = [replace(kernel, name=f"{'fused_' * 30}{kernel.name}", op_class=kernel.op_class * 6) for kernel in kernels()]
-    words = {"network": "a/very/long/path/" * 12 + "model.onnx", "doubts": ("x" * 400, "y " * 300)}
+    words = {"network": "a/very/long/path/" * 12 + "model.onnx", "warnings": ("x" * 400, "y " * 300)}
     usual = example(measured_s=1.71e-3)
-    far = replace(usual, intervals={}, device="t4", doubts=("the model never saw t4",))
+    far = replace(usual, intervals={}, device="t4", warnings=("the model never saw t4",))
     answers = (
         Answer("a100", usual),
         Answer("t4", far),

@@ -59,7 +59,7 @@ def test_a_limit_recomputes_blocks(found):
     made = cdmpp.optimise_step(found, ranks=2, link="nvlink3", memory_limit_bytes=limit)
     assert len(made.plan.recomputed) == 1 and made.peak_bytes <= limit < made.default_worth.peak_bytes
     assert any("checkpoint" in line for line in made.settings)
-    assert set(found.prediction.doubts) < set(made.flags)
+    assert set(found.prediction.warnings) < set(made.flags)
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ class Chooser:
         self.predictor, self.device, self.rule, self.seed = predictor, device, rule, seed
         sheet = json.dumps([device.name, device.target, device.core, dict(device.spec)], sort_keys=True)
         self.key = (sheet, hashlib.sha256(weights.read_bytes()).hexdigest(), str(rule), str(seed))
-        self.doubts: tuple[str, ...] = ()
+        self.warnings: tuple[str, ...] = ()
 
     def choose(self, tasks: Mapping[str, Task], progress: bool = True) -> dict[str, Chosen]:
         """Of each task, by id.
@@ -94,7 +94,7 @@ class Chooser:
         schedules = {task_id: recorded.get(task_id) or default[task_id].schedules[0] for task_id in tasks}
         if untuned:
             names = ", ".join(sorted({task.op_name for task in untuned.values()})[:5])
-            self.doubts = (
+            self.warnings = (
                 f"{len(untuned)} of {len(tasks)} kernels are not in {self.rule.folder} and run as TVM would run them "
                 f"untuned, among them {names}",
             )

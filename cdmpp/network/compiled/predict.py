@@ -89,7 +89,7 @@ class Question:
     model: str
     rule: ScheduleRule
     chooser: Chooser
-    doubts: tuple[str, ...]
+    warnings: tuple[str, ...]
 
     def asked_of(self, model: str | Path, progress: bool = True) -> Question:
         """The same programs, predicted by another model."""
@@ -104,7 +104,7 @@ class Question:
     def prediction(self) -> NetworkPrediction:
         """The replay of the chosen programs."""
         known = self.predictor.trained_on.get(self.sheet.name, self.sheet)
-        return compose(self.read, self.chosen, self.sheet, known, self.predictor, self.model, self.rule, self.doubts)
+        return compose(self.read, self.chosen, self.sheet, known, self.predictor, self.model, self.rule, self.warnings)
 
 
 def answer_for(
@@ -134,7 +134,7 @@ def answer_for(
         read = graph_for(given, example_inputs, batch=batch, inputs=inputs, dtype=dtype, before_reading=start)
     chooser = Chooser(predictor, folder / WEIGHTS, predictor.trained_on.get(sheet.name, sheet), rule)
     chosen = chooser.choose(read.graph.tasks, progress)
-    return Question(read, chosen, sheet, predictor, name, rule, chooser, (*read.flags, *chooser.doubts))
+    return Question(read, chosen, sheet, predictor, name, rule, chooser, (*read.flags, *chooser.warnings))
 
 
 def _get_ready(reads_code: bool) -> None:
@@ -165,7 +165,7 @@ def compose(
     predictor: Predictor,
     model: str,
     rule: ScheduleRule,
-    doubts: Sequence[str] = (),
+    warnings: Sequence[str] = (),
 ) -> NetworkPrediction:
     """The prediction of a graph whose programs are ``chosen``. ``known`` is the device as the model knows it."""
     graph, engines = read.graph, sheet.engines
@@ -195,7 +195,7 @@ def compose(
         graph.input_bytes,
         peak_activation_bytes(graph, range(len(graph.calls))),
         graph.folded,
-        (*_doubts(kernels, sheet, predictor, rule), *doubts),
+        (*_warnings(kernels, sheet, predictor, rule), *warnings),
     )
 
 
@@ -238,7 +238,9 @@ def _summed(kernels: Sequence[KernelPrediction], overhead_s: float) -> dict[floa
     }
 
 
-def _doubts(kernels: Sequence[KernelPrediction], sheet: Device, predictor: Predictor, rule: ScheduleRule) -> list[str]:
+def _warnings(
+    kernels: Sequence[KernelPrediction], sheet: Device, predictor: Predictor, rule: ScheduleRule
+) -> list[str]:
     told = []
     if sheet.name not in predictor.trained_on:
         error = predictor.unseen.expected(sheet.name, False) if predictor.unseen else "Expect large errors"

@@ -166,7 +166,7 @@ def compose(
         {level: (low, high) for level, (low, high) in summed.items()},
         "the operators' intervals added up, as if all erred to one side" if levels else "the model has none there",
         overhead_s, graph.weight_bytes, graph.input_bytes, peak_activation_bytes(graph, range(len(graph.calls))), 0,
-        _doubts(read, kernels, sheet, predictor, timeline, train and not update),
+        _warnings(read, kernels, sheet, predictor, timeline, train and not update),
     )  # fmt: skip
 
 
@@ -204,7 +204,7 @@ def _bound(operator: LibraryOperator, sheet: Device) -> str:
     return "compute" if operator.flops / (1e12 * peak) >= operator.io_bytes / (1e9 * bandwidth) else "memory"
 
 
-def _doubts(
+def _warnings(
     read: LibraryNetwork,
     kernels: Mapping[str, KernelPrediction],
     sheet: Device,
