@@ -9,7 +9,7 @@ from cdmpp import devices
 from cdmpp.errors import CdmppError
 from cdmpp.report import charts
 from cdmpp.report.charts import text
-from cdmpp.report.page import warnings_box, page_of
+from cdmpp.report.page import page_of, warnings_box
 from cdmpp.report.summary import rate
 from cdmpp.units import quantity, span
 
