@@ -9,6 +9,10 @@ class CdmppError(ValueError):
     """Base of all errors raised on purpose by this package."""
 
 
+class UsageError(CdmppError):
+    """A wrong command line: an unknown option, a missing argument, options that exclude each other."""
+
+
 class UnknownDeviceError(CdmppError):
     """A device name that no ``conf/device/*.yaml`` describes."""
 

@@ -137,13 +137,14 @@ def cases(folder: Path) -> dict[str, Callable[[], Any]]:
         "step: 65,536 ranks": command(*RANKS, 2**16),
         "step: 50,000 ranks of ps": command(*RANKS, 50_000, "--scheme", "ps"),
         "step: 2e9 servers": command(*RANKS, 4, "--scheme", "ps", "--servers", 2 * BILLION),
-        "step: 1e9 micro-steps": command(*RANKS, 4, "--optimise", "--micro-steps", BILLION),
-        "step: 60,000 ranks in chunks": command(*RANKS, 60_000, "--chunks"),
+        "step: 1e9 micro-steps": command(*RANKS, 4, "--optimize", "--accumulate-steps", BILLION),
+        "step: 60,000 ranks in chunks": command(*RANKS, 60_000, "--ring-steps"),
         **{f"step: bucket of {size}": command(*RANKS, 4, "--bucket-mb", size) for size in ("nan", "inf", "1e-300", 0)},
         **{
-            f"step: slow by {times}": command(*RANKS, 4, "--slow", f"0={times}") for times in ("nan", "inf", "1e18", -1)
+            f"step: slow by {times}": command(*RANKS, 4, "--straggler", f"0={times}")
+            for times in ("nan", "inf", "1e18", -1)
         },
-        "step: slow twice": command(*RANKS, 4, "--slow", "0=2", "--slow", "0=3"),
+        "step: slow twice": command(*RANKS, 4, "--straggler", "0=2", "--straggler", "0=3"),
         "step: batch of 2e9": command("step", "mlp", *TORCH, "--batch", 2 * BILLION),
         **{f"network: batch of {n:g}": command("network", "mlp", *TORCH, "--batch", n) for n in (BILLION, ABSURD)},
         "network: batch for TVM": command("network", "mlp", *TVM, "--batch", BILLION),

@@ -6,9 +6,9 @@ import argparse
 import importlib
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
 
 from cdmpp.cli.output import say
+from cdmpp.cli.parser import Parser
 from cdmpp.errors import CdmppError
 from cdmpp.version import __version__
 
@@ -60,16 +60,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
 
 
-class _Parser(argparse.ArgumentParser):
-    """Says in one line what is wrong with a command."""
-
-    def error(self, message: str) -> NoReturn:
-        raise CdmppError(f"{self.prog.removeprefix('cdmpp').strip()} {message}. `{self.prog} --help` says more".strip())
-
-
 def _parser(asked: str) -> argparse.ArgumentParser:
     """With the arguments of the verb that is ``asked`` for; of the others only the names."""
-    parser = _Parser(prog="cdmpp", description="Predict how long a tensor program runs on a device.")
+    parser = Parser(prog="cdmpp", description="Predict how long a tensor program runs on a device.")
     parser.add_argument("--version", action="version", version=f"cdmpp {__version__}")
     verbs = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, text in VERBS.items():

@@ -1,4 +1,4 @@
-"""The options of ``--optimise``, and what is printed of a plan."""
+"""The options of ``--optimize``, and what is printed of a plan."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from cdmpp.platform.limits import Limits, numbers
 if TYPE_CHECKING:
     from cdmpp.plans.search_result import SearchResult
 
-_SEARCHED = ("bucket_mb", "servers", "chunks", "no_overlap")
+_SEARCHED = ("bucket_mb", "servers", "ring_steps", "no_overlap")
 
 
 def add_plan_arguments(verb: argparse.ArgumentParser, memory: bool = True) -> None:
     """Declare them; ``memory``: whether the job tells what it holds."""
     plans = verb.add_argument_group("plans")
-    plans.add_argument("--optimise", action="store_true", help="search settings under which the step is shorter")
+    plans.add_argument("--optimize", action="store_true", help="search settings under which the step is shorter")
     if memory:
         plans.add_argument(
             "--memory-gb",
@@ -26,19 +26,19 @@ def add_plan_arguments(verb: argparse.ArgumentParser, memory: bool = True) -> No
             help="GB (1e9 bytes) that a device may hold at most",
         )
     many = "batches whose gradients may be added up; more than 1 multiplies the global batch (default 1)"
-    plans.add_argument("--micro-steps", type=Limits(1, 10**6, "batches"), help=many)
+    plans.add_argument("--accumulate-steps", type=Limits(1, 10**6, "batches"), help=many)
 
 
 def check_plan(options: argparse.Namespace) -> None:
     """``CdmppError`` for what does not go together."""
-    if not options.optimise:
-        if given := [name for name in ("memory_gb", "micro_steps") if getattr(options, name, None) is not None]:
-            raise CdmppError(f"--{given[0].replace('_', '-')} goes with --optimise")
+    if not options.optimize:
+        if given := [name for name in ("memory_gb", "accumulate_steps") if getattr(options, name, None) is not None]:
+            raise CdmppError(f"--{given[0].replace('_', '-')} goes with --optimize")
         return
     if getattr(options, "ranks", 1) is None:
-        raise CdmppError("--optimise goes with --ranks: say how many devices train")
+        raise CdmppError("--optimize goes with --ranks: say how many devices train")
     if given := [name for name in _SEARCHED if getattr(options, name, None)]:
-        raise CdmppError(f"--{given[0].replace('_', '-')} does not go with --optimise, which searches: leave it out")
+        raise CdmppError(f"--{given[0].replace('_', '-')} does not go with --optimize, which searches: leave it out")
 
 
 def print_plan(found: SearchResult) -> None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from cdmpp.plans.search_result import SearchResult
     from cdmpp.steps.step_replay import RankShare, StepReplay
 
-_OPTIONS = ("cluster", "link", "scheme", "backend", "bucket_mb", "servers", "no_overlap", "chunks", "slow")
+_OPTIONS = ("cluster", "link", "scheme", "backend", "bucket_mb", "servers", "no_overlap", "ring_steps", "straggler")
 
 
 def add_rank_arguments(verb: argparse.ArgumentParser) -> None:
@@ -30,8 +30,8 @@ def add_rank_arguments(verb: argparse.ArgumentParser) -> None:
     ranks.add_argument("--servers", type=int, help="servers of ps, on the first ranks (default: one a rank)")
     ranks.add_argument("--no-overlap", action="store_true", help="exchange only when nothing computes")
     slow = "a rank whose device takes that many times as long as the others, such as 2=1.3; may be given again"
-    ranks.add_argument("--slow", action="append", default=[], metavar="RANK=FACTOR", help=slow)
-    ranks.add_argument("--chunks", action="store_true", help="expand collectives into the steps of their rings")
+    ranks.add_argument("--straggler", action="append", default=[], metavar="RANK=FACTOR", help=slow)
+    ranks.add_argument("--ring-steps", action="store_true", help="expand collectives into the steps of their rings")
 
 
 def check_ranks(options: argparse.Namespace) -> None:
@@ -47,12 +47,12 @@ def check_ranks(options: argparse.Namespace) -> None:
 
     on = fabric_of(options.ranks, options.device, options.cluster, options.link, options.backend)
     check_detail(_detail(options), options.ranks)
-    slow = [_slow(text) for text in options.slow]
+    slow = [_slow(text) for text in options.straggler]
     if twice := [rank for place, (rank, _) in enumerate(slow) if rank in dict(slow[:place])]:
-        raise CdmppError(f"--slow {twice[0]}=FACTOR is given twice: once for each rank")
-    options.slow = check_slow(dict(slow), options.ranks)
-    if options.slow and options.optimise:
-        raise CdmppError("--slow does not go with --optimise: plans are searched for ranks that are equal")
+        raise CdmppError(f"--straggler {twice[0]}=FACTOR is given twice: once for each rank")
+    options.straggler = check_slow(dict(slow), options.ranks)
+    if options.straggler and options.optimize:
+        raise CdmppError("--straggler does not go with --optimize: plans are searched for ranks that are equal")
     options.scheme = scheme_of(
         options.scheme or "ddp", on.backend, options.bucket_mb, options.servers, not options.no_overlap
     )
@@ -65,7 +65,7 @@ def replayed_on(found: StepPrediction, options: argparse.Namespace) -> StepRepla
 
     return cdmpp.replay_step(
         found, ranks=options.ranks, cluster=options.cluster, link=options.link, scheme=options.scheme,
-        backend=options.backend, detail=_detail(options), slow=options.slow,
+        backend=options.backend, detail=_detail(options), slow=options.straggler,
     )  # fmt: skip
 
 
@@ -76,7 +76,7 @@ def planned_on(found: StepPrediction, options: argparse.Namespace) -> SearchResu
     limit = None if options.memory_gb is None else round(1e9 * options.memory_gb)
     return cdmpp.optimise_step(
         found, ranks=options.ranks, cluster=options.cluster, link=options.link, scheme=options.scheme.name,
-        backend=options.backend, memory_limit_bytes=limit, most_micro_steps=options.micro_steps or 1,
+        backend=options.backend, memory_limit_bytes=limit, most_micro_steps=options.accumulate_steps or 1,
     )  # fmt: skip
 
 
@@ -112,8 +112,8 @@ def _slow(text: str) -> tuple[int, float]:
     try:
         return int(rank), float(factor)
     except ValueError:
-        raise CdmppError(f"--slow {text}: expected RANK=FACTOR, such as 2=1.3") from None
+        raise CdmppError(f"--straggler {text}: expected RANK=FACTOR, such as 2=1.3") from None
 
 
 def _detail(options: argparse.Namespace) -> str:
-    return "chunks" if options.chunks else "whole"
+    return "chunks" if options.ring_steps else "whole"

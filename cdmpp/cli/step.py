@@ -14,7 +14,7 @@ from cdmpp.errors import CdmppError
 from cdmpp.network.runtime import RUNTIMES
 
 OPTIMIZERS = ("sgd", "adam", "adamw", "none")
-LOSSES = ("cross_entropy", "mse", "own")
+LOSSES = ("cross_entropy", "mse", "model")
 """As in ``programs.training``, which would import torch for a help text."""
 
 
@@ -29,12 +29,12 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "--optimizer", default="adamw", choices=OPTIMIZERS, help="default adamw; sgd has momentum, none makes no update"
     )
-    loss = "of the first output, or own: the model's own, which needs labels among its inputs (default cross_entropy)"
+    loss = "of the first output, or model: what the model returns for labels among its inputs (default cross_entropy)"
     verb.add_argument("--loss", default="cross_entropy", choices=LOSSES, help=loss)
-    strict = (
+    no_fallback = (
         "refuse a network whose backward pass cannot be made a graph; else it counts as a ratio of the forward pass"
     )
-    verb.add_argument("--strict", action="store_true", help=strict)
+    verb.add_argument("--no-fallback", action="store_true", help=no_fallback)
     add_rank_arguments(verb)
     add_plan_arguments(verb)
     verb.add_argument("--json", action="store_true", help="machine-readable, with when each gradient is ready")
@@ -50,9 +50,9 @@ def run(options: argparse.Namespace) -> None:
         raise CdmppError(f"--dtype {options.dtype}: training steps are made in float32 alone")
     check_files((options.trace,))
     if options.runtime != "torch":
-        asked["fallback"] = not options.strict
-    elif options.strict:
-        raise CdmppError("--strict is of --runtime tvm: backward passes of PyTorch's own kernels are never a ratio")
+        asked["fallback"] = not options.no_fallback
+    elif options.no_fallback:
+        raise CdmppError("--no-fallback is of --runtime tvm: PyTorch's own kernels have no such ratio")
     import cdmpp
 
     found = cdmpp.predict_step(
@@ -60,7 +60,7 @@ def run(options: argparse.Namespace) -> None:
         progress=sys.stderr.isatty(), **asked,
     )  # fmt: skip
     replayed = None if options.ranks is None else replayed_on(found, options)
-    plan = planned_on(found, options) if options.optimise else None
+    plan = planned_on(found, options) if options.optimize else None
     warnings = found.prediction.warnings if replayed is None else replayed.warnings
     for warning in dict.fromkeys((*warnings, *(() if plan is None else plan.flags))):
         say(warning)

@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> None:
     base = replay(job)
     asked = replay(changed(job, settings)) if settings else None
     causes = diagnose(job) if options.diagnose else ()
-    plan = _planned(job, options.micro_steps) if options.optimise else None
+    plan = _planned(job, options.accumulate_steps) if options.optimize else None
     if options.json:
         told = _to_dict(job, base, asked, causes)
         print_json(told if plan is None else {**told, "optimised": plan.to_dict()})

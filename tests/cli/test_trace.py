@@ -44,10 +44,10 @@ def test_wrong_input_is_one_line(tmp_path, capsys):
 
 def test_a_plan_for_a_traced_job(tmp_path, capsys):
     folder = write_job(tmp_path / "job")
-    assert cli.main(["trace", str(folder), "--optimise"]) == 0
+    assert cli.main(["trace", str(folder), "--optimize"]) == 0
     out, err = capsys.readouterr()
     assert "plan       " in out and "settings   " in out and "What was tried" in out
     assert "memory is not told" in err
-    assert cli.main(["trace", str(folder), "--optimise", "--json"]) == 0
+    assert cli.main(["trace", str(folder), "--optimize", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["optimised"]
     assert found["gain"] >= 0 and found["peak_bytes"] is None

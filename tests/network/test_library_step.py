@@ -205,7 +205,7 @@ def test_pauses_of_the_host_are_gaps_of_the_work():
 
 def test_half_precision_and_options_of_the_other_runtime_are_refused(capsys):
     given = ["step", "gpt2", "--device", "h100", "--runtime", "torch"]
-    for words, told in ((["--schedule", "untuned"], "is of --runtime tvm"), (["--strict"], "is of --runtime tvm")):
+    for words, told in ((["--schedule", "untuned"], "is of --runtime tvm"), (["--no-fallback"], "is of --runtime tvm")):
         assert cli.main([*given, *words]) == 2
         assert told in capsys.readouterr().err
     with pytest.raises(CdmppError, match="float32 alone"):

@@ -159,7 +159,7 @@ def test_another_torch_is_refused(monkeypatch):
         ({"optimizer": "lion"}, "optimizer 'lion' is unknown: use sgd, adam, adamw, or none"),
         ({"loss": "hinge"}, "loss 'hinge' is unknown: use cross_entropy, mse, own"),
         ({"loss": lambda output: output}, "one number"),
-        ({"loss": "own"}, "labels"),
+        ({"loss": "model"}, "labels"),
     ],
 )
 def test_what_cannot_be_asked_is_said(options, told):

@@ -35,7 +35,7 @@ def training_step(
         given: a torch module or a name of one, see ``network.source.KINDS``. A module in eval mode is trained whole,
             one in training mode as it is, which keeps frozen parts in eval mode; it is left as it was.
         example_inputs: of a torch module: a tensor, a tuple of arguments, or a dict of them by name.
-        loss: ``cross_entropy`` or ``mse`` of the first output, ``own``: the ``loss`` of a model that is given labels,
+        loss: ``cross_entropy`` or ``mse`` of the first output, ``model``: the ``loss`` of a model that is given labels,
             or a function of output and target that returns a tensor of one number.
         target: what the output should be; random where it is left out. A function without it gets the output alone.
         optimizer: ``sgd`` (momentum 0.9), ``adam`` or ``adamw``; ``None``: no update.

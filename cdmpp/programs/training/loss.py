@@ -9,7 +9,7 @@ from typing import Any
 from cdmpp.errors import CdmppError
 from cdmpp.programs.refusal import first_line, place_of
 
-LOSSES = ("cross_entropy", "mse", "own")
+LOSSES = ("cross_entropy", "mse", "model")
 """Of classes along the last axis (the second of images), of the mean square, or the ``loss`` of the model's output."""
 Loss = str | Callable[..., Any]
 """One of ``LOSSES``, or ``(output[, target])`` -> a tensor of one number."""
@@ -40,8 +40,8 @@ def with_loss(model: Any, example: tuple[Any, ...], loss: Loss, target: Any = No
     except Exception as error:
         where = f" at {place}" if (place := place_of(error)) else ""
         raise CdmppError(f"the model cannot be run on its example inputs{where}: {first_line(error)}") from error
-    if loss == "own":
-        return _own(model), example
+    if loss == "model":
+        return _of_model(model), example
     first = first_tensor(output)
     targets: tuple[Any, ...]
     if isinstance(loss, str):
@@ -65,7 +65,7 @@ def first_tensor(output: Any) -> Any:
     values = list(output.values()) if isinstance(output, Mapping) else output
     if isinstance(values, tuple | list) and values:
         return first_tensor(values[0])
-    raise CdmppError(f"the model returned a {type(output).__name__}: return a tensor, or give loss='own' for its .loss")
+    raise CdmppError(f"the model returned a {type(output).__name__}: return a tensor, or give loss='model'")
 
 
 def _cross_entropy(output: Any, target: Any) -> Any:
@@ -127,10 +127,10 @@ def _with(model: Any, function: Callable[..., Any], inputs: int) -> Any:
     return WithLoss()
 
 
-def _own(model: Any) -> Any:
+def _of_model(model: Any) -> Any:
     import torch
 
-    class OwnLoss(torch.nn.Module):
+    class ModelLoss(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.inner = model
@@ -139,7 +139,7 @@ def _own(model: Any) -> Any:
             output = self.inner(*values)
             found = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
             if found is None:
-                raise CdmppError("loss='own': the model's output has no loss: give it labels among the example inputs")
+                raise CdmppError("loss='model': the model's output has no loss: give labels among its example inputs")
             return (found,)
 
-    return OwnLoss()
+    return ModelLoss()

@@ -1,0 +1,84 @@
+"""The parser of every verb: options as ``--key value`` or ``key=value``, whole names only, errors in one line."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NoReturn
+
+from cdmpp.cli import old_names
+from cdmpp.errors import UsageError
+
+_KEY = re.compile(r"([A-Za-z][\w-]*)=(.*)", re.DOTALL)
+_YES, _NO = ("true", "yes", "1"), ("false", "no", "0")
+
+
+class Parser(argparse.ArgumentParser):
+    """An ``ArgumentParser`` that reads ``key=value`` as ``--key value`` and knows old names; raises ``UsageError``."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **{"allow_abbrev": False, **options})
+
+    def error(self, message: str) -> NoReturn:
+        """Raise ``message`` with the name of the verb and where help is."""
+        raise UsageError(f"{self._verb()} {message}. `{self.prog} --help` says more".strip())
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As ``ArgumentParser`` does, with the words in its own form."""
+        return super().parse_known_args(list(self._words(args or ())), namespace)
+
+    def _words(self, given: Sequence[str]) -> Iterator[str]:
+        """Each of ``given`` in the form that argparse reads, under its name of today."""
+        options = {text[2:]: action for text, action in self._option_string_actions.items() if text.startswith("--")}
+        is_group = any(isinstance(action, argparse._SubParsersAction) for action in self._actions)
+        rest, values = list(given), 0.0  # how many of the next words are values of the option before them
+        while rest:
+            word = rest.pop(0)
+            if word == "--" or is_group and not word.startswith("-"):  # what follows belongs to the verb
+                yield from (word, *rest)
+                return
+            if word.startswith("--"):
+                name, equals, value = word[2:].partition("=")
+                name = old_names.option_of(name, options)
+                action = self._known(name, options)
+                values = 0.0 if equals else _takes(action)
+                if values == 1 and rest:
+                    rest[0] = old_names.value_of(name, rest[0])
+                yield f"--{name}={old_names.value_of(name, value)}" if equals else f"--{name}"
+            elif values or not (pair := _KEY.fullmatch(word)):
+                values = max(0.0, values - 1)
+                yield word
+            else:
+                yield from self._of_pair(word, pair[1], pair[2], options)
+
+    def _of_pair(self, word: str, key: str, value: str, options: Mapping[str, argparse.Action]) -> Iterator[str]:
+        """``key=value`` as an option; ``word`` as it is where ``key`` is not close to one."""
+        name = old_names.option_of(key.replace("_", "-"), options)
+        if name not in options:
+            if near := difflib.get_close_matches(name, options, n=1, cutoff=0.8):
+                self.error(f"has no option {key}: did you mean {near[0]}={value}?")
+            yield word
+        elif options[name].nargs != 0:
+            yield f"--{name}={old_names.value_of(name, value)}"
+        elif value.lower() in _YES:
+            yield f"--{name}"
+        elif value.lower() not in _NO:
+            self.error(f"{word}: expected {key}=true or {key}=false")
+
+    def _known(self, name: str, options: Mapping[str, argparse.Action]) -> argparse.Action:
+        if name in options:
+            return options[name]
+        near = difflib.get_close_matches(name, options, n=1)
+        self.error(f"has no option --{name}" + (f": did you mean --{near[0]}?" if near else ""))
+
+    def _verb(self) -> str:
+        return self.prog.removeprefix("cdmpp").strip()
+
+
+def _takes(action: argparse.Action) -> float:
+    """The largest number of words that ``action`` takes as its values."""
+    if isinstance(action.nargs, int):
+        return action.nargs
+    return 1.0 if action.nargs in (None, "?") else float("inf")
