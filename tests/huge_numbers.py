@@ -18,7 +18,7 @@ from typing import Any
 
 from cdmpp import cli
 from cdmpp.collectives.cluster import get as cluster_named
-from cdmpp.collectives.fabric import on_link
+from cdmpp.collectives.topology import on_link
 from cdmpp.devices.cores import read_core
 from cdmpp.errors import CdmppError
 from cdmpp.platform.paths import conf_folder
@@ -128,7 +128,7 @@ def cases(folder: Path) -> dict[str, Callable[[], Any]]:
         "trace: 65,536 ranks": traced(folder, "e", 0, 2**16),
         "what-if: 1e9 ranks": lambda: with_ranks(job(), BILLION),
         "what-if: 65,536 ranks": lambda: with_ranks(job(), 2**16),
-        "fabric: 1e9 ranks": lambda: on_link("nvlink4", BILLION),
+        "topology: 1e9 ranks": lambda: on_link("nvlink4", BILLION),
         "cluster file: 1e12 nodes": cluster(folder, 10**12),
         "core file: window": core(folder, "wide", "window: {value: 320", "window: {value: 1e12"),
         "core file: cycles": core(folder, "slow", "{latency: 0}", "{latency: 1000000000000}"),

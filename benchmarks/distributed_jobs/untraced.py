@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -24,10 +23,11 @@ from benchmarks.publish.markdown import replace_part, table
 from cdmpp.errors import CdmppError
 from cdmpp.network.eager.step import predict_library_step
 from cdmpp.network.training_prediction import StepPrediction
-from cdmpp.steps.predicted_work import work_of
-from cdmpp.steps.replay import replay
+from cdmpp.steps.from_prediction import graph_of
 from cdmpp.steps.scheme import scheme_of
-from cdmpp.trace.scheme_input import fabric_of
+from cdmpp.steps.strategy_replay import replay_strategy
+from cdmpp.steps.transforms.scale import replicate
+from cdmpp.trace.scheme_input import topology_of
 
 MARK = "untraced"
 
@@ -83,10 +83,9 @@ def main() -> int:
 
 def _step_s(one: Measured, found: StepPrediction) -> float:
     scenario = one.scenario
-    work = work_of(found)
     scheme = scheme_of(scenario.scheme, "gloo", scenario.bucket_mb if scenario.scheme == "ddp" else None)
-    works = [replace(work, rank=rank) for rank in range(scenario.ranks)]
-    return replay(works, scheme, fabric_of(one.job)).iteration_s
+    graph = replicate(graph_of(found), scenario.ranks)
+    return replay_strategy(graph, scheme, topology_of(one.job)).iteration_s
 
 
 if __name__ == "__main__":

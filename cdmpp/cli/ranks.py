@@ -40,13 +40,13 @@ def check_ranks(options: argparse.Namespace) -> None:
         if given := [name for name in _OPTIONS if getattr(options, name)]:
             raise CdmppError(f"--{given[0].replace('_', '-')} goes with --ranks: say how many devices train")
         return
-    from cdmpp.collectives.fabric import fabric_of
-    from cdmpp.steps.exchange_tasks import check_detail
+    from cdmpp.collectives.topology import topology_of
+    from cdmpp.steps.exchange_tasks import check_granularity
     from cdmpp.steps.predicted_replay import check_slow
     from cdmpp.steps.scheme import check_scheme, scheme_of
 
-    on = fabric_of(options.ranks, options.device, options.cluster, options.link, options.backend)
-    check_detail(_detail(options), options.ranks)
+    on = topology_of(options.ranks, options.device, options.cluster, options.link, options.backend)
+    check_granularity(_granularity(options), options.ranks)
     slow = [_slow(text) for text in options.straggler]
     if twice := [rank for place, (rank, _) in enumerate(slow) if rank in dict(slow[:place])]:
         raise CdmppError(f"--straggler {twice[0]}=FACTOR is given twice: once for each rank")
@@ -65,7 +65,7 @@ def replayed_on(found: StepPrediction, options: argparse.Namespace) -> StepRepla
 
     return cdmpp.replay_step(
         found, ranks=options.ranks, cluster=options.cluster, link=options.link, scheme=options.scheme,
-        backend=options.backend, detail=_detail(options), slow=options.straggler,
+        backend=options.backend, granularity=_granularity(options), slow=options.straggler,
     )  # fmt: skip
 
 
@@ -115,5 +115,5 @@ def _slow(text: str) -> tuple[int, float]:
         raise CdmppError(f"--straggler {text}: expected RANK=FACTOR, such as 2=1.3") from None
 
 
-def _detail(options: argparse.Namespace) -> str:
-    return "chunks" if options.ring_steps else "whole"
+def _granularity(options: argparse.Namespace) -> str:
+    return "ring step" if options.ring_steps else "collective"

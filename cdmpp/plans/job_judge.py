@@ -57,9 +57,9 @@ class JobJudge:
         if plan not in self._replayed:
             made = replay(self._changed(plan))
             path_s: dict[str, float] = {}
-            shown = {span.task.name for span in made.last_step}
+            shown = {span.task.key for span in made.last_step}
             for span in made.timeline.critical_path:
-                if span.task.name in shown:
+                if span.task.key in shown:
                     cause = _cause(span)
                     path_s[cause] = path_s.get(cause, 0.0) + span.end_s - span.start_s
             self._replayed[plan] = Worth(made.step_s, None, path_s, plan.micro_steps)
@@ -104,7 +104,7 @@ def traced_plan(job: TracedJob) -> Plan:
 
 def _cause(span: Span) -> str:
     kind = span.task.label.partition(":")[0]
-    if "/exchange" in span.task.name or kind == "arrival":
+    if "/exchange" in span.task.key or kind == "arrival":
         return "communication"
     return {"gap": "host", "update": "update"}.get(kind, "compute")
 

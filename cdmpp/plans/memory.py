@@ -4,22 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cdmpp.network.training_step import StepMemory, TrainingStep
-from cdmpp.plans.changed_work import order
+from cdmpp.network.training_step import StepMemory
 from cdmpp.plans.plan import Plan
-from cdmpp.steps.predicted_work import units_of
-from cdmpp.steps.work import Operation, RankWork
-
-
-@dataclass(frozen=True)
-class Result:
-    """What one operation writes."""
-
-    bytes: int
-    reads: tuple[int, ...] = ()
-    """Places of the operations whose results it reads."""
-    is_gradient: bool = False
-    """Whether it is a gradient of a parameter."""
+from cdmpp.steps.step_graph import RankGraph
+from cdmpp.steps.transforms.recompute import run_order
 
 
 @dataclass(frozen=True)
@@ -27,10 +15,8 @@ class Memory:
     """Of one rank by itself, and what is needed to tell it under a plan."""
 
     held: StepMemory
-    results: tuple[Result, ...]
-    """One an operation of the work, at the same place."""
-    work: RankWork
-    """Phases and units."""
+    rank: RankGraph
+    """What its ops write and read, its gradients and modules."""
 
     def live_bytes(self, recomputed: tuple[str, ...] = (), with_gradients: bool = True) -> int:
         """Most bytes of results alive at a time, those of the update left out: it writes in place.
@@ -42,24 +28,25 @@ class Memory:
             recomputed: names of units.
             with_gradients: whether gradients live to the end; else each goes to a place of its own at once.
         """
-        runs = [run for run in order(self.work, recomputed) if self.work.operations[run[0]].phase != "update"]
+        runs = [run for run in run_order(self.rank, recomputed) if self.rank.ops[run[0]].phase != "update"]
         latest = dict[int, int]()
         """Place -> the run whose result is read."""
         last = list(range(len(runs)))
         for number, (place, _) in enumerate(runs):
-            for source in self.results[place].reads:
+            for source in self.rank.ops[place].inputs:
                 last[latest[source]] = number
             latest[place] = number
         if with_gradients:
+            gradients = {one.ready_after for one in self.rank.gradients}
             for number, (place, _) in enumerate(runs):
-                if self.results[place].is_gradient:
+                if place in gradients:
                     last[number] = len(runs)
         freed = [0] * (len(runs) + 1)
         for number, (place, _) in enumerate(runs):
-            freed[last[number]] += self.results[place].bytes
+            freed[last[number]] += self.rank.ops[place].output_bytes
         alive = most = 0
         for number, (place, _) in enumerate(runs):
-            alive += self.results[place].bytes
+            alive += self.rank.ops[place].output_bytes
             most = max(most, alive)
             alive -= freed[number]
         return most
@@ -85,8 +72,8 @@ class Memory:
 
     def _gathered_bytes(self, plan: Plan) -> int:
         """Parameters of two units and the root, or all; and the gradients of the largest unit."""
-        sizes = sorted((unit.bytes for unit in self.work.units if not unit.is_kept), reverse=True)
-        root = sum(unit.bytes for unit in self.work.units if unit.is_kept)
+        sizes = sorted((unit.bytes for unit in self.rank.modules if not unit.is_kept), reverse=True)
+        root = sum(unit.bytes for unit in self.rank.modules if unit.is_kept)
         gathered = sum(sizes[:2]) + root if plan.reshard else self.held.parameter_bytes
         return gathered + max([*sizes, root], default=0)
 
@@ -94,13 +81,3 @@ class Memory:
     def _unmade_bytes(self) -> int:
         """Of gradients that no call writes, where the backward pass is a ratio of the forward pass."""
         return max(0, self.held.live_bytes - self.live_bytes())
-
-
-def memory_of(step: TrainingStep) -> Memory:
-    """Of a training step as TVM's programs run it."""
-    results = tuple(
-        Result(call.call.output_bytes, call.call.inputs, bool(call.gradients)) for call in step.calls
-    )  # fmt: skip
-    operations = tuple(Operation(call.call.name, call.phase, 0.0) for call in step.calls)
-    units = units_of(step) if any(call.phase == "backward" for call in step.calls) else ()
-    return Memory(step.memory, results, RankWork(0, operations, (), units))

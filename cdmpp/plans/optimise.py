@@ -5,16 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from cdmpp.collectives.fabric import fabric_of
+from cdmpp.collectives.topology import topology_of
 from cdmpp.devices import Device
 from cdmpp.network.runtime import step_predictor_of
 from cdmpp.network.training_prediction import StepPrediction
-from cdmpp.plans.memory import memory_of
+from cdmpp.plans.memory import Memory
 from cdmpp.plans.plan import Plan
 from cdmpp.plans.search import SearchResult, search
 from cdmpp.plans.work_judge import WorkJudge
+from cdmpp.steps.from_prediction import graph_of
 from cdmpp.steps.predicted_replay import device_of
-from cdmpp.steps.predicted_work import work_of
+from cdmpp.steps.transforms.scale import replicate
 
 
 def optimise_step(
@@ -53,11 +54,11 @@ def optimise_step(
     """
     device = device_of(given, device, options)
     plan = Plan(scheme)
-    on = fabric_of(ranks, device, cluster, link, backend)
+    on = topology_of(ranks, device, cluster, link, backend)
     found = given if isinstance(given, StepPrediction) else step_predictor_of(runtime)(
         given, example_inputs, device=device, **options
     )  # fmt: skip
-    work = work_of(found)
-    judge = WorkJudge(tuple(replace(work, rank=rank) for rank in range(ranks)), on, plan, memory_of(found.step))
+    graph = graph_of(found)
+    judge = WorkJudge(replicate(graph, ranks), on, plan, Memory(found.step.memory, graph.ranks[0]))
     made = search(judge, memory_limit_bytes, most_micro_steps, found.step.optimizer)
     return replace(made, flags=(*found.prediction.warnings, *made.flags))

@@ -1,24 +1,22 @@
-"""WorkJudge: plans for ranks whose work is known, as a prediction tells it, on a fabric."""
+"""WorkJudge: plans for ranks whose work is known, as a prediction tells it, on a topology."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from cdmpp.collectives.fabric import Fabric
-from cdmpp.plans.changed_work import (
-    can_fuse_update,
-    can_recompute,
-    kept_gathered,
-    with_fused_update,
-    with_micro_steps,
-    with_recomputed,
-)
+from cdmpp.collectives.topology import Topology
+from cdmpp.network.training_step import PHASES
 from cdmpp.plans.judge import Choices, Worth
 from cdmpp.plans.memory import Memory
 from cdmpp.plans.plan import Plan
-from cdmpp.steps.replay import replay
-from cdmpp.steps.work import PHASES, RankWork
+from cdmpp.steps.step_graph import StepGraph
+from cdmpp.steps.strategy_replay import replay_strategy
+from cdmpp.steps.transforms.accumulate import accumulate
+from cdmpp.steps.transforms.fuse_update import can_fuse_update, fuse_update
+from cdmpp.steps.transforms.keep_gathered import keep_gathered
+from cdmpp.steps.transforms.recompute import can_recompute, recompute
+from cdmpp.steps.transforms.scale import replicate, shard_update
 
 _ON_PATH: Mapping[str, str] = {
     "gap": "host",
@@ -33,9 +31,9 @@ _ON_PATH: Mapping[str, str] = {
 class WorkJudge:
     """Replays of changed work."""
 
-    works: tuple[RankWork, ...]
-    """Of each rank, from rank 0 on."""
-    fabric: Fabric
+    graph: StepGraph
+    """What each rank computes."""
+    topology: Topology
     default: Plan = Plan()
     memory: Memory | None = None
     """Of a rank; None: no limit can be kept."""
@@ -44,11 +42,11 @@ class WorkJudge:
     @property
     def choices(self) -> Choices:
         """What may be set."""
-        first, scheme = self.works[0], self.default.scheme
-        units = tuple(unit.name for unit in can_recompute(first))
+        first, scheme = self.graph.ranks[0], self.default.scheme
+        units = tuple(module.name for module in can_recompute(first))
         view = "memory" if scheme == "ddp" and self.memory is not None else ""
-        fuse = all(map(can_fuse_update, self.works))
-        return Choices(len(self.works), first.gradient_bytes, units, view, fuse, scheme != "fsdp")
+        fuse = can_fuse_update(self.graph)
+        return Choices(len(self.graph.ranks), first.gradient_bytes, units, view, fuse, scheme != "fsdp")
 
     @property
     def assumed(self) -> tuple[str, ...]:
@@ -61,8 +59,8 @@ class WorkJudge:
     def worth(self, plan: Plan) -> Worth:
         """Seconds, memory, and the longest chain; each plan is replayed once."""
         if plan not in self._replayed:
-            works, fabric = _stand_in([changed(work, plan) for work in self.works], self.fabric, plan)
-            made = replay(works, plan.on(not self._stands_still(plan)), fabric)
+            graph, topology = _stand_in(changed(self.graph, plan), self.topology, plan)
+            made = replay_strategy(graph, plan.on(not self._stands_still(plan)), topology)
             path_s: dict[str, float] = {}
             for kind, seconds in made.critical_s.items():
                 cause = _ON_PATH.get(kind, "communication")
@@ -72,32 +70,32 @@ class WorkJudge:
 
     def peak_bytes(self, plan: Plan) -> int | None:
         """Of the rank that holds most."""
-        return None if self.memory is None else self.memory.peak_bytes(plan, len(self.works))
+        return None if self.memory is None else self.memory.peak_bytes(plan, len(self.graph.ranks))
 
     def _stands_still(self, plan: Plan) -> bool:
         """As ``scheme_of`` has it: on gloo nothing computes while fsdp exchanges."""
-        return plan.scheme == "fsdp" and self.fabric.backend == "gloo"
+        return plan.scheme == "fsdp" and self.topology.backend == "gloo"
 
 
-def changed(work: RankWork, plan: Plan) -> RankWork:
-    """The work of a rank under a plan."""
-    made = with_recomputed(work, plan.recomputed)
+def changed(graph: StepGraph, plan: Plan) -> StepGraph:
+    """The step under a plan."""
+    graph = recompute(graph, plan.recomputed)
     if plan.fused_update:
-        made = with_fused_update(made)
+        graph = fuse_update(graph)
     if not plan.reshard:
-        made = kept_gathered(made)
-    return with_micro_steps(made, plan.micro_steps)
+        graph = keep_gathered(graph)
+    return accumulate(graph, plan.micro_steps)
 
 
-def _stand_in(works: Sequence[RankWork], fabric: Fabric, plan: Plan) -> tuple[Sequence[RankWork], Fabric]:
+def _stand_in(graph: StepGraph, topology: Topology, plan: Plan) -> tuple[StepGraph, Topology]:
     """Two ranks for many equal ones, whose collectives take what those of all take: as long, and sooner replayed."""
-    ranks = len(works)
-    if ranks < 3 or plan.scheme == "ps" or any(replace(work, rank=0) != works[0] for work in works[1:]):
-        return works, fabric
+    ranks, first = len(graph.ranks), graph.ranks[0]
+    if ranks < 3 or plan.scheme == "ps" or any(replace(rank, rank=0) != first for rank in graph.ranks[1:]):
+        return graph, topology
     shards = plan.on().shards(ranks)
-    cut = replace(works[0].cut_over(shards), update_shards=2 if shards > 1 else 1)
+    (cut,) = shard_update(StepGraph((first,)), shards).ranks
     few = replace(
-        fabric, ranks=2, nodes=1, adapters=1,
-        whole=lambda collective: fabric.whole(replace(collective, ranks=ranks)),
+        topology, ranks=2, nodes=1, adapters=1,
+        whole=lambda collective: topology.whole(replace(collective, ranks=ranks)),
     )  # fmt: skip
-    return [replace(cut, rank=rank) for rank in range(2)], few
+    return replicate(StepGraph((replace(cut, update_shards=2 if shards > 1 else 1),)), 2), few

@@ -49,7 +49,8 @@ def timeline(run: Timeline, colour_of: Mapping[str, str]) -> tuple[str, int]:
     fine = "fine" if len(blocks) > 200 else ""
     drawn = []
     for row, name in enumerate(names):
-        shown = name if len(name) <= _NAME else f"{name[: _NAME - 1]}…"
+        whole = str(name)
+        shown = whole if len(whole) <= _NAME else f"{whole[: _NAME - 1]}…"
         busy = f"{shown}: busy {percent(run.busy_s[name] / end_s)}"
         drawn.append(f'<text x="0" y="{row * _LANE + 13}">{text(busy)}</text>')
         drawn += [_block(block, row, end_s, colour_of) for block in blocks if block.resource == name]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cdmpp.simulate.key import Key
 from cdmpp.simulate.timeline import Span, Timeline
 
 MOST = 1200
@@ -14,7 +15,7 @@ MOST = 1200
 class Block:
     """One call, or several of a resource that follow each other."""
 
-    resource: str
+    resource: Key
     name: str
     """Of the first call."""
     label: str
@@ -26,7 +27,7 @@ class Block:
 
 def blocks_of(run: Timeline) -> list[Block]:
     """At most about twice ``MOST``, resource by resource in the order of their starts."""
-    spans: dict[str, list[Span]] = {}
+    spans: dict[Key, list[Span]] = {}
     for span in run.spans.values():
         for resource in span.task.resources:
             spans.setdefault(resource, []).append(span)
@@ -34,7 +35,7 @@ def blocks_of(run: Timeline) -> list[Block]:
     return [block for resource, held in spans.items() for block in _joined(resource, held, least_s)]
 
 
-def _joined(resource: str, spans: list[Span], least_s: float) -> list[Block]:
+def _joined(resource: Key, spans: list[Span], least_s: float) -> list[Block]:
     """A resource runs one call at a time, so spans sorted by their starts do not overlap."""
     spans = sorted(spans, key=lambda span: span.start_s)
     groups: list[list[Span]] = []
@@ -46,10 +47,10 @@ def _joined(resource: str, spans: list[Span], least_s: float) -> list[Block]:
     return [_block(resource, group) for group in groups]
 
 
-def _block(resource: str, spans: list[Span]) -> Block:
+def _block(resource: Key, spans: list[Span]) -> Block:
     seconds: dict[str, float] = {}
     for span in spans:
         label = span.task.label or "other"
         seconds[label] = seconds.get(label, 0.0) + span.end_s - span.start_s
     most = max(seconds, key=lambda label: seconds[label])
-    return Block(resource, spans[0].task.name, most, len(spans), spans[0].start_s, spans[-1].end_s)
+    return Block(resource, str(spans[0].task.key), most, len(spans), spans[0].start_s, spans[-1].end_s)

@@ -2,7 +2,8 @@
 
 from cdmpp.simulate.engine import simulate
 from cdmpp.simulate.flow import Flow
+from cdmpp.simulate.key import Key
 from cdmpp.simulate.task import Task
 from cdmpp.simulate.timeline import Span, Timeline
 
-__all__ = ["Flow", "Span", "Task", "Timeline", "simulate"]
+__all__ = ["Flow", "Key", "Span", "Task", "Timeline", "simulate"]

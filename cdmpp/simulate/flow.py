@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from cdmpp.errors import DataError
+from cdmpp.simulate.key import Key
 
 
 @dataclass(frozen=True)
@@ -44,39 +45,39 @@ class SharedLinks:
             if not (math.isfinite(rate) and rate > 0):
                 raise DataError(f"link {link!r} has a rate of {rate} bytes a second: it must be finite and positive")
         self._rates = rates
-        self._moving: dict[str, _Moving] = {}
-        self._on: dict[str, dict[str, None]] = {link: {} for link in rates}
+        self._moving: dict[Key, _Moving] = {}
+        self._on: dict[str, dict[Key, None]] = {link: {} for link in rates}
         self.changed: dict[str, None] = {}
         """Links that a flow has joined or left since ``rerated`` was asked."""
 
-    def join(self, name: str, flow: Flow, now_s: float) -> None:
+    def join(self, key: Key, flow: Flow, now_s: float) -> None:
         """From ``now_s`` on; ``DataError`` where a link has no rate."""
         for link in flow.links:
             if link not in self._on:
-                raise DataError(f"task {name!r} sends over link {link!r}, whose rate is not given")
-            self._on[link][name] = None
+                raise DataError(f"task {key!r} sends over link {link!r}, whose rate is not given")
+            self._on[link][key] = None
             self.changed[link] = None
-        self._moving[name] = _Moving(flow.bytes, flow.links, now_s)
+        self._moving[key] = _Moving(flow.bytes, flow.links, now_s)
 
-    def ends(self, name: str, now_s: float) -> bool:
+    def ends(self, key: Key, now_s: float) -> bool:
         """Whether it is done at ``now_s``, as was said last; it then has left."""
-        moving = self._moving.get(name)
+        moving = self._moving.get(key)
         if moving is None or moving.end_s != now_s:
             return False
-        for link in self._moving.pop(name).links:
-            del self._on[link][name]
+        for link in self._moving.pop(key).links:
+            del self._on[link][key]
             self.changed[link] = None
         return True
 
-    def rerated(self, now_s: float) -> Iterator[tuple[str, float]]:
+    def rerated(self, now_s: float) -> Iterator[tuple[Key, float]]:
         """Flows that go at another rate from ``now_s`` on, and when they will be done."""
-        touched = dict.fromkeys(name for link in self.changed for name in self._on[link])
+        touched = dict.fromkeys(key for link in self.changed for key in self._on[link])
         self.changed.clear()
-        for name in touched:
-            moving = self._moving[name]
+        for key in touched:
+            moving = self._moving[key]
             rate = min(self._rates[link] / len(self._on[link]) for link in moving.links)
             if rate != moving.rate:
                 moving.left_bytes = max(0.0, moving.left_bytes - moving.rate * (now_s - moving.since_s))
                 moving.since_s, moving.rate = now_s, rate
                 moving.end_s = now_s + moving.left_bytes / rate
-                yield name, moving.end_s
+                yield key, moving.end_s

@@ -9,22 +9,23 @@ from dataclasses import dataclass
 from cdmpp.errors import DataError
 from cdmpp.platform.allocation import check_bytes
 from cdmpp.simulate.flow import Flow
+from cdmpp.simulate.key import Key
 
 
 @dataclass(frozen=True)
 class Task:
     """A node of a data-flow graph."""
 
-    name: str
+    key: Key
     """Unique in its graph."""
     duration: float | Callable[[float], float]
     """Seconds; or asked when the task starts, with the time in seconds since the start of all. Before the first byte
     where it has a flow."""
-    resources: tuple[str, ...] = ()
+    resources: tuple[Key, ...] = ()
     """What it holds while it runs, such as an engine, a stream or a link; each runs one task at a time. None: it waits
     for its inputs alone."""
-    after: tuple[str, ...] = ()
-    """Names of the tasks whose ends it needs."""
+    after: tuple[Key, ...] = ()
+    """Keys of the tasks whose ends it needs."""
     priority: int = 0
     """Of tasks that wait for a resource the least goes first, then what was ready first, then what was given first."""
     gap_s: float = 0.0
@@ -36,14 +37,14 @@ class Task:
 
     def __post_init__(self) -> None:
         if not callable(self.duration):
-            check_seconds(self.duration, f"duration of task {self.name!r}")
-        check_seconds(self.gap_s, f"gap of task {self.name!r}")
+            check_seconds(self.duration, f"duration of task {self.key!r}")
+        check_seconds(self.gap_s, f"gap of task {self.key!r}")
 
     def seconds(self, now_s: float) -> float:
         """How long it takes where it starts at ``now_s``; ``DataError`` where what is asked answers nonsense."""
         if not callable(self.duration):
             return self.duration
-        return check_seconds(self.duration(now_s), f"duration of task {self.name!r} at {now_s:g} s")
+        return check_seconds(self.duration(now_s), f"duration of task {self.key!r} at {now_s:g} s")
 
 
 TASK_BYTES = 2048

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from cdmpp.simulate.key import Key
 from cdmpp.simulate.task import Task
 
 
@@ -17,15 +18,15 @@ class Span:
     task: Task
     start_s: float
     end_s: float
-    cause: str | None
-    """Name of the task that it waited for last: an input, or what held a resource before. None: it started at once."""
+    cause: Key | None
+    """Key of the task that it waited for last: an input, or what held a resource before. None: it started at once."""
 
 
 @dataclass(frozen=True)
 class Timeline:
-    """All spans by name of their task, in the order of their starts."""
+    """All spans by key of their task, in the order of their starts."""
 
-    spans: Mapping[str, Span]
+    spans: Mapping[Key, Span]
 
     @cached_property
     def makespan_s(self) -> float:
@@ -46,16 +47,16 @@ class Timeline:
         return tuple(reversed(path))
 
     @cached_property
-    def busy_s(self) -> dict[str, float]:
+    def busy_s(self) -> dict[Key, float]:
         """Seconds that each resource ran tasks, gaps not counted."""
-        busy: dict[str, float] = {}
+        busy: dict[Key, float] = {}
         for span in self.spans.values():
             for name in span.task.resources:
                 busy[name] = busy.get(name, 0.0) + span.end_s - span.start_s
         return busy
 
     @cached_property
-    def idle_s(self) -> dict[str, float]:
+    def idle_s(self) -> dict[Key, float]:
         """Seconds of the makespan in which each resource ran no task."""
         return {name: self.makespan_s - busy for name, busy in self.busy_s.items()}
 
@@ -63,20 +64,20 @@ class Timeline:
         """As Chrome's and Perfetto's trace viewers read it, a row a resource, times in microseconds."""
         rows = {name: row for row, name in enumerate(sorted(self.busy_s))}
         named = [
-            {"ph": "M", "name": "thread_name", "pid": 0, "tid": row, "args": {"name": name}}
+            {"ph": "M", "name": "thread_name", "pid": 0, "tid": row, "args": {"name": str(name)}}
             for name, row in rows.items()
         ]
-        critical = {span.task.name for span in self.critical_path}
+        critical = {span.task.key for span in self.critical_path}
         events = [
             {
                 "ph": "X",
-                "name": span.task.name,
+                "name": str(span.task.key),
                 "cat": span.task.label or "task",
                 "pid": 0,
                 "tid": rows[resource],
                 "ts": 1e6 * span.start_s,
                 "dur": 1e6 * (span.end_s - span.start_s),
-                "args": {"critical": span.task.name in critical},
+                "args": {"critical": span.task.key in critical},
             }
             for span in self.spans.values()
             for resource in span.task.resources

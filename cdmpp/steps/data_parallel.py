@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cdmpp.errors import CdmppError
-from cdmpp.steps.exchange import Exchange, check_alike
-from cdmpp.steps.work import Gradient, RankWork
+from cdmpp.steps.buckets import fill_buckets
+from cdmpp.steps.exchange import Exchange
+from cdmpp.steps.step_graph import Gradient, RankGraph, StepGraph
 
 FIRST_BUCKET_BYTES, BUCKET_BYTES = 2**20, 25 * 2**20
 """PyTorch's defaults: a small first bucket leaves early."""
@@ -40,31 +40,24 @@ class DataParallel:
         """Ranks over which parameters are cut."""
         return 1
 
-    def buckets(self, work: RankWork) -> list[list[Gradient]]:
-        """In the order in which they leave.
+    def buckets(self, rank: RankGraph) -> list[list[Gradient]]:
+        """The buckets of a rank's gradients, in the order in which they leave.
 
         From the second step on PyTorch fills them in the order in which gradients became ready on rank 0; the first
         step has one bucket. Gradients of one operation: those of later parameters first.
         """
-        places = {gradient.name: place for place, gradient in enumerate(work.gradients)}
-        ordered = sorted(work.gradients, key=lambda one: (one.ready_after, -places[one.name]))
-        limits, found, filled = self.limits, [list[Gradient]()], 0
-        for gradient in ordered:
-            if filled >= limits[min(len(found), len(limits)) - 1]:
-                found.append([])
-                filled = 0
-            found[-1].append(gradient)
-            filled += gradient.bytes
-        return [bucket for bucket in found if bucket]
+        places = {gradient.name: place for place, gradient in enumerate(rank.gradients)}
+        ordered = sorted(rank.gradients, key=lambda one: (one.ready_after, -places[one.name]))
+        return [[ordered[i] for i in bucket] for bucket in fill_buckets([one.bytes for one in ordered], self.limits)]
 
-    def exchanges(self, works: Sequence[RankWork]) -> tuple[Exchange, ...]:
-        """Of one step; ``CdmppError`` where ranks have other gradients."""
-        check_alike(works)
-        ready = [{one.name: one.ready_after for one in work.gradients} for work in works]
+    def exchanges(self, graph: StepGraph) -> tuple[Exchange, ...]:
+        """The exchanges of one step; ``CdmppError`` where ranks have other gradients than rank 0."""
+        graph.check_alike()
+        ready = [{one.name: one.ready_after for one in rank.gradients} for rank in graph.ranks]
         last = [max(own.values(), default=0) for own in ready]
         found = []
-        for number, bucket in enumerate(self.buckets(works[0])):
-            after = (max(own[one.name] for one in bucket) for own in ready) if self.overlap else last
+        for number, bucket in enumerate(self.buckets(graph.ranks[0])):
+            after = [max(own[one.name] for one in bucket) for own in ready] if self.overlap else last
             size = sum(one.bytes for one in bucket)
-            found.append(Exchange(f"bucket {number}", "all_reduce", size, tuple(after)))
+            found.append(Exchange("all_reduce", size, dict(enumerate(after)), name=f"bucket {number}"))
         return tuple(found)

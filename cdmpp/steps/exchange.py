@@ -1,53 +1,76 @@
-"""Exchange: what ranks do together in a step, when each takes part, and what waits for it."""
+"""Exchange: what ranks send each other in a step, when each takes part, and what waits for it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-from cdmpp.errors import CdmppError
-from cdmpp.steps.work import RankWork
+from cdmpp.errors import DataError
+from cdmpp.simulate.task import check_seconds
 
 START = -1
-"""In the place of an operation: the start of the step."""
+"""The place before the first op of a rank: the start of the step."""
 
 
 @dataclass(frozen=True)
 class Exchange:
-    """A collective of all ranks, or what one server does for them. Updates and the next step wait for it.
+    """A collective, a message between two ranks, or what one parameter server does for all ranks."""
 
-    Collectives start in the order in which they are given, each after the one before has ended.
-    """
-
-    name: str
     kind: str
-    """``all_reduce``, ``all_gather``, ``reduce_scatter``, or ``push_pull``: a server adds up what all send."""
+    """A key of ``collective.KINDS``, what the framework calls it, or ``push_pull``: a server adds up what all send."""
     bytes: int
-    """As ``collective.KINDS`` counts them; of a push as many, of a pull too."""
-    after: tuple[int, ...]
-    """Of each rank the place of the operation that it takes part after; ``START``: from the start on."""
-    before: tuple[int, ...] = ()
-    """Of each rank the place of an operation that waits for it too; a place behind the last is the next step."""
+    """Counted as ``collective.KINDS`` says; 0: unknown. A push carries this many, and so does a pull."""
+    after: Mapping[int, int]
+    """Rank -> place of the op that launches it; ``START``: from the start of the step on."""
+    before: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    """Rank -> places of the ops that wait for its end; the place behind the last op is the end of the step."""
+    name: str = ""
+    """Title for a reader; it need not be unique."""
     server: int = 0
-    """Of a ``push_pull``: the rank on whose machine the server runs."""
+    """Rank on whose machine the server of a ``push_pull`` runs."""
     sum_s: float = 0.0
-    """Seconds that the server adds up."""
+    """Seconds for which the server of a ``push_pull`` adds up."""
+    wire_s: float | None = None
+    """Measured seconds from the latest arrival on, with its links for itself. None: a topology says what it takes."""
+    lag_s: Mapping[int, float] = field(default_factory=dict)
+    """Rank -> measured seconds from the end of the launching op to the arrival; 0 for ranks that are not named."""
+    group: str = ""
+    """Process group, or ``0->1`` for a message."""
+    spread_s: float = 0.0
+    """Half of the distance between the quartiles of the measured times."""
+    blocks: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    """Rank -> places of ops that start late because this message must first leave for a buffer: their delay changes
+    in proportion to ``wire_s``."""
+
+    def __post_init__(self) -> None:
+        if self.wire_s is not None:
+            check_seconds(self.wire_s, f"wire time of {self.title}")
+
+    @property
+    def title(self) -> str:
+        """Name, or kind and group where it has none."""
+        return self.name or f"{self.kind} {self.group}".strip()
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Ranks that take part, in order."""
+        return tuple(sorted(self.after))
+
+    @property
+    def peers(self) -> tuple[int, int] | None:
+        """Sender and receiver of a message; None for a collective."""
+        return peers_of(self.kind, self.group)
 
 
-def check_alike(works: Sequence[RankWork]) -> None:
-    """``CdmppError`` unless all ranks exchange the same; it names the first difference."""
-    if not works:
-        raise CdmppError("no rank has any work: give one RankWork a rank, from 1 up")
-    for place, work in enumerate(works):
-        if work.rank != place:
-            raise CdmppError(f"the work of rank {work.rank} stands in place {place}: give them in order, from rank 0")
-        for what in ("gradients", "units"):
-            own, first = _listed(work, what), _listed(works[0], what)
-            if own != first:
-                odd = next((pair for pair in zip(own, first, strict=False) if pair[0] != pair[1]), None)
-                told = f"{odd[0]} against {odd[1]}" if odd else f"{len(own)} against {len(first)}"
-                raise CdmppError(f"{what} of rank {work.rank} are not those of rank 0: {told}")
+def peers_of(kind: str, group: str) -> tuple[int, int] | None:
+    """Sender and receiver of a ``send_recv`` whose group is ``0->1``; None for anything else.
 
-
-def _listed(work: RankWork, what: str) -> list[tuple[str, int]]:
-    return [(one.name, one.bytes) for one in getattr(work, what)]
+    Raises:
+        DataError: a group with an arrow that names no two ranks.
+    """
+    if kind != "send_recv" or "->" not in group:
+        return None
+    sender, _, receiver = group.partition("->")
+    if not (sender.isdecimal() and receiver.isdecimal()):
+        raise DataError(f"a message goes {group!r}: expected SENDER->RECEIVER, such as 0->1")
+    return int(sender), int(receiver)

@@ -1,24 +1,26 @@
-"""An exchange as tasks: whole on all ranks at once, in the steps of its rings, or as pushes and pulls of a server."""
+"""An exchange as tasks: as it was measured, a whole collective, the steps of its rings, or pushes to a server."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import partial
 
 from cdmpp.collectives.collective import Collective, steps
-from cdmpp.collectives.fabric import Fabric, Stage
-from cdmpp.errors import CdmppError
+from cdmpp.collectives.topology import Stage, Topology
+from cdmpp.errors import CdmppError, DataError
+from cdmpp.simulate.flow import Flow
 from cdmpp.simulate.task import Task
 from cdmpp.steps.exchange import Exchange
+from cdmpp.steps.keys import ALL_RANKS, Stream, TaskKey
 
-DETAILS = ("whole", "chunks")
-MOST_IN_CHUNKS = 16
-"""Ranks; the tasks of a ring grow with their square."""
+GRANULARITIES = ("collective", "ring step")
+MOST_RING_RANKS = 16
+"""Ranks of which ring steps are simulated; the tasks of a ring grow with the square of its ranks."""
 COMMUNICATION = "communication"
 """The stream of a rank that carries collectives."""
-Names = tuple[tuple[str, ...], ...]
-"""Of each rank names of tasks."""
+Keys = Mapping[int, tuple[TaskKey, ...]]
+"""Rank -> keys of tasks."""
 
 
 @dataclass(frozen=True)
@@ -26,98 +28,154 @@ class Carried:
     """The tasks of one exchange."""
 
     tasks: tuple[Task, ...]
-    ends: Names
-    """Of each rank the tasks after which it has what it needs."""
+    ends: Keys
+    """The tasks after which each rank has what it needs."""
 
 
-def stream_of(rank: int, stream: str) -> str:
-    """Name of the resource."""
-    return f"rank {rank} {stream}"
+def check_granularity(granularity: str, ranks: int) -> None:
+    """Raise ``CdmppError`` for an unknown granularity, and for ring steps of too many ranks."""
+    if granularity not in GRANULARITIES:
+        raise CdmppError(f"unknown granularity {granularity!r}: expected one of {', '.join(GRANULARITIES)}")
+    if granularity == "ring step" and ranks > MOST_RING_RANKS:
+        raise CdmppError(f"ring steps of {ranks} ranks: expected at most {MOST_RING_RANKS}, take whole collectives")
 
 
-@cache
-def place_of(resource: str) -> tuple[int, str]:
-    """Rank and stream of a resource."""
-    _, rank, stream = resource.split(" ", 2)
-    return int(rank), stream
-
-
-def check_detail(detail: str, ranks: int) -> None:
-    """``CdmppError`` where there is no such detail, or there are too many ranks for it."""
-    if detail not in DETAILS:
-        raise CdmppError(f"unknown detail {detail!r}: expected one of {', '.join(DETAILS)}")
-    if detail == "chunks" and ranks > MOST_IN_CHUNKS:
-        raise CdmppError(f"chunks of {ranks} ranks: expected at most {MOST_IN_CHUNKS}, take whole collectives")
-
-
-def carried(name: str, exchange: Exchange, fabric: Fabric, arrive: Names, detail: str) -> Carried:
-    """Tasks of an exchange.
+def carried(
+    step: int,
+    place: int,
+    exchange: Exchange,
+    launched: Keys,
+    topology: Topology | None,
+    granularity: str = "collective",
+    workers: int = 1,
+) -> Carried:
+    """Tasks of one exchange.
 
     Args:
-        name: begins the names of all its tasks.
+        step: number of the step.
+        place: place of the exchange in its step graph.
         exchange: what is exchanged.
-        fabric: where.
-        arrive: of each rank the tasks that it takes part after.
-        detail: one of ``DETAILS``.
+        launched: the tasks after which each rank takes part.
+        topology: what carries an exchange that was not measured.
+        granularity: one of ``GRANULARITIES``.
+        workers: measured exchanges that a rank runs at a time.
+
+    Raises:
+        DataError: an exchange that was not measured, and no topology.
     """
+    if exchange.wire_s is not None:
+        return _measured(step, place, exchange, exchange.wire_s, launched, workers)
+    if topology is None:
+        raise DataError(f"nobody measured {exchange.title}, and there is no topology to carry it: give one")
     if exchange.kind == "push_pull":
-        return _pushed(name, exchange, fabric, arrive)
-    collective = Collective(exchange.kind, exchange.bytes, fabric.ranks, fabric.backend)
-    if detail == "chunks":
-        return _rings(name, collective, fabric, arrive)
-    streams = tuple(stream_of(rank, COMMUNICATION) for rank in range(fabric.ranks))
-    after = tuple(dict.fromkeys(task for own in arrive for task in own))
-    task = Task(name, fabric.whole(collective).latency_s, streams, after, label=exchange.kind)
-    return Carried((task,), ((name,),) * fabric.ranks)
+        return _pushed(step, place, exchange, launched, topology)
+    collective = Collective(exchange.kind, exchange.bytes, topology.ranks, topology.backend)
+    if granularity == "ring step":
+        return _rings(step, place, collective, launched, topology)
+    key = TaskKey(step, "exchange", ALL_RANKS, place)
+    streams = tuple(Stream(rank, COMMUNICATION) for rank in exchange.ranks)
+    latency_s = topology.whole(collective).latency_s
+    task = Task(key, latency_s, streams, _joined(launched[rank] for rank in exchange.ranks), label=exchange.kind)
+    return Carried((task,), dict.fromkeys(exchange.ranks, (key,)))
 
 
-def _rings(name: str, collective: Collective, fabric: Fabric, arrive: Names) -> Carried:
-    """Stage after stage, in each all groups at once. At each step a rank sends to the next one what it has got."""
-    tasks, ends = list[Task](), list(arrive)
-    for number, stage in enumerate(fabric.stages(collective)):
+def links_of(ranks: Sequence[int], peers: tuple[int, int] | None) -> tuple[str, ...]:
+    """Ways out of and into each rank that a measured exchange crosses; a message goes one way only."""
+    if peers is not None:
+        return f"out {peers[0]}", f"in {peers[1]}"
+    return tuple(f"{way} {rank}" for rank in ranks for way in ("out", "in"))
+
+
+def measured_rates(exchanges: Sequence[Exchange]) -> dict[str, float]:
+    """Link -> rate 1 for all links of measured exchanges: a second with the link for itself is the unit of a flow."""
+    return {link: 1.0 for one in exchanges if one.wire_s is not None for link in links_of(one.ranks, one.peers)}
+
+
+def _measured(step: int, place: int, exchange: Exchange, wire_s: float, launched: Keys, workers: int) -> Carried:
+    """One task over the links of its ranks, from the latest arrival on; the last of them ends it for all.
+
+    A message takes no worker. It waits for those before it between the same two ranks, either way: it moves when the
+    receiver has told the sender that it is there, and that word stands behind what the receiver sends itself.
+    """
+    arrivals = [
+        Task(TaskKey(step, "arrival", rank, place), exchange.lag_s.get(rank, 0.0), (), launched[rank], label="arrival")
+        for rank in exchange.ranks
+    ]
+    key, peers = TaskKey(step, "exchange", ALL_RANKS, place), exchange.peers
+    slots: tuple[Stream, ...] = ()
+    if peers is not None:
+        slots = (Stream(min(peers), f"messages with {max(peers)}"),)
+    elif exchange.kind != "send_recv":
+        slots = tuple(Stream(rank, f"exchange {place % workers}") for rank in exchange.ranks)
+    flow = Flow(wire_s, links_of(exchange.ranks, peers))
+    after = tuple(task.key for task in arrivals)
+    task = Task(key, 0.0, slots, after, step, label=exchange.kind, flow=flow)
+    return Carried((*arrivals, task), dict.fromkeys(exchange.ranks, (key,)))
+
+
+def _rings(step: int, place: int, collective: Collective, launched: Keys, topology: Topology) -> Carried:
+    """Stage after stage, in each all groups at once. At each ring step a rank sends to the next one what it has got."""
+    tasks, ends = list[Task](), dict(launched)
+    for number, stage in enumerate(topology.stages(collective)):
         for group in stage.groups:
-            made = _ring(f"{name}.{number}", stage, group, fabric, [ends[rank] for rank in group])
+            made = _ring(partial(_ring_key, step, place, number), stage, group, topology, ends)
             tasks += made.tasks
-            for rank, own in zip(group, made.ends, strict=True):
-                ends[rank] = own
-    return Carried(tuple(tasks), tuple(ends))
+            ends |= made.ends
+    return Carried(tuple(tasks), ends)
 
 
-def _ring(name: str, stage: Stage, group: Sequence[int], fabric: Fabric, arrive: Sequence[tuple[str, ...]]) -> Carried:
+def _ring_key(step: int, place: int, stage: int, ring_step: int, rank: int) -> TaskKey:
+    return TaskKey(step, "ring step", rank, place, (stage, ring_step))
+
+
+def _ring(key: partial[TaskKey], stage: Stage, group: Sequence[int], topology: Topology, launched: Keys) -> Carried:
     count, size = steps(stage.collective.kind, len(group)), len(group)
     pairs = [(rank, group[(place + 1) % size]) for place, rank in enumerate(group)]
-    shares = [fabric.share(stage.collective, count, [*pairs[p:], *pairs[:p]], stage.is_far) for p in range(size)]
+    shares = [topology.share(stage.collective, count, [*pairs[p:], *pairs[:p]], stage.is_far) for p in range(size)]
     tasks = list[Task]()
-    for step in range(count):
+    for ring_step in range(count):
         for place, rank in enumerate(group):
-            before, following = (place - 1) % size, (place + 1) % size
-            after: tuple[str, ...] = tuple(f"{name}.{step - 1}.{group[one]}" for one in (before, place))
-            if not step:  # both ends must be there
-                after = tuple(dict.fromkeys((*arrive[place], *arrive[following])))
+            before, following = group[place - 1], group[(place + 1) % size]
+            if ring_step:
+                after: tuple[TaskKey, ...] = tuple(key(ring_step - 1, one) for one in (before, rank))
+            else:  # both ends must be there
+                after = _joined((launched[rank], launched[following]))
             latency_s, flow = shares[place]
-            resources = (stream_of(rank, COMMUNICATION),)
-            kind = stage.collective.kind
-            tasks.append(Task(f"{name}.{step}.{rank}", latency_s, resources, after, label=kind, flow=flow))
-    last = [f"{name}.{count - 1}.{rank}" for rank in group]
-    return Carried(tuple(tasks), tuple((last[place - 1], last[place]) for place in range(size)))
+            resources = (Stream(rank, COMMUNICATION),)
+            tasks.append(
+                Task(key(ring_step, rank), latency_s, resources, after, label=stage.collective.kind, flow=flow)
+            )
+    last = [key(count - 1, rank) for rank in group]
+    return Carried(tuple(tasks), {rank: (last[place - 1], last[place]) for place, rank in enumerate(group)})
 
 
-def _pushed(name: str, exchange: Exchange, fabric: Fabric, arrive: Names) -> Carried:
+def _pushed(step: int, place: int, exchange: Exchange, launched: Keys, topology: Topology) -> Carried:
     """Each rank pushes, the server adds up what it has when the last is there, each rank pulls.
 
     The server's own rank sends it nothing over a link. From one rank to another goes one message at a time.
     """
-    server, others = exchange.server, [rank for rank in range(fabric.ranks) if rank != exchange.server]
-    pushes, pulls = list[Task](), list[Task]()
-    for rank in others:
+    server = exchange.server
+    total = TaskKey(step, "sum", server, place)
+    pushes, pulls, pushed = list[Task](), list[Task](), list[TaskKey]()
+    ends = {server: (total,)}
+    for rank in exchange.ranks:
+        if rank == server:
+            continue
         for tasks, kind, source, target, after in (
-            (pushes, "push", rank, server, arrive[rank]),
-            (pulls, "pull", server, rank, (f"{name}.sum",)),
+            (pushes, "push", rank, server, launched[rank]),
+            (pulls, "pull", server, rank, (total,)),
         ):
-            latency_s, flow = fabric.message(source, target, exchange.bytes)
-            resources = stream_of(source, f"to {target}"), stream_of(target, f"from {source}")
-            tasks.append(Task(f"{name}.{kind}.{rank}", latency_s, resources, after, label=kind, flow=flow))
-    ready = tuple(dict.fromkeys((*arrive[server], *(task.name for task in pushes))))
-    total = Task(f"{name}.sum", exchange.sum_s, (stream_of(server, "server"),), ready, label="sum")
-    ends = tuple((f"{name}.sum",) if rank == server else (f"{name}.pull.{rank}",) for rank in range(fabric.ranks))
-    return Carried((*pushes, total, *pulls), ends)
+            latency_s, flow = topology.message(source, target, exchange.bytes)
+            resources = Stream(source, f"to {target}"), Stream(target, f"from {source}")
+            key = TaskKey(step, kind, rank, place)
+            tasks.append(Task(key, latency_s, resources, after, label=kind, flow=flow))
+        pushed.append(TaskKey(step, "push", rank, place))
+        ends[rank] = (TaskKey(step, "pull", rank, place),)
+    ready = _joined((launched[server], pushed))
+    added = Task(total, exchange.sum_s, (Stream(server, "server"),), ready, label="sum")
+    return Carried((*pushes, added, *pulls), ends)
+
+
+def _joined(keys: Iterable[Iterable[TaskKey]]) -> tuple[TaskKey, ...]:
+    """All keys, each once, in order."""
+    return tuple(dict.fromkeys(key for some in keys for key in some))

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cdmpp.errors import CdmppError
-from cdmpp.steps.exchange import Exchange, check_alike
-from cdmpp.steps.work import RankWork
+from cdmpp.steps.exchange import Exchange
+from cdmpp.steps.step_graph import StepGraph
 
 PART_BYTES = 4 * 2**20
 """BytePS cuts tensors into parts of so many bytes."""
@@ -44,18 +43,26 @@ class ParameterServer:
             raise CdmppError(f"{servers} servers on {ranks} ranks: expected 1 to {ranks}, one a rank at most")
         return servers
 
-    def exchanges(self, works: Sequence[RankWork]) -> tuple[Exchange, ...]:
-        """Of one step; ``CdmppError`` where ranks have other gradients, or there are more servers than ranks."""
-        check_alike(works)
-        servers = self.servers_on(len(works))
-        ready = [{one.name: one.ready_after for one in work.gradients} for work in works]
-        last = tuple(max(own.values(), default=0) for own in ready)
+    def exchanges(self, graph: StepGraph) -> tuple[Exchange, ...]:
+        """The exchanges of one step.
+
+        Raises:
+            CdmppError: ranks with other gradients than rank 0, or more servers than ranks.
+        """
+        graph.check_alike()
+        servers = self.servers_on(len(graph.ranks))
+        ready = [{one.name: one.ready_after for one in rank.gradients} for rank in graph.ranks]
+        last = [max(own.values(), default=0) for own in ready]
         found: list[Exchange] = []
-        for gradient in sorted(works[0].gradients, key=lambda one: one.ready_after):
-            after = tuple(own[gradient.name] for own in ready) if self.overlap else last
+        for gradient in sorted(graph.ranks[0].gradients, key=lambda one: one.ready_after):
+            after = dict(enumerate([own[gradient.name] for own in ready] if self.overlap else last))
             for part, size in enumerate(_cut(gradient.bytes, self.part_bytes)):
-                name, sum_s = f"{gradient.name} part {part}", len(works) * size / (self.sum_bytes_per_s or math.inf)
-                found.append(Exchange(name, "push_pull", size, after, server=len(found) % servers, sum_s=sum_s))
+                name, sum_s = (
+                    f"{gradient.name} part {part}",
+                    len(graph.ranks) * size / (self.sum_bytes_per_s or math.inf),
+                )
+                server = len(found) % servers
+                found.append(Exchange("push_pull", size, after, name=name, server=server, sum_s=sum_s))
         return tuple(found)
 
 

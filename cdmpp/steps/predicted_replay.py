@@ -7,16 +7,18 @@ from dataclasses import replace
 from typing import Any
 
 from cdmpp.collectives import cluster as clusters
-from cdmpp.collectives.fabric import fabric_of
+from cdmpp.collectives.topology import topology_of
 from cdmpp.devices import Device
 from cdmpp.errors import CdmppError
 from cdmpp.network.runtime import step_predictor_of
 from cdmpp.network.training_prediction import StepPrediction
-from cdmpp.steps.exchange_tasks import check_detail
-from cdmpp.steps.predicted_work import work_of
-from cdmpp.steps.replay import check_work, replay
+from cdmpp.steps.exchange_tasks import check_granularity
+from cdmpp.steps.from_prediction import graph_of
 from cdmpp.steps.scheme import Scheme, check_scheme, scheme_of
 from cdmpp.steps.step_replay import StepReplay
+from cdmpp.steps.strategy_replay import replay_strategy
+from cdmpp.steps.tasks import check_work
+from cdmpp.steps.transforms.scale import replicate, scale_rank
 
 _SLOWEST = 1e6
 """Times as long as the others that a rank may take."""
@@ -32,7 +34,7 @@ def replay_step(
     link: str | None = None,
     scheme: str | Scheme = "ddp",
     backend: str | None = None,
-    detail: str = "whole",
+    granularity: str = "collective",
     slow: Mapping[int, float] | None = None,
     runtime: str = "tvm",
     **options: Any,
@@ -48,7 +50,7 @@ def replay_step(
         link: a name of ``conf/interconnect``, in place of a cluster: all ranks have it.
         scheme: ``ddp``, ``fsdp`` or ``ps``, or one of those with settings.
         backend: of collectives; None: gloo on CPUs, rccl on AMD's GPUs, else nccl.
-        detail: ``whole`` or ``chunks``, as of ``replay``.
+        granularity: ``collective`` or ``ring step``, as of ``replay``.
         slow: rank -> how many times as long its device takes, of those that are unlike the others.
         runtime: ``tvm``, or ``torch`` for its own kernels.
         options: of ``predict_step``.
@@ -57,17 +59,20 @@ def replay_step(
         CdmppError: as of ``predict_step``; no such cluster, link or scheme; ranks that do not fit.
     """
     device = device_of(given, device, options)
-    on = fabric_of(ranks, device, cluster, link, backend)
+    on = topology_of(ranks, device, cluster, link, backend)
     how = scheme_of(scheme, on.backend) if isinstance(scheme, str) else scheme
-    check_detail(detail, ranks)
+    check_granularity(granularity, ranks)
     check_scheme(how, ranks)
     factors = check_slow(slow or {}, ranks)
     found = given if isinstance(given, StepPrediction) else step_predictor_of(runtime)(
         given, example_inputs, device=device, **options
     )  # fmt: skip
-    work = work_of(found)
-    check_work(len(work.operations) * ranks, ranks)
-    made = replay([replace(work, rank=rank).slowed(factors.get(rank, 1.0)) for rank in range(ranks)], how, on, detail)
+    graph = graph_of(found)
+    check_work(len(graph.ranks[0].ops) * ranks, ranks)
+    graph = replicate(graph, ranks)
+    for rank, factor in factors.items():
+        graph = scale_rank(graph, rank, factor)
+    made = replay_strategy(graph, how, on, granularity)
     return replace(made, warnings=(*_warnings(found, cluster), *made.warnings))
 
 

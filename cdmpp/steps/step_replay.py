@@ -64,9 +64,10 @@ class StepReplay:
     """One training step of all ranks in steady state."""
 
     scheme: str
-    fabric: str
+    topology: str
     backend: str
-    detail: str
+    granularity: str
+    """``collective`` or ``ring step``."""
     iteration_s: float
     """From the last end of one step to that of the next, the last one replayed."""
     shares: tuple[RankShare, ...]
@@ -108,7 +109,7 @@ class StepReplay:
         overlap, idle = (sum(getattr(one, what) for one in self.shares) / self.ranks for what in ("overlap", "idle"))
         critical = ", ".join(f"{kind} {percent(value / whole)}" for kind, value in self.critical_s.items())
         lines = [
-            f"{self.ranks} ranks   {self.scheme} over {self.fabric}, {self.backend}, collectives {self.detail}",
+            f"{self.ranks} ranks   {self.scheme} over {self.topology}, {self.backend}, by {self.granularity}",
             f"step       {quantity(self.iteration_s, 's', 4)}",
             f"speed-up   {self.speed_up:.2f} of {self.ranks}: one rank by itself takes {quantity(self.alone_s, 's')}",
             f"bounds     {quantity(self.full_overlap_s, 's')} if all communication were hidden, "
@@ -142,9 +143,9 @@ class StepReplay:
         return {
             "ranks": self.ranks,
             "scheme": self.scheme,
-            "fabric": self.fabric,
+            "topology": self.topology,
             "backend": self.backend,
-            "detail": self.detail,
+            "granularity": self.granularity,
             "iteration_s": self.iteration_s,
             "alone_s": self.alone_s,
             "speed_up": self.speed_up,

@@ -90,7 +90,7 @@ def short(name: str) -> str:
 
 
 def _exchange_text(base: Replay, span: Span) -> str:
-    place = int(span.task.name.rpartition("exchange")[2])
+    place = int(span.task.key.rpartition("exchange")[2])
     one = base.job.exchanges[place]
     return f"exchange {place} ({one.kind}, {one.bytes / 1e6:.4g} MB{', ' + one.group if '->' in one.group else ''})"
 
@@ -99,10 +99,10 @@ def _waits(base: Replay) -> list[str]:
     """Ops that stood still for an exchange."""
     spans, found = base.timeline.spans, []
     for span in base.last_step:
-        if span.cause is not None and "/exchange" in span.cause and "/rank" in span.task.name:
-            rank = span.task.name.split("/")[1]
+        if span.cause is not None and "/exchange" in span.cause and "/rank" in span.task.key:
+            rank = span.task.key.split("/")[1]
             before = max(
-                (s.end_s for s in map(spans.__getitem__, span.task.after) if f"/{rank}/" in s.task.name), default=0.0
+                (s.end_s for s in map(spans.__getitem__, span.task.after) if f"/{rank}/" in s.task.key), default=0.0
             )
             what = f"{rank} waits for {_exchange_text(base, spans[span.cause])}"
             found.append(_say(span.start_s - before, what))
@@ -110,16 +110,16 @@ def _waits(base: Replay) -> list[str]:
 
 
 def _small(base: Replay) -> list[str]:
-    spans = [s for s in base.last_step if "/exchange" in s.task.name]
-    spans.sort(key=lambda s: base.job.exchanges[int(s.task.name.rpartition("exchange")[2])].bytes)
+    spans = [s for s in base.last_step if "/exchange" in s.task.key]
+    spans.sort(key=lambda s: base.job.exchanges[int(s.task.key.rpartition("exchange")[2])].bytes)
     return [_say(s.end_s - s.start_s, _exchange_text(base, s))[1] for s in spans]
 
 
 def _gaps(base: Replay) -> list[str]:
     found = []
     for span in base.last_step:
-        if span.task.label == "gap" and "/gap" in span.task.name:
-            rank, _, place = span.task.name.split("/", 1)[1].partition("/gap")
+        if span.task.label == "gap" and "/gap" in span.task.key:
+            rank, _, place = span.task.key.split("/", 1)[1].partition("/gap")
             op = base.job.rank(int(rank.removeprefix("rank"))).ops[int(place)]
             found.append(_say(span.end_s - span.start_s, f"{rank} before op {place}, {short(op.name)}"))
     return _longest(found)

@@ -39,7 +39,7 @@ class Replay:
         """The last step alone, from its first span on: for a viewer."""
         spans = self.last_step
         start_s = min((span.start_s for span in spans), default=0.0)
-        moved = {s.task.name: replace(s, start_s=s.start_s - start_s, end_s=s.end_s - start_s) for s in spans}
+        moved = {s.task.key: replace(s, start_s=s.start_s - start_s, end_s=s.end_s - start_s) for s in spans}
         return Timeline({n: replace(s, cause=s.cause if s.cause in moved else None) for n, s in moved.items()})
 
 

@@ -1,17 +1,17 @@
-"""A traced job as the schemes of ``cdmpp.collectives`` take it: what ranks compute, and the fabric between them."""
+"""A traced job as the schemes of ``cdmpp.collectives`` take it: what ranks compute, and the topology between them."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 
 from cdmpp.collectives.collective import BACKENDS, traffic
-from cdmpp.collectives.fabric import Fabric, probed
+from cdmpp.collectives.topology import Topology, probed
 from cdmpp.errors import DataError
-from cdmpp.steps.work import Gradient, Operation, RankWork
+from cdmpp.steps.step_graph import Gradient, Op, RankGraph, StepGraph
 from cdmpp.trace.job import TracedJob
 
 
-def works_of(job: TracedJob) -> tuple[RankWork, ...]:
+def graph_of(job: TracedJob) -> StepGraph:
     """Of each rank, without what it exchanges.
 
     A gap counts to the op before it. Parameters have no names in a trace: gradients are numbered in the order in which
@@ -21,15 +21,15 @@ def works_of(job: TracedJob) -> tuple[RankWork, ...]:
     for rank in job.ranks:
         gaps = [op.gap_s for op in rank.ops[1:]] + [rank.tail_s]
         operations = tuple(
-            Operation(op.name, op.phase, op.duration_s, gap_s) for op, gap_s in zip(rank.ops, gaps, strict=True)
+            Op(op.name, op.phase, op.duration_s, gap_s) for op, gap_s in zip(rank.ops, gaps, strict=True)
         )
         numbered = [(f"gradient {place}", one) for place, one in enumerate(rank.gradients) if one.bytes]
         gradients = tuple(Gradient(name, one.bytes, one.after) for name, one in reversed(numbered))
-        found.append(RankWork(rank.rank, operations, gradients, start_s=rank.ops[0].gap_s if rank.ops else 0.0))
-    return tuple(found)
+        found.append(RankGraph(rank.rank, operations, gradients, start_s=rank.ops[0].gap_s if rank.ops else 0.0))
+    return StepGraph(tuple(found))
 
 
-def fabric_of(job: TracedJob) -> Fabric:
+def topology_of(job: TracedJob) -> Topology:
     """The links of the job, as ``cdmpp.trace.probe`` timed them; ``DataError`` where it was not asked."""
     table: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for kind, n_bytes, seconds in job.probed:

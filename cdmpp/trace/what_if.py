@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from cdmpp.collectives.fabric import MOST_RANKS
+from cdmpp.collectives.topology import MOST_RANKS
 from cdmpp.errors import CdmppError
 from cdmpp.platform.limits import Limits, numbers
 from cdmpp.simulate.task import check_tasks

@@ -9,9 +9,9 @@ from cdmpp.cli.plan import print_plan
 from cdmpp.cli.ranks import print_replay
 from cdmpp.plans import search
 from cdmpp.steps.data_parallel import DataParallel
-from cdmpp.steps.replay import replay
-from tests.distributed.toy_work import rank_work, wires
+from cdmpp.steps.strategy_replay import replay_strategy
 from tests.plans.toy_job import judge, layers
+from tests.steps.toy_graph import graph_of, rank_graph, wires
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ from tests.plans.toy_job import judge, layers
         ("--ranks 2 --link nvlink3 --scheme zero", "unknown scheme 'zero'"),
         ("--ranks 2 --link nvlink3 --scheme ps --servers 3", "3 servers on 2 ranks"),
         ("--ranks 2 --link nvlink3 --servers 3", "servers 3 goes with scheme ps"),
-        ("--ranks 32 --link nvlink3 --ring-steps", "chunks of 32 ranks"),
+        ("--ranks 32 --link nvlink3 --ring-steps", "ring steps of 32 ranks"),
         ("--ranks 2 --link nvlink3 --backend mpi", "unknown back end 'mpi'"),
         ("--ranks 2 --link nvlink3 --bucket-mb 0", "bucket_mb is 0: expected MiB"),
         ("--ranks 2 --link nvlink3 --straggler 2=1.5", "slow rank 2=1.5: expected a rank from 0 to 1"),
@@ -43,8 +43,8 @@ def test_what_cannot_be_is_refused_at_once(options, told, capsys, monkeypatch):
 
 
 def test_ranks_that_do_the_same_share_a_row(capsys):
-    works = [rank_work(rank, layer_s=2e-3 if rank == 3 else 1e-3) for rank in range(4)]
-    print_replay(replay(works, DataParallel(), wires(4)))
+    graph = graph_of(*(rank_graph(rank, layer_s=2e-3 if rank == 3 else 1e-3) for rank in range(4)))
+    print_replay(replay_strategy(graph, DataParallel(), wires(4)))
     told = capsys.readouterr().out
     assert "4 ranks   ddp over fitted" in told
     assert [line.split("│")[1].strip() for line in told.splitlines() if line.startswith("│")] == ["0 - 2", "3"]

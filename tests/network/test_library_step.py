@@ -16,7 +16,7 @@ from cdmpp.errors import CdmppError
 from cdmpp.network.eager.step import library_step
 from cdmpp.operators.update import STATES, update_of
 from cdmpp.programs.training.optimizers import OPTIMIZERS
-from cdmpp.steps.predicted_work import work_of
+from cdmpp.steps.from_prediction import graph_of
 
 
 class Small(nn.Module):
@@ -194,13 +194,13 @@ assert plan.peak_bytes > 0
     assert done.returncode == 0, done.stderr[-2000:]
 
 
-def test_pauses_of_the_host_are_gaps_of_the_work():
+def test_pauses_of_the_host_are_gaps_of_the_graph():
     net = nn.Sequential(*[nn.Linear(8, 8) for _ in range(4)])
     found = cdmpp.predict_step(net, torch.randn(4, 8), device="h100", runtime="torch", optimizer="sgd", loss="mse")
-    work = work_of(found)
-    total_s = work.start_s + sum(one.duration_s + one.gap_s for one in work.operations)
+    (rank,) = graph_of(found).ranks
+    total_s = rank.start_s + sum(one.duration_s + one.gap_s for one in rank.ops)
     assert total_s == pytest.approx(found.latency_s)
-    assert sum(one.gap_s for one in work.operations) > sum(one.duration_s for one in work.operations)  # so small
+    assert sum(one.gap_s for one in rank.ops) > sum(one.duration_s for one in rank.ops)  # so small
 
 
 def test_half_precision_and_options_of_the_other_runtime_are_refused(capsys):

@@ -14,8 +14,8 @@ import cdmpp
 from cdmpp import cli
 from cdmpp.errors import CdmppError
 from cdmpp.network.eager.step import library_step
-from cdmpp.plans.changed_work import can_recompute
-from cdmpp.steps.predicted_work import work_of
+from cdmpp.steps.from_prediction import graph_of
+from cdmpp.steps.transforms.recompute import can_recompute
 from tests.network.dispatched import predicted_step, real_step
 from tests.network.region_networks import CHECKPOINTED, WITHOUT_GRADIENTS, Run, each, mlp
 
@@ -111,12 +111,12 @@ def test_a_plan_recomputes_no_unit_twice():
     blocks = [mlp() for _ in range(3)]
     some = Run(lambda parts, x: each(parts[:2], x) if x is None else parts[2](each(parts[:2], x)), *blocks)
     found = cdmpp.predict_step(some, torch.randn(64, 8), device="h100", runtime="torch", loss="mse")
-    work = work_of(found)
-    assert sum(one.is_recomputed for one in work.operations) == 4
-    assert {unit.name for unit in work.units} == {"parts.0", "parts.1", "parts.2"}
-    assert [unit.name for unit in can_recompute(work)] == ["parts.2"]
-    gathered = {unit.name: unit.backward[0] for unit in work.units}  # sharded weights are there for the second run
-    assert all(work.operations[gathered[name]].is_recomputed for name in ("parts.0", "parts.1"))
+    (rank,) = graph_of(found).ranks
+    assert sum(one.is_recomputed for one in rank.ops) == 4
+    assert {unit.name for unit in rank.modules} == {"parts.0", "parts.1", "parts.2"}
+    assert [unit.name for unit in can_recompute(rank)] == ["parts.2"]
+    gathered = {unit.name: unit.backward[0] for unit in rank.modules}  # sharded weights are there for the second run
+    assert all(rank.ops[gathered[name]].is_recomputed for name in ("parts.0", "parts.1"))
 
 
 def test_a_forward_pass_alone_recomputes_nothing():

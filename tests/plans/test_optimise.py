@@ -6,10 +6,10 @@ import pytest
 
 import cdmpp
 from cdmpp.errors import CdmppError
-from cdmpp.plans.changed_work import can_recompute
-from cdmpp.plans.memory import memory_of
+from cdmpp.plans.memory import Memory
 from cdmpp.plans.plan import Plan
-from cdmpp.steps.predicted_work import work_of
+from cdmpp.steps.from_prediction import graph_of
+from cdmpp.steps.transforms.recompute import can_recompute
 from tests.own_cache import new_cache
 
 torch = pytest.importorskip("torch")
@@ -43,10 +43,10 @@ def found(tmp_path_factory):
 
 
 def test_memory_of_one_rank_is_that_of_the_step(found):
-    memory = memory_of(found.step)
+    memory = Memory(found.step.memory, graph_of(found).ranks[0])
     assert memory.live_bytes() == found.step.memory.live_bytes
     assert memory.peak_bytes(Plan(), 1) == found.step.peak_bytes
-    assert [unit.name for unit in can_recompute(work_of(found))] == ["body.0", "body.1", "body.2"]
+    assert [module.name for module in can_recompute(memory.rank)] == ["body.0", "body.1", "body.2"]
     assert memory.live_bytes(("body.0", "body.1", "body.2")) < 0.7 * memory.live_bytes()
 
 
@@ -54,7 +54,7 @@ def test_a_limit_recomputes_blocks(found):
     free = cdmpp.optimise_step(found, ranks=2, link="nvlink3")
     assert free.worth.batch_s <= free.default_worth.batch_s
     assert free.plan.recomputed == ()
-    memory = memory_of(found.step)
+    memory = Memory(found.step.memory, graph_of(found).ranks[0])
     limit = memory.peak_bytes(Plan(bucket_view=True, recomputed=("body.0",)), 2)
     made = cdmpp.optimise_step(found, ranks=2, link="nvlink3", memory_limit_bytes=limit)
     assert len(made.plan.recomputed) == 1 and made.peak_bytes <= limit < made.default_worth.peak_bytes

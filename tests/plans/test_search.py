@@ -12,6 +12,7 @@ from cdmpp.errors import CdmppError
 from cdmpp.plans import Plan, search
 from cdmpp.plans.moves import sizes
 from cdmpp.plans.plan import plan_of
+from cdmpp.steps.step_graph import StepGraph
 from tests.plans.toy_job import MIB, judge, layers, memory
 
 EIGHT = layers((2 * MIB,) * 8, (1e-3,) * 8)
@@ -142,11 +143,12 @@ def test_one_kernel_for_all_updates_saves_pauses_alone():
 
 def test_many_equal_ranks_are_judged_as_all_of_them():
     from cdmpp.plans.work_judge import changed
-    from cdmpp.steps.replay import replay
+    from cdmpp.steps.strategy_replay import replay_strategy
 
     for plan in (Plan(bucket_bytes=(4 * MIB,)), Plan("fsdp"), Plan("fsdp", reshard=False)):
         asked = judge(EIGHT, ranks=6, default=plan)
-        whole = replay([changed(work, plan) for work in asked.works], plan.on(), asked.fabric)
+        whole = replay_strategy(changed(asked.graph, plan), plan.on(), asked.topology)
         assert asked.worth(plan).iteration_s == pytest.approx(whole.iteration_s)
-    slow = (asked.works[0], *(replace(work, start_s=0.01) for work in asked.works[1:]))
-    assert replace(asked, works=slow, _replayed={}).worth(plan).iteration_s > asked.worth(plan).iteration_s
+    first, *others = asked.graph.ranks
+    slow = StepGraph((first, *(replace(rank, start_s=0.01) for rank in others)))
+    assert replace(asked, graph=slow, _replayed={}).worth(plan).iteration_s > asked.worth(plan).iteration_s

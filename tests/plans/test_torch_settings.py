@@ -12,7 +12,7 @@ import pytest
 from cdmpp.plans.plan import Plan
 from cdmpp.plans.torch_settings import ddp_arguments, torch_settings
 from cdmpp.steps.data_parallel import DataParallel
-from cdmpp.steps.work import Gradient, Operation, RankWork
+from cdmpp.steps.step_graph import Gradient, Op, RankGraph
 
 torch = pytest.importorskip("torch")
 MIB = 2**20
@@ -77,9 +77,9 @@ def test_torch_makes_the_buckets_of_the_plan(alone, sizes):
     for _ in range(3):  # buckets are made anew behind the first, and told behind the second
         wrapped(torch.ones(1, 512)).sum().backward()
     told = wrapped._get_ddp_logging_data()["rebuilt_bucket_sizes"]
-    passes = (Operation("forward", "forward", 1.0), *(Operation("backward", "backward", 1.0) for _ in range(7)))
-    work = RankWork(0, passes, tuple(Gradient(f"{i}.weight", MIB, 7 - i) for i in range(7)))
-    planned = [sum(one.bytes for one in bucket) for bucket in plan.on().buckets(work)]
+    passes = (Op("forward", "forward", 1.0), *(Op("backward", "backward", 1.0) for _ in range(7)))
+    rank = RankGraph(0, passes, tuple(Gradient(f"{i}.weight", MIB, 7 - i) for i in range(7)))
+    planned = [sum(one.bytes for one in bucket) for bucket in plan.on().buckets(rank)]
     assert [int(size) for size in told.split(", ")] == planned
     assert isinstance(plan.on(), DataParallel)
 

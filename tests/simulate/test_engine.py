@@ -25,15 +25,15 @@ def started(timeline) -> list[str]:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_without_limits_it_takes_the_longest_path(seed):
-    tasks = [Task(t.name, t.duration, (t.name,), t.after) for t in random_graph(seed)]
+    tasks = [Task(t.key, t.duration, (t.key,), t.after) for t in random_graph(seed)]
     graph = nx.DiGraph()
     for task in tasks:
-        graph.add_node(task.name)
-        graph.add_edges_from((name, task.name, {"weight": 0}) for name in task.after)
+        graph.add_node(task.key)
+        graph.add_edges_from((name, task.key, {"weight": 0}) for name in task.after)
     for task in tasks:  # the time of a node on the edges out of it, and to an end
-        for _, _, data in graph.out_edges(task.name, data=True):
+        for _, _, data in graph.out_edges(task.key, data=True):
             data["weight"] = task.duration
-        graph.add_edge(task.name, "end", weight=task.duration)
+        graph.add_edge(task.key, "end", weight=task.duration)
     timeline = simulate(tasks)
     assert timeline.makespan_s == nx.dag_longest_path_length(graph)
     path = timeline.critical_path
@@ -112,11 +112,11 @@ def test_durations_are_asked_at_the_start_and_a_policy_adds_tasks():
         return 1.0 + now_s
 
     def policy(span, now_s):
-        return [Task("more", 1.0, ("engine",), ("b", "a"))] if span.task.name == "b" else []
+        return [Task("more", 1.0, ("engine",), ("b", "a"))] if span.task.key == "b" else []
 
     timeline = simulate([Task("a", 2.0, ("engine",)), Task("b", slower, ("engine",), ("a",))], policy)
     assert asked == [2.0]
-    assert timeline.makespan_s == 6.0 and [s.task.name for s in timeline.critical_path] == ["a", "b", "more"]
+    assert timeline.makespan_s == 6.0 and [s.task.key for s in timeline.critical_path] == ["a", "b", "more"]
 
 
 def test_nothing_takes_no_time():
@@ -128,7 +128,7 @@ def test_nothing_takes_no_time():
 @pytest.mark.parametrize(
     ("tasks", "told"),
     [
-        ([Task("a", 1.0), Task("a", 1.0)], "two tasks are named 'a'"),
+        ([Task("a", 1.0), Task("a", 1.0)], "two tasks have the key 'a'"),
         ([Task("a", 1.0, (), ("b",))], "'a' waits for 'b', which is no task"),
         ([Task("a", 1.0, (), ("b",)), Task("b", 1.0, (), ("a",)), Task("c", 1.0)], "2 tasks wait for each other"),
         ([Task("a", lambda _: float("nan"))], "duration of task 'a' at 0 s is nan"),

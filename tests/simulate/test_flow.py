@@ -51,7 +51,7 @@ def test_gaps_resources_and_successors_count_from_the_last_byte():
     starts = {name: span.start_s for name, span in timeline.spans.items()}
     assert starts == {"send": 0.0, "nothing": 0.0, "next": 2.5, "use": 2.0}
     assert timeline.spans["nothing"].end_s == 0.0
-    assert [span.task.name for span in timeline.critical_path] == ["send", "next"]
+    assert [span.task.key for span in timeline.critical_path] == ["send", "next"]
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -8,13 +8,13 @@ import pytest
 
 from cdmpp.errors import CdmppError, DataError
 from cdmpp.steps.data_parallel import DataParallel
-from cdmpp.steps.replay import replay as scheme_replay
+from cdmpp.steps.strategy_replay import replay_strategy
 from cdmpp.trace.buckets import with_buckets
 from cdmpp.trace.diagnosis import diagnose
 from cdmpp.trace.job import JobExchange, JobGradient, JobOp, JobRank, TracedJob
 from cdmpp.trace.job_file import job_from_dict, job_to_dict
 from cdmpp.trace.replay import apart, replay
-from cdmpp.trace.scheme_input import fabric_of, works_of
+from cdmpp.trace.scheme_input import graph_of, topology_of
 from cdmpp.trace.what_if import changed, with_bandwidth, with_kernel, with_ranks, without_exchanges, without_straggler
 from cdmpp.trace.wire import PAYLOAD, Wire, slowed, wires
 
@@ -217,11 +217,11 @@ def test_a_job_survives_its_file():
 
 def test_schemes_take_what_was_traced():
     one = job(latency_s=0.25)
-    works = works_of(one)
-    assert works[0].phase_s == {"forward": 4.0, "backward": 8.0, "update": 0.5}
-    assert works[0].gradient_bytes == 4 * MB
+    graph = graph_of(one)
+    assert graph.ranks[0].phase_s == {"forward": 4.0, "backward": 8.0, "update": 0.5}
+    assert graph.ranks[0].gradient_bytes == 4 * MB
     for size in (MB, 2 * MB, 100 * MB):
-        found = scheme_replay(works, DataParallel(size), fabric_of(one))
+        found = replay_strategy(graph, DataParallel(size), topology_of(one))
         assert found.iteration_s == pytest.approx(step_s(with_buckets(one, size)), rel=1e-3)
     with pytest.raises(CdmppError, match=r"cdmpp.trace.probe"):
-        fabric_of(replace(one, probed=()))
+        topology_of(replace(one, probed=()))

@@ -1,4 +1,4 @@
-"""The work of a rank, and what a replay tells of it: shares, a trace, a summary."""
+"""A step graph, and what a replay tells of it: shares, a trace, a summary."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from cdmpp.errors import DataError
 from cdmpp.simulate.intervals import length_s, union, without
 from cdmpp.steps.data_parallel import DataParallel
 from cdmpp.steps.parameter_server import ParameterServer
-from cdmpp.steps.replay import replay
-from cdmpp.steps.work import Gradient, Operation, RankWork, Unit
-from tests.distributed.toy_work import MIB, rank_work, ranks_of, wires
+from cdmpp.steps.step_graph import Gradient, ModuleSpan, Op, RankGraph
+from cdmpp.steps.strategy_replay import replay_strategy
+from tests.steps.toy_graph import MIB, graph_of, rank_graph, ranks_of, wires
 
 
 def test_a_step_by_hand():
     """Two ranks, two layers of 1 and 2 ms; buckets of 4 MiB take 4.4 ms each, the first from 4 ms on."""
-    found = replay(ranks_of(2, sizes=[4 * MIB] * 2), DataParallel(), wires(2))
+    found = replay_strategy(ranks_of(2, sizes=[4 * MIB] * 2), DataParallel(), wires(2))
     bucket_s = 2 * (1e-4 + 2 * MIB * 1e-9)
     assert found.iteration_s == pytest.approx(4e-3 + 2 * bucket_s + 1e-3)
     assert found.exposed_s == pytest.approx(2 * bucket_s - 2e-3)  # the backward pass of the first layer hides 2 ms
@@ -33,28 +33,28 @@ def test_a_step_by_hand():
 
 
 def test_gaps_and_the_start_are_the_host_s():
-    work = [replace(one, start_s=5e-4) for one in ranks_of(2, sizes=[MIB], gap_s=1e-4)]
-    found = replay(work, DataParallel(), wires(2))
+    graph = graph_of(*(replace(one, start_s=5e-4) for one in ranks_of(2, sizes=[MIB], gap_s=1e-4).ranks))
+    found = replay_strategy(graph, DataParallel(), wires(2))
     assert found.shares[0].host_s == pytest.approx(5e-4 + 3e-4)
     assert found.critical_s["start"] == pytest.approx(5e-4) and found.critical_s["gap"] > 0
 
 
 def test_streams_of_one_rank_run_side_by_side():
     """A second engine: an operation on it waits for one of the first, and the next step for both."""
-    operations = (
-        Operation("a", "forward", 1e-3),
-        Operation("b", "forward", 3e-3, stream="compute vector", after=(0,)),
-        Operation("c", "backward", 1e-3),
-        Operation("d", "backward", 1e-3, after=(1,)),
+    ops = (
+        Op("a", "forward", 1e-3),
+        Op("b", "forward", 3e-3, stream="compute vector", waits=(0,)),
+        Op("c", "backward", 1e-3),
+        Op("d", "backward", 1e-3, waits=(1,)),
     )
-    found = replay([RankWork(0, operations, ())], DataParallel(), wires(1))
+    found = replay_strategy(graph_of(RankGraph(0, ops)), DataParallel(), wires(1))
     assert found.iteration_s == pytest.approx(5e-3)
     assert found.shares[0].compute_s == pytest.approx(5e-3)
     assert sum(found.shares[0].phase_s.values()) == pytest.approx(6e-3)
 
 
 def test_a_trace_has_a_process_a_rank(tmp_path):
-    found = replay(ranks_of(2), ParameterServer(servers=1), wires(2))
+    found = replay_strategy(ranks_of(2), ParameterServer(servers=1), wires(2))
     events = json.loads(found.save_trace(tmp_path / "step.json").read_text())["traceEvents"]
     names = {(event["pid"], event["args"]["name"]) for event in events if event["name"] == "thread_name"}
     assert names == {
@@ -69,9 +69,9 @@ def test_a_trace_has_a_process_a_rank(tmp_path):
 
 
 def test_what_is_printed():
-    found = replay(ranks_of(4), DataParallel(), wires(4))
+    found = replay_strategy(ranks_of(4), DataParallel(), wires(4))
     told = found.summary()
-    assert told.startswith("4 ranks   ddp over fitted, nccl, collectives whole\nstep       ")
+    assert told.startswith("4 ranks   ddp over fitted, nccl, by collective\nstep       ")
     assert all(f"\n{word}" in told for word in ("speed-up", "bounds", "critical", "exchanges", "overlap", "idle"))
     assert json.loads(json.dumps(found.to_dict()))["by_rank"][3]["rank"] == 3
 
@@ -79,19 +79,20 @@ def test_what_is_printed():
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"operations": (Operation("a", "sideways", 1.0),)}, r"operation 0 \('a'\) of rank 0 is of phase 'sideways'"),
-        ({"operations": (Operation("a", "forward", -1.0),)}, "duration of operation 0"),
-        ({"operations": (Operation("a", "forward", 1.0, after=(0,)),)}, "waits for operation 0, which is no earlier"),
-        ({"gradients": (Gradient("w", 4, 0),)}, "gradient 'w' of rank 0 names operation 0, which is none of the backw"),
-        ({"gradients": (Gradient("w", 0, 5),)}, "gradient 'w' of rank 0 has 0 bytes"),
-        ({"units": (Unit("u", 4, (2, 1), (4, 5)),)}, "unit 'u' of rank 0 ends before it begins"),
+        ({"ops": (Op("a", "sideways", 1.0),)}, r"op 0 \('a'\) of rank 0 is of phase 'sideways'"),
+        ({"ops": (Op("a", "forward", -1.0),)}, "duration of op 0"),
+        ({"ops": (Op("a", "forward", 1.0, waits=(0,)),)}, "waits for op 0, which is no earlier"),
+        ({"gradients": (Gradient("w", 4, 99),)}, "gradient 'w' of rank 0 has 4 bytes after op 99"),
+        ({"gradients": (Gradient("w", -1, 5),)}, "gradient 'w' of rank 0 has -1 bytes"),
+        ({"tail_s": -1.0}, "tail of rank 0 is -1"),
+        ({"modules": (ModuleSpan("u", 4, (2, 1), (4, 5)),)}, "module 'u' of rank 0 ends before it begins"),
         ({"start_s": float("nan")}, "start of rank 0 is nan"),
-        ({"update_shards": 0}, "cut over 0 ranks"),
+        ({"update_shards": 0}, "sharded over 0 ranks"),
     ],
 )
-def test_work_that_cannot_be_is_said(change, told):
+def test_a_rank_that_cannot_be_is_said(change, told):
     with pytest.raises(DataError, match=told):
-        replace(rank_work(), **{"gradients": (), "units": (), **change})
+        replace(rank_graph(), **{"gradients": (), "modules": (), **change})
 
 
 def test_intervals():

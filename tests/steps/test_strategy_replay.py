@@ -1,4 +1,4 @@
-"""Replay of several ranks: equal to closed forms where nothing overlaps, and what must hold whatever the work."""
+"""Replay of several ranks: equal to closed forms where nothing overlaps, and what must hold whatever the step."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from cdmpp.collectives.collective import Collective
 from cdmpp.steps import bounds
 from cdmpp.steps.data_parallel import DataParallel
 from cdmpp.steps.parameter_server import ParameterServer
-from cdmpp.steps.replay import replay
 from cdmpp.steps.sharded import Sharded
-from tests.distributed.toy_work import MIB, WIRE, rank_work, ranks_of, wires
+from cdmpp.steps.strategy_replay import replay_strategy
+from tests.steps.toy_graph import MIB, WIRE, graph_of, rank_graph, ranks_of, wires
 
 SCHEMES = [DataParallel(), DataParallel(8 * MIB), Sharded(), Sharded(overlap=False), ParameterServer(part_bytes=MIB)]
 sizes = st.lists(st.integers(1, 8 * MIB), min_size=1, max_size=6)
 schemes, counts = st.sampled_from(SCHEMES), st.integers(2, 6)
-details = st.sampled_from(["whole", "chunks"])
+details = st.sampled_from(["collective", "ring step"])
 few = settings(deadline=None, max_examples=40)
 
 
 @given(schemes, sizes, details)
 @few
 def test_one_rank_is_the_step_of_one_device(scheme, sizes, detail):
-    found = replay([rank_work(sizes=sizes)], scheme, wires(1), detail)
+    found = replay_strategy(ranks_of(1, sizes=sizes), scheme, wires(1), detail)
     assert found.iteration_s == pytest.approx(3e-3 * len(sizes) + 1e-3)
     assert found.exchanges == found.sent_bytes == found.exposed_s == 0
     assert found.speed_up == pytest.approx(1.0)
@@ -37,8 +37,8 @@ def test_one_rank_is_the_step_of_one_device(scheme, sizes, detail):
 @few
 def test_data_parallel_by_closed_form_is_replay_without_overlap(sizes, ranks, alpha_s, beta_s):
     """One bucket: compute + 2 (p - 1) (alpha + bytes / p beta)."""
-    works, fabric = ranks_of(ranks, sizes=sizes), wires(ranks, alpha_s, beta_s)
-    found = replay(works, DataParallel(64 * MIB, overlap=False), fabric)
+    graph, topology = ranks_of(ranks, sizes=sizes), wires(ranks, alpha_s, beta_s)
+    found = replay_strategy(graph, DataParallel(64 * MIB, overlap=False), topology)
     by_hand = 3e-3 * len(sizes) + 1e-3 + 2 * (ranks - 1) * (alpha_s + sum(sizes) / ranks * beta_s)
     assert found.iteration_s == pytest.approx(by_hand) == pytest.approx(found.no_overlap_s)
 
@@ -46,7 +46,7 @@ def test_data_parallel_by_closed_form_is_replay_without_overlap(sizes, ranks, al
 @given(sizes, counts, st.sampled_from([DataParallel(overlap=False), Sharded(overlap=False)]))
 @few
 def test_collectives_in_the_open_add_up(sizes, ranks, scheme):
-    found = replay(ranks_of(ranks, sizes=sizes), scheme, wires(ranks))
+    found = replay_strategy(ranks_of(ranks, sizes=sizes), scheme, wires(ranks))
     assert found.iteration_s == pytest.approx(found.no_overlap_s)
     assert found.exposed_s == pytest.approx(bounds.communication_s(ranks_of(ranks, sizes=sizes), scheme, wires(ranks)))
 
@@ -54,7 +54,7 @@ def test_collectives_in_the_open_add_up(sizes, ranks, scheme):
 @given(schemes, sizes, counts, details)
 @few
 def test_the_step_lies_between_the_bounds_and_its_parts_sum_up(scheme, sizes, ranks, detail):
-    found = replay(ranks_of(ranks, sizes=sizes, gap_s=1e-4), scheme, wires(ranks), detail)
+    found = replay_strategy(ranks_of(ranks, sizes=sizes, gap_s=1e-4), scheme, wires(ranks), detail)
     if not isinstance(scheme, ParameterServer):  # its closed form knows nothing of servers with more parts than others
         assert found.full_overlap_s <= found.iteration_s * (1 + 1e-9)
         assert found.iteration_s <= found.no_overlap_s * (1 + 1e-9)
@@ -69,8 +69,8 @@ def test_the_step_lies_between_the_bounds_and_its_parts_sum_up(scheme, sizes, ra
 @given(st.sampled_from(SCHEMES[:4]), sizes, counts)
 @few
 def test_chunks_are_the_whole_where_nothing_else_is_on_the_links(scheme, sizes, ranks):
-    works = [rank_work(rank, sizes, 1e-3 * (1 + rank % 3 / 4)) for rank in range(ranks)]
-    whole, chunks = (replay(works, scheme, wires(ranks), detail) for detail in ("whole", "chunks"))
+    graph = graph_of(*(rank_graph(rank, sizes, 1e-3 * (1 + rank % 3 / 4)) for rank in range(ranks)))
+    whole, chunks = (replay_strategy(graph, scheme, wires(ranks), detail) for detail in ("collective", "ring step"))
     assert chunks.iteration_s == pytest.approx(whole.iteration_s)
     # no rank is done before the chunks of the slowest have gone around
     updates = [[span.start_s for span in found.spans if span.kind == "update"] for found in (whole, chunks)]
@@ -82,11 +82,13 @@ def test_chunks_are_the_whole_where_nothing_else_is_on_the_links(scheme, sizes, 
 def test_faster_links_and_fewer_bytes_are_never_slower(scheme, sizes, ranks, factor, detail):
     def took_s(beta_s: float, scale: float) -> float:
         # the same buckets: what is exchanged is scaled by the time of a byte
-        return replay(ranks_of(ranks, sizes=sizes), scheme, wires(ranks, beta_s=beta_s * scale), detail).iteration_s
+        return replay_strategy(
+            ranks_of(ranks, sizes=sizes), scheme, wires(ranks, beta_s=beta_s * scale), detail
+        ).iteration_s
 
     assert took_s(1e-9, 1.0) <= took_s(1e-9, factor) * (1 + 1e-9)
     less, more = (
-        replay(ranks_of(ranks, sizes=sizes), scheme, wires(ranks, alpha_s=alpha_s)).iteration_s
+        replay_strategy(ranks_of(ranks, sizes=sizes), scheme, wires(ranks, alpha_s=alpha_s)).iteration_s
         for alpha_s in (1e-5, factor * 1e-5)
     )
     assert less <= more * (1 + 1e-9)
@@ -97,15 +99,18 @@ def test_faster_links_and_fewer_bytes_are_never_slower(scheme, sizes, ranks, fac
 def test_more_bytes_in_as_many_buckets_are_never_faster(one, other, ranks):
     less, more = sorted((one, other))
     for scheme in (DataParallel(bucket_bytes=64 * MIB), Sharded()):
-        took = [replay(ranks_of(ranks, sizes=[size] * 3), scheme, wires(ranks)).iteration_s for size in (less, more)]
+        took = [
+            replay_strategy(ranks_of(ranks, sizes=[size] * 3), scheme, wires(ranks)).iteration_s
+            for size in (less, more)
+        ]
         assert took[0] <= took[1] * (1 + 1e-9)
 
 
 @given(schemes, sizes, counts, details)
 @few
 def test_equal_ranks_do_the_same_always(scheme, sizes, ranks, detail):
-    found = replay(ranks_of(ranks, sizes=sizes), scheme, wires(ranks), detail)
-    assert found == replay(ranks_of(ranks, sizes=sizes), scheme, wires(ranks), detail)
+    found = replay_strategy(ranks_of(ranks, sizes=sizes), scheme, wires(ranks), detail)
+    assert found == replay_strategy(ranks_of(ranks, sizes=sizes), scheme, wires(ranks), detail)
     if not isinstance(scheme, ParameterServer):  # servers of the last parts have less to do
         assert len({round(share.exposed_s, 12) for share in found.shares}) == 1
         assert all(share.waiting_s < 1e-12 for share in found.shares)
@@ -114,9 +119,9 @@ def test_equal_ranks_do_the_same_always(scheme, sizes, ranks, detail):
 @given(sizes, counts, st.floats(1.1, 3.0))
 @few
 def test_a_straggler_delays_all(sizes, ranks, slower):
-    works = [rank_work(rank, sizes, 1e-3 * (slower if rank == 1 else 1.0)) for rank in range(ranks)]
-    found = replay(works, DataParallel(), wires(ranks))
-    slow = replay([rank_work(rank, sizes, 1e-3 * slower) for rank in range(ranks)], DataParallel(), wires(ranks))
+    graph = graph_of(*(rank_graph(rank, sizes, 1e-3 * (slower if rank == 1 else 1.0)) for rank in range(ranks)))
+    found = replay_strategy(graph, DataParallel(), wires(ranks))
+    slow = replay_strategy(ranks_of(ranks, sizes=sizes, layer_s=1e-3 * slower), DataParallel(), wires(ranks))
     assert found.iteration_s == pytest.approx(slow.iteration_s)
     assert found.shares[1].waiting_s < 1e-12
     for rank in set(range(ranks)) - {1}:
@@ -125,10 +130,10 @@ def test_a_straggler_delays_all(sizes, ranks, slower):
 
 def test_an_unequal_server_delays_what_it_serves():
     """By hand: one part, 2 ranks, the server on rank 0 adds up for 8 ms; push and pull take 0.1 + 4.19 ms."""
-    work = ranks_of(2, sizes=[4 * MIB])
+    graph = ranks_of(2, sizes=[4 * MIB])
     scheme = ParameterServer(servers=1, sum_bytes_per_s=2 * 4 * MIB / 8e-3)
     message_s = WIRE.seconds(4 * MIB)
-    assert replay(work, scheme, wires(2)).iteration_s == pytest.approx(4e-3 + 2 * message_s + 8e-3)
+    assert replay_strategy(graph, scheme, wires(2)).iteration_s == pytest.approx(4e-3 + 2 * message_s + 8e-3)
 
 
 @given(counts, st.integers(1, 4))
@@ -136,10 +141,10 @@ def test_an_unequal_server_delays_what_it_serves():
 def test_as_many_servers_as_ranks_take_as_long_as_a_ring(ranks, megabytes):
     """A part a server: each moves 2 (N - 1) / N of the bytes, without the many steps of a ring."""
     size = megabytes * MIB * ranks
-    works = ranks_of(ranks, sizes=[size])
+    graph = ranks_of(ranks, sizes=[size])
     scheme = ParameterServer(part_bytes=megabytes * MIB, overlap=False)
-    found = replay(works, scheme, wires(ranks, alpha_s=0.0))
-    around = replay(works, DataParallel(overlap=False), wires(ranks, alpha_s=0.0))
+    found = replay_strategy(graph, scheme, wires(ranks, alpha_s=0.0))
+    around = replay_strategy(graph, DataParallel(overlap=False), wires(ranks, alpha_s=0.0))
     assert found.sent_bytes == pytest.approx(around.sent_bytes) == pytest.approx(2 * (ranks - 1) / ranks * size)
     assert found.iteration_s == pytest.approx(around.iteration_s)
     wire = replace(WIRE, alpha_s=0.0)

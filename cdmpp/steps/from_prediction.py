@@ -1,51 +1,63 @@
-"""A predicted training step as the work of a rank."""
+"""A step graph of one rank from a predicted training step."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from cdmpp.network.compiled.replay import START
 from cdmpp.network.training_prediction import StepPrediction
 from cdmpp.network.training_step import StepParameter, TrainingStep
-from cdmpp.steps.work import Gradient, Operation, RankWork, Unit
+from cdmpp.simulate.timeline import Timeline
+from cdmpp.steps.step_graph import Gradient, ModuleSpan, Op, RankGraph, StepGraph
 
 ROOT = "root"
-"""Unit of all parameters that stand in no numbered block."""
+"""FSDP module of all parameters that stand in no numbered block."""
 
 
-def work_of(found: StepPrediction, rank: int = 0) -> RankWork:
+def graph_of(prediction: StepPrediction) -> StepGraph:
     """The kernels of a predicted step, in the order of the program, with the pauses of the host between them."""
-    step, spans = found.step, found.prediction.timeline.spans
+    step, spans = prediction.step, prediction.prediction.timeline.spans
     names = [call.call.name for call in step.calls]
-    queues = [spans[name].task.resources[0] for name in names]
+    queues = [str(spans[name].task.resources[0]) for name in names]
     streams = {queue: f"compute {queue}" if len(set(queues)) > 1 else "compute" for queue in queues}
-    pauses = dict[int, float]()
-    later = dict[str, int]()
-    for place in reversed(range(len(queues))):
-        if (after := later.get(queues[place])) is not None:
-            one = spans[names[place]]
-            pauses[place] = spans[names[after]].start_s - one.end_s if len(set(queues)) == 1 else one.task.gap_s
-        later[queues[place]] = place
-    operations = tuple(
-        Operation(
-            call.call.name, call.phase, spans[call.call.name].end_s - spans[call.call.name].start_s,
-            pauses.get(place, 0.0),
-            spans[call.call.name].task.label, streams[queues[place]],
+    gaps_s = _gaps_s(prediction.prediction.timeline, names, queues)
+    ops = tuple(
+        Op(
+            call.call.name,
+            call.phase,
+            spans[call.call.name].end_s - spans[call.call.name].start_s,
+            gaps_s[place],
+            spans[call.call.name].task.label,
+            streams[queues[place]],
             tuple(source for source in call.call.inputs if queues[source] != queues[place]),
             call.is_recomputed,
+            output_bytes=call.call.output_bytes,
+            inputs=call.call.inputs,
         )
         for place, call in enumerate(step.calls)
-    )  # fmt: skip
+    )
     backward = [place for place, call in enumerate(step.calls) if call.phase == "backward"]
     gradients = tuple(
         Gradient(one.name, one.bytes, max(one.ready, backward[0] if backward else 0)) for one in step.parameters
     )
     start_s = spans[START].end_s - spans[START].start_s if START in spans else spans[names[0]].start_s
-    return RankWork(rank, operations, gradients, units_of(step) if backward else (), start_s)
+    return StepGraph((RankGraph(0, ops, gradients, modules_of(step) if backward else (), start_s),))
 
 
-def units_of(step: TrainingStep) -> tuple[Unit, ...]:
-    """Parameters of one block together: up to the first number in their name, as in ``h.0``; the rest are the root."""
+def _gaps_s(timeline: Timeline, names: Sequence[str], queues: Sequence[str]) -> list[float]:
+    """Seconds after each call until its queue is free for the next one; 0 after the last one of a queue."""
+    gaps_s, later = [0.0] * len(names), dict[str, int]()
+    for place in reversed(range(len(queues))):
+        if (after := later.get(queues[place])) is not None:
+            span = timeline.spans[names[place]]
+            is_only = len(set(queues)) == 1
+            gaps_s[place] = timeline.spans[names[after]].start_s - span.end_s if is_only else span.task.gap_s
+        later[queues[place]] = place
+    return gaps_s
+
+
+def modules_of(step: TrainingStep) -> tuple[ModuleSpan, ...]:
+    """FSDP modules: the parameters of one block, up to the first number in their name, as in ``h.0``; then the root."""
     blocks: dict[str, list[StepParameter]] = {}
     for one in step.parameters:
         blocks.setdefault(_block(one.name), []).append(one)
@@ -54,8 +66,8 @@ def units_of(step: TrainingStep) -> tuple[Unit, ...]:
     for name, parameters in blocks.items():
         span = {phase: _span(step, phase, parameters, uses) for phase in ("forward", "backward")}
         size = sum(one.bytes for one in parameters)
-        found.append(Unit(name, size, span["forward"], span["backward"], name == ROOT))
-    return tuple(sorted(found, key=lambda unit: unit.forward))
+        found.append(ModuleSpan(name, size, span["forward"], span["backward"], name == ROOT))
+    return tuple(sorted(found, key=lambda module: module.forward))
 
 
 def _block(parameter: str) -> str:

@@ -1,4 +1,4 @@
-"""A predicted step on several ranks: one rank is the prediction, units are blocks, and what cannot be is said."""
+"""A predicted step on several ranks: one rank is the prediction, modules are blocks, and what cannot be is said."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import pytest
 
 import cdmpp
 from cdmpp.errors import CdmppError
-from cdmpp.steps.predicted_work import ROOT, units_of, work_of
-from cdmpp.steps.replay import replay
+from cdmpp.steps.from_prediction import ROOT, graph_of, modules_of
 from cdmpp.steps.scheme import SCHEMES, scheme_of
-from tests.distributed.toy_work import wires
+from cdmpp.steps.strategy_replay import replay_strategy
 from tests.own_cache import new_cache
+from tests.steps.toy_graph import wires
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("tvm")
@@ -47,24 +47,24 @@ def test_one_rank_is_the_prediction(found, name):
     assert cdmpp.replay_step(found, ranks=1, scheme=name).iteration_s == pytest.approx(found.latency_s)
 
 
-def test_work_is_that_of_the_step(found):
-    work = work_of(found)
-    assert [one.phase for one in work.operations] == [call.phase for call in found.step.calls]
-    assert work.gradient_bytes == found.step.memory.gradient_bytes
-    assert [one.name for one in work.gradients] == [one.name for one in found.step.parameters]
-    assert {one.stream for one in work.operations} == {"compute"}
+def test_the_graph_is_that_of_the_step(found):
+    (rank,) = graph_of(found).ranks
+    assert [one.phase for one in rank.ops] == [call.phase for call in found.step.calls]
+    assert rank.gradient_bytes == found.step.memory.gradient_bytes
+    assert [one.name for one in rank.gradients] == [one.name for one in found.step.parameters]
+    assert {one.stream for one in rank.ops} == {"compute"}
 
 
-def test_blocks_are_units_and_the_rest_is_the_root(found):
-    units = {unit.name: unit for unit in units_of(found.step)}
-    assert list(units) == [ROOT, "body.0", "body.1"]
-    assert units[ROOT].is_kept and not units["body.0"].is_kept
-    assert units["body.0"].bytes == 4 * (16 * 16 + 16)
-    assert sum(unit.bytes for unit in units.values()) == found.step.memory.gradient_bytes
-    assert units["body.0"].forward[1] < units["body.1"].forward[0]
-    assert units["body.1"].backward[1] < units["body.0"].backward[1]
+def test_blocks_are_modules_and_the_rest_is_the_root(found):
+    modules = {module.name: module for module in modules_of(found.step)}
+    assert list(modules) == [ROOT, "body.0", "body.1"]
+    assert modules[ROOT].is_kept and not modules["body.0"].is_kept
+    assert modules["body.0"].bytes == 4 * (16 * 16 + 16)
+    assert sum(module.bytes for module in modules.values()) == found.step.memory.gradient_bytes
+    assert modules["body.0"].forward[1] < modules["body.1"].forward[0]
+    assert modules["body.1"].backward[1] < modules["body.0"].backward[1]
     ready = {one.name: one.ready for one in found.step.parameters}
-    assert units["body.1"].backward[1] == max(ready["body.1.weight"], ready["body.1.bias"])
+    assert modules["body.1"].backward[1] == max(ready["body.1.weight"], ready["body.1.bias"])
 
 
 def test_two_engines_are_two_streams(found):
@@ -76,9 +76,9 @@ def test_two_engines_are_two_streams(found):
     told = cdmpp.predict_step(
         found.step, device=replace(device, engines=engines), model="cpus", schedule="untuned", progress=False
     )
-    work = work_of(told)
-    assert {one.stream for one in work.operations} == {"compute matrix", "compute vector"}
-    assert replay([work], scheme_of("ddp", "gloo"), wires(1)).iteration_s == pytest.approx(told.latency_s)
+    graph = graph_of(told)
+    assert {one.stream for one in graph.ranks[0].ops} == {"compute matrix", "compute vector"}
+    assert replay_strategy(graph, scheme_of("ddp", "gloo"), wires(1)).iteration_s == pytest.approx(told.latency_s)
 
 
 def test_a_network_goes_all_the_way(found):
@@ -100,7 +100,7 @@ def test_a_network_goes_all_the_way(found):
         ({"ranks": 5, "cluster": "cpus-ethernet"}, "5 ranks do not fit on cluster cpus-ethernet: it has 4 devices"),
         ({"ranks": 2, "link": "nvlink3", "scheme": "zero"}, "unknown scheme 'zero'"),
         ({"ranks": 2, "link": "nvlink3", "device": "a100"}, "a prediction is made already: leave out device"),
-        ({"ranks": 2, "link": "nvlink3", "detail": "all"}, "unknown detail 'all'"),
+        ({"ranks": 2, "link": "nvlink3", "granularity": "all"}, "unknown granularity 'all'"),
     ],
 )
 def test_what_cannot_be_asked_is_said(found, options, told):

@@ -1,4 +1,4 @@
-"""Fabric: the ranks of one job, the links between them, and what an exchange takes there when nothing disturbs it."""
+"""Topology: the ranks of one job, the links between them, and what an exchange takes there when nothing disturbs it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Fabric:
+class Topology:
     """Ranks fill nodes one after the other. Every rank has a way out and a way in, every adapter of a node too."""
 
     name: str
@@ -126,9 +126,9 @@ def check_ranks(ranks: int) -> None:
         raise CdmppError(f"ranks is {str(ranks)[:60]}: expected a whole number from 1 to {MOST_RANKS:,}")
 
 
-def fabric_of(
+def topology_of(
     ranks: int, device: str | Device, cluster: str | None = None, link: str | None = None, backend: str | None = None
-) -> Fabric:
+) -> Topology:
     """Where ``ranks`` of a device exchange: on a cluster, or all on one link, by name.
 
     ``backend`` is gloo on CPUs, rccl on AMD's GPUs and nccl elsewhere, unless it is given. ``CdmppError`` where there
@@ -153,14 +153,14 @@ def _backend(device: Device) -> str:
     return "rccl" if device.target.get("kind") == "rocm" else "nccl"
 
 
-def on_link(link: str | Interconnect, ranks: int, backend: str = "nccl") -> Fabric:
+def on_link(link: str | Interconnect, ranks: int, backend: str = "nccl") -> Topology:
     """Ranks of one node, by the shipped collective model; ``CdmppError`` where there is no such link."""
     on = interconnect.get(link) if isinstance(link, str) else link
     cost = cache(lambda collective: shipped().predict(collective, on))
-    return Fabric(on.name, ranks, backend, cost, cost, 1e9 * on.bandwidth_gbps)
+    return Topology(on.name, ranks, backend, cost, cost, 1e9 * on.bandwidth_gbps)
 
 
-def on_cluster(cluster: Cluster, ranks: int, backend: str = "nccl") -> Fabric:
+def on_cluster(cluster: Cluster, ranks: int, backend: str = "nccl") -> Topology:
     """Ranks on a cluster; ``CdmppError`` where they do not fit or fill its nodes unevenly."""
     model, between = shipped(), cluster.between
     nodes = cluster.nodes_of(ranks)
@@ -168,22 +168,22 @@ def on_cluster(cluster: Cluster, ranks: int, backend: str = "nccl") -> Fabric:
     whole = cache(lambda collective: model.predict_on(collective, cluster))
     near_rate = 1e9 * cluster.inside.bandwidth_gbps
     if nodes == 1 or between is None:
-        return Fabric(cluster.name, ranks, backend, near, near, near_rate)
+        return Topology(cluster.name, ranks, backend, near, near, near_rate)
     adapters = min(cluster.adapters_per_node, ranks // nodes)
     far = cache(lambda collective: model.predict(collective, between))
     far_rate = 1e9 * between.bandwidth_gbps
-    return Fabric(cluster.name, ranks, backend, whole, near, near_rate, nodes, far, far_rate, adapters)
+    return Topology(cluster.name, ranks, backend, whole, near, near_rate, nodes, far, far_rate, adapters)
 
 
-def fitted(wire: AlphaBeta, ranks: int, backend: str = "gloo") -> Fabric:
+def fitted(wire: AlphaBeta, ranks: int, backend: str = "gloo") -> Topology:
     """Ranks of which each message takes ``wire``, in rings: two numbers fitted to one set-up."""
     cost = cache(lambda collective: _told(ring(collective, wire), "two fitted numbers"))
-    return Fabric("fitted", ranks, backend, cost, cost, 1.0 / wire.beta_s)
+    return Topology("fitted", ranks, backend, cost, cost, 1.0 / wire.beta_s)
 
 
 def probed(
     table: Mapping[str, Sequence[tuple[float, float]]], ranks: int, bytes_per_s: float, backend: str = "gloo"
-) -> Fabric:
+) -> Topology:
     """Ranks whose collectives were timed.
 
     Args:
@@ -208,7 +208,7 @@ def probed(
             raise CdmppError(f"no {asked.kind} was timed here, only {', '.join(curves)}: time it too")
         return _told(float(curves[asked.kind].at(asked.bytes)), "timed")
 
-    return Fabric("probed", ranks, backend, cost, cost, bytes_per_s)
+    return Topology("probed", ranks, backend, cost, cost, bytes_per_s)
 
 
 def _told(seconds: float, source: str) -> CollectiveEstimate:

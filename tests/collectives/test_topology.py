@@ -8,30 +8,32 @@ import pytest
 
 from cdmpp.collectives import cluster
 from cdmpp.collectives.collective import Collective
-from cdmpp.collectives.fabric import fitted, on_cluster, on_link, probed
 from cdmpp.collectives.interconnect import AlphaBeta
+from cdmpp.collectives.topology import fitted, on_cluster, on_link, probed
 from cdmpp.errors import CdmppError
 from cdmpp.steps.data_parallel import DataParallel
 from cdmpp.steps.parameter_server import ParameterServer
-from cdmpp.steps.replay import replay
 from cdmpp.steps.sharded import Sharded
-from tests.distributed.toy_work import MIB, ranks_of, wires
+from cdmpp.steps.strategy_replay import replay_strategy
+from tests.steps.toy_graph import MIB, ranks_of, wires
 
 
 @pytest.mark.parametrize("scheme", [DataParallel(), Sharded()])
 @pytest.mark.parametrize(
-    "fabric",
+    "topology",
     [
         on_link("nvlink3", 8),
         on_link("pcie4", 4),
         on_cluster(cluster.get("dgx-a100"), 16),
         on_cluster(cluster.get("cpus-ethernet"), 4, "gloo"),
     ],
-    ids=lambda fabric: f"{fabric.name}-{fabric.ranks}",
+    ids=lambda topology: f"{topology.name}-{topology.ranks}",
 )
-def test_chunks_are_the_whole_by_any_model(scheme, fabric):
-    works = ranks_of(fabric.ranks)
-    whole, chunks = (replay(works, scheme, fabric, detail).iteration_s for detail in ("whole", "chunks"))
+def test_chunks_are_the_whole_by_any_model(scheme, topology):
+    graph = ranks_of(topology.ranks)
+    whole, chunks = (
+        replay_strategy(graph, scheme, topology, detail).iteration_s for detail in ("collective", "ring step")
+    )
     assert chunks == pytest.approx(whole)
 
 
@@ -42,46 +44,50 @@ def test_adapters_are_shared():
     assert shared.way(0, 2) == ("node 0 adapter 0 out", "node 1 adapter 0 in") == shared.way(1, 3)
     assert own.way(1, 3) == ("node 0 adapter 1 out", "node 1 adapter 1 in")
     assert own.way(0, 1) == ("rank 0 out", "rank 1 in")
-    works = ranks_of(4, sizes=[64 * MIB])
-    exposed = [replay(works, DataParallel(), fabric, "chunks").exposed_s for fabric in (shared, own)]
+    graph = ranks_of(4, sizes=[64 * MIB])
+    exposed = [replay_strategy(graph, DataParallel(), topology, "ring step").exposed_s for topology in (shared, own)]
     assert exposed[0] > 1.3 * exposed[1]
     assert [stage.is_far for stage in own.stages(Collective("all_reduce", MIB, 4))] == [False, True, False]
     assert own.stages(Collective("all_reduce", MIB, 4))[1].groups == ((0, 2), (1, 3))
 
 
 def test_gloo_scatters_by_an_all_reduce():
-    works = ranks_of(4)
-    gloo, nccl = (replay(works, Sharded(overlap=False), wires(4, 0.0, backend=name)) for name in ("gloo", "nccl"))
+    graph = ranks_of(4)
+    gloo, nccl = (
+        replay_strategy(graph, Sharded(overlap=False), wires(4, 0.0, backend=name)) for name in ("gloo", "nccl")
+    )
     assert gloo.exposed_s == pytest.approx(nccl.exposed_s * 4 / 3)  # two gathers and a scatter that counts twice
-    assert {span.kind for span in replay(works, Sharded(), wires(4, backend="gloo"), "chunks").spans} >= {"all_reduce"}
+    assert {span.kind for span in replay_strategy(graph, Sharded(), wires(4, backend="gloo"), "ring step").spans} >= {
+        "all_reduce"
+    }
 
 
 def test_a_table_of_what_was_timed():
-    fabric = probed({"all_reduce": [(MIB, 1e-3), (16 * MIB, 16e-3)]}, 2, 1e9)
-    found = replay(ranks_of(2, sizes=[8 * MIB]), DataParallel(), fabric)
+    topology = probed({"all_reduce": [(MIB, 1e-3), (16 * MIB, 16e-3)]}, 2, 1e9)
+    found = replay_strategy(ranks_of(2, sizes=[8 * MIB]), DataParallel(), topology)
     assert found.iteration_s == pytest.approx(4e-3 + 8e-3)
     with pytest.raises(CdmppError, match="no send_recv was timed here, only all_reduce"):
-        replay(ranks_of(2), ParameterServer(), fabric)
+        replay_strategy(ranks_of(2), ParameterServer(), topology)
     with pytest.raises(CdmppError, match="no all_gather was timed"):
-        replay(ranks_of(2), Sharded(), fabric)
+        replay_strategy(ranks_of(2), Sharded(), topology)
 
 
 def test_what_the_model_doubts_is_told():
-    found = replay(ranks_of(3), DataParallel(), on_link("nvlink3", 3))
+    found = replay_strategy(ranks_of(3), DataParallel(), on_link("nvlink3", 3))
     assert any("3 ranks were not measured" in warning for warning in found.warnings)
 
 
 def test_what_cannot_be_is_said():
-    works = ranks_of(2)
+    graph = ranks_of(2)
     with pytest.raises(CdmppError, match="ranks is 0: expected a whole number from 1 to"):
         fitted(AlphaBeta(0.0, 1e-9), 0)
     with pytest.raises(CdmppError, match="unknown back end 'mpi'"):
         on_link("nvlink3", 2, "mpi")
     with pytest.raises(CdmppError, match="99 ranks do not fit on cluster dgx-a100: it has 16 devices"):
         on_cluster(cluster.get("dgx-a100"), 99)
-    with pytest.raises(CdmppError, match="work of 2 ranks on 4 ranks of fitted"):
-        replay(works, DataParallel(), wires(4))
-    with pytest.raises(CdmppError, match="unknown detail 'ring'"):
-        replay(works, DataParallel(), wires(2), "ring")
-    with pytest.raises(CdmppError, match="chunks of 17 ranks: expected at most 16"):
-        replay(ranks_of(17), DataParallel(), wires(17), "chunks")
+    with pytest.raises(CdmppError, match="a step of 2 ranks on 4 ranks of fitted"):
+        replay_strategy(graph, DataParallel(), wires(4))
+    with pytest.raises(CdmppError, match="unknown granularity 'ring'"):
+        replay_strategy(graph, DataParallel(), wires(2), "ring")
+    with pytest.raises(CdmppError, match="ring steps of 17 ranks: expected at most 16"):
+        replay_strategy(ranks_of(17), DataParallel(), wires(17), "ring step")

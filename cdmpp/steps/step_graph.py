@@ -1,0 +1,247 @@
+"""StepGraph: what every rank computes and exchanges in one training step, wherever that is known from.
+
+A prediction, a trace, a table of layers and an example made by hand fill it. A parallel strategy adds exchanges to it,
+transforms change it, and ``tasks`` makes one simulated graph of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from cdmpp.errors import CdmppError, DataError
+from cdmpp.network.training_step import PHASES
+from cdmpp.simulate.task import check_seconds
+from cdmpp.steps.exchange import START, Exchange
+
+LAUNCH, COPY, BOOKKEEPING = "launch", "bucket copy", "bookkeeping"
+"""Kinds of traced ops: a call that hands an exchange over, a copy from a bucket back into its gradients, and an op of
+the update that changes no parameter."""
+
+
+@dataclass(frozen=True)
+class Op:
+    """A kernel, or an operator of a framework with all that it runs."""
+
+    name: str
+    """Need not be unique: an op is known by its place."""
+    phase: str
+    """One of ``PHASES``."""
+    duration_s: float
+    """Seconds with its device for itself, without waiting for other ranks."""
+    gap_s: float = 0.0
+    """Seconds after its end until its stream is free again: the host launches the next op."""
+    kind: str = ""
+    """What work it is, such as ``conv2d``; of a traced op ``LAUNCH``, ``COPY``, ``BOOKKEEPING`` or nothing."""
+    stream: str = "compute"
+    """Queue of its rank. Ops of one stream run in the order in which they are given."""
+    waits: tuple[int, ...] = ()
+    """Places of earlier ops on other streams that it waits for."""
+    is_recomputed: bool = False
+    """Whether it runs an op of the forward pass again, in the backward pass."""
+    delay_s: float = 0.0
+    """Seconds before its start, after the end of all that it waited for: the host, the launch."""
+    spread_s: float = 0.0
+    """Half of the distance between the quartiles of its measured durations."""
+    output_bytes: int = 0
+    """Bytes that it writes."""
+    inputs: tuple[int, ...] = ()
+    """Places of the ops whose results it reads. A result of the forward pass that the backward pass reads is saved."""
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """The gradient of one parameter."""
+
+    name: str
+    """Name of the parameter."""
+    bytes: int
+    """Bytes of the gradient as it is exchanged; 0: unknown."""
+    ready_after: int
+    """Place of the op of the backward pass that makes it."""
+
+
+@dataclass(frozen=True)
+class ModuleSpan:
+    """An FSDP module: parameters that are gathered together, such as those of a transformer block."""
+
+    name: str
+    bytes: int
+    """Bytes of all its parameters, not sharded; its gradients have as many."""
+    forward: tuple[int, int]
+    """Places of the first and the last op of the forward pass that use it."""
+    backward: tuple[int, int]
+    """The same of the backward pass: parameters must be there before the first, gradients are after the last."""
+    is_kept: bool = False
+    """Whether it stays gathered from the forward to the backward pass, as the root of FSDP2 does."""
+
+
+@dataclass(frozen=True)
+class RankGraph:
+    """One step of one rank. Ops stand in the order in which they are launched."""
+
+    rank: int
+    ops: tuple[Op, ...]
+    gradients: tuple[Gradient, ...] = ()
+    """In the order in which the model has its parameters."""
+    modules: tuple[ModuleSpan, ...] = ()
+    """In the order of the forward pass. Empty: unknown, so that fully sharded data parallel cannot be predicted."""
+    start_s: float = 0.0
+    """Seconds before the first op: what a step takes once, such as loading the next batch."""
+    tail_s: float = 0.0
+    """Seconds after the last op until the next step begins."""
+    update_shards: int = 1
+    """Ranks over which parameters were sharded where the updates took this long: 1 where each rank updates all."""
+
+    def __post_init__(self) -> None:
+        check_seconds(self.start_s, f"start of rank {self.rank}")
+        check_seconds(self.tail_s, f"tail of rank {self.rank}")
+        if self.update_shards < 1:
+            raise DataError(f"rank {self.rank}: parameters sharded over {self.update_shards} ranks, expected 1 or more")
+        for place, op in enumerate(self.ops):
+            what = f"op {place} ({op.name!r}) of rank {self.rank}"
+            if op.phase not in PHASES:
+                raise DataError(f"{what} is of phase {op.phase!r}, expected one of {', '.join(PHASES)}")
+            check_seconds(op.duration_s, f"duration of {what}")
+            check_seconds(op.gap_s, f"gap after {what}")
+            check_seconds(op.delay_s, f"delay of {what}")
+            if wrong := [other for other in (*op.waits, *op.inputs) if not 0 <= other < place]:
+                raise DataError(f"{what} waits for op {wrong[0]}, which is no earlier one")
+        for gradient in self.gradients:
+            if not START <= gradient.ready_after < len(self.ops) or gradient.bytes < 0:
+                raise DataError(
+                    f"gradient {gradient.name!r} of rank {self.rank} has {gradient.bytes} bytes after op "
+                    f"{gradient.ready_after}: expected 0 or more, after one of {len(self.ops)} ops"
+                )
+        for module in self.modules:
+            self._check(f"module {module.name!r}", module.bytes, module.forward, "forward")
+            self._check(f"module {module.name!r}", module.bytes, module.backward, "backward")
+
+    def _check(self, what: str, n_bytes: int, places: Sequence[int], phase: str) -> None:
+        what = f"{what} of rank {self.rank}"
+        if n_bytes < 1:
+            raise DataError(f"{what} has {n_bytes} bytes, expected at least 1")
+        for place in places:
+            if not 0 <= place < len(self.ops) or self.ops[place].phase != phase:
+                raise DataError(f"{what} names op {place}, which is not in the {phase} pass")
+        if list(places) != sorted(places):
+            raise DataError(f"{what} ends before it begins, at op {places[-1]}")
+
+    def check_gradients(self) -> None:
+        """Raise ``DataError`` unless each gradient has bytes and an op of the backward pass makes it."""
+        for one in self.gradients:
+            self._check(f"gradient {one.name!r}", one.bytes, (one.ready_after,), "backward")
+
+    @property
+    def phase_s(self) -> dict[str, float]:
+        """Phase -> seconds of its ops, with their delays and the gaps after them."""
+        seconds = dict.fromkeys(PHASES, 0.0)
+        for op in self.ops:
+            seconds[op.phase] += op.delay_s + op.duration_s + op.gap_s
+        return seconds
+
+    @cached_property
+    def busy_s(self) -> float:
+        """Seconds of all ops, without delays and gaps."""
+        return sum(op.duration_s for op in self.ops)
+
+    @property
+    def idle_s(self) -> float:
+        """Seconds of all delays and gaps, with the start and the tail of the step."""
+        return self.start_s + sum(op.delay_s + op.gap_s for op in self.ops) + self.tail_s
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Bytes of all gradients."""
+        return sum(gradient.bytes for gradient in self.gradients)
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """Names of its streams, in the order of their first ops."""
+        return tuple(dict.fromkeys(op.stream for op in self.ops))
+
+    @property
+    def first_updates(self) -> tuple[int, ...]:
+        """Place of the first update on each stream: it waits for the gradients that were exchanged."""
+        first: dict[str, int] = {}
+        for place, op in enumerate(self.ops):
+            if op.phase == "update":
+                first.setdefault(op.stream, place)
+        return tuple(first.values())
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What was measured of a step that ran on real devices. Empty for a predicted step."""
+
+    steps_s: tuple[float, ...] = ()
+    """Seconds of each traced step, mean over ranks."""
+    waits_s: Mapping[int, float] | None = None
+    """Rank -> seconds of a step for which its exchanges waited until the last rank arrived."""
+    unprofiled_s: float | None = None
+    """Median seconds of a step of the same run with the profiler off; None: not measured."""
+    probed: tuple[tuple[str, int, float], ...] = ()
+    """Kind, bytes and seconds of collectives over all ranks that were timed apart, by kind and rising bytes."""
+
+    @property
+    def step_s(self) -> float:
+        """Median seconds of a traced step; NaN where none was traced."""
+        ordered = sorted(self.steps_s)
+        if not ordered:
+            return float("nan")
+        middle = len(ordered) // 2
+        return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+
+
+@dataclass(frozen=True)
+class StepGraph:
+    """One training step of all ranks: what they compute, what they exchange, and what was measured of it."""
+
+    ranks: tuple[RankGraph, ...]
+    """One for each rank, from rank 0 up."""
+    exchanges: tuple[Exchange, ...] = ()
+    """Those without a measured time start in this order, each after the end of the one before."""
+    backend: str = ""
+    """What carried the exchanges where they were traced; empty: unknown."""
+    workers: int = 1
+    """Traced exchanges that a rank runs at a time."""
+    processor_share: float = 0.0
+    """Share of a processor that a traced exchange takes while it is under way; 0: none, or not probed."""
+    is_contention_free: bool = False
+    """Whether durations are those of ops that run next to no exchange: a replay then makes them longer next to one."""
+    measured: Measured = field(default_factory=Measured)
+
+    def __post_init__(self) -> None:
+        if not self.ranks:
+            raise DataError("no rank does anything: give one RankGraph for each rank, from 1 up")
+        if not 0 <= self.processor_share < 1:
+            raise DataError(f"exchanges take {self.processor_share} of a processor: expected 0 to below 1")
+        for place, rank in enumerate(self.ranks):
+            if rank.rank != place:
+                raise DataError(f"rank {rank.rank} stands in place {place}: give ranks in order, from 0")
+        for number, one in enumerate(self.exchanges):
+            if not set(one.after) <= set(range(len(self.ranks))):
+                raise DataError(f"exchange {number} is of ranks {one.ranks}, the step has {len(self.ranks)} ranks")
+
+    def check_alike(self) -> None:
+        """Raise ``CdmppError`` unless all ranks have the same gradients and modules; it names the first difference."""
+        for rank in self.ranks:
+            rank.check_gradients()
+            for what in ("gradients", "modules"):
+                own, first = ([(one.name, one.bytes) for one in getattr(r, what)] for r in (rank, self.ranks[0]))
+                if own != first:
+                    odd = next((pair for pair in zip(own, first, strict=False) if pair[0] != pair[1]), None)
+                    difference = f"{odd[0]} against {odd[1]}" if odd else f"{len(own)} against {len(first)}"
+                    raise CdmppError(f"{what} of rank {rank.rank} are not those of rank 0: {difference}")
+
+    def with_exchanges(self, exchanges: Iterable[Exchange]) -> StepGraph:
+        """The same step with these exchanges; the first updates and the end of the step wait for each of them too."""
+        waiting = {rank.rank: (*rank.first_updates, len(rank.ops)) for rank in self.ranks}
+        return replace(
+            self,
+            exchanges=tuple(
+                replace(one, before={rank: (*one.before.get(rank, ()), *waiting[rank]) for rank in one.ranks})
+                for one in exchanges
+            ),
+        )

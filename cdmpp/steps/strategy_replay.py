@@ -1,0 +1,156 @@
+"""One training step on several ranks, from what each computes, a parallel strategy and a topology."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cdmpp.collectives.collective import Collective
+from cdmpp.collectives.topology import Topology
+from cdmpp.errors import CdmppError
+from cdmpp.network.training_step import PHASES
+from cdmpp.simulate.intervals import Interval, length_s, union, without
+from cdmpp.simulate.timeline import Span
+from cdmpp.steps.bounds import alone_s, communication_s, compute_s
+from cdmpp.steps.exchange import Exchange
+from cdmpp.steps.keys import Stream, TaskKey
+from cdmpp.steps.replay import Replay, replay
+from cdmpp.steps.scheme import Scheme
+from cdmpp.steps.step_graph import StepGraph
+from cdmpp.steps.step_replay import RankShare, RankSpan, StepReplay
+from cdmpp.steps.transforms.scale import shard_update
+
+_HOST = ("start", "delay", "end")
+
+
+def replay_strategy(
+    graph: StepGraph, scheme: Scheme, topology: Topology, granularity: str = "collective"
+) -> StepReplay:
+    """One training step in steady state (after the replayer of dPRO, MLSys'22, section 4).
+
+    Args:
+        graph: what ranks compute; they may differ in speed, but not in what they exchange.
+        scheme: how ranks share the work.
+        topology: what they exchange over.
+        granularity: as of ``replay``.
+
+    Raises:
+        CdmppError: ranks that do not match each other or the topology, and as of ``replay``.
+    """
+    count = len(graph.ranks)
+    if count != topology.ranks:
+        raise CdmppError(
+            f"a step of {count} ranks on {topology.ranks} ranks of {topology.name}: give one RankGraph for each"
+        )
+    sharded = shard_update(graph, scheme.shards(count))
+    exchanges = scheme.exchanges(sharded) if count > 1 else ()
+    made = replay(sharded.with_exchanges(exchanges), topology, granularity)
+    computed_s, exchanged_s = compute_s(graph, scheme), communication_s(graph, scheme, topology)
+    return StepReplay(
+        scheme.name,
+        topology.name,
+        topology.backend,
+        granularity,
+        made.step_s,
+        tuple(_share(rank, spans, made.window_s) for rank, spans in enumerate(_by_rank(made))),
+        _critical_s(made.critical_path, made.window_s),
+        rank_spans(made),
+        len(exchanges),
+        _sent_bytes(exchanges, topology),
+        alone_s(graph),
+        computed_s + exchanged_s,
+        max(computed_s, exchanged_s),
+        _warnings(exchanges, topology),
+    )
+
+
+def rank_spans(made: Replay) -> tuple[RankSpan, ...]:
+    """What ran on each stream in the reported step, with times since its start."""
+    critical, start_s = {span.task.key for span in made.critical_path}, made.window_s[0]
+    return tuple(
+        RankSpan(
+            stream.rank, stream.name, title(made.graph, key), span.task.label, span.start_s - start_s,
+            span.end_s - start_s, span.task.gap_s, key in critical,
+        )
+        for key, span in made.spans.items()
+        if key.kind != "end" or span.end_s > span.start_s
+        for stream in span.task.resources
+        if isinstance(stream, Stream)
+    )  # fmt: skip
+
+
+def title(graph: StepGraph, key: TaskKey) -> str:
+    """What a task is, for a reader."""
+    if key.is_of_exchange:
+        return " ".join([graph.exchanges[key.place].title, *([key.kind] if key.kind != "exchange" else [])])
+    if key.kind in ("start", "end"):
+        return key.kind
+    name = graph.ranks[key.rank].ops[key.place].name
+    return f"delay of {name}" if key.kind == "delay" else name
+
+
+def _critical_s(path: Sequence[Span], window: Interval) -> dict[str, float]:
+    """Kind -> seconds on the path, most first; what lies between two spans is a gap."""
+    found: dict[str, float] = {}
+    until_s = window[0]
+    for span in path:
+        for kind, begin_s, end_s in (("gap", until_s, span.start_s), (span.task.label, span.start_s, span.end_s)):
+            if end_s > max(begin_s, window[0]):
+                found[kind] = found.get(kind, 0.0) + end_s - max(begin_s, window[0])
+        until_s = max(until_s, span.end_s)
+    return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+
+def _by_rank(made: Replay) -> list[list[Span]]:
+    """Spans on any stream of each rank, of all steps."""
+    found: list[list[Span]] = [[] for _ in made.graph.ranks]
+    for span in made.timeline.spans.values():
+        for rank in {stream.rank for stream in span.task.resources if isinstance(stream, Stream)}:
+            found[rank].append(span)
+    return found
+
+
+def _share(rank: int, spans: Sequence[Span], window: Interval) -> RankShare:
+    compute, host, exchanged = list[Interval](), list[Interval](), list[Interval]()
+    phase_s = dict.fromkeys(PHASES, 0.0)
+    for span in spans:
+        begin_s, end_s = max(span.start_s, window[0]), min(span.end_s, window[1])
+        kind = span.task.label
+        if kind in PHASES:
+            compute.append((begin_s, end_s))
+            host.append((max(span.end_s, window[0]), min(span.end_s + span.task.gap_s, window[1])))
+            phase_s[kind] += max(0.0, end_s - begin_s)
+        else:
+            (host if kind in _HOST else exchanged).append((begin_s, end_s))
+    compute, host, exchanged = union(compute), union(host), union(exchanged)
+    gaps = without(host, compute)
+    busy = union([*compute, *gaps])
+    exposed = without(exchanged, busy)
+    left_s = window[1] - window[0] - length_s(busy) - length_s(exposed)
+    return RankShare(
+        rank, phase_s, length_s(compute), length_s(gaps), length_s(exchanged), length_s(exposed), max(0.0, left_s)
+    )
+
+
+def _sent_bytes(exchanges: Sequence[Exchange], topology: Topology) -> float:
+    """By the rank that sends most."""
+    sent = [0.0] * topology.ranks
+    for exchange in exchanges:
+        if exchange.kind == "push_pull":
+            for rank in range(topology.ranks):
+                sent[rank] += exchange.bytes * (topology.ranks - 1 if rank == exchange.server else 1)
+        else:
+            each = Collective(exchange.kind, exchange.bytes, topology.ranks, topology.backend).traffic_bytes
+            sent = [own + each for own in sent]
+    return max(sent)
+
+
+def _warnings(exchanges: Sequence[Exchange], topology: Topology) -> tuple[str, ...]:
+    """Of the collective model, at the largest exchange of each kind."""
+    largest = {one.kind: one.bytes for one in sorted(exchanges, key=lambda one: one.bytes)}
+    asked = [
+        topology.near(Collective("send_recv", size, 2, topology.backend))
+        if kind == "push_pull"
+        else topology.whole(Collective(kind, size, topology.ranks, topology.backend))
+        for kind, size in largest.items()
+    ]
+    return tuple(dict.fromkeys(flag for one in asked for flag in one.flags))

@@ -1,0 +1,97 @@
+"""The simulated graph: steps of all ranks, one after the other, with what they exchange."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from cdmpp.collectives.topology import Topology
+from cdmpp.simulate.task import Task, check_tasks
+from cdmpp.simulate.timeline import Timeline
+from cdmpp.steps.exchange import START
+from cdmpp.steps.exchange_tasks import Keys, carried
+from cdmpp.steps.keys import Stream, TaskKey
+from cdmpp.steps.step_graph import RankGraph, StepGraph
+
+STEPS, STEADY = 4, 2
+"""Steps that are simulated, and the one that is reported: from the third on ranks have found their order, and those
+that are ahead of others are in the next one."""
+
+
+def step_tasks(
+    graph: StepGraph, topology: Topology | None = None, granularity: str = "collective", steps: int = STEPS
+) -> list[Task]:
+    """Tasks of ``steps`` steps, whose keys are ``TaskKey``.
+
+    An exchange without a measured time starts after the one before it has ended. Pushes to servers do not.
+
+    Args:
+        graph: what ranks do.
+        topology: what carries exchanges that were not measured.
+        granularity: of collectives on a topology: ``collective`` or ``ring step``.
+        steps: how many.
+
+    Raises:
+        DataError: an exchange that was not measured, and no topology.
+    """
+    tasks = list[Task]()
+    for step in range(steps):
+        tasks += _step(step, graph, topology, granularity)
+    return tasks
+
+
+def check_work(ops: int, ranks: int, steps: int = STEPS) -> None:
+    """Raise ``CdmppError`` where steps of this many ops, those of all ranks together, are too many to simulate."""
+    check_tasks(steps * ops, f"replaying {steps} steps of {ranks:,} ranks", "take fewer ranks")
+
+
+def step_ends_s(timeline: Timeline) -> list[float]:
+    """Seconds at which the last rank has ended each step."""
+    ends: dict[int, float] = {}
+    for key, span in timeline.spans.items():
+        if isinstance(key, TaskKey) and key.kind == "end":
+            ends[key.step] = max(ends.get(key.step, 0.0), span.end_s)
+    return [ends[step] for step in sorted(ends)]
+
+
+def _step(step: int, graph: StepGraph, topology: Topology | None, granularity: str) -> list[Task]:
+    exchanged = list[Task]()
+    previous: Keys = {}
+    waits: list[dict[int, list[TaskKey]]] = [{} for _ in graph.ranks]
+    for place, one in enumerate(graph.exchanges):
+        is_queued = one.wire_s is None and one.kind != "push_pull"
+        launched = {
+            rank: (_op_key(step, rank, after), *(previous.get(rank, ()) if is_queued else ()))
+            for rank, after in one.after.items()
+        }
+        made = carried(step, place, one, launched, topology, granularity, graph.workers)
+        exchanged += made.tasks
+        previous = made.ends if is_queued else previous
+        for rank, places in one.before.items():
+            for waiting in places:
+                waits[rank].setdefault(waiting, []).extend(made.ends[rank])
+    return [*(task for rank in graph.ranks for task in _rank(step, rank, waits[rank.rank])), *exchanged]
+
+
+def _rank(step: int, rank: RankGraph, waits: Mapping[int, list[TaskKey]]) -> list[Task]:
+    """Tasks of one rank; ``waits``: place of an op -> tasks of exchanges that it waits for."""
+    streams = {name: Stream(rank.rank, name) for name in rank.streams}
+    start, end = _op_key(step, rank.rank, START), TaskKey(step, "end", rank.rank, 0)
+    before = (end._replace(step=step - 1),) if step else ()
+    tasks = [Task(start, rank.start_s, tuple(streams.values()), before, label="start")]
+    last = dict.fromkeys(streams, start)
+    for place, op in enumerate(rank.ops):
+        key, stream = _op_key(step, rank.rank, place), (streams[op.stream],)
+        others = (_op_key(step, rank.rank, other) for other in op.waits)
+        after: tuple[TaskKey, ...] = (last[op.stream], *others, *waits.get(place, ()))
+        if op.delay_s:
+            delay = key._replace(kind="delay")
+            tasks.append(Task(delay, op.delay_s, stream, after, label="delay"))
+            after = (delay,)
+        tasks.append(Task(key, op.duration_s, stream, after, gap_s=op.gap_s, label=op.phase))
+        last[op.stream] = key
+    ended = (*last.values(), *waits.get(len(rank.ops), ()))
+    return [*tasks, Task(end, rank.tail_s, tuple(streams.values()), ended or (start,), label="end")]
+
+
+def _op_key(step: int, rank: int, place: int) -> TaskKey:
+    return TaskKey(step, "start", rank, 0) if place == START else TaskKey(step, "op", rank, place)

@@ -1,0 +1,30 @@
+"""Accumulate: gradients of several batches are added up before they are exchanged."""
+
+from __future__ import annotations
+
+from cdmpp.steps.step_graph import COPY, LAUNCH, Op, RankGraph, StepGraph
+from cdmpp.steps.transforms.edit import Edit, edited, moved_op
+
+
+def accumulate(graph: StepGraph, batches: int) -> StepGraph:
+    """Forward and backward pass of ``batches`` batches, then the update.
+
+    Gradients, modules and exchanges are those of the last batch: earlier ones exchange nothing, launch nothing and
+    copy no buckets.
+    """
+    return graph if batches == 1 else edited(graph, lambda rank: _edit(rank, batches))
+
+
+def _edit(rank: RankGraph, batches: int) -> Edit:
+    passes = [
+        place for place, op in enumerate(rank.ops) if op.phase != "update" and op.kind not in (LAUNCH, COPY)
+    ]  # fmt: skip
+    ops = list[Op]()
+    for _ in range(batches - 1 if passes else 0):
+        places = {place: len(ops) + number for number, place in enumerate(passes)}
+        ops += [moved_op(rank.ops[place], places) for place in passes]
+        if rank.start_s:
+            ops.append(Op("next batch", "forward", rank.start_s, stream=ops[-1].stream))
+    places = {place: len(ops) + place for place in range(len(rank.ops))}
+    ops += [moved_op(op, places) for op in rank.ops]
+    return Edit(tuple(ops), list(places.values()), list(places.values()))

@@ -1,0 +1,83 @@
+"""Edit: the ops of a rank put in another order, and all that names their places moved along."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from cdmpp.steps.exchange import START, Exchange
+from cdmpp.steps.step_graph import Op, RankGraph, StepGraph
+
+
+@dataclass(frozen=True)
+class Edit:
+    """New ops of one rank. ``waits`` and ``inputs`` of the ops name new places already."""
+
+    ops: tuple[Op, ...]
+    after: Sequence[int]
+    """Old place -> the new place after which there happens what happened after the old op."""
+    before: Sequence[int]
+    """Old place -> the new place of the op that waits for what the old one waited for."""
+    backward_begins: Mapping[str, int] = field(default_factory=dict)
+    """Module -> new place from which on its parameters must be there, where that is earlier than its backward pass."""
+
+    def end(self, place: int) -> int:
+        """New place after which there happens what happened after an old ``place``, or the start."""
+        return START if place == START else self.after[place]
+
+    def begin(self, place: int) -> int:
+        """New place for an old ``place`` that waits; the end of the step stays the end."""
+        return self.before[place] if place < len(self.before) else len(self.ops)
+
+
+def edited(graph: StepGraph, edit_of: Callable[[RankGraph], Edit]) -> StepGraph:
+    """The graph with the edit of each rank: gradients, modules and exchanges follow their ops."""
+    edits = {rank.rank: edit_of(rank) for rank in graph.ranks}
+    return replace(
+        graph,
+        ranks=tuple(_rank(rank, edits[rank.rank]) for rank in graph.ranks),
+        exchanges=tuple(moved(one, edits) for one in graph.exchanges),
+    )
+
+
+def moved(exchange: Exchange, edits: Mapping[int, Edit]) -> Exchange:
+    """The exchange with the places that its ops went to."""
+    return replace(
+        exchange,
+        after={rank: edits[rank].end(place) for rank, place in exchange.after.items()},
+        before=_begins(exchange.before, edits),
+        blocks=_begins(exchange.blocks, edits),
+    )
+
+
+def moved_op(op: Op, places: Mapping[int, int]) -> Op:
+    """The op with new places of the ops that it waits for and reads; those that have none are left out."""
+    waits, inputs = (tuple(places[one] for one in old if one in places) for old in (op.waits, op.inputs))
+    return replace(op, waits=waits, inputs=inputs)
+
+
+def each_op(graph: StepGraph, change: Callable[[Op], Op]) -> StepGraph:
+    """The graph with each op changed, at its place."""
+    return replace(graph, ranks=tuple(replace(rank, ops=tuple(map(change, rank.ops))) for rank in graph.ranks))
+
+
+def waiting(graph: StepGraph, rank: int) -> set[int]:
+    """Places of the ops of a rank that wait for an exchange."""
+    return {place for one in graph.exchanges for place in one.before.get(rank, ())}
+
+
+def _begins(places: Mapping[int, Sequence[int]], edits: Mapping[int, Edit]) -> dict[int, tuple[int, ...]]:
+    return {rank: tuple(dict.fromkeys(map(edits[rank].begin, own))) for rank, own in places.items()}
+
+
+def _rank(rank: RankGraph, edit: Edit) -> RankGraph:
+    gradients = tuple(replace(one, ready_after=edit.end(one.ready_after)) for one in rank.gradients)
+    modules = tuple(
+        replace(
+            one,
+            forward=(edit.begin(one.forward[0]), edit.end(one.forward[1])),
+            backward=(edit.backward_begins.get(one.name, edit.begin(one.backward[0])), edit.end(one.backward[1])),
+        )
+        for one in rank.modules
+    )
+    return replace(rank, ops=edit.ops, gradients=gradients, modules=modules)

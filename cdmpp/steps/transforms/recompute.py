@@ -1,0 +1,75 @@
+"""Recompute: forward ops of FSDP modules run again in the backward pass, so that nothing inside is saved."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from cdmpp.steps.step_graph import ModuleSpan, Op, RankGraph, StepGraph
+from cdmpp.steps.transforms.edit import Edit, edited
+
+
+def can_recompute(rank: RankGraph) -> tuple[ModuleSpan, ...]:
+    """Modules whose forward pass meets that of no other. The root meets all and is none of them.
+
+    A module that is recomputed already, as the model itself asks for it, is none either.
+    """
+    again = [place for place, op in enumerate(rank.ops) if op.is_recomputed]
+    parts = [
+        one for one in rank.modules
+        if not one.is_kept and not any(one.backward[0] <= place <= one.backward[1] for place in again)
+    ]  # fmt: skip
+    return tuple(
+        one for one in parts if not any(other is not one and _meet(one.forward, other.forward) for other in parts)
+    )
+
+
+def recompute(graph: StepGraph, modules: Collection[str]) -> StepGraph:
+    """The forward ops of these modules run again before their backward pass, as part of it."""
+    if not modules:
+        return graph
+    return edited(graph, lambda rank: _edit(rank, modules))
+
+
+def run_order(rank: RankGraph, modules: Collection[str]) -> list[tuple[int, bool]]:
+    """Places of the ops as they run, and whether for the second time, with these ``modules`` recomputed."""
+    again: dict[int, list[ModuleSpan]] = {}
+    for one in rank.modules:
+        if one.name in modules:
+            again.setdefault(one.backward[0], []).append(one)
+    runs = list[tuple[int, bool]]()
+    for place in range(len(rank.ops)):
+        for module in again.get(place, ()):
+            runs += [(inside, True) for inside in _forward_places(rank, module)]
+        runs.append((place, False))
+    return runs
+
+
+def _edit(rank: RankGraph, modules: Collection[str]) -> Edit:
+    runs = run_order(rank, modules)
+    places = {place: number for number, (place, is_again) in enumerate(runs) if not is_again}
+    copies, ops = dict[int, int](), list[Op]()
+    for number, (place, is_again) in enumerate(runs):
+        op = rank.ops[place]
+        latest = {**places, **copies}
+        waits = tuple((latest if is_again else places)[other] for other in op.waits)
+        ops.append(replace(op, waits=waits, inputs=tuple(latest[other] for other in op.inputs)))
+        if is_again:
+            ops[-1] = replace(ops[-1], phase="backward")
+            copies[place] = number
+    kept = [places[place] for place in range(len(rank.ops))]
+    begins = {
+        one.name: min(copies[place] for place in _forward_places(rank, one))
+        for one in rank.modules
+        if one.name in modules
+    }
+    return Edit(tuple(ops), kept, kept, begins)
+
+
+def _forward_places(rank: RankGraph, module: ModuleSpan) -> list[int]:
+    inside = range(module.forward[0], module.forward[1] + 1)
+    return [place for place in inside if rank.ops[place].phase == "forward"]
+
+
+def _meet(one: tuple[int, int], other: tuple[int, int]) -> bool:
+    return one[0] <= other[1] and other[0] <= one[1]

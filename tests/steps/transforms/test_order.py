@@ -1,0 +1,49 @@
+"""Recompute, accumulate, fuse the update: ops in their new order, and what names their places moved along."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from cdmpp.steps.step_graph import ModuleSpan, StepGraph
+from cdmpp.steps.transforms.accumulate import accumulate
+from cdmpp.steps.transforms.fuse_update import can_fuse_update, fuse_update
+from cdmpp.steps.transforms.recompute import can_recompute, recompute
+from tests.plans.toy_job import MIB, layers
+
+RANK = layers((MIB,) * 3, (1e-3, 2e-3, 3e-3), updates=3, gap_s=1e-5)
+GRAPH = StepGraph((RANK,))
+
+
+def test_a_recomputed_module_runs_again_before_its_backward_pass():
+    (made,) = recompute(GRAPH, ("layer.1",)).ranks
+    names = [one.name for one in made.ops]
+    assert names == ["f0a", "f0b", "f1a", "f1b", "f2a", "f2b", "b2", "f1a", "f1b", "b1", "b0", "u0", "u1", "u2"]
+    assert [one.phase for one in made.ops[6:11]] == ["backward"] * 5
+    assert made.modules[1].backward == (7, 9)  # its parameters must be there again before
+    assert [one.ready_after for one in made.gradients] == [10, 9, 6]
+    assert sum(made.phase_s.values()) == pytest.approx(sum(RANK.phase_s.values()) + 2e-3 + 2e-5)
+
+
+def test_batches_one_after_the_other():
+    (made,) = accumulate(StepGraph((replace(RANK, start_s=5e-3),)), 3).ranks
+    phases = RANK.phase_s
+    assert made.phase_s["update"] == pytest.approx(phases["update"])
+    assert made.phase_s["backward"] == pytest.approx(3 * phases["backward"])
+    assert made.phase_s["forward"] == pytest.approx(3 * phases["forward"] + 2 * 5e-3)
+    assert made.ops[made.gradients[0].ready_after].name == "b0"
+    assert made.gradients[0].ready_after == len(made.ops) - 4
+
+
+def test_one_update():
+    assert can_fuse_update(GRAPH)
+    (made,) = fuse_update(GRAPH).ranks
+    assert sum(one.phase == "update" for one in made.ops) == 1
+    assert sum(RANK.phase_s.values()) - sum(made.phase_s.values()) == pytest.approx(2e-5)
+
+
+def test_a_module_around_others_is_none_to_recompute():
+    around = ModuleSpan("around", MIB, (0, 5), (6, 8))
+    assert can_recompute(replace(RANK, modules=(*RANK.modules, replace(around, is_kept=True)))) == RANK.modules
+    assert can_recompute(replace(RANK, modules=(*RANK.modules, around))) == ()
