@@ -33,7 +33,7 @@ class Replay:
     def last_step(self) -> tuple[Span, ...]:
         """Spans of the last step."""
         prefix = f"{STEPS - 1}/"
-        return tuple(span for name, span in self.timeline.spans.items() if name.startswith(prefix))
+        return tuple(span for name, span in self.timeline.spans.items() if str(name).startswith(prefix))
 
     def last_timeline(self) -> Timeline:
         """The last step alone, from its first span on: for a viewer."""
@@ -75,12 +75,12 @@ def _replayed(job: TracedJob) -> Replay:
     rates = {link: 1.0 for one in job.exchanges for link in links_of(one.ranks, one.kind, one.group)}
     timeline = simulate(tasks, rates=rates)
     ends = [
-        max((span.end_s for name, span in timeline.spans.items() if name.startswith(f"{step}/rank")), default=0.0)
+        max((span.end_s for name, span in timeline.spans.items() if str(name).startswith(f"{step}/rank")), default=0.0)
         for step in range(STEPS)
     ]
     waits = {}
     for rank in job.ranks:
-        mine = [s for n, s in timeline.spans.items() if n.startswith(f"{STEPS - 1}/rank{rank.rank}/")]
+        mine = [s for n, s in timeline.spans.items() if str(n).startswith(f"{STEPS - 1}/rank{rank.rank}/")]
         begin = timeline.spans[f"{STEPS - 2}/rank{rank.rank}/end"].end_s
         spent = sum(span.end_s - span.start_s for span in mine)
         waits[rank.rank] = max((span.end_s for span in mine), default=begin) - begin - spent
