@@ -94,7 +94,8 @@ class Arithmetic {
     uint64_t made = 0;
     for (int at = 0; at < 64; at += op.width) {
       uint64_t mask = mask_of(op.width), x = a >> at & mask, y = b >> at & mask, z = 0;
-      int64_t sx = signed_of(x, op.width), sy = signed_of(y, op.width);
+      uint64_t half = mask_of(op.width / 2);
+      int64_t sx = signed_of(x, op.width), sy = signed_of(y, op.width), most = half >> 1;
       switch (op.how) {
         case PADD: z = x + y; break;
         case PSUB: z = x - y; break;
@@ -107,7 +108,14 @@ class Arithmetic {
         case PSHL: z = y < op.width ? x << y : 0; break;
         case PLSHR: z = y < op.width ? x >> y : 0; break;
         case PANDN: z = ~x & y; break;
-        case PMULD: z = (x & mask_of(32)) * (y & mask_of(32)); break;
+        case PUGT: z = x > y ? mask : 0; break;
+        case PABS: z = sx < 0 ? -x : x; break;
+        case PSAR: z = sx >> std::min<uint64_t>(y, 63); break;
+        case PMULL: z = x * y; break;
+        case PMULU: z = (x & half) * (y & half); break;
+        case PMULS: z = signed_of(x, op.width / 2) * signed_of(y, op.width / 2); break;
+        case PSATS: z = std::clamp<int64_t>(sx, -most - 1, most) & half; break;
+        case PSATU: z = std::clamp<int64_t>(sx, 0, half); break;
       }
       made |= (z & mask) << at;
     }
@@ -191,8 +199,14 @@ class Arithmetic {
         if (op.how >= NEGATIVE) return holds(wide(a - b, width, true), op.how);
         return holds(wide(a, width, op.how >= SGT) - wide(b, width, op.how >= SGT), op.how);
       case Code::CARRY: return carried(op, a, b);
-      case Code::INSERT: return (whole_a & ~(mask << op.how)) | b << op.how;
+      case Code::INSERT:
+      case Code::JOIN: return (whole_a & ~(mask << op.how)) | b << op.how;
       case Code::PACKED: return lanewise(op, whole_a, whole_b);
+      case Code::SPREAD: {
+        uint64_t lanes = 0;
+        for (int at = 0, i = op.how; at < 64; at += width, ++i) lanes |= (whole_a >> i & 1 ? mask : 0) << at;
+        return lanes;
+      }
       case Code::SIGNS: {
         uint64_t bits = 0;
         for (int at = 0, i = 0; at < 64; at += width, ++i) bits |= (whole_a >> (at + width - 1) & 1) << i;

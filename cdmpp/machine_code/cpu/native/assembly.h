@@ -16,8 +16,58 @@ inline Jump jump_of(Text line) {
   return {true, how.starts_with("mp"), target};
 }
 
+// Data that stand in front of the code, by their labels.
+class Constants {
+ public:
+  // `text` begins behind the label.
+  void add(Text label, Text text) { texts_[label] = text; }
+  // `n` bytes from byte `at` of what is labelled; false where the text does not tell them.
+  bool read(Text symbol, size_t at, size_t n, uint64_t& value) const {
+    size_t plus = symbol.find('+');
+    if (plus != NOWHERE) { at += static_cast<size_t>(to_number(symbol.substr(plus + 1))); symbol = symbol.substr(0, plus); }
+    auto found = texts_.find(symbol);
+    if (found == texts_.end()) return false;
+    auto [bytes, is_new] = bytes_.try_emplace(symbol);
+    if (is_new) bytes->second = bytes_of(found->second);
+    if (bytes->second.size() < at + n) return false;
+    value = 0;
+    for (size_t i = n; i-- > 0;) value = value << 8 | static_cast<uint8_t>(bytes->second[at + i]);
+    return true;
+  }
+
+ private:
+  std::unordered_map<Text, Text> texts_;
+  mutable std::unordered_map<Text, std::string> bytes_;
+
+  static std::string bytes_of(Text text) {
+    struct Directive { Text name; int bytes; };
+    static constexpr Directive NUMBERS[] = {{"\t.quad\t", 8}, {"\t.long\t", 4}, {"\t.short\t", 2}, {"\t.byte\t", 1}};
+    std::string bytes;
+    Lines lines{text};
+    for (Text line; lines.next(line);) {
+      Text digits;
+      bool reads = false;
+      Scan scan{line};
+      if (scan.eat("\t.zero\t") && scan.number(digits)) { bytes.append(static_cast<size_t>(to_number(digits)), 0); continue; }
+      for (auto [name, n] : NUMBERS) {
+        if (!scan.eat(name)) continue;
+        uint64_t number = 0;
+        if (scan.eat("0x")) std::from_chars(scan.rest.data(), scan.rest.data() + scan.rest.size(), number, 16);
+        else if (scan.number(digits)) number = unsigned_number(digits);
+        else return bytes;
+        for (int i = 0; i < n; ++i) bytes.push_back(static_cast<char>(number >> 8 * i));
+        reads = true;
+      }
+      if (!reads) return bytes;
+    }
+    return bytes;
+  }
+};
+
 class AsmFunction : public BlockGraph {
  public:
+  const Constants* constants = nullptr;
+
   // What its jumps lead to, and the next block of the text where a block may go on.
   void link_jumps() {
     std::vector<std::vector<Text>> targets(size());
@@ -35,7 +85,7 @@ class Assembly {
  public:
   explicit Assembly(Text text) {
     if (!is_x86(text)) throw Unsupported();
-    static constexpr Text NO_CODE[] = {".Ltmp", ".Lfunc_begin", ".LCPI", ".Ldebug", ".Linfo"};
+    static constexpr Text NO_CODE[] = {".Ltmp", ".Lfunc_begin", ".Ldebug", ".Linfo"};
     AsmFunction* function = nullptr;
     int current = 0, splits = 0;
     Lines lines{text};
@@ -47,8 +97,11 @@ class Assembly {
           function = nullptr;
         } else if (label.starts_with(".LBB")) {
           if (function) current = function->add(label);
+        } else if (label.starts_with(".LCPI")) {
+          constants_.add(label, lines.rest);
         } else if (!starts_with_any(label, NO_CODE)) {
           function = &functions_.emplace_back();
+          function->constants = &constants_;
           function->name = label.substr(label.starts_with(".L") ? 2 : 0);
           current = function->add("entry");
         }
@@ -72,6 +125,7 @@ class Assembly {
   }
 
  private:
+  Constants constants_;
   std::deque<AsmFunction> functions_;
   std::deque<std::string> texts_;
 

@@ -18,8 +18,10 @@ enum class Code : uint8_t {
   TEST,    // a compared with b, see Test in `how`
   CARRY,   // a + b compared with zero before it wraps, see Test; of flags behind an addition
   SELECT,  // a ? b : c
-  INSERT,  // a with the low bits of b in place of those from bit `how` on
+  INSERT,  // a with the low bits of b in place of those from bit `how` on; what is not known of a is never read
+  JOIN,    // the same, where all of a has to be known
   PACKED,  // lanes of `width` bits in 64, see Lanewise in `how`
+  SPREAD,  // bits of a from bit `how` on, each over a lane of `width` bits
   SIGNS,   // top bits of the `width` wide lanes of a, shifted by `how` and joined with b
   COUNT,   // bits set
   LOAD,    // integer at address a
@@ -27,7 +29,11 @@ enum class Code : uint8_t {
   LOSE,    // nothing that is known
 };
 enum Test : uint8_t { EQ, NE, UGT, UGE, ULT, ULE, SGT, SGE, SLT, SLE, NEGATIVE, POSITIVE };
-enum Lanewise : uint8_t { PADD, PSUB, PEQ, PGT, PUMIN, PUMAX, PSMIN, PSMAX, PSHL, PLSHR, PANDN, PMULD };
+enum Lanewise : uint8_t { 
+  PADD, PSUB, PEQ, PGT, PUGT, PUMIN, PUMAX, PSMIN, PSMAX, PABS, PSHL, PLSHR, PSAR, PANDN,
+  PMULL, PMULU, PMULS,  // low part of the product, product of lower halves without and with signs
+  PSATS, PSATU,         // a as a number of half the width, with and without sign, the nearest there is
+};
 
 struct Op { Code code; uint8_t width = 64, how = 0; int dst = 0, a = 0, b = 0, c = 0; };
 

@@ -51,6 +51,15 @@ inline int64_t to_number(Text digits) {
   return number;
 }
 
+// Of 64 bits, with or without a sign.
+inline uint64_t unsigned_number(Text digits) {
+  if (digits.starts_with('-')) return static_cast<uint64_t>(to_number(digits));
+  uint64_t number = 0;
+  auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
+  if (error != std::errc() || end != digits.data() + digits.size()) throw Unsupported();
+  return number;
+}
+
 inline std::vector<Text> split(Text text, char mark) {
   std::vector<Text> parts;
   for (size_t at = 0;;) {

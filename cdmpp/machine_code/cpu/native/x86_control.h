@@ -1,29 +1,12 @@
-// x86-64 machine code -> what decides its branches: integer registers, flags and places on the stack.
+// x86-64 machine code -> what decides its branches, block by block.
 #pragma once
-#include <map>
-#include "assembly.h"
-#include "control.h"
+#include "x86_vectors.h"
 
 namespace cdmpp {
 
-class X86Control {
+class X86Control : public X86Vectors {
  public:
-  Control control;
-
-  X86Control(const AsmFunction& function, Role role) : function_(function), role_(role) {
-    bool is_thread = role == Role::THREAD;
-    for (int i = 0; i < REGISTERS; ++i) control.slot();
-    left_ = control.slot();
-    right_ = control.slot();
-    zero_ = control.constant(0);
-    lost_ = control.slot();
-    for (int name : {RDI, RSI, RDX, RCX, R8, R9}) control.starts[name] = {true, control.region()};
-    control.starts[RDI] = {true, is_thread ? 0 : control.region()};  // the task, or the device
-    if (is_thread) control.memory[control.starts[RSI].value + TASKS_AT] = 1;
-    if (is_thread) control.closure = control.starts[RDX].value;
-    control.starts[RSP] = {true, STACK};
-    control.blocks.resize(function.size());
-    find_frame();
+  X86Control(const AsmFunction& function, Role role, bool with_vectors = false) : X86Vectors(function, role, with_vectors) {
     setters_.assign(function.size(), {});
     depth_.assign(function.size(), UNSEEN);
     depth_[0] = 0;
@@ -31,189 +14,10 @@ class X86Control {
   }
 
  private:
-  enum { RAX, RCX, RDX, RBX, RSP, RBP, RSI, RDI, R8, R9, REGISTERS = 16 };
-  enum Setter : uint8_t { NONE, COMPARED, ADDED, RESULT };  // what flags stand for: a - b, a + b, only zero and sign of a
-  struct Flags { Setter setter = NONE; int width = 64; };
-  struct Register { int slot = -1, width = 0, shift = 0; };
-  struct Place { bool reads = false, on_stack = false, framed = false; int64_t at = 0; int address = -1; };
-  static constexpr uint64_t STACK = (uint64_t(1) << 62) - 8;
   static constexpr int64_t UNSEEN = INT64_MIN;
 
-  const AsmFunction& function_;
-  int left_, right_, zero_, lost_, block_ = 0;
-  Role role_;
-  bool framed_ = false;
-  std::vector<Text> operands_;  // of the line that is read
-  Flags flags_;
   std::vector<Flags> setters_;
-  std::vector<int64_t> depth_;  // of the stack where a block begins, in bytes below the entry's
-  int64_t now_ = 0;
-  std::map<std::pair<bool, int64_t>, int> stack_;  // by whether they are in the frame, and bytes from its beginning
-
-  void op(Op one) { control.blocks[block_].ops.push_back(one); }
-  int made(Code code, int width, int how, int a, int b = 0, int c = 0) {
-    int slot = control.slot();
-    op({code, static_cast<uint8_t>(width), static_cast<uint8_t>(how), slot, a, b, c});
-    return slot;
-  }
-  void find_frame() {
-    for (Text line : function_.lines[0]) framed_ |= line == "movq %rsp, %rbp";
-  }
-
-  // Operands.
-
-  static Register read_register(Text name) {
-    static constexpr Text OLD[] = {"ax", "cx", "dx", "bx", "sp", "bp", "si", "di"};
-    if (name.size() < 2) return {};
-    if (name[0] == 'r' && is_digit(name[1])) {
-      int number = name[1] - '0';
-      size_t n = 2;
-      if (name.size() > 2 && is_digit(name[2])) { number = 10 * number + name[2] - '0'; n = 3; }
-      Text size = name.substr(n);
-      return {number, size.empty() ? 64 : size == "d" ? 32 : size == "w" ? 16 : 8, 0};
-    }
-    for (int i = 0; i < 8; ++i) {
-      if (name.size() == 3 && name.substr(1) == OLD[i]) return name[0] == 'r' ? Register{i, 64, 0} : name[0] == 'e' ? Register{i, 32, 0} : Register{};
-      if (name == OLD[i]) return {i, 16, 0};
-      if (i < 4 && name[0] == OLD[i][0] && name.size() == 2 && name[1] == 'l') return {i, 8, 0};
-      if (i < 4 && name[0] == OLD[i][0] && name.size() == 2 && name[1] == 'h') return {i, 8, 8};
-      if (i >= 4 && name.size() == 3 && name.substr(0, 2) == OLD[i] && name[2] == 'l') return {i, 8, 0};
-    }
-    return {};
-  }
-  const std::vector<Text>& split_operands(Text rest) {
-    std::vector<Text>& found = operands_;
-    found.clear();
-    int depth = 0;
-    size_t begin = 0;
-    for (size_t i = 0; i < rest.size(); ++i) {
-      depth += rest[i] == '(';
-      depth -= rest[i] == ')';
-      if (rest[i] == ',' && !depth) { found.push_back(stripped(rest.substr(begin, i - begin))); begin = i + 1; }
-    }
-    if (!stripped(rest).empty()) found.push_back(stripped(rest.substr(begin)));
-    return found;
-  }
-  // Of an operand in memory; its address is computed where the code does not tell that it is on the stack.
-  Place read_place(Text text, bool computes) {
-    Place place;
-    size_t open = text.find('(');
-    if (open == NOWHERE) return place;
-    Text before = text.substr(0, open);
-    int64_t displacement = 0;
-    bool symbol = false;
-    if (!before.empty()) {
-      Scan scan{before};
-      Text digits;
-      if (scan.number(digits) && scan.rest.empty()) displacement = to_number(digits);
-      else symbol = true;
-    }
-    auto parts = split(stripped(text.substr(open), "()"), ',');
-    Register base = parts[0].size() > 1 ? read_register(stripped(parts[0]).substr(1)) : Register{};
-    bool indexed = parts.size() > 1 && !stripped(parts[1]).empty();
-    place.reads = true;
-    if (!indexed && !symbol && (base.slot == RSP || (base.slot == RBP && framed_))) {
-      place.on_stack = true;
-      place.framed = base.slot == RBP;
-      place.at = displacement - (place.framed ? 0 : now_);
-      if (!computes) return place;
-    }
-    if (!computes) return place;
-    if (symbol) { place.address = has(text, "%rip") ? symbol_at(before) : lost_; return place; }
-    int address = control.constant(static_cast<uint64_t>(displacement));
-    if (base.slot >= 0) address = displacement ? made(Code::ADD, 64, 0, base.slot, address) : base.slot;
-    if (indexed) {
-      Register index = read_register(stripped(parts[1]).substr(1));
-      if (index.slot < 0) { place.address = lost_; return place; }
-      int64_t scale = parts.size() > 2 ? to_number(stripped(parts[2])) : 1;
-      int scaled = scale == 1 ? index.slot : made(Code::MUL, 64, 0, index.slot, control.constant(static_cast<uint64_t>(scale)));
-      address = made(Code::ADD, 64, 0, address, scaled);
-    }
-    place.address = address;
-    return place;
-  }
-  std::map<Text, int> symbols_;
-  int symbol_at(Text name) {
-    auto [at, is_new] = symbols_.try_emplace(name, 0);
-    if (is_new) at->second = control.pointer();
-    return at->second;
-  }
-  // Of what is spilled: it is read where it was written, in the same width or less.
-  int stack_slot(const Place& place, int64_t at) {
-    auto [found, is_new] = stack_.try_emplace({place.framed, at}, 0);
-    if (is_new) {
-      found->second = control.slot();
-      // Arguments that no register holds, behind the address to return to and the frame before.
-      if (at >= (place.framed ? 16 : 8)) control.starts[found->second] = {true, control.region()};
-    }
-    return found->second;
-  }
-
-  int read(Text operand, int width) {
-    if (operand.starts_with('$')) {
-      Scan scan{operand.substr(1)};
-      Text digits;
-      if (scan.number(digits) && scan.rest.empty()) return control.constant(static_cast<uint64_t>(wide_number(digits)) & mask_of(width));
-      return lost_;
-    }
-    if (operand.starts_with('%')) {
-      Register name = read_register(operand.substr(1));
-      if (name.slot < 0) return lost_;
-      return name.shift ? made(Code::LSHR, 64, 0, name.slot, control.constant(8)) : name.slot;
-    }
-    Place place = read_place(operand, true);
-    if (place.on_stack) return stack_slot(place, place.at);
-    if (place.address < 0) return lost_;
-    return made(width == 64 && role_ != Role::KERNEL ? Code::FIND : Code::LOAD, width, role_ == Role::THREAD, place.address);
-  }
-  static int64_t wide_number(Text digits) {
-    int64_t number = 0;
-    auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
-    if (error == std::errc()) return number;
-    uint64_t great = 0;
-    if (std::from_chars(digits.data(), digits.data() + digits.size(), great).ec != std::errc()) throw Unsupported();
-    return static_cast<int64_t>(great);
-  }
-  void write(Text operand, int width, int value) {
-    if (operand.starts_with('%')) {
-      Register name = read_register(operand.substr(1));
-      if (name.slot < 0) return;
-      if (value == lost_) op({Code::LOSE, 64, 0, name.slot});
-      else if (name.shift) op({Code::INSERT, 8, static_cast<uint8_t>(name.shift), name.slot, name.slot, value});
-      else op({Code::COPY, static_cast<uint8_t>(width), 0, name.slot, value});  // what compilers leave above is never read
-      return;
-    }
-    Place place = read_place(operand, false);
-    if (!place.on_stack) return;
-    int slot = stack_slot(place, place.at);
-    if (value == lost_) op({Code::LOSE, 64, 0, slot});
-    else op({Code::COPY, static_cast<uint8_t>(width), 0, slot, value});
-  }
-  void lose_stack(const Place& place, int bytes) {
-    for (int64_t at = place.at; at < place.at + bytes; at += 4) op({Code::LOSE, 64, 0, stack_slot(place, at)});
-  }
-
-  // Flags.
-
-  void compared(Setter setter, int width, int a, int b) {
-    op({Code::COPY, 64, 0, left_, a});
-    op({Code::COPY, 64, 0, right_, b});
-    flags_ = {setter, width};
-  }
-  // Slot that tells whether a condition such as `ne` holds.
-  int condition(Text name) {
-    static constexpr Entry TESTS[] = {{"e", EQ}, {"z", EQ}, {"ne", NE}, {"nz", NE}, {"a", UGT}, {"nbe", UGT}, {"ae", UGE}, {"nb", UGE},
-                                      {"nc", UGE}, {"b", ULT}, {"c", ULT}, {"nae", ULT}, {"be", ULE}, {"na", ULE}, {"g", SGT}, {"nle", SGT},
-                                      {"ge", SGE}, {"nl", SGE}, {"l", SLT}, {"nge", SLT}, {"le", SLE}, {"ng", SLE}, {"s", NEGATIVE}};
-    int test = name == "ns" ? POSITIVE + 1 : -1;
-    for (auto [text, value] : TESTS) if (text == name) test = value;
-    if (test < 0 || flags_.setter == NONE) return lost_;
-    if (flags_.setter == RESULT && test != EQ && test != NE && test < NEGATIVE) return lost_;
-    bool inverts = test > POSITIVE;
-    if (inverts) test = NEGATIVE;
-    int holds = made(flags_.setter == ADDED ? Code::CARRY : Code::TEST, flags_.width, test, left_, right_);
-    return inverts ? made(Code::XOR, 1, 0, holds, control.constant(1)) : holds;
-  }
+  std::vector<int64_t> depth_;  // of the stack where a block begins
 
   // Blocks.
 
@@ -269,37 +73,9 @@ class X86Control {
       for (int slot : {RCX, RSI, RDI}) op({Code::LOSE, 64, 0, slot});
       return;
     }
-    if (name[0] == 'v' || name[0] == 'k') { read_vector(name, rest); return; }
-    if (has(rest, "%xmm")) { read_vector(name, rest); return; }
-    read_integer(name, split_operands(rest));
-  }
-
-  // Those that only move or compute floats change nothing here but the places on the stack that they store to.
-  void read_vector(Text name, Text rest) {
-    bool compares = has(name, "comis") || has(name, "test");
-    if (compares) { flags_ = {}; return; }
-    bool masks = name[0] == 'k';
-    size_t last = rest.rfind(rest.ends_with(')') ? '(' : ',');
-    if (rest.ends_with(')')) last = rest.rfind(',', last);
-    Text target = stripped(rest.substr(last == NOWHERE ? 0 : last + 1));
-    if (masks && name.starts_with("kortest")) { flags_ = {}; return; }
-    if (target.starts_with('%')) {
-      Register written = read_register(target.substr(1));
-      if (written.slot >= 0) op({Code::LOSE, 64, 0, written.slot});
-      return;
-    }
-    if (!has(target, "(%rsp") && !(framed_ && has(target, "(%rbp"))) return;
-    Place place = read_place(before(target, "{"), false);
-    if (!place.on_stack) return;
-    lose_stack(place, stored_bytes(name, rest));
-  }
-  static int stored_bytes(Text name, Text rest) {
-    static constexpr Entry SIZES[] = {{"movd", 4}, {"extrd", 4}, {"extractps", 4}, {"ss", 4}, {"movq", 8}, {"extrq", 8}, {"lps", 8},
-                                      {"hps", 8}, {"lpd", 8}, {"hpd", 8}, {"sd", 8}, {"extrb", 1}, {"extrw", 2}, {"128", 16},
-                                      {"32x4", 16}, {"64x2", 16}, {"32x8", 32}, {"64x4", 32}};
-    for (auto [ending, bytes] : SIZES) if (name.ends_with(ending)) return bytes;
-    int whole = has(rest, "%zmm") ? 64 : has(rest, "%ymm") ? 32 : 16;
-    return has(name, "cvtps2ph") ? whole / 2 : whole;
+    bool vector = name[0] == 'v' || name[0] == 'k' || has(rest, "%xmm");
+    if (vector) read_vector(name, split_operands(rest));
+    else read_integer(name, split_operands(rest));
   }
 
   void read_integer(Text name, const std::vector<Text>& operands) {
@@ -452,6 +228,14 @@ class X86Control {
       write(target, width, result);
       return;
     }
+    if (is("bzhi") && n == 3) {
+      int by = made(Code::COPY, 8, 0, read(operands[0], 64)), one = control.constant(1);
+      int kept = made(Code::SUB, width, 0, made(Code::SHL, width, 0, one, by), one);
+      int result = made(Code::AND, width, 0, read(operands[1], width), kept);
+      compared(RESULT, width, result, zero_);
+      write(target, width, result);
+      return;
+    }
     if (is("popcnt") && n == 2) { write(target, width, made(Code::COUNT, width, 0, read(operands[0], width))); flags_ = {}; return; }
     if (is("xchg") && n == 2) {
       int a = made(Code::COPY, 64, 0, read(operands[0], width)), b = made(Code::COPY, 64, 0, read(target, width));
@@ -475,7 +259,22 @@ class X86Control {
   void call() {
     op({Code::COPY, 64, 0, RAX, control.pointer()});
     for (int slot : std::initializer_list<int>{RCX, RDX, RSI, RDI, R8, R9, 10, 11}) op({Code::LOSE, 64, 0, slot});
+    lose_vectors();
     flags_ = {};
+  }
+};
+
+// The same where vectors may decide: they are followed as well, which takes longer.
+class X86VectorControl : public X86Control {
+ public:
+  X86VectorControl(const AsmFunction& function, Role role) : X86Control(function, role, true) {}
+
+  // Whether anything of a vector or mask gets into an integer or flags.
+  static bool may_decide(const AsmFunction& function) {
+    static constexpr Text WAYS[] = {"kmov", "kortest", "ktest", "vmovmsk", "vpmovmskb", "vptest", "vtestp", "vmovd", "vmovq",
+                                    "vpextr", "vextractps", "movmsk", "pmovmskb", "ptest", "movd", "movq", "pextr", "extractps"};
+    for (const auto& lines : function.lines) for (Text line : lines) if (starts_with_any(line, WAYS)) return true;
+    return false;
   }
 };
 
