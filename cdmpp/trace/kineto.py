@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from cdmpp.collectives.fabric import MOST_RANKS
+from cdmpp.collectives.topology import MOST_RANKS
 from cdmpp.errors import DataError
 from cdmpp.platform.content import content_of
 from cdmpp.platform.limits import shown
