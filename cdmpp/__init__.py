@@ -60,24 +60,26 @@ def predict_step(
     return step_predictor_of(runtime)(given, example_inputs, device=device, **options)
 
 
-def replay_step(given: Any, example_inputs: Any = None, *, ranks: int, **options: Any) -> StepReplay:
-    """A training step on several devices; ``options`` are those of ``distributed.predicted_replay``.
+def replay_step(given: Any, example_inputs: Any = None, *, ranks: int | None = None, **options: Any) -> StepReplay:
+    """A training step on several devices; ``options`` are those of ``plans.distributed_step.replay_step``.
 
     Needs TVM unless ``given`` is what ``predict_step`` returned.
     """
-    from cdmpp.steps.predicted_replay import replay_step as replay
+    from cdmpp.plans.distributed_step import replay_step as replay
 
     return replay(given, example_inputs, ranks=ranks, **options)
 
 
-def optimise_step(given: Any, example_inputs: Any = None, *, ranks: int, **options: Any) -> SearchResult:
-    """Settings under which a training step on several devices is shorter; ``options`` are those of ``plans.optimise``.
+def optimize_step(given: Any, example_inputs: Any = None, *, ranks: int | None = None, **options: Any) -> SearchResult:
+    """Settings under which a training step on several devices is shorter, or fits into memory.
+
+    ``options`` are those of ``plans.distributed_step.optimize_step``.
 
     Needs TVM unless ``given`` is what ``predict_step`` returned.
     """
-    from cdmpp.plans.optimise import optimise_step as optimise
+    from cdmpp.plans.distributed_step import optimize_step as optimize
 
-    return optimise(given, example_inputs, ranks=ranks, **options)
+    return optimize(given, example_inputs, ranks=ranks, **options)
 
 
 def compare(given: Any, example_inputs: Any = None, *, devices: Sequence[str | Device], **options: Any) -> Comparison:

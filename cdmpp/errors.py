@@ -33,6 +33,10 @@ class MissingToolError(CdmppError):
     """A compiler or disassembler that is not at hand."""
 
 
+class InfeasiblePlanError(CdmppError):
+    """A training step for which no plan fits into memory."""
+
+
 class ModelFormatError(CdmppError):
     """A model folder that this version cannot load."""
 

@@ -18,8 +18,8 @@ from torch import nn
 from benchmarks.distributed_jobs.networks import make
 from benchmarks.distributed_jobs.scenario import Scenario, from_dict
 from cdmpp.plans import Plan
-from cdmpp.plans.plan import plan_of
-from cdmpp.plans.torch_settings import ddp_arguments
+from cdmpp.plans.plan_file import plan_from_dict
+from cdmpp.plans.strategies.ddp import DDP
 from cdmpp.trace import probe, record
 
 TRACED = 7
@@ -36,7 +36,7 @@ def ddp(scenario: Scenario) -> Callable[[], None]:
 
     model, batch = make(scenario.network)
     if scenario.plan:
-        return _planned(model, batch, plan_of(json.loads(scenario.plan)))
+        return _planned(model, batch, plan_from_dict(json.loads(scenario.plan)))
     wrapped = DistributedDataParallel(model, bucket_cap_mb=scenario.bucket_mb)
     return _plain(wrapped, batch)
 
@@ -45,15 +45,17 @@ def _planned(model: nn.Module, batch: torch.Tensor, plan: Plan) -> Callable[[], 
     """A step under a plan, as ``torch_settings`` says."""
     from torch.nn.parallel import DistributedDataParallel
 
-    wrapped = DistributedDataParallel(model, **ddp_arguments(plan))
-    fused = True if plan.fused_update else None
+    assert isinstance(plan.strategy, DDP)
+    wrapped = DistributedDataParallel(model, **plan.strategy.torch_arguments())
+    fused = True if plan.update == "fused" else None
     optimizer = torch.optim.SGD(wrapped.parameters(), lr=1e-4, momentum=0.9, fused=fused)
 
     def step() -> None:
         optimizer.zero_grad()
-        for number in range(plan.micro_steps):
-            with contextlib.nullcontext() if number == plan.micro_steps - 1 else wrapped.no_sync():
-                (loss_of(wrapped(batch)) / plan.micro_steps).backward()
+        steps = plan.gradient_accumulation_steps
+        for number in range(steps):
+            with contextlib.nullcontext() if number == steps - 1 else wrapped.no_sync():
+                (loss_of(wrapped(batch)) / steps).backward()
         optimizer.step()
 
     return step

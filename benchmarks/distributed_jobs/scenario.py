@@ -20,7 +20,7 @@ class Scenario:
     cores: tuple[int, ...] = (0, 1)
     """Core of each rank, from the first again where there are more ranks."""
     plan: str = ""
-    """Of ddp: ``cdmpp.plans.Plan`` as JSON, which takes the place of ``bucket_mb``."""
+    """A ``cdmpp.plans.Plan`` of ddp as JSON, which takes the place of ``bucket_mb``."""
 
     @property
     def name(self) -> str:

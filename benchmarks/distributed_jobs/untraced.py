@@ -23,8 +23,9 @@ from benchmarks.publish.markdown import replace_part, table
 from cdmpp.errors import CdmppError
 from cdmpp.network.eager.step import predict_library_step
 from cdmpp.network.training_prediction import StepPrediction
+from cdmpp.plans.strategies import STRATEGIES
+from cdmpp.plans.strategies.ddp import DDP
 from cdmpp.steps.from_prediction import graph_of
-from cdmpp.steps.scheme import scheme_of
 from cdmpp.steps.strategy_replay import replay_strategy
 from cdmpp.steps.transforms.scale import replicate
 from cdmpp.trace.scheme_input import topology_of
@@ -83,9 +84,11 @@ def main() -> int:
 
 def _step_s(one: Measured, found: StepPrediction) -> float:
     scenario = one.scenario
-    scheme = scheme_of(scenario.scheme, "gloo", scenario.bucket_mb if scenario.scheme == "ddp" else None)
+    strategy = STRATEGIES[scenario.scheme]()
+    if isinstance(strategy, DDP):
+        strategy = DDP(bucket_bytes=(int(2**20 * scenario.bucket_mb),))
     graph = replicate(graph_of(found), scenario.ranks)
-    return replay_strategy(graph, scheme, topology_of(one.job)).iteration_s
+    return replay_strategy(graph, strategy.on_backend("gloo"), topology_of(one.job)).iteration_s
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ OPTIONS: Mapping[str, str] = {
     "chunks": "ring-steps",
     "micro-steps": "accumulate-steps",
     "optimise": "optimize",
+    "scheme": "strategy",
     "slow": "straggler",
     "strict": "no-fallback",
 }

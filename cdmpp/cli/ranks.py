@@ -3,31 +3,35 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any
 
 from cdmpp.cli.output import console, print_table
 from cdmpp.errors import CdmppError
+from cdmpp.plans.strategies import STRATEGIES
 
 if TYPE_CHECKING:
     from cdmpp.network.training_prediction import StepPrediction
     from cdmpp.plans.search_result import SearchResult
     from cdmpp.steps.step_replay import RankShare, StepReplay
+    from cdmpp.steps.strategy import Flag, Strategy
 
-_OPTIONS = ("cluster", "link", "scheme", "backend", "bucket_mb", "servers", "no_overlap", "ring_steps", "straggler")
+_OPTIONS = ("cluster", "link", "strategy", "backend", "no_overlap", "ring_steps", "straggler")
 
 
 def add_rank_arguments(verb: argparse.ArgumentParser) -> None:
-    """Declare them."""
+    """Declare them; each strategy declares those of its own settings."""
     ranks = verb.add_argument_group("several ranks")
     ranks.add_argument("--ranks", type=int, help="how many devices train, each with the whole batch that is given")
     place = ranks.add_mutually_exclusive_group()
     place.add_argument("--cluster", help="a file of conf/cluster, such as dgx-a100")
     place.add_argument("--link", help="a file of conf/interconnect, such as nvlink3, in place of a cluster")
-    schemes = "ddp (data parallel, default), fsdp (sharded), or ps (parameter server)"
-    ranks.add_argument("--scheme", help=schemes)
+    known = ", ".join(f"{kind.name} ({kind.title})" for kind in STRATEGIES)
+    ranks.add_argument("--strategy", help=f"parallel strategy: {known} (default ddp)")
+    for _, _, flag in _flags():
+        ranks.add_argument(flag.option, type=flag.type, help=flag.help)
     ranks.add_argument("--backend", help="nccl, rccl, oneccl or gloo (default: what fits the device)")
-    ranks.add_argument("--bucket-mb", type=float, help="MiB of a bucket of ddp (default: 25, the first one 1)")
-    ranks.add_argument("--servers", type=int, help="servers of ps, on the first ranks (default: one a rank)")
     ranks.add_argument("--no-overlap", action="store_true", help="exchange only when nothing computes")
     slow = "a rank whose device takes that many times as long as the others, such as 2=1.3; may be given again"
     ranks.add_argument("--straggler", action="append", default=[], metavar="RANK=FACTOR", help=slow)
@@ -35,17 +39,26 @@ def add_rank_arguments(verb: argparse.ArgumentParser) -> None:
 
 
 def check_ranks(options: argparse.Namespace) -> None:
-    """``CdmppError`` for what cannot be, before anything is predicted; the name of a scheme becomes the scheme."""
-    if options.ranks is None:
-        if given := [name for name in _OPTIONS if getattr(options, name)]:
+    """``CdmppError`` for what cannot be, before anything is predicted; ``options.plan`` becomes the plan."""
+    settings = [_dest(flag) for _, _, flag in _flags()]
+    if options.ranks is None and options.plan is None:
+        if given := [name for name in (*_OPTIONS, *settings) if getattr(options, name)]:
             raise CdmppError(f"--{given[0].replace('_', '-')} goes with --ranks: say how many devices train")
         return
     from cdmpp.collectives.topology import topology_of
+    from cdmpp.plans.distributed_step import check_slow
+    from cdmpp.plans.plan import plan_on
+    from cdmpp.plans.plan_file import read_plan
     from cdmpp.steps.exchange_tasks import check_granularity
-    from cdmpp.steps.predicted_replay import check_slow
-    from cdmpp.steps.scheme import check_scheme, scheme_of
 
-    on = topology_of(options.ranks, options.device, options.cluster, options.link, options.backend)
+    if options.plan is None:
+        options.plan = plan_on(options.ranks, _strategy(options))
+    elif given := [name for name in ("strategy", "no_overlap", *settings) if getattr(options, name)]:
+        raise CdmppError(f"--{given[0].replace('_', '-')} does not go with --plan, whose file says it: leave it out")
+    else:
+        options.plan = read_plan(options.plan, options.ranks)
+    options.ranks = options.plan.ranks
+    topology_of(options.ranks, options.device, options.cluster, options.link, options.backend)
     check_granularity(_granularity(options), options.ranks)
     slow = [_slow(text) for text in options.straggler]
     if twice := [rank for place, (rank, _) in enumerate(slow) if rank in dict(slow[:place])]:
@@ -53,10 +66,6 @@ def check_ranks(options: argparse.Namespace) -> None:
     options.straggler = check_slow(dict(slow), options.ranks)
     if options.straggler and options.optimize:
         raise CdmppError("--straggler does not go with --optimize: plans are searched for ranks that are equal")
-    options.scheme = scheme_of(
-        options.scheme or "ddp", on.backend, options.bucket_mb, options.servers, not options.no_overlap
-    )
-    check_scheme(options.scheme, options.ranks)
 
 
 def replayed_on(found: StepPrediction, options: argparse.Namespace) -> StepReplay:
@@ -64,8 +73,8 @@ def replayed_on(found: StepPrediction, options: argparse.Namespace) -> StepRepla
     import cdmpp
 
     return cdmpp.replay_step(
-        found, ranks=options.ranks, cluster=options.cluster, link=options.link, scheme=options.scheme,
-        backend=options.backend, granularity=_granularity(options), slow=options.straggler,
+        found, plan=options.plan, cluster=options.cluster, link=options.link, backend=options.backend,
+        granularity=_granularity(options), slow=options.straggler,
     )  # fmt: skip
 
 
@@ -74,9 +83,9 @@ def planned_on(found: StepPrediction, options: argparse.Namespace) -> SearchResu
     import cdmpp
 
     limit = None if options.memory_gb is None else round(1e9 * options.memory_gb)
-    return cdmpp.optimise_step(
-        found, ranks=options.ranks, cluster=options.cluster, link=options.link, scheme=options.scheme.name,
-        backend=options.backend, memory_limit_bytes=limit, most_micro_steps=options.accumulate_steps or 1,
+    return cdmpp.optimize_step(
+        found, plan=options.plan, cluster=options.cluster, link=options.link, backend=options.backend,
+        memory_limit_bytes=limit, most_accumulation_steps=options.accumulate_steps or 1,
     )  # fmt: skip
 
 
@@ -94,6 +103,35 @@ def print_replay(replayed: StepReplay) -> None:
     print_table(
         "What each rank's step is made of", ("rank", *seconds, "overlap", "idle"), rows, (*seconds, "overlap", "idle")
     )
+
+
+def searched_settings(options: argparse.Namespace) -> list[str]:
+    """Options that are given although a search chooses what they set."""
+    names = [*(_dest(flag) for _, _, flag in _flags()), "ring_steps", "no_overlap"]
+    return [f"--{name.replace('_', '-')}" for name in names if getattr(options, name, None)]
+
+
+def _flags() -> Iterator[tuple[type[Strategy], str, Flag]]:
+    """The strategy, the field, and the option that sets it, for every setting that has one."""
+    for kind in STRATEGIES:
+        for one in fields(kind):
+            if "flag" in one.metadata:
+                yield kind, one.name, one.metadata["flag"]
+
+
+def _dest(flag: Flag) -> str:
+    return flag.option.removeprefix("--").replace("-", "_")
+
+
+def _strategy(options: argparse.Namespace) -> Strategy:
+    wanted, settings = STRATEGIES[options.strategy or "ddp"], dict[str, Any]()
+    for kind, name, flag in _flags():
+        if (value := getattr(options, _dest(flag))) is None:
+            continue
+        if kind is not wanted:
+            raise CdmppError(f"{flag.option} goes with --strategy {kind.name}, given {wanted.name}: leave it out")
+        settings[name] = value
+    return replace(wanted(**settings), overlap=not options.no_overlap)
 
 
 def _row(share: RankShare) -> list[str]:

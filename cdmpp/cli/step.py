@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cdmpp.cli.network import add_graph_arguments, check_files, network_options
 from cdmpp.cli.output import console, print_json, say
-from cdmpp.cli.plan import add_plan_arguments, check_plan, print_plan
+from cdmpp.cli.plan import add_plan_arguments, check_plan, print_plan, write_plan
 from cdmpp.cli.ranks import add_rank_arguments, check_ranks, planned_on, print_replay, replayed_on
 from cdmpp.errors import CdmppError
 from cdmpp.network.runtime import RUNTIMES
@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> None:
     asked = network_options(options)
     if asked.pop("dtype", "float32") != "float32":
         raise CdmppError(f"--dtype {options.dtype}: training steps are made in float32 alone")
-    check_files((options.trace,))
+    check_files((options.trace, options.save_plan))
     if options.runtime != "torch":
         asked["fallback"] = not options.no_fallback
     elif options.no_fallback:
@@ -60,19 +60,21 @@ def run(options: argparse.Namespace) -> None:
         progress=sys.stderr.isatty(), **asked,
     )  # fmt: skip
     replayed = None if options.ranks is None else replayed_on(found, options)
-    plan = planned_on(found, options) if options.optimize else None
+    searched = planned_on(found, options) if options.optimize else None
     warnings = found.prediction.warnings if replayed is None else replayed.warnings
-    for warning in dict.fromkeys((*warnings, *(() if plan is None else plan.flags))):
+    for warning in dict.fromkeys((*warnings, *(() if searched is None else searched.warnings))):
         say(warning)
     if options.json:
-        parts = {"replay": replayed, "optimised": plan}
+        parts = {"replay": replayed, "optimized": searched}
         print_json(found.to_dict() | {key: part.to_dict() for key, part in parts.items() if part is not None})
     else:
         console().print(found.summary(), markup=False, highlight=False, soft_wrap=True)
         if replayed is not None:
             print_replay(replayed)
-        if plan is not None:
-            print_plan(plan)
+        if searched is not None:
+            print_plan(searched)
     if options.trace is not None:
         (found.prediction if replayed is None else replayed).save_trace(options.trace)
         say(f"wrote {options.trace}")
+    if options.plan is not None:
+        write_plan(options.plan if searched is None else searched.plan, options)

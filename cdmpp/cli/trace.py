@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from cdmpp.cli.network import check_files
 from cdmpp.cli.output import format_seconds, print_json, print_table, say
-from cdmpp.cli.plan import add_plan_arguments, check_plan, print_plan
+from cdmpp.cli.plan import add_plan_arguments, check_plan, print_plan, write_plan
 from cdmpp.errors import CdmppError
 from cdmpp.platform.limits import path, text
 
@@ -30,7 +30,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     )
     verb.add_argument("--what-if", type=text, nargs="+", default=[], metavar="KEY=VALUE", help=changes)
     verb.add_argument("--diagnose", action="store_true", help="why a step is long: causes in seconds a step, ranked")
-    add_plan_arguments(verb, memory=False)
+    add_plan_arguments(verb, is_predicted=False)
     verb.add_argument("--timeline", type=path, metavar="FILE", help="write the replayed step for ui.perfetto.dev")
     verb.add_argument("--json", action="store_true", help="machine-readable")
 
@@ -39,7 +39,7 @@ def run(options: argparse.Namespace) -> None:
     """Print what was measured, its replay, and what was asked beside."""
     settings = read_settings(options.what_if)
     check_plan(options)
-    check_files((options.timeline,))
+    check_files((options.timeline, options.save_plan))
     from cdmpp.trace.diagnosis import diagnose
     from cdmpp.trace.folder import read_job, read_recordings
     from cdmpp.trace.replay import replay
@@ -50,10 +50,10 @@ def run(options: argparse.Namespace) -> None:
     base = replay(job)
     asked = replay(changed(job, settings)) if settings else None
     causes = diagnose(job) if options.diagnose else ()
-    plan = _planned(job, options.accumulate_steps) if options.optimize else None
+    searched = _searched(job, options.accumulate_steps) if options.optimize else None
     if options.json:
         told = _to_dict(job, base, asked, causes)
-        print_json(told if plan is None else {**told, "optimised": plan.to_dict()})
+        print_json(told if searched is None else {**told, "optimized": searched.to_dict()})
     else:
         _print_ranks(job, base)
         _print_overhead(recordings, job, base)
@@ -61,10 +61,12 @@ def run(options: argparse.Namespace) -> None:
             _print_what_if(settings, base, asked)
         if options.diagnose:
             _print_causes(causes, base)
-        if plan is not None:
-            print_plan(plan)
-    for flag in () if plan is None else plan.flags:
-        say(flag)
+        if searched is not None:
+            print_plan(searched)
+    for warning in () if searched is None else searched.warnings:
+        say(warning)
+    if searched is not None:
+        write_plan(searched.plan, options)
     if options.timeline is not None:
         options.timeline.write_text(json.dumps((asked or base).last_timeline().chrome_trace()))
         say(f"wrote {options.timeline}")
@@ -83,10 +85,10 @@ def read_settings(given: list[str]) -> dict[str, str]:
     return found
 
 
-def _planned(job: TracedJob, micro_steps: int | None) -> SearchResult:
-    from cdmpp.plans.job_judge import optimise_job
+def _searched(job: TracedJob, most_accumulation_steps: int | None) -> SearchResult:
+    from cdmpp.plans.job_evaluator import optimize_job
 
-    return optimise_job(job, micro_steps or 1)
+    return optimize_job(job, most_accumulation_steps or 1)
 
 
 def _print_ranks(job: TracedJob, base: Replay) -> None:

@@ -1,4 +1,4 @@
-"""Memory: the most bytes that a rank holds at a time under a plan. An estimate from what kernels read and write."""
+"""Memory: the most bytes that a rank holds at a time under a plan, estimated from what kernels read and write."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cdmpp.steps.transforms.recompute import run_order
 
 @dataclass(frozen=True)
 class Memory:
-    """Of one rank by itself, and what is needed to tell it under a plan."""
+    """What one rank holds by itself, from which follows what it holds under a plan."""
 
     held: StepMemory
     rank: RankGraph
@@ -21,11 +21,11 @@ class Memory:
     def live_bytes(self, recomputed: tuple[str, ...] = (), with_gradients: bool = True) -> int:
         """Most bytes of results alive at a time, those of the update left out: it writes in place.
 
-        A result lives until its last reader has run. Inside a unit that is recomputed it lives twice: until its last
+        A result lives until its last reader has run. Inside a module that is recomputed it lives twice: until its last
         reader in the forward pass, and from the second run on.
 
         Args:
-            recomputed: names of units.
+            recomputed: names of modules.
             with_gradients: whether gradients live to the end; else each goes to a place of its own at once.
         """
         runs = [run for run in run_order(self.rank, recomputed) if self.rank.ops[run[0]].phase != "update"]
@@ -51,33 +51,20 @@ class Memory:
             alive -= freed[number]
         return most
 
-    def peak_bytes(self, plan: Plan, ranks: int) -> int:
-        """Parameters, states, gradients and results, with the buffers of the scheme; those of NCCL are not told."""
-        held, adds = self.held, plan.micro_steps > 1
-        whole, alive = held.buffer_bytes + held.input_bytes, self.live_bytes(plan.recomputed, False)
-        if plan.scheme == "fsdp" and ranks > 1:
-            parts = -(-(held.parameter_bytes + held.state_bytes + held.gradient_bytes) // ranks)
-            return whole + parts + max(self._gathered_bytes(plan) + alive, -(-held.update_bytes // ranks))
-        whole += held.parameter_bytes + held.state_bytes
-        if plan.scheme == "ddp" and ranks > 1:
-            whole += held.gradient_bytes  # the buckets
-        if plan.scheme == "ps" and ranks > 1:
-            whole += -(-held.gradient_bytes // (plan.servers or ranks))  # sums of a server
-        if plan.bucket_view and ranks > 1:
-            return whole + max(alive, held.update_bytes)
-        if adds:
-            return whole + held.gradient_bytes + max(alive, held.update_bytes)
-        alive = self.live_bytes(plan.recomputed) + self._unmade_bytes
-        return whole + max(alive, held.gradient_bytes + held.update_bytes)
-
-    def _gathered_bytes(self, plan: Plan) -> int:
-        """Parameters of two units and the root, or all; and the gradients of the largest unit."""
-        sizes = sorted((unit.bytes for unit in self.rank.modules if not unit.is_kept), reverse=True)
-        root = sum(unit.bytes for unit in self.rank.modules if unit.is_kept)
-        gathered = sum(sizes[:2]) + root if plan.reshard else self.held.parameter_bytes
-        return gathered + max([*sizes, root], default=0)
+    def peak_bytes(self, plan: Plan) -> int:
+        """Bytes of parameters, states, gradients, results and what the strategy adds; buffers of NCCL are unknown."""
+        held, recompute = self.held, plan.recompute
+        own = plan.strategy.rank_bytes(held, self.rank.modules, plan.ranks)
+        kept = held.buffer_bytes + held.input_bytes + own.kept_bytes
+        if own.holds_gradients:
+            return kept + max(own.gathered_bytes + self.live_bytes(recompute, False), own.update_bytes)
+        if plan.gradient_accumulation_steps > 1:
+            alive = own.gathered_bytes + self.live_bytes(recompute, False)
+            return kept + held.gradient_bytes + max(alive, own.update_bytes)
+        alive = own.gathered_bytes + self.live_bytes(recompute) + self._unmade_bytes
+        return kept + max(alive, held.gradient_bytes + own.update_bytes)
 
     @property
     def _unmade_bytes(self) -> int:
-        """Of gradients that no call writes, where the backward pass is a ratio of the forward pass."""
+        """Bytes of gradients that no call writes, where the backward pass is a ratio of the forward pass."""
         return max(0, self.held.live_bytes - self.live_bytes())

@@ -2,96 +2,97 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import asdict, dataclass, fields
+from typing import Any, ClassVar
 
-from cdmpp.devices.sheet import nearest
+from cdmpp.collectives.topology import check_ranks
 from cdmpp.errors import CdmppError, some
-from cdmpp.steps.data_parallel import BUCKET_BYTES, FIRST_BUCKET_BYTES, DataParallel
-from cdmpp.steps.parameter_server import PART_BYTES, ParameterServer
-from cdmpp.steps.scheme import SCHEMES, Scheme
-from cdmpp.steps.sharded import Sharded
-from cdmpp.units import quantity
+from cdmpp.plans.degrees import TITLES, ParallelDegrees
+from cdmpp.plans.registry import to_dict
+from cdmpp.plans.strategies import STRATEGIES
+from cdmpp.plans.strategies.ddp import DDP
+from cdmpp.plans.synchrony.synchronous import Synchronous
+from cdmpp.platform.limits import Limits, check_choice, fitting
+from cdmpp.steps.strategy import Strategy
+from cdmpp.steps.synchrony import Synchrony
 
-DEFAULT_BUCKETS = (FIRST_BUCKET_BYTES, BUCKET_BYTES)
-MOST_MICRO_STEPS = 1024
+ACCUMULATION = Limits(1, 1024, "batches")
 """A replay holds the operations of each."""
+UPDATES = ("separate", "fused")
+"""One kernel or several for each parameter, as the job has them; one kernel for all."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Settings of one job. As it is made, it is the framework's default of its scheme."""
+    """Settings of one job. As it is made, it is the framework's default on one rank.
 
-    scheme: str = "ddp"
-    """One of ``scheme.SCHEMES``."""
-    bucket_bytes: tuple[int, ...] = DEFAULT_BUCKETS
-    """Of ddp: a bucket is closed once it has so many; the last number holds for all that follow."""
-    bucket_view: bool = False
-    """Of ddp: gradients lie in their buckets, and are not copied back."""
-    reshard: bool = True
-    """Of fsdp: parameters are let go after the forward pass and gathered again for the backward pass."""
-    servers: int | None = None
-    """Of ps; None: one a rank."""
-    part_bytes: int = PART_BYTES
-    """Of ps: gradients are cut into parts of at most so many."""
-    micro_steps: int = 1
+    ``CdmppError`` for a value that cannot be, and for degrees that the strategy does not support.
+    """
+
+    LIMITS: ClassVar[dict[str, Limits]] = {"gradient_accumulation_steps": ACCUMULATION}
+
+    strategy: Strategy = DDP()
+    """How ranks share the step, with the settings of that strategy and of no other."""
+    degrees: ParallelDegrees = ParallelDegrees()
+    """The ranks of the job."""
+    gradient_accumulation_steps: int = 1
     """Batches whose gradients are added up before ranks exchange them. More than one multiply the global batch."""
-    recomputed: tuple[str, ...] = ()
-    """Units whose forward pass runs again in the backward pass, so that nothing inside them is kept."""
-    fused_update: bool = False
-    """One kernel updates all parameters."""
+    recompute: tuple[str, ...] = ()
+    """Names of modules whose forward pass runs again in the backward pass, so that nothing inside them is kept."""
+    update: str = "separate"
+    """One of ``UPDATES``."""
+    synchrony: Synchrony = Synchronous()
+    """Which exchanges an update waits for."""
 
     def __post_init__(self) -> None:
-        if self.scheme not in SCHEMES:
-            raise CdmppError(f"unknown scheme {self.scheme!r}; {nearest(self.scheme, SCHEMES)}")
-        if not self.bucket_bytes or min(self.bucket_bytes) < 1:
-            raise CdmppError(f"buckets of {self.bucket_bytes} bytes: expected one number or more, each from 1 up")
-        if not 1 <= self.micro_steps <= MOST_MICRO_STEPS:
-            raise CdmppError(f"{self.micro_steps} micro-steps: expected 1 to {MOST_MICRO_STEPS:,}")
+        for name, kind in (("strategy", Strategy), ("degrees", ParallelDegrees), ("synchrony", Synchrony)):
+            if not isinstance(getattr(self, name), kind):
+                raise CdmppError(f"plan.{name} is {getattr(self, name)!r}: expected a {kind.__name__}")
+        ACCUMULATION.fitting("plan.gradient_accumulation_steps", self.gradient_accumulation_steps)
+        fitting("plan.recompute", self.recompute, tuple[str, ...])
+        check_choice("plan.update", self.update, UPDATES)
+        for degree in self.degrees.beyond_one():
+            if degree not in self.strategy.degrees:
+                raise CdmppError(
+                    f"degrees.{degree} is {getattr(self.degrees, degree)}: {TITLES[degree]} is not supported with "
+                    f"{self.strategy.name}, whose ranks are counted by {' and '.join(self.strategy.degrees)}"
+                )
+        if self.gradient_accumulation_steps > 1 and not self.strategy.can_accumulate:
+            raise CdmppError(f"plan.gradient_accumulation_steps above 1 is not supported with {self.strategy.name}")
+        self.strategy.check(self.ranks)
 
-    def on(self, overlap: bool = True) -> Scheme:
-        """What the replay takes."""
-        if self.scheme == "ddp":
-            return DataParallel(None if self.bucket_bytes == DEFAULT_BUCKETS else self.bucket_bytes, overlap)
-        if self.scheme == "fsdp":
-            return Sharded(overlap)
-        return ParameterServer(self.servers, self.part_bytes, overlap=overlap)
+    @property
+    def ranks(self) -> int:
+        """The number of ranks of the job."""
+        return self.degrees.ranks
 
-    def differences(self, default: Plan) -> tuple[str, ...]:
-        """What is set otherwise than in ``default``, for a reader."""
-        return tuple(
-            _told(field.name, getattr(self, field.name))
-            for field in fields(self)
-            if getattr(self, field.name) != getattr(default, field.name)
-        )
+    def changes(self, default: Plan) -> tuple[str, ...]:
+        """What is set otherwise than in ``default``, a phrase each."""
+        told = {
+            "gradient_accumulation_steps": f"{self.gradient_accumulation_steps} gradient accumulation steps",
+            "recompute": f"recomputed: {some(self.recompute, ', ', 4) or 'nothing'}",
+            "update": f"{self.update} update",
+            "synchrony": self.synchrony.title,
+            "degrees": f"{self.ranks} ranks",
+        }
+        differ = [one.name for one in fields(self) if getattr(self, one.name) != getattr(default, one.name)]
+        own = self.strategy.changes(default.strategy) if "strategy" in differ else ()
+        return (*own, *(told[name] for name in differ if name != "strategy"))
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON takes it; ``Plan(**it)`` gives the plan again."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        """Plain values, as JSON and YAML take them; ``plan_from_dict`` gives the plan again."""
+        return {
+            "strategy": to_dict(self.strategy),
+            "degrees": asdict(self.degrees),
+            "gradient_accumulation_steps": self.gradient_accumulation_steps,
+            "recompute": list(self.recompute),
+            "update": self.update,
+            "synchrony": to_dict(self.synchrony),
+        }
 
 
-def plan_of(told: dict[str, Any]) -> Plan:
-    """What ``to_dict`` told, also by way of JSON."""
-    lists = {key: tuple(value) for key, value in told.items() if isinstance(value, list)}
-    return Plan(**{**told, **lists})
-
-
-def mib(n_bytes: int) -> str:
-    """``1572864`` -> ``1.5``."""
-    return f"{n_bytes / 2**20:g}"
-
-
-def _told(name: str, value: Any) -> str:
-    if name == "bucket_bytes":
-        first = f"first bucket {mib(value[0])} MiB, then " if len(value) > 1 else ""
-        return f"{first}buckets of {mib(value[-1])} MiB"
-    return {
-        "scheme": f"scheme {value}",
-        "bucket_view": "gradients lie in their buckets" if value else "gradients lie beside their buckets",
-        "reshard": "parameters gathered again for the backward pass" if value else "parameters stay gathered",
-        "servers": f"{value} servers",
-        "part_bytes": f"parts of {quantity(value, 'B')}" if name == "part_bytes" else "",
-        "micro_steps": f"{value} micro-steps an exchange",
-        "recomputed": f"recomputed: {some(value, ', ', 4) or 'nothing'}" if name == "recomputed" else "",
-        "fused_update": "one kernel updates all" if value else "a kernel updates each parameter",
-    }[name]
+def plan_on(ranks: int, strategy: str | Strategy = "ddp", **settings: Any) -> Plan:
+    """The default plan of a strategy on so many ranks; ``settings`` are other fields of ``Plan``."""
+    check_ranks(ranks)
+    strategy = STRATEGIES[strategy]() if isinstance(strategy, str) else strategy
+    return Plan(strategy, ParallelDegrees(**{strategy.degrees[0]: ranks}), **settings)

@@ -132,7 +132,8 @@ def hints_of(kind: Any) -> Mapping[str, Any]:
 
 @cache
 def _hints_of(kind: Any) -> Mapping[str, Any]:
-    return typing.get_type_hints(kind)
+    hints = typing.get_type_hints(kind)
+    return {name: hint for name, hint in hints.items() if typing.get_origin(hint) is not typing.ClassVar}
 
 
 def _list(name: str, value: Any) -> Sequence[Any]:

@@ -11,8 +11,8 @@ from cdmpp.programs.refusal import place_in_model
 _DISTRIBUTED = {
     "DataParallel": "give its .module; what several GPUs take is asked with --ranks",
     "DistributedDataParallel": "give its .module; what several GPUs take is asked with --ranks",
-    "FullyShardedDataParallel": "give the module inside; what several GPUs take is asked with --ranks, --scheme fsdp",
-    "FSDPModule": "leave fully_shard out; what several GPUs take is asked with --ranks and --scheme fsdp",
+    "FullyShardedDataParallel": "give the module inside; what several GPUs take is asked with --ranks, --strategy fsdp",
+    "FSDPModule": "leave fully_shard out; what several GPUs take is asked with --ranks and --strategy fsdp",
 }
 """Class of a wrapper -> what to do."""
 

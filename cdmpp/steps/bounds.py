@@ -10,20 +10,20 @@ from cdmpp.collectives.collective import Collective
 from cdmpp.collectives.topology import Topology
 from cdmpp.simulate.engine import simulate
 from cdmpp.steps.exchange import Exchange
-from cdmpp.steps.scheme import Scheme
 from cdmpp.steps.step_graph import StepGraph
+from cdmpp.steps.strategy import Strategy
 from cdmpp.steps.tasks import step_ends_s, step_tasks
 from cdmpp.steps.transforms.scale import shard_update
 
 
-def no_overlap_s(graph: StepGraph, scheme: Scheme, topology: Topology) -> float:
+def no_overlap_s(graph: StepGraph, strategy: Strategy, topology: Topology) -> float:
     """Seconds of a step: the rank that computes longest, then all communication."""
-    return compute_s(graph, scheme) + communication_s(graph, scheme, topology)
+    return compute_s(graph, strategy) + communication_s(graph, strategy, topology)
 
 
-def full_overlap_s(graph: StepGraph, scheme: Scheme, topology: Topology) -> float:
+def full_overlap_s(graph: StepGraph, strategy: Strategy, topology: Topology) -> float:
     """Seconds of a step: the longer of computing and communication."""
-    return max(compute_s(graph, scheme), communication_s(graph, scheme, topology))
+    return max(compute_s(graph, strategy), communication_s(graph, strategy, topology))
 
 
 def alone_s(graph: StepGraph) -> float:
@@ -31,16 +31,16 @@ def alone_s(graph: StepGraph) -> float:
     return _slowest_s(shard_update(graph, 1))
 
 
-def compute_s(graph: StepGraph, scheme: Scheme) -> float:
+def compute_s(graph: StepGraph, strategy: Strategy) -> float:
     """Seconds that the slowest rank computes, with its gaps and nobody to wait for."""
-    return _slowest_s(shard_update(graph, scheme.shards(len(graph.ranks))))
+    return _slowest_s(shard_update(graph, strategy.shards(len(graph.ranks))))
 
 
-def communication_s(graph: StepGraph, scheme: Scheme, topology: Topology) -> float:
+def communication_s(graph: StepGraph, strategy: Strategy, topology: Topology) -> float:
     """Seconds of all exchanges: collectives one after the other; parameter servers as in ``algorithms``."""
     if len(graph.ranks) == 1:
         return 0.0
-    exchanges = scheme.exchanges(graph)
+    exchanges = strategy.exchanges(graph)
     pushed = [exchange for exchange in exchanges if exchange.kind == "push_pull"]
     collectives = [
         Collective(exchange.kind, exchange.bytes, topology.ranks, topology.backend)

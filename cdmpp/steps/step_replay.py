@@ -63,7 +63,7 @@ class RankShare:
 class StepReplay:
     """One training step of all ranks in steady state."""
 
-    scheme: str
+    strategy: str
     topology: str
     backend: str
     granularity: str
@@ -109,7 +109,7 @@ class StepReplay:
         overlap, idle = (sum(getattr(one, what) for one in self.shares) / self.ranks for what in ("overlap", "idle"))
         critical = ", ".join(f"{kind} {percent(value / whole)}" for kind, value in self.critical_s.items())
         lines = [
-            f"{self.ranks} ranks   {self.scheme} over {self.topology}, {self.backend}, by {self.granularity}",
+            f"{self.ranks} ranks   {self.strategy} over {self.topology}, {self.backend}, by {self.granularity}",
             f"step       {quantity(self.iteration_s, 's', 4)}",
             f"speed-up   {self.speed_up:.2f} of {self.ranks}: one rank by itself takes {quantity(self.alone_s, 's')}",
             f"bounds     {quantity(self.full_overlap_s, 's')} if all communication were hidden, "
@@ -142,7 +142,7 @@ class StepReplay:
         """All numbers but the spans, as JSON takes them; units are in the names of the keys."""
         return {
             "ranks": self.ranks,
-            "scheme": self.scheme,
+            "strategy": self.strategy,
             "topology": self.topology,
             "backend": self.backend,
             "granularity": self.granularity,

@@ -14,22 +14,22 @@ from cdmpp.steps.bounds import alone_s, communication_s, compute_s
 from cdmpp.steps.exchange import Exchange
 from cdmpp.steps.keys import Stream, TaskKey
 from cdmpp.steps.replay import Replay, replay
-from cdmpp.steps.scheme import Scheme
 from cdmpp.steps.step_graph import StepGraph
 from cdmpp.steps.step_replay import RankShare, RankSpan, StepReplay
+from cdmpp.steps.strategy import Strategy
 from cdmpp.steps.transforms.scale import shard_update
 
 _HOST = ("start", "delay", "end")
 
 
 def replay_strategy(
-    graph: StepGraph, scheme: Scheme, topology: Topology, granularity: str = "collective"
+    graph: StepGraph, strategy: Strategy, topology: Topology, granularity: str = "collective"
 ) -> StepReplay:
     """One training step in steady state (after the replayer of dPRO, MLSys'22, section 4).
 
     Args:
         graph: what ranks compute; they may differ in speed, but not in what they exchange.
-        scheme: how ranks share the work.
+        strategy: how ranks share the work.
         topology: what they exchange over.
         granularity: as of ``replay``.
 
@@ -41,12 +41,12 @@ def replay_strategy(
         raise CdmppError(
             f"a step of {count} ranks on {topology.ranks} ranks of {topology.name}: give one RankGraph for each"
         )
-    sharded = shard_update(graph, scheme.shards(count))
-    exchanges = scheme.exchanges(sharded) if count > 1 else ()
+    sharded = shard_update(graph, strategy.shards(count))
+    exchanges = strategy.exchanges(sharded) if count > 1 else ()
     made = replay(sharded.with_exchanges(exchanges), topology, granularity)
-    computed_s, exchanged_s = compute_s(graph, scheme), communication_s(graph, scheme, topology)
+    computed_s, exchanged_s = compute_s(graph, strategy), communication_s(graph, strategy, topology)
     return StepReplay(
-        scheme.name,
+        strategy.name,
         topology.name,
         topology.backend,
         granularity,

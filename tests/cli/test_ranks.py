@@ -8,9 +8,9 @@ from cdmpp.cli.command import main
 from cdmpp.cli.plan import print_plan
 from cdmpp.cli.ranks import print_replay
 from cdmpp.plans import search
-from cdmpp.steps.data_parallel import DataParallel
+from cdmpp.plans.strategies.ddp import DDP
 from cdmpp.steps.strategy_replay import replay_strategy
-from tests.plans.toy_job import judge, layers
+from tests.plans.toy_job import evaluator, layers
 from tests.steps.toy_graph import graph_of, rank_graph, wires
 
 
@@ -21,12 +21,12 @@ from tests.steps.toy_graph import graph_of, rank_graph, wires
         ("--ranks 4", "4 ranks, and no way between them"),
         ("--ranks 99 --cluster dgx-a100", "99 ranks do not fit on cluster dgx-a100"),
         ("--ranks 2 --cluster dgx", "unknown cluster 'dgx'; nearest: dgx-"),
-        ("--ranks 2 --link nvlink3 --scheme zero", "unknown scheme 'zero'"),
-        ("--ranks 2 --link nvlink3 --scheme ps --servers 3", "3 servers on 2 ranks"),
-        ("--ranks 2 --link nvlink3 --servers 3", "servers 3 goes with scheme ps"),
+        ("--ranks 2 --link nvlink3 --strategy zero", "unknown parallel strategy 'zero'"),
+        ("--ranks 2 --link nvlink3 --strategy ps --servers 3", "3 servers on 2 ranks"),
+        ("--ranks 2 --link nvlink3 --servers 3", "--servers goes with --strategy ps"),
         ("--ranks 32 --link nvlink3 --ring-steps", "ring steps of 32 ranks"),
         ("--ranks 2 --link nvlink3 --backend mpi", "unknown back end 'mpi'"),
-        ("--ranks 2 --link nvlink3 --bucket-mb 0", "bucket_mb is 0: expected MiB"),
+        ("--ranks 2 --link nvlink3 --bucket-mb 0", "--bucket-mb: '0' is given, expected a number"),
         ("--ranks 2 --link nvlink3 --straggler 2=1.5", "slow rank 2=1.5: expected a rank from 0 to 1"),
         ("--ranks 2 --link nvlink3 --straggler 1=0", "a positive factor"),
         ("--ranks 2 --link nvlink3 --straggler fast", "--straggler fast: expected RANK=FACTOR"),
@@ -44,7 +44,7 @@ def test_what_cannot_be_is_refused_at_once(options, told, capsys, monkeypatch):
 
 def test_ranks_that_do_the_same_share_a_row(capsys):
     graph = graph_of(*(rank_graph(rank, layer_s=2e-3 if rank == 3 else 1e-3) for rank in range(4)))
-    print_replay(replay_strategy(graph, DataParallel(), wires(4)))
+    print_replay(replay_strategy(graph, DDP(), wires(4)))
     told = capsys.readouterr().out
     assert "4 ranks   ddp over fitted" in told
     assert [line.split("│")[1].strip() for line in told.splitlines() if line.startswith("│")] == ["0 - 2", "3"]
@@ -70,7 +70,7 @@ def test_plans_that_cannot_be_searched_are_refused_at_once(options, told, capsys
 
 
 def test_a_plan_is_printed_with_its_settings_and_moves(capsys):
-    print_plan(search(judge(layers((2**21,) * 8, (1e-3,) * 8), alpha_s=20e-3, beta_s=1e-12)))
+    print_plan(search(evaluator(layers((2**21,) * 8, (1e-3,) * 8), alpha_s=20e-3, beta_s=1e-12)))
     told = capsys.readouterr().out
     assert "plan       first bucket" in told or "plan       buckets of" in told
     assert "settings   model = DistributedDataParallel(model, bucket_cap_mb" in told

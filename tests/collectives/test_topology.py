@@ -11,14 +11,14 @@ from cdmpp.collectives.collective import Collective
 from cdmpp.collectives.interconnect import AlphaBeta
 from cdmpp.collectives.topology import fitted, on_cluster, on_link, probed
 from cdmpp.errors import CdmppError
-from cdmpp.steps.data_parallel import DataParallel
-from cdmpp.steps.parameter_server import ParameterServer
-from cdmpp.steps.sharded import Sharded
+from cdmpp.plans.strategies.ddp import DDP
+from cdmpp.plans.strategies.fsdp import FSDP
+from cdmpp.plans.strategies.parameter_server import ParameterServer
 from cdmpp.steps.strategy_replay import replay_strategy
 from tests.steps.toy_graph import MIB, ranks_of, wires
 
 
-@pytest.mark.parametrize("scheme", [DataParallel(), Sharded()])
+@pytest.mark.parametrize("scheme", [DDP(), FSDP()])
 @pytest.mark.parametrize(
     "topology",
     [
@@ -45,7 +45,7 @@ def test_adapters_are_shared():
     assert own.way(1, 3) == ("node 0 adapter 1 out", "node 1 adapter 1 in")
     assert own.way(0, 1) == ("rank 0 out", "rank 1 in")
     graph = ranks_of(4, sizes=[64 * MIB])
-    exposed = [replay_strategy(graph, DataParallel(), topology, "ring step").exposed_s for topology in (shared, own)]
+    exposed = [replay_strategy(graph, DDP(), topology, "ring step").exposed_s for topology in (shared, own)]
     assert exposed[0] > 1.3 * exposed[1]
     assert [stage.is_far for stage in own.stages(Collective("all_reduce", MIB, 4))] == [False, True, False]
     assert own.stages(Collective("all_reduce", MIB, 4))[1].groups == ((0, 2), (1, 3))
@@ -53,27 +53,25 @@ def test_adapters_are_shared():
 
 def test_gloo_scatters_by_an_all_reduce():
     graph = ranks_of(4)
-    gloo, nccl = (
-        replay_strategy(graph, Sharded(overlap=False), wires(4, 0.0, backend=name)) for name in ("gloo", "nccl")
-    )
+    gloo, nccl = (replay_strategy(graph, FSDP(overlap=False), wires(4, 0.0, backend=name)) for name in ("gloo", "nccl"))
     assert gloo.exposed_s == pytest.approx(nccl.exposed_s * 4 / 3)  # two gathers and a scatter that counts twice
-    assert {span.kind for span in replay_strategy(graph, Sharded(), wires(4, backend="gloo"), "ring step").spans} >= {
+    assert {span.kind for span in replay_strategy(graph, FSDP(), wires(4, backend="gloo"), "ring step").spans} >= {
         "all_reduce"
     }
 
 
 def test_a_table_of_what_was_timed():
     topology = probed({"all_reduce": [(MIB, 1e-3), (16 * MIB, 16e-3)]}, 2, 1e9)
-    found = replay_strategy(ranks_of(2, sizes=[8 * MIB]), DataParallel(), topology)
+    found = replay_strategy(ranks_of(2, sizes=[8 * MIB]), DDP(), topology)
     assert found.iteration_s == pytest.approx(4e-3 + 8e-3)
     with pytest.raises(CdmppError, match="no send_recv was timed here, only all_reduce"):
         replay_strategy(ranks_of(2), ParameterServer(), topology)
     with pytest.raises(CdmppError, match="no all_gather was timed"):
-        replay_strategy(ranks_of(2), Sharded(), topology)
+        replay_strategy(ranks_of(2), FSDP(), topology)
 
 
 def test_what_the_model_doubts_is_told():
-    found = replay_strategy(ranks_of(3), DataParallel(), on_link("nvlink3", 3))
+    found = replay_strategy(ranks_of(3), DDP(), on_link("nvlink3", 3))
     assert any("3 ranks were not measured" in warning for warning in found.warnings)
 
 
@@ -86,8 +84,8 @@ def test_what_cannot_be_is_said():
     with pytest.raises(CdmppError, match="99 ranks do not fit on cluster dgx-a100: it has 16 devices"):
         on_cluster(cluster.get("dgx-a100"), 99)
     with pytest.raises(CdmppError, match="a step of 2 ranks on 4 ranks of fitted"):
-        replay_strategy(graph, DataParallel(), wires(4))
+        replay_strategy(graph, DDP(), wires(4))
     with pytest.raises(CdmppError, match="unknown granularity 'ring'"):
-        replay_strategy(graph, DataParallel(), wires(2), "ring")
+        replay_strategy(graph, DDP(), wires(2), "ring")
     with pytest.raises(CdmppError, match="ring steps of 17 ranks: expected at most 16"):
-        replay_strategy(ranks_of(17), DataParallel(), wires(17), "ring step")
+        replay_strategy(ranks_of(17), DDP(), wires(17), "ring step")

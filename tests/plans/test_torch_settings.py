@@ -9,9 +9,11 @@ import inspect
 
 import pytest
 
-from cdmpp.plans.plan import Plan
-from cdmpp.plans.torch_settings import ddp_arguments, torch_settings
-from cdmpp.steps.data_parallel import DataParallel
+from cdmpp.plans.plan import Plan, plan_on
+from cdmpp.plans.strategies.ddp import DDP
+from cdmpp.plans.strategies.fsdp import FSDP
+from cdmpp.plans.strategies.parameter_server import ParameterServer
+from cdmpp.plans.torch_settings import torch_settings
 from cdmpp.steps.step_graph import Gradient, Op, RankGraph
 
 torch = pytest.importorskip("torch")
@@ -35,10 +37,10 @@ def keywords(call: ast.Call) -> set[str | None]:
     "plan",
     [
         Plan(),
-        Plan(bucket_bytes=(4 * MIB,), bucket_view=True, micro_steps=2, fused_update=True),
-        Plan(bucket_bytes=(MIB // 2, 8 * MIB), recomputed=("h.0", "h.1")),
-        Plan("fsdp", reshard=False),
-        Plan("ps", servers=2),
+        Plan(DDP((4 * MIB,), True), gradient_accumulation_steps=2, update="fused"),
+        Plan(DDP((MIB // 2, 8 * MIB)), recompute=("h.0", "h.1")),
+        Plan(FSDP(reshard_after_forward=False)),
+        plan_on(2, ParameterServer(servers=2)),
     ],
 )
 def test_torch_has_each_setting(plan):
@@ -54,7 +56,6 @@ def test_torch_has_each_setting(plan):
     for name, function in has.items():
         for call in found.get(name, ()):
             assert keywords(call) <= set(inspect.signature(function).parameters)
-    assert set(ddp_arguments(plan)) <= set(inspect.signature(DistributedDataParallel.__init__).parameters)
     assert "use_reentrant" in inspect.signature(checkpoint).parameters
     if plan == Plan():
         assert torch_settings(plan) == ("model = DistributedDataParallel(model)",)
@@ -71,17 +72,16 @@ def alone():
 @pytest.mark.parametrize("sizes", [(MIB, 25 * MIB), (3 * MIB,), (MIB, 2 * MIB), (2 * MIB, MIB // 2), (100 * MIB,)])
 def test_torch_makes_the_buckets_of_the_plan(alone, sizes):
     """Layers of 1 MiB whose gradients come last first."""
-    plan = Plan(bucket_bytes=sizes)
+    plan = Plan(DDP(sizes))
     model = torch.nn.Sequential(*[torch.nn.Linear(512, 512, bias=False) for _ in range(7)])
-    wrapped = torch.nn.parallel.DistributedDataParallel(model, **ddp_arguments(plan))
+    wrapped = torch.nn.parallel.DistributedDataParallel(model, **plan.strategy.torch_arguments())
     for _ in range(3):  # buckets are made anew behind the first, and told behind the second
         wrapped(torch.ones(1, 512)).sum().backward()
     told = wrapped._get_ddp_logging_data()["rebuilt_bucket_sizes"]
     passes = (Op("forward", "forward", 1.0), *(Op("backward", "backward", 1.0) for _ in range(7)))
     rank = RankGraph(0, passes, tuple(Gradient(f"{i}.weight", MIB, 7 - i) for i in range(7)))
-    planned = [sum(one.bytes for one in bucket) for bucket in plan.on().buckets(rank)]
+    planned = [sum(one.bytes for one in bucket) for bucket in plan.strategy.buckets(rank)]
     assert [int(size) for size in told.split(", ")] == planned
-    assert isinstance(plan.on(), DataParallel)
 
 
 def test_recomputed_blocks_and_added_batches_give_the_same_gradients(alone):
@@ -92,7 +92,7 @@ def test_recomputed_blocks_and_added_batches_give_the_same_gradients(alone):
     sum(loss_of(reference(x), y) / 2 for x, y in batches).backward()
     wanted = [one.grad.clone() for one in reference.parameters()]
     reference.zero_grad()
-    plan = Plan(recomputed=("0", "1"), micro_steps=2, bucket_view=True)
+    plan = Plan(DDP(gradient_as_bucket_view=True), gradient_accumulation_steps=2, recompute=("0", "1"))
     names = {
         "model": reference, "torch": torch, "functools": functools, "contextlib": contextlib, "batches": batches,
         "loss_of": loss_of, "optimizer": torch.optim.SGD(reference.parameters(), lr=0.0),

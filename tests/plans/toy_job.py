@@ -8,9 +8,9 @@ from dataclasses import replace
 from cdmpp.collectives.interconnect import AlphaBeta
 from cdmpp.collectives.topology import fitted
 from cdmpp.network.training_step import StepMemory
+from cdmpp.plans.evaluate import WorkEvaluator
 from cdmpp.plans.memory import Memory
-from cdmpp.plans.plan import Plan
-from cdmpp.plans.work_judge import WorkJudge
+from cdmpp.plans.plan import Plan, plan_on
 from cdmpp.steps.step_graph import Gradient, ModuleSpan, Op, RankGraph, StepGraph
 from cdmpp.steps.transforms.scale import replicate
 
@@ -47,11 +47,10 @@ def memory(rank: RankGraph, inside: Sequence[int], out: int = MIB) -> Memory:
     return Memory(StepMemory(size, size, 0, 0, 0, 0, 0), replace(rank, ops=tuple(ops)))
 
 
-def judge(
+def evaluator(
     rank: RankGraph, ranks: int = 2, alpha_s: float = 1e-4, beta_s: float = 1e-9, default: Plan | None = None,
     held: Memory | None = None,
-) -> WorkJudge:  # fmt: skip
+) -> WorkEvaluator:  # fmt: skip
     """Equal ranks on links of two numbers."""
-    return WorkJudge(
-        replicate(StepGraph((rank,)), ranks), fitted(AlphaBeta(alpha_s, beta_s), ranks, "nccl"), default or Plan(), held
-    )
+    topology = fitted(AlphaBeta(alpha_s, beta_s), ranks, "nccl")
+    return WorkEvaluator(replicate(StepGraph((rank,)), ranks), topology, default or plan_on(ranks), held)

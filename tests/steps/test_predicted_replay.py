@@ -8,8 +8,9 @@ import pytest
 
 import cdmpp
 from cdmpp.errors import CdmppError
+from cdmpp.plans.strategies import STRATEGIES
+from cdmpp.plans.strategies.ddp import DDP
 from cdmpp.steps.from_prediction import ROOT, graph_of, modules_of
-from cdmpp.steps.scheme import SCHEMES, scheme_of
 from cdmpp.steps.strategy_replay import replay_strategy
 from tests.own_cache import new_cache
 from tests.steps.toy_graph import wires
@@ -42,9 +43,9 @@ def found(tmp_path_factory):
         yield cdmpp.predict_step(step, device="epyc-genoa", schedule="untuned", progress=False)
 
 
-@pytest.mark.parametrize("name", SCHEMES)
+@pytest.mark.parametrize("name", [kind.name for kind in STRATEGIES])
 def test_one_rank_is_the_prediction(found, name):
-    assert cdmpp.replay_step(found, ranks=1, scheme=name).iteration_s == pytest.approx(found.latency_s)
+    assert cdmpp.replay_step(found, ranks=1, strategy=name).iteration_s == pytest.approx(found.latency_s)
 
 
 def test_the_graph_is_that_of_the_step(found):
@@ -78,7 +79,7 @@ def test_two_engines_are_two_streams(found):
     )
     graph = graph_of(told)
     assert {one.stream for one in graph.ranks[0].ops} == {"compute matrix", "compute vector"}
-    assert replay_strategy(graph, scheme_of("ddp", "gloo"), wires(1)).iteration_s == pytest.approx(told.latency_s)
+    assert replay_strategy(graph, DDP(), wires(1)).iteration_s == pytest.approx(told.latency_s)
 
 
 def test_a_network_goes_all_the_way(found):
@@ -98,7 +99,7 @@ def test_a_network_goes_all_the_way(found):
         ({"ranks": 2, "cluster": "dgx-a100", "link": "nvlink3"}, "leave one out"),
         ({"ranks": 2, "cluster": "moon"}, "unknown cluster 'moon'"),
         ({"ranks": 5, "cluster": "cpus-ethernet"}, "5 ranks do not fit on cluster cpus-ethernet: it has 4 devices"),
-        ({"ranks": 2, "link": "nvlink3", "scheme": "zero"}, "unknown scheme 'zero'"),
+        ({"ranks": 2, "link": "nvlink3", "strategy": "zero"}, "unknown parallel strategy 'zero'"),
         ({"ranks": 2, "link": "nvlink3", "device": "a100"}, "a prediction is made already: leave out device"),
         ({"ranks": 2, "link": "nvlink3", "granularity": "all"}, "unknown granularity 'all'"),
     ],

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from cdmpp.errors import DataError
+from cdmpp.plans.strategies.ddp import DDP
+from cdmpp.plans.strategies.parameter_server import ParameterServer
 from cdmpp.simulate.intervals import length_s, union, without
-from cdmpp.steps.data_parallel import DataParallel
-from cdmpp.steps.parameter_server import ParameterServer
 from cdmpp.steps.step_graph import Gradient, ModuleSpan, Op, RankGraph
 from cdmpp.steps.strategy_replay import replay_strategy
 from tests.steps.toy_graph import MIB, graph_of, rank_graph, ranks_of, wires
@@ -18,7 +18,7 @@ from tests.steps.toy_graph import MIB, graph_of, rank_graph, ranks_of, wires
 
 def test_a_step_by_hand():
     """Two ranks, two layers of 1 and 2 ms; buckets of 4 MiB take 4.4 ms each, the first from 4 ms on."""
-    found = replay_strategy(ranks_of(2, sizes=[4 * MIB] * 2), DataParallel(), wires(2))
+    found = replay_strategy(ranks_of(2, sizes=[4 * MIB] * 2), DDP(), wires(2))
     bucket_s = 2 * (1e-4 + 2 * MIB * 1e-9)
     assert found.iteration_s == pytest.approx(4e-3 + 2 * bucket_s + 1e-3)
     assert found.exposed_s == pytest.approx(2 * bucket_s - 2e-3)  # the backward pass of the first layer hides 2 ms
@@ -34,7 +34,7 @@ def test_a_step_by_hand():
 
 def test_gaps_and_the_start_are_the_host_s():
     graph = graph_of(*(replace(one, start_s=5e-4) for one in ranks_of(2, sizes=[MIB], gap_s=1e-4).ranks))
-    found = replay_strategy(graph, DataParallel(), wires(2))
+    found = replay_strategy(graph, DDP(), wires(2))
     assert found.shares[0].host_s == pytest.approx(5e-4 + 3e-4)
     assert found.critical_s["start"] == pytest.approx(5e-4) and found.critical_s["gap"] > 0
 
@@ -47,7 +47,7 @@ def test_streams_of_one_rank_run_side_by_side():
         Op("c", "backward", 1e-3),
         Op("d", "backward", 1e-3, waits=(1,)),
     )
-    found = replay_strategy(graph_of(RankGraph(0, ops)), DataParallel(), wires(1))
+    found = replay_strategy(graph_of(RankGraph(0, ops)), DDP(), wires(1))
     assert found.iteration_s == pytest.approx(5e-3)
     assert found.shares[0].compute_s == pytest.approx(5e-3)
     assert sum(found.shares[0].phase_s.values()) == pytest.approx(6e-3)
@@ -69,7 +69,7 @@ def test_a_trace_has_a_process_a_rank(tmp_path):
 
 
 def test_what_is_printed():
-    found = replay_strategy(ranks_of(4), DataParallel(), wires(4))
+    found = replay_strategy(ranks_of(4), DDP(), wires(4))
     told = found.summary()
     assert told.startswith("4 ranks   ddp over fitted, nccl, by collective\nstep       ")
     assert all(f"\n{word}" in told for word in ("speed-up", "bounds", "critical", "exchanges", "overlap", "idle"))

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from cdmpp.errors import CdmppError
-from cdmpp.steps.data_parallel import DataParallel
+from cdmpp.plans.strategies import STRATEGIES
+from cdmpp.plans.strategies.ddp import DDP
+from cdmpp.plans.strategies.fsdp import FSDP
+from cdmpp.plans.strategies.parameter_server import ParameterServer
 from cdmpp.steps.exchange import START
-from cdmpp.steps.parameter_server import ParameterServer
-from cdmpp.steps.scheme import SCHEMES, scheme_of
-from cdmpp.steps.sharded import Sharded
 from cdmpp.steps.step_graph import Gradient, ModuleSpan
 from cdmpp.steps.strategy_replay import replay_strategy
 from cdmpp.steps.tasks import step_tasks
@@ -20,16 +20,16 @@ from tests.steps.toy_graph import MIB, WIRE, graph_of, rank_graph, ranks_of, wir
 
 def test_buckets_are_filled_as_gradients_become_ready():
     work = rank_graph(sizes=[20 * MIB, 20 * MIB, 20 * MIB, MIB, MIB // 2])
-    names = [[one.name for one in bucket] for bucket in DataParallel().buckets(work)]
+    names = [[one.name for one in bucket] for bucket in DDP().buckets(work)]
     # the last layer is ready first; 1 MiB is not reached before two of them, then 25 MiB not before two more
     assert names == [["layer 4", "layer 3"], ["layer 2", "layer 1"], ["layer 0"]]
-    assert [len(bucket) for bucket in DataParallel(MIB).buckets(work)] == [2, 1, 1, 1]
-    assert [len(bucket) for bucket in DataParallel(100 * MIB).buckets(work)] == [5]
+    assert [len(bucket) for bucket in DDP((MIB,)).buckets(work)] == [2, 1, 1, 1]
+    assert [len(bucket) for bucket in DDP((100 * MIB,)).buckets(work)] == [5]
 
 
 def test_gradients_of_one_operation_go_in_reverse_order():
     work = replace(rank_graph(), gradients=(Gradient("weight", 8, 5), Gradient("bias", 4, 5), Gradient("last", 4, 4)))
-    assert [one.name for one in DataParallel().buckets(work)[0]] == ["last", "bias", "weight"]
+    assert [one.name for one in DDP().buckets(work)[0]] == ["last", "bias", "weight"]
 
 
 def test_a_bucket_leaves_after_the_one_before():
@@ -38,9 +38,9 @@ def test_a_bucket_leaves_after_the_one_before():
     first, second = other.gradients
     other = replace(other, gradients=(replace(first, ready_after=2), replace(second, ready_after=3)))
     graph = graph_of(one, other)
-    made = DataParallel().exchanges(graph)
+    made = DDP().exchanges(graph)
     assert [(one.bytes, one.after) for one in made] == [(2 * MIB, {0: 2, 1: 3}), (2 * MIB, {0: 3, 1: 2})]
-    spans = replay_strategy(graph, DataParallel(), wires(2)).spans
+    spans = replay_strategy(graph, DDP(), wires(2)).spans
     buckets = [(span.name, span.start_s) for span in spans if span.rank == 0 and span.kind == "all_reduce"]
     assert [name for name, _ in buckets] == ["bucket 0", "bucket 1"]
 
@@ -48,7 +48,7 @@ def test_a_bucket_leaves_after_the_one_before():
 def test_sharded_gathers_one_ahead_and_keeps_the_root():
     rank = rank_graph(sizes=[MIB, 2 * MIB, 3 * MIB])  # forward 0 1 2, backward 3 4 5, update 6
     modules = (ModuleSpan("root", 8, (0, 2), (3, 5), is_kept=True), *rank.modules[1:])
-    made = Sharded().exchanges(graph_of(replace(rank, modules=modules)))
+    made = FSDP().exchanges(graph_of(replace(rank, modules=modules)))
     assert [(one.name, tuple(one.after.values()), one.before[0]) for one in made] == [
         ("root forward", (START,), (0,)),
         ("layer 1 forward", (START,), (1,)),
@@ -63,18 +63,18 @@ def test_sharded_gathers_one_ahead_and_keeps_the_root():
 
 
 def test_sharded_without_overlap_stands_still():
-    made = Sharded(overlap=False).exchanges(ranks_of(1, sizes=[MIB, MIB]))
+    made = FSDP(overlap=False).exchanges(ranks_of(1, sizes=[MIB, MIB]))
     assert [(tuple(one.after.values()), one.before[0]) for one in made] == [
         ((START,), (0,)), ((0,), (1,)), ((1,), (2,)), ((2,), (3,)), ((2,), (3,)), ((3,), (4,)),
     ]  # fmt: skip
 
 
 def test_a_rank_updates_its_own_part_alone():
-    sharded = replay_strategy(ranks_of(4, update_s=4e-3), Sharded(), wires(4))
+    sharded = replay_strategy(ranks_of(4, update_s=4e-3), FSDP(), wires(4))
     assert sharded.shares[0].phase_s["update"] == pytest.approx(1e-3)
     traced = graph_of(*(replace(rank, update_shards=4) for rank in ranks_of(4, update_s=1e-3).ranks))
-    assert replay_strategy(traced, Sharded(), wires(4)).iteration_s == pytest.approx(sharded.iteration_s)
-    assert replay_strategy(traced, DataParallel(), wires(4)).shares[0].phase_s["update"] == pytest.approx(4e-3)
+    assert replay_strategy(traced, FSDP(), wires(4)).iteration_s == pytest.approx(sharded.iteration_s)
+    assert replay_strategy(traced, DDP(), wires(4)).shares[0].phase_s["update"] == pytest.approx(4e-3)
 
 
 def test_parts_go_from_server_to_server():
@@ -93,7 +93,7 @@ def test_pushes_to_one_server_share_its_way_in():
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 5])
-@pytest.mark.parametrize("scheme", [DataParallel(), Sharded(), ParameterServer(part_bytes=MIB)])
+@pytest.mark.parametrize("scheme", [DDP(), FSDP(), ParameterServer(part_bytes=MIB)])
 def test_links_carry_what_was_said(scheme, ranks):
     graph, topology = ranks_of(ranks, sizes=[ranks * MIB] * ranks), wires(ranks, alpha_s=0.0)
     carried = dict.fromkeys(topology.rates, 0.0)
@@ -118,21 +118,19 @@ def test_what_does_not_fit_is_said():
         ((replace(one, gradients=(replace(gradient, bytes=4, ready_after=0),)),), "op 0, which is not in the backward"),
     ):
         with pytest.raises(CdmppError, match=message):
-            DataParallel().exchanges(graph_of(*ranks))
+            DDP().exchanges(graph_of(*ranks))
     with pytest.raises(CdmppError, match="needs modules, and this step has none"):
-        Sharded().exchanges(graph_of(replace(one, modules=())))
+        FSDP().exchanges(graph_of(replace(one, modules=())))
     with pytest.raises(CdmppError, match="3 servers on 2 ranks: expected 1 to 2"):
         ParameterServer(servers=3).exchanges(graph_of(one, other))
-    for wrong in (lambda: DataParallel(0), lambda: ParameterServer(part_bytes=0)):
+    for wrong in (lambda: DDP((0,)), lambda: ParameterServer(part_bytes=0)):
         with pytest.raises(CdmppError, match="expected"):
             wrong()
 
 
-def test_schemes_by_name():
-    assert [scheme_of(name, "nccl").name for name in SCHEMES] == list(SCHEMES)
-    assert scheme_of("ddp", "nccl", bucket_mb=0.5) == DataParallel(MIB // 2)
-    assert scheme_of("fsdp", "gloo") == Sharded(overlap=False)
-    with pytest.raises(CdmppError, match=r"unknown scheme 'zero'; .*ddp"):
-        scheme_of("zero", "nccl")
-    with pytest.raises(CdmppError, match="servers 2 goes with scheme ps, given ddp"):
-        scheme_of("ddp", "nccl", servers=2)
+def test_strategies_by_name():
+    assert {kind.name for kind in STRATEGIES} >= {"ddp", "fsdp", "ps"}
+    assert FSDP().on_backend("gloo") == FSDP(overlap=False)
+    assert FSDP().on_backend("nccl") == FSDP() and DDP().on_backend("gloo") == DDP()
+    with pytest.raises(CdmppError, match=r"unknown parallel strategy 'zero'; .*ddp"):
+        STRATEGIES["zero"]

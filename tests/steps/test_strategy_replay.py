@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from cdmpp.collectives.algorithms import ring
 from cdmpp.collectives.collective import Collective
+from cdmpp.plans.strategies.ddp import DDP
+from cdmpp.plans.strategies.fsdp import FSDP
+from cdmpp.plans.strategies.parameter_server import ParameterServer
 from cdmpp.steps import bounds
-from cdmpp.steps.data_parallel import DataParallel
-from cdmpp.steps.parameter_server import ParameterServer
-from cdmpp.steps.sharded import Sharded
 from cdmpp.steps.strategy_replay import replay_strategy
 from tests.steps.toy_graph import MIB, WIRE, graph_of, rank_graph, ranks_of, wires
 
-SCHEMES = [DataParallel(), DataParallel(8 * MIB), Sharded(), Sharded(overlap=False), ParameterServer(part_bytes=MIB)]
+SCHEMES = [DDP(), DDP((8 * MIB,)), FSDP(), FSDP(overlap=False), ParameterServer(part_bytes=MIB)]
 sizes = st.lists(st.integers(1, 8 * MIB), min_size=1, max_size=6)
 schemes, counts = st.sampled_from(SCHEMES), st.integers(2, 6)
 details = st.sampled_from(["collective", "ring step"])
@@ -38,12 +38,12 @@ def test_one_rank_is_the_step_of_one_device(scheme, sizes, detail):
 def test_data_parallel_by_closed_form_is_replay_without_overlap(sizes, ranks, alpha_s, beta_s):
     """One bucket: compute + 2 (p - 1) (alpha + bytes / p beta)."""
     graph, topology = ranks_of(ranks, sizes=sizes), wires(ranks, alpha_s, beta_s)
-    found = replay_strategy(graph, DataParallel(64 * MIB, overlap=False), topology)
+    found = replay_strategy(graph, DDP((64 * MIB,), overlap=False), topology)
     by_hand = 3e-3 * len(sizes) + 1e-3 + 2 * (ranks - 1) * (alpha_s + sum(sizes) / ranks * beta_s)
     assert found.iteration_s == pytest.approx(by_hand) == pytest.approx(found.no_overlap_s)
 
 
-@given(sizes, counts, st.sampled_from([DataParallel(overlap=False), Sharded(overlap=False)]))
+@given(sizes, counts, st.sampled_from([DDP(overlap=False), FSDP(overlap=False)]))
 @few
 def test_collectives_in_the_open_add_up(sizes, ranks, scheme):
     found = replay_strategy(ranks_of(ranks, sizes=sizes), scheme, wires(ranks))
@@ -98,7 +98,7 @@ def test_faster_links_and_fewer_bytes_are_never_slower(scheme, sizes, ranks, fac
 @few
 def test_more_bytes_in_as_many_buckets_are_never_faster(one, other, ranks):
     less, more = sorted((one, other))
-    for scheme in (DataParallel(bucket_bytes=64 * MIB), Sharded()):
+    for scheme in (DDP(bucket_bytes=(64 * MIB,)), FSDP()):
         took = [
             replay_strategy(ranks_of(ranks, sizes=[size] * 3), scheme, wires(ranks)).iteration_s
             for size in (less, more)
@@ -120,8 +120,8 @@ def test_equal_ranks_do_the_same_always(scheme, sizes, ranks, detail):
 @few
 def test_a_straggler_delays_all(sizes, ranks, slower):
     graph = graph_of(*(rank_graph(rank, sizes, 1e-3 * (slower if rank == 1 else 1.0)) for rank in range(ranks)))
-    found = replay_strategy(graph, DataParallel(), wires(ranks))
-    slow = replay_strategy(ranks_of(ranks, sizes=sizes, layer_s=1e-3 * slower), DataParallel(), wires(ranks))
+    found = replay_strategy(graph, DDP(), wires(ranks))
+    slow = replay_strategy(ranks_of(ranks, sizes=sizes, layer_s=1e-3 * slower), DDP(), wires(ranks))
     assert found.iteration_s == pytest.approx(slow.iteration_s)
     assert found.shares[1].waiting_s < 1e-12
     for rank in set(range(ranks)) - {1}:
@@ -144,7 +144,7 @@ def test_as_many_servers_as_ranks_take_as_long_as_a_ring(ranks, megabytes):
     graph = ranks_of(ranks, sizes=[size])
     scheme = ParameterServer(part_bytes=megabytes * MIB, overlap=False)
     found = replay_strategy(graph, scheme, wires(ranks, alpha_s=0.0))
-    around = replay_strategy(graph, DataParallel(overlap=False), wires(ranks, alpha_s=0.0))
+    around = replay_strategy(graph, DDP(overlap=False), wires(ranks, alpha_s=0.0))
     assert found.sent_bytes == pytest.approx(around.sent_bytes) == pytest.approx(2 * (ranks - 1) / ranks * size)
     assert found.iteration_s == pytest.approx(around.iteration_s)
     wire = replace(WIRE, alpha_s=0.0)

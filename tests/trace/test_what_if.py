@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from cdmpp.errors import CdmppError, DataError
-from cdmpp.steps.data_parallel import DataParallel
+from cdmpp.plans.strategies.ddp import DDP
 from cdmpp.steps.strategy_replay import replay_strategy
 from cdmpp.trace.buckets import with_buckets
 from cdmpp.trace.diagnosis import diagnose
@@ -221,7 +221,7 @@ def test_schemes_take_what_was_traced():
     assert graph.ranks[0].phase_s == {"forward": 4.0, "backward": 8.0, "update": 0.5}
     assert graph.ranks[0].gradient_bytes == 4 * MB
     for size in (MB, 2 * MB, 100 * MB):
-        found = replay_strategy(graph, DataParallel(size), topology_of(one))
+        found = replay_strategy(graph, DDP((size,)), topology_of(one))
         assert found.iteration_s == pytest.approx(step_s(with_buckets(one, size)), rel=1e-3)
     with pytest.raises(CdmppError, match=r"cdmpp.trace.probe"):
         topology_of(replace(one, probed=()))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from cdmpp.plans.changed_work import can_recompute
+from cdmpp.steps.predicted_work import work_of
 
 import cdmpp
 from cdmpp.errors import CdmppError
-from cdmpp.plans.memory import Memory
-from cdmpp.plans.plan import Plan
-from cdmpp.steps.from_prediction import graph_of
-from cdmpp.steps.transforms.recompute import can_recompute
+from cdmpp.plans.memory import memory_of
+from cdmpp.plans.plan import Plan, plan_on
+from cdmpp.plans.strategies.ddp import DDP
 from tests.own_cache import new_cache
 
 torch = pytest.importorskip("torch")
@@ -43,35 +44,35 @@ def found(tmp_path_factory):
 
 
 def test_memory_of_one_rank_is_that_of_the_step(found):
-    memory = Memory(found.step.memory, graph_of(found).ranks[0])
+    memory = memory_of(found.step)
     assert memory.live_bytes() == found.step.memory.live_bytes
-    assert memory.peak_bytes(Plan(), 1) == found.step.peak_bytes
-    assert [module.name for module in can_recompute(memory.rank)] == ["body.0", "body.1", "body.2"]
+    assert memory.peak_bytes(Plan()) == found.step.peak_bytes
+    assert [unit.name for unit in can_recompute(work_of(found))] == ["body.0", "body.1", "body.2"]
     assert memory.live_bytes(("body.0", "body.1", "body.2")) < 0.7 * memory.live_bytes()
 
 
 def test_a_limit_recomputes_blocks(found):
-    free = cdmpp.optimise_step(found, ranks=2, link="nvlink3")
-    assert free.worth.batch_s <= free.default_worth.batch_s
-    assert free.plan.recomputed == ()
-    memory = Memory(found.step.memory, graph_of(found).ranks[0])
-    limit = memory.peak_bytes(Plan(bucket_view=True, recomputed=("body.0",)), 2)
-    made = cdmpp.optimise_step(found, ranks=2, link="nvlink3", memory_limit_bytes=limit)
-    assert len(made.plan.recomputed) == 1 and made.peak_bytes <= limit < made.default_worth.peak_bytes
+    free = cdmpp.optimize_step(found, ranks=2, link="nvlink3")
+    assert free.cost.batch_s <= free.default_cost.batch_s
+    assert free.plan.recompute == ()
+    memory = memory_of(found.step)
+    limit = memory.peak_bytes(plan_on(2, DDP(gradient_as_bucket_view=True), recompute=("body.0",)))
+    made = cdmpp.optimize_step(found, ranks=2, link="nvlink3", memory_limit_bytes=limit)
+    assert len(made.plan.recompute) == 1 and made.peak_bytes <= limit < made.default_cost.peak_bytes
     assert any("checkpoint" in line for line in made.settings)
-    assert set(found.prediction.warnings) < set(made.flags)
+    assert set(found.prediction.warnings) < set(made.warnings)
 
 
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"ranks": 2, "link": "nvlink3", "memory_limit_bytes": 1000}, "no plan of ddp holds at most 1.00 kB"),
-        ({"ranks": 2, "link": "nvlink3", "scheme": "zero"}, "unknown scheme 'zero'"),
+        ({"ranks": 2, "link": "nvlink3", "memory_limit_bytes": 1000}, "no plan of ddp needs at most 1.00 kB"),
+        ({"ranks": 2, "link": "nvlink3", "strategy": "zero"}, "unknown parallel strategy 'zero'"),
         ({"ranks": 2}, "name a cluster or a link"),
-        ({"ranks": 2, "link": "nvlink3", "most_micro_steps": 0}, "0 micro-steps"),
+        ({"ranks": 2, "link": "nvlink3", "most_accumulation_steps": 0}, "most_accumulation_steps is 0"),
         ({"ranks": 2, "link": "nvlink3", "device": "a100"}, "leave out device"),
     ],
 )
 def test_what_cannot_be_asked_is_said(found, options, told):
     with pytest.raises(CdmppError, match=told):
-        cdmpp.optimise_step(found, **options)
+        cdmpp.optimize_step(found, **options)

@@ -1,14 +1,17 @@
-"""JobJudge: plans for a traced job of DistributedDataParallel, by replay of what was traced."""
+"""JobEvaluator: the cost of plans for a traced job of DistributedDataParallel, by replay of what was traced."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 
-from cdmpp.plans.judge import Choices, Worth
-from cdmpp.plans.plan import DEFAULT_BUCKETS, Plan
+from cdmpp.errors import CdmppError
+from cdmpp.plans.cost import Cost
+from cdmpp.plans.plan import Plan, plan_on
 from cdmpp.plans.search import search
 from cdmpp.plans.search_result import SearchResult
+from cdmpp.plans.search_space import SearchSpace
+from cdmpp.plans.strategies.ddp import DDP
 from cdmpp.simulate import Span
 from cdmpp.trace.buckets import buckets_of, with_buckets
 from cdmpp.trace.job import JobOp, JobRank, TracedJob
@@ -26,80 +29,84 @@ _ELEMENTWISE = frozenset(
 
 
 @dataclass(frozen=True)
-class JobJudge:
-    """Replays of the changed job. ``CdmppError`` where it is not data parallel."""
+class JobEvaluator:
+    """Costs by replay of the changed job. ``CdmppError`` where it is not data parallel."""
 
     job: TracedJob
-    default: Plan = Plan()
+    default: Plan
     """Settings under which it was traced."""
-    _replayed: dict[Plan, Worth] = field(default_factory=dict, compare=False, repr=False)
+    _costs: dict[Plan, Cost] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         buckets_of(self.job)
 
     @property
-    def choices(self) -> Choices:
+    def space(self) -> SearchSpace:
         """What may be set."""
         ranks = self.job.ranks
         copies = any(op.name.endswith(_COPY) for rank in ranks for op in rank.ops)
+        fuse = all(len(_updates(rank)) > 1 for rank in ranks) and self.default.update != "fused"
         size = sum(one.bytes for one in ranks[0].gradients)
-        view = "compute" if copies and not self.default.bucket_view else ""
-        fuse = all(len(_updates(rank)) > 1 for rank in ranks) and not self.default.fused_update
-        return Choices(len(ranks), size, (), view, fuse, self.default.micro_steps == 1)
+        return SearchSpace(len(ranks), size, (), copies and not _ddp(self.default).gradient_as_bucket_view, fuse, True)
 
     @property
-    def assumed(self) -> tuple[str, ...]:
-        """What holds for all plans."""
-        return ("a plan is judged by replay of the traced job with its settings changed: memory is not told",)
+    def warnings(self) -> tuple[str, ...]:
+        """What holds for every cost."""
+        return ("the cost of a plan is known by replay of the traced job with its settings changed; memory is unknown",)
 
-    def worth(self, plan: Plan) -> Worth:
-        """Seconds and the longest chain; each plan is replayed once."""
-        if plan not in self._replayed:
-            made = replay(self._changed(plan))
-            path_s: dict[str, float] = {}
-            shown = {span.task.key for span in made.last_step}
-            for span in made.timeline.critical_path:
+    def evaluate(self, plan: Plan) -> Cost:
+        """Seconds and the critical path; each plan is replayed once."""
+        if plan not in self._costs:
+            replayed = replay(self._changed(plan))
+            critical_s: dict[str, float] = {}
+            shown = {span.task.key for span in replayed.last_step}
+            for span in replayed.timeline.critical_path:
                 if span.task.key in shown:
                     cause = _cause(span)
-                    path_s[cause] = path_s.get(cause, 0.0) + span.end_s - span.start_s
-            self._replayed[plan] = Worth(made.step_s, None, path_s, plan.micro_steps)
-        return self._replayed[plan]
+                    critical_s[cause] = critical_s.get(cause, 0.0) + span.end_s - span.start_s
+            self._costs[plan] = Cost(replayed.step_s, None, critical_s, plan.gradient_accumulation_steps)
+        return self._costs[plan]
 
     def peak_bytes(self, plan: Plan) -> int | None:
-        """Not known from a trace."""
+        """A trace does not say it."""
         return None
 
     def _changed(self, plan: Plan) -> TracedJob:
-        job, default = apart(self.job), self.default
-        if plan.fused_update and not default.fused_update:
+        job, strategy = apart(self.job), _ddp(plan)
+        if plan.update == "fused" and self.default.update != "fused":
             job = _each(job, _fused)
-        if plan.bucket_view and not default.bucket_view:
+        if strategy.gradient_as_bucket_view and not _ddp(self.default).gradient_as_bucket_view:
             job = _each(job, _uncopied)
-        job = with_buckets(job, plan.bucket_bytes)  # of the default too, so that all plans are changed alike
-        return (
-            job if plan.micro_steps == default.micro_steps else _each(job, lambda rank: _again(rank, plan.micro_steps))
-        )
+        job = with_buckets(job, strategy.bucket_bytes)  # of the default too, so that all plans are changed alike
+        steps = plan.gradient_accumulation_steps
+        return job if steps == 1 else _each(job, lambda rank: _again(rank, steps))
 
 
-def optimise_job(job: TracedJob, most_micro_steps: int = 1, optimizer: str = "") -> SearchResult:
-    """The best plan for a traced job; as of ``search``. A trace does not tell the class of the optimizer."""
-    return search(JobJudge(job, traced_plan(job)), None, most_micro_steps, optimizer)
+def optimize_job(job: TracedJob, most_accumulation_steps: int = 1, optimizer: str = "") -> SearchResult:
+    """The best plan for a traced job, as ``search`` finds it. A trace does not say which optimizer it has."""
+    return search(JobEvaluator(job, traced_plan(job)), None, most_accumulation_steps, optimizer)
 
 
 def traced_plan(job: TracedJob) -> Plan:
-    """The settings under which it was traced, as far as its exchanges tell them.
+    """The settings under which it was traced, as far as its exchanges show them.
 
     ``CdmppError`` where it is not data parallel.
     """
     sent = [job.exchanges[place].bytes for place in buckets_of(job)]
-    default = with_buckets(job, DEFAULT_BUCKETS)
+    default = with_buckets(job, DDP().bucket_bytes)
     is_default = sent == [default.exchanges[place].bytes for place in buckets_of(default)]
     names = [op.name for rank in job.ranks for op in rank.ops]
-    return Plan(
-        bucket_bytes=DEFAULT_BUCKETS if is_default else tuple(sent),
-        bucket_view=not any(name.endswith(_COPY) for name in names),
-        fused_update=any("_fused_" in name for name in names),
+    strategy = DDP(
+        bucket_bytes=DDP().bucket_bytes if is_default else tuple(sent),
+        gradient_as_bucket_view=not any(name.endswith(_COPY) for name in names),
     )
+    return plan_on(len(job.ranks), strategy, update="fused" if any("_fused_" in name for name in names) else "separate")
+
+
+def _ddp(plan: Plan) -> DDP:
+    if not isinstance(plan.strategy, DDP):
+        raise CdmppError(f"a traced job of DistributedDataParallel cannot have a plan of {plan.strategy.name}")
+    return plan.strategy
 
 
 def _cause(span: Span) -> str:

@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from cdmpp.errors import CdmppError
-from cdmpp.plans import Plan, search
-from cdmpp.plans.job_judge import JobJudge, traced_plan
+from cdmpp.plans import plan_on, search
+from cdmpp.plans.job_evaluator import JobEvaluator, traced_plan
+from cdmpp.plans.strategies.ddp import DDP
 from cdmpp.trace.buckets import with_buckets
 from cdmpp.trace.job import JobExchange, JobGradient, JobOp, JobRank, TracedJob
 from cdmpp.trace.replay import replay
@@ -34,21 +35,21 @@ def job(latency_s: float = 0.0, wire_s: float = 1.0, updates: int = 1, copies: b
 
 def test_settings_are_read_from_the_trace():
     traced = job(copies=True)
-    assert traced_plan(traced) == Plan(bucket_bytes=(MB,) * 4)
-    default = with_buckets(traced, Plan().bucket_bytes)
-    assert traced_plan(default) == Plan()
-    assert traced_plan(job()).bucket_view
+    assert traced_plan(traced) == plan_on(2, DDP((MB,) * 4))
+    default = with_buckets(traced, DDP().bucket_bytes)
+    assert traced_plan(default) == plan_on(2)
+    assert traced_plan(job()).strategy.gradient_as_bucket_view
 
 
 def test_the_default_is_the_replay():
     traced = job(copies=True)
-    judge = JobJudge(traced, traced_plan(traced))
-    assert judge.worth(judge.default).iteration_s == pytest.approx(replay(traced).step_s)
+    evaluator = JobEvaluator(traced, traced_plan(traced))
+    assert evaluator.evaluate(evaluator.default).iteration_s == pytest.approx(replay(traced).step_s)
 
 
 def test_small_buckets_hide_behind_the_backward_pass():
     traced = with_buckets(job(), (MB, 25 * MB))
-    found = search(JobJudge(traced, traced_plan(traced)))
+    found = search(JobEvaluator(traced, traced_plan(traced)))
     assert found.default_iteration_s == pytest.approx(4 + 8 + 3 + 0.5, abs=0.13)
     assert found.iteration_s == pytest.approx(4 + 8 + 1 + 0.5, abs=0.13)
     assert found.gain == pytest.approx(15.5 / 13.5 - 1, abs=0.01)
@@ -57,31 +58,31 @@ def test_small_buckets_hide_behind_the_backward_pass():
 
 def test_large_buckets_where_a_message_costs_much():
     traced = job(latency_s=5.0, wire_s=0.1)
-    found = search(JobJudge(traced, traced_plan(traced)))
-    assert len(with_buckets(traced, found.plan.bucket_bytes).exchanges) < 4
+    found = search(JobEvaluator(traced, traced_plan(traced)))
+    assert len(with_buckets(traced, found.plan.strategy.bucket_bytes).exchanges) < 4
     assert found.gain > 0.2
 
 
 def test_updates_and_copies_that_need_not_be():
     traced = job(wire_s=1e-3, updates=4, copies=True)
-    judge = JobJudge(traced, traced_plan(traced))
-    found = search(judge)
-    assert found.plan.fused_update and found.plan.bucket_view
-    both = replace(judge.default, fused_update=True, bucket_view=True)
-    saved_s = judge.worth(judge.default).iteration_s - judge.worth(both).iteration_s
+    evaluator = JobEvaluator(traced, traced_plan(traced))
+    found = search(evaluator)
+    assert found.plan.update == "fused" and found.plan.strategy.gradient_as_bucket_view
+    both = replace(evaluator.default, strategy=found.plan.strategy, update="fused")
+    saved_s = evaluator.evaluate(evaluator.default).iteration_s - evaluator.evaluate(both).iteration_s
     assert saved_s == pytest.approx(4 * 0.25 + 3 * 0.125, abs=0.002)
 
 
 def test_added_batches_exchange_once():
     traced = job(wire_s=10.0)
-    judge = JobJudge(traced, traced_plan(traced))
-    twice = judge.worth(replace(judge.default, micro_steps=2))
-    assert twice.iteration_s == pytest.approx(judge.worth(judge.default).iteration_s + 4 + 8)
+    evaluator = JobEvaluator(traced, traced_plan(traced))
+    twice = evaluator.evaluate(replace(evaluator.default, gradient_accumulation_steps=2))
+    assert twice.iteration_s == pytest.approx(evaluator.evaluate(evaluator.default).iteration_s + 4 + 8)
 
 
 def test_other_jobs_are_refused():
     traced = job()
     with pytest.raises(CdmppError, match="DistributedDataParallel"):
-        JobJudge(replace(traced, exchanges=()))
+        JobEvaluator(replace(traced, exchanges=()), plan_on(2))
     with pytest.raises(CdmppError, match="not known"):
-        search(JobJudge(traced), memory_limit_bytes=1)
+        search(JobEvaluator(traced, plan_on(2)), memory_limit_bytes=1)

@@ -1,6 +1,6 @@
 """Search plans for real jobs, run them, and set the gain beside the one that was predicted.
 
-python -m benchmarks.distributed_jobs.optimise --out FOLDER [--only TEXT] [--visits N] [--publish]
+python -m benchmarks.distributed_jobs.optimize --out FOLDER [--only TEXT] [--visits N] [--publish]
 
 A job is run by PyTorch's default and traced; a plan is searched in that trace; default and plan then run in turn.
 A job is one line of FOLDER/plans.jsonl. Needs root, `ip`, `tc`.
@@ -22,11 +22,11 @@ from benchmarks.distributed_jobs.namespaces import why_not
 from benchmarks.distributed_jobs.report import PAGE
 from benchmarks.distributed_jobs.scenario import Scenario
 from benchmarks.publish.markdown import replace_part, table
-from cdmpp.plans import Plan
-from cdmpp.plans.job_judge import optimise_job
+from cdmpp.plans import plan_on
+from cdmpp.plans.job_evaluator import optimize_job
 from cdmpp.trace.job_file import job_from_dict
 
-DEFAULT = json.dumps(Plan().to_dict())
+DEFAULT = json.dumps(plan_on(2).to_dict())
 JOBS = {
     f"{network}-{mbit}Mbit": Scenario(network, "ddp", mbit, plan=DEFAULT)
     for network, mbit in (("mlp", 400), ("mlp", 1600), ("gpt", 400), ("cnn", 100))
@@ -40,7 +40,7 @@ def main() -> int:
     parser.add_argument("--visits", type=int, default=2, help="how often default and plan run in turn (default 2)")
     parser.add_argument("--steps", type=int, default=20, help="steps without the profiler, a visit (default 20)")
     parser.add_argument(
-        "--micro-steps", type=int, default=1, help="batches whose gradients may be added up (default 1)"
+        "--accumulate-steps", type=int, default=1, help="batches whose gradients may be added up (default 1)"
     )
     parser.add_argument("--publish", action="store_true", help=f"write the table into {PAGE.name}")
     asked = parser.parse_args()
@@ -52,7 +52,7 @@ def main() -> int:
     rows = []
     for name, scenario in JOBS.items():
         if asked.only in name:
-            rows.append(tried(name, scenario, asked.visits, asked.steps, asked.micro_steps))
+            rows.append(tried(name, scenario, asked.visits, asked.steps, asked.accumulate_steps))
             print(told(rows[-1]), flush=True)
             with (asked.out / "plans.jsonl").open("a") as file:
                 file.write(json.dumps(rows[-1]) + "\n")
@@ -62,14 +62,14 @@ def main() -> int:
     return 0
 
 
-def tried(name: str, scenario: Scenario, visits: int, steps: int, most_micro_steps: int = 1) -> dict[str, Any]:
+def tried(name: str, scenario: Scenario, visits: int, steps: int, most_accumulation_steps: int = 1) -> dict[str, Any]:
     """One job: its plan, and the seconds of a batch by default and under the plan, a visit each.
 
     Raises:
         RuntimeError: a rank that failed.
     """
     first = measure(scenario, steps)
-    found = optimise_job(job_from_dict(first["job"]), most_micro_steps, "sgd")
+    found = optimize_job(job_from_dict(first["job"]), most_accumulation_steps, "sgd")
     planned = replace(scenario, plan=json.dumps(found.plan.to_dict()))
     seconds: dict[str, list[float]] = {"default": [first["unprofiled_s"]], "plan": []}
     references = [*first["reference_s"]]
@@ -78,7 +78,7 @@ def tried(name: str, scenario: Scenario, visits: int, steps: int, most_micro_ste
             if which == "default" and not visit:
                 continue  # it was traced
             row = measure(one, steps)
-            batches = found.plan.micro_steps if which == "plan" else 1
+            batches = found.plan.gradient_accumulation_steps if which == "plan" else 1
             seconds[which].append(row["unprofiled_s"] / batches)
             references += row["reference_s"]
     measured = {which: statistics.median(values) for which, values in seconds.items()}

@@ -1,0 +1,27 @@
+"""Cost: what a step takes and holds under a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+CAUSES = ("communication", "host", "update", "compute")
+"""Parts of the critical path of a step."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The cost of one plan."""
+
+    iteration_s: float
+    """Seconds of a whole step, from update to update."""
+    peak_bytes: int | None
+    """Peak bytes on the rank that needs the most; None if memory is unknown."""
+    critical_s: Mapping[str, float]
+    """One of ``CAUSES`` -> seconds on the critical path of the step."""
+    gradient_accumulation_steps: int = 1
+
+    @property
+    def batch_s(self) -> float:
+        """Seconds for one batch of each rank, by which plans with other numbers of accumulation steps compare."""
+        return self.iteration_s / self.gradient_accumulation_steps

@@ -1,0 +1,57 @@
+"""ParallelDegrees: along which dimensions the ranks of a job divide the work."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import astuple, dataclass, fields
+
+from cdmpp.collectives.topology import MOST_RANKS
+from cdmpp.errors import CdmppError
+from cdmpp.platform.limits import Limits, check_fields
+
+_RANKS = Limits(1, MOST_RANKS, "ranks")
+TITLES = {
+    "dp_replicate": "data parallelism over replicas",
+    "dp_shard": "sharded data parallelism",
+    "tp": "tensor parallelism",
+    "pp": "pipeline parallelism",
+    "cp": "context parallelism",
+    "ep": "expert parallelism",
+}
+
+
+@dataclass(frozen=True)
+class ParallelDegrees:
+    """The number of ranks along each dimension; their product is the number of ranks of the job.
+
+    The names are those of torchtitan. ``CdmppError`` for a degree below 1, or too many ranks.
+    """
+
+    LIMITS = dict.fromkeys(TITLES, _RANKS)
+
+    dp_replicate: int = 1
+    """Replicas of the model, each with a batch of its own."""
+    dp_shard: int = 1
+    """Ranks over which parameters are divided, each with a batch of its own."""
+    tp: int = 1
+    """Ranks that divide each operator."""
+    pp: int = 1
+    """Stages, one after the other."""
+    cp: int = 1
+    """Ranks that divide a sequence."""
+    ep: int = 1
+    """Ranks over which the experts of a layer are divided."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "degrees.")
+        if self.ranks not in _RANKS:
+            raise CdmppError(f"degrees have a product of {self.ranks:,}: expected {_RANKS}")
+
+    @property
+    def ranks(self) -> int:
+        """The number of ranks of the job."""
+        return math.prod(astuple(self))
+
+    def beyond_one(self) -> tuple[str, ...]:
+        """Names of the degrees that exceed 1."""
+        return tuple(one.name for one in fields(self) if getattr(self, one.name) > 1)

@@ -1,0 +1,76 @@
+"""A plan as a YAML file.
+
+    strategy:                        # its name, or its name with settings; see the classes in plans/strategies
+      name: ddp
+      bucket_bytes: [1048576, 26214400]
+      gradient_as_bucket_view: false
+      overlap: true
+    degrees: {dp_replicate: 8}       # dp_replicate, dp_shard, tp, pp, cp, ep; what is left out is 1
+    gradient_accumulation_steps: 1   # 1 to 1024 batches
+    recompute: [h.0, h.1]            # names of modules
+    update: separate                 # or fused
+    synchrony: synchronous           # its name, or its name with settings
+
+Keys that are left out have the defaults of ``Plan``. A file without ``degrees`` is a plan for any number of ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from cdmpp.errors import CdmppError
+from cdmpp.model.config import check_keys, config_from_dict
+from cdmpp.plans.degrees import ParallelDegrees
+from cdmpp.plans.plan import Plan, plan_on
+from cdmpp.plans.strategies import STRATEGIES
+from cdmpp.plans.synchrony import SYNCHRONIES
+from cdmpp.platform.content import read_yaml
+from cdmpp.platform.files import write_atomic
+from cdmpp.platform.limits import fitting
+
+
+def plan_from_dict(values: Mapping[str, Any], ranks: int | None = None) -> Plan:
+    """The plan of plain values.
+
+    Args:
+        values: what ``Plan.to_dict`` gave, or a part of it.
+        ranks: number of ranks of the job; needed where ``degrees`` is left out, else it must be their product.
+
+    Raises:
+        CdmppError: an unknown key, with the nearest ones; a value that cannot be; another number of ranks.
+    """
+    values = dict(fitting("plan", values, Mapping))
+    check_keys(values, [one.name for one in fields(Plan)], "plan.")
+    if "strategy" in values:
+        values["strategy"] = STRATEGIES.from_dict(values["strategy"], "strategy")
+    if "synchrony" in values:
+        values["synchrony"] = SYNCHRONIES.from_dict(values["synchrony"], "synchrony")
+    if "recompute" in values:
+        values["recompute"] = fitting("plan.recompute", values["recompute"], tuple[str, ...])
+    if "degrees" not in values:
+        return Plan(**values) if ranks is None else plan_on(ranks, **values)
+    values["degrees"] = config_from_dict(ParallelDegrees, values["degrees"], "degrees")
+    plan = Plan(**values)
+    if ranks not in (None, plan.ranks):
+        raise CdmppError(f"the plan is for {plan.ranks} ranks, and {ranks} are asked for: leave out one of the two")
+    return plan
+
+
+def read_plan(path: Path, ranks: int | None = None) -> Plan:
+    """The plan of a file, as ``plan_from_dict`` reads it; every error names the file."""
+    values = read_yaml(path)
+    try:
+        return plan_from_dict(values, ranks)
+    except CdmppError as error:
+        raise CdmppError(f"{path}: {error}") from error
+
+
+def save_plan(plan: Plan, path: Path) -> None:
+    """Write a file that ``read_plan`` reads, whole or not at all; ``DataError`` where that cannot be."""
+    text = yaml.safe_dump(plan.to_dict(), sort_keys=False, default_flow_style=None)
+    write_atomic(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))

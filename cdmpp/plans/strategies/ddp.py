@@ -1,0 +1,135 @@
+"""DDP: every rank has all parameters and sums gradients in buckets, as PyTorch's DistributedDataParallel does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+
+from cdmpp.errors import CdmppError
+from cdmpp.network.training_step import StepMemory
+from cdmpp.plans.sizes import MIB, MOST_BYTES, mib, sizes
+from cdmpp.plans.strategies.registry import STRATEGIES
+from cdmpp.platform.limits import Limits, numbers
+from cdmpp.steps.buckets import fill_buckets
+from cdmpp.steps.exchange import Exchange
+from cdmpp.steps.step_graph import Gradient, ModuleSpan, RankGraph, StepGraph
+from cdmpp.steps.strategy import RankBytes, Strategy, flag
+
+DEFAULT_BUCKETS = (MIB, 25 * MIB)
+"""PyTorch's: a small first bucket leaves early."""
+_BUCKET_MIB = numbers(1 / MIB, MOST_BYTES / MIB, "MiB")
+
+
+def _one_size(given: str) -> tuple[int, ...]:
+    return (int(_BUCKET_MIB(given) * MIB),)
+
+
+@STRATEGIES.register
+@dataclass(frozen=True)
+class DDP(Strategy):
+    """One all-reduce a bucket, as soon as its last gradient is ready and the bucket before has left.
+
+    Without ``overlap`` all buckets leave after the backward pass.
+    """
+
+    LIMITS = {"bucket_bytes": Limits(1, MOST_BYTES, "bytes")}
+    name = "ddp"
+    title = "data parallel"
+
+    bucket_bytes: tuple[int, ...] = field(
+        default=DEFAULT_BUCKETS,
+        metadata=flag("--bucket-mb", _one_size, "MiB of a bucket of ddp (default: 25, the first one 1)"),
+    )
+    """A bucket is closed once it has so many bytes: the first, the next, and so on; the last number holds for all that
+    follow."""
+    gradient_as_bucket_view: bool = False
+    """Whether gradients lie in their buckets, so that they are not copied back."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.bucket_bytes:
+            raise CdmppError("ddp.bucket_bytes is empty: expected the bytes of one bucket or more")
+
+    def buckets(self, rank: RankGraph) -> list[list[Gradient]]:
+        """The gradients of each bucket, in the order in which buckets leave.
+
+        From the second step on PyTorch fills buckets in the order in which gradients became ready on rank 0; the first
+        step has one bucket. Of the gradients of one op those of later parameters come first.
+        """
+        places = {gradient.name: place for place, gradient in enumerate(rank.gradients)}
+        ordered = sorted(rank.gradients, key=lambda one: (one.ready_after, -places[one.name]))
+        filled = fill_buckets([one.bytes for one in ordered], self.bucket_bytes)
+        return [[ordered[i] for i in bucket] for bucket in filled]
+
+    def exchanges(self, graph: StepGraph) -> tuple[Exchange, ...]:
+        """One all-reduce a bucket; ``CdmppError`` where the gradients of ranks differ."""
+        graph.check_alike()
+        ready = [{one.name: one.ready_after for one in rank.gradients} for rank in graph.ranks]
+        last = [max(own.values(), default=0) for own in ready]
+        found = []
+        for number, bucket in enumerate(self.buckets(graph.ranks[0])):
+            after = [max(own[one.name] for one in bucket) for own in ready] if self.overlap else last
+            size = sum(one.bytes for one in bucket)
+            found.append(Exchange("all_reduce", size, dict(enumerate(after)), name=f"bucket {number}"))
+        return tuple(found)
+
+    def rank_bytes(self, held: StepMemory, modules: Sequence[ModuleSpan], ranks: int) -> RankBytes:
+        """A whole model, and on several ranks the buckets, which are as large as all gradients."""
+        own = super().rank_bytes(held, modules, ranks)
+        if ranks == 1:
+            return own
+        kept = own.kept_bytes + held.gradient_bytes
+        return replace(own, kept_bytes=kept, holds_gradients=self.gradient_as_bucket_view)
+
+    def proposals(
+        self, gradient_bytes: int, ranks: int, copies_buckets: bool
+    ) -> Iterator[tuple[str, str, Iterable[Self]]]:
+        """Sizes of all buckets, of the first one, and of the later ones; gradients as views of their buckets."""
+        ladder = sizes(gradient_bytes)[::-1]  # of sizes that make the same buckets the largest is taken
+        first, last = self.bucket_bytes[0], self.bucket_bytes[-1]
+        caps = [DEFAULT_BUCKETS, *((size,) for size in ladder)]
+        firsts = [(size, last) for size in ladder if size != last]
+        rests = [(first, size) for size in ladder if size != first]
+        for name, tried in (("bucket size", caps), ("first bucket", firsts), ("later buckets", rests)):
+            yield name, "communication", [replace(self, bucket_bytes=one) for one in tried]
+        if copies_buckets:
+            yield "gradient as bucket view", "compute", [replace(self, gradient_as_bucket_view=True)]
+
+    def memory_savers(self, ranks: int) -> Iterator[tuple[str, Self]]:
+        """Gradients as views of their buckets, which are then held once."""
+        if ranks > 1 and not self.gradient_as_bucket_view:
+            yield "gradient as bucket view", replace(self, gradient_as_bucket_view=True)
+
+    def describe(self, setting: str) -> str:
+        """One setting for a reader."""
+        if setting == "bucket_bytes":
+            first = f"first bucket {mib(self.bucket_bytes[0])} MiB, then " if len(self.bucket_bytes) > 1 else ""
+            return f"{first}buckets of {mib(self.bucket_bytes[-1])} MiB"
+        if setting == "gradient_as_bucket_view":
+            lie = "in" if self.gradient_as_bucket_view else "next to"
+            return f"gradients lie {lie} their buckets"
+        return super().describe(setting)
+
+    def torch_arguments(self) -> dict[str, Any]:
+        """Arguments of ``torch.nn.parallel.DistributedDataParallel``; empty where its defaults stay.
+
+        Several sizes take ``bucket_cap_mb_list``, which torch 2.13 has.
+        """
+        found: dict[str, Any] = {}
+        caps = [_number(size) for size in self.bucket_bytes]
+        if self.bucket_bytes != DEFAULT_BUCKETS:
+            found |= {"bucket_cap_mb": caps[0]} if len(caps) == 1 else {"bucket_cap_mb_list": caps}
+        if self.gradient_as_bucket_view:
+            found["gradient_as_bucket_view"] = True
+        return found
+
+    def torch_lines(self) -> tuple[str, ...]:
+        """The model in ``DistributedDataParallel``."""
+        given = "".join(f", {key}={value!r}" for key, value in self.torch_arguments().items())
+        return (f"model = DistributedDataParallel(model{given})",)
+
+
+def _number(size: int) -> int | float:
+    value = float(mib(size))
+    return int(value) if value.is_integer() else value

@@ -1,0 +1,122 @@
+"""FSDP: every rank keeps a part of each parameter, as PyTorch's fully sharded data parallel (FSDP2) does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+from cdmpp.errors import CdmppError
+from cdmpp.network.training_step import StepMemory
+from cdmpp.plans.strategies.registry import STRATEGIES
+from cdmpp.steps.exchange import START, Exchange
+from cdmpp.steps.step_graph import ModuleSpan, StepGraph
+from cdmpp.steps.strategy import RankBytes, Strategy
+
+
+@STRATEGIES.register
+@dataclass(frozen=True)
+class FSDP(Strategy):
+    """Each module is gathered before its forward pass and again before its backward pass; then gradients are scattered.
+
+    A rank updates only its own part. With ``overlap``, as on GPUs, a module is gathered while the one before computes,
+    and gradients are scattered while the next one does, one module at a time. Without it, as on CPUs, ranks stand still
+    meanwhile.
+    """
+
+    name = "fsdp"
+    title = "fully sharded data parallel"
+    degrees = ("dp_shard",)
+    can_accumulate = False
+
+    reshard_after_forward: bool = True
+    """Whether parameters are let go after the forward pass and gathered again for the backward pass."""
+
+    def shards(self, ranks: int) -> int:
+        """All ranks: each updates its own part of the parameters."""
+        return ranks
+
+    def on_backend(self, backend: str) -> Self:
+        """On gloo PyTorch computes nothing while it exchanges."""
+        return replace(self, overlap=self.overlap and backend != "gloo")
+
+    def exchanges(self, graph: StepGraph) -> tuple[Exchange, ...]:
+        """All-gathers and reduce-scatters of modules, in the order in which ranks launch them.
+
+        ``CdmppError`` where the modules of ranks differ, or there are none although there are gradients.
+        """
+        graph.check_alike()
+        modules = graph.ranks[0].modules
+        if not modules and graph.ranks[0].gradients:
+            raise CdmppError("fsdp needs modules, and this step has none: take ddp or ps")
+        forward = sorted(range(len(modules)), key=lambda i: modules[i].forward)
+        backward = sorted(range(len(modules)), key=lambda i: modules[i].backward)
+        again = [module for module in backward if self.reshard_after_forward and not modules[module].is_kept]
+        launched = [
+            *self._scatters(graph, sorted(backward, key=lambda i: modules[i].backward[1])),
+            *self._gathers(graph, forward, "forward"),
+            *self._gathers(graph, again, "backward"),
+        ]
+        return tuple(sorted(launched, key=lambda exchange: exchange.after[0]))  # stable: scatters go first
+
+    def rank_bytes(self, held: StepMemory, modules: Sequence[ModuleSpan], ranks: int) -> RankBytes:
+        """A part of everything; in the passes two modules and the root, or all, and one module's gradients."""
+        if ranks == 1:
+            return super().rank_bytes(held, modules, ranks)
+        sizes = sorted((one.bytes for one in modules if not one.is_kept), reverse=True)
+        root = sum(one.bytes for one in modules if one.is_kept)
+        gathered = sum(sizes[:2]) + root if self.reshard_after_forward else held.parameter_bytes
+        return RankBytes(
+            -(-(held.parameter_bytes + held.state_bytes + held.gradient_bytes) // ranks),
+            -(-held.update_bytes // ranks),
+            gathered + max([*sizes, root], default=0),
+            holds_gradients=True,
+        )
+
+    def proposals(
+        self, gradient_bytes: int, ranks: int, copies_buckets: bool
+    ) -> Iterator[tuple[str, str, Iterable[Self]]]:
+        """Parameters that stay gathered after the forward pass, or do not."""
+        again = not self.reshard_after_forward
+        yield "reshard after forward", "communication", [replace(self, reshard_after_forward=again)]
+
+    def memory_savers(self, ranks: int) -> Iterator[tuple[str, Self]]:
+        """Parameters that are let go after the forward pass."""
+        if not self.reshard_after_forward:
+            yield "reshard after forward", replace(self, reshard_after_forward=True)
+
+    def describe(self, setting: str) -> str:
+        """One setting for a reader."""
+        if setting == "reshard_after_forward":
+            again = "are gathered again for the backward pass" if self.reshard_after_forward else "stay gathered"
+            return f"parameters {again}"
+        return super().describe(setting)
+
+    def torch_lines(self) -> tuple[str, ...]:
+        """``fully_shard`` on each block and on the model."""
+        again = "" if self.reshard_after_forward else ", reshard_after_forward=False"
+        return (f"for block in blocks: fully_shard(block{again})", f"fully_shard(model{again})")
+
+    def _gathers(self, graph: StepGraph, order: Sequence[int], phase: str) -> list[Exchange]:
+        """All-gathers of modules by number. With overlap one may leave where the module before begins."""
+        found = []
+        for place, number in enumerate(order):
+            ahead, module = order[max(place - 1, 0)] if self.overlap else number, graph.ranks[0].modules[number]
+            after = {rank: max(begin - 1, START) for rank, begin in _places(graph, ahead, phase, 0).items()}
+            before = {rank: (begin,) for rank, begin in _places(graph, number, phase, 0).items()}
+            found.append(Exchange("all_gather", module.bytes, after, before, f"{module.name} {phase}"))
+        return found
+
+    def _scatters(self, graph: StepGraph, order: Sequence[int]) -> list[Exchange]:
+        """With overlap, what follows the backward pass of the next module waits: one buffer holds what is scattered."""
+        found = []
+        for place, number in enumerate(order):
+            module, after = graph.ranks[0].modules[number], _places(graph, number, "backward", 1)
+            blocks = order[min(place + 1, len(order) - 1)] if self.overlap else number
+            before = {rank: (end + 1,) for rank, end in _places(graph, blocks, "backward", 1).items()}
+            found.append(Exchange("reduce_scatter", module.bytes, after, before, f"{module.name} gradients"))
+        return found
+
+
+def _places(graph: StepGraph, number: int, phase: str, end: int) -> dict[int, int]:
+    return {rank.rank: getattr(rank.modules[number], phase)[end] for rank in graph.ranks}

@@ -1,0 +1,143 @@
+"""Strategy: how the ranks of a job share a training step. The protocol that every parallel strategy follows.
+
+A strategy is one file of ``cdmpp/plans/strategies``. Replay, memory, search, files, settings for PyTorch and the
+command line ask it, and know none by name.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, Self
+
+from cdmpp.network.training_step import StepMemory
+from cdmpp.platform.limits import Limits, check_fields
+from cdmpp.steps.exchange import Exchange
+from cdmpp.steps.step_graph import ModuleSpan, StepGraph
+
+
+@dataclass(frozen=True)
+class Flag:
+    """The option of the command line that sets a field of a strategy: ``field(metadata=flag(...))`` declares it."""
+
+    option: str
+    """The option, such as ``--servers``."""
+    type: Callable[[str], Any]
+    """Reads the field's value; ``argparse.ArgumentTypeError`` for a text that it cannot be."""
+    help: str
+    """A line for ``--help``."""
+
+
+def flag(option: str, type: Callable[[str], Any], help: str) -> dict[str, Flag]:
+    """The metadata of a field that the command line can set."""
+    return {"flag": Flag(option, type, help)}
+
+
+@dataclass(frozen=True)
+class RankBytes:
+    """What one rank holds under a strategy, next to the model's buffers, its inputs and its activations; in bytes."""
+
+    kept_bytes: int
+    """Parameters, optimizer states and communication buffers that stay from step to step."""
+    update_bytes: int
+    """Workspace of the update."""
+    gathered_bytes: int = 0
+    """Parameters and gradients that are there only while the passes run."""
+    holds_gradients: bool = False
+    """Whether ``kept_bytes`` contains the gradients; otherwise they live among the results of the backward pass."""
+
+
+@dataclass(frozen=True)
+class Strategy(ABC):
+    """A parallel strategy with its settings. Each setting is a field; a value that cannot be is refused at once.
+
+    A subclass is a frozen dataclass that states ``name``, ``title`` and ``LIMITS`` and writes ``exchanges``. The other
+    methods have defaults that suit a strategy under which every rank holds the whole model.
+    """
+
+    LIMITS: ClassVar[Mapping[str, Limits]] = {}
+    """Name of a field that holds numbers -> what they may be."""
+    name: ClassVar[str]
+    """The name in files and on the command line."""
+    title: ClassVar[str]
+    """A few words for a reader."""
+    degrees: ClassVar[tuple[str, ...]] = ("dp_replicate",)
+    """Parallel degrees that may exceed 1; the first one takes all ranks where nothing else is said."""
+    can_accumulate: ClassVar[bool] = True
+    """Whether gradients of several batches can be added up before they are exchanged."""
+
+    overlap: bool = field(default=True, kw_only=True)
+    """Whether ranks compute while they exchange."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, f"{self.name}.")
+
+    @abstractmethod
+    def exchanges(self, graph: StepGraph) -> tuple[Exchange, ...]:
+        """What the ranks of ``graph`` exchange in one step, in the order of the launches.
+
+        Raises:
+            CdmppError: ranks whose gradients or modules differ, or a step that the strategy cannot share.
+        """
+
+    def shards(self, ranks: int) -> int:
+        """The number of ranks over which parameters, and so their update, are divided."""
+        return 1
+
+    def on_backend(self, backend: str) -> Self:
+        """The strategy as it runs over this communication back end."""
+        return self
+
+    def check(self, ranks: int) -> None:
+        """``CdmppError`` where the settings do not fit so many ranks."""
+        return None
+
+    def rank_bytes(self, held: StepMemory, modules: Sequence[ModuleSpan], ranks: int) -> RankBytes:
+        """What each of ``ranks`` ranks holds of a model.
+
+        Args:
+            held: bytes of the whole model on one rank.
+            modules: the modules of the model, which are groups of parameters.
+            ranks: number of ranks.
+        """
+        return RankBytes(held.parameter_bytes + held.state_bytes, held.update_bytes)
+
+    def proposals(
+        self, gradient_bytes: int, ranks: int, copies_buckets: bool
+    ) -> Iterator[tuple[str, str, Iterable[Self]]]:
+        """Other settings that may make a step shorter.
+
+        Args:
+            gradient_bytes: bytes of all gradients of the model.
+            ranks: number of ranks, 2 or more.
+            copies_buckets: whether the job is known to copy gradients back from their buckets.
+
+        Yields:
+            The name of the change, the part of the critical path that it may shorten, and the strategies to try.
+        """
+        yield from ()
+
+    def memory_savers(self, ranks: int) -> Iterator[tuple[str, Self]]:
+        """Other settings under which a rank may hold less: the name of the change, and the strategy."""
+        yield from ()
+
+    def changes(self, default: Strategy) -> tuple[str, ...]:
+        """Settings that differ from those of ``default``, a phrase each."""
+        if type(default) is not type(self):
+            default = type(self)()
+            return (f"strategy {self.name}", *self.changes(default))
+        return tuple(
+            self.describe(one.name) for one in fields(self) if getattr(self, one.name) != getattr(default, one.name)
+        )
+
+    def describe(self, setting: str) -> str:
+        """One setting, by its field's name, for a reader."""
+        value = getattr(self, setting)
+        if setting == "overlap":
+            return "exchanges overlap with computing" if value else "exchanges only when nothing computes"
+        return f"{setting} {value}"
+
+    @abstractmethod
+    def torch_lines(self) -> tuple[str, ...]:
+        """Lines of Python that set the strategy for a ``model``, its ``blocks`` and an ``optimizer``."""
