@@ -20,6 +20,7 @@ from cdmpp.data.derive import data_set_folder, derive, read_chunks, sources_of
 from cdmpp.data.labels import Labels, read_labels
 from cdmpp.data.records import read_info, read_records, read_tasks, record_parts
 from cdmpp.data.schema import Record
+from cdmpp.data.shared_asts import shared_asts
 from cdmpp.errors import DataError
 from cdmpp.operators.operator import LibraryOperator
 from cdmpp.operators.operator_vector import operator_program
@@ -43,9 +44,10 @@ def load_programs(
 ) -> LatencyDataset:
     """The labelled programs of data set folders, those of ``device`` where given, in the order they were written.
 
-    A program that several folders hold becomes one, its samples united. ASTs come from ``asts/`` or the cache; TVM
-    derives missing ones (about 30 a second and process) in chunks, so that a killed run continues. Memory holds some
-    hundred bytes a program; ASTs and code vectors are in files below the cache, deleted with the data set.
+    A program that several folders hold becomes one, its samples united. ASTs come from ``asts/``, of this data set or
+    of the one that is named there, or from the cache. TVM derives missing ones (about 30 a second and process) in
+    chunks, so that a killed run continues. Memory holds some hundred bytes a program; ASTs and code vectors are in
+    files below the cache, deleted with the data set.
 
     Raises:
         DataError: no record of the device, broken rows, or many programs without an AST.
@@ -111,6 +113,12 @@ class _DataSet:
             yield from _fresh(table, labels.places(names), taken)
         if self.features == "library":
             yield from self._operators(labels, taken)
+        if self.features == "cdmpp" and not taken.all():
+            try:
+                for names, table in shared_asts(self.folder):
+                    yield from _fresh(table, labels.places(names), taken)
+            except DataError as error:
+                log.warning("%s", error)
         if self.features != "cdmpp" or taken.all():
             return
         for attempt in range(2):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import shutil
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from cdmpp.data.dataset import join_datasets
 from cdmpp.data.loading import load_dataset, load_programs
 from cdmpp.data.merge import merge_records
 from cdmpp.data.records import append_records, read_records, write_info, write_tasks
+from cdmpp.data.shared_asts import shared_asts, write_shared
 from cdmpp.data.splits import make_split
 from cdmpp.errors import DataError
 from cdmpp.evaluation import baselines
@@ -66,6 +68,54 @@ def test_programs_come_in_record_order_from_mapped_files(folder):
     for path in (folder / "asts").iterdir():
         path.rename(path.with_name({"part-00000.parquet": "part-00003.parquet"}.get(path.name, path.name)))
     assert_same(load_dataset(folder), data)
+
+
+def shared_copy(folder, name="copy"):
+    """The data set once more next to ``folder``, with the ASTs of all but the last ten programs named there."""
+    copy = folder.parent / name
+    shutil.copytree(folder, copy)
+    ids = load_dataset(folder).record_ids.tolist()
+    last = load_dataset(folder).asts.take(np.arange(90, 100))
+    for path in (copy / "asts").iterdir():
+        path.unlink()
+    write_shared(copy, folder.name, {one: one for one in ids[:90]})
+    write_asts(copy / "asts" / "part-00000.parquet", ids[90:], last)
+    return copy
+
+
+def test_asts_of_another_data_set_are_its_own(folder):
+    whole, copy = load_dataset(folder), load_dataset(shared_copy(folder))
+    np.testing.assert_array_equal(copy.asts.leaf_features, whole.asts.leaf_features)
+    np.testing.assert_array_equal(copy.asts.kernel_offsets, whole.asts.kernel_offsets)
+    assert copy.record_ids.tolist() == whole.record_ids.tolist()
+
+
+def test_several_records_may_share_an_ast(folder):
+    ids = load_dataset(folder).record_ids.tolist()
+    copy = shared_copy(folder)
+    write_shared(copy, folder.name, dict.fromkeys(ids[:3], ids[5]))
+    found = {name: table[row] for names, table in shared_asts(copy) for row, name in enumerate(names)}
+    assert set(found) == set(ids[:3])
+    expected = load_dataset(folder).asts[5]
+    assert all(np.array_equal(ast.leaf_features, expected.leaf_features) for ast in found.values())
+
+
+def test_a_data_set_that_is_not_there_is_named_and_asts_are_derived(folder, monkeypatch, caplog):
+    copy = shared_copy(folder)
+    wanted = []
+    monkeypatch.setattr(loading, "derive", lambda kinds, *_: wanted.append(kinds["asts"][1]) or {"asts": {}})
+    folder.rename(folder.with_name("gone"))
+    with pytest.raises(DataError, match="no compact AST for 90 of 100"):
+        load_dataset(copy)
+    assert len(wanted[0]) == 90 and "'set' for its ASTs, which is not in" in caplog.text
+
+
+@pytest.mark.parametrize("source", ["../set", "/", "", ".."])
+def test_asts_are_read_from_a_neighbour_only(folder, source):
+    copy = shared_copy(folder)
+    write_shared(copy, source, {"a": "b"})
+    with pytest.raises(DataError, match="which is not in"):
+        list(shared_asts(copy))
 
 
 def test_samples_of_a_program_in_two_folders_are_united(folder, tmp_path):

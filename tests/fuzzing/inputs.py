@@ -11,6 +11,7 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fuzzing.audit.sitecustomize import CANARY
@@ -71,9 +72,8 @@ def write_bases(home: Path) -> None:
     records = pq.read_table(sorted((SHIPPED_DATA / "records").glob("*.parquet"))[0]).slice(0, _PROGRAMS)
     ids, data = set(records.column("record_id").to_pylist()), home / "dataset"
     needed = set(records.column("task_id").to_pylist())
-    parts = {"records": records}
-    for part in ("asts", "codes"):
-        parts[part] = _rows(pq.read_table(SHIPPED_DATA / part / "part-00000.parquet"), "record_id", ids)
+    codes = _rows(pq.read_table(SHIPPED_DATA / "codes" / "part-00000.parquet"), "record_id", ids)
+    parts = {"records": records, "asts": _asts_of(ids), "codes": codes}
     for part, table in parts.items():
         (data / part).mkdir(parents=True)
         pq.write_table(table, data / part / "part-00000.parquet")
@@ -82,6 +82,16 @@ def write_bases(home: Path) -> None:
     (data / "dataset.json").write_text(json.dumps({**info, "networks": []}))
     (home / "asts").mkdir()
     pq.write_table(parts["asts"], home / "asts" / "asts.parquet")
+
+
+def _asts_of(ids: set):
+    """What ``asts/shared.parquet`` of the shipped data stands for, as a part of its own."""
+    shared = _rows(pq.read_table(SHIPPED_DATA / "asts" / "shared.parquet"), "record_id", ids)
+    own = dict(zip(shared["same_as"].to_pylist(), shared["record_id"].to_pylist(), strict=True))
+    there = pq.read_table(SHIPPED_DATA.parent / "xeon-icelake" / "asts" / "part-00000.parquet")
+    rows = _rows(there, "record_id", set(own))
+    names = pa.array([own[name] for name in rows["record_id"].to_pylist()])
+    return rows.set_column(0, "record_id", names).replace_schema_metadata(there.schema.metadata)
 
 
 def _rows(table, column: str, wanted: set):
