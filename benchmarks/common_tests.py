@@ -1,7 +1,8 @@
 """Two evaluations on the test programs that both have: what more training programs, or another model, brought.
 
-python -m benchmarks.common_tests OUT/cells/NAME[:MODEL] OUT/cells/NAME[:MODEL]: folders of cells of ``cdmpp evaluate``,
-and a model in them, ``cdmpp`` where none is named. The mean of both answers, of their logarithms, is judged as well.
+python -m benchmarks.common_tests OUT/cells/NAME[:MODEL] OUT/cells/NAME[:MODEL]: folders of cells of
+``cdmpp model evaluate``, and a model in them, ``cdmpp`` where none is named.
+The mean of both answers, of their logarithms, is judged as well.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Errors of an evaluated cell of library operators by device, type and class: a Markdown table.
 
-python -m benchmarks.library_types CELL DATA [DEVICE ...]: CELL is the ``.npz`` of predictions that ``cdmpp evaluate``
-leaves under ``cells``, DATA holds the data sets it was evaluated on, ``DEVICE-torch`` of each device (h100, h200).
+python -m benchmarks.library_types CELL DATA [DEVICE ...]: CELL is the ``.npz`` of predictions that
+``cdmpp model evaluate`` leaves under ``cells``,
+DATA holds the data sets it was evaluated on, ``DEVICE-torch`` of each device (h100, h200).
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
         [models=frozen,online,xgb,random] [evaluation=outputs/evaluation] [name=a100] [data=FOLDER,...]
 
 Nothing is measured, so no device is needed. The tasks of a network that no model was trained on take turns and share a
-model, as in ``ms.tune_tasks``. ``evaluation`` holds what ``cdmpp evaluate device=a100 models=[cdmpp]
+model, as in ``ms.tune_tasks``. ``evaluation`` holds what ``cdmpp model evaluate device=a100 models=[cdmpp]
 splits=[by_network+test_networks:resnet34,...]`` trained, under ``name`` where it was given one. ``data``: the records
 to choose among, where they are not all that are found. Our model reads the machine code of every candidate whose code
 vector is there. Every (network, seed, model) is a file; finished ones stay.

@@ -1,7 +1,7 @@
 """Errors on a sample of records, each task weighted as all records have it.
 
-python -m benchmarks.task_mix OUT/cells/NAME FOLDER ...: cells of ``cdmpp evaluate`` whose test programs are a sample,
-as ``benchmarks.a100_sample`` draws it, of the data sets FOLDER; other test programs are left out.
+python -m benchmarks.task_mix OUT/cells/NAME FOLDER ...: cells of ``cdmpp model evaluate`` whose test programs are a
+sample, as ``benchmarks.a100_sample`` draws it, of the data sets FOLDER; other test programs are left out.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def main(cells: str, *folders: str) -> None:
     for path in sorted(Path(cells).glob("*/*/*.npz")):
         found[path.parts[-3], path.stem].append(weighted_mape(path, task_of, counts))
     if not found:
-        raise DataError(f"{cells} holds no cells: give a folder OUT/cells/NAME of `cdmpp evaluate`")
+        raise DataError(f"{cells} holds no cells: give a folder OUT/cells/NAME of `cdmpp model evaluate`")
     print(f"{len(task_of)} records of {len(counts)} tasks\n| split | model | seeds | MAPE % |\n|---|---|---:|---:|")
     for (split, model), each in found.items():
         print(f"| {split} | {model} | {len(each)} | {np.mean(each):.1f} |")

@@ -1,6 +1,8 @@
-"""``cdmpp evaluate`` from a source checkout; its settings are in ``conf/evaluate.yaml``."""
+"""``cdmpp model evaluate`` from a source checkout; its settings are in ``conf/evaluate.yaml``."""
 
-from cdmpp.cli.evaluate import main
+import sys
+
+from cdmpp.cli.command import main
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(["model", "evaluate", *sys.argv[1:]], sys.argv[0]))

@@ -1,6 +1,8 @@
-"""``cdmpp evaluate-networks`` from a source checkout; its settings are in ``conf/evaluate_networks.yaml``."""
+"""``cdmpp model evaluate-networks`` from a source checkout; its settings are in ``conf/evaluate_networks.yaml``."""
 
-from cdmpp.cli.evaluate_networks import main
+import sys
+
+from cdmpp.cli.command import main
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(["model", "evaluate-networks", *sys.argv[1:]], sys.argv[0]))

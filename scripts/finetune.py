@@ -1,6 +1,8 @@
-"""``cdmpp finetune`` from a source checkout; its settings are in ``conf/finetune.yaml``."""
+"""``cdmpp model finetune`` from a source checkout; its settings are in ``conf/finetune.yaml``."""
 
-from cdmpp.cli.finetune import main
+import sys
+
+from cdmpp.cli.command import main
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(["model", "finetune", *sys.argv[1:]], sys.argv[0]))

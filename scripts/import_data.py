@@ -1,6 +1,8 @@
-"""``cdmpp import`` from a source checkout; its settings are in ``conf/import_data.yaml``."""
+"""``cdmpp data import`` from a source checkout; its settings are in ``conf/import_data.yaml``."""
 
-from cdmpp.cli.import_data import main
+import sys
+
+from cdmpp.cli.command import main
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(["data", "import", *sys.argv[1:]], sys.argv[0]))

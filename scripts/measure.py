@@ -1,6 +1,8 @@
-"""``cdmpp measure`` from a source checkout; its settings are in ``conf/measure.yaml``."""
+"""``cdmpp data measure`` from a source checkout; its settings are in ``conf/measure.yaml``."""
 
-from cdmpp.cli.measure import main
+import sys
+
+from cdmpp.cli.command import main
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(["data", "measure", *sys.argv[1:]], sys.argv[0]))

@@ -1,6 +1,8 @@
-"""``cdmpp train`` from a source checkout; its settings are in ``conf/config.yaml``."""
+"""``cdmpp model train`` from a source checkout; its settings are in ``conf/config.yaml``."""
 
-from cdmpp.cli.train import main
+import sys
+
+from cdmpp.cli.command import main
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(["model", "train", *sys.argv[1:]], sys.argv[0]))

@@ -1,6 +1,6 @@
 """The measured networks of ``docs/networks.md``, and what the package knows of their errors.
 
-``python -m benchmarks.publish.networks out=outputs/networks`` adds the cells of ``cdmpp evaluate-networks`` to
+``python -m benchmarks.publish.networks out=outputs/networks`` adds the cells of ``cdmpp model evaluate-networks`` to
 ``docs/networks.csv`` (a row that is there already is replaced) and writes the tables between ``<!-- figures -->`` and
 ``<!-- /figures -->``, and ``network/errors.json``.
 """

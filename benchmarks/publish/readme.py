@@ -28,7 +28,7 @@ def figures(results: Sequence[Result]) -> str:
         DataError: no results.
     """
     if not results:
-        raise DataError("docs/results.csv holds no rows; run `cdmpp evaluate` and benchmarks.publish.results first")
+        raise DataError("docs/results.csv holds no rows; run `cdmpp model evaluate` and publish.results first")
     shown = [result for result in results if _is_main(result) and result.metric in METRICS]
     cells: dict[tuple[str, str], dict[str, list[Result]]] = {}
     for result in sorted(shown, key=lambda result: (result.dataset, result.split)):

@@ -76,7 +76,7 @@ def publish(out: str, docs: str, name: str | None = None) -> None:
     """Write all cells below ``out``, or those of the data set ``name``, into the folder ``docs``."""
     cells, folder = collect(Path(out), name), Path(docs)
     if not cells:
-        raise DataError(f"no finished cells in {out}; run `cdmpp evaluate` first")
+        raise DataError(f"no finished cells in {out}; run `cdmpp model evaluate` first")
     for dataset in sorted({cell["dataset"] for cell in cells}):
         own = [cell for cell in cells if cell["dataset"] == dataset]
         image = folder / "images" / f"{dataset}-mape.png"

@@ -106,7 +106,7 @@ def _model(out: Path, dataset: str, cell: Cell) -> Path:
     model = cell.model_folder(out, dataset) / "model"
     for path in (cell.path(out, dataset), model / "config.json"):
         if not path.is_file():
-            raise DataError(f"{path} is missing: run `cdmpp evaluate` with that split, seed and model first")
+            raise DataError(f"{path} is missing: run `cdmpp model evaluate` with that split, seed and model first")
     return model
 
 

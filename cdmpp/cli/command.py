@@ -1,76 +1,105 @@
-"""The ``cdmpp`` command: imports the file of one verb alone, so that ``cdmpp devices`` needs no torch."""
+"""The ``cdmpp`` command: imports the file of the one verb that runs, so that ``cdmpp devices`` needs no torch."""
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import platform
+import shlex
 import sys
 from collections.abc import Sequence
 
-from cdmpp.cli.output import say
+from cdmpp.cli import old_names
+from cdmpp.cli.logs import log, logs_to_stderr, set_level
 from cdmpp.cli.parser import Parser
+from cdmpp.cli.verbs import GROUPS, PURPOSES, VERBS, Verb
 from cdmpp.errors import CdmppError
 from cdmpp.version import __version__
 
-VERBS = {
-    "devices": "list the devices, with the data and the models that are here for each",
-    "probe": "time what no document states of this machine's core: clock, caches, latencies",
-    "calibrate": "scale a model to this machine's CPU in three minutes: its own numbers and a dozen kernels",
-    "models": "list the trained models that are here, with the figures of their cards",
-    "predict": "predict latencies",
-    "network": "predict the time of a whole network",
-    "step": "predict the time of a training step: forward, backward, update, with memory",
-    "compare": "predict the time of a whole network on several devices",
-    "collective": "predict what an all-reduce, or another exchange between devices, takes",
-    "trace": "read the traces of a training job on several ranks: replay it, ask what if, say why it is slow",
-    "tune": "choose the programs of a network, by prediction alone or measured here; a MetaSchedule database",
-    "data": "what data is here; or, `data codes`: compile its programs for code vectors",
-}
-# Their arguments are key=value settings, or --help.
-CONFIGURED = {
-    "train": "train a model on the records of a device",
-    "evaluate": "models and baselines on the named splits",
-    "evaluate-networks": "run whole networks on this machine, beside their predictions",
-    "import": "bring a tuning database into the record format",
-    "measure": "measure tensor programs on this machine",
-    "finetune": "bring a model to a new device with few measured tasks",
-}
-_FILES = {"import": "import_data", "evaluate-networks": "evaluate_networks"}
 
+def main(arguments: Sequence[str] | None = None, script: str | None = None) -> int:
+    """Run one command.
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit code: 0 done, 2 wrong input (one line on stderr), 130 stopped by Ctrl-C."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    try:
-        if given and given[0] in CONFIGURED:
-            sys.argv = [f"cdmpp {given[0]}", *given[1:]]
-            importlib.import_module(f"cdmpp.cli.{_FILES.get(given[0], given[0])}").main()
+    Args:
+        arguments: words behind ``cdmpp``; None: those of this process.
+        script: path of the script that the words were given to, which messages then name in place of the verb.
+
+    Returns:
+        The exit code: 0 done, 2 wrong input (one line on standard error), 130 stopped by Ctrl-C.
+    """
+    with logs_to_stderr():
+        try:
+            words = old_names.verb_of(list(sys.argv[1:] if arguments is None else arguments))
+            options = _parser(_verb_of(words), script).parse_args(words)
+            set_level(options.verbose, options.quiet)
+            log.debug("cdmpp %s, Python %s: %s", __version__, platform.python_version(), " ".join(words))
+            options.run(options)
             return 0
-        options = _parser(given[0] if given else "").parse_args(given)
-        options.run(options)
-        return 0
-    except CdmppError as error:
-        say(str(error))
-        return 2
-    except KeyboardInterrupt:
-        say("stopped. What was derived so far is kept: the same command goes on from there")
-        return 130
-    except BrokenPipeError:  # the reader of a pipe, head for one, has seen enough
-        sys.stderr.close()
-        return 0
+        except CdmppError as error:
+            log.error("%s", error)
+            log.debug("it was raised here", exc_info=True)
+            return 2
+        except KeyboardInterrupt:
+            log.error("stopped. What was derived so far is kept: the same command goes on from there")
+            return 130
+        except BrokenPipeError:  # the reader of a pipe, head for one, has seen enough
+            sys.stderr.close()
+            return 0
 
 
-def _parser(asked: str) -> argparse.ArgumentParser:
-    """With the arguments of the verb that is ``asked`` for; of the others only the names."""
-    parser = Parser(prog="cdmpp", description="Predict how long a tensor program runs on a device.")
+def _verb_of(words: Sequence[str]) -> str:
+    """The verb that ``words`` name; empty where they name none."""
+    named = [word for word in words if not word.startswith("-")]
+    return next((name for n in (2, 1) if (name := " ".join(named[:n])) in VERBS), "")
+
+
+def _parser(asked: str, script: str | None = None) -> Parser:
+    """The parser with the options of the verb that is ``asked`` for; of the other verbs it knows only the names."""
+    parser = Parser(
+        prog="cdmpp",
+        usage="cdmpp COMMAND ...",
+        description="Predict how long tensor programs, networks and training steps run on a device.",
+        epilog=_overview(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--version", action="version", version=f"cdmpp {__version__}")
-    verbs = parser.add_subparsers(required=True, metavar="COMMAND")
-    for name, text in VERBS.items():
-        verb = verbs.add_parser(name, help=text, description=text)
-        if name == asked:
-            module = importlib.import_module(f"cdmpp.cli.{name}")
-            module.add_arguments(verb)
-            verb.set_defaults(run=module.run)
-    for name, text in CONFIGURED.items():
-        verbs.add_parser(name, help=f"{text}; key=value settings, --help lists them", add_help=False)
+    _add_verbosity(parser, False)
+    places = {"": parser.add_subparsers(prog="cdmpp", required=True, metavar="COMMAND", help=argparse.SUPPRESS)}
+    for group, text in GROUPS.items():
+        place = places[""].add_parser(group, description=text)
+        places[group] = place.add_subparsers(required=True, metavar="COMMAND", title="commands")
+    for verb in VERBS.values():
+        group, _, name = verb.name.rpartition(" ")
+        added = places[group].add_parser(name, help=verb.text, description=f"{verb.text[0].upper()}{verb.text[1:]}.")
+        _add_verbosity(added, argparse.SUPPRESS)
+        if verb.name == asked:
+            _declare(verb, added, script)
     return parser
+
+
+def _declare(verb: Verb, parser: Parser, script: str | None) -> None:
+    module = importlib.import_module(verb.module)
+    if verb.has_settings:
+        parser.prog = f"python {shlex.quote(script)}" if script else parser.prog
+        parser.entry = module.main
+        parser.set_defaults(run=lambda options: module.main.run(options.settings, parser.prog))
+    else:
+        module.add_arguments(parser)
+        parser.set_defaults(run=module.run)
+
+
+def _add_verbosity(parser: argparse.ArgumentParser, default: bool | str) -> None:
+    """Declare them before and behind the verb: ``default`` of the latter must not hide the former."""
+    which = parser.add_mutually_exclusive_group()
+    tell = "log more, with the place where an error was raised"
+    which.add_argument("-v", "--verbose", action="store_true", default=default, help=tell)
+    which.add_argument("-q", "--quiet", action="store_true", default=default, help="log errors only, no warnings")
+
+
+def _overview() -> str:
+    """The verbs by purpose."""
+    lines = []
+    for purpose, verbs in PURPOSES.items():
+        lines += [f"{purpose}:", *(f"  {verb.name:<25}{verb.text}" for verb in verbs), ""]
+    form = "An option is written --key value or key=value; `cdmpp COMMAND --help` lists those of a command."
+    return "\n".join([*lines, form])

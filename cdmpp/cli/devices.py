@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Any
 
 from cdmpp import devices
-from cdmpp.cli.data import plain
+from cdmpp.cli.data.summary import plain
 from cdmpp.cli.output import print_json, print_table
 
 _NUMBERS = {"cores": "core_count", "MHz": "clock_mhz", "fp32 TFLOP/s": "fp32_tflops", "GB/s": "bandwidth_gbps",
@@ -43,7 +43,7 @@ def run(options: argparse.Namespace) -> None:
         print_json(listed)
         return
     headings = ("name", "kind", "what it is", *_NUMBERS, "numbers", "data", "model")
-    caption = "- : not published. `cdmpp probe` times a CPU's own numbers; --json tells each with its source"
+    caption = "- : not published. `cdmpp data probe` times a CPU's own numbers; --json tells each with its source"
     print_table("Devices", headings, shown, right=_NUMBERS, caption=caption)
 
 

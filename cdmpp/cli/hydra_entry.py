@@ -1,4 +1,4 @@
-"""What the verbs with settings share: configuration in as plain Python, our own errors and Ctrl-C out as a message."""
+"""What the verbs with settings share: their configuration as plain Python, and errors and Ctrl-C as one line."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import hydra
 from omegaconf import DictConfig
 
+from cdmpp.cli.logs import log
 from cdmpp.cli.settings_help import settings_help
 from cdmpp.errors import CdmppError
 from cdmpp.platform.paths import conf_folder
@@ -24,30 +26,42 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
 """Where no file of ours is written, a log of Lightning's or a picture, a full disk arrives as it is."""
 
 
-def entry(config_name: str) -> Callable[[Callable[[dict[str, Any]], None]], Callable[[], None]]:
-    """Decorator: ``main(settings)`` becomes a command that composes ``conf/<config_name>.yaml`` with its arguments."""
+@dataclass(frozen=True)
+class Entry:
+    """A verb that ``conf/<config>.yaml`` configures."""
 
-    def decorate(main: Callable[[dict[str, Any]], None]) -> Callable[[], None]:
-        @hydra.main(version_base="1.3", config_path=str(conf_folder()), config_name=config_name)
+    config: str
+    act: Callable[[dict[str, Any]], None]
+    """What is done with the composed settings."""
+
+    def run(self, settings: Sequence[str], program: str) -> None:
+        """Compose the configuration with ``settings``, words ``key=value``, and act.
+
+        ``program`` is what messages call the command. Ends the process with status 2 where a setting is wrong, and 130
+        where Ctrl-C stops it.
+        """
+
+        @hydra.main(version_base="1.3", config_path=str(conf_folder()), config_name=self.config)
         def composed(config: DictConfig) -> None:
             values = values_of(config)
-            _ended_well(lambda: main(values), values)  # here, since Hydra would add words of its own
+            _ended_well(lambda: self.act(values), values)  # here, since Hydra would add words of its own
 
-        def command() -> None:
-            if isinstance(sys.stdout, io.TextIOWrapper):  # a log then shows what happened at once
-                sys.stdout.reconfigure(line_buffering=True)
-            if config_name == "evaluate":  # Hydra takes ``split`` for a group
-                sys.argv = [re.sub("^split=", "splits=", word) for word in sys.argv]
-            if {"-h", "--help"} & set(sys.argv[1:]):
-                print(settings_help(_command(), config_name))
-                return
-            sys.argv += search_path()
-            os.environ["HYDRA_FULL_ERROR"] = "1"  # its errors are raised, not printed
-            _ended_well(composed, {})
+        if isinstance(sys.stdout, io.TextIOWrapper):  # a log then shows what happened at once
+            sys.stdout.reconfigure(line_buffering=True)
+        if self.config == "evaluate":  # Hydra takes ``split`` for a group
+            settings = [re.sub("^split=", "splits=", word) for word in settings]
+        sys.argv = [program, *settings, *search_path()]
+        os.environ["HYDRA_FULL_ERROR"] = "1"  # its errors are raised, not printed
+        _ended_well(composed, {})
 
-        return command
+    def help(self, program: str) -> str:
+        """Usage, and every setting with its default and meaning."""
+        return settings_help(program, self.config)
 
-    return decorate
+
+def entry(config: str) -> Callable[[Callable[[dict[str, Any]], None]], Entry]:
+    """Decorator: ``main(settings)`` becomes the ``Entry`` that ``conf/<config>.yaml`` configures."""
+    return lambda act: Entry(config, act)
 
 
 def _ended_well(action: Callable[[], Any], values: Mapping[str, Any]) -> None:
@@ -66,16 +80,12 @@ def _ended_well(action: Callable[[], Any], values: Mapping[str, Any]) -> None:
         reason, status = f"{what}. Free some space. {_how_to_go_on(values)}", 2
     except KeyboardInterrupt:
         reason, status = f"stopped. {_how_to_go_on(values)}", 130
-    print(f"cdmpp: {reason}", file=sys.stderr)
+    log.error("%s", reason)
     sys.exit(status)
 
 
 def _how_to_go_on(values: Mapping[str, Any]) -> str:
     out = values.get("resume") or values.get("out")
     if "resume" in values and (Path(str(out)) / "settings.json").is_file():
-        return f"To go on: {_command()} {shlex.quote(f'resume={out}')}"
+        return f"To go on: {sys.argv[0]} {shlex.quote(f'resume={out}')}"
     return "To go on, run the same command again" + (f" with {shlex.quote(f'out={out}')}" if out else "")
-
-
-def _command() -> str:
-    return f"python {shlex.quote(sys.argv[0])}" if sys.argv[0].endswith(".py") else sys.argv[0]

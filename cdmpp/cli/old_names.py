@@ -5,10 +5,24 @@ A renamed option needs one line here and nothing else: ``Parser`` reads it and `
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
-from cdmpp.cli.output import say
+from cdmpp.cli.logs import log
 
+VERBS: Mapping[str, str] = {
+    "calibrate": "model calibrate",
+    "evaluate": "model evaluate",
+    "evaluate-networks": "model evaluate-networks",
+    "finetune": "model finetune",
+    "import": "data import",
+    "measure": "data measure",
+    "models": "model list",
+    "probe": "data probe",
+    "train": "model train",
+}
+"""Old verb -> verb."""
+SEARCHES = ("--optimise", "--optimize")
+"""Options that made of ``cdmpp step`` what is ``cdmpp plan``."""
 OPTIONS: Mapping[str, str] = {
     "chunks": "ring-steps",
     "micro-steps": "accumulate-steps",
@@ -22,6 +36,22 @@ VALUES: Mapping[tuple[str, str], str] = {
     ("loss", "own"): "model",
 }
 """Option and old value -> value."""
+
+
+def verb_of(words: Sequence[str]) -> list[str]:
+    """``words`` with the verb that they name under its name of today."""
+    place = next((place for place, word in enumerate(words) if not word.startswith("-")), len(words))
+    verb, rest = " ".join(words[place : place + 1]), list(words[place + 1 :])
+    new = VERBS.get(verb)
+    if verb == "data" and (not rest or rest[0].startswith("-") and rest[0] not in ("-h", "--help")):
+        new = "data summary"
+    if verb == "step" and (searches := [word for word in rest if word in SEARCHES]):
+        verb, new = f"step {searches[0]}", "plan"
+        rest = [word for word in rest if word not in SEARCHES]
+    if new is None:
+        return list(words)
+    _warn(f"cdmpp {verb}", f"cdmpp {new}")
+    return [*words[:place], *new.split(), *rest]
 
 
 def option_of(given: str, known: Collection[str]) -> str:
@@ -42,4 +72,4 @@ def value_of(option: str, given: str) -> str:
 
 
 def _warn(old: str, new: str) -> None:
-    say(f"{old} is now called {new}; the old name goes with the next version")
+    log.warning("%s is now called %s; the old name goes with the next version", old, new)

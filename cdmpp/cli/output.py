@@ -7,6 +7,8 @@ import sys
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+from cdmpp.cli.logs import log
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -45,7 +47,12 @@ def print_json(value: Any) -> None:
 
 def say(text: str) -> None:
     """One line for the user, beside the output."""
-    print(f"cdmpp: {' '.join(text.split())}", file=sys.stderr)
+    log.info("%s", text)
+
+
+def warn(text: str) -> None:
+    """One line that a reader should know before trusting the output."""
+    log.warning("%s", text)
 
 
 def format_seconds(seconds: float) -> str:

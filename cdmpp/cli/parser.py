@@ -6,12 +6,19 @@ import argparse
 import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from cdmpp.cli import old_names
 from cdmpp.errors import UsageError
 
+if TYPE_CHECKING:
+    from cdmpp.cli.hydra_entry import Entry
+
 _KEY = re.compile(r"([A-Za-z][\w-]*)=(.*)", re.DOTALL)
+_SETTING = re.compile(r"[A-Za-z][\w./@-]*=")
+_HYDRA = {"--cfg": 1, "-c": 1, "--package": 1, "-p": 1, "--config-dir": 1, "-cd": 1, "--resolve": 0, "--multirun": 0}
+_HYDRA |= {"-m": 0, "--info": 0, "-i": 0, "--hydra-help": 0}
+"""Options of Hydra -> how many words follow them."""
 _YES, _NO = ("true", "yes", "1"), ("false", "no", "0")
 
 
@@ -21,13 +28,44 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **{"allow_abbrev": False, **options})
 
+    entry: Entry | None = None
+    """What the verb runs where it has settings, whose keys are its options."""
+
     def error(self, message: str) -> NoReturn:
         """Raise ``message`` with the name of the verb and where help is."""
         raise UsageError(f"{self._verb()} {message}. `{self.prog} --help` says more".strip())
 
+    def format_help(self) -> str:
+        """As ``ArgumentParser`` does, or every setting with its meaning."""
+        return super().format_help() if self.entry is None else self.entry.help(self.prog) + "\n"
+
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As ``ArgumentParser`` does, with the words in its own form."""
-        return super().parse_known_args(list(self._words(args or ())), namespace)
+        """As ``ArgumentParser`` does, with the words in its own form. Words for Hydra become ``settings``."""
+        given = list(args or ())
+        if self.entry is None:
+            return super().parse_known_args(list(self._words(given)), namespace)
+        found, _ = super().parse_known_args([word for word in given if word in self._option_string_actions], namespace)
+        found.settings = list(self._settings([word for word in given if word not in self._option_string_actions]))
+        return found, []
+
+    def _settings(self, given: Sequence[str]) -> Iterator[str]:
+        """Each of ``given`` as ``key=value``; what Hydra itself knows stays."""
+        rest = list(given)
+        while rest:
+            word = rest.pop(0)
+            if word in _HYDRA:
+                yield from (word, *rest[: _HYDRA[word]])
+                del rest[: _HYDRA[word]]
+                continue
+            key, equals, value = word.removeprefix("--").partition("=")
+            if word.startswith("--"):
+                key = key.replace("-", "_")
+                if not equals and (not rest or rest[0].startswith("--") or _SETTING.match(rest[0])):
+                    self.error(f"{word} has no value: write {key}=VALUE or {word} VALUE")
+                value = value if equals else rest.pop(0)
+            elif not equals and not word.startswith("~"):
+                self.error(f"{word} is no setting: write KEY=VALUE or --KEY VALUE, such as device=a100")
+            yield word if word.startswith("~") else f"{key}={old_names.value_of(key, value)}"
 
     def _words(self, given: Sequence[str]) -> Iterator[str]:
         """Each of ``given`` in the form that argparse reads, under its name of today."""

@@ -142,8 +142,8 @@ def _say_doubts(prediction: Prediction, model: str) -> None:
             continue
         hint = "; --clock-mhz gives it" if field == "clock_mhz" else ""
         say(
-            f"{prediction.device} is known by a range, {field} from {low} to {high}{hint} (`cdmpp probe` on the device "
-            f"times it): its ends lie a factor of {factor:.2f} apart, the answers are of the middle"
+            f"{prediction.device} is known by a range, {field} from {low} to {high}{hint} (`cdmpp data probe` on "
+            f"the device times it): its ends lie a factor of {factor:.2f} apart, the answers are of the middle"
         )
     total = len(prediction)
     if refused := prediction.refused:

@@ -1,4 +1,4 @@
-"""``cdmpp train --help`` and its like: every setting of the verb with its default and meaning, and its groups."""
+"""``cdmpp model train --help`` and its like: every setting of the verb with its default and meaning, and its groups."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ def settings_help(command: str, config: str) -> str:
     parts = [part for entry in yaml.safe_load(settings)["defaults"] for part in _parts(path.parent, entry)]
     return f"""usage: {command} [KEY=VALUE ...]
 
-A key of a group is written GROUP.KEY=VALUE, a list KEY=[A,B]; --cfg job shows the settings that a command would use.
+A key of a group is written GROUP.KEY=VALUE, a list KEY=[A,B]; --KEY VALUE means the same;
+--cfg job shows the settings that a command would use, -v logs more, -q errors only.
 
 {shown.strip()}
 

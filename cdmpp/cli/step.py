@@ -37,6 +37,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--no-fallback", action="store_true", help=no_fallback)
     add_rank_arguments(verb)
     add_plan_arguments(verb)
+    verb.set_defaults(optimize=False)
     verb.add_argument("--json", action="store_true", help="machine-readable, with when each gradient is ready")
     verb.add_argument("--trace", type=Path, metavar="FILE", help="also write the timeline for ui.perfetto.dev")
 

@@ -79,7 +79,7 @@ def data_folders(
     if not entries and features != "cdmpp":
         raise DataError(
             f"no data set of {device} with {features} vectors in {', '.join(map(str, search_paths(paths)))}; "
-            "`cdmpp import source=ansor_features` makes one (scripts/exporters/README.md)"
+            "`cdmpp data import source=ansor_features` makes one (scripts/exporters/README.md)"
         )
     return [
         entry.folder if entry.form == "records" else _import_into_cache(entry, device, progress)
@@ -132,9 +132,9 @@ def _no_operators_message(device: str, paths: Paths, download_result: str) -> st
         f"Looked for: data sets with library vectors, in: {looked}",
         f"  on the web: https://github.com/{repository} at {commit[:12]}: {download_result}",
         "To use the public measurements without a network here: clone that repository elsewhere, copy it, and",
-        "  cdmpp import source=neusight path=COPY out=outputs/operators, then data.path=[outputs/operators]",
+        "  cdmpp data import source=neusight path=COPY out=outputs/operators, then data.path=[outputs/operators]",
         "To measure on this machine, if it is that device:",
-        f"  cdmpp measure device={device} runtime=torch",
+        f"  cdmpp data measure device={device} runtime=torch",
         f"Measured and public: {', '.join(sorted(set(neusight_source.DEVICES.values())))}",
     ])  # fmt: skip
 
@@ -170,13 +170,13 @@ def no_data_message(device: str, paths: Paths, download_result: str) -> str:
     if pinned(device):
         lines += [
             "To use the public records without a network here: clone that repository elsewhere, copy it, and",
-            f"  CDMPP_DATA=COPY cdmpp train device={device}",
+            f"  CDMPP_DATA=COPY cdmpp model train device={device}",
         ]
     lines += [
         "To import a MetaSchedule database:",
-        f"  cdmpp import source=metaschedule path=DIR device={device} network=NAME",
+        f"  cdmpp data import source=metaschedule path=DIR device={device} network=NAME",
         "To measure on this machine, if it is that device:",
-        f"  cdmpp measure device={device}",
+        f"  cdmpp data measure device={device}",
         "Data here now:",
     ]
     for entry in summarise(search_paths(paths)):

@@ -180,7 +180,7 @@ def read_device(path: Path) -> Device:
     if content["kind"] == "cpu" and numbers["clock_mhz"].value is None:
         raise CdmppError(
             f"{path}: field spec.clock_mhz is null, and every answer for a CPU hangs on it: give what one busy "
-            "core runs at (`cdmpp probe` tells it there), or the range of the series as [low, high]"
+            "core runs at (`cdmpp data probe` tells it there), or the range of the series as [low, high]"
         )
     return Device(
         content["name"],

@@ -1,4 +1,4 @@
-"""Settings of models that are trained, by name: the same configs as those of ``cdmpp train``."""
+"""Settings of models that are trained, by name: the same configs as those of ``cdmpp model train``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An evaluation as ``cdmpp evaluate`` is asked for it: data, cells, tables."""
+"""An evaluation as ``cdmpp model evaluate`` is asked for it: data, cells, tables."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class EvaluationSettings:
         names = tuple(devices.get(name).name for name in (*(values["sources"] or ()), devices.named(values["device"])))
         splits, seeds, models, overrides = (tuple(values[key]) for key in _LISTS)
         how = {key: values[key] for key in ("threads", "accelerator", "force")}
-        command = shlex.join(["cdmpp", "evaluate", *sys.argv[1:]])
+        command = shlex.join(["cdmpp", "model", "evaluate", *sys.argv[1:]])
         named: dict[str, Any] = {key: values[key] or {} for key in ("variants", "stored")}
         options = CellOptions(Path(values["out"]), overrides=overrides, command=command, **named, **how)
         paths = data_paths(values["data"])

@@ -77,7 +77,7 @@ def per_store_pooled(data: EvaluationData) -> np.ndarray:
     if data.per_store is None:
         raise DataError(
             "this baseline needs TVM's per-store features, and they are not derived for this data set: run "
-            "`cdmpp evaluate` where TVM is installed, or take it out of models"
+            "`cdmpp model evaluate` where TVM is installed, or take it out of models"
         )
     return _with_devices(data.per_store, data.dataset)
 

@@ -1,4 +1,4 @@
-"""Numbers of a core that no document states, timed on this machine in some seconds: ``cdmpp probe``.
+"""Numbers of a core that no document states, timed on this machine in some seconds: ``cdmpp data probe``.
 
 A C program of a few loops is compiled and run. It tells the clock by a chain of integer additions, which take one cycle
 on every x86-64 core, and with it what other chains and the levels of memory take.
@@ -66,7 +66,7 @@ class CoreProbe:
 
     def yaml(self) -> str:
         """Lines for ``spec`` of a device file, and for ``numbers`` of a core's."""
-        source = f'source: "{MEASURED}: cdmpp probe"'
+        source = f'source: "{MEASURED}: cdmpp data probe"'
         groups = (
             ("of a device, conf/device", self.spec(), _UNITS),
             ("of a core, conf/core", self.core_numbers(), _CORE_UNITS),

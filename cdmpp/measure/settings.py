@@ -1,4 +1,4 @@
-"""What ``cdmpp measure`` is told: every setting with its default, and clear errors for what this machine cannot do."""
+"""Settings of ``cdmpp data measure``, with their defaults and clear errors for what this machine cannot do."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ class MeasureSettings:
                 f"CPUs: {', '.join(d.name for d in devices.all_devices() if d.kind == 'cpu')}. "
                 "runner=rpc measures on another CPU machine, kit=build packs programs for a GPU machine out of reach, "
                 "runtime=torch measures operators of PyTorch on the GPU of this machine. "
-                "Or import a tuning database: cdmpp import source=metaschedule"
+                "Or import a tuning database: cdmpp data import source=metaschedule"
             )
         elif self.runner == "local" and self.threads > (here := len(os.sched_getaffinity(0))):
             raise DataError(

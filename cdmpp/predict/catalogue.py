@@ -103,7 +103,7 @@ def model_for(device: str, entries: Sequence[ModelEntry], features: str = "cdmpp
     usable = "; ".join(f"{entry.name} ({', '.join(entry.devices)})" for entry in entries if entry.usable)
     how = "" if features == "cdmpp" else f" features={features} model={features}"
     raise ModelFormatError(
-        f"no model trained on {device} is here{how and ' for library operators'}. Train one (cdmpp train "
+        f"no model trained on {device} is here{how and ' for library operators'}. Train one (cdmpp model train "
         f"device={device}{how}) or name one with --model to go by the datasheet alone; here now: {usable or 'none'}"
     )
 

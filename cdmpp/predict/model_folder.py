@@ -53,7 +53,7 @@ def find_model(path_or_name: str | Path) -> Path:
     near = difflib.get_close_matches(str(path_or_name), names, n=3) or names
     raise ModelFormatError(
         f"{path_or_name} is neither a model folder (no {CONFIG} in it) nor a shipped model; "
-        f"shipped: {', '.join(near) or 'none'}. `cdmpp train device=...` makes one"
+        f"shipped: {', '.join(near) or 'none'}. `cdmpp model train device=...` makes one"
     )
 
 

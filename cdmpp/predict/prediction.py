@@ -38,7 +38,7 @@ class Prediction:
     flags: tuple[tuple[str, ...], ...] = ()
     """(n,) what to know before trusting each, names in ``flags.FLAGS``; empty where nothing speaks against it."""
     calibrated: bool = False
-    """The model was scaled to the device by a few of its kernels (``cdmpp calibrate``)."""
+    """The model was scaled to the device by a few of its kernels (``cdmpp model calibrate``)."""
     expected: str = ""
     """Of a device that was not trained on: the error to expect, in a sentence; empty where that is not known."""
     refused: tuple[str, ...] = ()

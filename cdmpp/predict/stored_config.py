@@ -71,7 +71,7 @@ def other_version(folder: Path, config: Mapping[str, Any]) -> str:
         if (value := config.get(name, readable[0])) not in readable:
             return (
                 f"{folder} has {name.replace('_', ' ')} {str(value)[:60]} and this cdmpp {__version__} reads "
-                f"{' or '.join(map(str, readable))}. Train again with `cdmpp train`, or install "
+                f"{' or '.join(map(str, readable))}. Train again with `cdmpp model train`, or install "
                 f"cdmpp {config.get('cdmpp_version') or 'of that version'}"
             )
     return ""

@@ -25,5 +25,5 @@ def check_writer(text: str) -> str:
         return ""
     return (
         f"written by TVM {stated[1]}, whose format is not read here; workloads of TVM {READABLE} are. Tune with one of "
-        "these, or bring scheduled programs as TVMScript (`cdmpp import source=tvmscript`)"
+        "these, or bring scheduled programs as TVMScript (`cdmpp data import source=tvmscript`)"
     )

@@ -1,4 +1,4 @@
-"""FinetuneSettings: what ``cdmpp finetune`` is asked for, in plain Python."""
+"""FinetuneSettings: what ``cdmpp model finetune`` is asked for, in plain Python."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class FinetuneSettings:
             return names
         raise DataError(
             f"no other device has records within reach, so there is nothing to fine-tune to {self.device.name} from; "
-            "train on its own records (cdmpp train), or add data (data.path, $CDMPP_DATA)"
+            "train on its own records (cdmpp model train), or add data (data.path, $CDMPP_DATA)"
         )
 
 

@@ -1,4 +1,4 @@
-"""One fine-tuning run as ``cdmpp finetune`` is asked for it: choose tasks, get labels, train, judge."""
+"""One fine-tuning run as ``cdmpp model finetune`` is asked for it: choose tasks, get labels, train, judge."""
 
 from __future__ import annotations
 

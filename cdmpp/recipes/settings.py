@@ -1,4 +1,4 @@
-"""RunSettings: one training run as ``cdmpp train`` is asked for it, in plain Python."""
+"""RunSettings: one training run as ``cdmpp model train`` is asked for it, in plain Python."""
 
 from __future__ import annotations
 

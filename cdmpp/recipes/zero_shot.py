@@ -67,7 +67,7 @@ def zero_shot_sources(settings: RunSettings, cause: NoRecordsError) -> tuple[str
     if settings.allow_zero_shot == "false" or (settings.allow_zero_shot == "auto" and pinned(name)):
         raise NoRecordsError(
             f"{cause}\nTo train on {', '.join(names)} instead, and answer for {name} by its datasheet alone:\n"
-            f"  cdmpp train device={name} allow_zero_shot=true"
+            f"  cdmpp model train device={name} allow_zero_shot=true"
         ) from cause
     return tuple(names)
 

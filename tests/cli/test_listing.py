@@ -1,4 +1,4 @@
-"""`cdmpp devices`, `models` and `data`: what is here, with its numbers, and what is damaged."""
+"""`cdmpp devices`, `model list` and `data summary`: what is here, with its numbers, and what is damaged."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_models_lists_them_with_the_figures_of_their_cards(workplace, model, cap
     )
     shutil.copytree(model, workplace / "models" / "bare")
     (workplace / "models" / "bare" / "card.json").unlink()
-    assert cli.main(["models", "--json"]) == 0
+    assert cli.main(["model", "list", "--json"]) == 0
     listed = {entry["name"]: entry for entry in json.loads(capsys.readouterr().out)}
     tested, bare = listed["models/tested"], listed["models/bare"]
     assert (tested["figures_of"], tested["mape"], tested["interval_coverage"]) == (
@@ -73,7 +73,7 @@ def test_models_lists_them_with_the_figures_of_their_cards(workplace, model, cap
         {"0.8": 79.4},
     )
     assert (bare["mape"], bare["devices"]) == (None, ["xeon-icelake"]) and bare["megabytes"] > 0
-    assert cli.main(["models"]) == 0
+    assert cli.main(["model", "list"]) == 0
     shown = capsys.readouterr().out
     assert "21.2" in shown and "79.4" in shown and "2026-02-03" in shown
 
@@ -94,13 +94,13 @@ def test_a_garbled_card_damages_its_own_model_only(workplace, model, capsys):
         shutil.copytree(model, workplace / "models" / name)
         (workplace / "models" / name / "card.json").write_text(text)
     shutil.copytree(model, workplace / "models" / "whole")
-    assert cli.main(["models", "--json"]) == 0
+    assert cli.main(["model", "list", "--json"]) == 0
     listed = {entry["name"]: entry for entry in json.loads(capsys.readouterr().out)}
     assert listed["models/whole"]["usable"] and not listed["models/whole"]["problem"]
     for name in GARBLED:
         entry = listed[f"models/{name}"]
         assert entry["state"] == "damaged" and f"models/{name}/card.json" in entry["problem"], name
-    assert cli.main(["models"]) == 0
+    assert cli.main(["model", "list"]) == 0
     shown = capsys.readouterr().out
     assert all(f"models/{name} is damaged: " in shown for name in GARBLED) and "models/whole is" not in shown
 
@@ -120,7 +120,7 @@ def test_few_tasks_promise_less_than_the_nominal_level(workplace, model, asts, c
     assert "40 % interval" in shown and "80 % interval" not in shown
     assert cli.main([*asked, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["interval_promised"] == {"0.8": 0.4, "0.9": 0.45}
-    assert cli.main(["models", "--json"]) == 0
+    assert cli.main(["model", "list", "--json"]) == 0
     listed = {entry["name"]: entry for entry in json.loads(capsys.readouterr().out)}
     assert listed["models/thin"]["interval_promised"] == {"0.8": 0.4, "0.9": 0.45}
 
@@ -155,7 +155,7 @@ def test_an_unknown_x86_cpu_is_answered_by_the_model_that_tells_what_to_expect(w
 
 def test_data_summary_counts(workplace, capsys):
     write_records(workplace / "datasets" / "mine", ["t4", "t4", "v100"])
-    assert cli.main(["data", "--json"]) == 0
+    assert cli.main(["data", "summary", "--json"]) == 0
     mine = [entry for entry in json.loads(capsys.readouterr().out) if entry["folder"].startswith(str(workplace))]
     assert [(e["device"], e["programs"], e["tasks"], e["form"]) for e in mine] == [
         ("t4", 2, 1, "records"),
@@ -167,13 +167,13 @@ def test_data_summary_tells_a_damaged_file(workplace, capsys):
     write_records(workplace / "datasets" / "mine", ["t4"])
     part = workplace / "datasets" / "mine" / "records" / "part-00000.parquet"
     part.write_bytes(part.read_bytes()[:100])
-    assert cli.main(["data", "--json"]) == 0
+    assert cli.main(["data", "summary", "--json"]) == 0
     mine = [entry for entry in json.loads(capsys.readouterr().out) if entry["folder"].startswith(str(workplace))]
     assert [(e["device"], e["form"]) for e in mine] == [("?", "unreadable")] and mine[0]["note"]
 
 
 def test_where_no_data_is_the_way_to_some_is_told(workplace, capsys, monkeypatch):
     monkeypatch.setattr("cdmpp.data.summary.search_paths", lambda extra=(): [])
-    assert cli.main(["data"]) == 0
+    assert cli.main(["data", "summary"]) == 0
     out, err = capsys.readouterr()
-    assert out == "" and "no data is here; looked in datasets" in err and "cdmpp measure" in err
+    assert out == "" and "no data is here; looked in datasets" in err and "cdmpp data measure" in err

@@ -16,8 +16,10 @@ import pytest
 
 import cdmpp
 from cdmpp import cli
-from cdmpp.cli import command, measure, train
-from cdmpp.cli.import_data import ImportSettings
+from cdmpp.cli import command, verbs
+from cdmpp.cli.data import measure
+from cdmpp.cli.data.import_data import ImportSettings
+from cdmpp.cli.model import train
 from cdmpp.errors import CdmppError
 from cdmpp.evaluation import network_session
 from cdmpp.evaluation.network_session import NetworkSettings
@@ -28,7 +30,9 @@ from cdmpp.recipes.compose import compose
 from cdmpp.recipes.finetune_settings import FinetuneSettings
 
 VERBS = {
-    "calibrate": ["--device", "xeon-icelake"],
+    "model calibrate": ["--device", "xeon-icelake"],
+    "data codes": ["--path", "nowhere"],
+    "data summary": [],
     "collective": ["all_reduce", "64MiB", "--ranks", "8", "--link", "nvlink3"],
     "trace": ["nowhere"],
     "tune": ["torchvision:resnet18", "--device", "xeon-icelake", "--out", "db"],
@@ -38,8 +42,11 @@ MAY_BE_ZERO = {"trials"}
 
 
 def options_of(verb: str) -> list[argparse.Action]:
-    verbs = next(one for one in command._parser(verb)._actions if isinstance(one, argparse._SubParsersAction))
-    return [action for action in verbs.choices[verb]._actions if action.dest != "help" and action.nargs != 0]
+    parser: argparse.ArgumentParser = command._parser(verb)
+    for word in verb.split():
+        verbs = next(one for one in parser._actions if isinstance(one, argparse._SubParsersAction))
+        parser = verbs.choices[word]
+    return [action for action in parser._actions if action.dest != "help" and action.nargs != 0]
 
 
 def with_option(verb: str, action: argparse.Action, *values: str) -> list[str]:
@@ -47,13 +54,13 @@ def with_option(verb: str, action: argparse.Action, *values: str) -> list[str]:
     words = list(VERBS[verb])
     if not action.option_strings:
         place = [one.dest for one in options_of(verb) if not one.option_strings].index(action.dest)
-        return [verb, *words[:place], *values, *words[place + 1 :]]
+        return [*verb.split(), *words[:place], *values, *words[place + 1 :]]
     for name in {action.option_strings[0], *(["--link"] if action.dest == "cluster" else [])} & set(words):
         place = words.index(name)
         del words[place : place + 2]
     if action.nargs == "+":
-        return [verb, *words, action.option_strings[0], *values]
-    return [verb, *words, *(f"{action.option_strings[0]}={value}" for value in values)]
+        return [*verb.split(), *words, action.option_strings[0], *values]
+    return [*verb.split(), *words, *(f"{action.option_strings[0]}={value}" for value in values)]
 
 
 @pytest.fixture
@@ -76,6 +83,15 @@ def refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.Capt
         return shown.err
 
     return line
+
+
+ELSEWHERE = {"predict", "network", "compare", "step", "plan"}
+"""Verbs whose options the tests of their own sweep."""
+
+
+def test_no_verb_is_left_out():
+    valued = {verb.name for verb in verbs.VERBS.values() if not verb.has_settings and options_of(verb.name)}
+    assert valued - ELSEWHERE == set(VERBS)
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -205,14 +221,15 @@ def test_every_setting_has_limits(config, words, monkeypatch):
 
 @pytest.mark.parametrize(
     ("verb", "word"),
-    [("train", "trainer.lr=nan"), ("measure", "batch=inf"), ("finetune", "budget=1e18"), ("evaluate", "jobs=-1"),
-     ("import", "on_bad=maybe"), ("evaluate-networks", "batches=[1,1]"), ("train", "device.spec.clock_mhz=1"),
-     ("train", "trainer=none"), ("measure", "networks=[resnet18,resnet18]")],
+    [("model train", "trainer.lr=nan"), ("data measure", "batch=inf"), ("model finetune", "budget=1e18"),
+     ("model evaluate", "jobs=-1"), ("data import", "on_bad=maybe"), ("model evaluate-networks", "batches=[1,1]"),
+     ("model train", "device.spec.clock_mhz=1"), ("model train", "trainer=none"),
+     ("data measure", "networks=[resnet18,resnet18]")],
 )  # fmt: skip
 def test_a_setting_that_cannot_be_is_one_line_of_the_command(verb, word, capfd, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as ended:
-        cli.main([verb, "device=xeon-icelake", *(["path=x"] if verb == "import" else []), word])
+        cli.main([*verb.split(), "device=xeon-icelake", *(["path=x"] if verb == "data import" else []), word])
     shown = capfd.readouterr()
     assert ended.value.code == 2 and shown.out == "" and len(shown.err.strip().splitlines()) == 1
     assert word.partition("=")[0].rpartition(".")[2].removesuffix("clock_mhz") in shown.err

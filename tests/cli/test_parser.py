@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 
 import pytest
 
 from cdmpp.cli import old_names
+from cdmpp.cli.logs import logs_to_stderr
 from cdmpp.cli.parser import Parser
 from cdmpp.errors import UsageError
 
 
 @pytest.fixture
-def parser() -> Parser:
+def parser(capsys) -> Iterator[Parser]:
     made = Parser(prog="cdmpp toy")
     made.add_argument("words", nargs="*")
     made.add_argument("--device")
@@ -21,7 +23,8 @@ def parser() -> Parser:
     made.add_argument("--what-if", nargs="+")
     made.add_argument("--straggler", action="append")
     made.add_argument("--loss", default="mse", choices=("mse", "model"))
-    return made
+    with logs_to_stderr():
+        yield made
 
 
 def read(parser: Parser, words: str) -> dict[str, object]:

@@ -70,7 +70,7 @@ def test_predict_errors_are_one_line(workplace, model, refused):
     assert "no model trained on hl-100 is here" in refused("predict", "x.py", "--device", "hl-100")
     (workplace / "x.onnx").write_text("")
     assert "x.onnx is neither" in refused("predict", "x.onnx", "--device", "t4", "--model", str(model))
-    assert "no such folder: nowhere" in refused("data", "--path", "nowhere")
+    assert "no such folder: nowhere" in refused("data", "summary", "--path", "nowhere")
 
 
 def test_damaged_asts_are_one_line(workplace, model, refused):

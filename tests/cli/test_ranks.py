@@ -30,7 +30,7 @@ from tests.steps.toy_graph import graph_of, rank_graph, wires
         ("--ranks 2 --link nvlink3 --straggler 2=1.5", "slow rank 2=1.5: expected a rank from 0 to 1"),
         ("--ranks 2 --link nvlink3 --straggler 1=0", "a positive factor"),
         ("--ranks 2 --link nvlink3 --straggler fast", "--straggler fast: expected RANK=FACTOR"),
-        ("--ranks 2 --link nvlink3 --straggler 1=2 --optimize", "--straggler does not go with --optimize"),
+        ("--ranks 2 --link nvlink3 --straggler 1=2 --optimize", "--straggler does not go with a search"),
         ("--straggler 1=2", "--straggler goes with --ranks"),
         ("--no-overlap", "--no-overlap goes with --ranks"),
         ("--bucket-mb 5", "--bucket-mb goes with --ranks"),
@@ -53,9 +53,9 @@ def test_ranks_that_do_the_same_share_a_row(capsys):
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ("--optimize", "--optimize goes with --ranks"),
-        ("--ranks 2 --link nvlink3 --memory-gb 8", "--memory-gb goes with --optimize"),
-        ("--ranks 2 --link nvlink3 --optimize --bucket-mb 5", "--bucket-mb does not go with --optimize"),
+        ("--optimize", "--ranks is missing"),
+        ("--ranks 2 --link nvlink3 --memory-gb 8", "--memory-gb goes with a search: `cdmpp plan`"),
+        ("--ranks 2 --link nvlink3 --optimize --bucket-mb 5", "--bucket-mb does not go with a search"),
         ("--ranks 2 --link nvlink3 --optimize --memory-gb -1", "--memory-gb: '-1' is given, expected a number above 0"),
         (
             "--ranks 2 --link nvlink3 --optimize --accumulate-steps 0",
@@ -65,7 +65,9 @@ def test_ranks_that_do_the_same_share_a_row(capsys):
 )
 def test_plans_that_cannot_be_searched_are_refused_at_once(options, told, capsys, monkeypatch):
     monkeypatch.setattr("cdmpp.predict_step", lambda *_, **__: pytest.fail("predicted"))
-    assert main(["step", "gpt2", "--device", "a100", *options.split()]) == 2
+    words = options.split()
+    verb = "plan" if "--optimize" in words else "step"
+    assert main([verb, "gpt2", "--device", "a100", *(word for word in words if word != "--optimize")]) == 2
     assert told in capsys.readouterr().err
 
 

@@ -347,7 +347,7 @@ def test_command(tmp_path):
         arguments = [sys.executable, "-m", "cdmpp.cli", *words]
         return subprocess.run(arguments, env=environment, cwd=tmp_path, capture_output=True, text=True)
 
-    words = ("import", "source=tvmscript", "path=a.jsonl", f"device={DEVICE}")
+    words = ("data", "import", "source=tvmscript", "path=a.jsonl", f"device={DEVICE}")
     done = command(*words)
     assert done.returncode == 0, done.stderr
     assert f"datasets/programs_{DEVICE}: 2 lines" in done.stdout and "2 programs of 2 tasks, 2 written" in done.stdout

@@ -96,6 +96,7 @@ def test_the_command_names_no_device(table, tmp_path):
         sys.executable,
         "-m",
         "cdmpp.cli",
+        "data",
         "import",
         "source=neusight",
         f"path={table}",

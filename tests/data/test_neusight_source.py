@@ -176,7 +176,7 @@ def test_faults_leave_nothing_behind(server, own_cache, monkeypatch, tmp_path, f
 
 def test_a_device_that_nobody_published_says_so(tmp_path, monkeypatch):
     with pytest.raises(
-        NoRecordsError, match=r"(?s)no public source is pinned.*cdmpp measure device=b200 runtime=torch"
+        NoRecordsError, match=r"(?s)no public source is pinned.*cdmpp data measure device=b200 runtime=torch"
     ):
         data_folders("b200", [tmp_path], features="library")
     with pytest.raises(DataError, match="ansor_features"):

@@ -11,7 +11,7 @@ from cdmpp.evaluation.cell import Cell, CellOptions
 from cdmpp.evaluation.results import RESULTS, RUNS, Result, Run, collect, read_results, results_of, update_results
 from cdmpp.evaluation.run import run_cell
 
-RUN = Run('cdmpp evaluate "models=[a,b]"', "2026-11-23", "0123456789", 100, 7)
+RUN = Run('cdmpp model evaluate "models=[a,b]"', "2026-11-23", "0123456789", 100, 7)
 FIGURE = Result("a100", "a100", "by_task", 0, "cdmpp", "mape", 0.1 + 0.2, RUN)
 
 

@@ -1,4 +1,4 @@
-"""What ``cdmpp evaluate`` is asked for reaches the cells and the tables."""
+"""What ``cdmpp model evaluate`` is asked for reaches the cells and the tables."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_from_records_to_tables_without_tvm(tmp_path, monkeypatch, capsys):
     assert "made-up, by_task: mean of 2 seeds" in printed and "constant" in printed
     figures = read_results(tmp_path / "out")
     assert {(figure.model, figure.device) for figure in figures} == {("constant", "xeon-icelake+xeon-icelake-avx2")}
-    assert {figure.run.command for figure in figures} == {"cdmpp evaluate 'models=[constant]'"}
+    assert {figure.run.command for figure in figures} == {"cdmpp model evaluate 'models=[constant]'"}
 
 
 def test_a_single_split_needs_no_list(tmp_path):

@@ -143,7 +143,7 @@ def _programs(file: str) -> Callable[[Path], Any]:
 
 
 def _resumed(home: Path) -> Any:
-    from cdmpp.cli.train import read_settings
+    from cdmpp.cli.model.train import read_settings
 
     return read_settings({"resume": str(home / "run")})
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cdmpp.cli import measure  # noqa: F401  (it offers the defaults to Hydra)
+from cdmpp.cli.data import measure  # noqa: F401  (it offers the defaults to Hydra)
 from cdmpp.cli.settings_help import settings_help
 from cdmpp.errors import CdmppError, DataError
 from cdmpp.measure.settings import MeasureSettings
@@ -28,7 +28,7 @@ def test_the_configuration_holds_no_default_of_its_own() -> None:
 
 
 def test_every_setting_is_explained() -> None:
-    shown = settings_help("cdmpp measure", "measure")
+    shown = settings_help("cdmpp data measure", "measure")
     for field in dataclasses.fields(MeasureSettings):
         assert re.search(rf"^  {field.name}=.*\n      \S", shown, re.MULTILINE), field.name
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from cdmpp import cli, devices
-from cdmpp.cli import measure  # noqa: F401  (it offers the defaults to Hydra)
+from cdmpp.cli.data import measure  # noqa: F401  (it offers the defaults to Hydra)
 from cdmpp.data.loading import load_dataset
 from cdmpp.data.records import read_info, read_records, read_tasks
 from cdmpp.data.sources import data_folders, load_device
@@ -115,7 +115,7 @@ def test_operators_and_programs_share_no_folder_and_no_training(machine: Machine
     assert data_folders(DEVICE, [tmp_path]) == [tmp_path / "programs"]
     with pytest.raises(NoRecordsError):
         data_folders(DEVICE, [tmp_path / "torch"])
-    with pytest.raises(DataError, match="cdmpp measure device=xeon-icelake runtime=torch"):
+    with pytest.raises(DataError, match="cdmpp data measure device=xeon-icelake runtime=torch"):
         load_device(DEVICE, [tmp_path / "programs"], features="library")
 
 

@@ -86,5 +86,5 @@ def test_a_name_stays_inside_the_package(evaluated, tmp_path):
 
 
 def test_a_cell_that_was_not_run_is_named(evaluated, tmp_path):
-    with pytest.raises(DataError, match=r"held_out/0/cdmpp\.json is missing: run `cdmpp evaluate`"):
+    with pytest.raises(DataError, match=r"held_out/0/cdmpp\.json is missing: run `cdmpp model evaluate`"):
         ship(evaluated, "a100", Cell("held_out", 0, "cdmpp"), "a100", tmp_path)

@@ -54,7 +54,7 @@ def test_so_many_of_each_family_are_planned_the_first_of_the_long_list():
 
 
 def test_a_number_of_calls_without_torch_is_refused(capsys):
-    assert cli.main(["calibrate", "--device", DEVICE, "--calls", "5"]) == 2
+    assert cli.main(["model", "calibrate", "--device", DEVICE, "--calls", "5"]) == 2
     assert "--runtime torch" in capsys.readouterr().err
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import cdmpp
 from cdmpp.ast.table import write_asts
-from cdmpp.cli.finetune import _print_figures
+from cdmpp.cli.model.finetune import _print_figures
 from cdmpp.data.records import append_records, read_tasks, write_info, write_tasks
 from cdmpp.data.schema import Record
 from cdmpp.data.splits import split_definition

@@ -204,7 +204,7 @@ def test_public_records_out_of_reach_stop_the_run_with_what_was_looked_for(tmp_p
         "$CDMPP_DATA (not set)",
         "lac-dcc/bennu",
         "cannot download",
-        "cdmpp import",
+        "cdmpp data import",
         "clone that repository",
         "allow_zero_shot=true",
     ):

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from cdmpp.cli.hydra_entry import _ended_well, _how_to_go_on
+from cdmpp.cli.logs import logs_to_stderr
 from cdmpp.errors import CdmppError
 from cdmpp.platform.files import read_json
 from cdmpp.platform.lock import LOCK_FILE
@@ -106,7 +107,7 @@ def test_ctrl_c_ends_in_one_line_with_the_status_of_a_shell(tmp_path, capsys):
     def stopped() -> None:
         raise KeyboardInterrupt
 
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit) as ended, logs_to_stderr():
         _ended_well(stopped, {"out": "outputs/x now"})
     assert ended.value.code == 130
     again = "To go on, run the same command again"

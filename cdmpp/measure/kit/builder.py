@@ -91,7 +91,7 @@ class KitBuilder(Collection):
             "largest_part_mb": round(max(sizes, default=0) / 1e6, 2),
             "failures": dict(self.journal.causes),
             "next": f"copy {self.folder}/parts to the device, run `python part-000.zip` there, bring results-*.jsonl "
-            f"back to {self.folder}/results, then: cdmpp measure device={self.settings.device} kit=merge",
+            f"back to {self.folder}/results, then: cdmpp data measure device={self.settings.device} kit=merge",
         }
 
     def _expected(self, subjects: list[Subject]) -> None:

@@ -1,4 +1,4 @@
-"""``cdmpp data``: what data is here, in numbers and pictures; ``cdmpp data codes`` compiles its programs."""
+"""``cdmpp data summary``: what data is here, in numbers and pictures."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from cdmpp.cli.output import format_seconds, print_json, print_table, say
 from cdmpp.errors import CdmppError
+from cdmpp.platform.limits import path
 
 if TYPE_CHECKING:
     from cdmpp.data.statistics import DeviceStatistics
@@ -19,30 +20,15 @@ if TYPE_CHECKING:
 
 def add_arguments(verb: argparse.ArgumentParser) -> None:
     """Declare the options of this verb."""
-    verb.add_argument("what", nargs="?", choices=["summary", "codes"], default="summary")
-    verb.add_argument("--path", type=Path, action="append", default=[], help="a further folder to look in")
-    verb.add_argument("--plots", type=Path, metavar="DIR", help="save pictures of the data sets there")
+    verb.add_argument("--path", type=path, action="append", default=[], help="a further folder to look in")
+    verb.add_argument("--plots", type=path, metavar="DIR", help="save pictures of the data sets there")
     verb.add_argument("--json", action="store_true", help="machine-readable, with networks x op classes")
-    verb.add_argument("--ship", action="store_true", help="codes: write them into the data set instead of the cache")
-    verb.add_argument("--workers", type=int, default=2, help="codes: processes that compile (default 2)")
 
 
 def run(options: argparse.Namespace) -> None:
-    """Print the tables or the JSON, or derive code vectors."""
-    if missing := [str(path) for path in options.path if not path.is_dir()]:
+    """Print the tables or the JSON."""
+    if missing := [str(folder) for folder in options.path if not folder.is_dir()]:
         raise CdmppError(f"no such folder: {', '.join(missing)}")
-    if options.what == "summary":
-        _summary(options)
-        return
-    from cdmpp.data.codes import derive_codes
-
-    if not options.path:
-        raise CdmppError("which data set? Give its folder: cdmpp data codes --path datasets/xeon-icelake")
-    for folder in options.path:
-        print(f"{folder}: {derive_codes(folder, options.workers, ship=options.ship)} programs with a code vector")
-
-
-def _summary(options: argparse.Namespace) -> None:
     from cdmpp.data.summary import details, known_paths, summarise
 
     paths = known_paths(options.path)
@@ -61,7 +47,7 @@ def _summary(options: argparse.Namespace) -> None:
     elif not entries:
         say(
             f"no data is here; looked in {', '.join(map(str, paths)) or 'datasets'} and in $CDMPP_DATA. "
-            "`cdmpp train device=a100` downloads some, `cdmpp measure` and `cdmpp import` make some"
+            "`cdmpp model train --device a100` downloads some, `cdmpp data measure` and `cdmpp data import` make some"
         )
     else:
         _print_places(entries, paths)

@@ -1,4 +1,4 @@
-"""``cdmpp probe``: what no document states of this machine's core, timed in some seconds."""
+"""``cdmpp data probe``: what no document states of this machine's core, timed in some seconds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Train a latency predictor: ``cdmpp train device=a100``. All settings: ``conf/config.yaml``."""
+"""Train a latency predictor: ``cdmpp model train device=a100``. All settings: ``conf/config.yaml``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from cdmpp.cli.hydra_entry import entry
-from cdmpp.cli.training_report import report
+from cdmpp.cli.model.training_report import report
 from cdmpp.data.dataset import LatencyDataset
 from cdmpp.data.splits import Split, make_split
 from cdmpp.errors import NoRecordsError
@@ -29,7 +29,7 @@ def main(values: dict[str, Any]) -> None:
     """Train, calibrate, judge; without records of the device, learn from others."""
     settings = read_settings(values)
     if settings.training.trainer.devices > 1:  # Lightning starts the other processes by what the main module is called
-        sys.modules["__main__"].__spec__ = find_spec("cdmpp.cli.train")
+        sys.modules["__main__"].__spec__ = find_spec("cdmpp.cli.model.train")
     try:
         dataset = settings.load()
     except NoRecordsError as error:
@@ -65,4 +65,6 @@ def _report_zero_shot(settings: RunSettings, dataset: LatencyDataset, split: Spl
 
 
 if __name__ == "__main__":
-    main()
+    from cdmpp.cli.command import main as run_command
+
+    sys.exit(run_command(["model", "train", *sys.argv[1:]]))

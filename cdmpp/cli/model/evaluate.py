@@ -1,4 +1,4 @@
-"""Models beside baselines: ``cdmpp evaluate device=a100 split=[random,by_task]``. See conf/evaluate.yaml."""
+"""Models beside baselines: ``cdmpp model evaluate device=a100 split=[random,by_task]``. See conf/evaluate.yaml."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``cdmpp calibrate``: a model for this machine's CPU or GPU, in three minutes, from a dozen or two of its kernels."""
+"""``cdmpp model calibrate``: a model for this machine, in three minutes, from a dozen or two of its kernels."""
 
 from __future__ import annotations
 

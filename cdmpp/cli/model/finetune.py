@@ -1,4 +1,4 @@
-"""Fine-tune to a new device: ``cdmpp finetune device=my-cpu budget=30``. All settings: ``conf/finetune.yaml``."""
+"""Fine-tune to a new device: ``cdmpp model finetune device=my-cpu budget=30``. All settings: ``conf/finetune.yaml``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measure tensor programs or operators on this machine: ``cdmpp measure device=xeon-icelake out=datasets/mine``."""
+"""``cdmpp data measure``: time tensor programs or operators on this machine. All settings: ``conf/measure.yaml``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole networks, predicted and measured: ``cdmpp evaluate-networks device=epyc-genoa``."""
+"""Whole networks, predicted and measured: ``cdmpp model evaluate-networks device=epyc-genoa``."""
 
 from __future__ import annotations
 

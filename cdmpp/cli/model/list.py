@@ -1,4 +1,4 @@
-"""``cdmpp models``: the trained models that are here, with the figures of their cards."""
+"""``cdmpp model list``: the trained models that are here, with the figures of their cards."""
 
 from __future__ import annotations
 

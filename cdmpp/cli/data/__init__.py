@@ -1,0 +1,1 @@
+"""``cdmpp data``: what is measured, here or elsewhere: one file a verb."""

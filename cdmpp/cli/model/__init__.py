@@ -1,0 +1,1 @@
+"""``cdmpp model``: models are listed, made and judged: one file a verb."""
