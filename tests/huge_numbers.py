@@ -137,7 +137,7 @@ def cases(folder: Path) -> dict[str, Callable[[], Any]]:
         "step: 65,536 ranks": command(*RANKS, 2**16),
         "step: 50,000 ranks of ps": command(*RANKS, 50_000, "--strategy", "ps"),
         "step: 2e9 servers": command(*RANKS, 4, "--strategy", "ps", "--servers", 2 * BILLION),
-        "step: 1e9 micro-steps": command(*RANKS, 4, "--optimize", "--accumulate-steps", BILLION),
+        "step: 1e9 micro-steps": command("plan", *RANKS[1:], 4, "--accumulate-steps", BILLION),
         "step: 60,000 ranks in chunks": command(*RANKS, 60_000, "--ring-steps"),
         **{f"step: bucket of {size}": command(*RANKS, 4, "--bucket-mb", size) for size in ("nan", "inf", "1e-300", 0)},
         **{

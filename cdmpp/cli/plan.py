@@ -1,77 +1,21 @@
-"""The options of plans, and what is printed of a search."""
+"""``cdmpp plan``: search the settings under which a training step on several devices is shorter, or fits."""
 
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
 
-from cdmpp.cli.output import console, print_table, say
-from cdmpp.cli.ranks import searched_settings
-from cdmpp.errors import CdmppError
-from cdmpp.platform.limits import Limits, numbers, path
-
-if TYPE_CHECKING:
-    from cdmpp.plans.plan import Plan
-    from cdmpp.plans.search_result import SearchResult
+from cdmpp.cli import step
+from cdmpp.cli.plan_options import add_memory_argument, add_search_arguments
 
 
-def add_plan_arguments(verb: argparse.ArgumentParser, is_predicted: bool = True) -> None:
-    """Declare them. ``is_predicted``: a predicted job, whose memory is known and which can have any plan."""
-    plans = verb.add_argument_group("plans")
-    plans.add_argument("--optimize", action="store_true", help="search settings under which the step is shorter")
-    if is_predicted:
-        plans.add_argument(
-            "--memory-gb",
-            type=numbers(0, 10**6, "GB", above=True),
-            help="GB (1e9 bytes) that a device may hold at most",
-        )
-        given = "a plan that --save-plan wrote, in place of --strategy; with --optimize the search begins there"
-        plans.add_argument("--plan", type=path, metavar="FILE", help=given)
-    plans.add_argument("--save-plan", type=path, metavar="FILE", help="write the plan as YAML")
-    many = "batches whose gradients may be added up; more than 1 multiplies the global batch (default 1)"
-    plans.add_argument("--accumulate-steps", type=Limits(1, 10**6, "batches"), help=many)
+def add_arguments(verb: argparse.ArgumentParser) -> None:
+    """Declare the options of a step; what they leave open is searched."""
+    step.add_arguments(verb)
+    add_search_arguments(verb)
+    add_memory_argument(verb)
+    verb.set_defaults(optimize=True)
 
 
-def check_plan(options: argparse.Namespace) -> None:
-    """``CdmppError`` for what does not go together."""
-    has_ranks = getattr(options, "ranks", 1) is not None or getattr(options, "plan", None) is not None
-    if not options.optimize:
-        if given := [name for name in ("memory_gb", "accumulate_steps") if getattr(options, name, None) is not None]:
-            raise CdmppError(f"--{given[0].replace('_', '-')} goes with --optimize")
-        if options.save_plan and not (has_ranks and hasattr(options, "plan")):
-            raise CdmppError("--save-plan goes with --optimize or --ranks: else there is no plan")
-        return
-    if not has_ranks:
-        raise CdmppError("--optimize goes with --ranks: say how many devices train")
-    if given := searched_settings(options):
-        raise CdmppError(f"{given[0]} does not go with --optimize, which searches: leave it out")
-
-
-def write_plan(plan: Plan, options: argparse.Namespace) -> None:
-    """Write the plan where ``--save-plan`` asks for it."""
-    if options.save_plan is not None:
-        from cdmpp.plans.plan_file import save_plan
-
-        save_plan(plan, options.save_plan)
-        say(f"wrote {options.save_plan}")
-
-
-def print_plan(found: SearchResult) -> None:
-    """The plan, what it saves, its settings, and a row for each proposal."""
-    from cdmpp.units import percent, quantity
-
-    console().print(f"\n{found.summary()}", markup=False, highlight=False, soft_wrap=True)
-    rows = [
-        [
-            step.proposal,
-            step.cause,
-            step.change,
-            quantity(step.after.batch_s, "s", 4),
-            percent(step.before.batch_s / step.after.batch_s - 1 if step.after.batch_s else 0.0),
-            quantity(step.after.peak_bytes, "B"),
-            "yes" if step.is_taken else "no",
-        ]
-        for step in found.steps
-    ]
-    headings = ("proposal", "bottleneck", "best candidate", "time per batch", "gain", "memory", "taken")
-    print_table("What was tried, one after the other", headings, rows, ("time per batch", "gain", "memory"))
+def run(options: argparse.Namespace) -> None:
+    """Show the step, its replay with the settings that are given, and what the search found."""
+    step.run(options)

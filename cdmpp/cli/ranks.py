@@ -65,7 +65,7 @@ def check_ranks(options: argparse.Namespace) -> None:
         raise CdmppError(f"--straggler {twice[0]}=FACTOR is given twice: once for each rank")
     options.straggler = check_slow(dict(slow), options.ranks)
     if options.straggler and options.optimize:
-        raise CdmppError("--straggler does not go with --optimize: plans are searched for ranks that are equal")
+        raise CdmppError("--straggler does not go with a search: plans are searched for ranks that are equal")
 
 
 def replayed_on(found: StepPrediction, options: argparse.Namespace) -> StepReplay:

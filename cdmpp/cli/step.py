@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cdmpp.cli.network import add_graph_arguments, check_files, network_options
 from cdmpp.cli.output import console, print_json, say
-from cdmpp.cli.plan import add_plan_arguments, check_plan, print_plan, write_plan
+from cdmpp.cli.plan_options import add_plan_arguments, check_plan, print_plan, write_plan
 from cdmpp.cli.ranks import add_rank_arguments, check_ranks, planned_on, print_replay, replayed_on
 from cdmpp.errors import CdmppError
 from cdmpp.network.runtime import RUNTIMES

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from cdmpp.cli.network import check_files
 from cdmpp.cli.output import format_seconds, print_json, print_table, say
-from cdmpp.cli.plan import add_plan_arguments, check_plan, print_plan, write_plan
-from cdmpp.errors import CdmppError
+from cdmpp.cli.plan_options import add_search_arguments, print_plan, write_plan
+from cdmpp.errors import CdmppError, UsageError
 from cdmpp.platform.limits import path, text
 
 if TYPE_CHECKING:
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from cdmpp.trace.folder import Recording
     from cdmpp.trace.job import TracedJob
     from cdmpp.trace.replay import Replay
+
+
+_OF_SEARCHES = ("accumulate_steps", "save_plan")
 
 
 def add_arguments(verb: argparse.ArgumentParser) -> None:
@@ -30,7 +33,9 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     )
     verb.add_argument("--what-if", type=text, nargs="+", default=[], metavar="KEY=VALUE", help=changes)
     verb.add_argument("--diagnose", action="store_true", help="why a step is long: causes in seconds a step, ranked")
-    add_plan_arguments(verb, is_predicted=False)
+    verb.add_argument("--optimize", action="store_true", help="search settings under which the step is shorter")
+    add_search_arguments(verb)
+    verb.add_argument("--save-plan", type=path, metavar="FILE", help="write the plan of --optimize as YAML")
     verb.add_argument("--timeline", type=path, metavar="FILE", help="write the replayed step for ui.perfetto.dev")
     verb.add_argument("--json", action="store_true", help="machine-readable")
 
@@ -38,7 +43,8 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Print what was measured, its replay, and what was asked beside."""
     settings = read_settings(options.what_if)
-    check_plan(options)
+    if not options.optimize and (given := [name for name in _OF_SEARCHES if getattr(options, name) is not None]):
+        raise UsageError(f"--{given[0].replace('_', '-')} goes with --optimize")
     check_files((options.timeline, options.save_plan))
     from cdmpp.trace.diagnosis import diagnose
     from cdmpp.trace.folder import read_job, read_recordings

@@ -35,11 +35,7 @@ PURPOSES: Mapping[str, tuple[Verb, ...]] = {
         Verb("collective", "time of an all-reduce, or another exchange between devices"),
     ),
     "Improve": (
-        Verb(
-            "plan",
-            "search settings under which a training step on several devices is shorter, or fits",
-            file="plan_step",
-        ),
+        Verb("plan", "search settings under which a training step on several devices is shorter, or fits"),
         Verb("tune", "choose the programs of a network, by prediction alone or measured here; a MetaSchedule database"),
         Verb("trace", "read the traces of a training job on several ranks: replay it, ask what if, say why it is slow"),
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cdmpp.cli.command import main
-from cdmpp.cli.plan import print_plan
+from cdmpp.cli.plan_options import print_plan
 from cdmpp.cli.ranks import print_replay
 from cdmpp.plans import search
 from cdmpp.plans.strategies.ddp import DDP
@@ -30,7 +30,6 @@ from tests.steps.toy_graph import graph_of, rank_graph, wires
         ("--ranks 2 --link nvlink3 --straggler 2=1.5", "slow rank 2=1.5: expected a rank from 0 to 1"),
         ("--ranks 2 --link nvlink3 --straggler 1=0", "a positive factor"),
         ("--ranks 2 --link nvlink3 --straggler fast", "--straggler fast: expected RANK=FACTOR"),
-        ("--ranks 2 --link nvlink3 --straggler 1=2 --optimize", "--straggler does not go with a search"),
         ("--straggler 1=2", "--straggler goes with --ranks"),
         ("--no-overlap", "--no-overlap goes with --ranks"),
         ("--bucket-mb 5", "--bucket-mb goes with --ranks"),
@@ -53,22 +52,29 @@ def test_ranks_that_do_the_same_share_a_row(capsys):
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ("--optimize", "--ranks is missing"),
-        ("--ranks 2 --link nvlink3 --memory-gb 8", "--memory-gb goes with a search: `cdmpp plan`"),
-        ("--ranks 2 --link nvlink3 --optimize --bucket-mb 5", "--bucket-mb does not go with a search"),
-        ("--ranks 2 --link nvlink3 --optimize --memory-gb -1", "--memory-gb: '-1' is given, expected a number above 0"),
+        ("", "--ranks is missing"),
+        ("--ranks 2 --link nvlink3 --bucket-mb 5", "--bucket-mb does not go with a search"),
+        ("--ranks 2 --link nvlink3 --straggler 1=2", "--straggler does not go with a search"),
+        ("--ranks 2 --link nvlink3 --memory-gb -1", "--memory-gb: '-1' is given, expected a number above 0"),
         (
-            "--ranks 2 --link nvlink3 --optimize --accumulate-steps 0",
+            "--ranks 2 --link nvlink3 --accumulate-steps 0",
             "--accumulate-steps: '0' is given, expected a whole number from 1",
         ),
     ],
 )
 def test_plans_that_cannot_be_searched_are_refused_at_once(options, told, capsys, monkeypatch):
     monkeypatch.setattr("cdmpp.predict_step", lambda *_, **__: pytest.fail("predicted"))
-    words = options.split()
-    verb = "plan" if "--optimize" in words else "step"
-    assert main([verb, "gpt2", "--device", "a100", *(word for word in words if word != "--optimize")]) == 2
+    assert main(["plan", "gpt2", "--device", "a100", *options.split()]) == 2
     assert told in capsys.readouterr().err
+
+
+def test_only_a_search_has_limits(capsys):
+    assert main(["step", "gpt2", "--device", "a100", "--ranks", "2", "--link", "nvlink3", "--memory-gb", "8"]) == 2
+    assert "has no option --memory-gb" in capsys.readouterr().err
+    assert main(["step", "gpt2", "--device", "a100", "--save-plan", "plan.yaml"]) == 2
+    assert "--save-plan goes with --ranks" in capsys.readouterr().err
+    assert main(["trace", "job", "--accumulate-steps", "2"]) == 2
+    assert "--accumulate-steps goes with --optimize" in capsys.readouterr().err
 
 
 def test_a_plan_is_printed_with_its_settings_and_moves(capsys):

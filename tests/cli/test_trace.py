@@ -47,7 +47,7 @@ def test_a_plan_for_a_traced_job(tmp_path, capsys):
     assert cli.main(["trace", str(folder), "--optimize"]) == 0
     out, err = capsys.readouterr()
     assert "plan       " in out and "settings   " in out and "What was tried" in out
-    assert "memory is not told" in err
+    assert "memory is unknown" in err
     assert cli.main(["trace", str(folder), "--optimize", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["optimized"]
     assert found["gain"] >= 0 and found["peak_bytes"] is None

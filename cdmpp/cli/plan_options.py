@@ -1,0 +1,78 @@
+"""The options of plans, and what is printed of a search."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from cdmpp.cli.output import console, print_table, say
+from cdmpp.cli.ranks import searched_settings
+from cdmpp.errors import UsageError
+from cdmpp.platform.limits import Limits, numbers, path
+
+if TYPE_CHECKING:
+    from cdmpp.plans.plan import Plan
+    from cdmpp.plans.search_result import SearchResult
+
+
+def add_plan_arguments(verb: argparse.ArgumentParser) -> None:
+    """Declare the options by which a plan comes from a file and goes to one."""
+    plans = verb.add_argument_group("plans")
+    given = "a plan that --save-plan wrote, in place of --strategy; `cdmpp plan` begins its search there"
+    plans.add_argument("--plan", type=path, metavar="FILE", help=given)
+    plans.add_argument("--save-plan", type=path, metavar="FILE", help="write the plan as YAML")
+
+
+def add_search_arguments(verb: argparse.ArgumentParser) -> None:
+    """Declare the limits of a search."""
+    many = "batches whose gradients may be added up; more than 1 multiplies the global batch (default 1)"
+    verb.add_argument("--accumulate-steps", type=Limits(1, 10**6, "batches"), help=many)
+
+
+def add_memory_argument(verb: argparse.ArgumentParser) -> None:
+    """Declare the limit of a search that knows what the job needs."""
+    limit = "GB (1e9 bytes) that a device may hold at most"
+    verb.add_argument("--memory-gb", type=numbers(0, 10**6, "GB", above=True), help=limit)
+
+
+def check_plan(options: argparse.Namespace) -> None:
+    """``UsageError`` for options of a step or plan that do not go together."""
+    has_ranks = options.ranks is not None or options.plan is not None
+    if not options.optimize:
+        if options.save_plan and not has_ranks:
+            raise UsageError("--save-plan goes with --ranks: else there is no plan")
+        return
+    if not has_ranks:
+        raise UsageError("--ranks is missing: say how many devices train")
+    if given := searched_settings(options):
+        raise UsageError(f"{given[0]} does not go with a search, which chooses it: leave it out")
+
+
+def write_plan(plan: Plan, options: argparse.Namespace) -> None:
+    """Write the plan where ``--save-plan`` asks for it."""
+    if options.save_plan is not None:
+        from cdmpp.plans.plan_file import save_plan
+
+        save_plan(plan, options.save_plan)
+        say(f"wrote {options.save_plan}")
+
+
+def print_plan(found: SearchResult) -> None:
+    """The plan, what it saves, its settings, and a row for each proposal."""
+    from cdmpp.units import percent, quantity
+
+    console().print(f"\n{found.summary()}", markup=False, highlight=False, soft_wrap=True)
+    rows = [
+        [
+            step.proposal,
+            step.cause,
+            step.change,
+            quantity(step.after.batch_s, "s", 4),
+            percent(step.before.batch_s / step.after.batch_s - 1 if step.after.batch_s else 0.0),
+            quantity(step.after.peak_bytes, "B"),
+            "yes" if step.is_taken else "no",
+        ]
+        for step in found.steps
+    ]
+    headings = ("proposal", "bottleneck", "best candidate", "time per batch", "gain", "memory", "taken")
+    print_table("What was tried, one after the other", headings, rows, ("time per batch", "gain", "memory"))
