@@ -22,10 +22,11 @@ from cdmpp.collectives.topology import on_link
 from cdmpp.devices.cores import read_core
 from cdmpp.errors import CdmppError
 from cdmpp.platform.paths import conf_folder
-from cdmpp.trace.job import JobExchange, JobOp, JobRank, TracedJob
+from cdmpp.steps.exchange import Exchange
+from cdmpp.steps.step_graph import Op, RankGraph, StepGraph
+from cdmpp.steps.transforms.scale import scale_ranks
 from cdmpp.trace.kineto import read_kineto
-from cdmpp.trace.usual_step import usual_step
-from cdmpp.trace.what_if import with_ranks
+from cdmpp.trace.median_step import median_step
 
 FREE_BYTES, LIMIT_S = 2 * 10**9, 20.0
 """Beyond what importing takes; seconds of processor for a case."""
@@ -63,7 +64,7 @@ def traced(folder: Path, name: str, rank: Any, world: Any) -> Callable[[], Any]:
     ]
     told = {"distributedInfo": {"rank": rank, "world_size": world, "backend": "gloo"}, "traceEvents": marks}
     (folder / f"{name}.json").write_text(json.dumps(told))
-    return lambda: usual_step([read_kineto(folder / f"{name}.json")])
+    return lambda: median_step([read_kineto(folder / f"{name}.json")])
 
 
 def checkpoint(folder: Path, name: str, **changes: Any) -> Callable[[], Any]:
@@ -110,9 +111,9 @@ def core(folder: Path, name: str, old: str, new: str) -> Callable[[], Any]:
     return lambda: read_core(folder / f"{name}.yaml")
 
 
-def job() -> TracedJob:
-    ranks = tuple(JobRank(rank, (JobOp("f", "forward", 1e-3),) * 500) for rank in range(2))
-    return TracedJob(ranks, (JobExchange("all_reduce", 100, {0: 1, 1: 1}, 1e-4, {0: 0.0, 1: 0.0}),), (1.0,))
+def traced_step() -> StepGraph:
+    ranks = tuple(RankGraph(rank, (Op("f", "forward", 1e-3),) * 500) for rank in range(2))
+    return StepGraph(ranks, (Exchange("all_reduce", 100, {0: 1, 1: 1}, wire_s=1e-4),))
 
 
 def cases(folder: Path) -> dict[str, Callable[[], Any]]:
@@ -126,8 +127,8 @@ def cases(folder: Path) -> dict[str, Callable[[], Any]]:
         "trace: endless world": traced(folder, "c", 0, float("inf")),
         "trace: rank beyond the world": traced(folder, "d", BILLION, 2),
         "trace: 65,536 ranks": traced(folder, "e", 0, 2**16),
-        "what-if: 1e9 ranks": lambda: with_ranks(job(), BILLION),
-        "what-if: 65,536 ranks": lambda: with_ranks(job(), 2**16),
+        "what-if: 1e9 ranks": lambda: scale_ranks(traced_step(), BILLION),
+        "what-if: 65,536 ranks": lambda: scale_ranks(traced_step(), 2**16),
         "topology: 1e9 ranks": lambda: on_link("nvlink4", BILLION),
         "cluster file: 1e12 nodes": cluster(folder, 10**12),
         "core file: window": core(folder, "wide", "window: {value: 320", "window: {value: 1e12"),

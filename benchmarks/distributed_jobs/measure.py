@@ -20,7 +20,7 @@ from benchmarks.distributed_jobs.namespaces import Place, links
 from benchmarks.distributed_jobs.rank import TRACED
 from benchmarks.distributed_jobs.scenario import Scenario
 from cdmpp.trace.folder import read_job, read_recordings
-from cdmpp.trace.job_file import job_to_dict
+from cdmpp.trace.graph_file import graph_to_dict
 
 LIMIT_S = 180
 REPOSITORY = Path(__file__).parents[2]
@@ -38,7 +38,7 @@ def measure(scenario: Scenario, steps: int, keep: Path | None = None) -> dict[st
         shutil.rmtree(folder, ignore_errors=True)
         carried = carried_mbit(places, scenario.pins)
         run(scenario, places, folder, steps)
-        job = read_job(folder)
+        graph = read_job(folder)
         recordings = read_recordings(folder)
         told = [json.loads((folder / f"rank{rank}.told").read_text()) for rank in range(scenario.ranks)]
     quartiles = np.percentile(
@@ -51,14 +51,14 @@ def measure(scenario: Scenario, steps: int, keep: Path | None = None) -> dict[st
         "at": begin_s,
         "carried_mbit": carried,
         "took_s": time.time() - begin_s,
-        "unprofiled_s": job.unprofiled_s,
+        "unprofiled_s": graph.measured.unprofiled_s,
         "quartiles_s": quartiles.tolist(),
         "before_s": [one.before_s for one in recordings],
         "after_s": [one.after_s for one in recordings],
         "reference_s": [one["reference_s"] for one in told],
         "traced_steps": TRACED,
         "recording": asdict(recordings[0]) | {"steps_s": []},
-        "job": job_to_dict(job),
+        "job": graph_to_dict(graph),
     }
 
 

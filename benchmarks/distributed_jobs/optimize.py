@@ -24,7 +24,7 @@ from benchmarks.distributed_jobs.scenario import Scenario
 from benchmarks.publish.markdown import replace_part, table
 from cdmpp.plans import plan_on
 from cdmpp.plans.job_evaluator import optimize_job
-from cdmpp.trace.job_file import job_from_dict
+from cdmpp.trace.graph_file import graph_from_dict
 
 DEFAULT = json.dumps(plan_on(2).to_dict())
 JOBS = {
@@ -69,7 +69,7 @@ def tried(name: str, scenario: Scenario, visits: int, steps: int, most_accumulat
         RuntimeError: a rank that failed.
     """
     first = measure(scenario, steps)
-    found = optimize_job(job_from_dict(first["job"]), most_accumulation_steps, "sgd")
+    found = optimize_job(graph_from_dict(first["job"]), most_accumulation_steps, "sgd")
     planned = replace(scenario, plan=json.dumps(found.plan.to_dict()))
     seconds: dict[str, list[float]] = {"default": [first["unprofiled_s"]], "plan": []}
     references = [*first["reference_s"]]

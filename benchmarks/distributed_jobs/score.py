@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 
 from benchmarks.distributed_jobs.scenario import Scenario, from_dict
-from cdmpp.trace.buckets import with_buckets
-from cdmpp.trace.job import TracedJob
-from cdmpp.trace.job_file import job_from_dict
-from cdmpp.trace.replay import replay
-from cdmpp.trace.what_if import with_bandwidth, with_ranks
-from cdmpp.trace.wire import PAYLOAD
+from cdmpp.steps.replay import replay
+from cdmpp.steps.step_graph import StepGraph
+from cdmpp.steps.transforms.links import scale_bandwidth
+from cdmpp.steps.transforms.rebucket import rebucket
+from cdmpp.steps.transforms.scale import scale_ranks
+from cdmpp.steps.wire import PAYLOAD
+from cdmpp.trace.graph_file import graph_from_dict
 
 DRIFT = 0.10
 """A visit whose reference kernel was slower by more than this than in the best one does not count."""
@@ -30,7 +31,7 @@ class Measured:
     """A scenario that ran."""
 
     scenario: Scenario
-    job: TracedJob
+    graph: StepGraph
     seconds: float
     """Median step without the profiler."""
     before: float
@@ -82,8 +83,8 @@ def usable(rows: Sequence[Mapping[str, Any]], drift: float = DRIFT) -> tuple[lis
             refused.append(f"{row['name']}: its reference kernel was {usual:.0%} slower than in the best visit")
             continue
         before, after = np.mean(row["before_s"]), np.mean(row["after_s"])
-        scenario, job = from_dict(row["scenario"]), job_from_dict(row["job"])
-        one = Measured(scenario, job, row["unprofiled_s"], float(before), float(after), _link_gbps(scenario, rows))
+        scenario, graph = from_dict(row["scenario"]), graph_from_dict(row["job"])
+        one = Measured(scenario, graph, row["unprofiled_s"], float(before), float(after), _link_gbps(scenario, rows))
         visits[row["name"]].append(one)
     found = [sorted(of, key=lambda one: one.seconds)[(len(of) - 1) // 2] for of in visits.values()]
     return found, refused
@@ -104,7 +105,7 @@ def _link_gbps(scenario: Scenario, rows: Sequence[Mapping[str, Any]]) -> float:
 def figures(measured: Sequence[Measured]) -> Iterator[Figure]:
     """Every job replayed from its own trace, and from the traces of those that differ in one setting."""
     for one in measured:
-        yield _figure("replay", one, one, one.job)
+        yield _figure("replay", one, one, one.graph)
     for one in measured:
         for other in measured:
             differs = one.scenario.differs_in(other.scenario)
@@ -118,30 +119,30 @@ def _same_place(one: Scenario, other: Scenario, change: str) -> bool:
     return share[0] == share[1] and (change == "ranks" or one.pins == other.pins)
 
 
-def _as(traced: Measured, measured: Measured) -> TracedJob:
+def _as(traced: Measured, measured: Measured) -> StepGraph:
     """The traced job at the settings of the measured one."""
-    job, wanted = traced.job, measured.scenario
+    graph, wanted = traced.graph, measured.scenario
     if wanted.ranks != traced.scenario.ranks:
-        job = with_ranks(job, wanted.ranks)
+        graph = scale_ranks(graph, wanted.ranks)
     if wanted.bucket_mb != traced.scenario.bucket_mb and wanted.scheme == "ddp":
-        job = with_buckets(job, round(2**20 * wanted.bucket_mb))
+        graph = rebucket(graph, round(2**20 * wanted.bucket_mb))
     if wanted.mbit == traced.scenario.mbit:
-        return job
-    return with_bandwidth(job, measured.link_gbps / traced.link_gbps, traced.link_gbps)
+        return graph
+    return scale_bandwidth(graph, measured.link_gbps / traced.link_gbps, traced.link_gbps)
 
 
-def _figure(kind: str, wanted: Measured, traced: Measured, job: TracedJob) -> Figure:
-    busy_s = max(rank.busy_s + sum(op.gap_s for op in rank.ops) + rank.tail_s for rank in job.ranks)
-    wire_s = sum(one.wire_s for one in job.exchanges)
-    step_s = replay(job).step_s
+def _figure(kind: str, wanted: Measured, traced: Measured, graph: StepGraph) -> Figure:
+    busy_s = max(rank.busy_s + rank.idle_s for rank in graph.ranks)
+    wire_s = sum(one.measured_s for one in graph.exchanges)
+    step_s = replay(graph).step_s
     return Figure(
         kind,
         wanted.scenario.name,
         traced.scenario.name,
         wanted.seconds,
-        traced.job.measured_s if kind == "replay" else math.nan,
+        traced.graph.measured.step_s if kind == "replay" else math.nan,
         step_s,
-        traced.seconds * step_s / replay(traced.job).step_s if kind != "replay" else math.nan,
+        traced.seconds * step_s / replay(traced.graph).step_s if kind != "replay" else math.nan,
         busy_s + wire_s,
         max(busy_s, wire_s),
     )

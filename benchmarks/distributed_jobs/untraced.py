@@ -26,9 +26,9 @@ from cdmpp.network.training_prediction import StepPrediction
 from cdmpp.plans.strategies import STRATEGIES
 from cdmpp.plans.strategies.ddp import DDP
 from cdmpp.steps.from_prediction import graph_of
+from cdmpp.steps.probed_topology import probed_topology
 from cdmpp.steps.strategy_replay import replay_strategy
-from cdmpp.steps.transforms.scale import replicate
-from cdmpp.trace.scheme_input import topology_of
+from cdmpp.steps.transforms.scale import scale_ranks
 
 MARK = "untraced"
 
@@ -87,8 +87,8 @@ def _step_s(one: Measured, found: StepPrediction) -> float:
     strategy = STRATEGIES[scenario.scheme]()
     if isinstance(strategy, DDP):
         strategy = DDP(bucket_bytes=(int(2**20 * scenario.bucket_mb),))
-    graph = replicate(graph_of(found), scenario.ranks)
-    return replay_strategy(graph, strategy.on_backend("gloo"), topology_of(one.job)).iteration_s
+    graph = scale_ranks(graph_of(found), scenario.ranks)
+    return replay_strategy(graph, strategy.on_backend("gloo"), probed_topology(one.graph)).iteration_s
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from typing import TYPE_CHECKING, Any
 
 from cdmpp.cli.network import check_files
@@ -14,10 +13,10 @@ from cdmpp.platform.limits import path, text
 
 if TYPE_CHECKING:
     from cdmpp.plans.search_result import SearchResult
+    from cdmpp.steps.replay import Replay
+    from cdmpp.steps.step_graph import StepGraph
     from cdmpp.trace.diagnosis import Cause
     from cdmpp.trace.folder import Recording
-    from cdmpp.trace.job import TracedJob
-    from cdmpp.trace.replay import Replay
 
 
 _OF_SEARCHES = ("accumulate_steps", "save_plan")
@@ -46,23 +45,23 @@ def run(options: argparse.Namespace) -> None:
     if not options.optimize and (given := [name for name in _OF_SEARCHES if getattr(options, name) is not None]):
         raise UsageError(f"--{given[0].replace('_', '-')} goes with --optimize")
     check_files((options.timeline, options.save_plan))
+    from cdmpp.steps.replay import replay
     from cdmpp.trace.diagnosis import diagnose
     from cdmpp.trace.folder import read_job, read_recordings
-    from cdmpp.trace.replay import replay
     from cdmpp.trace.what_if import changed
 
-    job = read_job(options.folder)
+    graph = read_job(options.folder)
     recordings = read_recordings(options.folder)
-    base = replay(job)
-    asked = replay(changed(job, settings)) if settings else None
-    causes = diagnose(job) if options.diagnose else ()
-    searched = _searched(job, options.accumulate_steps) if options.optimize else None
+    base = replay(graph)
+    asked = replay(changed(graph, settings)) if settings else None
+    causes = diagnose(graph) if options.diagnose else ()
+    searched = _searched(graph, options.accumulate_steps) if options.optimize else None
     if options.json:
-        told = _to_dict(job, base, asked, causes)
+        told = _to_dict(graph, base, asked, causes)
         print_json(told if searched is None else {**told, "optimized": searched.to_dict()})
     else:
-        _print_ranks(job, base)
-        _print_overhead(recordings, job, base)
+        _print_ranks(graph, base)
+        _print_overhead(recordings, graph, base)
         if asked is not None:
             _print_what_if(settings, base, asked)
         if options.diagnose:
@@ -74,7 +73,10 @@ def run(options: argparse.Namespace) -> None:
     if searched is not None:
         write_plan(searched.plan, options)
     if options.timeline is not None:
-        options.timeline.write_text(json.dumps((asked or base).last_timeline().chrome_trace()))
+        from cdmpp.steps.rank_trace import save_trace
+        from cdmpp.steps.strategy_replay import rank_spans
+
+        save_trace(rank_spans(asked or base), options.timeline)
         say(f"wrote {options.timeline}")
 
 
@@ -91,45 +93,46 @@ def read_settings(given: list[str]) -> dict[str, str]:
     return found
 
 
-def _searched(job: TracedJob, most_accumulation_steps: int | None) -> SearchResult:
+def _searched(graph: StepGraph, most_accumulation_steps: int | None) -> SearchResult:
     from cdmpp.plans.job_evaluator import optimize_job
 
-    return optimize_job(job, most_accumulation_steps or 1)
+    return optimize_job(graph, most_accumulation_steps or 1)
 
 
-def _print_ranks(job: TracedJob, base: Replay) -> None:
-    steps = len(job.steps_s)
-    off = base.step_s / job.measured_s - 1
-    title = (
-        f"{len(job.ranks)} ranks, {job.backend or 'unknown back end'}, {steps} traced step{'s' if steps > 1 else ''}"
+def _print_ranks(graph: StepGraph, base: Replay) -> None:
+    steps = len(graph.measured.steps_s)
+    off = base.step_s / graph.measured.step_s - 1
+    backend = graph.backend or "unknown back end"
+    title = f"{len(graph.ranks)} ranks, {backend}, {steps} traced step{'s' if steps > 1 else ''}"
+    measured = (
+        f"measured {format_seconds(graph.measured.step_s)} a step, replayed {format_seconds(base.step_s)} ({off:+.1%})"
     )
-    measured = f"measured {format_seconds(job.measured_s)} a step, replayed {format_seconds(base.step_s)} ({off:+.1%})"
     rows = [
         (
             str(rank.rank),
             str(len(rank.ops)),
             format_seconds(rank.busy_s),
-            format_seconds(sum(op.gap_s for op in rank.ops) + rank.tail_s),
-            format_seconds(base.rank_waits_s[rank.rank]),
-            format_seconds((job.waits_s or {}).get(rank.rank, 0.0)),
+            format_seconds(rank.idle_s),
+            format_seconds(base.waits_s[rank.rank]),
+            format_seconds((graph.measured.waits_s or {}).get(rank.rank, 0.0)),
         )
-        for rank in job.ranks
+        for rank in graph.ranks
     ]
     headings = ("rank", "operators", "computes", "gaps", "stands for exchanges", "of others' delay")
     print_table(title, headings, rows, headings, caption=measured)
-    wire_s = sum(one.wire_s for one in job.exchanges)
-    moved = sum(one.bytes for one in job.exchanges)
-    print(f"exchanges  {len(job.exchanges)} a step, {moved / 1e6:.4g} MB, {format_seconds(wire_s)} on the wire")
+    wire_s = sum(one.measured_s for one in graph.exchanges)
+    moved = sum(one.bytes for one in graph.exchanges)
+    print(f"exchanges  {len(graph.exchanges)} a step, {moved / 1e6:.4g} MB, {format_seconds(wire_s)} on the wire")
 
 
-def _print_overhead(recordings: tuple[Recording, ...], job: TracedJob, base: Replay) -> None:
+def _print_overhead(recordings: tuple[Recording, ...], graph: StepGraph, base: Replay) -> None:
     """What profiling cost inside its window, and whether it cost anything outside."""
-    if job.unprofiled_s is None:
+    if graph.measured.unprofiled_s is None:
         say("no steps without the profiler were measured here: cdmpp.trace.record does")
         return
-    inside, off = job.measured_s / job.unprofiled_s - 1, base.step_s / job.unprofiled_s - 1
+    inside, off = graph.measured.step_s / graph.measured.unprofiled_s - 1, base.step_s / graph.measured.unprofiled_s - 1
     print(
-        f"unprofiled {format_seconds(job.unprofiled_s)} a step, from which the replay is {off:+.1%}; "
+        f"unprofiled {format_seconds(graph.measured.unprofiled_s)} a step, from which the replay is {off:+.1%}; "
         f"the profiler adds {inside:.1%} in its window"
     )
     pairs = [(one.before_s, one.after_s) for one in recordings]
@@ -158,28 +161,28 @@ def _print_causes(causes: tuple[Cause, ...], base: Replay) -> None:
         print(f"{cause.name}: {cause.advice}")
 
 
-def _to_dict(job: TracedJob, base: Replay, asked: Replay | None, causes: tuple[Cause, ...]) -> dict[str, Any]:
+def _to_dict(graph: StepGraph, base: Replay, asked: Replay | None, causes: tuple[Cause, ...]) -> dict[str, Any]:
     from dataclasses import asdict
 
     return {
-        "measured_s": job.measured_s,
-        "unprofiled_s": job.unprofiled_s,
-        "steps_s": list(job.steps_s),
+        "measured_s": graph.measured.step_s,
+        "unprofiled_s": graph.measured.unprofiled_s,
+        "steps_s": list(graph.measured.steps_s),
         "replayed_s": base.step_s,
         "what_if_s": None if asked is None else asked.step_s,
         "ranks": [
             {
                 "rank": rank.rank,
                 "computes_s": rank.busy_s,
-                "gaps_s": sum(op.gap_s for op in rank.ops) + rank.tail_s,
-                "stands_s": base.rank_waits_s[rank.rank],
-                "others_delay_s": (job.waits_s or {}).get(rank.rank),
+                "gaps_s": rank.idle_s,
+                "stands_s": base.waits_s[rank.rank],
+                "others_delay_s": (graph.measured.waits_s or {}).get(rank.rank),
             }
-            for rank in job.ranks
+            for rank in graph.ranks
         ],
         "exchanges": [
             {"kind": one.kind, "bytes": one.bytes, "group": one.group, "wire_s": one.wire_s, "spread_s": one.spread_s}
-            for one in job.exchanges
+            for one in graph.exchanges
         ],
         "causes": [asdict(cause) for cause in causes],
     }

@@ -24,7 +24,7 @@ from cdmpp.simulate.flow import Flow
 
 Cost = Callable[[Collective], CollectiveEstimate]
 MOST_RANKS = 2**16
-"""What a job has at most: the largest ones that anyone trained have half as many."""
+"""Most ranks of a job: the largest ones that anyone trained have half as many."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Stage:
     """A part of a collective, which groups of ranks carry out side by side."""
 
     collective: Collective
-    """Of one group."""
+    """The collective of one group."""
     groups: tuple[tuple[int, ...], ...]
     is_far: bool
     """Whether its members stand in different nodes."""
@@ -47,18 +47,18 @@ class Topology:
     backend: str
     """A key of ``collective.BACKENDS``."""
     whole: Cost
-    """Of a collective of all ranks."""
+    """Cost of a collective of all ranks."""
     near: Cost
-    """Of a collective, or of a message between two ranks, inside a node."""
+    """Cost of a collective, or of a message between two ranks, inside a node."""
     near_rate: float
     """Bytes a second that one rank sends inside a node; it receives as many."""
     nodes: int = 1
     far: Cost | None = None
-    """As ``near``, between nodes, for a rank that has an adapter to itself. None: there is one node."""
+    """The same between nodes, for a rank that has an adapter to itself. None: there is one node."""
     far_rate: float = 0.0
     """Bytes a second of one adapter."""
     adapters: int = 1
-    """Of each node, shared evenly by its ranks."""
+    """Adapters of each node, shared evenly by its ranks."""
 
     def __post_init__(self) -> None:
         check_ranks(self.ranks)
@@ -88,16 +88,16 @@ class Topology:
         return f"node {rank // per_node} adapter {rank % per_node * self.adapters // per_node}"
 
     def stages(self, collective: Collective) -> list[Stage]:
-        """What a collective of all ranks consists of, one after the other. gloo has one ring, whatever the nodes."""
-        ranks, asked = range(self.ranks), collective.runs_as
+        """The stages of a collective of all ranks, one after the other. gloo has one ring, whatever the nodes."""
+        ranks, runs_as = range(self.ranks), collective.runs_as
         if self.ranks == 1:
             return []
         if self.backend == "gloo":
-            return [Stage(asked, (tuple(ranks),), self.nodes > 1)]
+            return [Stage(runs_as, (tuple(ranks),), self.nodes > 1)]
         per_node = self.ranks // self.nodes
         inside = tuple(tuple(ranks[node * per_node : (node + 1) * per_node]) for node in range(self.nodes))
         across = tuple(tuple(ranks[i::per_node]) for i in range(per_node))
-        return [Stage(part, across if far else inside, far) for part, far in parts(asked, self.nodes)]
+        return [Stage(part, across if far else inside, far) for part, far in parts(runs_as, self.nodes)]
 
     def message(self, source: int, target: int, n_bytes: int) -> tuple[float, Flow]:
         """Seconds before the first byte, and the bytes on their way."""
@@ -129,7 +129,7 @@ def check_ranks(ranks: int) -> None:
 def topology_of(
     ranks: int, device: str | Device, cluster: str | None = None, link: str | None = None, backend: str | None = None
 ) -> Topology:
-    """Where ``ranks`` of a device exchange: on a cluster, or all on one link, by name.
+    """The topology on which ``ranks`` of a device exchange: a cluster, or one link for all, by name.
 
     ``backend`` is gloo on CPUs, rccl on AMD's GPUs and nccl elsewhere, unless it is given. ``CdmppError`` where there
     is no such cluster, link or back end, neither or both are given, or ranks do not fit.
@@ -177,7 +177,7 @@ def on_cluster(cluster: Cluster, ranks: int, backend: str = "nccl") -> Topology:
 
 def fitted(wire: AlphaBeta, ranks: int, backend: str = "gloo") -> Topology:
     """Ranks of which each message takes ``wire``, in rings: two numbers fitted to one set-up."""
-    cost = cache(lambda collective: _told(ring(collective, wire), "two fitted numbers"))
+    cost = cache(lambda collective: _estimate(ring(collective, wire), "two fitted numbers"))
     return Topology("fitted", ranks, backend, cost, cost, 1.0 / wire.beta_s)
 
 
@@ -201,17 +201,17 @@ def probed(
         curves[kind] = Curve("probed", None, backend, kind, ranks, 1, sizes, seconds).monotone()
 
     def cost(collective: Collective) -> CollectiveEstimate:
-        asked = collective.runs_as
-        if asked.ranks == 1:
-            return _told(0.0, "one rank")
-        if asked.kind not in curves:
-            raise CdmppError(f"no {asked.kind} was timed here, only {', '.join(curves)}: time it too")
-        return _told(float(curves[asked.kind].at(asked.bytes)), "timed")
+        runs_as = collective.runs_as
+        if runs_as.ranks == 1:
+            return _estimate(0.0, "one rank")
+        if runs_as.kind not in curves:
+            raise CdmppError(f"no {runs_as.kind} was timed here, only {', '.join(curves)}: time it too")
+        return _estimate(float(curves[runs_as.kind].at(runs_as.bytes)), "timed")
 
     return Topology("probed", ranks, backend, cost, cost, bytes_per_s)
 
 
-def _told(seconds: float, source: str) -> CollectiveEstimate:
+def _estimate(seconds: float, source: str) -> CollectiveEstimate:
     return CollectiveEstimate(seconds, seconds, seconds, source)
 
 

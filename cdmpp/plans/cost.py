@@ -5,8 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from cdmpp.network.training_step import PHASES
+
 CAUSES = ("communication", "host", "update", "compute")
 """Parts of the critical path of a step."""
+_CAUSE_OF = {
+    **dict.fromkeys(("gap", "start", "delay", "end"), "host"),
+    **dict.fromkeys(PHASES[:2], "compute"),
+    "update": "update",
+}
+"""Kind of span -> cause; all others are communication."""
+
+
+def by_cause(critical_s: Mapping[str, float]) -> dict[str, float]:
+    """Cause -> seconds, from the seconds of each kind of span on the critical path."""
+    seconds: dict[str, float] = {}
+    for kind, own_s in critical_s.items():
+        cause = _CAUSE_OF.get(kind, "communication")
+        seconds[cause] = seconds.get(cause, 0.0) + own_s
+    return seconds
 
 
 @dataclass(frozen=True)

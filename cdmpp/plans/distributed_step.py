@@ -22,8 +22,7 @@ from cdmpp.steps.from_prediction import graph_of
 from cdmpp.steps.step_replay import StepReplay
 from cdmpp.steps.strategy import Strategy
 from cdmpp.steps.strategy_replay import replay_strategy
-from cdmpp.steps.tasks import check_work
-from cdmpp.steps.transforms.scale import replicate, scale_rank
+from cdmpp.steps.transforms.scale import scale_rank, scale_ranks
 
 _SLOWEST = 1e6
 """The largest factor by which the device of a rank may be slower than the others."""
@@ -71,9 +70,7 @@ def replay_step(
     check_granularity(granularity, plan.ranks)
     factors = check_slow(slow or {}, plan.ranks)
     found = _predicted(given, example_inputs, device, runtime, options)
-    graph = changed(graph_of(found), plan)
-    check_work(len(graph.ranks[0].ops) * plan.ranks, plan.ranks)
-    graph = replicate(graph, plan.ranks)
+    graph = scale_ranks(changed(graph_of(found), plan), plan.ranks)
     for rank, factor in factors.items():
         graph = scale_rank(graph, rank, factor)
     replayed = replay_strategy(graph, plan.strategy.on_backend(topology.backend), topology, granularity)
@@ -125,7 +122,7 @@ def optimize_step(
     found = _predicted(given, example_inputs, device, runtime, options)
     graph = graph_of(found)
     memory = Memory(found.step.memory, graph.ranks[0])
-    evaluator = WorkEvaluator(replicate(graph, plan.ranks), topology, plan, memory, method)
+    evaluator = WorkEvaluator(scale_ranks(graph, plan.ranks), topology, plan, memory, method)
     result = search(evaluator, memory_limit_bytes, most_accumulation_steps, found.step.optimizer)
     return replace(result, warnings=(*found.prediction.warnings, *result.warnings))
 

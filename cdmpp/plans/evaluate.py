@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from cdmpp.collectives.topology import Topology
-from cdmpp.network.training_step import PHASES
-from cdmpp.plans.cost import Cost
+from cdmpp.plans.cost import Cost, by_cause
 from cdmpp.plans.memory import Memory
 from cdmpp.plans.plan import Plan
 from cdmpp.plans.search_space import SearchSpace
@@ -19,15 +17,7 @@ from cdmpp.steps.strategy_replay import replay_strategy
 from cdmpp.steps.transforms.accumulate import accumulate
 from cdmpp.steps.transforms.fuse_update import can_fuse_update, fuse_update
 from cdmpp.steps.transforms.recompute import can_recompute, recompute
-from cdmpp.steps.transforms.scale import replicate, shard_update
-
-_CAUSES: Mapping[str, str] = {
-    "gap": "host",
-    "start": "host",
-    "update": "update",
-    **dict.fromkeys(PHASES[:2], "compute"),
-}
-"""Kind of span -> cause; all others are communication."""
+from cdmpp.steps.transforms.scale import scale_ranks, shard_update
 
 METHODS = ("replay", "closed_form")
 
@@ -95,11 +85,7 @@ def changed(graph: StepGraph, plan: Plan) -> StepGraph:
 
 def _by_replay(graph: StepGraph, strategy: Strategy, topology: Topology) -> tuple[float, dict[str, float]]:
     replayed = replay_strategy(*_stand_in(graph, strategy, topology))
-    critical_s: dict[str, float] = {}
-    for kind, seconds in replayed.critical_s.items():
-        cause = _CAUSES.get(kind, "communication")
-        critical_s[cause] = critical_s.get(cause, 0.0) + seconds
-    return replayed.iteration_s, critical_s
+    return replayed.iteration_s, by_cause(replayed.critical_s)
 
 
 def _by_closed_form(graph: StepGraph, strategy: Strategy, topology: Topology) -> tuple[float, dict[str, float]]:
@@ -121,4 +107,4 @@ def _stand_in(graph: StepGraph, strategy: Strategy, topology: Topology) -> tuple
         topology, ranks=2, nodes=1, adapters=1,
         whole=lambda collective: topology.whole(replace(collective, ranks=ranks)),
     )  # fmt: skip
-    return replicate(StepGraph((replace(sharded, update_shards=2 if shards > 1 else 1),)), 2), strategy, few
+    return scale_ranks(StepGraph((replace(sharded, update_shards=2 if shards > 1 else 1),)), 2), strategy, few

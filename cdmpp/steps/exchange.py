@@ -52,6 +52,13 @@ class Exchange:
         return self.name or f"{self.kind} {self.group}".strip()
 
     @property
+    def measured_s(self) -> float:
+        """Measured seconds with its links for itself; ``DataError`` where it was not measured."""
+        if self.wire_s is None:
+            raise DataError(f"nobody measured {self.title}: only measured exchanges can be changed")
+        return self.wire_s
+
+    @property
     def ranks(self) -> tuple[int, ...]:
         """Ranks that take part, in order."""
         return tuple(sorted(self.after))

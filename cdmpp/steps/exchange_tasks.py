@@ -177,5 +177,5 @@ def _pushed(step: int, place: int, exchange: Exchange, launched: Keys, topology:
 
 
 def _joined(keys: Iterable[Iterable[TaskKey]]) -> tuple[TaskKey, ...]:
-    """All keys, each once, in order."""
+    """Join the keys: each once, in order."""
     return tuple(dict.fromkeys(key for some in keys for key in some))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 ALL_RANKS = -1
-"""In the place of a rank: the task belongs to all ranks that take part."""
+"""The rank of a task that belongs to all ranks that take part."""
 
 
 class TaskKey(NamedTuple):

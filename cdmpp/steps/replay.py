@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -9,10 +10,14 @@ from cdmpp.collectives.topology import Topology
 from cdmpp.simulate.engine import simulate
 from cdmpp.simulate.intervals import Interval
 from cdmpp.simulate.timeline import Span, Timeline
+from cdmpp.steps.contention import shared_s, with_contention, without_contention
 from cdmpp.steps.exchange_tasks import check_granularity, measured_rates
 from cdmpp.steps.keys import TaskKey
 from cdmpp.steps.step_graph import StepGraph
 from cdmpp.steps.tasks import STEADY, check_work, step_ends_s, step_tasks
+
+_TURNS, _CLOSE = 12, 1e-3
+"""Most replays of a contention-free graph, and the share of its step by which the last two may differ."""
 
 
 @dataclass(frozen=True)
@@ -46,9 +51,36 @@ class Replay:
         """Spans, first to last, each of which waited for the one before; the last one ends the reported step."""
         return self.timeline.path_to(max(self.spans.values(), key=lambda span: span.end_s))
 
+    @cached_property
+    def critical_s(self) -> dict[str, float]:
+        """Kind -> seconds of the reported step on the critical path, most first; ``gap`` lies between two spans."""
+        found: dict[str, float] = {}
+        until_s = begun_s = self.window_s[0]
+        for span in self.critical_path:
+            for kind, start_s, end_s in (("gap", until_s, span.start_s), (span.task.label, span.start_s, span.end_s)):
+                if end_s > max(start_s, begun_s):
+                    found[kind] = found.get(kind, 0.0) + end_s - max(start_s, begun_s)
+            until_s = max(until_s, span.end_s)
+        return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+    @cached_property
+    def waits_s(self) -> Mapping[int, float]:
+        """Rank -> seconds of the reported step in which it runs nothing, not even a delay: it waits for exchanges."""
+        spent = dict.fromkeys(range(len(self.graph.ranks)), 0.0)
+        for key, span in self.spans.items():
+            if not key.is_of_exchange:
+                spent[key.rank] += span.end_s - span.start_s
+        ends = {
+            step: [self.timeline.spans[TaskKey(step, "end", rank, 0)].end_s for rank in spent]
+            for step in (STEADY - 1, STEADY)
+        }
+        return {rank: ends[STEADY][rank] - ends[STEADY - 1][rank] - seconds for rank, seconds in spent.items()}
+
 
 def replay(graph: StepGraph, topology: Topology | None = None, granularity: str = "collective") -> Replay:
     """Run a step graph with the exchanges that it has.
+
+    Ops of a contention-free graph take longer next to exchanges: it is run until that changes its step no more.
 
     Args:
         graph: what ranks compute and exchange.
@@ -63,6 +95,29 @@ def replay(graph: StepGraph, topology: Topology | None = None, granularity: str 
     """
     check_granularity(granularity, len(graph.ranks))
     pushed = sum(one.kind == "push_pull" for one in graph.exchanges)
-    check_work(sum(len(rank.ops) for rank in graph.ranks) + 2 * pushed * len(graph.ranks), len(graph.ranks))
+    check_work(sum(rank.task_count for rank in graph.ranks) + 2 * pushed * len(graph.ranks), len(graph.ranks))
+    made = _run(graph, topology, granularity)
+    if not graph.is_contention_free:
+        return made
+    shared, last_s = {rank.rank: [0.0] * len(rank.ops) for rank in graph.ranks}, 0.0
+    for turn in range(_TURNS):
+        if abs(made.step_s - last_s) <= _CLOSE * made.step_s:
+            break
+        now, last_s = shared_s(graph, made.timeline), made.step_s
+        if turn > _TURNS // 3:  # it goes to and fro
+            now = {rank: [(a + b) / 2 for a, b in zip(now[rank], shared[rank], strict=True)] for rank in now}
+        shared = now
+        made = _run(with_contention(graph, shared), topology, granularity)
+    return made
+
+
+def contention_free(graph: StepGraph) -> StepGraph:
+    """The graph with ops as they are next to no exchange; as it is where no share of a processor was probed."""
+    if graph.is_contention_free or not graph.processor_share:
+        return graph
+    return without_contention(graph, shared_s(graph, replay(graph).timeline))
+
+
+def _run(graph: StepGraph, topology: Topology | None, granularity: str) -> Replay:
     rates = {**({} if topology is None else topology.rates), **measured_rates(graph.exchanges)}
     return Replay(graph, simulate(step_tasks(graph, topology, granularity), rates=rates))

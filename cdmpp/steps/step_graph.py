@@ -33,7 +33,7 @@ class Op:
     gap_s: float = 0.0
     """Seconds after its end until its stream is free again: the host launches the next op."""
     kind: str = ""
-    """What work it is, such as ``conv2d``; of a traced op ``LAUNCH``, ``COPY``, ``BOOKKEEPING`` or nothing."""
+    """Kind of its work, such as ``conv2d``; ``LAUNCH``, ``COPY``, ``BOOKKEEPING`` or nothing for a traced op."""
     stream: str = "compute"
     """Queue of its rank. Ops of one stream run in the order in which they are given."""
     waits: tuple[int, ...] = ()
@@ -84,9 +84,9 @@ class RankGraph:
     rank: int
     ops: tuple[Op, ...]
     gradients: tuple[Gradient, ...] = ()
-    """In the order in which the model has its parameters."""
+    """Gradients, in the order in which the model has its parameters."""
     modules: tuple[ModuleSpan, ...] = ()
-    """In the order of the forward pass. Empty: unknown, so that fully sharded data parallel cannot be predicted."""
+    """FSDP modules, in the order of the forward pass. Empty: unknown, so that FSDP cannot be predicted."""
     start_s: float = 0.0
     """Seconds before the first op: what a step takes once, such as loading the next batch."""
     tail_s: float = 0.0
@@ -152,9 +152,20 @@ class RankGraph:
         return self.start_s + sum(op.delay_s + op.gap_s for op in self.ops) + self.tail_s
 
     @property
+    def task_count(self) -> int:
+        """Tasks of one simulated step: ops and delays."""
+        return sum(2 if op.delay_s else 1 for op in self.ops)
+
+    @property
     def gradient_bytes(self) -> int:
         """Bytes of all gradients."""
         return sum(gradient.bytes for gradient in self.gradients)
+
+    @cached_property
+    def ready_order(self) -> tuple[Gradient, ...]:
+        """Gradients in the order in which they become ready; of those of one op those of later parameters first."""
+        numbered = sorted(enumerate(self.gradients), key=lambda pair: (pair[1].ready_after, -pair[0]))
+        return tuple(gradient for _, gradient in numbered)
 
     @property
     def streams(self) -> tuple[str, ...]:
@@ -173,7 +184,7 @@ class RankGraph:
 
 @dataclass(frozen=True)
 class Measured:
-    """What was measured of a step that ran on real devices. Empty for a predicted step."""
+    """Measurements of a step that ran on real devices. Empty for a predicted step."""
 
     steps_s: tuple[float, ...] = ()
     """Seconds of each traced step, mean over ranks."""
@@ -201,9 +212,9 @@ class StepGraph:
     ranks: tuple[RankGraph, ...]
     """One for each rank, from rank 0 up."""
     exchanges: tuple[Exchange, ...] = ()
-    """Those without a measured time start in this order, each after the end of the one before."""
+    """Exchanges. Those without a measured time start in this order, each after the end of the one before."""
     backend: str = ""
-    """What carried the exchanges where they were traced; empty: unknown."""
+    """Back end that carried the traced exchanges; empty: unknown."""
     workers: int = 1
     """Traced exchanges that a rank runs at a time."""
     processor_share: float = 0.0
@@ -223,6 +234,14 @@ class StepGraph:
         for number, one in enumerate(self.exchanges):
             if not set(one.after) <= set(range(len(self.ranks))):
                 raise DataError(f"exchange {number} is of ranks {one.ranks}, the step has {len(self.ranks)} ranks")
+
+    def waits(self, rank: int) -> dict[int, tuple[int, ...]]:
+        """Place of an op of ``rank`` -> places of the exchanges that it waits for."""
+        found: dict[int, tuple[int, ...]] = {}
+        for number, one in enumerate(self.exchanges):
+            for place in one.before.get(rank, ()):
+                found[place] = (*found.get(place, ()), number)
+        return found
 
     def check_alike(self) -> None:
         """Raise ``CdmppError`` unless all ranks have the same gradients and modules; it names the first difference."""

@@ -13,7 +13,7 @@ from cdmpp.units import percent, quantity
 
 @dataclass(frozen=True)
 class RankSpan:
-    """What ran on a stream of a rank."""
+    """One task that ran on a stream of a rank."""
 
     rank: int
     stream: str
@@ -22,16 +22,16 @@ class RankSpan:
     kind: str
     """A phase, ``start``, a kind of collective, ``push``, ``sum`` or ``pull``."""
     start_s: float
-    """Since the start of the step."""
+    """Seconds since the start of the step."""
     end_s: float
     gap_s: float
-    """After it until the stream is free."""
+    """Seconds after it until the stream is free."""
     is_critical: bool
 
 
 @dataclass(frozen=True)
 class RankShare:
-    """What the time of one rank is made of: computing, gaps, exposed and waiting sum up to the step."""
+    """Parts of the time of one rank: computing, host, exposed and waiting sum up to the step."""
 
     rank: int
     phase_s: Mapping[str, float]
@@ -43,7 +43,7 @@ class RankShare:
     communication_s: float
     """Seconds in which it exchanges anything, hidden or not."""
     exposed_s: float
-    """Of these, those in which it neither computes nor is in a gap."""
+    """Seconds of communication in which it neither computes nor is in a gap."""
     waiting_s: float
     """Nothing goes on: it waits for other ranks."""
 
@@ -69,17 +69,17 @@ class StepReplay:
     granularity: str
     """``collective`` or ``ring step``."""
     iteration_s: float
-    """From the last end of one step to that of the next, the last one replayed."""
+    """Seconds from the last end of one step to the last end of the next."""
     shares: tuple[RankShare, ...]
-    """A rank each."""
+    """One for each rank."""
     critical_s: Mapping[str, float]
-    """What the longest chain of the step is made of: kind of span, or ``gap`` -> seconds; they sum up to the step."""
+    """Kind of span, or ``gap`` -> seconds on the longest chain of the step; they sum up to the step."""
     spans: tuple[RankSpan, ...]
-    """In the order of their starts; a collective stands on each of its ranks."""
+    """Tasks in the order of their starts; a collective is listed for each of its ranks."""
     exchanges: int
-    """In one step."""
+    """Number of exchanges in one step."""
     sent_bytes: float
-    """By the rank that sends most, at least, in one step."""
+    """Bytes that the rank that sends most must send in one step."""
     alone_s: float
     """The step of the slowest rank by itself, which exchanges nothing and updates all."""
     no_overlap_s: float
@@ -90,7 +90,7 @@ class StepReplay:
 
     @property
     def ranks(self) -> int:
-        """How many."""
+        """Number of ranks."""
         return len(self.shares)
 
     @property
@@ -100,7 +100,7 @@ class StepReplay:
 
     @cached_property
     def exposed_s(self) -> float:
-        """Of the rank where it is most."""
+        """Exposed seconds of the rank that has most."""
         return max((share.exposed_s for share in self.shares), default=0.0)
 
     def summary(self) -> str:
@@ -139,7 +139,7 @@ class StepReplay:
         ]
 
     def to_dict(self) -> dict[str, Any]:
-        """All numbers but the spans, as JSON takes them; units are in the names of the keys."""
+        """Give all numbers but the spans, as JSON takes them; units are in the names of the keys."""
         return {
             "ranks": self.ranks,
             "strategy": self.strategy,

@@ -52,7 +52,7 @@ def replay_strategy(
         granularity,
         made.step_s,
         tuple(_share(rank, spans, made.window_s) for rank, spans in enumerate(_by_rank(made))),
-        _critical_s(made.critical_path, made.window_s),
+        made.critical_s,
         rank_spans(made),
         len(exchanges),
         _sent_bytes(exchanges, topology),
@@ -64,7 +64,7 @@ def replay_strategy(
 
 
 def rank_spans(made: Replay) -> tuple[RankSpan, ...]:
-    """What ran on each stream in the reported step, with times since its start."""
+    """The tasks on each stream in the reported step, with times since its start."""
     critical, start_s = {span.task.key for span in made.critical_path}, made.window_s[0]
     return tuple(
         RankSpan(
@@ -79,25 +79,13 @@ def rank_spans(made: Replay) -> tuple[RankSpan, ...]:
 
 
 def title(graph: StepGraph, key: TaskKey) -> str:
-    """What a task is, for a reader."""
+    """The title of a task, for a reader."""
     if key.is_of_exchange:
         return " ".join([graph.exchanges[key.place].title, *([key.kind] if key.kind != "exchange" else [])])
     if key.kind in ("start", "end"):
         return key.kind
     name = graph.ranks[key.rank].ops[key.place].name
     return f"delay of {name}" if key.kind == "delay" else name
-
-
-def _critical_s(path: Sequence[Span], window: Interval) -> dict[str, float]:
-    """Kind -> seconds on the path, most first; what lies between two spans is a gap."""
-    found: dict[str, float] = {}
-    until_s = window[0]
-    for span in path:
-        for kind, begin_s, end_s in (("gap", until_s, span.start_s), (span.task.label, span.start_s, span.end_s)):
-            if end_s > max(begin_s, window[0]):
-                found[kind] = found.get(kind, 0.0) + end_s - max(begin_s, window[0])
-        until_s = max(until_s, span.end_s)
-    return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 
 def _by_rank(made: Replay) -> list[list[Span]]:
@@ -132,7 +120,7 @@ def _share(rank: int, spans: Sequence[Span], window: Interval) -> RankShare:
 
 
 def _sent_bytes(exchanges: Sequence[Exchange], topology: Topology) -> float:
-    """By the rank that sends most."""
+    """Bytes that the rank that sends most must send."""
     sent = [0.0] * topology.ranks
     for exchange in exchanges:
         if exchange.kind == "push_pull":
@@ -145,12 +133,12 @@ def _sent_bytes(exchanges: Sequence[Exchange], topology: Topology) -> float:
 
 
 def _warnings(exchanges: Sequence[Exchange], topology: Topology) -> tuple[str, ...]:
-    """Of the collective model, at the largest exchange of each kind."""
+    """Warnings of the collective model, at the largest exchange of each kind."""
     largest = {one.kind: one.bytes for one in sorted(exchanges, key=lambda one: one.bytes)}
-    asked = [
+    estimates = [
         topology.near(Collective("send_recv", size, 2, topology.backend))
         if kind == "push_pull"
         else topology.whole(Collective(kind, size, topology.ranks, topology.backend))
         for kind, size in largest.items()
     ]
-    return tuple(dict.fromkeys(flag for one in asked for flag in one.flags))
+    return tuple(dict.fromkeys(flag for one in estimates for flag in one.flags))

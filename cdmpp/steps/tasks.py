@@ -39,9 +39,9 @@ def step_tasks(
     return tasks
 
 
-def check_work(ops: int, ranks: int, steps: int = STEPS) -> None:
-    """Raise ``CdmppError`` where steps of this many ops, those of all ranks together, are too many to simulate."""
-    check_tasks(steps * ops, f"replaying {steps} steps of {ranks:,} ranks", "take fewer ranks")
+def check_work(tasks: int, ranks: int) -> None:
+    """Raise ``CdmppError`` where steps of this many tasks, those of all ranks together, are too many to simulate."""
+    check_tasks(STEPS * tasks, f"replaying {STEPS} steps of {ranks:,} ranks", "take fewer ranks")
 
 
 def step_ends_s(timeline: Timeline) -> list[float]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from cdmpp.trace.job import TracedJob
+    from cdmpp.steps.step_graph import StepGraph
     from cdmpp.trace.recorder import Recorder
 
 
@@ -26,8 +26,8 @@ def probe(folder: Path | str, kinds: Sequence[str] = ("all_reduce",), budget_s: 
     time_them(folder, kinds, budget_s)
 
 
-def read(folder: Path | str) -> TracedJob:
-    """The usual step of the job whose traces lie in ``folder``, as ``folder.read_job`` says."""
+def read(folder: Path | str) -> StepGraph:
+    """The median step of the job whose traces lie in ``folder``, as ``folder.read_job`` says."""
     from cdmpp.trace.folder import read_job
 
     return read_job(folder)

@@ -50,7 +50,7 @@ def is_launch(event: Event) -> bool:
 
 
 def input_bytes(event: Event) -> int:
-    """Of the tensors that a recorded op was given; 0 without ``record_shapes``."""
+    """Bytes of the tensors that a recorded op was given; 0 without ``record_shapes``."""
     args = event.get("args", {})
     return sum(map(_tensor_bytes, args.get("Input Dims", ()), args.get("Input type", ())))
 
@@ -65,7 +65,7 @@ def _tensor_bytes(shape: Any, kind: Any) -> int:
 
 
 def gloo_bytes(event: Event, kind: str, world: int) -> int:
-    """As ``distributed.collective.KINDS`` counts: a gather is given one rank's share."""
+    """Bytes as ``collectives.collective.KINDS`` counts them: a gather is given one rank's share."""
     return input_bytes(event) * (world if kind == "all_gather" else 1)
 
 

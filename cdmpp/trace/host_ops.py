@@ -20,7 +20,7 @@ _TIED = {"reduce_scatter": ("reduce_scatter", "all_reduce")}
 class _Launched:
     span: Event
     leaf: int | None
-    """Which leaf launched it, of all of the trace."""
+    """The leaf that launched it, among all of the trace."""
 
 
 def host_steps(events: list[Event], marks: list[Event], rank: int, world: int) -> tuple[tuple[StepTrace, ...], int]:

@@ -60,11 +60,11 @@ def kernel_steps(events: list[Event], marks: list[Event], rank: int, world: int)
 
 def _phases(events: list[Event]) -> list[tuple[float, float, str]]:
     """Stretches of the host's time that are backward pass or update, by start."""
-    told = {"autograd::engine": "backward", "Optimizer.step": "update"}
+    marks = {"autograd::engine": "backward", "Optimizer.step": "update"}
     return sorted(
         (e["ts"], e["ts"] + e["dur"], phase)
         for e in events
-        for start, phase in told.items()
+        for start, phase in marks.items()
         if str(e["name"]).startswith(start) and e.get("cat") in ("cpu_op", "user_annotation")
     )
 

@@ -25,18 +25,18 @@ def read_kineto(path: Path) -> RankTrace:
         DataError: no such trace, no rank in it, or no marked steps.
     """
     whole = _load(path)
-    told = whole.get("distributedInfo")
-    if not isinstance(told, dict) or "rank" not in told:
+    info = whole.get("distributedInfo")
+    if not isinstance(info, dict) or "rank" not in info:
         raise DataError(
             f"{path} does not say its rank (distributedInfo): start the process group before the profiler, "
             "or record with cdmpp.trace.record"
         )
     events = [event for event in whole["traceEvents"] if _is_span(event)]
     try:
-        rank, world = int(told["rank"]), int(told.get("world_size", 1))
+        rank, world = int(info["rank"]), int(info.get("world_size", 1))
     except (TypeError, ValueError, OverflowError):
         raise DataError(
-            f"{path}: distributedInfo {told} has no rank that is a number: expected whole numbers"
+            f"{path}: distributedInfo {info} has no rank that is a number: expected whole numbers"
         ) from None
     if not 0 <= rank < world <= MOST_RANKS:
         raise DataError(
@@ -49,7 +49,7 @@ def read_kineto(path: Path) -> RankTrace:
     marks.sort(key=lambda event: event["ts"])
     read = kernel_steps if any(event.get("cat") == "kernel" for event in events) else host_steps
     steps, workers = read(events, marks, rank, world)
-    return RankTrace(rank, world, str(told.get("backend", "")), steps, str(path), workers)
+    return RankTrace(rank, world, str(info.get("backend", "")), steps, str(path), workers)
 
 
 def _is_span(event: Any) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from cdmpp.errors import DataError
+from cdmpp.steps.exchange import peers_of
 from cdmpp.trace.clock import Order
 from cdmpp.trace.rank_trace import Exchange, RankTrace, StepTrace
 
@@ -15,7 +16,7 @@ _ALL_WAIT = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrie
 
 
 @dataclass(frozen=True)
-class Together:
+class MatchedCollective:
     """One exchange, as each rank saw it."""
 
     kind: str
@@ -26,31 +27,25 @@ class Together:
 
     @property
     def arrival_s(self) -> float:
-        """When the last rank was there."""
+        """Seconds at which the last rank was there."""
         return max(span.start_s for span in self.spans.values())
 
     @property
     def end_s(self) -> float:
-        """When the last rank was done; the receiver of a message, for the sender may only look later."""
-        receiver = self.receiver
-        return max(span.end_s for rank, span in self.spans.items() if receiver in (None, rank))
+        """Seconds at which the last rank was done, or the receiver of a message: the sender may look later."""
+        return max(span.end_s for rank, span in self.spans.items() if self.peers is None or rank == self.peers[1])
 
     @property
-    def sender(self) -> int | None:
-        """Of a message ``0->1``."""
-        return int(self.group.partition("->")[0]) if self.kind == "send_recv" and "->" in self.group else None
+    def peers(self) -> tuple[int, int] | None:
+        """Sender and receiver of a message; None for a collective."""
+        return peers_of(self.kind, self.group)
 
     @property
-    def receiver(self) -> int | None:
-        """Of a message ``0->1``."""
-        return int(self.group.partition("->")[2]) if self.kind == "send_recv" and "->" in self.group else None
-
-    @property
-    def sender_stood(self) -> bool:
+    def sender_blocked(self) -> bool:
         """Whether a message was under way before its sender went on; else it lay in a buffer."""
-        if self.sender is None or self.sender not in self.spans:
+        if self.peers is None or self.peers[0] not in self.spans:
             return True
-        return self.spans[self.sender].end_s - self.arrival_s > self.wire_s / 2
+        return self.spans[self.peers[0]].end_s - self.arrival_s > self.wire_s / 2
 
     @property
     def wire_s(self) -> float:
@@ -59,15 +54,15 @@ class Together:
 
     @property
     def late_rank(self) -> int:
-        """Who came last."""
+        """Rank that came last."""
         return max(self.spans, key=lambda rank: self.spans[rank].start_s)
 
     def wait_s(self, rank: int) -> float:
-        """How long ``rank`` stood there until the last one came."""
+        """Seconds for which ``rank`` waited until the last one came."""
         return self.arrival_s - self.spans[rank].start_s
 
 
-def matched(step: Mapping[int, StepTrace]) -> tuple[Together, ...]:
+def matched(step: Mapping[int, StepTrace]) -> tuple[MatchedCollective, ...]:
     """Exchanges of one step, rank -> its trace; the n-th of a group, kind and size is the same one on all ranks.
 
     Raises:
@@ -81,19 +76,19 @@ def matched(step: Mapping[int, StepTrace]) -> tuple[Together, ...]:
             found[*key, seen[key]][rank] = one
             seen[key] += 1
     for (group, kind, size, number), spans in found.items():
-        wanted = set(map(int, group.split("->"))) if "->" in group else set(spans) if group else set(step)
+        wanted = set(peers_of(kind, group) or (spans if group else step))
         if wanted != set(spans):
             lacking = sorted(wanted - set(spans))
             raise DataError(
                 f"step {next(iter(step.values())).number}: {kind} of {size} bytes number {number + 1} is in the traces "
                 f"of ranks {sorted(spans)} and not in those of {lacking}"
             )
-    all_of_them = [Together(kind, size, group, spans) for (group, kind, size, _), spans in found.items()]
+    all_of_them = [MatchedCollective(kind, size, group, spans) for (group, kind, size, _), spans in found.items()]
     return tuple(sorted(all_of_them, key=lambda one: min((s.after, s.start_s) for s in one.spans.values())))
 
 
-def orders(steps: Sequence[Sequence[Together]]) -> Iterator[Order]:
-    """What the exchanges of all steps say about the clocks."""
+def orders(steps: Sequence[Sequence[MatchedCollective]]) -> Iterator[Order]:
+    """Yield what the exchanges of all steps say about the clocks."""
     for number, step in enumerate(steps):
         for place, one in enumerate(step):
             what = f"exchange {place} of traced step {number} ({one.kind}, {one.bytes} bytes)"
@@ -105,11 +100,11 @@ def orders(steps: Sequence[Sequence[Together]]) -> Iterator[Order]:
                         )
 
 
-def _holds(one: Together, first: int, then: int) -> bool:
+def _holds(one: MatchedCollective, first: int, then: int) -> bool:
     """Whether ``then`` cannot end before ``first`` has begun."""
     if one.kind in _ALL_WAIT:
         return True
-    return one.kind == "send_recv" and (one.sender, one.receiver) == (first, then)
+    return one.peers == (first, then)
 
 
 def common_steps(traces: Sequence[RankTrace]) -> list[dict[int, StepTrace]]:

@@ -29,9 +29,9 @@ def probe(folder: Path | str, kinds: Sequence[str] = ("all_reduce",), budget_s: 
     rows = [row for kind in kinds for row in _curve(kind, budget_s)]
     share = _lost_beside(rows) if rows and dist.get_backend() != "nccl" else 0.0
     if dist.get_rank() == 0:
-        told = {"ranks": dist.get_world_size(), "backend": dist.get_backend(), "rows": rows, "processor_share": share}
+        table = {"ranks": dist.get_world_size(), "backend": dist.get_backend(), "rows": rows, "processor_share": share}
         Path(folder).mkdir(parents=True, exist_ok=True)
-        (Path(folder) / PROBE).write_text(json.dumps(told))
+        (Path(folder) / PROBE).write_text(json.dumps(table))
 
 
 def _curve(kind: str, budget_s: float) -> list[dict]:

@@ -11,9 +11,9 @@ class Op:
 
     name: str
     phase: str
-    """A name of ``distributed.work.PHASES``."""
+    """One of ``network.training_step.PHASES``."""
     start_s: float
-    """By the clock of its rank."""
+    """Seconds by the clock of its rank."""
     end_s: float
     events: int = 1
     """Events of the trace that it holds, itself among them."""
@@ -24,11 +24,11 @@ class Exchange:
     """One rank's part in a collective, or in a message to another rank."""
 
     kind: str
-    """As in ``distributed.collective.KINDS``, or what the framework calls it."""
+    """A key of ``collectives.collective.KINDS``, or what the framework calls it."""
     bytes: int
-    """As ``KINDS`` counts them; 0 unknown."""
+    """Bytes as ``KINDS`` counts them; 0: unknown."""
     start_s: float
-    """When this rank arrived: what others take until they are there is part of the span."""
+    """Seconds at which this rank arrived: waiting for the others is part of the span."""
     end_s: float
     after: int
     """Place of the op after which it was launched; -1: before the first."""

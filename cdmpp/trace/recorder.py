@@ -19,7 +19,7 @@ from cdmpp.trace.folder import STEPS_SUFFIX
 
 
 class Recorder:
-    """What ``record`` gives: call ``step`` at the end of each training step."""
+    """The object that ``record`` gives: call ``step`` at the end of each training step."""
 
     def __init__(self, profiler: profile) -> None:
         self._profiler, self._last_s = profiler, time.perf_counter()

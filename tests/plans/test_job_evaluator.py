@@ -10,33 +10,37 @@ from cdmpp.errors import CdmppError
 from cdmpp.plans import plan_on, search
 from cdmpp.plans.job_evaluator import JobEvaluator, traced_plan
 from cdmpp.plans.strategies.ddp import DDP
-from cdmpp.trace.buckets import with_buckets
-from cdmpp.trace.job import JobExchange, JobGradient, JobOp, JobRank, TracedJob
-from cdmpp.trace.replay import replay
+from cdmpp.steps.exchange import Exchange
+from cdmpp.steps.replay import replay
+from cdmpp.steps.step_graph import Gradient, Measured, Op, RankGraph, StepGraph
+from cdmpp.steps.transforms.rebucket import rebucket
+from cdmpp.trace.op_kind import kind_of_op
 
 MB = 2**20
 
 
-def job(latency_s: float = 0.0, wire_s: float = 1.0, updates: int = 1, copies: bool = False) -> TracedJob:
+def job(latency_s: float = 0.0, wire_s: float = 1.0, updates: int = 1, copies: bool = False) -> StepGraph:
     """Four layers, 1 s forward and 2 s backward each, with 1 MiB of gradients: ``wire_s`` and the latency a bucket."""
-    forward = [JobOp("linear", "forward", 1.0) for _ in range(4)]
-    backward = [JobOp("backward", "backward", 2.0) for _ in range(4)]
-    count = 4 if copies else 0
-    copied = [JobOp("torch::copy_bucket_to_grad", "backward", 0.25, waits=(number,)) for number in range(count)]
-    waits = () if copied else (0, 1, 2, 3)
-    update = [JobOp("aten::add_", "update", 0.5, 0.125, waits=() if n else waits) for n in range(updates)]
-    ops = (*forward, *backward, *copied, *update)
-    ranks = tuple(JobRank(rank, ops, tuple(JobGradient(MB, 4 + n) for n in range(4))) for rank in (0, 1))
-    lag = {0: 0.0, 1: 0.0}
-    sent = tuple(JobExchange("all_reduce", MB, {0: 4 + n, 1: 4 + n}, wire_s + latency_s, lag) for n in range(4))
+    copy, add = "torch::copy_bucket_to_grad", "aten::add_"
+    forward = [Op("linear", "forward", 1.0) for _ in range(4)]
+    backward = [Op("backward", "backward", 2.0) for _ in range(4)]
+    copied = [Op(copy, "update", 0.25, kind=kind_of_op(copy, "update")) for _ in range(4 if copies else 0)]
+    update = [Op(add, "update", 0.5, delay_s=0.125, kind=kind_of_op(add, "update")) for _ in range(updates)]
+    gradients = tuple(Gradient(f"gradient {n}", MB, 4 + n) for n in reversed(range(4)))
+    ranks = tuple(RankGraph(rank, (*forward, *backward, *copied, *update), gradients) for rank in (0, 1))
+    sent = tuple(
+        Exchange("all_reduce", MB, {0: 4 + n, 1: 4 + n}, dict.fromkeys((0, 1), (8 + n if copies else 8,)),
+                 wire_s=wire_s + latency_s)
+        for n in range(4)
+    )  # fmt: skip
     probed = tuple(("all_reduce", size, latency_s + wire_s * size / MB) for size in (1, MB, 4 * MB))
-    return TracedJob(ranks, sent, (13.5,), "gloo", 1, probed)
+    return StepGraph(ranks, sent, "gloo", measured=Measured((13.5,), probed=probed))
 
 
 def test_settings_are_read_from_the_trace():
     traced = job(copies=True)
     assert traced_plan(traced) == plan_on(2, DDP((MB,) * 4))
-    default = with_buckets(traced, DDP().bucket_bytes)
+    default = rebucket(traced, DDP().bucket_bytes)
     assert traced_plan(default) == plan_on(2)
     assert traced_plan(job()).strategy.gradient_as_bucket_view
 
@@ -48,7 +52,7 @@ def test_the_default_is_the_replay():
 
 
 def test_small_buckets_hide_behind_the_backward_pass():
-    traced = with_buckets(job(), (MB, 25 * MB))
+    traced = rebucket(job(), (MB, 25 * MB))
     found = search(JobEvaluator(traced, traced_plan(traced)))
     assert found.default_iteration_s == pytest.approx(4 + 8 + 3 + 0.5, abs=0.13)
     assert found.iteration_s == pytest.approx(4 + 8 + 1 + 0.5, abs=0.13)
@@ -59,7 +63,7 @@ def test_small_buckets_hide_behind_the_backward_pass():
 def test_large_buckets_where_a_message_costs_much():
     traced = job(latency_s=5.0, wire_s=0.1)
     found = search(JobEvaluator(traced, traced_plan(traced)))
-    assert len(with_buckets(traced, found.plan.strategy.bucket_bytes).exchanges) < 4
+    assert len(rebucket(traced, found.plan.strategy.bucket_bytes).exchanges) < 4
     assert found.gain > 0.2
 
 

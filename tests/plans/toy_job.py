@@ -12,7 +12,7 @@ from cdmpp.plans.evaluate import WorkEvaluator
 from cdmpp.plans.memory import Memory
 from cdmpp.plans.plan import Plan, plan_on
 from cdmpp.steps.step_graph import Gradient, ModuleSpan, Op, RankGraph, StepGraph
-from cdmpp.steps.transforms.scale import replicate
+from cdmpp.steps.transforms.scale import scale_ranks
 
 MIB = 2**20
 
@@ -53,4 +53,4 @@ def evaluator(
 ) -> WorkEvaluator:  # fmt: skip
     """Equal ranks on links of two numbers."""
     topology = fitted(AlphaBeta(alpha_s, beta_s), ranks, "nccl")
-    return WorkEvaluator(replicate(StepGraph((rank,)), ranks), topology, default or plan_on(ranks), held)
+    return WorkEvaluator(scale_ranks(StepGraph((rank,)), ranks), topology, default or plan_on(ranks), held)

@@ -14,14 +14,14 @@ from benchmarks.distributed_jobs.namespaces import links, why_not
 from benchmarks.distributed_jobs.report import PAGE, TABLE, markdown, read_table, write_table
 from benchmarks.distributed_jobs.scenario import SCENARIOS, Scenario, from_dict
 from benchmarks.distributed_jobs.score import Figure, bucket_orders, figures, permuted, scores, usable
-from cdmpp.trace.job_file import job_to_dict
-from cdmpp.trace.replay import replay
-from cdmpp.trace.what_if import with_bandwidth
+from cdmpp.steps.replay import replay
+from cdmpp.steps.transforms.links import scale_bandwidth
+from cdmpp.trace.graph_file import graph_to_dict
 from tests.trace.test_what_if import job
 
 
 def row(scenario: Scenario, traced, reference: float = 1.0) -> dict:
-    told = json.loads(json.dumps({"scenario": scenario.to_dict(), "job": job_to_dict(traced)}))
+    told = json.loads(json.dumps({"scenario": scenario.to_dict(), "job": graph_to_dict(traced)}))
     step_s = replay(traced).step_s
     return told | {
         "name": scenario.name,
@@ -48,7 +48,7 @@ def test_visits_on_a_slow_machine_do_not_count():
 
 def test_every_pair_that_differs_in_one_setting_is_asked():
     slow, fast = Scenario("mlp", "ddp", 4, 1.0), Scenario("mlp", "ddp", 8, 1.0)  # the traced rate
-    rows = [row(fast, job()), row(slow, with_bandwidth(job(), 0.5))]
+    rows = [row(fast, job()), row(slow, scale_bandwidth(job(), 0.5))]
     rows += [row(replace(slow, scheme="fsdp"), job())]
     found = list(figures(usable(rows)[0]))
     asked = [(one.kind, one.scenario, one.traced) for one in found if one.kind != "replay"]

@@ -12,10 +12,10 @@ from torch import nn
 
 from cdmpp import cli
 from cdmpp.errors import CdmppError
+from cdmpp.steps.replay import replay
+from cdmpp.steps.transforms.rebucket import gradient_exchanges, rebucket
 from cdmpp.trace import record
-from cdmpp.trace.buckets import buckets_of, with_buckets
 from cdmpp.trace.folder import read_job, read_probe, read_recordings
-from cdmpp.trace.replay import replay
 
 WIDTH, LAYERS = 256, 4
 
@@ -53,22 +53,22 @@ def folder(tmp_path_factory):
 
 def test_it_is_read_as_what_it_was(folder):
     job = read_job(folder)
-    assert len(job.ranks) == 2 and job.backend == "gloo" and len(job.steps_s) <= 4
+    assert len(job.ranks) == 2 and job.backend == "gloo" and len(job.measured.steps_s) <= 4
     gradients = 4 * LAYERS * (WIDTH * WIDTH + WIDTH)
     for rank in job.ranks:
         assert sum(one.bytes for one in rank.gradients) == gradients and len(rank.gradients) == 2 * LAYERS
         assert {op.phase for op in rank.ops} == {"forward", "backward", "update"}
-    buckets = buckets_of(job)
+    buckets = gradient_exchanges(job)
     assert sum(job.exchanges[place].bytes for place in buckets) == gradients and len(buckets) == 2
-    assert all(any(place in op.waits for op in rank.ops) for place in buckets for rank in job.ranks)
-    assert len(job.probed) >= 2 and 0 <= job.processor_share <= 0.9
+    assert all(set(job.exchanges[place].before) == {0, 1} for place in buckets)
+    assert len(job.measured.probed) >= 2 and 0 <= job.processor_share <= 0.9
 
 
 def test_a_replay_is_near_what_was_measured(folder):
     """Other work on the machine moves the steps; half to twice is what holds anywhere."""
     job = read_job(folder)
-    assert 0.5 < replay(job).step_s / job.measured_s < 2
-    assert len(with_buckets(job, 100 * 2**20).exchanges) == 1
+    assert 0.5 < replay(job).step_s / job.measured.step_s < 2
+    assert len(rebucket(job, 100 * 2**20).exchanges) == 1
 
 
 def test_steps_outside_the_window_are_measured(folder):

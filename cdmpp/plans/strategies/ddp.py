@@ -57,8 +57,7 @@ class DDP(Strategy):
         From the second step on PyTorch fills buckets in the order in which gradients became ready on rank 0; the first
         step has one bucket. Of the gradients of one op those of later parameters come first.
         """
-        places = {gradient.name: place for place, gradient in enumerate(rank.gradients)}
-        ordered = sorted(rank.gradients, key=lambda one: (one.ready_after, -places[one.name]))
+        ordered = rank.ready_order
         filled = fill_buckets([one.bytes for one in ordered], self.bucket_bytes)
         return [[ordered[i] for i in bucket] for bucket in filled]
 

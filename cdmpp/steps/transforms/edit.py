@@ -61,11 +61,6 @@ def each_op(graph: StepGraph, change: Callable[[Op], Op]) -> StepGraph:
     return replace(graph, ranks=tuple(replace(rank, ops=tuple(map(change, rank.ops))) for rank in graph.ranks))
 
 
-def waiting(graph: StepGraph, rank: int) -> set[int]:
-    """Places of the ops of a rank that wait for an exchange."""
-    return {place for one in graph.exchanges for place in one.before.get(rank, ())}
-
-
 def _begins(places: Mapping[int, Sequence[int]], edits: Mapping[int, Edit]) -> dict[int, tuple[int, ...]]:
     return {rank: tuple(dict.fromkeys(map(edits[rank].begin, own))) for rank, own in places.items()}
 

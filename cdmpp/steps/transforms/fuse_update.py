@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cdmpp.steps.step_graph import BOOKKEEPING, Op, RankGraph, StepGraph
-from cdmpp.steps.transforms.edit import Edit, edited, moved_op, waiting
+from cdmpp.steps.transforms.edit import Edit, edited, moved_op
 
 
 def can_fuse_update(graph: StepGraph) -> bool:
@@ -20,7 +20,7 @@ def fuse_update(graph: StepGraph) -> StepGraph:
 
 def _updates(graph: StepGraph, rank: RankGraph) -> list[int]:
     """Places of the updates that wait for no exchange. Other ops of a traced update stay as they are."""
-    waits = waiting(graph, rank.rank)
+    waits = graph.waits(rank.rank)
     return [
         place
         for place, op in enumerate(rank.ops)

@@ -1,4 +1,4 @@
-"""Wire: what an exchange of other bytes, or of other ranks, would take on the links of a traced job."""
+"""Wire: what an exchange of other bytes, or of other ranks, would take on the links of a traced step."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import numpy as np
 from cdmpp.collectives.collective import BACKENDS, KINDS, Collective, steps, traffic
 from cdmpp.collectives.curve import Curve
 from cdmpp.errors import CdmppError
-from cdmpp.trace.job import JobExchange, TracedJob
+from cdmpp.steps.exchange import Exchange
+from cdmpp.steps.step_graph import StepGraph
 
 PAYLOAD = 0.94
-"""Of the bits of an Ethernet link: TCP and IP take 52 bytes of a frame of 1,500, Ethernet and the gap 38 beside it."""
+"""Share of the bits of an Ethernet link: TCP and IP take 52 bytes of a frame of 1,500, Ethernet and the gap 38 more."""
 
 
 @dataclass(frozen=True)
@@ -21,13 +22,13 @@ class Wire:
     """One kind of exchange: a curve over bytes that meets the traced ones on average."""
 
     curve: Curve | None
-    """As probed; None: a line through the traced exchanges."""
+    """The probed curve; None: a line through the traced exchanges."""
     latency_s: float
-    """Of no bytes."""
+    """Seconds of an exchange of no bytes."""
     beta_s: float
-    """A byte more, where there is no curve."""
+    """Seconds of one byte more, where there is no curve."""
     scale: float = 1.0
-    """Traced over probed: exchanges beside computing take longer than alone."""
+    """Traced over probed: exchanges next to computing take longer than by themselves."""
     ranks: int = 1
 
     def at(self, n_bytes: int) -> float:
@@ -36,22 +37,22 @@ class Wire:
         return self.scale * plain_s
 
 
-def wires(job: TracedJob) -> dict[str, Wire]:
-    """Kind -> its wire, for the kinds that the job exchanges.
+def wires(graph: StepGraph) -> dict[str, Wire]:
+    """Kind -> its wire, for the kinds that ranks exchange.
 
     Probed curves where there are; else the line through the traced exchanges of the kind with a slope and a latency
-    of zero or more, least squares of relative errors. With one size alone the latency is taken as zero.
+    of zero or more, least squares of relative errors. With only one size the latency is taken as zero.
     """
     found = {}
-    by_kind: dict[str, list[JobExchange]] = defaultdict(list)
-    for one in job.exchanges:
+    by_kind: dict[str, list[Exchange]] = defaultdict(list)
+    for one in graph.exchanges:
         by_kind[one.kind].append(one)
     for kind, traced in by_kind.items():
         ranks = max(len(one.ranks) for one in traced)
-        sizes, took = np.array([one.bytes for one in traced], float), np.array([one.wire_s for one in traced])
-        points = {n_bytes: seconds for name, n_bytes, seconds in job.probed if name == kind and seconds > 0}
-        if len(points) >= 2 and ranks == len(job.ranks):
-            backend = job.backend if job.backend in BACKENDS else "gloo"
+        sizes, took = np.array([one.bytes for one in traced], float), np.array([one.measured_s for one in traced])
+        points = {n_bytes: seconds for name, n_bytes, seconds in graph.measured.probed if name == kind and seconds > 0}
+        if len(points) >= 2 and ranks == len(graph.ranks):
+            backend = graph.backend if graph.backend in BACKENDS else "gloo"
             x = np.array(sorted(points), float)
             curve = Curve(
                 "this job", None, backend, kind, ranks, 1, x, np.array([points[int(n)] for n in x])
@@ -76,7 +77,7 @@ def _line(sizes: np.ndarray, took: np.ndarray) -> tuple[float, float]:
     return float(latency_s), float(slope) / unit
 
 
-def slowed(one: JobExchange, wire: Wire, bandwidth: float, link_bytes_per_s: float | None) -> float:
+def slowed(one: Exchange, wire: Wire, bandwidth: float, link_bytes_per_s: float | None) -> float:
     """Seconds of ``one`` with ``bandwidth`` times as many bytes a second.
 
     The part above the latency is divided by it. On a known link that part may be longer than its bytes need, since
@@ -88,20 +89,22 @@ def slowed(one: JobExchange, wire: Wire, bandwidth: float, link_bytes_per_s: flo
         return found_s
     moved = Collective(one.kind, max(one.bytes, 1), len(one.ranks), "gloo").traffic_bytes
     bytes_need_s = moved / (PAYLOAD * link_bytes_per_s * bandwidth)
-    latency_s = min(wire.scale * wire.latency_s, one.wire_s)
-    return min(found_s, latency_s + max(one.wire_s - latency_s, bytes_need_s))
+    latency_s = min(wire.scale * wire.latency_s, one.measured_s)
+    return min(found_s, latency_s + max(one.measured_s - latency_s, bytes_need_s))
 
 
-def rescaled(one: JobExchange, wire: Wire, bandwidth: float = 1.0, ranks: int | None = None) -> float:
+def rescaled(one: Exchange, wire: Wire, bandwidth: float = 1.0, ranks: int | None = None) -> float:
     """Seconds of ``one`` with ``bandwidth`` times as many bytes a second, among ``ranks`` ranks.
 
     The latency part grows with the steps of a ring, the rest with its traffic.
     """
-    latency_s = min(wire.scale * wire.latency_s, one.wire_s)
-    moving_s = one.wire_s - latency_s
+    latency_s = min(wire.scale * wire.latency_s, one.measured_s)
+    moving_s = one.measured_s - latency_s
     if ranks is not None and ranks != len(one.ranks):
         if one.kind not in KINDS or one.kind == "send_recv":
-            raise CdmppError(f"{one.kind} cannot be told for other ranks: expected one of {', '.join(KINDS)}")
+            raise CdmppError(
+                f"{one.kind} cannot be predicted for other numbers of ranks: expected one of {', '.join(KINDS)}"
+            )
         kind = Collective(one.kind, max(one.bytes, 1), ranks).runs_as.kind
         latency_s *= steps(kind, ranks) / max(steps(kind, len(one.ranks)), 1)
         moving_s *= traffic(kind, ranks) / max(traffic(kind, len(one.ranks)), 1e-9)

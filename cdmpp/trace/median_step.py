@@ -1,4 +1,4 @@
-"""From the traces of all ranks to the usual step: clocks aligned, waiting split off, medians over steps."""
+"""The median step of the traces of all ranks: clocks aligned, waiting split off, medians over steps."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from dataclasses import replace
 import numpy as np
 
 from cdmpp.errors import DataError, some
+from cdmpp.steps.exchange import Exchange
+from cdmpp.steps.step_graph import Gradient, Measured, Op, RankGraph, StepGraph
+from cdmpp.trace import rank_trace
 from cdmpp.trace.clock import shifts
-from cdmpp.trace.job import JobExchange, JobGradient, JobOp, JobRank, TracedJob
-from cdmpp.trace.link_share import alone_s
-from cdmpp.trace.matching import Together, common_steps, matched, orders
-from cdmpp.trace.rank_trace import Exchange, Op, RankTrace, StepTrace
+from cdmpp.trace.link_sharing import unshared_s
+from cdmpp.trace.matching import MatchedCollective, common_steps, matched, orders
+from cdmpp.trace.op_kind import kind_of_op
+from cdmpp.trace.rank_trace import RankTrace, StepTrace
 
 _NAMED = 10
 """Ranks that a message names."""
@@ -20,8 +23,8 @@ _RESUME_S = 5e-4
 """An op that starts later than this after an exchange has ended, did not wait for it."""
 
 
-def usual_step(traces: Sequence[RankTrace], event_s: float = 0.0) -> TracedJob:
-    """The job that ``traces``, one a rank, show.
+def median_step(traces: Sequence[RankTrace], event_s: float = 0.0) -> StepGraph:
+    """The step graph that ``traces``, one a rank, show.
 
     Args:
         traces: of all ranks, in any order.
@@ -39,36 +42,45 @@ def usual_step(traces: Sequence[RankTrace], event_s: float = 0.0) -> TracedJob:
     exchanges = [matched(step) for step in steps]
     if len({tuple((one.kind, one.bytes, one.group) for one in step) for step in exchanges}) > 1:
         exchanges = [_in_order_of(exchanges[0], step) for step in exchanges]
-    places = {
-        (rank, id(one.spans[rank])): place for step in exchanges for place, one in enumerate(step) for rank in one.spans
-    }
     mine = {rank: [step[rank] for step in steps] for rank in ranks}
-    buffered = {
-        (sender, place)
-        for place, one in enumerate(exchanges[0])
-        if (sender := one.sender) is not None and 2 * sum(step[place].sender_stood for step in exchanges) < len(steps)
-    }
-    found = tuple(_rank(rank, mine[rank], places, buffered, event_s) for rank in ranks)
+    waits = {rank: _waits(mine[rank]) for rank in ranks}
+    buffered: dict[int, set[int]] = {rank: set() for rank in ranks}
     workers = max(trace.workers for trace in traces)
-    wires_s, spreads_s = _usual([alone_s(step) for step in exchanges])
-    joined = tuple(
-        JobExchange(
-            one.kind,
-            one.bytes,
-            {rank: span.after for rank, span in one.spans.items()},
-            wires_s[place],
-            _lags(place, exchanges, mine, workers),
-            one.group,
-            spreads_s[place],
+    wires_s, spreads_s = _medians([unshared_s(step) for step in exchanges])
+    joined = []
+    for place, one in enumerate(exchanges[0]):
+        before, blocks = dict[int, tuple[int, ...]](), dict[int, tuple[int, ...]]()
+        is_buffered = 2 * sum(step[place].sender_blocked for step in exchanges) < len(steps)
+        for rank, span in one.spans.items():
+            number = next(i for i, own in enumerate(mine[rank][0].exchanges) if own is span)
+            is_blocking = is_buffered and one.peers is not None and rank == one.peers[0]
+            if is_blocking:
+                buffered[rank].add(number)
+            if number in waits[rank]:
+                (blocks if is_blocking else before)[rank] = (waits[rank][number],)
+        joined.append(
+            Exchange(
+                one.kind,
+                one.bytes,
+                {rank: span.after for rank, span in one.spans.items()},
+                before,
+                wire_s=wires_s[place],
+                lag_s=_lags(place, exchanges, mine, workers),
+                group=one.group,
+                spread_s=spreads_s[place],
+                blocks=blocks,
+            )
         )
-        for place, one in enumerate(exchanges[0])
+    found = tuple(
+        _rank(rank, mine[rank], {n: at for n, at in waits[rank].items() if n not in buffered[rank]}, event_s)
+        for rank in ranks
     )
     lengths = tuple(float(np.mean([t.end_s - t.start_s for t in step.values()])) for step in steps)
-    waits = {
+    waits_s = {
         rank: float(np.median([sum(one.wait_s(rank) for one in step if rank in one.spans) for step in exchanges]))
         for rank in ranks
     }
-    return TracedJob(found, joined, lengths, traces[0].backend, workers, waits_s=waits)
+    return StepGraph(found, tuple(joined), traces[0].backend, workers, measured=Measured(lengths, waits_s))
 
 
 def _check_ranks(traces: Sequence[RankTrace]) -> None:
@@ -94,7 +106,9 @@ def _shifted(step: StepTrace, by_s: float) -> StepTrace:
     return replace(step, start_s=step.start_s + by_s, end_s=step.end_s + by_s, ops=ops, exchanges=exchanges)
 
 
-def _in_order_of(first: Sequence[Together], step: Sequence[Together]) -> tuple[Together, ...]:
+def _in_order_of(
+    first: Sequence[MatchedCollective], step: Sequence[MatchedCollective]
+) -> tuple[MatchedCollective, ...]:
     """Two that are launched at once may have changed places."""
     rest, ordered = list(step), []
     for one in first:
@@ -106,51 +120,41 @@ def _in_order_of(first: Sequence[Together], step: Sequence[Together]) -> tuple[T
     return tuple(ordered)
 
 
-def _rank(
-    rank: int,
-    steps: Sequence[StepTrace],
-    places: Mapping[tuple[int, int], int],
-    buffered: set[tuple[int, int]],
-    event_s: float,
-) -> JobRank:
-    """The usual one of ``steps``; ``places`` finds an exchange by its rank and span.
-
-    ``buffered``: rank and place of messages whose sender went on before they were under way.
-    """
+def _rank(rank: int, steps: Sequence[StepTrace], waits: Mapping[int, int], event_s: float) -> RankGraph:
+    """Medians of ``steps``; ``waits``: number of an exchange in a step -> place of the op that waits for it."""
     inside = [sum(op.events for op in step.ops) for step in steps]
     each_s = [event_s * step.events / max(count, 1) for step, count in zip(steps, inside, strict=True)]
-    waits: dict[int, list[int]] = {}
-    held: dict[int, list[int]] = {}
-    for place, numbers in _waits(steps).items():
-        for number in numbers:
-            found = held if (rank, places[rank, id(steps[0].exchanges[number])]) in buffered else waits
-            found.setdefault(place, []).append(number)
     busy_s = [
         [op.end_s - op.start_s - cost_s * op.events for op in step.ops]
         for step, cost_s in zip(steps, each_s, strict=True)
     ]
-    durations_s, spreads_s = _usual(busy_s)
-    gaps_s, _ = _usual([_gaps(step, waits) for step in steps])
-    ops = []
-    for place, op in enumerate(steps[0].ops):
-        needed, holding = (
-            tuple(sorted(places[rank, id(steps[0].exchanges[n])] for n in of.get(place, ()))) for of in (waits, held)
+    durations_s, spreads_s = _medians(busy_s)
+    delays_s, _ = _medians([_delays_s(step, waits) for step in steps])
+    ops = tuple(
+        Op(
+            op.name, op.phase, durations_s[place], kind=kind_of_op(op.name, op.phase), delay_s=delays_s[place],
+            spread_s=spreads_s[place],
         )
-        ops.append(JobOp(op.name, op.phase, durations_s[place], gaps_s[place], needed, spreads_s[place], holding))
-    gradients = tuple(JobGradient(one.bytes, one.after) for one in steps[0].gradients)
-    return JobRank(rank, tuple(ops), gradients, gaps_s[-1])
+        for place, op in enumerate(steps[0].ops)
+    )  # fmt: skip
+    ready = enumerate(steps[0].gradients)
+    gradients = [Gradient(f"gradient {number}", one.bytes, one.after) for number, one in ready]
+    return RankGraph(rank, ops, tuple(reversed(gradients)), tail_s=delays_s[-1])
 
 
-def _gaps(step: StepTrace, waits: Mapping[int, Sequence[int]]) -> list[float]:
+def _delays_s(step: StepTrace, waits: Mapping[int, int]) -> list[float]:
     """Seconds before each op since what it waited for, and after the last one."""
+    ready_s: dict[int, float] = {}
+    for number, place in waits.items():
+        ready_s[place] = max(ready_s.get(place, step.start_s), step.exchanges[number].end_s)
     free_s, found = step.start_s, []
     for place, op in enumerate(step.ops):
-        found.append(op.start_s - max([free_s, *(step.exchanges[n].end_s for n in waits.get(place, ()))]))
+        found.append(op.start_s - max(free_s, ready_s.get(place, free_s)))
         free_s = op.end_s
     return [*found, step.end_s - free_s]
 
 
-def _usual(samples: Sequence[Sequence[float]]) -> tuple[list[float], list[float]]:
+def _medians(samples: Sequence[Sequence[float]]) -> tuple[list[float], list[float]]:
     """Medians of the columns, with the sum that is the median of the rows' sums; half the distances of the quartiles.
 
     What disturbs a step comes at another place in the next: medians alone add up to less than any step.
@@ -162,51 +166,51 @@ def _usual(samples: Sequence[Sequence[float]]) -> tuple[list[float], list[float]
     return (scale * middle).tolist(), ((high - low) / 2).tolist()
 
 
-def _waits(steps: Sequence[StepTrace]) -> dict[int, list[int]]:
-    """Place of an op -> the exchanges, by their place in a step, that it waits for.
+def _waits(steps: Sequence[StepTrace]) -> dict[int, int]:
+    """Number of an exchange in a step -> place of the op that waits for it.
 
     Where the framework does not tell, an op waits for an exchange that ended in the gap before it, just before it
     started, in half of the steps or more.
     """
-    found: dict[int, list[int]] = {}
+    found: dict[int, int] = {}
     for number, _ in enumerate(steps[0].exchanges):
         votes: dict[int, int] = {}
         for step in steps:
             one = step.exchanges[number]
-            place = one.waited_by if one.waited_by is not None else _stood_for(one, step.ops)
+            place = one.waited_by if one.waited_by is not None else _resumed(one, step.ops)
             if place is not None:
                 votes[place] = votes.get(place, 0) + 1
         if votes:
             place = max(votes, key=lambda key: (votes[key], -key))
             if 2 * votes[place] >= len(steps):
-                found.setdefault(place, []).append(number)
+                found[number] = place
     return found
 
 
-def _stood_for(one: Exchange, ops: Sequence[Op]) -> int | None:
+def _resumed(one: rank_trace.Exchange, ops: Sequence[rank_trace.Op]) -> int | None:
     for place in range(one.after + 1, len(ops)):
         if ops[place].start_s >= one.end_s:
             hole_s = ops[place].start_s - (ops[place - 1].end_s if place else float("-inf"))
             late_s = ops[place].start_s - one.end_s
-            stood = late_s < hole_s and late_s <= max(_RESUME_S, hole_s / 4)
-            return place if stood else None
+            has_waited = late_s < hole_s and late_s <= max(_RESUME_S, hole_s / 4)
+            return place if has_waited else None
     return None
 
 
-def _lag(span: Exchange, trace: StepTrace, workers: int) -> float | None:
-    """From the launch to the arrival; None where all workers were busy when it was launched."""
+def _lag(span: rank_trace.Exchange, trace: StepTrace, workers: int) -> float | None:
+    """Seconds from the launch to the arrival; None where all workers were busy when it was launched."""
     launched_s = trace.ops[span.after].end_s if span.after >= 0 else trace.start_s
     busy = sum(one is not span and one.start_s <= launched_s < one.end_s for one in trace.exchanges)
     return max(span.start_s - launched_s, 0.0) if busy < workers else None
 
 
 def _lags(
-    place: int, steps: Sequence[Sequence[Together]], traces: Mapping[int, Sequence[StepTrace]], workers: int
+    place: int, steps: Sequence[Sequence[MatchedCollective]], traces: Mapping[int, Sequence[StepTrace]], workers: int
 ) -> dict[int, float]:
     """Rank -> the least seconds from launch to arrival."""
     found = {}
     for rank in steps[0][place].spans:
         pairs = zip(steps, traces[rank], strict=True)
-        told = [_lag(step[place].spans[rank], trace, workers) for step, trace in pairs]
-        found[rank] = min((lag_s for lag_s in told if lag_s is not None), default=0.0)
+        lags_s = [_lag(step[place].spans[rank], trace, workers) for step, trace in pairs]
+        found[rank] = min((lag_s for lag_s in lags_s if lag_s is not None), default=0.0)
     return found

@@ -1,4 +1,4 @@
-"""The usual step: waiting split from the wire, clocks aligned, what profiling costs taken off, folders checked."""
+"""The median step: waiting split from the wire, clocks aligned, what profiling costs taken off, folders checked."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ import json
 import pytest
 
 from cdmpp.errors import DataError
+from cdmpp.steps.replay import replay
+from cdmpp.steps.transforms.gaps import without_gaps
+from cdmpp.steps.transforms.links import scale_bandwidth, without_wire_time
+from cdmpp.steps.transforms.straggler import straggler
 from cdmpp.trace.diagnosis import diagnose, servers_of
 from cdmpp.trace.folder import read_job
-from cdmpp.trace.job_file import job_from_dict, job_to_dict
-from cdmpp.trace.replay import replay
-from cdmpp.trace.what_if import straggler, with_bandwidth, without_exchanges, without_gaps
+from cdmpp.trace.graph_file import graph_from_dict, graph_to_dict
 from tests.trace.small_traces import ITEMS, cpu_step, event, gpu_step, shaped, write, write_job
 
 US = 1e6
@@ -21,8 +23,10 @@ def test_waiting_is_no_wire_time(tmp_path):
     job = read_job(write_job(tmp_path, late=50.0))
     first, second = job.exchanges
     assert first.wire_s * US == pytest.approx(50) and second.wire_s * US == pytest.approx(60)
-    assert job.waits_s is not None
-    assert {rank: seconds * US for rank, seconds in job.waits_s.items()} == pytest.approx({0: 50, 1: 0}, abs=1e-6)
+    assert job.measured.waits_s is not None
+    assert {rank: seconds * US for rank, seconds in job.measured.waits_s.items()} == pytest.approx(
+        {0: 50, 1: 0}, abs=1e-6
+    )
     assert straggler(job) == 1
     assert {"idle gaps", "exposed communication"} < {cause.name for cause in diagnose(job)}
     slow = next(cause for cause in diagnose(job) if cause.name == "straggler rank 1")
@@ -30,18 +34,19 @@ def test_waiting_is_no_wire_time(tmp_path):
 
 
 def test_gaps_start_where_waiting_ends(tmp_path):
-    rank = read_job(write_job(tmp_path)).rank(0)
+    job = read_job(write_job(tmp_path))
+    rank = job.ranks[0]
     copy = rank.ops[10]
-    assert copy.waits == (1,) and copy.gap_s * US == pytest.approx(10)
-    assert rank.ops[9].waits == (0,)
-    assert rank.ops[11].gap_s * US == pytest.approx(5)
+    assert job.waits(0)[10] == (1,) and copy.delay_s * US == pytest.approx(10)
+    assert job.waits(0)[9] == (0,)
+    assert rank.ops[11].delay_s * US == pytest.approx(5)
     assert rank.tail_s * US == pytest.approx(500)
 
 
 def test_a_replay_takes_as_long_as_the_traced_step(tmp_path):
     for late in (0.0, 50.0):
         job = read_job(write_job(tmp_path / str(late), late))
-        assert replay(job).step_s == pytest.approx(job.measured_s, rel=0.01)
+        assert replay(job).step_s == pytest.approx(job.measured.step_s, rel=0.01)
 
 
 @pytest.mark.parametrize("shift", [3e5, -2e9])
@@ -56,9 +61,9 @@ def test_gpu_traces_take_the_same_way(tmp_path):
     job = read_job(write_job(tmp_path, late=40.0, step=gpu_step, backend="nccl"))
     (exchange,) = job.exchanges
     assert exchange.wire_s * US == pytest.approx(330 - 265)
-    update = job.rank(0).ops[2]
-    assert update.waits == (0,) and update.gap_s * US == pytest.approx(5)
-    assert replay(job).step_s == pytest.approx(job.measured_s, rel=0.01)
+    update = job.ranks[0].ops[2]
+    assert job.waits(0)[2] == (0,) and update.delay_s * US == pytest.approx(5)
+    assert replay(job).step_s == pytest.approx(job.measured.step_s, rel=0.01)
 
 
 def test_a_server_takes_messages(tmp_path):
@@ -83,8 +88,8 @@ def test_a_server_takes_messages(tmp_path):
     told = [(one.group, round(one.wire_s * US)) for one in job.exchanges]
     assert sorted(told) == [("0->1", 45), ("1->0", 100)]
     assert servers_of(job) == ()  # nobody has gradients in this trace
-    assert job.rank(0).ops[1].waits and not any(op.waits for op in job.rank(0).ops[2:])
-    assert replay(job).step_s == pytest.approx(job.measured_s, rel=0.01)
+    assert set(job.waits(0)) == {1}
+    assert replay(job).step_s == pytest.approx(job.measured.step_s, rel=0.01)
 
 
 def test_a_gather_that_stands_still_is_waited_for_at_once(tmp_path):
@@ -106,10 +111,9 @@ def test_a_gather_that_stands_still_is_waited_for_at_once(tmp_path):
     for rank in (0, 1):
         write(tmp_path, rank, step(3) + step(4))
     job = read_job(tmp_path)
-    product, copy = job.rank(0).ops[1:]
-    assert (product.name, product.waits) == ("aten::mm", (0,)) and product.gap_s * US == pytest.approx(15)
-    assert not copy.waits
-    assert without_gaps(job).rank(0).ops[1].gap_s == 0
+    product = job.ranks[0].ops[1]
+    assert (product.name, job.waits(0)) == ("aten::mm", {1: (0,)}) and product.delay_s * US == pytest.approx(15)
+    assert without_gaps(job).ranks[0].ops[1].delay_s == 0
 
 
 def test_a_message_that_fills_a_buffer_holds_its_sender(tmp_path):
@@ -128,13 +132,13 @@ def test_a_message_that_fills_a_buffer_holds_its_sender(tmp_path):
     for rank, events in enumerate((sender, receiver)):
         write(tmp_path, rank, events)
     job = read_job(tmp_path)
-    product = job.rank(0).ops[2]
-    assert (product.name, product.waits, product.held_by) == ("aten::mm", (), (0,))
-    assert product.gap_s * US == pytest.approx(105)
-    assert with_bandwidth(job, 0.5).rank(0).ops[2].gap_s == pytest.approx(2 * product.gap_s)
-    assert without_gaps(job).rank(0).ops[2].gap_s == product.gap_s
-    assert without_exchanges(job).rank(0).ops[2].gap_s == 0
-    assert job_from_dict(job_to_dict(job)).rank(0).ops[2].held_by == (0,)
+    product = job.ranks[0].ops[2]
+    assert (product.name, job.waits(0), job.exchanges[0].blocks) == ("aten::mm", {}, {0: (2,)})
+    assert product.delay_s * US == pytest.approx(105)
+    assert scale_bandwidth(job, 0.5).ranks[0].ops[2].delay_s == pytest.approx(2 * product.delay_s)
+    assert without_gaps(job).ranks[0].ops[2].delay_s == product.delay_s
+    assert without_wire_time(job).ranks[0].ops[2].delay_s == 0
+    assert graph_from_dict(graph_to_dict(job)).exchanges[0].blocks == {0: (2,)}
 
 
 def test_what_the_profiler_costs_is_taken_off(tmp_path):
@@ -144,8 +148,8 @@ def test_what_the_profiler_costs_is_taken_off(tmp_path):
     for rank in (0, 1):
         (folder / f"rank{rank}.steps.json").write_text(json.dumps(steps))
     job = read_job(folder)
-    assert job.unprofiled_s == pytest.approx(8e-4)
-    assert 0 < (plain.rank(0).busy_s - job.rank(0).busy_s) * US <= len(cpu_step(3))
+    assert job.measured.unprofiled_s == pytest.approx(8e-4)
+    assert 0 < (plain.ranks[0].busy_s - job.ranks[0].busy_s) * US <= len(cpu_step(3))
     (folder / "rank1.steps.json").write_text("{}")
     with pytest.raises(DataError, match="rank1.steps.json"):
         read_job(folder)
@@ -155,7 +159,7 @@ def test_a_step_that_did_something_else_is_left_out(tmp_path):
     write(tmp_path, 0, [e for n in range(3, 6) for e in cpu_step(n)])
     odd = [e for e in cpu_step(4) if e["name"] != "aten::add_"]
     write(tmp_path, 1, [*cpu_step(3), *odd, *cpu_step(5)])
-    assert len(read_job(tmp_path).steps_s) == 2
+    assert len(read_job(tmp_path).measured.steps_s) == 2
 
 
 def test_folders_without_all_traces_say_which(tmp_path):

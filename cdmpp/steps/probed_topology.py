@@ -1,0 +1,24 @@
+"""The topology of a job whose collectives were timed apart."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from cdmpp.collectives.collective import BACKENDS, traffic
+from cdmpp.collectives.topology import Topology, probed
+from cdmpp.errors import DataError
+from cdmpp.steps.step_graph import StepGraph
+
+
+def probed_topology(graph: StepGraph) -> Topology:
+    """The links of a traced job, as ``cdmpp.trace.probe`` timed them; ``DataError`` where it was not called."""
+    table: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for kind, n_bytes, seconds in graph.measured.probed:
+        table[kind].append((n_bytes, seconds))
+    ranks, rates = len(graph.ranks), []
+    for kind, rows in table.items():
+        (before, early_s), (after, late_s) = sorted(rows)[-2:]
+        rates.append(traffic(kind, ranks) * (after - before) / max(late_s - early_s, 1e-9))
+    if not rates:
+        raise DataError("the collectives of this job were not timed: call cdmpp.trace.probe in it")
+    return probed(table, ranks, max(rates), graph.backend if graph.backend in BACKENDS else "gloo")
