@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cdmpp.steps.step_graph import BOOKKEEPING, Op, RankGraph, StepGraph
+from cdmpp.steps.step_graph import BOOKKEEPING, COPY, LAUNCH, Op, RankGraph, StepGraph
 from cdmpp.steps.transforms.edit import Edit, edited, moved_op
 
 
@@ -24,7 +24,7 @@ def _updates(graph: StepGraph, rank: RankGraph) -> list[int]:
     return [
         place
         for place, op in enumerate(rank.ops)
-        if op.phase == "update" and op.kind != BOOKKEEPING and place not in waits
+        if op.phase == "update" and op.kind not in (LAUNCH, COPY, BOOKKEEPING) and place not in waits
     ]
 
 
