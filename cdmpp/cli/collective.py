@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import argparse
 import re
-from dataclasses import asdict
 
-from cdmpp.cli.output import format_seconds, print_json, say
+from cdmpp.cli.output import add_output_arguments, check_output, show
 from cdmpp.errors import CdmppError
 from cdmpp.platform.limits import Limits, shown, text
 
@@ -32,14 +31,16 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     place.add_argument("--cluster", type=text, help="a file of conf/cluster, such as dgx-a100")
     verb.add_argument("--backend", type=text, default="nccl", help="nccl (default), rccl, oneccl, gloo or custom")
     verb.add_argument("--system", type=text, help="which measured system answers, where several have the link")
-    verb.add_argument("--json", action="store_true", help="machine-readable")
+    add_output_arguments(verb, "csv", "html")
 
 
 def run(options: argparse.Namespace) -> None:
-    """Print the answer, and say its warnings."""
+    """Predict, and show the report."""
+    check_output(options)
     from cdmpp.collectives import cluster
     from cdmpp.collectives.collective import Collective
     from cdmpp.collectives.collective_model import shipped
+    from cdmpp.report.collective import collective_report
 
     asked = Collective(options.kind, read_bytes(options.size), options.ranks, options.backend)
     if options.cluster:
@@ -48,17 +49,7 @@ def run(options: argparse.Namespace) -> None:
         found = shipped().predict_on(asked, cluster.get(options.cluster))
     else:
         found = shipped().predict(asked, options.link, options.system)
-    if options.json:
-        print_json({"collective": asdict(asked), **asdict(found)})
-        return
-    for flag in found.flags:
-        say(flag)
-    low, high = format_seconds(found.low_s), format_seconds(found.high_s)
-    print(f"latency    {format_seconds(found.latency_s)} (80 %: {low} - {high})")
-    print(f"source     {found.source}")
-    if found.latency_s:
-        moved = asked.traffic_bytes
-        print(f"traffic    {moved / 1e6:.4g} MB sent by each rank, {moved / found.latency_s / 1e9:.4g} GB/s")
+    show({"": collective_report(asked, found)}, options)
 
 
 def read_bytes(given: str) -> int:

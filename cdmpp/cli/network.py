@@ -1,40 +1,27 @@
-"""``cdmpp network``: the time of a whole network, as a table, JSON, CSV, a trace or a page."""
+"""``cdmpp network``: the time of a whole network."""
 
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from cdmpp.cli.output import console, print_json, print_table, say
+from cdmpp.cli.output import add_output_arguments, check_output, show
 from cdmpp.errors import CdmppError
 from cdmpp.network.runtime import RUNTIMES
-
-if TYPE_CHECKING:
-    from cdmpp.network.prediction import NetworkPrediction
 
 _NETWORK = """torchvision:resnet50, hf:bert-base-uncased (its architecture; weights are random), model.onnx, the name of
 a network of the zoo, or my_file.py:make_model. The last RUNS that Python file and calls its function make_model: give
 only files that you trust"""
-_LONGEST = 40
-"""Letters of a kernel's name in the table."""
-_DROPPED = ("data", "work", "rate", "cold extra", "bound by", "flags", "op class", "one call", "interval")
-"""Columns that a narrow terminal does not show, the first to go first; CSV, JSON and the report have all."""
 
 
 def add_arguments(verb: argparse.ArgumentParser) -> None:
     """Declare the options of this verb."""
     verb.add_argument("--device", required=True, help="name of a device, see `cdmpp devices`")
     add_network_arguments(verb)
-    verb.add_argument("--rows", type=int, default=20, help="rows of the table, most time first; 0 = all (default 20)")
-    verb.add_argument("--json", action="store_true", help="machine-readable, all kernels")
-    verb.add_argument("--csv", type=Path, metavar="FILE", help="also write all kernels as CSV")
-    verb.add_argument("--trace", type=Path, metavar="FILE", help="also write the timeline for ui.perfetto.dev")
-    verb.add_argument("--html", type=Path, metavar="FILE", help="also write a report with charts, one file")
     verb.add_argument("--measure", action="store_true", help="also run kernels and network here, which is the device")
+    add_output_arguments(verb, "csv", "html", "timeline", rows=20)
 
 
 def add_network_arguments(verb: argparse.ArgumentParser) -> None:
@@ -58,29 +45,19 @@ def add_graph_arguments(verb: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Print the table or the JSON, write the files, and say each warning on a line of its own."""
-    asked, files = network_options(options), (options.csv, options.trace, options.html)
-    check_files(files)
-    if options.rows < 0:
-        raise CdmppError(f"--rows {options.rows}: expected 0, for all, or more")
+    """Predict, and show the report."""
+    asked = network_options(options)
+    check_output(options)
     if options.measure and asked.get("runtime") == "torch":
         raise CdmppError("--measure is of --runtime tvm: PyTorch's own kernels are not timed here yet")
     import cdmpp
+    from cdmpp.report.network import network_report
 
     extra: dict[str, Any] = {"measure": True} if options.measure else {}
     prediction = cdmpp.predict_network(
         options.network, device=options.device, progress=sys.stderr.isatty(), **extra, **asked
     )
-    for warning in prediction.warnings:
-        say(warning)
-    if options.json:
-        print_json(prediction.to_dict())
-    else:
-        _print(prediction, options.rows)
-    for path, save in zip(files, (prediction.save_csv, prediction.save_trace, prediction.save_html), strict=True):
-        if path is not None:
-            save(path)
-            say(f"wrote {path}")
+    show({"": network_report(prediction)}, options)
 
 
 def network_options(options: argparse.Namespace) -> dict[str, Any]:
@@ -99,18 +76,6 @@ def network_options(options: argparse.Namespace) -> dict[str, Any]:
     return {"inputs": _shapes(options.input), **given}
 
 
-def check_files(paths: Sequence[Path | None]) -> None:
-    """``CdmppError`` where one cannot be written: better now than after minutes of predicting."""
-    given = [path for path in paths if path is not None]
-    if len(set(given)) < len(given):
-        raise CdmppError("two outputs have the same file name: the second would replace the first")
-    for path in given:
-        folder = next(parent for parent in path.absolute().parents if parent.exists())
-        if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
-            why = "it is a folder" if path.is_dir() else f"{folder} is no folder that you may write to"
-            raise CdmppError(f"cannot write {path}: {why}")
-
-
 def _shapes(given: Sequence[str]) -> dict[str, tuple[int, ...]] | None:
     """``["x=1,3,224,224"]`` -> ``{"x": (1, 3, 224, 224)}``; None without."""
     shapes = {}
@@ -124,40 +89,3 @@ def _shapes(given: Sequence[str]) -> dict[str, tuple[int, ...]] | None:
             raise CdmppError(f"--input {one}: give NAME=SHAPE once for each input, for example x=1,3,224,224")
         shapes[name] = shape
     return shapes or None
-
-
-def _print(prediction: NetworkPrediction, most: int) -> None:
-    from rich.markup import escape
-
-    from cdmpp.report.report import COLUMNS, TEXTS, headings, shown_level, table
-    from cdmpp.units import percent, quantity
-
-    console().print(prediction.summary(), markup=False, highlight=False, soft_wrap=True)
-    rows, level = table(prediction), shown_level(prediction)
-    shown = rows[:most] if most > 0 else rows
-    columns = {name: [_short(COLUMNS[name][1](row)) for row in shown] for name in headings(shown)}
-    if rest := rows[len(shown) :]:
-        seconds, share = (sum(row[key] for row in rest) for key in ("total_s", "share"))
-        told = {"calls": str(sum(row["count"] for row in rest)), "total": quantity(seconds, "s")}
-        told |= {"kernel": f"{len(rest)} more (--rows 0 shows all)", "share": percent(share)}
-        for name, cells in columns.items():
-            cells.append(told.get(name, ""))
-    if "interval" in columns and level:
-        columns = {f"{100 * level:g} % {name}" if name == "interval" else name: columns[name] for name in columns}
-    columns = _fitting(columns, console().width)
-    lines = [[escape(cell) for cell in cells] for cells in zip(*columns.values(), strict=True)]
-    print_table("Kernels, most time first", list(columns), lines, right=[name for name in columns if name not in TEXTS])
-
-
-def _short(cell: str) -> str:
-    return cell if len(cell) <= _LONGEST else f"{cell[: _LONGEST - 1]}…"
-
-
-def _fitting(columns: dict[str, list[str]], width: int) -> dict[str, list[str]]:
-    """Those for which there is room, with a margin of 3 each."""
-    kept = dict(columns)
-    for dropped in _DROPPED:
-        if sum(3 + max(map(len, (name, *cells))) for name, cells in kept.items()) < width:
-            break
-        kept = {name: cells for name, cells in kept.items() if not name.endswith(dropped)}
-    return kept

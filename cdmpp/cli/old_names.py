@@ -30,6 +30,7 @@ OPTIONS: Mapping[str, str] = {
     "scheme": "strategy",
     "slow": "straggler",
     "strict": "no-fallback",
+    "trace": "timeline",
 }
 """Old name of an option -> its name, both without dashes. It counts for a verb that has the new one and not the old."""
 VALUES: Mapping[tuple[str, str], str] = {

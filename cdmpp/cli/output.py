@@ -1,62 +1,94 @@
-"""What the verbs of the ``cdmpp`` command print: tables, JSON, seconds in a unit that fits."""
+"""What the verbs of the ``cdmpp`` command print and write: every result is a report, shown in the forms asked for."""
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
-from collections.abc import Collection, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from cdmpp.cli.logs import log
+from cdmpp.errors import CdmppError
+from cdmpp.platform.limits import Limits
+from cdmpp.platform.limits import path as path_of
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from cdmpp.report.report import Report
+
+_ROWS = Limits(0, 10**9, "rows")
+_FILES = {
+    "csv": "also write the rows, as CSV",
+    "html": "also write a page with charts and tables, one file",
+    "timeline": "also write when everything runs, for ui.perfetto.dev",
+}
 
 
-def console() -> Console:
-    """Wide when written to a file or pipe, so that no column is cut there."""
-    from rich.console import Console
+def add_output_arguments(verb: argparse.ArgumentParser, *files: str, rows: int | None = None) -> None:
+    """Declare ``--json``, ``--rows`` where there is a default for it, and the ``files`` that can be written."""
+    shown = verb.add_argument_group("output")
+    shown.add_argument("--json", action="store_true", help="machine-readable, with all rows")
+    if rows is not None:
+        shown.add_argument("--rows", type=_ROWS, default=rows, help=f"rows of a table; 0 = all (default {rows})")
+    for name in files:
+        shown.add_argument(f"--{name}", type=path_of, metavar="FILE", help=_FILES[name])
 
-    return Console() if sys.stdout.isatty() else Console(width=220)
+
+def check_output(options: argparse.Namespace, *others: Path | None) -> None:
+    """``CdmppError`` where a file cannot be written: better now than after minutes of predicting.
+
+    ``others``: files of the same command that are no report.
+    """
+    given = [path for path in (*(getattr(options, name, None) for name in _FILES), *others) if path is not None]
+    if len(set(given)) < len(given):
+        raise CdmppError("two outputs have the same file name: the second would replace the first")
+    for path in given:
+        folder = next(parent for parent in path.absolute().parents if parent.exists())
+        if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
+            why = "it is a folder" if path.is_dir() else f"{folder} is no folder that you may write to"
+            raise CdmppError(f"cannot write {path}: {why}")
 
 
-def print_table(
-    title: str,
-    headings: Sequence[str],
-    rows: Iterable[Sequence[str]],
-    right: Collection[str] = (),
-    caption: str | None = None,
-) -> None:
-    """A table whose columns ``right`` hold numbers. Short names in the first column stay whole."""
-    from rich.table import Table
+def show(reports: Mapping[str, Report], options: argparse.Namespace) -> None:
+    """Say the warnings, print the reports as text or JSON, and write the files.
 
-    table, rows = Table(title=title, caption=caption), list(rows)
-    for heading in headings:
-        whole = heading == headings[0] and all(len(row[0].split("\n")[0]) <= 24 for row in rows)
-        side: Literal["left", "right"] = "right" if heading in right else "left"
-        table.add_column(heading, justify=side, overflow="fold", no_wrap=whole)
-    for row in rows:
-        table.add_row(*row)
-    console().print(table)
+    Args:
+        reports: key in the JSON -> report; the report of an empty key is the answer that the others stand in.
+        options: with what ``add_output_arguments`` declared.
+    """
+    from cdmpp.report.html import write_html
+    from cdmpp.report.rows import write_csv
+    from cdmpp.report.text import print_report
+    from cdmpp.report.timeline_file import write_timeline
+
+    shown = list(reports.values())
+    for warning in dict.fromkeys(warning for report in shown for warning in report.warnings):
+        warn(warning)
+    if options.json:
+        parts = {key: report.answer for key, report in reports.items() if key}
+        print_json(reports[""].answer | parts if parts else reports[""].answer)
+    else:
+        for place, report in enumerate(shown):
+            if place:
+                print()
+            print_report(report, getattr(options, "rows", 0))
+    for name, write in (("csv", write_csv), ("html", write_html), ("timeline", write_timeline)):
+        if (path := getattr(options, name, None)) is not None:
+            write(shown, path)
+            say(f"wrote {path}")
 
 
 def print_json(value: Any) -> None:
-    """Indented JSON on standard output."""
+    """Print indented JSON on standard output."""
     print(json.dumps(value, indent=1))
 
 
 def say(text: str) -> None:
-    """One line for the user, beside the output."""
+    """Log one line for the user on standard error, next to the output."""
     log.info("%s", text)
 
 
 def warn(text: str) -> None:
-    """One line that a reader should know before trusting the output."""
+    """Log one line that a reader should know before trusting the output."""
     log.warning("%s", text)
-
-
-def format_seconds(seconds: float) -> str:
-    """``0.00123`` -> ``1.230 ms``: four significant digits in the unit that fits."""
-    units = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
-    unit = next((unit for unit, factor in units.items() if seconds >= factor), "ns")
-    return f"{seconds / units[unit]:#.4g} {unit}"

@@ -1,18 +1,17 @@
-"""The options of plans, and what is printed of a search."""
+"""The options of plans."""
 
 from __future__ import annotations
 
 import argparse
 from typing import TYPE_CHECKING
 
-from cdmpp.cli.output import console, print_table, say
+from cdmpp.cli.output import say
 from cdmpp.cli.ranks import searched_settings
 from cdmpp.errors import UsageError
 from cdmpp.platform.limits import Limits, numbers, path
 
 if TYPE_CHECKING:
     from cdmpp.plans.plan import Plan
-    from cdmpp.plans.search_result import SearchResult
 
 
 def add_plan_arguments(verb: argparse.ArgumentParser) -> None:
@@ -55,24 +54,3 @@ def write_plan(plan: Plan, options: argparse.Namespace) -> None:
 
         save_plan(plan, options.save_plan)
         say(f"wrote {options.save_plan}")
-
-
-def print_plan(found: SearchResult) -> None:
-    """The plan, what it saves, its settings, and a row for each proposal."""
-    from cdmpp.units import percent, quantity
-
-    console().print(f"\n{found.summary()}", markup=False, highlight=False, soft_wrap=True)
-    rows = [
-        [
-            step.proposal,
-            step.cause,
-            step.change,
-            quantity(step.after.batch_s, "s", 4),
-            percent(step.before.batch_s / step.after.batch_s - 1 if step.after.batch_s else 0.0),
-            quantity(step.after.peak_bytes, "B"),
-            "yes" if step.is_taken else "no",
-        ]
-        for step in found.steps
-    ]
-    headings = ("proposal", "bottleneck", "best candidate", "time per batch", "gain", "memory", "taken")
-    print_table("What was tried, one after the other", headings, rows, ("time per batch", "gain", "memory"))

@@ -1,26 +1,18 @@
-"""``cdmpp predict``: programs in, a table or JSON out, and a loud line for each thing that lowers the trust in it."""
+"""``cdmpp predict``: programs in, their latencies out."""
 
 from __future__ import annotations
 
 import argparse
 import gc
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from cdmpp import devices
-from cdmpp.cli.output import format_seconds, print_json, print_table, say
+from cdmpp.cli.output import add_output_arguments, check_output, show
 from cdmpp.errors import CdmppError
 
 if TYPE_CHECKING:
     from cdmpp.operators.operator import LibraryOperator
-    from cdmpp.predict.prediction import Prediction
-
-_NAMED = 3
-"""Left-out programs that are named; the JSON has all."""
-_TOLD = 1.02
-"""Between the answers at the ends of a range; what moves them less is only in the JSON."""
 
 
 def add_arguments(verb: argparse.ArgumentParser) -> None:
@@ -35,15 +27,15 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--device", required=True, help="name of a device, see `cdmpp devices`")
     verb.add_argument("--clock-mhz", type=float, help="what a busy core runs at, where the device is known as a range")
     verb.add_argument("--model", help="model folder or name of a shipped one (default: one trained on the device)")
-    verb.add_argument("--rows", type=int, default=20, help="rows of the table, fastest first; 0 = all (default 20)")
-    verb.add_argument("--json", action="store_true", help="machine-readable, every program in input order")
+    add_output_arguments(verb, "csv", "html", rows=20)
     verb.add_argument("--no-compile", action="store_true", help="see no machine code: faster, rougher")
     verb.add_argument("--retarget", action="store_true", help="make schedules of another architecture for DEVICE's own")
     verb.add_argument("--limit", type=float, default=60.0, help="seconds to lower or compile a program (default 60)")
 
 
 def run(options: argparse.Namespace) -> None:
-    """Print the table or the JSON, and each warning on a line of its own."""
+    """Predict, and show the report."""
+    check_output(options)
     device = devices.get(options.device)
     operators = _operators(options.programs, options.dtype)
     if operators and options.retarget:
@@ -59,6 +51,7 @@ def run(options: argparse.Namespace) -> None:
         if has_tvm():
             start_workers(1)
     import cdmpp
+    from cdmpp.report.programs import programs_report
 
     predictor = cdmpp.load(name)
     gc.freeze()
@@ -69,14 +62,7 @@ def run(options: argparse.Namespace) -> None:
     prediction = predictor.predict(
         given, device=asked, compiled=compiled, limit_s=options.limit, retarget=options.retarget
     )
-    _say_doubts(prediction, name)
-    if options.json:
-        promised = {str(level): promise for level, promise in prediction.promised.items()}
-        head = {"device": device.name, "model": name, "interval_promised": promised}
-        programs = [_row(prediction, i) for i in range(len(prediction))]
-        print_json({**head, "programs": programs, "refused": list(prediction.refused)})
-    else:
-        _print_table(prediction, f"{device.title}, model {name}", options.rows)
+    show({"": programs_report(prediction, name)}, options)
 
 
 def _operators(words: list[str], dtype: str | None) -> list[LibraryOperator]:
@@ -122,74 +108,3 @@ def _check(given: list[LibraryOperator] | Path, limit: float) -> None:
             )
     if not limit > 0:
         raise CdmppError(f"--limit {limit:g}: must be a positive number of seconds")
-
-
-def _say_doubts(prediction: Prediction, model: str) -> None:
-    """One line on stderr for each kind of warning."""
-    from cdmpp.predict.flags import FLAGS, NO_MACHINE_CODE
-
-    if not prediction.trained_on_device:
-        told = prediction.expected or "Expect large errors"
-        if prediction.calibrated:
-            say(f"the model {model} was scaled to {prediction.device} by a few timed kernels. {told}")
-        else:
-            say(f"the model {model} never saw {prediction.device}, so it goes by its description. {told}")
-    ranges = devices.get(prediction.device).ranges
-    for field, (at_low, at_high) in prediction.described.items():
-        low, high = (f"{value:g}" for value in ranges[field])
-        factor = float(np.median(np.maximum(at_low, at_high) / np.minimum(at_low, at_high)))
-        if factor < _TOLD:
-            continue
-        hint = "; --clock-mhz gives it" if field == "clock_mhz" else ""
-        say(
-            f"{prediction.device} is known by a range, {field} from {low} to {high}{hint} (`cdmpp data probe` on "
-            f"the device times it): its ends lie a factor of {factor:.2f} apart, the answers are of the middle"
-        )
-    total = len(prediction)
-    if refused := prediction.refused:
-        more = f"; and {len(refused) - _NAMED} more (--json lists all)" if len(refused) > _NAMED else ""
-        say(f"{len(refused)} of {total + len(refused)} programs left out: {'; '.join(refused[:_NAMED])}{more}")
-    for flag, meaning in FLAGS.items():
-        rows = [i for i, flags in enumerate(prediction.flags) if flag in flags]
-        if not rows:
-            continue
-        why = next((i for i in rows if i in prediction.reasons), None) if flag == NO_MACHINE_CODE else None
-        reason = "" if why is None else f" ({prediction.labels[why]}: {prediction.reasons[why]})"
-        say(f"{len(rows)} of {total} programs: {flag}: {meaning}{reason}")
-        if flag == NO_MACHINE_CODE and (bare := sum(not prediction.interval(i) for i in rows)):
-            say(f"{bare} of {total} programs have no interval: {model} does not know how far off such answers are")
-
-
-def _print_table(prediction: Prediction, title: str, rows: int) -> None:
-    seconds, labels = [float(value) for value in prediction.latency_s], prediction.labels
-    order = sorted(range(len(seconds)), key=seconds.__getitem__)
-    shown = order[:rows] if rows > 0 else order
-    slower = len(order) - len(shown)
-    columns = {"program": [labels[i] for i in shown], "predicted latency": [format_seconds(seconds[i]) for i in shown]}
-    if prediction.intervals:
-        level = min(prediction.intervals)
-        bounds = [prediction.interval(i).get(level) for i in shown]
-        columns[f"{100 * prediction.promised[level]:g} % interval"] = [
-            "none" if pair is None else " - ".join(map(format_seconds, pair)) for pair in bounds
-        ]
-    numbers = list(columns)[1:]
-    if any(prediction.flags[i] for i in shown):
-        columns["flags"] = [", ".join(prediction.flags[i]) for i in shown]
-    caption = f"{slower} slower ones not shown (--rows 0 shows all)" if slower else None
-    print_table(title, list(columns), zip(*columns.values(), strict=True), right=numbers, caption=caption)
-
-
-def _row(prediction: Prediction, i: int) -> dict[str, Any]:
-    """Of program ``i``; intervals and the out-of-range score where the model has them, null where it has none of it."""
-    row: dict[str, Any] = {"program": prediction.labels[i], "latency_s": float(prediction.latency_s[i])}
-    if prediction.intervals:
-        row["intervals_s"] = {str(k): list(pair) for k, pair in prediction.interval(i).items()} or None
-    if prediction.novelty is not None and prediction.unlike_training is not None:
-        row["novelty"] = float(prediction.novelty[i])
-        row["unlike_training"] = bool(prediction.unlike_training[i])
-    if prediction.described:
-        row["latency_s_at_range"] = {k: [float(end[i]) for end in ends] for k, ends in prediction.described.items()}
-    row["flags"] = list(prediction.flags[i])
-    if i in prediction.reasons:
-        row["why_no_machine_code"] = prediction.reasons[i]
-    return row

@@ -1,4 +1,4 @@
-"""The options of ``cdmpp step`` for several ranks, and what it prints of them."""
+"""The options of ``cdmpp step`` for several ranks."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from collections.abc import Iterator
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
-from cdmpp.cli.output import console, print_table
 from cdmpp.errors import CdmppError
 from cdmpp.plans.strategies import STRATEGIES
 
 if TYPE_CHECKING:
     from cdmpp.network.training_prediction import StepPrediction
     from cdmpp.plans.search_result import SearchResult
-    from cdmpp.steps.step_replay import RankShare, StepReplay
+    from cdmpp.steps.step_replay import StepReplay
     from cdmpp.steps.strategy import Flag, Strategy
 
 _OPTIONS = ("cluster", "link", "strategy", "backend", "no_overlap", "ring_steps", "straggler")
@@ -89,22 +88,6 @@ def planned_on(found: StepPrediction, options: argparse.Namespace) -> SearchResu
     )  # fmt: skip
 
 
-def print_replay(replayed: StepReplay) -> None:
-    """The summary, and a row a rank; neighbours that do the same share one."""
-    console().print(f"\n{replayed.summary()}", markup=False, highlight=False, soft_wrap=True)
-    seconds = ("forward", "backward", "update", "host", "exposed", "waiting")
-    groups: list[list[RankShare]] = []
-    for share in replayed.shares:
-        if groups and _row(groups[-1][0]) == _row(share):
-            groups[-1].append(share)
-        else:
-            groups.append([share])
-    rows = [[_ranks(group), *_row(group[0])] for group in groups]
-    print_table(
-        "What each rank's step is made of", ("rank", *seconds, "overlap", "idle"), rows, (*seconds, "overlap", "idle")
-    )
-
-
 def searched_settings(options: argparse.Namespace) -> list[str]:
     """Options that are given although a search chooses what they set."""
     names = [*(_dest(flag) for _, _, flag in _flags()), "ring_steps", "no_overlap"]
@@ -132,17 +115,6 @@ def _strategy(options: argparse.Namespace) -> Strategy:
             raise CdmppError(f"{flag.option} goes with --strategy {kind.name}, given {wanted.name}: leave it out")
         settings[name] = value
     return replace(wanted(**settings), overlap=not options.no_overlap)
-
-
-def _row(share: RankShare) -> list[str]:
-    from cdmpp.units import percent, quantity
-
-    seconds = [*share.phase_s.values(), share.host_s, share.exposed_s, share.waiting_s]
-    return [*(quantity(value, "s") for value in seconds), percent(share.overlap), percent(share.idle)]
-
-
-def _ranks(group: list[RankShare]) -> str:
-    return f"{group[0].rank}" if len(group) == 1 else f"{group[0].rank} - {group[-1].rank}"
 
 
 def _slow(text: str) -> tuple[int, float]:

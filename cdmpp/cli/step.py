@@ -1,15 +1,14 @@
-"""``cdmpp step``: the time of a training step on one device or several, as a summary, JSON or a trace."""
+"""``cdmpp step``: the time of a training step on one device or several."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 
-from cdmpp.cli.network import add_graph_arguments, check_files, network_options
-from cdmpp.cli.output import console, print_json, say
-from cdmpp.cli.plan_options import add_plan_arguments, check_plan, print_plan, write_plan
-from cdmpp.cli.ranks import add_rank_arguments, check_ranks, planned_on, print_replay, replayed_on
+from cdmpp.cli.network import add_graph_arguments, network_options
+from cdmpp.cli.output import add_output_arguments, check_output, show
+from cdmpp.cli.plan_options import add_plan_arguments, check_plan, write_plan
+from cdmpp.cli.ranks import add_rank_arguments, check_ranks, planned_on, replayed_on
 from cdmpp.errors import CdmppError
 from cdmpp.network.runtime import RUNTIMES
 
@@ -38,44 +37,36 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     add_rank_arguments(verb)
     add_plan_arguments(verb)
     verb.set_defaults(optimize=False)
-    verb.add_argument("--json", action="store_true", help="machine-readable, with when each gradient is ready")
-    verb.add_argument("--trace", type=Path, metavar="FILE", help="also write the timeline for ui.perfetto.dev")
+    add_output_arguments(verb, "csv", "html", "timeline", rows=20)
 
 
 def run(options: argparse.Namespace) -> None:
-    """Print the summary or the JSON, write the trace, and say each warning on a line of its own."""
+    """Predict, replay and search as asked, and show the reports."""
     check_plan(options)
     check_ranks(options)
     asked = network_options(options)
     if asked.pop("dtype", "float32") != "float32":
         raise CdmppError(f"--dtype {options.dtype}: training steps are made in float32 alone")
-    check_files((options.trace, options.save_plan))
+    check_output(options, options.save_plan)
     if options.runtime != "torch":
         asked["fallback"] = not options.no_fallback
     elif options.no_fallback:
         raise CdmppError("--no-fallback is of --runtime tvm: PyTorch's own kernels have no such ratio")
     import cdmpp
+    from cdmpp.report.plan import plan_report
+    from cdmpp.report.replay import replay_report
+    from cdmpp.report.step import step_report
 
     found = cdmpp.predict_step(
         options.network, device=options.device, optimizer=options.optimizer, loss=options.loss,
         progress=sys.stderr.isatty(), **asked,
     )  # fmt: skip
-    replayed = None if options.ranks is None else replayed_on(found, options)
+    reports = {"": step_report(found)}
+    if options.ranks is not None:
+        reports["replay"] = replay_report(replayed_on(found, options))
     searched = planned_on(found, options) if options.optimize else None
-    warnings = found.prediction.warnings if replayed is None else replayed.warnings
-    for warning in dict.fromkeys((*warnings, *(() if searched is None else searched.warnings))):
-        say(warning)
-    if options.json:
-        parts = {"replay": replayed, "optimized": searched}
-        print_json(found.to_dict() | {key: part.to_dict() for key, part in parts.items() if part is not None})
-    else:
-        console().print(found.summary(), markup=False, highlight=False, soft_wrap=True)
-        if replayed is not None:
-            print_replay(replayed)
-        if searched is not None:
-            print_plan(searched)
-    if options.trace is not None:
-        (found.prediction if replayed is None else replayed).save_trace(options.trace)
-        say(f"wrote {options.trace}")
+    if searched is not None:
+        reports["optimized"] = plan_report(searched)
+    show(reports, options)
     if options.plan is not None:
         write_plan(options.plan if searched is None else searched.plan, options)

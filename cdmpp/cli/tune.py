@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING
 
 from cdmpp.cli.network import add_graph_arguments, network_options
-from cdmpp.cli.output import print_json, print_table, say
+from cdmpp.cli.output import add_output_arguments, check_output, say, show
 from cdmpp.platform.limits import Limits, path, text
-
-if TYPE_CHECKING:
-    from cdmpp.tuning.offline import TunedNetwork
 
 _TRIALS = """programs to build and time on this machine, which must be the device: the most promising ones, more of the
 kernels that take more of the time (default 0: prediction alone decides)"""
@@ -31,13 +27,15 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
         help="schedules to sample of each kernel (default 256)",
     )
     add_graph_arguments(verb)
-    verb.add_argument("--json", action="store_true", help="machine-readable, all kernels")
+    add_output_arguments(verb, "csv", "html")
 
 
 def run(options: argparse.Namespace) -> None:
-    """Write the database, and print what was found of each kernel."""
+    """Write the database, and show what was found of each kernel."""
     asked = network_options(options)
+    check_output(options)
     import cdmpp
+    from cdmpp.report.tuning import tuning_report
 
     tuned = cdmpp.tune(
         options.network,
@@ -48,28 +46,6 @@ def run(options: argparse.Namespace) -> None:
         progress=sys.stderr.isatty(),
         **asked,
     )
-    print_json(tuned.to_dict()) if options.json else _print(tuned)
+    show({"": tuning_report(tuned)}, options)
     say(f"wrote {tuned.folder}: `cdmpp network {options.network} --device {options.device} --schedule "
         f"database:{tuned.folder}` says what the network takes with it")  # fmt: skip
-
-
-def _print(tuned: TunedNetwork) -> None:
-    from rich.markup import escape
-
-    from cdmpp.units import quantity
-
-    def time_of(seconds: float | None) -> str:
-        return "" if seconds is None else quantity(seconds, "s")
-
-    lines = [
-        [
-            escape(kernel.op_name),
-            str(kernel.calls),
-            time_of(kernel.predicted_s),
-            str(kernel.trials),
-            time_of(kernel.measured_s),
-        ]
-        for kernel in tuned.kernels
-    ]
-    titles = ["kernel", "calls", "best predicted", "trials", "best measured"]
-    print_table(f"{escape(tuned.network)} on {tuned.device}", titles, lines, right=titles[1:])

@@ -16,7 +16,7 @@ from cdmpp.devices import Device
 from cdmpp.errors import DataError
 from cdmpp.evaluation.networks import NetworkCell
 from cdmpp.network.interval import NetworkErrors
-from cdmpp.platform.files import write_atomic
+from cdmpp.platform.files import write_text
 from cdmpp.programs.task import network_family
 
 
@@ -75,7 +75,7 @@ def write_rows(path: Path, rows: Iterable[NetworkRow]) -> None:
     writer.writeheader()
     for row in rows:
         writer.writerow({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in asdict(row).items()})
-    write_atomic(path, lambda temporary: temporary.write_text(stream.getvalue()))
+    write_text(path, stream.getvalue())
 
 
 def read_rows(path: Path) -> list[NetworkRow]:

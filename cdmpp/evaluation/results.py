@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from cdmpp.errors import DataError
-from cdmpp.platform.files import read_json, write_atomic
+from cdmpp.platform.files import read_json, write_text
 
 RESULTS, RUNS = "results.csv", "runs.csv"
 
@@ -103,4 +103,4 @@ def _write(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
-    write_atomic(path, lambda temporary: temporary.write_bytes(text.getvalue().encode()))
+    write_text(path, text.getvalue())

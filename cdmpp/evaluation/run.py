@@ -25,7 +25,7 @@ from cdmpp.evaluation.cell import Cell, CellOptions
 from cdmpp.evaluation.evaluation_data import EvaluationData
 from cdmpp.evaluation.forecast import forecast
 from cdmpp.evaluation.results import Result, collect, results_of
-from cdmpp.platform.files import read_json, write_json
+from cdmpp.platform.files import read_json, write_json, write_text
 from cdmpp.training.metrics import score
 from cdmpp.uncertainty.coverage import coverage
 
@@ -106,8 +106,7 @@ def _try_cell(data: EvaluationData, dataset_name: str, cell: Cell, options: Cell
         return f"{cell} ({error})"
     except Exception:
         log = options.out / "logs" / f"{dataset_name}-{str(cell).replace('/', '-')}.log"
-        log.parent.mkdir(parents=True, exist_ok=True)
-        log.write_text(traceback.format_exc())
+        write_text(log, traceback.format_exc())
         return f"{cell} (see {log})"
     finally:
         torch.set_num_threads(before)

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 
 from cdmpp import devices
 from cdmpp.ast.layout import FEATURES
@@ -26,13 +25,14 @@ from cdmpp.evaluation.baselines import BASELINES, NEED_PER_STORE
 from cdmpp.evaluation.cell import CellOptions
 from cdmpp.evaluation.evaluation_data import EvaluationData
 from cdmpp.evaluation.learned import train_config
-from cdmpp.evaluation.metric_table import metric_table
 from cdmpp.evaluation.noise import noise_floor
 from cdmpp.evaluation.results import collect, update_results
 from cdmpp.evaluation.run import evaluate
 from cdmpp.model.config import check_keys
 from cdmpp.platform.limits import PROCESSES, SEED, check_choice, fitting_values
 from cdmpp.recipes.settings import data_paths
+from cdmpp.report.metric_table import metric_table
+from cdmpp.report.text import print_table
 
 _KEYS = ("splits", "seeds", "models", "overrides", "device", "data", "sources", "variants", "stored", "out", "name",
          "jobs", "threads", "accelerator", "force", "features")  # fmt: skip
@@ -128,4 +128,4 @@ def _print_split(cells: list[dict[str, Any]], title: str) -> None:
     programs, tasks = (round(np.mean([cell[key] for cell in cells])) for key in ("n_programs", "n_tasks"))
     seeds = len({cell["seed"] for cell in cells})
     heading = f"{title}: mean of {seeds} seed{'s' * (seeds > 1)}, {programs:,} programs of {tasks:,} tasks"
-    Console().print(metric_table(heading, means, best))
+    print_table(metric_table(heading, means, best))

@@ -5,22 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from cdmpp.data.plots import save_plot
 from cdmpp.devices import Device
 from cdmpp.errors import CdmppError, some
-from cdmpp.network.prediction import NetworkPrediction
+from cdmpp.network.prediction import NetworkPrediction, best_level
 from cdmpp.network.runtime import predictor_of
-from cdmpp.platform.files import plain, write_atomic
-from cdmpp.report.report import best_level, frame_of
-from cdmpp.report.summary import rate
-from cdmpp.units import quantity, visible
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from cdmpp.platform.files import plain
 
 _BY_DATASHEET = re.compile(r"never saw|datasheet alone|by its (description|datasheet)")
 """In a warning: no program of the model's training ran on the device."""
@@ -82,29 +73,6 @@ class Comparison:
         """All numbers, as JSON takes them."""
         return plain({"network": self.network, "devices": self.table()})
 
-    def to_frame(self) -> Any:
-        """``table`` as a pandas DataFrame; ``CdmppError`` where pandas is not installed."""
-        return frame_of(self.table())
-
-    def save_html(self, path: str | Path) -> Path:
-        """Write a page with charts, one file that needs no network; ``CdmppError`` where that cannot be."""
-        from cdmpp.report.comparison_page import html_page
-
-        page, path = html_page(self), Path(path)
-        write_atomic(path, lambda temporary: temporary.write_text(page, encoding="utf-8"))
-        return path
-
-    def save_plot(self, path: str | Path) -> Path:
-        """Write a PNG; ``CdmppError`` where that cannot be, or without matplotlib."""
-        rows = [row for row in self.table() if row["latency_s"]]
-        title = f"{visible(self.network).replace('$', chr(92) + '$')}: predicted latency of a run"
-        return save_plot(Path(path), (7.6, 1.6 + 0.45 * len(rows)), title, partial(_draw, rows=rows))
-
-    def _repr_html_(self) -> str:
-        from cdmpp.report.comparison_page import table_html
-
-        return table_html(self)
-
 
 def compare(given: Any, example_inputs: Any = None, *, devices: Sequence[str | Device], **options: Any) -> Comparison:
     """Predict one network on several devices.
@@ -137,35 +105,3 @@ def compare(given: Any, example_inputs: Any = None, *, devices: Sequence[str | D
             else f"no device has an answer. {some([f'{answer.device}: {answer.reason}' for answer in answers])}"
         )
     return Comparison(tuple(answers))
-
-
-def _draw(axes: Axes, rows: Sequence[dict[str, Any]]) -> None:
-    """Latency with its interval and throughput of each device; hollow where a datasheet is all that is known."""
-    for place, row in enumerate(rows):
-        middle = 1e3 * row["latency_s"]
-        if row["interval_low_s"] is not None:
-            ends = [1e3 * row["interval_low_s"], 1e3 * row["interval_high_s"]]
-            axes.plot(ends, [place, place], color="#1f6fb4", linewidth=3, alpha=0.35, solid_capstyle="round")
-        axes.plot(middle, place, "o", color="#1f6fb4", markerfacecolor="white" if row["by_datasheet"] else "#1f6fb4")
-        note = f"{quantity(row['latency_s'], 's')}, {rate(row['batch'], row['latency_s'])}"
-        axes.annotate(note, (middle, place), (0, 7), textcoords="offset points", fontsize=8, ha="center")
-        if row["measured_s"]:
-            axes.plot(1e3 * row["measured_s"], place, "x", color="#e07b1a")
-    level = next((row["interval_level"] for row in rows if row["interval_level"]), None)
-    notes = [f"line: {100 * level:g} % interval"] if level else []
-    notes += ["hollow: known by its datasheet alone"] if any(row["by_datasheet"] for row in rows) else []
-    notes += ["cross: measured"] if any(row["measured_s"] for row in rows) else []
-    axes.set_yticks(range(len(rows)), [row["device"] for row in rows])
-    axes.set(xscale="log", ylim=(len(rows) - 0.4, -0.7), xlabel="\n".join(["latency (ms)", ", ".join(notes)]).strip())
-    axes.margins(x=0.25)
-    axes.grid(axis="x", alpha=0.3)
-    _plain(axes)
-
-
-def _plain(axes: Axes) -> None:
-    """Numbers instead of powers of ten, some of them also within a decade."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
-    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.xaxis.set_minor_formatter(NullFormatter())

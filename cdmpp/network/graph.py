@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cdmpp.errors import CdmppError, DataError
-from cdmpp.platform.files import write_atomic
+from cdmpp.platform.files import write_text
 from cdmpp.programs.networks import has_static_shapes, task_of
 from cdmpp.programs.task import Task
 
@@ -218,7 +218,7 @@ def _task(module: Any, function: Any, network: str) -> Task:
     if is_as_printed(alone) and not path.exists():
         graph = tvm.ir.save_json(alone)
         with suppress(DataError):  # for speed alone
-            write_atomic(path, lambda temporary: temporary.write_text(graph))
+            write_text(path, graph)
     return task
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from cdmpp.simulate.timeline import Timeline
+from cdmpp.platform.files import plain
+from cdmpp.simulate.timeline import Span, Timeline
 
+LEVEL = 0.8
+"""Level of the interval that is shown, where there is one of that level."""
 Bounds = Mapping[float, tuple[float, float]]
 """Level -> lower and upper bound in seconds."""
 
@@ -100,49 +102,82 @@ class NetworkPrediction:
         """Weights, inputs and the most bytes of results alive at a time."""
         return self.weight_bytes + self.input_bytes + self.activation_bytes
 
-    def summary(self) -> str:
-        """Some lines: the latency with its interval, what it is made of, the memory."""
-        from cdmpp.report.summary import summary
+    @property
+    def work_s(self) -> float:
+        """Seconds of all calls and the overhead, one after the other."""
+        return self.kernels_s + self.cold_s + self.overhead_s
 
-        return summary(self)
+    @property
+    def shown_level(self) -> float | None:
+        """The level of the interval that is shown: ``LEVEL``, else the lowest; None without intervals."""
+        return best_level({*self.intervals, *(level for kernel in self.kernels for level in kernel.intervals)})
 
     def table(self) -> list[dict[str, Any]]:
-        """A row a kernel, most total time first; units are in the names of the keys."""
-        from cdmpp.report.report import table
+        """A row for each kernel, most total time first; units are in the names of the keys.
 
-        return table(self)
+        ``share`` is that of all kernels and the overhead; without kernels side by side it is the share of the latency.
+        """
+        whole_s, level = self.work_s, self.shown_level
+        return [_row(kernel, whole_s, level) for kernel in self._ordered]
 
     def to_dict(self) -> dict[str, Any]:
         """All numbers, as JSON takes them."""
-        from cdmpp.report.report import as_dict
+        timeline, latency = self.timeline, self.latency_s
+        spent, critical = _busy_s(timeline.spans.values()), _busy_s(timeline.critical_path)
+        names = ("network", "device", "model", "schedule", "batch", "latency_s", "intervals_from", "kernels_s",
+                 "cold_s", "overhead_s", "weight_bytes", "input_bytes", "activation_bytes", "peak_bytes", "folded",
+                 "measured_s")  # fmt: skip
+        bounds = [{"intervals_s": _levels(kernel.intervals)} for kernel in self._ordered]
+        rows = [{**row, **more} for row, more in zip(self.table(), bounds, strict=True)]
+        busy_s, idle_s = timeline.busy_s, timeline.idle_s
+        return plain({
+            **{name: getattr(self, name) for name in names},
+            "intervals_s": _levels(self.intervals),
+            "throughput_per_s": self.batch / latency if latency else None,
+            "calls": sum(kernel.count for kernel in self.kernels),
+            "resources": {name: {"busy_s": busy_s[name], "idle_s": idle_s[name]} for name in sorted(busy_s)},
+            "critical_path_share": critical / spent if spent else None,
+            "warnings": list(self.warnings),
+            "kernels": rows,
+        })  # fmt: skip
 
-        return as_dict(self)
+    @property
+    def _ordered(self) -> list[KernelPrediction]:
+        return sorted(self.kernels, key=lambda kernel: -kernel.total_s)
 
-    def to_frame(self) -> Any:
-        """``table`` as a pandas DataFrame; ``CdmppError`` where pandas is not installed."""
-        from cdmpp.report.report import to_frame
 
-        return to_frame(self)
+def best_level(levels: Collection[float]) -> float | None:
+    """``LEVEL`` where it is among them, else the lowest."""
+    return LEVEL if LEVEL in levels else min(levels, default=None)
 
-    def save_csv(self, path: str | Path) -> Path:
-        """Write ``table``; ``CdmppError`` where that cannot be."""
-        from cdmpp.report.report import save_csv
 
-        return save_csv(self, path)
+def _busy_s(spans: Iterable[Span]) -> float:
+    """Seconds of calls; what stands for the overhead holds no resource."""
+    return sum(span.end_s - span.start_s for span in spans if span.task.resources)
 
-    def save_trace(self, path: str | Path) -> Path:
-        """Write the timeline for ui.perfetto.dev or chrome://tracing; ``CdmppError`` where that cannot be."""
-        from cdmpp.report.report import save_trace
 
-        return save_trace(self, path)
+def _row(kernel: KernelPrediction, whole_s: float, level: float | None) -> dict[str, Any]:
+    low, high = kernel.intervals.get(level, (None, None)) if level is not None else (None, None)
+    return {
+        "kernel": kernel.name,
+        "op_class": kernel.op_class or "other",
+        "count": kernel.count,
+        "latency_s": kernel.latency_s,
+        "interval_low_s": low,
+        "interval_high_s": high,
+        "cold_s": kernel.cold_s,
+        "total_s": kernel.total_s,
+        "share": kernel.total_s / whole_s if whole_s else 0.0,
+        "flops": kernel.flops,
+        "io_bytes": kernel.io_bytes,
+        "flops_per_s": kernel.flops / kernel.latency_s if kernel.latency_s else None,
+        "bound": kernel.bound,
+        "candidates": kernel.candidates,
+        "flags": list(kernel.flags),
+        "measured_s": kernel.measured_s,
+        "task_id": kernel.task_id,
+    }
 
-    def save_html(self, path: str | Path) -> Path:
-        """Write a report with charts, one file that needs no network; ``CdmppError`` where that cannot be."""
-        from cdmpp.report.page import save_html
 
-        return save_html(self, path)
-
-    def _repr_html_(self) -> str:
-        from cdmpp.report.page import notebook_html
-
-        return notebook_html(self)
+def _levels(bounds: Bounds) -> dict[str, list[float]]:
+    return {str(level): list(pair) for level, pair in bounds.items()}

@@ -21,7 +21,6 @@ from cdmpp.network.training_step import PHASES, TrainingStep
 from cdmpp.predict.catalogue import models
 from cdmpp.predict.flags import OF_STEPS
 from cdmpp.programs.training.loss import Loss
-from cdmpp.units import percent, quantity, visible
 
 _UNMEASURED = "the model learned from no kernel of a backward pass on this device: they are unlike those that it knows"
 
@@ -60,32 +59,6 @@ class StepPrediction:
         """Parameter -> when its gradient is ready, in seconds from the start of the step."""
         spans = self.prediction.timeline.spans
         return {one.name: spans[self.step.calls[one.ready].call.name].end_s for one in self.step.parameters}
-
-    def summary(self) -> str:
-        """Some lines: the step, its phases, memory, tasks."""
-        step, whole = self.step, self.latency_s or 1.0
-        title = f"{step.graph.name} on {self.prediction.device}, batch {step.batch}, {step.optimizer}"
-        memory = step.memory
-        sizes = {
-            "parameters": memory.parameter_bytes, "gradients": memory.gradient_bytes, "optimizer": memory.state_bytes,
-            "results at a time": memory.live_bytes,
-        }  # fmt: skip
-        held = ", ".join(f"{name} {quantity(size, 'B')}" for name, size in sizes.items())
-        again = (
-            f"recomputed {quantity(self.recomputed_s, 's')} of the backward pass: torch.utils.checkpoint runs "
-            f"{len(step.recomputed)} calls of the forward pass again"
-        )
-        lines = [
-            visible(f"{title}, model {self.prediction.model}, schedule {self.prediction.schedule}"),
-            f"step       {quantity(self.latency_s, 's', 4)}",
-            *(f"{name:<10} {quantity(value, 's')} ({percent(value / whole)})" for name, value in self.phase_s.items()),
-            *((again,) if step.recomputed else ()),
-            f"calls      {', '.join(f'{name} {count}' for name, count in step.counts.items())}; "
-            f"{len(step.graph.tasks)} tasks",
-            f"saved      {quantity(step.saved_activation_bytes, 'B')} from the forward into the backward pass",
-            f"memory     {quantity(step.peak_bytes, 'B')} at its peak ({held})",
-        ]
-        return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
         """All numbers, as JSON takes them; units are in the names of the keys."""

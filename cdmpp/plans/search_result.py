@@ -8,7 +8,6 @@ from typing import Any
 from cdmpp.plans.cost import Cost
 from cdmpp.plans.plan import Plan
 from cdmpp.plans.torch_settings import torch_settings
-from cdmpp.units import percent, quantity
 
 
 @dataclass(frozen=True)
@@ -64,25 +63,6 @@ class SearchResult:
     def settings(self) -> tuple[str, ...]:
         """Lines of Python that realise the plan."""
         return torch_settings(self.plan, self.optimizer)
-
-    def summary(self) -> str:
-        """The plan, its cost, and the lines that set it."""
-        limit = "" if self.memory_limit_bytes is None else f", at most {quantity(self.memory_limit_bytes, 'B')} allowed"
-        changes = self.plan.changes(self.default)
-        found_s, default_s = (quantity(cost.batch_s, "s", 4) for cost in (self.cost, self.default_cost))
-        limit_bytes, held = self.memory_limit_bytes, self.default_cost.peak_bytes
-        is_over = limit_bytes is not None and held is not None and held > limit_bytes
-        lines = [
-            f"plan       {', '.join(changes) if changes else 'the default, as it is'}",
-            f"step       {found_s} a batch, {default_s} by default: gain {percent(self.gain)}"
-            f"{' over what does not fit' if is_over else ''}",
-        ]
-        if self.peak_bytes is not None:
-            by_default = quantity(self.default_cost.peak_bytes, "B")
-            lines.append(f"memory     {quantity(self.peak_bytes, 'B')}, {by_default} by default{limit}")
-        return "\n".join(
-            [*lines, *(f"{'' if place else 'settings':<10} {line}" for place, line in enumerate(self.settings))]
-        )
 
     def to_dict(self) -> dict[str, Any]:
         """The result as JSON takes it; units are in the names of the keys."""

@@ -63,10 +63,14 @@ def _place_new(temporary: Path, path: Path) -> None:
         os.replace(temporary, path)
 
 
+def write_text(path: Path, text: str) -> None:
+    """Write ``text`` as UTF-8, atomically, its line ends as they are."""
+    write_atomic(path, lambda temporary: temporary.write_bytes(text.encode()))
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write ``value`` as indented JSON, atomically."""
-    text = json.dumps(value, indent=1, sort_keys=True) + "\n"
-    write_atomic(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    write_text(path, json.dumps(value, indent=1, sort_keys=True) + "\n")
 
 
 def plain(value: Any) -> Any:

@@ -1,151 +1,178 @@
-"""Charts: a network prediction as SVG that takes the width it is given and the colours of the page around it.
+"""Charts: bars, dots with intervals, and plots of points, as SVG shapes that take the width they are given.
 
 Places across are percentages, so text keeps its size on narrow screens. Numbers at the left lie outside of the drawing;
-the style sheet leaves room for them.
+the style sheet leaves room for them. Colours belong to labels: the page gives each label one colour.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
+from typing import Any
 
 from cdmpp.report.axis import LogAxis, linear_ticks
-from cdmpp.report.thinning import Block, blocks_of
-from cdmpp.simulate.timeline import Timeline
-from cdmpp.units import percent, quantity, visible
+from cdmpp.report.timeline import TimelineSpan, by_row, merge_short_spans
+from cdmpp.units import percent, quantity, shown
 
-Row = Mapping[str, object]
-COLOURS = 9
-"""In the style sheet, ``c0`` to ``c8``; ``c9`` is grey, for all op classes beyond."""
+Row = Mapping[str, Any]
 _PLOT = 320
-"""Height of a scatter plot in pixels."""
+"""Height of a plot of points in pixels."""
 _LANE = 46
 """Height of a row of the timeline."""
 _NAME = 32
 """Letters of a row's name that a narrow screen has room for."""
 
 
-def text(value: object) -> str:
-    """Of any origin, safe between tags and in attributes."""
-    return escape(visible(str(value)), quote=True)
+@dataclass(frozen=True)
+class Shape:
+    """One element of a drawing."""
+
+    tag: str
+    attributes: Mapping[str, Any]
+    text: str = ""
+    hover: str = ""
+    label: str = ""
+    """What gives it its colour; empty: the style sheet."""
 
 
-def colours(classes: Iterable[str]) -> dict[str, str]:
-    """Op class -> class of the style sheet, in their order."""
-    return {name: f"c{min(place, COLOURS)}" for place, name in enumerate(classes)}
+@dataclass(frozen=True)
+class Picture:
+    """Shapes in a box that is as wide as its place."""
+
+    title: str
+    height: int
+    shapes: tuple[Shape, ...]
+    style: str = ""
+    """Class of the style sheet."""
+    labels: tuple[str, ...] = ()
+    """Those that a legend explains."""
 
 
-def legend(shown: Mapping[str, str]) -> str:
-    """Names with their colours."""
-    items = "".join(f'<li><svg class="key {colour}"><rect/></svg>{text(name)}</li>' for name, colour in shown.items())
-    return f'<ul class="legend">{items}</ul>'
+@dataclass(frozen=True)
+class Bar:
+    """A number as a bar."""
+
+    name: str
+    value: float
+    share: float | None = None
+    label: str = ""
 
 
-def timeline(run: Timeline, colour_of: Mapping[str, str]) -> tuple[str, int]:
-    """A row a resource; and how many calls were drawn together with others, too short to tell apart."""
-    end_s, blocks = run.makespan_s or 1.0, blocks_of(run)
-    names, merged = sorted(run.busy_s), sum(block.calls for block in blocks if block.calls > 1)
-    fine = "fine" if len(blocks) > 200 else ""
-    drawn = []
-    for row, name in enumerate(names):
-        whole = str(name)
-        shown = whole if len(whole) <= _NAME else f"{whole[: _NAME - 1]}…"
-        busy = f"{shown}: busy {percent(run.busy_s[name] / end_s)}"
-        drawn.append(f'<text x="0" y="{row * _LANE + 13}">{text(busy)}</text>')
-        drawn += [_block(block, row, end_s, colour_of) for block in blocks if block.resource == name]
-    bottom = len(names) * _LANE + 4
-    for value in linear_ticks(end_s):
-        at = 100 * value / end_s
-        side = "start" if at < 4 else "end" if at > 94 else "middle"
-        drawn.append(f'<line class="axis" x1="{at:.2f}%" x2="{at:.2f}%" y1="{bottom - 6}" y2="{bottom}"/>')
-        drawn.append(f'<text x="{at:.2f}%" y="{bottom + 14}" text-anchor="{side}">{quantity(value, "s")}</text>')
-    title = f"Timeline of one run, {quantity(end_s, 's')}"
-    return _svg("".join(drawn), bottom + 20, title, fine), merged
+@dataclass(frozen=True)
+class Bars:
+    """Numbers of one unit below each other."""
 
+    title: str
+    bars: tuple[Bar, ...]
+    unit: str = "s"
+    note: str = ""
 
-def _block(block: Block, row: int, end_s: float, colour_of: Mapping[str, str]) -> str:
-    left, width = 100 * block.start_s / end_s, 100 * (block.end_s - block.start_s) / end_s
-    what = f"{block.name} ({block.label})" if block.calls == 1 else f"{block.calls} calls, most of them {block.label}"
-    hover = f"{what}: {quantity(block.end_s - block.start_s, 's')}, from {quantity(block.start_s, 's')}"
-    return (
-        f'<rect class="{colour_of.get(block.label, "c9")}" x="{left:.3f}%" width="{max(width, 0.02):.3f}%" '
-        f'y="{row * _LANE + 18}" height="24"><title>{text(hover)}</title></rect>'
-    )
-
-
-def bars(entries: Sequence[tuple[str, float, str]], whole_s: float) -> str:
-    """A bar each for ``(name, seconds, class of the style sheet)``, with its share of ``whole_s``."""
-    longest, lines = max((seconds for _, seconds, _ in entries), default=0.0) or 1.0, []
-    for name, seconds, colour in entries:
-        width, share = 100 * seconds / longest, percent(seconds / whole_s) if whole_s else "-"
-        width = max(width, 0.3) if seconds > 1e-12 else 0.0  # visible where it is anything at all
-        bar = f'<rect class="{colour}" width="{width:.2f}%" height="14"><title>{text(name)}</title></rect>'
-        value = f"{quantity(seconds, 's')} <small>{share}</small>"
-        picture = _svg(bar, 14, f"{name}: {quantity(seconds, 's')}")
-        lines.append(
-            f'<li><span class="name" title="{text(name)}">{text(name)}</span>'
-            f'{picture}<span class="value">{value}</span></li>'
-        )
-    return f'<ol class="bars">{"".join(lines)}</ol>'
+    @property
+    def longest(self) -> float:
+        """The largest number; 1 where there is none."""
+        return max((bar.value for bar in self.bars), default=0.0) or 1.0
 
 
 @dataclass(frozen=True)
 class Dot:
-    """A number with its interval, on a line of its own."""
+    """A number with its interval."""
 
     name: str
     value: float
-    low: float | None
-    high: float | None
-    measured: float | None
-    hollow: bool
-    shown: str
-    hover: str
+    low: float | None = None
+    high: float | None = None
+    measured: float | None = None
+    is_hollow: bool = False
+    title: str = ""
+    """The name in full."""
 
 
-def dots(entries: Sequence[Dot], unit: str) -> str:
+@dataclass(frozen=True)
+class Dots:
     """Numbers with intervals below each other, on one logarithmic axis."""
-    numbers = [number for dot in entries for number in (dot.value, dot.low, dot.high, dot.measured) if number]
-    axis, lines = LogAxis.around(numbers, 1.2), []
-    grid = "".join(
-        f'<line class="grid" x1="{100 * axis.share(tick):.2f}%" x2="{100 * axis.share(tick):.2f}%" y1="0" y2="24"/>'
-        for tick in axis.ticks()
-    )
-    for dot in entries:
-        place, drawn = f'"{100 * axis.share(dot.value):.2f}%"', ""
+
+    title: str
+    dots: tuple[Dot, ...]
+    unit: str = "s"
+    note: str = ""
+
+    @property
+    def pictures(self) -> tuple[tuple[Dot, Picture], ...]:
+        """A line for each number."""
+        axis = self._axis
+        grid = tuple(_vertical(100 * axis.share(tick), 0, 24, "grid") for tick in axis.ticks())
+        return tuple((dot, Picture(dot.title or dot.name, 24, (*grid, *self._line(dot, axis)))) for dot in self.dots)
+
+    @property
+    def scale(self) -> Picture:
+        """The numbers below the lines."""
+        ticks = ((100 * self._axis.share(tick), quantity(tick, self.unit, 1)) for tick in self._axis.ticks())
+        return Picture("axis", 18, tuple(_text(at, 12, number, "middle") for at, number in ticks))
+
+    @property
+    def _axis(self) -> LogAxis:
+        numbers = ((dot.value, dot.low, dot.high, dot.measured) for dot in self.dots)
+        return LogAxis.around([number for four in numbers for number in four if number], 1.2)
+
+    def _line(self, dot: Dot, axis: LogAxis) -> Iterable[Shape]:
         if dot.low and dot.high:
             left, right = 100 * axis.share(dot.low), 100 * axis.share(dot.high)
-            drawn = f'<rect class="band" x="{left:.2f}%" width="{right - left:.2f}%" y="8" height="8" rx="4"/>'
-        kind = "hollow" if dot.hollow else "c0"
-        drawn += f'<circle class="{kind}" cx={place} cy="12" r="6"><title>{text(dot.hover)}</title></circle>'
+            size = {"x": f"{left:.2f}%", "width": f"{right - left:.2f}%", "y": 8, "height": 8, "rx": 4}
+            yield Shape("rect", {"class": "band", **size})
+        place = {"cx": f"{100 * axis.share(dot.value):.2f}%", "cy": 12, "r": 6}
+        hover = f"{dot.title or dot.name}: {shown(dot.value, self.unit)}"
+        yield Shape("circle", {"class": "hollow" if dot.is_hollow else "c0", **place}, hover=hover)
         if dot.measured:
-            drawn += (
-                f'<text class="cross" x="{100 * axis.share(dot.measured):.2f}%" y="17" text-anchor="middle">×</text>'
-            )
-        lines.append(
-            f'<li><span class="name" title="{text(dot.name)}">{text(dot.name)}</span>'
-            f'{_svg(grid + drawn, 24, dot.hover)}<span class="value">{dot.shown}</span></li>'
+            yield _text(100 * axis.share(dot.measured), 17, "×", "middle", "cross")
+
+
+@dataclass(frozen=True)
+class Plot:
+    """Points in a plane."""
+
+    title: str
+    picture: Picture
+    note: str = ""
+
+
+Chart = Bars | Dots | Plot
+
+
+def timeline_picture(spans: Sequence[TimelineSpan]) -> tuple[Picture, int]:
+    """A lane for each row; and how many spans were drawn together with others, too short to tell apart."""
+    rows, first_s = by_row(spans), min((span.start_s for span in spans), default=0.0)
+    end_s = max((span.end_s for span in spans), default=0.0) - first_s or 1.0
+    merged, drawn = merge_short_spans(rows, end_s), list[Shape]()
+    lanes = {row: lane * _LANE for lane, row in enumerate(rows)}
+    for row, lane in lanes.items():
+        name = row if len(row) <= _NAME else f"{row[: _NAME - 1]}…"
+        busy = sum(span.end_s - span.start_s for span in rows[row])
+        drawn.append(Shape("text", {"x": 0, "y": lane + 13}, f"{name}: busy {percent(busy / end_s)}"))
+    for one in merged:
+        start_s, long_s = one.start_s - first_s, one.end_s - one.start_s
+        what = f"{one.name} ({one.kind})" if one.count == 1 else f"{one.count} calls, most of them {one.kind}"
+        place = {"x": f"{100 * start_s / end_s:.3f}%", "width": f"{max(100 * long_s / end_s, 0.02):.3f}%"}
+        hover = f"{what}: {quantity(long_s, 's')}, from {quantity(start_s, 's')}"
+        drawn.append(Shape("rect", {**place, "y": lanes[one.row] + 18, "height": 24}, hover=hover, label=one.kind))
+    bottom = len(lanes) * _LANE + 4
+    for value in linear_ticks(end_s):
+        at = 100 * value / end_s
+        drawn.append(_vertical(at, bottom - 6, bottom, "axis"))
+        drawn.append(
+            _text(at, bottom + 14, quantity(value, "s"), "start" if at < 4 else "end" if at > 94 else "middle")
         )
-    ticks = "".join(
-        f'<text x="{100 * axis.share(tick):.2f}%" y="12" text-anchor="middle">{quantity(tick, unit, 1)}</text>'
-        for tick in axis.ticks()
-    )
-    lines.append(f'<li><span class="name"></span>{_svg(ticks, 18, "axis")}<span class="value"></span></li>')
-    return f'<ol class="bars dots">{"".join(lines)}</ol>'
+    style, labels = "fine" if len(merged) > 200 else "", tuple(dict.fromkeys(one.kind for one in merged))
+    title = f"Timeline of one run, {quantity(end_s, 's')}"
+    return Picture(title, bottom + 20, tuple(drawn), style, labels), sum(one.count for one in merged if one.count > 1)
 
 
 def roofline(
-    rows: Sequence[Row],
-    colour_of: Mapping[str, str],
-    peak_flops: float | None,
-    bytes_per_s: float | None,
-    narrow_flops: float | None,
-) -> str:
-    """Operations per byte against operations a second, a circle a kernel, its area by total time.
+    rows: Sequence[Row], peak_flops: float | None, bytes_per_s: float | None, narrow_flops: float | None
+) -> Picture:
+    """Operations per byte against operations per second, a circle for each kernel, its area by total time.
 
-    Peaks in 1/s, None where not known. ``narrow_flops``, of narrower numbers, is drawn where a kernel is above the
-    other.
+    Peaks in 1/s, None where not known. ``narrow_flops``, the peak of narrower numbers, is drawn where a kernel is above
+    the other.
     """
     points = [(_number(row, "flops") / _number(row, "io_bytes"), _number(row, "flops_per_s"), row) for row in rows]
     ridge = [peak_flops / bytes_per_s] if peak_flops and bytes_per_s else []
@@ -159,85 +186,89 @@ def roofline(
     for value, name in peaks:
         start = max(across.low, value / bytes_per_s) if bytes_per_s else across.low
         drawn.append(_line(across, up, (start, value), (across.high, value), "roof"))
-        label, y = f"{name} {quantity(value, 'FLOP/s')}", _y(up, value) - 6
-        drawn.append(f'<text class="note" x="99.5%" y="{y:.1f}" text-anchor="end">{label}</text>')
+        drawn.append(_text(99.5, _y(up, value) - 6, f"{name} {quantity(value, 'FLOP/s')}", "end", "note"))
     if bytes_per_s:
         top = peaks[-1][0] if peaks else up.high
-        first = max(across.low, up.low / bytes_per_s)
-        last = min(across.high, top / bytes_per_s)
+        first, last = max(across.low, up.low / bytes_per_s), min(across.high, top / bytes_per_s)
         if first < last:
             drawn.append(_line(across, up, (first, first * bytes_per_s), (last, last * bytes_per_s), "roof"))
             drawn.append(_memory_note(across, up, first, last, bytes_per_s))
-    drawn += [_circle(across.share(x), up.share(y), row, colour_of) for x, y, row in points]
-    return _svg("".join(drawn), _PLOT + 36, "Roofline of all kernels", "plot")
+    drawn += [_circle(across.share(x), up.share(y), row) for x, y, row in points]
+    return Picture("Roofline of all kernels", _PLOT + 36, tuple(drawn), "plot", _classes(rows))
 
 
-def _memory_note(across: LogAxis, up: LogAxis, first: float, last: float, bytes_per_s: float) -> str:
-    """Left of the middle of the slope, where kernels whose data are not in a cache cannot lie."""
-    middle = (first * last) ** 0.5
-    x, y = 100 * across.share(middle), _y(up, middle * bytes_per_s)
-    side, nudge = ("end", "-8") if x > 30 else ("start", "10")
-    down = 0 if side == "end" else 14
-    label = f"memory {quantity(bytes_per_s, 'B/s')}"
-    return f'<text class="note" x="{x:.2f}%" dx="{nudge}" y="{y + down:.1f}" text-anchor="{side}">{label}</text>'
-
-
-def against_measured(rows: Sequence[Row], colour_of: Mapping[str, str]) -> str:
-    """Predicted against measured latency of a call, of the ``rows`` that were measured."""
+def against_measured(rows: Sequence[Row]) -> Picture:
+    """Predicted against measured latency of one call, of the ``rows`` that were measured."""
     points = [(_number(row, "measured_s"), _number(row, "latency_s"), row) for row in rows]
     both = LogAxis.around([value for x, y, _ in points for value in (x, y)], 1.5)
-    drawn = _grid(both, both, "s", "s", "measured", "predicted")
-    low, high = both.low, both.high
+    drawn, low, high = _grid(both, both, "s", "s", "measured", "predicted"), both.low, both.high
     drawn.append(_line(both, both, (low, low), (high, high), "roof"))
     drawn.append(_line(both, both, (low, low * 1.2), (high / 1.2, high), "roof dashed"))
     drawn.append(_line(both, both, (low * 1.2, low), (high, high / 1.2), "roof dashed"))
-    drawn += [_circle(both.share(x), both.share(y), row, colour_of) for x, y, row in points]
-    return _svg("".join(drawn), _PLOT + 36, "Predicted against measured latency", "plot")
+    drawn += [_circle(both.share(x), both.share(y), row) for x, y, row in points]
+    return Picture("Predicted against measured latency", _PLOT + 36, tuple(drawn), "plot", _classes(rows))
 
 
-def _grid(across: LogAxis, up: LogAxis, x_unit: str, y_unit: str, x_name: str, y_name: str) -> list[str]:
-    drawn = [f'<rect class="frame" width="100%" height="{_PLOT}"/>']
+def _memory_note(across: LogAxis, up: LogAxis, first: float, last: float, bytes_per_s: float) -> Shape:
+    """Left of the middle of the slope, where kernels whose data are not in a cache cannot lie."""
+    middle = (first * last) ** 0.5
+    x, y = 100 * across.share(middle), _y(up, middle * bytes_per_s)
+    side, nudge, down = ("end", -8, 0) if x > 30 else ("start", 10, 14)
+    return _text(x, y + down, f"memory {quantity(bytes_per_s, 'B/s')}", side, "note", dx=nudge)
+
+
+def _grid(across: LogAxis, up: LogAxis, x_unit: str, y_unit: str, x_name: str, y_name: str) -> list[Shape]:
+    drawn = [Shape("rect", {"class": "frame", "width": "100%", "height": _PLOT})]
     for value in across.ticks():
         at = 100 * across.share(value)
-        drawn.append(f'<line class="grid" x1="{at:.2f}%" x2="{at:.2f}%" y1="0" y2="{_PLOT}"/>')
-        label = quantity(value, x_unit, 1) if x_unit else f"{value:g}"
-        drawn.append(f'<text x="{at:.2f}%" y="{_PLOT + 15}" text-anchor="middle">{label}</text>')
+        drawn.append(_vertical(at, 0, _PLOT, "grid"))
+        drawn.append(_text(at, _PLOT + 15, quantity(value, x_unit, 1) if x_unit else f"{value:g}", "middle"))
     for value in up.ticks():
-        y = _y(up, value)
-        drawn.append(f'<line class="grid" x1="0" x2="100%" y1="{y:.1f}" y2="{y:.1f}"/>')
+        y = f"{_y(up, value):.1f}"
+        drawn.append(Shape("line", {"class": "grid", "x1": 0, "x2": "100%", "y1": y, "y2": y}))
         label = quantity(value, y_unit, 1).replace("FLOP/s", "")
-        drawn.append(f'<text x="-6" y="{y + 4:.1f}" text-anchor="end">{label}</text>')
-    drawn.append(f'<text class="note" x="99.5%" y="{_PLOT + 31}" text-anchor="end">{x_name} →</text>')
-    drawn.append(f'<text class="note" x="6" y="15">↑ {y_name}</text>')
+        drawn.append(Shape("text", {"x": -6, "y": f"{_y(up, value) + 4:.1f}", "text-anchor": "end"}, label))
+    drawn.append(_text(99.5, _PLOT + 31, f"{x_name} →", "end", "note"))
+    drawn.append(Shape("text", {"class": "note", "x": 6, "y": 15}, f"↑ {y_name}"))
     return drawn
 
 
-def _circle(x: float, y: float, row: Row, colour_of: Mapping[str, str]) -> str:
+def _circle(x: float, y: float, row: Row) -> Shape:
     share, op_class = _number(row, "share"), str(row["op_class"])
     radius = 3.5 + 22 * min(share, 0.5) ** 0.5
-    measured = f", measured {quantity(_number(row, 'measured_s'), 's')}" if row["measured_s"] else ""
+    measured = f", measured {quantity(row['measured_s'], 's')}" if row["measured_s"] else ""
     hover = (
-        f"{row['kernel']} ({op_class}): {quantity(_number(row, 'latency_s'), 's')}{measured}, "
-        f"{quantity(_number(row, 'flops_per_s'), 'FLOP/s')}, {percent(share)} of the time"
+        f"{row['kernel']} ({op_class}): {quantity(row['latency_s'], 's')}{measured}, "
+        f"{quantity(row['flops_per_s'], 'FLOP/s')}, {percent(share)} of the time"
     )
-    place = f'cx="{100 * x:.2f}%" cy="{_PLOT * (1 - y):.1f}" r="{radius:.1f}"'
-    return f'<circle class="{colour_of.get(op_class, "c9")}" {place}><title>{text(hover)}</title></circle>'
+    place = {"cx": f"{100 * x:.2f}%", "cy": f"{_PLOT * (1 - y):.1f}", "r": f"{radius:.1f}"}
+    return Shape("circle", place, hover=hover, label=op_class)
 
 
-def _line(across: LogAxis, up: LogAxis, start: tuple[float, float], end: tuple[float, float], kind: str) -> str:
+def _text(x: float, y: float, text: str, anchor: str, style: str | None = None, dx: int | None = None) -> Shape:
+    """``x`` in percent. Attributes that are None are left out."""
+    place = {"class": style, "x": f"{x:.2f}%", "dx": dx, "y": f"{y:.1f}", "text-anchor": anchor}
+    return Shape("text", place, text)
+
+
+def _vertical(at: float, top: float, bottom: float, style: str) -> Shape:
+    return Shape("line", {"class": style, "x1": f"{at:.2f}%", "x2": f"{at:.2f}%", "y1": top, "y2": bottom})
+
+
+def _line(across: LogAxis, up: LogAxis, start: tuple[float, float], end: tuple[float, float], style: str) -> Shape:
     (x1, x2), (y1, y2) = ((across.share(point[0]) for point in (start, end)), (_y(up, p[1]) for p in (start, end)))
-    return f'<line class="{kind}" x1="{100 * x1:.2f}%" x2="{100 * x2:.2f}%" y1="{y1:.1f}" y2="{y2:.1f}"/>'
+    place = {"x1": f"{100 * x1:.2f}%", "x2": f"{100 * x2:.2f}%", "y1": f"{y1:.1f}", "y2": f"{y2:.1f}"}
+    return Shape("line", {"class": style, **place})
 
 
 def _y(up: LogAxis, value: float) -> float:
     return _PLOT * (1 - up.share(value))
 
 
+def _classes(rows: Sequence[Row]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(row["op_class"] for row in rows))
+
+
 def _number(row: Row, key: str) -> float:
     value = row[key]
     return float(value) if isinstance(value, int | float) else 0.0
-
-
-def _svg(inside: str, height: int, title: str, kind: str = "") -> str:
-    named = f' class="{kind}"' if kind else ""
-    return f'<svg{named} role="img" aria-label="{text(title)}" width="100%" height="{height}">{inside}</svg>'

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from cdmpp.simulate.key import Key
 from cdmpp.simulate.task import Task
@@ -59,27 +58,3 @@ class Timeline:
     def idle_s(self) -> dict[Key, float]:
         """Seconds of the makespan in which each resource ran no task."""
         return {name: self.makespan_s - busy for name, busy in self.busy_s.items()}
-
-    def chrome_trace(self) -> dict[str, Any]:
-        """As Chrome's and Perfetto's trace viewers read it, a row a resource, times in microseconds."""
-        rows = {name: row for row, name in enumerate(sorted(self.busy_s))}
-        named = [
-            {"ph": "M", "name": "thread_name", "pid": 0, "tid": row, "args": {"name": str(name)}}
-            for name, row in rows.items()
-        ]
-        critical = {span.task.key for span in self.critical_path}
-        events = [
-            {
-                "ph": "X",
-                "name": str(span.task.key),
-                "cat": span.task.label or "task",
-                "pid": 0,
-                "tid": rows[resource],
-                "ts": 1e6 * span.start_s,
-                "dur": 1e6 * (span.end_s - span.start_s),
-                "args": {"critical": span.task.key in critical},
-            }
-            for span in self.spans.values()
-            for resource in span.task.resources
-        ]
-        return {"traceEvents": [*named, *events], "displayTimeUnit": "ms"}

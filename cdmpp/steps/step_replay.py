@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
-
-from cdmpp.units import percent, quantity
 
 
 @dataclass(frozen=True)
@@ -103,24 +100,6 @@ class StepReplay:
         """Exposed seconds of the rank that has most."""
         return max((share.exposed_s for share in self.shares), default=0.0)
 
-    def summary(self) -> str:
-        """Some lines: the step, what decides it, communication."""
-        whole = self.iteration_s or 1.0
-        overlap, idle = (sum(getattr(one, what) for one in self.shares) / self.ranks for what in ("overlap", "idle"))
-        critical = ", ".join(f"{kind} {percent(value / whole)}" for kind, value in self.critical_s.items())
-        lines = [
-            f"{self.ranks} ranks   {self.strategy} over {self.topology}, {self.backend}, by {self.granularity}",
-            f"step       {quantity(self.iteration_s, 's', 4)}",
-            f"speed-up   {self.speed_up:.2f} of {self.ranks}: one rank by itself takes {quantity(self.alone_s, 's')}",
-            f"bounds     {quantity(self.full_overlap_s, 's')} if all communication were hidden, "
-            f"{quantity(self.no_overlap_s, 's')} if none",
-            f"critical   {critical}",
-            f"exchanges  {self.exchanges}, {quantity(self.sent_bytes, 'B')} sent by the busiest rank",
-            f"overlap    {percent(overlap)} of communication hidden, {quantity(self.exposed_s, 's')} exposed",
-            f"idle       {percent(idle)} of the devices' time",
-        ]
-        return "\n".join(lines)
-
     def table(self) -> list[dict[str, Any]]:
         """A row a rank; units are in the names of the keys."""
         return [
@@ -158,9 +137,3 @@ class StepReplay:
             "by_rank": self.table(),
             "warnings": list(self.warnings),
         }
-
-    def save_trace(self, path: str | Path) -> Path:
-        """Write the timeline for ui.perfetto.dev, a process a rank; ``CdmppError`` where that cannot be."""
-        from cdmpp.steps.rank_trace import save_trace
-
-        return save_trace(self.spans, path)

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from cdmpp.platform.files import write_text
 from cdmpp.trace.folder import PROBE
 
 SIZES = tuple(4**power for power in range(6, 13))
@@ -30,8 +31,7 @@ def probe(folder: Path | str, kinds: Sequence[str] = ("all_reduce",), budget_s: 
     share = _lost_beside(rows) if rows and dist.get_backend() != "nccl" else 0.0
     if dist.get_rank() == 0:
         table = {"ranks": dist.get_world_size(), "backend": dist.get_backend(), "rows": rows, "processor_share": share}
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        (Path(folder) / PROBE).write_text(json.dumps(table))
+        write_text(Path(folder) / PROBE, json.dumps(table))
 
 
 def _curve(kind: str, budget_s: float) -> list[dict]:

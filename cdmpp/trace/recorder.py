@@ -15,6 +15,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
 from cdmpp.errors import CdmppError
+from cdmpp.platform.files import write_atomic, write_text
 from cdmpp.trace.folder import STEPS_SUFFIX
 
 
@@ -58,16 +59,14 @@ def record(folder: Path | str, wait: int = 10, steps: int = 5) -> Iterator[Recor
     def write(profiler: profile) -> None:
         plain = trace.with_name(f".rank{rank}.part")
         profiler.export_chrome_trace(str(plain))
-        with plain.open("rb") as source, gzip.open(plain.with_suffix(".gz"), "wb", compresslevel=1) as target:
-            shutil.copyfileobj(source, target)
-        plain.with_suffix(".gz").replace(trace)
+        write_atomic(trace, lambda temporary: _compress(plain, temporary))
         plain.unlink()
 
     with profile(activities=activities, schedule=plan, record_shapes=True, on_trace_ready=write) as profiler:
         recorder = Recorder(profiler)
         yield recorder
     found = {"steps_s": recorder.steps_s, "profiled": [wait, wait + 1 + steps], "event_s": event_cost_s()}
-    (folder / f"rank{rank}{STEPS_SUFFIX}").write_text(json.dumps(found))
+    write_text(folder / f"rank{rank}{STEPS_SUFFIX}", json.dumps(found))
 
 
 def event_cost_s(calls: int = 2000) -> float:
@@ -88,3 +87,8 @@ def event_cost_s(calls: int = 2000) -> float:
             profiled_s = run()
         costs.append((profiled_s - plain_s) / max(len(profiler.profiler.kineto_results.events()), 1))
     return max(statistics.median(costs), 0.0)
+
+
+def _compress(plain: Path, compressed: Path) -> None:
+    with plain.open("rb") as source, gzip.open(compressed, "wb", compresslevel=1) as target:
+        shutil.copyfileobj(source, target)

@@ -13,7 +13,7 @@ from cdmpp.data.dataset import LatencyDataset
 from cdmpp.data.splits import Split
 from cdmpp.errors import CdmppError
 from cdmpp.model.build import Model
-from cdmpp.platform.files import read_json, write_atomic, write_json
+from cdmpp.platform.files import read_json, write_json, write_text
 from cdmpp.training.config import Run, TrainConfig
 from cdmpp.training.inputs import Replay
 
@@ -46,4 +46,4 @@ def claim_folder(
 def write_history(path: Path, history: list[dict[str, float]]) -> None:
     """One CSV line a validation."""
     lines = [",".join(history[0]), *(",".join(f"{value:g}" for value in row.values()) for row in history)]
-    write_atomic(path, lambda temporary: temporary.write_text("\n".join(lines) + "\n"))
+    write_text(path, "\n".join(lines) + "\n")

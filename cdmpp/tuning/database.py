@@ -12,7 +12,7 @@ from typing import Any
 
 from cdmpp.errors import DataError
 from cdmpp.measure.build import arguments_of
-from cdmpp.platform.files import read_json, write_atomic, write_json
+from cdmpp.platform.files import read_json, write_json, write_text
 from cdmpp.programs.database import FAILED_SECONDS, RECORD_FILE, WORKLOAD_FILE, BadLine, read_lines, read_workloads
 from cdmpp.programs.identity import task_id
 from cdmpp.programs.replay import parse_workload
@@ -107,4 +107,4 @@ def _workloads(tasks: Mapping[str, Task]) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    write_atomic(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    write_text(path, text)

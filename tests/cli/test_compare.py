@@ -12,7 +12,8 @@ import cdmpp
 from cdmpp import cli
 from cdmpp.errors import CdmppError
 from cdmpp.network.prediction import NetworkPrediction
-from cdmpp.report.comparison_page import html_page
+from cdmpp.report.comparison import comparison_report
+from cdmpp.report.html import html_page, notebook_html
 from tests.network.example_prediction import example, kernels
 
 FACTORS = {"a100": 1.0, "h200": 0.45, "xeon-icelake": 38.0, "t4": 2.6}
@@ -31,7 +32,7 @@ def predict(given: Any, example_inputs: Any = None, *, device: str, **options: A
 
 @pytest.fixture(autouse=True)
 def by_hand(monkeypatch):
-    monkeypatch.setattr(cdmpp, "predict_network", predict, raising=False)
+    monkeypatch.setattr("cdmpp.network.comparison.predictor_of", lambda runtime: predict)
 
 
 def test_the_fastest_comes_first_and_one_without_an_answer_keeps_its_reason():
@@ -56,23 +57,25 @@ def test_no_answer_at_all_is_an_error():
 
 
 def test_another_error_is_not_hidden(monkeypatch):
-    monkeypatch.setattr(cdmpp, "predict_network", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("cdmpp.network.comparison.predictor_of", lambda runtime: lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         cdmpp.compare("net", devices=["a100"])
 
 
-def test_page_table_and_frame():
+def test_page_and_notebook():
     found = cdmpp.compare("<i>net</i>", devices=["a100", "mi100", "t4"])
-    page = html_page(found)
+    report = comparison_report(found)
+    page = html_page([report])
     assert "<i>net" not in page and "<b>or</b>" not in page and "&lt;b&gt;or" in page
-    assert "datasheet alone" in page and 'class="hollow"' in page and "never saw t4" in page
-    assert "<script" not in found._repr_html_() and "mi100" in found._repr_html_()
+    assert "datasheet only" in page and 'class="hollow"' in page and "never saw t4" in page
+    shown = notebook_html(report).html
+    assert "<script" not in shown and "mi100" in shown
 
 
 def test_the_command_prints_a_table_and_says_doubts(capsys):
     assert cli.main(["compare", "net", "--devices", "a100, mi100,t4", "--batch", "8"]) == 0
     out, err = capsys.readouterr()
-    assert "net, batch 8" in out and "datasheet alone" in out and "no answer" in out and "80 % interval" in out
+    assert "net, batch 8" in out and "datasheet only" in out and "no answer" in out and "80 % interval, low" in out
     assert f"cdmpp: mi100: {NO_MODEL}\n" in err and "cdmpp: t4: the model cpus never saw" in err
 
 

@@ -101,7 +101,7 @@ def test_a_garbled_card_damages_its_own_model_only(workplace, model, capsys):
         entry = listed[f"models/{name}"]
         assert entry["state"] == "damaged" and f"models/{name}/card.json" in entry["problem"], name
     assert cli.main(["model", "list"]) == 0
-    shown = capsys.readouterr().out
+    shown = capsys.readouterr().err
     assert all(f"models/{name} is damaged: " in shown for name in GARBLED) and "models/whole is" not in shown
 
 

@@ -31,7 +31,7 @@ def test_a_table_with_the_total_and_doubts_on_stderr(asked, capsys):
     out, err = capsys.readouterr()
     assert out.startswith("torchvision:resnet50 on a100, batch 1, model a100, schedule best_of:16\n")
     assert "latency    1.584 ms (80 %: 1.36 - 1.85 ms)" in out and "throughput 631/s" in out
-    assert "cold caches" in out and "weights 102 MB" in out and "80 % interval" in out
+    assert "cold caches" in out and "weights 102 MB" in out and "80 % low" in out
     assert "18 more (--rows 0 shows all)" in out and "fused_conv2d8_batch_norm_relu" in out
     assert all(line.startswith("cdmpp: ") for line in err.splitlines()) and "launch overhead of a100" in err
     assert "2 of 21 kernels, 12% of the time: unlike training" in err and err.count("unlike training") == 1
@@ -60,7 +60,7 @@ def test_all_rows_and_markup_in_names(asked, monkeypatch, capsys):
 def test_a_narrow_terminal_keeps_the_totals(asked, monkeypatch, capsys):
     from rich.console import Console
 
-    monkeypatch.setattr("cdmpp.cli.network.console", lambda: Console(width=80))
+    monkeypatch.setattr("cdmpp.report.text.console", lambda: Console(width=80))
     assert cli.main(["network", "x", "--device", "a100"]) == 0
     out = capsys.readouterr().out
     assert "share" in out and "total" in out and "bound by" not in out
@@ -73,18 +73,25 @@ def test_json_is_alone_on_stdout(asked, tmp_path, capsys):
 
 
 def test_files_are_written_and_named(asked, tmp_path, capsys):
-    files = {name: tmp_path / "new" / f"out.{name}" for name in ("csv", "trace", "html")}
+    files = {name: tmp_path / "new" / f"out.{name}" for name in ("csv", "timeline", "html")}
     given = [word for name, path in files.items() for word in (f"--{name}", str(path))]
     assert cli.main(["network", "x", "--device", "a100", *given]) == 0
     err = capsys.readouterr().err
     assert all(path.is_file() and f"wrote {path}" in err for path in files.values())
-    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["out.csv", "out.html", "out.trace"]
+    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["out.csv", "out.html", "out.timeline"]
+
+
+def test_the_old_name_of_the_timeline_warns(asked, tmp_path, capsys):
+    assert cli.main(["network", "x", "--device", "a100", "--trace", str(tmp_path / "line.json")]) == 0
+    assert "--trace is now called --timeline" in capsys.readouterr().err
+    assert json.loads((tmp_path / "line.json").read_text())["traceEvents"]
 
 
 @pytest.mark.parametrize(
     ("words", "told"),
     [
         (["--batch", "0"], "--batch 0"),
+        (["--rows", "-1"], "--rows"),
         (["--input", "1,3"], "NAME=SHAPE"),
         (["--input", "x=1,a"], "NAME=SHAPE"),
         (["--input", "x=0"], "NAME=SHAPE"),

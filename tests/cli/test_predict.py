@@ -6,12 +6,11 @@ import dataclasses
 import json
 
 import numpy as np
-import pytest
 
 import cdmpp
 from cdmpp import cli
 from cdmpp.ast.table import AstTable, write_asts
-from cdmpp.cli.output import format_seconds
+from cdmpp.units import quantity
 
 
 def test_predict_stored_asts_equals_the_library(workplace, asts, model, capsys):
@@ -27,7 +26,7 @@ def test_predict_stored_asts_equals_the_library(workplace, asts, model, capsys):
     table = capsys.readouterr().out
     fastest = np.argsort(expected)
     assert [i for i in range(30) if f"program{i} " in table] == sorted(fastest[:3])
-    assert format_seconds(expected[fastest[0]]) in table and "27 slower ones" in table
+    assert quantity(expected[fastest[0]], "s", 4) in table and "27 more (--rows 0" in table
 
 
 def test_predict_shows_intervals_and_programs_unlike_the_training_ones(workplace, asts, calibrated_model, capsys):
@@ -41,10 +40,10 @@ def test_predict_shows_intervals_and_programs_unlike_the_training_ones(workplace
     assert odd["unlike_training"] and not usual["unlike_training"] and odd["novelty"] == 1
     assert cli.main(command) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert any("80 % interval" in line for line in lines)
+    assert any("80 % interval, low" in line for line in lines)
     assert ["unlike training" in line for line in lines if "strange" in line or "usual" in line].count(True) == 1
-    low, high = map(format_seconds, usual["intervals_s"]["0.8"])
-    assert any(f"{low} - {high}" in line for line in lines)
+    low, high = (quantity(bound, "s", 4) for bound in usual["intervals_s"]["0.8"])
+    assert any(low in line and high in line for line in lines)
 
 
 def test_predict_warns_when_the_model_never_saw_the_device(workplace, asts, model, capsys):
@@ -76,11 +75,3 @@ def test_predict_errors_are_one_line(workplace, model, refused):
 def test_damaged_asts_are_one_line(workplace, model, refused):
     (workplace / "asts.parquet").write_bytes(b"PAR1 nothing PAR1")
     assert "asts.parquet" in refused("predict", "asts.parquet", "--device", "xeon-icelake", "--model", str(model))
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(1.5, "1.500 s"), (0.00123, "1.230 ms"), (4.5678e-5, "45.68 us"), (9.9e-9, "9.900 ns"), (123.4e-6, "123.4 us")],
-)
-def test_latency_has_a_fitting_unit(seconds, text):
-    assert format_seconds(seconds) == text

@@ -5,13 +5,6 @@ from __future__ import annotations
 import pytest
 
 from cdmpp.cli.command import main
-from cdmpp.cli.plan_options import print_plan
-from cdmpp.cli.ranks import print_replay
-from cdmpp.plans import search
-from cdmpp.plans.strategies.ddp import DDP
-from cdmpp.steps.strategy_replay import replay_strategy
-from tests.plans.toy_job import evaluator, layers
-from tests.steps.toy_graph import graph_of, rank_graph, wires
 
 
 @pytest.mark.parametrize(
@@ -41,14 +34,6 @@ def test_what_cannot_be_is_refused_at_once(options, told, capsys, monkeypatch):
     assert told in capsys.readouterr().err
 
 
-def test_ranks_that_do_the_same_share_a_row(capsys):
-    graph = graph_of(*(rank_graph(rank, layer_s=2e-3 if rank == 3 else 1e-3) for rank in range(4)))
-    print_replay(replay_strategy(graph, DDP(), wires(4)))
-    told = capsys.readouterr().out
-    assert "4 ranks   ddp over fitted" in told
-    assert [line.split("│")[1].strip() for line in told.splitlines() if line.startswith("│")] == ["0 - 2", "3"]
-
-
 @pytest.mark.parametrize(
     ("options", "told"),
     [
@@ -75,11 +60,3 @@ def test_only_a_search_has_limits(capsys):
     assert "--save-plan goes with --ranks" in capsys.readouterr().err
     assert main(["trace", "job", "--accumulate-steps", "2"]) == 2
     assert "--accumulate-steps goes with --optimize" in capsys.readouterr().err
-
-
-def test_a_plan_is_printed_with_its_settings_and_moves(capsys):
-    print_plan(search(evaluator(layers((2**21,) * 8, (1e-3,) * 8), alpha_s=20e-3, beta_s=1e-12)))
-    told = capsys.readouterr().out
-    assert "plan       first bucket" in told or "plan       buckets of" in told
-    assert "settings   model = DistributedDataParallel(model, bucket_cap_mb" in told
-    assert "bucket size" in told and "communication" in told and "yes" in told

@@ -12,8 +12,8 @@ def test_it_prints_ranks_and_the_replay(tmp_path, capsys):
     folder = write_job(tmp_path / "job")
     assert cli.main(["trace", str(folder), "--diagnose", "--what-if", "straggler=no"]) == 0
     out, err = capsys.readouterr()
-    assert "2 ranks, gloo, 3 traced steps" in out and "0.0%)" in out
-    assert "straggler rank 1" in out and "what if    straggler=no" in out
+    assert "2 ranks, gloo, 3 traced steps" in out and "+0.0 % against it" in out
+    assert "straggler rank 1" in out and "per step with straggler=no" in out
     assert "no steps without the profiler" in err
 
 
@@ -46,7 +46,7 @@ def test_a_plan_for_a_traced_job(tmp_path, capsys):
     folder = write_job(tmp_path / "job")
     assert cli.main(["trace", str(folder), "--optimize"]) == 0
     out, err = capsys.readouterr()
-    assert "plan       " in out and "settings   " in out and "What was tried" in out
+    assert "Plan: " in out and "settings   " in out and "What was tried" in out
     assert "memory is unknown" in err
     assert cli.main(["trace", str(folder), "--optimize", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["optimized"]

@@ -74,7 +74,7 @@ def tasks_of(used: Sequence[KernelPrediction], engines: Sequence[str] = ("stream
                         f"{kernel.name}#{place}",
                         kernel.latency_s + kernel.cold_s,
                         (engine,),
-                        tuple(task.name for task in after),
+                        tuple(task.key for task in after),
                         gap_s=GAP_S,
                         label=kernel.op_class,
                     )

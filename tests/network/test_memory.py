@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+import cdmpp.report
 from cdmpp import devices
 from cdmpp.cli.command import main
 from cdmpp.network.memory import with_memory_told
@@ -37,7 +38,7 @@ def test_text_json_and_page_begin_with_it(tmp_path):
         "WARNING: it holds 44.0 GB at a time, but a100 has 40 GB of memory"
     )
     page = tmp_path / "page.html"
-    found.save_html(page)
+    cdmpp.report.write_html(found, page)
     assert "<ul><li>WARNING: it holds 44.0 GB at a time" in page.read_text(encoding="utf-8")
 
 

@@ -9,6 +9,8 @@ import pytest
 import cdmpp
 from cdmpp.errors import CdmppError
 from cdmpp.network.training_step import PHASES
+from cdmpp.report.step import step_report
+from cdmpp.report.text import text_of
 from tests.own_cache import new_cache
 
 torch = pytest.importorskip("torch")
@@ -200,7 +202,7 @@ def test_the_time_of_a_step(cache, ratio):
     assert sum(phases.values()) == pytest.approx(found.latency_s)
     assert all(seconds > 0 for seconds in phases.values())
     assert all(phases["forward"] < at <= phases["forward"] + phases["backward"] for at in found.ready_s.values())
-    told = found.summary()
+    told = text_of(step_report(found))
     assert all(f"\n{phase}" in told for phase in PHASES)
     assert found.to_dict()["is_ratio"] is True
     kernels = {one.task_id: one.latency_s for one in found.prediction.kernels}

@@ -143,11 +143,3 @@ def test_negative_times_are_refused():
     for wrong in ({"duration": -1.0}, {"duration": 1.0, "gap_s": float("inf")}):
         with pytest.raises(DataError, match="finite and not negative"):
             Task("a", **wrong)
-
-
-def test_the_trace_has_a_row_a_resource_and_microseconds():
-    timeline = simulate([Task("a", 1e-3, ("matrix",), label="matmul"), Task("b", 2e-3, ("vector",), ("a",))])
-    events = timeline.chrome_trace()["traceEvents"]
-    assert [e["args"]["name"] for e in events if e["ph"] == "M"] == ["matrix", "vector"]
-    b = next(e for e in events if e["name"] == "b")
-    assert (b["ts"], b["dur"], b["tid"], b["cat"], b["args"]) == (1000.0, 2000.0, 1, "task", {"critical": True})

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from cdmpp import devices
-from cdmpp.cli.output import print_json, say
+from cdmpp.cli.output import add_output_arguments, check_output, show
 from cdmpp.errors import CdmppError
 from cdmpp.network.runtime import RUNTIMES
 from cdmpp.platform.limits import Limits, numbers, path, text
@@ -33,13 +33,14 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     late = "no new kernel is begun after this long (default 2.5)"
     verb.add_argument("--minutes", type=minutes, default=2.5, help=late)
     verb.add_argument("--force", action="store_true", help="store factors that were measured on a busy machine, too")
-    verb.add_argument("--json", action="store_true", help="machine-readable")
+    add_output_arguments(verb, "csv", "html")
 
 
 def run(options: argparse.Namespace) -> None:
-    """Measure, scale, say what it brought."""
-    from cdmpp.measure.disturbance import Disturbance
+    """Measure, scale, show what it brought."""
+    check_output(options)
     from cdmpp.recipes.calibrate import CalibrateSettings, calibrate
+    from cdmpp.report.calibration import calibration_report
 
     device = devices.get(options.device)
     by_torch = options.runtime == "torch"
@@ -52,21 +53,6 @@ def run(options: argparse.Namespace) -> None:
     calls = CALLS if options.calls is None else options.calls
     asked = (options.minutes, not options.json, options.runtime, calls, options.force)
     found = calibrate(CalibrateSettings(device.name, out, start, *asked))
-    for reason in found["busy"]:
-        say(f"this machine is busy: {reason}. The factors are worse for it; calibrate again when it is quiet")
-    if options.json:
-        print_json(found)
-        return
-    print(f"{device.title}: {found['programs']} programs of {found['tasks']} kernels measured")
-    machine = Disturbance(**found["machine"])
-    print(f"machine: {machine.describe()}")
-    if found["measured"]:
-        print("timed:   " + ", ".join(f"{name} {value:g}" for name, value in found["measured"].items()))
-    print("factors: " + ", ".join(f"{name} {value:.2f}" for name, value in found["factors"].items()))
-    before, after = found["before"], found["left_out_tasks"]
-    print(
-        f"error on these kernels: {before['mape']:.0f} % before (median {before['median_ape']:.0f}), "
-        f"{after['mape']:.0f} % (median {after['median_ape']:.0f}) for each kernel by what the others tell"
-    )
     what = "op OPERATOR SIZES" if by_torch else "PROGRAM"
-    print(f"model:   {out / 'model'}; `cdmpp predict {what} --device {device.name}` uses it from here")
+    model = f"{out / 'model'}; `cdmpp predict {what} --device {device.name}` uses it from here"
+    show({"": calibration_report(found, model)}, options)

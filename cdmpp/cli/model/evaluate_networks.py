@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from cdmpp.cli.hydra_entry import entry
-from cdmpp.cli.output import print_table
 from cdmpp.evaluation.network_row import summary
 from cdmpp.evaluation.network_session import NetworkSettings, fitted, rows_of, run_networks, write_figures
+from cdmpp.report.report import Column, Report, Table, Total
+from cdmpp.report.text import print_report
+from cdmpp.units import PERCENT, SHARE
 
 
 @entry("evaluate_networks")
@@ -16,21 +18,27 @@ def main(values: dict[str, Any]) -> None:
     settings = NetworkSettings.from_dict(values)
     cells = run_networks(settings)
     sheets = fitted(cells)
-    for name, sheet in sheets.items():
-        one = sheet.engines
-        told = f"{1e6 * (one.call_s or 0):.2f} us a call, {1e6 * (one.run_s or 0):.1f} us a run"
-        own = f", {one.resident_bytes / 1024:.0f} KiB of the last cache" if one.resident_bytes else ""
-        print(f"{name}: {told}, {one.exposed_share:.2f} of far data shows{own}")
     rows = rows_of(cells, sheets)
     lines = summary(rows)
-    print_table(
-        "absolute errors, percent, means over networks and batches",
-        list(lines[0]) if lines else [],
-        [[_text(value) for value in line.values()] for line in lines],
-        right=list(lines[0])[4:] if lines else (),
+    texts = list(lines[0])[:4] if lines else []
+    columns = (
+        *(Column(key, key, kind="text") for key in texts),
+        *(Column(key, key, PERCENT, digits=2) for key in (list(lines[0])[4:] if lines else ())),
     )
+    title = "Absolute errors in percent, means over networks and batches"
+    totals = tuple(_launches(name, sheet) for name, sheet in sheets.items())
+    print_report(Report("Networks, predicted and measured", lines, totals, (Table(title, columns, lines),)))
     write_figures(rows, sheets, settings.out)
 
 
-def _text(value: Any) -> str:
-    return f"{value:.2f}" if isinstance(value, float) else str(value)
+def _launches(name: str, sheet: Any) -> Total:
+    """What runs next to the kernels, as it was fitted for one device."""
+    one = sheet.engines
+    parts = [
+        Total("a call", one.call_s or 0.0, "s"),
+        Total("a run", one.run_s or 0.0, "s"),
+        Total("far data that shows", one.exposed_share, SHARE),
+    ]
+    if one.resident_bytes:
+        parts.append(Total("of the last cache", one.resident_bytes, "B"))
+    return Total(name, parts=tuple(parts))

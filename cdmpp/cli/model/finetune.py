@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rich.console import Console
-
 from cdmpp.cli.hydra_entry import entry
-from cdmpp.evaluation.metric_table import metric_table
 from cdmpp.recipes.finetune_settings import FinetuneSettings
 from cdmpp.recipes.finetuning import finetune
+from cdmpp.report.metric_table import metric_table
+from cdmpp.report.report import Report, Table, Total
+from cdmpp.report.text import print_report
 
 
 @entry("finetune")
@@ -23,8 +23,8 @@ def main(values: dict[str, Any]) -> None:
 
 
 def _print_figures(settings: FinetuneSettings, figures: Mapping[str, Any]) -> None:
-    """The error before and after, on the new device and on the sources."""
-    console, name = Console(soft_wrap=True), settings.device.name
+    """Show the error before and after, on the new device and on the sources."""
+    name, tables, notes = settings.device.name, list[Table](), list[Total]()
     moments = {"before": "before", "after": f"after {figures['budget']} tasks"}
     if "test" in figures["after"]:
         test = figures["after"]["test"]
@@ -32,13 +32,14 @@ def _print_figures(settings: FinetuneSettings, figures: Mapping[str, Any]) -> No
         networks = figures["test_networks"]
         which = f"of {', '.join(networks)}, held out" if networks else "that were not chosen"
         title = f"{name}: test, {test['n_programs']:,} programs of {test['n_tasks']} tasks {which}"
-        console.print(metric_table(title, rows, moments["after"]))
+        tables.append(metric_table(title, rows, moments["after"]))
     else:
-        console.print(f"{name}: no task was kept for a test (measure.test_tasks), so its error is not known")
+        notes.append(Total("test", "no task was kept for a test (measure.test_tasks), so the error is not known"))
     for source in figures["after"]["sources"]:
         rows = {label: figures[key]["sources"][source] for key, label in moments.items()}
-        console.print(metric_table(f"{source}: validation, to see what was forgotten", rows, moments["after"]))
+        tables.append(metric_table(f"{source}: validation, to see what was forgotten", rows, moments["after"]))
     if isinstance(figures["test_tasks_seen_on_sources"], str):
-        console.print("the model started from may have seen the test tasks on other devices")
+        notes.append(Total("start", "its model may have seen the test tasks on other devices"))
     folder = settings.run.out / "model"
-    console.print(f"model: [bold]{folder}[/]   (cdmpp predict PROGRAMS --device {name} --model {folder})")
+    notes.append(Total("model", f"{folder}   (cdmpp predict PROGRAMS --device {name} --model {folder})"))
+    print_report(Report(f"Fine-tuned to {name}", figures, tuple(notes), tuple(tables)))

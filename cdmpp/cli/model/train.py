@@ -8,20 +8,20 @@ from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
 
-from rich.console import Console
-
 from cdmpp.cli.hydra_entry import entry
 from cdmpp.cli.model.training_report import report
+from cdmpp.cli.output import say
 from cdmpp.data.dataset import LatencyDataset
 from cdmpp.data.splits import Split, make_split
 from cdmpp.errors import NoRecordsError
 from cdmpp.evaluation.baselines import BASELINES
-from cdmpp.evaluation.metric_table import metric_table
 from cdmpp.platform.limits import check_choice
 from cdmpp.recipes.cross_calibration import calibrate_by_folds
 from cdmpp.recipes.settings import RunSettings
 from cdmpp.recipes.train import Trained, train
 from cdmpp.recipes.zero_shot import train_zero_shot, zero_shot_sources
+from cdmpp.report.metric_table import metric_table
+from cdmpp.report.text import print_table
 
 
 @entry("config")
@@ -53,13 +53,13 @@ def read_settings(values: Mapping[str, Any]) -> RunSettings:
 
 
 def _report_zero_shot(settings: RunSettings, dataset: LatencyDataset, split: Split, trained: Trained) -> None:
-    console, told = Console(soft_wrap=True), trained.predictor.card["zero_shot"]
-    console.print(f"on {' and '.join(settings.sources)}, not on {settings.device.name}:")
+    told = trained.predictor.card["zero_shot"]
+    say(f"trained on {' and '.join(settings.sources)}, not on {settings.device.name}")
     report(dataset, split, trained, settings)
     if told["left_out"]:
-        console.print(metric_table("zero-shot: each device left out and predicted", told["left_out"], ""))
-    console.print(
-        f"[bold]zero-shot[/]: no labelled program of {settings.device.name} is within reach, this model was trained on "
+        print_table(metric_table("zero-shot: each device left out and predicted", told["left_out"], ""))
+    say(
+        f"zero-shot: no labelled program of {settings.device.name} is within reach, this model was trained on "
         f"{', '.join(settings.sources)}. {told['error']}"
     )
 

@@ -12,6 +12,7 @@ from cdmpp.errors import InfeasiblePlanError
 from cdmpp.plans import Plan, plan_on, read_plan, save_plan, search
 from cdmpp.plans.strategies import STRATEGIES
 from cdmpp.platform.limits import Limits
+from cdmpp.report.plan import plan_report
 from cdmpp.steps.exchange import Exchange
 from cdmpp.steps.strategy import Strategy, flag
 from tests.plans.toy_job import MIB, evaluator, layers, memory
@@ -65,7 +66,7 @@ def test_it_is_replayed_and_searched_over():
     assert found.plan == plan_on(2, Quantized(bits=8))
     assert found.default_iteration_s - found.iteration_s == pytest.approx(0.75 * 32 * MIB * 1e-9, rel=0.01)
     assert found.settings == ("model.register_comm_hook(None, quantize_to_8_bits)",)
-    assert "bits 8" in found.summary()
+    assert "bits 8" in plan_report(found).title
 
 
 def test_many_ranks_by_closed_form_and_by_replay():

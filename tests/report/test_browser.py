@@ -12,10 +12,13 @@ from pathlib import Path
 
 import pytest
 
+import cdmpp.report
 from cdmpp.network.comparison import Answer, Comparison
-from cdmpp.report.comparison_page import html_page as comparison_page
-from cdmpp.report.page import html_page
+from cdmpp.report.comparison import comparison_report
+from cdmpp.report.html import html_page
+from cdmpp.report.network import network_report
 from tests.network.example_prediction import example, kernels
+from tests.report.examples import REPORTS
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="needs Chromium on the path: apt-get install chromium")
@@ -59,9 +62,12 @@ def pages() -> dict[str, str]:
         Answer("mi100", None, "no model trained on mi100 is here. " * 6),
     )
     return {
-        "report": html_page(usual),
-        "long names": html_page(example(long, engines=("stream 0", "s" * 90), intervals=False, **words)),
-        "comparison": comparison_page(Comparison(answers)),
+        "report": html_page([network_report(usual)]),
+        "long names": html_page(
+            [network_report(example(long, engines=("stream 0", "s" * 90), intervals=False, **words))]
+        ),
+        "comparison": html_page([comparison_report(Comparison(answers))]),
+        **{name: html_page([REPORTS[name]("a name")]) for name in ("replay", "plan", "trace")},
     }
 
 
@@ -76,7 +82,7 @@ def browse(tmp_path: Path, file: Path, *arguments: str) -> subprocess.CompletedP
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (400, "dark")])
-@pytest.mark.parametrize("name", ["report", "long names", "comparison"])
+@pytest.mark.parametrize("name", ["report", "long names", "comparison", "replay", "plan", "trace"])
 def test_nothing_sticks_out_or_complains(tmp_path, name, width, scheme):
     frame = tmp_path / "frame.html"
     page = html.escape(pages()[name], quote=True)
@@ -86,7 +92,12 @@ def test_nothing_sticks_out_or_complains(tmp_path, name, width, scheme):
     assert read, shown[:500]
     found = json.loads(html.unescape(read[1]))
     assert found["width"] == width and found["page"] <= width
-    assert found["out"] == [] and found["flat"] == [] and found["small"] == [] and found["svgs"] > 4
+    assert (
+        found["out"] == []
+        and found["flat"] == []
+        and found["small"] == []
+        and found["svgs"] > (1 if name in ("plan", "trace") else 4)
+    )
     assert (found["background"] == "rgb(255, 255, 255)") == (scheme == "light")
     if name == "report":
         _, after, last = found["order"]
@@ -97,7 +108,7 @@ def test_nothing_sticks_out_or_complains(tmp_path, name, width, scheme):
 def test_a_picture_of_the_report_is_not_blank(tmp_path, scheme):
     image = pytest.importorskip("PIL.Image")
     page, picture = tmp_path / "report.html", tmp_path / f"{scheme}.png"
-    example(measured_s=1.71e-3).save_html(page)
+    cdmpp.report.write_html(example(measured_s=1.71e-3), page)
     dark = f"--blink-settings=preferredColorScheme={0 if scheme == 'dark' else 1}"
     browse(tmp_path, page, f"--screenshot={picture}", "--window-size=1280,2600", dark)
     with image.open(picture) as opened:

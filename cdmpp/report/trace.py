@@ -1,0 +1,144 @@
+"""The report on a traced training job: its ranks, its replay, what was asked, why a step is long."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from cdmpp.report.charts import Bar, Bars
+from cdmpp.report.replay import timeline_of
+from cdmpp.report.report import Column, Report, Table, Total
+from cdmpp.steps.replay import Replay
+from cdmpp.steps.step_graph import StepGraph
+from cdmpp.steps.strategy_replay import rank_spans
+from cdmpp.trace.diagnosis import Cause
+from cdmpp.trace.folder import Recording
+from cdmpp.units import SHARE, percent
+
+_UNPROFILED = "no steps without the profiler were measured here: cdmpp.trace.record does"
+
+
+def trace_report(
+    graph: StepGraph,
+    base: Replay,
+    recordings: Sequence[Recording] = (),
+    settings: Mapping[str, str] | None = None,
+    changed: Replay | None = None,
+    causes: Sequence[Cause] | None = None,
+) -> Report:
+    """Rows are ranks.
+
+    Args:
+        graph: what was traced.
+        base: its replay.
+        recordings: what was measured next to the traces of its ranks.
+        settings: what a what-if changes, as it was given.
+        changed: the replay of the changed graph.
+        causes: why a step is long; None: not asked.
+    """
+    ranks = _ranks(graph, base)
+    bars = tuple(Bar(one.name, one.seconds, one.seconds / base.step_s) for one in causes or ())
+    steps = len(graph.measured.steps_s)
+    shown, backend = base if changed is None else changed, graph.backend or "unknown back end"
+    return Report(
+        title=f"{len(graph.ranks)} ranks, {backend}, {steps} traced step{'s' * (steps > 1)}",
+        answer={
+            "measured_s": graph.measured.step_s,
+            "unprofiled_s": graph.measured.unprofiled_s,
+            "steps_s": list(graph.measured.steps_s),
+            "replayed_s": base.step_s,
+            "what_if_s": None if changed is None else changed.step_s,
+            "ranks": [{key: value for key, value in row.items() if key != "operators"} for row in ranks],
+            "exchanges": [
+                {"kind": one.kind, "bytes": one.bytes, "group": one.group, "wire_s": one.wire_s,
+                 "spread_s": one.spread_s}
+                for one in graph.exchanges
+            ],
+            "causes": [asdict(cause) for cause in causes or ()],
+        },
+        totals=(*_totals(graph, base), *_overhead(recordings, graph, base), *_what_if(settings or {}, base, changed)),
+        tables=(_rank_table(ranks), *(() if causes is None else (_cause_table(causes, base),))),
+        warnings=(_UNPROFILED,) if graph.measured.unprofiled_s is None else (),
+        timeline=timeline_of(rank_spans(shown)),
+        charts=(Bars("Why a step is long", bars),) if bars else (),
+    )  # fmt: skip
+
+
+def _ranks(graph: StepGraph, base: Replay) -> list[dict[str, Any]]:
+    return [
+        {
+            "rank": rank.rank,
+            "operators": len(rank.ops),
+            "computes_s": rank.busy_s,
+            "gaps_s": rank.idle_s,
+            "stands_s": base.waits_s[rank.rank],
+            "others_delay_s": (graph.measured.waits_s or {}).get(rank.rank),
+        }
+        for rank in graph.ranks
+    ]
+
+
+def _rank_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    columns = (
+        Column("rank", "rank"),
+        Column("operators", "operators"),
+        Column("computes_s", "compute", "s", digits=4),
+        Column("gaps_s", "gaps", "s", digits=4, meaning="Between operators: the host, the launch."),
+        Column("stands_s", "communication wait", "s", digits=4, meaning="The rank runs nothing, not even a gap."),
+        Column("others_delay_s", "of which waiting for other ranks", "s", digits=4,
+               meaning="Until the last rank came to an exchange."),
+    )  # fmt: skip
+    return Table("Ranks, seconds per step", columns, rows)
+
+
+def _cause_table(causes: Sequence[Cause], base: Replay) -> Table:
+    columns = (
+        Column("name", "cause", kind="text"),
+        Column("seconds", "per step", "s", digits=4),
+        Column("share", "share", SHARE),
+        Column("advice", "what helps", kind="text"),
+        Column("seen_in", "seen in", kind="text"),
+    )
+    rows = [
+        {**asdict(cause), "share": cause.seconds / base.step_s, "seen_in": "; ".join(cause.spans)} for cause in causes
+    ]
+    note = "A step without the cause would be shorter by that much; causes overlap"
+    return Table("Why a step is long", columns, rows, note)
+
+
+def _totals(graph: StepGraph, base: Replay) -> tuple[Total, ...]:
+    moved, wire_s = sum(one.bytes for one in graph.exchanges), sum(one.measured_s for one in graph.exchanges)
+    off = base.step_s / graph.measured.step_s - 1
+    return (
+        Total("measured", graph.measured.step_s, "s", 4, note="per step"),
+        Total("replayed", base.step_s, "s", 4, note=f"{percent(off, signed=True)} against it"),
+        Total("exchanges", len(graph.exchanges), note="per step",
+              parts=(Total("moved", moved, "B"), Total("on the wire", wire_s, "s"))),
+    )  # fmt: skip
+
+
+def _overhead(recordings: Sequence[Recording], graph: StepGraph, base: Replay) -> tuple[Total, ...]:
+    """What profiling cost inside its window, and whether it cost anything outside."""
+    if graph.measured.unprofiled_s is None:
+        return ()
+    inside, off = graph.measured.step_s / graph.measured.unprofiled_s - 1, base.step_s / graph.measured.unprofiled_s - 1
+    note = f"the replay is {percent(off, signed=True)} from it; the profiler adds {percent(inside)} in its window"
+    totals = [Total("unprofiled", graph.measured.unprofiled_s, "s", 4, note=note)]
+    pairs = [(one.before_s, one.after_s) for one in recordings]
+    known = [(before, after) for before, after in pairs if before is not None and after is not None]
+    if known:
+        ratio = sum(after for _, after in known) / sum(before for before, _ in known) - 1
+        totals.append(Total("before", known[0][0], "s", 4, note="the window of the profiler"))
+        totals.append(
+            Total("after", known[0][1], "s", 4, note=f"{percent(ratio, signed=True)} against before, over all ranks")
+        )
+    return tuple(totals)
+
+
+def _what_if(settings: Mapping[str, str], base: Replay, changed: Replay | None) -> tuple[Total, ...]:
+    if changed is None:
+        return ()
+    given = " ".join(f"{key}={value}" for key, value in settings.items())
+    note = f"per step with {given}, {percent(changed.step_s / base.step_s - 1, signed=True)} against the replay"
+    return (Total("what if", changed.step_s, "s", 4, note=note),)
