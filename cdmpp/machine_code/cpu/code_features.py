@@ -9,8 +9,8 @@ from __future__ import annotations
 from cdmpp.features import Feature, names, prefixed
 
 CODE_VERSION = "6"
-CODE_READER = "3"
-"""What is cached of an earlier one is derived again. 3: what decides branches is carried out, in vectors as well."""
+CODE_READER = "4"
+"""What is cached of an earlier one is derived again. 4: what decides branches is carried out, in vectors as well."""
 WIDTHS = (1, 4, 8, 16)
 """Lanes that a class is counted by: scalar, up to 128, 256 and 512 bits of float32."""
 

@@ -167,7 +167,8 @@ struct Assembled {
     AsmFunction& whole = *part;
     if (one.role == Role::WRAPPER) part = &kept.emplace(BlockGraph::after_checks(whole, REFUSAL));
     flow = flow_in<X86Control>(whole, *part, one.role);
-    if (flow.unknown > 0 && X86VectorControl::may_decide(whole)) flow = flow_in<X86VectorControl>(whole, *part, one.role);
+    bool undecided = flow.unknown > 0 && std::count(flow.undecided.begin(), flow.undecided.end(), 1) > 0;
+    if (undecided && X86VectorControl::may_decide(whole)) flow = flow_in<X86VectorControl>(whole, *part, one.role);
   }
 };
 

@@ -16,7 +16,7 @@ struct Flow {
   double trips(size_t loop) const { return entries[loop] > 0 ? std::max(1.0, runs[loops[loop].header] / entries[loop]) : 1.0; }
 };
 
-constexpr int64_t MOST_STEPS = 4000000;  // operations that are carried out for one function
+constexpr int64_t MOST_STEPS = 16000000; // operations that are carried out for one function
 constexpr int MOST_TURNS = 4;            // iterations that are watched as one, where a branch takes turns
 
 // Loops are entered once for each set of values that matter to them; what happened then is kept and counted again.

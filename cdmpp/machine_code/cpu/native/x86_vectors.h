@@ -53,8 +53,9 @@ class X86Vectors : public X86State {
     return most;
   }
   static int lane_width(Text name) {
-    if (name.ends_with("ps") || name.ends_with("ss") || name.ends_with("32")) return 32;
-    if (name.ends_with("pd") || name.ends_with("sd") || name.ends_with("64")) return 64;
+    bool one = name[0] != 'p';  // float, not the last letters of such as `pminsd`
+    if (name.ends_with("ps") || (one && name.ends_with("ss")) || name.ends_with("32")) return 32;
+    if (name.ends_with("pd") || (one && name.ends_with("sd")) || name.ends_with("64")) return 64;
     switch (name.back()) { case 'b': case '8': return 8; case 'w': case '6': return 16; case 'd': return 32; default: return 64; }
   }
   static Target target_of(Text operand) {
@@ -459,7 +460,7 @@ class X86Vectors : public X86State {
     Text how = name.substr(tests ? 5 : 4, name.size() - (tests ? 6 : 5));
     bool with_sign = !how.ends_with("u");
     if (!with_sign) how.remove_suffix(1);
-    bool inverts = how == "neq" || how == "nlt" || how == "nle" || how == "le";
+    bool inverts = how == "neq" || how == "nlt" || how == "le";
     bool greater = how == "gt" || how == "nle" || how == "le", less = how == "lt" || how == "nlt";
     if (!tests && !greater && !less && how != "eq" && how != "neq") return false;
     if (!tests && operands[0] == second(operands, 3) && (how == "eq" || how == "gt")) {
