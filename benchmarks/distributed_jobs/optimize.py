@@ -23,7 +23,7 @@ from benchmarks.distributed_jobs.report import PAGE
 from benchmarks.distributed_jobs.scenario import Scenario
 from benchmarks.publish.markdown import replace_part, table
 from cdmpp.plans import plan_on
-from cdmpp.plans.job_evaluator import optimize_job
+from cdmpp.plans.traced_step import optimize_traced
 from cdmpp.trace.graph_file import graph_from_dict
 
 DEFAULT = json.dumps(plan_on(2).to_dict())
@@ -69,7 +69,7 @@ def tried(name: str, scenario: Scenario, visits: int, steps: int, most_accumulat
         RuntimeError: a rank that failed.
     """
     first = measure(scenario, steps)
-    found = optimize_job(graph_from_dict(first["job"]), most_accumulation_steps, "sgd")
+    found = optimize_traced(graph_from_dict(first["job"]), most_accumulation_steps, "sgd")
     planned = replace(scenario, plan=json.dumps(found.plan.to_dict()))
     seconds: dict[str, list[float]] = {"default": [first["unprofiled_s"]], "plan": []}
     references = [*first["reference_s"]]

@@ -75,6 +75,6 @@ def read_settings(given: list[str]) -> dict[str, str]:
 
 
 def _searched(graph: StepGraph, most_accumulation_steps: int | None) -> SearchResult:
-    from cdmpp.plans.job_evaluator import optimize_job
+    from cdmpp.plans.traced_step import optimize_traced
 
-    return optimize_job(graph, most_accumulation_steps or 1)
+    return optimize_traced(graph, most_accumulation_steps or 1)

@@ -12,7 +12,7 @@ from cdmpp.devices import Device
 from cdmpp.errors import CdmppError
 from cdmpp.network.runtime import step_predictor_of
 from cdmpp.network.training_prediction import StepPrediction
-from cdmpp.plans.evaluate import WorkEvaluator, changed
+from cdmpp.plans.evaluate import Evaluator, changed
 from cdmpp.plans.memory import Memory
 from cdmpp.plans.plan import Plan, plan_on
 from cdmpp.plans.search import search
@@ -73,7 +73,8 @@ def replay_step(
     graph = scale_ranks(changed(graph_of(found), plan), plan.ranks)
     for rank, factor in factors.items():
         graph = scale_rank(graph, rank, factor)
-    replayed = replay_strategy(graph, plan.strategy.on_backend(topology.backend), topology, granularity)
+    strategy = plan.strategy.on_backend(topology.backend)
+    replayed = replay_strategy(graph, strategy, topology, granularity, plan.synchrony)
     return replace(replayed, warnings=(*_warnings(found, cluster), *replayed.warnings))
 
 
@@ -108,7 +109,7 @@ def optimize_step(
         backend: as there.
         memory_limit_bytes: most bytes of each device; None: no limit.
         most_accumulation_steps: batches whose gradients may be added up; more than 1 multiplies the global batch.
-        method: ``replay`` or ``closed_form``, as ``WorkEvaluator`` takes it.
+        method: ``replay`` or ``closed_form``, as ``Evaluator`` takes it.
         runtime: ``tvm``, or ``torch`` for its own kernels.
         options: those of ``predict_step``.
 
@@ -122,7 +123,7 @@ def optimize_step(
     found = _predicted(given, example_inputs, device, runtime, options)
     graph = graph_of(found)
     memory = Memory(found.step.memory, graph.ranks[0])
-    evaluator = WorkEvaluator(scale_ranks(graph, plan.ranks), topology, plan, memory, method)
+    evaluator = Evaluator(scale_ranks(graph, plan.ranks), topology, plan, memory, method)
     result = search(evaluator, memory_limit_bytes, most_accumulation_steps, found.step.optimizer)
     return replace(result, warnings=(*found.prediction.warnings, *result.warnings))
 

@@ -1,35 +1,38 @@
-"""WorkEvaluator: the cost of plans for ranks whose work is predicted, on a topology."""
+"""Evaluate: the cost of a plan for a step, predicted or traced, by replay or by closed form."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
 from cdmpp.collectives.topology import Topology
+from cdmpp.devices.sheet import nearest
+from cdmpp.errors import CdmppError
 from cdmpp.plans.cost import Cost, by_cause
 from cdmpp.plans.memory import Memory
 from cdmpp.plans.plan import Plan
 from cdmpp.plans.search_space import SearchSpace
 from cdmpp.platform.limits import check_choice
 from cdmpp.steps.bounds import communication_s, compute_s
+from cdmpp.steps.replay import contention_free, replay
 from cdmpp.steps.step_graph import StepGraph
 from cdmpp.steps.strategy import Strategy
-from cdmpp.steps.strategy_replay import replay_strategy
 from cdmpp.steps.transforms.accumulate import accumulate
 from cdmpp.steps.transforms.fuse_update import can_fuse_update, fuse_update
 from cdmpp.steps.transforms.recompute import can_recompute, recompute
-from cdmpp.steps.transforms.scale import scale_ranks, shard_update
 
 METHODS = ("replay", "closed_form")
 
 
 @dataclass(frozen=True)
-class WorkEvaluator:
-    """Costs by replay of the changed step, or by closed form."""
+class Evaluator:
+    """The costs of all plans of one step; each plan is evaluated once."""
 
     graph: StepGraph
-    """What each rank computes."""
-    topology: Topology
+    """What each rank computes, and, of a traced step, what ranks exchanged."""
+    topology: Topology | None
+    """What carries the exchanges; None for a traced step, whose exchanges were measured."""
     default: Plan
+    """Settings that nobody chose, or under which the step was traced."""
     memory: Memory | None = None
     """What a rank holds; None: unknown, so that no limit can be kept."""
     method: str = "replay"
@@ -42,69 +45,99 @@ class WorkEvaluator:
     @property
     def space(self) -> SearchSpace:
         """What may be set."""
-        first = self.graph.ranks[0]
-        return SearchSpace(
-            len(self.graph.ranks),
-            first.gradient_bytes,
-            tuple(module.name for module in can_recompute(first)),
-            can_fuse_update=can_fuse_update(self.graph),
-            can_accumulate=self.default.strategy.can_accumulate,
-        )
+        modules = tuple(module.name for module in can_recompute(self.graph.ranks[0]))
+        can_accumulate = self.default.strategy.can_accumulate
+        return SearchSpace(self.graph, modules, can_fuse_update(self.graph), can_accumulate)
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What holds for every cost."""
+        """What holds for every cost, a sentence each."""
         by = "replay" if self.method == "replay" else "closed form"
+        if self.topology is None:
+            return (f"the cost of a plan is known by {by} of the traced step with other settings; memory is unknown",)
         found = [f"the cost of a plan is known by {by} of predicted kernels: no step under it was run"]
         if self.memory is not None:
             found.append("memory is an estimate: the buffers of the back end and of the allocator are unknown")
         return tuple(found)
 
     def evaluate(self, plan: Plan) -> Cost:
-        """Seconds, memory, and the critical path; each plan is evaluated once."""
+        """The cost of a plan, as the function ``evaluate`` finds it."""
         if plan not in self._costs:
-            strategy = plan.strategy.on_backend(self.topology.backend)
-            by = _by_replay if self.method == "replay" else _by_closed_form
-            iteration_s, critical_s = by(changed(self.graph, plan), strategy, self.topology)
-            steps = plan.gradient_accumulation_steps
-            self._costs[plan] = Cost(iteration_s, self.peak_bytes(plan), critical_s, steps)
+            self._costs[plan] = evaluate(plan, self.graph, self.topology, self.memory, self.method)
         return self._costs[plan]
 
     def peak_bytes(self, plan: Plan) -> int | None:
-        """Peak bytes on the rank that needs the most."""
+        """The peak bytes of its cost, without a replay."""
         return None if self.memory is None else self.memory.peak_bytes(plan)
 
 
+def evaluate(
+    plan: Plan, graph: StepGraph, topology: Topology | None, memory: Memory | None = None, method: str = "replay"
+) -> Cost:
+    """The cost of a plan.
+
+    Args:
+        plan: all settings.
+        graph: what each rank computes, and, of a traced step, what ranks exchanged.
+        topology: what carries the exchanges; None where they were measured.
+        memory: what a rank holds; None: unknown.
+        method: one of ``METHODS``.
+
+    Raises:
+        CdmppError: a plan for another number of ranks, or with modules that the step does not have; a traced step that
+            the strategy cannot change; a closed form without a topology.
+    """
+    if plan.ranks != len(graph.ranks):
+        raise CdmppError(f"the plan is for {plan.ranks} ranks, and the step has {len(graph.ranks)}")
+    strategy = plan.strategy if topology is None else plan.strategy.on_backend(topology.backend)
+    planned = changed(graph, plan)
+    if method == "replay":
+        replayed = replay(*_few_ranks(strategy.apply(planned), topology), synchrony=plan.synchrony)
+        iteration_s, critical_s = replayed.step_s, by_cause(replayed.critical_s)
+    else:
+        iteration_s, critical_s = _closed_form(planned, strategy, topology)
+    peak_bytes = None if memory is None else memory.peak_bytes(plan)
+    return Cost(iteration_s, peak_bytes, critical_s, plan.gradient_accumulation_steps)
+
+
 def changed(graph: StepGraph, plan: Plan) -> StepGraph:
-    """What ranks compute under a plan."""
-    graph = recompute(graph, plan.recompute)
-    if plan.update == "fused":
+    """What ranks compute under a plan; ``CdmppError`` for modules that cannot be recomputed."""
+    known = [module.name for module in can_recompute(graph.ranks[0])]
+    if unknown := [name for name in plan.recompute if name not in known]:
+        raise CdmppError(f"plan.recompute names {unknown[0]!r}, no module of this step; {nearest(unknown[0], known)}")
+    graph = recompute(contention_free(graph), plan.recompute)
+    if plan.update == "fused" and can_fuse_update(graph):
         graph = fuse_update(graph)
     return accumulate(graph, plan.gradient_accumulation_steps)
 
 
-def _by_replay(graph: StepGraph, strategy: Strategy, topology: Topology) -> tuple[float, dict[str, float]]:
-    replayed = replay_strategy(*_stand_in(graph, strategy, topology))
-    return replayed.iteration_s, by_cause(replayed.critical_s)
-
-
-def _by_closed_form(graph: StepGraph, strategy: Strategy, topology: Topology) -> tuple[float, dict[str, float]]:
+def _closed_form(graph: StepGraph, strategy: Strategy, topology: Topology | None) -> tuple[float, dict[str, float]]:
+    if topology is None:
+        raise CdmppError("the closed form needs a topology: take the replay of a traced step")
     computed_s, exchanged_s = compute_s(graph, strategy), communication_s(graph, strategy, topology)
     exposed_s = max(0.0, exchanged_s - computed_s) if strategy.overlap else exchanged_s
     return computed_s + exposed_s, {"communication": exposed_s, "compute": computed_s}
 
 
-def _stand_in(graph: StepGraph, strategy: Strategy, topology: Topology) -> tuple[StepGraph, Strategy, Topology]:
+def _few_ranks(graph: StepGraph, topology: Topology | None) -> tuple[StepGraph, Topology | None]:
     """Two ranks in place of many equal ones, whose collectives take what those of all take: faster to replay."""
     ranks, first = len(graph.ranks), graph.ranks[0]
-    if ranks < 3 or any(replace(rank, rank=0) != first for rank in graph.ranks[1:]):
-        return graph, strategy, topology
-    if any(one.kind == "push_pull" for one in strategy.exchanges(graph)):
-        return graph, strategy, topology
-    shards = strategy.shards(ranks)
-    (sharded,) = shard_update(StepGraph((first,)), shards).ranks
+    if topology is None or ranks < 3 or any(replace(rank, rank=0) != first for rank in graph.ranks[1:]):
+        return graph, topology
+    if any(one.kind == "push_pull" or len(one.after) < ranks for one in graph.exchanges):
+        return graph, topology
+    if any(len(set(places.values())) > 1 for one in graph.exchanges for places in (one.after, one.before)):
+        return graph, topology
+    exchanges = tuple(
+        replace(
+            one,
+            after={rank: one.after[rank] for rank in range(2)},
+            before={rank: places for rank, places in one.before.items() if rank < 2},
+        )
+        for one in graph.exchanges
+    )
     few = replace(
         topology, ranks=2, nodes=1, adapters=1,
         whole=lambda collective: topology.whole(replace(collective, ranks=ranks)),
     )  # fmt: skip
-    return scale_ranks(StepGraph((replace(sharded, update_shards=2 if shards > 1 else 1),)), 2), strategy, few
+    return replace(graph, ranks=graph.ranks[:2], exchanges=exchanges), few

@@ -29,7 +29,7 @@ def proposals(plan: Plan, space: SearchSpace, most_accumulation_steps: int = 1) 
 
 def _all(plan: Plan, space: SearchSpace, most_accumulation_steps: int) -> Iterator[tuple[str, str, list[Plan]]]:
     if plan.ranks > 1:
-        for name, cause, found in plan.strategy.proposals(space.gradient_bytes, plan.ranks, space.copies_buckets):
+        for name, cause, found in plan.strategy.proposals(space.graph):
             yield name, cause, [replace(plan, strategy=one) for one in found]
     if space.can_fuse_update:
         yield "fused update", "host", [replace(plan, update="fused")]

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from cdmpp.errors import CdmppError, InfeasiblePlanError
 from cdmpp.plans.cost import Cost
-from cdmpp.plans.evaluator import Evaluator
+from cdmpp.plans.evaluate import Evaluator
 from cdmpp.plans.plan import ACCUMULATION, Plan, plan_on
 from cdmpp.plans.proposals import memory_savers, proposals, with_module
 from cdmpp.plans.search_result import SearchResult, SearchStep

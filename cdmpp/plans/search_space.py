@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cdmpp.steps.step_graph import StepGraph
+
 
 @dataclass(frozen=True)
 class SearchSpace:
     """The settings of a job that may be changed."""
 
-    ranks: int
-    """Number of ranks."""
-    gradient_bytes: int
-    """Bytes of all gradients."""
+    graph: StepGraph
+    """The step, from which a strategy sees which of its settings matter."""
     modules: tuple[str, ...] = ()
     """Names of the modules that may be recomputed, in the order of the model."""
-    copies_buckets: bool = False
-    """Whether the job is known to copy gradients back from their buckets."""
     can_fuse_update: bool = False
     """Whether there are several updates, with pauses of the host between them, that one kernel can replace."""
     can_accumulate: bool = False

@@ -14,6 +14,7 @@ from cdmpp.steps.contention import shared_s, with_contention, without_contention
 from cdmpp.steps.exchange_tasks import check_granularity, measured_rates
 from cdmpp.steps.keys import TaskKey
 from cdmpp.steps.step_graph import StepGraph
+from cdmpp.steps.synchrony import Synchrony
 from cdmpp.steps.tasks import STEADY, check_work, step_ends_s, step_tasks
 
 _TURNS, _CLOSE = 12, 1e-3
@@ -77,7 +78,10 @@ class Replay:
         return {rank: ends[STEADY][rank] - ends[STEADY - 1][rank] - seconds for rank, seconds in spent.items()}
 
 
-def replay(graph: StepGraph, topology: Topology | None = None, granularity: str = "collective") -> Replay:
+def replay(
+    graph: StepGraph, topology: Topology | None = None, granularity: str = "collective",
+    synchrony: Synchrony | None = None,
+) -> Replay:  # fmt: skip
     """Run a step graph with the exchanges that it has.
 
     Ops of a contention-free graph take longer next to exchanges: it is run until that changes its step no more.
@@ -88,6 +92,7 @@ def replay(graph: StepGraph, topology: Topology | None = None, granularity: str 
         granularity: of collectives on a topology. ``collective``: each is one task, which starts when the last rank
             arrives. ``ring step``: each is expanded into the steps of its rings, which share links; for 16 ranks at
             most.
+        synchrony: which exchanges an update waits for; None: those of its own step.
 
     Raises:
         CdmppError: an unknown granularity, too many ranks for it, or more tasks than memory holds.
@@ -96,7 +101,7 @@ def replay(graph: StepGraph, topology: Topology | None = None, granularity: str 
     check_granularity(granularity, len(graph.ranks))
     pushed = sum(one.kind == "push_pull" for one in graph.exchanges)
     check_work(sum(rank.task_count for rank in graph.ranks) + 2 * pushed * len(graph.ranks), len(graph.ranks))
-    made = _run(graph, topology, granularity)
+    made = _run(graph, topology, granularity, synchrony)
     if not graph.is_contention_free:
         return made
     shared, last_s = {rank.rank: [0.0] * len(rank.ops) for rank in graph.ranks}, 0.0
@@ -107,7 +112,7 @@ def replay(graph: StepGraph, topology: Topology | None = None, granularity: str 
         if turn > _TURNS // 3:  # it goes to and fro
             now = {rank: [(a + b) / 2 for a, b in zip(now[rank], shared[rank], strict=True)] for rank in now}
         shared = now
-        made = _run(with_contention(graph, shared), topology, granularity)
+        made = _run(with_contention(graph, shared), topology, granularity, synchrony)
     return made
 
 
@@ -118,6 +123,6 @@ def contention_free(graph: StepGraph) -> StepGraph:
     return without_contention(graph, shared_s(graph, replay(graph).timeline))
 
 
-def _run(graph: StepGraph, topology: Topology | None, granularity: str) -> Replay:
+def _run(graph: StepGraph, topology: Topology | None, granularity: str, synchrony: Synchrony | None) -> Replay:
     rates = {**({} if topology is None else topology.rates), **measured_rates(graph.exchanges)}
-    return Replay(graph, simulate(step_tasks(graph, topology, granularity), rates=rates))
+    return Replay(graph, simulate(step_tasks(graph, topology, granularity, synchrony=synchrony), rates=rates))

@@ -172,14 +172,14 @@ class RankGraph:
         """Names of its streams, in the order of their first ops."""
         return tuple(dict.fromkeys(op.stream for op in self.ops))
 
-    @property
-    def first_updates(self) -> tuple[int, ...]:
-        """Place of the first update on each stream: it waits for the gradients that were exchanged."""
+    @cached_property
+    def synchronized(self) -> tuple[int, ...]:
+        """Places that wait for the exchanged gradients: the first update on each stream, and the end of the step."""
         first: dict[str, int] = {}
         for place, op in enumerate(self.ops):
             if op.phase == "update":
                 first.setdefault(op.stream, place)
-        return tuple(first.values())
+        return (*first.values(), len(self.ops))
 
 
 @dataclass(frozen=True)
@@ -256,7 +256,7 @@ class StepGraph:
 
     def with_exchanges(self, exchanges: Iterable[Exchange]) -> StepGraph:
         """The same step with these exchanges; the first updates and the end of the step wait for each of them too."""
-        waiting = {rank.rank: (*rank.first_updates, len(rank.ops)) for rank in self.ranks}
+        waiting = {rank.rank: rank.synchronized for rank in self.ranks}
         return replace(
             self,
             exchanges=tuple(

@@ -11,10 +11,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Self
 
+from cdmpp.errors import CdmppError
 from cdmpp.network.training_step import StepMemory
 from cdmpp.platform.limits import Limits, check_fields
 from cdmpp.steps.exchange import Exchange
 from cdmpp.steps.step_graph import ModuleSpan, StepGraph
+from cdmpp.steps.transforms.scale import shard_update
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,25 @@ class Strategy(ABC):
             CdmppError: ranks whose gradients or modules differ, or a step that the strategy cannot share.
         """
 
+    def apply(self, graph: StepGraph) -> StepGraph:
+        """The step as ranks run it under the strategy, with its exchanges.
+
+        Args:
+            graph: what ranks compute. If it has exchanges, it was traced under the same kind of strategy.
+
+        Raises:
+            CdmppError: as ``exchanges``; a traced step, whose settings the strategy cannot change.
+        """
+        if graph.exchanges:
+            raise CdmppError(f"the settings of a traced step of {self.name} cannot be changed")
+        sharded = shard_update(graph, self.shards(len(graph.ranks)))
+        return sharded.with_exchanges(self.exchanges(sharded) if len(graph.ranks) > 1 else ())
+
+    @classmethod
+    def from_trace(cls, graph: StepGraph) -> Self:
+        """The strategy under which a step was traced; ``CdmppError`` where it was another one."""
+        raise CdmppError(f"{cls.name}: its settings cannot be read from a trace")
+
     def shards(self, ranks: int) -> int:
         """The number of ranks over which parameters, and so their update, are divided."""
         return 1
@@ -103,15 +124,8 @@ class Strategy(ABC):
         """
         return RankBytes(held.parameter_bytes + held.state_bytes, held.update_bytes)
 
-    def proposals(
-        self, gradient_bytes: int, ranks: int, copies_buckets: bool
-    ) -> Iterator[tuple[str, str, Iterable[Self]]]:
-        """Other settings that may make a step shorter.
-
-        Args:
-            gradient_bytes: bytes of all gradients of the model.
-            ranks: number of ranks, 2 or more.
-            copies_buckets: whether the job is known to copy gradients back from their buckets.
+    def proposals(self, graph: StepGraph) -> Iterator[tuple[str, str, Iterable[Self]]]:
+        """Other settings that may make the step ``graph`` of two ranks or more shorter.
 
         Yields:
             The name of the change, the part of the critical path that it may shorten, and the strategies to try.

@@ -17,14 +17,15 @@ from cdmpp.steps.replay import Replay, replay
 from cdmpp.steps.step_graph import StepGraph
 from cdmpp.steps.step_replay import RankShare, RankSpan, StepReplay
 from cdmpp.steps.strategy import Strategy
-from cdmpp.steps.transforms.scale import shard_update
+from cdmpp.steps.synchrony import Synchrony
 
 _HOST = ("start", "delay", "end")
 
 
 def replay_strategy(
-    graph: StepGraph, strategy: Strategy, topology: Topology, granularity: str = "collective"
-) -> StepReplay:
+    graph: StepGraph, strategy: Strategy, topology: Topology, granularity: str = "collective",
+    synchrony: Synchrony | None = None,
+) -> StepReplay:  # fmt: skip
     """One training step in steady state (after the replayer of dPRO, MLSys'22, section 4).
 
     Args:
@@ -32,6 +33,7 @@ def replay_strategy(
         strategy: how ranks share the work.
         topology: what they exchange over.
         granularity: as of ``replay``.
+        synchrony: as of ``replay``.
 
     Raises:
         CdmppError: ranks that do not match each other or the topology, and as of ``replay``.
@@ -41,9 +43,8 @@ def replay_strategy(
         raise CdmppError(
             f"a step of {count} ranks on {topology.ranks} ranks of {topology.name}: give one RankGraph for each"
         )
-    sharded = shard_update(graph, strategy.shards(count))
-    exchanges = strategy.exchanges(sharded) if count > 1 else ()
-    made = replay(sharded.with_exchanges(exchanges), topology, granularity)
+    made = replay(strategy.apply(graph), topology, granularity, synchrony)
+    exchanges = made.graph.exchanges
     computed_s, exchanged_s = compute_s(graph, strategy), communication_s(graph, strategy, topology)
     return StepReplay(
         strategy.name,

@@ -11,6 +11,7 @@ from cdmpp.steps.exchange import START
 from cdmpp.steps.exchange_tasks import Keys, carried
 from cdmpp.steps.keys import Stream, TaskKey
 from cdmpp.steps.step_graph import RankGraph, StepGraph
+from cdmpp.steps.synchrony import Synchrony
 
 STEPS, STEADY = 4, 2
 """Steps that are simulated, and the one that is reported: from the third on ranks have found their order, and those
@@ -18,8 +19,9 @@ that are ahead of others are in the next one."""
 
 
 def step_tasks(
-    graph: StepGraph, topology: Topology | None = None, granularity: str = "collective", steps: int = STEPS
-) -> list[Task]:
+    graph: StepGraph, topology: Topology | None = None, granularity: str = "collective", steps: int = STEPS,
+    synchrony: Synchrony | None = None,
+) -> list[Task]:  # fmt: skip
     """Tasks of ``steps`` steps, whose keys are ``TaskKey``.
 
     An exchange without a measured time starts after the one before it has ended. Pushes to servers do not.
@@ -29,13 +31,15 @@ def step_tasks(
         topology: what carries exchanges that were not measured.
         granularity: of collectives on a topology: ``collective`` or ``ring step``.
         steps: how many.
+        synchrony: which exchanges updates and the end of a step wait for; None: those of their own step.
 
     Raises:
         DataError: an exchange that was not measured, and no topology.
     """
     tasks = list[Task]()
     for step in range(steps):
-        tasks += _step(step, graph, topology, granularity)
+        awaited = step if synchrony is None else synchrony.awaited_step(step)
+        tasks += _step(step, awaited, graph, topology, granularity)
     return tasks
 
 
@@ -53,7 +57,8 @@ def step_ends_s(timeline: Timeline) -> list[float]:
     return [ends[step] for step in sorted(ends)]
 
 
-def _step(step: int, graph: StepGraph, topology: Topology | None, granularity: str) -> list[Task]:
+def _step(step: int, awaited: int | None, graph: StepGraph, topology: Topology | None, granularity: str) -> list[Task]:
+    """Tasks of one step. Its updates and its end wait for the exchanges of the step ``awaited``, if there is one."""
     exchanged = list[Task]()
     previous: Keys = {}
     waits: list[dict[int, list[TaskKey]]] = [{} for _ in graph.ranks]
@@ -68,7 +73,10 @@ def _step(step: int, graph: StepGraph, topology: Topology | None, granularity: s
         previous = made.ends if is_queued else previous
         for rank, places in one.before.items():
             for waiting in places:
-                waits[rank].setdefault(waiting, []).extend(made.ends[rank])
+                ends = made.ends[rank]
+                if waiting in graph.ranks[rank].synchronized:
+                    ends = () if awaited is None or awaited < 0 else tuple(k._replace(step=awaited) for k in ends)
+                waits[rank].setdefault(waiting, []).extend(ends)
     return [*(task for rank in graph.ranks for task in _rank(step, rank, waits[rank.rank])), *exchanged]
 
 

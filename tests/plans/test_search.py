@@ -17,6 +17,7 @@ from cdmpp.plans.strategies.fsdp import FSDP
 from cdmpp.plans.strategies.parameter_server import ParameterServer
 from cdmpp.report.plan import plan_report
 from cdmpp.steps.step_graph import StepGraph
+from cdmpp.steps.strategy_replay import replay_strategy
 from tests.plans.toy_job import MIB, evaluator, layers, memory
 
 EIGHT = layers((2 * MIB,) * 8, (1e-3,) * 8)
@@ -147,14 +148,17 @@ def test_one_kernel_for_all_updates_saves_pauses_alone():
 
 
 def test_many_equal_ranks_are_judged_as_all_of_them():
-    from cdmpp.plans.evaluate import changed
-    from cdmpp.steps.strategy_replay import replay_strategy
-
     for strategy in (DDP((4 * MIB,)), FSDP(), FSDP(reshard_after_forward=False)):
         plan = plan_on(6, strategy)
         asked = evaluator(EIGHT, ranks=6, default=plan)
-        whole = replay_strategy(changed(asked.graph, plan), plan.strategy, asked.topology)
+        whole = replay_strategy(asked.graph, plan.strategy, asked.topology)
         assert asked.evaluate(plan).iteration_s == pytest.approx(whole.iteration_s)
     first, *others = asked.graph.ranks
     slow = StepGraph((first, *(replace(rank, start_s=0.01) for rank in others)))
     assert replace(asked, graph=slow, _costs={}).evaluate(plan).iteration_s > asked.evaluate(plan).iteration_s
+
+
+def test_modules_that_the_step_does_not_have_are_refused():
+    asked = evaluator(EIGHT)
+    with pytest.raises(CdmppError, match="plan.recompute names 'layer.99', no module of this step; nearest: layer"):
+        asked.evaluate(plan_on(2, recompute=("layer.99",)))

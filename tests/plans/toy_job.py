@@ -8,7 +8,7 @@ from dataclasses import replace
 from cdmpp.collectives.interconnect import AlphaBeta
 from cdmpp.collectives.topology import fitted
 from cdmpp.network.training_step import StepMemory
-from cdmpp.plans.evaluate import WorkEvaluator
+from cdmpp.plans.evaluate import Evaluator
 from cdmpp.plans.memory import Memory
 from cdmpp.plans.plan import Plan, plan_on
 from cdmpp.steps.step_graph import Gradient, ModuleSpan, Op, RankGraph, StepGraph
@@ -50,7 +50,7 @@ def memory(rank: RankGraph, inside: Sequence[int], out: int = MIB) -> Memory:
 def evaluator(
     rank: RankGraph, ranks: int = 2, alpha_s: float = 1e-4, beta_s: float = 1e-9, default: Plan | None = None,
     held: Memory | None = None,
-) -> WorkEvaluator:  # fmt: skip
+) -> Evaluator:  # fmt: skip
     """Equal ranks on links of two numbers."""
     topology = fitted(AlphaBeta(alpha_s, beta_s), ranks, "nccl")
-    return WorkEvaluator(scale_ranks(StepGraph((rank,)), ranks), topology, default or plan_on(ranks), held)
+    return Evaluator(scale_ranks(StepGraph((rank,)), ranks), topology, default or plan_on(ranks), held)

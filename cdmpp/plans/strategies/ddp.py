@@ -13,8 +13,10 @@ from cdmpp.plans.strategies.registry import STRATEGIES
 from cdmpp.platform.limits import Limits, numbers
 from cdmpp.steps.buckets import fill_buckets
 from cdmpp.steps.exchange import Exchange
-from cdmpp.steps.step_graph import Gradient, ModuleSpan, RankGraph, StepGraph
+from cdmpp.steps.step_graph import COPY, Gradient, ModuleSpan, RankGraph, StepGraph
 from cdmpp.steps.strategy import RankBytes, Strategy, flag
+from cdmpp.steps.transforms.rebucket import gradient_exchanges, rebucket
+from cdmpp.steps.transforms.view_gradients import view_gradients
 
 DEFAULT_BUCKETS = (MIB, 25 * MIB)
 """PyTorch's: a small first bucket leaves early."""
@@ -81,18 +83,31 @@ class DDP(Strategy):
         kept = own.kept_bytes + held.gradient_bytes
         return replace(own, kept_bytes=kept, holds_gradients=self.gradient_as_bucket_view)
 
-    def proposals(
-        self, gradient_bytes: int, ranks: int, copies_buckets: bool
-    ) -> Iterator[tuple[str, str, Iterable[Self]]]:
+    def apply(self, graph: StepGraph) -> StepGraph:
+        """The step with its exchanges; in a traced step its gradients are packed into other buckets."""
+        if not graph.exchanges:
+            return super().apply(graph)
+        return rebucket(view_gradients(graph) if self.gradient_as_bucket_view else graph, self.bucket_bytes)
+
+    @classmethod
+    def from_trace(cls, graph: StepGraph) -> Self:
+        """The strategy of a traced step; ``CdmppError`` where its all-reduces are not those of its gradients."""
+        sent, default = _sent(graph), rebucket(graph, DEFAULT_BUCKETS)
+        return cls(
+            bucket_bytes=DEFAULT_BUCKETS if sent == _sent(default) else sent,
+            gradient_as_bucket_view=not _copies_buckets(graph),
+        )
+
+    def proposals(self, graph: StepGraph) -> Iterator[tuple[str, str, Iterable[Self]]]:
         """Sizes of all buckets, of the first one, and of the later ones; gradients as views of their buckets."""
-        ladder = sizes(gradient_bytes)[::-1]  # of sizes that make the same buckets the largest is taken
+        ladder = sizes(graph.ranks[0].gradient_bytes)[::-1]  # of sizes that make the same buckets the largest is taken
         first, last = self.bucket_bytes[0], self.bucket_bytes[-1]
         caps = [DEFAULT_BUCKETS, *((size,) for size in ladder)]
         firsts = [(size, last) for size in ladder if size != last]
         rests = [(first, size) for size in ladder if size != first]
         for name, tried in (("bucket size", caps), ("first bucket", firsts), ("later buckets", rests)):
             yield name, "communication", [replace(self, bucket_bytes=one) for one in tried]
-        if copies_buckets:
+        if _copies_buckets(graph) and not self.gradient_as_bucket_view:
             yield "gradient as bucket view", "compute", [replace(self, gradient_as_bucket_view=True)]
 
     def memory_savers(self, ranks: int) -> Iterator[tuple[str, Self]]:
@@ -127,6 +142,15 @@ class DDP(Strategy):
         """The model in ``DistributedDataParallel``."""
         given = "".join(f", {key}={value!r}" for key, value in self.torch_arguments().items())
         return (f"model = DistributedDataParallel(model{given})",)
+
+
+def _sent(graph: StepGraph) -> tuple[int, ...]:
+    return tuple(graph.exchanges[place].bytes for place in gradient_exchanges(graph))
+
+
+def _copies_buckets(graph: StepGraph) -> bool:
+    """Whether a traced step copies gradients back from their buckets."""
+    return any(op.kind == COPY for rank in graph.ranks for op in rank.ops)
 
 
 def _number(size: int) -> int | float:

@@ -73,9 +73,7 @@ class FSDP(Strategy):
             holds_gradients=True,
         )
 
-    def proposals(
-        self, gradient_bytes: int, ranks: int, copies_buckets: bool
-    ) -> Iterator[tuple[str, str, Iterable[Self]]]:
+    def proposals(self, graph: StepGraph) -> Iterator[tuple[str, str, Iterable[Self]]]:
         """Parameters that stay gathered after the forward pass, or do not."""
         again = not self.reshard_after_forward
         yield "reshard after forward", "communication", [replace(self, reshard_after_forward=again)]

@@ -79,13 +79,11 @@ class ParameterServer(Strategy):
         sums = -(-held.gradient_bytes // self.servers_on(ranks)) if ranks > 1 else 0
         return replace(own, kept_bytes=own.kept_bytes + sums)
 
-    def proposals(
-        self, gradient_bytes: int, ranks: int, copies_buckets: bool
-    ) -> Iterator[tuple[str, str, Iterable[Self]]]:
+    def proposals(self, graph: StepGraph) -> Iterator[tuple[str, str, Iterable[Self]]]:
         """Sizes of parts, and numbers of servers."""
-        parts = [replace(self, part_bytes=size) for size in sizes(gradient_bytes)[::-1]]
+        parts = [replace(self, part_bytes=size) for size in sizes(graph.ranks[0].gradient_bytes)[::-1]]
         yield "partition", "communication", parts
-        counts = (None, *range(1, ranks))  # None: one a rank
+        counts = (None, *range(1, len(graph.ranks)))  # None: one a rank
         yield "servers", "communication", [replace(self, servers=count) for count in counts]
 
     def describe(self, setting: str) -> str:

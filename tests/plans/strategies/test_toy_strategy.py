@@ -36,7 +36,7 @@ class Quantized(Strategy):
         after = {rank.rank: max(one.ready_after for one in rank.gradients) for rank in graph.ranks}
         return (Exchange("all_reduce", size, after, name="all gradients"),)
 
-    def proposals(self, gradient_bytes, ranks, copies_buckets):
+    def proposals(self, graph):
         yield "bits", "communication", [replace(self, bits=bits) for bits in (16, 8)]
 
     def rank_bytes(self, held, modules, ranks):

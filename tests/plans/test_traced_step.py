@@ -8,8 +8,9 @@ import pytest
 
 from cdmpp.errors import CdmppError
 from cdmpp.plans import plan_on, search
-from cdmpp.plans.job_evaluator import JobEvaluator, traced_plan
+from cdmpp.plans.evaluate import Evaluator
 from cdmpp.plans.strategies.ddp import DDP
+from cdmpp.plans.traced_step import optimize_traced, traced_plan
 from cdmpp.steps.exchange import Exchange
 from cdmpp.steps.replay import replay
 from cdmpp.steps.step_graph import Gradient, Measured, Op, RankGraph, StepGraph
@@ -47,13 +48,13 @@ def test_settings_are_read_from_the_trace():
 
 def test_the_default_is_the_replay():
     traced = job(copies=True)
-    evaluator = JobEvaluator(traced, traced_plan(traced))
+    evaluator = Evaluator(traced, None, traced_plan(traced))
     assert evaluator.evaluate(evaluator.default).iteration_s == pytest.approx(replay(traced).step_s)
 
 
 def test_small_buckets_hide_behind_the_backward_pass():
     traced = rebucket(job(), (MB, 25 * MB))
-    found = search(JobEvaluator(traced, traced_plan(traced)))
+    found = optimize_traced(traced)
     assert found.default_iteration_s == pytest.approx(4 + 8 + 3 + 0.5, abs=0.13)
     assert found.iteration_s == pytest.approx(4 + 8 + 1 + 0.5, abs=0.13)
     assert found.gain == pytest.approx(15.5 / 13.5 - 1, abs=0.01)
@@ -62,14 +63,14 @@ def test_small_buckets_hide_behind_the_backward_pass():
 
 def test_large_buckets_where_a_message_costs_much():
     traced = job(latency_s=5.0, wire_s=0.1)
-    found = search(JobEvaluator(traced, traced_plan(traced)))
+    found = optimize_traced(traced)
     assert len(rebucket(traced, found.plan.strategy.bucket_bytes).exchanges) < 4
     assert found.gain > 0.2
 
 
 def test_updates_and_copies_that_need_not_be():
     traced = job(wire_s=1e-3, updates=4, copies=True)
-    evaluator = JobEvaluator(traced, traced_plan(traced))
+    evaluator = Evaluator(traced, None, traced_plan(traced))
     found = search(evaluator)
     assert found.plan.update == "fused" and found.plan.strategy.gradient_as_bucket_view
     both = replace(evaluator.default, strategy=found.plan.strategy, update="fused")
@@ -79,7 +80,7 @@ def test_updates_and_copies_that_need_not_be():
 
 def test_added_batches_exchange_once():
     traced = job(wire_s=10.0)
-    evaluator = JobEvaluator(traced, traced_plan(traced))
+    evaluator = Evaluator(traced, None, traced_plan(traced))
     twice = evaluator.evaluate(replace(evaluator.default, gradient_accumulation_steps=2))
     assert twice.iteration_s == pytest.approx(evaluator.evaluate(evaluator.default).iteration_s + 4 + 8)
 
@@ -87,6 +88,12 @@ def test_added_batches_exchange_once():
 def test_other_jobs_are_refused():
     traced = job()
     with pytest.raises(CdmppError, match="DistributedDataParallel"):
-        JobEvaluator(replace(traced, exchanges=()), plan_on(2))
+        traced_plan(replace(traced, exchanges=()))
     with pytest.raises(CdmppError, match="not known"):
-        search(JobEvaluator(traced, plan_on(2)), memory_limit_bytes=1)
+        search(Evaluator(traced, None, plan_on(2)), memory_limit_bytes=1)
+    with pytest.raises(CdmppError, match="a traced step of fsdp cannot be changed"):
+        Evaluator(traced, None, plan_on(2, "fsdp")).evaluate(plan_on(2, "fsdp"))
+    with pytest.raises(CdmppError, match="the plan is for 4 ranks, and the step has 2"):
+        Evaluator(traced, None, plan_on(4)).evaluate(plan_on(4))
+    with pytest.raises(CdmppError, match="closed form needs a topology"):
+        Evaluator(traced, None, plan_on(2), method="closed_form").evaluate(plan_on(2))
