@@ -14,7 +14,7 @@ import numpy as np
 
 from benchmarks.publish.markdown import table
 from cdmpp.data.importers.neusight_convolutions import time_added
-from cdmpp.operators.operator import LibraryOperator
+from cdmpp.operators.operator import EagerOperator
 from cdmpp.platform.files import read_table
 
 SMALL_FLOPS, PARTS = 1e9, 5
@@ -29,7 +29,7 @@ def main(path: Path) -> None:
             sizes = {
                 name: row[name] for name in ("batch", "in_channels", "out_channels", "in_size", "stride", "padding")
             }
-            operator = LibraryOperator("conv2d", {**sizes, "kernel": row["kernel_size"]})
+            operator = EagerOperator("conv2d", {**sizes, "kernel": row["kernel_size"]})
             rows[row["device"]].append((row["source_line"], row["latency_s"], operator.flops, operator.io_bytes))
     lines = []
     for device, found in sorted(rows.items()):

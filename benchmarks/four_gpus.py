@@ -26,7 +26,10 @@ from benchmarks.library_networks import traced
 from cdmpp import devices
 from cdmpp.collectives.collective import Collective
 from cdmpp.collectives.collective_model import shipped
-from cdmpp.network.eager.predict import compose, read_library_network
+from cdmpp.network.eager.read import read_run
+from cdmpp.network.eager.runtime import EagerRuntime
+from cdmpp.network.predict import predict_read
+from cdmpp.network.workload import Workload
 
 _DEVICES = {"NVIDIA_A100-SXM4-40GB": ("a100", "nvlink3"), "NVIDIA_H100_80GB_HBM3": ("h100", "nvlink4")}
 _ELEMENT_BYTES = 4
@@ -78,7 +81,7 @@ def share(config: Path, seq: int, batch: int, ranks: int, layers: int) -> Any:
         network = _Share(json.loads(config.read_text()), layers, ranks).eval()
         tokens, places = torch.ones(batch, seq, dtype=torch.int64), torch.ones(1, seq, dtype=torch.int64)
         mask = torch.ones(seq, seq, dtype=torch.bool)
-    return read_library_network(network, {"tokens": tokens, "places": places, "mask": mask}, train=True)
+    return read_run(Workload(network, {"tokens": tokens, "places": places, "mask": mask}, mode="forward_backward"))
 
 
 def predicted_s(row: dict[str, str], config: Path, model: str) -> float:
@@ -89,7 +92,7 @@ def predicted_s(row: dict[str, str], config: Path, model: str) -> float:
     layers, hidden, seq, batch = told["n_layer"], told["n_embd"], int(row["seq_length"]), int(row["global_batch"])
 
     def whole(of: Any, *sizes: int) -> float:
-        one, two = (compose(of(config, *sizes, n), predictor, model, sheet).latency_s for n in (1, 2))
+        one, two = (predict_read(of(config, *sizes, n), sheet, EagerRuntime(predictor)).latency_s for n in (1, 2))
         return one + (layers - 1) * (two - one)
 
     def exchanged(kind: str, count: int, parties: int = ranks) -> float:
@@ -111,7 +114,7 @@ def _traced(config: Path, seq: int, batch: int, layers: int) -> Any:
 
 @cache
 def _loaded(model: str) -> Any:
-    return cdmpp.load(model)
+    return cdmpp.load_model(model)
 
 
 def main(steps: str, labels: str, model: str = "torch-gpus") -> None:

@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from benchmarks.distributed_jobs.networks import gpt
 from benchmarks.distributed_jobs.rank import loss_of
-from cdmpp import predict_step
+from cdmpp import Workload, predict_step
 from cdmpp.platform.torch_pair import import_torchvision
 from cdmpp.trace import record
 
@@ -67,7 +67,8 @@ def predict(device: str) -> None:
     """Print what each step would take."""
     for name in NETWORKS:
         network, batch = made(name, "cpu")
-        found = predict_step(network, (batch,), device=device, runtime="torch", optimizer="sgd", loss=loss_of)
+        workload = Workload(network, (batch,), optimizer="sgd", loss=loss_of)
+        found = predict_step(workload, device=device, runtime="torch")
         print(f"{name}: {1e3 * found.latency_s:.1f} ms", *found.prediction.warnings, sep="\n  ")
 
 

@@ -84,7 +84,7 @@ def main(data: str, out: str, labels: str = "3", sampler: str = "random") -> Non
     folders = {device: Path(out) / "left_out" / f"without-{device}" / "model" for device in names}
     for device in [name for name in names if folders[name].is_dir()]:
         split = split_without(records, [device], [name for name in names if name != device], 0)
-        model = cdmpp.load(str(folders[device]))
+        model = cdmpp.load_model(str(folders[device]))
         before = errors(model, records, split.test)
         after = few_labels(model, records, device, split.test, int(labels), sampler).mean(0)
         cells = []

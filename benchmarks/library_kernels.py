@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.library_network_times import BATCHES, IMAGES, NETWORKS, made
+from cdmpp.network.workload import Workload
 
 RUNS = 2
 _CLASSES = {
@@ -55,7 +56,9 @@ def measure(out: Path) -> None:
 def score(out: Path, device: str, model: str) -> None:
     """Print a line a network and class."""
     from cdmpp import devices, load
-    from cdmpp.network.eager.predict import compose, read_library_network
+    from cdmpp.network.eager.read import read_run
+    from cdmpp.network.eager.runtime import EagerRuntime
+    from cdmpp.network.predict import predict_read
 
     sheet, predictor = devices.get(device), load(model)
     measured: dict[tuple[str, int, str], dict[str, float]] = defaultdict(lambda: defaultdict(float))
@@ -67,9 +70,9 @@ def score(out: Path, device: str, model: str) -> None:
     for (name, batch, dtype), classes in measured.items():
         with torch.device("meta"):
             network, given = made(name, batch)
-        read = read_library_network(network, (given,), dtype=dtype)
+        read = read_run(Workload(network, (given,), dtype=dtype))
         predicted: dict[str, float] = defaultdict(float)
-        for kernel in compose(read, predictor, model, sheet).kernels:
+        for kernel in predict_read(read, sheet, EagerRuntime(predictor)).kernels:
             operator = read.operators[kernel.task_id].name
             predicted[_CLASSES.get(operator, "elementwise")] += 1e3 * kernel.total_s
         for of in ("linear", "bmm", "softmax", "norm", "copies", "elementwise", "all"):

@@ -23,6 +23,8 @@ import torchvision
 import transformers
 from torch import nn
 
+from cdmpp.network.workload import Workload
+
 WARM, REPEATS = 4, 15
 
 
@@ -133,7 +135,9 @@ def measure(out: Path) -> None:
 def score(out: Path, device: str, models: list[str]) -> None:
     """Print a line a network, and the mean error of each kind of run."""
     from cdmpp import devices, load
-    from cdmpp.network.eager.predict import compose, read_library_network
+    from cdmpp.network.eager.read import read_run
+    from cdmpp.network.eager.runtime import EagerRuntime
+    from cdmpp.network.predict import predict_read
 
     sheet, predictors = devices.get(device), {name: load(name) for name in models}
     errors: dict[str, list[list[float]]] = defaultdict(list)
@@ -143,8 +147,10 @@ def score(out: Path, device: str, models: list[str]) -> None:
             continue
         with torch.device("meta"):
             network, given = made(job["network"], job["batch"])
-        read = read_library_network(network, (given,), dtype=job["dtype"], train=job["train"])
-        found = [compose(read, one, name, sheet, job["train"]) for name, one in predictors.items()]
+        read = read_run(
+            Workload(network, (given,), dtype=job["dtype"], mode="forward_backward" if job["train"] else "inference")
+        )
+        found = [predict_read(read, sheet, EagerRuntime(one)) for one in predictors.values()]
         off = [100 * (one.latency_s / measured_s - 1) for one in found]
         kind = f"{job['dtype']} {'training' if job['train'] else 'inference'}"
         errors[kind].append([abs(one) for one in off])

@@ -22,8 +22,11 @@ import transformers
 
 import cdmpp
 from cdmpp import devices
-from cdmpp.network.eager.predict import LibraryNetwork, compose, read_library_network
+from cdmpp.network.eager.read import EagerNetwork, read_run
+from cdmpp.network.eager.runtime import EagerRuntime
+from cdmpp.network.predict import predict_read
 from cdmpp.network.prediction import NetworkPrediction
+from cdmpp.network.workload import Workload
 
 _HEADS = {
     ("bert", "inf"): transformers.BertForSequenceClassification,
@@ -38,7 +41,7 @@ _KEY = ("device", "model", "mode", "seq", "batch")
 
 
 @cache
-def traced(config: Path, mode: str, seq: int, batch: int, layers: int) -> LibraryNetwork:
+def traced(config: Path, mode: str, seq: int, batch: int, layers: int) -> EagerNetwork:
     """Calls of the network with so many layers."""
     values = dict(transformers.AutoConfig.from_pretrained(config).to_dict())
     kind = values.pop("model_type")
@@ -49,7 +52,13 @@ def traced(config: Path, mode: str, seq: int, batch: int, layers: int) -> Librar
         network = _HEADS[kind, mode](made).eval()
         tokens = torch.ones(batch, seq, dtype=torch.int64)
         mask = torch.ones(batch, seq, dtype=torch.int64)
-    return read_library_network(network, {"input_ids": tokens, "attention_mask": mask}, train=mode == "train")
+    return read_run(
+        Workload(
+            network,
+            {"input_ids": tokens, "attention_mask": mask},
+            mode="forward_backward" if mode == "train" else "inference",
+        )
+    )
 
 
 def predicted_s(row: Mapping[str, Any], configs: Path, model: str) -> np.ndarray:
@@ -57,7 +66,7 @@ def predicted_s(row: Mapping[str, Any], configs: Path, model: str) -> np.ndarray
     config = configs / f"{row['model']}.json"
     predictor, sheet = _loaded(model), devices.get(row["device"])
     one, two = (
-        _parts(compose(traced(config, row["mode"], row["seq"], row["batch"], n), predictor, model, sheet))
+        _parts(predict_read(traced(config, row["mode"], row["seq"], row["batch"], n), sheet, EagerRuntime(predictor)))
         for n in (1, 2)
     )
     return one + (int(row["num_layer"]) - 1) * (two - one)
@@ -70,7 +79,7 @@ def _parts(found: NetworkPrediction) -> np.ndarray:
 
 @cache
 def _loaded(model: str) -> Any:
-    return cdmpp.load(model)
+    return cdmpp.load_model(model)
 
 
 @cache

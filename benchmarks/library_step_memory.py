@@ -14,8 +14,9 @@ from typing import Any
 
 import torch
 
-from cdmpp.network.eager.step import library_step
+from cdmpp.network.eager.step import read_step
 from cdmpp.network.source.trained_model import trained_model
+from cdmpp.network.workload import Workload
 from cdmpp.programs.training.loss import with_loss
 
 NETWORKS = ("resnet18", "vgg16", "mobilenet_v2", "bert_base", "gpt2", "llama_small", "vit_small")
@@ -65,8 +66,8 @@ def peak_bytes(module: Any, arguments: tuple[Any, ...]) -> int:
 
 def main() -> None:
     for name in sys.argv[1:] or NETWORKS:
-        step, _ = library_step(name, optimizer="adamw", batch=2, together=False)
-        network, model = trained_model(name, None, 2, None)
+        step = read_step(Workload(name, optimizer="adamw", batch=2, mode="training_step"), "cpu").step
+        network, model = trained_model(Workload(name, None, 2, None))
         module, arguments = with_loss(model, network.example, "cross_entropy")
         pairs = {
             "saved": (step.saved_activation_bytes, kept_bytes(module, arguments)),

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from cdmpp.data.records import read_records, read_tasks
-from cdmpp.operators.operator import LibraryOperator
+from cdmpp.operators.operator import EagerOperator
 
 CLASSES = ("bmm", "linear", "conv", "softmax", "layer_norm", "elementwise", "pool", "mean")
 
@@ -24,7 +24,7 @@ def classes_of(folder: Path) -> dict[str, tuple[str, str]]:
     tasks, found = read_tasks(folder), {}
     for record in read_records(folder):
         task = tasks[record.task_id]
-        operator = LibraryOperator.from_json(task.op_name)
+        operator = EagerOperator.from_json(task.op_name)
         family = operator.kind.family
         named = operator.name if operator.name in CLASSES else "pool" if task.op_class == "pool" else family
         kept = family != "elementwise" or task.op_class in ("elementwise", "pool", "reduce")

@@ -139,12 +139,12 @@ def model_and_builder(name: str, device: str, seed: int) -> tuple[Any, Any]:
 
     from cdmpp.tuning.artifacts import Artifacts
     from cdmpp.tuning.builder import Builder
-    from cdmpp.tuning.plug import cost_model
+    from cdmpp.tuning.plug import make_cost_model
 
     if name in ("xgb", "random"):
         model = XGBModel(num_tuning_cores=2) if name == "xgb" else RandomModel(seed=seed)
         return model, Builder(Artifacts(""))
-    model = cost_model(device, frozen=name == "frozen", cascade=name in ("cascade", "offline"), seed=seed)
+    model = make_cost_model(device, frozen=name == "frozen", cascade=name in ("cascade", "offline"), seed=seed)
     return model, model.builder
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.search import model_and_builder, quick_runner
+from cdmpp.network.workload import Workload
 from cdmpp.platform.files import read_json, write_json
 
 TURN = 64
@@ -70,7 +71,7 @@ def _cell(path: Path) -> None:
     logging.getLogger("tvm.s_tir.meta_schedule").setLevel(logging.ERROR)
     request = read_json(path)
     target = parse_target(devices.get(request["device"]).target)
-    graph = graph_for(request["network"]).graph
+    graph = graph_for(Workload(request["network"])).graph
     model, builder = model_and_builder(request["model"], request["device"], request["seed"])
     work, trials = Path(request["folder"]) / "db", [0]
     work.mkdir()

@@ -17,8 +17,9 @@ import numpy as np
 import torch
 
 from cdmpp.network.compiled.training_read import step_of
-from cdmpp.network.source.source import read_torch
+from cdmpp.network.source.torch_network import read_torch
 from cdmpp.network.training_step import TrainingStep
+from cdmpp.network.workload import Workload
 from cdmpp.programs.training.joint import JointGraph, joint_graph, unwrapped
 from cdmpp.programs.training.loss import Loss, with_loss
 from cdmpp.programs.training.lowering import lowered_step, step_tensors
@@ -185,7 +186,7 @@ def main() -> None:
     options = parser.parse_args()
     for name in options.networks:
         torch.manual_seed(options.seed)
-        network = read_torch(NETWORKS.get(name, name), batch=options.batch)
+        network = read_torch(Workload(NETWORKS.get(name, name), batch=options.batch))
         model = smooth(network.model) if options.smooth else network.model
         print(row(name, check(model.train(), network.example, name, options.optimizer)), flush=True)
 

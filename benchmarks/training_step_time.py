@@ -11,10 +11,10 @@ import argparse
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cdmpp import devices
+from cdmpp import devices, predict_step
 from cdmpp.network.compiled.measured import MeasuredNetwork, measure_network
 from cdmpp.network.compiled.training_read import step_of
-from cdmpp.network.training_prediction import StepPrediction, predict_step
+from cdmpp.network.training_prediction import StepPrediction
 from cdmpp.network.training_step import PHASES, TrainingStep
 from cdmpp.programs.networks import build_model, network_of, read_zoo
 from cdmpp.programs.sampling import NO_SCHEDULE

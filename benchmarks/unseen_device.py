@@ -15,7 +15,7 @@ import cdmpp
 from cdmpp.data.dataset import LatencyDataset
 from cdmpp.data.records import read_info
 from cdmpp.data.sources import load_devices
-from cdmpp.operators.operator import LibraryOperator
+from cdmpp.operators.operator import EagerOperator
 from cdmpp.predict.rows import predict_rows_with_intervals
 from cdmpp.programs.task import Task
 from cdmpp.training.metrics import latency_metrics
@@ -25,7 +25,7 @@ def kind_of(task: Task) -> str:
     """Class of a task; of an operator its type, too."""
     if not task.op_name.startswith("{"):
         return task.op_class
-    return f"{LibraryOperator.from_json(task.op_name).dtype} {task.op_class}"
+    return f"{EagerOperator.from_json(task.op_name).dtype} {task.op_class}"
 
 
 def line(name: str, data: LatencyDataset, predicted: np.ndarray, bounds: dict[float, tuple[np.ndarray, np.ndarray]],
@@ -48,7 +48,7 @@ def main(data: str, device: str, *models: str) -> None:
     records = load_devices([device], (Path(data),), features=features)
     kinds = np.asarray([kind_of(records.tasks[task]) for task in records.task_ids])
     for name in models:
-        model = cdmpp.load(name)
+        model = cdmpp.load_model(name)
         predicted, bounds = predict_rows_with_intervals(model, records, np.arange(len(records)))
         print(f"{name} on {device}\n| programs | n | MAPE | median | bias | Spearman |" + " interval |" * len(bounds))
         print("|---" * (6 + len(bounds)) + "|")

@@ -1,112 +1,473 @@
-"""cdmpp: predict how long a tensor program runs on a device before anyone runs it there."""
+"""cdmpp: predict how long a tensor program runs on a device before anyone runs it there.
+
+Types are imported when they are first used, so that ``import cdmpp`` takes neither torch nor TVM.
+"""
 
 from __future__ import annotations
 
+import importlib
+import warnings
 from typing import TYPE_CHECKING, Any
 
+from cdmpp.old_keywords import takes_workload_keywords
 from cdmpp.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from cdmpp.devices import Device
-    from cdmpp.network.comparison import Comparison
-    from cdmpp.network.prediction import NetworkPrediction
-    from cdmpp.network.training_prediction import StepPrediction
-    from cdmpp.network.training_step import TrainingStep
+    from cdmpp.devices import Device as Device
+    from cdmpp.network.comparison import Comparison as Comparison
+    from cdmpp.network.prediction import NetworkPrediction as NetworkPrediction
+    from cdmpp.network.training_prediction import StepPrediction as StepPrediction
+    from cdmpp.network.training_step import TrainingStep as TrainingStep
+    from cdmpp.network.workload import Workload as Workload
+    from cdmpp.plans.plan import Plan as Plan
     from cdmpp.plans.search_result import SearchResult
-    from cdmpp.predict.predictor import Predictor
+    from cdmpp.predict.prediction import Prediction as Prediction
+    from cdmpp.predict.predictor import Predictor as Predictor
+    from cdmpp.steps.step_graph import StepGraph as StepGraph
     from cdmpp.steps.step_replay import StepReplay
+    from cdmpp.steps.strategy import Strategy
     from cdmpp.tuning.offline import TunedNetwork
     from cdmpp.tuning.rank import Ranking
 
+_TYPES = {
+    "Comparison": "cdmpp.network.comparison",
+    "Device": "cdmpp.devices",
+    "NetworkPrediction": "cdmpp.network.prediction",
+    "Plan": "cdmpp.plans.plan",
+    "Prediction": "cdmpp.predict.prediction",
+    "Predictor": "cdmpp.predict.predictor",
+    "StepGraph": "cdmpp.steps.step_graph",
+    "StepPrediction": "cdmpp.network.training_prediction",
+    "TrainingStep": "cdmpp.network.training_step",
+    "Workload": "cdmpp.network.workload",
+}
+"""Name of a type -> the module that has it."""
+_OLD_NAMES = {
+    "compare": "compare_devices",
+    "cost_model": "make_cost_model",
+    "load": "load_model",
+    "optimise_step": "optimize_step",
+    "rank": "rank_schedules",
+    "training_step": "read_step",
+    "tune": "tune_network",
+}
+"""Name of a function in version 0.1 -> its name now; the old ones go with the next version."""
 
-def load(path_or_name: str | Path) -> Predictor:
-    """A trained model: a folder made by training, or a shipped one by name. Needs no TVM."""
-    from cdmpp.predict.model_folder import load as load_predictor
+__all__ = [
+    *_TYPES,
+    "__version__",
+    "compare_devices",
+    "load_model",
+    "make_cost_model",
+    "optimize_step",
+    "predict_network",
+    "predict_step",
+    "rank_schedules",
+    "read_step",
+    "replay_step",
+    "tune_network",
+]
 
-    return load_predictor(path_or_name)
+
+def load_model(path_or_name: str | Path) -> Predictor:
+    """Load a trained model. Needs no TVM.
+
+    Args:
+        path_or_name: a folder made by training, or the name of a shipped model.
+
+    Raises:
+        ModelFormatError: there is no such model, or it is damaged or of another version.
+
+    Example:
+        >>> import cdmpp
+        >>> sorted(cdmpp.load_model("a100").trained_on)
+        ['a100', 'h100']
+    """
+    from cdmpp.predict.model_folder import load
+
+    return load(path_or_name)
 
 
+@takes_workload_keywords
 def predict_network(
-    given: Any, example_inputs: Any = None, *, device: str | Device, runtime: str = "tvm", **options: Any
+    network: Workload | Any,
+    example_inputs: Any = None,
+    *,
+    device: str | Device,
+    runtime: str = "tvm",
+    model: str | Path | None = None,
+    schedule: str | None = None,
+    measure: bool = False,
+    progress: bool = True,
 ) -> NetworkPrediction:
-    """Time of one run of a whole network on ``device``; ``options`` are those of ``network.predict``. Needs TVM.
+    """Predict the time of one run of a whole network on a device.
 
-    ``runtime="torch"``: as PyTorch's own kernels run it, without TVM; options of ``network.library_predict``.
+    Args:
+        network: a ``Workload``; or a network whose workload has no other settings than ``example_inputs``.
+        example_inputs: those of a torch module; left out where a ``Workload`` is given.
+        device: the name of a device, or one described in Python.
+        runtime: ``tvm``: compiled programs, which needs TVM; ``torch``: PyTorch's own kernels, run eagerly.
+        model: the folder of a model or the name of a shipped one; None: the first that knows the device.
+        schedule: of runtime ``tvm``, which program of each kernel runs: ``best_of:K`` (None: ``best_of:16``),
+            ``untuned`` or ``database:DIR``.
+        measure: of runtime ``tvm``, whether the network also runs on this machine, which must be the device.
+        progress: whether bars are shown on stderr while schedules are sampled and compiled.
+
+    Raises:
+        UsageError: arguments that cannot be; the message says which and what is allowed.
+        CdmppError: the network cannot be read or holds what the runtime does not have, or there is no model.
+
+    Example:
+        >>> import cdmpp, torch
+        >>> layer = cdmpp.Workload(torch.nn.Linear(1024, 1024), torch.zeros(64, 1024), dtype="float16")
+        >>> found = cdmpp.predict_network(layer, device="a100", runtime="torch")
+        >>> 1e-6 < found.latency_s < 1e-4, found.kernels[0].name
+        (True, 'linear 64x1024x1024 float16')
     """
-    from cdmpp.network.runtime import predictor_of
+    from cdmpp.network.predict import predict_network as predict
+    from cdmpp.network.predict import runtime_of
 
-    return predictor_of(runtime)(given, example_inputs, device=device, **options)
-
-
-def training_step(given: Any, example_inputs: Any = None, **options: Any) -> TrainingStep:
-    """Forward, backward, update as tensor programs; ``options`` are those of ``network.training_read``. Needs TVM."""
-    from cdmpp.network.compiled.training_read import training_step as make_step
-
-    return make_step(given, example_inputs, **options)
+    workload = _workload(network, example_inputs)
+    return predict(workload, device, runtime_of(runtime, model, schedule), measure, progress)
 
 
+@takes_workload_keywords
+def compare_devices(
+    network: Workload | Any,
+    example_inputs: Any = None,
+    *,
+    devices: Sequence[str | Device],
+    runtime: str = "tvm",
+    model: str | Path | None = None,
+    schedule: str | None = None,
+    progress: bool = True,
+) -> Comparison:
+    """Predict one network on several devices; one without an answer keeps its place, with the reason.
+
+    Args:
+        network: as of ``predict_network``, and so all arguments but ``devices``.
+        example_inputs: as there.
+        devices: names of devices, or devices described in Python.
+        runtime: as there.
+        model: as there.
+        schedule: as there.
+        progress: as there.
+
+    Raises:
+        CdmppError: none of the devices has an answer.
+
+    Example:
+        >>> import cdmpp, torch
+        >>> layer = cdmpp.Workload(torch.nn.Linear(4096, 4096), torch.zeros(512, 4096))
+        >>> found = cdmpp.compare_devices(layer, devices=["t4", "h100"], runtime="torch")
+        >>> [row["device"] for row in found.table()]
+        ['h100', 't4']
+    """
+    from cdmpp.network.comparison import compare_devices as compare
+    from cdmpp.network.predict import runtime_of
+
+    names = [devices] if isinstance(devices, str) else devices
+    return compare(_workload(network, example_inputs), names, runtime_of(runtime, model, schedule), progress)
+
+
+@takes_workload_keywords
+def read_step(network: Workload | Any, example_inputs: Any = None, *, fallback: bool = True) -> TrainingStep:
+    """Read the training step of a network as tensor programs, on no device yet. Needs TVM.
+
+    Args:
+        network: as of ``predict_step``, and so ``example_inputs``.
+        example_inputs: as there.
+        fallback: whether a backward pass of which no graph can be made counts as a measured ratio of the forward pass.
+
+    Raises:
+        CdmppError: the network cannot be read, exported or lowered; operator and place are named.
+
+    Example:
+        >>> import cdmpp, torch
+        >>> layer = cdmpp.Workload(torch.nn.Linear(8, 8), torch.zeros(4, 8), loss="mse", optimizer="sgd")
+        >>> cdmpp.read_step(layer).counts["update"] > 0
+        True
+    """
+    from cdmpp.network.compiled.training_read import read_step as read
+
+    return read(_workload(network, example_inputs, mode="training_step"), fallback)
+
+
+@takes_workload_keywords
 def predict_step(
-    given: Any, example_inputs: Any = None, *, device: str | Device, runtime: str = "tvm", **options: Any
+    network: Workload | TrainingStep | Any,
+    example_inputs: Any = None,
+    *,
+    device: str | Device,
+    runtime: str = "tvm",
+    model: str | Path | None = None,
+    schedule: str | None = None,
+    fallback: bool | None = None,
+    progress: bool = True,
 ) -> StepPrediction:
-    """Time of a training step; ``options`` are those of ``network.training_prediction``. Needs TVM.
+    """Predict the time of a training step on one device: forward pass, backward pass and update.
 
-    ``runtime="torch"``: as PyTorch's own kernels run it, without TVM; options of ``network.library_step``.
+    Args:
+        network: a ``Workload``, whose mode is taken as ``training_step``; a network with the default loss and
+            optimizer; or what ``read_step`` returned.
+        example_inputs: as of ``predict_network``, and so the arguments that are not explained here.
+        device: as there.
+        runtime: as there.
+        model: as there.
+        schedule: as there.
+        fallback: of runtime ``tvm``: as of ``read_step``; None: True.
+        progress: as there.
+
+    Raises:
+        UsageError: arguments that cannot be.
+        CdmppError: the network cannot be read or trained, or there is no model.
+
+    Example:
+        >>> import cdmpp, torch
+        >>> layer = cdmpp.Workload(torch.nn.Linear(1024, 1024), torch.zeros(64, 1024), loss="mse")
+        >>> found = cdmpp.predict_step(layer, device="a100", runtime="torch")
+        >>> list(found.phase_s)
+        ['forward', 'backward', 'update']
     """
-    from cdmpp.network.runtime import step_predictor_of
+    from cdmpp.network.predict import predict_step as predict
+    from cdmpp.network.predict import runtime_of
+    from cdmpp.network.training_step import TrainingStep
 
-    return step_predictor_of(runtime)(given, example_inputs, device=device, **options)
+    is_made = isinstance(network, TrainingStep)
+    workload = network if is_made else _workload(network, example_inputs, mode="training_step")
+    return predict(workload, device, runtime_of(runtime, model, schedule, fallback), progress)
 
 
-def replay_step(given: Any, example_inputs: Any = None, *, ranks: int | None = None, **options: Any) -> StepReplay:
-    """A training step on several devices; ``options`` are those of ``plans.distributed_step.replay_step``.
+def replay_step(
+    step: StepPrediction,
+    *,
+    ranks: int | None = None,
+    cluster: str | None = None,
+    link: str | None = None,
+    strategy: str | Strategy = "ddp",
+    plan: Plan | None = None,
+    backend: str | None = None,
+    granularity: str = "collective",
+    slow: Mapping[int, float] | None = None,
+) -> StepReplay:
+    """Replay a training step on several devices, each with the batch of one. Needs no TVM.
 
-    Needs TVM unless ``given`` is what ``predict_step`` returned.
+    Args:
+        step: what ``predict_step`` returned.
+        ranks: number of devices, from 1 up; may be left out where a plan says it.
+        cluster: a name of ``conf/cluster``.
+        link: a name of ``conf/interconnect``, in place of a cluster: all ranks have it.
+        strategy: a name of ``STRATEGIES``, such as ``ddp``, or a strategy with settings.
+        plan: all settings, in place of ``strategy``.
+        backend: what carries collectives; None: gloo on CPUs, rccl on AMD's GPUs, else nccl.
+        granularity: ``collective`` for one task an exchange, or ``ring step`` for one a step of its ring.
+        slow: rank -> how many times as long its device takes, for those that are unlike the others.
+
+    Raises:
+        CdmppError: an unknown cluster, link or strategy; ranks that do not fit.
+
+    Example:
+        >>> import cdmpp, torch
+        >>> layer = cdmpp.Workload(torch.nn.Linear(1024, 1024), torch.zeros(64, 1024), loss="mse")
+        >>> found = cdmpp.predict_step(layer, device="a100", runtime="torch")
+        >>> cdmpp.replay_step(found, ranks=4, link="nvlink3").iteration_s >= found.latency_s
+        True
     """
     from cdmpp.plans.distributed_step import replay_step as replay
 
-    return replay(given, example_inputs, ranks=ranks, **options)
+    _check_step(step)
+    return replay(
+        step, ranks=ranks, cluster=cluster, link=link, strategy=strategy, plan=plan, backend=backend,
+        granularity=granularity, slow=slow,
+    )  # fmt: skip
 
 
-def optimize_step(given: Any, example_inputs: Any = None, *, ranks: int | None = None, **options: Any) -> SearchResult:
-    """Settings under which a training step on several devices is shorter, or fits into memory.
+def optimize_step(
+    step: StepPrediction,
+    *,
+    ranks: int | None = None,
+    cluster: str | None = None,
+    link: str | None = None,
+    strategy: str | Strategy = "ddp",
+    plan: Plan | None = None,
+    backend: str | None = None,
+    memory_limit_bytes: int | None = None,
+    most_accumulation_steps: int = 1,
+    method: str = "replay",
+) -> SearchResult:
+    """Search settings under which a training step on equal devices is shorter, or fits into memory. Needs no TVM.
 
-    ``options`` are those of ``plans.distributed_step.optimize_step``.
+    Args:
+        step: as ``replay_step`` takes it, and so are ``ranks``, ``cluster``, ``link`` and ``backend``.
+        ranks: as there.
+        cluster: as there.
+        link: as there.
+        strategy: a name of ``STRATEGIES``, or a strategy; its kind is kept, its settings are searched.
+        plan: where the search begins, in place of the defaults of ``strategy``.
+        backend: as there.
+        memory_limit_bytes: most bytes of each device; None: no limit.
+        most_accumulation_steps: batches whose gradients may be added up; more than 1 multiplies the global batch.
+        method: ``replay`` or ``closed_form``.
 
-    Needs TVM unless ``given`` is what ``predict_step`` returned.
+    Raises:
+        InfeasiblePlanError: nothing fits into ``memory_limit_bytes``.
+        CdmppError: as ``replay_step``.
+
+    Example:
+        >>> import cdmpp, torch
+        >>> layer = cdmpp.Workload(torch.nn.Linear(1024, 1024), torch.zeros(64, 1024), loss="mse")
+        >>> found = cdmpp.predict_step(layer, device="a100", runtime="torch")
+        >>> cdmpp.optimize_step(found, ranks=4, link="nvlink3").plan.strategy.name
+        'ddp'
     """
     from cdmpp.plans.distributed_step import optimize_step as optimize
 
-    return optimize(given, example_inputs, ranks=ranks, **options)
+    _check_step(step)
+    return optimize(
+        step, ranks=ranks, cluster=cluster, link=link, strategy=strategy, plan=plan, backend=backend,
+        memory_limit_bytes=memory_limit_bytes, most_accumulation_steps=most_accumulation_steps, method=method,
+    )  # fmt: skip
 
 
-def compare(given: Any, example_inputs: Any = None, *, devices: Sequence[str | Device], **options: Any) -> Comparison:
-    """One network on several devices; ``options`` are those of ``predict_network``, all but its device."""
-    from cdmpp.network.comparison import compare as compare_devices
-
-    return compare_devices(given, example_inputs, devices=devices, **options)
-
-
-def cost_model(device: str | Device, model: str | Path | None = None, **options: Any) -> Any:
-    """A cost model for TVM's MetaSchedule, and its ``builder``; ``options`` are those of ``tuning.plug``. Needs TVM."""
-    from cdmpp.tuning.plug import cost_model as make_cost_model
-
-    return make_cost_model(device, model, **options)
-
-
-def rank(task: Any, candidates: Sequence[Any], device: str | Device, **options: Any) -> Ranking:
-    """Schedules of one workload, fastest first by prediction; ``options`` are those of ``tuning.rank``. Needs TVM."""
-    from cdmpp.tuning.rank import rank as rank_candidates
-
-    return rank_candidates(task, candidates, device, **options)
-
-
-def tune(
-    given: Any, example_inputs: Any = None, *, device: str | Device, folder: str | Path, **options: Any
+@takes_workload_keywords
+def tune_network(
+    network: Workload | Any,
+    example_inputs: Any = None,
+    *,
+    device: str | Device,
+    folder: str | Path,
+    model: str | Path | None = None,
+    trials: int = 0,
+    candidates: int = 256,
+    progress: bool = True,
 ) -> TunedNetwork:
-    """A MetaSchedule database of a network's programs; ``options`` are those of ``tuning.offline.tune``. Needs TVM."""
-    from cdmpp.tuning.offline import tune as tune_network
+    """Choose a program for each kernel of a network and write them as a MetaSchedule database. Needs TVM.
 
-    return tune_network(given, example_inputs, device=device, folder=folder, **options)
+    Args:
+        network: as of ``predict_network``, and so ``example_inputs``, ``device``, ``model`` and ``progress``.
+        example_inputs: as there.
+        device: as there.
+        folder: of the database. One that was begun goes on: what is measured in it is not measured again.
+        model: as there.
+        trials: programs that are built and timed on this machine, which must be the device; 0: prediction decides.
+        candidates: schedules that are sampled of each kernel.
+        progress: as there.
+
+    Raises:
+        CdmppError: as of ``predict_network``; ``folder`` holds another database; the device is not here.
+
+    Example:
+        >>> import cdmpp, tempfile, torch
+        >>> folder = tempfile.mkdtemp()
+        >>> layer = cdmpp.Workload(torch.nn.Linear(8, 8), torch.zeros(4, 8))
+        >>> tuned = cdmpp.tune_network(layer, device="epyc-genoa", folder=folder, candidates=2, progress=False)
+        >>> tuned.kernels[0].calls
+        1
+    """
+    from cdmpp.tuning.offline import tune_network as tune
+
+    return tune(_workload(network, example_inputs), device, folder, model, trials, candidates, progress)
+
+
+def rank_schedules(
+    task: Any,
+    candidates: Sequence[Any],
+    device: str | Device,
+    model: str | Path | None = None,
+    look: int = 16,
+) -> Ranking:
+    """Rank schedules of one workload by predicted latency, without running any. Needs TVM.
+
+    Args:
+        task: the workload: a ``Task``, an ``IRModule`` or a ``PrimFunc``.
+        candidates: schedules of it: ``Schedule`` objects, scheduled ``IRModule``s, or traces as JSON.
+        device: as of ``predict_network``, and so ``model``.
+        model: as there.
+        look: how many of the most promising are compiled, where the model reads machine code; 0: none.
+
+    Raises:
+        CdmppError: no such device or model, no candidate, or one of another kind.
+
+    Example:
+        >>> import cdmpp
+        >>> from tvm import te
+        >>> a = te.placeholder((64, 64), name="a")
+        >>> doubled = te.compute((64, 64), lambda i, j: a[i, j] * 2.0, name="doubled")
+        >>> task = te.create_prim_func([a, doubled])
+        >>> cdmpp.rank_schedules(task, ["[[],[]]"], "epyc-genoa", look=0).order
+        (0,)
+    """
+    from cdmpp.tuning.rank import rank_schedules as rank
+
+    return rank(task, candidates, device, model, look)
+
+
+def make_cost_model(
+    device: str | Device,
+    model: str | Path | None = None,
+    *,
+    frozen: bool = False,
+    cascade: bool = True,
+    seed: int = 0,
+) -> Any:
+    """Make a cost model for TVM's MetaSchedule; its ``builder`` goes with it. Needs TVM.
+
+    Args:
+        device: the device that is tuned for, by name or described in Python. It need not have records.
+        model: the folder of a model or the name of a shipped one; None: the first for the device.
+        frozen: whether it goes by the trained model only and learns nothing from what is measured.
+        cascade: whether, on x86-64 CPUs, the most promising candidates of each batch are compiled and read.
+        seed: of the scores of candidates that cannot be read.
+
+    Raises:
+        CdmppError: no such device, or no model for it.
+
+    Example:
+        >>> import cdmpp
+        >>> model = cdmpp.make_cost_model("epyc-genoa")
+        >>> sorted(name for name in ("load", "predict", "save", "update") if hasattr(model, name))
+        ['load', 'predict', 'save', 'update']
+    """
+    from cdmpp.tuning.plug import make_cost_model as make
+
+    return make(device, model, frozen=frozen, cascade=cascade, seed=seed)
+
+
+def _workload(network: Any, example_inputs: Any, mode: Any = None) -> Workload:
+    from dataclasses import replace
+
+    from cdmpp.errors import UsageError
+    from cdmpp.network.workload import Workload
+
+    if not isinstance(network, Workload):
+        workload = Workload(network, example_inputs)
+    elif example_inputs is None:
+        workload = network
+    else:
+        raise UsageError("a Workload holds its example inputs: leave example_inputs out")
+    return workload if mode is None else replace(workload, mode=mode)
+
+
+def _check_step(step: Any) -> None:
+    from cdmpp.errors import UsageError
+    from cdmpp.network.training_prediction import StepPrediction
+
+    if not isinstance(step, StepPrediction):
+        raise UsageError(f"a {type(step).__name__} is no predicted step: give what cdmpp.predict_step returned")
+
+
+def __getattr__(name: str) -> Any:
+    """Types, which are imported when first used, and functions by the names that they had before."""
+    if name in _TYPES:
+        return getattr(importlib.import_module(_TYPES[name]), name)
+    if name in _OLD_NAMES:
+        warnings.warn(f"cdmpp.{name} is now cdmpp.{_OLD_NAMES[name]}", DeprecationWarning, stacklevel=2)
+        return globals()[_OLD_NAMES[name]]
+    raise AttributeError(f"module 'cdmpp' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -10,11 +10,15 @@ class CdmppError(ValueError):
 
 
 class UsageError(CdmppError):
-    """A wrong command line: an unknown option, a missing argument, options that exclude each other."""
+    """An argument or a flag that cannot be, alone or together with the others: the question must change."""
 
 
-class UnknownDeviceError(CdmppError):
+class UnknownDeviceError(UsageError):
     """A device name that no ``conf/device/*.yaml`` describes."""
+
+
+class UnsupportedNetworkError(CdmppError):
+    """A network that cannot be read, exported, copied or lowered; operator and place are named where they are known."""
 
 
 class UnsupportedProgramError(CdmppError):

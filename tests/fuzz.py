@@ -3,7 +3,7 @@
     python tests/fuzz.py --seed 0 --inputs 300 --folders 157      # a table, exit status 1 for any finding
     python tests/fuzz.py --seed 0 --only script:17 --keep         # one case again, its files stay
 
-An input goes through ``cdmpp predict``, a model folder through ``cdmpp.load`` and a prediction. What may come of it is
+An input goes through ``cdmpp predict``, a model folder through ``load_model`` and a prediction. What may come of it is
 an answer of finite numbers or a ``CdmppError``. Counted as findings: any other exception, an execution (a canary file,
 or what the audit hook of ``fuzzing/audit`` sees in any process), an answer that is no number, a crash, and a hang.
 """
@@ -215,7 +215,7 @@ def _try_folder(home: Path, out: Path, rng: random.Random) -> dict[str, str]:
     from cdmpp.ast.table import read_asts
 
     folder = folders.write_mutant(home / "bases", out, rng)
-    predictor = cdmpp.load(folder)
+    predictor = cdmpp.load_model(folder)
     asts = read_asts(home / "bases" / "asts" / "asts.parquet")[1]
     prediction = predictor.predict(asts, device=next(iter(predictor.trained_on)))
     numbers = [*prediction.latency_s, *(x for pair in prediction.intervals.values() for bound in pair for x in bound)]

@@ -20,8 +20,8 @@ from benchmarks.distributed_jobs.rank import loss_of
 from benchmarks.distributed_jobs.report import PAGE
 from benchmarks.distributed_jobs.score import DRIFT, Measured, read_rows, usable
 from benchmarks.publish.markdown import replace_part, table
+from cdmpp import Workload, predict_step
 from cdmpp.errors import CdmppError
-from cdmpp.network.eager.step import predict_library_step
 from cdmpp.network.training_prediction import StepPrediction
 from cdmpp.plans.strategies import STRATEGIES
 from cdmpp.plans.strategies.ddp import DDP
@@ -45,9 +45,8 @@ def main() -> int:
     @cache
     def predicted(network: str) -> StepPrediction:
         model, batch = make(network)
-        return predict_library_step(
-            model, (batch,), device=asked.device, model=asked.model, loss=loss_of, optimizer="sgd"
-        )
+        workload = Workload(model, (batch,), loss=loss_of, optimizer="sgd")
+        return predict_step(workload, device=asked.device, runtime="torch", model=asked.model)
 
     measured, refused = usable(read_rows(asked.out), asked.drift)
     for reason in refused:

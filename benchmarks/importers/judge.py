@@ -10,7 +10,8 @@ from unittest import mock
 from benchmarks.importers.case import Case
 from cdmpp.errors import CdmppError
 from cdmpp.network.graph import graph_of
-from cdmpp.network.source.source import read_network
+from cdmpp.network.source.read import read_network
+from cdmpp.network.workload import Workload
 from cdmpp.programs import known_faults, networks, torch_import
 from cdmpp.programs.refusal import quiet
 
@@ -44,7 +45,7 @@ def judge(case: Case) -> Verdict:
             if case.source == "onnx":
                 path = Path(folder) / "case.onnx"
                 path.write_bytes(case.model.SerializeToString())
-                graph_of(read_network(path).module, "case")
+                graph_of(read_network(Workload(path)).module, "case")
             else:
                 with quiet():
                     from tvm import relax

@@ -82,7 +82,7 @@ def left_out_bars(axes: Axes, card: Mapping[str, Any]) -> None:
 
 def main(data: str, model: str, docs: str) -> None:
     """Draw both pictures."""
-    predictor = cdmpp.load(model)
+    predictor = cdmpp.load_model(model)
     if predictor.features != "library" or "left_out" not in predictor.card:
         raise DataError(f"{model} is no shipped model of library operators: it tells of no device left out")
     records = load_devices(sorted(predictor.trained_on), (Path(data),), features="library")

@@ -47,7 +47,7 @@ def figures(dataset: LatencyDataset, chances: np.ndarray) -> tuple[int, list[str
 
 def main(model: str, split: str, seed: int, docs: str) -> None:
     """Ask ``model`` with its ranker and without, on the test part of ``split`` over all its devices."""
-    predictor = cdmpp.load(model)
+    predictor = cdmpp.load_model(model)
     names = sorted(predictor.trained_on)
     whole = load_devices(names, (Path("datasets"),))
     dataset = whole.take(make_split(whole, split, seed).test)

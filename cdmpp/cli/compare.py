@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from cdmpp.cli.network import add_network_arguments, network_options
+from cdmpp.cli.network import add_network_arguments, runtime_options, workload_of
 from cdmpp.cli.output import add_output_arguments, check_output, say, show
 from cdmpp.errors import CdmppError
 
@@ -21,7 +21,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Predict on each device, and show the report."""
-    asked = network_options(options)
+    runtime = runtime_options(options)
     check_output(options, options.plot)
     if options.plot is not None and options.plot.suffix.lower() != ".png":
         raise CdmppError(f"--plot {options.plot}: the picture is a PNG, so its name ends in .png")
@@ -30,7 +30,7 @@ def run(options: argparse.Namespace) -> None:
     from cdmpp.report.comparison import comparison_report
     from cdmpp.report.picture import write_picture
 
-    found = cdmpp.compare(options.network, devices=names, progress=sys.stderr.isatty(), **asked)
+    found = cdmpp.compare_devices(workload_of(options), devices=names, progress=sys.stderr.isatty(), **runtime)
     report = comparison_report(found)
     show({"": report}, options)
     if options.plot is not None:

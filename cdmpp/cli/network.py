@@ -5,11 +5,14 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cdmpp.cli.output import add_output_arguments, check_output, show
-from cdmpp.errors import CdmppError
+from cdmpp.errors import UsageError
 from cdmpp.network.runtime import RUNTIMES
+
+if TYPE_CHECKING:
+    from cdmpp import Workload
 
 _NETWORK = """torchvision:resnet50, hf:bert-base-uncased (its architecture; weights are random), model.onnx, the name of
 a network of the zoo, or my_file.py:make_model. The last RUNS that Python file and calls its function make_model: give
@@ -46,34 +49,42 @@ def add_graph_arguments(verb: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Predict, and show the report."""
-    asked = network_options(options)
+    runtime = runtime_options(options)
     check_output(options)
-    if options.measure and asked.get("runtime") == "torch":
-        raise CdmppError("--measure is of --runtime tvm: PyTorch's own kernels are not timed here yet")
+    if options.measure and options.runtime == "torch":
+        raise UsageError("--measure is of --runtime tvm: PyTorch's own kernels are not timed here yet")
     import cdmpp
     from cdmpp.report.network import network_report
 
-    extra: dict[str, Any] = {"measure": True} if options.measure else {}
     prediction = cdmpp.predict_network(
-        options.network, device=options.device, progress=sys.stderr.isatty(), **extra, **asked
+        workload_of(options), device=options.device, measure=options.measure, progress=sys.stderr.isatty(), **runtime
     )
     show({"": network_report(prediction)}, options)
 
 
-def network_options(options: argparse.Namespace) -> dict[str, Any]:
-    """What ``add_network_arguments`` read, as ``predict_network`` takes it; ``CdmppError`` where it cannot be."""
+def workload_of(options: argparse.Namespace, **others: Any) -> Workload:
+    """The workload that ``add_graph_arguments`` read; ``others``: its fields besides."""
+    from cdmpp import Workload
+
     if options.batch is not None and options.batch < 1:
-        raise CdmppError(f"--batch {str(options.batch)[:40]}: must be at least 1")
-    names = ("batch", "dtype", "schedule", "model", "runtime", "train")
-    given = {name: value for name in names if (value := getattr(options, name, None)) not in (None, False)}
-    by_torch = given.get("runtime") == "torch"
+        raise UsageError(f"--batch {str(options.batch)[:40]}: must be at least 1")
+    if getattr(options, "train", False):
+        others["mode"] = "forward_backward"
+    return Workload(options.network, batch=options.batch, inputs=_shapes(options.input), dtype=options.dtype, **others)
+
+
+def runtime_options(options: argparse.Namespace) -> dict[str, Any]:
+    """What ``add_network_arguments`` read of the runtime; ``UsageError`` for what does not go together."""
+    names = ("runtime", "model", "schedule")
+    given = {name: value for name in names if (value := getattr(options, name, None)) is not None}
+    by_torch = options.runtime == "torch"
     if by_torch and "schedule" in given:
-        raise CdmppError(
+        raise UsageError(
             f"--schedule {options.schedule} is of --runtime tvm: libraries choose their kernels themselves"
         )
-    if "train" in given and not by_torch:
-        raise CdmppError("--train is of --runtime torch: training steps of TVM programs are not predicted yet")
-    return {"inputs": _shapes(options.input), **given}
+    if getattr(options, "train", False) and not by_torch:
+        raise UsageError("--train is of --runtime torch; `cdmpp step` predicts training steps of TVM programs")
+    return given
 
 
 def _shapes(given: Sequence[str]) -> dict[str, tuple[int, ...]] | None:
@@ -86,6 +97,6 @@ def _shapes(given: Sequence[str]) -> dict[str, tuple[int, ...]] | None:
         except ValueError:
             shape = ()
         if not name or not shape or min(shape) < 1 or name in shapes:
-            raise CdmppError(f"--input {one}: give NAME=SHAPE once for each input, for example x=1,3,224,224")
+            raise UsageError(f"--input {one}: give NAME=SHAPE once for each input, for example x=1,3,224,224")
         shapes[name] = shape
     return shapes or None

@@ -12,14 +12,12 @@ from cdmpp.cli.output import add_output_arguments, check_output, show
 from cdmpp.errors import CdmppError
 
 if TYPE_CHECKING:
-    from cdmpp.operators.operator import LibraryOperator
+    from cdmpp.operators.operator import EagerOperator
 
 
 def add_arguments(verb: argparse.ArgumentParser) -> None:
     """Declare the options of this verb."""
-    told = (
-        "a TVMScript file, a database or data set folder, or stored ASTs (.parquet); or operators that a library serves"
-    )
+    told = "a TVMScript file, a database or data set folder, or stored ASTs (.parquet); or framework operators"
     verb.add_argument(
         "programs", nargs="+", metavar="PROGRAMS", help=f"{told}: op linear 8192x4096x4096 softmax 512x512"
     )
@@ -39,7 +37,7 @@ def run(options: argparse.Namespace) -> None:
     device = devices.get(options.device)
     operators = _operators(options.programs, options.dtype)
     if operators and options.retarget:
-        raise CdmppError("--retarget is of schedules alone: operators that a library serves have no target")
+        raise CdmppError("--retarget is of schedules alone: framework operators have no target")
     given = operators or _path(options.programs)
     gc.disable()  # a third of the time to start would go into looking at what was just imported
     from cdmpp.predict.catalogue import model_for, models
@@ -53,7 +51,7 @@ def run(options: argparse.Namespace) -> None:
     import cdmpp
     from cdmpp.report.programs import programs_report
 
-    predictor = cdmpp.load(name)
+    predictor = cdmpp.load_model(name)
     gc.freeze()
     gc.enable()
     _check(given, options.limit)
@@ -65,7 +63,7 @@ def run(options: argparse.Namespace) -> None:
     show({"": programs_report(prediction, name)}, options)
 
 
-def _operators(words: list[str], dtype: str | None) -> list[LibraryOperator]:
+def _operators(words: list[str], dtype: str | None) -> list[EagerOperator]:
     """``op NAME SIZES [OPTION=N ...] ...``; empty for anything else."""
     if words[0] != "op":
         if dtype is not None:
@@ -73,7 +71,7 @@ def _operators(words: list[str], dtype: str | None) -> list[LibraryOperator]:
                 f"--dtype {dtype} is of operators alone: programs of {words[0]} say their types themselves"
             )
         return []
-    from cdmpp.operators.operator import LibraryOperator, is_size
+    from cdmpp.operators.operator import EagerOperator, is_size
 
     calls: list[tuple[str, str, dict[str, int]]] = []
     rest = iter(words[1:])
@@ -87,7 +85,7 @@ def _operators(words: list[str], dtype: str | None) -> list[LibraryOperator]:
             raise CdmppError(f"{word}: an option of an operator is NAME=NUMBER after its sizes, such as bias=0")
     if not calls:
         raise CdmppError("op needs an operator and its sizes, such as: op linear 8192x4096x4096")
-    return [LibraryOperator.parse(name, sizes, dtype or "float32", **more) for name, sizes, more in calls]
+    return [EagerOperator.parse(name, sizes, dtype or "float32", **more) for name, sizes, more in calls]
 
 
 def _path(words: list[str]) -> Path:
@@ -96,7 +94,7 @@ def _path(words: list[str]) -> Path:
     return Path(words[0])
 
 
-def _check(given: list[LibraryOperator] | Path, limit: float) -> None:
+def _check(given: list[EagerOperator] | Path, limit: float) -> None:
     if isinstance(given, Path):
         if not given.exists():
             raise CdmppError(

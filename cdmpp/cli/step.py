@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 
-from cdmpp.cli.network import add_graph_arguments, network_options
+from cdmpp.cli.network import add_graph_arguments, runtime_options, workload_of
 from cdmpp.cli.output import add_output_arguments, check_output, show
 from cdmpp.cli.plan_options import add_plan_arguments, check_plan, write_plan
 from cdmpp.cli.ranks import add_rank_arguments, check_ranks, planned_on, replayed_on
-from cdmpp.errors import CdmppError
+from cdmpp.errors import UsageError
 from cdmpp.network.runtime import RUNTIMES
 
 OPTIMIZERS = ("sgd", "adam", "adamw", "none")
@@ -44,23 +44,21 @@ def run(options: argparse.Namespace) -> None:
     """Predict, replay and search as asked, and show the reports."""
     check_plan(options)
     check_ranks(options)
-    asked = network_options(options)
-    if asked.pop("dtype", "float32") != "float32":
-        raise CdmppError(f"--dtype {options.dtype}: training steps are made in float32 alone")
+    runtime = runtime_options(options)
+    if options.dtype != "float32":
+        raise UsageError(f"--dtype {options.dtype}: training steps are made in float32 only")
     check_output(options, options.save_plan)
     if options.runtime != "torch":
-        asked["fallback"] = not options.no_fallback
+        runtime["fallback"] = not options.no_fallback
     elif options.no_fallback:
-        raise CdmppError("--no-fallback is of --runtime tvm: PyTorch's own kernels have no such ratio")
+        raise UsageError("--no-fallback is of --runtime tvm: PyTorch's own kernels have no such ratio")
     import cdmpp
     from cdmpp.report.plan import plan_report
     from cdmpp.report.replay import replay_report
     from cdmpp.report.step import step_report
 
-    found = cdmpp.predict_step(
-        options.network, device=options.device, optimizer=options.optimizer, loss=options.loss,
-        progress=sys.stderr.isatty(), **asked,
-    )  # fmt: skip
+    workload = workload_of(options, mode="training_step", optimizer=options.optimizer, loss=options.loss)
+    found = cdmpp.predict_step(workload, device=options.device, progress=sys.stderr.isatty(), **runtime)
     reports = {"": step_report(found)}
     if options.ranks is not None:
         reports["replay"] = replay_report(replayed_on(found, options))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from cdmpp.cli.network import add_graph_arguments, network_options
+from cdmpp.cli.network import add_graph_arguments, workload_of
 from cdmpp.cli.output import add_output_arguments, check_output, say, show
 from cdmpp.platform.limits import Limits, path, text
 
@@ -32,19 +32,18 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Write the database, and show what was found of each kernel."""
-    asked = network_options(options)
     check_output(options)
     import cdmpp
     from cdmpp.report.tuning import tuning_report
 
-    tuned = cdmpp.tune(
-        options.network,
+    tuned = cdmpp.tune_network(
+        workload_of(options),
         device=options.device,
         folder=options.out,
         trials=options.trials,
         candidates=options.candidates,
         progress=sys.stderr.isatty(),
-        **asked,
+        model=options.model,
     )
     show({"": tuning_report(tuned)}, options)
     say(f"wrote {tuned.folder}: `cdmpp network {options.network} --device {options.device} --schedule "

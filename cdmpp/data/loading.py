@@ -22,7 +22,7 @@ from cdmpp.data.records import read_info, read_records, read_tasks, record_parts
 from cdmpp.data.schema import Record
 from cdmpp.data.shared_asts import shared_asts
 from cdmpp.errors import DataError
-from cdmpp.operators.operator import LibraryOperator
+from cdmpp.operators.operator import EagerOperator
 from cdmpp.operators.operator_vector import operator_program
 from cdmpp.platform.paths import cache_root
 from cdmpp.programs.task import Task
@@ -136,7 +136,7 @@ class _DataSet:
             places = np.array(missing[start : start + _PORTION])
             wanted = [(key, kinds[n]) for key, n in zip(labels.task_ids[places], labels.devices[places], strict=True)]
             made = {
-                (key, kind): operator_program(LibraryOperator.from_json(self.tasks[key].op_name), kind)
+                (key, kind): operator_program(EagerOperator.from_json(self.tasks[key].op_name), kind)
                 for key, kind in dict.fromkeys(wanted)
             }
             yield from _fresh(AstTable.from_asts([made[one] for one in wanted]), places, taken)

@@ -11,9 +11,13 @@ from typing import Any
 from cdmpp.devices import Device
 from cdmpp.errors import CdmppError, DataError
 from cdmpp.measure.software import processor
+from cdmpp.network.compiled.checked import measured_here
 from cdmpp.network.compiled.cold import cold_of, levels_of
 from cdmpp.network.compiled.measured import quiet_seconds
 from cdmpp.network.compiled.residency import Touch, touches
+from cdmpp.network.compiled.runtime import CompiledRuntime
+from cdmpp.network.graph import peak_activation_bytes
+from cdmpp.network.workload import Workload
 from cdmpp.platform.files import read_json
 
 _EAGER_RUNS = 8
@@ -159,13 +163,11 @@ def measure_cell(
 
     ``CdmppError`` where any of it cannot be done.
     """
-    from cdmpp.network.compiled.checked import measured_beside
-    from cdmpp.network.compiled.predict import answer_for
-    from cdmpp.network.graph import peak_activation_bytes
-
-    question = answer_for(network, device=device, model=model, schedule=schedule, batch=batch, progress=progress)
-    graph, chosen = question.read.graph, question.chosen
-    measured = measured_beside(question.read, chosen, device)
+    runtime = CompiledRuntime(model, schedule)
+    read = runtime.read(Workload(network, batch=batch), device)
+    prepared = runtime.choose(read, device, progress)
+    graph, chosen = read.graph, prepared.chosen
+    measured = measured_here(read, {key: one.schedule for key, one in chosen.items()}, device)
     touched = touches(graph)
     calls = tuple(
         CallCell(
@@ -179,11 +181,11 @@ def measure_cell(
         )
         for place, call in enumerate(graph.calls)
     )
-    eager_s = _eager_s(question.read.source(), int(device.target.get("num-cores", 1)))
+    eager_s = _eager_s(read.source(), int(device.target.get("num-cores", 1)))
     planned, peak = measured.planned_bytes, peak_activation_bytes(graph, range(len(calls)))
     host = f"{processor()}, {os.cpu_count()} processors"
     return NetworkCell(
-        network, batch, device.name, schedule, question.model, held_out, calls, measured.samples_s, planned, peak,
+        network, batch, device.name, schedule, prepared.model, held_out, calls, measured.samples_s, planned, peak,
         eager_s, host,
     )  # fmt: skip
 
@@ -193,15 +195,12 @@ def predicted_again(cell: NetworkCell, device: Device, model: str, progress: boo
 
     ``CdmppError`` where the model of ``cell`` has changed since, so that its programs are not known any more.
     """
-    from cdmpp.network.compiled.predict import answer_for
-
-    first = answer_for(
-        cell.network, device=device, model=cell.model, schedule=cell.schedule, batch=cell.batch, progress=progress
-    )
+    runtime = CompiledRuntime(cell.model, cell.schedule)
+    first = runtime.choose(runtime.read(Workload(cell.network, batch=cell.batch), device), device, progress)
     keys = [call.task_id for call in first.read.graph.calls]
     if [first.chosen[key].latency_s for key in keys] != [call.predicted_s for call in cell.calls]:
         raise CdmppError(f"{cell.network}: {cell.model} is not what it was when the network was run; run it again")
-    chosen = first.asked_of(model, progress).chosen
+    chosen = first.with_model(model, progress).chosen
     calls = [replace(call, predicted_s=chosen[key].latency_s) for call, key in zip(cell.calls, keys, strict=True)]
     return replace(cell, model=Path(model).name, calls=tuple(calls))
 

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as functional
 from torch import Tensor
 
-from cdmpp.operators.operator import LibraryOperator
+from cdmpp.operators.operator import EagerOperator
 
 SCALAR = 0.5
 """Second operand of ``add_scalar`` and the like."""
@@ -31,7 +31,7 @@ class TorchCall:
     """Runs it once, eagerly; returns its output, a new tensor. Read it in ``torch.inference_mode()``."""
 
 
-def torch_call(operator: LibraryOperator, place: str = "cpu") -> TorchCall:
+def torch_call(operator: EagerOperator, place: str = "cpu") -> TorchCall:
     """The call on the torch device ``place``, its inputs allocated there and filled with numbers from 0.1 to 1.
 
     Zeros and denormals would run faster or slower than real data. What PyTorch itself refuses (a pooling padded by more
@@ -63,19 +63,19 @@ def _call(function: Callable[..., Tensor], *inputs: Tensor, **more: Any) -> Torc
     return TorchCall(inputs, lambda: function(*inputs, **more))
 
 
-def _linear(operator: LibraryOperator, new: _Filler) -> TorchCall:
+def _linear(operator: EagerOperator, new: _Filler) -> TorchCall:
     rows, inner, cols = (operator[name] for name in ("rows", "inner", "cols"))
     bias = [new(cols)] if operator["bias"] else []
     return _call(functional.linear, new(rows, inner), new(cols, inner), *bias)
 
 
-def _bmm(operator: LibraryOperator, new: _Filler) -> TorchCall:
+def _bmm(operator: EagerOperator, new: _Filler) -> TorchCall:
     batch, rows, inner, cols = (operator[name] for name in ("batch", "rows", "inner", "cols"))
     second = new(batch, cols, inner).transpose(1, 2) if operator["transposed"] else new(batch, inner, cols)
     return _call(torch.bmm, new(batch, rows, inner), second)
 
 
-def _conv2d(operator: LibraryOperator, new: _Filler) -> TorchCall:
+def _conv2d(operator: EagerOperator, new: _Filler) -> TorchCall:
     size, kernel, groups = operator["in_size"], operator["kernel"], operator["groups"]
     image = new(operator["batch"], operator["in_channels"], size, size)
     weight = new(operator["out_channels"], operator["in_channels"] // groups, kernel, kernel)
@@ -83,17 +83,17 @@ def _conv2d(operator: LibraryOperator, new: _Filler) -> TorchCall:
     return _call(functional.conv2d, image, weight, **steps)
 
 
-def _softmax(operator: LibraryOperator, new: _Filler) -> TorchCall:
+def _softmax(operator: EagerOperator, new: _Filler) -> TorchCall:
     return _call(torch.softmax, new(operator["rows"], operator["cols"]), dim=-1)
 
 
-def _layer_norm(operator: LibraryOperator, new: _Filler) -> TorchCall:
+def _layer_norm(operator: EagerOperator, new: _Filler) -> TorchCall:
     cols = operator["cols"]
     x, weight, bias = new(operator["rows"], cols), new(cols), new(cols)
     return TorchCall((x, weight, bias), lambda: functional.layer_norm(x, (cols,), weight, bias))
 
 
-def _batch_norm(operator: LibraryOperator, new: _Filler) -> TorchCall:
+def _batch_norm(operator: EagerOperator, new: _Filler) -> TorchCall:
     """Of one image whose channels are the rows.
 
     A factor and a shift of each channel are all that it must read, so deviation and scale are one tensor, and mean and
@@ -104,15 +104,15 @@ def _batch_norm(operator: LibraryOperator, new: _Filler) -> TorchCall:
     return TorchCall((x, factor, shift), lambda: functional.batch_norm(x, shift, factor, factor, shift))
 
 
-def _embedding(operator: LibraryOperator, new: _Filler) -> TorchCall:
+def _embedding(operator: EagerOperator, new: _Filler) -> TorchCall:
     return _call(functional.embedding, new.rows_of(operator["rows"]), new(operator["rows"], operator["cols"]))
 
 
-def _mean(operator: LibraryOperator, new: _Filler) -> TorchCall:
+def _mean(operator: EagerOperator, new: _Filler) -> TorchCall:
     return _call(torch.mean, new(operator["rows"], operator["cols"]), dim=-1)
 
 
-def _pool(operator: LibraryOperator, new: _Filler) -> TorchCall:
+def _pool(operator: EagerOperator, new: _Filler) -> TorchCall:
     function = functional.max_pool2d if operator.name == "max_pool2d" else functional.avg_pool2d
     image = new(operator["batch"], operator["channels"], operator["in_size"], operator["in_size"])
     return _call(
@@ -120,41 +120,41 @@ def _pool(operator: LibraryOperator, new: _Filler) -> TorchCall:
     )
 
 
-def _where(operator: LibraryOperator, new: _Filler) -> TorchCall:
+def _where(operator: EagerOperator, new: _Filler) -> TorchCall:
     first, second = (new(operator["rows"], operator["cols"]) for _ in range(2))
     return _call(torch.where, first > second, first, second)
 
 
-def _permute(operator: LibraryOperator, new: _Filler) -> TorchCall:
+def _permute(operator: EagerOperator, new: _Filler) -> TorchCall:
     """Rows that stand block by block, put one of each block after the other."""
     across, cols = operator.block_rows, operator["cols"]
     x = new(across, operator["rows"] // across, cols).transpose(0, 1)
     return _call(torch.clone, x, memory_format=torch.contiguous_format)
 
 
-def _transpose(operator: LibraryOperator, new: _Filler) -> TorchCall:
+def _transpose(operator: EagerOperator, new: _Filler) -> TorchCall:
     rows = operator.block_rows
     x = new(operator["rows"] // rows, operator["cols"], rows).transpose(1, 2)
     return _call(torch.clone, x, memory_format=torch.contiguous_format)
 
 
-def _broadcast(function: Callable[..., Tensor]) -> Callable[[LibraryOperator, _Filler], TorchCall]:
-    def made(operator: LibraryOperator, new: _Filler) -> TorchCall:
+def _broadcast(function: Callable[..., Tensor]) -> Callable[[EagerOperator, _Filler], TorchCall]:
+    def made(operator: EagerOperator, new: _Filler) -> TorchCall:
         rows, cols = operator.block_rows, operator["cols"]
         return _call(function, new(operator["rows"] // rows, rows, cols), new(rows, cols))
 
     return made
 
 
-def _elementwise(function: Callable[..., Tensor], *scalars: float) -> Callable[[LibraryOperator, _Filler], TorchCall]:
-    def made(operator: LibraryOperator, new: _Filler) -> TorchCall:
+def _elementwise(function: Callable[..., Tensor], *scalars: float) -> Callable[[EagerOperator, _Filler], TorchCall]:
+    def made(operator: EagerOperator, new: _Filler) -> TorchCall:
         inputs = tuple(new(operator["rows"], operator["cols"]) for _ in range(operator.kind.inputs))
         return TorchCall(inputs, lambda: function(*inputs, *scalars))
 
     return made
 
 
-_CALLS: dict[str, Callable[[LibraryOperator, _Filler], TorchCall]] = {
+_CALLS: dict[str, Callable[[EagerOperator, _Filler], TorchCall]] = {
     "linear": _linear,
     "bmm": _bmm,
     "conv2d": _conv2d,

@@ -24,7 +24,7 @@ from cdmpp.measure.torch_networks import network_tasks
 from cdmpp.measure.torch_plan import CallLimits, operator_plan
 from cdmpp.measure.torch_protocol import torch_rule
 from cdmpp.measure.worker import COMMAND
-from cdmpp.operators.operator import LibraryOperator
+from cdmpp.operators.operator import EagerOperator
 from cdmpp.operators.operator_task import operator_task, record_id, served_by
 from cdmpp.platform.workers import Worker
 from cdmpp.programs.task import Task
@@ -71,7 +71,7 @@ class _OfTorch(Collector):
     def _sentinels(self, scratch: Path) -> Sequence[Timed]:
         chosen = _SENTINELS["cpu" if self.place == "cpu" else "gpu"]
         return [
-            _subject(PREFIX + name, operator_task(LibraryOperator.parse(*operator)), scratch)
+            _subject(PREFIX + name, operator_task(EagerOperator.parse(*operator)), scratch)
             for name, operator in chosen.items()
         ]
 
@@ -95,7 +95,7 @@ class TorchCollector(_OfTorch):
     Those of the networks that are asked for come first, random ones behind; or the given ``operators`` alone.
     """
 
-    def __init__(self, settings: MeasureSettings, folder: Path, operators: Sequence[LibraryOperator] = ()) -> None:
+    def __init__(self, settings: MeasureSettings, folder: Path, operators: Sequence[EagerOperator] = ()) -> None:
         super().__init__(settings, folder)
         self.operators = tuple(operators)
 
@@ -140,8 +140,8 @@ class TorchReviser(_OfTorch, Reviser):
     """``Reviser`` of operators."""
 
 
-def _operator(subject: Subject) -> LibraryOperator:
-    return LibraryOperator.from_json(subject.task.op_name)
+def _operator(subject: Subject) -> EagerOperator:
+    return EagerOperator.from_json(subject.task.op_name)
 
 
 def _subject(key: str, task: Task, scratch: Path) -> Subject:

@@ -10,7 +10,7 @@ from typing import Any
 from cdmpp.errors import UnsupportedProgramError
 from cdmpp.measure.torch_plan import CallLimits
 from cdmpp.operators.aten import calls_of
-from cdmpp.operators.operator import LibraryOperator
+from cdmpp.operators.operator import EagerOperator
 from cdmpp.operators.operator_task import operator_task
 from cdmpp.platform.workers import Reply, Request
 from cdmpp.programs.task import Task
@@ -24,7 +24,7 @@ def import_operators(request: Request) -> Reply:
     from cdmpp.programs.networks import build_model, export
 
     exported = export(*build_model(request["spec"]), eager=True)
-    found: Counter[LibraryOperator] = Counter()
+    found: Counter[EagerOperator] = Counter()
     unknown: Counter[str] = Counter()
     for node in exported.graph.nodes:
         if node.op == "call_function":
@@ -39,9 +39,9 @@ def network_tasks(
     operators: Sequence[Sequence[Any]], network: str, dtype: str, limits: CallLimits, origin: str
 ) -> list[Task]:
     """Tasks of what ``import_operators`` found in ``network``, of ``dtype`` and within ``limits``."""
-    calls: Counter[LibraryOperator] = Counter()
+    calls: Counter[EagerOperator] = Counter()
     for text, number in operators:
-        told = LibraryOperator.from_json(text)
-        calls[LibraryOperator(told.name, told.sizes, dtype)] += number
+        told = EagerOperator.from_json(text)
+        calls[EagerOperator(told.name, told.sizes, dtype)] += number
     tasks = [(operator_task(one, origin=origin), number) for one, number in calls.items() if limits.allow(one)]
     return [replace(task, networks={network: number}) for task, number in tasks]

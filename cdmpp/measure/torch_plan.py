@@ -14,7 +14,7 @@ from typing import Any
 
 from cdmpp.devices import Device
 from cdmpp.errors import DataError, UnsupportedProgramError
-from cdmpp.operators.operator import FAMILIES, KINDS, LibraryOperator
+from cdmpp.operators.operator import FAMILIES, KINDS, EagerOperator
 
 _MORE = {
     **{"linear": 24, "bmm": 20, "conv2d": 32, "softmax": 5, "layer_norm": 5, "batch_norm": 3, "mean": 3},
@@ -57,21 +57,21 @@ class CallLimits:
         peak, bandwidth = device.spec["fp32_tflops"] or tflops, device.spec["bandwidth_gbps"] or of_cores or gbps
         return CallLimits(1e-3 * call_ms, call_bytes, 1e12 * peak, 1e9 * bandwidth)
 
-    def roofline_s(self, operator: LibraryOperator) -> float:
+    def roofline_s(self, operator: EagerOperator) -> float:
         """Seconds at the peak of the datasheet."""
         return operator.flops / self.flops_per_s + operator.io_bytes / self.bytes_per_s
 
-    def allow(self, operator: LibraryOperator) -> bool:
+    def allow(self, operator: EagerOperator) -> bool:
         """Whether a call is within them."""
         return operator.io_bytes <= self.call_bytes and self.roofline_s(operator) <= self.call_s
 
 
-def operator_plan(limits: CallLimits, count: int, seed: int, dtype: str = "float32") -> list[LibraryOperator]:
+def operator_plan(limits: CallLimits, count: int, seed: int, dtype: str = "float32") -> list[EagerOperator]:
     """``count`` different operators; ``DataError`` where so many within the limits are not found."""
     return list(islice(_operators(limits, seed, dtype), count))
 
 
-def gauge_plan(limits: CallLimits, calls: int, seed: int, dtype: str = "float32") -> list[LibraryOperator]:
+def gauge_plan(limits: CallLimits, calls: int, seed: int, dtype: str = "float32") -> list[EagerOperator]:
     """The first ``calls`` operators of each family of kernels in the list that ``operator_plan`` begins."""
     room = dict.fromkeys(FAMILIES, calls)
     chosen = []
@@ -84,9 +84,9 @@ def gauge_plan(limits: CallLimits, calls: int, seed: int, dtype: str = "float32"
     return chosen
 
 
-def _operators(limits: CallLimits, seed: int, dtype: str) -> Iterator[LibraryOperator]:
+def _operators(limits: CallLimits, seed: int, dtype: str) -> Iterator[EagerOperator]:
     draw = _Draw(f"operators {seed}")
-    seen: set[LibraryOperator] = set()
+    seen: set[EagerOperator] = set()
     while True:
         more = [name for name, times in _MORE.items() for _ in range(times)]
         for name in (*draw.sample(list(KINDS), len(KINDS)), *draw.sample(more, len(more))):
@@ -119,11 +119,11 @@ class _Draw(random.Random):
         return min(high, max(low, round(value / step) * step if value >= step else round(value)))
 
 
-def _drawn(name: str, draw: _Draw, dtype: str) -> LibraryOperator | None:
+def _drawn(name: str, draw: _Draw, dtype: str) -> EagerOperator | None:
     """None where the sizes do not go together."""
     draw.are_round = draw.random() < _ROUND_SHARE
     try:
-        return LibraryOperator(name, _SIZES.get(name, _elementwise)(draw), dtype)
+        return EagerOperator(name, _SIZES.get(name, _elementwise)(draw), dtype)
     except UnsupportedProgramError:
         return None
 

@@ -16,7 +16,7 @@ from cdmpp.errors import CdmppError
 from cdmpp.measure.protocol import Rule
 from cdmpp.measure.torch_call import torch_call
 from cdmpp.measure.torch_protocol import torch_rule
-from cdmpp.operators.operator import LibraryOperator
+from cdmpp.operators.operator import EagerOperator
 from cdmpp.platform.workers import Reply, Request
 
 Seconds = Callable[[Callable[[], Any], int], float]
@@ -47,7 +47,7 @@ def time_operator(request: Request) -> Reply:
     Returns ``{"samples": seconds a call, one per repeat}``, ``{"cause": "too slow", "run_s": ...}``, or the cause
     ``OUT_OF_MEMORY``. With ``clock`` (a library of ``clock.build_clock``) it names the core's ``clock_mhz`` too.
     """
-    operator, place = LibraryOperator.from_json(request["operator"]), request["device"]
+    operator, place = EagerOperator.from_json(request["operator"]), request["device"]
     try:
         with torch.inference_mode():
             call = torch_call(operator, place)

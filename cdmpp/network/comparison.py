@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from cdmpp.devices import Device
-from cdmpp.errors import CdmppError, some
+from cdmpp.errors import CdmppError, UsageError, some
+from cdmpp.network.predict import predict_network
 from cdmpp.network.prediction import NetworkPrediction, best_level
-from cdmpp.network.runtime import predictor_of
+from cdmpp.network.runtime import Runtime
+from cdmpp.network.workload import Workload
 from cdmpp.platform.files import plain
-
-_BY_DATASHEET = re.compile(r"never saw|datasheet alone|by its (description|datasheet)")
-"""In a warning: no program of the model's training ran on the device."""
 
 
 @dataclass(frozen=True)
@@ -28,8 +26,8 @@ class Answer:
 
     @property
     def by_datasheet(self) -> bool:
-        """Whether the model knows the device by its description alone."""
-        return self.prediction is not None and any(map(_BY_DATASHEET.search, self.prediction.warnings))
+        """Whether the model knows the device only by its datasheet."""
+        return self.prediction is not None and self.prediction.by_datasheet
 
     def row(self) -> dict[str, Any]:
         """Its numbers, units in the names; None where there are none."""
@@ -74,27 +72,28 @@ class Comparison:
         return plain({"network": self.network, "devices": self.table()})
 
 
-def compare(given: Any, example_inputs: Any = None, *, devices: Sequence[str | Device], **options: Any) -> Comparison:
-    """Predict one network on several devices.
+def compare_devices(
+    workload: Workload, devices: Sequence[str | Device], runtime: Runtime[Any], progress: bool = True
+) -> Comparison:
+    """Predict one workload on several devices.
 
     Args:
-        given: a network, as ``predict_network`` takes it; ``example_inputs`` as well.
-        devices: names, or devices described in Python; one that is there twice is asked once.
-        options: of ``predict_network``, all but ``device``.
+        workload: the network and how it runs.
+        devices: names, or devices described in Python; one that is there twice is predicted once.
+        runtime: what runs the network on each of them.
+        progress: whether bars are shown on stderr.
 
     Raises:
+        UsageError: no device is given.
         CdmppError: none of the devices has an answer. Where one has, the others keep their reason.
     """
-    predict = predictor_of(options.pop("runtime", "tvm"))
-    given_devices = [devices] if isinstance(devices, str) else devices
-    asked = {device if isinstance(device, str) else device.name: device for device in given_devices}
-    if not asked:
-        raise CdmppError("no device to compare on: give the names of some, `cdmpp devices` lists them")
+    wanted = {device if isinstance(device, str) else device.name: device for device in devices}
+    if not wanted:
+        raise UsageError("no device to compare on: give the names of some, `cdmpp devices` lists them")
     answers = []
-    for name, device in asked.items():
+    for name, device in wanted.items():
         try:
-            found = predict(given, example_inputs, device=device, **options)
-            answers.append(Answer(name, found))
+            answers.append(Answer(name, predict_network(workload, device, runtime, progress=progress)))
         except CdmppError as error:
             answers.append(Answer(name, None, str(error)))
     if not any(answer.prediction for answer in answers):

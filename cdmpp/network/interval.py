@@ -64,4 +64,4 @@ class NetworkErrors:
             return {level: (latency_s / factor, latency_s * factor) for level, factor in factors.items()}, made
         if not summed:
             return {}, "there are none: the model has no intervals of this device's kernels"
-        return summed, "the kernels' intervals added up, as if all erred to one side; no network was measured there"
+        return summed, "the kernels' intervals added up, as if all erred to one side: too few networks were measured"

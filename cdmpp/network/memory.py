@@ -15,7 +15,9 @@ MOST_HOST_GB = 12_288.0
 """More than any machine of a described CPU holds: two sockets of 24 modules of 256 GB, as EPYC 9005 takes them."""
 
 
-def with_memory_told(prediction: NetworkPrediction, sheet: Device, peak_bytes: int | None = None) -> NetworkPrediction:
+def with_memory_warning(
+    prediction: NetworkPrediction, sheet: Device, peak_bytes: int | None = None
+) -> NetworkPrediction:
     """The prediction; its first warning says so where the network holds more than the device's memory.
 
     ``peak_bytes`` is what is held, where it is not the prediction's own ``peak_bytes``. The sheet of a CPU names no
@@ -27,8 +29,8 @@ def with_memory_told(prediction: NetworkPrediction, sheet: Device, peak_bytes: i
     if held <= limit_gb * _GB:
         return prediction
     most = "" if size_gb else "at most "
-    told = (
+    warning = (
         f"WARNING: it holds {quantity(held, 'B')} at a time, but {sheet.name} has {most}{limit_gb:g} GB of memory: it "
         "cannot run there as it is, so the time is that of a device with more memory"
     )
-    return replace(prediction, warnings=(told, *prediction.warnings))
+    return replace(prediction, warnings=(warning, *prediction.warnings))

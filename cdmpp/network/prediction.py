@@ -81,6 +81,8 @@ class NetworkPrediction:
     """What to know before trusting the number, a sentence each."""
     measured_s: float | None = None
     """The same programs run as a network on the device, where that was asked for."""
+    by_datasheet: bool = False
+    """Whether the model knows the device only by its datasheet."""
 
     @property
     def latency_s(self) -> float:

@@ -1,40 +1,86 @@
-"""What runs a network: TVM's compiled programs, or PyTorch's own kernels."""
+"""Runtime: what runs a network, TVM's compiled programs or PyTorch's own kernels. Imports neither."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
-from cdmpp.errors import CdmppError
-
-if TYPE_CHECKING:
-    from cdmpp.network.prediction import NetworkPrediction
-    from cdmpp.network.training_prediction import StepPrediction
+from cdmpp.devices import Device
+from cdmpp.network.graph import NetworkGraph
+from cdmpp.network.interval import NetworkErrors
+from cdmpp.network.prediction import KernelPrediction
+from cdmpp.network.training_step import TrainingStep
+from cdmpp.network.workload import Workload
+from cdmpp.simulate.timeline import Timeline
 
 RUNTIMES = ("tvm", "torch")
+"""Names of the compiled and of the eager runtime, as users give them."""
 
 
-def predictor_of(runtime: str) -> Callable[..., NetworkPrediction]:
-    """What predicts networks that ``runtime`` runs; ``CdmppError`` for one that is not known."""
-    if runtime == "tvm":
-        from cdmpp.network.compiled.predict import predict_network
+@dataclass(frozen=True, kw_only=True)
+class ReadNetwork:
+    """The calls of one run of a workload, without their times."""
 
-        return predict_network
-    if runtime == "torch":
-        from cdmpp.network.eager.predict import predict_library_network
+    graph: NetworkGraph
+    batch: int
+    """Examples in one run; 1 where that cannot be told."""
+    warnings: tuple[str, ...] = ()
+    """Differences from the run that was asked for, a sentence each."""
+    step: TrainingStep | None = None
+    """The calls as those of a training step; None in the other modes."""
 
-        return predict_library_network
-    raise CdmppError(f"runtime {runtime!r}: one of {', '.join(RUNTIMES)}")
+
+@dataclass(frozen=True, kw_only=True)
+class PricedNetwork:
+    """The calls of a network and how long each takes on one device, before they are launched."""
+
+    read: ReadNetwork
+    device: Device
+    model: str
+    """Name of the model that predicted the kernels."""
+    schedule: str
+    """How programs were chosen: ``best_of:16``, or that PyTorch's libraries choose them."""
+    kernels: tuple[KernelPrediction, ...]
+    """One a task, in the order in which the network calls them first."""
+    call_s: Sequence[float]
+    """(n calls) seconds of each call on the device, with what data outside its caches costs."""
+    dispatch_s: Sequence[float] = ()
+    """(n calls) seconds in which the host dispatches each call; empty where a program of the network does that."""
+    errors: NetworkErrors = NetworkErrors({})
+    """Errors on measured networks, of which intervals are made."""
+    no_intervals: str = ""
+    """Why the sum has no interval; empty where it may have one."""
+    by_datasheet: bool = False
+    """Whether the model knows the device only by its datasheet."""
+    warnings: tuple[str, ...] = ()
+    """What to know before trusting these times, a sentence each."""
 
 
-def step_predictor_of(runtime: str) -> Callable[..., StepPrediction]:
-    """What predicts training steps that ``runtime`` runs; ``CdmppError`` for one that is not known."""
-    if runtime == "torch":
-        from cdmpp.network.eager.step import predict_library_step
+@dataclass(frozen=True)
+class LaunchedNetwork:
+    """The calls of a network in the order and on the queues in which the device runs them."""
 
-        return predict_library_step
-    if runtime == "tvm":
-        from cdmpp.network.training_prediction import predict_step
+    timeline: Timeline
+    overhead_s: float
+    """Seconds of a run that its kernels do not take: launches and the framework."""
+    warnings: tuple[str, ...] = ()
 
-        return predict_step
-    raise CdmppError(f"runtime {runtime!r}: one of {', '.join(RUNTIMES)}")
+
+R = TypeVar("R", bound=ReadNetwork)
+
+
+class Runtime(Protocol[R]):
+    """What runs a network. Both runtimes answer a workload in these three steps; ``predict`` goes through them."""
+
+    def read(self, workload: Workload, device: Device) -> R:
+        """The calls of one run; ``CdmppError`` where the network cannot be read, or not in this mode."""
+        ...
+
+    def price(self, read: R, device: Device, progress: bool) -> PricedNetwork:
+        """Seconds of each call by the runtime's model; ``progress``: bars on stderr."""
+        ...
+
+    def launch(self, priced: PricedNetwork) -> LaunchedNetwork:
+        """A run of the priced calls on the device."""
+        ...

@@ -2,27 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
-from cdmpp.devices import Device
-from cdmpp.errors import CdmppError
-from cdmpp.network.compiled.choice import Chosen
-from cdmpp.network.compiled.predict import answer_for
-from cdmpp.network.compiled.rule import DEFAULT
-from cdmpp.network.compiled.stored_graph import ReadNetwork
-from cdmpp.network.compiled.training_read import training_step
-from cdmpp.network.memory import with_memory_told
 from cdmpp.network.prediction import NetworkPrediction
-from cdmpp.network.source.source import NetworkSource
 from cdmpp.network.training_step import PHASES, TrainingStep
-from cdmpp.predict.catalogue import models
-from cdmpp.predict.flags import OF_STEPS
-from cdmpp.programs.training.loss import Loss
-
-_UNMEASURED = "the model learned from no kernel of a backward pass on this device: they are unlike those that it knows"
 
 
 @dataclass(frozen=True)
@@ -85,76 +69,3 @@ class StepPrediction:
             "is_ratio": step.is_ratio,
             "warnings": list(self.prediction.warnings),
         }
-
-
-def predict_step(
-    given: Any,
-    example_inputs: Any = None,
-    *,
-    device: str | Device,
-    model: str | Path | None = None,
-    schedule: str = DEFAULT,
-    loss: Loss = "cross_entropy",
-    target: Any = None,
-    optimizer: str | None = "adamw",
-    batch: int | None = None,
-    inputs: Mapping[str, Sequence[int]] | None = None,
-    fallback: bool = True,
-    progress: bool = True,
-) -> StepPrediction:
-    """Seconds of forward pass, backward pass and update of a network on ``device``. Needs TVM.
-
-    Args:
-        given: as of ``training_step``, or what it returned.
-        example_inputs: of a torch module.
-        device: name of a device, or one described in Python.
-        model: folder of a model or name of a shipped one; None: the first that learned from training steps on the
-            device, else the first that was trained on it.
-        schedule: which program of each kernel runs: ``best_of:K``, ``untuned`` or ``database:DIR``.
-        loss: as of ``training_step``, and so ``target``, ``optimizer``, ``batch``, ``inputs`` and ``fallback``.
-        target: as there.
-        optimizer: as there.
-        batch: as there.
-        inputs: as there.
-        fallback: as there.
-        progress: bars on stderr while schedules are sampled and compiled.
-
-    Raises:
-        CdmppError: as of ``training_step``; no such device or model.
-    """
-    step = given if isinstance(given, TrainingStep) else training_step(
-        given, example_inputs, loss=loss, target=target, optimizer=optimizer, batch=batch, inputs=inputs,
-        fallback=fallback,
-    )  # fmt: skip
-    tasks = {key: task for key, task in step.graph.tasks.items() if key not in step.scaled}
-    read = ReadNetwork(replace(step.graph, tasks=tasks), step.batch, _no_source)
-    if model is None:
-        model = _model_of_steps(device if isinstance(device, str) else device.name)
-    question = answer_for(read, device=device, model=model, schedule=schedule, progress=progress)
-    scaled = {key: _times(question.chosen[base], ratio) for key, (base, ratio) in step.scaled.items()}
-    whole = replace(question, read=replace(read, graph=step.graph), chosen={**question.chosen, **scaled})
-    made = whole.prediction()
-    learned = question.predictor.card.get(OF_STEPS)
-    if isinstance(learned, Mapping) and learned.get(question.sheet.name):  # a card may say anything
-        told = replace(made, warnings=(*step.flags, *made.warnings))
-    else:
-        warnings = (*step.flags, _UNMEASURED, *made.warnings)
-        told = replace(made, intervals={}, intervals_from=f"none: {_UNMEASURED}", warnings=warnings)
-    return StepPrediction(step, with_memory_told(told, question.sheet, step.peak_bytes))
-
-
-def _model_of_steps(device: str) -> str | None:
-    for entry in models():
-        learned = entry.card.get(OF_STEPS)
-        if entry.usable and isinstance(learned, Mapping) and learned.get(device):  # a card may say anything
-            return entry.name
-    return None
-
-
-def _times(chosen: Chosen, ratio: float) -> Chosen:
-    intervals = {level: (ratio * low, ratio * high) for level, (low, high) in chosen.intervals.items()}
-    return replace(chosen, latency_s=ratio * chosen.latency_s, intervals=intervals)
-
-
-def _no_source() -> NetworkSource:
-    raise CdmppError("a training step is no module that could be run here: it is predicted alone")

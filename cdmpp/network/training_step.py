@@ -84,7 +84,7 @@ class TrainingStep:
     optimizer: str
     """``none``: no update."""
     memory: StepMemory
-    flags: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     """What differs from the step that was asked for, a sentence each."""
     scaled: Mapping[str, tuple[str, float]] = field(default_factory=dict)
     """Task id -> the task that it takes so many times as long as; empty unless the backward pass is a ratio."""

@@ -20,7 +20,7 @@ from cdmpp.operators.aten_norm import BATCH_NORMS, ROW_NORMS, batch_norm_of, row
 from cdmpp.operators.aten_pooling import POOLS, REDUCTIONS, pool_of, reduction_of
 from cdmpp.operators.aten_traffic import copy_like
 from cdmpp.operators.aten_views import runs_nothing
-from cdmpp.operators.operator import LibraryOperator
+from cdmpp.operators.operator import EagerOperator
 
 _UNARY = {
     **{name: name for name in "relu gelu tanh exp sqrt rsqrt sigmoid silu neg".split()},
@@ -52,7 +52,7 @@ _SCALAR = {"sub": "add"}
 class Calls(NamedTuple):
     """What a node runs."""
 
-    operators: tuple[LibraryOperator, ...]
+    operators: tuple[EagerOperator, ...]
     stands_for: str = ""
     """Operator that the node is and that nobody measured: ``operators`` are what it is answered as."""
     fused_on: tuple[str, ...] = ()
@@ -94,7 +94,7 @@ def calls_of(node: Any) -> Calls:
     )
 
 
-def _of_kind(node: Any, name: str) -> tuple[LibraryOperator, str] | None:
+def _of_kind(node: Any, name: str) -> tuple[EagerOperator, str] | None:
     """The operator of a normalisation, a reduction, a pooling, a lookup or a store, and what it stands for."""
     if name in ROW_NORMS:
         return row_norm_of(node, name), ""
@@ -111,7 +111,7 @@ def _of_kind(node: Any, name: str) -> tuple[LibraryOperator, str] | None:
     return store_of(node, name) if name in STORES else None
 
 
-def _by_rule(node: Any, name: str, operators: tuple[LibraryOperator, ...]) -> Calls:
+def _by_rule(node: Any, name: str, operators: tuple[EagerOperator, ...]) -> Calls:
     if name == "scaled_dot_product_attention":
         return Calls(operators, "", ("gpu",) if drops(node) else ("cpu", "gpu"), drops(node))
     if name in _DROPOUTS and operators:
@@ -146,7 +146,7 @@ def _value(node: Any) -> Any:
     return value[0] if isinstance(value, tuple | list) else value
 
 
-def _binary(node: Any, name: str) -> LibraryOperator:
+def _binary(node: Any, name: str) -> EagerOperator:
     out = _value(node)
     given = [_value(arg).numel() for arg in node.args[:2] if _is_node(arg)]
     if len(given) > 1 and 2 * min(given) > out.numel():
@@ -156,26 +156,26 @@ def _binary(node: Any, name: str) -> LibraryOperator:
     return matrix(f"{_SCALAR.get(name, name)}_scalar", out)
 
 
-def _linear(node: Any) -> Sequence[LibraryOperator]:
+def _linear(node: Any) -> Sequence[EagerOperator]:
     x, weight, bias = (*node.args, None)[:3]
     return _product(_value(x), _value(weight).shape[0], bias is not None)
 
 
-def _product(x: Any, cols: int, bias: bool) -> list[LibraryOperator]:
+def _product(x: Any, cols: int, bias: bool) -> list[EagerOperator]:
     *leading, inner = shape_of(x)
     rows = math.prod(leading)
     sizes = {"rows": rows, "inner": inner, "cols": int(cols), "bias": int(bias)}
-    return [*copies_for(x, (rows, inner)), LibraryOperator("linear", sizes, dtype_of(x))]
+    return [*copies_for(x, (rows, inner)), EagerOperator("linear", sizes, dtype_of(x))]
 
 
-def _matmul(node: Any) -> Sequence[LibraryOperator]:
+def _matmul(node: Any) -> Sequence[EagerOperator]:
     x, y = (_value(arg) for arg in node.args[-2:])
     if y.dim() <= 2:
         return _product(x, shape_of(y)[-1] if y.dim() == 2 else 1, _name(node) == "addmm")
     return _batched(x, y)
 
 
-def _batched(x: Any, y: Any) -> list[LibraryOperator]:
+def _batched(x: Any, y: Any) -> list[EagerOperator]:
     """Behind copies of factors whose batch is no single axis: PyTorch makes one of it before it multiplies."""
     import torch
 
@@ -185,19 +185,19 @@ def _batched(x: Any, y: Any) -> list[LibraryOperator]:
     copies = [copies_for(one, (math.prod(shape_of(one)[:-2]), *shape_of(one)[-2:])) for one in (x, y) if one.dim() > 3]
     across = int(not (y.dim() > 3 and copies[-1]) and y.stride()[-1] != 1 and y.stride()[-2] == 1)
     sizes = {"batch": many, "rows": rows, "inner": inner, "cols": cols, "transposed": across}
-    return [*itertools.chain(*copies), LibraryOperator("bmm", sizes, dtype_of(x))]
+    return [*itertools.chain(*copies), EagerOperator("bmm", sizes, dtype_of(x))]
 
 
-def _grouped(node: Any) -> LibraryOperator:
+def _grouped(node: Any) -> EagerOperator:
     """Rows that go to one matrix of several each: as many to each, whatever the values say."""
     x, weights = (_value(arg) for arg in node.args[:2])
     (rows, inner), (groups, _, cols) = shape_of(x), shape_of(weights)
     many = min(rows, groups)
     sizes = {"batch": many, "rows": -(-rows // many), "inner": inner, "cols": cols}
-    return LibraryOperator("bmm", sizes, dtype_of(x))
+    return EagerOperator("bmm", sizes, dtype_of(x))
 
 
-def _einsum(node: Any) -> Sequence[LibraryOperator]:
+def _einsum(node: Any) -> Sequence[EagerOperator]:
     """Of two tensors: a product for what both have and the result lacks, else their elementwise one."""
     equation, operands = node.args[0].replace(" ", ""), node.args[1]
     given, _, result = equation.partition("->")
@@ -220,41 +220,41 @@ def _einsum(node: Any) -> Sequence[LibraryOperator]:
     if inner == 1:
         return [matrix("mul", _value(node))]
     if many == 1:
-        return [LibraryOperator("linear", {"rows": rows, "inner": inner, "cols": cols, "bias": 0}, dtype)]
+        return [EagerOperator("linear", {"rows": rows, "inner": inner, "cols": cols, "bias": 0}, dtype)]
     across = int(given[-1] not in kept)
     sizes = {"batch": many, "rows": rows, "inner": inner, "cols": cols, "transposed": across}
-    return [LibraryOperator("bmm", sizes, dtype)]
+    return [EagerOperator("bmm", sizes, dtype)]
 
 
-def _convolution(node: Any) -> Sequence[LibraryOperator]:
+def _convolution(node: Any) -> Sequence[EagerOperator]:
     x, out = _value(node.args[0]), _value(node)
     operators = [convolution_of(node, _name(node), shape_of(x), shape_of(out), dtype_of(x))]
     return [*operators, matrix("add_broadcast", out)] if has_bias(node) else operators
 
 
-def _cross_entropy(node: Any) -> Sequence[LibraryOperator]:
+def _cross_entropy(node: Any) -> Sequence[EagerOperator]:
     """Of classes along the second axis: scores to logarithms of shares, then the mean of one a row."""
     scores = _value(node.args[0])
     rows = scores.numel() // shape_of(scores)[min(1, scores.dim() - 1)]
     return [matrix("softmax", scores, min(1, scores.dim() - 1)), _mean(1, rows, dtype_of(scores))]
 
 
-def _square_error(node: Any) -> Sequence[LibraryOperator]:
+def _square_error(node: Any) -> Sequence[EagerOperator]:
     difference = _value(node.args[0])
     return [matrix("sub", difference), _mean(1, difference.numel(), dtype_of(difference))]
 
 
-def _mean(rows: int, cols: int, dtype: str) -> LibraryOperator:
-    return LibraryOperator("mean", {"rows": rows, "cols": cols}, dtype)
+def _mean(rows: int, cols: int, dtype: str) -> EagerOperator:
+    return EagerOperator("mean", {"rows": rows, "cols": cols}, dtype)
 
 
-def _dropout(node: Any) -> Sequence[LibraryOperator]:
+def _dropout(node: Any) -> Sequence[EagerOperator]:
     """Of training: a mask is made and multiplied by. Else it is a view."""
     share, trains = node.args[1:3]
     return [matrix("mul", _value(node))] if trains and share else []
 
 
-_RULES: dict[str, Callable[[Any], Sequence[LibraryOperator]]] = {
+_RULES: dict[str, Callable[[Any], Sequence[EagerOperator]]] = {
     "linear": _linear,
     **dict.fromkeys(("matmul", "mm", "addmm", "bmm", "baddbmm"), _matmul),
     "einsum": _einsum,
@@ -273,5 +273,5 @@ _RULES: dict[str, Callable[[Any], Sequence[LibraryOperator]]] = {
 """By name; what is not here is a view, elementwise, or not known."""
 
 
-def _softmax(node: Any) -> LibraryOperator:
+def _softmax(node: Any) -> EagerOperator:
     return matrix("softmax", _value(node), int(node.args[1]))

@@ -6,10 +6,10 @@ import math
 from typing import Any
 
 from cdmpp.operators.aten_layout import dtype_of, shape_of
-from cdmpp.operators.operator import LibraryOperator
+from cdmpp.operators.operator import EagerOperator
 
 
-def attention_of(node: Any) -> tuple[LibraryOperator, ...]:
+def attention_of(node: Any) -> tuple[EagerOperator, ...]:
     """It takes as long as if nobody had fused it."""
     query, key, value = (arg.meta["val"] for arg in node.args[:3])
     *leading, rows, inner = shape_of(query)
@@ -17,11 +17,11 @@ def attention_of(node: Any) -> tuple[LibraryOperator, ...]:
     first = {"batch": many, "rows": rows, "inner": inner, "cols": others, "transposed": 1}
     last = {"batch": many, "rows": rows, "inner": others, "cols": shape_of(value)[-1]}
     weights = {"rows": many * rows, "cols": others}
-    steps = [LibraryOperator("bmm", first, dtype), LibraryOperator("mul_scalar", weights, dtype)]
+    steps = [EagerOperator("bmm", first, dtype), EagerOperator("mul_scalar", weights, dtype)]
     mask, _, causal = (*node.args[3:6], *[None] * (6 - len(node.args)))[:3]
     if mask is not None or causal or {"is_causal", "attn_mask"} & {key for key, given in node.kwargs.items() if given}:
-        steps.append(LibraryOperator("add_broadcast", weights, dtype))
-    return (*steps, LibraryOperator("softmax", weights, dtype), LibraryOperator("bmm", last, dtype))
+        steps.append(EagerOperator("add_broadcast", weights, dtype))
+    return (*steps, EagerOperator("softmax", weights, dtype), EagerOperator("bmm", last, dtype))
 
 
 def drops(node: Any) -> bool:

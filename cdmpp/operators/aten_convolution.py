@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from cdmpp.operators.aten_layout import shape_of
-from cdmpp.operators.operator import LibraryOperator
+from cdmpp.operators.operator import EagerOperator
 
 CONVOLUTIONS = tuple(f"{name}{n}d" for name in ("conv", "conv_transpose") for n in (1, 2, 3)) + ("convolution",)
 """As ATen names them."""
@@ -51,7 +51,7 @@ def stands_for(node: Any, name: str) -> str:
     return "dilated convolution" if set(found.dilation) != {1} else "convolution that is not square"
 
 
-def convolution_of(node: Any, name: str, image: Sequence[int], out: Sequence[int], dtype: str) -> LibraryOperator:
+def convolution_of(node: Any, name: str, image: Sequence[int], out: Sequence[int], dtype: str) -> EagerOperator:
     """Of one ``conv2d``, ``convolution`` or the like without its bias; ``image``, ``out``: shapes, batch first or none.
 
     What is not square becomes the 1x1 convolution of as many operations, the matrix product that libraries make of
@@ -69,13 +69,13 @@ def convolution_of(node: Any, name: str, image: Sequence[int], out: Sequence[int
     return _made(batch, channels * taps, made, math.prod(out[-axes:]), dtype, groups=groups, kernel=1)
 
 
-def _made(batch: int, channels: int, out: int, pixels: int, dtype: str, **options: int) -> LibraryOperator:
+def _made(batch: int, channels: int, out: int, pixels: int, dtype: str, **options: int) -> EagerOperator:
     """An image that is not square counts as a square one of as many pixels, or under one tap as so many of one."""
     side = round(math.sqrt(pixels))
     if options["kernel"] == 1 and not _near(side**2, pixels):
         batch, side = batch * pixels, 1
     sizes = {"batch": batch, "in_channels": channels, "out_channels": out, "in_size": side, **options}
-    return LibraryOperator("conv2d", sizes, dtype)
+    return EagerOperator("conv2d", sizes, dtype)
 
 
 def _as_square(found: _Convolution, image: Sequence[int], out: Sequence[int]) -> dict[str, int]:

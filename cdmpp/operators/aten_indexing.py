@@ -8,7 +8,7 @@ from typing import Any
 from cdmpp.errors import UnsupportedProgramError
 from cdmpp.operators.aten_layout import arguments_of, dtype_of, shape_of
 from cdmpp.operators.aten_traffic import Traffic, copy_like, results_of, traffic_of
-from cdmpp.operators.operator import LibraryOperator
+from cdmpp.operators.operator import EagerOperator
 
 LOOKUPS = ("embedding", "index", "_unsafe_index", "index_select", "gather", "take", "take_along_dim")
 STORES = tuple(
@@ -20,17 +20,17 @@ _SHORTEST = 16
 """Elements of the shortest row that was measured: of shorter ones the index is as large."""
 
 
-def lookup_of(node: Any, name: str) -> tuple[LibraryOperator, str]:
+def lookup_of(node: Any, name: str) -> tuple[EagerOperator, str]:
     """Rows of a table, or where they are short, what moves as much."""
     out, places = results_of(node)[0], _places(node, name)
     row = _row(node, name)
     rows = out.numel() // row
     if name == "embedding" or (row >= _SHORTEST and out.dtype.itemsize > 1):
-        return LibraryOperator("embedding", {"rows": rows, "cols": row}, dtype_of(out)), ""
+        return EagerOperator("embedding", {"rows": rows, "cols": row}, dtype_of(out)), ""
     return copy_like(node, traffic_of([out, out, *places])), name
 
 
-def store_of(node: Any, name: str) -> tuple[LibraryOperator, str]:
+def store_of(node: Any, name: str) -> tuple[EagerOperator, str]:
     """What reads values and their places, and writes them there; all of the tensor where it does not do so in place."""
     given, places = arguments_of(node), _places(node, name)
     size = given["self"].dtype.itemsize

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from cdmpp.errors import UnsupportedProgramError
-from cdmpp.operators.operator import LibraryOperator
+from cdmpp.operators.operator import EagerOperator
 
 
 def dtype_of(value: Any) -> str:
@@ -46,13 +46,13 @@ def tensors_in(value: Any) -> list[Any]:
     return [one for one in values if hasattr(one, "numel") and hasattr(one, "dtype")]
 
 
-def matrix(name: str, value: Any, last: int = -1) -> LibraryOperator:
+def matrix(name: str, value: Any, last: int = -1) -> EagerOperator:
     """The operator of all elements of a tensor, those along one of its axes in a row."""
     shape = shape_of(value) or [1]
-    return LibraryOperator(name, {"rows": math.prod(shape) // shape[last], "cols": shape[last]}, dtype_of(value))
+    return EagerOperator(name, {"rows": math.prod(shape) // shape[last], "cols": shape[last]}, dtype_of(value))
 
 
-def copy_of(value: Any) -> LibraryOperator:
+def copy_of(value: Any) -> EagerOperator:
     """What makes a contiguous copy: rows that are whole in memory are moved, others are gathered across."""
     if value.is_contiguous():
         return matrix("copy", value)
@@ -60,7 +60,7 @@ def copy_of(value: Any) -> LibraryOperator:
     return matrix("permute" if strides[-1] == 1 else "transpose", value)
 
 
-def copies_for(value: Any, shape: Sequence[int]) -> list[LibraryOperator]:
+def copies_for(value: Any, shape: Sequence[int]) -> list[EagerOperator]:
     """What runs before a tensor can be read as one of ``shape``: none, or a copy."""
     return [] if can_be_viewed(value, shape) else [copy_of(value)]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from cdmpp.operators.aten_layout import arguments_of, dtype_of, shape_of
 from cdmpp.operators.aten_traffic import distinct_elements, results_of
-from cdmpp.operators.operator import LibraryOperator
+from cdmpp.operators.operator import EagerOperator
 
 ROW_NORMS = (
     *("layer_norm", "native_layer_norm", "rms_norm", "_fused_rms_norm", "group_norm", "native_group_norm"),
@@ -21,7 +21,7 @@ _LARGE_IMAGE = 64
 """Elements of a channel from which on its factor and its shift are little beside it, image by image."""
 
 
-def row_norm_of(node: Any, name: str) -> LibraryOperator:
+def row_norm_of(node: Any, name: str) -> EagerOperator:
     """A layer norm: of a group norm a row is a group of an image, of an instance norm a channel of one."""
     given, out = arguments_of(node), results_of(node)[0]
     x = given["input"] if "input" in given else given["self"]
@@ -34,13 +34,13 @@ def row_norm_of(node: Any, name: str) -> LibraryOperator:
         cols = x.numel() // (shape_of(x)[0] * groups)
     weights = sum(distinct_elements(given[key]) for key in ("weight", "bias") if given.get(key) is not None)
     sizes = {"rows": out.numel() // cols, "cols": cols, "weights": round(weights / cols)}
-    return LibraryOperator("layer_norm", sizes, dtype_of(out))
+    return EagerOperator("layer_norm", sizes, dtype_of(out))
 
 
-def batch_norm_of(node: Any) -> LibraryOperator:
+def batch_norm_of(node: Any) -> EagerOperator:
     """A row is a channel of an image, or where that is small, a channel of all images."""
     out = results_of(node)[0]
     images, channels, *image = shape_of(out)
     elements = math.prod(image)
     rows = images * channels if elements >= _LARGE_IMAGE or images == 1 else channels
-    return LibraryOperator("batch_norm", {"rows": rows, "cols": out.numel() // rows}, dtype_of(out))
+    return EagerOperator("batch_norm", {"rows": rows, "cols": out.numel() // rows}, dtype_of(out))

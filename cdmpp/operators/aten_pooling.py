@@ -8,7 +8,7 @@ from typing import Any
 from cdmpp.errors import UnsupportedProgramError
 from cdmpp.operators.aten_layout import arguments_of, dtype_of, shape_of
 from cdmpp.operators.aten_traffic import Traffic, copy_like, inputs_of, moves, results_of, traffic_of, whole_traffic
-from cdmpp.operators.operator import LibraryOperator
+from cdmpp.operators.operator import EagerOperator
 
 POOLS = ("max_pool2d", "avg_pool2d", "max_pool2d_with_indices")
 REDUCTIONS = tuple(
@@ -17,7 +17,7 @@ REDUCTIONS = tuple(
 )
 
 
-def pool_of(node: Any, name: str, place: str) -> tuple[LibraryOperator, str]:
+def pool_of(node: Any, name: str, place: str) -> tuple[EagerOperator, str]:
     """The operator, and what it stands for: an image or a window that is not square may have no kind.
 
     ``UnsupportedProgramError`` of a window that is not square, with its ``place`` in the model.
@@ -38,17 +38,17 @@ def pool_of(node: Any, name: str, place: str) -> tuple[LibraryOperator, str]:
     return copy_like(node, real), name
 
 
-def reduction_of(node: Any, name: str) -> tuple[LibraryOperator, str]:
+def reduction_of(node: Any, name: str) -> tuple[EagerOperator, str]:
     """A mean of as many rows, as long; else what moves as much."""
     x, rows = inputs_of(node)[0], results_of(node)[0].numel()
     operator = _that_moves(whole_traffic(node), "mean", {"rows": rows, "cols": x.numel() // rows}, dtype_of(x))
     return (copy_like(node), name) if operator is None else (operator, "")
 
 
-def _that_moves(real: Traffic, *operator_is: Any) -> LibraryOperator | None:
+def _that_moves(real: Traffic, *operator_is: Any) -> EagerOperator | None:
     """The operator where it can be, and moves as much as the call."""
     try:
-        operator = LibraryOperator(*operator_is)
+        operator = EagerOperator(*operator_is)
     except UnsupportedProgramError:
         return None
     return operator if moves(operator, real) else None

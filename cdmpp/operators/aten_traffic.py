@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from cdmpp.operators.aten_layout import dtype_of, shape_of, tensors_in
-from cdmpp.operators.operator import LibraryOperator
+from cdmpp.operators.operator import EagerOperator
 
 _NEAR = 0.02
 """Of the elements, or bytes, that may be missing or too many in an operator that stands for a call."""
@@ -49,7 +49,7 @@ def whole_traffic(node: Any) -> Traffic:
     return traffic_of(inputs_of(node)) + traffic_of(results_of(node))
 
 
-def moves(operator: LibraryOperator, real: Traffic) -> bool:
+def moves(operator: EagerOperator, real: Traffic) -> bool:
     """Whether ``operator`` moves as much as a call does."""
     elements = operator.read_elements + operator.written_elements
     return abs(elements - real.elements) <= _NEAR * real.elements and abs(operator.io_bytes - real.bytes) <= (
@@ -57,13 +57,13 @@ def moves(operator: LibraryOperator, real: Traffic) -> bool:
     )
 
 
-def moved(real: Traffic, dtype: str) -> LibraryOperator:
+def moved(real: Traffic, dtype: str) -> EagerOperator:
     """The copy that moves as many bytes: what stands for a call that nobody measured and that computes little."""
-    one = LibraryOperator("copy", {"rows": 1, "cols": 1}, dtype)
-    return LibraryOperator.flat("copy", math.ceil(real.bytes / one.io_bytes), dtype)
+    one = EagerOperator("copy", {"rows": 1, "cols": 1}, dtype)
+    return EagerOperator.flat("copy", math.ceil(real.bytes / one.io_bytes), dtype)
 
 
-def copy_like(node: Any, real: Traffic | None = None) -> LibraryOperator:
+def copy_like(node: Any, real: Traffic | None = None) -> EagerOperator:
     """``moved`` of a node, in the type of its result if that is a float; without ``real`` by all of its tensors."""
     result = results_of(node)[0]
     dtype = dtype_of(result) if result.is_floating_point() else "float32"

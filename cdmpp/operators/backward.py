@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from cdmpp.operators.operator import LibraryOperator
+from cdmpp.operators.operator import EagerOperator
 
 _KEEP_INPUTS = tuple(
     "linear conv2d bmm layer_norm batch_norm mul mul_broadcast div pow pow_scalar where gelu silu max_pool2d "
@@ -18,12 +18,12 @@ _KEEP_RESULT = ("max_pool2d", "softmax", "relu", "tanh", "sigmoid", "exp", "sqrt
 class Gradient(NamedTuple):
     """A call of the backward pass of one operator."""
 
-    operator: LibraryOperator
+    operator: EagerOperator
     of: str
     """What its result is the gradient of: ``inputs``, ``first`` or ``second`` (input), ``weight``; empty: of none."""
 
 
-def backward_of(operator: LibraryOperator) -> tuple[Gradient, ...]:
+def backward_of(operator: EagerOperator) -> tuple[Gradient, ...]:
     """Calls of the backward pass: of a product two, one a factor, of others one that moves as much.
 
     A sum over a bias's gradient counts as a ``mean`` of its columns, those of a batch norm as one of its rows.
@@ -33,9 +33,9 @@ def backward_of(operator: LibraryOperator) -> tuple[Gradient, ...]:
     dtype = operator.dtype
     if operator.name == "linear":
         rows, inner, cols = (operator[name] for name in ("rows", "inner", "cols"))
-        of_input = LibraryOperator("linear", {"rows": rows, "inner": cols, "cols": inner, "bias": 0}, dtype)
-        of_weight = LibraryOperator("linear", {"rows": cols, "inner": rows, "cols": inner, "bias": 0}, dtype)
-        of_bias = LibraryOperator("mean", {"rows": cols, "cols": rows}, dtype)
+        of_input = EagerOperator("linear", {"rows": rows, "inner": cols, "cols": inner, "bias": 0}, dtype)
+        of_weight = EagerOperator("linear", {"rows": cols, "inner": rows, "cols": inner, "bias": 0}, dtype)
+        of_bias = EagerOperator("mean", {"rows": cols, "cols": rows}, dtype)
         both = (Gradient(of_input, "inputs"), Gradient(of_weight, "weight"))
         return (*both, Gradient(of_bias, "weight")) if operator["bias"] else both
     if operator.name == "bmm":
@@ -43,38 +43,38 @@ def backward_of(operator: LibraryOperator) -> tuple[Gradient, ...]:
         of_first = {"batch": batch, "rows": rows, "inner": cols, "cols": inner, "transposed": 1}
         of_second = {"batch": batch, "rows": inner, "inner": rows, "cols": cols}
         return (
-            Gradient(LibraryOperator("bmm", of_first, dtype), "first"),
-            Gradient(LibraryOperator("bmm", of_second, dtype), "second"),
+            Gradient(EagerOperator("bmm", of_first, dtype), "first"),
+            Gradient(EagerOperator("bmm", of_second, dtype), "second"),
         )
     if operator.name == "conv2d":
         return Gradient(operator, "inputs"), Gradient(operator, "weight")
     if operator.name == "softmax":
-        return Gradient(LibraryOperator("mul", operator.sizes, dtype), ""), Gradient(operator, "inputs")
+        return Gradient(EagerOperator("mul", operator.sizes, dtype), ""), Gradient(operator, "inputs")
     if operator.name == "batch_norm":  # sums over gradient and input, then both once more
-        summed, scaled = (LibraryOperator(name, operator.sizes, dtype) for name in ("mean", "mul"))
+        summed, scaled = (EagerOperator(name, operator.sizes, dtype) for name in ("mean", "mul"))
         return Gradient(summed, "weight"), Gradient(scaled, "inputs")
     if operator.name == "mean":
-        copied = LibraryOperator("copy", {"rows": operator["rows"], "cols": operator["cols"]}, dtype)
+        copied = EagerOperator("copy", {"rows": operator["rows"], "cols": operator["cols"]}, dtype)
         return (Gradient(copied, "inputs"),)
     return (Gradient(operator, "weight" if operator.name == "embedding" else "inputs"),)
 
 
-def accumulation_of(elements: int, dtype: str) -> LibraryOperator:
+def accumulation_of(elements: int, dtype: str) -> EagerOperator:
     """Adds the gradients of a value that two read, or that of a weight to the one that it has."""
-    return LibraryOperator.flat("add", elements, dtype)
+    return EagerOperator.flat("add", elements, dtype)
 
 
-def table_gradient(elements: int, dtype: str) -> LibraryOperator:
+def table_gradient(elements: int, dtype: str) -> EagerOperator:
     """Writes the gradient of a table of vectors, of which most are zero."""
-    return LibraryOperator.flat("copy", elements, dtype)
+    return EagerOperator.flat("copy", elements, dtype)
 
 
-def kept_for(operator: LibraryOperator) -> tuple[bool, bool]:
+def kept_for(operator: EagerOperator) -> tuple[bool, bool]:
     """Whether autograd keeps the inputs of an operator for its backward pass, and whether its result."""
     return operator.name in _KEEP_INPUTS, operator.name in _KEEP_RESULT
 
 
-def last_kept(operator: LibraryOperator) -> str:
+def last_kept(operator: EagerOperator) -> str:
     """What autograd keeps of an operator at last: its ``result``, its ``inputs``, or nothing (empty).
 
     Statistics of a norm are a result of its kernel.

@@ -1,4 +1,4 @@
-"""LibraryOperator: one call that a runtime serves with a kernel of its own: what, on which shapes, of which type."""
+"""EagerOperator: one call that a runtime serves with a kernel of its own: what, on which shapes, of which type."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ PRODUCTS = ("linear", "bmm", "conv")
 
 
 @dataclass(frozen=True)
-class LibraryOperator:
+class EagerOperator:
     """A call, whatever runtime serves it."""
 
     name: str
@@ -116,7 +116,7 @@ class LibraryOperator:
             raise UnsupportedProgramError(f"{self.name}: a kernel of {self['kernel']} is larger than its padded input")
 
     @staticmethod
-    def flat(name: str, elements: int, dtype: str = "float32") -> LibraryOperator:
+    def flat(name: str, elements: int, dtype: str = "float32") -> EagerOperator:
         """An elementwise call on ``elements`` in a row, for which the shape says nothing.
 
         Long ones become matrices as those that were measured, the last row filled up: at most 0.4 % more.
@@ -125,12 +125,12 @@ class LibraryOperator:
             raise UnsupportedProgramError(f"{name} of {elements} elements: an operator has at least one")
         widest = next((cols for below, cols in _FLAT if elements < below), _WIDEST)
         cols = min(elements, widest)
-        return LibraryOperator(name, {"rows": -(-elements // cols), "cols": cols}, dtype)
+        return EagerOperator(name, {"rows": -(-elements // cols), "cols": cols}, dtype)
 
-    def on_more_rows(self, least_bytes: float) -> tuple[LibraryOperator, int]:
+    def on_more_rows(self, least_bytes: float) -> tuple[EagerOperator, int]:
         """The same on as many times the rows, or images, as moves ``least_bytes``, and how many times; no product."""
         times, axis = math.ceil(least_bytes / self.io_bytes), "rows" if "rows" in self.sizes else "batch"
-        return LibraryOperator(self.name, {**self.sizes, axis: times * self[axis]}, self.dtype), times
+        return EagerOperator(self.name, {**self.sizes, axis: times * self[axis]}, self.dtype), times
 
     def __getitem__(self, size: str) -> int:
         return self.sizes[size]
@@ -222,23 +222,23 @@ class LibraryOperator:
         return json.dumps({"operator": self.name, "dtype": self.dtype, **sizes}, sort_keys=True)
 
     @staticmethod
-    def from_json(text: str) -> LibraryOperator:
+    def from_json(text: str) -> EagerOperator:
         """Back again; ``UnsupportedProgramError``: no operator."""
         try:
             values = dict(json.loads(text))
-            return LibraryOperator(values.pop("operator"), dtype=values.pop("dtype", "float32"), sizes=values)
+            return EagerOperator(values.pop("operator"), dtype=values.pop("dtype", "float32"), sizes=values)
         except (ValueError, TypeError, KeyError) as error:
             raise UnsupportedProgramError(f"not an operator: {text[:120]}") from error
 
     @staticmethod
-    def parse(name: str, text: str, dtype: str = "float32", /, **options: int) -> LibraryOperator:
+    def parse(name: str, text: str, dtype: str = "float32", /, **options: int) -> EagerOperator:
         """``("linear", "512x1024x4096")``: its sizes in the order of its kind."""
         kind = KINDS.get(name)
         parts = text.lower().split("x")
         if kind is not None and (len(parts) != len(kind.sizes) or not all(map(is_size, parts))):
             raise UnsupportedProgramError(f"{name} {text}: expected {_usage(name)}, whole numbers with an x between")
         sizes = dict(zip(kind.sizes, map(int, parts), strict=True)) if kind is not None else {}
-        return LibraryOperator(name, {**sizes, **options}, dtype)
+        return EagerOperator(name, {**sizes, **options}, dtype)
 
     def __str__(self) -> str:
         sizes = "x".join(str(self[name]) for name in self.kind.sizes)

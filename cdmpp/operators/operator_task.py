@@ -6,19 +6,19 @@ import hashlib
 import json
 
 from cdmpp.operators.loop_script import script
-from cdmpp.operators.operator import LibraryOperator
+from cdmpp.operators.operator import EagerOperator
 from cdmpp.operators.template import loop_program
 from cdmpp.programs.task import Task
 
 
-def operator_task(operator: LibraryOperator, network: str = "", origin: str = "library") -> Task:
+def operator_task(operator: EagerOperator, network: str = "", origin: str = "library") -> Task:
     """With one call site in ``network``."""
     networks = {network: 1} if network else {}
     kind, work = operator.kind.op_class, (operator.flops, operator.io_bytes)
     return Task(task_id(operator), operator.to_json(), kind, script(loop_program(operator)), *work, networks, origin)
 
 
-def task_id(operator: LibraryOperator) -> str:
+def task_id(operator: EagerOperator) -> str:
     """16 hex digits, the same for the same call whatever device or runtime runs it."""
     return hashlib.sha256(f"operator:{operator.to_json()}".encode()).hexdigest()[:16]
 

@@ -14,7 +14,7 @@ from cdmpp.ast.compact_ast import CompactAST
 from cdmpp.errors import CdmppError
 from cdmpp.features import Feature, names, prefixed, stored
 from cdmpp.machine_code.cpu.code_features import CODE_WIDTH
-from cdmpp.operators.operator import FAMILIES, KINDS, PRODUCTS, LibraryOperator
+from cdmpp.operators.operator import FAMILIES, KINDS, PRODUCTS, EagerOperator
 from cdmpp.operators.template import operator_ast
 
 ALIGNMENTS = (2, 4, 8, 16)
@@ -52,13 +52,13 @@ OPERATOR_FEATURES = (
 OPERATOR_NAMES = names(OPERATOR_FEATURES)
 
 
-def operator_vector(operator: LibraryOperator) -> np.ndarray:
+def operator_vector(operator: EagerOperator) -> np.ndarray:
     """(CODE_WIDTH,) float32, filled up with zeros."""
     vector = np.array(stored(OPERATOR_FEATURES, _quantities(operator)), np.float32)
     return np.pad(vector, (0, CODE_WIDTH - len(vector)))
 
 
-def operator_program(operator: LibraryOperator, target_kind: str) -> CompactAST:
+def operator_program(operator: EagerOperator, target_kind: str) -> CompactAST:
     """The compact AST of its definition with its own vector, for a device of ``target_kind`` (cpu or gpu)."""
     try:
         return replace(operator_ast(operator), code=operator_vector(operator), target_kind=target_kind)
@@ -66,7 +66,7 @@ def operator_program(operator: LibraryOperator, target_kind: str) -> CompactAST:
         raise CdmppError(f"{operator}: more elements than 64 bits count: give smaller sizes") from error
 
 
-def _quantities(operator: LibraryOperator) -> dict[str, float]:
+def _quantities(operator: EagerOperator) -> dict[str, float]:
     kind, element = operator.kind, operator.element_bytes
     many, rows, inner, cols = operator.matmul
     is_product, is_conv = kind.family in PRODUCTS, operator.name == "conv2d"

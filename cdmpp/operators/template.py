@@ -27,19 +27,19 @@ from cdmpp.operators.loops import (
     nest,
     store,
 )
-from cdmpp.operators.operator import LibraryOperator
+from cdmpp.operators.operator import EagerOperator
 
 _EPSILON, _LOWEST = 1e-5, -65504.0
 _SCALAR = 0.5
 """Of ``add_scalar`` and the like: its value changes nothing but the text."""
 
 
-def loop_program(operator: LibraryOperator) -> LoopProgram:
+def loop_program(operator: EagerOperator) -> LoopProgram:
     """Its definition, loops and stores."""
     return _TEMPLATES.get(operator.name, _elementwise)(operator)
 
 
-def operator_ast(operator: LibraryOperator) -> CompactAST:
+def operator_ast(operator: EagerOperator) -> CompactAST:
     """As of any tensor program, its loops read as serial ones whatever device it is for.
 
     The same as TVM's extractor gives for ``loop_script.script(loop_program(operator))``.
@@ -47,7 +47,7 @@ def operator_ast(operator: LibraryOperator) -> CompactAST:
     return summarise(walk(loop_program(operator)), gpu=False)
 
 
-def _buffers(operator: LibraryOperator, **shapes: tuple[int, ...]) -> list[Buffer]:
+def _buffers(operator: EagerOperator, **shapes: tuple[int, ...]) -> list[Buffer]:
     return [Buffer(name, shape, ElementType(operator.dtype)) for name, shape in shapes.items()]
 
 
@@ -55,7 +55,7 @@ def _loops(names: str) -> list[Var]:
     return [Var(name) for name in names.split()]
 
 
-def _linear(operator: LibraryOperator) -> LoopProgram:
+def _linear(operator: EagerOperator) -> LoopProgram:
     rows, inner, cols = (operator[name] for name in ("rows", "inner", "cols"))
     x, weight, bias, y = _buffers(operator, x=(rows, inner), weight=(cols, inner), bias=(cols,), y=(rows, cols))
     i, j, k = _loops("i j k")
@@ -67,7 +67,7 @@ def _linear(operator: LibraryOperator) -> LoopProgram:
     return LoopProgram([x, weight, *([bias] if operator["bias"] else []), y], SeqStmt(steps))
 
 
-def _bmm(operator: LibraryOperator) -> LoopProgram:
+def _bmm(operator: EagerOperator) -> LoopProgram:
     batch, rows, inner, cols = (operator[name] for name in ("batch", "rows", "inner", "cols"))
     across = (batch, cols, inner) if operator["transposed"] else (batch, inner, cols)
     x, weight, y = _buffers(operator, x=(batch, rows, inner), weight=across, y=(batch, rows, cols))
@@ -77,7 +77,7 @@ def _bmm(operator: LibraryOperator) -> LoopProgram:
     return LoopProgram([x, weight, y], SeqStmt([nest([n, i, j], [batch, rows, cols], store(y, (n, i, j), 0), update)]))
 
 
-def _conv2d(operator: LibraryOperator) -> LoopProgram:
+def _conv2d(operator: EagerOperator) -> LoopProgram:
     batch, channels, out, size, kernel = (
         operator[name] for name in ("batch", "in_channels", "out_channels", "in_size", "kernel")
     )
@@ -105,7 +105,7 @@ def _conv2d(operator: LibraryOperator) -> LoopProgram:
     return LoopProgram([x, weight, y], SeqStmt([nest(loops, extents, store(y, place, 0), update)]))
 
 
-def _softmax(operator: LibraryOperator) -> LoopProgram:
+def _softmax(operator: EagerOperator) -> LoopProgram:
     rows, cols = operator["rows"], operator["cols"]
     x, y, largest, total = _buffers(operator, x=(rows, cols), y=(rows, cols), largest=(rows,), total=(rows,))
     steps = []
@@ -128,7 +128,7 @@ def _softmax(operator: LibraryOperator) -> LoopProgram:
     return LoopProgram([x, y], SeqStmt([AllocBuffer(largest), AllocBuffer(total), *steps]))
 
 
-def _layer_norm(operator: LibraryOperator) -> LoopProgram:
+def _layer_norm(operator: EagerOperator) -> LoopProgram:
     rows, cols = operator["rows"], operator["cols"]
     x, y = _buffers(operator, x=(rows, cols), y=(rows, cols))
     weights = _buffers(operator, **{name: (cols,) for name in _norm_weights(operator["weights"])})
@@ -162,7 +162,7 @@ def _norm_weights(count: int) -> list[str]:
     return ["weight", "bias", *(f"shift{place}" for place in range(2, count))][:count]
 
 
-def _batch_norm(operator: LibraryOperator) -> LoopProgram:
+def _batch_norm(operator: EagerOperator) -> LoopProgram:
     rows, cols = operator["rows"], operator["cols"]
     x, scale, shift, y = _buffers(operator, x=(rows, cols), scale=(rows,), shift=(rows,), y=(rows, cols))
     i, j = _loops("i j")
@@ -170,7 +170,7 @@ def _batch_norm(operator: LibraryOperator) -> LoopProgram:
     return LoopProgram([x, scale, shift, y], SeqStmt([last]))
 
 
-def _embedding(operator: LibraryOperator) -> LoopProgram:
+def _embedding(operator: EagerOperator) -> LoopProgram:
     """The table has as many rows as are looked up: how many more there are changes nothing."""
     rows, cols = operator["rows"], operator["cols"]
     table, y = _buffers(operator, table=(rows, cols), y=(rows, cols))
@@ -179,7 +179,7 @@ def _embedding(operator: LibraryOperator) -> LoopProgram:
     return LoopProgram([table, place, y], SeqStmt([nest([i, j], [rows, cols], store(y, (i, j), table[place[i], j]))]))
 
 
-def _mean(operator: LibraryOperator) -> LoopProgram:
+def _mean(operator: EagerOperator) -> LoopProgram:
     rows, cols = operator["rows"], operator["cols"]
     x, y = _buffers(operator, x=(rows, cols), y=(rows,))
     i, j = _loops("i j")
@@ -188,7 +188,7 @@ def _mean(operator: LibraryOperator) -> LoopProgram:
     return LoopProgram([x, y], SeqStmt([sums, nest([k], [rows], store(y, (k,), y[k] * (1.0 / cols)))]))
 
 
-def _pool(operator: LibraryOperator) -> LoopProgram:
+def _pool(operator: EagerOperator) -> LoopProgram:
     batch, channels, size, kernel = (operator[name] for name in ("batch", "channels", "in_size", "kernel"))
     stride, padding, after, largest = (
         operator["stride"],
@@ -214,7 +214,7 @@ def _reached(place: Var, tap: Var, stride: int) -> Expression:
     return place * stride + tap if stride > 1 else place + tap
 
 
-def _within(row: Expression, col: Expression, operator: LibraryOperator) -> Expression:
+def _within(row: Expression, col: Expression, operator: EagerOperator) -> Expression:
     """Whether a place of the padded input lies in the input; as TVM writes it, without what always holds."""
     padding, end = operator["padding"], operator["in_size"] + operator["padding"]
     below = (operator.out_size - 1) * operator["stride"] + operator["kernel"] <= end
@@ -222,7 +222,7 @@ def _within(row: Expression, col: Expression, operator: LibraryOperator) -> Expr
     return And(*inside)
 
 
-def _elementwise(operator: LibraryOperator) -> LoopProgram:
+def _elementwise(operator: EagerOperator) -> LoopProgram:
     shape = operator["rows"], operator["cols"]
     x, z, w, y = _buffers(operator, x=shape, z=shape, w=shape, y=shape)
     i, j = _loops("i j")
@@ -234,7 +234,7 @@ def _elementwise(operator: LibraryOperator) -> LoopProgram:
     return LoopProgram([*inputs, y], SeqStmt([nest([i, j], shape, store(y, (i, j), value))]))
 
 
-def _blocks(operator: LibraryOperator) -> LoopProgram:
+def _blocks(operator: EagerOperator) -> LoopProgram:
     """Those whose rows stand in blocks: n of them in the result, of b rows each."""
     rows, cols = operator.block_rows, operator["cols"]
     result = (operator["rows"] // rows, rows, cols)
@@ -271,7 +271,7 @@ _VALUES: dict[str, Callable[[Expression, Expression], Expression]] = {
     "copy": lambda x, z: x,
     "where": lambda x, z: z,
 }
-_TEMPLATES: dict[str, Callable[[LibraryOperator], LoopProgram]] = {
+_TEMPLATES: dict[str, Callable[[EagerOperator], LoopProgram]] = {
     "linear": _linear,
     "bmm": _bmm,
     "conv2d": _conv2d,

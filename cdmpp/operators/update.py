@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cdmpp.errors import CdmppError
-from cdmpp.operators.operator import LibraryOperator
+from cdmpp.operators.operator import EagerOperator
 
 _ADAM = ("add", "mul_scalar", "where", "sqrt", "div_scalar", "add_scalar", "where")
 UPDATES = {
@@ -19,7 +19,7 @@ STATES = {"none": 0, "sgd": 1, "adam": 2, "adamw": 2}
 """Tensors of a parameter's size that it keeps."""
 
 
-def update_of(optimizer: str, elements: Sequence[int], dtype: str, together: bool) -> tuple[LibraryOperator, ...]:
+def update_of(optimizer: str, elements: Sequence[int], dtype: str, together: bool) -> tuple[EagerOperator, ...]:
     """Calls of one update of parameters of so many ``elements``.
 
     ``together``: of all parameters at a time, as torch does it on GPUs (``foreach``); else one after the other.
@@ -27,7 +27,7 @@ def update_of(optimizer: str, elements: Sequence[int], dtype: str, together: boo
     if optimizer not in UPDATES:
         raise CdmppError(f"optimizer {optimizer!r}: one of {', '.join(UPDATES)}")
     sizes = [sum(elements)] if together and elements else elements
-    return tuple(LibraryOperator.flat(name, size, dtype) for size in sizes for name in UPDATES[optimizer])
+    return tuple(EagerOperator.flat(name, size, dtype) for size in sizes for name in UPDATES[optimizer])
 
 
 def workspace_elements(optimizer: str, elements: Sequence[int], together: bool) -> int:

@@ -1,16 +1,13 @@
-"""A network in; its training step on several ranks, or the best plan for that step, out."""
+"""A predicted training step in; the same on several ranks, or the best plan for it, out."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from cdmpp.collectives import cluster as clusters
 from cdmpp.collectives.topology import topology_of
-from cdmpp.devices import Device
 from cdmpp.errors import CdmppError
-from cdmpp.network.runtime import step_predictor_of
 from cdmpp.network.training_prediction import StepPrediction
 from cdmpp.plans.evaluate import Evaluator, changed
 from cdmpp.plans.memory import Memory
@@ -29,11 +26,9 @@ _SLOWEST = 1e6
 
 
 def replay_step(
-    given: Any,
-    example_inputs: Any = None,
+    step: StepPrediction,
     *,
     ranks: int | None = None,
-    device: str | Device | None = None,
     cluster: str | None = None,
     link: str | None = None,
     strategy: str | Strategy = "ddp",
@@ -41,16 +36,12 @@ def replay_step(
     backend: str | None = None,
     granularity: str = "collective",
     slow: Mapping[int, float] | None = None,
-    runtime: str = "tvm",
-    **options: Any,
 ) -> StepReplay:
-    """One training step on several devices, each with the batch of one. Needs TVM unless a prediction is given.
+    """One training step on several devices, each with the batch of one. Needs no TVM.
 
     Args:
-        given: what ``predict_step`` returned, or a network as it takes one.
-        example_inputs: those of a torch module.
+        step: the step on one device, as ``predict_step`` returned it.
         ranks: number of devices, from 1 up; may be left out where a plan says it.
-        device: name of the device, or one described in Python; left out where a prediction is given.
         cluster: a name of ``conf/cluster``.
         link: a name of ``conf/interconnect``, in place of a cluster: all ranks have it.
         strategy: a name of ``STRATEGIES``, such as ``ddp``, or a strategy with settings.
@@ -58,32 +49,26 @@ def replay_step(
         backend: what carries collectives; None: gloo on CPUs, rccl on AMD's GPUs, else nccl.
         granularity: ``collective`` or ``ring step``, as ``replay`` takes it.
         slow: rank -> how many times as long its device takes, for those that are unlike the others.
-        runtime: ``tvm``, or ``torch`` for its own kernels.
-        options: those of ``predict_step``.
 
     Raises:
-        CdmppError: as ``predict_step``; an unknown cluster, link or strategy; ranks that do not fit.
+        CdmppError: an unknown cluster, link or strategy; ranks that do not fit.
     """
-    device = device_of(given, device, options)
     plan = plan_for(ranks, strategy, plan)
-    topology = topology_of(plan.ranks, device, cluster, link, backend)
+    topology = topology_of(plan.ranks, step.prediction.device, cluster, link, backend)
     check_granularity(granularity, plan.ranks)
     factors = check_slow(slow or {}, plan.ranks)
-    found = _predicted(given, example_inputs, device, runtime, options)
-    graph = scale_ranks(changed(graph_of(found), plan), plan.ranks)
+    graph = scale_ranks(changed(graph_of(step), plan), plan.ranks)
     for rank, factor in factors.items():
         graph = scale_rank(graph, rank, factor)
     strategy = plan.strategy.on_backend(topology.backend)
     replayed = replay_strategy(graph, strategy, topology, granularity, plan.synchrony)
-    return replace(replayed, warnings=(*_warnings(found, cluster), *replayed.warnings))
+    return replace(replayed, warnings=(*_warnings(step, cluster), *replayed.warnings))
 
 
 def optimize_step(
-    given: Any,
-    example_inputs: Any = None,
+    step: StepPrediction,
     *,
     ranks: int | None = None,
-    device: str | Device | None = None,
     cluster: str | None = None,
     link: str | None = None,
     strategy: str | Strategy = "ddp",
@@ -92,16 +77,12 @@ def optimize_step(
     memory_limit_bytes: int | None = None,
     most_accumulation_steps: int = 1,
     method: str = "replay",
-    runtime: str = "tvm",
-    **options: Any,
 ) -> SearchResult:
-    """The best plan for a training step on equal devices. Needs TVM unless a prediction is given.
+    """The best plan for a training step on equal devices. Needs no TVM.
 
     Args:
-        given: what ``predict_step`` returned, or a network as it takes one.
-        example_inputs: those of a torch module.
-        ranks: as ``replay_step`` takes it, and so are ``device``, ``cluster``, ``link`` and ``backend``.
-        device: as there.
+        step: the step on one device, as ``predict_step`` returned it.
+        ranks: as ``replay_step`` takes it, and so are ``cluster``, ``link`` and ``backend``.
         cluster: as there.
         link: as there.
         strategy: a name of ``STRATEGIES``, or a strategy; its kind is kept, its settings are searched.
@@ -110,22 +91,18 @@ def optimize_step(
         memory_limit_bytes: most bytes of each device; None: no limit.
         most_accumulation_steps: batches whose gradients may be added up; more than 1 multiplies the global batch.
         method: ``replay`` or ``closed_form``, as ``Evaluator`` takes it.
-        runtime: ``tvm``, or ``torch`` for its own kernels.
-        options: those of ``predict_step``.
 
     Raises:
         InfeasiblePlanError: nothing fits into ``memory_limit_bytes``.
         CdmppError: as ``replay_step`` and ``search``.
     """
-    device = device_of(given, device, options)
     plan = plan_for(ranks, strategy, plan)
-    topology = topology_of(plan.ranks, device, cluster, link, backend)
-    found = _predicted(given, example_inputs, device, runtime, options)
-    graph = graph_of(found)
-    memory = Memory(found.step.memory, graph.ranks[0])
+    topology = topology_of(plan.ranks, step.prediction.device, cluster, link, backend)
+    graph = graph_of(step)
+    memory = Memory(step.step.memory, graph.ranks[0])
     evaluator = Evaluator(scale_ranks(graph, plan.ranks), topology, plan, memory, method)
-    result = search(evaluator, memory_limit_bytes, most_accumulation_steps, found.step.optimizer)
-    return replace(result, warnings=(*found.prediction.warnings, *result.warnings))
+    result = search(evaluator, memory_limit_bytes, most_accumulation_steps, step.step.optimizer)
+    return replace(result, warnings=(*step.prediction.warnings, *result.warnings))
 
 
 def plan_for(ranks: int | None, strategy: str | Strategy, plan: Plan | None) -> Plan:
@@ -146,25 +123,6 @@ def check_slow(slow: Mapping[int, float], ranks: int) -> Mapping[int, float]:
             allowed = f"a rank from 0 to {ranks - 1} and a positive factor of at most {_SLOWEST:g}"
             raise CdmppError(f"slow rank {rank}={factor:g}: expected {allowed}")
     return slow
-
-
-def device_of(given: Any, device: str | Device | None, options: Mapping[str, Any]) -> str | Device:
-    """The device of the prediction, or the one that is named; ``CdmppError`` where neither or both say it."""
-    if isinstance(given, StepPrediction):
-        if device is not None or options:
-            raise CdmppError(f"a prediction is made already: leave out {', '.join(['device', *options])}")
-        return given.prediction.device
-    if device is None:
-        raise CdmppError("device is not given: name the one that each rank has")
-    return device
-
-
-def _predicted(
-    given: Any, example_inputs: Any, device: str | Device, runtime: str, options: Mapping[str, Any]
-) -> StepPrediction:
-    if isinstance(given, StepPrediction):
-        return given
-    return step_predictor_of(runtime)(given, example_inputs, device=device, **options)
 
 
 def _warnings(found: StepPrediction, cluster: str | None) -> tuple[str, ...]:

@@ -26,13 +26,13 @@ class ModelEntry:
     """A model folder as its two JSON files describe it."""
 
     name: str
-    """What ``cdmpp.load`` takes: the plain name of a shipped model, a path else."""
+    """What ``cdmpp.load_model`` takes: the plain name of a shipped model, a path else."""
     folder: Path
     devices: tuple[str, ...]
     zero_shot: tuple[str, ...] = ()
     """Devices it was made for without a record of them."""
     features: str = "cdmpp"
-    """Kind of programs, a name in ``layout.FEATURES``: ``library`` of operators that a library serves."""
+    """Kind of programs, a name in ``layout.FEATURES``: ``library`` of framework operators."""
     tells_unseen: bool = False
     """Whether it knows what to expect on CPUs that it never saw."""
     state: str = "usable"

@@ -11,7 +11,7 @@ import numpy as np
 from cdmpp.ast.compact_ast import CompactAST
 from cdmpp.ast.table import AstTable
 from cdmpp.data.derive import Source, code_kind, core_of, cores, derive
-from cdmpp.predict.inputs import Inputs, Wishes
+from cdmpp.predict.program_batch import ProgramBatch, ReadOptions
 
 
 @dataclass(frozen=True)
@@ -26,31 +26,31 @@ class Derived:
     code_faults: Mapping[str, str]
 
     @staticmethod
-    def of(sources: Sequence[Source], wishes: Wishes, title: str, asts: Path | None, codes: Path) -> Derived:
+    def of(sources: Sequence[Source], options: ReadOptions, title: str, asts: Path | None, codes: Path) -> Derived:
         """From chunk files in the folders ``asts`` (None: no ASTs are wanted) and ``codes``."""
         from cdmpp.data.codes import cached_codes
         from cdmpp.data.loading import stored_asts
 
         unique = {source.key: source for source in sources}
-        compiled = {key: s for key, s in unique.items() if code_kind(s.target) and wishes.compiled}
+        compiled = {key: s for key, s in unique.items() if code_kind(s.target) and options.compiled}
         wanted: dict[str, tuple[Path, list[Source]]] = {}
         if asts is not None:
             done = stored_asts(asts, set(unique))
             wanted["asts"] = asts, [s for key, s in unique.items() if key not in done]
         if compiled:
             present = cached_codes(codes)
-            core = core_of(wishes.device)
+            core = core_of(options.device)
             for key, source in compiled.items():
                 if key not in present:
                     kind = str(code_kind(source.target))
                     wanted.setdefault(kind, (codes, []))[1].append(replace(source, core=core))
-        faults = derive(wanted, cores(), True, title, wishes.limit_s)
+        faults = derive(wanted, cores(), True, title, options.limit_s)
         stored = {} if asts is None else stored_asts(asts, set(unique))
         of_codes = faults.get("codes", {}) | faults.get("gpu_codes", {})
         return Derived(stored, cached_codes(codes) if compiled else {}, faults.get("asts", {}), of_codes)
 
-    def inputs(self, sources: Sequence[Source], labels: Sequence[str]) -> Inputs:
+    def inputs(self, sources: Sequence[Source], labels: Sequence[str]) -> ProgramBatch:
         """Of sources that all have ASTs."""
         keys = [source.key for source in sources]
-        inputs = Inputs(AstTable.from_asts(self.stored[key] for key in keys), tuple(labels))
+        inputs = ProgramBatch(AstTable.from_asts(self.stored[key] for key in keys), tuple(labels))
         return inputs.with_codes(self.codes, self.code_faults, keys)

@@ -22,14 +22,14 @@ from cdmpp.data.targets import disagreement, retargeted
 from cdmpp.devices import Device
 from cdmpp.errors import CdmppError, DataError, UnsupportedProgramError
 from cdmpp.predict.derived import Derived
-from cdmpp.predict.inputs import Inputs, Wishes
+from cdmpp.predict.program_batch import ProgramBatch, ReadOptions
 from cdmpp.programs.task import Task
 
 T = TypeVar("T")
 _NO_AST = "no AST was derived"
 
 
-def read_path(path: Path, wishes: Wishes) -> Inputs:
+def read_path(path: Path, options: ReadOptions) -> ProgramBatch:
     """Compact ASTs and a label for each; ``CdmppError`` where no program can be read as is wished.
 
     A data set gives its programs of the device by record id (of all devices where it has none of this one), a
@@ -37,39 +37,39 @@ def read_path(path: Path, wishes: Wishes) -> Inputs:
     file its stored ASTs. CPU programs without a code vector are compiled where that is wished and TVM is here.
     """
     if path.suffix == ".parquet":
-        return _parquet(path, wishes)
+        return _parquet(path, options)
     if (path / "dataset.json").is_file():
-        return _data_set(path, wishes)
-    if wishes.features != "cdmpp":
+        return _data_set(path, options)
+    if options.features != "cdmpp":
         raise DataError(
-            f"{path} is no data set; {wishes.features} vectors, which this model reads, come from files only"
+            f"{path} is no data set; {options.features} vectors, which this model reads, come from files only"
         )
     if not has_tvm():
         what = "TVMScript" if path.suffix == ".py" else "a tuning database"
         raise CdmppError(f"reading {what} needs TVM: pip install 'cdmpp[tvm]'")
-    return _script(path, wishes) if path.suffix == ".py" else _database(path, wishes)
+    return _script(path, options) if path.suffix == ".py" else _database(path, options)
 
 
-def _parquet(path: Path, wishes: Wishes) -> Inputs:
-    ids, table = read_asts(path, wishes.features)
-    inputs, parent = Inputs(table, tuple(ids)), path.resolve().parent
+def _parquet(path: Path, options: ReadOptions) -> ProgramBatch:
+    ids, table = read_asts(path, options.features)
+    inputs, parent = ProgramBatch(table, tuple(ids)), path.resolve().parent
     in_data_set = parent.name == "asts" and (parent.parent / "dataset.json").is_file()
-    return _with_codes_of(parent.parent, inputs, wishes) if in_data_set else inputs
+    return _with_codes_of(parent.parent, inputs, options) if in_data_set else inputs
 
 
-def _data_set(folder: Path, wishes: Wishes) -> Inputs:
+def _data_set(folder: Path, options: ReadOptions) -> ProgramBatch:
     from cdmpp.data.loading import load_dataset
     from cdmpp.data.records import count_records
 
-    device = wishes.device.name
+    device = options.device.name
     dataset = load_dataset(folder, device if device in count_records(folder) else None, workers=cores())
-    if dataset.features != wishes.features:
-        raise DataError(f"{folder} holds {dataset.features} vectors, this model reads {wishes.features}")
-    inputs = Inputs(dataset.asts, tuple(str(identity) for identity in dataset.record_ids))
-    return _with_codes_of(folder, inputs, wishes)
+    if dataset.features != options.features:
+        raise DataError(f"{folder} holds {dataset.features} vectors, this model reads {options.features}")
+    inputs = ProgramBatch(dataset.asts, tuple(str(identity) for identity in dataset.record_ids))
+    return _with_codes_of(folder, inputs, options)
 
 
-def _with_codes_of(folder: Path, inputs: Inputs, wishes: Wishes) -> Inputs:
+def _with_codes_of(folder: Path, inputs: ProgramBatch, options: ReadOptions) -> ProgramBatch:
     """``inputs``, named by records of data set ``folder``, with their code vectors: stored ones, else compiled.
 
     What is stored of a device with another core or architecture says nothing of this one: it is compiled for this one.
@@ -80,32 +80,32 @@ def _with_codes_of(folder: Path, inputs: Inputs, wishes: Wishes) -> Inputs:
 
     names = np.asarray(inputs.labels, object)
     lacking = set(names[np.isnan(inputs.asts.codes_or_nan()[:, 0])].tolist())
-    foreign = _foreign(folder, inputs, wishes)
+    foreign = _foreign(folder, inputs, options)
     if foreign:
         elsewhere = np.isin(names, list(foreign))[:, None]
         own = np.where(elsewhere, np.float32(np.nan), inputs.asts.codes_or_nan())
         inputs = replace(inputs, asts=inputs.asts.with_codes(own))
-    if not wishes.compiled or not (lacking or foreign):
+    if not options.compiled or not (lacking or foreign):
         return inputs
     tasks = read_tasks(folder)
-    made = _compiled_for(folder, foreign.values(), tasks, wishes)
+    made = _compiled_for(folder, foreign.values(), tasks, options)
     own_lacking = lacking - set(foreign)
     records = [r for r in read_records(folder, None, "skip") if r.record_id in own_lacking and r.task_id in tasks]
     if has_tvm() and records:
-        codes, why = complete_codes(folder, records, tasks, cores(), True, wishes.limit_s)
+        codes, why = complete_codes(folder, records, tasks, cores(), True, options.limit_s)
     else:
         codes, why = codes_of([(folder, tasks)], Labels.of_records(records)) if records else None, {}
     by_record = {} if codes is None else dict(zip([r.record_id for r in records], codes, strict=True))
     return inputs.with_codes({**by_record, **made.codes}, {**why, **made.code_faults}, inputs.labels)
 
 
-def _foreign(folder: Path, inputs: Inputs, wishes: Wishes) -> dict[str, Record]:
+def _foreign(folder: Path, inputs: ProgramBatch, options: ReadOptions) -> dict[str, Record]:
     """The records among ``inputs`` whose stored code vectors are not those of the wished device, by their name."""
     from cdmpp.data.records import count_records, read_records
 
-    if wishes.features != "cdmpp" or set(count_records(folder)) <= {wishes.device.name}:
+    if options.features != "cdmpp" or set(count_records(folder)) <= {options.device.name}:
         return {}
-    named, alike = set(inputs.labels), cache(partial(_run_alike, wishes.device))
+    named, alike = set(inputs.labels), cache(partial(_run_alike, options.device))
     return {
         r.record_id: r
         for r in read_records(folder, None, "skip")
@@ -124,21 +124,21 @@ def _run_alike(device: Device, name: str, target: str) -> bool:
     return other == core_of(device) and not disagreement(device, target)
 
 
-def _compiled_for(folder: Path, records: Iterable[Record], tasks: Mapping[str, Task], wishes: Wishes) -> Derived:
+def _compiled_for(folder: Path, records: Iterable[Record], tasks: Mapping[str, Task], options: ReadOptions) -> Derived:
     """Code vectors on the wished device of ``records`` of others, by record; none of those for another kind of device.
 
     A GPU runs code of its own architecture alone; what LLVM makes for another CPU is taken as it is.
     """
     sources: dict[str, Source] = {}
     for record in records if has_tvm() else ():
-        own, task = retargeted(wishes.device, record.target), tasks.get(record.task_id)
-        target = own if wishes.retarget or disagreement(wishes.device, record.target) else record.target
-        if task is not None and not disagreement(wishes.device, target):
+        own, task = retargeted(options.device, record.target), tasks.get(record.task_id)
+        target = own if options.retarget or disagreement(options.device, record.target) else record.target
+        if task is not None and not disagreement(options.device, target):
             key = _key(task.workload, record.schedule, target)
             sources[record.record_id] = Source(key, task.workload, record.schedule, target)
-    kind, core = "codes" if wishes.device.kind == "cpu" else "gpu_codes", core_of(wishes.device)
+    kind, core = "codes" if options.device.kind == "cpu" else "gpu_codes", core_of(options.device)
     kept = derived_folder(kind, VERSIONS[kind], str(folder.resolve()), core)
-    derived = Derived.of(list(sources.values()), wishes, f"programs of {folder.name}", None, kept)
+    derived = Derived.of(list(sources.values()), options, f"programs of {folder.name}", None, kept)
 
     def by_record(of_key: Mapping[str, T]) -> dict[str, T]:
         return {name: of_key[source.key] for name, source in sources.items() if source.key in of_key}
@@ -146,23 +146,23 @@ def _compiled_for(folder: Path, records: Iterable[Record], tasks: Mapping[str, T
     return replace(derived, codes=by_record(derived.codes), code_faults=by_record(derived.code_faults))
 
 
-def _script(path: Path, wishes: Wishes) -> Inputs:
+def _script(path: Path, options: ReadOptions) -> ProgramBatch:
     """Parsed, lowered and compiled in child processes: this one never imports TVM."""
-    names, sources = script_programs(path, wishes.device.target, max(wishes.limit_s, LIMIT_S))
+    names, sources = script_programs(path, options.device.target, max(options.limit_s, LIMIT_S))
     with tempfile.TemporaryDirectory(prefix="cdmpp-") as scratch:
-        derived = Derived.of(sources, wishes, path.name, Path(scratch) / "asts", Path(scratch) / "codes")
+        derived = Derived.of(sources, options, path.name, Path(scratch) / "asts", Path(scratch) / "codes")
     for source, name in zip(sources, names, strict=True):
         if source.key not in derived.stored:
             raise UnsupportedProgramError(f"{path}: {name}: {derived.faults.get(source.key, _NO_AST)}")
     return derived.inputs(sources, names)
 
 
-def _database(folder: Path, wishes: Wishes) -> Inputs:
-    graphs, sources, refused = _lines(folder, wishes)
+def _database(folder: Path, options: ReadOptions) -> ProgramBatch:
+    graphs, sources, refused = _lines(folder, options)
     asts = derived_folder("asts", EXTRACTOR_VERSION, *graphs)
-    kind = "codes" if wishes.device.kind == "cpu" else "gpu_codes"
-    codes = derived_folder(kind, VERSIONS[kind], *graphs, core_of(wishes.device))
-    derived = Derived.of(list(sources.values()), wishes, f"programs of {folder.name}", asts, codes)
+    kind = "codes" if options.device.kind == "cpu" else "gpu_codes"
+    codes = derived_folder(kind, VERSIONS[kind], *graphs, core_of(options.device))
+    derived = Derived.of(list(sources.values()), options, f"programs of {folder.name}", asts, codes)
     kept = {at: source for at, source in sources.items() if source.key in derived.stored}
     refused += [f"{at}: {derived.faults.get(s.key, _NO_AST)}" for at, s in sources.items() if at not in kept]
     if not kept:
@@ -178,14 +178,14 @@ def _key(*texts: str) -> str:
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:32]
 
 
-def _target_of(wishes: Wishes, target: str) -> str | UnsupportedProgramError:
+def _target_of(options: ReadOptions, target: str) -> str | UnsupportedProgramError:
     try:
-        return wishes.target_of(target)
+        return options.target_of(target)
     except UnsupportedProgramError as error:
         return error
 
 
-def _lines(folder: Path, wishes: Wishes) -> tuple[list[str], dict[str, Source], list[str]]:
+def _lines(folder: Path, options: ReadOptions) -> tuple[list[str], dict[str, Source], list[str]]:
     """Workloads as JSON graphs, the program of each good line by its label, and why the other lines are left out."""
     import tvm
 
@@ -197,7 +197,7 @@ def _lines(folder: Path, wishes: Wishes) -> tuple[list[str], dict[str, Source], 
     graphs = ["" if isinstance(module, BadLine) else tvm.ir.save_json(module) for module in workloads]
     sources: dict[str, Source] = {}
     refused: list[str] = []
-    own_target = cache(partial(_target_of, wishes))
+    own_target = cache(partial(_target_of, options))
     for line in read_lines(folder):
         at = f"line {line if isinstance(line, BadLine) else line.number}"
         if isinstance(line, BadLine):

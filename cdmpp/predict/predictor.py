@@ -37,8 +37,9 @@ from cdmpp.predict.flags import (
     UNSCHEDULED,
     flag_programs,
 )
-from cdmpp.predict.inputs import Inputs, Wishes, read_inputs
 from cdmpp.predict.prediction import Prediction
+from cdmpp.predict.program_batch import ProgramBatch, ReadOptions
+from cdmpp.predict.read import read_batch
 from cdmpp.predict.stored_config import CARD, CONFIG, FORMAT, SHEET, WEIGHTS
 from cdmpp.predict.stored_tensors import calibrations, stored_weights
 from cdmpp.uncertainty.calibration import Calibration, Examined, choose
@@ -47,7 +48,7 @@ from cdmpp.uncertainty.unseen import Unseen
 from cdmpp.version import __version__
 
 if TYPE_CHECKING:
-    from cdmpp.operators.operator import LibraryOperator
+    from cdmpp.operators.operator import EagerOperator
     from cdmpp.programs.task import Program
 
 _TYPICAL_ERROR = 0.4
@@ -99,8 +100,8 @@ class Predictor:
         | AstTable
         | CompactAST
         | Sequence[CompactAST]
-        | LibraryOperator
-        | Sequence[LibraryOperator]
+        | EagerOperator
+        | Sequence[EagerOperator]
         | str
         | Path,
         device: str | Device | None = None,
@@ -111,7 +112,7 @@ class Predictor:
         """Latency of each program.
 
         Args:
-            programs: programs (needs TVM), stored ASTs, operators that a library serves, a TVMScript file, a data set
+            programs: programs (needs TVM), stored ASTs, framework operators, a TVMScript file, a data set
                 or a MetaSchedule database.
             device: name or Device; may be left out where the model was trained on one device only.
             compiled: False: see no machine code, not even stored one: reading it takes 0.1 to 3 s a program; None:
@@ -126,7 +127,7 @@ class Predictor:
         target = self._device(device)
         can_compile = self._wants_code_of(target) and (can_have_code(target.target) or can_have_gpu_code(target.target))
         wished = compiled is not False and can_compile
-        inputs = read_inputs(programs, Wishes(target, self.features, wished, limit_s, retarget))
+        inputs = read_batch(programs, ReadOptions(target, self.features, wished, limit_s, retarget))
         if not wished and self.features == "cdmpp":  # stored: of another device, they mean nothing to it, or not wanted
             inputs = replace(inputs, asts=inputs.asts.with_codes(None))
         asts = inputs.asts
@@ -171,7 +172,7 @@ class Predictor:
         weights = np.exp(scores - best[which])
         return weights / np.bincount(which, weights)[which]
 
-    def device_share(self, operators: Sequence[LibraryOperator], device: str | Device) -> np.ndarray:
+    def device_share(self, operators: Sequence[EagerOperator], device: str | Device) -> np.ndarray:
         """(n,) share of each call's latency in which the device is busy; the rest is its host's dispatch.
 
         ``CdmppError``: this is no model of library operators.
@@ -179,7 +180,7 @@ class Predictor:
         target, library = self._device(device), self.models[0]
         if not isinstance(library, LibraryModel):
             raise CdmppError("this model predicts scheduled programs, whose latency has no dispatch in it")
-        asts = read_inputs(operators, Wishes(target, self.features, False, LIMIT_S)).asts
+        asts = read_batch(operators, ReadOptions(target, self.features, False, LIMIT_S)).asts
         tensors = ProgramTensors.build(asts, {target.name: target}, [target.name] * len(asts)).to(self.torch_device)
         shares = np.empty(len(asts))
         with torch.inference_mode():
@@ -191,7 +192,7 @@ class Predictor:
         tensors = ProgramTensors.build(asts, {device.name: device}, [device.name] * len(asts))
         return self.examine(tensors.to(self.torch_device), np.arange(len(asts)))
 
-    def _answer(self, seen: Examined, inputs: Inputs, device: Device) -> Prediction:
+    def _answer(self, seen: Examined, inputs: ProgramBatch, device: Device) -> Prediction:
         latency_s, trained_on_device = np.exp(seen.log_prediction), device.name in {*self.trained_on} - self.calibrated
         flags: dict[str, np.ndarray] = {}
         vouched: dict[str, Any] = {}

@@ -73,7 +73,7 @@ def calibrate(settings: CalibrateSettings) -> dict[str, Any]:
             ``runtime="torch"`` a model of another kind.
         DataError: too few gauges could be measured, the GPU is not in this machine, or the machine is busy.
     """
-    described, start = devices.get(settings.device), cdmpp.load(settings.start)
+    described, start = devices.get(settings.device), cdmpp.load_model(settings.start)
     if settings.runtime == "torch":
         if start.features != "library":
             raise CdmppError(f"the model {settings.start} knows no library operators: start from one that does")

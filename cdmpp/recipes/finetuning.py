@@ -99,7 +99,7 @@ def _tuned(
 def base_model(settings: FinetuneSettings, dataset: LatencyDataset, split: Split, name: str = "base") -> Predictor:
     """The model to start from: the one named, or one trained on the sources' part of ``split``."""
     if settings.start:
-        start = cdmpp.load(settings.start)
+        start = cdmpp.load_model(settings.start)
         if start.features != dataset.features:
             raise DataError(f"{settings.start} reads {start.features} vectors, the records hold {dataset.features}")
         return start

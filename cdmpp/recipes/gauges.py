@@ -7,10 +7,11 @@ import numpy as np
 from cdmpp.data.batching import ProgramTensors
 from cdmpp.devices import Device
 from cdmpp.measure.torch_plan import CallLimits, gauge_plan
-from cdmpp.operators.operator import FAMILIES, LibraryOperator
+from cdmpp.operators.operator import FAMILIES, EagerOperator
 from cdmpp.platform.limits import Limits
-from cdmpp.predict.inputs import Wishes, read_inputs
 from cdmpp.predict.predictor import Predictor
+from cdmpp.predict.program_batch import ReadOptions
+from cdmpp.predict.read import read_batch
 from cdmpp.recipes.candidates import latents
 from cdmpp.training.sampling import Candidates, choose_tasks
 
@@ -19,7 +20,7 @@ _POOL = 200
 CALLS = Limits(1, _POOL, "calls of each family")
 
 
-def gauge_calls(start: Predictor, device: Device, limits: CallLimits, calls: int, seed: int) -> list[LibraryOperator]:
+def gauge_calls(start: Predictor, device: Device, limits: CallLimits, calls: int, seed: int) -> list[EagerOperator]:
     """``calls`` operators of each family of kernels within ``limits``, chosen by KMeans over the latents of ``start``.
 
     On eleven GPUs that were left out three of each class so chosen scale a model better than three random ones, see
@@ -30,7 +31,7 @@ def gauge_calls(start: Predictor, device: Device, limits: CallLimits, calls: int
     """
     CALLS.fitting("calls", calls)
     pool = gauge_plan(limits, _POOL, seed)
-    asts = read_inputs(pool, Wishes(device, start.features, False, 0.0)).asts
+    asts = read_batch(pool, ReadOptions(device, start.features, False, 0.0)).asts
     programs = ProgramTensors.build(asts, {device.name: device}, [device.name] * len(asts))
     hidden = latents(start, programs.to(start.torch_device))
     families = np.array([operator.kind.family for operator in pool])

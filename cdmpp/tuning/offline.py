@@ -13,13 +13,14 @@ import numpy as np
 
 from cdmpp import devices
 from cdmpp.devices import Device
-from cdmpp.errors import CdmppError
+from cdmpp.errors import UsageError
 from cdmpp.measure.build import arguments_of
 from cdmpp.network.compiled.choice import Chosen
 from cdmpp.network.compiled.measured import check_is_here
-from cdmpp.network.compiled.predict import answer_for
+from cdmpp.network.compiled.runtime import CompiledRuntime
 from cdmpp.network.compiled.worker import COMMAND
 from cdmpp.network.graph import NetworkGraph
+from cdmpp.network.workload import Workload
 from cdmpp.platform.files import plain
 from cdmpp.platform.progress import shown
 from cdmpp.platform.workers import Worker
@@ -54,7 +55,7 @@ class TunedKernel:
 
 @dataclass(frozen=True)
 class TunedNetwork:
-    """What ``tune`` leaves: a database in ``folder``, and what is in it."""
+    """What ``tune_network`` leaves: a database in ``folder``, and what is in it."""
 
     network: str
     device: str
@@ -74,48 +75,45 @@ class TunedNetwork:
         return plain({**told, "kernels_s": self.kernels_s, "kernels": rows})
 
 
-def tune(
-    given: Any,
-    example_inputs: Any = None,
-    *,
+def tune_network(
+    workload: Workload,
     device: str | Device,
     folder: str | Path,
+    model: str | Path | None = None,
     trials: int = 0,
     candidates: int = CANDIDATES,
     progress: bool = True,
-    **options: Any,
 ) -> TunedNetwork:
     """Choose a program for each kernel of a network and write them as a MetaSchedule database. Needs TVM.
 
     Args:
-        given: a network, as ``predict_network`` takes it; ``example_inputs`` as well.
+        workload: the network and how it runs.
         device: what it is tuned for.
-        folder: of the database. One that ``tune`` began goes on: what is measured in it is not measured again.
+        folder: of the database. One that was begun goes on: what is measured in it is not measured again.
+        model: folder or name of the model that predicts; None: the first for the device.
         trials: programs that are built and timed on this machine, which must be the device, the most promising ones
             of each kernel, more of those that take more of the network's time. 0: prediction alone decides.
         candidates: schedules that are sampled of each kernel.
-        progress: bars on stderr.
-        options: of ``predict_network``: ``model``, ``batch``, ``inputs``, ``dtype``.
+        progress: whether bars are shown on stderr.
 
     Raises:
         CdmppError: what ``predict_network`` raises; ``folder`` holds another database; the device is not here.
     """
     if trials < 0 or candidates < 1:
-        raise CdmppError(f"trials={trials}, candidates={candidates}: trials are 0 or more, candidates 1 or more")
+        raise UsageError(f"trials={trials}, candidates={candidates}: trials are 0 or more, candidates 1 or more")
+    described = devices.get(device) if isinstance(device, str) else device
     if trials:
-        check_is_here(devices.get(device) if isinstance(device, str) else device)
-    question = answer_for(
-        given, example_inputs, device=device, schedule=f"best_of:{candidates}", progress=progress, **options
-    )
-    graph, sheet = question.read.graph, question.sheet
-    database = TuningDatabase.open(Path(folder), graph.tasks, sheet.target)
-    database.predicted = {key: (one.schedule, one.latency_s) for key, one in question.chosen.items()}
+        check_is_here(described)
+    runtime = CompiledRuntime(model, f"best_of:{candidates}")
+    prepared = runtime.choose(runtime.read(workload, described), described, progress)
+    graph, chosen = prepared.read.graph, prepared.chosen
+    database = TuningDatabase.open(Path(folder), graph.tasks, described.target)
+    database.predicted = {key: (one.schedule, one.latency_s) for key, one in chosen.items()}
     database.save()
     if trials:
-        each = shares(graph, question.chosen, trials)
-        promising = question.chooser.shortlist(graph.tasks, each, progress)
-        _measure(database, promising, sheet, progress)
-    return _tuned(graph, question.chosen, database, sheet)
+        promising = prepared.chooser.shortlist(graph.tasks, shares(graph, chosen, trials), progress)
+        _measure(database, promising, described, progress)
+    return _tuned(graph, chosen, database, described)
 
 
 def shares(graph: NetworkGraph, chosen: Mapping[str, Chosen], trials: int) -> dict[str, int]:

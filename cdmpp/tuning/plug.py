@@ -21,7 +21,7 @@ _HOOK = "tvm.s_tir.meta_schedule.tune_relax"
 """The function by which ``relax.transform.MetaScheduleTuneIRMod`` calls the tuner."""
 
 
-def cost_model(
+def make_cost_model(
     device: str | Device,
     model: str | Path | None = None,
     *,

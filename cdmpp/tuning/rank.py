@@ -1,4 +1,4 @@
-"""rank(...): schedules of one workload in the order of their predicted latency."""
+"""Rank: schedules of one workload in the order of their predicted latency."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Ranking:
     """Why a candidate has no answer, by place."""
 
 
-def rank(
+def rank_schedules(
     task: Any,
     candidates: Sequence[Any],
     device: str | Device,

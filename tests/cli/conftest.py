@@ -40,7 +40,7 @@ def model(asts, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def calibrated_model(model, asts, tmp_path_factory) -> Path:
-    predictor, device = cdmpp.load(model), devices.get("xeon-icelake")
+    predictor, device = cdmpp.load_model(model), devices.get("xeon-icelake")
     tensors = ProgramTensors.build(asts, {device.name: device}, [device.name] * 30)
     seen, tasks = predictor.examine(tensors, np.arange(30)), [f"task{i // 2}" for i in range(30)]
     measured = seen.log_prediction + np.linspace(-0.3, 0.3, 30)

@@ -1,4 +1,4 @@
-"""`cdmpp compare` and `cdmpp.compare`: several devices, and those without an answer."""
+"""`cdmpp compare` and `cdmpp.compare_devices`: several devices, and those without an answer."""
 
 from __future__ import annotations
 
@@ -20,23 +20,24 @@ FACTORS = {"a100": 1.0, "h200": 0.45, "xeon-icelake": 38.0, "t4": 2.6}
 NO_MODEL = "no model trained on mi100 is here. Train one <b>or</b> name one with --model"
 
 
-def predict(given: Any, example_inputs: Any = None, *, device: str, **options: Any) -> NetworkPrediction:
-    if given == "missing.onnx":
+def predict(workload: cdmpp.Workload, device: str, *_: Any, **__: Any) -> NetworkPrediction:
+    if workload.network == "missing.onnx":
         raise CdmppError("there is no file missing.onnx")
     if device not in FACTORS:
         raise CdmppError(NO_MODEL if device == "mi100" else f"unknown device {device}")
     used = [replace(kernel, latency_s=kernel.latency_s * FACTORS[device], intervals={}) for kernel in kernels()]
     warnings = ("the model cpus never saw t4, so it goes by its description.",) if device == "t4" else ()
-    return example(used, network=given, device=device, model=device, warnings=warnings, batch=options.get("batch") or 1)
+    about = {"device": device, "model": device, "warnings": warnings, "by_datasheet": device == "t4"}
+    return example(used, network=workload.network, batch=workload.batch or 1, **about)
 
 
 @pytest.fixture(autouse=True)
 def by_hand(monkeypatch):
-    monkeypatch.setattr("cdmpp.network.comparison.predictor_of", lambda runtime: predict)
+    monkeypatch.setattr("cdmpp.network.comparison.predict_network", predict)
 
 
 def test_the_fastest_comes_first_and_one_without_an_answer_keeps_its_reason():
-    found = cdmpp.compare("net", devices=["a100", "mi100", "h200", "a100", "t4"], batch=8)
+    found = cdmpp.compare_devices(cdmpp.Workload("net", batch=8), devices=["a100", "mi100", "h200", "a100", "t4"])
     rows = found.table()
     assert [row["device"] for row in rows] == ["h200", "a100", "t4", "mi100"]
     assert rows[-1]["reason"] == NO_MODEL and rows[-1]["latency_s"] is None
@@ -49,21 +50,21 @@ def test_the_fastest_comes_first_and_one_without_an_answer_keeps_its_reason():
 
 def test_no_answer_at_all_is_an_error():
     with pytest.raises(CdmppError, match=r"^there is no file missing.onnx$"):
-        cdmpp.compare("missing.onnx", devices=["a100", "h200"])
+        cdmpp.compare_devices("missing.onnx", devices=["a100", "h200"])
     with pytest.raises(CdmppError, match="mi100: no model.*; other: unknown"):
-        cdmpp.compare("net", devices=["mi100", "other"])
+        cdmpp.compare_devices("net", devices=["mi100", "other"])
     with pytest.raises(CdmppError, match="no device to compare"):
-        cdmpp.compare("net", devices=[])
+        cdmpp.compare_devices("net", devices=[])
 
 
 def test_another_error_is_not_hidden(monkeypatch):
-    monkeypatch.setattr("cdmpp.network.comparison.predictor_of", lambda runtime: lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("cdmpp.network.comparison.predict_network", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        cdmpp.compare("net", devices=["a100"])
+        cdmpp.compare_devices("net", devices=["a100"])
 
 
 def test_page_and_notebook():
-    found = cdmpp.compare("<i>net</i>", devices=["a100", "mi100", "t4"])
+    found = cdmpp.compare_devices("<i>net</i>", devices=["a100", "mi100", "t4"])
     report = comparison_report(found)
     page = html_page([report])
     assert "<i>net" not in page and "<b>or</b>" not in page and "&lt;b&gt;or" in page

@@ -119,12 +119,12 @@ def test_what_is_listed_is_what_is_here(done):
 
 def test_a_trained_model_lies_where_it_was_asked_for(done, place):
     assert str(Path("run") / "model") in done["train"].out
-    assert list(cdmpp.load(place / "run" / "model").trained_on) == ["xeon-icelake"]
+    assert list(cdmpp.load_model(place / "run" / "model").trained_on) == ["xeon-icelake"]
     assert len(json.loads(done["predict"].out)["programs"]) == 120
 
 
 def test_a_tuned_model_knows_a_device_that_is_described_in_the_working_folder(done, place):
-    assert "my-cpu" in cdmpp.load(place / "tuned" / "model").trained_on
+    assert "my-cpu" in cdmpp.load_model(place / "tuned" / "model").trained_on
 
 
 @pytest.mark.parametrize("verb", ["train", "finetune"])

@@ -106,7 +106,7 @@ def test_a_garbled_card_damages_its_own_model_only(workplace, model, capsys):
 
 
 def test_few_tasks_promise_less_than_the_nominal_level(workplace, model, asts, capsys):
-    predictor, device = cdmpp.load(model), devices.get("xeon-icelake")
+    predictor, device = cdmpp.load_model(model), devices.get("xeon-icelake")
     tensors = ProgramTensors.build(asts, {device.name: device}, [device.name] * 30)
     seen = predictor.examine(tensors, np.arange(30))
     predictor.calibration = calibrate(seen, seen, seen.log_prediction + 0.1, ["task"] * 30, ["cpu/xeon-icelake"] * 30)

@@ -18,7 +18,7 @@ def test_predict_stored_asts_equals_the_library(workplace, asts, model, capsys):
     command = ["predict", "asts.parquet", "--device", "xeon-icelake", "--model", str(model)]
     assert cli.main([*command, "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
-    expected = cdmpp.load(model).predict(asts).latency_s
+    expected = cdmpp.load_model(model).predict(asts).latency_s
     assert [row["program"] for row in answer["programs"]] == [f"program{i}" for i in range(30)]
     np.testing.assert_allclose([row["latency_s"] for row in answer["programs"]], expected, rtol=1e-6)
 

@@ -71,7 +71,7 @@ def test_predict_reads_a_script_without_running_it(workplace, model, capsys):
     assert cli.main(["predict", str(path), "--device", "xeon-icelake", "--model", str(model), "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     programs = read_script(path, Target(devices.get("xeon-icelake").target))
-    expected = cdmpp.load(model).predict(programs).latency_s
+    expected = cdmpp.load_model(model).predict(programs).latency_s
     assert [row["program"] for row in answer["programs"]] == ["main", "scale"]
     np.testing.assert_allclose([row["latency_s"] for row in answer["programs"]], expected, rtol=1e-5)
     assert not (workplace / "ran").exists()

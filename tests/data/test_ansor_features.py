@@ -157,7 +157,7 @@ def test_a_model_is_trained_on_imported_vectors_and_reads_no_others(feature_file
     figures = json.loads((out / "test.json").read_text())
     assert set(figures["models"]) == {"constant", "roofline", "xgb_ours", "cdmpp"}
     assert np.isfinite(figures["models"]["cdmpp"]["mape"])
-    model = cdmpp.load(out / "model")
+    model = cdmpp.load_model(out / "model")
     assert model.features == "ansor164"
     assert json.loads((out / "model" / "config.json").read_text())["extractor_version"] == FEATURES["ansor164"]
     assert len(model.predict(tmp_path / "data" / "ansor", "t4")) == 96

@@ -22,7 +22,8 @@ from cdmpp.data.importers.programs import import_programs  # noqa: E402
 from cdmpp.data.loading import load_dataset  # noqa: E402
 from cdmpp.data.records import read_info, read_records, read_tasks, record_parts, replace_records  # noqa: E402
 from cdmpp.errors import DataError, UnknownDeviceError  # noqa: E402
-from cdmpp.predict.inputs import Wishes, read_inputs  # noqa: E402
+from cdmpp.predict.program_batch import ReadOptions  # noqa: E402
+from cdmpp.predict.read import read_batch  # noqa: E402
 from cdmpp.programs.database import read_lines, read_workloads  # noqa: E402
 from cdmpp.programs.identity import record_id  # noqa: E402
 from cdmpp.programs.replay import replay_on  # noqa: E402
@@ -71,7 +72,7 @@ def imported(source: Path, out: Path, **options):
 def predicted(folder: Path, device: str, *texts: str) -> AstTable:
     """What a model would see of these programs, given as a script."""
     (folder / "script.py").write_text("\n\n".join(texts))
-    return read_inputs(folder / "script.py", Wishes(devices.get(device))).asts
+    return read_batch(folder / "script.py", ReadOptions(devices.get(device))).asts
 
 
 def assert_equal(asts: AstTable, others: AstTable) -> None:

@@ -14,7 +14,7 @@ from cdmpp.data.loading import load_dataset
 from cdmpp.data.records import read_info, read_records, read_tasks, write_info
 from cdmpp.data.splits import make_split
 from cdmpp.errors import DataError
-from cdmpp.operators.operator import PRODUCTS, LibraryOperator
+from cdmpp.operators.operator import PRODUCTS, EagerOperator
 from cdmpp.operators.operator_vector import OPERATOR_NAMES
 
 EMPTY = dict.fromkeys(
@@ -59,7 +59,7 @@ def test_rows_become_programs(table, tmp_path):
     assert read_info(tmp_path / "out")["complete"]
     tasks = read_tasks(tmp_path / "out")
     (twice,) = [record for record in read_records(tmp_path / "out") if len(record.latency_samples_s) == 2]
-    assert LibraryOperator.from_json(tasks[twice.task_id].op_name) == LibraryOperator.parse("add_scalar", "64x128")
+    assert EagerOperator.from_json(tasks[twice.task_id].op_name) == EagerOperator.parse("add_scalar", "64x128")
     assert twice.latency_s == pytest.approx(2e-5)
     assert twice.schedule == '{"runtime": "torch"}'
 

@@ -9,14 +9,14 @@ import pytest
 
 from cdmpp.data.importers.neusight_convolutions import MOSTLY_ADDED, time_added, without_time_added
 from cdmpp.data.schema import Record
-from cdmpp.operators.operator import LibraryOperator
+from cdmpp.operators.operator import EagerOperator
 
 
 def convolutions(n, seed=0):
     """Random ones as in the tables, what a device of 10 TFLOP/s takes for each, and where each stands."""
     rng = np.random.default_rng(seed)
     operators = [
-        LibraryOperator(
+        EagerOperator(
             "conv2d",
             {
                 "batch": int(rng.integers(1, 65)),
@@ -59,7 +59,7 @@ def record(name, device, line, latency_s):
 def test_only_convolutions_change_each_device_by_itself_and_what_is_mostly_added_leaves():
     operators, own_s, _, _, lines = convolutions(2000)
     named = {f"t{i}": operator for i, operator in enumerate(operators)}
-    linear = LibraryOperator("linear", {"rows": 64, "inner": 64, "cols": 64})
+    linear = EagerOperator("linear", {"rows": 64, "inner": 64, "cols": 64})
     slow = [record(f"t{i}", "p100-pcie", lines[i], own_s[i] + 2e-7 * lines[i]) for i in range(2000)]
     right = [record(f"t{i}", "t4", lines[i], own_s[i]) for i in range(2000)]
     dense = [dataclasses.replace(record("dense", "p100-pcie", 1900, 5e-5))]

@@ -25,7 +25,7 @@ from cdmpp.data.loading import load_dataset
 from cdmpp.data.records import read_records
 from cdmpp.data.sources import data_folders
 from cdmpp.errors import DataError, NoRecordsError
-from cdmpp.operators.operator import LibraryOperator
+from cdmpp.operators.operator import EagerOperator
 from tests.data.file_server import address, serving
 
 _NVIDIA = "OPName,Latency,Device,Torch Version,CUDNN Version,Kernel Name,Warps per SM,Grid x,Grid y,Grid z,"
@@ -110,7 +110,7 @@ def test_a_copy_of_the_repository_is_imported(copy, pinned, tmp_path):
     report = import_neusight(tmp_path / "NeuSight", tmp_path / "out", progress=False)
     assert report.devices == {"l4": 1, "mi100": 1, "t4": 5} and not report.left_out
     record = next(r for r in read_records(tmp_path / "out") if r.latency_s == 2.5e-3)
-    operator = LibraryOperator.from_json(load_dataset(tmp_path / "out").tasks[record.task_id].op_name)
+    operator = EagerOperator.from_json(load_dataset(tmp_path / "out").tasks[record.task_id].op_name)
     assert str(operator) == "conv2d 4x8x16x14x3 padding=1" and record.extra["line"] == "2"
 
 

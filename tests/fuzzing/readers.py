@@ -73,7 +73,7 @@ def _report(home: Path) -> Any:
 def _model(home: Path) -> Any:
     import cdmpp
 
-    return cdmpp.load(home / "model")
+    return cdmpp.load_model(home / "model")
 
 
 def _job(home: Path) -> Any:

@@ -11,7 +11,7 @@ from cdmpp.machine_code.cpu.code_features import CODE_NAMES, CODE_WIDTH
 from cdmpp.machine_code.cpu.code_vector import code_vector
 from cdmpp.machine_code.cpu.compile import can_compile, can_have_code, can_have_gpu_code, compiled
 from cdmpp.predict.compiled import read_programs
-from cdmpp.predict.inputs import Wishes
+from cdmpp.predict.program_batch import ReadOptions
 from cdmpp.programs.task import Program
 from tests.ast.programs import matmul_cpu, matmul_cuda
 
@@ -55,8 +55,8 @@ def test_code_is_read_of_x86_cpus_and_described_gpus(program):
 
 def test_asts_carry_it_only_when_asked(program):
     device = devices.get("xeon-icelake")
-    assert read_programs([program], Wishes(device)).asts.codes is None
-    codes = read_programs([program], Wishes(device, compiled=True)).asts.codes
+    assert read_programs([program], ReadOptions(device)).asts.codes is None
+    codes = read_programs([program], ReadOptions(device, compiled=True)).asts.codes
     assert codes is not None and codes.shape == (1, CODE_WIDTH) and np.isfinite(codes).all()
 
 

@@ -129,7 +129,7 @@ def test_a_quiet_machine_is_calibrated_and_says_how_quiet(calibrated, machine: M
     found = calibrated()
     assert found["busy"] == [] and found["machine"]["load"] == pytest.approx(0.2, abs=0.1)
     assert found["machine"]["spread"] == 0.0 and found["programs"] >= FEWEST_TASKS
-    assert cdmpp.load(tmp_path / "model").card["calibrated"]["machine"] == found["machine"]
+    assert cdmpp.load_model(tmp_path / "model").card["calibrated"]["machine"] == found["machine"]
 
 
 def test_a_busy_machine_is_not_calibrated_on(calibrated, machine: Machine, tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_what_a_busy_run_measured_is_kept_and_not_used(calibrated, machine: Mach
     visited = len(machine.visits)
     forced = calibrated(force=True)  # of the records that are there
     assert len(machine.visits) == visited and "differ by 9.1%" in forced["busy"][0]
-    assert cdmpp.load(tmp_path / "model").card["calibrated"]["busy"] == forced["busy"]
+    assert cdmpp.load_model(tmp_path / "model").card["calibrated"]["busy"] == forced["busy"]
     machine.busy_visits = range(0)
     quiet = calibrated()  # of records of its own
     assert len(machine.visits) > visited and quiet["busy"] == [] and quiet["programs"] == forced["programs"]

@@ -8,15 +8,15 @@ import torch
 from cdmpp.errors import DataError
 from cdmpp.measure.torch_call import torch_call
 from cdmpp.measure.torch_plan import CallLimits, operator_plan
-from cdmpp.operators.operator import KINDS, LibraryOperator
+from cdmpp.operators.operator import KINDS, EagerOperator
 
 LIMITS = CallLimits(1e-3, 1e6, 1e11, 1e10)
 OPTIONS = [
-    LibraryOperator("linear", {"rows": 5, "inner": 8, "cols": 3, "bias": 0}),
-    LibraryOperator("bmm", {"batch": 2, "rows": 5, "inner": 8, "cols": 3, "transposed": 1}),
-    LibraryOperator.parse("conv2d", "2x8x8x9x3", stride=2, padding=1, groups=8),
-    LibraryOperator.parse("conv2d", "2x8x12x9x3", groups=4),
-    LibraryOperator.parse("max_pool2d", "2x3x9x3", stride=2, padding=1),
+    EagerOperator("linear", {"rows": 5, "inner": 8, "cols": 3, "bias": 0}),
+    EagerOperator("bmm", {"batch": 2, "rows": 5, "inner": 8, "cols": 3, "transposed": 1}),
+    EagerOperator.parse("conv2d", "2x8x8x9x3", stride=2, padding=1, groups=8),
+    EagerOperator.parse("conv2d", "2x8x12x9x3", groups=4),
+    EagerOperator.parse("max_pool2d", "2x3x9x3", stride=2, padding=1),
 ]
 """With what most draws of a short plan leave out."""
 
@@ -37,7 +37,7 @@ def test_every_kind_has_a_working_call(name):
 
 def test_they_compute_what_they_are_called():
     def output(name, text, **options):
-        call = torch_call(LibraryOperator.parse(name, text, **options))
+        call = torch_call(EagerOperator.parse(name, text, **options))
         return call.inputs, call.run()
 
     (first, second), product = output("bmm", "2x3x4x5", transposed=1)
@@ -63,7 +63,7 @@ def test_other_types_work_too(dtype):
 
 
 def test_inputs_are_neither_zeros_nor_denormals():
-    for one in torch_call(LibraryOperator.parse("linear", "300x300x300")).inputs:
+    for one in torch_call(EagerOperator.parse("linear", "300x300x300")).inputs:
         assert 0.0999 < float(one.min()) < float(one.max()) <= 1.0 and len(one.unique()) > min(250, one.numel() - 1)
 
 
@@ -95,7 +95,7 @@ def _is_round(size: int) -> bool:
 
 @pytest.mark.parametrize("name", ["permute", "transpose"])
 def test_copies_are_of_tensors_that_lie_otherwise(name):
-    call = torch_call(LibraryOperator.parse(name, "192x24"))
+    call = torch_call(EagerOperator.parse(name, "192x24"))
     (x,), made = call.inputs, call.run()
     assert not x.is_contiguous() and made.is_contiguous() and torch.equal(made, x)
     assert made.numel() == 192 * 24 and (x.stride()[-1] == 1) == (name == "permute")

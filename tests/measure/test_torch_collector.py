@@ -23,7 +23,7 @@ from cdmpp.measure.collector import Collector
 from cdmpp.measure.settings import MeasureSettings
 from cdmpp.measure.torch_collector import TorchCollector, TorchRepeater
 from cdmpp.measure.torch_plan import CallLimits, operator_plan
-from cdmpp.operators.operator import KINDS, LibraryOperator
+from cdmpp.operators.operator import KINDS, EagerOperator
 from cdmpp.operators.operator_task import served_by
 from cdmpp.operators.operator_vector import operator_program
 from cdmpp.recipes.compose import compose
@@ -36,7 +36,7 @@ def asked(**changes: Any) -> MeasureSettings:
     return settings(runtime="torch", **{"operators": 20, "zoo": {}, **changes})
 
 
-def planned(count: int, **changes: Any) -> list[LibraryOperator]:
+def planned(count: int, **changes: Any) -> list[EagerOperator]:
     told = asked(**changes)
     return operator_plan(CallLimits.of(devices.get(DEVICE), told.call_ms, told.call_mb), count, told.seed)
 
@@ -58,7 +58,7 @@ def test_operators_become_records_with_their_asts(machine: Machine, tmp_path: Pa
     dataset = load_dataset(tmp_path, progress=False)
     assert dataset.features == "library" and len(dataset) == 20
     for row, task_id in enumerate(dataset.task_ids):
-        expected = operator_program(LibraryOperator.from_json(tasks[task_id].op_name), "cpu")
+        expected = operator_program(EagerOperator.from_json(tasks[task_id].op_name), "cpu")
         assert np.array_equal(dataset.asts.codes[row], expected.code)
     assert dataset.asts.target_kinds.tolist() == [0] * 20
 
@@ -148,14 +148,14 @@ def test_a_real_run_trains_a_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     operators, data, out = planned(60, call_ms=0.2, call_mb=4), tmp_path / "data", tmp_path / "out"
-    refused = LibraryOperator.parse("max_pool2d", "1x2x9x3", padding=3)  # PyTorch pads by half of a kernel at most
+    refused = EagerOperator.parse("max_pool2d", "1x2x9x3", padding=3)  # PyTorch pads by half of a kernel at most
     monkeypatch.setattr(torch_collector, "operator_plan", lambda *_: [*operators, refused])
     monkeypatch.setattr(sentinel.Sentinels, "quiet", lambda self, run_s: bool(run_s))  # whatever else runs meanwhile
     report = TorchCollector(asked(batch=100, force=True), data).run()
     assert report["programs"] == 60 and report["failures"] == {"time_torch error": 1}
     assert "pad should be at most half" in (data / "failures.jsonl").read_text()
     tasks = read_tasks(data)
-    assert {LibraryOperator.from_json(task.op_name).name for task in tasks.values()} == set(KINDS)
+    assert {EagerOperator.from_json(task.op_name).name for task in tasks.values()} == set(KINDS)
     assert all(1e-7 < record.latency_s < 0.1 for record in read_records(data))
     quick = ["trainer.epochs=2", "baselines=[]", "plots=false", "progress=false", f"out={out}"]
     told = [f"device={DEVICE}", "features=library", "model=library", f"data.path=[{data}]", *quick]

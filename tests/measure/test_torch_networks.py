@@ -14,13 +14,13 @@ from cdmpp.measure.torch_collector import NETWORK, TorchCollector
 from cdmpp.measure.torch_networks import import_operators, network_tasks
 from cdmpp.measure.torch_plan import CallLimits
 from cdmpp.measure.worker import OPERATIONS, answer
-from cdmpp.operators.operator import LibraryOperator
+from cdmpp.operators.operator import EagerOperator
 from cdmpp.programs.networks import read_zoo
 from tests.measure.machine import Machine, settings
 
 LIMITS = CallLimits.of(devices.get("xeon-icelake"), 250.0, None)
-LINEAR, RELU = LibraryOperator.parse("linear", "8x16x32"), LibraryOperator.parse("relu", "8x32")
-HUGE = LibraryOperator.parse("relu", "1048576x1048576")
+LINEAR, RELU = EagerOperator.parse("linear", "8x16x32"), EagerOperator.parse("relu", "8x32")
+HUGE = EagerOperator.parse("relu", "1048576x1048576")
 
 
 @pytest.fixture
@@ -66,10 +66,10 @@ def test_networks_join_what_is_measured_already(zoo, machine, tmp_path):
 
 def test_a_real_network_becomes_operators():
     reply = answer(OPERATIONS["import_operators"], {"op": "import_operators", "spec": read_zoo()["mlp"]})
-    found = {LibraryOperator.from_json(text): calls for text, calls in reply["operators"]}
+    found = {EagerOperator.from_json(text): calls for text, calls in reply["operators"]}
     assert {"linear", "relu"} & {operator.name for operator in found} and reply["unknown"] == {}
     tasks = network_tasks(reply["operators"], "mlp", "float16", LIMITS, "torch")
-    assert {LibraryOperator.from_json(task.op_name).dtype for task in tasks} == {"float16"}
+    assert {EagerOperator.from_json(task.op_name).dtype for task in tasks} == {"float16"}
     assert sum(task.networks["mlp"] for task in tasks) == sum(found.values())
 
 

@@ -11,9 +11,9 @@ from cdmpp.measure import torch_timing
 from cdmpp.measure.torch_protocol import TORCH_CPU, TORCH_GPU, torch_rule
 from cdmpp.measure.torch_timing import OUT_OF_MEMORY, event_seconds, load_torch, time_call, time_operator
 from cdmpp.measure.worker import OPERATIONS, answer
-from cdmpp.operators.operator import LibraryOperator
+from cdmpp.operators.operator import EagerOperator
 
-LINEAR = LibraryOperator.parse("linear", "64x64x64").to_json()
+LINEAR = EagerOperator.parse("linear", "64x64x64").to_json()
 
 
 class Clock:
@@ -108,7 +108,7 @@ def test_too_little_memory_is_a_cause_of_its_own(monkeypatch, fault):
 
 
 def test_memory_that_is_not_there_is_refused_by_pytorch_itself():
-    enormous = LibraryOperator.parse("relu", f"{1 << 22}x{1 << 22}").to_json()
+    enormous = EagerOperator.parse("relu", f"{1 << 22}x{1 << 22}").to_json()
     assert time_operator({"operator": enormous, "device": "cpu"})["cause"] == OUT_OF_MEMORY
 
 
@@ -124,7 +124,7 @@ def test_a_gpu_times_an_operator():
     load_torch({"threads": 1, "device": "cuda"})
     assert not torch.backends.cudnn.allow_tf32 and not torch.backends.cuda.matmul.allow_tf32
     small, large = (
-        time_operator({"operator": LibraryOperator.parse("linear", text).to_json(), "device": "cuda"})
+        time_operator({"operator": EagerOperator.parse("linear", text).to_json(), "device": "cuda"})
         for text in ("8x8x8", "4096x4096x4096")
     )
     assert len(small["samples"]) == 30 and 1e-6 < min(small["samples"]) < min(large["samples"]) < 1.0

@@ -25,7 +25,7 @@ from cdmpp.model.build import build_for
 from cdmpp.model.config import model_config
 from cdmpp.model.known_devices import borrowed, places
 from cdmpp.model.library_anchor import LibraryAnchor
-from cdmpp.operators.operator import KINDS, LibraryOperator
+from cdmpp.operators.operator import KINDS, EagerOperator
 from cdmpp.operators.operator_task import operator_task, served_by, task_id
 from cdmpp.operators.operator_vector import OPERATOR_NAMES, operator_program
 from cdmpp.predict.catalogue import ModelEntry, model_for
@@ -43,7 +43,7 @@ NAMES = ("t4", "a100", "mi210")
 FLOOR_S, COMPUTE, MEMORY = 2e-5, 0.6, 0.8
 
 
-def operators(n: int, seed: int) -> list[LibraryOperator]:
+def operators(n: int, seed: int) -> list[EagerOperator]:
     rng = np.random.default_rng(seed)
 
     def size(low: int, high: int) -> int:
@@ -53,13 +53,13 @@ def operators(n: int, seed: int) -> list[LibraryOperator]:
     for _ in range(n):
         if rng.random() < 0.6:
             sizes = {"rows": size(16, 8192), "inner": size(16, 8192), "cols": size(16, 8192)}
-            found.append(LibraryOperator("linear", sizes))
+            found.append(EagerOperator("linear", sizes))
         else:
-            found.append(LibraryOperator("relu", {"rows": size(64, 65536), "cols": size(64, 4096)}))
+            found.append(EagerOperator("relu", {"rows": size(64, 65536), "cols": size(64, 4096)}))
     return found
 
 
-def seconds(operator: LibraryOperator, device: str) -> float:
+def seconds(operator: EagerOperator, device: str) -> float:
     spec = devices.get(device).spec
     matrix = spec["fp32_matrix_tflops"] if operator.name == "linear" else None
     peak = 1e12 * (matrix or spec["fp32_tflops"])
@@ -106,7 +106,7 @@ def test_a_program_alone_is_answered_as_among_others(programs):
 
 def test_beyond_the_sizes_of_the_training_the_roofline_alone_goes_on(programs):
     model = build_for(model_config({"name": "library", "hidden": 32}), programs, np.arange(400)).eval()
-    huge = [LibraryOperator("relu", {"rows": rows, "cols": 4096}) for rows in (1 << 24, 1 << 28)]
+    huge = [EagerOperator("relu", {"rows": rows, "cols": 4096}) for rows in (1 << 24, 1 << 28)]
     asts = AstTable.from_asts(operator_program(one, "gpu") for one in huge)
     batch = ProgramTensors.build(asts, {"t4": devices.get("t4")}, ["t4", "t4"]).batch(np.arange(2))
     correction = model(batch).log_latency - model.anchor(batch)
@@ -118,8 +118,8 @@ def test_no_product_is_faster_than_the_peak_of_its_type(programs):
     model = build_for(model_config({"name": "library", "hidden": 32}), programs, np.arange(400)).eval()
     model.anchor.numbers += 3.0  # shares of twenty times the peak, and a floor to match
     model.anchor.numbers[:, 0] -= 10.0
-    asked = [LibraryOperator.parse("linear", "8192x4096x4096", dtype) for dtype in ("float32", "float16")]
-    asked.append(LibraryOperator.parse("conv2d", "8x64x64x56x3"))
+    asked = [EagerOperator.parse("linear", "8192x4096x4096", dtype) for dtype in ("float32", "float16")]
+    asked.append(EagerOperator.parse("conv2d", "8x64x64x56x3"))
     asts = AstTable.from_asts(operator_program(one, "gpu") for one in asked)
     batch = ProgramTensors.build(asts, {"t4": devices.get("t4")}, ["t4"] * 3).batch(np.arange(3))
     rate = np.array([one.flops for one in asked]) / model(batch).log_latency.detach().exp().numpy() / 1e12
@@ -171,8 +171,8 @@ def test_a_few_calls_tell_the_numbers_of_a_new_device(programs):
 
 
 def test_what_other_devices_alone_have_told_is_known_by_device_operator_and_type(programs):
-    asked = [LibraryOperator.parse("linear", "64x64x64", dtype) for dtype in ("float32", "float16")]
-    asked += [LibraryOperator.parse(name, "64x64") for name in ("relu", "gelu")]
+    asked = [EagerOperator.parse("linear", "64x64x64", dtype) for dtype in ("float32", "float16")]
+    asked += [EagerOperator.parse(name, "64x64") for name in ("relu", "gelu")]
     codes = np.stack([operator_program(one, "gpu").code for one in asked])
     relu = programs.codes_of(np.arange(600))[:, OPERATOR_NAMES.index("is_relu")].bool().cpu().numpy()
     rows = np.flatnonzero(~(relu & (np.arange(600) % 3 == NAMES.index("mi210"))))
@@ -217,17 +217,17 @@ def model(folder, tmp_path_factory):
 
 def test_a_trained_model_is_loaded_and_answers(model):
     predictor = load(model)
-    asked = AstTable.from_asts([operator_program(LibraryOperator.parse("linear", "1024x1024x4096"), "gpu")])
+    asked = AstTable.from_asts([operator_program(EagerOperator.parse("linear", "1024x1024x4096"), "gpu")])
     answer = predictor.predict(asked, device="a100").latency_s[0]
-    assert answer == pytest.approx(seconds(LibraryOperator.parse("linear", "1024x1024x4096"), "a100"), rel=0.4)
+    assert answer == pytest.approx(seconds(EagerOperator.parse("linear", "1024x1024x4096"), "a100"), rel=0.4)
     with pytest.raises(CdmppError, match="some of these programs are none"):
         predictor.predict(asked.with_codes(None), device="a100")
 
 
 def test_what_other_devices_alone_have_told_is_answered_as_of_an_unknown_one(model):
     predictor = load(model)
-    asked = [LibraryOperator.parse(name, "4096x512") for name in ("relu", "relu", "gelu")]
-    asked[0] = LibraryOperator.parse("linear", "1024x1024x4096")
+    asked = [EagerOperator.parse(name, "4096x512") for name in ("relu", "relu", "gelu")]
+    asked[0] = EagerOperator.parse("linear", "1024x1024x4096")
     before = predictor.predict(asked, device="mi210")
     library = predictor.models[0]
     place = places(torch.from_numpy(devices.get("mi210").vector())[None], library.anchor.known)
@@ -246,8 +246,8 @@ def test_what_other_devices_alone_have_told_is_answered_as_of_an_unknown_one(mod
 
 def test_operators_are_asked_by_name_and_what_nobody_measured_is_flagged(model, capsys):
     names = ("linear 1024x1024x4096", "relu 4096x512", "gelu 4096x512")
-    asked = [LibraryOperator.parse(*name.split()) for name in names]
-    asked.append(LibraryOperator.parse("linear", "1024x1024x4096", "float16"))
+    asked = [EagerOperator.parse(*name.split()) for name in names]
+    asked.append(EagerOperator.parse("linear", "1024x1024x4096", "float16"))
     predictor = load(model)
     answer = predictor.predict(asked, device="a100")
     stored = AstTable.from_asts(operator_program(one, "gpu") for one in asked)
@@ -289,7 +289,7 @@ def test_operators_that_cannot_be_are_refused_in_a_line(model, capsys, words, to
 
 def test_a_model_of_scheduled_programs_refuses_operators(capsys):
     assert cli.main(["predict", "op", "relu", "64x64", "--device", "a100", "--model", "a100"]) == 2
-    assert "not operators that a library serves" in capsys.readouterr().err
+    assert "not framework operators" in capsys.readouterr().err
 
 
 def test_each_kind_of_program_has_models_of_its_own(tmp_path):

@@ -13,7 +13,7 @@ from cdmpp.data.batching import ProgramTensors
 from cdmpp.data.split_rules import Split
 from cdmpp.errors import CdmppError
 from cdmpp.model.library_anchor import LibraryAnchor
-from cdmpp.operators.operator import LibraryOperator
+from cdmpp.operators.operator import EagerOperator
 from cdmpp.operators.operator_vector import operator_program
 from cdmpp.training.config import LossConfig
 from cdmpp.training.inputs import FitInputs
@@ -24,14 +24,14 @@ HALF_COMPUTE = 0.3
 """Share of the matrix units' rate."""
 
 
-def half_seconds(operator: LibraryOperator, device: str) -> float:
+def half_seconds(operator: EagerOperator, device: str) -> float:
     spec = devices.get(device).spec
     peak = 1e12 * (spec["fp16_matrix_tflops"] if operator.name == "linear" else spec["fp32_tflops"])
     busy = max(operator.flops / peak / HALF_COMPUTE, operator.io_bytes / (1e9 * spec["bandwidth_gbps"]) / MEMORY)
     return FLOOR_S + busy
 
 
-def tensors(chosen: list[LibraryOperator], names: list[str]) -> ProgramTensors:
+def tensors(chosen: list[EagerOperator], names: list[str]) -> ProgramTensors:
     labels = [
         (seconds if one.dtype == "float32" else half_seconds)(one, n) for one, n in zip(chosen, names, strict=True)
     ]

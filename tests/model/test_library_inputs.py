@@ -9,14 +9,14 @@ from cdmpp import devices
 from cdmpp.ast.table import AstTable
 from cdmpp.data.batching import ProgramTensors
 from cdmpp.model.library_inputs import LibraryQuantities
-from cdmpp.operators.operator import LibraryOperator
+from cdmpp.operators.operator import EagerOperator
 from cdmpp.operators.operator_vector import operator_program
 
 
 @pytest.mark.parametrize(("device", "gbps"), [("xeon-icelake", 12), ("xeon-emeraldrapids", 20), ("t4", 320)])
 def test_a_cpu_has_the_bandwidth_of_its_cores(device, gbps):
     kind = devices.get(device).kind
-    asts = AstTable.from_asts([operator_program(LibraryOperator.parse("copy", "1024x1024"), kind)])
+    asts = AstTable.from_asts([operator_program(EagerOperator.parse("copy", "1024x1024"), kind)])
     one = ProgramTensors.build(asts, {device: devices.get(device)}, [device], np.ones(1))
     quantities = LibraryQuantities(one.batch(np.arange(1)))
     assert float(quantities.memory_s()) == pytest.approx(2 * 4 * 2**20 / (1e9 * gbps), rel=1e-4)
@@ -24,9 +24,9 @@ def test_a_cpu_has_the_bandwidth_of_its_cores(device, gbps):
 
 def test_winograd_is_told_for_what_can_be_computed_so():
     chosen = [
-        LibraryOperator.parse("conv2d", "8x32x64x14x3", padding=1),
-        LibraryOperator.parse("conv2d", "8x32x64x14x3", padding=1, stride=2),
-        LibraryOperator.parse("conv2d", "8x32x64x14x1"),
+        EagerOperator.parse("conv2d", "8x32x64x14x3", padding=1),
+        EagerOperator.parse("conv2d", "8x32x64x14x3", padding=1, stride=2),
+        EagerOperator.parse("conv2d", "8x32x64x14x1"),
     ]
     asts = AstTable.from_asts(operator_program(one, "gpu") for one in chosen)
     programs = ProgramTensors.build(asts, {"t4": devices.get("t4")}, ["t4"] * 3, np.ones(3))

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from cdmpp.network.eager.step import library_step
+from cdmpp.network.eager.step import read_step
+from cdmpp.network.workload import Workload
 
 aten = torch.ops.aten
 NAMES = {
@@ -76,8 +77,11 @@ def real_step(model: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> Step:
 
 
 def predicted_step(model: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> Step:
-    """The same as ``library_step`` has it."""
-    made, read = library_step(model, inputs, loss=lambda output: output.sum(), optimizer=None, together=False)
+    """The same as ``read_step`` has it."""
+    read = read_step(
+        Workload(model, inputs, loss=lambda output: output.sum(), optimizer=None, mode="training_step"), "cpu"
+    )
+    made = read.step
     counted = {"forward": Counter(), "backward": Counter()}
     for call in made.calls:
         operator = read.operators[call.call.task_id]

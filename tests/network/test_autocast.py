@@ -11,8 +11,9 @@ from torch import nn
 import cdmpp
 from cdmpp import cli
 from cdmpp.errors import CdmppError
-from cdmpp.network.eager.predict import read_library_network
-from cdmpp.network.eager.step import library_step
+from cdmpp.network.eager.read import read_run
+from cdmpp.network.eager.step import read_step
+from cdmpp.network.workload import Workload
 from tests.network.dispatched import NAMES, Log
 from tests.network.region_networks import Attention, Run, mlp
 
@@ -101,7 +102,7 @@ def test_operators_types_and_casts_are_those_of_the_real_run(name):
     x = torch.randn(*shape)
     with Log() as real, torch.no_grad():
         model.eval()(x)
-    read = read_library_network(model, x, kind="cpu")
+    read = read_run(Workload(model, x), kind="cpu")
     counted: Counter = Counter()
     for call in read.graph.calls:
         operator = read.operators[call.task_id]
@@ -111,7 +112,7 @@ def test_operators_types_and_casts_are_those_of_the_real_run(name):
             what = "cast" if operator.name == "copy" else operator.name
             counted[what, operator["rows"] * operator["cols"], f"torch.{operator.dtype}"] += 1
     assert counted == real.seen
-    assert not read.flags
+    assert not read.warnings
 
 
 class On(nn.Module):
@@ -127,7 +128,7 @@ class On(nn.Module):
 
 
 def types(model, kind):
-    read = read_library_network(model, torch.randn(4, 8), kind=kind)
+    read = read_run(Workload(model, torch.randn(4, 8)), kind=kind)
     return [(one.name, one.dtype) for one in map(read.operators.get, (call.task_id for call in read.graph.calls))], read
 
 
@@ -137,14 +138,14 @@ def test_a_region_of_cuda_follows_the_rules_of_gpus_on_a_machine_without_one(dty
     found, read = types(model, "gpu")
     assert [one for one in found if one[0] == "linear"] == [("linear", name)] * 2
     assert found.count(("copy", name)) == 1 + 2 + 2  # the input and each weight and bias; what is between has the type
-    assert found[-1] == ("softmax", "float32") and not read.flags  # a rule of GPUs alone
+    assert found[-1] == ("softmax", "float32") and not read.warnings  # a rule of GPUs alone
     assert {kind for _, kind in types(model, "cpu")[0]} == {"float32"}  # as on a CPU it changes nothing
     assert {kind for _, kind in types(On("cuda", enabled=False), "gpu")[0]} == {"float32"}
 
 
 def test_a_region_of_cpu_is_taken_for_one_of_the_gpu_with_a_word(tmp_path, capsys):
     found, read = types(On("cpu", dtype=BF16), "gpu")
-    assert ("linear", "bfloat16") in found and len(read.flags) == 1
+    assert ("linear", "bfloat16") in found and len(read.warnings) == 1
     file = tmp_path / "nets.py"
     file.write_text(
         "import torch\nclass Net(torch.nn.Module):\n    def __init__(self):\n        super().__init__()\n"
@@ -178,11 +179,11 @@ def test_what_cannot_be_told_is_refused():
         types(On("xpu", dtype=BF16), "gpu")
     einsum = Run(under(lambda _, x: torch.einsum("bij,bkj->bik", x, x)))
     with pytest.raises(CdmppError, match="einsum.*casts some of what it makes inside"):
-        read_library_network(einsum, torch.randn(2, 5, 8), kind="cpu")
+        read_run(Workload(einsum, torch.randn(2, 5, 8)), kind="cpu")
     with pytest.raises(CdmppError, match="float32 alone"):
-        library_step(On("cuda"), torch.randn(4, 8), loss="mse")
+        read_step(Workload(On("cuda"), torch.randn(4, 8), loss="mse", mode="training_step"))
     with pytest.raises(CdmppError, match="float32 alone"):
-        read_library_network(On("cpu"), torch.randn(4, 8), train=True)
+        read_run(Workload(On("cpu"), torch.randn(4, 8), mode="forward_backward"))
 
 
 def test_attention_of_transformers_turns_autocast_off_where_it_was_not_on():
@@ -194,12 +195,10 @@ def test_attention_of_transformers_turns_autocast_off_where_it_was_not_on():
         with torch.autocast("cuda", BF16):
             return parts[0](x).last_hidden_state
 
-    read = read_library_network(Run(run, llama), torch.randint(0, 50, (1, 8)))
+    read = read_run(Workload(Run(run, llama), torch.randint(0, 50, (1, 8))))
     kinds = {read.operators[call.task_id].dtype for call in read.graph.calls if "linear" in call.name}
     assert kinds >= {"bfloat16"}
-    plain_read = read_library_network(
-        Run(lambda parts, x: parts[0](x).last_hidden_state, llama), torch.ones(1, 8).long()
-    )
+    plain_read = read_run(Workload(Run(lambda parts, x: parts[0](x).last_hidden_state, llama), torch.ones(1, 8).long()))
     assert not any("bfloat16" in str(one) for one in plain_read.operators.values())
 
 
@@ -210,7 +209,7 @@ def test_tvms_programs_refuse_a_region_and_go_on_without():
     with pytest.raises(CdmppError, match=r"torch\.autocast\('cpu', torch\.bfloat16\).*ask for --runtime torch"):
         cdmpp.predict_network(On("cpu", dtype=BF16), x, device="xeon-icelake", schedule="untuned")
     with pytest.raises(CdmppError, match="float32 alone"):
-        cdmpp.training_step(On("cuda", dtype=BF16), x, loss="mse")
-    from cdmpp.network.source.source import read_network
+        cdmpp.read_step(cdmpp.Workload(On("cuda", dtype=BF16), x, loss="mse"))
+    from cdmpp.network.source.read import read_network
 
-    assert read_network(On("cpu", enabled=False), x).module is not None
+    assert read_network(Workload(On("cpu", enabled=False), x)).module is not None

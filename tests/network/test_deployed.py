@@ -11,7 +11,8 @@ pytestmark = pytest.mark.tvm
 
 from cdmpp.network.compiled.deployed import FOLD, split_known  # noqa: E402
 from cdmpp.network.graph import graph_of  # noqa: E402
-from cdmpp.network.source.source import read_network  # noqa: E402
+from cdmpp.network.source.read import read_network  # noqa: E402
+from cdmpp.network.workload import Workload  # noqa: E402
 
 
 class Small(torch.nn.Module):
@@ -42,7 +43,7 @@ def test_what_runs_is_what_the_graph_says_and_the_numbers_are_torchs():
 
     torch.manual_seed(0)
     model, x = Small().eval(), torch.randn(3, 6)
-    source = read_network(model, x)
+    source = read_network(Workload(model, x))
     module, told = split_known(source.module)
     graph = graph_of(source.module, "small")
     assert called(module, "main") == [call.name.rpartition("#")[0] for call in graph.calls]
@@ -62,6 +63,6 @@ def test_what_runs_is_what_the_graph_says_and_the_numbers_are_torchs():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["swin_t", "llama_small", "gpt2"])
 def test_masks_and_tables_of_real_networks_are_folded(name):
-    source = read_network(name)
+    source = read_network(Workload(name))
     calls = [call.name.rpartition("#")[0] for call in graph_of(source.module, name).calls]
     assert called(split_known(source.module)[0], "main") == calls

@@ -12,8 +12,9 @@ import torch
 import cdmpp
 from cdmpp.errors import CdmppError
 from cdmpp.network.compiled.stored_graph import graph_for
-from cdmpp.network.eager.predict import read_library_network
-from cdmpp.network.eager.step import library_step
+from cdmpp.network.eager.read import read_run
+from cdmpp.network.eager.step import read_step
+from cdmpp.network.workload import Workload
 from cdmpp.programs.caches import register_caches
 from cdmpp.programs.networks import import_transformers
 
@@ -62,7 +63,7 @@ def made(transformers, name: str):
 @pytest.mark.parametrize("name", MODELS)
 def test_pytorch_runs_it(transformers, name):
     model, example = made(transformers, name)
-    read = read_library_network(model, example)
+    read = read_run(Workload(model, example))
     products = [call for call in read.graph.calls if read.operators[call.task_id].kind.family in ("linear", "bmm")]
     assert len(products) >= 2 * 6
     with torch.no_grad():
@@ -81,7 +82,7 @@ def test_a_cache_is_no_more_calls_than_its_copies(transformers, name):
     calls = []
     for use_cache in (False, True):
         model.config.use_cache = use_cache
-        calls.append([call.name.split("#")[0] for call in read_library_network(model, example).graph.calls])
+        calls.append([call.name.split("#")[0] for call in read_run(Workload(model, example)).graph.calls])
     copies = [name for name in calls[1] if name.startswith("cat")]
     before = [name for name in calls[0] if name.startswith("cat")]
     assert len(copies) == len(before) + 2 * 2 and len(calls[1]) == len(calls[0]) + 2 * 2  # keys and values, two layers
@@ -96,7 +97,7 @@ def test_a_cache_that_is_given_is_an_input(transformers, name, dtype):
     held = sum(one.numel() for layer in cache.layers for one in (layer.keys, layer.values))
     before = copy.deepcopy(cache)
     token = {"input_ids": example["input_ids"][:, :1], "past_key_values": cache}
-    read = read_library_network(model, token, dtype=dtype)
+    read = read_run(Workload(model, token, dtype=dtype))
     size = 4 if dtype == "float32" else 2
     assert read.graph.input_bytes == 2 * 8 + held * size
     joined = [call for call in read.graph.calls if call.name.startswith("cat") and call.resident]
@@ -120,7 +121,7 @@ def test_an_export_with_caches_computes_what_the_model_does(transformers, name):
 
 def test_a_training_step_of_one(transformers):
     model, example = made(transformers, "LlamaForCausalLM")
-    step, _ = library_step(model, example)
+    step = read_step(Workload(model, example, mode="training_step")).step
     assert step.counts["backward"] > 0 and len(step.parameters) == len(list(model.parameters()))
 
 
@@ -134,7 +135,7 @@ def test_a_training_step_of_one(transformers):
 )
 def test_tvm_compiles_it(transformers, name):
     model, example = made(transformers, name)
-    graph = graph_for(model, example).graph
+    graph = graph_for(Workload(model, example)).graph
     assert sum(task.op_class in ("dense", "matmul") for task in graph.tasks.values()) >= 4
     assert len(graph.results) >= 1 + 2 * 2
 
@@ -145,7 +146,7 @@ def test_what_tvm_cannot_import_is_named_with_what_can(transformers):
     with pytest.raises(
         CdmppError, match=r"grouped_mm_fallback.* at inner\.model\.layers\.0\.mlp\.experts.*--runtime torch"
     ):
-        graph_for(model, example)
+        graph_for(Workload(model, example))
 
 
 def test_experts_by_a_loop_are_refused_with_the_way_out(transformers):
@@ -161,11 +162,11 @@ def test_weights_that_hold_nothing_give_the_same_calls(transformers):
     model, example = made(transformers, "LlamaForCausalLM")
     with torch.device("meta"):
         described = type(model)(model.config).eval()
-    whole, hollow = (read_library_network(one, example) for one in (model, described))
+    whole, hollow = (read_run(Workload(one, example)) for one in (model, described))
     assert hollow.graph.calls == whole.graph.calls and hollow.graph.weight_bytes == whole.graph.weight_bytes
     assert {value.device.type for value in described.parameters()} == {"meta"}
     with pytest.raises(CdmppError, match="weights on the device meta: a step needs values"):
-        library_step(described, example)
+        read_step(Workload(described, example, mode="training_step"))
 
 
 def test_a_large_model_needs_no_memory_for_its_weights(transformers, tmp_path):
@@ -174,7 +175,7 @@ def test_a_large_model_needs_no_memory_for_its_weights(transformers, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(config))
     asked = f"hf:{tmp_path}"
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    read = read_library_network(asked)
+    read = read_run(Workload(asked))
     assert read.graph.weight_bytes > 20e9
     assert 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) < 2e9
 
@@ -190,7 +191,7 @@ def test_a_large_model_needs_no_memory_for_its_weights(transformers, tmp_path):
     ],
 )
 def test_well_known_large_models_have_their_published_sizes(transformers, name, parameters):
-    read = read_library_network(f"hf:{name}")
+    read = read_run(Workload(f"hf:{name}"))
     assert read.graph.weight_bytes == pytest.approx(4 * parameters, rel=1e-4)
 
 
@@ -198,8 +199,8 @@ def test_well_known_large_models_have_their_published_sizes(transformers, name, 
 def test_an_empty_cache_is_no_input(transformers, name):
     model, example = made(transformers, name)
     cache = transformers.DynamicCache(config=model.config)
-    given = read_library_network(model, {**example, "past_key_values": cache}).graph
+    given = read_run(Workload(model, {**example, "past_key_values": cache})).graph
     assert [call.task_id for call in given.calls] == [
-        call.task_id for call in read_library_network(model, example).graph.calls
+        call.task_id for call in read_run(Workload(model, example)).graph.calls
     ]
     assert cache.get_seq_length() == 0

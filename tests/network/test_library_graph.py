@@ -10,8 +10,9 @@ import torch
 from torch import nn
 
 from cdmpp.errors import CdmppError
-from cdmpp.network.eager.graph import library_graph_of
-from cdmpp.network.source.source import read_torch
+from cdmpp.network.eager.graph import eager_graph_of
+from cdmpp.network.source.torch_network import read_torch
+from cdmpp.network.workload import Workload
 from cdmpp.programs.networks import export
 
 
@@ -27,8 +28,8 @@ class Residual(nn.Module):
 
 
 def test_calls_read_what_the_module_says():
-    network = read_torch(Residual(), torch.randn(8, 8))
-    graph, operators, stand_ins, parameters, weights, *_ = library_graph_of(
+    network = read_torch(Workload(Residual(), torch.randn(8, 8)))
+    graph, operators, stand_ins, parameters, weights, *_ = eager_graph_of(
         export(network.model, network.example), network.name
     )
     assert [str(operators[call.task_id]) for call in graph.calls] == [
@@ -48,11 +49,12 @@ def test_calls_read_what_the_module_says():
 def test_no_tvm_is_needed():
     code = (
         "import sys; sys.modules['tvm'] = None\n"
-        "from cdmpp.network.source.source import read_torch\n"
-        "from cdmpp.network.eager.graph import library_graph_of\n"
+        "from cdmpp.network.source.torch_network import read_torch\n"
+        "from cdmpp.network.workload import Workload\n"
+        "from cdmpp.network.eager.graph import eager_graph_of\n"
         "from cdmpp.programs.networks import export\n"
-        "network = read_torch('torchvision:squeezenet1_1')\n"
-        "graph, operators, *_ = library_graph_of(export(network.model, network.example), network.name)\n"
+        "network = read_torch(Workload('torchvision:squeezenet1_1'))\n"
+        "graph, operators, *_ = eager_graph_of(export(network.model, network.example), network.name)\n"
         "print(sum(o.name == 'conv2d' for o in operators.values()) > 5, len(graph.calls) > 60)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
@@ -61,4 +63,4 @@ def test_no_tvm_is_needed():
 
 def test_what_is_no_torch_model_is_refused():
     with pytest.raises(CdmppError, match="is no torch model"):
-        read_torch("model.onnx")
+        read_torch(Workload("model.onnx"))

@@ -12,9 +12,13 @@ from torch import nn
 import cdmpp
 from cdmpp import cli, devices
 from cdmpp.errors import CdmppError
-from cdmpp.network.eager.predict import KERNEL_S, compose, read_library_network
+from cdmpp.network.eager.price import KERNEL_S
+from cdmpp.network.eager.read import read_run
+from cdmpp.network.eager.runtime import EagerRuntime
+from cdmpp.network.predict import predict_read
+from cdmpp.network.workload import Workload
 from cdmpp.operators.backward import backward_of
-from cdmpp.operators.operator import LibraryOperator
+from cdmpp.operators.operator import EagerOperator
 
 
 class Block(nn.Module):
@@ -45,8 +49,8 @@ class Given:
 
 
 def answered(share: float, train: bool = False, device: str = "t4"):
-    read = read_library_network(Block(), torch.randn(8, 16), train=train)
-    return compose(read, Given(share), "given", devices.get(device), train)
+    read = read_run(Workload(Block(), torch.randn(8, 16), mode="forward_backward" if train else "inference"))
+    return predict_read(read, devices.get(device), EagerRuntime(Given(share)))
 
 
 def test_a_device_that_is_slower_than_its_host_runs_back_to_back():
@@ -77,12 +81,14 @@ def test_calls_find_nothing_in_a_cache_that_others_ran_through():
             found.latency_s = 1e-12 * moved * np.where(moved > 2**23, 4.0, 1.0)
             return found
 
-    read = read_library_network(nn.Sequential(nn.Linear(512, 512), nn.ReLU()), torch.randn(1024, 512))
-    one = {kernel.op_class: kernel for kernel in compose(read, Cached(1.0), "given", devices.get("t4")).kernels}
+    read = read_run(Workload(nn.Sequential(nn.Linear(512, 512), nn.ReLU()), torch.randn(1024, 512)))
+    one = {
+        kernel.op_class: kernel for kernel in predict_read(read, devices.get("t4"), EagerRuntime(Cached(1.0))).kernels
+    }
     moved = 2 * 4 * 1024 * 512
     assert one["elementwise"].latency_s == pytest.approx(4e-12 * moved + KERNEL_S)
     assert one["dense"].latency_s == pytest.approx(1e-12 * (moved + 4 * 512 * 513) + KERNEL_S)
-    on_cpu = compose(read, Cached(1.0), "given", devices.get("xeon-icelake")).kernels
+    on_cpu = predict_read(read, devices.get("xeon-icelake"), EagerRuntime(Cached(1.0))).kernels
     assert min(kernel.latency_s for kernel in on_cpu) == pytest.approx(1e-12 * moved)
 
 
@@ -94,7 +100,7 @@ def test_a_cpu_is_its_own_host():
 
 
 def test_a_training_step_has_dropout_and_a_backward_pass_in_the_opposite_order():
-    read = read_library_network(Block(), torch.randn(8, 16), train=True)
+    read = read_run(Workload(Block(), torch.randn(8, 16), mode="forward_backward"))
     names = [str(read.operators[call.task_id]) for call in read.graph.calls]
     forward = ["linear 8x16x32", "relu 8x32", "linear 8x32x16", "mul 8x16", "add 8x16", "layer_norm 8x16"]
     assert names[:6] == forward
@@ -103,7 +109,7 @@ def test_a_training_step_has_dropout_and_a_backward_pass_in_the_opposite_order()
     assert not any("8x32x16" in name for name in names[17:])  # the batch itself needs no gradient
     read_by = {source for call in read.graph.calls[6:] for source in call.inputs}
     assert {1, 4} <= read_by and 0 not in read_by  # of the forward pass: what products, norms and relu keep
-    assert any("optimiser" in warning for warning in answered(0.9, train=True).warnings)
+    assert any("optimizer" in warning for warning in answered(0.9, train=True).warnings)
     assert "training" in answered(0.9, train=True).schedule
 
 
@@ -117,23 +123,23 @@ def test_values_that_two_read_get_their_gradients_summed():
             y = torch.relu(self.first(x))
             return torch.tanh(y) + torch.exp(y)
 
-    read = read_library_network(Twice(), torch.randn(4, 4), train=True)
+    read = read_run(Workload(Twice(), torch.randn(4, 4), mode="forward_backward"))
     names = [str(read.operators[call.task_id]) for call in read.graph.calls]
     assert names.count("add 1x16") == 2 and names.count("relu 4x4") == 2  # and the weight's, to what it has
 
 
 def test_gradients_of_products_are_two_products_of_as_much_work():
     for operator in (
-        LibraryOperator.parse("linear", "64x128x256"),
-        LibraryOperator.parse("bmm", "8x64x32x16"),
-        LibraryOperator.parse("conv2d", "4x16x32x28x3"),
+        EagerOperator.parse("linear", "64x128x256"),
+        EagerOperator.parse("bmm", "8x64x32x16"),
+        EagerOperator.parse("conv2d", "4x16x32x28x3"),
     ):
         made = [one for one, _ in backward_of(operator) if one.kind.family == operator.kind.family]
         assert len(made) == 2 and {one.flops for one in made} == {operator.flops}
 
 
 def test_half_precision_moves_half():
-    read = read_library_network(Block(), torch.randn(8, 16), dtype="float16")
+    read = read_run(Workload(Block(), torch.randn(8, 16), dtype="float16"))
     assert {operator.dtype for operator in read.operators.values()} == {"float16"}
     assert read.graph.weight_bytes == sum(value.numel() for value in Block().parameters()) * 2
 
@@ -148,14 +154,14 @@ def test_what_a_network_computes_in_single_precision_stays_so():
             return torch.softmax(self.first(x).float(), -1).to(x.dtype)
 
     given = Careful()
-    read = read_library_network(given, torch.randn(8, 16), dtype="float16")
+    read = read_run(Workload(given, torch.randn(8, 16), dtype="float16"))
     named = [str(read.operators[call.task_id]) for call in read.graph.calls]
     assert named == ["linear 8x16x16 float16", "copy 8x16", "softmax 8x16", "copy 8x16 float16"]
     assert given.first.weight.dtype is torch.float32
 
 
 def test_a_batch_norm_sums_before_it_scales():
-    made = backward_of(LibraryOperator.parse("batch_norm", "64x49"))
+    made = backward_of(EagerOperator.parse("batch_norm", "64x49"))
     assert [(str(one.operator), one.of) for one in made] == [("mean 64x49", "weight"), ("mul 64x49", "inputs")]
 
 
@@ -165,8 +171,8 @@ def test_an_encoder_without_a_mask_makes_none():
     network = transformers.BertModel(transformers.BertConfig(vocab_size=100, attn_implementation="eager", **sizes))
     tokens = torch.ones(2, 8, dtype=torch.int64)
     asked = transformers.masking_utils.is_torchdynamo_exporting
-    bare = read_library_network(network, {"input_ids": tokens})
-    masked = read_library_network(network, {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)})
+    bare = read_run(Workload(network, {"input_ids": tokens}))
+    masked = read_run(Workload(network, {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}))
     scores = [[op for op in map(str, read.operators.values()) if op.endswith("32x8")] for read in (bare, masked)]
     assert "softmax 32x8" in scores[0] and not any("broadcast" in op for op in scores[0])
     assert "add_broadcast 32x8" in scores[1]
@@ -177,8 +183,8 @@ def test_a_decoder_masks_within_its_fused_attention_and_repeats_no_heads():
     transformers = pytest.importorskip("transformers")
     sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 64}
     config = transformers.LlamaConfig(vocab_size=100, num_key_value_heads=2, use_cache=False, **sizes)
-    read = read_library_network(
-        transformers.LlamaForCausalLM(config), {"input_ids": torch.ones(2, 16, dtype=torch.int64)}
+    read = read_run(
+        Workload(transformers.LlamaForCausalLM(config), {"input_ids": torch.ones(2, 16, dtype=torch.int64)})
     )
     names = [call.name for call in read.graph.calls]
     assert not any(name.startswith(("cumsum", "diff", "le", "expand", "reshape")) for name in names)

@@ -13,7 +13,8 @@ from torch import nn
 import cdmpp
 from cdmpp import cli
 from cdmpp.errors import CdmppError
-from cdmpp.network.eager.step import library_step
+from cdmpp.network.eager.step import read_step
+from cdmpp.network.workload import Workload
 from cdmpp.operators.update import STATES, update_of
 from cdmpp.programs.training.optimizers import OPTIMIZERS
 from cdmpp.steps.from_prediction import graph_of
@@ -36,7 +37,7 @@ class Small(nn.Module):
 
 @pytest.fixture(scope="module")
 def step():
-    return library_step(Small(), torch.randn(4, 3, 32, 32), optimizer="adamw")
+    return read_step(Workload(Small(), torch.randn(4, 3, 32, 32), optimizer="adamw", mode="training_step"))
 
 
 def test_phases_follow_one_another_and_gradients_come_last_layer_first(step):
@@ -57,7 +58,7 @@ def test_the_peak_is_that_of_torchs_allocator(optimizer, wide):
     """With wide layers Adam's denominators decide, with a large batch what the backward pass reads."""
     model = nn.Sequential(nn.Linear(64, wide), nn.ReLU(), nn.Linear(wide, 2 * wide), nn.ReLU(), nn.Linear(2 * wide, 10))
     rows = 8 if wide > 64 else 4096
-    made, _ = library_step(model, torch.randn(rows, 64), optimizer=optimizer, together=False)
+    made = read_step(Workload(model, torch.randn(rows, 64), optimizer=optimizer, mode="training_step"), "cpu").step
     parameters = list(model.parameters())
     kinds = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam}
     kind = kinds.get(optimizer, lambda given: torch.optim.SGD(given, lr=0.1, momentum=0.9))(parameters)
@@ -115,9 +116,9 @@ def kept_bytes(model, x):
 @pytest.mark.parametrize("drop", [0.0, 0.5])
 def test_what_is_kept_of_attention_dropouts_and_frozen_layers(drop):
     model, x = Attention(drop).train(), torch.randn(4, 32, 64)
-    made, _ = library_step(model, x, together=False)
+    made = read_step(Workload(model, x, mode="training_step"), "cpu").step
     assert made.saved_activation_bytes == pytest.approx(kept_bytes(model, x), rel=0.02)
-    on_gpu, _ = library_step(model, x, together=True)
+    on_gpu = read_step(Workload(model, x, mode="training_step"), "gpu").step
     whole = 4 * 4 * 32 * 32 * 4  # the weights of attention, which a fused kernel does not write
     if drop:
         masks = (4 - 1) * 4 * 32 * 64  # of the other dropout, one byte an element instead of four
@@ -150,7 +151,8 @@ def test_a_table_is_written_whole_and_what_two_read_is_ready_after_the_last():
         def forward(self, tokens: torch.Tensor) -> torch.Tensor:
             return torch.tanh(self.table(tokens)) @ self.table.weight.t()
 
-    made, read = library_step(Tied(), torch.zeros(2, 4, dtype=torch.int64), optimizer="none")
+    read = read_step(Workload(Tied(), torch.zeros(2, 4, dtype=torch.int64), optimizer="none", mode="training_step"))
+    made = read.step
     backward = [str(read.operators[call.call.task_id]) for call in made.calls if call.phase == "backward"]
     assert backward[-3:] == ["embedding 8x8", "copy 1x400", "add 1x400"]
     (only,) = made.parameters
@@ -159,7 +161,7 @@ def test_a_table_is_written_whole_and_what_two_read_is_ready_after_the_last():
 
 def test_what_trains_nothing_has_a_forward_pass_alone():
     frozen = nn.Sequential(nn.Linear(8, 8), nn.ReLU()).requires_grad_(requires_grad=False)
-    found = cdmpp.predict_step(frozen, torch.randn(4, 8), device="h100", runtime="torch", loss="mse")
+    found = cdmpp.predict_step(cdmpp.Workload(frozen, torch.randn(4, 8), loss="mse"), device="h100", runtime="torch")
     assert found.step.counts["backward"] == found.step.counts["update"] == 0 and found.latency_s > 0
     assert cdmpp.replay_step(found, ranks=2, link="nvlink4").iteration_s == pytest.approx(found.latency_s)
 
@@ -179,15 +181,16 @@ def test_a_step_on_several_gpus_needs_no_tvm(tmp_path):
 import sys; sys.modules['tvm'] = None
 import torch, cdmpp
 net = torch.nn.Sequential(*[torch.nn.Linear(2048, 2048) for _ in range(6)])
-found = cdmpp.predict_step(net, torch.randn(4096, 2048), device='h100', runtime='torch', optimizer='sgd', loss='mse')
+workload = cdmpp.Workload(net, torch.randn(4096, 2048), optimizer='sgd', loss='mse')
+found = cdmpp.predict_step(workload, device='h100', runtime='torch')
 one, many = (cdmpp.replay_step(found, ranks=n, link='ethernet-10g') for n in (1, 4))
 assert abs(one.iteration_s / found.latency_s - 1) < 1e-6, (one.iteration_s, found.latency_s)
 assert many.iteration_s > 1.2 * found.latency_s
 late = cdmpp.replay_step(found, ranks=4, link='nvlink4', slow={2: 2.0})
 even = cdmpp.replay_step(found, ranks=4, link='nvlink4')
 assert late.iteration_s > 1.5 * even.iteration_s and late.shares[2].compute_s > 1.9 * late.shares[1].compute_s
-assert not any('optimiser is left out' in warning for warning in found.prediction.warnings)
-plan = cdmpp.optimise_step(found, ranks=4, link='ethernet-10g')
+assert not any('optimizer is left out' in warning for warning in found.prediction.warnings)
+plan = cdmpp.optimize_step(found, ranks=4, link='ethernet-10g')
 assert plan.peak_bytes > 0
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
@@ -196,7 +199,8 @@ assert plan.peak_bytes > 0
 
 def test_pauses_of_the_host_are_gaps_of_the_graph():
     net = nn.Sequential(*[nn.Linear(8, 8) for _ in range(4)])
-    found = cdmpp.predict_step(net, torch.randn(4, 8), device="h100", runtime="torch", optimizer="sgd", loss="mse")
+    workload = cdmpp.Workload(net, torch.randn(4, 8), optimizer="sgd", loss="mse")
+    found = cdmpp.predict_step(workload, device="h100", runtime="torch")
     (rank,) = graph_of(found).ranks
     total_s = rank.start_s + sum(one.duration_s + one.gap_s for one in rank.ops)
     assert total_s == pytest.approx(found.latency_s)
@@ -209,4 +213,4 @@ def test_half_precision_and_options_of_the_other_runtime_are_refused(capsys):
         assert cli.main([*given, *words]) == 2
         assert told in capsys.readouterr().err
     with pytest.raises(CdmppError, match="float32 alone"):
-        library_step(nn.Linear(4, 4).half(), torch.randn(2, 4).half())
+        read_step(Workload(nn.Linear(4, 4).half(), torch.randn(2, 4).half(), mode="training_step"))

@@ -9,7 +9,7 @@ import pytest
 import cdmpp.report
 from cdmpp import devices
 from cdmpp.cli.command import main
-from cdmpp.network.memory import with_memory_told
+from cdmpp.network.memory import with_memory_warning
 from tests.network.example_prediction import example
 
 
@@ -25,7 +25,7 @@ from tests.network.example_prediction import example
     ],
 )
 def test_what_does_not_fit_is_said_first(device, held_bytes, told):
-    found = with_memory_told(replace(example(), warnings=("another",)), devices.get(device), held_bytes)
+    found = with_memory_warning(replace(example(), warnings=("another",)), devices.get(device), held_bytes)
     assert found.warnings[-1] == "another" and len(found.warnings) == 1 + told
     if told:
         assert found.warnings[0].startswith("WARNING: it holds ") and f"but {device} has " in found.warnings[0]
@@ -33,7 +33,7 @@ def test_what_does_not_fit_is_said_first(device, held_bytes, told):
 
 def test_text_json_and_page_begin_with_it(tmp_path):
     large = replace(example(), weight_bytes=30 << 30, input_bytes=5 << 30, activation_bytes=6 << 30)
-    found = with_memory_told(large, devices.get("a100"))
+    found = with_memory_warning(large, devices.get("a100"))
     assert found.to_dict()["warnings"][0].startswith(
         "WARNING: it holds 44.0 GB at a time, but a100 has 40 GB of memory"
     )
@@ -63,14 +63,16 @@ def test_every_verb_that_answers_networks_says_it(tmp_path, capsys):
 def test_a_training_step_counts_gradients_and_states():
     """A million parameters: 4 MB of weights, which 10 MB hold, but not 16 MB with gradients and AdamW's states."""
     torch = pytest.importorskip("torch")
-    from cdmpp.network.eager.predict import predict_library_network
-    from cdmpp.network.eager.step import predict_library_step
+    from cdmpp.network.eager.runtime import EagerRuntime
+    from cdmpp.network.predict import predict_network, predict_step
+    from cdmpp.network.workload import Workload
 
     layer, sheet = torch.nn.Linear(1_000, 1_000, bias=False), devices.get("l4")
     small = replace(sheet, spec={**sheet.spec, "memory_gb": 0.01})
     begin = "WARNING: it holds "
     for device, told in ((sheet, False), (small, True)):
-        found = predict_library_step(layer, torch.randn(1, 1_000), device=device, loss="mse").to_dict()["warnings"]
+        step = Workload(layer, torch.randn(1, 1_000), loss="mse")
+        found = predict_step(step, device, EagerRuntime()).to_dict()["warnings"]
         assert bool(found and found[0].startswith(begin)) is told
-    run = predict_library_network(layer, torch.randn(1, 1_000), device=small)
+    run = predict_network(Workload(layer, torch.randn(1, 1_000)), small, EagerRuntime())
     assert not any(one.startswith(begin) for one in run.warnings)

@@ -12,9 +12,10 @@ from torch import nn
 import cdmpp
 from cdmpp import cli
 from cdmpp.errors import CdmppError
-from cdmpp.network.eager.predict import read_library_network
-from cdmpp.network.eager.step import library_step
-from cdmpp.network.source.source import read_torch
+from cdmpp.network.eager.read import read_run
+from cdmpp.network.eager.step import read_step
+from cdmpp.network.source.torch_network import read_torch
+from cdmpp.network.workload import Workload
 
 NETS = """
 import torch
@@ -76,13 +77,13 @@ def test_nothing_is_refused_in_a_line(runtime, verb, name, told, nets, capsys):
 )
 def test_any_input_without_elements_is_named(example, where):
     with pytest.raises(CdmppError) as told:
-        read_torch(nn.Bilinear(8, 8, 4), example)
+        read_torch(Workload(nn.Bilinear(8, 8, 4), example))
     assert f"the example input{where} has the shape" in str(told.value)
 
 
 def test_shapes_without_elements_are_refused_too():
     with pytest.raises(CdmppError, match="input: size 0: give whole numbers from 1"):
-        read_torch(nn.Linear(8, 8), inputs={"input": (0, 8)})
+        read_torch(Workload(nn.Linear(8, 8), inputs={"input": (0, 8)}))
 
 
 class Views(nn.Module):
@@ -92,7 +93,7 @@ class Views(nn.Module):
 
 def test_views_alone_are_no_operator():
     with pytest.raises(CdmppError, match="runs no operator; its 3 views move nothing"):
-        read_library_network(Views(), torch.randn(2, 3))
+        read_run(Workload(Views(), torch.randn(2, 3)))
 
 
 @pytest.mark.tvm
@@ -153,15 +154,16 @@ COMPILED = {
 def test_what_torch_compile_wraps_is_said(case):
     made, name = COMPILED[case]
     said = f"torch.compile is left out: {name} answered as eager PyTorch"
-    assert read_library_network(made(), torch.randn(4, 8)).flags == (said,)
-    step, read = library_step(made(), torch.randn(4, 8), loss="mse")
-    assert step.flags == read.flags == (said,)
+    assert read_run(Workload(made(), torch.randn(4, 8))).warnings == (said,)
+    read = read_step(Workload(made(), torch.randn(4, 8), loss="mse", mode="training_step"))
+    step = read.step
+    assert step.warnings == read.warnings == (said,)
 
 
 def test_what_is_not_compiled_is_not_said():
     model = nn.Sequential(nn.Linear(8, 8), nn.ReLU())
     torch.compile(copy.deepcopy(model))
-    assert read_library_network(model, torch.randn(4, 8)).flags == ()
+    assert read_run(Workload(model, torch.randn(4, 8))).warnings == ()
 
 
 @pytest.mark.tvm

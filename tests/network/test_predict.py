@@ -8,6 +8,9 @@ import pytest
 import cdmpp
 from cdmpp import devices
 from cdmpp.errors import CdmppError, DataError
+from cdmpp.network.compiled.runtime import CompiledRuntime
+from cdmpp.network.compose import compose
+from cdmpp.network.workload import Workload
 from tests.own_cache import new_cache
 
 torch = pytest.importorskip("torch")
@@ -44,7 +47,8 @@ def answer(cache):
 def ask(**options):
     torch.manual_seed(0)
     options = {"device": DEVICE, "model": DEVICE, "schedule": "best_of:4", "progress": False, **options}
-    return cdmpp.predict_network(Small().eval(), torch.randn(32, 64), **options)
+    workload = Workload(Small().eval(), torch.randn(32, 64), batch=options.pop("batch", None))
+    return cdmpp.predict_network(workload, **options)
 
 
 def test_the_total_is_the_sum_of_what_it_is_made_of(answer):
@@ -64,10 +68,10 @@ def test_the_fastest_of_the_compiled_candidates_was_chosen(answer, cache):
     from cdmpp.programs.replay import replay
 
     torch.manual_seed(0)
-    tasks = graph_for(Small().eval(), torch.randn(32, 64)).graph.tasks
+    tasks = graph_for(Workload(Small().eval(), torch.randn(32, 64))).graph.tasks
     kernel = max(answer.kernels, key=lambda one: one.flops)
     sampled = candidates_of({kernel.task_id: tasks[kernel.task_id]}, devices.get(DEVICE), 4)[kernel.task_id]
-    predictor = cdmpp.load(DEVICE)
+    predictor = cdmpp.load_model(DEVICE)
     kept = worth_compiling(predictor.chances(sampled.asts, DEVICE, ["it"] * len(sampled.schedules)), 4)
     schedules = [sampled.schedules[i] for i in kept]
     programs = [replay(tasks[kernel.task_id].workload, s, devices.get(DEVICE).target) for s in schedules]
@@ -83,12 +87,12 @@ def test_a_second_question_needs_no_worker(answer, cache, monkeypatch):
 
 
 def test_the_same_programs_are_asked_of_another_model(answer, cache):
-    from cdmpp.network.compiled.predict import answer_for
-
     torch.manual_seed(0)
-    asked = {"device": DEVICE, "model": DEVICE, "schedule": "best_of:4", "progress": False}
-    question = answer_for(Small().eval(), torch.randn(32, 64), **asked)
-    again, other = (question.asked_of(name, progress=False).prediction() for name in (DEVICE, "cpus"))
+    runtime, device = CompiledRuntime(DEVICE, "best_of:4"), devices.get(DEVICE)
+    read = runtime.read(Workload(Small().eval(), torch.randn(32, 64)), device)
+    prepared = runtime.choose(read, device, progress=False)
+    priced = [prepared.with_model(name, progress=False).priced() for name in (DEVICE, "cpus")]
+    again, other = (compose(one, runtime.launch(one)) for one in priced)
     assert again.latency_s == pytest.approx(answer.latency_s, rel=1e-5)
     assert [k.schedule for k in other.kernels] == [k.schedule for k in answer.kernels]
     assert other.model == "cpus" and other.latency_s != answer.latency_s
@@ -119,7 +123,7 @@ def test_kept_modules_are_what_their_text_says(cache, monkeypatch, tmp_path):
     from cdmpp.programs.replay import parse_workload, parsed_path
     from cdmpp.programs.script import parse_text
 
-    tasks = [task for name in ("squeezenet1_1", "bert_tiny") for task in graph_for(name).graph.tasks.values()]
+    tasks = [task for name in ("squeezenet1_1", "bert_tiny") for task in graph_for(Workload(name)).graph.tasks.values()]
     paths = [parsed_path(task.workload) for task in tasks]
     kept = [task for task, path in zip(tasks, paths, strict=True) if path.is_file()]
     assert len(kept) > 0.9 * len(tasks)
@@ -148,7 +152,7 @@ def test_a_tuning_database_is_asked_for_each_kernel(answer, cache, tmp_path):
     from cdmpp.programs.replay import parse_workload, replay_schedule
 
     torch.manual_seed(0)
-    tasks = graph_for(Small().eval(), torch.randn(32, 64)).graph.tasks
+    tasks = graph_for(Workload(Small().eval(), torch.randn(32, 64))).graph.tasks
     kernel = max(answer.kernels, key=lambda one: one.flops)
     module = parse_workload(tasks[kernel.task_id].workload)
     database = ms.database.JSONDatabase(work_dir=str(tmp_path))
@@ -194,11 +198,11 @@ def test_a_device_without_measured_gaps_says_so(cache):
 def test_the_graph_of_a_name_comes_from_the_cache(cache, monkeypatch):
     from cdmpp.network.compiled import stored_graph
 
-    first = stored_graph.graph_for("mlp")
+    first = stored_graph.graph_for(Workload("mlp"))
     monkeypatch.setattr(stored_graph, "read_network", lambda *_, **__: pytest.fail("it was read again"))
-    assert stored_graph.graph_for("mlp").graph == first.graph
+    assert stored_graph.graph_for(Workload("mlp")).graph == first.graph
     with pytest.raises(BaseException, match="it was read again"):
-        stored_graph.graph_for("mlp", batch=2)
+        stored_graph.graph_for(Workload("mlp", batch=2))
 
 
 @pytest.mark.slow

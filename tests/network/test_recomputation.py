@@ -13,7 +13,8 @@ from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_conte
 import cdmpp
 from cdmpp import cli
 from cdmpp.errors import CdmppError
-from cdmpp.network.eager.step import library_step
+from cdmpp.network.eager.step import read_step
+from cdmpp.network.workload import Workload
 from cdmpp.steps.from_prediction import graph_of
 from cdmpp.steps.transforms.recompute import can_recompute
 from tests.network.dispatched import predicted_step, real_step
@@ -110,7 +111,7 @@ def test_the_command_says_what_is_recomputed(tmp_path, capsys):
 def test_a_plan_recomputes_no_unit_twice():
     blocks = [mlp() for _ in range(3)]
     some = Run(lambda parts, x: each(parts[:2], x) if x is None else parts[2](each(parts[:2], x)), *blocks)
-    found = cdmpp.predict_step(some, torch.randn(64, 8), device="h100", runtime="torch", loss="mse")
+    found = cdmpp.predict_step(cdmpp.Workload(some, torch.randn(64, 8), loss="mse"), device="h100", runtime="torch")
     (rank,) = graph_of(found).ranks
     assert sum(one.is_recomputed for one in rank.ops) == 4
     assert {unit.name for unit in rank.modules} == {"parts.0", "parts.1", "parts.2"}
@@ -123,20 +124,21 @@ def test_a_forward_pass_alone_recomputes_nothing():
     model = Run(each, mlp(), mlp()).eval()
     found = cdmpp.predict_network(model, torch.randn(4, 8), device="h100", runtime="torch")
     assert sum(kernel.count for kernel in found.kernels) == 6
-    both = cdmpp.predict_network(model, torch.randn(4, 8), device="h100", runtime="torch", train=True)
-    plain = cdmpp.predict_network(
-        Run(lambda parts, x: parts[1](parts[0](x)), mlp(), mlp()), torch.randn(4, 8), device="h100", runtime="torch",
-        train=True,
-    )  # fmt: skip
+    both = cdmpp.predict_network(
+        cdmpp.Workload(model, torch.randn(4, 8), mode="forward_backward"), device="h100", runtime="torch"
+    )
+    without = Run(lambda parts, x: parts[1](parts[0](x)), mlp(), mlp())
+    workload = cdmpp.Workload(without, torch.randn(4, 8), mode="forward_backward")
+    plain = cdmpp.predict_network(workload, device="h100", runtime="torch")
     assert sum(one.count for one in both.kernels) == sum(one.count for one in plain.kernels) + 4
 
 
 def test_a_reentrant_region_of_inputs_without_gradients_trains_nothing():
     model = Run(lambda parts, x: each(parts, x, use_reentrant=True), mlp(), mlp())
     with pytest.raises(CdmppError, match="depends on no parameter that is trained.*use_reentrant=True"):
-        library_step(model, torch.randn(4, 8), loss="mse")
+        read_step(Workload(model, torch.randn(4, 8), loss="mse", mode="training_step"))
     model = Run(lambda parts, x: parts[1](each(parts[:1], x, use_reentrant=True)), mlp(), mlp())
-    made, _ = library_step(model, torch.randn(4, 8), loss="mse")
+    made = read_step(Workload(model, torch.randn(4, 8), loss="mse", mode="training_step")).step
     assert {one.name.split(".")[1] for one in made.parameters} == {"1"}
 
 
@@ -151,7 +153,9 @@ def test_the_peak_of_checkpointed_blocks_is_that_of_torchs_allocator(reentrant):
         return x
 
     model, x = Run(run, nn.Linear(64, 64), *blocks), torch.randn(2048, 64)
-    made, _ = library_step(model, x, loss=lambda output: output.sum(), optimizer=None, together=False)
+    made = read_step(
+        Workload(model, x, loss=lambda output: output.sum(), optimizer=None, mode="training_step"), "cpu"
+    ).step
 
     def one() -> None:
         model(x).sum().backward()
@@ -169,7 +173,7 @@ def test_the_peak_of_checkpointed_blocks_is_that_of_torchs_allocator(reentrant):
 def test_selective_policies_are_refused():
     model = Run(lambda parts, x: selective(parts[0], x), mlp())
     with pytest.raises(CdmppError, match="context_fn.*call checkpoint without context_fn.*test_recomputation.py"):
-        library_step(model, torch.randn(4, 8), loss="mse")
+        read_step(Workload(model, torch.randn(4, 8), loss="mse", mode="training_step"))
     assert cdmpp.predict_network(model, torch.randn(4, 8), device="h100", runtime="torch").latency_s > 0
 
 

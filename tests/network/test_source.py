@@ -18,7 +18,8 @@ from torch import nn  # noqa: E402
 from cdmpp.network.graph import graph_of  # noqa: E402
 from cdmpp.network.source.checkpoint import checkpoint_entry, read_checkpoints  # noqa: E402
 from cdmpp.network.source.entry import torchvision_entry, with_shape  # noqa: E402
-from cdmpp.network.source.source import read_network  # noqa: E402
+from cdmpp.network.source.read import read_network  # noqa: E402
+from cdmpp.network.workload import Workload  # noqa: E402
 from cdmpp.programs.batch_norm import fold_batch_norm  # noqa: E402
 from cdmpp.programs.networks import INPUTS, build_model, export, relax_of_exported  # noqa: E402
 
@@ -76,20 +77,20 @@ def weights_of(source):
 
 def test_a_torch_module_by_place_and_by_name():
     x, scale = torch.randn(4, 16), torch.randn(32)
-    source = read_network(Small(), x)
+    source = read_network(Workload(Small(), x))
     assert (source.name, source.batch, source.example) == ("Small", 4, (x,)) and graph(source).calls
     assert not source.torch_model.training
-    by_name = read_network(Small(), {"scale": scale, "x": x})
+    by_name = read_network(Workload(Small(), {"scale": scale, "x": x}))
     assert by_name.torch_model(*by_name.example).shape == (4, 8)
-    assert graph(by_name).counts == graph(read_network(Small(), (x, scale))).counts
-    shaped = read_network(Small(), inputs={"x": [3, 16]})
+    assert graph(by_name).counts == graph(read_network(Workload(Small(), (x, scale)))).counts
+    shaped = read_network(Workload(Small(), inputs={"x": [3, 16]}))
     assert shaped.batch == 3 and shaped.torch_model(*shaped.example).shape == (3, 8)
 
 
 def test_batch_norm_is_folded_and_the_numbers_stay():
     model, x = convolutions(), torch.randn(2, 3, 12, 12)
     before = {key: value.clone() for key, value in model.state_dict().items()}
-    source = read_network(model, x)
+    source = read_network(Workload(model, x))
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
     assert not any("sqrt" in call.name or "divide" in call.name for call in graph(source).calls)
     expected = model(x).detach()
@@ -113,17 +114,17 @@ def test_shared_weights_and_training_statistics_are_not_folded():
 
 
 def test_a_zoo_network_and_a_torchvision_name():
-    assert read_network("zoo:mlp", batch=3).batch == 3 and read_network("mlp@b16").batch == 16
-    named = read_network("torchvision:resnet18")
+    assert read_network(Workload("zoo:mlp", batch=3)).batch == 3 and read_network(Workload("mlp@b16")).batch == 16
+    named = read_network(Workload("torchvision:resnet18"))
     assert (named.name, named.batch) == ("resnet18", 1)
     torchvision = pytest.importorskip("torchvision")
-    given = read_network(torchvision.models.resnet18(), named.example)
+    given = read_network(Workload(torchvision.models.resnet18(), named.example))
     assert graph(given).counts == graph(named).counts
 
 
 @pytest.mark.slow
 def test_the_numbers_of_a_transformer_stay():
-    source = read_network("bert_tiny")
+    source = read_network(Workload("bert_tiny"))
     assert source.name == "bert_tiny" and source.batch == 1
     out = source.torch_model(*source.example).detach()
     assert out.shape == (1, 128, 128)
@@ -144,7 +145,7 @@ def test_entries_of_libraries():
 
 def test_a_checkpoint_by_name_and_by_config(tmp_path):
     pytest.importorskip("transformers")
-    source = read_network("hf:bert-tiny", batch=2)
+    source = read_network(Workload("hf:bert-tiny", batch=2))
     assert (source.name, source.batch) == ("bert-tiny", 2)
     config = {"model_type": "bert", "hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2}
     config |= {"intermediate_size": 512, "dtype": "float16", "auto_map": {"AutoModel": "evil--code.Model"}}
@@ -170,15 +171,15 @@ def test_a_checkpoint_by_name_and_by_config(tmp_path):
             }
         )
     )
-    encoder = read_network(f"hf:{folder}")
+    encoder = read_network(Workload(f"hf:{folder}"))
     assert encoder.name == "mine (encoder)"
     assert encoder.torch_model(torch.ones(1, 8, dtype=torch.long)).shape == (1, 8, 64)
     (folder / "config.json").write_text('{"model_type": "brt"}')
     with pytest.raises(CdmppError, match=r"model_type is 'brt'.*nearest: .*bert"):
-        read_network(f"hf:{folder}")
+        read_network(Workload(f"hf:{folder}"))
     (folder / "config.json").write_text('{"model_type": "bert", "hidden_size": "wide"}')
     with pytest.raises(CdmppError, match=r"config\.json is no config of bert"):
-        read_network(f"hf:{folder}")
+        read_network(Workload(f"hf:{folder}"))
 
 
 def test_shipped_checkpoints_are_well_formed():
@@ -194,18 +195,20 @@ def test_shipped_checkpoints_are_well_formed():
 
 def test_a_relax_module_before_and_after_the_passes():
     raw = relax_of_exported(export(Small().eval(), (torch.randn(4, 16),)))
-    source = read_network(raw)
+    source = read_network(Workload(raw))
     assert source.batch == 4 and source.example is None and source.torch_model is None
     counts = graph(source).counts
-    assert counts == graph(read_network(source.module)).counts
-    assert counts == graph(read_network(Small(), torch.randn(4, 16))).counts
+    assert counts == graph(read_network(Workload(source.module))).counts
+    assert counts == graph(read_network(Workload(Small(), torch.randn(4, 16)))).counts
     bare = tvm.IRModule({"main": raw["main"].without_attr("num_input")})
-    assert graph(read_network(bare)).folded == 0, "without num_input there are no weights"
+    assert graph(read_network(Workload(bare))).folded == 0, "without num_input there are no weights"
 
 
 def test_mixed_precision():
-    assert any('"float16"' in task.workload for task in graph(read_network("mlp", dtype="float16")).tasks.values())
-    assert all('"float16"' not in task.workload for task in graph(read_network("mlp")).tasks.values())
+    assert any(
+        '"float16"' in task.workload for task in graph(read_network(Workload("mlp", dtype="float16"))).tasks.values()
+    )
+    assert all('"float16"' not in task.workload for task in graph(read_network(Workload("mlp"))).tasks.values())
 
 
 @pytest.mark.parametrize(
@@ -237,16 +240,16 @@ def test_mixed_precision():
 )
 def test_what_cannot_be_read_says_what_can(given, options, message):
     with pytest.raises(CdmppError, match=message):
-        read_network(given, **options)
+        read_network(Workload(given, **options))
 
 
 def test_a_missing_library_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(CdmppError, match="transformers is not installed"):
-        read_network("hf:bert-tiny")
+        read_network(Workload("hf:bert-tiny"))
     monkeypatch.setitem(sys.modules, "torchvision", None)
     with pytest.raises(CdmppError, match="torchvision is not installed: `pip install .*torch=="):
-        read_network("torchvision:resnet18")
+        read_network(Workload("torchvision:resnet18"))
 
 
 def test_positions_of_roberta_are_no_sum_over_tokens(tmp_path):
@@ -257,12 +260,12 @@ def test_positions_of_roberta_are_no_sum_over_tokens(tmp_path):
     numbered, tokens = build_model(entry)
     counted, _ = build_model({key: value for key, value in entry.items() if key != "first_position"})
     torch.testing.assert_close(numbered(tokens[0] + 3), counted(tokens[0] + 3))
-    assert graph(read_network(f"hf:{tmp_path}")).calls
+    assert graph(read_network(Workload(f"hf:{tmp_path}"))).calls
 
 
 def test_attention_whose_result_lies_in_other_strides_is_read(tmp_path):
     pytest.importorskip("transformers")
     sizes = {"n_embd": 32, "n_layer": 1, "n_head": 2, "n_positions": 64, "vocab_size": 200}
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt2", **sizes}))
-    one, several = (graph(read_network(f"hf:{tmp_path}", batch=batch)) for batch in (1, 4))
+    one, several = (graph(read_network(Workload(f"hf:{tmp_path}", batch=batch))) for batch in (1, 4))
     assert len(one.calls) == len(several.calls)

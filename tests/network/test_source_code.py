@@ -11,7 +11,8 @@ pytest.importorskip("tvm")
 pytestmark = pytest.mark.tvm
 
 from cdmpp.network.graph import graph_of  # noqa: E402
-from cdmpp.network.source.source import read_network  # noqa: E402
+from cdmpp.network.source.read import read_network  # noqa: E402
+from cdmpp.network.workload import Workload  # noqa: E402
 
 FILE = """
 import torch
@@ -87,11 +88,14 @@ def file(tmp_path):
 
 
 def test_a_function_that_makes_a_model(file):
-    source = read_network(f"{file}:good")
+    source = read_network(Workload(f"{file}:good"))
     assert (source.name, source.batch) == ("models.py:good", 3) and graph_of(source.module, source.name).calls
-    assert read_network(f"{file}:batched").batch == 2 and read_network(f"{file}:batched", batch=7).batch == 7
-    assert read_network(f"{file}:bare", inputs={"input": [2, 3, 8, 8]}).batch == 2
-    assert read_network(f"{file}:good", torch.randn(9, 4)).batch == 9
+    assert (
+        read_network(Workload(f"{file}:batched")).batch == 2
+        and read_network(Workload(f"{file}:batched", batch=7)).batch == 7
+    )
+    assert read_network(Workload(f"{file}:bare", inputs={"input": [2, 3, 8, 8]})).batch == 2
+    assert read_network(Workload(f"{file}:good", torch.randn(9, 4))).batch == 9
 
 
 @pytest.mark.parametrize(
@@ -113,12 +117,12 @@ def test_a_function_that_makes_a_model(file):
 )
 def test_what_goes_wrong_is_told_with_its_line(file, function, message):
     with pytest.raises(CdmppError, match=message):
-        read_network(f"{file}{function}")
+        read_network(Workload(f"{file}{function}"))
 
 
 def test_a_batch_that_is_not_taken_and_text_that_is_no_python(file, tmp_path):
     with pytest.raises(CdmppError, match="batch=2, but its example inputs have batch 3.*may take batch"):
-        read_network(f"{file}:good", batch=2)
+        read_network(Workload(f"{file}:good", batch=2))
     (tmp_path / "broken.py").write_text("x = 1\ndef f(:\n")
     with pytest.raises(CdmppError, match=r"broken\.py:2, `def f\(:`: SyntaxError"):
-        read_network(f"{tmp_path / 'broken.py'}:f")
+        read_network(Workload(f"{tmp_path / 'broken.py'}:f"))

@@ -16,7 +16,8 @@ from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 from torch import nn  # noqa: E402
 
 from cdmpp.network.graph import graph_of  # noqa: E402
-from cdmpp.network.source.source import read_network  # noqa: E402
+from cdmpp.network.source.read import read_network  # noqa: E402
+from cdmpp.network.workload import Workload  # noqa: E402
 
 
 def write(path, nodes, inputs, output, weights=(), functions=()):
@@ -48,7 +49,7 @@ def test_an_exported_model_computes_what_torch_does(tmp_path):
     x = torch.randn(1, 3, 12, 12)
     path = tmp_path / "small.onnx"
     torch.onnx.export(model, (x,), str(path), dynamo=True, verbose=False)
-    source = read_network(str(path))
+    source = read_network(Workload(str(path)))
     assert (source.name, source.batch, source.torch_model) == ("small.onnx", 1, None)
     graph = graph_of(source.module, source.name)
     assert 2 <= len(graph.calls) <= 5 and graph.weight_bytes > 800 * 10 * 4
@@ -61,20 +62,20 @@ def test_an_exported_model_computes_what_torch_does(tmp_path):
 
 
 def test_open_dimensions_are_given(product):
-    assert read_network(product, batch=5).batch == 5
-    assert read_network(str(product), inputs={"x": [7, 16]}).batch == 7
-    found = graph_of(read_network(product, batch=5).module, "n")
+    assert read_network(Workload(product, batch=5)).batch == 5
+    assert read_network(Workload(str(product), inputs={"x": [7, 16]})).batch == 7
+    found = graph_of(read_network(Workload(product, batch=5)).module, "n")
     assert found.input_bytes == 5 * 16 * 4 and found.weight_bytes == 16 * 8 * 4
 
 
 def test_a_name_of_a_dimension_holds_for_all_inputs(tmp_path):
     nodes = [helper.make_node("Add", ["a", "b"], ["y"])]
     path = write(tmp_path / "two.onnx", nodes, {"a": ["n", 4], "b": ["n", "m"]}, "y")
-    assert read_network(path, inputs={"b": [3, 4]}).batch == 3
+    assert read_network(Workload(path, inputs={"b": [3, 4]})).batch == 3
     with pytest.raises(CdmppError, match=r"input b has open dimensions, \[2, m\]: give inputs=.*--input b=2,128"):
-        read_network(path, batch=2)
+        read_network(Workload(path, batch=2))
     with pytest.raises(CdmppError, match="n is 3 elsewhere, but 2 in b"):
-        read_network(path, inputs={"a": [3, 4], "b": [2, 4]})
+        read_network(Workload(path, inputs={"a": [3, 4], "b": [2, 4]}))
 
 
 def test_weights_among_the_inputs_and_functions_in_the_file(tmp_path):
@@ -84,7 +85,7 @@ def test_weights_among_the_inputs_and_functions_in_the_file(tmp_path):
     twice = helper.make_function("own", "Twice", ["a"], ["b"], body, [helper.make_opsetid("", 18)])
     path = tmp_path / "old.onnx"
     write(path, nodes[::-1], {"w": [16, 8], "x": [2, 16]}, "z", [("w", weight)], [twice])
-    found = graph_of(read_network(path).module, "old")
+    found = graph_of(read_network(Workload(path)).module, "old")
     assert (found.input_bytes, found.weight_bytes) == (2 * 16 * 4, 16 * 8 * 4) and len(found.calls) <= 2
 
 
@@ -104,23 +105,23 @@ def test_weights_among_the_inputs_and_functions_in_the_file(tmp_path):
 )
 def test_sizes_that_do_not_fit_are_refused(product, options, message):
     with pytest.raises(CdmppError, match=message):
-        read_network(product, **options)
+        read_network(Workload(product, **options))
 
 
 def test_what_cannot_be_imported_is_named(tmp_path, product):
     nodes = [helper.make_node("Relu", ["x"], ["y"]), helper.make_node("Det", ["y"], ["z"], name="/part/Det")]
     path = write(tmp_path / "det.onnx", nodes, {"x": [4, 4]}, "z")
     with pytest.raises(CdmppError, match=r"det\.onnx: TVM cannot import the ONNX operator Det \(node /part/Det\)"):
-        read_network(path)
+        read_network(Workload(path))
     nodes = [helper.make_node("Reshape", ["x", "s"], ["y"], name="/part/Reshape")]
     path = write(tmp_path / "sizes.onnx", nodes, {"x": [4, 4]}, "y", [("s", np.array([3, 5], np.int64))])
     with pytest.raises(CdmppError, match=r"ONNX operator Reshape \(node /part/Reshape\): .+"):
-        read_network(path)
+        read_network(Workload(path))
     (tmp_path / "text.onnx").write_text("no protobuf")
     with pytest.raises(CdmppError, match=r"text\.onnx cannot be read as ONNX"):
-        read_network(tmp_path / "text.onnx")
+        read_network(Workload(tmp_path / "text.onnx"))
     with pytest.raises(CdmppError, match=r"there is no file .*prodct\.onnx; nearest: product\.onnx"):
-        read_network(tmp_path / "prodct.onnx")
+        read_network(Workload(tmp_path / "prodct.onnx"))
 
 
 def test_branches_are_refused(tmp_path):
@@ -141,7 +142,7 @@ def test_branches_are_refused(tmp_path):
     ]
     path = write(tmp_path / "if.onnx", nodes, {"x": [2]}, "y", weights)
     with pytest.raises(CdmppError, match="choice between two branches by the value of a tensor"):
-        read_network(path)
+        read_network(Workload(path))
 
 
 def save(path, nodes, inputs, outputs, opset=18, domain=None, ir_version=10, weights=()):
@@ -185,7 +186,7 @@ CYCLE = [helper.make_node(*one) for one in (("Relu", ["b"], ["a"]), ("Relu", ["a
 def test_files_that_are_not_valid_are_refused_in_one_sentence(tmp_path, nodes, sizes, options, message):
     path = save(tmp_path / "bad.onnx", nodes, *sizes, **options)
     with pytest.raises(CdmppError, match=message) as refusal:
-        read_network(path)
+        read_network(Workload(path))
     assert "bad.onnx" in str(refusal.value) and "\n" not in str(refusal.value)
 
 
@@ -195,18 +196,18 @@ def test_a_value_of_another_shape_than_the_file_declares_is_refused(tmp_path):
     nodes = [node, helper.make_node("Relu", ["h"], ["y"])]
     path = save(tmp_path / "t.onnx", nodes, {"x": [1, 4, 5, 5]}, {"y": [1, 3, 10, 10]}, weights=weights)
     with pytest.raises(CdmppError, match=r"ConvTranspose \(node turned\).*\[1, 3, 10, 10\], but .*\[1, 3, 11, 11\]"):
-        read_network(path)
+        read_network(Workload(path))
 
 
 def test_the_mask_of_a_dropout_that_nobody_reads_may_be_anything(tmp_path):
     """TVM makes it of the input's type; the standard says boolean."""
     nodes = [helper.make_node("Dropout", ["x"], ["h", "mask"]), helper.make_node("Relu", ["h"], ["y"])]
     path = save(tmp_path / "d.onnx", nodes, *FLAT)
-    assert len(graph_of(read_network(path).module, "d").calls) == 1
+    assert len(graph_of(read_network(Workload(path)).module, "d").calls) == 1
     path = save(tmp_path / "m.onnx", [*nodes, helper.make_node("Not", ["mask"], ["n"])], FLAT[0], {"y": [2, 3]})
     words = r"mask, which the ONNX operator Dropout .* declared as bool \[2, 3\], but .* float32"
     with pytest.raises(CdmppError, match=words):
-        read_network(path)
+        read_network(Workload(path))
 
 
 def test_results_whose_type_the_file_leaves_out_are_inferred(tmp_path):
@@ -214,4 +215,4 @@ def test_results_whose_type_the_file_leaves_out_are_inferred(tmp_path):
     model = onnx.load(path)
     model.graph.output[0].ClearField("type")
     onnx.save(model, path)
-    assert len(graph_of(read_network(path).module, "free").calls) == 1
+    assert len(graph_of(read_network(Workload(path)).module, "free").calls) == 1

@@ -12,7 +12,8 @@ pytestmark = [pytest.mark.tvm, pytest.mark.slow]
 
 from cdmpp.network.graph import graph_of  # noqa: E402
 from cdmpp.network.source.checkpoint import read_checkpoints  # noqa: E402
-from cdmpp.network.source.source import read_network  # noqa: E402
+from cdmpp.network.source.read import read_network  # noqa: E402
+from cdmpp.network.workload import Workload  # noqa: E402
 from cdmpp.programs.identity import task_id  # noqa: E402
 from cdmpp.programs.networks import build_model, read_zoo  # noqa: E402
 from cdmpp.programs.replay import parse_workload  # noqa: E402
@@ -36,7 +37,7 @@ def check(source):
 
 @pytest.mark.parametrize("name", ZOO)
 def test_zoo(name):
-    check(read_network(name))
+    check(read_network(Workload(name)))
 
 
 @pytest.mark.parametrize("name", AS_ONNX)
@@ -45,9 +46,9 @@ def test_onnx(name, tmp_path):
     model, inputs = build_model(read_zoo()[name])
     path = tmp_path / f"{name}.onnx"
     torch.onnx.export(model, inputs, str(path), dynamo=True, verbose=False)
-    check(read_network(path))
+    check(read_network(Workload(path)))
 
 
 @pytest.mark.parametrize("name", [n for n in read_checkpoints() if not any(part in n for part in LARGE)])
 def test_checkpoints(name):
-    check(read_network(f"hf:{name}"))
+    check(read_network(Workload(f"hf:{name}")))

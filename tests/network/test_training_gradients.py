@@ -9,7 +9,8 @@ pytest.importorskip("tvm")
 pytest.importorskip("transformers")
 
 from benchmarks.training_step import CLOSE, NETWORKS, Check, check, smooth  # noqa: E402
-from cdmpp.network.source.source import read_torch  # noqa: E402
+from cdmpp.network.source.torch_network import read_torch  # noqa: E402
+from cdmpp.network.workload import Workload  # noqa: E402
 from tests.network.training_networks import NAMES, small  # noqa: E402
 
 pytestmark = pytest.mark.tvm
@@ -65,7 +66,7 @@ def test_statistics_of_zero_are_noticed():
 def test_full_networks(name):
     """With SiLU for ReLU: at a value next to zero a rounding error would decide which way a gradient goes."""
     torch.manual_seed(0)
-    network = read_torch(NETWORKS[name], batch=1 if name in ("vgg16", "resnet50") else 2)
+    network = read_torch(Workload(NETWORKS[name], batch=1 if name in ("vgg16", "resnet50") else 2))
     found = check(smooth(network.model).train(), network.example, name)
     assert not found.wrong
     assert found.saved_ratio == pytest.approx(1.0, abs=0.1)

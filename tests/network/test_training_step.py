@@ -29,7 +29,7 @@ pytestmark = pytest.mark.tvm
 @pytest.fixture(scope="module")
 def perceptron():
     model, example = small("perceptron")
-    return cdmpp.training_step(model, example, loss="mse", fallback=False)
+    return cdmpp.read_step(cdmpp.Workload(model, example, loss="mse"), fallback=False)
 
 
 def test_phases_follow_each_other(perceptron):
@@ -98,15 +98,15 @@ def test_fusion_mixes_no_phases():
 
 
 def test_dropout_is_left_out_and_said():
-    step = cdmpp.training_step(Depthwise(), (torch.randn(4, 4, 8, 8),), optimizer="sgd", fallback=False)
-    assert any("dropout is left out in 1 place" in flag for flag in step.flags)
+    step = cdmpp.read_step(cdmpp.Workload(Depthwise(), (torch.randn(4, 4, 8, 8),), optimizer="sgd"), fallback=False)
+    assert any("dropout is left out in 1 place" in flag for flag in step.warnings)
 
 
 def test_a_module_is_left_as_it_was():
     model = Depthwise().train()
     model.body[1].eval()
     before = {key: value.clone() for key, value in model.state_dict().items()}
-    cdmpp.training_step(model, (torch.randn(4, 4, 8, 8),), optimizer="sgd", fallback=False)
+    cdmpp.read_step(cdmpp.Workload(model, (torch.randn(4, 4, 8, 8),), optimizer="sgd"), fallback=False)
     assert model.training and not model.body[1].training
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
     assert all(one.requires_grad and one.grad is None for one in model.parameters())
@@ -115,8 +115,8 @@ def test_a_module_is_left_as_it_was():
 def test_a_parameter_that_the_loss_does_not_see_is_named():
     model = Perceptron()
     model.spare = torch.nn.Linear(2, 2)
-    step = cdmpp.training_step(model, (torch.randn(4, 8),), loss="mse", optimizer="sgd", fallback=False)
-    assert "spare.weight" in " ".join(step.flags)
+    step = cdmpp.read_step(cdmpp.Workload(model, (torch.randn(4, 8),), loss="mse", optimizer="sgd"), fallback=False)
+    assert "spare.weight" in " ".join(step.warnings)
     assert "spare.weight" not in step.ready_order
 
 
@@ -133,17 +133,17 @@ class Odd(torch.nn.Module):
 
 def test_an_operator_that_is_not_covered_is_named_with_its_place():
     with pytest.raises(CdmppError, match=r"convolution_backward.* at .*widen"):
-        cdmpp.training_step(Odd(), (torch.randn(2, 3, 4, 4),), fallback=False)
+        cdmpp.read_step(Odd(), (torch.randn(2, 3, 4, 4),), fallback=False)
 
 
 @pytest.fixture(scope="module")
 def ratio():
-    return cdmpp.training_step(Odd(), (torch.randn(2, 3, 4, 4),), optimizer="sgd")
+    return cdmpp.read_step(cdmpp.Workload(Odd(), (torch.randn(2, 3, 4, 4),), optimizer="sgd"))
 
 
 def test_a_ratio_stands_in_and_says_so(ratio):
     assert ratio.is_ratio
-    assert "measured ratio" in ratio.flags[0] and "convolution_backward" in ratio.flags[0]
+    assert "measured ratio" in ratio.warnings[0] and "convolution_backward" in ratio.warnings[0]
     counts = ratio.counts
     assert counts["forward"] == counts["backward"] > 0 and counts["update"] > 0
     assert set(ratio.ready_order) == {"widen.weight", "widen.bias"}
@@ -152,21 +152,21 @@ def test_a_ratio_stands_in_and_says_so(ratio):
 def test_another_torch_is_refused(monkeypatch):
     monkeypatch.setattr(joint_module, "TORCH", ((1, 0), (2, 0)))
     with pytest.raises(CdmppError, match=r"torch .* cannot export a backward pass .* from 1.0 to before 2.0"):
-        cdmpp.training_step(*small("perceptron"), loss="mse", fallback=False)
+        cdmpp.read_step(cdmpp.Workload(*small("perceptron"), loss="mse"), fallback=False)
 
 
 @pytest.mark.parametrize(
     ("options", "told"),
     [
         ({"optimizer": "lion"}, "optimizer 'lion' is unknown: use sgd, adam, adamw, or none"),
-        ({"loss": "hinge"}, "loss 'hinge' is unknown: use cross_entropy, mse, own"),
+        ({"loss": "hinge"}, "loss 'hinge' is unknown: use cross_entropy, mse, model"),
         ({"loss": lambda output: output}, "one number"),
         ({"loss": "model"}, "labels"),
     ],
 )
 def test_what_cannot_be_asked_is_said(options, told):
     with pytest.raises(CdmppError, match=told):
-        cdmpp.training_step(*small("perceptron"), **options)
+        cdmpp.read_step(cdmpp.Workload(*small("perceptron"), **options))
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)

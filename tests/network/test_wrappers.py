@@ -11,8 +11,9 @@ from torch.nn.utils import parametrizations, parametrize
 
 import cdmpp
 from cdmpp.errors import CdmppError
-from cdmpp.network.eager.predict import read_library_network
-from cdmpp.network.eager.step import library_step
+from cdmpp.network.eager.read import read_run
+from cdmpp.network.eager.step import read_step
+from cdmpp.network.workload import Workload
 from tests.network.dispatched import predicted_step, real_step
 from tests.network.region_networks import Run, mlp
 
@@ -173,12 +174,12 @@ def test_what_a_graph_cannot_tell_is_refused_by_name(name):
     make, of_network, of_step = REFUSED[name]
     x = torch.randn(4, 8)
     if of_network is None:
-        assert read_library_network(make(), x).graph.calls
+        assert read_run(Workload(make(), x)).graph.calls
     else:
         with pytest.raises(CdmppError, match=of_network):
-            read_library_network(make(), x)
+            read_run(Workload(make(), x))
     with pytest.raises(CdmppError, match=of_step):
-        library_step(make(), x, loss="mse")
+        read_step(Workload(make(), x, loss="mse", mode="training_step"))
 
 
 @pytest.mark.tvm
@@ -195,7 +196,7 @@ def test_a_step_of_tvms_programs_refuses_it_too(name):
         return
     told += "|cannot be trained by its loss" if name == "branches" else ""  # eager cond may fail before its export
     with pytest.raises(CdmppError, match=told):
-        cdmpp.training_step(make(), torch.randn(4, 8), loss="mse", fallback=True)
+        cdmpp.read_step(cdmpp.Workload(make(), torch.randn(4, 8), loss="mse"), fallback=True)
 
 
 def forward_hooks():
@@ -273,9 +274,9 @@ def distributed(model):
     ids=["ddp", "fsdp", "dtensor"],
 )
 def test_modules_of_several_ranks_are_refused(wrap, told):
-    for run in (read_library_network, library_step):
+    for run in (read_run, read_step):
         with pytest.raises(CdmppError, match=told):
-            run(wrap(mlp()), torch.randn(4, 8))
+            run(Workload(wrap(mlp()), torch.randn(4, 8)))
 
 
 def test_nothing_of_torch_stays_changed():
@@ -286,7 +287,7 @@ def test_nothing_of_torch_stays_changed():
         torch.autocast.__init__, torch.autocast.__enter__, torch.inference_mode.__enter__,
     )  # fmt: skip
     with pytest.raises(CdmppError):
-        library_step(REFUSED["custom function"][0](), torch.randn(4, 8), loss="mse")
+        read_step(Workload(REFUSED["custom function"][0](), torch.randn(4, 8), loss="mse", mode="training_step"))
     assert before == (
         checkpoint._checkpoint_hook, torch.autograd.Function.apply, torch.Tensor.register_hook,
         torch.autocast.__init__, torch.autocast.__enter__, torch.inference_mode.__enter__,

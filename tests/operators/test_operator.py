@@ -5,44 +5,44 @@ from __future__ import annotations
 import pytest
 
 from cdmpp.errors import UnsupportedProgramError
-from cdmpp.operators.operator import LibraryOperator
+from cdmpp.operators.operator import EagerOperator
 
 
 def test_it_is_written_and_read():
-    operator = LibraryOperator.parse("bmm", "16x128x64x128", "float16", transposed=1)
-    assert LibraryOperator.from_json(operator.to_json()) == operator
+    operator = EagerOperator.parse("bmm", "16x128x64x128", "float16", transposed=1)
+    assert EagerOperator.from_json(operator.to_json()) == operator
     assert str(operator) == "bmm 16x128x64x128 transposed=1 float16"
-    assert len({operator, LibraryOperator.from_json(operator.to_json())}) == 1
+    assert len({operator, EagerOperator.from_json(operator.to_json())}) == 1
 
 
 def test_what_is_usual_may_be_left_out():
     sizes = {"rows": 2, "inner": 3, "cols": 4}
-    assert LibraryOperator("linear", sizes) == LibraryOperator("linear", {**sizes, "bias": 1})
+    assert EagerOperator("linear", sizes) == EagerOperator("linear", {**sizes, "bias": 1})
 
 
 def test_work_by_hand():
-    linear = LibraryOperator.parse("linear", "2x3x4")
+    linear = EagerOperator.parse("linear", "2x3x4")
     assert (linear.flops, linear.io_bytes) == (48, 4 * (6 + 12 + 4 + 8))
-    conv = LibraryOperator.parse("conv2d", "1x8x16x10x3", padding=1, stride=2)
+    conv = EagerOperator.parse("conv2d", "1x8x16x10x3", padding=1, stride=2)
     assert (conv.out_size, conv.matmul) == (5, (1, 25, 72, 16))
 
 
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: LibraryOperator("liner", {}), "did you mean linear"),
-        (lambda: LibraryOperator("linear", {"rows": 2}), "inner, cols not given; it has linear rowsxinnerxcols"),
-        (lambda: LibraryOperator("relu", {"rows": 2, "cols": 3, "depth": 4}), "has no depth"),
-        (lambda: LibraryOperator("relu", {"rows": 0, "cols": 3}), "rows is 0; a whole number from 1"),
-        (lambda: LibraryOperator("relu", {"rows": True, "cols": 3}), "rows is True"),
-        (lambda: LibraryOperator("relu", {"rows": 2, "cols": 3}, "int8"), "type 'int8'; one of float64"),
-        (lambda: LibraryOperator.parse("linear", "2x3"), "expected linear rowsxinnerxcols, bias=1"),
-        (lambda: LibraryOperator.parse("linear", "2x3x-4"), "whole numbers"),
-        (lambda: LibraryOperator.parse("conv2d", "1x8x16x2x3"), "larger than its padded input"),
-        (lambda: LibraryOperator.parse("conv2d", "1x8x16x9x3", groups=3), "3 groups do not divide"),
-        (lambda: LibraryOperator.flat("add", 0), "0 elements: an operator has at least one"),
-        (lambda: LibraryOperator.from_json("[1]"), "not an operator"),
-        (lambda: LibraryOperator.from_json("{}"), "not an operator"),
+        (lambda: EagerOperator("liner", {}), "did you mean linear"),
+        (lambda: EagerOperator("linear", {"rows": 2}), "inner, cols not given; it has linear rowsxinnerxcols"),
+        (lambda: EagerOperator("relu", {"rows": 2, "cols": 3, "depth": 4}), "has no depth"),
+        (lambda: EagerOperator("relu", {"rows": 0, "cols": 3}), "rows is 0; a whole number from 1"),
+        (lambda: EagerOperator("relu", {"rows": True, "cols": 3}), "rows is True"),
+        (lambda: EagerOperator("relu", {"rows": 2, "cols": 3}, "int8"), "type 'int8'; one of float64"),
+        (lambda: EagerOperator.parse("linear", "2x3"), "expected linear rowsxinnerxcols, bias=1"),
+        (lambda: EagerOperator.parse("linear", "2x3x-4"), "whole numbers"),
+        (lambda: EagerOperator.parse("conv2d", "1x8x16x2x3"), "larger than its padded input"),
+        (lambda: EagerOperator.parse("conv2d", "1x8x16x9x3", groups=3), "3 groups do not divide"),
+        (lambda: EagerOperator.flat("add", 0), "0 elements: an operator has at least one"),
+        (lambda: EagerOperator.from_json("[1]"), "not an operator"),
+        (lambda: EagerOperator.from_json("{}"), "not an operator"),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(make, said):
@@ -52,6 +52,6 @@ def test_what_cannot_be_is_refused_by_name(make, said):
 
 @pytest.mark.parametrize("elements", [1, 1000, (1 << 14) - 1, 1 << 14, (1 << 20) - 1, 1 << 20, 38_597_376, 1 << 34])
 def test_elements_in_a_row_become_a_matrix_as_measured_ones(elements):
-    operator = LibraryOperator.flat("add", elements, "float16")
+    operator = EagerOperator.flat("add", elements, "float16")
     assert elements <= operator.written_elements <= max(elements, 1.004 * elements) and operator["cols"] <= 1 << 14
     assert operator.dtype == "float16" and (elements >= 1 << 14 or operator["rows"] == 1)

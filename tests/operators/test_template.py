@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional
 
 from cdmpp.operators.loop_script import script
-from cdmpp.operators.operator import KINDS, LibraryOperator
+from cdmpp.operators.operator import KINDS, EagerOperator
 from cdmpp.operators.template import loop_program, operator_ast
 
 SIZES = {
@@ -22,14 +22,14 @@ SIZES = {
 PLAIN = {"rows": 6, "cols": 10}
 POOL = {"batch": 2, "channels": 3, "in_size": 8, "kernel": 3}
 SIZES |= dict.fromkeys(("max_pool2d", "avg_pool2d"), POOL)
-OPERATORS = [LibraryOperator(name, SIZES.get(name, PLAIN)) for name in KINDS] + [
-    LibraryOperator("max_pool2d", {**POOL, "stride": 2, "padding": 1}),
-    LibraryOperator("avg_pool2d", {**POOL, "padding": 1}),
-    LibraryOperator("linear", {**SIZES["linear"], "bias": 0}),
-    LibraryOperator("bmm", {**SIZES["bmm"], "transposed": 1}),
-    LibraryOperator("conv2d", {**SIZES["conv2d"], "padding": 1}),
-    LibraryOperator("conv2d", {**SIZES["conv2d"], "padding": 1, "stride": 2, "groups": 2}),
-    LibraryOperator("softmax", PLAIN, "float16"),
+OPERATORS = [EagerOperator(name, SIZES.get(name, PLAIN)) for name in KINDS] + [
+    EagerOperator("max_pool2d", {**POOL, "stride": 2, "padding": 1}),
+    EagerOperator("avg_pool2d", {**POOL, "padding": 1}),
+    EagerOperator("linear", {**SIZES["linear"], "bias": 0}),
+    EagerOperator("bmm", {**SIZES["bmm"], "transposed": 1}),
+    EagerOperator("conv2d", {**SIZES["conv2d"], "padding": 1}),
+    EagerOperator("conv2d", {**SIZES["conv2d"], "padding": 1, "stride": 2, "groups": 2}),
+    EagerOperator("softmax", PLAIN, "float16"),
 ]
 
 
@@ -51,7 +51,7 @@ COMPUTED = {
 }
 
 
-def computed(operator: LibraryOperator, inputs: list[torch.Tensor]) -> torch.Tensor:
+def computed(operator: EagerOperator, inputs: list[torch.Tensor]) -> torch.Tensor:
     """By PyTorch."""
     name = operator.name
     if name in COMPUTED:
@@ -103,9 +103,9 @@ def test_it_computes_what_pytorch_computes(operator):
 def test_no_tvm_is_needed():
     code = (
         "import sys; sys.modules['tvm'] = None\n"
-        "from cdmpp.operators.operator import LibraryOperator\n"
+        "from cdmpp.operators.operator import EagerOperator\n"
         "from cdmpp.operators.template import operator_ast\n"
-        "print(operator_ast(LibraryOperator.parse('linear', '512x1024x4096')).n_leaf)"
+        "print(operator_ast(EagerOperator.parse('linear', '512x1024x4096')).n_leaf)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.strip() == "3", done.stderr

@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves
 
 from cdmpp.errors import UnsupportedProgramError
 from cdmpp.operators.aten import calls_of
-from cdmpp.operators.operator import LibraryOperator
+from cdmpp.operators.operator import EagerOperator
 
 IMAGE, WIDE, TOKENS = (2, 32, 28, 28), (2, 8, 30, 44), (4, 16, 64)
 REFUSED = ("logsumexp",)
@@ -173,7 +173,7 @@ def storage(value: Tensor) -> int:
     return value.untyped_storage().data_ptr()
 
 
-def described(case: Case, inputs: tuple[Tensor, ...]) -> list[LibraryOperator]:
+def described(case: Case, inputs: tuple[Tensor, ...]) -> list[EagerOperator]:
     class Call(nn.Module):
         def forward(self, *values: Tensor) -> Any:
             return case.run(*values)

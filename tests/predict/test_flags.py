@@ -114,7 +114,7 @@ def test_one_mark_of_a_schedule_is_enough(mark):
 
 
 def test_what_was_learned_without_schedules_on_one_device_vouches_for_no_other():
-    model = cdmpp.load("cpus")
+    model = cdmpp.load_model("cpus")
     plain = one_leaf()
     known, other = (model.predict(plain, name).flags[0] for name in ("epyc-genoa", "xeon-icelake"))
     assert NOT_SCHEDULED in other and NOT_SCHEDULED not in known

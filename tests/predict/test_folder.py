@@ -22,7 +22,7 @@ from cdmpp.predict import folder as module
 from cdmpp.predict.derived import Derived
 from cdmpp.predict.flags import NO_MACHINE_CODE
 from cdmpp.predict.folder import read_path
-from cdmpp.predict.inputs import Wishes
+from cdmpp.predict.program_batch import ReadOptions
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "resnet34_a100"
 XEON, A100 = devices.get("xeon-icelake"), devices.get("a100")
@@ -48,9 +48,9 @@ def data_set(tmp_path) -> tuple[Path, dict[str, np.ndarray]]:
 
 def test_a_parquet_file_of_a_data_set_brings_its_code_vectors(data_set):
     folder, codes = data_set
-    inputs = read_path(folder / "asts" / "part-00000.parquet", Wishes(XEON, compiled=True))
+    inputs = read_path(folder / "asts" / "part-00000.parquet", ReadOptions(XEON, compiled=True))
     np.testing.assert_array_equal(inputs.asts.codes, [codes[label] for label in inputs.labels])
-    declined = read_path(folder / "asts" / "part-00000.parquet", Wishes(XEON))
+    declined = read_path(folder / "asts" / "part-00000.parquet", ReadOptions(XEON))
     assert declined.asts.codes is None
 
 
@@ -59,7 +59,7 @@ def test_damaged_codes_without_tvm_are_told_and_flagged(data_set, monkeypatch, c
     path = folder / "codes" / "part-00000.parquet"
     path.write_bytes(path.read_bytes()[:-20])
     monkeypatch.setattr(module, "has_tvm", lambda: False)
-    predictor = cdmpp.load("xeon-icelake")
+    predictor = cdmpp.load_model("xeon-icelake")
     for given in (folder, folder / "asts" / "part-00000.parquet"):
         caplog.clear()
         flags = predictor.predict(given, device="xeon-icelake").flags
@@ -85,10 +85,10 @@ def test_damaged_codes_are_compiled_again(data_set, monkeypatch):
         return {"codes": {}}
 
     monkeypatch.setattr("cdmpp.data.codes.derive", derive)
-    inputs = read_path(folder, Wishes(XEON, compiled=True))
+    inputs = read_path(folder, ReadOptions(XEON, compiled=True))
     np.testing.assert_array_equal(inputs.asts.codes, [codes[label] for label in inputs.labels])
     assert len(asked) == 12
-    read_path(folder, Wishes(XEON, compiled=True))
+    read_path(folder, ReadOptions(XEON, compiled=True))
     assert len(asked) == 12  # from the cache
 
 
@@ -98,10 +98,10 @@ def test_code_vectors_of_another_core_are_not_taken_for_those_of_the_device(data
     alike, unlike = devices.get("xeon-icelake-avx2"), devices.get("epyc-genoa")
     for given in (folder, folder / "asts" / "part-00000.parquet"):
         for compiled in (True, False) if given == folder else (True,):
-            read = read_path(given, Wishes(alike, compiled=compiled))
+            read = read_path(given, ReadOptions(alike, compiled=compiled))
             np.testing.assert_array_equal(read.asts.codes, [codes[label] for label in read.labels])
-            assert np.isnan(read_path(given, Wishes(unlike, compiled=compiled)).asts.codes_or_nan()).all()
-    flags = cdmpp.load("epyc-genoa").predict(folder, device="epyc-genoa").flags
+            assert np.isnan(read_path(given, ReadOptions(unlike, compiled=compiled)).asts.codes_or_nan()).all()
+    flags = cdmpp.load_model("epyc-genoa").predict(folder, device="epyc-genoa").flags
     assert all(NO_MACHINE_CODE in one for one in flags)
 
 
@@ -119,11 +119,11 @@ def test_a_data_set_of_another_core_is_compiled_for_the_device(data_set, monkeyp
         return {}
 
     monkeypatch.setattr("cdmpp.predict.derived.derive", derive)
-    wishes = Wishes(genoa, compiled=True, retarget=retarget)
-    assert (read_path(folder, wishes).asts.codes == 7).all()
+    options = ReadOptions(genoa, compiled=True, retarget=retarget)
+    assert (read_path(folder, options).asts.codes == 7).all()
     (source,) = asked  # all have one text
     assert source.core == genoa.core and (json.loads(source.target) == genoa.target) == retarget
-    read_path(folder, wishes)
+    read_path(folder, options)
     assert len(asked) == 1  # from the cache
 
 
@@ -166,11 +166,11 @@ def test_bad_lines_of_a_database_are_left_out_and_named(database, monkeypatch, c
 @pytest.mark.tvm
 def test_a_database_without_a_good_line_is_refused(database):
     with pytest.raises(DataError, match="no line that can be predicted: line 1: the target has arch sm_80, h100 has"):
-        read_path(database, Wishes(devices.get("h100")))
+        read_path(database, ReadOptions(devices.get("h100")))
     with pytest.raises(DataError, match=r"h100 has sm_90; retarget=True \(--retarget\) makes programs for that"):
-        read_path(database, Wishes(devices.get("h100")))
+        read_path(database, ReadOptions(devices.get("h100")))
     with pytest.raises(DataError, match="line 1: the target has kind cuda, xeon-icelake has llvm; line 4"):
-        read_path(database, Wishes(XEON, retarget=True))
+        read_path(database, ReadOptions(XEON, retarget=True))
 
 
 @needs_tvm
@@ -179,11 +179,11 @@ def test_lines_of_another_architecture_are_made_for_the_device_where_that_is_ask
     made = []
     of = Derived.of
     monkeypatch.setattr(Derived, "of", lambda sources, *rest: made.extend(sources) or of(sources, *rest))
-    inputs = read_path(database, Wishes(devices.get("h100"), retarget=True))
+    inputs = read_path(database, ReadOptions(devices.get("h100"), retarget=True))
     assert inputs.labels == ("line 1", "line 2", "line 3", "line 6")
     assert {json.loads(source.target)["arch"] for source in made} == {"sm_90"}
     made.clear()
-    read_path(database, Wishes(A100, retarget=True))
+    read_path(database, ReadOptions(A100, retarget=True))
     archs = [json.loads(source.target)["arch"] for source in made]
     assert archs == ["sm_80"] * len(made) and len({source.key for source in made}) == len(made)
 
@@ -202,15 +202,15 @@ def test_programs_in_memory_of_another_architecture_are_refused(monkeypatch):
     module_ = read_workloads(FIXTURE)[0]
     program = Program(module_, tvm.target.Target({**A100.target, "arch": "sm_90"}), name="mine")
     with pytest.raises(CdmppError, match="program mine: the target has arch sm_90, a100 has sm_80"):
-        read_programs([program], Wishes(A100))
+        read_programs([program], ReadOptions(A100))
     with pytest.raises(CdmppError, match="the target has kind cuda, xeon-icelake has llvm; or name another device"):
-        read_programs([program], Wishes(XEON, retarget=True))
+        read_programs([program], ReadOptions(XEON, retarget=True))
     scheduled = sample_programs(tasks()["matmul"], program.target, 1, 0, mutants=0.0)
-    inputs = read_programs(scheduled, Wishes(A100, retarget=True))
+    inputs = read_programs(scheduled, ReadOptions(A100, retarget=True))
     assert len(inputs.asts) == 1 and inputs.asts.target_kinds[0] == TARGET_KINDS.index("gpu")
     made = []
     monkeypatch.setattr(Derived, "of", lambda sources, *_: made.extend(sources) or Derived({}, {}, {}, {}))
-    read_programs(scheduled, Wishes(A100, compiled=True, retarget=True))
+    read_programs(scheduled, ReadOptions(A100, compiled=True, retarget=True))
     assert [json.loads(source.target)["arch"] for source in made] == ["sm_80"]
 
 

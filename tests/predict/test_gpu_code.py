@@ -11,8 +11,9 @@ from cdmpp.machine_code.gpu.cuda import can_compile_cuda
 from cdmpp.model.build import build_for
 from cdmpp.model.config import model_config
 from cdmpp.predict.flags import NO_MACHINE_CODE
-from cdmpp.predict.inputs import Wishes, read_inputs
 from cdmpp.predict.predictor import Predictor
+from cdmpp.predict.program_batch import ReadOptions
+from cdmpp.predict.read import read_batch
 from cdmpp.programs.replay import parse_target
 from cdmpp.programs.sampling import sample_programs
 from tests.model.test_gpu_code_anchor import SHEET, programs_of
@@ -44,7 +45,7 @@ def test_programs_in_memory_are_compiled(predictor, programs):
 
 def test_a_gpu_that_no_core_is_described_of_goes_without(predictor, programs):
     old = devices.get("v100")
-    inputs = read_inputs(programs, Wishes(devices.get("a100")))
+    inputs = read_batch(programs, ReadOptions(devices.get("a100")))
     answer = predictor.predict(inputs.asts, old)
     assert all(NO_MACHINE_CODE in flags for flags in answer.flags)
 

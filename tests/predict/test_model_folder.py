@@ -55,7 +55,7 @@ def edit_tensor(folder: Path, name: str, change: Any) -> None:
 
 def refused(folder: Path) -> str:
     with pytest.raises(ModelFormatError) as caught:
-        cdmpp.load(folder)
+        cdmpp.load_model(folder)
     assert "lacks or garbles" not in str(caught.value)
     return str(caught.value)
 
@@ -206,8 +206,8 @@ def test_a_reference_model_is_checked_alike(tmp_path):
     Predictor([model], read_config(SHIPPED / DEVICE).devices).save(tmp_path)
     ast = toy_ast(np.random.default_rng(0))
     assert (
-        cdmpp.load(tmp_path).predict(ast).latency_s
-        == Predictor([model], cdmpp.load(tmp_path).trained_on).predict(ast).latency_s
+        cdmpp.load_model(tmp_path).predict(ast).latency_s
+        == Predictor([model], cdmpp.load_model(tmp_path).trained_on).predict(ast).latency_s
     )
     for counts in ([], [0], ["1"], [3, 1], [10**12], 3):
         edit_config(tmp_path, ("members", 0, "leaf_counts"), counts)
@@ -215,7 +215,7 @@ def test_a_reference_model_is_checked_alike(tmp_path):
 
 
 def test_how_older_models_found_their_bounds_is_not_read(folder):
-    before = cdmpp.load(folder).calibration.arrays()
+    before = cdmpp.load_model(folder).calibration.arrays()
     tensors = load_file(folder / "model.safetensors")
     save_file({**tensors, "calibration.conformal.methods": torch.zeros(2, 1)}, folder / "model.safetensors")
-    np.testing.assert_equal(cdmpp.load(folder).calibration.arrays(), before)
+    np.testing.assert_equal(cdmpp.load_model(folder).calibration.arrays(), before)

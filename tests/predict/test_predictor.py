@@ -39,16 +39,16 @@ def folder(trained, tmp_path):
 
 def test_loading_restores_the_predictions(trained, folder):
     dataset, result = trained
-    loaded = cdmpp.load(folder)
+    loaded = cdmpp.load_model(folder)
     assert np.array_equal(loaded.predict(dataset.asts).latency_s, result.predictor.predict(dataset.asts).latency_s)
     assert loaded.card["split"]["name"] == "random"
 
 
 def test_a_shift_moves_every_answer_and_its_interval_alike_and_is_saved(folder, tmp_path):
-    one, two = cdmpp.load(folder), cdmpp.load(folder)
+    one, two = cdmpp.load_model(folder), cdmpp.load_model(folder)
     two.log_shift -= 0.25
     two.save(tmp_path / "shifted")
-    shifted, asts = cdmpp.load(tmp_path / "shifted"), toy_dataset(30, seed=5)[0].asts
+    shifted, asts = cdmpp.load_model(tmp_path / "shifted"), toy_dataset(30, seed=5)[0].asts
     assert shifted.log_shift == two.log_shift
     before, after = one.predict(asts), shifted.predict(asts)
     np.testing.assert_allclose(after.latency_s, np.exp(-0.25) * before.latency_s, rtol=1e-6)
@@ -62,7 +62,7 @@ def test_a_shift_moves_every_answer_and_its_interval_alike_and_is_saved(folder, 
 def test_a_garbled_shift_is_named(folder, shift):
     _edit(folder, log_shift=shift)
     with pytest.raises(ModelFormatError, match=str(shift)):
-        cdmpp.load(folder)
+        cdmpp.load_model(folder)
 
 
 def test_batch_equals_one_by_one(trained):
@@ -82,7 +82,7 @@ def test_accepts_tables_lists_and_single_asts(trained):
 
 def test_intervals_and_novelty_come_with_the_prediction_and_survive_saving(trained, folder):
     dataset, result = trained
-    ours, loaded = result.predictor.predict(dataset.asts), cdmpp.load(folder).predict(dataset.asts)
+    ours, loaded = result.predictor.predict(dataset.asts), cdmpp.load_model(folder).predict(dataset.asts)
     assert tuple(ours.intervals) == (0.8, 0.9)
     for level, (lower, upper) in ours.intervals.items():
         assert (lower <= ours.latency_s).all() and (ours.latency_s <= upper).all() and (lower < upper).all()
@@ -127,7 +127,7 @@ def test_models_saved_without_calibration_still_load(folder, trained):
     whole = trained[1].predictor
     bare = predictor_module.Predictor(whole.models, whole.trained_on, log_shift=whole.log_shift)
     bare.save(folder)
-    loaded = cdmpp.load(folder)
+    loaded = cdmpp.load_model(folder)
     prediction = loaded.predict(trained[0].asts)
     assert loaded.calibration is None and not prediction.intervals
     assert prediction.novelty is None and prediction.unlike_training is None
@@ -141,7 +141,7 @@ def test_missing_calibration_tensors_are_named(folder):
     del weights["calibration.novelty.grid"]
     save_file(weights, folder / "model.safetensors")
     with pytest.raises(ModelFormatError, match="grid"):
-        cdmpp.load(folder)
+        cdmpp.load_model(folder)
 
 
 def test_says_whether_the_device_was_trained_on(trained):
@@ -179,16 +179,16 @@ def _edit(folder, **changes):
 def test_model_of_another_extractor_is_refused_with_what_to_do(folder):
     _edit(folder, extractor_version="0")
     with pytest.raises(ModelFormatError, match="version 0 .* Train again"):
-        cdmpp.load(folder)
+        cdmpp.load_model(folder)
 
 
 def test_model_of_another_format_or_width_is_refused(folder):
     _edit(folder, format_version=99)
     with pytest.raises(ModelFormatError, match="format version 99"):
-        cdmpp.load(folder)
+        cdmpp.load_model(folder)
     _edit(folder, format_version=3, leaf_width=3)
     with pytest.raises(ModelFormatError, match="leaf width 3"):
-        cdmpp.load(folder)
+        cdmpp.load_model(folder)
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
@@ -196,7 +196,7 @@ def test_damaged_files_are_named(folder, name):
     path = folder / name
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     with pytest.raises(ModelFormatError, match=name):
-        cdmpp.load(folder)
+        cdmpp.load_model(folder)
 
 
 def test_a_missing_field_is_named(folder):
@@ -205,21 +205,21 @@ def test_a_missing_field_is_named(folder):
     del content["devices"]
     path.write_text(json.dumps(content))
     with pytest.raises(ModelFormatError, match="devices"):
-        cdmpp.load(folder)
+        cdmpp.load_model(folder)
 
 
 def test_missing_weights_and_unknown_names(folder):
     (folder / "model.safetensors").unlink()
     with pytest.raises(ModelFormatError, match="model.safetensors"):
-        cdmpp.load(folder)
+        cdmpp.load_model(folder)
     with pytest.raises(ModelFormatError, match="neither a model folder"):
-        cdmpp.load("no-such-model")
+        cdmpp.load_model("no-such-model")
 
 
 def test_shipped_models_are_found_by_name(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(model_folder, "SHIPPED", tmp_path)
     assert model_folder.pretrained_names() == ["model"]
-    assert cdmpp.load("model").trained_on
+    assert cdmpp.load_model("model").trained_on
 
 
 def test_works_without_tvm_hydra_and_lightning(trained, folder, tmp_path):
@@ -232,7 +232,8 @@ for name in ("tvm", "hydra", "omegaconf", "lightning", "pytorch_lightning", "xgb
 import cdmpp
 from pathlib import Path
 from cdmpp.ast.table import read_asts
-print(cdmpp.load({str(folder)!r}).predict(read_asts(Path({str(tmp_path / "asts.parquet")!r}))[1]).latency_s.tolist())
+asts = read_asts(Path({str(tmp_path / "asts.parquet")!r}))[1]
+print(cdmpp.load_model({str(folder)!r}).predict(asts).latency_s.tolist())
 """
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     expected = trained[1].predictor.predict(asts).latency_s.tolist()

@@ -19,7 +19,7 @@ from cdmpp.data.loading import load_dataset
 from cdmpp.data.sources import load_devices
 from cdmpp.data.splits import make_split
 from cdmpp.errors import ModelFormatError
-from cdmpp.operators.operator import LibraryOperator
+from cdmpp.operators.operator import EagerOperator
 from cdmpp.predict.catalogue import SHIPPED, model_for, models
 from cdmpp.predict.model_folder import pretrained_names
 from cdmpp.predict.rows import predict_rows_with_intervals
@@ -41,10 +41,10 @@ CALLS = (
 
 def answers(name: str) -> dict[str, list[float]]:
     """Device -> seconds of fixed programs: the first of its data set, or hand-written ones where none ships."""
-    model, found = cdmpp.load(name), {}
+    model, found = cdmpp.load_model(name), {}
     for device in model.trained_on:
         if model.features == "library":
-            programs = [LibraryOperator.parse(*call) for call in CALLS]
+            programs = [EagerOperator.parse(*call) for call in CALLS]
         elif (ROOT / "datasets" / device).is_dir():
             programs = load_dataset(ROOT / "datasets" / device, device).asts.take(np.arange(0, 1000, 100))
         else:
@@ -78,7 +78,7 @@ def test_golden_predictions(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_card_says_how_good_it_is(name):
-    card = cdmpp.load(name).card
+    card = cdmpp.load_model(name).card
     assert card["test"]["metrics"]["mape"] > 0 and card["test"]["n_programs"] > 200
     assert card["limits"] and card["noise_floor_percent"] and card["created"] and card["cdmpp"]
     assert '"/' not in json.dumps(card), "a path of the machine that trained it"
@@ -86,7 +86,7 @@ def test_the_card_says_how_good_it_is(name):
 
 @pytest.mark.parametrize("name", [name for name in NAMES if (ROOT / "datasets" / name).is_dir()])
 def test_the_figures_in_the_card_can_be_had_again(name):
-    model = cdmpp.load(name)
+    model = cdmpp.load_model(name)
     figures = model.card["test"]
     dataset = load_devices(sorted(model.trained_on), (ROOT / "datasets",))
     test = make_split(dataset, figures["split"], figures["seed"]).test
@@ -119,7 +119,7 @@ def test_gpus_that_nobody_measured_are_answered_by_their_machine_code_or_not_at_
     for without_a_core in ("b200", "mi100", "apple-m1-gpu"):
         with pytest.raises(ModelFormatError, match=f"no model trained on {without_a_core}"):
             model_for(without_a_core, here)
-    model = cdmpp.load("a100")
+    model = cdmpp.load_model("a100")
     low, high = model.unseen.bounds.levels[0.8]
     assert -1 < low < -0.1 and 0.1 < high < 1  # wider than what it promises of the device that it knows
     assert sorted(model.trained_on) == ["a100", "h100"] and "a100 18 %" in model.unseen.expected("h200")

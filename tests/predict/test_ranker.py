@@ -40,7 +40,7 @@ def regret(dataset, chances: np.ndarray, n: int) -> float:
 
 
 def test_the_shipped_ranker_beats_predictions_without_machine_code(unseen):
-    predictor, tasks = cdmpp.load("cpus"), unseen.task_ids
+    predictor, tasks = cdmpp.load_model("cpus"), unseen.task_ids
     chances = predictor.chances(unseen.asts, DEVICE, tasks)
     predictor.ranker = None
     plain = predictor.chances(unseen.asts, DEVICE, tasks)
@@ -50,7 +50,7 @@ def test_the_shipped_ranker_beats_predictions_without_machine_code(unseen):
 
 @pytest.mark.parametrize("model", ["cpus", "xeon-icelake"])
 def test_chances_are_shares_of_each_task(unseen, model):
-    predictor, some = cdmpp.load(model), unseen.take(np.arange(60))
+    predictor, some = cdmpp.load_model(model), unseen.take(np.arange(60))
     assert (predictor.ranker is None) == (model != "cpus")
     chances = predictor.chances(some.asts, DEVICE, some.task_ids)
     assert chances.shape == (60,) and (chances >= 0).all()
@@ -63,9 +63,9 @@ def test_chances_are_shares_of_each_task(unseen, model):
 
 def test_a_saved_ranker_answers_the_same(unseen, tmp_path):
     some = unseen.take(np.arange(40))
-    predictor = cdmpp.load("cpus")
+    predictor = cdmpp.load_model("cpus")
     predictor.save(tmp_path / "copy")
-    copied = cdmpp.load(tmp_path / "copy")
+    copied = cdmpp.load_model(tmp_path / "copy")
     np.testing.assert_array_equal(
         *(one.chances(some.asts, DEVICE, some.task_ids) for one in (predictor, copied)),
     )
@@ -82,9 +82,9 @@ def test_damaged_rankers_are_refused(tmp_path):
         return Path(shutil.copytree(SHIPPED / "cpus", tmp_path / name))
 
     with pytest.raises(ModelFormatError, match="ranker is 'yes', expected true or false"):
-        cdmpp.load(tampered(fresh("odd"), ranker="yes"))
+        cdmpp.load_model(tampered(fresh("odd"), ranker="yes"))
     with pytest.raises(ModelFormatError, match="holds unknown tensors: ranker.mean"):
-        cdmpp.load(tampered(fresh("unsaid"), ranker=False))
+        cdmpp.load_model(tampered(fresh("unsaid"), ranker=False))
     for name, change, said in (
         ("lost", lambda _: None, "lacks tensors: ranker.scale"),
         ("short", lambda value: value[:-1].clone(), "ranker.scale has the shape"),
@@ -95,4 +95,4 @@ def test_damaged_rankers_are_refused(tmp_path):
         tensors["ranker.scale"] = change(tensors["ranker.scale"])
         save_file({key: value for key, value in tensors.items() if value is not None}, folder / "model.safetensors")
         with pytest.raises(ModelFormatError, match=said):
-            cdmpp.load(folder)
+            cdmpp.load_model(folder)

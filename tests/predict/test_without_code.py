@@ -43,7 +43,7 @@ def trained(tmp_path_factory):
 @pytest.fixture
 def tested(trained):
     dataset, split, result = trained
-    return dataset.asts.take(split.test), dataset.latency_s[split.test], cdmpp.load(result.model_dir)
+    return dataset.asts.take(split.test), dataset.latency_s[split.test], cdmpp.load_model(result.model_dir)
 
 
 def held(intervals, truth, level):
@@ -110,7 +110,7 @@ def older(trained, tmp_path):
 
 def test_an_older_model_has_no_interval_of_answers_without_code_and_says_so(tested, older, tmp_path, capsys):
     asts, _, _ = tested
-    model = cdmpp.load(older)
+    model = cdmpp.load_model(older)
     assert model.predict(asts).intervals and model.predict(asts, compiled=False).intervals == {}
     codes = asts.codes.copy()
     codes[0] = np.nan

@@ -102,7 +102,7 @@ def test_importing_twice_gives_the_same_tasks() -> None:
 def test_what_trains_gives_the_tasks_of_its_training_step():
     import torch
 
-    from cdmpp.network.compiled.training_read import training_step
+    from cdmpp import Workload, read_step
 
     zoo = expand_zoo({"mlp": {**read_zoo()["mlp"], "variants": {"train": {"train": "sgd", "batch": 4}}}})
     spec = zoo["mlp@train"]
@@ -111,7 +111,7 @@ def test_what_trains_gives_the_tasks_of_its_training_step():
     tasks = {task.task_id: task for task in import_network("mlp@train", spec)}
     model, inputs = build_model(spec)
     with torch.random.fork_rng():
-        step = training_step(model, inputs, optimizer="sgd")
+        step = read_step(Workload(model, inputs, optimizer="sgd"))
     assert set(step.graph.tasks) <= set(tasks)
     views = {tasks[key].op_name.rstrip("0123456789") for key in set(tasks) - set(step.graph.tasks)}
     assert views == {"reshape", "expand_dims"}  # a compiled step runs no kernel for them

@@ -64,7 +64,7 @@ def test_what_training_fits_is_what_is_added_to_an_older_model(shipped, tmp_path
     predictor.calibration = replace(predictor.calibration, without_code=None)
     predictor.save(tmp_path / "older")
     recalibrate.main("older", str(root))
-    again = cdmpp.load(tmp_path / "older")
+    again = cdmpp.load_model(tmp_path / "older")
     predictor.calibration = replace(predictor.calibration, without_code=fitted)
     np.testing.assert_allclose(again.calibration.without_code.conformal.upper, fitted.conformal.upper, rtol=1e-3)
     assert "validation tasks" in again.card["intervals"]["without_machine_code_calibrated_on"]

@@ -34,7 +34,7 @@ def test_each_device_has_a_panel_with_its_own_error_and_every_call(axes):
 
 
 def test_bars_are_the_errors_of_the_card(axes):
-    card = cdmpp.load("torch-gpus").card
+    card = cdmpp.load_model("torch-gpus").card
     left_out_bars(axes, card)
     names = [tick.get_text() for tick in axes.get_xticklabels()]
     assert set(names) == set(card["left_out"])

@@ -29,13 +29,15 @@ def evaluated(data, tmp_path_factory):
 
 def test_a_shipped_model_answers_as_in_its_evaluation(data, evaluated, tmp_path):
     folder = ship(evaluated, "a100", CELL, "a100", tmp_path / "shipped")
-    model = cdmpp.load(folder)
+    model = cdmpp.load_model(folder)
     test = make_split(data.dataset, "by_task", 0).test
     stored = np.load(CELL.path(evaluated, "a100").with_suffix(".npz"), allow_pickle=False)["predicted_s"]
     answers = model.predict(data.dataset.asts.take(test)).latency_s
     np.testing.assert_allclose(answers, stored, rtol=2e-3)  # matrices ship in half precision
     original = evaluated / "models" / "a100" / str(CELL) / "model"
-    np.testing.assert_allclose(cdmpp.load(original).predict(data.dataset.asts.take(test)).latency_s, stored, rtol=1e-5)
+    np.testing.assert_allclose(
+        cdmpp.load_model(original).predict(data.dataset.asts.take(test)).latency_s, stored, rtol=1e-5
+    )
     sizes = [(place / "model.safetensors").stat().st_size for place in (folder, original)]
     assert sizes[0] < 0.75 * sizes[1]
     card = model.card
@@ -55,12 +57,12 @@ def test_a_model_of_several_cores_learns_what_unknown_ones_cost(evaluated, tmp_p
         )
         for i, unit in enumerate(("ice_lake", "zen4"))
     }
-    several = cdmpp.load(evaluated / "models" / "a100" / str(CELL) / "model")
+    several = cdmpp.load_model(evaluated / "models" / "a100" / str(CELL) / "model")
     several.trained_on = {name: devices.get(name) for name in ("xeon-icelake", "epyc-genoa")}
     monkeypatch.setattr(module, "load", lambda _: several)
     monkeypatch.setattr(module, "load_devices", lambda names, data, features: names)
     monkeypatch.setattr(module, "leave_cores_out", lambda *what: asked.append(what) or found)
-    shipped = cdmpp.load(ship(evaluated, "a100", CELL, "several", tmp_path))
+    shipped = cdmpp.load_model(ship(evaluated, "a100", CELL, "several", tmp_path))
     assert asked[0][:2] == (["epyc-genoa", "xeon-icelake"],) * 2
     assert shipped.unseen.units["zen4"] == {"mape": 21.0, "median_ape": 10.0}
     assert "zen4 21 % (median 10)" in shipped.unseen.expected("epyc-9005")

@@ -29,7 +29,7 @@ def known():
 
 @pytest.fixture(scope="module")
 def model():
-    return cdmpp.load("cpus")
+    return cdmpp.load_model("cpus")
 
 
 def slower(dataset, factor):
@@ -65,7 +65,7 @@ def test_it_is_known_again_and_never_called_trained(known, model, tmp_path):
     scaled, _ = scale_to(model, NEW, slower(known, 1.5), some(known, 12))
     scaled.calibrated |= {"new-cpu"}
     scaled.save(tmp_path / "model")
-    again = cdmpp.load(tmp_path / "model")
+    again = cdmpp.load_model(tmp_path / "model")
     assert again.calibrated == {"new-cpu"} and again.trained_on["new-cpu"].core == "ice_lake"
     asts = known.asts.take(np.arange(20))
     one, other = (m.predict(asts, device="new-cpu") for m in (scaled, again))

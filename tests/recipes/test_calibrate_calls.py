@@ -34,7 +34,7 @@ def alone(monkeypatch):
 def calls():
     """Calls that all take 1.6 times what ``torch-gpus`` thinks of a device that it never saw."""
     measured = load_dataset(ROOT / "datasets" / f"{DEVICE}-torch", DEVICE, progress=False)
-    expected = predict_rows(cdmpp.load("torch-gpus"), measured, np.arange(len(measured)))
+    expected = predict_rows(cdmpp.load_model("torch-gpus"), measured, np.arange(len(measured)))
     return replace(measured, latency_s=1.6 * expected)
 
 
@@ -68,8 +68,8 @@ def test_three_calls_a_family_bring_it_near_and_it_is_known_again(calls, tmp_pat
     def median_ape(model):
         return np.median(np.abs(predict_rows(model, calls, rest) / calls.latency_s[rest] - 1))
 
-    scaled = cdmpp.load(tmp_path / "model")
-    assert median_ape(cdmpp.load("torch-gpus")) == pytest.approx(0.375, abs=0.001)
+    scaled = cdmpp.load_model(tmp_path / "model")
+    assert median_ape(cdmpp.load_model("torch-gpus")) == pytest.approx(0.375, abs=0.001)
     assert median_ape(scaled) < 0.1
     assert scaled.calibrated == {DEVICE} and found["programs"] == len(chosen)
     assert found["left_out_tasks"]["mape"] < found["before"]["mape"]
@@ -83,7 +83,7 @@ def test_what_cannot_be_calibrated_is_said(tmp_path):
 
 
 def test_gauges_lie_apart_in_each_family_and_are_the_same_again():
-    start, device = cdmpp.load("torch-gpus"), devices.get("l4")
+    start, device = cdmpp.load_model("torch-gpus"), devices.get("l4")
     limits = CallLimits.of(device, 50.0, None)
     chosen = gauge_calls(start, device, limits, 3, 0)
     assert Counter(operator.kind.family for operator in chosen) == dict.fromkeys(FAMILIES, 3)

@@ -63,7 +63,7 @@ def test_from_records_to_a_model_with_its_card(two_devices: Path):
     for moment in ("before", "after"):
         assert np.isfinite(figures[moment]["test"]["metrics"]["mape"])
         assert set(figures[moment]["sources"]) == {"xeon-icelake"}
-    loaded = cdmpp.load(two_devices / "out" / "model")
+    loaded = cdmpp.load_model(two_devices / "out" / "model")
     assert set(loaded.trained_on) == {"xeon-icelake", NEW}
     assert loaded.card["fine_tuning"]["sampler"] == "kmeans" and loaded.card["fine_tuning"]["budget"] == 4
     assert read_json(two_devices / "out" / "finetune.json")["tasks"] == figures["tasks"]
@@ -130,7 +130,7 @@ def test_measuring_the_chosen_tasks_on_the_device(one_device: Path, collector, m
     assert set(figures["tasks"]) < set(order) and len(order) == 4 + 3
     assert figures["after"]["test"]["n_tasks"] == 3
     assert compiled == [one_device / "new"], "the new programs have code vectors, as those of the sources"
-    assert {NEW, "xeon-icelake"} == set(cdmpp.load(one_device / "out" / "model").trained_on)
+    assert {NEW, "xeon-icelake"} == set(cdmpp.load_model(one_device / "out" / "model").trained_on)
 
 
 def test_a_rerun_keeps_to_the_tasks_chosen_before(one_device: Path, collector, monkeypatch):
@@ -210,7 +210,7 @@ def test_networks_are_held_out(two_devices: Path, capsys):
     figures = finetune(asked)
     assert figures["test_networks"] == ["other"] and not other & set(figures["tasks"])
     assert figures["after"]["test"]["n_tasks"] == 7
-    counts = cdmpp.load(two_devices / "out" / "base" / "model").card["split"]
+    counts = cdmpp.load_model(two_devices / "out" / "base" / "model").card["split"]
     assert counts["test_networks"] == ["other"] and counts["test_tasks_seen_on_sources"] == 0
     assert counts["train_tasks"] + counts["validation_tasks"] == 30 - 7, "the sources know none of its tasks either"
     _print_figures(asked, figures)
@@ -222,7 +222,7 @@ def test_test_tasks_are_measured_of_the_networks_held_out(one_device: Path, coll
     figures = finetune(settings(one_device, "measure.how=local", "measure.test_tasks=3", "test_networks=[other]"))
     order = set(read_json(one_device / "new" / "plan.json")["order"])
     assert len(order & other) == figures["after"]["test"]["n_tasks"] == 3 and order - other == set(figures["tasks"])
-    card = cdmpp.load(one_device / "out" / "model").card
+    card = cdmpp.load_model(one_device / "out" / "model").card
     assert figures["test_networks"] == card["split"]["test_networks"] == ["other"]
 
 

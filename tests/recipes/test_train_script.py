@@ -127,7 +127,7 @@ def test_from_records_to_a_scored_model_folder(tmp_path):
     assert {"model", "plots", "test.json", "history.csv", "settings.json"} <= {p.name for p in out.iterdir()}
     figures = json.loads((out / "test.json").read_text())
     assert set(figures["models"]) == {"constant", "cdmpp"}
-    assert cdmpp.load(out / "model").trained_on
+    assert cdmpp.load_model(out / "model").trained_on
 
     again = train(f"resume={out}")
     assert again.returncode == 0, again.stderr
@@ -153,7 +153,7 @@ def test_cross_device_in_one_line(tmp_path):
     assert figures["device"].startswith("xeon-icelake-avx2")
     card = json.loads((tmp_path / "run" / "model" / "card.json").read_text())
     assert card["split"]["sources"] == ["xeon-icelake"] and card["split"]["test_tasks_seen_on_sources"] == 0
-    assert set(cdmpp.load(tmp_path / "run" / "model").trained_on) == {"xeon-icelake"}
+    assert set(cdmpp.load_model(tmp_path / "run" / "model").trained_on) == {"xeon-icelake"}
 
 
 def test_joint_training_on_several_devices(tmp_path):
@@ -161,7 +161,7 @@ def test_joint_training_on_several_devices(tmp_path):
     sources = "sources=[xeon-icelake,xeon-icelake-avx2]"
     done = train(f"data.path=[{tmp_path}]", f"out={tmp_path}/run", sources, "baselines=[xgb_ours]", *QUICK)
     assert done.returncode == 0, done.stderr
-    assert len(cdmpp.load(tmp_path / "run" / "model").trained_on) == 2
+    assert len(cdmpp.load_model(tmp_path / "run" / "model").trained_on) == 2
 
 
 def test_zero_shot_for_a_device_without_records(tmp_path, monkeypatch):
@@ -187,7 +187,7 @@ def test_zero_shot_for_a_device_without_records(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     entry = model_for("graviton2", models())
     assert entry.folder.resolve() == (out / "model").resolve() and "graviton2" not in entry.devices
-    prediction = cdmpp.load(entry.folder).predict(toy_dataset(20)[0].asts, device="graviton2")
+    prediction = cdmpp.load_model(entry.folder).predict(toy_dataset(20)[0].asts, device="graviton2")
     assert not prediction.trained_on_device and (prediction.latency_s > 0).all()
 
 

@@ -39,7 +39,8 @@ class Blocks(torch.nn.Module):
 def found(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CDMPP_CACHE", str(new_cache(tmp_path_factory.mktemp("ranks") / "cache")))
-        step = cdmpp.training_step(Blocks(), (torch.randn(4, 8),), loss="mse", optimizer="sgd", fallback=False)
+        workload = cdmpp.Workload(Blocks(), (torch.randn(4, 8),), loss="mse", optimizer="sgd")
+        step = cdmpp.read_step(workload, fallback=False)
         yield cdmpp.predict_step(step, device="epyc-genoa", schedule="untuned", progress=False)
 
 
@@ -83,9 +84,7 @@ def test_two_engines_are_two_streams(found):
 
 
 def test_a_network_goes_all_the_way(found):
-    made = cdmpp.replay_step(
-        found.step, ranks=2, device="epyc-genoa", cluster="cpus-ethernet", schedule="untuned", progress=False
-    )
+    made = cdmpp.replay_step(found, ranks=2, cluster="cpus-ethernet")
     assert made.ranks == 2 and made.backend == "gloo" and made.iteration_s > found.latency_s
     assert not any("no kernel of a backward pass" in warning for warning in made.warnings)  # `epyc-genoa` knows some
     assert "cluster cpus-ethernet has xeon-icelake, and kernels are those of epyc-genoa" in made.warnings
@@ -100,7 +99,6 @@ def test_a_network_goes_all_the_way(found):
         ({"ranks": 2, "cluster": "moon"}, "unknown cluster 'moon'"),
         ({"ranks": 5, "cluster": "cpus-ethernet"}, "5 ranks do not fit on cluster cpus-ethernet: it has 4 devices"),
         ({"ranks": 2, "link": "nvlink3", "strategy": "zero"}, "unknown parallel strategy 'zero'"),
-        ({"ranks": 2, "link": "nvlink3", "device": "a100"}, "a prediction is made already: leave out device"),
         ({"ranks": 2, "link": "nvlink3", "granularity": "all"}, "unknown granularity 'all'"),
     ],
 )

@@ -21,7 +21,7 @@ def modules():
 
 @pytest.fixture
 def cascade():
-    return cdmpp.cost_model("xeon-icelake-avx2")._inst.cascade
+    return cdmpp.make_cost_model("xeon-icelake-avx2")._inst.cascade
 
 
 def test_the_best_by_their_asts_are_compiled_and_one_of_them_wins(cascade, modules):

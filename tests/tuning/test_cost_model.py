@@ -51,7 +51,7 @@ def candidates():
 
 
 def make(**options):
-    return cdmpp.cost_model("epyc-genoa", "epyc-genoa", **{"cascade": False, **options})._inst
+    return cdmpp.make_cost_model("epyc-genoa", "epyc-genoa", **{"cascade": False, **options})._inst
 
 
 def test_scores_are_positive_and_those_of_the_predictor(context, candidates):
@@ -110,7 +110,7 @@ def test_what_was_learned_is_saved_for_the_same_model_alone(context, candidates,
     again.load(str(path))
     np.testing.assert_allclose(again.predict(context, candidates), model.predict(context, candidates))
     with pytest.raises(DataError, match="cpus for epyc-genoa"):
-        cdmpp.cost_model("epyc-genoa", "cpus")._inst.load(str(path))
+        cdmpp.make_cost_model("epyc-genoa", "cpus")._inst.load(str(path))
     path.write_bytes(b"something else")
     with pytest.raises(DataError, match="cannot be read"):
         again.load(str(path))

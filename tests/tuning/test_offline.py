@@ -12,8 +12,9 @@ import cdmpp
 from cdmpp import devices
 from cdmpp.cli.command import main
 from cdmpp.errors import CdmppError, DataError
-from cdmpp.network.compiled import predict as network_predict
+from cdmpp.network.compiled.runtime import CompiledRuntime
 from cdmpp.network.compiled.stored_graph import graph_for
+from cdmpp.network.workload import Workload
 from cdmpp.programs.database import RECORD_FILE, read_lines
 from cdmpp.programs.replay import parse_target
 from cdmpp.tuning import offline
@@ -45,7 +46,7 @@ def target():
 
 
 def tuned(network, folder, **options):
-    return cdmpp.tune(*network, device=DEVICE, folder=folder, candidates=8, progress=False, **options)
+    return cdmpp.tune_network(*network, device=DEVICE, folder=folder, candidates=8, progress=False, **options)
 
 
 def test_a_choice_by_prediction_alone_is_a_database_that_tvm_applies(network, target, tmp_path):
@@ -54,7 +55,7 @@ def test_a_choice_by_prediction_alone_is_a_database_that_tvm_applies(network, ta
     assert result.kernels_s == pytest.approx(sum(k.calls * k.predicted_s for k in result.kernels))
     database = JSONDatabase(work_dir=str(tmp_path / "db"))
     assert len(database.get_all_tuning_records()) == len(result.kernels)
-    module = graph_for(*network).source().module
+    module = graph_for(Workload(*network)).source().module
     with target, database:
         applied = relax.transform.MetaScheduleApplyDatabase()(module)
     functions = {v.name_hint: f for v, f in applied.functions_items() if isinstance(f, tvm.tirx.PrimFunc)}
@@ -112,7 +113,9 @@ def test_a_killed_run_keeps_what_it_measured(network, tmp_path, monkeypatch):
 def test_other_databases_are_left_alone(network, tmp_path):
     tuned(network, tmp_path / "db")
     with pytest.raises(DataError, match="another network"):
-        cdmpp.tune(torch.nn.Linear(8, 8), (torch.zeros(1, 8),), device=DEVICE, folder=tmp_path / "db", candidates=2)
+        cdmpp.tune_network(
+            torch.nn.Linear(8, 8), (torch.zeros(1, 8),), device=DEVICE, folder=tmp_path / "db", candidates=2
+        )
     whole = (tmp_path / "db" / RECORD_FILE).read_text()
     for damaged in (whole + "[9", whole + "[99," + whole.splitlines()[0].split(",", 1)[1]):
         (tmp_path / "db" / RECORD_FILE).write_text(damaged)
@@ -133,13 +136,14 @@ def test_other_databases_are_left_alone(network, tmp_path):
 )
 def test_wrong_questions_leave_no_folder(network, tmp_path, options, told):
     with pytest.raises(CdmppError, match=told):
-        cdmpp.tune(*network, **{"device": DEVICE, "folder": tmp_path / "db", "progress": False, **options})
+        cdmpp.tune_network(*network, **{"device": DEVICE, "folder": tmp_path / "db", "progress": False, **options})
     assert not (tmp_path / "db").exists()
 
 
 def test_trials_go_where_the_time_is(network):
-    question = network_predict.answer_for(*network, device=DEVICE, schedule="best_of:8", progress=False)
-    graph, chosen = question.read.graph, question.chosen
+    runtime = CompiledRuntime(schedule="best_of:8")
+    read = runtime.read(Workload(*network), devices.get(DEVICE))
+    graph, chosen = read.graph, runtime.choose(read, devices.get(DEVICE), progress=False).chosen
     given = shares(graph, chosen, 8)
     assert sum(given.values()) == 8
     most = max(graph.counts, key=lambda key: graph.counts[key] * chosen[key].latency_s)

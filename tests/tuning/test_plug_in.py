@@ -44,7 +44,7 @@ def heard_logger():
 
 @pytest.fixture
 def model():
-    return cdmpp.cost_model("epyc-genoa", "epyc-genoa")
+    return cdmpp.make_cost_model("epyc-genoa", "epyc-genoa")
 
 
 @pytest.fixture

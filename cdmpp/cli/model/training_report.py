@@ -45,7 +45,7 @@ def report(dataset: LatencyDataset, split: Split, trained: Trained, settings: Ru
     if warnings:
         trained.predictor.card["warnings"] = warnings
         write_json(trained.model_dir / CARD, trained.predictor.card)
-    places = {"model": f"{trained.model_dir}   (cdmpp.load({str(trained.model_dir)!r}))"}
+    places = {"model": f"{trained.model_dir}   (cdmpp.load_model({str(trained.model_dir)!r}))"}
     if settings.plots:
         from cdmpp.evaluation.plots import save_training_plots
 

@@ -29,7 +29,7 @@ from cdmpp.data.merge import each_once
 from cdmpp.data.records import append_records, read_info, record_parts, write_info, write_tasks
 from cdmpp.data.schema import Record
 from cdmpp.errors import DataError, UnsupportedProgramError
-from cdmpp.operators.operator import LibraryOperator
+from cdmpp.operators.operator import EagerOperator
 from cdmpp.operators.operator_task import operator_task, record_id, served_by, task_id
 from cdmpp.operators.operator_vector import operator_program
 from cdmpp.platform.files import read_table
@@ -95,7 +95,7 @@ def import_neusight(
     rows = read_files(folder, device) if folder else _rows(path, device)
     report = OperatorReport()
     tasks: dict[str, Task] = {}
-    operators: dict[str, LibraryOperator] = {}
+    operators: dict[str, EagerOperator] = {}
     records: list[Record] = []
     targets: dict[str, str] = {}
     for row in track(rows, f"reading {path.name}", disable=not progress):
@@ -151,13 +151,13 @@ def _known_fault(row: dict[str, Any]) -> str:
     return ""
 
 
-def _operator(row: dict[str, Any]) -> LibraryOperator:
+def _operator(row: dict[str, Any]) -> EagerOperator:
     name = _NAMES.get(row["op"], row["op"])
     if name == "conv2d":
         sizes = {**{size: int(row[size]) for size in _CONV}, "kernel": int(row["kernel_size"])}
     else:
         sizes = {size: int(row[size]) for size in _SIZES.get(name, ("rows", "cols"))}
-    return LibraryOperator(name, sizes, row["dtype"])
+    return EagerOperator(name, sizes, row["dtype"])
 
 
 def _record(row: dict[str, Any], key: str, target: str) -> Record:
@@ -180,7 +180,7 @@ def _write(
     path: Path,
     report: OperatorReport,
     tasks: dict[str, Task],
-    operators: dict[str, LibraryOperator],
+    operators: dict[str, EagerOperator],
     records: Sequence[Record],
     workers: int,
     progress: bool,
@@ -208,7 +208,7 @@ def _slices(items: Sequence[T], size: int) -> list[Sequence[T]]:
     return [items[start : start + size] for start in range(0, len(items), size)]
 
 
-def _asts(operators: list[LibraryOperator], workers: int, progress: bool) -> list[CompactAST]:
+def _asts(operators: list[EagerOperator], workers: int, progress: bool) -> list[CompactAST]:
     texts = [[operator.to_json() for operator in part] for part in _slices(operators, _TOGETHER)]
     with ProcessPoolExecutor(workers) as pool:
         found = pool.map(_part_of_asts, texts)
@@ -216,4 +216,4 @@ def _asts(operators: list[LibraryOperator], workers: int, progress: bool) -> lis
 
 
 def _part_of_asts(texts: list[str]) -> list[CompactAST]:
-    return [operator_program(LibraryOperator.from_json(text), "gpu") for text in texts]
+    return [operator_program(EagerOperator.from_json(text), "gpu") for text in texts]

@@ -15,7 +15,7 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from cdmpp.data.schema import Record
-from cdmpp.operators.operator import LibraryOperator
+from cdmpp.operators.operator import EagerOperator
 
 _SMALL, _FEWEST = 0.12, 100
 """Share of a device's convolutions, those of least arithmetic, that tell what was added; fewer rows tell nothing."""
@@ -48,7 +48,7 @@ def time_added(lines: np.ndarray, latency_s: np.ndarray, flops: np.ndarray, io_b
 
 
 def without_time_added(
-    records: Sequence[Record], operators: Mapping[str, LibraryOperator]
+    records: Sequence[Record], operators: Mapping[str, EagerOperator]
 ) -> tuple[list[Record], Counter[str]]:
     """The records with the convolutions' labels set right, and how many are left out for what reason.
 

@@ -197,7 +197,7 @@ class Chooser:
 
     def _with_codes(self, table: AstTable, sources: Sequence[Source], progress: bool, limit_s: float) -> AstTable:
         from cdmpp.machine_code.cpu.native import native_code
-        from cdmpp.predict.inputs import Inputs
+        from cdmpp.predict.program_batch import ProgramBatch
 
         native_code()  # compiled once a machine, here: that takes longer than a program may
 
@@ -207,8 +207,8 @@ class Chooser:
         missing = {source.key: source for source in sources if source.key not in present}
         derive({"codes": (folder, list(missing.values()))}, cores(), progress, "compiling", limit_s)
         keys = [source.key for source in sources]
-        inputs = Inputs(table, tuple(keys)).with_codes(cached_codes(folder), {}, keys)
-        return inputs.asts
+        batch = ProgramBatch(table, tuple(keys)).with_codes(cached_codes(folder), {}, keys)
+        return batch.asts
 
     def _source(self, task: Task, schedule: str) -> Source:
         target = json.dumps(self.device.target)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from cdmpp.errors import CdmppError
+from cdmpp.errors import UsageError
 
 DEFAULT = "best_of:16"
 _MOST = 4096
@@ -24,7 +24,7 @@ class ScheduleRule:
 
     @staticmethod
     def parse(text: str) -> ScheduleRule:
-        """``CdmppError`` names the three forms."""
+        """``UsageError`` names the three forms."""
         kind, _, rest = text.partition(":")
         if kind == "untuned" and not rest:
             return ScheduleRule(kind)
@@ -32,7 +32,7 @@ class ScheduleRule:
             return ScheduleRule(kind, n=int(rest))
         if kind == "database" and rest:
             return ScheduleRule(kind, folder=Path(rest))
-        raise CdmppError(
+        raise UsageError(
             f"schedule {text!r} is unknown: use best_of:K (the best of K sampled schedules by prediction, K up to "
             f"{_MOST}), untuned (what TVM runs without tuning) or database:DIR (a MetaSchedule tuning database)"
         )

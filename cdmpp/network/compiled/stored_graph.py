@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import importlib.metadata
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -14,7 +14,10 @@ from typing import Any
 
 from cdmpp.errors import DataError
 from cdmpp.network.graph import Call, NetworkGraph, check_runs, graph_of
-from cdmpp.network.source.source import NetworkSource, positional, read_network
+from cdmpp.network.runtime import ReadNetwork
+from cdmpp.network.source.read import NetworkSource, read_network
+from cdmpp.network.source.torch_network import positional
+from cdmpp.network.workload import Workload
 from cdmpp.platform.files import read_json, write_json
 from cdmpp.platform.paths import cache_root, conf_folder
 from cdmpp.programs.compiled import TVM, compiled_flag, compiled_noted
@@ -26,53 +29,41 @@ _VERSION = "2"
 _PACKAGES = ("torch", "torchvision", "transformers", "onnx", "apache-tvm")
 
 
-@dataclass(frozen=True)
-class ReadNetwork:
-    """A network's graph, and the way to the rest of it."""
+@dataclass(frozen=True, kw_only=True)
+class CompiledNetwork(ReadNetwork):
+    """A network as TVM compiles it, and the way to the rest of it."""
 
-    graph: NetworkGraph
-    batch: int
     source: Callable[[], NetworkSource]
     """The Relax module and the torch model; reads them where only the graph was kept."""
-    flags: tuple[str, ...] = ()
-    """Differences from the run that was asked for, a sentence each."""
 
 
-def graph_for(
-    given: Any,
-    example_inputs: Any = None,
-    *,
-    batch: int | None = None,
-    inputs: Mapping[str, Sequence[int]] | None = None,
-    dtype: str = "float32",
-    before_reading: Callable[[], None] = lambda: None,
-) -> ReadNetwork:
-    """As ``source.read_network``, but from the cache where a network of that name, file or computation was read.
+def graph_for(workload: Workload, before_reading: Callable[[], None] = lambda: None) -> CompiledNetwork:
+    """As ``read_network``, but from the cache where a network of that name, file or computation was read.
 
     ``before_reading`` is called where it was not.
     """
-    exported, flags = (None, ()) if example_inputs is None else _exported(given, example_inputs)
+    network, example = workload.network, workload.example_inputs
+    exported, warnings = (None, ()) if example is None else _exported(network, example)
 
     def read() -> NetworkSource:
-        return read_network(given, example_inputs, batch=batch, inputs=inputs, dtype=dtype, exported=exported)
+        return read_network(workload, exported)
 
-    told = [batch, {name: list(shape) for name, shape in (inputs or {}).items()}, dtype, type(given).__name__]
-    content = _of_name(given) if example_inputs is None else _computed(exported)
-    key = None if content is None else _digest([content, told, _surroundings()])
-    if key is None:
-        before_reading()
-        source = read()
-        return ReadNetwork(_graph(source), source.batch, lambda: source, flags or source.flags)
+    shapes = {name: list(shape) for name, shape in (workload.inputs or {}).items()}
+    settings = [workload.batch, shapes, workload.dtype, type(network).__name__]
+    content = _of_name(network) if example is None else _computed(exported)
+    key = None if content is None else _digest([content, settings, _surroundings()])
     path = cache_root() / "networks" / f"v{_VERSION}" / f"{key}.json"
     try:
-        stored = read_json(path)
-        return ReadNetwork(_restored(stored["graph"]), int(stored["batch"]), cache(read), flags)
+        stored = read_json(path) if key else {}
+        graph, batch = _restored(stored["graph"]), int(stored["batch"])
+        return CompiledNetwork(graph=graph, batch=batch, warnings=warnings, source=cache(read))
     except (DataError, KeyError, TypeError, ValueError):  # not there, or damaged: made again
         before_reading()
-        source = read()
-        graph = _graph(source)
+    source = read()
+    graph = _graph(source)
+    if key:
         write_json(path, {"graph": dataclasses.asdict(graph), "batch": source.batch})
-        return ReadNetwork(graph, source.batch, lambda: source, flags or source.flags)
+    return CompiledNetwork(graph=graph, batch=source.batch, warnings=warnings or source.warnings, source=lambda: source)
 
 
 def _graph(source: NetworkSource) -> NetworkGraph:
@@ -81,23 +72,23 @@ def _graph(source: NetworkSource) -> NetworkGraph:
     return graph
 
 
-def _of_name(given: Any) -> list[str] | None:
+def _of_name(network: Any) -> list[str] | None:
     """What is read, if that is told by a name or a file; a file of Python may do anything."""
-    if not isinstance(given, str | Path) or ".py:" in (text := str(given)):
+    if not isinstance(network, str | Path) or ".py:" in (text := str(network)):
         return None
     path = Path(text.removeprefix("hf:")).expanduser()
     config = path / "config.json" if path.is_dir() else path
     return [text, hashlib.sha256(config.read_bytes()).hexdigest() if config.is_file() else ""]
 
 
-def _exported(given: Any, example_inputs: Any) -> tuple[Any, tuple[str, ...]]:
+def _exported(network: Any, example_inputs: Any) -> tuple[Any, tuple[str, ...]]:
     """Of a torch module, and what its export says; of others nothing."""
     import torch
 
-    if not isinstance(given, torch.nn.Module):
+    if not isinstance(network, torch.nn.Module):
         return None, ()
     with compiled_noted() as compiled:
-        return export(*positional(given.eval(), example_inputs)), compiled_flag(compiled, TVM)
+        return export(*positional(network.eval(), example_inputs)), compiled_flag(compiled, TVM)
 
 
 def _computed(exported: Any) -> list[Any] | None:

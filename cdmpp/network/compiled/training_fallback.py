@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from cdmpp.network.graph import Call, NetworkGraph, bytes_of, graph_with_ends
-from cdmpp.network.source.source import TorchNetwork
+from cdmpp.network.source.torch_network import TorchNetwork
 from cdmpp.network.training_phases import live_bytes, saved_bytes, step_calls
 from cdmpp.network.training_step import StepMemory, StepParameter, TrainingStep
 from cdmpp.programs.networks import to_relax
@@ -69,7 +69,7 @@ def ratio_step(network: TorchNetwork, optimizer: Optimizer, batch: int, reason: 
         saved_bytes(joined.graph, phases, inputs),
         live_bytes(joined.graph, phases, sorted(set(ready.values()))) + trained,
     )
-    flag = (
+    warning = (
         "the backward pass is no graph of its own: each of its calls takes a measured ratio of one of the forward "
         f"pass, by op class (1 to 2.4 times as long), and loss and dropout are left out. {reason}"
     )
@@ -80,7 +80,7 @@ def ratio_step(network: TorchNetwork, optimizer: Optimizer, batch: int, reason: 
         batch,
         optimizer.name,
         memory,
-        (flag,),
+        (warning,),
         joined.scaled,
     )
 

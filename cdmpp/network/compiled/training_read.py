@@ -2,55 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from cdmpp.errors import some
+from cdmpp.network.compiled.training_fallback import ratio_step
 from cdmpp.network.graph import graph_with_ends
 from cdmpp.network.source.trained_model import batch_of, modes_kept, trained_model
 from cdmpp.network.training_phases import live_bytes, phases_of, saved_bytes, step_calls
 from cdmpp.network.training_step import StepMemory, StepParameter, TrainingStep
+from cdmpp.network.workload import Workload
 from cdmpp.programs.compiled import TVM, compiled_flag, compiled_modules, compiled_noted
 from cdmpp.programs.training.joint import JointGraph, NoJointGraphError, joint_graph
-from cdmpp.programs.training.loss import Loss, with_loss
+from cdmpp.programs.training.loss import with_loss
 from cdmpp.programs.training.lowering import lowered_step
 from cdmpp.programs.training.optimizers import Optimizer, optimizer_of
 
 
-def training_step(
-    given: Any,
-    example_inputs: Any = None,
-    *,
-    loss: Loss = "cross_entropy",
-    target: Any = None,
-    optimizer: str | None = "adamw",
-    batch: int | None = None,
-    inputs: Mapping[str, Sequence[int]] | None = None,
-    fallback: bool = True,
-) -> TrainingStep:
+def read_step(workload: Workload, fallback: bool = True) -> TrainingStep:
     """Forward pass, backward pass and update of a network as tensor programs in float32. Needs TVM.
 
     Args:
-        given: a torch module or a name of one, see ``network.source.KINDS``. A module in eval mode is trained whole,
-            one in training mode as it is, which keeps frozen parts in eval mode; it is left as it was.
-        example_inputs: of a torch module: a tensor, a tuple of arguments, or a dict of them by name.
-        loss: ``cross_entropy`` or ``mse`` of the first output, ``model``: the ``loss`` of a model that is given labels,
-            or a function of output and target that returns a tensor of one number.
-        target: what the output should be; random where it is left out. A function without it gets the output alone.
-        optimizer: ``sgd`` (momentum 0.9), ``adam`` or ``adamw``; ``None``: no update.
-        batch: examples in one step, where ``given`` leaves that open.
-        inputs: shapes of inputs by name, where ``given`` leaves them open.
-        fallback: where forward and backward pass cannot be made one graph, count the backward pass as a measured ratio
-            of the forward pass, and say so in ``flags``. ``False``: raise, and name what is in the way.
+        workload: of mode ``training_step``.
+        fallback: where forward and backward pass cannot be made one graph, whether the backward pass counts as a
+            measured ratio of the forward pass, which ``warnings`` say.
 
     Raises:
-        CdmppError: what was given cannot be read, exported or lowered; operator and place in the model are named.
+        CdmppError: the network cannot be read, exported or lowered; operator and place in the model are named. Without
+            ``fallback`` also where the backward pass cannot.
     """
-    update = optimizer_of(optimizer)
-    with modes_kept(given), compiled_noted() as compiled:
-        network, model = trained_model(given, example_inputs, batch, inputs)
-        module, arguments = with_loss(model, network.example, loss, target)
+    update = optimizer_of(workload.optimizer)
+    with modes_kept(workload.network), compiled_noted() as compiled:
+        network, model = trained_model(workload)
+        module, arguments = with_loss(model, network.example, workload.loss, workload.target)
         size = batch_of(arguments)
         try:
             joint = joint_graph(module, arguments)
@@ -60,11 +44,9 @@ def training_step(
                 raise NoJointGraphError(
                     f"{error}; with fallback=True the backward pass is counted by ratios"
                 ) from error
-            from cdmpp.network.compiled.training_fallback import ratio_step
-
             step = ratio_step(network, update, size, str(error))
     compiled |= compiled_modules(network.model)
-    return replace(step, flags=(*compiled_flag(compiled, TVM), *step.flags))
+    return replace(step, warnings=(*compiled_flag(compiled, TVM), *step.warnings))
 
 
 def step_of(joint: JointGraph, lowered: Any, optimizer: Optimizer, name: str, batch: int) -> TrainingStep:
@@ -97,7 +79,7 @@ def step_of(joint: JointGraph, lowered: Any, optimizer: Optimizer, name: str, ba
     }
     parameters = tuple(StepParameter(key, sizes[key], place, numbers.get(key)) for key, place in ready.items())
     return TrainingStep(
-        graph, step_calls(graph, phases, ready, examples), parameters, batch, optimizer.name, memory, _flags(joint)
+        graph, step_calls(graph, phases, ready, examples), parameters, batch, optimizer.name, memory, _warnings(joint)
     )
 
 
@@ -105,10 +87,10 @@ def _size(tensor: Any) -> int:
     return int(tensor.numel() * tensor.element_size())
 
 
-def _flags(joint: JointGraph) -> tuple[str, ...]:
-    told = []
+def _warnings(joint: JointGraph) -> tuple[str, ...]:
+    found = []
     if joint.dropouts:
-        told.append(f"dropout is left out in {joint.dropouts} places: random numbers are drawn by no tensor program")
+        found.append(f"dropout is left out in {joint.dropouts} places: random numbers are drawn by no tensor program")
     if joint.unused:
-        told.append(f"the loss does not depend on {some(joint.unused, ', ', 5)}: not trained")
-    return tuple(told)
+        found.append(f"the loss does not depend on {some(joint.unused, ', ', 5)}: not trained")
+    return tuple(found)

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from cdmpp.network.eager.graph import Factor, LibraryGraph
+from cdmpp.network.eager.graph import EagerGraph, Factor
 from cdmpp.network.eager.recomputation import Recomputation
 from cdmpp.network.graph import Call, NetworkGraph
 from cdmpp.operators.aten import DROPOUT
 from cdmpp.operators.backward import Gradient, accumulation_of, backward_of, kept_for, last_kept, table_gradient
-from cdmpp.operators.operator import LibraryOperator
+from cdmpp.operators.operator import EagerOperator
 from cdmpp.operators.operator_task import operator_task
 
 _INDEX_BYTES = 8
@@ -23,7 +23,7 @@ class ForwardBackward(NamedTuple):
     """A network whose calls are those of its forward pass, then those of its backward pass."""
 
     graph: NetworkGraph
-    operators: dict[str, LibraryOperator]
+    operators: dict[str, EagerOperator]
     """By task id."""
     forward: int
     """How many calls the forward pass has."""
@@ -33,7 +33,7 @@ class ForwardBackward(NamedTuple):
     """Places of the calls of the backward pass that run one of the forward pass again."""
 
 
-def with_backward(made: LibraryGraph, accumulates: bool = True) -> ForwardBackward:
+def with_backward(made: EagerGraph, accumulates: bool = True) -> ForwardBackward:
     """Calls in the opposite order; what they read of the forward pass lives until then.
 
     What depends on no parameter has no backward pass, and an input that does not, no gradient. What
@@ -53,9 +53,9 @@ class GrownTasks:
     def __init__(self, network: str) -> None:
         self.network = network
         self.tasks: dict[str, Any] = {}
-        self.operators: dict[str, LibraryOperator] = {}
+        self.operators: dict[str, EagerOperator] = {}
 
-    def task(self, operator: LibraryOperator) -> str:
+    def task(self, operator: EagerOperator) -> str:
         """Id of the operator's task."""
         made = operator_task(operator, self.network)
         self.tasks.setdefault(made.task_id, made)
@@ -64,7 +64,7 @@ class GrownTasks:
 
 
 class _Backward:
-    def __init__(self, made: LibraryGraph, accumulates: bool) -> None:
+    def __init__(self, made: EagerGraph, accumulates: bool) -> None:
         self.graph, self.operators, self.stand_ins, kind = made.graph, made.operators, made.stand_ins, made.kind
         self.learning = made.learning
         self.accumulates = accumulates
@@ -156,7 +156,7 @@ class _Backward:
             return "result" if self.stand_ins[place] == DROPOUT else "inputs"
         return last_kept(operator)
 
-    def _kept_inputs(self, place: int, operator: LibraryOperator) -> tuple[int, ...]:
+    def _kept_inputs(self, place: int, operator: EagerOperator) -> tuple[int, ...]:
         """Of a product a factor is kept for the gradient of the other: not where that learns nothing."""
         call, learned, factors = self.graph.calls[place], self.learning[place].sources, self.learning[place].factors
         if factors:
@@ -192,7 +192,7 @@ class _Backward:
             return inputs[:1]
         return inputs[1:] if one.of == "second" or (one.of == "weight" and not has_weights) else ()
 
-    def _add(self, place: int, operator: LibraryOperator, inputs: Sequence[int], written: int) -> int:
+    def _add(self, place: int, operator: EagerOperator, inputs: Sequence[int], written: int) -> int:
         call = self.graph.calls[place]
         name = f"{call.name} backward#{len(self.calls)}"
         read = tuple(dict.fromkeys(inputs))
@@ -200,7 +200,7 @@ class _Backward:
         return len(self.calls) - 1
 
 
-def _with_indices(call: Call, operator: LibraryOperator) -> Call:
+def _with_indices(call: Call, operator: EagerOperator) -> Call:
     """A pooling that is trained writes, beside each maximum, where that was."""
     if operator.name != "max_pool2d":
         return call

@@ -9,7 +9,7 @@ from cdmpp.network.graph import Call, NetworkGraph
 from cdmpp.operators.aten import calls_of
 from cdmpp.operators.aten_layout import tensors_in
 from cdmpp.operators.aten_operands import operands_of
-from cdmpp.operators.operator import PRODUCTS, LibraryOperator
+from cdmpp.operators.operator import PRODUCTS, EagerOperator
 from cdmpp.operators.operator_task import operator_task
 from cdmpp.programs.regions import Recomputed, has_gradient, recomputed_in
 from cdmpp.programs.task import Task
@@ -43,11 +43,11 @@ class Learning(NamedTuple):
     """Of a product: the first factor, the second one, and what is added; empty where they cannot be told apart."""
 
 
-class LibraryGraph(NamedTuple):
+class EagerGraph(NamedTuple):
     """A network as calls of operators."""
 
     graph: NetworkGraph
-    operators: dict[str, LibraryOperator]
+    operators: dict[str, EagerOperator]
     """By task id."""
     stand_ins: StandIns
     parameters: dict[int, str]
@@ -60,7 +60,7 @@ class LibraryGraph(NamedTuple):
     """One a call, of a network that was exported to be trained."""
 
 
-def library_graph_of(exported: Any, name: str, kind: str = "gpu") -> LibraryGraph:
+def eager_graph_of(exported: Any, name: str, kind: str = "gpu") -> EagerGraph:
     """Of a ``torch.export.ExportedProgram``, on a ``kind`` of device: ``cpu``, or any other as ``gpu``.
 
     ``UnsupportedProgramError`` names what nothing can answer for.
@@ -79,7 +79,7 @@ def library_graph_of(exported: Any, name: str, kind: str = "gpu") -> LibraryGrap
         made.add(node, node.name in weights, node.name in trained)
     parameters = {number: trained[node.name] for node, (number, _) in made.resident.items() if node.name in trained}
     held = frozenset(number for node, (number, _) in made.resident.items() if node.name in weights)
-    return LibraryGraph(
+    return EagerGraph(
         made.graph(), made.operators, made.stand_ins, parameters, held, kind, tuple(made.learning)
     )  # fmt: skip
 
@@ -96,7 +96,7 @@ class _Made:
         self.learning: list[Learning] = []
         self.calls: list[Call] = []
         self.tasks: dict[str, Task] = {}
-        self.operators: dict[str, LibraryOperator] = {}
+        self.operators: dict[str, EagerOperator] = {}
         self.stand_ins: StandIns = {}
         self.bytes = {True: 0, False: 0}
         self.views = 0

@@ -2,97 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
-from cdmpp import devices
-from cdmpp.devices import Device
 from cdmpp.errors import CdmppError
 from cdmpp.network.eager.backward import GrownTasks, with_backward
-from cdmpp.network.eager.graph import library_graph_of
-from cdmpp.network.eager.predict import LibraryNetwork, compose, library_predictor
+from cdmpp.network.eager.graph import eager_graph_of
+from cdmpp.network.eager.read import EagerNetwork
 from cdmpp.network.graph import Call
-from cdmpp.network.memory import with_memory_told
 from cdmpp.network.source.trained_model import batch_of, modes_kept, trained_model
 from cdmpp.network.training_phases import live_bytes, saved_bytes, step_calls
-from cdmpp.network.training_prediction import StepPrediction
 from cdmpp.network.training_step import PHASES, StepMemory, StepParameter, TrainingStep
+from cdmpp.network.workload import Workload
 from cdmpp.operators.update import STATES, update_of, workspace_elements
 from cdmpp.programs.compiled import EAGER, compiled_flag, compiled_modules, compiled_noted
+from cdmpp.programs.networks import export
 from cdmpp.programs.training.joint import unwrapped
-from cdmpp.programs.training.loss import Loss, with_loss
+from cdmpp.programs.training.loss import with_loss
 
 _BYTES = 4
 """Of a float32."""
 
 
-def predict_library_step(
-    given: Any,
-    example_inputs: Any = None,
-    *,
-    device: str | Device,
-    model: str | Path | None = None,
-    loss: Loss = "cross_entropy",
-    target: Any = None,
-    optimizer: str | None = "adamw",
-    batch: int | None = None,
-    inputs: Mapping[str, Sequence[int]] | None = None,
-    progress: bool = True,  # noqa: ARG001 - as of the other runtime: this one is done before a bar would show
-) -> StepPrediction:
-    """Seconds of a training step on ``device`` with PyTorch's own kernels, eagerly, before it runs there.
+def read_step(workload: Workload, kind: str = "gpu") -> EagerNetwork:
+    """The calls of a training step.
 
     Gradients take the places of those before (``zero_grad`` as torch has it by default). On GPUs the update runs over
     all parameters at a time, on CPUs over one after the other; both are torch's defaults.
 
     Args:
-        given: a torch module, or a name of one: see ``network.source.KINDS``. ``file.py:function`` runs it.
-        example_inputs: of a torch module.
-        device: name of a device, or one described in Python.
-        model: folder or name of a model of library operators; None: the first that knows the device or its kind.
-        loss: as of ``training_read.training_step``, and so ``target``.
-        target: as there.
-        optimizer: ``sgd`` (momentum 0.9), ``adam`` or ``adamw``; None: no update.
-        batch: examples in one step, where ``given`` leaves that open.
-        inputs: shapes of inputs by name, where ``given`` leaves them open.
-        progress: no bar is shown: nothing is sampled or compiled.
+        workload: of mode ``training_step``.
+        kind: of the device, ``cpu``, or any other as ``gpu``.
 
     Raises:
-        CdmppError: what was given is no torch model, has an operator that nothing can answer for, or no such device
-            or model.
+        CdmppError: what was given is no torch model, has an operator that nothing can answer for, or a loss that
+            depends on no parameter.
     """
-    sheet = devices.get(device) if isinstance(device, str) else device
-    predictor, name = library_predictor(sheet, model)
-    step, read = library_step(
-        given, example_inputs, loss=loss, target=target, optimizer=optimizer, batch=batch, inputs=inputs,
-        together=sheet.kind != "cpu",
-    )  # fmt: skip
-    made = compose(read, predictor, name, sheet, train=True, update=True)
-    return StepPrediction(step, with_memory_told(made, sheet, step.peak_bytes))
-
-
-def library_step(
-    given: Any,
-    example_inputs: Any = None,
-    *,
-    loss: Loss = "cross_entropy",
-    target: Any = None,
-    optimizer: str | None = "adamw",
-    batch: int | None = None,
-    inputs: Mapping[str, Sequence[int]] | None = None,
-    together: bool = True,
-) -> tuple[TrainingStep, LibraryNetwork]:
-    """The step, and its calls as what ``compose`` takes; ``together`` as of ``update_of``, the rest as above."""
-    from cdmpp.programs.networks import export
-
-    with modes_kept(given), compiled_noted() as compiled:
-        network, model = trained_model(given, example_inputs, batch, inputs)
-        module, arguments = with_loss(model, network.example, loss, target)
-        made = library_graph_of(
+    together = kind != "cpu"
+    with modes_kept(workload.network), compiled_noted() as compiled:
+        network, model = trained_model(workload)
+        module, arguments = with_loss(model, network.example, workload.loss, workload.target)
+        made = eager_graph_of(
             export(module, arguments, eager=True, trains=True), network.name, "gpu" if together else "cpu"
         )
-    whole, update = with_backward(made, accumulates=False), optimizer or "none"
+    whole, update = with_backward(made, accumulates=False), workload.optimizer or "none"
     if made.parameters and not whole.ready:
         raise CdmppError(
             f"the loss of {network.name} depends on no parameter that is trained: gradients are off there "
@@ -124,10 +76,17 @@ def library_step(
         live_bytes(graph, phases, ready.values()),
         _BYTES * workspace_elements(update, elements, together),
     )  # fmt: skip
-    size, flags = batch_of(arguments), compiled_flag(compiled | compiled_modules(network.model), EAGER)
+    size, warnings = batch_of(arguments), compiled_flag(compiled | compiled_modules(network.model), EAGER)
     stepped = tuple(
         replace(call, is_recomputed=place in whole.recomputed)
         for place, call in enumerate(step_calls(graph, phases, ready, examples, copies_weights=False))
     )
-    step = TrainingStep(graph, stepped, parameters, size, update, memory, flags)
-    return step, LibraryNetwork(graph, grown.operators, made.stand_ins, size, flags)
+    return EagerNetwork(
+        graph=graph,
+        batch=size,
+        warnings=warnings,
+        step=TrainingStep(graph, stepped, parameters, size, update, memory, warnings),
+        operators=grown.operators,
+        stand_ins=made.stand_ins,
+        trains=True,
+    )

@@ -3,66 +3,69 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from cdmpp.errors import CdmppError
-from cdmpp.network.source.source import TorchNetwork, read_torch
+from cdmpp.errors import UnsupportedNetworkError
+from cdmpp.network.source.torch_network import TorchNetwork, read_torch
 from cdmpp.network.source.weightless import is_weightless
+from cdmpp.network.workload import Workload
 from cdmpp.operators.aten_views import runs_nothing
 from cdmpp.programs.networks import export
 from cdmpp.programs.refusal import first_line
 from cdmpp.programs.wrappers import check_wrappers
 
 
-def trained_model(
-    given: Any, example: Any, batch: int | None, inputs: Mapping[str, Sequence[int]] | None
-) -> tuple[TorchNetwork, Any]:
+def trained_model(workload: Workload) -> tuple[TorchNetwork, Any]:
     """The network, and a copy of its model in training mode; parts that are frozen in eval mode stay so.
 
-    ``CdmppError``: what was given cannot be read or copied, is not of float32, or is wrapped (``check_wrappers``).
+    Raises:
+        UsageError: as of ``read_torch``.
+        UnsupportedNetworkError: the network cannot be copied, is not of float32, or is wrapped (``check_wrappers``).
     """
-    modes = _training_modes(given)
-    network = read_torch(given, example, batch=batch, inputs=inputs)
+    modes = _training_modes(workload.network)
+    network = read_torch(workload)
     if network.dtype != "float32":
-        raise CdmppError(f"{network.name} is of {network.dtype}: training steps are made in float32 alone")
+        raise UnsupportedNetworkError(f"{network.name} is of {network.dtype}: training steps are made in float32 only")
     if is_weightless(network.model):
-        raise CdmppError(f"{network.name} has weights on the device meta: a step needs values, random ones will do")
+        raise UnsupportedNetworkError(
+            f"{network.name} has weights on the device meta: a step needs values, random ones will do"
+        )
     check_wrappers(network.model, trains=True)  # a copy has no hooks
     try:
         model = copy.deepcopy(network.model).train()
     except Exception as error:
-        raise CdmppError(
+        raise UnsupportedNetworkError(
             f"{network.name} cannot be copied, as a training step needs it: {first_line(error)}. Weights that other "
             "tensors are computed to (torch.nn.utils.weight_norm) are in the way: use torch.nn.utils.parametrizations"
         ) from error
     others = {str(value.dtype).removeprefix("torch.") for value in model.parameters()} - {"float32"}
     if others:
-        raise CdmppError(
-            f"{network.name} has parameters of {', '.join(sorted(others))}: training steps are made in float32 alone; "
+        raise UnsupportedNetworkError(
+            f"{network.name} has parameters of {', '.join(sorted(others))}: training steps are made in float32 only; "
             "call .float() first"
         )
     _check_runs(network)
-    inner = model if network.model is given else getattr(model, "inner", model)
+    inner = model if network.model is workload.network else getattr(model, "inner", model)
     for module, training in zip(inner.modules(), modes, strict=False):
         module.training = training
     return network, model
 
 
 def _check_runs(network: TorchNetwork) -> None:
-    """``CdmppError`` of a network that computes nothing: a step of it would be that of its loss."""
+    """``UnsupportedNetworkError`` of a network that computes nothing: a step of it would be that of its loss."""
     if any(value.requires_grad for value in network.model.parameters()):
         return
     graph = export(network.model, network.example, eager=True).graph
     if all(node.op != "call_function" or runs_nothing(node) for node in graph.nodes):
-        raise CdmppError(f"{network.name}: this network runs no operator: there is nothing to train")
+        raise UnsupportedNetworkError(f"{network.name}: this network runs no operator: there is nothing to train")
 
 
 @contextmanager
-def modes_kept(given: Any) -> Iterator[None]:
+def modes_kept(network: Any) -> Iterator[None]:
     """Leaves the modes of a module as they were."""
-    modules = list(given.modules()) if hasattr(given, "modules") else []
+    modules = list(network.modules()) if hasattr(network, "modules") else []
     before = [module.training for module in modules]
     try:
         yield
@@ -77,8 +80,8 @@ def batch_of(arguments: Sequence[Any]) -> int:
     return int(first.shape[0]) if first is not None else 1
 
 
-def _training_modes(given: Any) -> list[bool]:
+def _training_modes(network: Any) -> list[bool]:
     """Of each module where the whole is in training mode, so that parts of it may be frozen; else none."""
-    if not getattr(given, "training", False) or not hasattr(given, "modules"):
+    if not getattr(network, "training", False) or not hasattr(network, "modules"):
         return []
-    return [module.training for module in given.modules()]
+    return [module.training for module in network.modules()]

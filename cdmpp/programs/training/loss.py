@@ -6,13 +6,19 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from cdmpp.errors import CdmppError
+from cdmpp.errors import CdmppError, UsageError
 from cdmpp.programs.refusal import first_line, place_of
 
 LOSSES = ("cross_entropy", "mse", "model")
 """Of classes along the last axis (the second of images), of the mean square, or the ``loss`` of the model's output."""
 Loss = str | Callable[..., Any]
 """One of ``LOSSES``, or ``(output[, target])`` -> a tensor of one number."""
+
+
+def check_loss(loss: Loss) -> None:
+    """``UsageError`` for a name that is not among ``LOSSES``, or for what cannot be called."""
+    if loss not in LOSSES if isinstance(loss, str) else not callable(loss):
+        raise UsageError(f"loss {loss!r} is unknown: use {', '.join(LOSSES)}, or a function of output and target")
 
 
 def with_loss(model: Any, example: tuple[Any, ...], loss: Loss, target: Any = None) -> tuple[Any, tuple[Any, ...]]:
@@ -25,13 +31,11 @@ def with_loss(model: Any, example: tuple[Any, ...], loss: Loss, target: Any = No
         target: what the output should be; drawn with seed 0 where it is left out and the loss needs one.
 
     Raises:
-        CdmppError: an unknown name, a model that does not run, an output that the loss cannot take, or a loss that is
+        CdmppError: a model that does not run, an output that the loss cannot take, or a loss that is
             not one number.
     """
     import torch
 
-    if isinstance(loss, str) and loss not in LOSSES:
-        raise CdmppError(f"loss {loss!r} is unknown: use {', '.join(LOSSES)}, or a function of output and target")
     try:
         with torch.no_grad():
             output = model(*example)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from cdmpp.errors import CdmppError
+from cdmpp.errors import UsageError
 
 _EPS, _FIRST, _SECOND, _MOMENTUM, _DECAY = 1e-8, 0.9, 0.999, 0.9, 0.01
 """Torch's defaults of Adam and AdamW; momentum as most recipes have it."""
@@ -59,11 +59,11 @@ NONE = Optimizer("none", 0, 0, lambda *_: ())
 
 
 def optimizer_of(name: str | None) -> Optimizer:
-    """``NONE`` for ``None`` or its name; ``CdmppError`` for one that is not among ``OPTIMIZERS``."""
+    """``NONE`` for ``None`` or its name; ``UsageError`` for one that is not among ``OPTIMIZERS``."""
     if name is None or name == NONE.name:
         return NONE
     if name not in OPTIMIZERS:
-        raise CdmppError(f"optimizer {name!r} is unknown: use {', '.join(OPTIMIZERS)}, or none for no update")
+        raise UsageError(f"optimizer {name!r} is unknown: use {', '.join(OPTIMIZERS)}, or none for no update")
     return OPTIMIZERS[name]
 
 

@@ -1,0 +1,101 @@
+"""What each call of an eager network takes on a device, and how long its host dispatches it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from cdmpp.devices import Device
+from cdmpp.network.compose import bound_of
+from cdmpp.network.eager.read import EagerNetwork
+from cdmpp.network.prediction import KernelPrediction
+from cdmpp.network.runtime import PricedNetwork
+from cdmpp.operators.operator import PRODUCTS, EagerOperator
+from cdmpp.predict.predictor import Predictor
+
+KERNEL_S = 3e-6
+"""So long after another ends a kernel that does nothing has ended."""
+_CACHED_BYTES, _FAR = 1 << 20, 8
+"""Calls that move more than the first, and less than so many times a second-level cache, may find their data there."""
+
+
+def priced_by(predictor: Predictor, model: str, read: EagerNetwork, device: Device) -> PricedNetwork:
+    """The calls of a network as ``predictor``, called ``model``, says.
+
+    Of each operator the host's dispatch is taken off, since in a network the host runs ahead. A call that is repeated,
+    as those that were measured, finds its data in the caches of a GPU. In a network others ran in between: it takes no
+    less than its part of the same call on more rows than a cache holds.
+    """
+    graph, operators = read.graph, list(read.operators.values())
+    answer = predictor.predict(operators, device=device)
+    share = predictor.device_share(operators, device)
+    busy = np.maximum(answer.latency_s * share, _from_memory_s(predictor, operators, device)) + KERNEL_S
+    if device.kind == "cpu":  # host and device are one: a call ends before the next is dispatched
+        share, busy = np.ones_like(share), answer.latency_s
+    dispatch = dict(zip(read.operators, (answer.latency_s * (1 - share)).tolist(), strict=True))
+    kernels = {
+        key: KernelPrediction(
+            task_id=key,
+            name=f"{operator}",
+            op_class=operator.kind.op_class,
+            count=graph.counts[key],
+            latency_s=float(busy[i]),
+            cold_s=0.0,
+            intervals={
+                level: (float(low[i] * scale), float(high[i] * scale))
+                for scale in (busy[i] / answer.latency_s[i],)
+                for level, (low, high) in answer.intervals.items()
+            },
+            flops=operator.flops,
+            io_bytes=operator.io_bytes,
+            bound=bound_of(operator.flops, operator.io_bytes, device),
+            candidates=1,
+            flags=(*answer.flags[i],),
+        )
+        for i, (key, operator) in enumerate(read.operators.items())
+    }
+    return PricedNetwork(
+        read=read,
+        device=device,
+        model=model,
+        schedule=f"of PyTorch's libraries, {'training' if read.trains else 'inference'}",
+        kernels=tuple(kernels[key] for key in graph.counts),
+        call_s=[kernels[call.task_id].latency_s for call in graph.calls],
+        dispatch_s=[dispatch[call.task_id] for call in graph.calls],
+        by_datasheet=device.name not in predictor.trained_on,
+        warnings=_warnings(read, kernels, device, predictor),
+    )
+
+
+def _from_memory_s(predictor: Predictor, operators: Sequence[EagerOperator], sheet: Device) -> np.ndarray:
+    """(n,) seconds of calls whose data no cache of a GPU holds; 0 for products, which hide it, and for small calls."""
+    found, cache_bytes = np.zeros(len(operators)), 1024 * (sheet.spec["l2_kb"] or 0.0)
+    places = [
+        place
+        for place, one in enumerate(operators)
+        if one.kind.family not in PRODUCTS and _CACHED_BYTES < one.io_bytes < _FAR * cache_bytes
+    ]
+    if places and sheet.kind != "cpu":
+        large, times = zip(*(operators[place].on_more_rows(_FAR * cache_bytes) for place in places), strict=True)
+        seconds = predictor.predict(large, device=sheet).latency_s * predictor.device_share(large, sheet)
+        found[places] = seconds / times
+    return found
+
+
+def _warnings(
+    read: EagerNetwork, kernels: Mapping[str, KernelPrediction], device: Device, predictor: Predictor
+) -> tuple[str, ...]:
+    found = []
+    if device.name not in predictor.trained_on:
+        found.append(f"the model never saw {device.name}, so it goes by its datasheet alone")
+    if read.trains and read.step is None:
+        found.append("forward and backward pass only: the step of the optimizer is left out")
+    total = sum(kernel.total_s for kernel in kernels.values()) or 1.0
+    by_task: dict[str, dict[str, None]] = {}
+    for place, other in read.stand_ins.items():
+        by_task.setdefault(read.graph.calls[place].task_id, {})[other] = None
+    for key, others in by_task.items():
+        if (share := kernels[key].total_s / total) > 0.01:
+            found.append(f"{kernels[key].name}, {share:.0%} of the time, is the answer for {', '.join(others)} too")
+    return tuple(found)

@@ -1,0 +1,60 @@
+"""EagerNetwork: a workload as the operators that PyTorch runs eagerly, one call after the other. Needs no TVM."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from cdmpp.network.eager.backward import with_backward
+from cdmpp.network.eager.graph import StandIns, eager_graph_of
+from cdmpp.network.graph import check_runs
+from cdmpp.network.runtime import ReadNetwork
+from cdmpp.network.source.half import in_half
+from cdmpp.network.source.torch_network import read_torch
+from cdmpp.network.source.trained_model import batch_of
+from cdmpp.network.workload import Workload
+from cdmpp.operators.operator import EagerOperator
+from cdmpp.programs.compiled import EAGER, compiled_flag, compiled_modules, compiled_noted
+from cdmpp.programs.networks import export
+from cdmpp.programs.regions import flags_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class EagerNetwork(ReadNetwork):
+    """A network of framework operators."""
+
+    operators: Mapping[str, EagerOperator]
+    """By task id."""
+    stand_ins: StandIns
+    trains: bool = False
+    """Whether a backward pass is among the calls."""
+
+
+def read_run(workload: Workload, kind: str = "gpu") -> EagerNetwork:
+    """The calls of one run of mode ``inference`` or ``forward_backward``.
+
+    Args:
+        workload: which network, and how it runs.
+        kind: of the device, ``cpu``, or any other as ``gpu``: it decides what is one kernel.
+
+    Raises:
+        CdmppError: what was given is no torch model, or has an operator that nothing can answer for.
+    """
+    network = read_torch(workload, needs_values=False)
+    model, example = network.model, network.example
+    if network.dtype != "float32":
+        model, example = in_half(model, example)
+    trains, kind = workload.mode == "forward_backward", "cpu" if kind == "cpu" else "gpu"
+    with compiled_noted() as compiled:
+        exported = export(model.train(trains), example, eager=True, trains=trains, kind=kind)
+    forward = eager_graph_of(exported, network.name, kind)
+    check_runs(forward.graph)
+    whole = with_backward(forward) if trains else forward
+    return EagerNetwork(
+        graph=whole.graph,
+        batch=batch_of(network.example),
+        warnings=(*compiled_flag(compiled | compiled_modules(network.model), EAGER), *flags_of(exported)),
+        operators=whole.operators,
+        stand_ins=forward.stand_ins,
+        trains=trains,
+    )

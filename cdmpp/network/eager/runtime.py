@@ -1,0 +1,49 @@
+"""EagerRuntime: networks as PyTorch runs them by itself, one operator after the other. Needs no TVM."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from cdmpp.devices import Device
+from cdmpp.network.eager.launch import launched
+from cdmpp.network.eager.price import priced_by
+from cdmpp.network.eager.read import EagerNetwork, read_run
+from cdmpp.network.eager.step import read_step
+from cdmpp.network.runtime import LaunchedNetwork, PricedNetwork
+from cdmpp.network.workload import Workload
+from cdmpp.predict.catalogue import model_for, models
+from cdmpp.predict.model_folder import load
+from cdmpp.predict.predictor import Predictor
+
+
+@dataclass(frozen=True)
+class EagerRuntime:
+    """PyTorch without a compiler: a host dispatches call after call, and a device runs them in that order.
+
+    Attributes:
+        model: folder or name of a model of framework operators, or one that is loaded; None: the first that knows the
+            device or its kind.
+    """
+
+    model: str | Path | Predictor | None = None
+
+    def read(self, workload: Workload, device: Device) -> EagerNetwork:
+        """The operators of one run, as a device of that kind has them.
+
+        Raises:
+            CdmppError: what was given is no torch model, or has an operator that nothing can answer for.
+        """
+        read = read_step if workload.mode == "training_step" else read_run
+        return read(workload, device.kind)
+
+    def price(self, read: EagerNetwork, device: Device, progress: bool = True) -> PricedNetwork:  # noqa: ARG002
+        """The time of each call; no bar is shown, since nothing is sampled or compiled."""
+        if not isinstance(self.model, str | Path | None):
+            return priced_by(self.model, "given", read, device)
+        name = str(self.model) if self.model is not None else model_for(device.name, models(), "library").name
+        return priced_by(load(name), name, read, device)
+
+    def launch(self, priced: PricedNetwork) -> LaunchedNetwork:
+        """The host's dispatches and the device's calls, each in the order of the program."""
+        return launched(priced)

@@ -1,0 +1,97 @@
+"""From a workload to the prediction of its run on a device, by whichever runtime."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from cdmpp import devices
+from cdmpp.devices import Device
+from cdmpp.errors import UsageError
+from cdmpp.network.compiled.checked import with_measured
+from cdmpp.network.compiled.rule import DEFAULT
+from cdmpp.network.compiled.runtime import CompiledRuntime, compiled_step
+from cdmpp.network.compose import compose
+from cdmpp.network.eager.runtime import EagerRuntime
+from cdmpp.network.prediction import NetworkPrediction
+from cdmpp.network.runtime import RUNTIMES, ReadNetwork, Runtime
+from cdmpp.network.training_prediction import StepPrediction
+from cdmpp.network.training_step import TrainingStep
+from cdmpp.network.workload import Workload
+
+
+def runtime_of(
+    name: str, model: Any = None, schedule: str | None = None, fallback: bool | None = None
+) -> CompiledRuntime | EagerRuntime:
+    """The runtime that is called ``name``, with its settings; None: its default.
+
+    Raises:
+        UsageError: no such runtime, or one that does not have this setting.
+    """
+    if name == "tvm":
+        return CompiledRuntime(model, schedule or DEFAULT, fallback is not False)
+    if name != "torch":
+        raise UsageError(f"runtime {name!r}: one of {', '.join(RUNTIMES)}")
+    if schedule is not None:
+        raise UsageError(f"schedule {schedule} is of runtime tvm: PyTorch's libraries choose their kernels themselves")
+    if fallback is not None:
+        raise UsageError("fallback is of runtime tvm: backward passes of PyTorch's own kernels are never a ratio")
+    return EagerRuntime(model)
+
+
+def predict_network(
+    workload: Workload, device: str | Device, runtime: Runtime[Any], measure: bool = False, progress: bool = True
+) -> NetworkPrediction:
+    """The time of one run of a network on a device, before anyone runs it there.
+
+    Args:
+        workload: the network and how it runs, of mode ``inference`` or ``forward_backward``.
+        device: name of a device, or one described in Python.
+        runtime: what runs the network.
+        measure: whether the network is also built and run on this machine, which must be the device.
+        progress: whether bars are shown on stderr while schedules are sampled and compiled.
+
+    Raises:
+        UsageError: no such device, or a mode or a measurement that the runtime does not have.
+        CdmppError: the network cannot be read or holds what the runtime does not have, or there is no model.
+    """
+    if workload.mode == "training_step":
+        raise UsageError("mode training_step: predict_step answers for it, phase by phase")
+    if measure and not isinstance(runtime, CompiledRuntime):
+        raise UsageError("measure is of runtime tvm: PyTorch's own kernels are not timed here yet")
+    described = devices.get(device) if isinstance(device, str) else device
+    read = runtime.read(workload, described)
+    prediction = predict_read(read, described, runtime, progress)
+    return with_measured(prediction, read, described) if measure else prediction
+
+
+def predict_step(
+    workload: Workload | TrainingStep, device: str | Device, runtime: Runtime[Any], progress: bool = True
+) -> StepPrediction:
+    """The time of a training step on one device, phase by phase.
+
+    Args:
+        workload: the network and how it is trained, whatever its mode; or a step of compiled programs that was read
+            before.
+        device: as of ``predict_network``, and so ``runtime`` and ``progress``.
+        runtime: as there.
+        progress: as there.
+
+    Raises:
+        CdmppError: as of ``predict_network``; the network cannot be trained.
+    """
+    described = devices.get(device) if isinstance(device, str) else device
+    if isinstance(workload, TrainingStep):
+        if not isinstance(runtime, CompiledRuntime):
+            raise UsageError("a training step that was made before has programs of runtime tvm")
+        read: ReadNetwork = compiled_step(workload)
+    else:
+        read = runtime.read(replace(workload, mode="training_step"), described)
+    assert read.step is not None
+    return StepPrediction(read.step, predict_read(read, described, runtime, progress))
+
+
+def predict_read(read: ReadNetwork, device: Device, runtime: Runtime[Any], progress: bool = True) -> NetworkPrediction:
+    """The prediction of calls that ``runtime`` has read."""
+    priced = runtime.price(read, device, progress)
+    return compose(priced, runtime.launch(priced))

@@ -1,0 +1,192 @@
+"""TorchNetwork: a torch model with inputs that it runs on, read from a name, a file or a module. Needs no TVM."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from cdmpp.errors import UsageError
+from cdmpp.network.source.checkpoint import checkpoint_entry, read_checkpoints
+from cdmpp.network.source.entry import torchvision_entry, with_shape
+from cdmpp.network.source.user_code import run_function
+from cdmpp.network.source.weightless import as_on_cpu, is_weightless
+from cdmpp.network.workload import KINDS, Workload, is_instance
+from cdmpp.platform.allocation import within_free_memory
+from cdmpp.programs.caches import register_caches
+from cdmpp.programs.networks import build_model, network_of, read_zoo
+
+_MOST_BYTES = 2e9
+"""Of weights that are made where their values play no part; of more only the shapes are."""
+
+
+@dataclass(frozen=True)
+class TorchNetwork:
+    """A torch model in eval mode with inputs that it runs on: ``model(*example)``."""
+
+    name: str
+    model: Any
+    example: tuple[Any, ...]
+    dtype: str
+    """``float32``, or ``float16`` for mixed precision."""
+    folds: bool = True
+    """Whether batch norms are folded into the convolutions before them where TVM compiles it."""
+
+
+@within_free_memory("the network, as it is asked for,")
+def read_torch(workload: Workload, needs_values: bool = True) -> TorchNetwork:
+    """The torch model of a workload and its inputs.
+
+    Args:
+        workload: which network, and of which shapes and type.
+        needs_values: whether weights need values. Without them large models of a name, and those on the device meta,
+            have weights that hold nothing.
+
+    Raises:
+        UsageError: no such network, no torch model, or shapes that it cannot have.
+        CdmppError: the model cannot be built; it says why and where.
+    """
+    path = workload.path
+    if path is not None and path.suffix == ".onnx":
+        raise UsageError(
+            f"{path.name} is no torch model: PyTorch's own kernels run a torch.nn.Module or file.py:FUNCTION"
+        )
+    if path is not None:
+        network = _of_name(workload, math.inf if needs_values else _MOST_BYTES)
+    elif workload.is_torch:
+        network = _of_module(workload)
+    else:
+        raise UsageError(f"a {type(workload.network).__name__} is no torch model: give {KINDS}")
+    if needs_values or not is_weightless(network.model):
+        return network
+    model, example = as_on_cpu(network.model, network.example)
+    return replace(network, model=model, example=example)
+
+
+def positional(model: Any, example: Any) -> tuple[Any, tuple[Any, ...]]:
+    """A model that takes the example inputs in their order, and these."""
+    if isinstance(example, Mapping):
+        return _by_name(model, tuple(example)), tuple(example.values())
+    return model, tuple(example) if isinstance(example, tuple | list) else (example,)
+
+
+def refuse_example(what: str, example: Any) -> None:
+    """``UsageError`` where example inputs were given for a network that has its own."""
+    if example is not None:
+        raise UsageError(f"{what} has inputs of its own: leave example_inputs out, or give shapes as inputs")
+
+
+def _of_name(workload: Workload, most_bytes: float) -> TorchNetwork:
+    text, batch = str(workload.network), workload.batch
+    file, _, function = text.rpartition(":") if ":" in text else (text, "", "")
+    if file.endswith(".py"):
+        made = run_function(Path(file).expanduser(), function, batch)
+        return _of_function(f"{Path(file).name}:{function}", made, workload)
+    refuse_example(text, workload.example_inputs)
+    name, entry = _entry(text, Path(text).expanduser())
+    if workload.inputs:
+        entry = with_shape(entry, workload.inputs, text)
+    sizes = entry["input"]
+    if workload.inputs and batch is not None and sizes["batch"] != batch:
+        raise UsageError(f"{text}: batch={batch}, but inputs give {sizes['batch']}: leave one of them out")
+    spec = entry if batch is None else {**entry, "input": {**sizes, "batch": batch}}
+    model, own = build_model(spec, most_bytes)
+    return TorchNetwork(name, model, own, spec.get("dtype", workload.dtype), spec.get("fold_batch_norm", True))
+
+
+def _entry(text: str, path: Path) -> tuple[str, Mapping[str, Any]]:
+    """Short name and entry of a network of the zoo or a library."""
+    if text.startswith("torchvision:"):
+        name = text.removeprefix("torchvision:")
+        return name, torchvision_entry(name)
+    if text.startswith("hf:"):
+        return checkpoint_entry(text.removeprefix("hf:"))
+    name, zoo = text.removeprefix("zoo:"), read_zoo()
+    if name in zoo or text.startswith("zoo:"):
+        return name, network_of(zoo, name)
+    if path.suffix in (".pt", ".pth", ".pt2", ".pkl", ".bin", ".ckpt", ".safetensors"):
+        raise UsageError(f"{text}: weights are no network, and pickles are not loaded: give file.py:FUNCTION or ONNX")
+    if path.suffix == ".json" or (path / "config.json").is_file():
+        raise UsageError(f"{text} is no network of the zoo: a config of transformers is given as hf:{text}")
+    if path.exists():
+        raise UsageError(f"{text} is no file that holds a network: give {KINDS}")
+    known = [*zoo, *(f"hf:{full.split('/')[-1]}" for full in read_checkpoints())]
+    near = difflib.get_close_matches(text, known, n=3, cutoff=0.5)
+    told = f"nearest: {', '.join(near)}; or " if near else ""
+    raise UsageError(f"there is no network {text!r}: {told}give {KINDS}")
+
+
+def _of_function(name: str, made: Any, workload: Workload) -> TorchNetwork:
+    """What a user's function returned: a model, or one with its example inputs."""
+    if isinstance(made, tuple) and len(made) == 2:
+        made, own = made
+        if workload.example_inputs is None:
+            workload = replace(workload, example_inputs=own)
+    if not is_instance(made, "torch.nn", "Module"):
+        raise UsageError(
+            f"{name} returned a {type(made).__name__}: return a torch.nn.Module, or (module, example inputs)"
+        )
+    return _of_module(replace(workload, network=made), name)
+
+
+def _of_module(workload: Workload, name: str = "") -> TorchNetwork:
+    import torch
+
+    model, example, inputs = workload.network, workload.example_inputs, workload.inputs
+    name = name or type(getattr(model, "_orig_mod", model)).__name__
+    if example is not None and inputs:
+        raise UsageError(f"{name}: give example inputs or the shapes of inputs, not both")
+    if example is None and not inputs:
+        raise UsageError(
+            f"{name}: a module says nothing about its inputs: give example_inputs, such as (torch.randn(1, 8),); "
+            "a function in file.py returns (module, example inputs)"
+        )
+    register_caches()
+    example = {key: torch.randn(*shape) for key, shape in inputs.items()} if inputs else example
+    model = model.eval()
+    _check_elements(name, example)
+    named, example = positional(model, example)
+    own = _first_size(example)
+    if workload.batch not in (None, own):
+        raise UsageError(
+            f"{name}: batch={workload.batch}, but its example inputs have batch {own}: leave batch out, or give "
+            "example inputs of that batch (a function in file.py may take batch)"
+        )
+    return TorchNetwork(name, named, example, workload.dtype)
+
+
+def _check_elements(name: str, example: Any) -> None:
+    """``UsageError`` of example inputs without elements: no kernel runs on nothing."""
+    from torch.utils import _pytree
+
+    for path, value in _pytree.tree_flatten_with_path(example)[0]:
+        if getattr(value, "is_sparse", False) is False and hasattr(value, "numel") and value.numel() == 0:
+            where = _pytree.keystr(path)
+            raise UsageError(
+                f"{name}: the example input{f' {where}' if where else ''} has the shape {tuple(value.shape)}, without "
+                "elements: give at least one along each axis"
+            )
+
+
+def _first_size(example: tuple[Any, ...]) -> int:
+    """First dimension of the first input; 1 where it has none."""
+    shape: Sequence[int] = getattr(example[0], "shape", ()) if example else ()
+    return int(shape[0]) if len(shape) else 1
+
+
+def _by_name(model: Any, names: tuple[str, ...]) -> Any:
+    """The model with its arguments in the order of ``names``."""
+    import torch
+
+    class ByName(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = model
+
+        def forward(self, *values: Any) -> Any:
+            return self.inner(**dict(zip(names, values, strict=True)))
+
+    return ByName().eval()

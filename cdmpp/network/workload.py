@@ -1,0 +1,104 @@
+"""Workload: a network and one way to run it, which is all of a question but the device."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from cdmpp.errors import UsageError
+from cdmpp.programs.training.loss import Loss, check_loss
+from cdmpp.programs.training.optimizers import optimizer_of
+
+Mode = Literal["inference", "forward_backward", "training_step"]
+Dtype = Literal["float32", "float16"]
+KINDS = (
+    "a zoo network (bert_tiny, resnet50@b4), torchvision:resnet50, hf:bert-base-uncased, hf:FOLDER with a config.json, "
+    "model.onnx, file.py:FUNCTION; in Python also a torch.nn.Module with example inputs, or a Relax module"
+)
+_MOST_SIZE = 2**31
+"""The largest dimension of an input: torch and TVM count the elements of a tensor with 64 bits."""
+
+
+@dataclass(frozen=True, eq=False)
+class Workload:
+    """One network and one way to run it; the device and the runtime are asked about separately.
+
+    Attributes:
+        network: one of ``KINDS``: a torch module, a Relax module, or a name. ``file.py:FUNCTION`` runs that file and
+            calls the function without arguments. A module in eval mode is trained whole; one in training mode is
+            trained as it is, which keeps its frozen parts in eval mode. A module is left as it was.
+        example_inputs: what a torch module is called with: a tensor, a tuple of arguments, or a dict of them by name.
+            Their shapes decide; their values play no part. Names and Relax modules have inputs of their own.
+        batch: examples in one run, the first dimension of the inputs, from 1 to 2**31; None where the network says it.
+        inputs: name of an input -> its shape, in elements along each axis, where the network leaves shapes open.
+        dtype: ``float32``, or ``float16``: mixed precision in compiled programs, halves throughout in eager PyTorch. A
+            zoo variant that names a type has that one.
+        mode: ``inference``: one forward pass. ``forward_backward``: a forward pass in training mode and the gradients
+            of all parameters, without a loss and an update. ``training_step``: forward pass, loss, backward pass and
+            update, in float32.
+        loss: of a training step: ``cross_entropy`` or ``mse`` of the first output, ``model`` for the ``loss`` of a
+            model that is given labels, or a function ``(output[, target])`` that returns a tensor of one number.
+        target: what the first output should be, a tensor; None: random where the loss needs one. A function is called
+            with the output only where this is None.
+        optimizer: of a training step: ``sgd`` (momentum 0.9), ``adam``, ``adamw``, or None for no update.
+
+    Raises:
+        UsageError: a value that no run can have; the message names it and what is allowed.
+
+    Example:
+        >>> from cdmpp import Workload
+        >>> Workload("torchvision:resnet18", batch=8).mode
+        'inference'
+        >>> Workload("gpt2", mode="training_step", optimizer="sgd", loss="model").optimizer
+        'sgd'
+    """
+
+    network: Any
+    example_inputs: Any = None
+    batch: int | None = None
+    inputs: Mapping[str, Sequence[int]] | None = None
+    dtype: Dtype = "float32"
+    mode: Mode = "inference"
+    loss: Loss = "cross_entropy"
+    target: Any = None
+    optimizer: str | None = "adamw"
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.network, str | Path) or self.is_torch or self.is_relax):
+            raise UsageError(f"a {type(self.network).__name__} is no network: give {KINDS}")
+        if self.batch is not None and (not isinstance(self.batch, int) or not 1 <= self.batch <= _MOST_SIZE):
+            raise UsageError(f"batch={str(self.batch)[:40]}: give a whole number from 1 to {_MOST_SIZE:,}")
+        for name, shape in (self.inputs or {}).items():
+            if wrong := [size for size in shape if not 1 <= size <= _MOST_SIZE]:
+                allowed = f"give whole numbers from 1 to {_MOST_SIZE:,}"
+                raise UsageError(f"input {name}: size {str(wrong[0])[:40]}: {allowed}")
+        for name, known in (("dtype", get_args(Dtype)), ("mode", get_args(Mode))):
+            if getattr(self, name) not in known:
+                raise UsageError(f"{name} {getattr(self, name)!r} is unknown: use {', '.join(known)}")
+        check_loss(self.loss)
+        optimizer_of(self.optimizer)
+        if self.mode == "training_step" and self.dtype != "float32":
+            raise UsageError(f"dtype {self.dtype}: a training step is made in float32 only")
+
+    @property
+    def is_torch(self) -> bool:
+        """Whether the network is a torch module."""
+        return is_instance(self.network, "torch.nn", "Module")
+
+    @property
+    def is_relax(self) -> bool:
+        """Whether the network is a Relax module."""
+        return is_instance(self.network, "tvm", "IRModule")
+
+    @property
+    def path(self) -> Path | None:
+        """The file that the name of the network would be; None for a module."""
+        return Path(str(self.network)).expanduser() if isinstance(self.network, str | Path) else None
+
+
+def is_instance(value: Any, module: str, name: str) -> bool:
+    """Whether ``value`` is of the class ``name`` of a library, which is not imported for that."""
+    return module in sys.modules and isinstance(value, getattr(sys.modules[module], name))

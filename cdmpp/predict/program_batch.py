@@ -1,0 +1,64 @@
+"""ProgramBatch: programs as a model reads them, and ReadOptions: how they are to be read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from cdmpp.ast.table import AstTable
+from cdmpp.data.derive import LIMIT_S
+from cdmpp.data.targets import disagreement, retargeted
+from cdmpp.devices import Device
+from cdmpp.errors import UnsupportedProgramError
+from cdmpp.machine_code.cpu.code_features import CODE_WIDTH
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """How programs are to be read."""
+
+    device: Device
+    features: str = "cdmpp"
+    """Kind of leaf vectors, a name in ``layout.FEATURES``."""
+    compiled: bool = False
+    """Compile CPU programs for their code vectors."""
+    limit_s: float = LIMIT_S
+    retarget: bool = False
+    """Make programs of another architecture, or of another CPU, for the device's own target."""
+
+    def target_of(self, target: str) -> str:
+        """JSON of the target that a program recorded for ``target`` (JSON) is made for.
+
+        ``UnsupportedProgramError``: it is not of the device.
+        """
+        own = retargeted(self.device, target)
+        used = own if self.retarget else target
+        if reason := disagreement(self.device, used):
+            hint = "" if disagreement(self.device, own) else "; retarget=True (--retarget) makes programs for that"
+            raise UnsupportedProgramError(f"{reason}{hint}")
+        return used
+
+
+@dataclass(frozen=True)
+class ProgramBatch:
+    """n programs as a model reads them."""
+
+    asts: AstTable
+    labels: tuple[str, ...]
+    refused: tuple[str, ...] = ()
+    """Programs that were left out, each with the reason."""
+    reasons: Mapping[int, str] = field(default_factory=dict)
+    """Program -> why it has no code vector, where that is known."""
+
+    def with_codes(
+        self, codes: Mapping[str, np.ndarray], faults: Mapping[str, str], keys: Sequence[str]
+    ) -> ProgramBatch:
+        """Code vectors for programs that have none yet, and why some get none, by the ``keys`` (n,) of the programs."""
+        reasons = {i: faults[key] for i, key in enumerate(keys) if key in faults}
+        if not codes:
+            return replace(self, reasons=reasons)
+        have, missing = self.asts.codes_or_nan(), np.full(CODE_WIDTH, np.nan, np.float32)
+        new = np.stack([codes.get(key, missing) for key in keys])
+        return replace(self, asts=self.asts.with_codes(np.where(np.isnan(have[:, :1]), new, have)), reasons=reasons)

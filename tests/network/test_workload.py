@@ -1,0 +1,41 @@
+"""Workload: what it accepts, and what it refuses when it is made."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from cdmpp.errors import UsageError
+from cdmpp.network.workload import Workload
+
+
+def test_a_workload_knows_what_its_network_is():
+    module, name = Workload(torch.nn.Linear(4, 4), torch.zeros(1, 4)), Workload("~/model.onnx")
+    assert module.is_torch and module.path is None and not name.is_torch
+    assert name.path == Path.home() / "model.onnx" and not module.is_relax
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"network": 3}, "a int is no network: give a zoo network"),
+        ({"batch": 0}, "batch=0: give a whole number from 1 to 2,147,483,648"),
+        ({"batch": 2.5}, "batch=2.5: give a whole number"),
+        ({"batch": 2**31 + 1}, "batch=2147483649: give a whole number"),
+        ({"inputs": {"x": (1, 0)}}, "input x: size 0: give whole numbers from 1"),
+        ({"dtype": "int8"}, "dtype 'int8' is unknown: use float32, float16"),
+        ({"mode": "train"}, "mode 'train' is unknown: use inference, forward_backward, training_step"),
+        ({"loss": "own"}, "loss 'own' is unknown: use cross_entropy, mse, model, or a function"),
+        ({"loss": 3}, "loss 3 is unknown"),
+        ({"optimizer": "lion"}, "optimizer 'lion' is unknown: use sgd, adam, adamw, or none"),
+        ({"mode": "training_step", "dtype": "float16"}, "a training step is made in float32 only"),
+    ],
+)
+def test_what_no_run_can_have_is_refused(settings, told):
+    with pytest.raises(UsageError, match=told):
+        Workload(**{"network": "gpt2", **settings})
+
+
+def test_it_cannot_be_changed():
+    with pytest.raises(AttributeError):
+        Workload("gpt2").batch = 3
