@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 
+from cdmpp.cli.options import add_place
 from cdmpp.cli.output import add_output_arguments, check_output, show
 from cdmpp.errors import CdmppError
 from cdmpp.platform.limits import Limits, shown, text
@@ -19,16 +20,13 @@ _MOST_BYTES = 10**15
 
 def add_arguments(verb: argparse.ArgumentParser) -> None:
     """Declare the options of this verb."""
-    verb.add_argument(
-        "kind", type=text, help="all_reduce, all_gather, reduce_scatter, broadcast, all_to_all or send_recv"
-    )
+    kinds = "all_reduce, all_gather, reduce_scatter, broadcast, all_to_all or send_recv, or in the spelling of NCCL"
+    verb.add_argument("kind", type=text, help=kinds)
     verb.add_argument(
         "size", type=text, help="bytes, such as 64MiB: of one rank's whole buffer, gathered or not yet scattered"
     )
     verb.add_argument("--ranks", type=RANKS, required=True, help="how many devices take part")
-    place = verb.add_mutually_exclusive_group(required=True)
-    place.add_argument("--link", type=text, help="a file of conf/interconnect, such as nvlink3")
-    place.add_argument("--cluster", type=text, help="a file of conf/cluster, such as dgx-a100")
+    add_place(verb, required=True)
     verb.add_argument("--backend", type=text, default="nccl", help="nccl (default), rccl, oneccl, gloo or custom")
     verb.add_argument("--system", type=text, help="which measured system answers, where several have the link")
     add_output_arguments(verb, "csv", "html")
@@ -38,11 +36,11 @@ def run(options: argparse.Namespace) -> None:
     """Predict, and show the report."""
     check_output(options)
     from cdmpp.collectives import cluster
-    from cdmpp.collectives.collective import Collective
+    from cdmpp.collectives.collective import Collective, kind_named
     from cdmpp.collectives.collective_model import shipped
     from cdmpp.report.collective import collective_report
 
-    asked = Collective(options.kind, read_bytes(options.size), options.ranks, options.backend)
+    asked = Collective(kind_named(options.kind), read_bytes(options.size), options.ranks, options.backend)
     if options.cluster:
         if options.system:
             raise CdmppError(f"--system {options.system} goes with --link: a cluster names its own links")

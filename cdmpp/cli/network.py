@@ -7,9 +7,9 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from cdmpp.cli.options import add_device, add_model, add_runtime
 from cdmpp.cli.output import add_output_arguments, check_output, show
 from cdmpp.errors import UsageError
-from cdmpp.network.runtime import RUNTIMES
 
 if TYPE_CHECKING:
     from cdmpp import Workload
@@ -21,7 +21,7 @@ only files that you trust"""
 
 def add_arguments(verb: argparse.ArgumentParser) -> None:
     """Declare the options of this verb."""
-    verb.add_argument("--device", required=True, help="name of a device, see `cdmpp devices`")
+    add_device(verb)
     add_network_arguments(verb)
     verb.add_argument("--measure", action="store_true", help="also run kernels and network here, which is the device")
     add_output_arguments(verb, "csv", "html", "timeline", rows=20)
@@ -30,10 +30,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
 def add_network_arguments(verb: argparse.ArgumentParser) -> None:
     """Declare which network, and how it runs."""
     add_graph_arguments(verb)
-    rule = "best_of:K (the best of K sampled schedules by prediction), untuned, or database:DIR (default best_of:16)"
-    verb.add_argument("--schedule", help=rule)
-    runtime = "tvm, whose programs are scheduled, or torch, whose libraries serve it eagerly (default tvm)"
-    verb.add_argument("--runtime", choices=RUNTIMES, help=runtime)
+    add_runtime(verb)
     verb.add_argument("--train", action="store_true", help="with --runtime torch: forward and backward pass")
 
 
@@ -44,7 +41,7 @@ def add_graph_arguments(verb: argparse.ArgumentParser) -> None:
     shape = "shape of an input, for example x=1,3,224,224; once for each input"
     verb.add_argument("--input", action="append", default=[], metavar="NAME=SHAPE", help=shape)
     verb.add_argument("--dtype", default="float32", choices=("float32", "float16"), help="default float32")
-    verb.add_argument("--model", help="model folder or name of a shipped one (default: one trained on the device)")
+    add_model(verb)
 
 
 def run(options: argparse.Namespace) -> None:

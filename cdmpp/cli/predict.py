@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cdmpp import devices
+from cdmpp.cli.options import add_device, add_model
 from cdmpp.cli.output import add_output_arguments, check_output, show
 from cdmpp.errors import CdmppError
 
@@ -22,9 +23,9 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
         "programs", nargs="+", metavar="PROGRAMS", help=f"{told}: op linear 8192x4096x4096 softmax 512x512"
     )
     verb.add_argument("--dtype", help="of operators (default float32)")
-    verb.add_argument("--device", required=True, help="name of a device, see `cdmpp devices`")
+    add_device(verb)
     verb.add_argument("--clock-mhz", type=float, help="what a busy core runs at, where the device is known as a range")
-    verb.add_argument("--model", help="model folder or name of a shipped one (default: one trained on the device)")
+    add_model(verb)
     add_output_arguments(verb, "csv", "html", rows=20)
     verb.add_argument("--no-compile", action="store_true", help="see no machine code: faster, rougher")
     verb.add_argument("--retarget", action="store_true", help="make schedules of another architecture for DEVICE's own")

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
+from cdmpp.cli.options import add_place
 from cdmpp.errors import CdmppError
 from cdmpp.plans.strategies import STRATEGIES
 
@@ -23,9 +24,7 @@ def add_rank_arguments(verb: argparse.ArgumentParser) -> None:
     """Declare them; each strategy declares those of its own settings."""
     ranks = verb.add_argument_group("several ranks")
     ranks.add_argument("--ranks", type=int, help="how many devices train, each with the whole batch that is given")
-    place = ranks.add_mutually_exclusive_group()
-    place.add_argument("--cluster", help="a file of conf/cluster, such as dgx-a100")
-    place.add_argument("--link", help="a file of conf/interconnect, such as nvlink3, in place of a cluster")
+    add_place(ranks)
     known = ", ".join(f"{kind.name} ({kind.title})" for kind in STRATEGIES)
     ranks.add_argument("--strategy", help=f"parallel strategy: {known} (default ddp)")
     for _, _, flag in _flags():

@@ -6,11 +6,11 @@ import argparse
 import sys
 
 from cdmpp.cli.network import add_graph_arguments, runtime_options, workload_of
+from cdmpp.cli.options import add_device, add_runtime
 from cdmpp.cli.output import add_output_arguments, check_output, show
 from cdmpp.cli.plan_options import add_plan_arguments, check_plan, write_plan
 from cdmpp.cli.ranks import add_rank_arguments, check_ranks, planned_on, replayed_on
 from cdmpp.errors import UsageError
-from cdmpp.network.runtime import RUNTIMES
 
 OPTIMIZERS = ("sgd", "adam", "adamw", "none")
 LOSSES = ("cross_entropy", "mse", "model")
@@ -19,12 +19,9 @@ LOSSES = ("cross_entropy", "mse", "model")
 
 def add_arguments(verb: argparse.ArgumentParser) -> None:
     """Declare the options of this verb."""
-    verb.add_argument("--device", required=True, help="name of a device, see `cdmpp devices`")
+    add_device(verb)
     add_graph_arguments(verb)
-    runtime = "tvm, whose programs are scheduled, or torch, whose libraries serve it eagerly (default tvm)"
-    verb.add_argument("--runtime", choices=RUNTIMES, help=runtime)
-    rule = "best_of:K (the best of K sampled schedules by prediction), untuned, or database:DIR (default best_of:16)"
-    verb.add_argument("--schedule", help=rule)
+    add_runtime(verb)
     verb.add_argument(
         "--optimizer", default="adamw", choices=OPTIMIZERS, help="default adamw; sgd has momentum, none makes no update"
     )

@@ -6,8 +6,9 @@ import argparse
 import sys
 
 from cdmpp.cli.network import add_graph_arguments, workload_of
+from cdmpp.cli.options import add_device
 from cdmpp.cli.output import add_output_arguments, check_output, say, show
-from cdmpp.platform.limits import Limits, path, text
+from cdmpp.platform.limits import Limits, path
 
 _TRIALS = """programs to build and time on this machine, which must be the device: the most promising ones, more of the
 kernels that take more of the time (default 0: prediction alone decides)"""
@@ -15,7 +16,7 @@ kernels that take more of the time (default 0: prediction alone decides)"""
 
 def add_arguments(verb: argparse.ArgumentParser) -> None:
     """Declare the options of this verb."""
-    verb.add_argument("--device", type=text, required=True, help="name of a device, see `cdmpp devices`")
+    add_device(verb)
     verb.add_argument(
         "--out", required=True, type=path, metavar="DIR", help="of the database; one that is there goes on"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -24,6 +25,15 @@ BACKENDS: Mapping[str, str] = {
     "gloo": "CPUs, over TCP; it runs a reduce-scatter as an all-reduce",
     "custom": "kernels of inference servers (vLLM, SGLang, TensorRT-LLM), all-reduce alone",
 }
+
+
+def kind_named(given: str) -> str:
+    """The key of ``KINDS`` that ``given`` spells as PyTorch, NCCL or nccl-tests does; ``given`` itself where none is.
+
+    ``AllReduce``, ``allreduce`` and ``all-reduce`` are ``all_reduce``.
+    """
+    letters = re.sub("[-_ ]", "", given.lower())
+    return next((kind for kind in KINDS if kind.replace("_", "") == letters), given)
 
 
 @dataclass(frozen=True)

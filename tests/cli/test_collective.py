@@ -37,6 +37,20 @@ def test_json_and_doubts_on_a_cluster(workplace, capsys):
     assert "cdmpp: gloo runs a reduce_scatter as an all_reduce" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("spelling", "kind"),
+    [("AllReduce", "all_reduce"), ("allgather", "all_gather"), ("reducescatter", "reduce_scatter"),
+     ("alltoall", "all_to_all"), ("sendrecv", "send_recv"), ("all-reduce", "all_reduce"), ("Broadcast", "broadcast")],
+)  # fmt: skip
+def test_spellings_of_nccl_are_understood(spelling, kind, workplace, capsys):
+    command = ["4MiB", "--ranks", "2", "--link", "nvlink3", "--json"]
+    assert cli.main(["collective", spelling, *command]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["collective"]["kind"] == kind
+    assert cli.main(["collective", kind, *command]) == 0
+    assert json.loads(capsys.readouterr().out) == answer
+
+
 @pytest.mark.parametrize(("text", "size"), [("512", 512), ("1.5kB", 1500), ("64MiB", 2**26), ("2 GB", 2 * 10**9)])
 def test_sizes(text, size):
     assert read_bytes(text) == size

@@ -6,10 +6,11 @@ import argparse
 from pathlib import Path
 
 from cdmpp import devices
+from cdmpp.cli.options import add_device, add_model
 from cdmpp.cli.output import add_output_arguments, check_output, show
 from cdmpp.errors import CdmppError
 from cdmpp.network.runtime import RUNTIMES
-from cdmpp.platform.limits import Limits, numbers, path, text
+from cdmpp.platform.limits import Limits, numbers, path
 
 _MODEL, _LIBRARY_MODEL = "cpus", "torch-gpus"
 CALLS = 3
@@ -17,16 +18,12 @@ CALLS = 3
 
 def add_arguments(verb: argparse.ArgumentParser) -> None:
     """Declare the options of this verb."""
-    verb.add_argument(
-        "--device", type=text, required=True, help="what this machine is: a name that `cdmpp devices` lists"
-    )
+    add_device(verb, "what this machine is: a name that `cdmpp devices` lists")
     runtime = "tvm: programs on a CPU; torch: PyTorch's operators on a CPU or GPU (default tvm)"
     verb.add_argument("--runtime", choices=RUNTIMES, default="tvm", help=runtime)
     calls = f"with --runtime torch: calls of each family (default {CALLS})"
     verb.add_argument("--calls", type=Limits(1, 10**6, "calls of each family"), help=calls)
-    verb.add_argument(
-        "--model", type=text, help="model folder or name of a shipped one to scale (default cpus, or torch-gpus)"
-    )
+    add_model(verb, "to scale (default cpus, or torch-gpus)")
     where = "folder for the records and the model (default outputs/DEVICE/calibrated, of torch calibrated-torch)"
     verb.add_argument("--out", type=path, help=where)
     minutes = numbers(0, 10**6, "minutes", above=True)

@@ -1,0 +1,33 @@
+"""Options that several verbs have, each declared once."""
+
+from __future__ import annotations
+
+import argparse
+
+from cdmpp.network.runtime import RUNTIMES
+from cdmpp.platform.limits import text
+
+
+def add_device(verb: argparse.ArgumentParser, meaning: str = "name of a device, see `cdmpp devices`") -> None:
+    """Declare ``--device``, which the verb needs."""
+    verb.add_argument("--device", type=text, required=True, help=meaning)
+
+
+def add_model(verb: argparse.ArgumentParser, meaning: str = "(default: one trained on the device)") -> None:
+    """Declare ``--model``; ``meaning`` follows what it names."""
+    verb.add_argument("--model", type=text, help=f"model folder or name of a shipped one {meaning}")
+
+
+def add_runtime(verb: argparse.ArgumentParser) -> None:
+    """Declare which runtime runs a network, and with which schedules."""
+    rule = "best_of:K (the best of K sampled schedules by prediction), untuned, or database:DIR (default best_of:16)"
+    verb.add_argument("--schedule", help=rule)
+    runtime = "tvm, whose programs are scheduled, or torch, whose libraries serve it eagerly (default tvm)"
+    verb.add_argument("--runtime", choices=RUNTIMES, help=runtime)
+
+
+def add_place(verb: argparse._ActionsContainer, required: bool = False) -> None:
+    """Declare what connects the ranks: a cluster or a link."""
+    place = verb.add_mutually_exclusive_group(required=required)
+    place.add_argument("--cluster", type=text, help="a file of conf/cluster, such as dgx-a100")
+    place.add_argument("--link", type=text, help="a file of conf/interconnect, such as nvlink3, in place of a cluster")
