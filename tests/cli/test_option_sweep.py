@@ -32,6 +32,8 @@ from cdmpp.recipes.finetune_settings import FinetuneSettings
 VERBS = {
     "model calibrate": ["--device", "xeon-icelake"],
     "data codes": ["--path", "nowhere"],
+    "devices": [],
+    "model list": [],
     "data summary": [],
     "collective": ["all_reduce", "64MiB", "--ranks", "8", "--link", "nvlink3"],
     "trace": ["nowhere"],
@@ -73,7 +75,7 @@ def refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.Capt
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("cdmpp.recipes.calibrate.probe", work)
     monkeypatch.setattr(Disturbance, "now", staticmethod(lambda *_: Disturbance()))
-    monkeypatch.setattr(cdmpp, "tune", work)
+    monkeypatch.setattr(cdmpp, "tune_network", work)
 
     def line(words: list[str]) -> str:
         assert cli.main(words) == 2, words
