@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from cdmpp.network.graph import NetworkGraph, peak_activation_bytes
-from cdmpp.network.training_step import StepCall
 
 
 def phases_of(graph: NetworkGraph, kept: Iterable[int], gradients: Iterable[int]) -> tuple[str, ...]:
@@ -23,67 +22,27 @@ def phases_of(graph: NetworkGraph, kept: Iterable[int], gradients: Iterable[int]
     return tuple("forward" if i in forward else "backward" if i in backward else "update" for i in places)
 
 
-def step_calls(
-    graph: NetworkGraph,
-    phases: Sequence[str],
-    ready: Mapping[str, int],
-    inputs: Iterable[int | None],
-    copies_weights: bool = True,
-) -> tuple[StepCall, ...]:
-    """The calls with their phases.
-
-    Args:
-        graph: of the whole step.
-        phases: of each call.
-        ready: name of a parameter -> place of the call that makes its gradient.
-        inputs: numbers, as in ``Call.resident``, of examples and targets.
-        copies_weights: whether calls make copies of weights that autograd has as views, as programs of TVM do: what is
-            made of weights alone does not count as saved.
-    """
-    made: dict[int, list[str]] = {}
-    for name, place in ready.items():
-        made.setdefault(place, []).append(name)
-    saved = _saved_places(graph, phases, set(inputs), copies_weights)
-    return tuple(
-        StepCall(call, phase, tuple(made.get(place, ())), place in saved)
-        for place, (call, phase) in enumerate(zip(graph.calls, phases, strict=True))
-    )
-
-
 def saved_bytes(
     graph: NetworkGraph, phases: Sequence[str], inputs: Iterable[int | None], copies_weights: bool = True
 ) -> int:
-    """Bytes that live from the forward into the backward pass; ``inputs`` and ``copies_weights`` as of ``step_calls``.
+    """Bytes that live from the forward into the backward pass, parameters not counted.
 
-    Parameters are not counted.
+    Args:
+        graph: calls of the whole step.
+        phases: phase of each call.
+        inputs: numbers, as in ``Call.resident``, of examples and targets.
+        copies_weights: whether calls make copies of weights that autograd has as views, as programs of TVM do. Results
+            that come only from weights are then not counted.
     """
     given = set(inputs)
-    read = {
-        number: size
-        for call, phase in zip(graph.calls, phases, strict=True)
-        if phase == "backward"
-        for number, size in call.resident
-        if number in given
-    }
-    saved = _saved_places(graph, phases, given, copies_weights)
-    return sum(graph.calls[place].output_bytes for place in saved) + sum(read.values())
-
-
-def _saved_places(
-    graph: NetworkGraph, phases: Sequence[str], inputs: set[int | None], copies_weights: bool
-) -> set[int]:
-    """Calls of the forward pass whose results the backward pass reads, and which may not be copies of weights."""
     varies = list[bool]()
     for call in graph.calls:
-        reads = any(number in inputs for number, _ in call.resident)
+        reads = any(number in given for number, _ in call.resident)
         varies.append(not copies_weights or reads or any(varies[place] for place in call.inputs))
-    return {
-        source
-        for call, phase in zip(graph.calls, phases, strict=True)
-        if phase == "backward"
-        for source in call.inputs
-        if phases[source] == "forward" and varies[source]
-    }
+    backward = [call for call, phase in zip(graph.calls, phases, strict=True) if phase == "backward"]
+    saved = {place for call in backward for place in call.inputs if phases[place] == "forward" and varies[place]}
+    read = {number: size for call in backward for number, size in call.resident if number in given}
+    return sum(graph.calls[place].output_bytes for place in saved) + sum(read.values())
 
 
 def live_bytes(graph: NetworkGraph, phases: Sequence[str], gradients: Iterable[int]) -> int:

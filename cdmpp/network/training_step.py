@@ -18,10 +18,6 @@ class StepCall:
     """With its task id, what it reads, and the bytes that it writes."""
     phase: str
     """One of ``PHASES``."""
-    gradients: tuple[str, ...] = ()
-    """Parameters whose gradients are ready when it has run: a bucket may leave when it has all of its own."""
-    is_saved: bool = False
-    """Whether its result lives from the forward into the backward pass."""
     is_recomputed: bool = False
     """Whether it runs one of the forward pass again, as ``torch.utils.checkpoint`` does it in the backward pass."""
 
@@ -117,4 +113,4 @@ class TrainingStep:
     @property
     def ready_order(self) -> tuple[str, ...]:
         """Names of the parameters in the order in which their gradients become ready."""
-        return tuple(name for call in self.calls for name in call.gradients)
+        return tuple(one.name for one in sorted(self.parameters, key=lambda one: one.ready))

@@ -1,6 +1,6 @@
 """Reports: every result as text, JSON, CSV, a page and a timeline, by the same writers.
 
-A result is what ``predict_network``, ``predict_step``, ``replay_step``, ``optimise_step`` or ``compare`` of ``cdmpp``
+A result is what ``predict_network``, ``predict_step``, ``replay_step``, ``optimize_step`` or ``compare`` of ``cdmpp``
 returns. Each becomes a ``Report``; a writer knows reports only.
 """
 

@@ -9,9 +9,9 @@ from typing import Any
 from cdmpp.report.charts import Bar, Bars
 from cdmpp.report.replay import timeline_of
 from cdmpp.report.report import Column, Report, Table, Total
+from cdmpp.steps.rank_spans import rank_spans
 from cdmpp.steps.replay import Replay
 from cdmpp.steps.step_graph import StepGraph
-from cdmpp.steps.strategy_replay import rank_spans
 from cdmpp.trace.diagnosis import Cause
 from cdmpp.trace.folder import Recording
 from cdmpp.units import SHARE, percent

@@ -12,10 +12,11 @@ from cdmpp.simulate.intervals import Interval, length_s, union, without
 from cdmpp.simulate.timeline import Span
 from cdmpp.steps.bounds import alone_s, communication_s, compute_s
 from cdmpp.steps.exchange import Exchange
-from cdmpp.steps.keys import Stream, TaskKey
+from cdmpp.steps.keys import Stream
+from cdmpp.steps.rank_spans import rank_spans
 from cdmpp.steps.replay import Replay, replay
 from cdmpp.steps.step_graph import StepGraph
-from cdmpp.steps.step_replay import RankShare, RankSpan, StepReplay
+from cdmpp.steps.step_replay import RankShare, StepReplay
 from cdmpp.steps.strategy import Strategy
 from cdmpp.steps.synchrony import Synchrony
 
@@ -62,31 +63,6 @@ def replay_strategy(
         max(computed_s, exchanged_s),
         _warnings(exchanges, topology),
     )
-
-
-def rank_spans(made: Replay) -> tuple[RankSpan, ...]:
-    """The tasks on each stream in the reported step, with times since its start."""
-    critical, start_s = {span.task.key for span in made.critical_path}, made.window_s[0]
-    return tuple(
-        RankSpan(
-            stream.rank, stream.name, title(made.graph, key), span.task.label, span.start_s - start_s,
-            span.end_s - start_s, span.task.gap_s, key in critical,
-        )
-        for key, span in made.spans.items()
-        if key.kind != "end" or span.end_s > span.start_s
-        for stream in span.task.resources
-        if isinstance(stream, Stream)
-    )  # fmt: skip
-
-
-def title(graph: StepGraph, key: TaskKey) -> str:
-    """The title of a task, for a reader."""
-    if key.is_of_exchange:
-        return " ".join([graph.exchanges[key.place].title, *([key.kind] if key.kind != "exchange" else [])])
-    if key.kind in ("start", "end"):
-        return key.kind
-    name = graph.ranks[key.rank].ops[key.place].name
-    return f"delay of {name}" if key.kind == "delay" else name
 
 
 def _by_rank(made: Replay) -> list[list[Span]]:

@@ -17,7 +17,7 @@ from benchmarks.distributed_jobs.score import Figure, bucket_orders, figures, pe
 from cdmpp.steps.replay import replay
 from cdmpp.steps.transforms.links import scale_bandwidth
 from cdmpp.trace.graph_file import graph_to_dict
-from tests.trace.test_what_if import job
+from tests.steps.toy_traced import job
 
 
 def row(scenario: Scenario, traced, reference: float = 1.0) -> dict:

@@ -8,8 +8,8 @@ from typing import Any
 
 from cdmpp.network.graph import Call, NetworkGraph, bytes_of, graph_with_ends
 from cdmpp.network.source.torch_network import TorchNetwork
-from cdmpp.network.training_phases import live_bytes, saved_bytes, step_calls
-from cdmpp.network.training_step import StepMemory, StepParameter, TrainingStep
+from cdmpp.network.training_phases import live_bytes, saved_bytes
+from cdmpp.network.training_step import StepCall, StepMemory, StepParameter, TrainingStep
 from cdmpp.programs.networks import to_relax
 from cdmpp.programs.task import Task
 from cdmpp.programs.training.joint import JointGraph, Value
@@ -75,7 +75,7 @@ def ratio_step(network: TorchNetwork, optimizer: Optimizer, batch: int, reason: 
     )
     return TrainingStep(
         joined.graph,
-        step_calls(joined.graph, phases, ready, inputs),
+        tuple(map(StepCall, joined.graph.calls, phases)),
         tuple(StepParameter(name, sizes[name], place, numbers[name]) for name, place in ready.items()),
         batch,
         optimizer.name,

@@ -9,8 +9,8 @@ from cdmpp.errors import some
 from cdmpp.network.compiled.training_fallback import ratio_step
 from cdmpp.network.graph import graph_with_ends
 from cdmpp.network.source.trained_model import batch_of, modes_kept, trained_model
-from cdmpp.network.training_phases import live_bytes, phases_of, saved_bytes, step_calls
-from cdmpp.network.training_step import StepMemory, StepParameter, TrainingStep
+from cdmpp.network.training_phases import live_bytes, phases_of, saved_bytes
+from cdmpp.network.training_step import StepCall, StepMemory, StepParameter, TrainingStep
 from cdmpp.network.workload import Workload
 from cdmpp.programs.compiled import TVM, compiled_flag, compiled_modules, compiled_noted
 from cdmpp.programs.training.joint import JointGraph, NoJointGraphError, joint_graph
@@ -78,9 +78,8 @@ def step_of(joint: JointGraph, lowered: Any, optimizer: Optimizer, name: str, ba
         if value.role == "parameter"
     }
     parameters = tuple(StepParameter(key, sizes[key], place, numbers.get(key)) for key, place in ready.items())
-    return TrainingStep(
-        graph, step_calls(graph, phases, ready, examples), parameters, batch, optimizer.name, memory, _warnings(joint)
-    )
+    calls = tuple(map(StepCall, graph.calls, phases))
+    return TrainingStep(graph, calls, parameters, batch, optimizer.name, memory, _warnings(joint))
 
 
 def _size(tensor: Any) -> int:

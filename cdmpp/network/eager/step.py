@@ -10,8 +10,8 @@ from cdmpp.network.eager.graph import eager_graph_of
 from cdmpp.network.eager.read import EagerNetwork
 from cdmpp.network.graph import Call
 from cdmpp.network.source.trained_model import batch_of, modes_kept, trained_model
-from cdmpp.network.training_phases import live_bytes, saved_bytes, step_calls
-from cdmpp.network.training_step import PHASES, StepMemory, StepParameter, TrainingStep
+from cdmpp.network.training_phases import live_bytes, saved_bytes
+from cdmpp.network.training_step import PHASES, StepCall, StepMemory, StepParameter, TrainingStep
 from cdmpp.network.workload import Workload
 from cdmpp.operators.update import STATES, update_of, workspace_elements
 from cdmpp.programs.compiled import EAGER, compiled_flag, compiled_modules, compiled_noted
@@ -78,8 +78,8 @@ def read_step(workload: Workload, kind: str = "gpu") -> EagerNetwork:
     )  # fmt: skip
     size, warnings = batch_of(arguments), compiled_flag(compiled | compiled_modules(network.model), EAGER)
     stepped = tuple(
-        replace(call, is_recomputed=place in whole.recomputed)
-        for place, call in enumerate(step_calls(graph, phases, ready, examples, copies_weights=False))
+        StepCall(call, phase, place in whole.recomputed)
+        for place, (call, phase) in enumerate(zip(graph.calls, phases, strict=True))
     )
     return EagerNetwork(
         graph=graph,

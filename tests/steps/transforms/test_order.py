@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from cdmpp.steps.exchange import Exchange
 from cdmpp.steps.step_graph import ModuleSpan, StepGraph
 from cdmpp.steps.transforms.accumulate import accumulate
 from cdmpp.steps.transforms.fuse_update import can_fuse_update, fuse_update
@@ -47,3 +48,15 @@ def test_a_module_around_others_is_none_to_recompute():
     around = ModuleSpan("around", MIB, (0, 5), (6, 8))
     assert can_recompute(replace(RANK, modules=(*RANK.modules, replace(around, is_kept=True)))) == RANK.modules
     assert can_recompute(replace(RANK, modules=(*RANK.modules, around))) == ()
+
+
+def test_exchanges_follow_their_ops():
+    """Launched after the last backward op and waited for by the first update: by that of the last batch, or of all."""
+    updates = tuple(place for place, op in enumerate(RANK.ops) if op.phase == "update")
+    graph = StepGraph((RANK,), (Exchange("all_reduce", MIB, {0: 8}, {0: (updates[1],)}),))
+    (one,) = accumulate(graph, 2).exchanges
+    assert (one.after, one.before) == ({0: 17}, {0: (19,)})
+    (one,) = recompute(graph, ("layer.1",)).exchanges
+    assert (one.after, one.before) == ({0: 10}, {0: (12,)})
+    (one,) = fuse_update(graph).exchanges  # the update that waits is kept, the two others are one
+    assert (one.after, one.before) == ({0: 8}, {0: (9,)})

@@ -1,0 +1,72 @@
+"""One builder of tasks: keys in fields, measured exchanges next to those that a topology carries, the steady step."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from cdmpp.errors import CdmppError
+from cdmpp.simulate import simulate
+from cdmpp.steps.exchange import START, Exchange
+from cdmpp.steps.keys import ALL_RANKS, Stream, TaskKey
+from cdmpp.steps.replay import replay
+from cdmpp.steps.step_graph import Op, RankGraph, StepGraph
+from cdmpp.steps.tasks import STEADY, STEPS, step_ends_s, step_tasks
+from tests.steps.toy_graph import MIB, WIRE, graph_of, ranks_of, wires
+
+
+def test_every_task_is_known_by_its_fields():
+    graph = ranks_of(2, sizes=[MIB])
+    graph = graph.with_exchanges([Exchange("all_reduce", MIB, {0: 1, 1: 1}, name="bucket 0")])
+    keys = [task.key for task in step_tasks(graph, wires(2), steps=1)]
+    own = [("start", 0), ("op", 0), ("op", 1), ("op", 2), ("end", 0)]
+    assert keys == [
+        *(TaskKey(0, kind, rank, place) for rank in (0, 1) for kind, place in own),
+        TaskKey(0, "exchange", ALL_RANKS, 0),
+    ]
+    assert [key.is_of_exchange for key in keys] == [False] * 10 + [True]
+    rings = [task for task in step_tasks(graph, wires(2), "ring step", 1) if task.key.is_of_exchange]
+    assert [task.key for task in rings] == [
+        TaskKey(0, "ring step", rank, 0, (0, number)) for number in range(2) for rank in (0, 1)
+    ]
+    assert {task.resources for task in rings} == {(Stream(rank, "communication"),) for rank in (0, 1)}
+
+
+def test_a_delay_follows_what_is_waited_for_and_a_gap_runs_meanwhile():
+    """The exchange ends at 3 s: after it the delay of 1 s begins, whereas the gap of 1 s is over by then."""
+    exchange = Exchange("all_reduce", 8, {0: 0}, {0: (1,)}, wire_s=2.0)
+    for first, second, step_s in (
+        (Op("a", "forward", 1.0), Op("b", "forward", 1.0, delay_s=1.0), 5.0),
+        (Op("a", "forward", 1.0, gap_s=1.0), Op("b", "forward", 1.0), 4.0),
+    ):
+        graph = StepGraph((RankGraph(0, (first, second)),), (exchange,))
+        assert replay(graph).step_s == pytest.approx(step_s)
+
+
+def test_measured_and_predicted_exchanges_stand_in_one_step():
+    """The message takes 4 s from the start on, the collective what the topology says; the update waits for both."""
+    graph = ranks_of(2, sizes=[MIB])
+    message = Exchange("send_recv", MIB, {0: START, 1: START}, wire_s=4.0, group="0->1")
+    graph = graph.with_exchanges([message, Exchange("all_reduce", MIB, {0: 1, 1: 1})])
+    assert replay(graph, wires(2)).step_s == pytest.approx(4.0 + 1e-3)
+    short = replace(graph, exchanges=(replace(graph.exchanges[0], wire_s=1e-6), graph.exchanges[1]))
+    assert replay(short, wires(2)).step_s == pytest.approx(3e-3 + 2 * WIRE.seconds(MIB // 2) + 1e-3)
+
+
+def test_the_reported_step_repeats_itself():
+    """Rank 1 is slower: from the second step on rank 0 waits for it, and all steps take as long."""
+    slow = replace(ranks_of(2).ranks[1], start_s=5e-3)
+    graph = graph_of(ranks_of(2).ranks[0], slow)
+    graph = graph.with_exchanges([Exchange("all_reduce", MIB, {0: 5, 1: 5})])
+    ends = step_ends_s(simulate(step_tasks(graph, wires(2), steps=STEPS + 3), rates=wires(2).rates))
+    lengths = [b - a for a, b in zip(ends, ends[1:], strict=False)]
+    assert lengths[STEADY - 1 :] == pytest.approx([replay(graph, wires(2)).step_s] * (len(lengths) - STEADY + 1))
+
+
+def test_an_exchange_that_nobody_measured_needs_a_topology():
+    graph = ranks_of(2).with_exchanges([Exchange("all_reduce", MIB, {0: 5, 1: 5}, name="bucket 0")])
+    with pytest.raises(CdmppError, match="nobody measured bucket 0, and there is no topology"):
+        replay(graph)
+    with pytest.raises(CdmppError, match=r"exchange 0 is of ranks \(0, 3\), the step has 2 ranks"):
+        replace(graph, exchanges=(Exchange("all_reduce", MIB, {0: 5, 3: 5}),))
