@@ -7,7 +7,7 @@ import re
 
 from cdmpp.cli.options import add_place
 from cdmpp.cli.output import add_output_arguments, check_output, show
-from cdmpp.errors import CdmppError
+from cdmpp.errors import UsageError
 from cdmpp.platform.limits import Limits, shown, text
 
 _UNITS = {"": 1, "B": 1, **{f"{p}B": 1000**n for n, p in enumerate("kMGT", 1)},
@@ -43,7 +43,7 @@ def run(options: argparse.Namespace) -> None:
     asked = Collective(kind_named(options.kind), read_bytes(options.size), options.ranks, options.backend)
     if options.cluster:
         if options.system:
-            raise CdmppError(f"--system {options.system} goes with --link: a cluster names its own links")
+            raise UsageError(f"--system {options.system} goes with --link: a cluster names its own links")
         found = shipped().predict_on(asked, cluster.get(options.cluster))
     else:
         found = shipped().predict(asked, options.link, options.system)
@@ -51,13 +51,13 @@ def run(options: argparse.Namespace) -> None:
 
 
 def read_bytes(given: str) -> int:
-    """``64MiB`` -> 67108864; ``CdmppError`` names the units."""
+    """``64MiB`` -> 67108864; ``UsageError`` names the units."""
     read = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", given)
     if read is None or read[2] not in _UNITS:
-        raise CdmppError(
+        raise UsageError(
             f"size {shown(given)}: expected a number and one of {', '.join(unit for unit in _UNITS if unit)}"
         )
     count = float(read[1]) * _UNITS[read[2]]
     if not 1 <= count <= _MOST_BYTES:
-        raise CdmppError(f"size {shown(given)}: expected 1 byte to {_MOST_BYTES // 10**12} TB")
+        raise UsageError(f"size {shown(given)}: expected 1 byte to {_MOST_BYTES // 10**12} TB")
     return round(count)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cdmpp.cli.network import add_network_arguments, runtime_options, workload_of
 from cdmpp.cli.output import add_output_arguments, check_output, say, show
-from cdmpp.errors import CdmppError
+from cdmpp.errors import UsageError
 
 
 def add_arguments(verb: argparse.ArgumentParser) -> None:
@@ -24,7 +24,7 @@ def run(options: argparse.Namespace) -> None:
     runtime = runtime_options(options)
     check_output(options, options.plot)
     if options.plot is not None and options.plot.suffix.lower() != ".png":
-        raise CdmppError(f"--plot {options.plot}: the picture is a PNG, so its name ends in .png")
+        raise UsageError(f"--plot {options.plot}: the picture is a PNG, so its name ends in .png")
     names = [name.strip() for name in options.devices.split(",") if name.strip()]
     import cdmpp
     from cdmpp.report.comparison import comparison_report

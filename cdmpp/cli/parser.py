@@ -33,7 +33,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise ``message`` with the name of the verb and where help is."""
-        raise UsageError(f"{self._verb()} {message}. `{self.prog} --help` says more".strip())
+        end = "" if message.endswith("?") else "."
+        raise UsageError(f"{self._verb()} {message}{end} `{self.prog} --help` says more".strip())
 
     def format_help(self) -> str:
         """As ``ArgumentParser`` does, or every setting with its meaning."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from cdmpp import devices
 from cdmpp.cli.options import add_device, add_model
 from cdmpp.cli.output import add_output_arguments, check_output, show
-from cdmpp.errors import CdmppError
+from cdmpp.errors import UsageError
 
 if TYPE_CHECKING:
     from cdmpp.operators.operator import EagerOperator
@@ -38,7 +38,7 @@ def run(options: argparse.Namespace) -> None:
     device = devices.get(options.device)
     operators = _operators(options.programs, options.dtype)
     if operators and options.retarget:
-        raise CdmppError("--retarget is of schedules alone: framework operators have no target")
+        raise UsageError("--retarget is of schedules alone: framework operators have no target")
     given = operators or _path(options.programs)
     gc.disable()  # a third of the time to start would go into looking at what was just imported
     from cdmpp.predict.catalogue import model_for, models
@@ -68,7 +68,7 @@ def _operators(words: list[str], dtype: str | None) -> list[EagerOperator]:
     """``op NAME SIZES [OPTION=N ...] ...``; empty for anything else."""
     if words[0] != "op":
         if dtype is not None:
-            raise CdmppError(
+            raise UsageError(
                 f"--dtype {dtype} is of operators alone: programs of {words[0]} say their types themselves"
             )
         return []
@@ -83,27 +83,27 @@ def _operators(words: list[str], dtype: str | None) -> list[EagerOperator]:
         elif calls and is_size(value):
             calls[-1][2][name] = int(value)
         else:
-            raise CdmppError(f"{word}: an option of an operator is NAME=NUMBER after its sizes, such as bias=0")
+            raise UsageError(f"{word}: an option of an operator is NAME=NUMBER after its sizes, such as bias=0")
     if not calls:
-        raise CdmppError("op needs an operator and its sizes, such as: op linear 8192x4096x4096")
+        raise UsageError("op needs an operator and its sizes, such as: op linear 8192x4096x4096")
     return [EagerOperator.parse(name, sizes, dtype or "float32", **more) for name, sizes, more in calls]
 
 
 def _path(words: list[str]) -> Path:
     if len(words) > 1:
-        raise CdmppError(f"one file or folder at a time, not {len(words)}; operators are told by: op NAME SIZES")
+        raise UsageError(f"one file or folder at a time, not {len(words)}; operators are told by: op NAME SIZES")
     return Path(words[0])
 
 
 def _check(given: list[EagerOperator] | Path, limit: float) -> None:
     if isinstance(given, Path):
         if not given.exists():
-            raise CdmppError(
+            raise UsageError(
                 f"{given} does not exist: give a TVMScript file, a folder or a .parquet file of stored ASTs"
             )
         if not given.is_dir() and given.suffix not in (".parquet", ".py"):
-            raise CdmppError(
+            raise UsageError(
                 f"{given} is neither a .py file with TVMScript nor a .parquet file of stored ASTs nor a folder"
             )
     if not limit > 0:
-        raise CdmppError(f"--limit {limit:g}: must be a positive number of seconds")
+        raise UsageError(f"--limit {limit:g}: must be a positive number of seconds")

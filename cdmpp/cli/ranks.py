@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 from cdmpp.cli.options import add_place
-from cdmpp.errors import CdmppError
+from cdmpp.errors import UsageError
 from cdmpp.plans.strategies import STRATEGIES
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def check_ranks(options: argparse.Namespace) -> None:
     settings = [_dest(flag) for _, _, flag in _flags()]
     if options.ranks is None and options.plan is None:
         if given := [name for name in (*_OPTIONS, *settings) if getattr(options, name)]:
-            raise CdmppError(f"--{given[0].replace('_', '-')} goes with --ranks: say how many devices train")
+            raise UsageError(f"--{given[0].replace('_', '-')} goes with --ranks: say how many devices train")
         return
     from cdmpp.collectives.topology import topology_of
     from cdmpp.plans.distributed_step import check_slow
@@ -52,7 +52,7 @@ def check_ranks(options: argparse.Namespace) -> None:
     if options.plan is None:
         options.plan = plan_on(options.ranks, _strategy(options))
     elif given := [name for name in ("strategy", "no_overlap", *settings) if getattr(options, name)]:
-        raise CdmppError(f"--{given[0].replace('_', '-')} does not go with --plan, whose file says it: leave it out")
+        raise UsageError(f"--{given[0].replace('_', '-')} does not go with --plan, whose file says it: leave it out")
     else:
         options.plan = read_plan(options.plan, options.ranks)
     options.ranks = options.plan.ranks
@@ -60,10 +60,10 @@ def check_ranks(options: argparse.Namespace) -> None:
     check_granularity(_granularity(options), options.ranks)
     slow = [_slow(text) for text in options.straggler]
     if twice := [rank for place, (rank, _) in enumerate(slow) if rank in dict(slow[:place])]:
-        raise CdmppError(f"--straggler {twice[0]}=FACTOR is given twice: once for each rank")
+        raise UsageError(f"--straggler {twice[0]}=FACTOR is given twice: once for each rank")
     options.straggler = check_slow(dict(slow), options.ranks)
     if options.straggler and options.optimize:
-        raise CdmppError("--straggler does not go with a search: plans are searched for ranks that are equal")
+        raise UsageError("--straggler does not go with a search: plans are searched for ranks that are equal")
 
 
 def replayed_on(found: StepPrediction, options: argparse.Namespace) -> StepReplay:
@@ -111,7 +111,7 @@ def _strategy(options: argparse.Namespace) -> Strategy:
         if (value := getattr(options, _dest(flag))) is None:
             continue
         if kind is not wanted:
-            raise CdmppError(f"{flag.option} goes with --strategy {kind.name}, given {wanted.name}: leave it out")
+            raise UsageError(f"{flag.option} goes with --strategy {kind.name}, given {wanted.name}: leave it out")
         settings[name] = value
     return replace(wanted(**settings), overlap=not options.no_overlap)
 
@@ -121,7 +121,7 @@ def _slow(text: str) -> tuple[int, float]:
     try:
         return int(rank), float(factor)
     except ValueError:
-        raise CdmppError(f"--straggler {text}: expected RANK=FACTOR, such as 2=1.3") from None
+        raise UsageError(f"--straggler {text}: expected RANK=FACTOR, such as 2=1.3") from None
 
 
 def _granularity(options: argparse.Namespace) -> str:

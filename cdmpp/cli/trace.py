@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from cdmpp.cli.output import add_output_arguments, check_output, show
 from cdmpp.cli.plan_options import add_search_arguments, write_plan
-from cdmpp.errors import CdmppError, UsageError
+from cdmpp.errors import UsageError
 from cdmpp.platform.limits import path, text
 
 if TYPE_CHECKING:
@@ -62,14 +62,14 @@ def run(options: argparse.Namespace) -> None:
 
 
 def read_settings(given: list[str]) -> dict[str, str]:
-    """``["bandwidth=0.5"]`` -> ``{"bandwidth": "0.5"}``; ``CdmppError`` for another form."""
+    """``["bandwidth=0.5"]`` -> ``{"bandwidth": "0.5"}``; ``UsageError`` for another form."""
     found: dict[str, str] = {}
     for word in given:
         key, equals, value = word.rpartition("=")
         if not equals or not key or not value:
-            raise CdmppError(f"--what-if {word}: expected KEY=VALUE, such as bandwidth=0.5")
+            raise UsageError(f"--what-if {word}: expected KEY=VALUE, such as bandwidth=0.5")
         if key in found:
-            raise CdmppError(f"--what-if {key} is given twice: {key}={found[key]} and {word}")
+            raise UsageError(f"--what-if {key} is given twice: {key}={found[key]} and {word}")
         found[key] = value
     return found
 

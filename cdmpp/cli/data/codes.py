@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from cdmpp.errors import CdmppError
+from cdmpp.errors import UsageError
 from cdmpp.platform.limits import PROCESSES, path
 
 
@@ -23,7 +23,7 @@ def run(options: argparse.Namespace) -> None:
     """Derive the code vectors of each folder, and print how many there are."""
     folders: list[Path] = options.path
     if missing := [str(folder) for folder in folders if not folder.is_dir()]:
-        raise CdmppError(f"no such folder: {', '.join(missing)}")
+        raise UsageError(f"no such folder: {', '.join(missing)}")
     from cdmpp.cli.output import print_json
     from cdmpp.data.codes import derive_codes
 

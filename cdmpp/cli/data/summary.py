@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from cdmpp.cli.output import add_output_arguments, check_output, say, show
-from cdmpp.errors import CdmppError
+from cdmpp.errors import UsageError
 from cdmpp.platform.limits import path
 
 
@@ -21,7 +21,7 @@ def run(options: argparse.Namespace) -> None:
     """Show what is here."""
     check_output(options)
     if missing := [str(folder) for folder in options.path if not folder.is_dir()]:
-        raise CdmppError(f"no such folder: {', '.join(missing)}")
+        raise UsageError(f"no such folder: {', '.join(missing)}")
     from cdmpp.data.summary import details, known_paths, summarise
     from cdmpp.report.lists import data_report
 
@@ -32,7 +32,7 @@ def run(options: argparse.Namespace) -> None:
         from cdmpp.data.plots import save_data_plots
 
         if not readable:
-            raise CdmppError("there is no data set to draw; give its folder with --path")
+            raise UsageError("there is no data set to draw; give its folder with --path")
         for picture in save_data_plots(options.plots, [statistics for _, statistics in readable]):
             print(picture, file=sys.stderr)
     if not entries and not options.json:

@@ -8,7 +8,7 @@ from pathlib import Path
 from cdmpp import devices
 from cdmpp.cli.options import add_device, add_model
 from cdmpp.cli.output import add_output_arguments, check_output, show
-from cdmpp.errors import CdmppError
+from cdmpp.errors import UsageError
 from cdmpp.network.runtime import RUNTIMES
 from cdmpp.platform.limits import Limits, numbers, path
 
@@ -42,7 +42,7 @@ def run(options: argparse.Namespace) -> None:
     device = devices.get(options.device)
     by_torch = options.runtime == "torch"
     if options.calls is not None and not by_torch:
-        raise CdmppError(
+        raise UsageError(
             f"--calls {options.calls} counts PyTorch's operators: add --runtime torch, or leave it out to time programs"
         )
     out = options.out or Path("outputs") / device.name / ("calibrated-torch" if by_torch else "calibrated")
