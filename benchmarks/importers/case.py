@@ -17,7 +17,7 @@ class Case:
     name: str
     """Unique in its source."""
     operators: tuple[str, ...]
-    """Keys of the importer's table of converters that it passes through."""
+    """Names of its operators, of torch as it is exported and as it is decomposed."""
     setting: str
     """Attributes and shapes, for the page."""
     model: Any
@@ -28,8 +28,8 @@ class Case:
     atol: float = 1e-4
     parts: tuple[tuple[str, ...], ...] = ()
     """Operators of each network where several are one."""
-    known: str = ""
-    """Its outcome, where that is known from a network that it is a part of."""
+    known: Any = None
+    """Its ``Outcome``, where that is known before: from its export, or a network that it is a part of."""
 
     @property
     def key(self) -> str:

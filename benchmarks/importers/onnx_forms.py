@@ -8,7 +8,7 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
-from onnx import helper, numpy_helper
+from onnx import helper, numpy_helper, parser
 
 _random = np.random.default_rng(0)
 MICROSOFT = "com.microsoft"
@@ -59,6 +59,36 @@ def forms() -> Iterator[tuple[str, Any, list[np.ndarray]]]:
         model, left = model_of(operator, given, attributes, opset, **options)
         counts[operator] += 1
         yield f"{operator}/{counts[operator]}", model, left
+    for place, (body, given) in enumerate(_sequences()):
+        inputs = ", ".join(f"float{list(value.shape)} {name}" for name, value in zip("ab", given, strict=False))
+        text = f'<ir_version: 8, opset_import: ["" : 17]> g ({inputs}) => (y) {{ {body} }}'
+        yield f"sequences/{place}", parser.parse_model(text), given
+
+
+def _sequences() -> Iterator[tuple[str, list[np.ndarray]]]:
+    """Nodes in ONNX's textual syntax, from inputs ``a`` and ``b`` to the result ``y``."""
+    for axis in (0, 1, -1):
+        whole = f"s = SplitToSequence <axis = {axis}> (a)"
+        yield f"{whole} y = ConcatFromSequence <axis = {axis}> (s)", [x(4, 6)]
+        yield f"{whole} y = ConcatFromSequence <axis = 0, new_axis = 1> (s)", [x(4, 6)]
+        yield f"{whole} i = Constant <value = int64 {{{axis}}}> () y = SequenceAt (s, i)", [x(4, 6)]
+        yield f"{whole} y = SequenceLength (s)", [x(4, 6)]
+        yield f"s = SplitToSequence <axis = {axis}, keepdims = 0> (a) y = ConcatFromSequence <axis = 0> (s)", [x(4, 6)]
+        size = "n = Constant <value = int64 {2}> ()"
+        yield f"{size} s = SplitToSequence <axis = {axis}> (a, n) y = ConcatFromSequence <axis = {axis}> (s)", [x(4, 6)]
+    pair = "s = SequenceConstruct (a, b)"
+    for shape in ((3, 4), (2,), (2, 3, 4)):
+        two = [x(*shape), x(*shape)]
+        yield f"{pair} y = ConcatFromSequence <axis = 0> (s)", two
+        yield f"{pair} i = Constant <value = int64 {{1}}> () y = SequenceAt (s, i)", two
+        first = "i = Constant <value = int64 {0}> ()"
+        yield f"{pair} {first} t = SequenceErase (s, i) y = ConcatFromSequence <axis = 0> (t)", two
+        yield f"{pair} t = SequenceErase (s) y = ConcatFromSequence <axis = 0> (t)", two
+        yield f"{pair} t = SequenceInsert (s, a) y = ConcatFromSequence <axis = 0> (t)", two
+        yield "e = SequenceEmpty () t = SequenceInsert (e, a) u = SequenceInsert (t, b) y = SequenceLength (u)", two
+        yield "e = SequenceEmpty () t = SequenceInsert (e, a) y = ConcatFromSequence <axis = -1> (t)", two
+        yield "o = Optional (a) y = OptionalGetElement (o)", two[:1]
+        yield "o = Optional (a) y = OptionalHasElement (o)", two[:1]
 
 
 def _old() -> Iterator[tuple[Any, ...]]:  # noqa: C901 - a list

@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from benchmarks.importers.case import Case
+from benchmarks.importers.trial import HERE, LEFT_OUT, Outcome
+from cdmpp.errors import CdmppError
+from cdmpp.programs.importable import make_importable
+from cdmpp.programs.networks import export
 
-SAMPLES = {"float32": 3, "int64": 1, "bool": 1}
-"""Type -> samples of each operator of torch's tests, spread over its list."""
+SAMPLES = {"float32": 4, "int64": 1}
+"""Type -> samples of each operator of torch's tests, spread over the first ``_MOST_SAMPLES`` of its list."""
+_MOST_SAMPLES = 60
 GROUP = 6
 """Layers that are tried as one network."""
-_LARGEST = 20_000
+_LARGEST = 4_000
 """Elements of an input: larger samples take long and say nothing else."""
-_LEFT_OUT = ("empty", "rand", "bernoulli", "multinomial", "normal", "dropout", "cauchy", "exponential", "geometric",
-             "log_normal", "uniform", "sparse", "fft.", "linalg.", "masked.", "special.", "_refs", "signal.",
-             "native_")  # fmt: skip
-"""Parts of names: of operators of which results are random, or which TVM has no converter for."""
+_LEFT_OUT = ("empty", "new_empty", "fft.", "linalg.", "masked.", "special.", "signal.", "sparse.")
+"""Starts of names: results that nobody may read, and operators that TVM has no converter for, with many samples."""
 
 
 @dataclass(frozen=True)
@@ -32,29 +37,57 @@ class Tried:
     module: Any
     inputs: tuple[Any, ...]
     setting: str
+    operator: str = ""
+    """That it is a form of: tried although TVM has no converter for what torch makes of it."""
 
     def case(self) -> Case | None:
         """None where it cannot be exported, or has operators without a converter."""
-        return case_of(self.name, self.module, self.inputs, self.setting)
+        try:
+            return case_of(self.name, self.module, self.inputs, self.setting, always=bool(self.operator))
+        except CdmppError as error:
+            refused = Outcome(HERE, str(error)) if self.operator else Outcome(LEFT_OUT)
+        used = (self.operator,) if self.operator else ()
+        return Case("torch", self.name, used, self.setting, None, (), (), known=refused)
 
 
-def torch_groups() -> Iterator[list[Tried]]:
-    """The layers, then the samples of torch's operator tests, in groups that are tried as one network first."""
+def torch_groups(wanted: Callable[[str], bool]) -> Iterator[list[Tried]]:
+    """In groups that are tried as one network first.
+
+    Forms of our own, samples of torch's tests of the operators that TVM has converters for, layers, then samples of all
+    other operators, which torch makes of those.
+    ``wanted`` is asked for the name of each layer, form and operator.
+    """
     import torch
-    from torch.testing._internal.common_methods_invocations import op_db
 
+    from benchmarks.importers.torch_forms import forms
     from benchmarks.importers.torch_layers import layers
 
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    made = [Tried(name, module, inputs, _words(module)) for name, module, inputs in layers()]
-    yield from (made[place : place + GROUP] for place in range(0, len(made), GROUP))
+    for group in forms():
+        yield [Tried(name, module, inputs, setting, setting) for name, module, inputs, setting in group if wanted(name)]
+    from torch.testing._internal.common_methods_invocations import op_db  # takes seconds
+
+    others = []
     for described in op_db:
         name = described.name + (f".{described.variant_test_name}" if described.variant_test_name else "")
-        if not any(part in name for part in _LEFT_OUT):
-            served = described.supported_dtypes("cpu")
-            known = [dtype for dtype in (torch.float32, torch.int64, torch.bool) if dtype in served]
-            yield [one for dtype in known for one in _samples(name, described, dtype)]
+        if name.startswith(_LEFT_OUT) or not wanted(name):
+            continue
+        if described.name.rpartition(".")[-1].strip("_") in _converted():
+            yield _samples(name, described)
+        else:
+            others.append((name, described))
+    made = [Tried(name, module, inputs, _words(module)) for name, module, inputs in layers() if wanted(name)]
+    yield from (made[place : place + GROUP] for place in range(0, len(made), GROUP))
+    yield from (_samples(*one) for one in others)
+
+
+@cache
+def _converted() -> frozenset[str]:
+    """Names in TVM's table of converters, without overloads."""
+    from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
+
+    return frozenset(name.partition(".")[0].strip("_") for name in ExportedProgramImporter().convert_map)
 
 
 def together(group: Sequence[Tried]) -> Case | None:
@@ -77,24 +110,25 @@ def together(group: Sequence[Tried]) -> Case | None:
 
     if len(group) < 2:
         return None
-    if (case := case_of("", Together(), [tensor for one in group for tensor in one.inputs], "")) is None:
-        return None
-    with torch.no_grad():
-        counts = [len(_tensors(one.module.eval()(*one.inputs))) for one in group]
-    results = list(case.model.graph.output_node().args[0])[-sum(counts) :]
-    parts = [results[sum(counts[:place]) : sum(counts[: place + 1])] for place in range(len(group))]
-    return replace(case, parts=tuple(_operators(part) for part in parts))
+    with torch.no_grad(), contextlib.suppress(Exception):
+        made = [len(_tensors(one.module.eval()(*one.inputs))) for one in group]
+        return case_of("", Together(), [tensor for one in group for tensor in one.inputs], "", made)
+    return None
 
 
-def _operators(results: Sequence[Any]) -> tuple[str, ...]:
-    """Names of all that the results of a graph are made by."""
+def _operators(nodes: Iterable[Any]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(node.target.__name__ for node in nodes if node.op == "call_function"))
+
+
+def _sources(results: Sequence[Any]) -> list[Any]:
+    """All nodes that the results of a graph are made by."""
     seen, open_ones = dict[Any, None](), list(results)
     while open_ones:
         node = open_ones.pop()
         if node not in seen:
             seen[node] = None
             open_ones.extend(node.all_input_nodes)
-    return tuple(dict.fromkeys(node.target.__name__ for node in seen if node.op == "call_function"))
+    return list(seen)
 
 
 def _words(module: Any) -> str:
@@ -102,43 +136,61 @@ def _words(module: Any) -> str:
     return f"{function.__defaults__}" if function is not None else " ".join(f"{module}".split())[:160]
 
 
-def _samples(name: str, described: Any, dtype: Any) -> Iterator[Tried]:
+def _samples(name: str, described: Any) -> list[Tried]:
     import torch
 
     torch.manual_seed(0)
-    kind = str(dtype).removeprefix("torch.")
-    try:
-        samples = list(described.sample_inputs("cpu", dtype, requires_grad=False))
-    except Exception:
-        return
-    step = max(1.0, len(samples) / SAMPLES[kind])
-    chosen = [samples[int(place * step)] for place in range(SAMPLES[kind]) if int(place * step) < len(samples)]
-    for place, sample in enumerate(chosen):
-        tensors = _tensors((sample.input, sample.args, sample.kwargs))
-        if tensors and sum(one.numel() for one in tensors) <= _LARGEST:
-            yield Tried(f"{name}/{kind}/{place}", _Called(described.op, sample), tuple(tensors), _shown(sample))
+    made = []
+    for kind, count in SAMPLES.items():
+        dtype = getattr(torch, kind)
+        with contextlib.suppress(Exception):
+            first = islice(described.sample_inputs("cpu", dtype), _MOST_SAMPLES if dtype in described.dtypes else 0)
+            listed = [(one, _tensors((one.input, one.args, one.kwargs))) for one in first]
+            samples = [one for one in listed if one[1] and all(0 < part.numel() <= _LARGEST for part in one[1])]
+            count = min(count, len(samples))
+            for place, (sample, tensors) in enumerate(samples[i * len(samples) // count] for i in range(count)):
+                called = _Called(described.op, sample)
+                made.append(Tried(f"{name}/{kind}/{place}", called, tuple(tensors), _shown(sample)))
+    return made
 
 
-def case_of(name: str, module: Any, inputs: Sequence[Any], setting: str) -> Case | None:
-    """The module, exported and decomposed; None where that fails or TVM lacks a converter."""
+def case_of(
+    name: str, module: Any, inputs: Sequence[Any], setting: str, counts: Sequence[int] = (), always: bool = False
+) -> Case | None:
+    """The module, exported and decomposed as the product does; None where that fails or TVM lacks a converter.
+
+    Args:
+        name: of the case.
+        module: takes ``inputs``, which it leaves as they are.
+        inputs: tensors.
+        setting: for the page.
+        counts: results of each part, where the module is several.
+        always: whatever TVM lacks.
+    """
     import torch
     from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 
-    with torch.no_grad(), contextlib.suppress(Exception):
-        exported = torch.export.export(module.eval(), tuple(inputs)).run_decompositions()
-        used = [node.target.__name__ for node in exported.graph.nodes if node.op == "call_function"]
-        if not used or not set(used) <= set(ExportedProgramImporter().convert_map):
+    with torch.no_grad():
+        exported = export(module.eval(), tuple(inputs))
+        make_importable(exported)
+        decomposed = exported.run_decompositions()
+        graphs = (exported.graph, decomposed.graph)
+        if not always and not set(_operators(decomposed.graph.nodes)) <= set(ExportedProgramImporter().convert_map):
             return None
-        for node in exported.graph.nodes:  # as the product does
-            if node.target is torch.ops.aten.view.default:
-                node.target = torch.ops.aten.reshape.default
         results = _tensors(module(*inputs))
         if not results or any(one.is_complex() or one.dtype is torch.bfloat16 for one in (*results, *inputs)):
             return None
-        arrays = [np.ascontiguousarray(one.detach().numpy()) for one in inputs]
+        arrays = [np.array(one.detach().numpy(), order="C") for one in inputs]
         expected = [np.array(one.detach().numpy()) for one in results]
-        return Case("torch", name, tuple(dict.fromkeys(used)), setting, exported, tuple(arrays), tuple(expected))
-    return None
+        used = _operators(node for graph in graphs for node in graph.nodes)
+        parts = []
+        for place, count in enumerate(counts):
+            last = sum(counts[: place + 1]) - sum(counts)
+            made = [list(graph.output_node().args[0])[last - count : last or None] for graph in graphs]
+            parts.append(_operators(node for results in made for node in _sources(results)))
+        return Case(
+            "torch", name, used, setting, decomposed, tuple(arrays), tuple(expected), parts=tuple(parts)
+        )  # fmt: skip
 
 
 class _Called:

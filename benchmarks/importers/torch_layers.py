@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 
-class _Of(nn.Module):
+class Of(nn.Module):
     def __init__(self, function: Any, *modules: nn.Module) -> None:
         super().__init__()
         self.function, self.inner = function, nn.ModuleList(modules)
@@ -23,7 +23,7 @@ def layers() -> Iterator[tuple[str, nn.Module, tuple[Any, ...]]]:
     """``(name, module in eval mode, inputs)``."""
     torch.manual_seed(0)
     for place, (module, *inputs) in enumerate(_all()):
-        named = type(module).__name__ if not isinstance(module, _Of) else module.function.__name__
+        named = type(module).__name__ if not isinstance(module, Of) else module.function.__name__
         yield f"layer{place}_{named}", module.eval(), tuple(inputs)
 
 
@@ -71,7 +71,7 @@ def _products() -> Iterator[tuple[Any, ...]]:
             def attention(a: Any, b: Any, c: Any, causal: bool = causal) -> Any:
                 return F.scaled_dot_product_attention(a, b, c, is_causal=causal)
 
-            yield _Of(attention), q, torch.randn_like(q), torch.randn_like(q)
+            yield Of(attention), q, torch.randn_like(q), torch.randn_like(q)
     yield nn.MultiheadAttention(8, 2, batch_first=True), *(torch.randn(2, 5, 8) for _ in range(3))
     yield nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), torch.randn(2, 5, 8)
     for operands in ("ij,jk->ik", "bij,bjk->bik", "bi,bj->bij", "ii->i", "ij->ji", "bhid,bhjd->bhij"):
@@ -81,7 +81,7 @@ def _products() -> Iterator[tuple[Any, ...]]:
         def einsum(*values: Any, equation: str = operands) -> Any:
             return torch.einsum(equation, *values)
 
-        yield _Of(einsum), *(torch.randn(*(sizes[one] for one in part)) for part in left.split(","))
+        yield Of(einsum), *(torch.randn(*(sizes[one] for one in part)) for part in left.split(","))
     yield nn.Fold((6, 6), 3, stride=3), torch.randn(1, 4 * 9, 4)
     for options in ({}, {"stride": 2}, {"padding": 1, "dilation": 2}):
         yield nn.Unfold(3, **options), torch.randn(1, 2, 8, 7)
@@ -124,9 +124,9 @@ def _sampled() -> Iterator[tuple[Any, ...]]:  # noqa: C901 - a list
                 def grid_sample(a: Any, b: Any, how: Any = (mode, padding, corners)) -> Any:
                     return F.grid_sample(a, b, *how)
 
-                yield _Of(grid_sample), image, grid
+                yield Of(grid_sample), image, grid
                 if mode != "bicubic":
-                    yield _Of(grid_sample), torch.randn(2, 3, 4, 4), torch.rand(2, 4, 2, 2) * 2 - 1
+                    yield Of(grid_sample), torch.randn(2, 3, 4, 4), torch.rand(2, 4, 2, 2) * 2 - 1
     for mode in ("nearest", "bilinear", "bicubic", "area", "nearest-exact"):
         for corners in (False, True) if mode in ("bilinear", "bicubic") else (None,):
             sizes: tuple[dict[str, Any], ...] = ({"size": (12, 11)}, {"size": (5, 4)}, {"size": (16, 12)})
@@ -135,24 +135,24 @@ def _sampled() -> Iterator[tuple[Any, ...]]:  # noqa: C901 - a list
                 def interpolate(a: Any, mode: str = mode, corners: Any = corners, options: Any = options) -> Any:
                     return F.interpolate(a, mode=mode, align_corners=corners, **options)
 
-                yield _Of(interpolate), image
+                yield Of(interpolate), image
     for mode in ("nearest", "linear"):
 
         def interpolate1d(a: Any, mode: str = mode) -> Any:
             return F.interpolate(a, size=13, mode=mode)
 
-        yield _Of(interpolate1d), image[0]
+        yield Of(interpolate1d), image[0]
     for corners in (False, True):
 
         def affine_grid(theta: Any, corners: bool = corners) -> Any:
             return F.affine_grid(theta, [2, 3, 4, 5], align_corners=corners)
 
-        yield _Of(affine_grid), torch.randn(2, 2, 3)
+        yield Of(affine_grid), torch.randn(2, 2, 3)
 
         def antialiased(a: Any, corners: bool = corners) -> Any:
             return F.interpolate(a, size=(5, 4), mode="bilinear", antialias=True, align_corners=corners)
 
-        yield _Of(antialiased), image
+        yield Of(antialiased), image
     for factor in (2, 3, 1):
         yield nn.PixelShuffle(factor), torch.randn(1, 2 * factor * factor, 3, 4)
         yield nn.PixelUnshuffle(factor), torch.randn(1, 2, 3 * factor, 2 * factor)
@@ -162,7 +162,7 @@ def _sampled() -> Iterator[tuple[Any, ...]]:  # noqa: C901 - a list
             def pad(a: Any, mode: str = mode, sizes: Any = sizes) -> Any:
                 return F.pad(a, sizes, mode=mode)
 
-            yield _Of(pad), torch.randn(2, 3, 5) if len(sizes) == 2 else image
+            yield Of(pad), torch.randn(2, 3, 5) if len(sizes) == 2 else image
 
 
 def _recurrent() -> Iterator[tuple[Any, ...]]:

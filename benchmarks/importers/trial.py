@@ -9,12 +9,17 @@ import numpy as np
 
 from benchmarks.importers.case import Case
 from cdmpp.errors import CdmppError
-from cdmpp.programs.networks import lower
-from cdmpp.programs.refusal import first_line, quiet
+from cdmpp.network.graph import graph_of
+from cdmpp.programs.networks import has_static_shapes, lower
+from cdmpp.programs.refusal import first_line, import_refusal, quiet
+from cdmpp.programs.torch_import import imported
 
-RIGHT, REFUSED, SHAPE, TYPE, VALUES, STOPPED, CRASHED = (
-    "right", "refused", "other shape", "other type", "other values", "does not run", "crash",
+RIGHT, REFUSED, HERE, SHAPE, TYPE, VALUES, STOPPED, CRASHED = (
+    "right", "refused", "refused here", "other shape", "other type", "other values", "does not run", "crash",
 )  # fmt: skip
+
+LEFT_OUT = "left out"
+"""TVM has no converter for what torch makes of it, or it cannot be exported; of no operator."""
 
 
 @dataclass(frozen=True)
@@ -27,18 +32,27 @@ class Outcome:
 
 
 def try_case(case: Case) -> Outcome:
-    """Import, lower, compile and run it with TVM alone, as it comes from the importer."""
+    """Import, lower, compile and run it: ONNX as it comes from TVM's importer, torch from that of the product."""
+    from tvm.tirx import PrimFunc
+
     with quiet():
         try:
             module, weights = _imported(case)
+        except CdmppError as error:
+            return Outcome(HERE, str(error))
         except Exception as error:
-            return Outcome(REFUSED, first_line(error))
+            words = first_line(error) if case.source == "onnx" else str(import_refusal(error, case.model))
+            return Outcome(REFUSED, words)
         if told := _other_results(module["main"].ret_ty, case.expected):
             return told
         try:
-            found = _run(lower(module), case.inputs, weights)
+            lowered = lower(module)
+            programs = (one for one in lowered.functions.values() if isinstance(one, PrimFunc))
+            if case.source == "torch" and not all(map(has_static_shapes, programs)):
+                graph_of(lowered, "the network")
+            found = _run(lowered, case.inputs, weights)
         except CdmppError as error:
-            return Outcome(STOPPED, first_line(error))
+            return Outcome(REFUSED if "TVM cannot" in str(error) else HERE, first_line(error))
         except Exception as error:
             return Outcome(STOPPED, first_line(error))
     return _compared(found, case)
@@ -52,9 +66,7 @@ def _imported(case: Case) -> tuple[Any, list[Any]]:
 
         module = from_onnx(case.model, keep_params_in_input=True)
     else:
-        from tvm.relax.frontend.torch import from_exported_program
-
-        module = from_exported_program(case.model, keep_params_as_input=True, run_ep_decomposition=False)
+        module = imported(case.model)
     weights = list((module["main"].attrs or {}).get("params", []))
     return relax.transform.ConvertToDataflow()(relax.frontend.detach_params(module)[0]), weights
 

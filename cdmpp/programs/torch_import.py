@@ -54,7 +54,7 @@ def _with(importer: Any, convert: Callable[[Any, Any], Any]) -> Callable[[Any], 
 def _checked(convert: Callable[[Any], Any], ours: frozenset[str], node: Any) -> Any:
     """What ``convert`` makes of a node, if that is what torch makes of it; ``ours`` are not TVM's to convert."""
     name = node.target.__name__
-    if name not in ours and (fault := refused_fault("torch", name, _facts(node))):
+    if (fault := refused_fault("torch", name, _facts(node))) and name not in ours:
         raise CdmppError(f"the torch operator {_name(node)} {fault}. {ADVICE[0].upper()}{ADVICE[1:]}")
     value, known = convert(node), node.meta.get("val")
     if all(_PLACES in str(user.target) and user.args[-1] is node for user in node.users):

@@ -59,8 +59,14 @@ def test_what_is_repaired_computes_what_torch_does():
     settings = [("bilinear", "zeros", False), ("nearest", "border", True), ("bicubic", "reflection", False)]
 
     def function(image, grid):
-        sums = torch.cumsum(image > 0, 1), torch.cumsum(image, -1), (image > 0) == (image > 1)
-        return (*sums, *(F.grid_sample(image, grid, *one) for one in settings))
+        sums = torch.cumsum(image > 0, 1), torch.cumsum(image, -1), torch.cumsum(image[0, 0, 0, 0], 0)
+        bits = (image > 0) == (image > 1)
+        scaled = torch.add(image, image[0], alpha=3), torch.sub(image, (image > 0).long(), alpha=0.5)
+        rows, columns = torch.tensor([1, 0]), torch.tensor([2, 0])
+        pairs = image[:, rows, columns], image[rows, :, columns], image[:, rows[:, None], columns], F.unfold(image, 2)
+        turned = image[:, rows[None], columns[:, None]], image[rows[:, None], :, columns]
+        last = image[:, -1], image[..., -2], image[:, rows[:1, None], columns]
+        return (*sums, bits, *last, *scaled, *pairs, *turned, *(F.grid_sample(image, grid, *one) for one in settings))
 
     inputs = torch.randn(2, 3, 8, 6), 2.6 * torch.rand(2, 5, 7, 2) - 1.3
     module = lower(imported(function, *inputs))
@@ -113,6 +119,29 @@ def test_a_known_fault_is_refused_by_operator_setting_and_node(monkeypatch):
     imported(torch.relu, torch.rand(2, 3))
     with pytest.raises(CdmppError, match=r"relu\.default \(node relu.*rank >= 3: it makes something else\. Replace"):
         imported(torch.relu, torch.rand(2, 3, 4))
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda x: F.dropout(x, 0.3, training=True), "native_dropout.default .* as if nothing were dropped"),
+        (lambda x: x + torch.randn_like(x), "randn_like.default .* makes a constant"),
+        (lambda x: x + torch.randn(x.shape), "randn.default .* makes a constant"),
+        (lambda x: torch.bernoulli(x, 0.4), "bernoulli.p .* returns its first input"),
+        (lambda x: x + torch.empty_like(x).exponential_(), "exponential.default .* makes zeros"),
+        (
+            lambda x: F.interpolate(x, size=(3, 2), mode="bilinear", antialias=True),
+            "_upsample_bilinear2d_aa.default .* without the wider window",
+        ),
+    ],
+)
+def test_what_tvm_makes_less_work_of_is_refused(function, message):
+    with pytest.raises(CdmppError, match=message):
+        imported(function, torch.rand(1, 2, 8, 6))
+
+
+def test_what_would_drop_nothing_is_answered():
+    imported(lambda x: F.dropout(x, 0.3, training=False).relu(), torch.rand(2, 3))
 
 
 def test_a_known_fault_of_the_same_work_is_answered(monkeypatch):
