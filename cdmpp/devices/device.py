@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from cdmpp.devices.cores import Core, core_of_processor, get_core
-from cdmpp.devices.launch_overheads import Engines, read_engines
+from cdmpp.devices.launch_overheads import LaunchOverheads, read_launch_overheads
 from cdmpp.devices.sheet import MEASURED, Quantity, nearest, read_quantity, read_sheet, sheet_files
 from cdmpp.errors import CdmppError, UnknownDeviceError
 from cdmpp.platform.content import read_yaml
@@ -80,7 +80,7 @@ class Device:
     """(low, high) of the numbers of which no more is known."""
     measured: frozenset[str] = frozenset()
     """Names of the numbers that were timed on the device instead of read."""
-    engines: Engines = field(default_factory=Engines)
+    launch_overheads: LaunchOverheads = field(default_factory=LaunchOverheads)
     """How it runs a network of kernels."""
 
     def origin(self, name: str) -> str:
@@ -192,7 +192,7 @@ def read_device(path: Path) -> Device:
         core=core,
         ranges={name: q.bounds for name in SPEC_FIELDS if (q := numbers[name]).bounds},
         measured=frozenset(name for name, number in numbers.items() if number.origin == MEASURED),
-        engines=read_engines(path, content.get("network"), documents),
+        launch_overheads=read_launch_overheads(path, content.get("network"), documents),
     )
 
 

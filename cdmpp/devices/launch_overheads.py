@@ -1,4 +1,4 @@
-"""Engines: what decides how long a device takes for a network beside its kernels. No TVM and no torch here."""
+"""LaunchOverheads: what a device takes for a network apart from its kernels. Imports neither TVM nor torch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NUMBERS = {"call_us": "us", "run_us": "us", "exposed_share": "1", "resident_kb"
 
 
 @dataclass(frozen=True)
-class Engines:
+class LaunchOverheads:
     """Of one device. ``None``: nobody has measured it."""
 
     call_s: float | None = None
@@ -37,10 +37,10 @@ class Engines:
         return next(named, [*self.classes][-1] if self.classes else "device")
 
 
-def read_engines(path: Path, content: Any, documents: Mapping[str, Any]) -> Engines:
+def read_launch_overheads(path: Path, content: Any, documents: Mapping[str, Any]) -> LaunchOverheads:
     """The part ``network`` of a device file; ``CdmppError`` names the field that cannot be."""
     if content is None:
-        return Engines()
+        return LaunchOverheads()
     known = {*_NUMBERS, "streams", "engines"}
     if not isinstance(content, dict) or not set(content) <= known:
         raise CdmppError(f"{path}: network must be a mapping of {', '.join(sorted(known))}, found {content!r}")
@@ -55,7 +55,7 @@ def read_engines(path: Path, content: Any, documents: Mapping[str, Any]) -> Engi
     if not isinstance(engines, dict) or not all(isinstance(classes, list) for classes in engines.values()):
         raise CdmppError(f"{path}: network.engines is {engines!r}: give the op classes of each engine as a list")
     call_us, run_us, resident_kb = (numbers.get(name) for name in ("call_us", "run_us", "resident_kb"))
-    return Engines(
+    return LaunchOverheads(
         None if call_us is None else 1e-6 * call_us,
         None if run_us is None else 1e-6 * run_us,
         numbers.get("exposed_share"),

@@ -9,7 +9,7 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from cdmpp.devices import Device
-from cdmpp.devices.launch_overheads import Engines
+from cdmpp.devices.launch_overheads import LaunchOverheads
 from cdmpp.errors import CdmppError
 from cdmpp.evaluation.networks import NetworkCell
 from cdmpp.network.compiled.cold import far_of, levels_of
@@ -25,7 +25,7 @@ _CACHE_SHARES = tuple(sixteenth / 16 for sixteenth in range(1, 17))
 """Of the last cache, that a network may have to itself."""
 
 
-def fit_engines(cells: Sequence[NetworkCell], device: Device) -> Engines:
+def fit_launch_overheads(cells: Sequence[NetworkCell], device: Device) -> LaunchOverheads:
     """What launches, a run and far data cost, from measured kernels: errors of the predictions do not enter.
 
     Each call's time within its network, less its time alone, is a share of what its far data takes, and a constant
@@ -43,7 +43,7 @@ def fit_engines(cells: Sequence[NetworkCell], device: Device) -> Engines:
     found = []
     for share in _CACHE_SHARES if device.spec["l3_kb"] else (None,):
         own = None if share is None else 1024 * share * (device.spec["l3_kb"] or 0.0)
-        levels = levels_of(replace(device, engines=replace(device.engines, resident_bytes=own)))
+        levels = levels_of(replace(device, launch_overheads=replace(device.launch_overheads, resident_bytes=own)))
         causes = np.array([[far_of(call.touches, levels), 1e-6] for call in calls]) * weight[:, None]
         asked = {"args": (causes, longer * weight), "bounds": (0.0, np.inf)}
         fit = least_squares(_left, _START, loss="soft_l1", f_scale=_USUAL, **asked)
@@ -51,7 +51,7 @@ def fit_engines(cells: Sequence[NetworkCell], device: Device) -> Engines:
     _, own, exposed, call_us = min(found, key=lambda one: one[0])
     short = [min(cell.samples_s) - cell.inside_s for cell in cells if min(cell.samples_s) < SHORT_S]
     return replace(
-        device.engines,
+        device.launch_overheads,
         call_s=1e-6 * float(call_us),
         run_s=max(0.0, min(short, default=0.0)),
         exposed_share=float(exposed),

@@ -46,7 +46,7 @@ class NetworkRow:
 
     @staticmethod
     def of(cell: NetworkCell, device: Device) -> NetworkRow:
-        """What ``device``, with the engines it has, makes of a cell."""
+        """What ``device``, with its launch overheads, makes of a cell."""
         errors = cell.errors(device)
         return NetworkRow(
             cell.device, cell.model, cell.schedule, cell.network, cell.batch, cell.held_out, len(cell.calls),

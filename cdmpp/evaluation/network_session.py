@@ -11,7 +11,7 @@ from typing import Any
 from cdmpp import devices
 from cdmpp.devices import Device
 from cdmpp.errors import CdmppError, DataError
-from cdmpp.evaluation.network_fit import fit_engines
+from cdmpp.evaluation.network_fit import fit_launch_overheads
 from cdmpp.evaluation.network_row import ERRORS, NetworkRow, network_errors, summary
 from cdmpp.evaluation.networks import (
     NetworkCell,
@@ -123,7 +123,7 @@ def fitted(cells: Sequence[NetworkCell]) -> dict[str, Device]:
         sheet = devices.get(name)
         known = [cell for cell in cells if cell.device == name and not cell.held_out]
         try:
-            found[name] = replace(sheet, engines=fit_engines(known, sheet))
+            found[name] = replace(sheet, launch_overheads=fit_launch_overheads(known, sheet))
         except CdmppError as error:
             log.warning("%s; what the file of %s says stands", error, name)
             found[name] = sheet
@@ -139,7 +139,7 @@ def write_figures(rows: Sequence[NetworkRow], sheets: Mapping[str, Device], out:
     """``networks.json`` under ``out``: rows, engines, and the errors that intervals are made of."""
     content = {
         "rows": summary(rows),
-        "engines": {name: asdict(sheet.engines) for name, sheet in sheets.items()},
+        "engines": {name: asdict(sheet.launch_overheads) for name, sheet in sheets.items()},
         "errors": network_errors(row for row in rows if row.held_out),
     }
     write_json(out / "networks.json", content)

@@ -108,9 +108,9 @@ class NetworkCell:
         return sum(call.inside_s for call in self.calls)
 
     def beside_s(self, device: Device, cold: bool = True) -> float:
-        """What the engines of ``device`` say of launches, a run, and (``cold``) of data far away, on one stream."""
-        engines = device.engines
-        gaps = (engines.run_s or 0.0) + len(self.calls) * (engines.call_s or 0.0)
+        """Seconds of launches, of a run, and (``cold``) of data far away by ``device``'s overheads, on one stream."""
+        overheads = device.launch_overheads
+        gaps = (overheads.run_s or 0.0) + len(self.calls) * (overheads.call_s or 0.0)
         return gaps + (self.cold_s(device) if cold else 0.0)
 
     def cold_s(self, device: Device) -> float:

@@ -164,7 +164,7 @@ def _key(name: str, dataset: LatencyDataset, split: Split, config: TrainConfig, 
         for numbers in (dataset.latency_s, codes):
             digest.update(b"" if numbers is None else np.ascontiguousarray(numbers[rows]).tobytes())
     sheets = sheets_of(dataset.devices[np.concatenate(parts)])
-    numbers_of = [field.name for field in fields(Device) if field.name not in ("title", "sources", "engines")]
+    numbers_of = [field.name for field in fields(Device) if field.name not in ("title", "sources", "launch_overheads")]
     said = {
         "left_out": name,
         "config": config.to_dict(),

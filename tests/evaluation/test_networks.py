@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from cdmpp import devices
-from cdmpp.devices.launch_overheads import Engines
+from cdmpp.devices.launch_overheads import LaunchOverheads
 from cdmpp.errors import CdmppError, DataError
-from cdmpp.evaluation.network_fit import fit_engines
+from cdmpp.evaluation.network_fit import fit_launch_overheads
 from cdmpp.evaluation.network_row import NetworkRow, coverage, network_errors, read_rows, summary, write_rows
 from cdmpp.evaluation.network_session import NetworkSettings, fitted, rows_of, run_networks, write_figures
 from cdmpp.evaluation.networks import (
@@ -27,7 +27,9 @@ from cdmpp.platform.files import write_json
 
 MIB = 2**20
 SHEET = devices.get("epyc-genoa")
-TRUE = replace(SHEET, engines=Engines(call_s=2e-6, run_s=15e-6, exposed_share=0.4, resident_bytes=8 * MIB))
+TRUE = replace(
+    SHEET, launch_overheads=LaunchOverheads(call_s=2e-6, run_s=15e-6, exposed_share=0.4, resident_bytes=8 * MIB)
+)
 
 
 def cell(seed: int, network: str = "", **changes: object) -> NetworkCell:
@@ -49,8 +51,10 @@ def cell(seed: int, network: str = "", **changes: object) -> NetworkCell:
 
 
 def test_what_runs_beside_the_kernels_is_found_again():
-    fitted = fit_engines([cell(seed) for seed in range(12)], SHEET)
-    found, true = ((one.call_s, one.run_s, one.exposed_share, one.resident_bytes) for one in (fitted, TRUE.engines))
+    fitted = fit_launch_overheads([cell(seed) for seed in range(12)], SHEET)
+    found, true = (
+        (one.call_s, one.run_s, one.exposed_share, one.resident_bytes) for one in (fitted, TRUE.launch_overheads)
+    )
     assert found == pytest.approx(true, rel=1e-3)
 
 
@@ -59,7 +63,7 @@ def test_a_few_calls_that_another_guest_slowed_change_little():
     slowed = [
         replace(one, calls=(replace(one.calls[0], inside_s=3 * one.calls[0].inside_s), *one.calls[1:])) for one in cells
     ]
-    calm, disturbed = (fit_engines(given, SHEET) for given in (cells, slowed))
+    calm, disturbed = (fit_launch_overheads(given, SHEET) for given in (cells, slowed))
     assert disturbed.exposed_share == pytest.approx(calm.exposed_share, rel=0.15)
     assert disturbed.call_s == pytest.approx(calm.call_s, rel=0.15)
 
@@ -72,7 +76,7 @@ def test_of_a_long_run_the_quiet_moments_of_its_kernels_count():
 
 def test_three_networks_do_not_tell():
     with pytest.raises(CdmppError, match="3 measured networks"):
-        fit_engines([cell(seed) for seed in range(3)], SHEET)
+        fit_launch_overheads([cell(seed) for seed in range(3)], SHEET)
 
 
 def test_with_few_networks_the_sheet_stands_and_it_is_said(caplog):
@@ -80,13 +84,13 @@ def test_with_few_networks_the_sheet_stands_and_it_is_said(caplog):
     assert fitted(few) == {SHEET.name: SHEET}
     assert "3 measured networks" in caplog.text and "what the file of epyc-genoa says stands" in caplog.text
     more = fitted([*few, cell(3), cell(4)])
-    assert more[SHEET.name].engines.resident_bytes == TRUE.engines.resident_bytes
+    assert more[SHEET.name].launch_overheads.resident_bytes == TRUE.launch_overheads.resident_bytes
     held_out = [replace(one, held_out=True) for one in few]
     assert fitted([*held_out, cell(3)]) == {SHEET.name: SHEET}
 
 
 def test_parts_of_the_error_add_up():
-    errors = cell(1).errors(replace(SHEET, engines=Engines(call_s=3e-6, run_s=0.0, exposed_share=0.1)))
+    errors = cell(1).errors(replace(SHEET, launch_overheads=LaunchOverheads(call_s=3e-6, run_s=0.0, exposed_share=0.1)))
     assert errors["kernels"] + errors["cold"] + errors["overhead"] == pytest.approx(errors["replay"])
     exact = cell(1).errors(TRUE)
     assert exact["cold"] + exact["overhead"] == pytest.approx(0), "what calls cost is seen within them"
@@ -177,7 +181,7 @@ def test_another_model_predicts_what_was_measured_once(tmp_path, monkeypatch):
     assert [(row["model"], row["networks"]) for row in rows] == [("few", 1), ("m", 1)]
     cells = [cell(seed) for seed in range(6)]
     twice = [*cells, *(replace(one, model="few") for one in cells)]
-    assert fit_engines(twice, SHEET) == fit_engines(cells, SHEET)
+    assert fit_launch_overheads(twice, SHEET) == fit_launch_overheads(cells, SHEET)
 
 
 def test_a_cell_comes_back_and_a_damaged_one_is_named(tmp_path):

@@ -191,7 +191,7 @@ def test_what_cannot_be_is_named(cache, options, told):
 
 def test_a_device_without_measured_gaps_says_so(cache):
     told = " ".join(ask(device="xeon-icelake", schedule="best_of:1").warnings)
-    if devices.get("xeon-icelake").engines.call_s is None:
+    if devices.get("xeon-icelake").launch_overheads.call_s is None:
         assert "launch gaps of xeon-icelake were never measured" in told
 
 

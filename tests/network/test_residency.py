@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from cdmpp import devices
-from cdmpp.devices.launch_overheads import Engines
+from cdmpp.devices.launch_overheads import LaunchOverheads
 from cdmpp.network.compiled.cold import cold_seconds, far_of, levels_of
 from cdmpp.network.compiled.residency import Touch, touches
 from tests.network.graphs import KIB, call, graph_of_calls, task
@@ -54,14 +54,14 @@ def test_only_a_measured_share_counts():
     graph = graph_of_calls(call(0, resident=[(0, 64 << 20)]), call(1, 0, resident=[(1, 4096)]))
     far = far_seconds(graph, device)
     assert far[1] > 0
-    half = replace(device, engines=Engines(exposed_share=0.5))
+    half = replace(device, launch_overheads=LaunchOverheads(exposed_share=0.5))
     alone = [1.0, 1.0]
     assert cold_seconds(graph, half, alone) == pytest.approx([0.5 * value for value in far])
-    assert cold_seconds(graph, replace(device, engines=Engines()), alone) == [0.0, 0.0]
+    assert cold_seconds(graph, replace(device, launch_overheads=LaunchOverheads()), alone) == [0.0, 0.0]
 
 
 def test_no_kernel_is_faster_than_memory_where_no_cache_holds_its_data():
-    device = replace(devices.get("epyc-genoa"), engines=Engines(exposed_share=1.0))
+    device = replace(devices.get("epyc-genoa"), launch_overheads=LaunchOverheads(exposed_share=1.0))
     weight = 150 << 20
     graph = graph_of_calls(call(0, resident=[(0, weight)]))
     (longer,) = cold_seconds(graph, device, [1e-3])
@@ -72,7 +72,10 @@ def test_no_kernel_is_faster_than_memory_where_no_cache_holds_its_data():
 def test_of_a_shared_cache_only_a_part_keeps_data():
     device = devices.get("epyc-genoa")
     graph = graph_of_calls(*(call(i, resident=[(i, 2 << 20)]) for i in range(8)))
-    whole, part = (replace(device, engines=Engines(exposed_share=1.0, resident_bytes=own)) for own in (None, 8 << 20))
+    whole, part = (
+        replace(device, launch_overheads=LaunchOverheads(exposed_share=1.0, resident_bytes=own))
+        for own in (None, 8 << 20)
+    )
     assert sum(far_seconds(graph, whole)) < sum(far_seconds(graph, part))
     assert [level.bytes for level in levels_of(part)][:2] == [1 << 20, 8 << 20]
 

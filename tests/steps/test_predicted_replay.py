@@ -71,12 +71,14 @@ def test_blocks_are_modules_and_the_rest_is_the_root(found):
 
 def test_two_engines_are_two_streams(found):
     from cdmpp import devices
-    from cdmpp.devices.launch_overheads import Engines
+    from cdmpp.devices.launch_overheads import LaunchOverheads
 
     device = devices.get("epyc-genoa")
-    engines = Engines(call_s=1e-6, run_s=1e-6, classes={"matrix": ("dense", "matmul"), "vector": ("elementwise",)})
+    overheads = LaunchOverheads(
+        call_s=1e-6, run_s=1e-6, classes={"matrix": ("dense", "matmul"), "vector": ("elementwise",)}
+    )
     told = cdmpp.predict_step(
-        found.step, device=replace(device, engines=engines), model="cpus", schedule="untuned", progress=False
+        found.step, device=replace(device, launch_overheads=overheads), model="cpus", schedule="untuned", progress=False
     )
     graph = graph_of(told)
     assert {one.stream for one in graph.ranks[0].ops} == {"compute matrix", "compute vector"}

@@ -33,7 +33,7 @@ def main(values: dict[str, Any]) -> None:
 
 def _launches(name: str, sheet: Any) -> Total:
     """What runs next to the kernels, as it was fitted for one device."""
-    one = sheet.engines
+    one = sheet.launch_overheads
     parts = [
         Total("a call", one.call_s or 0.0, "s"),
         Total("a run", one.run_s or 0.0, "s"),

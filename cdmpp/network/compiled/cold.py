@@ -2,7 +2,7 @@
 
 A kernel timed alone finds all of it in the smallest cache that holds what it touches. In a network a buffer lies as far
 away as what was touched since. Bytes that come from farther are paid at the rate of that level, less what the kernel
-hides behind its own work (``Engines.exposed_share``, fitted on measured networks).
+hides behind its own work (``LaunchOverheads.exposed_share``, fitted on measured networks).
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class Level:
 def levels_of(device: Device) -> tuple[Level, ...]:
     """From the nearest that a network's buffers may lie in to memory; empty where bandwidths are not described.
 
-    Of the last cache only what the device's engines say is its own.
+    Of the last cache only what the device's launch overheads say is its own.
     """
-    spec, own = device.spec, device.engines.resident_bytes or math.inf
+    spec, own = device.spec, device.launch_overheads.resident_bytes or math.inf
     clock_hz = 1e6 * (spec["clock_mhz"] or 0.0)
     if device.kind == "cpu":
         memory, cycles = spec["core_gbps"], (spec["l2_bytes_per_cycle"], spec["l3_bytes_per_cycle"])
@@ -68,7 +68,7 @@ def cold_of(touched: Sequence[Touch], device: Device, levels: Sequence[Level], a
     A call needs at least the time in which all that it touches comes from memory, where no cache of a CPU holds it.
     Zero where the device's share was never measured. ``levels``: those of the device.
     """
-    if (share := device.engines.exposed_share) is None or not levels:
+    if (share := device.launch_overheads.exposed_share) is None or not levels:
         return 0.0
     size, least = sum(touch.bytes for touch in touched), 0.0
     if device.kind == "cpu" and size > levels[-2].bytes:

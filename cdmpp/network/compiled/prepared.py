@@ -96,11 +96,11 @@ class PreparedNetwork:
             found.append(f"the model never saw {device.name}, so it goes by its datasheet alone. {error}")
         if self.rule.kind == "untuned":
             found.append(_UNTUNED)
-        if device.engines.call_s is None:
+        if device.launch_overheads.call_s is None:
             found.append(
                 f"launch gaps of {device.name} were never measured: the total is that of its kernels, one by one"
             )
-        if not levels_of(device) or device.engines.exposed_share is None:
+        if not levels_of(device) or device.launch_overheads.exposed_share is None:
             found.append(f"what cold caches cost on {device.name} was never measured and is left out")
         return found
 

@@ -72,7 +72,7 @@ class CompiledRuntime:
 
     def launch(self, priced: PricedNetwork) -> LaunchedNetwork:
         """Calls on the queues of the device, with its gaps between them."""
-        timeline = replay(priced.read.graph, priced.call_s, priced.device.engines)
+        timeline = replay(priced.read.graph, priced.call_s, priced.device.launch_overheads)
         return LaunchedNetwork(timeline, overhead_seconds(timeline))
 
     def _get_ready(self, device: Device, is_step: bool = False) -> None:

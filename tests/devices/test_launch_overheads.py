@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cdmpp import devices
-from cdmpp.devices.launch_overheads import Engines, read_engines
+from cdmpp.devices.launch_overheads import LaunchOverheads, read_launch_overheads
 from cdmpp.errors import CdmppError
 
 WHERE = Path("mine.yaml")
@@ -19,8 +19,10 @@ def number(value: object, unit: str) -> dict[str, object]:
 
 def test_numbers_are_in_seconds_and_what_is_not_there_is_unknown():
     given = {"call_us": number(2, "us"), "exposed_share": number(0.5, "1"), "resident_kb": number(3, "KiB")}
-    assert read_engines(WHERE, given, {}) == Engines(call_s=2e-6, exposed_share=0.5, resident_bytes=3072)
-    assert read_engines(WHERE, None, {}) == Engines()
+    assert read_launch_overheads(WHERE, given, {}) == LaunchOverheads(
+        call_s=2e-6, exposed_share=0.5, resident_bytes=3072
+    )
+    assert read_launch_overheads(WHERE, None, {}) == LaunchOverheads()
 
 
 @pytest.mark.parametrize(
@@ -36,9 +38,9 @@ def test_numbers_are_in_seconds_and_what_is_not_there_is_unknown():
 )
 def test_what_cannot_be_is_named(content, told):
     with pytest.raises(CdmppError, match=told):
-        read_engines(WHERE, content, {})
+        read_launch_overheads(WHERE, content, {})
 
 
 def test_goya_has_two_engines():
-    engines = devices.get("hl-100").engines
-    assert engines.engine_of("conv2d") == "matrix" and engines.engine_of("softmax") == "vector"
+    overheads = devices.get("hl-100").launch_overheads
+    assert overheads.engine_of("conv2d") == "matrix" and overheads.engine_of("softmax") == "vector"
