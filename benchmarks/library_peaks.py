@@ -13,7 +13,7 @@ import numpy as np
 from cdmpp import devices
 from cdmpp.data.batching import ProgramTensors, ordered_batches
 from cdmpp.data.sources import devices_with_data, load_devices
-from cdmpp.model.library_inputs import LibraryQuantities
+from cdmpp.model.eager_inputs import EagerQuantities
 
 
 def main(data: str) -> None:
@@ -24,7 +24,7 @@ def main(data: str) -> None:
     tensors = ProgramTensors.build(records.asts, sheets, records.devices.tolist(), records.latency_s)
     least_s, halves = np.empty(len(records)), np.zeros(len(records), bool)
     for batch in ordered_batches(tensors, np.arange(len(records))):
-        quantities, rows = LibraryQuantities(batch), batch.rows.numpy()
+        quantities, rows = EagerQuantities(batch), batch.rows.numpy()
         least_s[rows], halves[rows] = quantities.least_s().numpy(), quantities.halves().numpy()
     products, share = least_s > 2 * least_s.min(), least_s / records.latency_s
     print("| device | type | products | faster than peak | greatest share |", "|---|---|---:|---:|---:|", sep="\n")

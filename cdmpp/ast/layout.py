@@ -6,6 +6,7 @@ from cdmpp.ast.kernel_features import KERNEL_FEATURES, KERNEL_NAMES, KERNEL_WIDT
 from cdmpp.ast.leaf_features import LEAF_FEATURES, LEAF_NAMES, LEAF_WIDTH
 
 __all__ = [
+    "EAGER_FEATURES",
     "EXTRACTOR_VERSION",
     "FEATURES",
     "KERNEL_FEATURES",
@@ -18,7 +19,9 @@ __all__ = [
 
 EXTRACTOR_VERSION = "5"
 """Bumped whenever a declared number changes its meaning."""
-FEATURES = {"cdmpp": EXTRACTOR_VERSION, "ansor164": "ansor164-1", "library": f"library-3-{EXTRACTOR_VERSION}"}
+EAGER_FEATURES = "library"
+"""What stored models and data sets call framework operators, in ``FEATURES``."""
+FEATURES = {"cdmpp": EXTRACTOR_VERSION, "ansor164": "ansor164-1", EAGER_FEATURES: f"library-3-{EXTRACTOR_VERSION}"}
 """Name -> version of every kind of leaf vector that models can be trained on. ``ansor164``: the 164 numbers of Ansor's
 per-store extractor, imported from files; zeros fill the rest of the width, and its kernels say nothing. ``library``:
 un-scheduled programs that a runtime serves with kernels of its own, and in place of code vectors what they are."""

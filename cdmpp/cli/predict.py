@@ -41,9 +41,10 @@ def run(options: argparse.Namespace) -> None:
         raise UsageError("--retarget is of schedules alone: framework operators have no target")
     given = operators or _path(options.programs)
     gc.disable()  # a third of the time to start would go into looking at what was just imported
+    from cdmpp.ast.layout import EAGER_FEATURES
     from cdmpp.predict.catalogue import model_for, models
 
-    name = options.model or model_for(device.name, models(), "library" if operators else "cdmpp").name
+    name = options.model or model_for(device.name, models(), EAGER_FEATURES if operators else "cdmpp").name
     if isinstance(given, Path) and given.suffix == ".py" and given.exists():  # TVM is imported while torch is here
         from cdmpp.data.derive import has_tvm, start_workers
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from cdmpp import devices
 from cdmpp.ast.compact_ast import CompactAST
-from cdmpp.ast.layout import EXTRACTOR_VERSION, FEATURES
+from cdmpp.ast.layout import EAGER_FEATURES, EXTRACTOR_VERSION, FEATURES
 from cdmpp.ast.spool import AstSpool
 from cdmpp.ast.table import AstTable, read_asts
 from cdmpp.data.codes import codes_of
@@ -111,7 +111,7 @@ class _DataSet:
                 log.warning("%s", error)
                 continue
             yield from _fresh(table, labels.places(names), taken)
-        if self.features == "library":
+        if self.features == EAGER_FEATURES:
             yield from self._operators(labels, taken)
         if self.features == "cdmpp" and not taken.all():
             try:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cdmpp import devices
-from cdmpp.ast.layout import FEATURES
+from cdmpp.ast.layout import EAGER_FEATURES, FEATURES
 from cdmpp.data.dataset import LatencyDataset, join_datasets
 from cdmpp.data.derive import has_tvm
 from cdmpp.data.download import COMMIT, REPOSITORY, download, pinned
@@ -74,7 +74,7 @@ def data_folders(
     if features not in FEATURES:
         raise CdmppError(f"features={features!r} is unknown; one of {', '.join(FEATURES)}")
     entries = devices_with_data(paths, features).get(device, [])
-    if not entries and features == "library":
+    if not entries and features == EAGER_FEATURES:
         return [_operators(device, paths, progress)]
     if not entries and features != "cdmpp":
         raise DataError(
@@ -128,7 +128,7 @@ def _no_operators_message(device: str, paths: Paths, download_result: str) -> st
     looked = ", ".join(map(str, search_paths(paths))) or "no folder"
     repository, commit = neusight_source.REPOSITORY, neusight_source.COMMIT
     return "\n".join([
-        f"no measured library operators of device {device}.",
+        f"no measured framework operators of device {device}.",
         f"Looked for: data sets with library vectors, in: {looked}",
         f"  on the web: https://github.com/{repository} at {commit[:12]}: {download_result}",
         "To use the public measurements without a network here: clone that repository elsewhere, copy it, and",

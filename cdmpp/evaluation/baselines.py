@@ -12,9 +12,9 @@ from cdmpp.data.dataset import LatencyDataset
 from cdmpp.data.splits import Split
 from cdmpp.data.subsample import sample_rows
 from cdmpp.errors import DataError
+from cdmpp.evaluation.eager import EagerCosts, EagerRoofline, eager_columns
 from cdmpp.evaluation.evaluation_data import Baseline, EvaluationData
 from cdmpp.evaluation.formulas import Analytic, CodeCosts, Constant, Roofline, Simulated
-from cdmpp.evaluation.library import LibraryCosts, LibraryRoofline, library_columns
 from cdmpp.evaluation.trees import Trees, TreeSettings, ours_pooled, per_store_pooled
 from cdmpp.training.metrics import score
 
@@ -27,9 +27,9 @@ BASELINES: dict[str, Callable[[TreeSettings], Baseline]] = {
     "xgb_per_store": lambda settings: Trees(per_store_pooled, settings),
     "xgb_ours": lambda settings: Trees(ours_pooled, settings),
     "xgb_code_residual": lambda settings: Trees(ours_pooled, settings, base=CodeCosts()),
-    "library_roofline": lambda settings: LibraryRoofline(),
-    "library_costs": lambda settings: LibraryCosts(),
-    "xgb_library": lambda settings: Trees(library_columns, settings, base=LibraryRoofline()),
+    "library_roofline": lambda settings: EagerRoofline(),
+    "library_costs": lambda settings: EagerCosts(),
+    "xgb_library": lambda settings: Trees(eager_columns, settings, base=EagerRoofline()),
 }
 NEED_PER_STORE = "xgb_per_store"
 _MAX_PROGRAMS = 50_000

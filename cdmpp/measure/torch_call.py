@@ -1,4 +1,4 @@
-"""Library operators -> the calls of PyTorch that they stand for: inputs, and what runs them once."""
+"""Framework operators -> the calls of PyTorch that they stand for: inputs, and what runs them once."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from cdmpp import devices
+from cdmpp.ast.layout import EAGER_FEATURES
 from cdmpp.data.schema import Record
 from cdmpp.errors import DataError
 from cdmpp.measure import software
@@ -44,7 +45,7 @@ _SENTINELS = {
 class _OfTorch(Collector):
     """What collecting, repeating and revising operators share. ``DataError``: the device is a GPU that is not here."""
 
-    features = "library"
+    features = EAGER_FEATURES
 
     def __init__(self, settings: MeasureSettings, folder: Path, *more: Any) -> None:
         self.kind = devices.get(settings.device).kind

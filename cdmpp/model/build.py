@@ -9,20 +9,20 @@ import numpy as np
 from cdmpp.ast.table import TARGET_KINDS
 from cdmpp.data.batching import ProgramTensors
 from cdmpp.errors import CdmppError
-from cdmpp.model.config import CdmppConfig, LibraryConfig, ModelConfig, ReferenceConfig
-from cdmpp.model.library import LibraryModel
+from cdmpp.model.config import CdmppConfig, EagerConfig, ModelConfig, ReferenceConfig
+from cdmpp.model.eager import EagerModel
 from cdmpp.model.reference import ReferenceModel, config_for
 from cdmpp.model.regressor import CdmppModel
 
-Model = CdmppModel | ReferenceModel | LibraryModel
+Model = CdmppModel | ReferenceModel | EagerModel
 
 
 def build_model(config: ModelConfig, leaf_width: int, kernel_width: int, device_width: int) -> Model:
     """An untrained model of that configuration for these input widths."""
     if isinstance(config, CdmppConfig):
         return CdmppModel(config, leaf_width, kernel_width, device_width)
-    if isinstance(config, LibraryConfig):
-        return LibraryModel(config, device_width)
+    if isinstance(config, EagerConfig):
+        return EagerModel(config, device_width)
     return ReferenceModel(config, leaf_width, device_width)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from cdmpp.ast.layout import EAGER_FEATURES
 from cdmpp.errors import CdmppError
 from cdmpp.platform.limits import Limits, check_choice, check_fields, fitting, fitting_values, hints_of, numbers
 
@@ -107,11 +108,11 @@ class ReferenceConfig:
 
 
 @dataclass(frozen=True)
-class LibraryConfig:
-    """The model of library operators: a perceptron on top of a fitted roofline."""
+class EagerConfig:
+    """The model of framework operators: a perceptron on top of a fitted roofline."""
 
     LIMITS = _LIMITS
-    name: str = "library"
+    name: str = EAGER_FEATURES
     layers: int = 3
     hidden: int = 256
     dropout: float = 0.0
@@ -125,14 +126,14 @@ class LibraryConfig:
     def __post_init__(self) -> None:
         _check_ranges(self)
         if self.layers < 1:
-            raise CdmppError(f"model.layers is {self.layers}; the library model needs one")
+            raise CdmppError(f"model.layers is {self.layers}; the model of framework operators needs one")
 
 
-ModelConfig = CdmppConfig | ReferenceConfig | LibraryConfig
-MODELS: dict[str, type[CdmppConfig] | type[ReferenceConfig] | type[LibraryConfig]] = {
+ModelConfig = CdmppConfig | ReferenceConfig | EagerConfig
+MODELS: dict[str, type[CdmppConfig] | type[ReferenceConfig] | type[EagerConfig]] = {
     "cdmpp": CdmppConfig,
     "reference": ReferenceConfig,
-    "library": LibraryConfig,
+    EAGER_FEATURES: EagerConfig,
 }
 
 

@@ -1,4 +1,4 @@
-"""Calls of PyTorch's own operators -> library operators: what an exported graph runs, node by node.
+"""Calls of PyTorch's own operators -> framework operators: what an exported graph runs, node by node.
 
 A node runs one operator, several (attention that nobody fused), or none: a view moves nothing. Sizes come from the
 tensors that ``torch.export`` put on every node. An image that is not square counts as a square one of as many pixels.

@@ -1,4 +1,4 @@
-"""Convolutions of an exported graph -> library operators. Square ones were measured; the others have stand-ins."""
+"""Convolutions of an exported graph -> framework operators. Square ones were measured; the others have stand-ins."""
 
 from __future__ import annotations
 

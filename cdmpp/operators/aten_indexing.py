@@ -1,4 +1,4 @@
-"""Looking up and writing by index, of an exported graph -> library operators. Of a table the rows that are touched."""
+"""Looking up and writing by index, of an exported graph -> framework operators. Of a table what is touched counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Normalisations of an exported graph -> library operators of as many rows, as long."""
+"""Normalisations of an exported graph -> framework operators of as many rows, as long."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pooling, reductions and interpolation of an exported graph -> library operators; what no kind fits has stand-ins."""
+"""Pooling, reductions and interpolation of an exported graph -> framework operators; stand-ins where no kind fits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What autograd runs for the gradient of a library operator, and what it keeps for that, as operators again."""
+"""What autograd runs for the gradient of a framework operator, and what it keeps for that, as operators again."""
 
 from __future__ import annotations
 

@@ -1,17 +1,18 @@
-"""Library operators as tasks: the tensor program that they stand for, by its text."""
+"""Framework operators as tasks: the tensor program that they stand for, by its text."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 
+from cdmpp.ast.layout import EAGER_FEATURES
 from cdmpp.operators.loop_script import script
 from cdmpp.operators.operator import EagerOperator
 from cdmpp.operators.template import loop_program
 from cdmpp.programs.task import Task
 
 
-def operator_task(operator: EagerOperator, network: str = "", origin: str = "library") -> Task:
+def operator_task(operator: EagerOperator, network: str = "", origin: str = EAGER_FEATURES) -> Task:
     """With one call site in ``network``."""
     networks = {network: 1} if network else {}
     kind, work = operator.kind.op_class, (operator.flops, operator.io_bytes)

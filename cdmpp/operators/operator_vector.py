@@ -1,4 +1,4 @@
-"""Declaration of the operator vector: what decides which kernel a library takes, and how well it fills a device.
+"""Declaration of the operator vector: what decides which kernel an operator takes, and how well it fills a device.
 
 It stands where programs that were compiled here have their code vector. Whatever changes a meaning raises the version
 of ``library`` in ``ast.layout.FEATURES``.

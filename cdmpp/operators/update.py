@@ -1,4 +1,4 @@
-"""What ``torch.optim`` runs to update parameters, as library operators."""
+"""What ``torch.optim`` runs to update parameters, as framework operators."""
 
 from __future__ import annotations
 

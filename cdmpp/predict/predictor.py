@@ -13,7 +13,7 @@ from safetensors.torch import save as serialised
 
 from cdmpp import devices
 from cdmpp.ast.compact_ast import CompactAST
-from cdmpp.ast.layout import FEATURES
+from cdmpp.ast.layout import EAGER_FEATURES, FEATURES
 from cdmpp.ast.table import TARGET_KINDS, AstTable
 from cdmpp.data.batching import Batch, ProgramTensors, ordered_batches
 from cdmpp.data.derive import LIMIT_S
@@ -23,7 +23,7 @@ from cdmpp.machine_code.cpu.code_features import CODE_VERSION
 from cdmpp.machine_code.cpu.compile import can_have_code, can_have_gpu_code
 from cdmpp.machine_code.gpu.gpu_code_features import GPU_CODE_VERSION
 from cdmpp.model.build import Model
-from cdmpp.model.library import LibraryModel
+from cdmpp.model.eager import EagerModel
 from cdmpp.model.pooled import with_devices
 from cdmpp.model.ranker import Ranker
 from cdmpp.platform.files import write_atomic, write_json
@@ -133,9 +133,9 @@ class Predictor:
         asts = inputs.asts
         if len(asts) == 0:
             raise CdmppError("there is no program to predict")
-        if self.features == "library" and np.isnan(asts.codes_or_nan()[:, 0]).any():
+        if self.features == EAGER_FEATURES and np.isnan(asts.codes_or_nan()[:, 0]).any():
             raise CdmppError(
-                "this model predicts library operators, and some of these programs are none: make them with "
+                "this model predicts framework operators, and some of these programs are none: make them with "
                 "cdmpp.operators.operator_vector.operator_program, or name a model of scheduled programs"
             )
         kind = "cpu" if target.kind == "cpu" else "gpu"  # other accelerators are programmed through the same launches
@@ -175,17 +175,17 @@ class Predictor:
     def device_share(self, operators: Sequence[EagerOperator], device: str | Device) -> np.ndarray:
         """(n,) share of each call's latency in which the device is busy; the rest is its host's dispatch.
 
-        ``CdmppError``: this is no model of library operators.
+        ``CdmppError``: this is no model of framework operators.
         """
-        target, library = self._device(device), self.models[0]
-        if not isinstance(library, LibraryModel):
+        target, model = self._device(device), self.models[0]
+        if not isinstance(model, EagerModel):
             raise CdmppError("this model predicts scheduled programs, whose latency has no dispatch in it")
         asts = read_batch(operators, ReadOptions(target, self.features, False, LIMIT_S)).asts
         tensors = ProgramTensors.build(asts, {target.name: target}, [target.name] * len(asts)).to(self.torch_device)
         shares = np.empty(len(asts))
         with torch.inference_mode():
             for batch in ordered_batches(tensors, np.arange(len(asts))):
-                shares[batch.rows.cpu().numpy()] = library.anchor.device_share(batch).double().cpu().numpy()
+                shares[batch.rows.cpu().numpy()] = model.anchor.device_share(batch).double().cpu().numpy()
         return shares
 
     def _examined_on(self, device: Device, asts: AstTable) -> Examined:
@@ -204,10 +204,10 @@ class Predictor:
         untold = np.zeros(len(latency_s), bool)
         without = flags.get(NO_MACHINE_CODE, untold)
         guessed = without | flags.get(COUNT_UNKNOWN, untold)  # no better than answers without machine code, it may be
-        if isinstance(library := self.models[0], LibraryModel) and (codes := inputs.asts.codes) is not None:
-            flags[NOT_MEASURED] = library.never_measured(codes)
+        if isinstance(model := self.models[0], EagerModel) and (codes := inputs.asts.codes) is not None:
+            flags[NOT_MEASURED] = model.never_measured(codes)
             if trained_on_device:
-                flags[MEASURED_ELSEWHERE] = library.measured_elsewhere(codes, device.vector())
+                flags[MEASURED_ELSEWHERE] = model.measured_elsewhere(codes, device.vector())
                 untold = flags[NOT_MEASURED] | flags[MEASURED_ELSEWHERE]
         if self.calibration is not None:
             nearer, flags[UNLIKE_TRAINING] = self.calibration.doubt(seen.sketch, without)
@@ -235,8 +235,8 @@ class Predictor:
         return Prediction(latency_s, inputs.labels, device.name, trained_on_device, seen.logs.std(0), **vouched)
 
     def _vouches_for(self, device: Device) -> bool:
-        """What is known of unseen GPUs is known of machine code on a core that is described, or of library calls."""
-        return self.features == "library" or can_have_gpu_code(device.target)
+        """What is known of unseen GPUs is known of machine code on a described core, or of framework operators."""
+        return self.features == EAGER_FEATURES or can_have_gpu_code(device.target)
 
     @torch.inference_mode()
     def examine(self, programs: ProgramTensors, rows: np.ndarray) -> Examined:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from cdmpp.ast.compact_ast import CompactAST
-from cdmpp.ast.layout import EXTRACTOR_VERSION
+from cdmpp.ast.layout import EAGER_FEATURES, EXTRACTOR_VERSION
 from cdmpp.ast.table import AstTable
 from cdmpp.errors import CdmppError
 from cdmpp.operators.operator import EagerOperator
@@ -44,10 +44,10 @@ def read_batch(programs: Any, options: ReadOptions) -> ProgramBatch:
 
 
 def _of_operators(operators: Sequence[EagerOperator], options: ReadOptions) -> ProgramBatch:
-    if options.features != "library":
+    if options.features != EAGER_FEATURES:
         raise CdmppError(
             "this model predicts scheduled programs, not framework operators: name a model of those "
-            "(trained with model=library features=library)"
+            f"(trained with model=library features={EAGER_FEATURES})"
         )
     kind = "cpu" if options.device.kind == "cpu" else "gpu"
     asts = AstTable.from_asts(operator_program(operator, kind) for operator in operators)

@@ -10,6 +10,7 @@ import numpy as np
 
 import cdmpp
 from cdmpp import devices
+from cdmpp.ast.layout import EAGER_FEATURES
 from cdmpp.data.codes import derive_codes
 from cdmpp.data.dataset import LatencyDataset
 from cdmpp.data.loading import load_dataset
@@ -75,8 +76,8 @@ def calibrate(settings: CalibrateSettings) -> dict[str, Any]:
     """
     described, start = devices.get(settings.device), cdmpp.load_model(settings.start)
     if settings.runtime == "torch":
-        if start.features != "library":
-            raise CdmppError(f"the model {settings.start} knows no library operators: start from one that does")
+        if start.features != EAGER_FEATURES:
+            raise CdmppError(f"the model {settings.start} knows no framework operators: start from one that does")
     elif not can_have_code(described.target) or not described.core:
         raise CdmppError(f"calibration reads x86-64 machine code on a described core; {described.name} has none of it")
     elif not start.can_scale or start.features != "cdmpp":

@@ -1,4 +1,4 @@
-"""Gauge calls: the few library operators that a device is timed by, spread over what a model tells apart."""
+"""Gauge calls: the few framework operators that a device is timed by, spread over what a model tells apart."""
 
 from __future__ import annotations
 

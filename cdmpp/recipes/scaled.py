@@ -9,7 +9,7 @@ import numpy as np
 from cdmpp.data.batching import ProgramTensors
 from cdmpp.data.dataset import LatencyDataset
 from cdmpp.devices import Device
-from cdmpp.model.library import LibraryModel
+from cdmpp.model.eager import EagerModel
 from cdmpp.model.regressor import CdmppModel
 from cdmpp.predict.predictor import Predictor
 
@@ -19,7 +19,7 @@ def scale_to(
 ) -> tuple[Predictor, dict[str, float]]:
     """A copy of ``start`` that knows ``device``, scaled by its programs ``rows`` (n,); the factors, averaged.
 
-    Each group of resources (``code_anchor.SCALES``, ``LibraryAnchor.scale_device``) gets one factor, every task tells
+    Each group of resources (``code_anchor.SCALES``, ``EagerPrior.scale_device``) gets one factor, every task tells
     as much; no trained weight moves. ``start`` can be scaled, see ``Predictor.can_scale``.
     """
     scaled = copy.deepcopy(start)
@@ -27,7 +27,7 @@ def scale_to(
     _, which, sizes = np.unique(dataset.task_ids[rows], return_inverse=True, return_counts=True)
     factors = []
     for model in scaled.models:
-        assert isinstance(model, CdmppModel | LibraryModel)  # no other has costs of devices
+        assert isinstance(model, CdmppModel | EagerModel)  # no other has costs of devices
         factors.append(model.scale_device(programs, np.arange(len(rows)), 1 / sizes[which]))
     scaled.trained_on[device.name] = device
     return scaled, {name: float(np.exp(np.mean([np.log(one[name]) for one in factors]))) for name in factors[0]}

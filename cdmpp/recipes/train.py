@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from cdmpp.ast.layout import EAGER_FEATURES
 from cdmpp.ast.quantities import unscheduled
 from cdmpp.data.dataset import LatencyDataset
 from cdmpp.data.splits import Split
@@ -63,12 +64,12 @@ def train(
 
     Raises:
         DataError: an empty part, or unlabelled or replayed programs that are part of the test.
-        CdmppError: a model of library operators and other data, or the other way round.
+        CdmppError: a model of framework operators and other data, or the other way round.
         CdmppError: ``run.out`` belongs to a run of other data or another configuration, or to one that still goes on.
     """
-    if (config.model.name == "library") != (dataset.features == "library"):
+    if (config.model.name == EAGER_FEATURES) != (dataset.features == EAGER_FEATURES):
         raise CdmppError(
-            f"model={config.model.name} on data with features={dataset.features}: library operators are learned with "
+            f"model={config.model.name} on data with features={dataset.features}: framework operators are learned with "
             "model=library features=library, scheduled programs with neither"
         )
     inputs = FitInputs.build(dataset, split, config.loss, run.accelerator, replay)

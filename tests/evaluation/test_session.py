@@ -53,7 +53,7 @@ def test_a_single_split_needs_no_list(tmp_path):
 def test_programs_of_another_kind_are_left_alone(tmp_path):
     write_toy_dataset(tmp_path / "data")
     asked = {"device": sheet("xeon-icelake"), "data": {"path": [str(tmp_path / "data")]}, "features": "library"}
-    with pytest.raises(DataError, match=r"no measured library operators of device xeon-icelake[\s\S]*runtime=torch"):
+    with pytest.raises(DataError, match=r"no measured framework operators of device xeon-icelake[\s\S]*runtime=torch"):
         run_session(settings(tmp_path, **asked, splits=["by_task"], models=["constant"]))
 
 

@@ -1,4 +1,4 @@
-"""Every library operator becomes a call of PyTorch that reads and writes what the operator says."""
+"""Every framework operator becomes a call of PyTorch that reads and writes what the operator says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nodes of exported graphs become library operators; what nothing here knows is refused by name and place."""
+"""Nodes of exported graphs become framework operators; what nothing here knows is refused by name and place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model of library operators scaled to a device by three timed calls of each family."""
+"""A model of framework operators scaled to a device by three timed calls of each family."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_three_calls_a_family_bring_it_near_and_it_is_known_again(calls, tmp_pat
 
 
 def test_what_cannot_be_calibrated_is_said(tmp_path):
-    with pytest.raises(CdmppError, match="the model cpus knows no library operators"):
+    with pytest.raises(CdmppError, match="the model cpus knows no framework operators"):
         calibrate(CalibrateSettings(DEVICE, tmp_path, "cpus", runtime="torch"))
     with pytest.raises(CdmppError, match="is a GPU, and torch .* sees none here"):
         calibrate(CalibrateSettings("h100", tmp_path, "torch-gpus", runtime="torch"))

@@ -1,4 +1,4 @@
-"""The backward pass of a network of library operators, behind its forward pass."""
+"""The backward pass of a network of framework operators, behind its forward pass."""
 
 from __future__ import annotations
 

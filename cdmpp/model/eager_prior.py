@@ -1,4 +1,4 @@
-"""LibraryAnchor: the roofline of a library operator with a few numbers fitted for each family of kernels.
+"""EagerPrior: the roofline of a framework operator with a few numbers fitted for each family of kernels.
 
 Beside the shared numbers each device of the training has *its own*, held near them by a ridge: what its host takes to
 dispatch a call, and the shares of its peak and bandwidth that each family sustains, which no datasheet tells. A device
@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.nn.functional import huber_loss, pad
 
 from cdmpp.data.batching import Batch, ProgramTensors, ordered_batches
+from cdmpp.model.eager_inputs import EagerQuantities
 from cdmpp.model.known_devices import borrowed, remember
-from cdmpp.model.library_inputs import LibraryQuantities
 from cdmpp.operators.operator import FAMILIES
 from cdmpp.operators.operator_vector import OPERATOR_NAMES
 
@@ -38,7 +38,7 @@ _FAMILY_COLUMNS = [OPERATOR_NAMES.index(f"family_{name}") for name in FAMILIES]
 """Of operator vectors; in ``Batch.codes`` a flag stands before them."""
 
 
-class LibraryAnchor(nn.Module):
+class EagerPrior(nn.Module):
     """max(flops / rate, bytes / bandwidth), softly, on top of the floor that dispatching a call takes.
 
     The rate is the share of the peak that the family reaches, or what the board's power allows of it.
@@ -190,7 +190,7 @@ def families(batch: Batch) -> Tensor:
 
 def _terms(batch: Batch) -> Terms:
     """(B, 3) seconds at full speed, (B,) log of the finer process, (B, families) which family it is, (B,) halves."""
-    q = LibraryQuantities(batch)
+    q = EagerQuantities(batch)
     family = batch.codes[:, 1:][:, _FAMILY_COLUMNS]
     return torch.stack([q.compute_s(), q.memory_s(), q.power_s()], dim=1), q.log_shrink(), family, q.halves()
 

@@ -1,4 +1,4 @@
-"""The model of library operators: its roofline is found again, and what is left is learned."""
+"""The model of framework operators: its roofline is found again, and what is left is learned."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from cdmpp.evaluation.evaluation_data import EvaluationData
 from cdmpp.evaluation.trees import TreeSettings
 from cdmpp.model.build import build_for
 from cdmpp.model.config import model_config
+from cdmpp.model.eager_prior import EagerPrior
 from cdmpp.model.known_devices import borrowed, places
-from cdmpp.model.library_anchor import LibraryAnchor
 from cdmpp.operators.operator import KINDS, EagerOperator
 from cdmpp.operators.operator_task import operator_task, served_by, task_id
 from cdmpp.operators.operator_vector import OPERATOR_NAMES, operator_program
@@ -77,7 +77,7 @@ def programs() -> ProgramTensors:
 
 
 def test_the_roofline_is_found_again(programs):
-    anchor = LibraryAnchor(8, devices.VECTOR_WIDTH)
+    anchor = EagerPrior(8, devices.VECTOR_WIDTH)
     anchor.fit(programs, np.arange(400))
     batch = programs.batch(np.arange(400, 600))
     assert float((anchor(batch) - batch.log_latency).abs().mean()) < 0.08
@@ -323,7 +323,7 @@ def test_a_device_that_sustains_less_has_a_roofline_of_its_own_and_an_unknown_on
     asts = AstTable.from_asts(operator_program(operator, "gpu") for operator in chosen)
     sheets = {name: devices.get(name) for name in (*NAMES, "l4")}
     programs = ProgramTensors.build(asts, sheets, names, labels)
-    anchor = LibraryAnchor(8, devices.VECTOR_WIDTH)
+    anchor = EagerPrior(8, devices.VECTOR_WIDTH)
     anchor.fit(programs, np.arange(900))
     batch = programs.batch(np.arange(900))
     assert float((anchor(batch) - batch.log_latency).abs().mean()) < 0.08

@@ -1,4 +1,4 @@
-"""LibraryModel: the latency of calls that a library serves, as a correction of their fitted roofline."""
+"""EagerModel: the latency of calls of framework operators, as a correction of their fitted roofline."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from torch import Tensor, nn
 from cdmpp.data.batching import Batch, ProgramTensors, ordered_batches
 from cdmpp.data.subsample import STATISTICS_PROGRAMS, sample_rows
 from cdmpp.model.bins import QuantileBins
-from cdmpp.model.config import LibraryConfig
+from cdmpp.model.config import EagerConfig
+from cdmpp.model.eager_inputs import N_INPUTS, EagerQuantities, eager_inputs
+from cdmpp.model.eager_prior import EagerPrior, families
 from cdmpp.model.feature_scaler import FeatureScaler
 from cdmpp.model.known_devices import places
 from cdmpp.model.label_transform import LabelTransform
-from cdmpp.model.library_anchor import LibraryAnchor, families
-from cdmpp.model.library_inputs import N_INPUTS, LibraryQuantities, library_inputs
 from cdmpp.model.output import Output
 from cdmpp.operators.operator import ELEMENT_BYTES, FAMILIES, KINDS
 from cdmpp.operators.operator_vector import OPERATOR_NAMES
@@ -26,8 +26,8 @@ _TAIL = 0.01
 _WIDTHS = sorted(set(ELEMENT_BYTES.values()))
 
 
-class LibraryModel(nn.Module):
-    """Which kernel a library takes nobody knows before: what decides it goes through a perceptron."""
+class EagerModel(nn.Module):
+    """Which kernel an operator takes nobody knows before: what decides it goes through a perceptron."""
 
     log_scale: Tensor
     range: Tensor
@@ -38,10 +38,10 @@ class LibraryModel(nn.Module):
     Devices stand as in ``anchor.known``; those that have no place there share the first.
     """
 
-    def __init__(self, config: LibraryConfig, device_width: int) -> None:
+    def __init__(self, config: EagerConfig, device_width: int) -> None:
         super().__init__()
         self.config = config
-        self.anchor = LibraryAnchor(config.device_costs, device_width)
+        self.anchor = EagerPrior(config.device_costs, device_width)
         self.scaler = FeatureScaler(N_INPUTS, config.clip)
         self.register_buffer("range", torch.tensor([[-config.clip], [config.clip]]).repeat(len(FAMILIES), 1, N_INPUTS))
         self.bins = QuantileBins(N_INPUTS, config.bins)
@@ -64,7 +64,7 @@ class LibraryModel(nn.Module):
         """Anchor and scalers from the training programs ``rows`` (n,), and from no other."""
         self.anchor.fit(programs, rows)
         columns = [
-            (library_inputs(batch), batch.log_latency, self.anchor(batch), families(batch))
+            (eager_inputs(batch), batch.log_latency, self.anchor(batch), families(batch))
             for batch in ordered_batches(programs, sample_rows(rows, STATISTICS_PROGRAMS))
         ]
         inputs, log_latency, anchors, family = (torch.cat(column) for column in zip(*columns, strict=True))
@@ -86,7 +86,7 @@ class LibraryModel(nn.Module):
 
     @torch.no_grad()
     def scale_device(self, programs: ProgramTensors, rows: np.ndarray, weights: np.ndarray) -> dict[str, float]:
-        """Numbers of the one device of the labelled ``rows`` (n,), see ``LibraryAnchor.scale_device``."""
+        """Numbers of the one device of the labelled ``rows`` (n,), see ``EagerPrior.scale_device``."""
         correction = torch.empty(len(rows), dtype=torch.float64)
         places = {int(row): place for place, row in enumerate(rows)}
         for batch in ordered_batches(programs, rows):
@@ -118,11 +118,11 @@ class LibraryModel(nn.Module):
         """Of operators alone: what has no operator vector has no answer here."""
         # Beyond the sizes of its training the anchor alone goes on; the correction stays that of the largest ones.
         low, high = self.range[families(batch)].unbind(1)
-        scaled = self.scaler(library_inputs(batch)).clamp(low, high)
+        scaled = self.scaler(eager_inputs(batch)).clamp(low, high)
         hidden = self.perceptron(torch.cat([scaled, self.bins(scaled)], dim=-1))
         with torch.autocast(hidden.device.type, enabled=False):
             correction = self.out(hidden.float())[..., 0] * self.log_scale
-        least = LibraryQuantities(batch).least_s().log()
+        least = EagerQuantities(batch).least_s().log()
         log_latency = torch.maximum(self.anchor(batch).to(correction.dtype) + correction, least.to(correction.dtype))
         return Output(log_latency, self.label_transform(log_latency), hidden)
 

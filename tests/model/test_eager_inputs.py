@@ -1,4 +1,4 @@
-"""What the model of library operators reads: times on the device, and Winograd's squares."""
+"""What the model of framework operators reads: times on the device, and Winograd's squares."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from cdmpp import devices
 from cdmpp.ast.table import AstTable
 from cdmpp.data.batching import ProgramTensors
-from cdmpp.model.library_inputs import LibraryQuantities
+from cdmpp.model.eager_inputs import EagerQuantities
 from cdmpp.operators.operator import EagerOperator
 from cdmpp.operators.operator_vector import operator_program
 
@@ -18,7 +18,7 @@ def test_a_cpu_has_the_bandwidth_of_its_cores(device, gbps):
     kind = devices.get(device).kind
     asts = AstTable.from_asts([operator_program(EagerOperator.parse("copy", "1024x1024"), kind)])
     one = ProgramTensors.build(asts, {device: devices.get(device)}, [device], np.ones(1))
-    quantities = LibraryQuantities(one.batch(np.arange(1)))
+    quantities = EagerQuantities(one.batch(np.arange(1)))
     assert float(quantities.memory_s()) == pytest.approx(2 * 4 * 2**20 / (1e9 * gbps), rel=1e-4)
 
 
@@ -30,7 +30,7 @@ def test_winograd_is_told_for_what_can_be_computed_so():
     ]
     asts = AstTable.from_asts(operator_program(one, "gpu") for one in chosen)
     programs = ProgramTensors.build(asts, {"t4": devices.get("t4")}, ["t4"] * 3, np.ones(3))
-    quantities = LibraryQuantities(programs.batch(np.arange(3)))
+    quantities = EagerQuantities(programs.batch(np.arange(3)))
     spec, squares = devices.get("t4").spec, 8 * 4 * 4  # 14 rows in squares of 4: four of them, the last half empty
     work_s, moved_s, waves, filled, used, last = (float(one[0]) for one in quantities.winograd(4))
     assert work_s == pytest.approx(np.log(2 * 36 * squares * 32 * 64 / (1e12 * spec["fp32_tflops"])), abs=1e-4)

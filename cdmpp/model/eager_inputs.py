@@ -1,4 +1,4 @@
-"""Quantities of a library operator on a device: how long each resource would need, and how well tiles fill it."""
+"""Quantities of a framework operator on a device: how long each resource would need, and how well tiles fill it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _PLAIN = {feature.name: feature.plain for feature in OPERATOR_FEATURES}
 _REFERENCE_NM = 12.0
 
 
-class LibraryQuantities:
+class EagerQuantities:
     """Of B operators, by name; all (B,)."""
 
     def __init__(self, batch: Batch) -> None:
@@ -157,9 +157,9 @@ def _missed(share: Tensor) -> Tensor:
     return (2 * share - 1).clamp(0, 1)
 
 
-def library_inputs(batch: Batch) -> Tensor:
+def eager_inputs(batch: Batch) -> Tensor:
     """(B, N_INPUTS) what the correction reads: few numbers, since each that names a device is one to learn it by."""
-    q = LibraryQuantities(batch)
+    q = EagerQuantities(batch)
     cores, elements = q.device("core_count"), q["write_bytes"] / q["element_bytes"].clamp_min(1)
     compute, memory = q.compute_s().clamp_min(1e-12), q.memory_s().clamp_min(1e-12)
     moved = q["read_bytes"] + q["write_bytes"]

@@ -12,12 +12,12 @@ from cdmpp.ast.table import AstTable
 from cdmpp.data.batching import ProgramTensors
 from cdmpp.data.split_rules import Split
 from cdmpp.errors import CdmppError
-from cdmpp.model.library_anchor import LibraryAnchor
+from cdmpp.model.eager_prior import EagerPrior
 from cdmpp.operators.operator import EagerOperator
 from cdmpp.operators.operator_vector import operator_program
 from cdmpp.training.config import LossConfig
 from cdmpp.training.inputs import FitInputs
-from tests.model.test_library import FLOOR_S, MEMORY, NAMES, operators, seconds
+from tests.model.test_eager import FLOOR_S, MEMORY, NAMES, operators, seconds
 from tests.toy_data import toy_dataset
 
 HALF_COMPUTE = 0.3
@@ -43,7 +43,7 @@ def test_shares_of_halves_pass_to_devices_that_ran_singles_alone():
     singles = operators(600, 0)
     halves = [dataclasses.replace(one, dtype="float16") for one in operators(300, 1)]
     programs = tensors([*singles, *halves], [NAMES[i % 3] for i in range(600)] + ["a100"] * 300)
-    anchor = LibraryAnchor(8, devices.VECTOR_WIDTH)
+    anchor = EagerPrior(8, devices.VECTOR_WIDTH)
     anchor.fit(programs, np.arange(900))
     assert float(anchor.halves.abs().max()) > 0.2 and not anchor.halves[:, 0].any()  # the floor is the host's
     for of, names in ((halves[:200], ["t4"] * 200), (singles[:200], [NAMES[i % 3] for i in range(200)])):
@@ -53,7 +53,7 @@ def test_shares_of_halves_pass_to_devices_that_ran_singles_alone():
 
 def test_without_halves_there_is_nothing_to_learn_of_them():
     programs = tensors(operators(300, 0), [NAMES[i % 3] for i in range(300)])
-    anchor = LibraryAnchor(8, devices.VECTOR_WIDTH)
+    anchor = EagerPrior(8, devices.VECTOR_WIDTH)
     anchor.fit(programs, np.arange(300))
     assert not anchor.halves.any()
 

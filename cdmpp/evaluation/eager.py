@@ -1,4 +1,4 @@
-"""Baselines for library operators: the roofline of the datasheet, the fitted one, and what trees read."""
+"""Baselines for framework operators: the roofline of the datasheet, the fitted one, and what trees read."""
 
 from __future__ import annotations
 
@@ -8,22 +8,23 @@ import numpy as np
 import torch
 
 from cdmpp import devices
+from cdmpp.ast.layout import EAGER_FEATURES
 from cdmpp.data.batching import Batch, ProgramTensors, ordered_batches
 from cdmpp.data.dataset import LatencyDataset
 from cdmpp.data.splits import Split
 from cdmpp.errors import DataError
 from cdmpp.evaluation.evaluation_data import EvaluationData
-from cdmpp.model.library_anchor import LibraryAnchor
-from cdmpp.model.library_inputs import N_INPUTS, LibraryQuantities, library_inputs
+from cdmpp.model.eager_inputs import N_INPUTS, EagerQuantities, eager_inputs
+from cdmpp.model.eager_prior import EagerPrior
 
 _MAX_DEVICES = 64
 
 
-class LibraryRoofline:
+class EagerRoofline:
     """max(operations / peak, bytes / bandwidth) by the datasheet alone; nothing is fitted."""
 
     def fit(self, data: EvaluationData, split: Split, seed: int) -> None:
-        """Nothing to learn; ``DataError`` for programs that are no library operators."""
+        """Nothing to learn; ``DataError`` for programs that are no framework operators."""
         _only_operators(data.dataset)
 
     @torch.no_grad()
@@ -32,18 +33,18 @@ class LibraryRoofline:
         return np.exp(_each(data.dataset, indices, lambda batch: self._log_latency(batch)[:, None])[:, 0])
 
     def _log_latency(self, batch: Batch) -> torch.Tensor:
-        quantities = LibraryQuantities(batch)
+        quantities = EagerQuantities(batch)
         return torch.maximum(quantities.compute_s(), quantities.memory_s()).clamp_min(1e-9).log()
 
 
-class LibraryCosts(LibraryRoofline):
+class EagerCosts(EagerRoofline):
     """What our model starts from: the roofline with numbers fitted for each family and device, and a floor."""
 
     def fit(self, data: EvaluationData, split: Split, seed: int) -> None:
         """Fit the numbers on ``split.train``."""
         _only_operators(data.dataset)
         programs = _tensors(data.dataset, split.train)
-        self.anchor = LibraryAnchor(_MAX_DEVICES, programs.device_vectors.shape[1])
+        self.anchor = EagerPrior(_MAX_DEVICES, programs.device_vectors.shape[1])
         self.anchor.fit(programs, np.arange(len(split.train)))
 
     def _log_latency(self, batch: Batch) -> torch.Tensor:
@@ -51,10 +52,10 @@ class LibraryCosts(LibraryRoofline):
 
 
 @torch.no_grad()
-def library_columns(data: EvaluationData) -> np.ndarray:
+def eager_columns(data: EvaluationData) -> np.ndarray:
     """(n, N_INPUTS) float32: what our model's correction reads, the same for trees."""
     _only_operators(data.dataset)
-    return _each(data.dataset, np.arange(len(data.dataset)), library_inputs, N_INPUTS)
+    return _each(data.dataset, np.arange(len(data.dataset)), eager_inputs, N_INPUTS)
 
 
 def _each(
@@ -72,5 +73,5 @@ def _tensors(dataset: LatencyDataset, rows: np.ndarray) -> ProgramTensors:
 
 
 def _only_operators(dataset: LatencyDataset) -> None:
-    if dataset.features != "library":
-        raise DataError(f"this baseline is one of library operators, and the data has features={dataset.features}")
+    if dataset.features != EAGER_FEATURES:
+        raise DataError(f"this baseline is one of framework operators, and the data has features={dataset.features}")
