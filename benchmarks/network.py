@@ -54,7 +54,6 @@ def main() -> None:
 
         import cdmpp
         from cdmpp.network.compiled import choice, stored_graph
-        from cdmpp.network.source import source
         from cdmpp.predict.predictor import Predictor
         from cdmpp.programs import networks
 
@@ -68,7 +67,7 @@ def main() -> None:
             "machine code": (choice.Chooser, "_with_codes"),
             "inference": (Predictor, "predict"),
         }
-        assert source is not None and torch is not None
+        assert read is not None and torch is not None
 
         def ask() -> float:
             start = time.perf_counter()

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from cdmpp.plans.changed_work import can_recompute
-from cdmpp.steps.predicted_work import work_of
 
 import cdmpp
 from cdmpp.errors import CdmppError
-from cdmpp.plans.memory import memory_of
+from cdmpp.plans.memory import Memory
 from cdmpp.plans.plan import Plan, plan_on
 from cdmpp.plans.strategies.ddp import DDP
+from cdmpp.steps.from_prediction import graph_of
+from cdmpp.steps.transforms.recompute import can_recompute
 from tests.own_cache import new_cache
 
 torch = pytest.importorskip("torch")
@@ -45,10 +45,10 @@ def found(tmp_path_factory):
 
 
 def test_memory_of_one_rank_is_that_of_the_step(found):
-    memory = memory_of(found.step)
+    memory = Memory(found.step.memory, graph_of(found).ranks[0])
     assert memory.live_bytes() == found.step.memory.live_bytes
     assert memory.peak_bytes(Plan()) == found.step.peak_bytes
-    assert [unit.name for unit in can_recompute(work_of(found))] == ["body.0", "body.1", "body.2"]
+    assert [unit.name for unit in can_recompute(graph_of(found).ranks[0])] == ["body.0", "body.1", "body.2"]
     assert memory.live_bytes(("body.0", "body.1", "body.2")) < 0.7 * memory.live_bytes()
 
 
@@ -56,7 +56,7 @@ def test_a_limit_recomputes_blocks(found):
     free = cdmpp.optimize_step(found, ranks=2, link="nvlink3")
     assert free.cost.batch_s <= free.default_cost.batch_s
     assert free.plan.recompute == ()
-    memory = memory_of(found.step)
+    memory = Memory(found.step.memory, graph_of(found).ranks[0])
     limit = memory.peak_bytes(plan_on(2, DDP(gradient_as_bucket_view=True), recompute=("body.0",)))
     made = cdmpp.optimize_step(found, ranks=2, link="nvlink3", memory_limit_bytes=limit)
     assert len(made.plan.recompute) == 1 and made.peak_bytes <= limit < made.default_cost.peak_bytes
