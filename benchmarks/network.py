@@ -54,6 +54,7 @@ def main() -> None:
 
         import cdmpp
         from cdmpp.network.compiled import choice, stored_graph
+        from cdmpp.network.source import read
         from cdmpp.predict.predictor import Predictor
         from cdmpp.programs import networks
 
