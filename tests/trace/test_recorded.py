@@ -81,7 +81,8 @@ def test_steps_outside_the_window_are_measured(folder):
 def test_the_command_prints_it(folder, capsys):
     assert cli.main(["trace", str(folder), "--what-if", "bandwidth=0.5", "bucket_mb=25", "--diagnose"]) == 0
     out = capsys.readouterr().out
-    assert "2 ranks, gloo" in out and "outside" in out and "what if    bandwidth=0.5" in out and "cause" in out
+    assert "2 ranks, gloo" in out and "the window of the profiler" in out and "cause" in out
+    assert "per step with bandwidth=0.5 bucket_mb=25" in out
 
 
 def test_a_folder_is_recorded_into_once(folder):

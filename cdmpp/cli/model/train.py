@@ -10,7 +10,6 @@ from typing import Any
 
 from cdmpp.cli.hydra_entry import entry
 from cdmpp.cli.model.training_report import report
-from cdmpp.cli.output import say
 from cdmpp.data.dataset import LatencyDataset
 from cdmpp.data.splits import Split, make_split
 from cdmpp.errors import NoRecordsError
@@ -54,11 +53,11 @@ def read_settings(values: Mapping[str, Any]) -> RunSettings:
 
 def _report_zero_shot(settings: RunSettings, dataset: LatencyDataset, split: Split, trained: Trained) -> None:
     told = trained.predictor.card["zero_shot"]
-    say(f"trained on {' and '.join(settings.sources)}, not on {settings.device.name}")
+    print(f"trained on {' and '.join(settings.sources)}, not on {settings.device.name}")
     report(dataset, split, trained, settings)
     if told["left_out"]:
         print_table(metric_table("zero-shot: each device left out and predicted", told["left_out"], ""))
-    say(
+    print(
         f"zero-shot: no labelled program of {settings.device.name} is within reach, this model was trained on "
         f"{', '.join(settings.sources)}. {told['error']}"
     )

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from cdmpp.cli.output import say
 from cdmpp.data.dataset import LatencyDataset
 from cdmpp.data.splits import Split
 from cdmpp.evaluation.baselines import score_baselines
@@ -70,7 +69,7 @@ def report(dataset: LatencyDataset, split: Split, trained: Trained, settings: Ru
         )
     )
     for warning in warnings:
-        say(f"WARNING: {warning}")
+        print(f"WARNING {warning}")
     return figures
 
 
