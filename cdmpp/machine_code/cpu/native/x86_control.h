@@ -1,12 +1,12 @@
 // x86-64 machine code -> what decides its branches, block by block.
 #pragma once
-#include "x86_vectors.h"
+#include "x86_lanes.h"
 
 namespace cdmpp {
 
-class X86Control : public X86Vectors {
+class X86Control : public X86Lanes {
  public:
-  X86Control(const AsmFunction& function, Role role, bool with_vectors = false) : X86Vectors(function, role, with_vectors) {
+  X86Control(const AsmFunction& function, Role role, bool with_vectors = false) : X86Lanes(function, role, with_vectors) {
     setters_.assign(function.size(), {});
     depth_.assign(function.size(), UNSEEN);
     depth_[0] = 0;
