@@ -54,7 +54,7 @@ class StepMemory:
     live_bytes: int
     """Most bytes of results alive at a time before the update: saved activations, gradients so far, workspace."""
     update_bytes: int = 0
-    """What the update holds beside gradients and states while it writes in place."""
+    """Bytes that the update holds in addition to gradients and states while it writes in place."""
 
     @property
     def peak_bytes(self) -> int:

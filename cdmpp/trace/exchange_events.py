@@ -70,7 +70,7 @@ def gloo_bytes(event: Event, kind: str, world: int) -> int:
 
 
 def nccl_exchange(event: Event) -> tuple[str, int, str]:
-    """Kind, bytes and group of a kernel, from what PyTorch writes beside it."""
+    """Kind, bytes and group of a kernel, from what PyTorch writes into it."""
     args = event.get("args", {})
     kind = kind_of(str(args.get("Collective name") or event["name"]))
     item = _ITEM_BYTES.get(str(args.get("dtype", "")).lower(), 0)

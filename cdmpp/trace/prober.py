@@ -1,4 +1,4 @@
-"""Probe: what collectives of growing size take on the links of a job, what operators lose beside one. Needs torch."""
+"""Probe: what collectives of growing size take on the links of a job, what operators lose next to one. Needs torch."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from cdmpp.trace.folder import PROBE
 SIZES = tuple(4**power for power in range(6, 13))
 """4 KiB to 16 MiB."""
 _ROUNDS, _ROUND_S = 3, 0.3
-"""How often operators are timed alone and beside an exchange, and for how long."""
+"""Rounds in which operators are timed by themselves and next to an exchange, and the seconds of each."""
 
 
 def probe(folder: Path | str, kinds: Sequence[str] = ("all_reduce",), budget_s: float = 4.0) -> None:
     """Time collectives of all ranks and write ``folder/probe.json``; every rank calls it, between steps.
 
     Sizes grow from 4 KiB to 16 MiB until ``budget_s`` seconds a kind are spent; of each, the median over repeats of
-    the slowest rank. On CPUs a product of matrices runs alone and beside the first kind: what it loses is the share of
-    a processor that exchanges take.
+    the slowest rank. On CPUs a product of matrices runs by itself and next to the first kind: what it loses is the
+    share of a processor that exchanges take.
     """
     rows = [row for kind in kinds for row in _curve(kind, budget_s)]
     share = _lost_beside(rows) if rows and dist.get_backend() != "nccl" else 0.0
@@ -50,7 +50,7 @@ def _curve(kind: str, budget_s: float) -> list[dict]:
 
 
 def _lost_beside(rows: Sequence[dict]) -> float:
-    """Share of its speed that an operator loses beside an exchange, mean over ranks, median over rounds."""
+    """Share of its speed that an operator loses next to an exchange, mean over ranks, median over rounds."""
     kind = rows[0]["kind"]
     fits = [row["bytes"] for row in rows if row["kind"] == kind and row["latency_s"] <= 2 * _ROUND_S]
     size, x = max(fits, default=SIZES[0]), torch.ones(256, 256)
@@ -60,9 +60,9 @@ def _lost_beside(rows: Sequence[dict]) -> float:
         alone = _calls_a_second(x, lambda begin_s: time.perf_counter() - begin_s < _ROUND_S)
         dist.barrier()
         work = _started(kind, size, "cpu")
-        beside = _calls_a_second(x, lambda _: not work.is_completed())  # noqa: B023 (called in this round alone)
+        shared = _calls_a_second(x, lambda _: not work.is_completed())  # noqa: B023 (called in this round alone)
         work.wait()
-        lost.append(_mean(max(0.0, 1 - beside / alone)))
+        lost.append(_mean(max(0.0, 1 - shared / alone)))
     return statistics.median(lost)
 
 
