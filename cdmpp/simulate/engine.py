@@ -22,121 +22,122 @@ _Order = tuple[int, float, int]
 class _Engine:
     def __init__(self, rates: Mapping[str, float]) -> None:
         self.links = SharedLinks(rates)
-        self.tasks: dict[Key, Task] = {}
+        self.tasks: list[Task] = []
         self.numbers: dict[Key, int] = {}
-        self.missing: dict[Key, int] = {}
-        self.successors: dict[Key, list[Key]] = {}
-        self.latest: dict[Key, Key] = {}
+        """Key -> place in ``tasks``. Everything below knows a task by that number, which is fast to look up."""
+        self.missing: list[int] = []
+        self.successors: dict[int, list[int]] = {}
+        self.latest: dict[int, int] = {}
         """Task -> its input that ended last."""
-        self.queues: dict[Key, list[tuple[_Order, Key]]] = {}
-        self.held: dict[Key, Key] = {}
-        self.freed: dict[Key, tuple[float, Key]] = {}
+        self.queues: dict[Key, list[_Order]] = {}
+        self.held: set[Key] = set()
+        self.freed: dict[Key, tuple[float, int]] = {}
         """Resource -> when it was freed last, and the task that had held it."""
-        self.fresh: dict[Key, None] = {}
+        self.fresh: set[int] = set()
         """Tasks at the head of a queue that may start now."""
-        self.spans: dict[Key, Span] = {}
-        self.done: set[Key] = set()
-        self.events: list[tuple[float, int, int, Key]] = []
-        """(time, one of the four kinds, number, task)."""
+        self.spans: dict[int, Span] = {}
+        self.done: set[int] = set()
+        self.events: list[tuple[float, int, int]] = []
+        """(time, one of the four kinds, task)."""
         self.now_s = 0.0
 
     def add(self, tasks: Sequence[Task]) -> None:
-        for task in tasks:
-            if task.key in self.tasks:
+        first = len(self.tasks)
+        for number, task in enumerate(tasks, first):
+            if self.numbers.setdefault(task.key, number) != number:
                 raise DataError(f"two tasks have the key {task.key!r}: keys are unique in a graph")
-            self.tasks[task.key] = task
-            self.numbers[task.key] = len(self.numbers)
-        for task in tasks:
+        self.tasks += tasks
+        for number, task in enumerate(tasks, first):
             waits = 0
             for key in dict.fromkeys(task.after):
-                if key not in self.tasks:
+                if (before := self.numbers.get(key)) is None:
                     raise DataError(f"task {task.key!r} waits for {key!r}, which is no task")
-                if key not in self.done:
-                    self.successors.setdefault(key, []).append(task.key)
+                if before not in self.done:
+                    self.successors.setdefault(before, []).append(number)
                     waits += 1
-            self.missing[task.key] = waits
+            self.missing.append(waits)
             if not waits:
-                self.wait(task)
+                self.wait(number)
 
-    def wait(self, task: Task) -> None:
-        order = (task.priority, self.now_s, self.numbers[task.key])
+    def wait(self, number: int) -> None:
+        task = self.tasks[number]
         for resource in task.resources:
-            heapq.heappush(self.queues.setdefault(resource, []), (order, task.key))
-        self.fresh[task.key] = None
+            heapq.heappush(self.queues.setdefault(resource, []), (task.priority, self.now_s, number))
+        self.fresh.add(number)
 
-    def start(self, key: Key) -> None:
+    def start(self, number: int) -> None:
         """Where it is first in all its queues and nothing is held."""
-        task = self.tasks[key]
+        task = self.tasks[number]
         for resource in task.resources:
-            if resource in self.held or self.queues[resource][0][1] != key:
+            if resource in self.held or self.queues[resource][0][2] != number:
                 return
-        cause = self.latest.get(key)
+        cause = self.latest.get(number)
         since_s = self.spans[cause].end_s if cause is not None else 0.0
         for resource in task.resources:
             heapq.heappop(self.queues[resource])
-            self.held[resource] = key
-            freed_s, before = self.freed.get(resource, (0.0, ""))
+            self.held.add(resource)
+            freed_s, before = self.freed.get(resource, (0.0, number))
             if freed_s > since_s:
                 since_s, cause = freed_s, before
         end_s = self.now_s + task.seconds(self.now_s)
-        self.spans[key] = Span(task, self.now_s, end_s, cause)
-        heapq.heappush(self.events, (end_s, _END if task.flow is None else _SENDS, self.numbers[key], key))
+        self.spans[number] = Span(task, self.now_s, end_s, None if cause is None else self.tasks[cause].key)
+        heapq.heappush(self.events, (end_s, _END if task.flow is None else _SENDS, number))
 
-    def arrived(self, key: Key) -> bool:
+    def arrived(self, number: int) -> bool:
         """Whether the flow of a task has ended."""
-        if not self.links.ends(key, self.now_s):
+        if not self.links.ends(self.tasks[number].key, self.now_s):
             return False
-        begun = self.spans[key]
-        self.spans[key] = Span(begun.task, begun.start_s, self.now_s, begun.cause)
+        begun = self.spans[number]
+        self.spans[number] = Span(begun.task, begun.start_s, self.now_s, begun.cause)
         return True
 
-    def end(self, key: Key, policy: Policy | None) -> None:
-        self.done.add(key)
-        for successor in self.successors.pop(key, ()):
+    def end(self, number: int, policy: Policy | None) -> None:
+        self.done.add(number)
+        for successor in self.successors.pop(number, ()):
             self.missing[successor] -= 1
-            self.latest[successor] = key
+            self.latest[successor] = number
             if not self.missing[successor]:
-                self.wait(self.tasks[successor])
+                self.wait(successor)
         if policy is not None:
-            self.add(list(policy(self.spans[key], self.now_s)))
+            self.add(list(policy(self.spans[number], self.now_s)))
 
-    def free(self, task: Task) -> None:
-        for resource in task.resources:
-            del self.held[resource]
-            self.freed[resource] = (self.now_s, task.key)
+    def free(self, number: int) -> None:
+        for resource in self.tasks[number].resources:
+            self.held.remove(resource)
+            self.freed[resource] = (self.now_s, number)
             if queue := self.queues[resource]:
-                self.fresh[queue[0][1]] = None
+                self.fresh.add(queue[0][2])
 
-    def happen(self, kind: int, key: Key, policy: Policy | None) -> None:
-        task = self.tasks[key]
+    def happen(self, kind: int, number: int, policy: Policy | None) -> None:
+        task = self.tasks[number]
         if kind == _SENDS and task.flow is not None:
-            self.links.join(key, task.flow, self.now_s)
+            self.links.join(task.key, task.flow, self.now_s)
         elif kind == _FREE:
-            self.free(task)
-        elif kind == _END or self.arrived(key):
-            self.end(key, policy)
+            self.free(number)
+        elif kind == _END or self.arrived(number):
+            self.end(number, policy)
             if task.gap_s:
-                heapq.heappush(self.events, (self.now_s + task.gap_s, _FREE, self.numbers[key], key))
+                heapq.heappush(self.events, (self.now_s + task.gap_s, _FREE, number))
             else:
-                self.free(task)
+                self.free(number)
 
     def run(self, policy: Policy | None) -> Timeline:
         while self.fresh or self.events:
-            waiting, self.fresh = sorted(self.fresh, key=self.numbers.__getitem__), {}
-            for key in waiting:
-                self.start(key)
+            waiting, self.fresh = sorted(self.fresh), set()
+            for number in waiting:
+                self.start(number)
             if not self.events:
                 break
             self.now_s = self.events[0][0]
             while self.events and self.events[0][0] == self.now_s:  # what ends together ends before anything starts
-                _, kind, _, key = heapq.heappop(self.events)
-                self.happen(kind, key, policy)
+                _, kind, number = heapq.heappop(self.events)
+                self.happen(kind, number, policy)
             if self.links.changed:
                 for key, end_s in self.links.rerated(self.now_s):
-                    heapq.heappush(self.events, (end_s, _ARRIVED, self.numbers[key], key))
-        if stuck := [key for key in self.tasks if key not in self.done]:
-            raise DataError(f"{len(stuck)} tasks wait for each other in a circle, the first is {stuck[0]!r}")
-        return Timeline(self.spans)
+                    heapq.heappush(self.events, (end_s, _ARRIVED, self.numbers[key]))
+        if stuck := [task for number, task in enumerate(self.tasks) if number not in self.done]:
+            raise DataError(f"{len(stuck)} tasks wait for each other in a circle, the first is {stuck[0].key!r}")
+        return Timeline({span.task.key: span for span in self.spans.values()})
 
 
 def simulate(tasks: Sequence[Task], policy: Policy | None = None, rates: Mapping[str, float] | None = None) -> Timeline:

@@ -36,9 +36,11 @@ class Task:
     """What it sends over shared links after its duration; it ends when all is there."""
 
     def __post_init__(self) -> None:
-        if not callable(self.duration):
-            check_seconds(self.duration, f"duration of task {self.key!r}")
-        check_seconds(self.gap_s, f"gap of task {self.key!r}")
+        for what, value in (("duration", self.duration), ("gap", self.gap_s)):
+            if not (
+                callable(value) or 0 <= value < math.inf
+            ):  # the key is written out for a message only: it takes long
+                check_seconds(value, f"{what} of task {self.key!r}")
 
     def seconds(self, now_s: float) -> float:
         """How long it takes where it starts at ``now_s``; ``DataError`` where what is asked answers nonsense."""

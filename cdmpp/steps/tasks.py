@@ -74,7 +74,7 @@ def _step(step: int, awaited: int | None, graph: StepGraph, topology: Topology |
         for rank, places in one.before.items():
             for waiting in places:
                 ends = made.ends[rank]
-                if waiting in graph.ranks[rank].synchronized:
+                if awaited != step and waiting in graph.ranks[rank].synchronized:
                     ends = () if awaited is None or awaited < 0 else tuple(k._replace(step=awaited) for k in ends)
                 waits[rank].setdefault(waiting, []).extend(ends)
     return [*(task for rank in graph.ranks for task in _rank(step, rank, waits[rank.rank])), *exchanged]
