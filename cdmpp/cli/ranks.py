@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from cdmpp.cli.options import add_place
 from cdmpp.errors import UsageError
-from cdmpp.plans.strategies import STRATEGIES
+from cdmpp.plans.strategies import DEFAULT_STRATEGY, STRATEGIES
 
 if TYPE_CHECKING:
     from cdmpp.network.training_prediction import StepPrediction
@@ -26,7 +26,7 @@ def add_rank_arguments(verb: argparse.ArgumentParser) -> None:
     ranks.add_argument("--ranks", type=int, help="how many devices train, each with the whole batch that is given")
     add_place(ranks)
     known = ", ".join(f"{kind.name} ({kind.title})" for kind in STRATEGIES)
-    ranks.add_argument("--strategy", help=f"parallel strategy: {known} (default ddp)")
+    ranks.add_argument("--strategy", help=f"parallel strategy: {known} (default {DEFAULT_STRATEGY})")
     for _, _, flag in _flags():
         ranks.add_argument(flag.option, type=flag.type, help=flag.help)
     ranks.add_argument("--backend", help="nccl, rccl, oneccl or gloo (default: what fits the device)")
@@ -106,7 +106,7 @@ def _dest(flag: Flag) -> str:
 
 
 def _strategy(options: argparse.Namespace) -> Strategy:
-    wanted, settings = STRATEGIES[options.strategy or "ddp"], dict[str, Any]()
+    wanted, settings = STRATEGIES[options.strategy or DEFAULT_STRATEGY], dict[str, Any]()
     for kind, name, flag in _flags():
         if (value := getattr(options, _dest(flag))) is None:
             continue

@@ -14,6 +14,7 @@ from cdmpp.plans.memory import Memory
 from cdmpp.plans.plan import Plan, plan_on
 from cdmpp.plans.search import search
 from cdmpp.plans.search_result import SearchResult
+from cdmpp.plans.strategies import DEFAULT_STRATEGY
 from cdmpp.steps.exchange_tasks import check_granularity
 from cdmpp.steps.from_prediction import graph_of
 from cdmpp.steps.step_replay import StepReplay
@@ -31,7 +32,7 @@ def replay_step(
     ranks: int | None = None,
     cluster: str | None = None,
     link: str | None = None,
-    strategy: str | Strategy = "ddp",
+    strategy: str | Strategy = DEFAULT_STRATEGY,
     plan: Plan | None = None,
     backend: str | None = None,
     granularity: str = "collective",
@@ -71,7 +72,7 @@ def optimize_step(
     ranks: int | None = None,
     cluster: str | None = None,
     link: str | None = None,
-    strategy: str | Strategy = "ddp",
+    strategy: str | Strategy = DEFAULT_STRATEGY,
     plan: Plan | None = None,
     backend: str | None = None,
     memory_limit_bytes: int | None = None,

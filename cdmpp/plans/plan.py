@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, ClassVar
 
 from cdmpp.collectives.topology import check_ranks
 from cdmpp.errors import CdmppError, some
 from cdmpp.plans.degrees import TITLES, ParallelDegrees
 from cdmpp.plans.registry import to_dict
-from cdmpp.plans.strategies import STRATEGIES
-from cdmpp.plans.strategies.ddp import DDP
+from cdmpp.plans.strategies import DEFAULT_STRATEGY, STRATEGIES
 from cdmpp.plans.synchrony.synchronous import Synchronous
 from cdmpp.platform.limits import Limits, check_choice, fitting
 from cdmpp.steps.strategy import Strategy
@@ -31,7 +30,7 @@ class Plan:
 
     LIMITS: ClassVar[dict[str, Limits]] = {"gradient_accumulation_steps": ACCUMULATION}
 
-    strategy: Strategy = DDP()
+    strategy: Strategy = field(default_factory=lambda: STRATEGIES[DEFAULT_STRATEGY]())
     """How ranks share the step, with the settings of that strategy and of no other."""
     degrees: ParallelDegrees = ParallelDegrees()
     """The ranks of the job."""
@@ -91,7 +90,7 @@ class Plan:
         }
 
 
-def plan_on(ranks: int, strategy: str | Strategy = "ddp", **settings: Any) -> Plan:
+def plan_on(ranks: int, strategy: str | Strategy = DEFAULT_STRATEGY, **settings: Any) -> Plan:
     """The default plan of a strategy on so many ranks; ``settings`` are other fields of ``Plan``."""
     check_ranks(ranks)
     strategy = STRATEGIES[strategy]() if isinstance(strategy, str) else strategy

@@ -4,4 +4,7 @@ from cdmpp.plans.strategies.registry import STRATEGIES
 
 STRATEGIES.load(__name__, list(__path__))
 
-__all__ = ["STRATEGIES"]
+DEFAULT_STRATEGY = "ddp"
+"""The strategy where none is named."""
+
+__all__ = ["DEFAULT_STRATEGY", "STRATEGIES"]

@@ -1,4 +1,4 @@
-"""A predicted step gets a plan: memory is that of the step, blocks are units, and what cannot be is said."""
+"""A predicted step gets a plan: memory is that of the step, blocks are modules, and what cannot be is said."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_memory_of_one_rank_is_that_of_the_step(found):
     memory = Memory(found.step.memory, graph_of(found).ranks[0])
     assert memory.live_bytes() == found.step.memory.live_bytes
     assert memory.peak_bytes(Plan()) == found.step.peak_bytes
-    assert [unit.name for unit in can_recompute(graph_of(found).ranks[0])] == ["body.0", "body.1", "body.2"]
+    assert [module.name for module in can_recompute(memory.rank)] == ["body.0", "body.1", "body.2"]
     assert memory.live_bytes(("body.0", "body.1", "body.2")) < 0.7 * memory.live_bytes()
 
 
@@ -64,6 +64,16 @@ def test_a_limit_recomputes_blocks(found):
     assert set(found.prediction.warnings) < set(made.warnings)
 
 
+def test_a_plan_is_replayed_with_all_that_it_sets(found):
+    plan = plan_on(2, DDP((2**20,)), recompute=("body.1",), gradient_accumulation_steps=2)
+    replayed = cdmpp.replay_step(found, plan=plan, link="nvlink3")
+    searched = cdmpp.optimize_step(found, plan=plan, link="nvlink3")
+    assert replayed.iteration_s == pytest.approx(searched.default_iteration_s)
+    assert replayed.iteration_s > 1.5 * cdmpp.replay_step(found, ranks=2, link="nvlink3").iteration_s
+    by_form = cdmpp.optimize_step(found, plan=plan, link="nvlink3", method="closed_form")
+    assert by_form.default_iteration_s <= replayed.no_overlap_s * 1.001
+
+
 @pytest.mark.parametrize(
     ("options", "told"),
     [
@@ -71,6 +81,9 @@ def test_a_limit_recomputes_blocks(found):
         ({"ranks": 2, "link": "nvlink3", "strategy": "zero"}, "unknown parallel strategy 'zero'"),
         ({"ranks": 2}, "name a cluster or a link"),
         ({"ranks": 2, "link": "nvlink3", "most_accumulation_steps": 0}, "most_accumulation_steps is 0"),
+        ({"link": "nvlink3"}, "the number of ranks is not given"),
+        ({"ranks": 2, "link": "nvlink3", "plan": plan_on(4)}, "the plan is for 4 ranks, and 2 are asked for"),
+        ({"ranks": 2, "link": "nvlink3", "plan": plan_on(2, recompute=("body.9",))}, "plan.recompute names 'body.9'"),
     ],
 )
 def test_what_cannot_be_asked_is_said(found, options, told):
