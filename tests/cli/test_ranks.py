@@ -60,3 +60,16 @@ def test_only_a_search_has_limits(capsys):
     assert "--save-plan goes with --ranks" in capsys.readouterr().err
     assert main(["trace", "job", "--accumulate-steps", "2"]) == 2
     assert "--accumulate-steps goes with --optimize" in capsys.readouterr().err
+
+
+def test_a_plan_of_a_file_goes_without_its_settings(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("cdmpp.predict_step", lambda *_, **__: pytest.fail("predicted"))
+    (tmp_path / "plan.yaml").write_text("strategy: {name: ps, servers: 4}\ndegrees: {dp_replicate: 2}")
+    for options, told in (
+        ("", "plan.yaml: 4 servers on 2 ranks"),
+        ("--strategy fsdp", "--strategy does not go with --plan"),
+        ("--servers 2", "--servers does not go with --plan"),
+    ):
+        given = ["step", "gpt2", "--device", "a100", "--link", "nvlink3", "--plan", str(tmp_path / "plan.yaml")]
+        assert main([*given, *options.split()]) == 2
+        assert told in capsys.readouterr().err
