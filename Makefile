@@ -15,7 +15,7 @@ PY    := $(VENV)/bin/python
 STAMP := $(VENV)/.cdmpp-installed
 PIP   := $(PY) -m pip --disable-pip-version-check --no-input
 
-.PHONY: help install train test test-slow lint format docs data evaluate clean
+.PHONY: help install native train test test-slow lint format docs data evaluate clean
 .DEFAULT_GOAL := help
 
 help:  ## show this text
@@ -52,6 +52,11 @@ evaluate: $(STAMP)  ## all splits, models and baselines, compared on DEVICE
 
 install: $(STAMP)  ## only set up .venv
 
+native:  ## build the compiled extension into the checkout, as `make install` does: after a change of its C++
+	@$(COMPILER); \
+	$(VENV)/bin/cmake -S cdmpp/lib -B cdmpp/lib -G Ninja -DPython_EXECUTABLE=$(abspath $(PY)) \
+	    -DCMAKE_MAKE_PROGRAM=$(abspath $(VENV))/bin/ninja && $(VENV)/bin/cmake --build cdmpp/lib
+
 clean:  ## remove .venv and caches (data and models stay)
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache
 
@@ -67,6 +72,13 @@ $(PY):
 	echo "error: no Python 3.11, 3.12 or 3.13 with the venv module was found on PATH (Debian: apt install python3-venv)" >&2; \
 	exit 1
 
+# Names a C++ compiler for CMake where none is on the path: that of Zig, which comes as a wheel.
+COMPILER = if ! { command -v c++ || command -v g++ || command -v clang++; } >/dev/null 2>&1; then \
+    $(PIP) install --progress-bar off --quiet ziglang || { \
+        echo "error: no C++ compiler (c++, g++ or clang++) is on the path, and ziglang could not be installed; Debian: apt install g++" >&2; \
+        exit 1; }; \
+    export CXX="$(abspath $(PY)) -m ziglang c++"; fi
+
 # The alarm ends the question after 8 seconds even where a name server never answers.
 REACHABLE := import signal, sys, urllib.request; signal.alarm(8); urllib.request.urlopen(sys.argv[1], timeout=5)
 
@@ -77,6 +89,6 @@ $(STAMP): pyproject.toml scripts/check_environment.py | $(PY)
 	fi; \
 	echo "installing $(TORCH) and $(TORCHVISION) from $${index:-the default index}"; \
 	$(PIP) install --progress-bar off $${index:+--extra-index-url "$$index"} "$(TORCH)" "$(TORCHVISION)"
-	$(PIP) install --progress-bar off --quiet -e '.[tvm,networks,plots,baselines,cuda,docs,dev]'
+	@$(COMPILER); $(PIP) install --progress-bar off --quiet -e '.[tvm,networks,plots,baselines,cuda,docs,dev]'
 	$(PY) scripts/check_environment.py
 	@touch $(STAMP)

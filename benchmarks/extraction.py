@@ -19,7 +19,7 @@ def main() -> None:
         target = programs[0].target
         context = ms.TuneContext(target=target, num_threads=1)
         candidates = [[ms.MeasureCandidate(Schedule(program.module), [])] for program in programs]
-        extract(programs[0].module, target)  # the first call compiles or loads the native walk
+        extract(programs[0].module, target)  # the first call loads the extractor
         total = {"ours": 0.0, "per_store": 0.0}
         for program, candidate in zip(programs, candidates, strict=True):
             actions = {

@@ -14,8 +14,6 @@ from typing import Any
 
 from timing import finish
 
-from cdmpp.platform.paths import cache_root
-
 NETWORK, DEVICE = "resnet50", "epyc-genoa"
 _AGAIN = f"import cdmpp; cdmpp.predict_network('torchvision:{NETWORK}', device='{DEVICE}', progress=False)"
 
@@ -46,9 +44,6 @@ def clocked(spent: dict[str, float], places: dict[str, tuple[Any, str]]) -> Iter
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as cache:
-        # Compiled once a machine; what that takes is told apart.
-        (readers := cache_root() / "native").mkdir(parents=True, exist_ok=True)
-        os.symlink(readers, Path(cache) / "native")
         os.environ["CDMPP_CACHE"] = cache
         import torch
 

@@ -165,8 +165,8 @@ SECTIONS = {
     "network": Section(
         "A whole network",
         "ResNet-50 as a torch module, batch 1, schedule best_of:16 on epyc-genoa, two cores, until the answer. `cold` "
-        "begins with an empty cache, `warm` asks again in the same process; a new process includes its imports; the "
-        "first on a machine compiles the native readers as well. Steps in worker processes overlap.",
+        "begins with an empty cache, `warm` asks again in the same process; a new process includes its imports. Steps "
+        "in worker processes overlap.",
         lambda folder: _run("network.py", folder / "result.json"),
         tables.network,
     ),

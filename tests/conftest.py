@@ -13,7 +13,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory) -> Path:
-    build = pytest.importorskip("hatchling.build")
+    build = pytest.importorskip("scikit_build_core.build")
     out = tmp_path_factory.mktemp("wheel")
     here = os.getcwd()
     try:

@@ -143,10 +143,6 @@ class _Child:
 def _write_bases(home: Path) -> None:
     from fuzzing import folders
 
-    from cdmpp.platform.paths import cache_root
-
-    if (built := cache_root() / "native").is_dir():  # of this machine: compiling it again would take half a minute
-        shutil.copytree(built, home / "cache" / "native", dirs_exist_ok=True)
     if not (home / "bases").is_dir():
         inputs.write_bases(home / "bases")
         folders.write_bases(home / "bases")

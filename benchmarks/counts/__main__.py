@@ -45,7 +45,6 @@ for line in sys.stdin:
 def counted(code: Compiled) -> tuple[float, bool]:
     """Instructions that one run executes as the code vector says, and whether it calls that known."""
     amounts = native_amounts(*code, get_core(CORE))
-    assert amounts is not None
     unknown = amounts["unknown_loops"] + amounts["machine_unmatched_loops"] > 0
     return sum(amounts[f"machine_{kind.name}"] for kind in KINDS), not unknown
 

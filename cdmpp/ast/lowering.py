@@ -6,18 +6,17 @@ import functools
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import s_tir, tirx
 
 from cdmpp.ast.constant_tables import hide, restore
-from cdmpp.ast.expression import parts
-from cdmpp.ast.native import native_extract
+from cdmpp.ast.native import refuse_deep
 from cdmpp.errors import UnsupportedProgramError
 
 TVM_ERRORS = (RuntimeError, ValueError, TypeError, LookupError, AttributeError)
 """What a pass of TVM raises for a program that it does not like."""
 MAX_DEPTH = 300
-"""Of one stored expression. TVM's passes and the extractors recurse over it; real programs have up to 100."""
+"""The most that a stored expression may be nested. TVM's passes and the extractor recurse over it, and TVM would end
+the whole process on a sum of some thousand terms; real programs are nested up to 100 deep."""
 
 
 @functools.cache
@@ -57,7 +56,7 @@ def main_function(module: Any) -> Any:
 def lower(module: Any, target: Any) -> Any:
     """PrimFunc ready for the walk; ``UnsupportedProgramError``: not one function, nested too deep, TVM refuses it."""
     function = main_function(module)
-    _refuse_deep(function)
+    refuse_deep(function, MAX_DEPTH)
     function = hide(function).with_attr("global_symbol", "main")
     bound = tirx.transform.BindTarget(target)(tvm.IRModule({"main": function}))
     try:
@@ -65,22 +64,3 @@ def lower(module: Any, target: Any) -> Any:
     except TVM_ERRORS as error:
         reason = [type(error).__name__, *str(error).strip().splitlines()][-1]
         raise UnsupportedProgramError(f"TVM could not lower the program: {reason}") from error
-
-
-def _refuse_deep(function: Any) -> None:
-    """TVM would end the whole process on a sum of some thousand terms."""
-    library = native_extract()
-    if library is not None and library["deepest"](function) <= MAX_DEPTH:
-        return
-    stores: list[Any] = []
-    tvm_ffi.structural_walk(function.body, (tirx.BufferStore, stores.append), order="pre")
-    for store in stores:
-        below = [(part, 1) for part in (store.value, *store.indices)]
-        while below:
-            node, depth = below.pop()
-            if depth > MAX_DEPTH:
-                raise UnsupportedProgramError(
-                    f"what is stored to {store.buffer.name} is nested more than {MAX_DEPTH} deep: give parts of long "
-                    "sums a buffer of their own"
-                )
-            below += [(part, depth + 1) for part in parts(node)]

@@ -14,7 +14,7 @@ import tvm
 from tvm import s_tir
 
 from cdmpp.ast.compact_ast import CompactAST
-from cdmpp.ast.extract import extract, is_gpu_target, may_bind_no_thread
+from cdmpp.ast.extract import extract, is_gpu_target
 from cdmpp.ast.lowering import MAX_DEPTH
 from cdmpp.ast.native import read_scheduled
 from cdmpp.errors import CdmppError
@@ -42,15 +42,14 @@ def extract_scheduled(module: Any, target: Any) -> CompactAST:
 
 
 def extract_scheduled_many(modules: Sequence[Any], target: Any, threads: int) -> list[CompactAST | CdmppError]:
-    """Of each module, or why it has none. Those that C++ does not read are lowered, one by one."""
+    """The AST of each module, or why it has none. Those that C++ does not read are lowered, one by one."""
     gpu = is_gpu_target(target)
     readable = [i for i, module in enumerate(modules) if isinstance(module, tvm.IRModule)]
     read = read_scheduled([modules[i] for i in readable], _passes(), gpu, MAX_DEPTH, threads)
     asts = dict(zip(readable, read, strict=True))
 
     def one(place: int) -> CompactAST | CdmppError:
-        ast = asts.get(place)
-        if ast is not None and not may_bind_no_thread(ast):
+        if (ast := asts.get(place)) is not None:
             return ast
         try:
             return extract(modules[place], target)

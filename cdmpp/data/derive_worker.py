@@ -6,7 +6,6 @@ import base64
 import gc
 import io
 import sys
-import warnings
 from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from pathlib import Path
@@ -169,30 +168,28 @@ def _reason(error: BaseException) -> str:
 
 
 def ready(request: Request) -> Reply:
-    """Import what every request needs, and what ``codes`` need where they are announced; ``warnings``: for the user."""
+    """Import what every request needs, and what ``codes`` need where they are announced."""
     gc.disable()
     # tvm_ffi imports torch where there is one, which triples the time to start; nothing here reads a tensor of torch.
     sys.modules.setdefault("torch", None)  # type: ignore[arg-type]
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", RuntimeWarning)
-        try:
-            from cdmpp.ast.native import native_extract
-            from cdmpp.programs import replay, script  # noqa: F401
+    try:
+        from cdmpp.ast.native import native_extract
+        from cdmpp.programs import replay, script  # noqa: F401
 
-            if request.get("codes"):
-                from cdmpp.machine_code.cpu import (
-                    code_vector,  # noqa: F401
-                    compile,  # noqa: F401
-                )
-        except ImportError as error:
-            raise CdmppError(f"TVM cannot be imported ({error}): pip install 'cdmpp[tvm]'") from error
+        if request.get("codes"):
+            from cdmpp.machine_code.cpu import (
+                code_vector,  # noqa: F401
+                compile,  # noqa: F401
+            )
+    except ImportError as error:
+        raise CdmppError(f"TVM cannot be imported ({error}): pip install 'cdmpp[tvm]'") from error
 
-        native_extract()
+    native_extract()
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)  # TVM makes many short-lived objects and hardly a cycle: a tenth of the time
     gc.enable()
     limit_memory(_MOST_BYTES)
-    return {"warnings": [str(warning.message) for warning in caught if "native extractor" in str(warning.message)]}
+    return {}
 
 
 _MOST_BYTES = 3 * 10**9

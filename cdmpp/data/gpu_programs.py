@@ -21,8 +21,8 @@ from cdmpp.errors import DataError
 from cdmpp.machine_code.gpu.cuda import Assembled
 from cdmpp.machine_code.gpu.gpu_code_vector import gpu_code_vector
 from cdmpp.machine_code.gpu.kernel_code import KernelWork
+from cdmpp.machine_code.gpu.launch import Launch
 from cdmpp.machine_code.gpu.sass import listed, parse_sass
-from cdmpp.machine_code.gpu.warp_state import Launch
 from cdmpp.platform.files import write_atomic
 from cdmpp.platform.paths import cache_root
 

@@ -25,7 +25,7 @@ from cdmpp.operators.loops import (
 
 def script(program: LoopProgram) -> str:
     """TVMScript of a module with this one function."""
-    buffers = [f'{b.name}: T.Buffer({_shape(b)}, "{b.dtype.name}")' for b in program.params]
+    buffers = [f'{b.name}: T.Buffer({_shape(b)}, "{b.element}")' for b in program.params]
     head = ["from tvm.script import ir as I", "from tvm.script import tirx as T", "", "@I.ir_module", "class Module:"]
     head += ["    @T.prim_func", f"    def main({', '.join(buffers)}):"]
     return "\n".join([*head, *_lines(program.body, 8), ""])
@@ -37,15 +37,15 @@ def _lines(node: Any, indent: int) -> list[str]:
         return [line for part in node.seq for line in _lines(part, indent)]
     if isinstance(node, AllocBuffer):
         b = node.buffer
-        return [f'{blank}{b.name} = T.alloc_buffer({_shape(b)}, "{b.dtype.name}")']
+        return [f'{blank}{b.name} = T.alloc_buffer({_shape(b)}, "{b.element}")']
     if isinstance(node, For):
-        return [f"{blank}for {node.loop_var.name} in range({node.extent}):", *_lines(node.body, indent + 4)]
+        return [f"{blank}for {node.loop_var.name} in range({node.extent.value}):", *_lines(node.body, indent + 4)]
     assert isinstance(node, BufferStore)
     return [f"{blank}{node.buffer.name}[{_places(node.indices)}] = {_text(node.value)}"]
 
 
 def _shape(buffer: Buffer) -> str:
-    return "(" + "".join(f"{extent}, " for extent in buffer.shape) + ")"
+    return "(" + "".join(f"{extent}, " for extent in buffer.ty.shape) + ")"
 
 
 def _places(indices: Sequence[Expression]) -> str:
@@ -58,7 +58,7 @@ def _text(e: Expression) -> str:
     if isinstance(e, IntImm):
         return str(e.value)
     if isinstance(e, FloatImm):
-        return f"T.{e.ty}({e.value!r})"
+        return f"T.{e.element}({e.value!r})"
     if isinstance(e, TensorLoad):
         return f"{e.source.name}[{_places(e.indices)}]"
     if isinstance(e, Call):

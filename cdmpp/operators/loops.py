@@ -1,175 +1,227 @@
-"""Loop programs without TVM: nodes named and shaped as TVM's, so that the walk and the leaves read both alike.
+"""Loop programs without TVM: nodes named and shaped as TVM's, so that the compiled extractor reads both alike.
 
-``loop_script`` prints one as TVMScript: what TVM makes of that text has the same compact AST, which tests hold.
+The nodes are objects of ``tvm_ffi``, TVM's object system, which is a small package of its own and needs no TVM: C++
+looks their fields up by name. ``loop_script`` prints a program as TVMScript: what TVM makes of that text has the same
+compact AST, which tests hold.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from functools import cache
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from tvm_ffi import Array, dtype
+from tvm_ffi.dataclasses import field, py_class
+from tvm_ffi.dataclasses.field import init_property
+
+if TYPE_CHECKING:
+
+    class Object:
+        """What the constructor of a node takes: its fields in their order."""
+
+        def __init__(self, *fields: Any) -> None: ...
+else:
+    from tvm_ffi import Object
+
+_Class = TypeVar("_Class", bound=type)
 
 
-@dataclass(frozen=True)
-class ElementType:
-    """``float32`` and the like."""
-
-    name: str
-
-    @property
-    def bits(self) -> int:
-        """Of one element."""
-        return int(self.name.lstrip("abcdefghijklmnopqrstuvwxyz").partition("_")[0])
+def _node(cls: _Class) -> _Class:
+    """Make a class one of the object system, whose fields it annotates; C++ knows it by the last part of its key."""
+    made: _Class = py_class(f"cdmpp.loops.{cls.__name__}")(cls)
+    return made
 
 
-class _Node:
-    """Compared by identity, as TVM's handles are."""
+@_node
+class PrimType(Object):
+    """The type of an element or a number."""
 
-    def __chandle__(self) -> int:
-        return id(self)
+    dtype: dtype
 
 
-@dataclass(frozen=True, eq=False)
-class Buffer(_Node):
+@_node
+class BufferType(Object):
+    """What a tensor is: its extents, the type of its elements and the memory that it lies in."""
+
+    shape: Array[int]
+    dtype: PrimType
+    storage_scope: str = "global"
+
+
+@cache
+def prim_type(name: str) -> PrimType:
+    """The type ``float32``, ``int64``, ``bool`` and the like."""
+    return PrimType(dtype(name))
+
+
+@_node
+class Buffer(Object):
     """A tensor in global memory."""
 
     name: str
-    shape: tuple[int, ...]
-    dtype: ElementType
+    ty: BufferType
 
-    def scope(self) -> str:
-        """Of memory."""
-        return "global"
+    @property
+    def element(self) -> str:
+        """The name of the element type."""
+        return str(self.ty.dtype.dtype)
 
     def __getitem__(self, indices: Any) -> TensorLoad:
         places = indices if isinstance(indices, tuple) else (indices,)
         return TensorLoad(self, [_expression(place) for place in places])
 
 
-class Expression(_Node):
-    """Has a type, and the operators of arithmetic."""
+def buffer(name: str, shape: Sequence[int], element: str) -> Buffer:
+    """A tensor of ``shape`` whose elements are of the type ``element``."""
+    return Buffer(name, BufferType(list(shape), prim_type(element)))
 
-    ty: str
+
+@_node
+class Expression(Object):
+    """A value: it has a type, and the operators of arithmetic; a number takes the type of the other operand."""
+
+    if TYPE_CHECKING:
+        ty: Any
+
+    @property
+    def element(self) -> str:
+        """The name of its type."""
+        return str(self.ty.dtype)
 
     def __add__(self, other: Any) -> Add:
-        return Add(self, _expression(other, self.ty))
+        return Add(self, _expression(other, self.element))
 
     def __sub__(self, other: Any) -> Sub:
-        return Sub(self, _expression(other, self.ty))
+        return Sub(self, _expression(other, self.element))
 
     def __mul__(self, other: Any) -> Mul:
-        return Mul(self, _expression(other, self.ty))
+        return Mul(self, _expression(other, self.element))
 
     def __truediv__(self, other: Any) -> Div:
-        return Div(self, _expression(other, self.ty))
+        return Div(self, _expression(other, self.element))
 
 
-@dataclass(frozen=True, eq=False)
+@_node
 class Var(Expression):
-    """Of a loop."""
+    """The variable of a loop."""
 
     name: str
-    ty: str = "int64"
+    ty: PrimType = field(default_factory=lambda: prim_type("int64"))
 
 
-@dataclass(frozen=True, eq=False)
+@_node
 class IntImm(Expression):
     """A whole number."""
 
-    value: int
-    ty: str = "int64"
+    value: Any
+    ty: PrimType = field(default_factory=lambda: prim_type("int64"))
 
 
-@dataclass(frozen=True, eq=False)
+@_node
 class FloatImm(Expression):
     """A number of a float type."""
 
     value: float
-    ty: str = "float32"
+    ty: PrimType
 
 
-@dataclass(frozen=True, eq=False)
+@_node
 class TensorLoad(Expression):
     """An element of a buffer."""
 
     source: Buffer
-    indices: Sequence[Expression]
+    indices: Array[Expression]
 
-    @property
-    def ty(self) -> str:  # type: ignore[override]
-        """Of the element."""
-        return self.source.dtype.name
+    @init_property
+    def ty(self) -> PrimType:
+        """The type of the element."""
+        return self.source.ty.dtype
 
 
-@dataclass(frozen=True, eq=False)
+@_node
 class Binary(Expression):
-    """Of two operands."""
+    """An operation on two operands."""
 
     a: Expression
     b: Expression
     sign: ClassVar[str]
 
-    @property
-    def ty(self) -> str:  # type: ignore[override]
-        """Of its operands."""
+
+@_node
+class Calculation(Binary):
+    """An operation whose result has the type of its operands."""
+
+    @init_property
+    def ty(self) -> PrimType:
+        """The type of its operands."""
         return self.a.ty
 
 
-class Add(Binary):
+@_node
+class Condition(Binary):
+    """An operation whose result holds or does not."""
+
+    ty: PrimType = field(default_factory=lambda: prim_type("bool"), init=False)
+
+
+@_node
+class Add(Calculation):
     """a + b."""
 
     sign = "+"
 
 
-class Sub(Binary):
+@_node
+class Sub(Calculation):
     """a - b."""
 
     sign = "-"
 
 
-class Mul(Binary):
+@_node
+class Mul(Calculation):
     """a * b."""
 
     sign = "*"
 
 
-class Div(Binary):
+@_node
+class Div(Calculation):
     """a / b, of floats."""
 
     sign = "/"
 
 
-class Max(Binary):
+@_node
+class Max(Calculation):
     """The larger one."""
 
     sign = "T.max"
 
 
-class LT(Binary):
+@_node
+class LT(Condition):
     """a < b."""
 
     sign = "<"
 
-    ty = "bool"  # type: ignore[assignment]
 
-
-class LE(Binary):
+@_node
+class LE(Condition):
     """a <= b."""
 
     sign = "<="
 
-    ty = "bool"  # type: ignore[assignment]
 
-
-class And(Binary):
+@_node
+class And(Condition):
     """Both hold."""
 
     sign = "and"
 
-    ty = "bool"  # type: ignore[assignment]
 
-
-@dataclass(frozen=True, eq=False)
+@_node
 class Select(Expression):
     """One of two values, both computed."""
 
@@ -177,90 +229,99 @@ class Select(Expression):
     true_value: Expression
     false_value: Expression
 
-    @property
-    def ty(self) -> str:  # type: ignore[override]
-        """Of its values."""
+    @init_property
+    def ty(self) -> PrimType:
+        """The type of its values."""
         return self.true_value.ty
 
 
-@dataclass(frozen=True)
-class Op:
+@_node
+class Op(Object):
     """What is called."""
 
     name: str
 
 
-@dataclass(frozen=True, eq=False)
+@_node
 class Call(Expression):
     """``exp`` and the like."""
 
     op: Op
-    args: Sequence[Expression]
-    ty: str = "float32"
+    args: Array[Expression]
+
+    @init_property
+    def ty(self) -> PrimType:
+        """The type of its last argument."""
+        return self.args[-1].ty
 
 
 def call(name: str, *args: Expression) -> Call:
-    """Of the type of its last argument."""
-    return Call(Op(name), list(args), args[-1].ty)
+    """A call whose result has the type of its last argument."""
+    return Call(Op(name), list(args))
 
 
-@dataclass(frozen=True, eq=False)
-class BufferStore(_Node):
+@_node
+class BufferStore(Object):
     """``buffer[indices] = value``."""
 
     buffer: Buffer
     value: Expression
-    indices: Sequence[Expression]
+    indices: Array[Expression]
 
 
-@dataclass(frozen=True, eq=False)
-class For(_Node):
+@_node
+class For(Object):
     """A serial loop from zero."""
 
     loop_var: Var
-    extent: int
-    body: Any
+    extent: IntImm
+    body: Object
     kind: int = 0
     min: IntImm = field(default_factory=lambda: IntImm(0))
-    annotations: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, eq=False)
-class AllocBuffer(_Node):
+@_node
+class AllocBuffer(Object):
     """Scratch memory of the program."""
 
     buffer: Buffer
 
 
-@dataclass(frozen=True, eq=False)
-class SeqStmt(_Node):
-    """One after the other."""
+@_node
+class SeqStmt(Object):
+    """Statements one after the other."""
 
-    seq: Sequence[Any]
+    seq: Array[Object]
 
 
-@dataclass(frozen=True, eq=False)
-class LoopProgram:
-    """What ``cdmpp.ast.walk`` takes."""
+@_node
+class LoopProgram(Object):
+    """A function: its tensors and its statements."""
 
-    params: Sequence[Buffer]
+    params: Array[Buffer]
     body: SeqStmt
 
 
-def _expression(value: Any, ty: str = "int64") -> Expression:
+def _expression(value: Any, element: str = "int64") -> Expression:
     if isinstance(value, Expression):
         return value
-    return FloatImm(float(value), ty) if "float" in ty else IntImm(int(value), ty)
+    return number(value, element) if "float" in element else IntImm(int(value))
 
 
-def store(buffer: Buffer, indices: Sequence[Any], value: Any) -> BufferStore:
-    """``buffer[indices] = value``; a number takes the buffer's type."""
-    return BufferStore(buffer, _expression(value, buffer.dtype.name), [_expression(index) for index in indices])
+def number(value: float, element: str) -> FloatImm:
+    """A constant of the float type ``element``."""
+    return FloatImm(float(value), prim_type(element))
 
 
-def nest(variables: Sequence[Var], extents: Sequence[int], *body: Any) -> For:
+def store(target: Buffer, indices: Sequence[Any], value: Any) -> BufferStore:
+    """``target[indices] = value``; a number takes the buffer's type."""
+    return BufferStore(target, _expression(value, target.element), [_expression(index) for index in indices])
+
+
+def nest(variables: Sequence[Var], extents: Sequence[int], *body: Object) -> For:
     """Loops around what follows, the first outermost."""
-    inner: Any = body[0] if len(body) == 1 else SeqStmt(list(body))
+    inner: Object = body[0] if len(body) == 1 else SeqStmt(list(body))
     for variable, extent in zip(reversed(variables), reversed(extents), strict=True):
-        inner = For(variable, extent, inner)
+        inner = For(variable, IntImm(extent), inner)
+    assert isinstance(inner, For)
     return inner

@@ -6,25 +6,24 @@ import math
 from collections.abc import Callable
 
 from cdmpp.ast.compact_ast import CompactAST
-from cdmpp.ast.summarise import summarise
-from cdmpp.ast.walk import walk
+from cdmpp.ast.native import summarize
 from cdmpp.operators.loops import (
     LE,
     LT,
     AllocBuffer,
     And,
     Buffer,
-    ElementType,
     Expression,
-    FloatImm,
     IntImm,
     LoopProgram,
     Max,
     Select,
     SeqStmt,
     Var,
+    buffer,
     call,
     nest,
+    number,
     store,
 )
 from cdmpp.operators.operator import EagerOperator
@@ -40,15 +39,15 @@ def loop_program(operator: EagerOperator) -> LoopProgram:
 
 
 def operator_ast(operator: EagerOperator) -> CompactAST:
-    """As of any tensor program, its loops read as serial ones whatever device it is for.
+    """The compact AST of an operator: its loops are read as serial ones whatever device it is for.
 
-    The same as TVM's extractor gives for ``loop_script.script(loop_program(operator))``.
+    The same as ``extract`` gives for ``loop_script.script(loop_program(operator))``.
     """
-    return summarise(walk(loop_program(operator)), gpu=False)
+    return summarize(loop_program(operator), gpu=False)
 
 
 def _buffers(operator: EagerOperator, **shapes: tuple[int, ...]) -> list[Buffer]:
-    return [Buffer(name, shape, ElementType(operator.dtype)) for name, shape in shapes.items()]
+    return [buffer(name, shape, operator.dtype) for name, shape in shapes.items()]
 
 
 def _loops(names: str) -> list[Var]:
@@ -96,7 +95,7 @@ def _conv2d(operator: EagerOperator) -> LoopProgram:
     value: Expression = x[n, channel, row, col]
     if padding:
         inside = x[n, channel, row - padding, col - padding]
-        value = call("if_then_else", _within(row, col, operator), inside, FloatImm(0.0, operator.dtype))
+        value = call("if_then_else", _within(row, col, operator), inside, number(0.0, operator.dtype))
     place = (n, filter_, h, w)
     update = nest([c, p, q], [own, kernel, kernel], store(y, place, y[place] + value * weight[filter_, c, p, q]))
     loops, extents = ([n, g, f, h, w], [batch, groups, each, after, after])
@@ -110,7 +109,7 @@ def _softmax(operator: EagerOperator) -> LoopProgram:
     x, y, largest, total = _buffers(operator, x=(rows, cols), y=(rows, cols), largest=(rows,), total=(rows,))
     steps = []
     i, j = _loops("i0 j0")
-    lowest = FloatImm(_LOWEST, operator.dtype)
+    lowest = number(_LOWEST, operator.dtype)
     steps.append(
         nest(
             [i],
@@ -147,7 +146,7 @@ def _layer_norm(operator: EagerOperator) -> LoopProgram:
         ),
     )
     i, j = _loops("i1 j1")
-    share = FloatImm(1.0 / cols, operator.dtype)
+    share = number(1.0 / cols, operator.dtype)
     mean = total[i] * share
     variance = squares[i] * share - mean * mean
     scaled = (x[i, j] - mean) * call("rsqrt", variance + _EPSILON)
@@ -174,7 +173,7 @@ def _embedding(operator: EagerOperator) -> LoopProgram:
     """The table has as many rows as are looked up: how many more there are changes nothing."""
     rows, cols = operator["rows"], operator["cols"]
     table, y = _buffers(operator, table=(rows, cols), y=(rows, cols))
-    place = Buffer("place", (rows,), ElementType("int32"))
+    place = buffer("place", (rows,), "int32")
     i, j = _loops("i j")
     return LoopProgram([table, place, y], SeqStmt([nest([i, j], [rows, cols], store(y, (i, j), table[place[i], j]))]))
 
@@ -199,11 +198,11 @@ def _pool(operator: EagerOperator) -> LoopProgram:
     x, y = _buffers(operator, x=(batch, channels, size, size), y=(batch, channels, after, after))
     n, c, h, w, p, q = _loops("n c h w p q")
     row, col = _reached(h, p, stride), _reached(w, q, stride)
-    place, outside = (n, c, h, w), FloatImm(_LOWEST if largest else 0.0, operator.dtype)
+    place, outside = (n, c, h, w), number(_LOWEST if largest else 0.0, operator.dtype)
     value: Expression = x[n, c, row, col]
     if padding:
         value = call("if_then_else", _within(row, col, operator), x[n, c, row - padding, col - padding], outside)
-    share = FloatImm(1.0 / kernel**2, operator.dtype)
+    share = number(1.0 / kernel**2, operator.dtype)
     update = store(y, place, Max(y[place], value) if largest else y[place] + value * share)
     body = store(y, place, outside), nest([p, q], [kernel, kernel], update)
     return LoopProgram([x, y], SeqStmt([nest([n, c, h, w], [batch, channels, after, after], *body)]))
@@ -227,10 +226,10 @@ def _elementwise(operator: EagerOperator) -> LoopProgram:
     x, z, w, y = _buffers(operator, x=shape, z=shape, w=shape, y=shape)
     i, j = _loops("i j")
     inputs = [x, z, w][: operator.kind.inputs]
-    second = z[i, j] if operator.kind.inputs > 1 else FloatImm(_SCALAR, operator.dtype)
+    second = z[i, j] if operator.kind.inputs > 1 else number(_SCALAR, operator.dtype)
     value = _VALUES[operator.name.removesuffix("_scalar")](x[i, j], second)
     if operator.name == "where":
-        value = Select(LT(FloatImm(0.0, operator.dtype), x[i, j]), z[i, j], w[i, j])
+        value = Select(LT(number(0.0, operator.dtype), x[i, j]), z[i, j], w[i, j])
     return LoopProgram([*inputs, y], SeqStmt([nest([i, j], shape, store(y, (i, j), value))]))
 
 
@@ -250,7 +249,7 @@ def _blocks(operator: EagerOperator) -> LoopProgram:
 
 def _gelu(x: Expression, _: Expression) -> Expression:
     """Half of x, times 1 + erf(x / sqrt 2)."""
-    half, one = FloatImm(0.5, x.ty), FloatImm(1.0, x.ty)
+    half, one = number(0.5, x.element), number(1.0, x.element)
     return x * half * (one + call("erf", x * math.sqrt(0.5)))
 
 
@@ -260,7 +259,7 @@ _VALUES: dict[str, Callable[[Expression, Expression], Expression]] = {
     "mul": lambda x, z: x * z,
     "div": lambda x, z: x / z,
     "pow": lambda x, z: call("pow", x, z),
-    "relu": lambda x, z: Max(x, FloatImm(0.0, x.ty)),
+    "relu": lambda x, z: Max(x, number(0.0, x.element)),
     "gelu": _gelu,
     **{
         name: lambda x, z, name=name: call(name, x)  # type: ignore[misc]

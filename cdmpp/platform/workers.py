@@ -25,7 +25,7 @@ from cdmpp.errors import CdmppError
 
 log = logging.getLogger(__name__)
 
-START_LIMIT_S = 300.0  # for importing TVM and, once a machine, compiling the native extractor
+START_LIMIT_S = 300.0  # for importing TVM
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 _READ_BY_CHILDREN = ("HOME", "PATH", "PYTHONPATH")
 
@@ -141,8 +141,6 @@ class Worker:
             self.stop()
             reason = said if said and reply["cause"] == "crash" else reply.get("message", reply["cause"])
             raise CdmppError(f"a worker process did not start: {reason}")
-        for text in reply.get("warnings", ()):
-            log.warning("%s", text)
         self._starting = False
         if self._waiting is not None:
             self._write(*self._waiting)

@@ -13,13 +13,10 @@ COMMAND = ("-m", "cdmpp.tuning.build_worker")
 
 
 def ready(_: Request) -> Reply:
-    """Import TVM and compile our own C++ now rather than within the time limit of the first request."""
+    """Import TVM now rather than within the time limit of the first request."""
     import tvm
     from tvm.s_tir import transform  # noqa: F401
 
-    from cdmpp.machine_code.cpu.native import native_code
-
-    native_code()
     return {"tvm": tvm.__version__}
 
 

@@ -7,9 +7,9 @@ import pytest
 tvm = pytest.importorskip("tvm")
 from tvm import tirx  # noqa: E402
 
-from cdmpp.ast import extract as module  # noqa: E402
-from cdmpp.ast.extract import extract, extract_readable  # noqa: E402
+from cdmpp.ast.extract import extract  # noqa: E402
 from cdmpp.ast.lowering import MAX_DEPTH  # noqa: E402
+from cdmpp.ast.native import summarize  # noqa: E402
 from cdmpp.errors import UnsupportedProgramError  # noqa: E402
 
 pytestmark = pytest.mark.tvm
@@ -35,18 +35,23 @@ def program(terms: int, in_index: bool = False):
     return function.with_body(tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, new))
 
 
-@pytest.mark.parametrize("of", [extract, extract_readable])
-def test_long_sums_up_to_a_depth(of):
-    assert of(program(MAX_DEPTH - 10), TARGET).n_leaf == 1
+def test_long_sums_up_to_a_depth():
+    assert extract(program(MAX_DEPTH - 10), TARGET).n_leaf == 1
     for in_index in (False, True):
         with pytest.raises(UnsupportedProgramError, match=f"stored to B is nested more than {MAX_DEPTH} deep"):
-            of(program(4000, in_index), TARGET)
+            extract(program(4000, in_index), TARGET)
 
 
-def test_a_stack_that_ends_while_walking_is_a_reason(monkeypatch):
-    def endless(function):
-        return endless(function)
+@pytest.mark.parametrize("branches", [False, True])
+def test_loops_and_branches_up_to_a_depth(branches):
+    def nested(times):
+        function = tvm.script.from_source(COPY)
+        body = function.body
+        for _ in range(times):
+            variable = tirx.Var("n", "int32")
+            body = tirx.IfThenElse(variable < 1, body, None) if branches else tirx.For(variable, 0, 1, 0, body)
+        return function.with_body(body)
 
-    monkeypatch.setattr(module, "walk", endless)
-    with pytest.raises(UnsupportedProgramError, match="too deep to walk"):
-        extract_readable(program(2), TARGET)
+    assert summarize(nested(900), False).n_leaf == 1
+    with pytest.raises(UnsupportedProgramError, match="nested too deep to walk"):
+        summarize(nested(1100), False)

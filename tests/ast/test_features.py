@@ -1,37 +1,29 @@
-"""Features are declared once: the native source, the vectors and the page in the docs follow the declaration."""
+"""Features are declared once: the compiled extractor, the vectors and the page in the docs follow it."""
 
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
 from benchmarks.publish.features import PAGE, lines
+from cdmpp.ast.kernel_features import KERNEL
 from cdmpp.ast.layout import KERNEL_FEATURES, LEAF_FEATURES
-from cdmpp.ast.leaf_features import LOOP
+from cdmpp.ast.leaf_features import ACCESS, CONTEXT, LOOP, OPS
 from cdmpp.features import Feature, names, slog, stored
 from cdmpp.machine_code.cpu.code_features import CODE_FEATURES
 from cdmpp.machine_code.gpu.gpu_code_features import GPU_CODE_FEATURES
 from tests.ast.quantities import quantity
 
-REPOSITORY = Path(__file__).parents[2]
 FEATURES = {"leaf": LEAF_FEATURES, "kernel": KERNEL_FEATURES, "code": CODE_FEATURES, "gpu_code": GPU_CODE_FEATURES}
 
 
-def fields_of(struct: str) -> tuple[str, ...]:
-    """Fields that the native source fills, in its order."""
-    sources = "\n".join(path.read_text() for path in (REPOSITORY / "cdmpp/ast/native").glob("*.h"))
-    (filled,) = re.findall(rf"append\(out, {struct}\{{\n(.*?)\n +\}}\);", sources, re.DOTALL)
-    return tuple(re.findall(r"^ +\.(\w+) = ", filled, re.MULTILINE))
+def test_the_compiled_extractor_fills_what_is_declared_in_its_order():
+    pytest.importorskip("tvm_ffi")
+    from cdmpp.ast.native import feature_names
 
-
-@pytest.mark.parametrize("struct", ["ContextFeatures", "AccessFeatures", "LoopFeatures", "KernelFeatures"])
-def test_the_native_source_fills_what_is_declared_in_its_order(struct):
-    pytest.importorskip("tvm")
-    from cdmpp.ast.native import STRUCTS
-
-    assert fields_of(struct) == names(STRUCTS[struct])
+    declared = {"OPS": OPS, "CONTEXT": CONTEXT, "ACCESS": ACCESS, "LOOP": LOOP, "KERNEL": KERNEL}
+    assert feature_names() == {group: names(features) for group, features in declared.items()}
 
 
 @pytest.mark.parametrize("features", FEATURES.values(), ids=list(FEATURES))

@@ -14,8 +14,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 import programs  # noqa: E402
 from quantities import quantity  # noqa: E402
 
-from cdmpp.ast.extract import extract, extract_readable  # noqa: E402
+from cdmpp.ast.extract import extract  # noqa: E402
 from cdmpp.ast.layout import KERNEL_FEATURES, KERNEL_NAMES, LEAF_FEATURES, LEAF_NAMES  # noqa: E402
+from tests.reference.extract import extract_readable  # noqa: E402
 
 FOLDER = Path(__file__).parent / "golden"
 

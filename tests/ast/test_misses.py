@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cdmpp.ast.access import LINE_BYTES, Reach
 from cdmpp.ast.leaf_features import LEAF_FEATURES, LEAF_NAMES
-from cdmpp.ast.misses import SETS, sets_used
 from tests.ast.quantities import quantity
+from tests.reference.access import LINE_BYTES, Reach
+from tests.reference.misses import SETS, sets_used
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -57,7 +57,8 @@ class Module:
 def test_rows_a_power_of_two_apart_crowd_into_one_set(readable):
     def misses(width):
         module, target = column_sums(width)
-        from cdmpp.ast.extract import extract, extract_readable
+        from cdmpp.ast.extract import extract
+        from tests.reference.extract import extract_readable
 
         ast = (extract_readable if readable else extract)(module, target)
         return lambda name: amount(ast, name)

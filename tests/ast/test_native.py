@@ -1,4 +1,4 @@
-"""The native extractor gives what the readable one gives, on hundreds of programs, and refuses what it refuses."""
+"""The compiled extractor gives what the readable reference gives on hundreds of programs, and refuses the same."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import json
 import os
 import random
 import sys
-import warnings
 from pathlib import Path
 
 import numpy as np
@@ -21,17 +20,16 @@ import workloads  # noqa: E402
 from tvm import te  # noqa: E402
 from tvm.script import tirx as T  # noqa: E402
 
-from cdmpp.ast import native  # noqa: E402
-from cdmpp.ast.extract import extract, extract_many, extract_readable, is_gpu_target, summarise  # noqa: E402
+from cdmpp.ast.extract import extract, extract_many, is_gpu_target  # noqa: E402
 from cdmpp.ast.layout import KERNEL_NAMES, LEAF_NAMES  # noqa: E402
 from cdmpp.ast.lowering import lower  # noqa: E402
-from cdmpp.ast.native import native_extract, summarise_native  # noqa: E402
-from cdmpp.ast.walk import walk  # noqa: E402
+from cdmpp.ast.native import summarize  # noqa: E402
 from cdmpp.errors import UnsupportedProgramError  # noqa: E402
 from cdmpp.programs.replay import replay  # noqa: E402
 from cdmpp.programs.sampling import sample_programs  # noqa: E402
-
-needs_native = pytest.mark.skipif(native_extract() is None, reason="no native extractor (g++ or ninja missing)")
+from tests.reference.extract import extract_readable  # noqa: E402
+from tests.reference.summarise import summarise  # noqa: E402
+from tests.reference.walk import walk  # noqa: E402
 
 
 def assert_equal(expected, found) -> None:
@@ -42,18 +40,15 @@ def assert_equal(expected, found) -> None:
         assert a.shape == b.shape and a.dtype == b.dtype
         differs = ~np.isclose(a, b, rtol=1e-6, atol=1e-7)
         first = [(int(r), columns[c], float(a[r, c]), float(b[r, c])) for r, c in np.argwhere(differs)[:5]]
-        assert not first, f"{name} (row, column, readable, native): {first}"
+        assert not first, f"{name} (row, column, readable, compiled): {first}"
     assert expected.target_kind == found.target_kind
 
 
 def check(module, target) -> None:
     function, gpu = lower(module, target), is_gpu_target(target)
-    found = summarise_native(function, gpu)
-    assert found is not None, "the native walk refused a program"
-    assert_equal(summarise(walk(function), gpu), found)
+    assert_equal(summarise(walk(function), gpu), summarize(function, gpu))
 
 
-@needs_native
 @pytest.mark.parametrize("make", workloads.ALL, ids=lambda make: make.__name__)
 def test_equal_on_sampled_cpu_programs(make):
     found = sample_programs(workloads.task(make), programs.CPU, 24, seed=3)
@@ -62,14 +57,12 @@ def test_equal_on_sampled_cpu_programs(make):
         check(program.module, program.target)
 
 
-@needs_native
 @pytest.mark.parametrize("make", [workloads.softmax, workloads.layer_norm, workloads.max_pool, workloads.transpose])
 def test_equal_on_sampled_cuda_programs(make):
     for program in sample_programs(workloads.task(make), programs.CUDA, 8, seed=5):
         check(program.module, program.target)
 
 
-@needs_native
 @pytest.mark.slow
 @pytest.mark.parametrize("make", [workloads.matmul, workloads.half_matmul, workloads.conv2d])
 def test_equal_on_sampled_tiled_cuda_programs(make):
@@ -77,7 +70,6 @@ def test_equal_on_sampled_tiled_cuda_programs(make):
         check(program.module, program.target)
 
 
-@needs_native
 @pytest.mark.parametrize("name", programs.GOLDEN)
 def test_equal_on_golden_programs(name):
     check(*programs.GOLDEN[name]())
@@ -89,7 +81,6 @@ def a100_folders() -> list[Path]:
     return sorted({f.parent for root in roots for f in root.glob("a100-metaschedule/*/workload_tvmscript.json.gz")})
 
 
-@needs_native
 @pytest.mark.skipif(not a100_folders(), reason="no A100 databases: set CDMPP_DATA to the folder that holds them")
 @pytest.mark.parametrize("folder", a100_folders(), ids=lambda folder: folder.name)
 def test_equal_on_a100_records(folder, n=24):
@@ -141,14 +132,12 @@ def symbolic():
     return te.create_prim_func([x, te.compute((n,), lambda i: x[i] + x[i], name="y")])
 
 
-@needs_native
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float8_e4m3fn", "int8", "bool", "float64"])
 def test_equal_on_every_width(dtype):
     x = te.placeholder((8, 32), dtype, name="x")
     check(te.create_prim_func([x, te.compute((32, 8), lambda i, j: x[j, i], name="y")]), programs.CPU)
 
 
-@needs_native
 def test_equal_on_a_lowered_function():
     check(lowered_with_branches, programs.CPU)
 
@@ -173,39 +162,14 @@ def test_extract_many_keeps_order_and_names_the_bad_one():
     assert extract_many([]) == []
 
 
-def test_without_a_compiler_it_says_so_once(monkeypatch):
-    module, target = programs.GOLDEN["matmul_cpu"]()
-    expected = extract_readable(module, target)
-
-    def fail(*_):
-        raise RuntimeError("ninja exited with status 1\nlong output")
-
-    monkeypatch.setattr(native, "built_once", fail)
-    native._loaded.cache_clear()
-    try:
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            for _ in range(3):
-                assert_equal(expected, extract(module, target))
-        messages = [str(w.message) for w in caught if issubclass(w.category, RuntimeWarning)]
-        assert len(messages) == 1 and "ninja exited with status 1" in messages[0] and "slower" in messages[0]
-    finally:
-        native._loaded.cache_clear()
-
-
-def test_native_can_be_switched_off(monkeypatch):
-    monkeypatch.setenv("CDMPP_NATIVE", "0")
-    assert native_extract() is None
-
-
-@pytest.mark.parametrize("extract_one", [extract, extract_readable], ids=["native", "readable"])
+@pytest.mark.parametrize("extract_one", [extract, extract_readable], ids=["compiled", "readable"])
 def test_a_program_without_threads_is_refused_on_a_gpu(extract_one):
     module, _ = programs.softmax_cpu()
     with pytest.raises(UnsupportedProgramError, match="4 of 4 loop nests bind no loop to a GPU thread"):
         extract_one(module, programs.CUDA)
 
 
-@pytest.mark.parametrize("extract_one", [extract, extract_readable], ids=["native", "readable"])
+@pytest.mark.parametrize("extract_one", [extract, extract_readable], ids=["compiled", "readable"])
 def test_one_block_of_one_thread_is_a_launch(extract_one):
     schedule = tvm.s_tir.Schedule(programs._matmul(4, 4, 4))
     outer = schedule.get_loops(schedule.get_sblock("C", func_name="main"))[0]

@@ -10,13 +10,12 @@ from cdmpp import devices  # noqa: E402
 from cdmpp.ast import lowering  # noqa: E402
 from cdmpp.ast.extract import extract  # noqa: E402
 from cdmpp.ast.layout import KERNEL_NAMES, LEAF_NAMES  # noqa: E402
-from cdmpp.ast.native import native_extract, read_scheduled  # noqa: E402
+from cdmpp.ast.native import read_scheduled  # noqa: E402
 from cdmpp.ast.scheduled import _passes, extract_scheduled  # noqa: E402
 from cdmpp.errors import UnsupportedProgramError  # noqa: E402
 from cdmpp.programs.replay import parse_target  # noqa: E402
 from cdmpp.programs.sampling import sample_programs  # noqa: E402
 
-needs_native = pytest.mark.skipif(native_extract() is None, reason="no native extractor (g++ or ninja missing)")
 COUNTED = {
     *("ops_int", "ops_intdiv", "ops_compare", "ops_bool", "int_ops_per_iteration"),
     *("int_per_thread", "intdiv_iterations"),
@@ -46,7 +45,6 @@ def differing(read, lowered):
     return found
 
 
-@needs_native
 @pytest.mark.parametrize(
     ("device", "n"), [("xeon-icelake", 40), ("epyc-genoa-2c", 16), ("a100", 6)], ids=["one core", "two cores", "cuda"]
 )
@@ -61,14 +59,12 @@ def test_what_is_read_is_what_lowering_gives(device, n, name):
         assert sum(not one for one in found) >= 0.85 * len(modules)
 
 
-@needs_native
 def test_programs_of_cpus_are_read_without_a_pass_of_tvm():
     modules, _ = programs("xeon-icelake", "matmul", 12)
     nothing = tvm.transform.Sequential([tvm.tirx.transform.Filter(lambda _: False)])  # would leave no function
     assert all(ast is not None for ast in read_scheduled(modules, nothing, False, 300, 2))
 
 
-@needs_native
 def test_what_is_not_decomposed_is_lowered_a_little():
     from tvm.s_tir import Schedule
 
@@ -79,12 +75,6 @@ def test_what_is_not_decomposed_is_lowered_a_little():
     assert read_scheduled([module], tvm.transform.Sequential([]), False, 300, 1) == [None]
     assert read_scheduled([module], _passes(), False, 300, 1) != [None]
     assert not differing(extract_scheduled(module, target), extract(module, target)) - COUNTED
-
-
-def test_without_the_library_programs_are_lowered(monkeypatch):
-    monkeypatch.setenv("CDMPP_NATIVE", "0")
-    modules, target = programs("xeon-icelake", "elementwise", 2)
-    assert differing(extract_scheduled(modules[0], target), extract(modules[0], target)) == set()
 
 
 def test_what_is_nested_too_deep_is_refused_not_crashed_on():

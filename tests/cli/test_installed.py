@@ -86,7 +86,7 @@ def done(place, installed) -> dict[str, Done]:
         [*command.split(), *(QUIET if command.startswith(("model train", "model finetune")) else ())]
         for command in COMMANDS.values()
     ]
-    environment = {**installed, "CDMPP_CACHE": str(place / "cache"), "CDMPP_NATIVE": "0"}
+    environment = {**installed, "CDMPP_CACHE": str(place / "cache")}
     ran = subprocess.run(
         [sys.executable, "-c", RUN_ALL, json.dumps(commands)],
         cwd=place,

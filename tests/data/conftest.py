@@ -9,7 +9,6 @@ import pytest
 
 from cdmpp.data.schema import Record
 from cdmpp.programs.task import Task
-from tests.own_cache import new_cache
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 
@@ -27,7 +26,8 @@ def legacy_database() -> Path:
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path, monkeypatch) -> Path:
     """No test reads or fills the user's cache, nor finds the user's data."""
-    monkeypatch.setenv("CDMPP_CACHE", str(cache := new_cache(tmp_path / "cache")))
+    (cache := tmp_path / "cache").mkdir()
+    monkeypatch.setenv("CDMPP_CACHE", str(cache))
     monkeypatch.delenv("CDMPP_DATA", raising=False)
     return cache
 

@@ -118,9 +118,8 @@ def imported(tmp_path_factory, native_database):
 
 
 @pytest.fixture
-def small(imported, tmp_path, monkeypatch):
-    """One record of each of four tasks. An empty cache would have every worker compile the native extractor."""
-    monkeypatch.setenv("CDMPP_NATIVE", "0")
+def small(imported, tmp_path):
+    """One record of each of four tasks."""
     records = {record.task_id: record for record in read_records(imported)}
     write_tasks(tmp_path / "small", read_tasks(imported).values())
     append_records(tmp_path / "small", records.values())

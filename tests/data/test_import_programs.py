@@ -34,12 +34,6 @@ pytestmark = pytest.mark.tvm
 DEVICE = "xeon-icelake"
 
 
-@pytest.fixture(autouse=True)
-def without_compiling(monkeypatch) -> None:
-    """An empty cache would have every worker compile the native extractor."""
-    monkeypatch.setenv("CDMPP_NATIVE", "0")
-
-
 @pytest.fixture(scope="module")
 def tuned(native_database) -> list[tuple[str, list, str, list[float]]]:
     """(workload, trace, scheduled text, seconds) of two lines of each workload of a real database."""

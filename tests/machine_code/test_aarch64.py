@@ -7,12 +7,9 @@ from collections import Counter
 
 import pytest
 
-from cdmpp.machine_code.cpu.aarch64 import decode
-from cdmpp.machine_code.cpu.assembly import parse_assembly
-from cdmpp.machine_code.cpu.ir import parse
-from cdmpp.machine_code.cpu.native import native_code, native_flows
-from cdmpp.machine_code.cpu.nesting import machine_flow
 from cdmpp.machine_code.cpu.operation import OPERATIONS
+from tests.machine_code import decoding
+from tests.machine_code.flows import flows
 
 VECTORS = [
     (
@@ -89,19 +86,19 @@ MOVES = [
 MEMORY = [
     (
         "ldr q0, [x0]",
-        {"name": "move", "loads": True, "stores": False, "width": 16, "address": ("x0", 0), "writes": ("v0",)},
+        {"name": "move", "loads": True, "stores": False, "width": 16, "address": 0, "writes": ("v0",)},
     ),
-    ("ldr q0, [x0, #32]", {"address": ("x0", 32), "address_registers": ("x0",), "reads": ("x0",), "spills": False}),
-    ("ldur q0, [x0, #-16]", {"address": ("x0", -16)}),
-    ("ldr q0, [x0, x1, lsl #4]", {"address": ("x0, x1, lsl #4", 0), "address_registers": ("x0", "x1")}),
-    ("ldr s0, [x0, w1, sxtw #2]", {"address": ("x0, x1, sxtw #2", 0), "reads": ("x0", "x1"), "scalar": True}),
-    ("ldr q0, [x0], #16", {"address": ("x0", 0), "reads": ("x0",), "writes": ("v0", "x0"), "width": 16}),
-    ("ldr q0, [x0, #16]!", {"address": ("x0", 16), "writes": ("v0", "x0")}),
-    ("ldr q0, [x8, :lo12:.LCPI0_0]", {"address": ("x8, :lo12:.LCPI0_0", 0), "reads": ("x8",)}),
-    ("ldr d0, .LCPI0_0", {"loads": True, "address": (".LCPI0_0", 0), "reads": (), "writes": ("v0",)}),
+    ("ldr q0, [x0, #32]", {"address": 32, "address_registers": ("x0",), "reads": ("x0",), "spills": False}),
+    ("ldur q0, [x0, #-16]", {"address": -16}),
+    ("ldr q0, [x0, x1, lsl #4]", {"address": 0, "address_registers": ("x0", "x1")}),
+    ("ldr s0, [x0, w1, sxtw #2]", {"address": 0, "reads": ("x0", "x1"), "scalar": True}),
+    ("ldr q0, [x0], #16", {"address": 0, "reads": ("x0",), "writes": ("v0", "x0"), "width": 16}),
+    ("ldr q0, [x0, #16]!", {"address": 16, "writes": ("v0", "x0")}),
+    ("ldr q0, [x8, :lo12:.LCPI0_0]", {"address": 0, "reads": ("x8",)}),
+    ("ldr d0, .LCPI0_0", {"loads": True, "address": 0, "reads": (), "writes": ("v0",)}),
     ("ldr d0, [x0]", {"width": 16, "moved": 8, "scalar": False}),
     ("ldp q0, q1, [x0, #64]", {"width": 16, "moved": 32, "writes": ("v0", "v1"), "reads": ("x0",), "scalar": False}),
-    ("ldp d8, d9, [sp, #16]", {"moved": 16, "spills": True, "address": ("sp", 16)}),
+    ("ldp d8, d9, [sp, #16]", {"moved": 16, "spills": True, "address": 16}),
     ("ldp s0, s1, [x0], #8", {"moved": 8, "scalar": False, "writes": ("v0", "v1", "x0")}),
     ("ldp x1, x2, [x0]", {"name": "int_move", "width": 8, "moved": 16, "writes": ("x1", "x2")}),
     ("ldp w1, w2, [x0]", {"name": "int_move", "moved": 8}),
@@ -113,7 +110,7 @@ MEMORY = [
     ("ldrsw x1, [x0, x2, lsl #2]", {"name": "int_move", "loads": True, "moved": 4, "writes": ("x1",)}),
     ("ldrb w1, [x0], #1", {"name": "int_move", "moved": 1, "writes": ("x0", "x1")}),
     ("ld1 { v0.4s, v1.4s }, [x0], #32", {"name": "move", "moved": 32, "writes": ("v0", "v1", "x0")}),
-    ("ld1 { v0.4s }, [x0], x2", {"address": ("x0", 0), "reads": ("x0", "x2"), "writes": ("v0", "x0")}),
+    ("ld1 { v0.4s }, [x0], x2", {"address": 0, "reads": ("x0", "x2"), "writes": ("v0", "x0")}),
     ("ld1 { v0.s }[1], [x0]", {"name": "insert", "loads": True, "moved": 4, "reads": ("v0", "x0")}),
     ("ld1r { v0.4s }, [x0]", {"name": "light_shuffle", "scalar": True, "moved": 4, "reads": ("x0",)}),
     ("ld3 { v0.4s, v1.4s, v2.4s }, [x0]", {"name": "light_shuffle", "moved": 48, "writes": ("v0", "v1", "v2")}),
@@ -160,7 +157,7 @@ SUMS = [
     ("ldr s0, [x0, w1, sxtw #2]", (("x0", 1), ("x1", 4)), None),
     ("ldr q0, [x0, x1]", (("x0", 1), ("x1", 1)), None),
     ("ldur q0, [x0, #-16]", (("x0", 1),), None),
-    ("ldr q0, [x8, :lo12:.LCPI0_0]", (), None),
+    ("ldr q0, [x8, :lo12:.LCPI0_0]", (("[x8 :lo12:.LCPI0_0", 1),), None),
     ("str q0, [sp, #32]", (("sp", 1),), None),
     ("ldr q0, [x0], #16", (("x0", 1),), ("x0", (("x0", 1),), 16)),
     ("stp q0, q1, [x0, #-32]!", (("x0", 1),), ("x0", (("x0", 1),), -32)),
@@ -184,6 +181,10 @@ SUMS = [
     ("mul x0, x1, x2", (), None),
     ("add v0.4s, v1.4s, v2.4s", (), None),
 ]
+
+
+def decode(line: str) -> decoding.Operation:
+    return decoding.decode(line, arm=True)
 
 
 @pytest.mark.parametrize(("line", "expected"), VECTORS + MOVES + MEMORY + INTEGERS)
@@ -215,24 +216,16 @@ def lanes_of(line: str) -> int:
 def executed(module) -> Counter[str]:
     """How often each amount occurs in a run of a program that is compiled for a Neoverse N1 core."""
     tvm = pytest.importorskip("tvm")
-    if native_code() is None:
-        pytest.skip("no C++ compiler")
     from cdmpp.machine_code.cpu.compile import compiled
     from cdmpp.programs.task import Program
 
     target = tvm.target.Target({"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": "neoverse-n1"})
     code = compiled(Program(module, target))
-    machine, flows = parse_assembly(code.assembly), native_flows(code.llvm_ir)
-    assert flows is not None
     amounts: Counter[str] = Counter()
-    for function in parse(code.llvm_ir):
-        if not function.name.startswith("__tvm_parallel_lambda") and "compute_" not in function.name:
-            continue
-        assert machine[function.name].language == "aarch64"
-        flow = machine_flow(machine[function.name], function, flows[0][function.name])
+    for flow in flows(code.llvm_ir, code.assembly)[1].values():
         amounts["unknown"] += flow.unknown
         for block, runs in flow.runs.items():
-            for line in machine[function.name].blocks[block]:
+            for line in flow.lines[block]:
                 operation = decode(line)
                 amounts[operation.name] += runs
                 amounts[f"{operation.name} lanes"] += runs * lanes_of(line)

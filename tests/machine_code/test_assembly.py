@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from cdmpp.devices.cores import get_core
 from cdmpp.errors import DataError
-from cdmpp.machine_code.cpu import aarch64, x86
-from cdmpp.machine_code.cpu.assembly import parse_assembly
-from cdmpp.machine_code.cpu.instruction_set import decoder
+from cdmpp.machine_code.cpu.code_vector import code_vector
+from tests.machine_code.flows import NOTHING, machine_flow
 
 X86 = """
 \t.text
@@ -82,10 +82,7 @@ main_compute_:                          // @main_compute_
 
 
 def test_blocks_begin_at_labels_and_after_jumps() -> None:
-    functions = parse_assembly(X86)
-    assert list(functions) == ["main_compute_", "__tvm_parallel_lambda"]
-    main = functions["main_compute_"]
-    assert main.blocks == {
+    assert machine_flow(X86).lines == {
         "entry": ["testl %edi, %edi", "je .LBB0_3"],
         "entry+1": ["movl $4, %eax", "jmp .LBB0_2"],
         "entry+1+2": ["nop"],
@@ -93,22 +90,12 @@ def test_blocks_begin_at_labels_and_after_jumps() -> None:
         ".LBB0_3": ["retq"],
         ".LBB0_4": ["xorl %eax, %eax"],
     }
-    assert main.successors == {
-        "entry": [".LBB0_3", "entry+1"],
-        "entry+1": [".LBB0_2"],
-        "entry+1+2": [".LBB0_2"],
-        ".LBB0_2": [".LBB0_2", ".LBB0_3"],
-        ".LBB0_3": [],
-        ".LBB0_4": [],
-    }
-    assert list(main.graph.pred[".LBB0_2"]) == ["entry+1", "entry+1+2", ".LBB0_2"]
+    assert machine_flow(X86, "__tvm_parallel_lambda").lines == {"entry": ["xorl %eax, %eax", "retq"]}
 
 
 def test_blocks_of_aarch64() -> None:
-    functions = parse_assembly(AARCH64)
-    assert list(functions) == ["main_compute_", "__tvm_parallel_lambda"]
-    main = functions["main_compute_"]
-    assert main.blocks == {
+    flow = machine_flow(AARCH64)
+    assert flow.lines == {
         "entry": ["cbz w0, .LBB0_3"],
         "entry+1": ["mov w8, #4", "b .LBB0_2"],
         "entry+1+2": ["nop"],
@@ -119,30 +106,15 @@ def test_blocks_of_aarch64() -> None:
         ".LBB0_4": ["br x8"],
         ".LBB0_5": ["b TVMBackendFreeWorkspace"],
     }
-    assert main.successors == {
-        "entry": [".LBB0_3", "entry+1"],
-        "entry+1": [".LBB0_2"],
-        "entry+1+2": [".LBB0_2"],
-        ".LBB0_2": [".LBB0_2", ".LBB0_2+3"],
-        ".LBB0_2+3": [".LBB0_2", ".LBB0_2+3+4"],
-        ".LBB0_2+3+4": [".LBB0_3"],
-        ".LBB0_3": [],
-        ".LBB0_4": [],
-        ".LBB0_5": [],
-    }
-
-
-def test_a_function_says_what_reads_its_lines() -> None:
-    of_x86, of_aarch64 = (parse_assembly(text)["main_compute_"] for text in (X86, AARCH64))
-    assert decoder(of_x86.language) is x86.decode and decoder(of_aarch64.language) is aarch64.decode
-    assert of_aarch64.after_checks("nothing").language == of_aarch64.language
-    with pytest.raises(DataError, match="x86_64 and aarch64, not in 'riscv64'"):
-        decoder("riscv64")
+    # Two loops around one block: that of the jump behind it, and its own.
+    assert flow.bodies == {".LBB0_2": {".LBB0_2", ".LBB0_2+3"}}
+    assert flow.runs["entry+1+2"] == flow.runs[".LBB0_4"] == 0  # nothing leads there
+    assert machine_flow(AARCH64, "__tvm_parallel_lambda").lines == {"entry": ["mov w0, wzr", "ret"]}
 
 
 @pytest.mark.parametrize("line", ["fmla\tv0.4s, v1.4s, v2.4s", "ldr\tq0, [x0, #16]", "mov\tw0, wzr"])
 def test_aarch64_is_known_by_its_registers(line: str) -> None:
-    assert parse_assembly(f"f:\n\t{line}\n\tret\n")["f"].language == "aarch64"
+    assert machine_flow(f"main_compute_:\n\t{line}\n\tret\n").lines == {"entry": [line.replace("\t", " "), "ret"]}
 
 
 @pytest.mark.parametrize(
@@ -152,11 +124,9 @@ def test_aarch64_is_known_by_its_registers(line: str) -> None:
         "vmla.f32\tq0, q1, d4[0]",  # 32-bit Arm
         "addi\ts0, sp, 16",
         "xvmaddasp\t0, 1, 2",  # Power
+        "",
     ],
 )
 def test_other_processors_are_not_read(line: str) -> None:
-    assert parse_assembly(f"f:\n\t{line}\n\tret\n") == {}
-
-
-def test_nothing_is_not_read() -> None:
-    assert parse_assembly("") == {}
+    with pytest.raises(DataError, match="no machine code of main_compute_ that can be read"):
+        code_vector(NOTHING, f"main_compute_:\n\t{line}\n\tret\n", get_core("ice_lake"))

@@ -10,11 +10,9 @@ from cdmpp.errors import DataError
 from cdmpp.features import names
 from cdmpp.machine_code.cpu.code_features import CLASSES, CODE_NAMES, CODE_WIDTH
 from cdmpp.machine_code.cpu.code_vector import code_vector, rounded
-from cdmpp.machine_code.cpu.instruction import classify
-from cdmpp.machine_code.cpu.native import native_code
+from cdmpp.machine_code.cpu.native import native_amounts
 from tests.machine_code.flows import ir_flow
 
-pytestmark = pytest.mark.skipif(native_code() is None, reason="no C++ compiler")
 NEST = """
 define internal fastcc i32 @main_compute_(ptr noalias align 64 %a, ptr noalias align 64 %b) unnamed_addr {
 entry:
@@ -181,6 +179,12 @@ def test_code_of_another_processor_is_refused() -> None:
         code_vector(NEST, "main_compute_:\n\tvfmacc.vv v0, v8, v16\n\tret\n", get_core("ice_lake"))
 
 
+@pytest.mark.parametrize("strange", ["\u00e9", "\x0c"])
+def test_a_text_that_no_compiler_writes_is_refused(strange: str) -> None:
+    with pytest.raises(DataError, match="not expected to hold"):
+        code_vector(NEST, MACHINE_CODE.replace("\tretq", f"\tretq # {strange}"), get_core("ice_lake"))
+
+
 def test_a_module_that_computes_nothing_is_refused() -> None:
     with pytest.raises(DataError, match="computes"):
         vector_of(NEST.replace("@main_compute_", "@helper"))
@@ -237,5 +241,7 @@ def test_the_wrapper_that_checks_arguments_does_not_count() -> None:
     ],
 )
 def test_classes(line: str, expected: dict[str, float]) -> None:
-    found = dict(classify(line))
-    assert found == expected and set(found) <= set(names(CLASSES))
+    text = "define i32 @main_compute_(ptr %p) {\nentry:\n  " + line + "\n  ret i32 0\n}\n"
+    amounts = native_amounts(text, "main_compute_:\n\txorl\t%eax, %eax\n\tretq\n", get_core("ice_lake"))
+    found = {one: amounts[f"n_{one}"] for one in names(CLASSES) if amounts[f"n_{one}"]}
+    assert found == expected

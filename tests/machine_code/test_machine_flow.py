@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cdmpp.machine_code.cpu.native import native_code
 from tests.machine_code.flows import machine_flow
-
-pytestmark = pytest.mark.skipif(native_code() is None, reason="no C++ compiler")
 
 
 def wrapped(text: str) -> str:

@@ -1,6 +1,5 @@
 """Kernels whose addresses, branches or types are not those of convolutions: look-ups, masks, halves, infinities."""
 
-import numpy as np
 import pytest
 
 pytest.importorskip("tvm")
@@ -8,7 +7,6 @@ pytest.importorskip("tvm")
 from cdmpp import devices
 from cdmpp.machine_code.gpu.cuda import assembled, can_compile_cuda
 from cdmpp.machine_code.gpu.cuda_source import cuda_source
-from cdmpp.machine_code.gpu.native import native_warp
 from cdmpp.machine_code.gpu.sass_rows import rows_of
 from cdmpp.machine_code.gpu.warp import run_warp
 from cdmpp.programs.replay import replay
@@ -67,15 +65,13 @@ def compiled():
 
 
 @pytest.mark.parametrize("name", list(KERNELS))
-def test_it_is_read_and_both_twins_agree(compiled, name):
+def test_it_is_read(compiled, name):
     source, machine = compiled[name]
     (launch,) = source.launches.values()
     code, literals = machine.kernels["main_kernel"], machine.literals.get("main_kernel", b"")
-    rows = rows_of(code)
-    by_python = run_warp(code, rows, launch, 1, 2, 10_000, literals)
-    by_cpp = native_warp(code, rows, launch, 1, 2, 10_000, literals)
-    assert by_python.ended and np.array_equal(by_python.trace, by_cpp.trace)
-    stores = [step for step in by_python.trace if code.lines[step["at"]].opcode == "STG"]
+    run = run_warp(code, rows_of(code), launch, 1, 2, 10_000, literals)
+    assert run.ended
+    stores = [step for step in run.trace if code.lines[step["at"]].opcode == "STG"]
     element = 2 if name == "half" else 8 if name == "whole" else 4
     assert [step["units"] for step in stores if step["lanes"] == 32] == [element]  # 32 lanes beside each other
 

@@ -5,14 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cdmpp.machine_code.cpu.assembly import parse_assembly
-from cdmpp.machine_code.cpu.flow import FunctionFlow
-from cdmpp.machine_code.cpu.ir import parse
-from cdmpp.machine_code.cpu.native import native_code
-from cdmpp.machine_code.cpu.nesting import machine_flow
-from tests.machine_code.flows import ir_flow
-
-pytestmark = pytest.mark.skipif(native_code() is None, reason="no C++ compiler")
+from tests.machine_code.flows import FunctionFlow, machine_flow
 
 
 def loop(name: str, trips: int, after: str, body: str = "") -> str:
@@ -36,8 +29,7 @@ COPIES = ".LBB0_COPIES:\n\tstr\tq0, [x0], #16\n\tsubs\tx9, x9, #1\n\tb.ne\t.LBB0
 
 
 def flow_of(assembly: str, ir: str = IR) -> FunctionFlow:
-    (function,) = parse(ir)
-    return machine_flow(parse_assembly(assembly)["main_compute_"], function, ir_flow(ir))
+    return machine_flow(assembly, llvm_ir=ir)
 
 
 def wrapped(*parts: str) -> str:

@@ -11,9 +11,9 @@ import pytest
 from cdmpp.devices.gpu_core import GpuCore, gpu_core_of
 from cdmpp.devices.sheet import Quantity
 from cdmpp.machine_code.gpu.cuda import assembled, can_compile_cuda
+from cdmpp.machine_code.gpu.launch import Launch
 from cdmpp.machine_code.gpu.resident import occupancy
 from cdmpp.machine_code.gpu.sass import listed, parse_sass
-from cdmpp.machine_code.gpu.warp_state import Launch
 
 KB = 1024
 LIMITS = {

@@ -1,13 +1,11 @@
-"""GPU machine code: listings, rows, one warp executed, warps in time. The C++ twins say what Python says.
+"""GPU machine code: listings, rows, one warp executed, warps in time.
 
 ``sass/`` holds listings of nvcc 13.0 for schedules that TVM sampled of 512 x 512 matrix products, a 3x3 convolution and
 an elementwise sum.
 """
 
 import gzip
-from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,50 +13,21 @@ from hypothesis import strategies as st
 from cdmpp import devices
 from cdmpp.devices.gpu_core import described_archs, gpu_core_of, read_gpu_core
 from cdmpp.errors import CdmppError, DataError
-from cdmpp.machine_code.gpu import warp_memory
-from cdmpp.machine_code.gpu.native import native_residents, native_warp
+from cdmpp.machine_code.gpu.launch import Launch
 from cdmpp.machine_code.gpu.resident import Residents, cache_passes, occupancy, run_residents
 from cdmpp.machine_code.gpu.sass import Control, SassKernel, SassLine, listed, parse_sass
 from cdmpp.machine_code.gpu.sass_fields import CLASSES, FIELDS
 from cdmpp.machine_code.gpu.sass_rows import rows_of
 from cdmpp.machine_code.gpu.warp import run_warp
-from cdmpp.machine_code.gpu.warp_memory import passes
-from cdmpp.machine_code.gpu.warp_state import Launch
 from cdmpp.platform.paths import conf_folder
+from tests.machine_code.sass_pieces import LAUNCHES, LISTINGS, NAMES, ONE_WARP_A_BLOCK, kernel, written
 
-LISTINGS = Path(__file__).parent / "sass"
-LITERALS = bytes.fromhex("12030000")
-NAMES = sorted(path.name.removesuffix(".txt.gz") for path in LISTINGS.iterdir())
-LAUNCHES = {"matmul": Launch((128, 1, 1), (32, 1, 1)), "elementwise": Launch((785, 1, 1), (1024, 1, 1)),
-            "conv2d": Launch((49, 1, 1), (64, 1, 1))}  # fmt: skip
 SETTINGS = settings(max_examples=150, deadline=None)
 
 
-def kernel(name):
-    (found,) = parse_sass(gzip.decompress((LISTINGS / f"{name}.txt.gz").read_bytes()).decode()).values()
-    return found
-
-
-def written(*texts, stack_bytes=0, arch=80):
-    """A kernel of such instructions, each of which waits for nothing."""
-    lines = []
-    for text in texts:
-        guard, _, text = text.rpartition("@ ") if text.startswith("@") else ("", "", text)
-        head, _, rest = text.partition(" ")
-        opcode, *modifiers = head.split(".")
-        operands = tuple(part.strip() for part in rest.split(",")) if rest else ()
-        lines.append(SassLine(guard.lstrip("@"), opcode, tuple(modifiers), operands, 0, Control(1, False, 7, 7, 0)))
-    return SassKernel("kernel", arch, 32, stack_bytes, 0, tuple(lines))
-
-
 def executed(made, launch=None, block=1, limit=1000):
-    """Its trace; both twins agree."""
-    rows, launch = rows_of(made), launch or Launch((4, 1, 1), (32, 1, 1))
-    native = native_warp(made, rows, launch, block, 0, limit)
-    readable = run_warp(made, rows, launch, block, 0, limit)
-    assert native is not None and native.ended == readable.ended
-    np.testing.assert_array_equal(native.trace, readable.trace)
-    return readable.trace
+    """Its trace."""
+    return run_warp(made, rows_of(made), launch or ONE_WARP_A_BLOCK, block, 0, limit).trace
 
 
 def counts(made, trace, name):
@@ -102,20 +71,10 @@ def test_an_unknown_architecture_is_named():
         gpu_core_of(61)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_the_native_warp_is_the_readable_one(name):
-    made, launch = kernel(name), LAUNCHES[name.split("_")[0]]
-    rows = rows_of(made)
-    for block, warp in ((0, 0), (launch.blocks - 1, launch.warps - 1)):
-        native, readable = (one(made, rows, launch, block, warp, 3000, LITERALS) for one in (native_warp, run_warp))
-        assert native.ended == readable.ended
-        np.testing.assert_array_equal(native.trace, readable.trace)
-
-
 @pytest.mark.parametrize(("name", "operations"), [("matmul_sm_80", 512**3), ("matmul_sm_100", 512**3)])
 def test_executed_multiply_adds_are_those_of_the_program(name, operations):
     made, launch = kernel(name), LAUNCHES["matmul"]
-    done = native_warp(made, rows_of(made), launch, 7, 0, 300_000)
+    done = run_warp(made, rows_of(made), launch, 7, 0, 300_000)
     assert done.ended
     of_warp = rows_of(made)[done.trace["at"], FIELDS.index("counted")] == CLASSES.index("ffma")
     assert done.trace["lanes"][of_warp].sum() * launch.warps * launch.blocks == operations
@@ -125,9 +84,8 @@ def test_a_constant_of_the_kernel_decides_addresses():
     """Its convolution divides by numbers in constant bank 2: without them no address is known."""
     made, launch = kernel("conv2d_sm_80"), LAUNCHES["conv2d"]
     rows = rows_of(made)
-    for twin in (native_warp, run_warp):
-        with pytest.raises(DataError, match="depends on data"):
-            twin(made, rows, launch, 0, 0, 3000)
+    with pytest.raises(DataError, match="depends on data"):
+        run_warp(made, rows, launch, 0, 0, 3000)
 
 
 def test_a_loop_runs_as_often_as_its_counter_says():
@@ -197,69 +155,9 @@ def test_sectors_are_counted_once_each_and_fresh_ones_apart():
     ("width", "apart", "expected"), [(4, 4, 1), (4, 8, 2), (4, 128, 32), (4, 0, 1), (8, 8, 2), (16, 16, 4), (16, 0, 2)]
 )
 def test_passes_through_the_banks(width, apart, expected):
-    assert passes(np.arange(32, dtype=np.uint64) * np.uint64(apart), width, np.ones(32, bool)) == expected
-
-
-REGISTERS = st.integers(0, 7).map(lambda n: f"R{n}")
-OPERANDS = st.one_of(
-    st.tuples(st.sampled_from(["", "-", "~"]), REGISTERS).map("".join),
-    st.integers(0, 2**32 - 1).map(hex),
-    st.just("RZ"),
-)
-SHIFTS = st.one_of(st.integers(0, 40).map(hex), REGISTERS)
-PREDICATES = st.sampled_from(["P0", "!P0", "P1", "PT", "!PT"])
-
-
-def template(text, **parts):
-    return st.fixed_dictionaries(parts).map(lambda found: text.format(**found))
-
-
-ORDERS = st.sampled_from(["LT", "EQ", "LE", "GT", "NE", "GE"])
-ABC = {"d": REGISTERS, "a": REGISTERS, "b": OPERANDS, "c": OPERANDS}
-INSTRUCTIONS = st.one_of(
-    template("IADD3 {d}, P0, {a}, {b}, {c}", **ABC),
-    template("IADD3.X {d}, {a}, {b}, {c}, {p}, !PT", **ABC, p=PREDICATES),
-    template("IMAD {d}, {a}, {b}, {c}", **ABC),
-    template("IMAD.WIDE{u} R2, P1, {a}, {b}, R4", **ABC, u=st.sampled_from(["", ".U32"])),
-    template("IMAD.HI{u} {d}, {a}, {b}, R6", **ABC, u=st.sampled_from(["", ".U32"])),
-    template("LEA {d}, P1, {a}, {b}, {s}", **ABC, s=st.integers(0, 31).map(hex)),
-    template("LEA.HI {d}, {a}, {b}, {c}, {s}", **ABC, s=st.integers(0, 31).map(hex)),
-    template("LEA.HI.SX32 {d}, {a}, {b}, {s}", **ABC, s=st.integers(0, 31).map(hex)),
-    template("SHF.L.U32 {d}, {a}, {s}, RZ", **ABC, s=SHIFTS),
-    template("SHF.L.U64.HI {d}, {a}, {s}, {b}", **ABC, s=SHIFTS),
-    template("SHF.R.{t}.HI {d}, RZ, {s}, {a}", **ABC, s=SHIFTS, t=st.sampled_from(["S32", "U32"])),
-    template("SHF.R.{t} {d}, {a}, {s}, {b}", **ABC, s=SHIFTS, t=st.sampled_from(["S64", "U64", "U32"])),
-    template("LOP3.LUT P1, {d}, {a}, {b}, {c}, {t}, !PT", **ABC, t=st.integers(0, 255).map(hex)),
-    template("PLOP3.LUT P0, P1, P0, {p}, PT, {t}, {u}", p=PREDICATES, t=st.integers(0, 255).map(hex),
-             u=st.integers(0, 255).map(hex)),
-    template("ISETP.{o}{u}.{j} P0, P1, {a}, {b}, {p}", **ABC, p=PREDICATES, o=ORDERS,
-             u=st.sampled_from(["", ".U32"]), j=st.sampled_from(["AND", "OR", "XOR"])),
-    template("ISETP.{o}.U32.AND.EX P0, PT, {a}, {b}, PT, P1", **ABC, o=ORDERS),
-    template("SEL {d}, {a}, {b}, {p}", **ABC, p=PREDICATES),
-    template("IMNMX{u} {d}, {a}, {b}, {p}", **ABC, p=PREDICATES, u=st.sampled_from(["", ".U32"])),
-    template("IABS {d}, {a}", **ABC),
-    template("PRMT {d}, {a}, {t}, {c}", **ABC, t=st.integers(0, 65535).map(hex)),
-    template("SGXT{u} {d}, {a}, {s}", **ABC, s=SHIFTS, u=st.sampled_from(["", ".U32"])),
-    template("BMSK {d}, {s}, {b}", **ABC, s=SHIFTS),
-    template("IDP.2A.{h}.U16.U8 {d}, {a}, {b}, {c}", **ABC, h=st.sampled_from(["LO", "HI"])),
-    template("POPC {d}, {a}", **ABC),
-    template("P2R {d}, PR, {a}, {t}", **ABC, t=st.integers(0, 127).map(hex)),
-    template("R2P PR, {a}, {t}", **ABC, t=st.integers(0, 3).map(hex)),
-    template("@{p}@ MOV {d}, {b}", **ABC, p=PREDICATES),
-)  # fmt: skip
-
-
-@given(st.lists(INSTRUCTIONS, min_size=1, max_size=30))
-@SETTINGS
-def test_both_twins_compute_the_same(instructions):
-    """Whatever the registers hold at the end shows in the banks that it would load from."""
-    begin = [
-        "S2R R0, SR_TID.X",
-        "S2R R1, SR_CTAID.X",
-        *(f"IMAD R{n}, R0, {hex(0x9E3779B1 * n & 0xFFFFFFFF)}, R1" for n in range(2, 8)),
-    ]
-    ends = [f"@P{n}@ LDS R20, [R0]" for n in range(2)] + [f"LDS.64 R20, [R{n}]" for n in range(8)]
-    executed(written(*begin, *instructions, *ends, "EXIT"))
+    bits = {4: "", 8: ".64", 16: ".128"}[width]
+    trace = executed(written("S2R R0, SR_TID.X", f"IMAD R0, R0, {hex(apart)}, RZ", f"LDS{bits} R4, [R0]", "EXIT"))
+    assert trace["units"][2] == expected
 
 
 VALUES = st.integers(0, 2**32 - 1)
@@ -269,40 +167,24 @@ VALUES = st.integers(0, 2**32 - 1)
 @SETTINGS
 def test_arithmetic_is_that_of_whole_numbers(a, b, shift):
     """Sums, products and shifts of 64 bits, from two registers each, as a compiler makes them of pointers."""
-    made = written(
+    expected = {
+        4: (a + b) % 2**32,
+        5: (a + (2**32 - 1 - b) + (a + b >> 32)) % 2**32,
+        6: a * b % 2**32,
+        7: a * b >> 32,
+        8: ((b << 32 | a) << shift >> 32) % 2**32,
+        9: (a - b) % 2**32,
+    }
+    computed = [
         f"MOV R0, {hex(a)}", f"MOV R1, {hex(b)}",
         "IADD3 R4, P0, R0, R1, RZ", "IADD3.X R5, R0, ~R1, RZ, P0, !PT",
         "IMAD.WIDE.U32 R6, R0, R1, RZ", f"LEA.HI R8, R0, RZ, R1, {hex(shift)}", "IADD3 R9, R0, -R1, RZ",
-        *(f"STG.E [R{n}.64], R0" for n in (4, 6, 8)), "EXIT",
-    )  # fmt: skip
-    wanted = [
-        (a + b) % 2**32 + (((a + (2**32 - 1 - b) + (a + b >> 32)) % 2**32) << 32),
-        a * b,
-        ((b << 32 | a) << shift >> 32) % 2**32 + ((a - b) % 2**32 << 32),
-    ]
-    touched = []
-
-    def noted(state, row):
-        address, known = address_of(state, row)
-        touched.append(int(address[0]))
-        return address, known
-
-    address_of = warp_memory._address
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(warp_memory, "_address", noted)
-        run_warp(made, rows_of(made), Launch((1, 1, 1), (32, 1, 1)), 0, 0, 100)
-    assert touched == wanted
-
-
-def test_resident_warps_take_the_same_time_in_both_twins():
-    core = gpu_core_of(80)
-    for name in ("matmul_sm_80", "conv2d_sm_80"):
-        made, launch = kernel(name), LAUNCHES[name.split("_")[0]]
-        rows = rows_of(made)
-        trace = native_warp(made, rows, launch, 3, 0, 300_000, LITERALS).trace
-        for residents in (Residents(1, 1, 1, 1.0), Residents(4, 2, 4, 0.5), Residents(2, 4, 4, 0.3)):
-            arguments = rows, trace, core, residents, 3000
-            assert run_residents(*arguments) == native_residents(*arguments)
+    ]  # fmt: skip
+    end = len(computed) + 2 * len(expected)
+    for number, value in expected.items():
+        computed += [f"ISETP.NE.AND P1, PT, R{number}, {hex(value)}, PT", f"@P1@ BRA {hex(16 * (end + 1))}"]
+    made = written(*computed, "FFMA R0, R0, R0, R0", "EXIT")  # reached where every comparison holds
+    assert executed(made)["at"].tolist() == list(range(end + 2))
 
 
 def test_time_is_bounded_by_what_pipes_and_latencies_need():
@@ -315,7 +197,7 @@ def test_time_is_bounded_by_what_pipes_and_latencies_need():
     trace = executed(stalls)
 
     def cycles(warps):
-        return native_residents(rows, trace, core, Residents(1, warps, 4, 1.0), 100_000).cycles
+        return run_residents(rows, trace, core, Residents(1, warps, 4, 1.0), 100_000).cycles
 
     assert cycles(1) == 4 * 200
     assert cycles(2) <= 4 * 200 + 4
@@ -335,7 +217,7 @@ def test_a_load_that_misses_is_waited_for():
     ))  # fmt: skip
     rows, trace = rows_of(made), executed(made)
     missed, hit = (
-        native_residents(rows, one, core, Residents(1, 1, 1, 1.0), 100).cycles for one in (trace, _without_fresh(trace))
+        run_residents(rows, one, core, Residents(1, 1, 1, 1.0), 100).cycles for one in (trace, _without_fresh(trace))
     )
     assert missed - hit == pytest.approx(core["l2_latency"] - core["l1_latency"], abs=2)
 
@@ -346,8 +228,8 @@ def test_stores_to_the_stack_are_written_through_and_take_a_line_a_word():
     trace = executed(made)
     assert trace["units"][:2].tolist() == [4, 16] and trace["merged"][:2].tolist() == [1, 4]
     rows, residents = rows_of(made), Residents(1, 1, 1, 1.0)
-    for time in (run_residents, native_residents):
-        assert time(rows, trace, core, residents, 1000).l2_cycles >= 100 * (4 + 16) / core["store_sectors_per_cycle"]
+    least = 100 * (4 + 16) / core["store_sectors_per_cycle"]
+    assert run_residents(rows, trace, core, residents, 1000).l2_cycles >= least
 
 
 def test_an_access_to_many_lines_keeps_the_cache_longer_than_its_sectors_do():

@@ -6,7 +6,7 @@ import pytest
 
 from cdmpp.features import names
 from cdmpp.machine_code.cpu.code_features import KINDS
-from cdmpp.machine_code.cpu.x86 import decode
+from tests.machine_code.decoding import decode
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ from cdmpp.machine_code.cpu.x86 import decode
         ("vmovups %zmm3, 64(%rsp,%rax)", {"name": "move", "stores": True, "spills": True}),
         (
             "vmovups -128(%rdi), %ymm3",
-            {"loads": True, "address": ("(%rdi)", -128), "writes": ("v3",), "reads": ("rdi",)},
+            {"loads": True, "address": -128, "writes": ("v3",), "reads": ("rdi",)},
         ),
         ("vmovups (%rdi), %ymm3 {%k1} {z}", {"reads": ("k1", "rdi"), "writes": ("v3",)}),
         ("vmovups (%rdi), %ymm3 {%k1}", {"reads": ("k1", "rdi", "v3")}),

@@ -66,8 +66,9 @@ def computed(operator: EagerOperator, inputs: list[torch.Tensor]) -> torch.Tenso
 @pytest.mark.parametrize("operator", OPERATORS, ids=str)
 def test_tvm_reads_the_same_of_its_text(operator):
     pytest.importorskip("tvm")
-    from cdmpp.ast.extract import extract, extract_readable
+    from cdmpp.ast.extract import extract
     from cdmpp.programs.replay import parse_target, parse_workload
+    from tests.reference.extract import extract_readable
 
     module, target = parse_workload(script(loop_program(operator))), parse_target({"kind": "llvm"})
     mine = operator_ast(operator)
@@ -88,14 +89,14 @@ def test_it_computes_what_pytorch_computes(operator):
     module = tvm.compile(parse_workload(script(loop_program(operator))), target="llvm")
     generator, program = torch.Generator().manual_seed(0), loop_program(operator)
     inputs = [
-        torch.randint(buffer.shape[0], buffer.shape, generator=generator, dtype=torch.int32)
-        if buffer.dtype.name == "int32"
-        else torch.rand(buffer.shape, generator=generator)
+        torch.randint(shape[0], shape, generator=generator, dtype=torch.int32)
+        if element == "int32"
+        else torch.rand(shape, generator=generator)
         + 0.1 * (operator.name != "where")
         - 0.5 * (operator.name == "where")
-        for buffer in program.params[:-1]
+        for shape, element in ((tuple(one.ty.shape), one.element) for one in program.params[:-1])
     ]
-    out = tvm.runtime.tensor(np.zeros(program.params[-1].shape, np.float32))
+    out = tvm.runtime.tensor(np.zeros(tuple(program.params[-1].ty.shape), np.float32))
     module["main"](*(tvm.runtime.tensor(x.numpy()) for x in inputs), out)
     np.testing.assert_allclose(out.numpy(), computed(operator, inputs).numpy(), rtol=2e-5, atol=1e-6)
 
@@ -114,6 +115,6 @@ def test_no_tvm_is_needed():
 @pytest.mark.parametrize("operator", OPERATORS, ids=str)
 def test_elements_are_those_of_the_buffers(operator):
     program = loop_program(operator)
-    elements = [float(np.prod(buffer.shape)) for buffer in program.params]
+    elements = [float(np.prod(tuple(buffer.ty.shape))) for buffer in program.params]
     assert operator.read_elements == sum(elements[:-1])
     assert operator.written_elements == elements[-1]

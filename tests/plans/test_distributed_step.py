@@ -11,7 +11,6 @@ from cdmpp.plans.plan import Plan, plan_on
 from cdmpp.plans.strategies.ddp import DDP
 from cdmpp.steps.from_prediction import graph_of
 from cdmpp.steps.transforms.recompute import can_recompute
-from tests.own_cache import new_cache
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("tvm")
@@ -38,7 +37,7 @@ class Blocks(torch.nn.Module):
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CDMPP_CACHE", str(new_cache(tmp_path_factory.mktemp("plans") / "cache")))
+        patch.setenv("CDMPP_CACHE", str(tmp_path_factory.mktemp("plans") / "cache"))
         workload = cdmpp.Workload(Blocks(), (torch.randn(512, 8),), loss="mse", optimizer="sgd")
         step = cdmpp.read_step(workload, fallback=False)
         yield cdmpp.predict_step(step, device="epyc-genoa", schedule="untuned", progress=False)

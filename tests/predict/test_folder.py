@@ -32,7 +32,6 @@ needs_tvm = pytest.mark.skipif(not has_tvm(), reason="needs TVM")
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path, monkeypatch) -> Path:
     monkeypatch.setenv("CDMPP_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("CDMPP_NATIVE", "0")  # an empty cache would have the workers compile it
     return tmp_path / "cache"
 
 

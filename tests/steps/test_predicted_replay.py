@@ -12,7 +12,6 @@ from cdmpp.plans.strategies import STRATEGIES
 from cdmpp.plans.strategies.ddp import DDP
 from cdmpp.steps.from_prediction import ROOT, graph_of, modules_of
 from cdmpp.steps.strategy_replay import replay_strategy
-from tests.own_cache import new_cache
 from tests.steps.toy_graph import wires
 
 torch = pytest.importorskip("torch")
@@ -38,7 +37,7 @@ class Blocks(torch.nn.Module):
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CDMPP_CACHE", str(new_cache(tmp_path_factory.mktemp("ranks") / "cache")))
+        patch.setenv("CDMPP_CACHE", str(tmp_path_factory.mktemp("ranks") / "cache"))
         workload = cdmpp.Workload(Blocks(), (torch.randn(4, 8),), loss="mse", optimizer="sgd")
         step = cdmpp.read_step(workload, fallback=False)
         yield cdmpp.predict_step(step, device="epyc-genoa", schedule="untuned", progress=False)

@@ -1,4 +1,4 @@
-// Twin of access.py: what one load or store does to memory.
+// What one load or store does to memory.
 #pragma once
 
 #include "points.h"
@@ -83,7 +83,7 @@ inline Access read_access(Node buffer, const ffi::ArrayObj* indices, const Point
     Value value = evaluate(index, own.n > 0 ? own : points.env);
     int64_t low = placement == nullptr ? 0 : placement->low[k];
     for (int64_t p = 0; p < points.count; ++p) access.offsets[p] += (value.integer(p) - low) * size;
-    size *= placement == nullptr ? integer_item(shape, k, "a dimension of a buffer") : placement->extents[k];
+    size *= placement == nullptr ? dimension(shape, k, buffer) : placement->extents[k];
     loop_variables(index, leaf, [&](Node variable) {
       for (int64_t i = 0; i < n; ++i) access.depends[i] |= !around[i] && loops[i]->handle == variable;
     });

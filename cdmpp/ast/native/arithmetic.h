@@ -1,4 +1,4 @@
-// Twin of arithmetic.py: what the compiler leaves of a store's value expression, and the loads in it.
+// What the compiler leaves of a store's value expression, and the loads in it.
 #pragma once
 
 #include "points.h"

@@ -1,4 +1,4 @@
-// Twin of expression.py: numbers out of TVM index expressions, evaluated at many points of the loop space at once.
+// Numbers out of TVM index expressions, evaluated at many points of the loop space at once.
 #pragma once
 
 #include <memory>

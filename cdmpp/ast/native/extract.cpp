@@ -1,4 +1,4 @@
-// Twin of extract.summarise: a lowered PrimFunc -> all numbers of its compact AST in one block of bytes.
+// A lowered PrimFunc -> all numbers of its compact AST in one block of bytes.
 //
 // Layout, little endian as on the host: int32 leaves, kernels, leaf width, kernel width; int32 positions, serial
 // positions and kernel of each leaf; float32 leaf features; float32 kernel features.
@@ -25,7 +25,21 @@ static void put(std::string& bytes, const Numbers& numbers) {
   }
 }
 
+// A launch needs threads: a loop nest without any is not scheduled for a GPU.
+static void refuse_unbound(const Tree& tree) {
+  std::vector<char> bound(tree.kernels.size());
+  for (const Leaf& leaf : tree.leaves) {
+    for (const auto& loop : leaf.loops) bound[leaf.kernel] |= loop->kind == THREAD;
+  }
+  auto unbound = std::count(bound.begin(), bound.end(), 0);
+  if (unbound == 0) return;
+  throw Unsupported(std::to_string(unbound) + " of " + std::to_string(bound.size()) +
+                    " loop nests bind no loop to a GPU thread: the program is not scheduled for this target. "
+                    "Schedule it (MetaSchedule, dlight) or name a CPU device");
+}
+
 static ffi::Bytes summary(const Tree& tree, bool gpu) {
+  if (gpu) refuse_unbound(tree);
   std::deque<LeafFacts> facts;  // never moves its elements
   std::vector<Numbers> leaves, kernels;
   for (const Leaf& leaf : tree.leaves) {
@@ -53,10 +67,11 @@ static ffi::Bytes summary(const Tree& tree, bool gpu) {
   return ffi::Bytes(std::move(bytes));
 }
 
-// How deep the expressions that are stored are nested. Without recursion, which some would not survive.
-static int64_t deepest(Node function) {
+// Expressions that are stored and nested more than `most` deep are refused: TVM's passes and the walk recurse over them.
+// Without recursion, which some would not survive.
+static void refuse_deep(Node function, int64_t most) {
   std::vector<std::pair<Node, int64_t>> waiting = {{child(function, Field::body), 0}};
-  int64_t found = 0;
+  Node store = nullptr;  // what is below one is looked at before the next
   auto wait_for = [&](Node node, int64_t depth) {
     if (node != nullptr) waiting.emplace_back(node, depth);
   };
@@ -66,10 +81,14 @@ static int64_t deepest(Node function) {
   while (!waiting.empty()) {
     auto [node, depth] = waiting.back();
     waiting.pop_back();
-    found = std::max(found, depth);
+    if (depth > most) {
+      throw Unsupported("what is stored to " + name_of(child(store, Field::buffer)) + " is nested more than " +
+                        std::to_string(most) + " deep: give parts of long sums a buffer of their own");
+    }
     Kind kind = kind_of(node);
     int64_t next = depth > 0 ? depth + 1 : 0;
     if (kind == Kind::BufferStore) {
+      store = node;
       wait_for(child(node, Field::value), 1);
       wait_for_all(list(node, Field::indices), 1);
     } else if (kind == Kind::SeqStmt) {
@@ -83,7 +102,6 @@ static int64_t deepest(Node function) {
       for (Field field : {Field::body, Field::block, Field::then_case, Field::else_case}) wait_for(child(node, field), 0);
     }
   }
-  return found;
 }
 
 // The same of a scheduled function that TVM has not lowered, nearly: see sums.h and placement.h.
@@ -110,7 +128,7 @@ ffi::Array<ffi::Bytes> extract_scheduled(ffi::Array<ffi::ObjectRef> modules, ffi
       try {
         const ffi::ObjectRef module = modules[static_cast<int64_t>(i)];
         Node function = only_function(module);
-        if (deepest(function) > most_deep) continue;
+        refuse_deep(function, most_deep);
         if (!gpu) {
           try {
             found[i] = read_scheduled(function, gpu);
@@ -131,19 +149,31 @@ ffi::Array<ffi::Bytes> extract_scheduled(ffi::Array<ffi::ObjectRef> modules, ffi
   return ffi::Array<ffi::Bytes>(found.begin(), found.end());
 }
 
-ffi::Bytes extract(ffi::ObjectRef function, bool gpu) { return summary(walk(function.get()), gpu); }
-
-// Far too deep where the function cannot be read: the readable walk looks again.
-int64_t deepest_expression(ffi::ObjectRef function) {
+// What `read` gives; why it cannot as an error that Python knows by its kind.
+template <typename Read>
+static auto or_reason(const Read& read) {
   try {
-    return deepest(function.get());
-  } catch (const Unsupported&) {
-    return INT64_MAX;
+    return read();
+  } catch (const Unsupported& error) {
+    throw ffi::Error("UnsupportedProgramError", error.what(), "");
+  } catch (const std::exception& error) {
+    throw ffi::Error("UnsupportedProgramError", std::string("the program cannot be read: ") + error.what(), "");
   }
 }
+
+ffi::Bytes extract(ffi::ObjectRef function, bool gpu) {
+  return or_reason([&] { return summary(walk(function.get()), gpu); });
+}
+
+void refuse_deep_expressions(ffi::ObjectRef function, int64_t most) {
+  or_reason([&] { refuse_deep(function.get(), most); });
+}
+
+ffi::String feature_names() { return FEATURE_NAMES; }
 
 }  // namespace cdmpp
 
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(extract, cdmpp::extract);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(extract_scheduled, cdmpp::extract_scheduled);
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(deepest, cdmpp::deepest_expression);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(refuse_deep, cdmpp::refuse_deep_expressions);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(feature_names, cdmpp::feature_names);

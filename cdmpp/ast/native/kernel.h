@@ -1,4 +1,4 @@
-// Twin of kernel.py: all stores of one kernel -> its summary vector.
+// All stores of one kernel -> its summary vector.
 #pragma once
 
 #include <map>

@@ -1,4 +1,4 @@
-// Twin of leaf.py: one store -> its computation vector.
+// One store -> its computation vector.
 #pragma once
 
 #include <numeric>

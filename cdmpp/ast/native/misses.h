@@ -1,4 +1,4 @@
-// Twin of misses.py: misses of caches, of their sets, of the page buffer.
+// Misses of caches, of their sets, of the page buffer.
 #pragma once
 
 #include "access.h"

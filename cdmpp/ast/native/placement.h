@@ -183,7 +183,7 @@ class Surveyor {
     const auto* shape = list(buffer_type(touch.buffer), Field::shape);
     if (shape->size() != touch.indices->size()) throw Unsupported("an access has fewer or more indices than dimensions");
     for (size_t k = 0; k < shape->size(); ++k) {
-      int64_t whole = integer_item(shape, k, "a dimension of a buffer");
+      int64_t whole = dimension(shape, k, touch.buffer);
       Range range = range_of(sums.of(item(touch.indices, k)));
       std::vector<Node> mentioned = moving_with(item(touch.indices, k), touch);
       range = {std::clamp<int64_t>(range.low, 0, whole - 1), std::clamp<int64_t>(range.high, 0, whole - 1)};

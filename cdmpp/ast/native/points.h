@@ -1,4 +1,4 @@
-// Twin of points.py: the points of a store's loop space at which index expressions are evaluated.
+// The points of a store's loop space at which index expressions are evaluated.
 #pragma once
 
 #include "walk.h"

@@ -19,7 +19,7 @@ namespace cdmpp {
 namespace ffi = tvm::ffi;
 using Node = const ffi::Object*;
 
-// The program cannot be read. The readable version repeats the walk and names the reason.
+// The program cannot be read, and why: a user sees the text.
 struct Unsupported : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -107,6 +107,13 @@ inline Kind kind_of(Node node) { return node == nullptr ? Kind::Other : type_of(
 inline const Slot& slot_of(Node node, Field field) { return type_of(node).slots[static_cast<size_t>(field)]; }
 
 inline bool has_field(Node node, Field field) { return slot_of(node, field).offset >= 0; }
+
+inline std::string kind_name(Node node) {
+  if (node == nullptr) return "missing";
+  const auto& key = TVMFFIGetTypeInfo(node->type_index())->type_key;
+  std::string_view name(key.data, key.size);
+  return std::string(name.substr(name.rfind('.') + 1));
+}
 
 // Any field as a value (a copy; slower than child()).
 inline ffi::Any read(Node node, Field field) {

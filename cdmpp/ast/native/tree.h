@@ -1,4 +1,4 @@
-// Twin of the upper half of walk.py: loops, leaves, allocations and kernels, and what is read off a buffer.
+// Loops, leaves, allocations and kernels, and what is read off a buffer.
 #pragma once
 
 #include "expression.h"
@@ -67,15 +67,21 @@ struct Tree {
   std::vector<Allocation> function_allocations;
 };
 
-inline int64_t integer(Node value, const char* what) {
-  if (kind_of(value) == Kind::IntImm) return int_value(value);
-  throw Unsupported(std::string(what) + " is symbolic");
+inline std::string name_of(Node node) {
+  return node != nullptr && has_field(node, Field::name) ? text(node, Field::name) : "an expression";
 }
 
-inline int64_t integer_item(const ffi::ArrayObj* array, size_t i, const char* what) {
-  const ffi::Any& any = (*array)[static_cast<int64_t>(i)];
+// The number that a constant is; `what` it is a number of, and the object `of` that has a name.
+inline int64_t integer(Node value, const char* what, Node of = nullptr) {
+  if (kind_of(value) == Kind::IntImm) return int_value(value);
+  throw Unsupported(what + (of == nullptr ? "" : " " + name_of(of)) + " is symbolic (" + name_of(value) +
+                    "); bind every shape to a number before predicting");
+}
+
+inline int64_t dimension(const ffi::ArrayObj* shape, size_t i, Node buffer) {
+  const ffi::Any& any = (*shape)[static_cast<int64_t>(i)];
   if (auto number = any.as<int64_t>()) return *number;
-  return integer(any.as<ffi::Object>(), what);
+  return integer(any.as<ffi::Object>(), "a dimension of buffer", buffer);
 }
 
 inline Node buffer_type(Node buffer) {
@@ -100,7 +106,7 @@ inline int64_t elements(Node buffer) {
   const auto* shape = list(buffer_type(buffer), Field::shape);
   int64_t count = 1;
   for (size_t i = 0; i < shape->size(); ++i) {
-    count *= std::max<int64_t>(1, integer_item(shape, i, "a dimension of a buffer"));
+    count *= std::max<int64_t>(1, dimension(shape, i, buffer));
   }
   return count;
 }

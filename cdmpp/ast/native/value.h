@@ -1,4 +1,4 @@
-// Numbers at many points at once, and what index expressions do with them: numpy's part in expression.py.
+// Numbers at many points at once, and what index expressions do with them.
 #pragma once
 
 #include <algorithm>

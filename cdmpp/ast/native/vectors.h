@@ -1,4 +1,4 @@
-// Twin of LeafFacts.vector: the numbers of one store in the order of LEAF_NAMES.
+// The numbers of one store, in the order of LEAF_NAMES.
 #pragma once
 
 #include <cstring>

@@ -1,4 +1,4 @@
-// Twin of walk.Walker: lowered PrimFunc -> loop nests, every store with its loops, guards and place in the walk.
+// Lowered PrimFunc -> loop nests, every store with its loops, guards and place in the walk.
 #pragma once
 
 #include "placement.h"
@@ -108,6 +108,12 @@ class Walker {
     (inside_ ? kernel().allocations : tree_.function_allocations).push_back(allocation);
   }
 
+  void refuse_deep() const {
+    if (loops_.size() + guards_.size() > MOST_NESTED) {
+      throw Unsupported("the loops and branches of the program are nested too deep to walk");
+    }
+  }
+
   int32_t enter() {
     ++serial_length_;
     return next_id_++;
@@ -163,10 +169,13 @@ class Walker {
       case Kind::Bind:
       case Kind::DeclBuffer:
       case Kind::AssertStmt: return {};
-      case Kind::While: throw Unsupported("a while loop");
+      case Kind::While: 
+        throw Unsupported("the program holds a while loop: its trip count, and so latency, is unknown");
       default: {
         Node body = node == nullptr ? nullptr : child(node, Field::body);
-        if (body == nullptr) throw Unsupported("an unknown statement");
+        if (body == nullptr) {
+          throw Unsupported("the program holds a " + kind_name(node) + " statement, which the extractor does not know");
+        }
         return visit(body);
       }
     }
@@ -200,6 +209,7 @@ class Walker {
   }
 
   Cost branch(const std::vector<Arm>& arms) {
+    refuse_deep();
     enter();
     Cost total;
     for (const Arm& arm : arms) {
@@ -247,7 +257,7 @@ class Walker {
   Cost visit_for(Node node) {
     Loop loop;
     loop.kind = read(node, Field::kind).cast<int64_t>();
-    loop.extent = integer(child(node, Field::extent), "the extent of a loop");
+    loop.extent = integer(child(node, Field::extent), "the extent of loop", child(node, Field::loop_var));
     if (loop.kind == THREAD) {
       std::tie(loop.tag, loop.axis) = thread_tag(text(child(node, Field::thread_binding), Field::thread_tag));
     }
@@ -281,6 +291,7 @@ class Walker {
 
   Cost in_loop(Loop described, Node body, const Annotations& annotations) {
     if (described.extent <= 0) return {};
+    refuse_deep();
     auto loop = std::make_shared<Loop>(std::move(described));
     enter();
     auto saved = std::make_pair(unroll_limit_, explicit_);
@@ -345,7 +356,7 @@ class Walker {
 
 inline Tree walk(Node function, const Placements* placements = nullptr) {
   Tree tree = Walker(placements).run(function);
-  if (tree.leaves.empty()) throw Unsupported("no store");
+  if (tree.leaves.empty()) throw Unsupported("the program has no store: nothing is computed, so it has no latency");
   return tree;
 }
 

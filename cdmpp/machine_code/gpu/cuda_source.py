@@ -10,7 +10,7 @@ import tvm_ffi
 from tvm import tirx
 
 from cdmpp.errors import UnsupportedProgramError
-from cdmpp.machine_code.gpu.warp_state import Launch
+from cdmpp.machine_code.gpu.launch import Launch
 from cdmpp.programs.task import Program
 
 _TAGS = tuple(f"{what}.{axis}" for what in ("blockIdx", "threadIdx") for axis in "xyz")

@@ -12,7 +12,7 @@ from cdmpp.features import stored
 from cdmpp.machine_code.gpu.cuda import Assembled
 from cdmpp.machine_code.gpu.gpu_code_features import GPU_CODE_FEATURES
 from cdmpp.machine_code.gpu.kernel_code import KernelCode, KernelWork, kernel_code
-from cdmpp.machine_code.gpu.warp_state import Launch
+from cdmpp.machine_code.gpu.launch import Launch
 
 
 def gpu_code_vector(

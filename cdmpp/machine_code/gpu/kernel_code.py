@@ -13,14 +13,12 @@ from typing import NamedTuple
 import numpy as np
 
 from cdmpp.devices.gpu_core import GpuCore
-from cdmpp.machine_code.gpu.native import native_residents, native_warp
+from cdmpp.machine_code.gpu.launch import Launch
 from cdmpp.machine_code.gpu.resident import Occupancy, Residents, Timed, cache_passes, occupancy, run_residents
 from cdmpp.machine_code.gpu.sass import SassKernel
 from cdmpp.machine_code.gpu.sass_fields import CLASSES, FIELDS, Kind, Space
 from cdmpp.machine_code.gpu.sass_rows import rows_of
-from cdmpp.machine_code.gpu.warp import WarpRun, run_warp
-from cdmpp.machine_code.gpu.warp_memory import LINE_SECTORS
-from cdmpp.machine_code.gpu.warp_state import Launch
+from cdmpp.machine_code.gpu.warp import LINE_SECTORS, run_warp
 
 LIMIT = 300_000
 """Instructions of a warp that are executed at most: the rest is taken to be like them."""
@@ -97,7 +95,7 @@ def kernel_code(
         (launch.blocks - 1, 0),
         (0, launch.warps // 2),
     }
-    runs = [_executed(kernel, rows, launch, block, warp, literals) for block, warp in sorted(places)]
+    runs = [run_warp(kernel, rows, launch, block, warp, LIMIT, literals) for block, warp in sorted(places)]
     amounts, capped = _mean([_amounts(rows, run.trace, core) for run in runs]), not all(run.ended for run in runs)
     longer = max(1.0, work.fma_per_thread / amounts["ffma"]) if capped and amounts["ffma"] else 1.0
     amounts = {name: longer * amount for name, amount in amounts.items()}
@@ -110,11 +108,6 @@ def kernel_code(
         amounts["stack_words"], amounts["stall_cycles"], timing.missing, capped,
         timing.cycles(),
     )  # fmt: skip
-
-
-def _executed(kernel: SassKernel, rows: np.ndarray, launch: Launch, block: int, warp: int, literals: bytes) -> WarpRun:
-    native = native_warp(kernel, rows, launch, block, warp, LIMIT, literals)
-    return native or run_warp(kernel, rows, launch, block, warp, LIMIT, literals)
 
 
 def _amounts(rows: np.ndarray, trace: np.ndarray, core: GpuCore) -> dict[str, float]:
@@ -212,8 +205,7 @@ class _Timing:
         schedulers, warps = int(self.core["schedulers"]), self.launch.warps
         on_one = (blocks, -(-warps // schedulers)) if warps >= schedulers else (-(-blocks * warps // schedulers), 1)
         residents = Residents(*on_one, min(schedulers, blocks * warps), self.missing)
-        arguments = self.rows, self.trace, core, residents, _ISSUED
-        return native_residents(*arguments) or run_residents(*arguments)
+        return run_residents(self.rows, self.trace, core, residents, _ISSUED)
 
 
 _NEARLY_FULL = 0.6

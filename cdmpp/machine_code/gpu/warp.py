@@ -1,23 +1,23 @@
-"""One warp of a kernel, executed: which instructions it issues, and what each moves. Twin of ``native/warp.h``.
+"""One warp of a kernel, executed: which instructions it issues, and what each moves.
 
 Integers, predicates and addresses are computed for all 32 lanes. Of lanes that went apart those at the smallest address
-run first, so that they meet again.
+run first, so that they meet again. What was loaded, or computed in floats, is unknown, and so is all that comes of it;
+but of indices and flags something is assumed (``sass_rows``).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from cdmpp.errors import DataError
-from cdmpp.machine_code.gpu.sass import INSTRUCTION_BYTES, SassKernel
-from cdmpp.machine_code.gpu.sass_fields import Kind
-from cdmpp.machine_code.gpu.warp_arithmetic import compute
-from cdmpp.machine_code.gpu.warp_memory import LEAVES_STACK, UNKNOWN_ADDRESS, move
-from cdmpp.machine_code.gpu.warp_state import LANES, Launch, Row, WarpState
+from cdmpp.machine_code.gpu.launch import Launch, abi_of
+from cdmpp.machine_code.gpu.native import native_library
+from cdmpp.machine_code.gpu.sass import SassKernel
 
+LINE_SECTORS = 4
+"""Sectors of 32 bytes in a line of the first-level cache."""
 TRACE = np.dtype([("at", "<i4"), ("lanes", "<u2"), ("units", "<u2"), ("fresh", "<u2"), ("merged", "<u2")])
 """One issued instruction: its place in the kernel and the lanes that take part.
 
@@ -25,8 +25,12 @@ TRACE = np.dtype([("at", "<i4"), ("lanes", "<u2"), ("units", "<u2"), ("fresh", "
 of global memory that this warp had not touched before. ``merged``: lines of 128 bytes of a global or local access; of a
 shared one its passes, were a warp's halves served together.
 """
-_BRANCHES, _RETURNS = "instruction {at} branches on data", "instruction {at} returns to an unknown address"
-FAULTS = (_BRANCHES, _RETURNS, UNKNOWN_ADDRESS, LEAVES_STACK)
+_FAULTS = (
+    "instruction {at} branches on data",
+    "instruction {at} returns to an unknown address",
+    "the address of instruction {at} depends on data",
+    "instruction {at} leaves the stack of {stack} bytes",
+)
 """Why a warp cannot be executed; C++ counts them from one."""
 
 
@@ -56,57 +60,16 @@ def run_warp(
     Raises:
         DataError: an address depends on data, or a branch of which nobody knows where it goes.
     """
-    state, place = WarpState(kernel, launch, block, warp, literals), np.zeros(LANES, np.int64)
-    named = [Row(*row) for row in rows.tolist()]
-    steps: list[tuple[int, ...]] = []
-    while state.alive.any() and len(steps) < limit:
-        at = int(place[state.alive].min())
-        if at >= len(named):
-            break
-        here = state.alive & (place == at)
-        place[here] = at + 1
-        steps.append((at, *_step(state, named, at, here, place)))
-    return WarpRun(np.array(steps, TRACE), len(steps) < limit)
-
-
-def _step(state: WarpState, rows: list[Any], at: int, here: np.ndarray, place: np.ndarray) -> tuple[int, ...]:
-    """Lanes, units, fresh and merged of one instruction of the lanes ``here``."""
-    row = rows[at]
-    guard, sure = state.read_predicate(row.guard, row.guard_not)
-    if row.kind in (Kind.BRANCH, Kind.RETURN, Kind.EXIT):
-        active = here & _way(row, guard, sure, here, at)
-        _jump(state, row, at, active, place, len(rows))
-        return int(active.sum()), 0, 0, 0
-    active = here & (guard | ~sure)
-    numbers = (0, 0, 0)
-    if active.any() and row.kind in (Kind.LOAD, Kind.STORE, Kind.COPY):
-        numbers = move(state, row, active, sure, at)
-    elif active.any():
-        compute(state, row, active, sure)
-    return (int(active.sum()), *numbers)
-
-
-def _way(row: Any, guard: np.ndarray, sure: np.ndarray, here: np.ndarray, at: int) -> np.ndarray:
-    """The guard of a jump; where that depends on data the usual way, see ``sass_rows``."""
-    if sure[here].all():
-        return guard
-    if row.kind != Kind.BRANCH or not row.option:
-        raise DataError(_BRANCHES.format(at=at))
-    return np.full(LANES, row.option == 1)
-
-
-def _jump(state: WarpState, row: Any, at: int, active: np.ndarray, place: np.ndarray, length: int) -> None:
-    if row.kind == Kind.EXIT:
-        state.alive = state.alive & ~active
-    elif row.kind == Kind.BRANCH:
-        taken, known = state.read_predicate(row.predicate, row.predicate_not)
-        if not known[active].all():
-            raise DataError(_BRANCHES.format(at=at))
-        place[active & taken] = row.target
-    else:
-        value, known = state.source(row, 0)
-        if not known[active].all():
-            raise DataError(_RETURNS.format(at=at))
-        target = value.astype(np.int64) // INSTRUCTION_BYTES
-        state.alive = state.alive & ~(active & ((target <= 0) | (target >= length)))
-        place[active] = target[active]
+    arguments_at, stack_at = abi_of(kernel.arch)
+    numbers = np.array(
+        [len(rows), kernel.stack_bytes, arguments_at, stack_at, len(literals), *launch.grid, *launch.block, block, warp]
+        + [limit],
+        np.int64,
+    )
+    table, steps = np.ascontiguousarray(rows, np.int64), np.zeros(limit, TRACE)
+    ended, where = np.zeros(1, np.int64), np.zeros(1, np.int64)
+    pointers = [array.ctypes.data for array in (numbers, steps, ended, where)]
+    count = native_library().warp_steps(table.ctypes.data, literals, *pointers)
+    if count < 0:
+        raise DataError(_FAULTS[-2 - count].format(at=int(where[0]), stack=kernel.stack_bytes))
+    return WarpRun(steps[:count].copy(), bool(ended[0]))

@@ -196,10 +196,7 @@ class Chooser:
         return found
 
     def _with_codes(self, table: AstTable, sources: Sequence[Source], progress: bool, limit_s: float) -> AstTable:
-        from cdmpp.machine_code.cpu.native import native_code
         from cdmpp.predict.program_batch import ProgramBatch
-
-        native_code()  # compiled once a machine, here: that takes longer than a program may
 
         core = self.device.core or ""
         folder = derived_folder("codes", VERSIONS["codes"], "candidates", json.dumps(self.device.target), core)

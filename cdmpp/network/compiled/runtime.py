@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -12,7 +11,6 @@ from cdmpp import devices
 from cdmpp.data.derive import cores, start_workers
 from cdmpp.devices import Device
 from cdmpp.errors import CdmppError, ModelFormatError, UsageError
-from cdmpp.machine_code.cpu.native import native_code
 from cdmpp.network.compiled.prepared import PreparedNetwork, predictor_of
 from cdmpp.network.compiled.replay import overhead_seconds, replay
 from cdmpp.network.compiled.rule import DEFAULT, ScheduleRule
@@ -79,8 +77,6 @@ class CompiledRuntime:
         """Start what samples and compiles, while this process reads the network."""
         reads_code = predictor_of(self._model_name(device, is_step)).reads_code and device.kind == "cpu"
         start_workers(min(2, cores()), reads_code)
-        if reads_code:  # once a machine this compiles, longer than reading takes
-            threading.Thread(target=native_code, daemon=True).start()
 
     def _model_name(self, device: Device, is_step: bool) -> str:
         if self.model is not None:

@@ -11,7 +11,6 @@ from cdmpp.errors import CdmppError, DataError
 from cdmpp.network.compiled.runtime import CompiledRuntime
 from cdmpp.network.compose import compose
 from cdmpp.network.workload import Workload
-from tests.own_cache import new_cache
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("tvm")
@@ -34,7 +33,7 @@ class Small(torch.nn.Module):
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory):
     patch = pytest.MonkeyPatch()
-    patch.setenv("CDMPP_CACHE", str(new_cache(tmp_path_factory.mktemp("cache"))))
+    patch.setenv("CDMPP_CACHE", str(tmp_path_factory.mktemp("cache")))
     yield patch
     patch.undo()
 
@@ -107,7 +106,7 @@ def test_a_damaged_file_in_the_cache_is_made_again(answer, cache):
 
 
 def test_what_was_not_compiled_in_time_is_compiled_another_day(answer, monkeypatch, tmp_path):
-    monkeypatch.setenv("CDMPP_CACHE", str(new_cache(tmp_path)))
+    monkeypatch.setenv("CDMPP_CACHE", str(tmp_path))
     with monkeypatch.context() as hurry:
         hurry.setattr("cdmpp.network.compiled.choice._PATIENCE_S", 0.0)
         hasty = ask()

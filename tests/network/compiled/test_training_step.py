@@ -11,7 +11,6 @@ from cdmpp.errors import CdmppError
 from cdmpp.network.training_step import PHASES
 from cdmpp.report.step import step_report
 from cdmpp.report.text import text_of
-from tests.own_cache import new_cache
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("tvm")
@@ -191,7 +190,7 @@ def test_three_updates_are_those_of_torch(name):
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CDMPP_CACHE", str(new_cache(tmp_path_factory.mktemp("steps") / "cache")))
+        patch.setenv("CDMPP_CACHE", str(tmp_path_factory.mktemp("steps") / "cache"))
         yield
 
 

@@ -1,4 +1,4 @@
-// x86-64 assembly text -> functions of basic blocks: assembly.py.
+// Assembly text, x86-64 (AT&T syntax) or AArch64 (ELF) -> functions of basic blocks.
 #pragma once
 #include <deque>
 #include "graph.h"
@@ -14,6 +14,19 @@ inline Jump jump_of(Text line) {
   Text target = scan.run([](char c) { return c != ' ' && c != '\t'; });
   if (how.empty() || spaces.empty() || target.empty()) return {};
   return {true, how.starts_with("mp"), target};
+}
+
+inline Jump arm_jump_of(Text line) {
+  Scan scan{line};
+  Text name = scan.run([](char c) { return is_word(c) || c == '.'; });
+  bool always = name == "b" || name == "br";
+  bool jumps = always || name == "cbz" || name == "cbnz" || name == "tbz" || name == "tbnz" ||
+               (name.size() > 2 && name.starts_with("b."));
+  Text target = stripped(scan.rest);
+  if (!jumps || target.empty() || target.size() == scan.rest.size()) return {};
+  if (size_t comma = target.rfind(','); comma != NOWHERE) target = stripped(target.substr(comma + 1));
+  if (target.empty() || target.find_first_of(" \t") != NOWHERE) return {};
+  return {true, always, target};
 }
 
 // Data that stand in front of the code, by their labels.
@@ -67,13 +80,16 @@ class Constants {
 class AsmFunction : public BlockGraph {
  public:
   const Constants* constants = nullptr;
+  bool arm = false;  // AArch64, not x86-64
+
+  Jump jump(Text line) const { return arm ? arm_jump_of(line) : jump_of(line); }
 
   // What its jumps lead to, and the next block of the text where a block may go on.
   void link_jumps() {
     std::vector<std::vector<Text>> targets(size());
     for (int b = 0; b < size(); ++b) {
       Text last = lines[b].empty() ? Text() : lines[b].back();
-      Jump jump = jump_of(last);
+      Jump jump = this->jump(last);
       if (jump.jumps) targets[b].push_back(jump.target);
       if (!last.starts_with("ret") && !jump.always && b + 1 < size()) targets[b].push_back(names[b + 1]);
     }
@@ -84,7 +100,9 @@ class AsmFunction : public BlockGraph {
 class Assembly {
  public:
   explicit Assembly(Text text) {
-    if (!is_x86(text)) throw Unsupported();
+    bool arm = !is_x86(text);
+    if (arm && !is_arm(text)) return;  // of another processor: no function is found
+    Text comment = arm ? "//" : "#";
     static constexpr Text NO_CODE[] = {".Ltmp", ".Lfunc_begin", ".Ldebug", ".Linfo"};
     AsmFunction* function = nullptr;
     int current = 0, splits = 0;
@@ -102,16 +120,17 @@ class Assembly {
         } else if (!starts_with_any(label, NO_CODE)) {
           function = &functions_.emplace_back();
           function->constants = &constants_;
+          function->arm = arm;
           function->name = label.substr(label.starts_with(".L") ? 2 : 0);
           current = function->add("entry");
         }
         continue;
       }
-      if (!function || !raw.starts_with('\t') || raw.starts_with("\t.") || raw.starts_with("\t#")) continue;
-      if (!function->lines[current].empty() && jump_of(function->lines[current].back()).jumps) {
+      if (!function || !raw.starts_with('\t') || raw.starts_with("\t.") || (raw.substr(1).starts_with(comment))) continue;
+      if (!function->lines[current].empty() && function->jump(function->lines[current].back()).jumps) {
         current = function->add(function->names[current] + "+" + std::to_string(++splits));
       }
-      function->lines[current].push_back(with_space(stripped(before(raw, "#"))));
+      function->lines[current].push_back(with_space(stripped(before(raw, comment))));
     }
   }
   // The last of that name that has any instruction; none where there is no such.
@@ -135,6 +154,30 @@ class Assembly {
       bool wide = name.starts_with('r') || name.starts_with('e');
       if (wide && (name.ends_with("sp") || name.ends_with("ax") || name.ends_with("di")) &&
           (after.empty() || !is_word(after[0]))) return true;
+    }
+    return false;
+  }
+  // Whether an instruction names a register of integers, x0 to x30, or a vector such as v0.4s.
+  static bool is_arm(Text text) {
+    for (Text line : split(text, '\n')) {
+      Scan scan{line};
+      if (!scan.eat("\t") || scan.rest.empty() || scan.rest[0] < 'a' || scan.rest[0] > 'z') continue;
+      scan.run([](char c) { return is_word(c) || c == '.'; });
+      if (!scan.eat("\t")) continue;
+      Text operands = before(scan.rest, "/");
+      for (size_t at = 0; at < operands.size();) {
+        Scan words{operands.substr(at)};
+        Text word = words.run(is_word);
+        at += std::max<size_t>(1, word.size());
+        if (word.size() < 2 || word.size() > 3 || !std::all_of(word.begin() + 1, word.end(), is_digit)) continue;
+        int64_t number = to_number(word.substr(1));
+        bool plain = word.size() == 2 || word[1] != '0';
+        if ((word[0] == 'x' || word[0] == 'w') && plain && number <= 30) return true;
+        Text element = words.eat(".") ? words.run(is_word) : Text();
+        bool named = !element.empty() && Text("bhsd").find(element.back()) != NOWHERE &&
+                     std::all_of(element.begin(), element.end() - 1, is_digit);
+        if (word[0] == 'v' && number <= 39 && named) return true;
+      }
     }
     return false;
   }

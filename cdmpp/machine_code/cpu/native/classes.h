@@ -1,4 +1,4 @@
-// One LLVM instruction -> classes of work, and cycles of a block of them: instruction.py and throughput.py.
+// One LLVM instruction -> classes of work, and cycles of a block of them.
 #pragma once
 #include <cmath>
 #include <set>

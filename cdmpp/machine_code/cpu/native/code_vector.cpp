@@ -1,7 +1,8 @@
-// The amounts of a code vector, the same as code_vector.py's; machine_code/native.py compiles it.
+// The amounts of a code vector, see code_vector.py.
 #include "classes.h"
 #include "ir_control.h"
 #include "machine.h"
+#include "nesting.h"
 #include "x86_control.h"
 
 namespace cdmpp {
@@ -162,10 +163,20 @@ struct Assembled {
   std::optional<AsmFunction> kept;
 
   Assembled(Assembly& machine, const Computing& one) : part(machine.find(one.whole->name)) {
-    if (!part) throw Unsupported();
+    if (!part) {
+      throw Unsupported{"no machine code of " + one.whole->name + " that can be read: code vectors are of x86-64 and AArch64 "
+                        "programs, others are predicted from their ASTs alone"};
+    }
     part->link_jumps();
     AsmFunction& whole = *part;
-    if (one.role == Role::WRAPPER) part = &kept.emplace(BlockGraph::after_checks(whole, REFUSAL));
+    if (one.role == Role::WRAPPER) {
+      part = &kept.emplace(BlockGraph::after_checks(whole, REFUSAL));
+      part->arm = whole.arm;
+    }
+    if (whole.arm) {
+      flow = matched_flow(*part, *one.part, one.flow);
+      return;
+    }
     flow = flow_in<X86Control>(whole, *part, one.role);
     bool undecided = flow.unknown > 0 && std::count(flow.undecided.begin(), flow.undecided.end(), 1) > 0;
     if (undecided && X86VectorControl::may_decide(whole)) flow = flow_in<X86VectorControl>(whole, *part, one.role);
@@ -181,7 +192,7 @@ void add_amounts(Text llvm_ir, Text assembly, const Core& core, Totals totals) {
   }
 }
 
-// Runs of blocks and entries of loops, a line each, of the IR (I) and of the machine code (M) where there is any.
+// Runs of blocks with their text and entries of loops, a line each, of the IR (I) and of machine code (M) where there is any.
 void tell(const char* kind, const BlockGraph& graph, const Flow& flow, double times, std::string& out) {
   char number[64];
   auto line = [&](const char* what, const std::string& name, double value) {
@@ -191,7 +202,11 @@ void tell(const char* kind, const BlockGraph& graph, const Flow& flow, double ti
   line(kind, graph.name, times);
   snprintf(number, sizeof number, "\t%.17g\n", flow.unknown);
   out += number;
-  for (int b = 0; b < graph.size(); ++b) { line("B", graph.names[b], flow.runs[b]); out += "\n"; }
+  for (int b = 0; b < graph.size(); ++b) {
+    line("B", graph.names[b], flow.runs[b]);
+    for (Text text : graph.lines[b]) { out += "\t"; out += text; }
+    out += "\n";
+  }
   for (size_t i = 0; i < flow.loops.size(); ++i) {
     line("L", graph.names[flow.loops[i].header], flow.entries[i]);
     for (int b = 0; b < graph.size(); ++b) if (flow.loops[i].has[b]) out += "\t" + graph.names[b];
@@ -212,13 +227,65 @@ std::string flows(Text llvm_ir, Text assembly) {
   return out;
 }
 
-}  // namespace cdmpp
+// What instructions are taken for: of each line the operation, its numbers, and registers by their names.
+template <class Decoder>
+std::string operations(Text lines) {
+  Decoder decoder;
+  std::string out;
+  for (Text line : split(lines, '\n')) {
+    Operation item = decoder.decode(line);
+    auto number = [&](const char* name, int64_t value) { out += std::string(name) + "=" + std::to_string(value) + "\t"; };
+    auto registers = [&](const char* name, const auto& ids) {
+      out += std::string(name) + "=";
+      for (int id : ids) out += decoder.registers.names[id] + ",";
+      out += "\t";
+    };
+    auto sum = [&](const char* name, const auto& terms) {
+      out += std::string(name) + "=";
+      for (const Term& term : terms) out += decoder.registers.names[term.unknown] + "*" + std::to_string(term.factor) + ",";
+      out += "\t";
+    };
+    number("operation", item.name);
+    number("width", item.width);
+    number("moved", item.moved);
+    number("lanes", item.lanes);
+    number("addressed", item.addressed);
+    number("loads", item.loads);
+    number("stores", item.stores);
+    number("scalar", item.scalar);
+    number("masked", item.masked);
+    number("spills", item.spills);
+    number("displacement", item.displacement);
+    registers("reads", item.reads);
+    registers("writes", item.writes);
+    registers("address_registers", item.address_registers);
+    sum("terms", item.terms);
+    if (item.assigned >= 0) {
+      out += "target=" + decoder.registers.names[item.assigned] + "\t";
+      number("offset", item.assigned_offset);
+      sum("sum", item.assigned_terms);
+    }
+    out += "\n";
+  }
+  return out;
+}
 
-// Text of `flows`, where it fits into `room` bytes; its length, or -1 where it cannot be told.
-extern "C" int64_t code_flows(const char* llvm_ir, int64_t ir_bytes, const char* assembly, int64_t assembly_bytes,
-                              char* out, int64_t room) {
+// What a run of the x86-64 instructions `lines` costs, repeated until `trips` are done.
+Steady cost(Text lines, const Core& core, double trips) {
+  Decoder decoder;
+  std::vector<Operation> items;
+  for (Text line : split(lines, '\n')) items.push_back(decoder.decode(line));
+  Piece piece;
+  for (const Operation& item : items) piece.push_back(&item);
+  const auto& is_vector = decoder.registers.is_vector;
+  return run(core, piece, trips, Addresses(is_vector.size()), is_vector);
+}
+
+// `text` where it fits into `room` bytes; its length, or -1 where it cannot be told.
+template <class Tell>
+int64_t told(const Tell& tell, char* out, int64_t room) {
   try {
-    std::string text = cdmpp::flows({llvm_ir, static_cast<size_t>(ir_bytes)}, {assembly, static_cast<size_t>(assembly_bytes)});
+    std::string text = tell();
     if (static_cast<int64_t>(text.size()) <= room) text.copy(out, text.size());
     return static_cast<int64_t>(text.size());
   } catch (...) {
@@ -226,14 +293,43 @@ extern "C" int64_t code_flows(const char* llvm_ir, int64_t ir_bytes, const char*
   }
 }
 
-// Adds the amounts of a program to `totals`; 0 where only the readable version can tell, or says what is wrong.
+}  // namespace cdmpp
+
+extern "C" int64_t code_flows(const char* llvm_ir, int64_t ir_bytes, const char* assembly, int64_t assembly_bytes,
+                              char* out, int64_t room) {
+  cdmpp::Text ir(llvm_ir, ir_bytes), machine(assembly, assembly_bytes);
+  return cdmpp::told([&] { return cdmpp::flows(ir, machine); }, out, room);
+}
+
+extern "C" int64_t code_operations(const char* lines, int64_t bytes, int arm, char* out, int64_t room) {
+  cdmpp::Text text(lines, bytes);
+  auto tell = [&] { return arm ? cdmpp::operations<cdmpp::ArmDecoder>(text) : cdmpp::operations<cdmpp::Decoder>(text); };
+  return cdmpp::told(tell, out, room);
+}
+
+// Writes the six numbers of Steady; 0 where an instruction cannot be read.
+extern "C" int code_cost(const char* lines, int64_t bytes, const double* core, double trips, double* out) {
+  try {
+    cdmpp::Steady cost = cdmpp::cost({lines, static_cast<size_t>(bytes)}, cdmpp::Core(core), trips);
+    for (double number : {cost.cycles, cost.blocked_loads, cost.masked_waits, cost.aliased_loads, cost.l1_conflicts,
+                          cost.l2_conflicts}) *out++ = number;
+    return 1;
+  } catch (...) {
+    return 0;
+  }
+}
+
+// Adds the amounts of a program to `totals`; 0 where it cannot be read, with the `reason` of at most `room` bytes if any.
 extern "C" int code_amounts(const char* llvm_ir, int64_t ir_bytes, const char* assembly, int64_t assembly_bytes,
-                            const double* core, double* totals) {
+                            const double* core, double* totals, char* reason, int64_t room) {
   using cdmpp::Text;
   try {
     Text ir(llvm_ir, ir_bytes), machine(assembly, assembly_bytes);
     cdmpp::add_amounts(ir, machine, cdmpp::Core(core), totals);
     return 1;
+  } catch (const cdmpp::Unsupported& error) {
+    error.reason.copy(reason, static_cast<size_t>(room));
+    return 0;
   } catch (...) {
     return 0;
   }

@@ -1,4 +1,4 @@
-// Loops of machine code, some of which have two entries: nesting.py.
+// Loops of machine code, some of which have two entries.
 #pragma once
 #include "graph.h"
 

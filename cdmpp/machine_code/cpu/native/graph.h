@@ -1,4 +1,4 @@
-// A function as basic blocks and the ways between them: block_graph.py.
+// A function as basic blocks and the ways between them.
 #pragma once
 #include <algorithm>
 #include <unordered_map>

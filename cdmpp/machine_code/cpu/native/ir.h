@@ -1,4 +1,4 @@
-// LLVM IR text -> functions of basic blocks: ir.py.
+// LLVM IR text -> functions of basic blocks.
 #pragma once
 #include <memory>
 #include "graph.h"

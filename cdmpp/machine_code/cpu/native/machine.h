@@ -1,8 +1,9 @@
-// Amounts of a whole run, counted in the machine code and simulated on the core: machine.py.
+// Amounts of a whole run, counted in the machine code and simulated on the core.
 #pragma once
 #include <memory>
 #include <map>
 #include <set>
+#include "aarch64.h"
 #include "assembly.h"
 #include "flow.h"
 #include "pipeline.h"
@@ -196,13 +197,19 @@ inline std::vector<MachinePiece> pieces_of(const AsmFunction& function, const Fl
   return pieces;
 }
 
+template <class Decoder>
+RegisterNames decode_all(const AsmFunction& function, Decoded& decoded) {
+  Decoder decoder;
+  for (int b = 0; b < function.size(); ++b) for (Text line : function.lines[b]) decoded[b].push_back(decoder.decode(line));
+  return decoder.registers;
+}
+
 // What a function asks of a core that is called `times`.
 inline void add_machine_amounts(const Core& core, const AsmFunction& function, const Flow& flow, double times, Totals totals) {
-  Decoder decoder;
   Decoded decoded(function.size());
-  for (int b = 0; b < function.size(); ++b) for (Text line : function.lines[b]) decoded[b].push_back(decoder.decode(line));
-  int flags = decoder.registers.id("flags");
-  const auto& is_vector = decoder.registers.is_vector;
+  RegisterNames registers = function.arm ? decode_all<ArmDecoder>(function, decoded) : decode_all<Decoder>(function, decoded);
+  int flags = registers.id("flags");
+  const auto& is_vector = registers.is_vector;
   Places places(function, decoded, flow.loops, is_vector, flags);
   if (flow.unknown > 0) totals[feature::unknown_loops] = 1.0;
   for (const auto& items : decoded) totals[feature::machine_text] += static_cast<double>(items.size());

@@ -1,4 +1,4 @@
-// What one machine instruction asks of a core, where it reads and writes, and the core: operation.py, addresses.py.
+// What one machine instruction asks of a core, where it reads and writes, and the core.
 #pragma once
 #include <algorithm>
 #include <array>
@@ -51,9 +51,10 @@ struct Operation {
 class RegisterNames {
  public:
   std::vector<char> is_vector;
+  std::vector<std::string> names;
   int id(const std::string& name) {
     auto [found, is_new] = ids_.try_emplace(name, static_cast<int>(is_vector.size()));
-    if (is_new) is_vector.push_back(name[0] == 'v');
+    if (is_new) { is_vector.push_back(name[0] == 'v'); names.push_back(name); }
     return found->second;
   }
 
@@ -124,7 +125,7 @@ struct Core {
   double masked_store_cycles, scatter_cycles_per_lane, l1_sets, l1_ways, l2_sets, l2_ways, ports;
   std::vector<std::array<Unit, 2>> units;
 
-  // As native.py writes it: the numbers above, then of each operation and width ports as a mask, latency, busy, slots.
+  // As Python writes it: the numbers above, then of each operation and width ports as a mask, latency, busy, slots.
   explicit Core(const double* at) {
     for (double* field : {&issue_width, &window, &load_ports, &load_bytes, &store_ports, &store_bytes,
                           &store_bytes_per_cycle, &load_latency, &vector_load_latency, &forward_cycles,

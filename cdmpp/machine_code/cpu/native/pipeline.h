@@ -1,4 +1,4 @@
-// An out-of-order core runs a piece of machine code: pipeline.py, step by step.
+// An out-of-order core runs a piece of machine code.
 #pragma once
 #include <cmath>
 #include "operation.h"

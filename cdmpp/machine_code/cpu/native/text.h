@@ -1,4 +1,4 @@
-// Pieces of program text, and a scanner that reads them as the patterns of the readable version do.
+// Pieces of program text, and a scanner of them.
 #pragma once
 #include <charconv>
 #include <cstdint>
@@ -11,8 +11,8 @@ namespace cdmpp {
 using Text = std::string_view;
 constexpr size_t NOWHERE = Text::npos;
 
-// Thrown at what only the readable version understands, or refuses with a reason.
-struct Unsupported {};
+// The program cannot be read; a reason where the text is not simply strange.
+struct Unsupported { std::string reason; };
 
 inline bool is_digit(char c) { return c >= '0' && c <= '9'; }
 inline bool is_word(char c) { return is_digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }

@@ -1,4 +1,4 @@
-// One x86-64 instruction in AT&T syntax -> what it asks of a core: x86.py.
+// One x86-64 instruction in AT&T syntax -> what it asks of a core.
 #pragma once
 #include "operation.h"
 

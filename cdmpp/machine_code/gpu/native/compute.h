@@ -1,4 +1,4 @@
-// Part of the class Warp: what an instruction makes of integers and predicates. The twin of _Warp._compute.
+// Part of the class Warp: what an instruction makes of integers and predicates.
 
     void compute(const Row& row, int64_t kind, uint32_t active, uint32_t sure, uint32_t here) {
         if (kind == NOTHING || kind == BARRIER || kind == COMMIT || kind == WAIT) return;

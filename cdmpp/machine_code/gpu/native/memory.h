@@ -1,4 +1,4 @@
-// Part of the class Warp: what an access moves. The twin of _Warp._move.
+// Part of the class Warp: what an access moves.
 
     void move(const Row& row, int64_t kind, uint32_t active, uint32_t sure, int64_t at, Step& step) {
         int64_t space = row[SPACE], width = row[WIDTH];

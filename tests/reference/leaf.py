@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from cdmpp.ast.access import Access, Nest, measure, read_access
-from cdmpp.ast.arithmetic import Arithmetic, nonzero_fraction
-from cdmpp.ast.expression import evaluate, free_variables, has_load, is_constant, kind_of
 from cdmpp.ast.leaf_features import ACCESS, CONTEXT, LOOP, MEMORY, N_LOADS, N_LOOPS, OPS
-from cdmpp.ast.loop_nest import Kind, Leaf, Loop, Scope, Tag
-from cdmpp.ast.misses import misses_of
-from cdmpp.ast.points import Points
 from cdmpp.features import stored
+from tests.reference.access import Access, Nest, measure, read_access
+from tests.reference.arithmetic import Arithmetic, nonzero_fraction
+from tests.reference.expression import evaluate, free_variables, has_load, is_constant, kind_of
+from tests.reference.loop_nest import Kind, Leaf, Loop, Scope, Tag
+from tests.reference.misses import misses_of
+from tests.reference.points import Points
 
 AUTO_LANES = 16
 """float32 lanes of the widest CPU vectors here."""
