@@ -6,10 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cdmpp.machine_code.cpu.native import native_code
 from tests.machine_code.flows import machine_flow
 
-pytestmark = pytest.mark.skipif(native_code() is None, reason="no C++ compiler")
 CASES = (Path(__file__).parents[1] / "fixtures" / "vector_registers.txt").read_text().splitlines()
 """Lines of ``instructions -> register`` and its 64-bit parts in hexadecimal, the lowest first; zeros above left out."""
 INPUTS = {
