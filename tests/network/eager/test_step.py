@@ -41,7 +41,7 @@ def step():
 
 
 def test_phases_follow_one_another_and_gradients_come_last_layer_first(step):
-    made, read = step
+    made, read = step.step, step
     phases = [call.phase for call in made.calls]
     assert phases == sorted(phases, key=["forward", "backward", "update"].index)
     assert made.ready_order == ("head.weight", "head.bias", "norm.weight", "norm.bias", "conv.weight")
