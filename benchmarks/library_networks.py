@@ -109,7 +109,7 @@ def main() -> None:
         key = (row["device"], row["mode"])
         errors[key].append([*map(abs, off), row["neusight_ape"]])
         told = "  ".join(f"{1e3 * whole:9.1f} ms ({by:+.1f} %)" for (whole, _), by in zip(found, off, strict=True))
-        if row["mode"] == "train":  # forward passes hold what the allocator takes, see docs/library-operators.md
+        if row["mode"] == "train":  # forward passes hold what the allocator takes, see docs/framework-operators.md
             measured_s, others_s = row["label_bw_s"], row["neusight_bw_s"]
             back = [100 * (backward_s / measured_s - 1) for _, backward_s in found]
             others = 100 * abs(others_s / measured_s - 1)

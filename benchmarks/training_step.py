@@ -1,7 +1,7 @@
 """Training steps against autograd: gradients of the compiled step, saved activations, the optimizer's update.
 
 python -m benchmarks.training_step [NETWORK ...] [--batch 2] [--seed 0] prints a row of the table in
-``docs/training-step.md`` for each. A step is compiled by TVM without tuning and run on this machine.
+``docs/measured/training-steps.json`` for each. A step is compiled by TVM without tuning and run on this machine.
 """
 
 from __future__ import annotations

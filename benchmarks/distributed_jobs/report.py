@@ -20,7 +20,7 @@ _SAID = {
     "permuted": "ours, measured steps exchanged",
 }
 MARK = "jobs"
-PAGE = Path(__file__).parents[2] / "docs" / "training-step.md"
+PAGE = Path(__file__).parents[2] / "docs" / "results" / "training-jobs.md"
 TABLE = PAGE.with_name("training-jobs.csv")
 
 
@@ -78,6 +78,6 @@ def overhead(measured: Sequence[Measured]) -> str:
 
 
 def publish(found: Sequence[Figure]) -> None:
-    """The table, and what follows from it into docs/training-step.md, between its marks."""
+    """The table, and what follows from it into docs/results/training-jobs.md, between its marks."""
     write_table(found, TABLE)
     replace_part(PAGE, MARK, markdown(read_table(TABLE)))

@@ -1,4 +1,4 @@
-"""Pictures of a shipped model of library operators, for ``docs/library-operators.md``.
+"""Pictures of a shipped model of library operators, for ``docs/framework-operators.md``.
 
 ``python -m benchmarks.publish.library_plots data=outputs/operators``: predicted against measured latency of the calls
 of its test part, a panel a device, and its error on each device beside that of a model that never saw the device.

@@ -1,4 +1,4 @@
-"""The measured networks of ``docs/networks.md``, and what the package knows of their errors.
+"""The measured networks of ``docs/results/networks.md``, and what the package knows of their errors.
 
 ``python -m benchmarks.publish.networks out=outputs/networks`` adds the cells of ``cdmpp model evaluate-networks`` to
 ``docs/networks.csv`` (a row that is there already is replaced) and writes the tables between ``<!-- figures -->`` and
@@ -98,7 +98,7 @@ def main(out: str, docs: str) -> None:
     found = {row.key: row for row in (*(read_rows(published) if published.exists() else ()), *new)}
     rows = [found[key] for key in sorted(found)]
     write_rows(published, rows)
-    replace_part(folder / "networks.md", "figures", page(rows))
+    replace_part(folder / "results" / "networks.md", "figures", page(rows))
     write_json(ERRORS_FILE, network_errors(row for row in rows if row.held_out and row.model in shipped()))
 
 

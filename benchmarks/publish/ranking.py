@@ -1,4 +1,4 @@
-"""How well few candidates of a task are chosen by their ASTs, for ``docs/networks.md``.
+"""How well few candidates of a task are chosen by their ASTs, for ``docs/results/networks.md``.
 
 ``python -m benchmarks.publish.ranking`` asks the shipped model about the test part of its own records, and writes the
 table between ``<!-- ranking -->`` and ``<!-- /ranking -->``.
@@ -67,7 +67,7 @@ def main(model: str, split: str, seed: int, docs: str) -> None:
         "",
         *table(heads, lines),
     ]
-    replace_part(Path(docs) / "networks.md", "ranking", "\n".join(text))
+    replace_part(Path(docs) / "results" / "networks.md", "ranking", "\n".join(text))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The table of figures in ``docs/accuracy.md``, from ``docs/results.csv``.
+"""The table of figures in ``docs/results/accuracy.md``, from ``docs/results.csv``.
 
 ``python -m benchmarks.publish.readme`` rewrites what stands between ``<!-- figures -->`` and ``<!-- /figures -->``.
 """
@@ -68,4 +68,4 @@ def _text(results: Sequence[Result]) -> str:
 
 
 if __name__ == "__main__":
-    replace_part(Path("docs/accuracy.md"), "figures", figures(read_results(Path("docs"))))
+    replace_part(Path("docs/results/accuracy.md"), "figures", figures(read_results(Path("docs"))))

@@ -1,4 +1,4 @@
-"""Replayed searches for ``docs/tuning.md``: a table and a picture.
+"""Replayed searches for ``docs/results/searches.md``: a table and a picture.
 
 ``python -m benchmarks.publish.replays out=outputs/replay`` adds the cells of ``benchmarks.replay`` to
 ``docs/replays.csv``, one that is there is replaced, and writes a table between ``<!-- replays -->`` and
@@ -114,7 +114,7 @@ def main(out: str, docs: str) -> None:
     path = Path(docs) / "replays.csv"
     rows = {**read_rows(path), **new_rows(Path(out))}
     write_rows(path, rows)
-    replace_part(Path(docs) / "tuning.md", "replays", page(rows))
+    replace_part(Path(docs) / "results" / "searches.md", "replays", page(rows))
     for device in sorted({key[0] for key in rows}):
         own = {key: row for key, row in rows.items() if key[0] == device}
         image = Path(docs) / "images" / f"replay-{device}.png"

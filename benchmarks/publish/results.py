@@ -93,9 +93,17 @@ def put_page(docs: Path, dataset: str, lines: Iterable[str], results: Sequence[R
 
 
 OTHER_PAGES = {
+    "accuracy": "errors of the models in one table, ablations, unseen cores and GPUs",
+    "collectives": "errors of predicted collectives on hidden sizes, rank counts and links",
     "counts": "executed instructions of CPU programs beside those counted in their machine code",
+    "eager": "framework operators: unseen sizes, unseen devices, whole networks",
     "importers": "what TVM imports of ONNX and PyTorch, operator by operator",
     "intervals": "how often intervals hold, by kind of programs left out",
+    "networks": "predicted and measured times of whole networks",
+    "new-devices": "what labels of a new device bring",
+    "searches": "searches of MetaSchedule with and without this cost model",
+    "training-jobs": "real jobs on several ranks, replayed and predicted",
+    "training-steps": "training steps compared with autograd and with measured steps",
 }
 """Pages that other scripts write, each named at its head."""
 

@@ -1,4 +1,4 @@
-"""Searches side by side for ``docs/tuning.md``: tables and pictures.
+"""Searches side by side for ``docs/results/searches.md``: tables and pictures.
 
 ``python -m benchmarks.publish.searches out=outputs/search`` adds the cells of ``benchmarks.search`` to
 ``docs/searches.csv`` and those of ``benchmarks.search_network`` to ``docs/searched-networks.csv``; one that is there is
@@ -182,10 +182,10 @@ def main(out: str, docs: str) -> None:
         if points and points[0].task in COMPARED:
             curves[_key(points[0])] = points
     write_points(path, curves)
-    replace_part(Path(docs) / "tuning.md", "searches", page(curves))
+    replace_part(Path(docs) / "results" / "searches.md", "searches", page(curves))
     networks = {**read_networks(Path(docs) / "searched-networks.csv"), **new_networks(Path(out))}
     write_networks(Path(docs) / "searched-networks.csv", networks)
-    replace_part(Path(docs) / "tuning.md", "networks", network_page(networks))
+    replace_part(Path(docs) / "results" / "searches.md", "networks", network_page(networks))
     for device in sorted({key[0] for key in curves}):
         own = {key: points for key, points in curves.items() if key[0] == device}
         for name, wall in (("trials", False), ("wall", True)):

@@ -24,7 +24,7 @@ def gauge_calls(start: Predictor, device: Device, limits: CallLimits, calls: int
     """``calls`` operators of each family of kernels within ``limits``, chosen by KMeans over the latents of ``start``.
 
     On eleven GPUs that were left out three of each class so chosen scale a model better than three random ones, see
-    ``docs/library-operators.md``. Source: CDMPP, Algorithm 1.
+    ``docs/framework-operators.md``. Source: CDMPP, Algorithm 1.
 
     Raises:
         CdmppError: ``calls`` is less than one or more than are chosen from.

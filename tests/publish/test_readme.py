@@ -1,4 +1,4 @@
-"""The tables of docs/accuracy.md follow from the figures, and nothing else of the page changes."""
+"""The tables of docs/results/accuracy.md follow from the figures, and nothing else of the page changes."""
 
 from __future__ import annotations
 
@@ -49,4 +49,4 @@ def test_nothing_to_show_is_an_error():
 
 
 def test_our_own_page_shows_our_own_figures():
-    assert figures(read_results(DOCS)) in (DOCS / "accuracy.md").read_text()
+    assert figures(read_results(DOCS)) in (DOCS / "results" / "accuracy.md").read_text()
