@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cdmpp import devices
-from cdmpp.ast.layout import EAGER_FEATURES
+from cdmpp.devices import Device
 from cdmpp.errors import ModelFormatError
 from cdmpp.machine_code.cpu.compile import can_have_code, can_have_gpu_code
 from cdmpp.predict.stored_config import CARD, CONFIG, WEIGHTS, other_version, read_config, read_object
@@ -78,34 +78,37 @@ def models(root: Path = Path()) -> list[ModelEntry]:
     return [entry for entry in entries if entry is not None]
 
 
-def model_for(device: str, entries: Sequence[ModelEntry], features: str = "cdmpp") -> ModelEntry:
+def model_for(device: str | Device, entries: Sequence[ModelEntry], features: str = "cdmpp") -> ModelEntry:
     """The model to use when none is named: the first usable one trained on ``device``, else made for it zero-shot.
+
+    ``device`` is a name, or a device described in Python, which no file needs to describe.
 
     One that is named after the device goes before one of many devices.
 
     ``features``: the kind of programs asked about. For a device whose machine code can be read else the first that
-    tells its error on unseen ones of that kind, rather one that knows a GPU of that architecture; for framework
-    operators else the first of devices of that kind.
+    tells its error on unseen ones of that kind, rather one that knows a GPU of that architecture; for library operators
+    else the first of devices of that kind.
     ``ModelFormatError`` where there is none; the message lists what there is.
     """
-    entries = sorted((one for one in entries if one.features == features), key=lambda one: one.name != device)
+    name = device if isinstance(device, str) else device.name
+    entries = sorted((one for one in entries if one.features == features), key=lambda one: one.name != name)
     for names in ("devices", "zero_shot"):
-        for entry in (one for one in entries if device in getattr(one, names)):
+        for entry in (one for one in entries if name in getattr(one, names)):
             if entry.usable:
                 return entry
             if entry.state == "damaged":
                 log.warning("passed over a damaged model: %s", entry.problem)
-    described = devices.get(device)
+    described = devices.get(device) if isinstance(device, str) else device
     readable = features == "cdmpp" and (can_have_code(described.target) or can_have_gpu_code(described.target))
     alike = [one for one in entries if one.usable and described.kind in one.kinds]
     for entry in sorted(alike, key=lambda one: described.target.get("arch") not in one.archs):
-        if features == EAGER_FEATURES or (readable and entry.tells_unseen):
+        if features == "library" or (readable and entry.tells_unseen):
             return entry
     usable = "; ".join(f"{entry.name} ({', '.join(entry.devices)})" for entry in entries if entry.usable)
     how = "" if features == "cdmpp" else f" features={features} model={features}"
     raise ModelFormatError(
-        f"no model trained on {device} is here{how and ' for framework operators'}. Train one (cdmpp model train "
-        f"device={device}{how}) or name one with --model to go by the datasheet alone; here now: {usable or 'none'}"
+        f"no model trained on {name} is here{how and ' for library operators'}. Train one (cdmpp model train "
+        f"device={name}{how}) or name one with --model to go by the datasheet alone; here now: {usable or 'none'}"
     )
 
 

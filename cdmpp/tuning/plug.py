@@ -48,7 +48,7 @@ def make_cost_model(
 def device_and_predictor(device: str | Device, model: str | Path | None) -> tuple[Device, Predictor, str]:
     """The device as the model knows it, the model, and its name; ``model`` None: the first for the device."""
     sheet = devices.get(device) if isinstance(device, str) else device
-    folder = find_model(str(model)) if model is not None else model_for(sheet.name, models()).folder
+    folder = find_model(str(model)) if model is not None else model_for(sheet, models()).folder
     predictor = load(folder)
     return predictor.trained_on.get(sheet.name, sheet), predictor, folder.name
 

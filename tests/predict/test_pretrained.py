@@ -5,6 +5,7 @@ After shipping other models ``python tests/predict/test_pretrained.py`` rewrites
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import sys
@@ -111,6 +112,15 @@ def test_the_figures_in_readme_are_those_of_the_cards(tmp_path):
             expected += ["-" if order is None else f"{order:.3f}", f"{figures['top1_regret']:.3f}"]
             assert shown.pop(entry.name) == expected
     assert not shown
+
+
+def test_a_device_that_is_described_in_python_needs_no_file():
+    here = [entry for entry in models() if entry.folder.parent == SHIPPED]
+    mine = dataclasses.replace(devices.get("t4"), name="my-gpu")
+    assert model_for(mine, here).name == "a100"
+    assert model_for(mine, here, "library").name == "torch-gpus"
+    with pytest.raises(ModelFormatError, match="no model trained on my-chip"):
+        model_for(dataclasses.replace(devices.get("mi100"), name="my-chip"), here)
 
 
 def test_gpus_that_nobody_measured_are_answered_by_their_machine_code_or_not_at_all():

@@ -93,7 +93,7 @@ def _model_of(device: Device) -> str:
     """The model trained on the device, else one that knows a device of its kind and goes by the datasheet alone."""
     entries = models()
     try:
-        return model_for(device.name, entries).name
+        return model_for(device, entries).name
     except ModelFormatError:
         for entry in entries:
             if entry.usable and device.kind in {

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from cdmpp.ast.layout import EAGER_FEATURES
 from cdmpp.devices import Device
 from cdmpp.network.eager.launch import launched
 from cdmpp.network.eager.price import priced_by
@@ -42,7 +41,7 @@ class EagerRuntime:
         """The time of each call; no bar is shown, since nothing is sampled or compiled."""
         if not isinstance(self.model, str | Path | None):
             return priced_by(self.model, "given", read, device)
-        name = str(self.model) if self.model is not None else model_for(device.name, models(), EAGER_FEATURES).name
+        name = str(self.model) if self.model is not None else model_for(device, models(), "library").name
         return priced_by(load(name), name, read, device)
 
     def launch(self, priced: PricedNetwork) -> LaunchedNetwork:

@@ -1,0 +1,40 @@
+"""Every example script runs to its end and prints what it promises."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+PRINTED = {
+    "network": "us for a batch of 512",
+    "training_step": "on eight GPUs",
+    "plan": "ms with this plan",
+    "trace": "with linear layers twice as fast",
+    "new_device": "by the datasheet",
+}
+
+
+def run(name: str, where: Path, monkeypatch, capsys) -> str:
+    monkeypatch.chdir(where)
+    runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", PRINTED)
+def test_example_runs(name, tmp_path, monkeypatch, capsys):
+    pytest.importorskip("torch")
+    assert PRINTED[name] in run(name, tmp_path, monkeypatch, capsys)
+
+
+@pytest.mark.tvm
+def test_cost_model_example_runs(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("tvm")
+    assert "measured programs takes" in run("cost_model", tmp_path, monkeypatch, capsys)
+
+
+def test_every_example_is_run():
+    scripts = {path.stem for path in EXAMPLES.glob("*.py")}
+    assert scripts == {*PRINTED, "cost_model", "matmul"}  # the last is a program that is read, see test_pages
