@@ -81,7 +81,7 @@ def load_model(path_or_name: str | Path) -> Predictor:
     Raises:
         ModelFormatError: there is no such model, or it is damaged or of another version.
 
-    Example:
+    Examples:
         >>> import cdmpp
         >>> sorted(cdmpp.load_model("a100").trained_on)
         ['a100', 'h100']
@@ -120,7 +120,7 @@ def predict_network(
         UsageError: arguments that cannot be; the message says which and what is allowed.
         CdmppError: the network cannot be read or holds what the runtime does not have, or there is no model.
 
-    Example:
+    Examples:
         >>> import cdmpp, torch
         >>> layer = cdmpp.Workload(torch.nn.Linear(1024, 1024), torch.zeros(64, 1024), dtype="float16")
         >>> found = cdmpp.predict_network(layer, device="a100", runtime="torch")
@@ -159,7 +159,7 @@ def compare_devices(
     Raises:
         CdmppError: none of the devices has an answer.
 
-    Example:
+    Examples:
         >>> import cdmpp, torch
         >>> layer = cdmpp.Workload(torch.nn.Linear(4096, 4096), torch.zeros(512, 4096))
         >>> found = cdmpp.compare_devices(layer, devices=["t4", "h100"], runtime="torch")
@@ -185,7 +185,7 @@ def read_step(network: Workload | Any, example_inputs: Any = None, *, fallback: 
     Raises:
         CdmppError: the network cannot be read, exported or lowered; operator and place are named.
 
-    Example:
+    Examples:
         >>> import cdmpp, torch
         >>> layer = cdmpp.Workload(torch.nn.Linear(8, 8), torch.zeros(4, 8), loss="mse", optimizer="sgd")
         >>> cdmpp.read_step(layer).counts["update"] > 0
@@ -225,7 +225,7 @@ def predict_step(
         UsageError: arguments that cannot be.
         CdmppError: the network cannot be read or trained, or there is no model.
 
-    Example:
+    Examples:
         >>> import cdmpp, torch
         >>> layer = cdmpp.Workload(torch.nn.Linear(1024, 1024), torch.zeros(64, 1024), loss="mse")
         >>> found = cdmpp.predict_step(layer, device="a100", runtime="torch")
@@ -269,7 +269,7 @@ def replay_step(
     Raises:
         CdmppError: an unknown cluster, link or strategy; ranks that do not fit.
 
-    Example:
+    Examples:
         >>> import cdmpp, torch
         >>> layer = cdmpp.Workload(torch.nn.Linear(1024, 1024), torch.zeros(64, 1024), loss="mse")
         >>> found = cdmpp.predict_step(layer, device="a100", runtime="torch")
@@ -316,7 +316,7 @@ def optimize_step(
         InfeasiblePlanError: nothing fits into ``memory_limit_bytes``.
         CdmppError: as ``replay_step``.
 
-    Example:
+    Examples:
         >>> import cdmpp, torch
         >>> layer = cdmpp.Workload(torch.nn.Linear(1024, 1024), torch.zeros(64, 1024), loss="mse")
         >>> found = cdmpp.predict_step(layer, device="a100", runtime="torch")
@@ -359,7 +359,7 @@ def tune_network(
     Raises:
         CdmppError: as of ``predict_network``; ``folder`` holds another database; the device is not here.
 
-    Example:
+    Examples:
         >>> import cdmpp, tempfile, torch
         >>> folder = tempfile.mkdtemp()
         >>> layer = cdmpp.Workload(torch.nn.Linear(8, 8), torch.zeros(4, 8))
@@ -391,7 +391,7 @@ def rank_schedules(
     Raises:
         CdmppError: no such device or model, no candidate, or one of another kind.
 
-    Example:
+    Examples:
         >>> import cdmpp
         >>> from tvm import te
         >>> a = te.placeholder((64, 64), name="a")
@@ -425,7 +425,7 @@ def make_cost_model(
     Raises:
         CdmppError: no such device, or no model for it.
 
-    Example:
+    Examples:
         >>> import cdmpp
         >>> model = cdmpp.make_cost_model("epyc-genoa")
         >>> sorted(name for name in ("load", "predict", "save", "update") if hasattr(model, name))

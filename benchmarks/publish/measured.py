@@ -1,7 +1,7 @@
 """Tables that one command each has printed: kept in ``docs/measured`` as JSON, shown on pages of ``docs/results``.
 
-``python -m benchmarks.publish.measured`` writes the part ``measured`` of each page that has a file there. A file holds a
-list of tables with ``title``, ``note``, ``commands``, ``columns`` and ``rows``, all of them texts.
+``python -m benchmarks.publish.measured`` writes the part ``measured`` of each page that has a file there. A file holds
+a list of tables with ``title``, ``note``, ``commands``, ``columns`` and ``rows``, all of them texts.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cdmpp import devices
+from cdmpp.ast.layout import EAGER_FEATURES
 from cdmpp.devices import Device
 from cdmpp.errors import ModelFormatError
 from cdmpp.machine_code.cpu.compile import can_have_code, can_have_gpu_code
@@ -86,8 +87,8 @@ def model_for(device: str | Device, entries: Sequence[ModelEntry], features: str
     One that is named after the device goes before one of many devices.
 
     ``features``: the kind of programs asked about. For a device whose machine code can be read else the first that
-    tells its error on unseen ones of that kind, rather one that knows a GPU of that architecture; for library operators
-    else the first of devices of that kind.
+    tells its error on unseen ones of that kind, rather one that knows a GPU of that architecture; for framework
+    operators else the first of devices of that kind.
     ``ModelFormatError`` where there is none; the message lists what there is.
     """
     name = device if isinstance(device, str) else device.name
@@ -102,12 +103,12 @@ def model_for(device: str | Device, entries: Sequence[ModelEntry], features: str
     readable = features == "cdmpp" and (can_have_code(described.target) or can_have_gpu_code(described.target))
     alike = [one for one in entries if one.usable and described.kind in one.kinds]
     for entry in sorted(alike, key=lambda one: described.target.get("arch") not in one.archs):
-        if features == "library" or (readable and entry.tells_unseen):
+        if features == EAGER_FEATURES or (readable and entry.tells_unseen):
             return entry
     usable = "; ".join(f"{entry.name} ({', '.join(entry.devices)})" for entry in entries if entry.usable)
     how = "" if features == "cdmpp" else f" features={features} model={features}"
     raise ModelFormatError(
-        f"no model trained on {name} is here{how and ' for library operators'}. Train one (cdmpp model train "
+        f"no model trained on {name} is here{how and ' for framework operators'}. Train one (cdmpp model train "
         f"device={name}{how}) or name one with --model to go by the datasheet alone; here now: {usable or 'none'}"
     )
 

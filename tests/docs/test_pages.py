@@ -158,7 +158,7 @@ def test_numbers_of_the_architecture_are_those_of_the_code():
         (CODE_WIDTH, r"numbers\. A leaf"),
         (LEAF_WIDTH, r"numbers and a kernel"),
         (KERNEL_WIDTH, r"numbers\. The prior"),
-        (N_RESOURCES, r"\s*resources"),
+        (N_RESOURCES, "resources"),
         (FITTED_TASKS, "calibration tasks"),
     ):
         assert re.search(rf"\b{number} {what}", page), (number, what)

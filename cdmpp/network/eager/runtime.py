@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from cdmpp.ast.layout import EAGER_FEATURES
 from cdmpp.devices import Device
 from cdmpp.network.eager.launch import launched
 from cdmpp.network.eager.price import priced_by
@@ -41,7 +42,7 @@ class EagerRuntime:
         """The time of each call; no bar is shown, since nothing is sampled or compiled."""
         if not isinstance(self.model, str | Path | None):
             return priced_by(self.model, "given", read, device)
-        name = str(self.model) if self.model is not None else model_for(device, models(), "library").name
+        name = str(self.model) if self.model is not None else model_for(device, models(), EAGER_FEATURES).name
         return priced_by(load(name), name, read, device)
 
     def launch(self, priced: PricedNetwork) -> LaunchedNetwork:
