@@ -124,7 +124,7 @@ def test_an_older_model_has_no_interval_of_answers_without_code_and_says_so(test
     assert first["intervals_s"] is None and first["flags"][0] == NO_MACHINE_CODE and second["intervals_s"]["0.8"]
     assert "1 of" in err and "have no interval" in err
     assert cli.main([*command, "--rows", "0"]) == 0
-    assert any("p0 " in line and "none" in line for line in capsys.readouterr().out.splitlines())
+    assert any("p0 " in line and " - " in line for line in capsys.readouterr().out.splitlines())
 
 
 def test_no_compile_sees_no_stored_code(tested, trained, tmp_path, capsys, monkeypatch):
