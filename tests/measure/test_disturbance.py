@@ -154,7 +154,7 @@ def test_what_a_busy_run_measured_is_kept_and_not_used(calibrated, machine: Mach
 
 
 def test_the_command_prints_load_and_spread(calibrated, machine: Machine, tmp_path: Path, capsys) -> None:
-    command = ["calibrate", "--device", DEVICE, "--runtime", "torch", "--calls", "1", "--out", str(tmp_path)]
+    command = ["model", "calibrate", "--device", DEVICE, "--runtime", "torch", "--calls", "1", "--out", str(tmp_path)]
     machine.load = 1e3
     assert cli.main(command) == 2
     assert len(capsys.readouterr().err.strip().splitlines()) == 1
