@@ -21,7 +21,7 @@ class WholeCheckpoints(TorchCheckpointIO):
     """A full disk ends the run with one line and leaves the checkpoint before; Lightning may copy across disks."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
-        """In memory first: the file then appears whole or not at all."""
+        """Write to memory first, so that the file appears whole or not at all."""
         buffer = io.BytesIO()
         torch.save(checkpoint, buffer)
         write_atomic(Path(path), lambda temporary: temporary.write_bytes(buffer.getbuffer()))

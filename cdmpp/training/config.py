@@ -19,7 +19,7 @@ _STEPS = {
     "warmup": numbers(0, 1),
     "ema": numbers(0, 1 - 1e-9),
 }
-"""Of training and of tuning."""
+"""Limits of the settings that training and tuning share."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class LossConfig:
     relative_weight: float = 0.3
     """Weight of |predicted - true| / true."""
     relative_limit: float = 1.0
-    """In log units: over-predictions beyond exp(limit) count linearly instead of exponentially."""
+    """Log units up to which over-predictions count exponentially; those beyond exp(limit) count linearly."""
     label_mse_weight: float = 0.0
     """Weight of the squared error of the standardised label."""
     label_relative_weight: float = 0.0
@@ -81,7 +81,7 @@ class TrainerConfig:
     epochs: int = 20
     batch_size: int = 128
     lr: float = 1e-3
-    """Of AdamW."""
+    """Base learning rate of AdamW."""
     weight_decay: float = 0.02
     """On matrices only."""
     schedule: str = "cosine"
@@ -105,7 +105,7 @@ class TrainerConfig:
     members: int = 1
     """Models trained with different seeds; the prediction is their geometric mean."""
     interval_folds: int = 0
-    """For few tasks: further models trained to calibrate intervals on all tasks (``calibrate_by_folds``); 0: none."""
+    """Further models trained to calibrate intervals on all tasks, for few tasks (``calibrate_by_folds``); 0: none."""
     devices: int = 1
     """Processes on each machine that share every batch, a GPU each; on CPUs they share the cores."""
     nodes: int = 1
@@ -144,7 +144,7 @@ class TrainConfig:
 
 @dataclass(frozen=True)
 class TuneConfig:
-    """How the weights move to the new device; what was fitted on the sources (scalers, shared costs, ...) is kept."""
+    """Settings that move the weights to the new device; what was fitted on the sources (scalers, ...) is kept."""
 
     LIMITS = {
         **_STEPS,
@@ -164,15 +164,18 @@ class TuneConfig:
     replay: float = 1.0
     """Source programs in a batch for each one of the new device, against forgetting; 0: none."""
     replay_weight: float = 1.0
-    """Of each of them in the loss."""
+    """Weight of each of these source programs in the loss."""
     folds: int = 5
-    """Of the chosen tasks, for intervals: as many more models are tuned. 0: none, and no intervals."""
+    """Parts of the chosen tasks, for intervals: as many more models are tuned. 0: none, and no intervals."""
 
     def __post_init__(self) -> None:
         check_fields(self, "tuning.")
 
     def trainer(self, programs: int) -> TrainerConfig:
-        """For so many programs an epoch. One validation, at the end: the sources' error could only choose step zero."""
+        """Return settings for so many programs an epoch.
+
+        They validate once, at the end: the sources' error could only choose step zero.
+        """
         epochs = max(1, round(self.steps / max(1, round(programs / self.batch_size))))
         same = {name: getattr(self, name) for name in ("batch_size", "lr", "weight_decay", "warmup", "ema")}
         return TrainerConfig(epochs=epochs, validate_every=epochs, length_groups=1, **same)
@@ -180,11 +183,11 @@ class TuneConfig:
 
 @dataclass(frozen=True)
 class Run:
-    """Where one run writes and how it computes; nothing here changes what is learned, but for the seed."""
+    """Place and hardware of one run; nothing here changes what is learned, except for the seed."""
 
     out: Path
     seed: int = 0
-    """Of weights, batches and dropout. On a CPU the same seed gives the same figures."""
+    """Seed of weights, batches and dropout. On a CPU the same seed gives the same figures."""
     progress: bool = True
     accelerator: str = "auto"
     """auto (a CUDA device where there is one), cpu or gpu."""

@@ -24,7 +24,7 @@ class Replay:
     rows: np.ndarray
     """(n,) none of them in the test or validation part."""
     ratio: float = 1.0
-    """How many of them an epoch sees for each training program, drawn anew every epoch."""
+    """Programs of these that an epoch sees for each training program, drawn anew every epoch."""
     weight: float = 1.0
 
 
@@ -88,7 +88,7 @@ def _balanced(names: np.ndarray, trains: np.ndarray, power: float) -> np.ndarray
 
 
 def torch_device(accelerator: str) -> str:
-    """Where this process computes; ``CdmppError`` where there is no such accelerator."""
+    """Return the torch device on which this process computes; ``CdmppError`` where there is no such accelerator."""
     check_choice("accelerator", accelerator, ("auto", "cpu", "gpu"))
     if accelerator == "gpu" and not torch.cuda.is_available():
         raise CdmppError("accelerator=gpu, but torch sees no CUDA device; use accelerator=cpu or install a CUDA torch")

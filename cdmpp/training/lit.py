@@ -141,7 +141,7 @@ class LatencyModule(pl.LightningModule):
 
 
 def rate_factor(config: TrainerConfig, step: int, total_steps: int) -> float:
-    """What the base rate is multiplied by at ``step`` (0-based) of ``total_steps``."""
+    """Return the factor of the base rate at ``step`` (0-based) of ``total_steps``."""
     if config.schedule == "cyclic":
         place = step % (2 * config.cycle_steps) / config.cycle_steps
         return 0.1 + 9.9 * (place if place <= 1 else 2 - place)

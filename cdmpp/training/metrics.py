@@ -1,4 +1,4 @@
-"""How good latency predictions are: per program, within a task, and where the error sits."""
+"""Measures of latency predictions: their error per program and within a task, and where the error sits."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ _WILD = 20.0
 
 
 def mape_factor(true_s: np.ndarray, predicted_s: np.ndarray) -> float:
-    """What all predictions (n,) must be multiplied by for the least MAPE; below one where they miss both ways alike.
+    """Return the factor of all predictions (n,) that gives the least MAPE; below one where they miss both ways alike.
 
     The percentage of an over-prediction has no limit, that of an under-prediction ends at 100: whoever is unsure errs
     less by a lower answer. abs(f * predicted / true - 1) has its least mean where f is the median of true / predicted,
@@ -134,7 +134,7 @@ def _crowded(codes: np.ndarray) -> np.ndarray:
 
 
 def call_sites(dataset: LatencyDataset, task_ids: np.ndarray) -> dict[str, float]:
-    """How often the networks that each task comes from call it; 1 for a task without a network."""
+    """Return the calls of each task in the networks that it comes from; 1 for a task without a network."""
     return {task: float(max(1, sum(dataset.tasks[task].networks.values()))) for task in np.unique(task_ids).tolist()}
 
 
@@ -177,7 +177,7 @@ def _groups(tasks: np.ndarray, device_names: np.ndarray) -> tuple[np.ndarray, np
 
 
 def _starts(groups: np.ndarray) -> np.ndarray:
-    """Where each group begins, once programs are sorted by group."""
+    """Return the place at which each group begins, once programs are sorted by group."""
     return np.r_[0, np.cumsum(np.bincount(groups))[:-1]]
 
 

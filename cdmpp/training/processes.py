@@ -1,4 +1,4 @@
-"""Which of several training processes this one is. Lightning or torchrun starts them; their environment says so."""
+"""The first of several training processes. Lightning or torchrun starts them and numbers them in their environment."""
 
 from __future__ import annotations
 

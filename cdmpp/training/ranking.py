@@ -16,7 +16,7 @@ _FEWEST = 2 * _TASKS
 
 
 def fit_ranker(dataset: LatencyDataset, rows: np.ndarray, seed: int) -> Ranker | None:
-    """Of the programs ``rows``; None where fewer than 128 tasks have several on one device.
+    """Fit a ranker to the programs ``rows``; None where fewer than 128 tasks have several on one device.
 
     Listwise (ListNet's top-one loss; Cao et al., ICML 2007): the scores of a task's programs on one device, through a
     softmax, should be as large as the programs are fast.

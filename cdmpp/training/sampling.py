@@ -1,4 +1,4 @@
-"""Which tasks of a device to measure: K of those at hand, chosen from their programs without any label."""
+"""Choice of the tasks of a device to measure: K of those at hand, by their programs and without any label."""
 
 from __future__ import annotations
 

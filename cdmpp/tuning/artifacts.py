@@ -26,14 +26,14 @@ _KEPT = 4096
 
 @dataclass(frozen=True)
 class Artifact:
-    """What came of compiling one program."""
+    """The result of compiling one program."""
 
     library: Path | None
-    """Alone in its folder; None: it does not compile."""
+    """The only file of its folder; None: it does not compile."""
     code: np.ndarray | None = None
     """(CODE_WIDTH,) float32; None: not wanted, or it cannot be read."""
     fault: str = ""
-    """Why there is no library."""
+    """The reason for which there is no library; empty if there is one."""
 
 
 class Artifacts:
@@ -58,7 +58,7 @@ class Artifacts:
         return found
 
     def taken(self, key: int, module: Any, target: Any) -> Artifact:
-        """As ``compiled``, of one program; the library is the caller's from now on, to run and to delete."""
+        """Compile one program as ``compiled`` does; from now on the library is the caller's, to run and to delete."""
         if key not in self._made or key in self._taken:
             self._compile({key: module}, target)
         self._taken.add(key)

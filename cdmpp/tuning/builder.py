@@ -13,7 +13,7 @@ from cdmpp.tuning.artifacts import Artifact, Artifacts
 
 @derived_object
 class Builder(PyBuilder):
-    """For ``builder=``. Its processes stay, where those of TVM's own start anew, for ten seconds, at every batch."""
+    """A builder for ``builder=``. Its processes stay; TVM's own start anew, for ten seconds, at every batch."""
 
     def __init__(self, artifacts: Artifacts) -> None:
         super().__init__()

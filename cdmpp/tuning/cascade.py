@@ -23,14 +23,14 @@ from cdmpp.tuning.scorer import Said, Scorer
 
 @dataclass(frozen=True)
 class Judged:
-    """What is said of the programs of one task, by the structural hash of each."""
+    """The answers for the programs of one task, by the structural hash of each."""
 
     log_latency: Mapping[int, float]
     """Seconds, of those that can be read; infinite where it turned out that one does not compile."""
     compiled: frozenset[int]
-    """Of these by machine code."""
+    """Hashes of those whose seconds are predicted from machine code."""
     reasons: Mapping[int, str]
-    """Why one cannot be read, or does not compile."""
+    """The reason for which a program cannot be read or does not compile."""
 
 
 @dataclass
@@ -50,7 +50,7 @@ class Cascade:
         return cls(Scorer(predictor, device), Artifacts(device.core or "" if look else ""), look)
 
     def judged(self, modules: Mapping[int, Any], target: Any, task: str) -> Judged:
-        """Of scheduled ``modules`` by structural hash. ``task`` names the workload that they are schedules of."""
+        """Judge scheduled ``modules`` by structural hash. ``task`` names the workload that they are schedules of."""
         asts = self.scorer.asts(modules, target)
         read = {key: ast for key, ast in asts.items() if isinstance(ast, CompactAST)}
         reasons = {key: str(asts[key]) for key in modules if key not in read}

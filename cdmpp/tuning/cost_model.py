@@ -54,7 +54,7 @@ class CostModel(PyCostModel):
 
     @cached_property
     def builder(self) -> Any:
-        """For ``builder=``: it measures what this model had compiled."""
+        """The argument ``builder=`` of a search: it measures what this model had compiled."""
         return Builder(self.cascade.artifacts)
 
     def predict(self, context: Any, candidates: Sequence[Any]) -> np.ndarray:
@@ -77,12 +77,12 @@ class CostModel(PyCostModel):
             self._complain("learning", error)
 
     def save(self, path: str) -> None:
-        """What was learned, as one safetensors file. The trained model is not in it: it has a folder of its own."""
+        """Save what was learned as one safetensors file. The trained model is not in it: it has a folder of its own."""
         learners = {"fast": self.cascade.fast, "precise": self.cascade.precise}
         write_learned(Path(path), learners, self.origin, self.cascade.scorer.anchors)
 
     def load(self, path: str) -> None:
-        """What ``save`` wrote; ``DataError`` where that is something else."""
+        """Load what ``save`` wrote; ``DataError`` where that is something else."""
         learned, self.cascade.scorer.anchors = read_learned(Path(path), self.origin)
         self.cascade.fast, self.cascade.precise = learned["fast"], learned["precise"]
 

@@ -36,7 +36,7 @@ class TuningDatabase:
 
     @staticmethod
     def open(folder: Path, tasks: Mapping[str, Task], target: Mapping[str, Any]) -> TuningDatabase:
-        """What lies in ``folder`` goes on; ``DataError`` where that is of another network or another tool."""
+        """Go on with what lies in ``folder``; ``DataError`` if that is of another network or another tool."""
         found = TuningDatabase(folder, dict(sorted(tasks.items())), target)
         if not (folder / RECORD_FILE).is_file() and not (folder / WORKLOAD_FILE).is_file():
             return found
@@ -74,7 +74,7 @@ class TuningDatabase:
         write_json(self.folder / _ABOUT, about)
 
     def _stands(self, key: str, schedule: str) -> bool:
-        """Whether a predicted program is all that there is of a task: none has run, and it did not fail itself."""
+        """Return True if a predicted program is all that a task has: none has run, and this one did not fail."""
         each = self.measured.get(key, {})
         return not any(each.values()) and schedule not in each
 

@@ -23,9 +23,9 @@ class Weights:
     device: float = 0.2
     task: float = 1.0
     shared: float = 0.15
-    """Of features, in all tasks alike."""
+    """Standard deviation of what features explain in all tasks alike."""
     own: float = 1.0
-    """Of features, in one task."""
+    """Standard deviation of what features explain in one task."""
     noise: float = 0.05
 
 

@@ -30,7 +30,7 @@ from cdmpp.tuning.database import TuningDatabase
 CANDIDATES = 256
 """Schedules that are sampled of each kernel."""
 _LIMIT_S = 60.0
-"""For building and timing one program."""
+"""Longest seconds for building and timing one program."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,9 @@ class TunedKernel:
     op_name: str
     calls: int
     predicted_s: float
-    """Of the program that was predicted best."""
+    """Seconds of the program that was predicted best."""
     measured_s: float | None
-    """Of the best measured one; None: nothing of it was measured."""
+    """Seconds of the best measured program; None: nothing of this task was measured."""
     trials: int
     """Programs that were measured."""
 
@@ -55,13 +55,13 @@ class TunedKernel:
 
 @dataclass(frozen=True)
 class TunedNetwork:
-    """What ``tune_network`` leaves: a database in ``folder``, and what is in it."""
+    """The result of ``tune_network``: a database in ``folder``, and what is in it."""
 
     network: str
     device: str
     folder: Path
     kernels: tuple[TunedKernel, ...]
-    """By the time of all calls, most first."""
+    """The tasks, sorted by the time of all their calls, most first."""
 
     @property
     def kernels_s(self) -> float:
@@ -130,7 +130,7 @@ def shares(graph: NetworkGraph, chosen: Mapping[str, Chosen], trials: int) -> di
 def _measure(
     database: TuningDatabase, promising: Mapping[str, Sequence[Chosen]], sheet: Device, progress: bool
 ) -> None:
-    """Those that are not measured yet, the most promising of each task first; saved after each."""
+    """Measure candidates that are not measured yet, the most promising of each task first; save after each."""
     waiting = [
         (rank, key, one.schedule)
         for key, found in promising.items()

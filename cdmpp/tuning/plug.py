@@ -1,4 +1,4 @@
-"""Where a search takes its cost model from: by a device's name, and inside a pass that has no argument for it."""
+"""The cost model of a search: found by a device's name, and set inside a pass that has no argument for it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def make_cost_model(
     Args:
         device: name of the device that is tuned for, or one described in Python. It need not have records.
         model: folder of a trained model or name of a shipped one; None: the first for the device.
-        frozen: go by the trained model alone and learn nothing from what is measured.
+        frozen: go only by the trained model and learn nothing from what is measured.
         cascade: on x86-64 CPUs compile the most promising candidates of each batch and read their machine code.
         seed: of the scores of candidates that cannot be read.
 

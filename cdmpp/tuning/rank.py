@@ -16,12 +16,12 @@ from cdmpp.programs.task import Task
 from cdmpp.tuning.plug import device_and_predictor
 
 LOOK = 16
-"""How many are compiled unless said otherwise."""
+"""Candidates that are compiled unless the caller says otherwise."""
 
 
 @dataclass(frozen=True)
 class Ranking:
-    """Of n candidates."""
+    """An order of n candidates."""
 
     order: tuple[int, ...]
     """Places among the candidates, fastest first; those that cannot be read or do not compile are not among them."""
@@ -30,7 +30,7 @@ class Ranking:
     compiled: np.ndarray
     """(n,) bool: the answer is by machine code."""
     reasons: dict[int, str]
-    """Why a candidate has no answer, by place."""
+    """The reason for which a candidate has no answer, by place."""
 
 
 def rank_schedules(

@@ -28,7 +28,7 @@ _ANCHORS = 32
 
 @dataclass(frozen=True)
 class Said:
-    """Of n programs."""
+    """Predictions for n programs."""
 
     log_latency: np.ndarray
     """(n,) seconds, by the trained model."""
@@ -43,7 +43,7 @@ class Scorer:
         self.predictor, self.device = predictor, device
         self._asts: OrderedDict[int, CompactAST | str] = OrderedDict()
         self.anchors: dict[str, float] = {}
-        """By task: what makes seconds, in logarithms, of the ranker's scores."""
+        """Task -> the logarithm that turns the ranker's scores into seconds."""
 
     def asts(self, modules: Mapping[int, Any], target: Any) -> dict[int, CompactAST | str]:
         """Compact AST of each scheduled module by its structural hash, or why it has none."""
@@ -61,7 +61,7 @@ class Scorer:
         self._asts.clear()
 
     def fast(self, asts: Sequence[CompactAST], task: str) -> Said:
-        """By ASTs alone. ``task`` names the workload that they are schedules of."""
+        """Predict from ASTs only. ``task`` names the workload that they are schedules of."""
         table = AstTable.from_asts(asts)
         features = with_devices(table, [self.device] * len(table))
         if self.predictor.ranker is None:
@@ -75,7 +75,7 @@ class Scorer:
         return Said(behind + self.anchors[task], features)
 
     def precise(self, asts: Sequence[CompactAST], codes: np.ndarray) -> Said:
-        """With code vectors (n, CODE_WIDTH)."""
+        """Predict from ASTs and code vectors (n, CODE_WIDTH)."""
         table = AstTable.from_asts(asts).with_codes(codes)
         return Said(self._log_latency(table), with_devices(table, [self.device] * len(table)))
 

@@ -1,4 +1,4 @@
-"""What learners know, as one safetensors file."""
+"""Storage of what learners know, as one safetensors file."""
 
 from __future__ import annotations
 
