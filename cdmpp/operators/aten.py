@@ -43,14 +43,14 @@ _GROUPED = ("grouped_mm_fallback", "_grouped_mm")
 _UNTAGGED = ("__and__", "__or__", "__xor__", "floor_divide")
 """Elementwise operators that torch does not mark as such."""
 DROPOUT = "dropout"
-"""What a call stands for that multiplies by a mask, which the backward pass reads."""
+"""Name of a call that multiplies by a mask, which the backward pass reads."""
 _DROPOUTS = (DROPOUT, "dropout_", "feature_dropout")
 _SCALAR = {"sub": "add"}
 """Operator with a scalar that is served like another one."""
 
 
 class Calls(NamedTuple):
-    """What a node runs."""
+    """The operators that a node runs."""
 
     operators: tuple[EagerOperator, ...]
     stands_for: str = ""
@@ -58,11 +58,11 @@ class Calls(NamedTuple):
     fused_on: tuple[str, ...] = ()
     """Kinds of devices where one kernel runs them all, so that what is between them is never written."""
     dropped: bool = False
-    """Whether there is a dropout between them, which takes no time here."""
+    """True if there is a dropout between them, which takes no time here."""
 
 
 def calls_of(node: Any) -> Calls:
-    """Of one ``call_function`` node of an exported graph.
+    """Return the calls of one ``call_function`` node of an exported graph.
 
     ``UnsupportedProgramError`` names an operator that nothing here can answer for, with the place in the model.
     """
@@ -198,7 +198,7 @@ def _grouped(node: Any) -> EagerOperator:
 
 
 def _einsum(node: Any) -> Sequence[EagerOperator]:
-    """Of two tensors: a product for what both have and the result lacks, else their elementwise one."""
+    """Answer for two tensors: a product for what both have and the result lacks, else their elementwise one."""
     equation, operands = node.args[0].replace(" ", ""), node.args[1]
     given, _, result = equation.partition("->")
     if len(operands) != 2 or "." in equation or "->" not in equation:
@@ -233,7 +233,7 @@ def _convolution(node: Any) -> Sequence[EagerOperator]:
 
 
 def _cross_entropy(node: Any) -> Sequence[EagerOperator]:
-    """Of classes along the second axis: scores to logarithms of shares, then the mean of one a row."""
+    """Answer for classes along the second axis: scores to logarithms of shares, then the mean of one a row."""
     scores = _value(node.args[0])
     rows = scores.numel() // shape_of(scores)[min(1, scores.dim() - 1)]
     return [matrix("softmax", scores, min(1, scores.dim() - 1)), _mean(1, rows, dtype_of(scores))]
@@ -249,7 +249,7 @@ def _mean(rows: int, cols: int, dtype: str) -> EagerOperator:
 
 
 def _dropout(node: Any) -> Sequence[EagerOperator]:
-    """Of training: a mask is made and multiplied by. Else it is a view."""
+    """Make a mask and multiply by it, in training; else a dropout is a view and runs nothing."""
     share, trains = node.args[1:3]
     return [matrix("mul", _value(node))] if trains and share else []
 
@@ -270,7 +270,7 @@ _RULES: dict[str, Callable[[Any], Sequence[EagerOperator]]] = {
     "diff": lambda n: [matrix("sub", _value(n))],
     **dict.fromkeys(("where", "masked_fill", "masked_fill_"), lambda n: [matrix("where", _value(n))]),
 }
-"""By name; what is not here is a view, elementwise, or not known."""
+"""Name -> the function that gives its operators; what is not here is a view, elementwise, or not known."""
 
 
 def _softmax(node: Any) -> EagerOperator:

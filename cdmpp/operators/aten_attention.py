@@ -25,5 +25,5 @@ def attention_of(node: Any) -> tuple[EagerOperator, ...]:
 
 
 def drops(node: Any) -> bool:
-    """Whether it drops some of its weights."""
+    """Return True if the attention drops some of its weights."""
     return bool(node.args[4] if len(node.args) > 4 else node.kwargs.get("dropout_p"))

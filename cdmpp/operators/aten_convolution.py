@@ -10,13 +10,13 @@ from cdmpp.operators.aten_layout import shape_of
 from cdmpp.operators.operator import EagerOperator
 
 CONVOLUTIONS = tuple(f"{name}{n}d" for name in ("conv", "conv_transpose") for n in (1, 2, 3)) + ("convolution",)
-"""As ATen names them."""
+"""Names of convolutions in ATen."""
 _NEAR = 0.1
-"""Of the pixels, that a square image may have more or less of."""
+"""Share of the pixels that a square image may have more or less."""
 
 
 class _Convolution(NamedTuple):
-    """What a node says, the sizes along each axis of the image."""
+    """The arguments of a node, the sizes along each axis of the image."""
 
     kernel: tuple[int, ...]
     stride: tuple[int, ...]
@@ -27,19 +27,19 @@ class _Convolution(NamedTuple):
 
     @property
     def is_square(self) -> bool:
-        """Whether it is of the kind that was measured."""
+        """True for the kind of convolution that was measured."""
         if len(self.kernel) != 2 or self.is_transposed or set(self.dilation) != {1}:
             return False
         return all(one[0] == one[1] for one in (self.kernel, self.stride, self.padding))
 
 
 def has_bias(node: Any) -> bool:
-    """Whether a bias is added."""
+    """Return True if the node adds a bias."""
     return len(node.args) > 2 and node.args[2] is not None
 
 
 def stands_for(node: Any, name: str) -> str:
-    """What kind of convolution the node is, where ``convolution_of`` gives another one in its place; else nothing."""
+    """Return the kind of convolution of the node if ``convolution_of`` gives another one in its place; else nothing."""
     found = _read(node, name)
     if found.is_square:
         image, out = (shape_of(one) for one in (node.args[0].meta["val"], node.meta["val"]))
@@ -52,7 +52,9 @@ def stands_for(node: Any, name: str) -> str:
 
 
 def convolution_of(node: Any, name: str, image: Sequence[int], out: Sequence[int], dtype: str) -> EagerOperator:
-    """Of one ``conv2d``, ``convolution`` or the like without its bias; ``image``, ``out``: shapes, batch first or none.
+    """Return the operator of one ``conv2d``, ``convolution`` or the like without its bias.
+
+    ``image`` and ``out`` are shapes, which begin with the batch if there is one.
 
     What is not square becomes the 1x1 convolution of as many operations, the matrix product that libraries make of
     it: its channels are those under all taps of the filter, its image has the pixels of the result. Of a transposed

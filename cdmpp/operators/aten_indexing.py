@@ -31,7 +31,7 @@ def lookup_of(node: Any, name: str) -> tuple[EagerOperator, str]:
 
 
 def store_of(node: Any, name: str) -> tuple[EagerOperator, str]:
-    """What reads values and their places, and writes them there; all of the tensor where it does not do so in place."""
+    """Return the operator that writes values at places, and the name; of the whole tensor where it is not in place."""
     given, places = arguments_of(node), _places(node, name)
     size = given["self"].dtype.itemsize
     values = [value for key in ("values", "source", "src", "value") if hasattr(value := given.get(key), "numel")]

@@ -1,4 +1,4 @@
-"""How tensors lie in memory -> the copies that PyTorch makes of them before it computes."""
+"""Layouts of tensors in memory -> the copies that PyTorch makes of them before it computes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def dtype_of(value: Any) -> str:
 
 
 def shape_of(value: Any) -> list[int]:
-    """Of a tensor; ``UnsupportedProgramError``: it is known only when the network runs."""
+    """Return the shape of a tensor; ``UnsupportedProgramError``: it is known only when the network runs."""
     try:
         return [int(size) for size in value.shape]
     except (TypeError, ValueError) as error:
@@ -53,7 +53,7 @@ def matrix(name: str, value: Any, last: int = -1) -> EagerOperator:
 
 
 def copy_of(value: Any) -> EagerOperator:
-    """What makes a contiguous copy: rows that are whole in memory are moved, others are gathered across."""
+    """Return the operator of a contiguous copy: it moves rows that are whole in memory, and gathers others across."""
     if value.is_contiguous():
         return matrix("copy", value)
     strides = [stride for size, stride in zip(value.shape, value.stride(), strict=True) if size != 1]
@@ -61,12 +61,12 @@ def copy_of(value: Any) -> EagerOperator:
 
 
 def copies_for(value: Any, shape: Sequence[int]) -> list[EagerOperator]:
-    """What runs before a tensor can be read as one of ``shape``: none, or a copy."""
+    """Return the calls before a tensor can be read as one of ``shape``: none, or a copy."""
     return [] if can_be_viewed(value, shape) else [copy_of(value)]
 
 
 def can_be_viewed(value: Any, shape: Sequence[int]) -> bool:
-    """Whether a tensor can be seen in another shape where it lies."""
+    """Return True if a tensor can be seen in another shape where it lies."""
     import torch
 
     given = torch.empty_strided(shape_of(value), [int(stride) for stride in value.stride()], device="meta")

@@ -18,7 +18,7 @@ BATCH_NORMS = tuple(
     "_native_batch_norm_legit_no_training".split()
 )
 _LARGE_IMAGE = 64
-"""Elements of a channel from which on its factor and its shift are little beside it, image by image."""
+"""Elements of a channel from which on its factor and its shift are little compared with it, image by image."""
 
 
 def row_norm_of(node: Any, name: str) -> EagerOperator:

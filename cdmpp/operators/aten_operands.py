@@ -1,4 +1,4 @@
-"""Which of its arguments a product of an exported graph multiplies."""
+"""The arguments that a product of an exported graph multiplies."""
 
 from __future__ import annotations
 

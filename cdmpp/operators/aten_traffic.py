@@ -1,4 +1,4 @@
-"""What a node of an exported graph reads and writes, by its own tensors; and the copy that moves as much."""
+"""Reads and writes of a node of an exported graph, by its own tensors; and the copy that moves as much."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from cdmpp.operators.aten_layout import dtype_of, shape_of, tensors_in
 from cdmpp.operators.operator import EagerOperator
 
 _NEAR = 0.02
-"""Of the elements, or bytes, that may be missing or too many in an operator that stands for a call."""
+"""Share of the elements, or bytes, that may be missing or too many in an operator that stands for a call."""
 
 
 class Traffic(NamedTuple):
-    """Of one call, each element counted once."""
+    """The traffic of one call, each element counted once."""
 
     elements: int
     bytes: int
@@ -24,7 +24,7 @@ class Traffic(NamedTuple):
 
 
 def traffic_of(tensors: Sequence[Any]) -> Traffic:
-    """Of all of ``tensors``; what a stride of zero repeats is one element."""
+    """Return the traffic of all of ``tensors``; what a stride of zero repeats is one element."""
     counts = [(distinct_elements(value), value.dtype.itemsize) for value in tensors]
     return Traffic(sum(count for count, _ in counts), sum(count * size for count, size in counts))
 
@@ -45,12 +45,12 @@ def results_of(node: Any) -> list[Any]:
 
 
 def whole_traffic(node: Any) -> Traffic:
-    """Of a node that reads all that it is given."""
+    """Return the traffic of a node that reads all that it is given."""
     return traffic_of(inputs_of(node)) + traffic_of(results_of(node))
 
 
 def moves(operator: EagerOperator, real: Traffic) -> bool:
-    """Whether ``operator`` moves as much as a call does."""
+    """Return True if ``operator`` moves as much as a call does."""
     elements = operator.read_elements + operator.written_elements
     return abs(elements - real.elements) <= _NEAR * real.elements and abs(operator.io_bytes - real.bytes) <= (
         _NEAR * real.bytes

@@ -18,7 +18,7 @@ _UNTOLD = frozenset(
 
 
 def runs_nothing(node: Any) -> bool:
-    """Whether a ``call_function`` node only sees or names a tensor, reads its sizes, or makes one without elements."""
+    """Return True if a ``call_function`` node only sees or names a tensor, reads its sizes, or makes an empty one."""
     results = tensors_in(node.meta.get("val"))
     if node.target is operator.getitem or (results and not any(math.prod(shape_of(value)) for value in results)):
         return True
@@ -36,7 +36,7 @@ def runs_nothing(node: Any) -> bool:
 
 
 def _only_views(target: Any, schema: Any) -> bool:
-    """By the marks of aliases: each result is one of a tensor that is read, and nothing is written but its shape."""
+    """Read the marks of aliases: True if each result is one of a tensor that is read, and only its shape is written."""
     import torch
 
     if torch.Tag.inplace_view in target.tags:

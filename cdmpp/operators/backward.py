@@ -1,4 +1,4 @@
-"""What autograd runs for the gradient of a framework operator, and what it keeps for that, as operators again."""
+"""Calls of autograd for the gradient of a framework operator, and what it keeps for that, as operators again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Gradient(NamedTuple):
 
     operator: EagerOperator
     of: str
-    """What its result is the gradient of: ``inputs``, ``first`` or ``second`` (input), ``weight``; empty: of none."""
+    """The tensor whose gradient it gives: ``inputs``, ``first`` or ``second`` (input), ``weight``; empty: none."""
 
 
 def backward_of(operator: EagerOperator) -> tuple[Gradient, ...]:
@@ -70,12 +70,12 @@ def table_gradient(elements: int, dtype: str) -> EagerOperator:
 
 
 def kept_for(operator: EagerOperator) -> tuple[bool, bool]:
-    """Whether autograd keeps the inputs of an operator for its backward pass, and whether its result."""
+    """Return whether autograd keeps the inputs of an operator for its backward pass, and whether it keeps its result."""
     return operator.name in _KEEP_INPUTS, operator.name in _KEEP_RESULT
 
 
 def last_kept(operator: EagerOperator) -> str:
-    """What autograd keeps of an operator at last: its ``result``, its ``inputs``, or nothing (empty).
+    """Return what autograd keeps of an operator at last: its ``result``, its ``inputs``, or nothing (empty).
 
     Statistics of a norm are a result of its kernel.
     """

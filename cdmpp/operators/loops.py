@@ -18,7 +18,7 @@ from tvm_ffi.dataclasses.field import init_property
 if TYPE_CHECKING:
 
     class Object:
-        """What the constructor of a node takes: its fields in their order."""
+        """A node, whose constructor takes its fields in their order."""
 
         def __init__(self, *fields: Any) -> None: ...
 else:
@@ -42,7 +42,7 @@ class PrimType(Object):
 
 @_node
 class BufferType(Object):
-    """What a tensor is: its extents, the type of its elements and the memory that it lies in."""
+    """The type of a tensor: its extents, the type of its elements and the memory that it lies in."""
 
     shape: Array[int]
     dtype: PrimType
@@ -237,7 +237,7 @@ class Select(Expression):
 
 @_node
 class Op(Object):
-    """What is called."""
+    """An intrinsic function that a call names."""
 
     name: str
 

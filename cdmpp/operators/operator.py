@@ -17,14 +17,14 @@ ELEMENT_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 
 
 class OperatorKind(NamedTuple):
-    """What is said of all operators of one name."""
+    """The properties of all operators of one name."""
 
     family: str
-    """Those of one family are served by kernels alike: linear, bmm, conv, elementwise, softmax or norm."""
+    """Operators that similar kernels serve: linear, bmm, conv, elementwise, softmax or norm."""
     op_class: str
-    """As of tasks (``programs.identity.OP_CLASSES``)."""
+    """Class of the operator, named as for tasks (``programs.identity.OP_CLASSES``)."""
     sizes: tuple[str, ...]
-    """In the order in which people write them: ``linear 512x1024x4096``."""
+    """Names of the sizes, in the order in which people write them: ``linear 512x1024x4096``."""
     optional: Mapping[str, int] = {}
     """Further sizes and flags, with what they are where they are not given."""
     inputs: int = 1
@@ -66,7 +66,7 @@ KINDS: dict[str, OperatorKind] = {
         for name in ("max_pool2d", "avg_pool2d")
     },
 }
-"""By name. ``layer_norm``: ``weights`` are vectors of a row's length that are read, a factor and a shift as a rule.
+"""Name -> kind. ``layer_norm``: ``weights`` are vectors of a row's length that are read, usually a factor and a shift.
 ``batch_norm``: a row is a channel of an image, which has a factor and a shift. ``mean``: of each row.
 
 ``permute``: a copy of whole rows into another order, as of the heads of attention; ``transpose``: of blocks of a few
@@ -137,7 +137,7 @@ class EagerOperator:
 
     @property
     def kind(self) -> OperatorKind:
-        """What is said of all of its name."""
+        """The properties of all operators of its name."""
         return KINDS[self.name]
 
     @property
@@ -175,7 +175,7 @@ class EagerOperator:
 
     @property
     def read_elements(self) -> float:
-        """Of its inputs, each counted once; of a table those rows that are looked up."""
+        """Elements of its inputs, each counted once; of a table only the rows that are looked up."""
         if self.name == "linear":
             rows, inner, cols = (self[name] for name in ("rows", "inner", "cols"))
             return float(rows * inner + inner * cols + self["bias"] * cols)
@@ -197,7 +197,7 @@ class EagerOperator:
 
     @property
     def written_elements(self) -> float:
-        """Of its output."""
+        """Elements of its output."""
         if self.kind.family in PRODUCTS:
             many, rows, _, cols = self.matmul
             return float(many * rows * cols)
@@ -207,12 +207,12 @@ class EagerOperator:
 
     @property
     def element_bytes(self) -> int:
-        """Of its type."""
+        """Bytes of one element."""
         return ELEMENT_BYTES[self.dtype]
 
     @property
     def io_bytes(self) -> float:
-        """Of all inputs and outputs, each counted once."""
+        """Bytes of all inputs and outputs, each counted once."""
         return self.element_bytes * (self.read_elements + self.written_elements)
 
     def to_json(self) -> str:
@@ -252,7 +252,7 @@ class EagerOperator:
 
 
 def is_size(text: str) -> bool:
-    """Whether it is a whole number that an operator could have: Python makes none of thousands of digits."""
+    """Return True for a whole number that an operator could have: Python makes none of thousands of digits."""
     return text.isdecimal() and len(text) <= len(str(_MOST))
 
 

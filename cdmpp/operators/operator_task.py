@@ -13,7 +13,7 @@ from cdmpp.programs.task import Task
 
 
 def operator_task(operator: EagerOperator, network: str = "", origin: str = EAGER_FEATURES) -> Task:
-    """With one call site in ``network``."""
+    """Return the task of an operator, with one call site in ``network``."""
     networks = {network: 1} if network else {}
     kind, work = operator.kind.op_class, (operator.flops, operator.io_bytes)
     return Task(task_id(operator), operator.to_json(), kind, script(loop_program(operator)), *work, networks, origin)
@@ -25,7 +25,7 @@ def task_id(operator: EagerOperator) -> str:
 
 
 def served_by(runtime: str) -> str:
-    """What stands where scheduled programs have their trace: the runtime, which chooses the kernel."""
+    """Return the text that stands in place of a scheduled program's trace: the runtime, which chooses the kernel."""
     return json.dumps({"runtime": runtime})
 
 

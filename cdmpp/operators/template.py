@@ -1,4 +1,4 @@
-"""What an operator computes, as a loop program that nobody scheduled: a template for each name, and its compact AST."""
+"""The loop program of an operator, without a schedule: a template for each name, and its compact AST."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from cdmpp.operators.operator import EagerOperator
 
 _EPSILON, _LOWEST = 1e-5, -65504.0
 _SCALAR = 0.5
-"""Of ``add_scalar`` and the like: its value changes nothing but the text."""
+"""The number in ``add_scalar`` and the like: its value changes nothing but the text."""
 
 
 def loop_program(operator: EagerOperator) -> LoopProgram:
-    """Its definition, loops and stores."""
+    """Return the definition of an operator, loops and stores."""
     return _TEMPLATES.get(operator.name, _elementwise)(operator)
 
 
@@ -209,12 +209,12 @@ def _pool(operator: EagerOperator) -> LoopProgram:
 
 
 def _reached(place: Var, tap: Var, stride: int) -> Expression:
-    """Of the padded input."""
+    """Return the place of the padded input that a tap of a window reaches."""
     return place * stride + tap if stride > 1 else place + tap
 
 
 def _within(row: Expression, col: Expression, operator: EagerOperator) -> Expression:
-    """Whether a place of the padded input lies in the input; as TVM writes it, without what always holds."""
+    """Return whether a place of the padded input lies in the input; as TVM writes it, without what always holds."""
     padding, end = operator["padding"], operator["in_size"] + operator["padding"]
     below = (operator.out_size - 1) * operator["stride"] + operator["kernel"] <= end
     inside = [LE(IntImm(padding), p) if below else And(LE(IntImm(padding), p), LT(p, IntImm(end))) for p in (row, col)]
@@ -234,7 +234,7 @@ def _elementwise(operator: EagerOperator) -> LoopProgram:
 
 
 def _blocks(operator: EagerOperator) -> LoopProgram:
-    """Those whose rows stand in blocks: n of them in the result, of b rows each."""
+    """Make operators whose rows stand in blocks: n of them in the result, of b rows each."""
     rows, cols = operator.block_rows, operator["cols"]
     result = (operator["rows"] // rows, rows, cols)
     given = {"permute": (rows, result[0], cols), "transpose": (result[0], cols, rows)}.get(operator.name, result)

@@ -1,4 +1,4 @@
-"""What ``torch.optim`` runs to update parameters, as framework operators."""
+"""Calls of ``torch.optim`` that update parameters, as framework operators."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def update_of(optimizer: str, elements: Sequence[int], dtype: str, together: boo
 
 
 def workspace_elements(optimizer: str, elements: Sequence[int], together: bool) -> int:
-    """Most elements that such an update holds beside parameters, gradients and states.
+    """Most elements that such an update holds next to parameters, gradients and states.
 
     Adam's denominator: of all parameters where these are updated together, in place after its first operator; else of
     one parameter, twice.

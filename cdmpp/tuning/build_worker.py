@@ -1,4 +1,4 @@
-"""Child process that compiles scheduled programs for a search: one library each, and its code vector beside it."""
+"""Child process that compiles scheduled programs for a search: one library each, and its code vector next to it."""
 
 from __future__ import annotations
 

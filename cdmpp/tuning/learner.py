@@ -2,7 +2,7 @@
 
 A Gaussian process over what the model gets wrong, in log-latency. Its mean is zero, so that far from everything
 measured the trained model stands as it is: nothing is forgotten. Its terms are an offset of the device, one of each
-task, and smooth functions of a program's features, shared by all tasks and of each task alone.
+task, and smooth functions of a program's features, shared by all tasks and of each task only.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ def tune_network(
         folder: of the database. One that was begun goes on: what is measured in it is not measured again.
         model: folder or name of the model that predicts; None: the first for the device.
         trials: programs that are built and timed on this machine, which must be the device, the most promising ones
-            of each kernel, more of those that take more of the network's time. 0: prediction alone decides.
+            of each kernel, more of those that take more of the network's time. 0: only prediction decides.
         candidates: schedules that are sampled of each kernel.
         progress: whether bars are shown on stderr.
 

@@ -30,7 +30,7 @@ def write_learned(path: Path, learners: Mapping[str, Learner], origin: str, anch
 
 
 def read_learned(path: Path, origin: str) -> tuple[dict[str, Learner], dict[str, float]]:
-    """Learners and anchors. ``DataError``: no such file, or learned beside another model or device."""
+    """Learners and anchors. ``DataError``: no such file, or learned with another model or device."""
     try:
         with safe_open(path, "numpy") as stored:
             about, arrays = stored.metadata() or {}, {key: stored.get_tensor(key) for key in stored.keys()}  # noqa: SIM118
