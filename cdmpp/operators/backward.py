@@ -70,7 +70,7 @@ def table_gradient(elements: int, dtype: str) -> EagerOperator:
 
 
 def kept_for(operator: EagerOperator) -> tuple[bool, bool]:
-    """Return whether autograd keeps the inputs of an operator for its backward pass, and whether it keeps its result."""
+    """Return whether autograd keeps the inputs of an operator for its backward pass, and whether its result."""
     return operator.name in _KEEP_INPUTS, operator.name in _KEEP_RESULT
 
 
