@@ -108,6 +108,7 @@ class Arithmetic {
         case PSHL: z = y < op.width ? x << y : 0; break;
         case PLSHR: z = y < op.width ? x >> y : 0; break;
         case PANDN: z = ~x & y; break;
+        case PTAKE: z = y < 64u / op.width ? a >> y * op.width : 0; break;
         case PUGT: z = x > y ? mask : 0; break;
         case PABS: z = sx < 0 ? -x : x; break;
         case PSAR: z = sx >> std::min<uint64_t>(y, 63); break;

@@ -31,6 +31,7 @@ enum class Code : uint8_t {
 enum Test : uint8_t { EQ, NE, UGT, UGE, ULT, ULE, SGT, SGE, SLT, SLE, NEGATIVE, POSITIVE };
 enum Lanewise : uint8_t { 
   PADD, PSUB, PEQ, PGT, PUGT, PUMIN, PUMAX, PSMIN, PSMAX, PABS, PSHL, PLSHR, PSAR, PANDN,
+  PTAKE,                // lane of a that a lane of b numbers, zero where there is none
   PMULL, PMULU, PMULS,  // low part of the product, product of lower halves without and with signs
   PSATS, PSATU,         // a as a number of half the width, with and without sign, the nearest there is
 };

@@ -16,7 +16,8 @@ struct Flow {
   double trips(size_t loop) const { return entries[loop] > 0 ? std::max(1.0, runs[loops[loop].header] / entries[loop]) : 1.0; }
 };
 
-constexpr int64_t MOST_STEPS = 16000000; // operations that are carried out for one function
+constexpr int64_t MOST_STEPS = 16000000;  // operations that are carried out for one function
+constexpr int64_t FEW_STEPS = 4000000;    // the same where data decide a branch, so that the count is none to rely on
 constexpr int MOST_TURNS = 4;            // iterations that are watched as one, where a branch takes turns
 
 // Loops are entered once for each set of values that matter to them; what happened then is kept and counted again.
@@ -89,7 +90,7 @@ class Runner {
   std::unordered_map<int, std::vector<int>> needed_;        // slots that matter to a loop entered at a block
   std::vector<Entry> entries_;
   std::vector<uint32_t> turns_ = std::vector<uint32_t>(graph_.size(), 0);
-  int64_t steps_ = 0;
+  int64_t steps_ = 0, most_steps_ = MOST_STEPS;
 
   void build() {
     size_t slots = control_.starts.size();
@@ -135,6 +136,7 @@ class Runner {
     uint64_t value;
     if (!cells_.decide(body.decider, value)) {
       flow_.undecided[block] = 1;
+      most_steps_ = FEW_STEPS;
       entry.settled = false;
       return body.ways[turns_[block]++ % body.ways.size()];
     }
@@ -157,7 +159,7 @@ class Runner {
     int first = block;
     Watch watch(*this, region, first, entry);
     for (;;) {
-      if (++steps_ > MOST_STEPS) flow_.complete = false;
+      if (++steps_ > most_steps_) flow_.complete = false;
       int next;
       if (region_of_[block] == region) {
         entry.runs[own_place_[block]] += 1.0;

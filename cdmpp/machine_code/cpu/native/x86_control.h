@@ -74,8 +74,18 @@ class X86Control : public X86Lanes {
       return;
     }
     bool vector = name[0] == 'v' || name[0] == 'k' || has(rest, "%xmm");
+    if (vector && !with_vectors_ && only_vectors(name, rest)) return;
     if (vector) read_vector(name, split_operands(rest));
     else read_integer(name, split_operands(rest));
+  }
+
+  // Whether nothing but a vector or a mask changes, as most do: told without reading all operands.
+  static bool only_vectors(Text name, Text rest) {
+    size_t last = rest.rfind('%');
+    if (last == NOWHERE || rest.ends_with(')') || rest.ends_with('}')) return false;
+    char kind = rest[std::min(last + 1, rest.size() - 1)];
+    bool written = kind == 'x' || kind == 'y' || kind == 'z' || kind == 'k';
+    return written && !has(name, "comis") && !has(name, "test");
   }
 
   void read_integer(Text name, const std::vector<Text>& operands) {

@@ -25,6 +25,7 @@ class X86Lanes : public X86Moves {
     if (operands.size() < 2) return false;
     Target target = target_of(operands.back());
     return read_move(name, operands, target) || read_transfer(name, operands, target) || read_shuffle(name, operands, target) ||
+           read_lookup(name, operands, target) ||
            read_blend(name, operands, target) || read_compare(name, operands, target) || read_shift(name, operands, target) ||
            read_resize(name, operands, target) || read_binary(name, operands, target);
   }

@@ -198,6 +198,35 @@ class X86Moves : public X86Vectors {
     });
   }
 
+  // Lanes that lanes of another vector number.
+  bool read_lookup(Text name, const std::vector<Text>& operands, const Target& target) {
+    bool bytes_in_lane = name == "pshufb", in_lane = bytes_in_lane || name.starts_with("permil"), two = name.starts_with("permt2") || name.starts_with("permi2");
+    if ((!in_lane && !two && !name.starts_with("perm")) || operands.size() > 3 || operands[0].starts_with('$')) return false;
+    int bytes = bytes_of(target.place), width = lane_width(name), lanes = 64 / width, each = in_lane ? 2 : bytes / 8;
+    Chunks first = load(operands[0], bytes, width), other = load(second(operands, 3), bytes, width), old = load(target.place, bytes), numbers = first;
+    if (!in_lane) numbers = name.starts_with("permi2") ? old : other;
+    Chunks source = in_lane || name.starts_with("permi2") ? other : two ? old : first;
+    uint64_t most = in_lane ? LANE / width : bytes * 8 / width, bits = bytes_in_lane ? 0x8f : (two ? 2 : 1) * most - 1;
+    auto everywhere = [&](uint64_t value) {
+      uint64_t all = 0;
+      for (int at = 0; at < 64; at += width) all |= (value & cdmpp::mask_of(width)) << at;
+      return control.constant(all);
+    };
+    auto chunk = [&](int i) {
+      int number = numbers[i], found = zero_;
+      if (name == "permilpd") number = packed(PLSHR, 64, number, control.constant(1));
+      number = made(Code::AND, 64, 0, number, everywhere(bits));
+      for (int j = 0; j < (two ? 2 : 1) * each; ++j) {
+        int part = j ? packed(PSUB, width, number, everywhere(j * lanes)) : number;
+        int of = j >= each ? first[j - each] : source[(in_lane ? i / 2 * 2 : 0) + j];
+        found = made(Code::OR, 64, 0, found, packed(PTAKE, width, of, part));
+      }
+      return found;
+    };
+    store(target, mapped(bytes, chunk), bytes, width);
+    return true;
+  }
+
   // Lanes of two, as an immediate, a mask or the top bits of lanes choose.
   bool read_blend(Text name, const std::vector<Text>& operands, const Target& target) {
     size_t n = operands.size();
