@@ -17,20 +17,20 @@ from cdmpp.platform.files import plain
 
 @dataclass(frozen=True)
 class Answer:
-    """Of one device."""
+    """The answer for one device."""
 
     device: str
     prediction: NetworkPrediction | None
     reason: str = ""
-    """Why there is no prediction."""
+    """The reason for which there is no prediction; empty if there is one."""
 
     @property
     def by_datasheet(self) -> bool:
-        """Whether the model knows the device only by its datasheet."""
+        """True if the model knows the device only by its datasheet."""
         return self.prediction is not None and self.prediction.by_datasheet
 
     def row(self) -> dict[str, Any]:
-        """Its numbers, units in the names; None where there are none."""
+        """Return the numbers of this device, units in the names; None where there are none."""
         found = self.prediction
         latency = found.latency_s if found else None
         level = best_level(found.intervals) if found else None
@@ -53,13 +53,13 @@ class Answer:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Answers of the devices in the order in which they were asked for; at least one has a prediction."""
+    """Answers of the devices in the order in which they were given; at least one has a prediction."""
 
     answers: tuple[Answer, ...]
 
     @property
     def network(self) -> str:
-        """Its name."""
+        """Name of the network."""
         return next(answer.prediction.network for answer in self.answers if answer.prediction)
 
     def table(self) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ from cdmpp.programs.networks import has_static_shapes, task_of
 from cdmpp.programs.task import Task
 
 _Origin = tuple[tuple[int, ...], bool]
-"""Of a value: places of the calls it comes from; whether it is known when the network is deployed."""
+"""The origin of a value: places of the calls it comes from; whether it is known when the network is deployed."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Call:
     inputs: tuple[int, ...]
     """Places of the calls whose results it reads."""
     output_bytes: int
-    """Of all buffers that it writes."""
+    """Bytes of all buffers that it writes."""
     resident: tuple[tuple[int, int], ...] = ()
     """Weights and inputs of the network that it reads: (number, bytes). One number is one buffer."""
 
@@ -39,9 +39,9 @@ class NetworkGraph:
     name: str
     calls: tuple[Call, ...]
     tasks: Mapping[str, Task]
-    """By id, one for each distinct tensor program."""
+    """Task id -> task, one for each distinct tensor program."""
     folded: int
-    """Kernels that read weights alone. They run once, when the network is deployed, and are no calls."""
+    """Kernels that read only weights. They run once, when the network is deployed, and are no calls."""
     weight_bytes: int
     input_bytes: int
     results: tuple[int, ...]
@@ -60,12 +60,12 @@ class NetworkGraph:
 
 @dataclass(frozen=True)
 class Ends:
-    """What the parameters and results of ``main`` are in its graph."""
+    """The numbers and places of the parameters and results of ``main`` in its graph."""
 
     parameters: tuple[int | None, ...]
-    """Of each parameter its number in ``Call.resident``; None: no call reads it."""
+    """Number of each parameter in ``Call.resident``; None: no call reads it."""
     results: tuple[tuple[int, ...], ...]
-    """Of each value that is returned the places of the calls that it comes from."""
+    """Places of the calls that each returned value comes from."""
 
 
 def check_runs(graph: NetworkGraph) -> None:
@@ -79,12 +79,14 @@ def check_runs(graph: NetworkGraph) -> None:
 
 
 def graph_of(module: Any, name: str) -> NetworkGraph:
-    """As ``graph_with_ends``, the graph alone."""
+    """Return only the graph of ``graph_with_ends``."""
     return graph_with_ends(module, name)[0]
 
 
 def graph_with_ends(module: Any, name: str) -> tuple[NetworkGraph, Ends]:
-    """Of a legalised and fused Relax module; its ``num_input`` says how many parameters of ``main`` are no weights.
+    """Make the graph of a legalised and fused Relax module.
+
+    The module's ``num_input`` says how many parameters of ``main`` are no weights.
 
     Raises:
         CdmppError: an operator that was not lowered to a tensor program, or a symbolic shape; each is named.
@@ -176,7 +178,7 @@ class _Found:
         self.origins[_key(variable)] = ((len(self.calls) - 1,), False)
 
     def lies(self, value: Any) -> bool:
-        """Whether it is a buffer that no call writes."""
+        """Return True for a buffer that no call writes."""
         return not self.origin(value)[0] and getattr(value.ty, "shape", None) is not None
 
     def resident(self, value: Any) -> tuple[int, int]:
@@ -189,7 +191,7 @@ def _key(value: Any) -> Any:
 
 
 def bytes_of(kind: Any, what: str) -> int:
-    """Of a tensor type or a tuple of them; ``CdmppError`` tells that ``what`` has a symbolic shape."""
+    """Return the bytes of a tensor type or a tuple of them; ``CdmppError`` says that ``what`` has a symbolic shape."""
     if hasattr(kind, "fields"):
         return sum(bytes_of(part, what) for part in kind.fields)
     sizes = [getattr(extent, "value", None) for extent in getattr(kind.shape, "values", (None,))]

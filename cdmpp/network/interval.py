@@ -18,14 +18,14 @@ ERRORS_FILE = Path(__file__).parent / "errors.json"
 
 @dataclass(frozen=True)
 class NetworkErrors:
-    """Of networks measured on one device with one kind of schedule."""
+    """The errors of networks measured on one device with one kind of schedule."""
 
     logs: Mapping[str, float]
     """Network -> natural log of measured over predicted seconds; empty where none was measured."""
 
     @staticmethod
     def of(device: str, model: str, schedule: str) -> NetworkErrors:
-        """Those that come with the package. ``schedule``: the kind of a ``ScheduleRule``."""
+        """Return the errors that come with the package. ``schedule``: the kind of a ``ScheduleRule``."""
         try:
             stored = read_json(ERRORS_FILE)
         except DataError:

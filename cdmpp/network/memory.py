@@ -1,4 +1,4 @@
-"""Whether what a network holds fits into the memory of its device."""
+"""A warning where a network does not fit into the memory of its device."""
 
 from __future__ import annotations
 

@@ -27,12 +27,12 @@ class KernelPrediction:
     latency_s: float
     """One call, its data in cache: what the model predicts."""
     cold_s: float
-    """What one call takes longer, on average over its calls, for data that is no longer in cache."""
+    """Extra seconds of one call, on average over its calls, for data that is no longer in cache."""
     intervals: Bounds
-    """Of ``latency_s``; empty where the model has none."""
+    """Intervals of ``latency_s``; empty where the model has none."""
     flops: float
     io_bytes: float
-    """Of one call; bytes of inputs, weights and outputs."""
+    """Bytes of inputs, weights and outputs of one call."""
     bound: str
     """``compute`` or ``memory``: what the device's peak rates say; empty where they are not known."""
     candidates: int
@@ -42,7 +42,7 @@ class KernelPrediction:
     flags: tuple[str, ...] = ()
     """Names in ``predict.flags.FLAGS``."""
     measured_s: float | None = None
-    """One call, timed alone on the device, where that was asked for."""
+    """One call, timed alone on the device; None unless it was requested."""
 
     @property
     def total_s(self) -> float:
@@ -58,31 +58,31 @@ class NetworkPrediction:
     device: str
     model: str
     schedule: str
-    """How programs were chosen: ``best_of:16``, ``untuned`` or ``database:DIR``."""
+    """Rule by which programs were chosen: ``best_of:16``, ``untuned`` or ``database:DIR``."""
     kernels: tuple[KernelPrediction, ...]
-    """In the order in which the network calls them first."""
+    """The kernels, in the order in which the network calls them first."""
     timeline: Timeline
     """A span a call, named ``kernel#place``, its label the op class."""
     batch: int
-    """Examples in one run; 1 where that cannot be told."""
+    """Examples in one run; 1 where that is not known."""
     intervals: Bounds
-    """Of ``latency_s``."""
+    """Intervals of ``latency_s``."""
     intervals_from: str
-    """How they were made, in a sentence."""
+    """The source of the intervals, in a sentence."""
     overhead_s: float
-    """What a run takes beside its kernels: launches and the framework."""
+    """Seconds of a run that are not those of its kernels: launches and the framework."""
     weight_bytes: int
     input_bytes: int
     activation_bytes: int
     """Most bytes of results alive at a time."""
     folded: int
-    """Kernels that read weights alone: they run once, when the network is deployed, and are not counted."""
+    """Kernels that read only weights: they run once, when the network is deployed, and are not counted."""
     warnings: tuple[str, ...] = field(default_factory=tuple)
-    """What to know before trusting the number, a sentence each."""
+    """Warnings to read before trusting the number, a sentence each."""
     measured_s: float | None = None
-    """The same programs run as a network on the device, where that was asked for."""
+    """The same programs run as a network on the device; None unless that was requested."""
     by_datasheet: bool = False
-    """Whether the model knows the device only by its datasheet."""
+    """True if the model knows the device only by its datasheet."""
 
     @property
     def latency_s(self) -> float:
@@ -96,7 +96,7 @@ class NetworkPrediction:
 
     @property
     def cold_s(self) -> float:
-        """What all calls take longer for data that is no longer in cache."""
+        """Extra seconds of all calls for data that is no longer in cache."""
         return sum(kernel.count * kernel.cold_s for kernel in self.kernels)
 
     @property

@@ -24,9 +24,9 @@ class ReadNetwork:
 
     graph: NetworkGraph
     batch: int
-    """Examples in one run; 1 where that cannot be told."""
+    """Examples in one run; 1 where that is not known."""
     warnings: tuple[str, ...] = ()
-    """Differences from the run that was asked for, a sentence each."""
+    """Differences from the requested run, a sentence each."""
     step: TrainingStep | None = None
     """The calls as those of a training step; None in the other modes."""
 
@@ -40,7 +40,7 @@ class PricedNetwork:
     model: str
     """Name of the model that predicted the kernels."""
     schedule: str
-    """How programs were chosen: ``best_of:16``, or that PyTorch's libraries choose them."""
+    """Rule by which programs were chosen: ``best_of:16``, or that PyTorch's libraries choose them."""
     kernels: tuple[KernelPrediction, ...]
     """One a task, in the order in which the network calls them first."""
     call_s: Sequence[float]
@@ -50,11 +50,11 @@ class PricedNetwork:
     errors: NetworkErrors = NetworkErrors({})
     """Errors on measured networks, of which intervals are made."""
     no_intervals: str = ""
-    """Why the sum has no interval; empty where it may have one."""
+    """The reason for which the sum has no interval; empty where it may have one."""
     by_datasheet: bool = False
-    """Whether the model knows the device only by its datasheet."""
+    """True if the model knows the device only by its datasheet."""
     warnings: tuple[str, ...] = ()
-    """What to know before trusting these times, a sentence each."""
+    """Warnings to read before trusting these times, a sentence each."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ R = TypeVar("R", bound=ReadNetwork)
 
 
 class Runtime(Protocol[R]):
-    """What runs a network. Both runtimes answer a workload in these three steps; ``predict`` goes through them."""
+    """A runtime of networks. Both runtimes answer a workload in these three steps; ``predict`` goes through them."""
 
     def read(self, workload: Workload, device: Device) -> R:
         """The calls of one run; ``CdmppError`` where the network cannot be read, or not in this mode."""

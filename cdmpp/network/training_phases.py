@@ -1,4 +1,4 @@
-"""Which phase of a training step each call belongs to, and what crosses from one to the next."""
+"""The phase of a training step to which each call belongs, and what crosses from one to the next."""
 
 from __future__ import annotations
 

@@ -15,11 +15,11 @@ class StepPrediction:
 
     step: TrainingStep
     prediction: NetworkPrediction
-    """Of all calls, as of any network: kernels, timeline, warnings."""
+    """Prediction for all calls, as for any network: kernels, timeline, warnings."""
 
     @property
     def latency_s(self) -> float:
-        """Of the whole step."""
+        """Seconds of the whole step."""
         return self.prediction.latency_s
 
     @property

@@ -15,11 +15,11 @@ class StepCall:
     """A kernel launch of a training step."""
 
     call: Call
-    """With its task id, what it reads, and the bytes that it writes."""
+    """The call, with its task id, what it reads, and the bytes that it writes."""
     phase: str
     """One of ``PHASES``."""
     is_recomputed: bool = False
-    """Whether it runs one of the forward pass again, as ``torch.utils.checkpoint`` does it in the backward pass."""
+    """True if it runs a call of the forward pass again, as ``torch.utils.checkpoint`` does it in the backward pass."""
 
 
 @dataclass(frozen=True)
@@ -27,24 +27,24 @@ class StepParameter:
     """A parameter that the step trains."""
 
     name: str
-    """As the model calls it."""
+    """Name that the model gives it."""
     bytes: int
-    """Of the parameter; its gradient has as many."""
+    """Bytes of the parameter; its gradient has as many."""
     ready: int
     """Place of the call that makes its gradient."""
     number: int | None = None
-    """As in ``Call.resident``; None: no call reads it, or which one it is cannot be told."""
+    """Number in ``Call.resident``; None: no call reads it, or nothing says which one it is."""
 
 
 @dataclass(frozen=True)
 class StepMemory:
-    """What a step holds, in bytes."""
+    """The memory that a step holds, in bytes."""
 
     parameter_bytes: int
-    """Of all parameters, also of those that are not trained."""
+    """Bytes of all parameters, also of those that are not trained."""
     gradient_bytes: int
     state_bytes: int
-    """What the optimizer keeps from step to step."""
+    """Bytes that the optimizer keeps from step to step."""
     buffer_bytes: int
     """Statistics of batch norms and what else the model keeps."""
     input_bytes: int
@@ -73,21 +73,21 @@ class TrainingStep:
     graph: NetworkGraph
     """All calls in order, as replay and prediction take it. Nothing is folded: every parameter changes at each step."""
     calls: tuple[StepCall, ...]
-    """Those of the graph, with what they mean to the step."""
+    """The calls of the graph, with what they mean to the step."""
     parameters: tuple[StepParameter, ...]
     batch: int
-    """Examples in one step; 1 where that cannot be told."""
+    """Examples in one step; 1 where that is not known."""
     optimizer: str
     """``none``: no update."""
     memory: StepMemory
     warnings: tuple[str, ...] = ()
-    """What differs from the step that was asked for, a sentence each."""
+    """Differences from the requested step, a sentence each."""
     scaled: Mapping[str, tuple[str, float]] = field(default_factory=dict)
     """Task id -> the task that it takes so many times as long as; empty unless the backward pass is a ratio."""
 
     @property
     def saved_activation_bytes(self) -> int:
-        """What lives from the forward into the backward pass, parameters not counted."""
+        """Bytes that live from the forward into the backward pass, parameters not counted."""
         return self.memory.saved_activation_bytes
 
     @property
@@ -97,7 +97,7 @@ class TrainingStep:
 
     @property
     def is_ratio(self) -> bool:
-        """Whether the backward pass is no graph of its own, but a measured ratio of the forward pass."""
+        """True if the backward pass is no graph of its own, but a measured ratio of the forward pass."""
         return bool(self.scaled)
 
     @property

@@ -24,7 +24,7 @@ _MOST_SIZE = 2**31
 
 @dataclass(frozen=True, eq=False)
 class Workload:
-    """One network and one way to run it; the device and the runtime are asked about separately.
+    """One network and one way to run it; the device and the runtime are given separately.
 
     Attributes:
         network: one of ``KINDS``: a torch module, a Relax module, or a name. ``file.py:FUNCTION`` runs that file and
@@ -85,12 +85,12 @@ class Workload:
 
     @property
     def is_torch(self) -> bool:
-        """Whether the network is a torch module."""
+        """True if the network is a torch module."""
         return is_instance(self.network, "torch.nn", "Module")
 
     @property
     def is_relax(self) -> bool:
-        """Whether the network is a Relax module."""
+        """True if the network is a Relax module."""
         return is_instance(self.network, "tvm", "IRModule")
 
     @property
@@ -100,5 +100,5 @@ class Workload:
 
 
 def is_instance(value: Any, module: str, name: str) -> bool:
-    """Whether ``value`` is of the class ``name`` of a library, which is not imported for that."""
+    """Return True if ``value`` is of the class ``name`` of a library, which is not imported for that."""
     return module in sys.modules and isinstance(value, getattr(sys.modules[module], name))

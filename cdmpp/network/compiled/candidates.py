@@ -21,7 +21,7 @@ from cdmpp.platform.workers import keep_worker, run_many, take_worker
 from cdmpp.programs.task import Task
 
 LIMIT_S = 600.0
-"""For the schedules of one task: a GPU's take some seconds each."""
+"""Longest seconds for sampling the schedules of one task: a GPU's take some seconds each."""
 _SAMPLER = "2"
 """Goes up when the same seed draws other schedules."""
 
@@ -39,7 +39,7 @@ class Candidates:
 def candidates_of(
     tasks: Mapping[str, Task], device: Device, n: int, seed: int = 0, progress: bool = True
 ) -> dict[str, Candidates]:
-    """``n`` sampled schedules of each task for ``device``, fewer where there are not as many; 0: TVM's default alone.
+    """``n`` sampled schedules of each task for ``device``, fewer where there are not as many; 0: only TVM's default.
 
     ``CdmppError`` names tasks of which no program can be made.
     """

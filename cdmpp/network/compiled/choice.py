@@ -1,4 +1,4 @@
-"""Which program runs each task of a network, and how long it takes alone."""
+"""The program that runs each task of a network, and its seconds when it runs alone."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MOST_STEPS = 1000
 """Statements after unrolling: longer programs, one in a hundred, take seconds to compile, a few minutes. Without them
 the best measured program of a task takes 0.1 to 0.5 % longer on average. They come last."""
 _PATIENCE_S = 10.0
-"""For compiling one of several candidates of a task. The median takes 0.2 s, one in a hundred more than 4."""
+"""Longest seconds for compiling one candidate of a task. The median takes 0.2 s, one in a hundred more than 4."""
 _SURE = 0.7
 """Compiling more finds little: the rest of the chance is spread over many programs, most of them nearly as good."""
 
@@ -49,7 +49,7 @@ class Chosen:
 
 
 class Chooser:
-    """Chooses by one model for one device, and remembers: a task that was asked before is answered from the cache."""
+    """Chooses by one model for one device, and remembers: a task that it answered before comes from the cache."""
 
     def __init__(self, predictor: Predictor, weights: Path, device: Device, rule: ScheduleRule, seed: int = 0) -> None:
         """``weights``: the file of the predictor's weights, which names its answers in the cache."""
@@ -59,7 +59,7 @@ class Chooser:
         self.warnings: tuple[str, ...] = ()
 
     def choose(self, tasks: Mapping[str, Task], progress: bool = True) -> dict[str, Chosen]:
-        """Of each task, by id.
+        """Choose the program of each task, by id.
 
         Raises:
             CdmppError: a task of which no program can be made, or a database that cannot be read.
@@ -81,7 +81,7 @@ class Chooser:
     def value(
         self, tasks: Mapping[str, Task], schedules: Mapping[str, str], progress: bool = True
     ) -> dict[str, Chosen]:
-        """What the model says of one given schedule a task. ``DataError`` names a program that cannot be read."""
+        """Return answers of the model for given schedules, one a task. ``DataError`` names what cannot be read."""
         return self._best(tasks, self._lowered(tasks, schedules, progress), progress)
 
     def _of_database(self, tasks: Mapping[str, Task], progress: bool) -> dict[str, Chosen]:

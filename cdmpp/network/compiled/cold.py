@@ -1,4 +1,4 @@
-"""What a kernel takes longer in a network than alone: its data lies farther away.
+"""The extra seconds of a kernel in a network, because its data lies farther away than when it runs alone.
 
 A kernel timed alone finds all of it in the smallest cache that holds what it touches. In a network a buffer lies as far
 away as what was touched since. Bytes that come from farther are paid at the rate of that level, less what the kernel
@@ -22,7 +22,7 @@ class Level:
 
     bytes: float
     seconds_per_byte: float
-    """For one core to read from it."""
+    """Seconds in which one core reads a byte from it."""
 
 
 def levels_of(device: Device) -> tuple[Level, ...]:

@@ -1,4 +1,4 @@
-"""A Relax network as it is deployed: what weights alone decide is computed once, in a function of its own."""
+"""A Relax network as it is deployed: what only weights decide is computed once, in a function of its own."""
 
 from __future__ import annotations
 

@@ -25,27 +25,27 @@ SHORT_S = 0.02
 """The best of many runs of a network below this is one that nothing disturbed."""
 _LIMIT_S = 900.0
 _VISIT_S = 4.0
-"""For which the whole network is run at each visit, at least twice."""
+"""Seconds for which the whole network runs at each visit; it runs at least twice."""
 
 
 @dataclass(frozen=True)
 class MeasuredNetwork:
-    """What one network did on one device."""
+    """The times and memory of one network, measured on one device."""
 
     samples_s: tuple[float, ...]
     """Seconds a run, one a round."""
     kernels_s: tuple[float, ...]
     """Seconds of each call of the graph within the network, least of many runs; looking costs about 1 us a call."""
     planned_bytes: int
-    """What the virtual machine allocates for results."""
+    """Bytes that the virtual machine allocates for results."""
     alone_s: Mapping[str, float]
-    """Task id -> seconds of its kernel by itself, its data in cache; empty where that was not asked for."""
+    """Task id -> seconds of its kernel by itself, its data in cache; empty where that was not requested."""
     cold_s: Mapping[str, float]
     """The same with nothing of it in cache."""
 
     @property
     def latency_s(self) -> float:
-        """Of a quiet machine: see ``quiet_seconds``."""
+        """Seconds of one run on a quiet machine: see ``quiet_seconds``."""
         return quiet_seconds(self.samples_s, self.kernels_s)
 
 

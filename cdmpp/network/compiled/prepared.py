@@ -32,7 +32,7 @@ _NO_BACKWARD = "the model learned from no kernel of a backward pass on this devi
 
 @dataclass(frozen=True)
 class PreparedNetwork:
-    """What a compiled network runs on a device, by one model."""
+    """The programs that a compiled network runs on a device, chosen by one model."""
 
     read: CompiledNetwork
     chosen: Mapping[str, Chosen]

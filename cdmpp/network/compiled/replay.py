@@ -49,7 +49,7 @@ def _streams(graph: NetworkGraph, seconds: Sequence[float], overheads: LaunchOve
 
 
 def overhead_seconds(timeline: Timeline) -> float:
-    """What a run takes beside the kernels of its busiest queue."""
+    """Return the seconds of a run that the kernels of its busiest queue do not take."""
     busiest = max(timeline.busy_s.values(), default=0.0)
     return max(0.0, timeline.makespan_s - busiest)
 

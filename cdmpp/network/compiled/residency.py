@@ -1,4 +1,4 @@
-"""Where a kernel of a network finds its data: how much was touched since, against what the caches hold.
+"""The place where a kernel of a network finds its data: how much was touched since, compared with what caches hold.
 
 A kernel that is timed alone runs again and again on the same buffers. In a network its weights were last read a whole
 run ago, and its inputs some kernels ago.
@@ -18,14 +18,14 @@ class Touch:
     """A buffer that a call reads or writes."""
 
     bytes: int
-    """Of it that are touched."""
+    """Bytes of the buffer that are touched."""
     since: int
     """Bytes of other buffers that were touched since it was touched last, in a network that runs again and again."""
     written: bool
 
 
 def touches(graph: NetworkGraph) -> list[list[Touch]]:
-    """Of each call in the order of the program."""
+    """Return the touches of each call, in the order of the program."""
     recent: OrderedDict[object, int] = OrderedDict()  # least recent first
     found: list[list[Touch]] = []
     for run in range(2):  # what the first run leaves behind, the second finds

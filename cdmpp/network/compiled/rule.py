@@ -18,9 +18,9 @@ class ScheduleRule:
     kind: str
     """``best_of``, ``untuned`` or ``database``."""
     n: int = 0
-    """Of ``best_of``: schedules sampled a task."""
+    """Schedules that ``best_of`` samples for each task; 0 for other kinds."""
     folder: Path | None = None
-    """Of ``database``."""
+    """Folder of ``database``; None for other kinds."""
 
     @staticmethod
     def parse(text: str) -> ScheduleRule:
@@ -42,5 +42,5 @@ class ScheduleRule:
 
     @property
     def precise(self) -> int:
-        """Of ``best_of``: how many at most, chosen by their ASTs, are compiled for a second look."""
+        """Number of schedules of ``best_of``, at most, that are chosen by their ASTs and compiled for a second look."""
         return min(self.n, max(4, self.n // 16))

@@ -46,7 +46,7 @@ class CompiledRuntime:
         """The kernels of one run as tensor programs.
 
         Raises:
-            UsageError: the mode ``forward_backward``, which eager PyTorch alone has.
+            UsageError: the mode ``forward_backward``, which only eager PyTorch has.
             CdmppError: the network cannot be read, or holds what has no tensor program.
         """
         if workload.mode == "forward_backward":
@@ -90,7 +90,7 @@ def compiled_step(step: TrainingStep) -> CompiledNetwork:
 
 
 def _model_of(device: Device) -> str:
-    """The model trained on the device, else one that knows a device of its kind and goes by the datasheet alone."""
+    """The model trained on the device, else one that knows a device of its kind and goes only by the datasheet."""
     entries = models()
     try:
         return model_for(device, entries).name

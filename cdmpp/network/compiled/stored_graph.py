@@ -38,7 +38,7 @@ class CompiledNetwork(ReadNetwork):
 
 
 def graph_for(workload: Workload, before_reading: Callable[[], None] = lambda: None) -> CompiledNetwork:
-    """As ``read_network``, but from the cache where a network of that name, file or computation was read.
+    """Read a network as ``read_network``, or from the cache if one of that name, file or computation was read.
 
     ``before_reading`` is called where it was not.
     """
@@ -73,7 +73,7 @@ def _graph(source: NetworkSource) -> NetworkGraph:
 
 
 def _of_name(network: Any) -> list[str] | None:
-    """What is read, if that is told by a name or a file; a file of Python may do anything."""
+    """Return the name and file that identify the network; None where none do: a file of Python may do anything."""
     if not isinstance(network, str | Path) or ".py:" in (text := str(network)):
         return None
     path = Path(text.removeprefix("hf:")).expanduser()
@@ -82,7 +82,7 @@ def _of_name(network: Any) -> list[str] | None:
 
 
 def _exported(network: Any, example_inputs: Any) -> tuple[Any, tuple[str, ...]]:
-    """Of a torch module, and what its export says; of others nothing."""
+    """Return the export of a torch module, and what it says; nothing for other networks."""
     import torch
 
     if not isinstance(network, torch.nn.Module):
@@ -92,7 +92,7 @@ def _exported(network: Any, example_inputs: Any) -> tuple[Any, tuple[str, ...]]:
 
 
 def _computed(exported: Any) -> list[Any] | None:
-    """What a torch module computes, whatever its weights."""
+    """Return the computation of a torch module, whatever its weights."""
     if exported is None:
         return None
     places = [node.meta.get("val") for node in exported.graph.nodes if node.op == "placeholder"]

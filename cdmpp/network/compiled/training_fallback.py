@@ -148,7 +148,7 @@ def _with_all_inputs(module: Any) -> Any:
 
 
 def _update(parameters: list[tuple[str, Any]], optimizer: Optimizer) -> Any:
-    """The optimizer's update alone, of gradients that are given."""
+    """Only the optimizer's update, of gradients that are given."""
     import torch
 
     count = len(parameters)

@@ -16,7 +16,7 @@ _ROUND_S = 0.05
 """Runs of a fast network that are timed together last at least this long."""
 _MOST_RUNS = 60
 _ALONE_S = 0.15
-"""For which one kernel is run by itself, at least twice."""
+"""Seconds for which one kernel runs by itself; it runs at least twice."""
 _kept: dict[str, Any] = {}
 _built: dict[tuple[str, str], Any] = {}
 
@@ -111,8 +111,8 @@ def inside(request: Request) -> Reply:
 def alone(request: Request) -> Reply:
     """Time one kernel by itself: ``workload``, ``schedule``, ``target``, ``arguments`` ([[shape, dtype], ...]).
 
-    Replies with seconds a call, ``warm`` (its data in cache, as records are measured) and, where asked by
-    ``flush_bytes``, ``cold`` (none of it), least of several. A kernel that was built once is not built again.
+    Replies with seconds a call, ``warm`` (its data in cache, as records are measured) and, where
+    ``flush_bytes`` is not 0, ``cold`` (none of it), least of several. A kernel that was built once is not built again.
     """
     import tvm
 

@@ -24,9 +24,9 @@ class ForwardBackward(NamedTuple):
 
     graph: NetworkGraph
     operators: dict[str, EagerOperator]
-    """By task id."""
+    """Task id -> operator."""
     forward: int
-    """How many calls the forward pass has."""
+    """Number of calls of the forward pass."""
     ready: dict[int, int]
     """Number of a parameter, as in ``Call.resident`` -> place of the call that makes its gradient."""
     recomputed: frozenset[int]
@@ -87,7 +87,7 @@ class _Backward:
         self.copies = list[int]()
         """Places of calls of the forward pass that run again."""
         self.trained = [tracked[place] and place in self.graph.results for place in range(len(tracked))]
-        """Of each call, whether its result depends on a parameter, and a result of the network on it."""
+        """True for each call whose result depends on a parameter, and on whose result one of the network depends."""
         for place in reversed(range(len(tracked))):
             for source in self.learning[place].sources if self.trained[place] else ():
                 self.trained[source] = True
@@ -157,7 +157,7 @@ class _Backward:
         return last_kept(operator)
 
     def _kept_inputs(self, place: int, operator: EagerOperator) -> tuple[int, ...]:
-        """Of a product a factor is kept for the gradient of the other: not where that learns nothing."""
+        """Keep a factor of a product for the gradient of the other, unless that other learns nothing."""
         call, learned, factors = self.graph.calls[place], self.learning[place].sources, self.learning[place].factors
         if factors:
             first, second = ({*one.sources, *one.weights} for one in factors[:2])
@@ -201,7 +201,7 @@ class _Backward:
 
 
 def _with_indices(call: Call, operator: EagerOperator) -> Call:
-    """A pooling that is trained writes, beside each maximum, where that was."""
+    """A pooling that is trained writes, next to each maximum, where that was."""
     if operator.name != "max_pool2d":
         return call
     return replace(call, output_bytes=call.output_bytes + int(_INDEX_BYTES * operator.written_elements))

@@ -24,12 +24,12 @@ class Factor(NamedTuple):
     reads: frozenset[int]
     """Places of the calls that it comes from."""
     sources: frozenset[int]
-    """As of ``Learning``, and so ``weights``."""
+    """Places as in ``Learning``; ``weights`` are numbers as there."""
     weights: frozenset[int]
 
 
 class Learning(NamedTuple):
-    """What the gradient of a call's result goes to, and whether the call runs again for that."""
+    """The receivers of the gradient of a call's result, and the regions for which the call runs again."""
 
     sources: frozenset[int] = frozenset()
     """Places of the calls whose results it is passed on to: not through ``detach``, nor where gradients are off."""
@@ -40,7 +40,7 @@ class Learning(NamedTuple):
     end: int = 0
     """Place of the last call of the kernel that it belongs to: its own, unless several calls are one kernel."""
     factors: tuple[Factor, ...] = ()
-    """Of a product: the first factor, the second one, and what is added; empty where they cannot be told apart."""
+    """The first factor of a product, the second one, and what is added; empty where they cannot be distinguished."""
 
 
 class EagerGraph(NamedTuple):
@@ -48,20 +48,20 @@ class EagerGraph(NamedTuple):
 
     graph: NetworkGraph
     operators: dict[str, EagerOperator]
-    """By task id."""
+    """Task id -> operator."""
     stand_ins: StandIns
     parameters: dict[int, str]
     """Number, as in ``Call.resident``, of a parameter that is trained -> its name."""
     weights: frozenset[int]
     """Numbers of all parameters, buffers and constants."""
     kind: str
-    """Of the device, ``cpu`` or ``gpu``: it decides what is written."""
+    """Kind of the device, ``cpu`` or ``gpu``: it decides what is written."""
     learning: tuple[Learning, ...] = ()
     """One a call, of a network that was exported to be trained."""
 
 
 def eager_graph_of(exported: Any, name: str, kind: str = "gpu") -> EagerGraph:
-    """Of a ``torch.export.ExportedProgram``, on a ``kind`` of device: ``cpu``, or any other as ``gpu``.
+    """Make the graph of a ``torch.export.ExportedProgram`` on a ``kind`` of device: ``cpu``, or any other as ``gpu``.
 
     ``UnsupportedProgramError`` names what nothing can answer for.
     """
@@ -160,7 +160,7 @@ class _Made:
         return Factor(frozenset(self.sources[node]), learned.sources, learned.weights)
 
     def _learning(self, node: Any) -> Learning:
-        """Of a value that is made with gradients off, detached, or of whole numbers: nothing."""
+        """Return what a value learns: nothing if it is made with gradients off, detached, or of whole numbers."""
         if not has_gradient(node):
             return Learning()
         given = [self.learned[one] for one in node.all_input_nodes]

@@ -1,4 +1,4 @@
-"""What each call of an eager network takes on a device, and how long its host dispatches it."""
+"""Seconds of each call of an eager network on a device, and those in which its host dispatches it."""
 
 from __future__ import annotations
 

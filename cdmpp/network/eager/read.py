@@ -24,10 +24,10 @@ class EagerNetwork(ReadNetwork):
     """A network of framework operators."""
 
     operators: Mapping[str, EagerOperator]
-    """By task id."""
+    """Task id -> operator."""
     stand_ins: StandIns
     trains: bool = False
-    """Whether a backward pass is among the calls."""
+    """True if a backward pass is among the calls."""
 
 
 def read_run(workload: Workload, kind: str = "gpu") -> EagerNetwork:

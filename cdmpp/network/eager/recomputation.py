@@ -1,4 +1,4 @@
-"""Which calls of a forward pass run again in the backward pass, and when: what ``torch.utils.checkpoint`` does."""
+"""The calls of a forward pass that run again in the backward pass, and when: what ``torch.utils.checkpoint`` does."""
 
 from __future__ import annotations
 
@@ -16,7 +16,12 @@ class Recomputation:
     """
 
     def __init__(self, learning: Sequence[Learning], kept: Sequence[str]) -> None:
-        """Of the calls of a forward pass; ``kept`` as of ``operators.backward.last_kept``, empty without a gradient."""
+        """Begin with the calls of a forward pass.
+
+        Args:
+            learning: what the gradient of each call's result goes to.
+            kept: as from ``operators.backward.last_kept``, one a call; empty without a gradient.
+        """
         self.learning, self.kept = learning, kept
         self.places: dict[int, int] = {}
         """Call of the forward pass -> the call that ran it last, for all that ran again."""

@@ -20,7 +20,7 @@ from cdmpp.programs.training.joint import unwrapped
 from cdmpp.programs.training.loss import with_loss
 
 _BYTES = 4
-"""Of a float32."""
+"""Bytes of a float32."""
 
 
 def read_step(workload: Workload, kind: str = "gpu") -> EagerNetwork:

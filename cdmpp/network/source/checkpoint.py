@@ -30,7 +30,7 @@ _NO_ARCHITECTURE = (
 _MOST = {"layers?$|depth": 10_000, "^(num|n)_": 2**17}
 """Words in the name of a field -> the most that it may be: one object or more is made for each."""
 _MOST_SIZE = 2**31
-"""Of any other whole number, such as a width."""
+"""The most that any other whole number may be, such as a width."""
 _COUNT_PADDING = ("roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "roberta-prelayernorm", "data2vec-text")
 """Types of models that sum up which tokens are padding, to number the others; without padding that is a constant."""
 
@@ -48,7 +48,7 @@ def checkpoint_entry(name: str) -> tuple[str, dict[str, Any]]:
     """``(short name, entry)`` of a shipped name, a ``config.json``, its folder, or what the local cache of the hub has.
 
     Raises:
-        CdmppError: none of these; the nearest names are told.
+        CdmppError: none of these; the message lists the nearest names.
     """
     path = Path(name).expanduser()
     if path.is_dir() or path.suffix == ".json":
@@ -73,7 +73,7 @@ def _told(name: str, entry: dict[str, Any]) -> tuple[str, dict[str, Any]]:
 
 
 def entry_of_config(path: Path) -> dict[str, Any]:
-    """Of a ``config.json``: the model without a head for a task, of an encoder-decoder its encoder.
+    """Return the entry of a ``config.json``: the model without a head for a task, of an encoder-decoder its encoder.
 
     Code that the file names (``auto_map``, kernels) is left out, never fetched.
     """

@@ -13,14 +13,14 @@ from cdmpp.platform.torch_pair import import_torchvision
 _NAMES = {"tokens": "input_ids", "image": "pixel_values", "audio": "input_values", "mel": "input_features"}
 """Kind of input -> what transformers calls it; ``x`` means it, too."""
 _HEADS = {"aux_logits": False, "init_weights": False}
-"""Of GoogLeNet and Inception: no heads that only training needs, no slow initialisation."""
+"""Options of GoogLeNet and Inception: no heads that only training needs, no slow initialisation."""
 
 
 def torchvision_entry(name: str) -> dict[str, Any]:
-    """Of a classification or segmentation model, at the size that its published weights take.
+    """Return the entry of a classification or segmentation model, at the size that its published weights take.
 
     Raises:
-        CdmppError: torchvision is not installed or does not load, or has no such model; the nearest names are told.
+        CdmppError: torchvision is not installed or does not load, or has no such model; it names the nearest ones.
     """
     models = import_torchvision().models
     known = [*models.list_models(module=models), *models.list_models(module=models.segmentation)]

@@ -91,7 +91,7 @@ def type_of(described: Any) -> tuple[list[int | None] | None, str] | None:
 
 
 def node_name(node: Any) -> str:
-    """Its name, or that of what it writes."""
+    """Return the name of a node, or that of what it writes."""
     return str(node.name or (node.output[0] if node.output else "?"))
 
 
@@ -121,7 +121,10 @@ def _without_weights(model: Any) -> Any:
 
 
 def _for_checker(model: Any) -> Any:
-    """As ``_without_weights``; inputs without a shape and results without a type, no faults here, have one."""
+    """Return the model ``_without_weights``, for a checker.
+
+    Inputs without a shape and results without a type, which are no faults here, get one.
+    """
     light = _without_weights(model)
     for value in light.graph.output:
         if value.type.WhichOneof("value") is None:
@@ -175,7 +178,7 @@ def _check_graph(file: str, graph: Any) -> None:
 
 
 def _nodes(graph: Any) -> Iterator[Any]:
-    """Those of the graph and of the graphs in its nodes."""
+    """Yield the nodes of the graph and of the graphs in its nodes."""
     for node in graph.node:
         yield node
         for attribute in node.attribute:

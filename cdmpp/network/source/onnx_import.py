@@ -12,7 +12,7 @@ from cdmpp.programs.declared import ADVICE, Declared
 from cdmpp.programs.known_faults import refused_fault
 
 _SMALL = 64
-"""Elements of a constant by which an operator's setting may be told."""
+"""Elements of a constant from which an operator's setting may be read."""
 
 
 def imported(file: str, model: Any, types: Mapping[str, Any]) -> Any:

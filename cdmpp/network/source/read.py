@@ -28,9 +28,9 @@ class NetworkSource:
     example: tuple[Any, ...] | None = None
     """Torch tensors: ``torch_model(*example)`` runs. ``None`` where the source is no torch model."""
     torch_model: Any | None = None
-    """In eval mode; ``None`` where the source is no torch model."""
+    """Torch model in eval mode; ``None`` where the source is no torch model."""
     warnings: tuple[str, ...] = ()
-    """Differences from the run that was asked for, a sentence each."""
+    """Differences from the requested run, a sentence each."""
 
 
 @within_free_memory("the network, as it is asked for,")
@@ -58,7 +58,10 @@ def read_network(workload: Workload, exported: Any = None) -> NetworkSource:
 
 
 def _relaxed(network: TorchNetwork, exported: Any = None) -> NetworkSource:
-    """As TVM compiles it. ``exported``: what ``networks.export`` made of it, where that was asked before."""
+    """Make the Relax module of a network.
+
+    ``exported`` is what ``networks.export`` made of it, if it was exported before.
+    """
     model, example = _on_cpu(network.model, network.example)
     kept = exported if model is network.model else None
     with compiled_noted() as compiled:

@@ -20,7 +20,7 @@ from cdmpp.programs.caches import register_caches
 from cdmpp.programs.networks import build_model, network_of, read_zoo
 
 _MOST_BYTES = 2e9
-"""Of weights that are made where their values play no part; of more only the shapes are."""
+"""Most bytes of weights that are made where their values play no part; of more only the shapes are made."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class TorchNetwork:
     dtype: str
     """``float32``, or ``float16`` for mixed precision."""
     folds: bool = True
-    """Whether batch norms are folded into the convolutions before them where TVM compiles it."""
+    """True if batch norms are folded into the convolutions before them where TVM compiles it."""
 
 
 @within_free_memory("the network, as it is asked for,")
@@ -120,7 +120,7 @@ def _entry(text: str, path: Path) -> tuple[str, Mapping[str, Any]]:
 
 
 def _of_function(name: str, made: Any, workload: Workload) -> TorchNetwork:
-    """What a user's function returned: a model, or one with its example inputs."""
+    """Read what a user's function returned: a model, or one with its example inputs."""
     if isinstance(made, tuple) and len(made) == 2:
         made, own = made
         if workload.example_inputs is None:

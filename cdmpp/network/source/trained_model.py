@@ -75,13 +75,13 @@ def modes_kept(network: Any) -> Iterator[None]:
 
 
 def batch_of(arguments: Sequence[Any]) -> int:
-    """Examples in one step: the first size of the first tensor; 1 where that cannot be told."""
+    """Examples in one step: the first size of the first tensor; 1 where there is none."""
     first = next((value for value in arguments if getattr(value, "shape", ())), None)
     return int(first.shape[0]) if first is not None else 1
 
 
 def _training_modes(network: Any) -> list[bool]:
-    """Of each module where the whole is in training mode, so that parts of it may be frozen; else none."""
+    """Return the training flag of each module if the whole is in training mode (parts may be frozen); else none."""
     if not getattr(network, "training", False) or not hasattr(network, "modules"):
         return []
     return [module.training for module in network.modules()]

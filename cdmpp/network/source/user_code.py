@@ -19,7 +19,7 @@ from cdmpp.programs.refusal import first_line, place_of
 
 
 def run_function(path: Path, name: str, batch: int | None = None) -> Any:
-    """What the function ``name`` of the file returns. It gets ``batch`` where it has a parameter of that name.
+    """Return what the function ``name`` of the file returns. It gets ``batch`` if it has a parameter of that name.
 
     Raises:
         CdmppError: no such file or function, or an error in it, with its file and line.

@@ -1,4 +1,4 @@
-"""Models whose weights have shapes and no values: what they run can be told without the memory for them."""
+"""Models whose weights have shapes and no values: what they run can be read without the memory for them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cdmpp.errors import CdmppError
 
 
 def is_weightless(model: Any) -> bool:
-    """Whether all weights are on the device meta."""
+    """Return True if all weights are on the device meta."""
     return {value.device.type for value in [*model.parameters(), *model.buffers()]} == {"meta"}
 
 
