@@ -34,7 +34,7 @@ class Cluster:
     between: Interconnect | None
     """The link of one adapter to other nodes; None where there is one node."""
     adapters_per_node: int
-    """How many adapters a node has for ``between``; its devices share them evenly."""
+    """The number of adapters a node has for ``between``; its devices share them evenly."""
     source: str
     """The document that tells so."""
 

@@ -43,9 +43,9 @@ class Collective:
     kind: str
     """A key of ``KINDS``."""
     bytes: int
-    """What ``KINDS`` says; at least 1."""
+    """Message size in bytes, counted as ``KINDS`` says; at least 1."""
     ranks: int
-    """How many take part; 1 takes no time."""
+    """Number of ranks that take part; 1 takes no time."""
     backend: str = "nccl"
     """A key of ``BACKENDS``."""
 
@@ -63,7 +63,7 @@ class Collective:
 
     @property
     def runs_as(self) -> Collective:
-        """What the back end really does: gloo's reduce-scatter is an all-reduce of the same bytes."""
+        """The collective that the back end really runs: gloo's reduce-scatter is an all-reduce of the same bytes."""
         return replace(self, kind="all_reduce") if self.backend == "gloo" and self.kind == "reduce_scatter" else self
 
     @property

@@ -31,16 +31,16 @@ SHIPPED = Path(__file__).with_name("collectives.json")
 
 @dataclass(frozen=True)
 class CollectiveEstimate:
-    """How long one collective takes, from the arrival of the last rank on."""
+    """The time that one collective takes, from the arrival of the last rank on."""
 
     latency_s: float
     low_s: float
     high_s: float
     """Between ``low_s`` and ``high_s`` lie four of five measured times, as far as hidden parts of the tables tell."""
     source: str
-    """What the answer was made from."""
+    """The table or datasheet that the answer is made from."""
     flags: tuple[str, ...] = ()
-    """When to doubt it."""
+    """Reasons to doubt the answer."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class CollectiveModel:
     curves: tuple[Curve, ...]
     sheet: SheetModel
     spread: dict[str, float]
-    """As ``collective_spread.spreads`` gives it."""
+    """Errors in log-seconds, as ``collective_spread.spreads`` gives them."""
 
     @classmethod
     def fit(cls, curves: Sequence[Curve], tolerance: float = TOLERANCE) -> CollectiveModel:
@@ -180,7 +180,7 @@ def shipped() -> CollectiveModel:
 
 
 def kept_curve(curve: Curve, tolerance: float = TOLERANCE) -> Curve:
-    """What the model keeps of a measured curve: few knots of a line that never falls."""
+    """The part of a measured curve that the model keeps: few knots of a line that never falls."""
     return curve.monotone().fitted(tolerance)
 
 

@@ -1,4 +1,4 @@
-"""How far answers of each kind are off: parts of the measured curves are hidden and answered from the rest."""
+"""Errors of each way of answering: parts of the measured curves are hidden and answered from the rest."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _Trial = tuple[str, str, np.ndarray]
 """Way, link, and errors in log-seconds."""
 _FEWEST = 3
 _UNTRIED, _UNTRIED_OCTAVE = 1.0, 0.2
-"""In log-seconds, where no curve tells: far more than on the public tables."""
+"""Errors in log-seconds where no curve can tell: far more than on the public tables."""
 _CUT = 4
 """Doublings that are cut off a curve to see how it goes on."""
 
@@ -100,7 +100,7 @@ def _off(answer: Curve, truth: Curve, rows: np.ndarray) -> np.ndarray:
 
 
 def _quantile(parts: list[np.ndarray]) -> float:
-    """Of all errors, with each part weighing the same."""
+    """The error in log-seconds that ``LEVEL`` of all errors stay below, with each part weighing the same."""
     values = np.concatenate(parts)
     weights = np.concatenate([np.full(len(part), 1 / len(part)) for part in parts])
     order = np.argsort(values)

@@ -43,7 +43,7 @@ class Curve:
         return np.interp(asked, x, y) + np.maximum(asked - x[-1], 0.0) * slope
 
     def octaves_outside(self, n_bytes: float) -> float:
-        """How many times a size must be halved or doubled to be among the measured ones; 0 inside."""
+        """The number of halvings or doublings that bring a size among the measured ones; 0 inside."""
         return float(np.log2(max(n_bytes / self.bytes[-1], self.bytes[0] / n_bytes, 1.0)))
 
     def elasticity(self) -> np.ndarray:
@@ -58,11 +58,11 @@ class Curve:
         return replace(self, latency_s=np.exp(isotonic_regression(np.log(self.latency_s))))
 
     def kept(self, rows: np.ndarray) -> Curve:
-        """With the knots at ``rows`` alone: indices, or a mask."""
+        """The curve with only the knots at ``rows``: indices, or a mask."""
         return replace(self, bytes=self.bytes[rows], latency_s=self.latency_s[rows])
 
     def fitted(self, tolerance: float) -> Curve:
-        """With few knots: enough that a line through measured ones is within ``tolerance`` of all, relative.
+        """The curve with few knots: a line through measured ones is within ``tolerance`` of all, relative.
 
         Which ones is found by Ramer, Douglas and Peucker's rule; then the knots' latencies are fitted to all points by
         least squares of relative errors.

@@ -31,7 +31,7 @@ class AlphaBeta:
     """Seconds a byte."""
 
     def seconds(self, n_bytes: float) -> float:
-        """Of a message of ``n_bytes``."""
+        """Seconds of a message of ``n_bytes``."""
         return self.alpha_s + n_bytes * self.beta_s
 
 
@@ -53,7 +53,7 @@ class Interconnect:
     """(low, high) of a number of which no more is known; the number is their geometric middle."""
 
     def alpha_beta(self, shared_by: float = 1.0) -> AlphaBeta:
-        """What the sheet promises to each of ``shared_by`` devices on one link; an unknown latency counts as none."""
+        """The link that each of ``shared_by`` devices gets by the sheet; an unknown latency counts as none."""
         return AlphaBeta(self.latency_s or 0.0, max(shared_by, 1.0) / (1e9 * self.bandwidth_gbps))
 
 

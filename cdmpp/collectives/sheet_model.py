@@ -16,12 +16,12 @@ from cdmpp.errors import DataError
 
 _START = (5e-6, 1.0, 0.7, 0.4)
 _GPU_STEP_S = 1e-6
-"""Of a step on a link whose latency nobody published; the links of GPUs that are known have 0.9 to 3.3 us."""
+"""Seconds of a step on a link whose latency nobody published; the known links of GPUs have 0.9 to 3.3 us."""
 GLOO_OVERHEAD_S, GLOO_STEP_S = 1e-4, 8.6e-5
 """Measured with torch 2.13 over loopback on a busy two-core machine: a send of 1 KiB takes 62 to 120 us, an all-reduce
 of two ranks, two steps, 215 to 374."""
 _TCP_SHARE = 0.95
-"""Of a line's rate, what is left for data in frames of 1538 bytes that carry 1460."""
+"""Share of a line's rate that is left for data: frames of 1538 bytes carry 1460."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class SheetModel:
     """The same where devices share a bus."""
 
     def seconds(self, collective: Collective, link: Interconnect, shared_by: float = 1.0) -> float:
-        """Of one collective on one link that ``shared_by`` devices share. gloo has numbers of its own."""
+        """Seconds of one collective on one link that ``shared_by`` devices share; gloo has numbers of its own."""
         if collective.ranks == 1:
             return 0.0
         plain = link.alpha_beta(shared_by)
@@ -84,7 +84,7 @@ class SheetModel:
 
 
 def follows_sheet(curve: Curve) -> bool:
-    """Whether its link is known and all of its ranks have it: a bridge joins two."""
+    """True if the curve's link is known and all of its ranks have it: a bridge joins two."""
     if curve.link is None or curve.nodes > 1:
         return False
     return curve.ranks <= 2 or interconnect.get(curve.link).topology != "pair"

@@ -35,7 +35,7 @@ class Stage:
     """The collective of one group."""
     groups: tuple[tuple[int, ...], ...]
     is_far: bool
-    """Whether its members stand in different nodes."""
+    """True if the members of a group stand in different nodes."""
 
 
 @dataclass(frozen=True)

@@ -43,13 +43,13 @@ NUMBERS: dict[str, str] = {
 }
 _KEYS = {"name", "title", "vendor", "processors", "documents", "numbers", "operations_source", "operations"}
 _MOST, _MOST_CYCLES = 2**24, 10_000
-"""Of a number of a core, and of the cycles and slots of one operation: a simulated core has places for so many."""
+"""Limits of a core's numbers, and of one operation's cycles and slots: a simulated core has places for so many."""
 _OPERATION_KEYS = {"ports", "latency", "busy", "slots", "wide_ports", "wide_busy", "wide_latency"}
 
 
 @dataclass(frozen=True)
 class Unit:
-    """What executes one operation."""
+    """The part of a core that executes one operation."""
 
     ports: tuple[int, ...]
     """Any one of these; empty: none is needed."""
@@ -58,7 +58,7 @@ class Unit:
     busy: int
     """Cycles that the port is taken."""
     slots: int
-    """Of the core's width."""
+    """Slots of the core's width that the operation takes."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Core:
     title: str
     vendor: str
     processors: tuple[str, ...]
-    """What LLVM calls CPUs with it (``mcpu``)."""
+    """LLVM's names of the CPUs with this core (``mcpu``)."""
     numbers: Mapping[str, Quantity]
     """One a name in ``NUMBERS``."""
     port_names: tuple[str, ...]

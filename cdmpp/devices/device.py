@@ -55,7 +55,7 @@ _COSTS_ONLY = (
     *("fp32_matrix_tflops", "board_power_w", "process_nm"),
 )
 VECTOR_FIELDS = tuple(name for name in SPEC_FIELDS if name not in _COSTS_ONLY)
-"""What enters the device vector; the others are read by the costs alone."""
+"""Fields that enter the device vector; only the costs read the others."""
 VECTOR_WIDTH = 2 * len(VECTOR_FIELDS) + len(KINDS)
 
 
@@ -75,16 +75,16 @@ class Device:
     sources: Mapping[str, str]
     """One text per name in ``SPEC_FIELDS``: the document that states the value, or why there is none."""
     core: str | None = None
-    """Of a CPU: the name of its microarchitecture, see ``cores``; None where that is not described."""
+    """The name of a CPU's microarchitecture, see ``cores``; None where that is not described."""
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """(low, high) of the numbers of which no more is known."""
     measured: frozenset[str] = frozenset()
     """Names of the numbers that were timed on the device instead of read."""
     launch_overheads: LaunchOverheads = field(default_factory=LaunchOverheads)
-    """How it runs a network of kernels."""
+    """The times that a network takes on it apart from its kernels."""
 
     def origin(self, name: str) -> str:
-        """How a number is known: ``measured``, ``described``, ``range`` or ``unknown``."""
+        """The way a number is known: ``measured``, ``described``, ``range``, ``unknown`` or ``not applicable``."""
         if self.spec[name] is None:
             return "not applicable" if self.sources.get(name, "").startswith("not applicable") else "unknown"
         return "range" if name in self.ranges else "measured" if name in self.measured else "described"
@@ -105,7 +105,7 @@ class Device:
         return replace(timed, sources=sources, measured=self.measured | set(values))
 
     def vector(self) -> np.ndarray:
-        """What a model sees of the device: (VECTOR_WIDTH,) float32, all finite.
+        """The device as a model sees it: (VECTOR_WIDTH,) float32, all finite.
 
         First one log-scaled value between about 0 and 1 per name in ``VECTOR_FIELDS`` (0 where unknown), then one mask
         each (1 = known), then a one-hot of the kind.

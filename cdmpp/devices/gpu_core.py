@@ -63,7 +63,7 @@ class GpuCore:
 
 
 def gpu_core_of(arch: int) -> GpuCore:
-    """That of ``sm_arch``; ``CdmppError`` names those that are described, or a malformed file and field."""
+    """The core of ``sm_arch``; ``CdmppError`` names those that are described, or a malformed file and field."""
     cores = _by_arch()
     if f"sm_{arch}" not in cores:
         where = conf_folder() / "gpu_core"

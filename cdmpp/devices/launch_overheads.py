@@ -15,17 +15,17 @@ _NUMBERS = {"call_us": "us", "run_us": "us", "exposed_share": "1", "resident_kb"
 
 @dataclass(frozen=True)
 class LaunchOverheads:
-    """Of one device. ``None``: nobody has measured it."""
+    """The overheads of one device; None where nobody has measured one."""
 
     call_s: float | None = None
-    """From the end of a kernel to the start of the next one on the same stream, and before the first."""
+    """Seconds from the end of a kernel to the start of the next one on the same stream, and before the first."""
     run_s: float | None = None
-    """What a run of a network takes once."""
+    """Seconds that a run of a network takes once."""
     exposed_share: float | None = None
-    """Of the time that data needs from where it lies instead of the cache of a kernel timed alone: what the kernel
-    does not hide."""
+    """Share, 0 to 1, that a kernel does not hide of the time to fetch its data from where it lies in a network; one
+    that is timed alone finds it in the cache."""
     resident_bytes: float | None = None
-    """Of the last cache what a network has to itself; other guests of a shared host use the rest. None: all of it."""
+    """Bytes of the last cache that a network has to itself; other guests of a shared host use the rest. None: all."""
     streams: int = 1
     """Queues of each engine that run side by side."""
     classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

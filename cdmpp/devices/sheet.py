@@ -15,7 +15,7 @@ from cdmpp.platform.paths import conf_folder
 
 MEASURED = "measured"
 _OTHER_SOURCES = (MEASURED, "derived", "fitted", "not published", "not applicable")
-"""Where a number may come from beside a document."""
+"""Sources that a number may have instead of a document."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def sheet_file(group: str, what: str, name: str) -> Path:
 
 
 def nearest(name: str, known: Collection[str]) -> str:
-    """What to say of a name that is not ``known``: the nearest ones, or all where none is near."""
+    """Words for a message on a name that is not ``known``: the nearest names, or all where none is near."""
     plain = {other.replace("-", ""): other for other in known}
     wanted = name.lower().replace("-", "").replace("_", "").replace(" ", "")
     near = [plain[match] for match in difflib.get_close_matches(wanted, plain, n=3, cutoff=0.5)]

@@ -14,7 +14,7 @@ from cdmpp.model.cpu_parts import CPU_PARTS, cpu_parts, parallel_cores
 from cdmpp.model.gpu_parts import GPU_PARTS, Occupancy, gpu_parts
 
 BOUNDS = ("compute", "issue", "near_memory", "l1", "l2", "dram", "latency", "launch")
-"""What can bound a kernel. ``near_memory``: shared memory on GPUs, load and store ports on CPUs.
+"""Resources that can bound a kernel. ``near_memory``: shared memory on GPUs, load and store ports on CPUs.
 ``latency`` (refill round trips; dependence chains) and ``launch`` add to the others, which overlap."""
 N_BOUNDS = len(BOUNDS)
 N_OVERLAPPING = 6
@@ -28,7 +28,8 @@ _FLOOR_S = 1e-9
 def kernel_parts(kernel_features: Tensor, device_spec: Tensor, kinds: Tensor) -> Tensor:
     """(B, K, N_PARTS) seconds of each part, zero for those of the other kind (``kinds`` (B,): 0 cpu, 1 gpu).
 
-    Of ``kernel_features`` (B, K, KERNEL_WIDTH) and raw datasheet numbers (B, len(SPEC_FIELDS)), 0 where unknown.
+    They follow from ``kernel_features`` (B, K, KERNEL_WIDTH) and raw datasheet numbers (B, len(SPEC_FIELDS)), 0 where
+    unknown.
     """
     on_gpu = (kinds == 1)[:, None, None]
     cpu_times, gpu_times = (parts(kernel_features, device_spec, kinds) for parts in (cpu_parts, gpu_parts))

@@ -4,10 +4,10 @@ A handful of resources, each needed so many cycles by every kind of instruction 
 softly. Cycles come from the simulated core of the device; what is only counted is scaled by how many instructions it
 starts in a cycle, gathers by what they cost there, which microcode has made tenfold on some.
 
-Where it is fitted to several devices each has *per-device costs* beside the shared ones: a factor on all of its cycles,
-one on each kind of amount, and one on the overhead of a call. A ridge keeps them near one. A device that was not
-learned goes by the shared costs, nearer than those of the most similar one; a few programs tell its
-own (``learn_device``, ``scale_device``).
+Where it is fitted to several devices each has *per-device costs* next to the shared ones: a factor on all of its
+cycles, one on each kind of amount, and one on the overhead of a call. A ridge keeps them near one. A device that was
+not learned goes by the shared costs, nearer than those of the most similar one; a few programs tell its own
+(``learn_device``, ``scale_device``).
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ N_RESOURCES = 8
 N_CODE = 1 + CODE_WIDTH + 2
 """Columns of ``code_inputs``."""
 MIN_PROGRAMS = 500
-"""With code vectors; fewer do not tell some hundred costs, and the analytic time stays what it is."""
+"""Programs with code vectors that a fit needs: from fewer some hundred costs cannot be told, and only the analytic time
+counts."""
 
 
 def _is_simulated(name: str) -> bool:
-    """Whether an amount is in cycles of the device's own core."""
+    """True if an amount is in cycles of the device's own core."""
     return name.startswith("machine_") and name.endswith("cycles")
 
 
@@ -51,7 +52,7 @@ _NAMES = tuple(
 _MEMORY = ("l1_misses", "l1_conflicts", "l2_misses", "page_misses", "page_walks", "l3_misses", "allocation", "call")
 _MEMORY_COLUMNS = [PARTS.index(f"cpu_{name}") for name in _MEMORY]
 _CODE_COLUMNS = [1 + CODE_NAMES.index(name) for name in _NAMES]
-"""Of ``Batch.codes``, whose first column is the flag."""
+"""Columns of ``Batch.codes``, whose first is the flag."""
 N_INPUTS = len(_CODE_COLUMNS) + len(_MEMORY_COLUMNS)
 _SCALE, _OVERHEAD = N_INPUTS, N_INPUTS + 1
 N_DEVICE_COSTS = N_INPUTS + 2
@@ -63,12 +64,12 @@ _ISSUED = torch.tensor(
         for name in _NAMES
     ]
 )
-"""Of the code columns: not what takes its cycles however many instructions start in one."""
+"""True for code columns whose cycles depend on how many instructions start in one."""
 _TYPICAL_ISSUE_WIDTH = 5.0
 SCALES = ("core", "caches", "memory", "call")
-"""What few programs of a device can tell a factor of: cycles of the core, cache misses, memory, a call's overhead."""
+"""Costs whose factor few programs of a device can tell: cycles of the core, cache misses, memory, a call's overhead."""
 _SCALED = torch.zeros(N_DEVICE_COSTS, len(SCALES), dtype=torch.float64)
-"""Which of them scales which cost of a device; its factor on all cycles is none of them."""
+"""(N_DEVICE_COSTS, len(SCALES)) 1 where a scale applies to a cost; none applies to the factor on all cycles."""
 _SCALED[: len(_CODE_COLUMNS), 0] = 1.0
 for _place, _name in enumerate(_MEMORY, len(_CODE_COLUMNS)):
     _SCALED[_place, {"l3_misses": 2, "allocation": 3, "call": 3}.get(_name, 1)] = 1.0

@@ -1,4 +1,4 @@
-"""What decides the shape of a model, as plain frozen dataclasses: the one place of the defaults. No torch here."""
+"""Settings that decide the shape of a model, as frozen dataclasses: the one place of the defaults. No torch here."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class CdmppConfig:
     LIMITS = _LIMITS
     name: str = "cdmpp"
     width: int = 128
-    """Of a token; even, and divisible by ``heads``."""
+    """Width of a token; even, and divisible by ``heads``."""
     layers: int = 2
     """Encoder blocks (pre-norm)."""
     heads: int = 4
@@ -49,7 +49,7 @@ class CdmppConfig:
     hidden: int = 256
     """Width of the regressor."""
     label: str = "log"
-    """What the label terms of the loss standardise: log, box-cox or yeo-johnson."""
+    """Transform of the latency for the label terms of the loss: log, box-cox or yeo-johnson."""
     anchor: bool = True
     """Predict the difference to the analytic time of the kernels instead of the latency itself."""
     clip: float = 6.0
@@ -61,9 +61,9 @@ class CdmppConfig:
     code_dropout: float = 0.2
     """Share of programs whose code vector is hidden while training: the model must do without, too."""
     code_kind: str = "cpu"
-    """Of which devices the code vectors are, ``cpu`` or ``gpu``; filled in from the training data."""
+    """Kind of devices that the code vectors are of, ``cpu`` or ``gpu``; filled in from the training data."""
     device_costs: int = 16
-    """Devices at most that have costs of their own in the code anchor, beside the shared ones."""
+    """Devices at most that have costs of their own in the code anchor, next to the shared ones."""
 
     def __post_init__(self) -> None:
         _check_ranges(self)
@@ -121,7 +121,7 @@ class EagerConfig:
     clip: float = 6.0
     label: str = "log"
     device_costs: int = 32
-    """Devices at most that have a roofline of their own in the anchor, beside the shared one."""
+    """Devices at most that have a roofline of their own in the anchor, next to the shared one."""
 
     def __post_init__(self) -> None:
         _check_ranges(self)

@@ -1,4 +1,4 @@
-"""What each resource of CPU cores would need for a kernel: pipes, caches, pages. Constants are architectural."""
+"""Seconds that each resource of a CPU would take for a kernel: pipes, caches, pages. Constants are architectural."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PAGE_MISS_CYCLES, _PAGE_WALK_CYCLES = 7.0, 30.0
 
 
 class _Cpu(KernelQuantities):
-    """What the seconds of one core follow from; (B, K) or (B, 1) each."""
+    """Quantities from which the seconds of one core follow; (B, K) or (B, 1) each."""
 
     def __init__(self, features: Tensor, spec: Tensor, kinds: Tensor) -> None:
         super().__init__(features, spec, kinds)
@@ -64,7 +64,7 @@ CPU_PARTS: dict[str, tuple[str, Callable[[_Cpu], Tensor]]] = {
 }
 """Name -> the bound that it belongs to (``analytic.BOUNDS``), and its seconds on one core."""
 _NOT_SHARED = ("allocation", "call")
-"""Of the cores only one does that."""
+"""Parts that only one of the cores takes."""
 
 
 def cpu_parts(features: Tensor, spec: Tensor, kinds: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ _WIDTHS = sorted(set(ELEMENT_BYTES.values()))
 
 
 class EagerModel(nn.Module):
-    """Which kernel an operator takes nobody knows before: what decides it goes through a perceptron."""
+    """Framework operators: an anchor, and a perceptron since nobody knows before which kernel an operator takes."""
 
     log_scale: Tensor
     range: Tensor
@@ -110,13 +110,13 @@ class EagerModel(nn.Module):
         return (learned.any(0) & ~here).cpu().numpy()
 
     def _learned(self, codes: np.ndarray) -> Tensor:
-        """(max_devices, n) whether each device has told of each operator."""
+        """(max_devices, n) True where the training has such an operator on the device."""
         kinds, widths = _what(torch.from_numpy(np.asarray(codes, np.float32)).to(self.learned.device))
         return self.learned[:, kinds, widths] != 0
 
     def forward(self, batch: Batch) -> Output:
-        """Of operators alone: what has no operator vector has no answer here."""
-        # Beyond the sizes of its training the anchor alone goes on; the correction stays that of the largest ones.
+        """The latency of operators; a program without an operator vector has no answer here."""
+        # Beyond the sizes of its training only the anchor goes on; the correction stays that of the largest ones.
         low, high = self.range[families(batch)].unbind(1)
         scaled = self.scaler(eager_inputs(batch)).clamp(low, high)
         hidden = self.perceptron(torch.cat([scaled, self.bins(scaled)], dim=-1))

@@ -14,11 +14,11 @@ from cdmpp.operators.operator_vector import OPERATOR_FEATURES, OPERATOR_NAMES
 TILES = ((32, 32), (64, 64), (128, 64), (128, 128))
 """Rows and columns of a product that one block computes, of the kernels that libraries come with."""
 _SIDES = (32, 64, 128)
-"""Of tiles: what a product leaves of the last one is lost."""
+"""Sides of tiles: the part of the last tile that a product leaves empty is lost."""
 _WINOGRAD = (2, 4)
 """Sides of the squares of output that Winograd's algorithm computes at once, from squares two wider."""
 _ROW_KERNELS = {"softmax": (2, 512), "layer_norm": (1, 128)}
-"""How often a kernel of ATen reads its row again, and threads of the block that serves one."""
+"""The number of times a kernel of ATen reads its row again, and threads of the block that serves one."""
 _IN_REGISTERS = 1024
 """Columns of a softmax up to which a warp keeps the row."""
 _TYPICAL = {  # (cpu, gpu)
@@ -34,13 +34,13 @@ _TYPICAL = {  # (cpu, gpu)
     "process_nm": (12.0, 12.0),
     "warp_size": (32.0, 32.0),
 }
-"""Where a datasheet is silent."""
+"""Typical numbers, taken where a datasheet is silent."""
 _PLAIN = {feature.name: feature.plain for feature in OPERATOR_FEATURES}
 _REFERENCE_NM = 12.0
 
 
 class EagerQuantities:
-    """Of B operators, by name; all (B,)."""
+    """Quantities of B operators by name, (B,) each."""
 
     def __init__(self, batch: Batch) -> None:
         self.vector = batch.codes[:, 1 : 1 + len(OPERATOR_NAMES)]
@@ -52,7 +52,7 @@ class EagerQuantities:
         return column if _PLAIN[name] else (torch.exp2(column) - 1).round()
 
     def device(self, name: str) -> Tensor:
-        """Of the datasheet, a typical value where it is silent."""
+        """A number of the datasheet; a typical value where it is silent."""
         published = self.spec[:, SPEC_FIELDS.index(name)]
         typical = published.new_tensor(_TYPICAL[name])[self.kinds]
         if name == "bandwidth_gbps":  # of a socket, say vendors; what a few of its cores get is measured, if at all
@@ -76,15 +76,15 @@ class EagerQuantities:
         return 1e12 * torch.where((self["matmul_count"] > 0) & self.halves(), half, full)
 
     def halves(self) -> Tensor:
-        """Whether the elements have less than four bytes."""
+        """True where the elements have less than four bytes."""
         return self["element_bytes"] < 3
 
     def compute_s(self) -> Tensor:
-        """At the peak rate."""
+        """Seconds at the peak rate."""
         return self["flops"] / self.peak()
 
     def least_s(self) -> Tensor:
-        """What no product on a GPU is faster than, nor any measured one (``benchmarks.library_peaks``).
+        """Seconds below which no product on a GPU can be, nor any measured one was (``benchmarks.library_peaks``).
 
         Next to nothing for convolutions, of which Winograd's algorithm makes fewer operations, and on CPUs, whose clock
         may exceed that of their description.
@@ -93,7 +93,7 @@ class EagerQuantities:
         return torch.where(bound, self.compute_s(), 0.0).clamp_min(1e-12)
 
     def memory_s(self) -> Tensor:
-        """At full bandwidth, with what is read again because the caches did not hold it."""
+        """Seconds at full bandwidth, with what is read again because the caches did not hold it."""
         of_core, of_device = self.rows_in_caches()
         missed = _missed(of_core) * _missed(of_device)
         moved = self["read_bytes"] * (1 + self._row_kernels(0) * missed) + self["write_bytes"]
@@ -114,7 +114,7 @@ class EagerQuantities:
         return torch.where(kept, 0.0, known)
 
     def winograd(self, side: int) -> list[Tensor]:
-        """Of a convolution that is done by products over squares of ``side``; zeros of what cannot be."""
+        """Inputs for a convolution that is done by products over squares of ``side``; zeros where it cannot be."""
         can, products, channels = self["winograd_flag"] > 0, (side + 2) ** 2, self["in_channels"]
         out = (self["matmul_rows"] / self["images"].clamp_min(1)).sqrt().round()
         across = (out / side).ceil()
@@ -133,7 +133,7 @@ class EagerQuantities:
         return [torch.where(can, one, 0.0) for one in told]
 
     def power_s(self) -> Tensor:
-        """At one TFLOP/s a watt of a 12 nm process: what a board may burn limits products before their peak does."""
+        """Seconds at one TFLOP/s a watt of a 12 nm process: a board's power limits products before their peak does."""
         faster = torch.where(self.halves(), 4.0, 1.0)
         return self["flops"] / (1e12 * faster * self.device("board_power_w"))
 
@@ -153,7 +153,7 @@ _DEVICE = ("bandwidth_gbps", "core_count", "board_power_w", "l2_kb", "warp_size"
 
 
 def _missed(share: Tensor) -> Tensor:
-    """Of a cache that holds none of what it is asked for again once that fills it, all of half of it."""
+    """The share of second reads that miss a cache filled to ``share``: none up to half of it, all once it is full."""
     return (2 * share - 1).clamp(0, 1)
 
 

@@ -25,7 +25,7 @@ _FLOOR, _COMPUTE, _MEMORY, _POWER = range(4)
 _START = (-11.0, -0.3, -0.3, -2.5)
 _SHRINK_START, _SHARP_START = 0.7, 1.0
 _CELL_PROGRAMS = 1000
-"""Of one device and family: each of these cells counts alike."""
+"""Programs of one device and family that a fit weighs; each such cell counts alike."""
 _LEAST = 0.01
 """Share of the calls of a device and family that may take less than its floor."""
 _HUBER, _RIDGE, _OWN_RIDGE, _STEPS = 0.2, 0.003, 0.3, 150
@@ -33,9 +33,9 @@ _NOISE = 0.1
 """Log-seconds by which a call may miss what its device's numbers say, the rest being none of their business."""
 _FEWEST_DEVICES, _USUAL_SPREAD, _LEAST_SPREAD = 3, 0.3, 0.2
 Terms = tuple[Tensor, Tensor, Tensor, Tensor]
-"""What ``_terms`` returns."""
+"""The tensors that ``_terms`` returns."""
 _FAMILY_COLUMNS = [OPERATOR_NAMES.index(f"family_{name}") for name in FAMILIES]
-"""Of operator vectors; in ``Batch.codes`` a flag stands before them."""
+"""Columns of operator vectors; in ``Batch.codes`` a flag stands before them."""
 
 
 class EagerPrior(nn.Module):
@@ -155,7 +155,7 @@ class EagerPrior(nn.Module):
         return dict(zip(("floor", "compute", "bandwidth", "power"), moved.tolist(), strict=True))
 
     def _spreads(self) -> tuple[Tensor, Tensor]:
-        """How far training devices stand from the shared numbers: (4,) all families together, (families, 4) each."""
+        """Distances of training devices from the shared numbers: (4,) all families together, (families, 4) each."""
         own = self.own[self.known.isfinite().all(1)].double()
         if len(own) < _FEWEST_DEVICES:
             return own.new_full((4,), _USUAL_SPREAD), own.new_full((len(FAMILIES), 4), _USUAL_SPREAD)

@@ -1,7 +1,7 @@
 """GpuCodeAnchor: the time of a GPU program by its executed kernels, with a few costs fitted on training data.
 
 The cycles of a simulated multiprocessor come first; those of single resources add what they miss of it. Memory beyond
-the caches and the start of blocks run beside them, and the slowest of the three decides, softly. A launch is on top.
+the caches and the start of blocks run next to them, and the slowest of the three decides, softly. A launch is on top.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from cdmpp.model.kernel_quantities import KernelQuantities
 
 RESOURCES = ("multiprocessor", "memory", "start")
 MIN_PROGRAMS = 100
-"""With code vectors; fewer do not tell the costs, and the analytic time stays what it is."""
+"""Programs with code vectors that a fit needs: fewer do not tell the costs, and only the analytic time counts."""
 _VARIANTS = tuple(VARIANTS)
 _COUNTED = tuple(one.name for one in GPU_CYCLES if one.name not in ("start", *_VARIANTS))
 _CYCLES = [1 + GPU_CODE_NAMES.index(f"cycles_{name}") for name in (*_COUNTED, *_VARIANTS)]

@@ -1,4 +1,4 @@
-"""What each resource of a GPU would need for a kernel: pipes, memories, waits. Constants are architectural (cycles)."""
+"""Seconds that each resource of a GPU would need for a kernel: pipes, memories, waits. Constants are architectural."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ROUNDING = 1e-5
 
 
 class Occupancy(KernelQuantities):
-    """How many blocks a multiprocessor holds, and how often it is filled; (B, K) each."""
+    """The number of blocks that a multiprocessor holds, and of times it is filled; (B, K) each."""
 
     def __init__(self, features: Tensor, spec: Tensor, kinds: Tensor) -> None:
         super().__init__(features, spec, kinds)
@@ -61,7 +61,7 @@ class _Gpu(Occupancy):
         cycle = 1 / (self.device("clock_mhz") * 1e6)
         self.bandwidth = 1e9 * self.device("bandwidth_gbps")
         lanes = (self.flops_per_cycle() / 2).clamp_min(_WARP)
-        # One warp alone issues an instruction every two cycles at best; enough warps fill the pipes.
+        # One warp by itself issues an instruction every two cycles at best; enough warps fill the pipes.
         alone = 2.0 * self.rounds
         # A pipe is busy for every warp that a multiprocessor ever gets, however they fall into rounds.
         self.pipe = cycle * torch.maximum(alone, self.total_warps * _WARP / lanes)

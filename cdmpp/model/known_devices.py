@@ -1,4 +1,4 @@
-"""What a model has learned of single devices: a row for each, found again by the device's vector."""
+"""Rows that a model has learned of single devices, one for each, found again by the device's vector."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def recalled(vectors: Tensor, known: Tensor, own: Tensor) -> Tensor:
 def borrowed(vectors: Tensor, known: Tensor, own: Tensor) -> Tensor:
     """(B, device width) -> (B, rows, numbers) of ``own`` (max_devices, rows, numbers), by device and row.
 
-    A row that nobody told of a device is the mean over those of which it is told, the nearest foremost. A row of zeros
-    is not told, unless its device has no others.
+    A row that is unknown of a device is the mean over the devices that have it, the nearest foremost. A row of zeros
+    is unknown, unless its device has no others.
     """
     distance = (vectors[:, None] - known[None]).square().sum(-1)
     near, told = ((_NEAR + distance) ** -_SHARPNESS).to(own), (own != 0).any(2)  # near: 0 of a free place

@@ -1,4 +1,4 @@
-"""What every model answers."""
+"""Output: the answer of every model."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 class Output(NamedTuple):
-    """Of B programs."""
+    """The answer of a model for B programs."""
 
     log_latency: Tensor
     """(B,) natural-log seconds."""

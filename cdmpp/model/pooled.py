@@ -35,7 +35,7 @@ def pooled(asts: AstTable, sheets: Sequence[Device]) -> np.ndarray:
 
 
 def with_devices(asts: AstTable, sheets: Sequence[Device]) -> np.ndarray:
-    """(n, POOLED_WIDTH + VECTOR_WIDTH) float32: ``pooled`` with the device vector of each program beside it."""
+    """(n, POOLED_WIDTH + VECTOR_WIDTH) float32: ``pooled`` with the device vector of each program next to it."""
     return np.concatenate([pooled(asts, sheets), _each(sheets, Device.vector)], axis=1).astype(np.float32)
 
 

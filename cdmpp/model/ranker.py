@@ -1,4 +1,4 @@
-"""Ranker: which programs of a task are likely the fastest, by their compact ASTs alone.
+"""Ranker: which programs of a task are likely the fastest, by only their compact ASTs.
 
 What a compiler makes of a program decides much of its latency, and is not in its AST. So this model does not say how
 long a program runs, only how likely each of several is the best: enough to choose the few that are worth compiling.

@@ -78,7 +78,7 @@ class CdmppModel(nn.Module):
 
     @torch.no_grad()
     def learn_device(self, programs: ProgramTensors, rows: np.ndarray) -> None:
-        """What the labelled ``rows`` (n,) tell of a device that is new, before any weight moves."""
+        """Take in what the labelled ``rows`` (n,) tell of a new device, before any weight moves."""
         self.device_encoder.open_columns(programs.device_vectors)
         if self.config.code and isinstance(self.code_anchor, CodeAnchor):
             self.code_anchor.learn_device(programs, rows)

@@ -28,13 +28,13 @@ class Evaluator:
     """The costs of all plans of one step; each plan is evaluated once."""
 
     graph: StepGraph
-    """What each rank computes, and, of a traced step, what ranks exchanged."""
+    """The ops of each rank, and the exchanges of a traced step."""
     topology: Topology | None
-    """What carries the exchanges; None for a traced step, whose exchanges were measured."""
+    """The links that carry the exchanges; None for a traced step, whose exchanges were measured."""
     default: Plan
     """Settings that nobody chose, or under which the step was traced."""
     memory: Memory | None = None
-    """What a rank holds; None: unknown, so that no limit can be kept."""
+    """The memory of a rank; None if unknown, so that no limit can be kept."""
     method: str = "replay"
     """One of ``METHODS``. By closed form, communication is hidden behind computing as far as the strategy overlaps."""
     _costs: dict[Plan, Cost] = field(default_factory=dict, compare=False, repr=False)
@@ -44,14 +44,14 @@ class Evaluator:
 
     @property
     def space(self) -> SearchSpace:
-        """What may be set."""
+        """The settings that may be changed."""
         modules = tuple(module.name for module in can_recompute(self.graph.ranks[0]))
         can_accumulate = self.default.strategy.can_accumulate
         return SearchSpace(self.graph, modules, can_fuse_update(self.graph), can_accumulate)
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What holds for every cost, a sentence each."""
+        """Warnings that hold for every cost, a sentence each."""
         by = "replay" if self.method == "replay" else "closed form"
         if self.topology is None:
             return (f"the cost of a plan is known by {by} of the traced step with other settings; memory is unknown",)
@@ -101,7 +101,7 @@ def evaluate(
 
 
 def changed(graph: StepGraph, plan: Plan) -> StepGraph:
-    """What ranks compute under a plan; ``CdmppError`` for modules that cannot be recomputed."""
+    """The step as ranks compute it under a plan; ``CdmppError`` for modules that cannot be recomputed."""
     known = [module.name for module in can_recompute(graph.ranks[0])]
     if unknown := [name for name in plan.recompute if name not in known]:
         raise CdmppError(f"plan.recompute names {unknown[0]!r}, no module of this step; {nearest(unknown[0], known)}")

@@ -12,11 +12,11 @@ from cdmpp.steps.transforms.recompute import run_order
 
 @dataclass(frozen=True)
 class Memory:
-    """What one rank holds by itself, from which follows what it holds under a plan."""
+    """The bytes that one rank holds by itself, from which follow those that it holds under a plan."""
 
     held: StepMemory
     rank: RankGraph
-    """What its ops write and read, its gradients and modules."""
+    """The rank's ops with the bytes they write and read, its gradients and modules."""
 
     def live_bytes(self, recomputed: tuple[str, ...] = (), with_gradients: bool = True) -> int:
         """Most bytes of results alive at a time, those of the update left out: it writes in place.

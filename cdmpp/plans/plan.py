@@ -31,7 +31,7 @@ class Plan:
     LIMITS: ClassVar[dict[str, Limits]] = {"gradient_accumulation_steps": ACCUMULATION}
 
     strategy: Strategy = field(default_factory=lambda: STRATEGIES[DEFAULT_STRATEGY]())
-    """How ranks share the step, with the settings of that strategy and of no other."""
+    """The way ranks share the step, with the settings of that strategy and of no other."""
     degrees: ParallelDegrees = ParallelDegrees()
     """The ranks of the job."""
     gradient_accumulation_steps: int = 1
@@ -41,7 +41,7 @@ class Plan:
     update: str = "separate"
     """One of ``UPDATES``."""
     synchrony: Synchrony = Synchronous()
-    """Which exchanges an update waits for."""
+    """The rule that decides which exchanges an update waits for."""
 
     def __post_init__(self) -> None:
         for name, kind in (("strategy", Strategy), ("degrees", ParallelDegrees), ("synchrony", Synchrony)):
@@ -66,7 +66,7 @@ class Plan:
         return self.degrees.ranks
 
     def changes(self, default: Plan) -> tuple[str, ...]:
-        """What is set otherwise than in ``default``, a phrase each."""
+        """The settings that differ from those of ``default``, a phrase each."""
         told = {
             "gradient_accumulation_steps": f"{self.gradient_accumulation_steps} gradient accumulation steps",
             "recompute": f"recomputed: {some(self.recompute, ', ', 4) or 'nothing'}",

@@ -26,7 +26,7 @@ class Registry(Generic[Kind]):
 
     def __init__(self, what: str) -> None:
         self.what = what
-        """What is registered, for messages."""
+        """The word for a registered thing, used in messages."""
         self._kinds: dict[str, type[Kind]] = {}
 
     def register(self, kind: type[Kind]) -> type[Kind]:
@@ -53,7 +53,7 @@ class Registry(Generic[Kind]):
         return self._kinds[name]
 
     def from_dict(self, values: Any, group: str) -> Kind:
-        """What ``to_dict`` gave; a bare name means the defaults. ``CdmppError`` for an unknown name, key or value."""
+        """The kind that ``to_dict`` wrote; a bare name: its defaults. ``CdmppError``: unknown name, key or value."""
         values = {"name": values} if isinstance(values, str) else dict(fitting(group, values, Mapping))
         kind = self[fitting(f"{group}.name", values.pop("name", None), str)]
         return config_from_dict(kind, values, group)

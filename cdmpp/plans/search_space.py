@@ -16,6 +16,6 @@ class SearchSpace:
     modules: tuple[str, ...] = ()
     """Names of the modules that may be recomputed, in the order of the model."""
     can_fuse_update: bool = False
-    """Whether there are several updates, with pauses of the host between them, that one kernel can replace."""
+    """True if there are several updates, with pauses of the host between them, that one kernel can replace."""
     can_accumulate: bool = False
-    """Whether gradients of several batches can be added up."""
+    """True if gradients of several batches can be added up."""

@@ -1,4 +1,4 @@
-"""Which trained models are here: shipped ones, those in ``models/``, and what ``train.py`` left. Opens no weights."""
+"""The trained models at hand: shipped ones, those in ``models/``, and what ``train.py`` left. Opens no weights."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ModelEntry:
     """A model folder as its two JSON files describe it."""
 
     name: str
-    """What ``cdmpp.load_model`` takes: the plain name of a shipped model, a path else."""
+    """The name that ``cdmpp.load_model`` takes: the plain one of a shipped model, else a path."""
     folder: Path
     devices: tuple[str, ...]
     zero_shot: tuple[str, ...] = ()
@@ -36,13 +36,13 @@ class ModelEntry:
     features: str = "cdmpp"
     """Kind of programs, a name in ``layout.FEATURES``: ``library`` of framework operators."""
     tells_unseen: bool = False
-    """Whether it knows what to expect on CPUs that it never saw."""
+    """True if it knows the error to expect on CPUs that it never saw."""
     state: str = "usable"
     """``usable``, ``another version`` or ``damaged``."""
     problem: str = ""
-    """Why it cannot be used, in a sentence that names the file."""
+    """The reason why it cannot be used, in a sentence that names the file."""
     card: Mapping[str, Any] = field(default_factory=dict)
-    """What the card says; empty where it cannot be read."""
+    """The content of its card; empty where it cannot be read."""
 
     @property
     def kinds(self) -> set[str]:
@@ -56,7 +56,7 @@ class ModelEntry:
 
     @property
     def usable(self) -> bool:
-        """Its JSON files are those of a model of this version."""
+        """True if its JSON files are those of a model of this version."""
         return self.state == "usable"
 
     def summary(self) -> dict[str, Any]:
@@ -86,7 +86,7 @@ def model_for(device: str | Device, entries: Sequence[ModelEntry], features: str
 
     One that is named after the device goes before one of many devices.
 
-    ``features``: the kind of programs asked about. For a device whose machine code can be read else the first that
+    ``features``: the kind of programs to predict. For a device whose machine code can be read else the first that
     tells its error on unseen ones of that kind, rather one that knows a GPU of that architecture; for framework
     operators else the first of devices of that kind.
     ``ModelFormatError`` where there is none; the message lists what there is.
@@ -137,7 +137,7 @@ def _entry(folder: Path, name: str) -> ModelEntry | None:
 
 
 def _figures(card: Mapping[str, Any]) -> dict[str, Any]:
-    """What a summary takes from a card."""
+    """The figures that a summary takes from a card."""
     test = card.get("test") or {}
     metrics = test.get("metrics", {}) if test else card.get("validation", {})
     intervals = card.get("intervals", {})

@@ -16,18 +16,18 @@ from cdmpp.predict.program_batch import ProgramBatch, ReadOptions
 
 @dataclass(frozen=True)
 class Derived:
-    """By key of a source: what was derived from it, or why nothing was."""
+    """ASTs and code vectors by the key of their source, or the reasons why there are none."""
 
     stored: Mapping[str, CompactAST]
     codes: Mapping[str, np.ndarray]
     """(CODE_WIDTH,) float32."""
     faults: Mapping[str, str]
-    """Why there is no AST."""
+    """Reasons why there is no AST."""
     code_faults: Mapping[str, str]
 
     @staticmethod
     def of(sources: Sequence[Source], options: ReadOptions, title: str, asts: Path | None, codes: Path) -> Derived:
-        """From chunk files in the folders ``asts`` (None: no ASTs are wanted) and ``codes``."""
+        """Derive, and read from chunk files in the folders ``asts`` (None: no ASTs are wanted) and ``codes``."""
         from cdmpp.data.codes import cached_codes
         from cdmpp.data.loading import stored_asts
 
@@ -50,7 +50,7 @@ class Derived:
         return Derived(stored, cached_codes(codes) if compiled else {}, faults.get("asts", {}), of_codes)
 
     def inputs(self, sources: Sequence[Source], labels: Sequence[str]) -> ProgramBatch:
-        """Of sources that all have ASTs."""
+        """The programs of sources that all have ASTs."""
         keys = [source.key for source in sources]
         inputs = ProgramBatch(AstTable.from_asts(self.stored[key] for key in keys), tuple(labels))
         return inputs.with_codes(self.codes, self.code_faults, keys)

@@ -28,9 +28,9 @@ FLAGS = {
 }
 """Flag -> what it means, in the order in which they are shown."""
 UNSCHEDULED = "unscheduled_programs"
-"""In a model's card: device -> how many programs without a schedule it learned from."""
+"""Key in a model's card: device -> number of programs without a schedule that it learned from."""
 OF_STEPS = "training_step_programs"
-"""In a model's card: device -> how many programs of training steps it learned from."""
+"""Key in a model's card: device -> number of programs of training steps that it learned from."""
 _ENOUGH = 100  # of these
 _UNKNOWN = [CODE_NAMES.index(name) for name in ("unknown_loops", "machine_unmatched_loops")]
 _CPU_BOOST = 1.1  # by how much a CPU's clock may exceed that of its description
@@ -39,10 +39,10 @@ _CPU_BOOST = 1.1  # by how much a CPU's clock may exceed that of its description
 def flag_programs(
     asts: AstTable, device: Device, latency_s: np.ndarray, wants_code: bool, learned_unscheduled: int = 0
 ) -> dict[str, np.ndarray]:
-    """Flag -> (n,) bool, those that can be told from programs and answers.
+    """Flag -> (n,) bool, those that follow from programs and answers.
 
-    ``wants_code``: the model reads that of such a device. ``learned_unscheduled``: programs of this device without a
-    schedule that it learned from.
+    ``wants_code``: the model reads the machine code of such a device. ``learned_unscheduled``: programs of this
+    device without a schedule that it learned from.
     """
     on_cpu = asts.target_kinds == TARGET_KINDS.index("cpu")
     without = np.ones(len(asts), bool) if asts.codes is None else np.isnan(asts.codes[:, 0])
@@ -65,7 +65,7 @@ def count_unknown(asts: AstTable) -> np.ndarray:
 def least_seconds(asts: AstTable, device: Device) -> np.ndarray:
     """(n,) seconds that the multiply-adds of each program need at the device's published peak; 0 where none is known.
 
-    Multiply-adds alone: a compiler may fold other operations. A loop nest uses no more cores than it has parallel
+    Only multiply-adds count: a compiler may fold other operations. A loop nest uses no more cores than it has parallel
     iterations or blocks.
     """
     peak, cores = device.spec["fp32_tflops"], device.spec["core_count"]

@@ -114,7 +114,7 @@ def _foreign(folder: Path, inputs: ProgramBatch, options: ReadOptions) -> dict[s
 
 
 def _run_alike(device: Device, name: str, target: str) -> bool:
-    """Whether code for ``target`` (JSON) takes as many cycles on ``device`` as on the one of that ``name``."""
+    """True if code for ``target`` (JSON) takes as many cycles on ``device`` as on the one of that ``name``."""
     if name == device.name:
         return True
     try:
@@ -127,7 +127,7 @@ def _run_alike(device: Device, name: str, target: str) -> bool:
 def _compiled_for(folder: Path, records: Iterable[Record], tasks: Mapping[str, Task], options: ReadOptions) -> Derived:
     """Code vectors on the wished device of ``records`` of others, by record; none of those for another kind of device.
 
-    A GPU runs code of its own architecture alone; what LLVM makes for another CPU is taken as it is.
+    A GPU runs only code of its own architecture; what LLVM makes for another CPU is taken as it is.
     """
     sources: dict[str, Source] = {}
     for record in records if has_tvm() else ():

@@ -44,7 +44,7 @@ def pretrained_names() -> list[str]:
 
 
 def find_model(path_or_name: str | Path) -> Path:
-    """Its folder; ``ModelFormatError`` where there is none."""
+    """The folder of a model; ``ModelFormatError`` where there is none."""
     if "\0" not in str(path_or_name):
         for folder in (Path(path_or_name), SHIPPED / str(path_or_name)):
             if (folder / CONFIG).is_file():
@@ -71,7 +71,7 @@ def _built(stored: StoredConfig) -> list[Model]:
 
 
 def _is_small(config: ModelConfig, members: int) -> bool:
-    """By a bound from above, every layer as wide as the widest one; the reference model holds many networks."""
+    """True if it is small, by a bound, every layer as wide as the widest; the reference model holds many networks."""
     if not isinstance(config, CdmppConfig):
         return False
     inputs = LEAF_WIDTH + (1 + config.bins) * KERNEL_WIDTH + CODE_WIDTH + VECTOR_WIDTH

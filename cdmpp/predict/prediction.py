@@ -40,7 +40,7 @@ class Prediction:
     calibrated: bool = False
     """The model was scaled to the device by a few of its kernels (``cdmpp model calibrate``)."""
     expected: str = ""
-    """Of a device that was not trained on: the error to expect, in a sentence; empty where that is not known."""
+    """The error to expect on a device that was not trained on, in a sentence; empty where that is not known."""
     refused: tuple[str, ...] = ()
     """Programs that were left out, lines of a database say, each with the reason."""
     reasons: Mapping[int, str] = field(default_factory=dict)

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from cdmpp.programs.task import Program
 
 _TYPICAL_ERROR = 0.4
-"""Of the log-latency that a CPU model predicts without reading machine code."""
+"""Error of the log-latency that a CPU model predicts without reading machine code."""
 
 
 class Predictor:
@@ -79,9 +79,9 @@ class Predictor:
         self.calibration = calibration
         """Fits these very weights."""
         self.calibrated = frozenset(calibrated)
-        """Devices among them that the model was scaled to by a few kernels alone."""
+        """Devices among them that the model was scaled to by only a few kernels."""
         self.unseen = unseen
-        """What to expect on devices that it was not trained on; None: unknown."""
+        """Errors to expect on devices that it was not trained on; None if unknown."""
         self.ranker = ranker
         """Chooses which programs of a task to compile; None: their predictions without code vectors must do."""
         self.log_shift = log_shift
@@ -117,7 +117,7 @@ class Predictor:
             device: name or Device; may be left out where the model was trained on one device only.
             compiled: False: see no machine code, not even stored one: reading it takes 0.1 to 3 s a program; None:
                 where the model learned it.
-            limit_s: longest time for compiling one program; past it the AST alone must do, and a flag says so.
+            limit_s: longest time for compiling one program; past it only the AST is read, and a flag says so.
             retarget: make programs that were scheduled for another GPU architecture, or another CPU, for the device's
                 own target; otherwise those of another architecture are refused.
 
@@ -155,7 +155,7 @@ class Predictor:
         return replace(self._answer(seen, inputs, target), described=described)
 
     def chances(self, asts: AstTable, device: str | Device, tasks: Sequence[str]) -> np.ndarray:
-        """(n,) chance of each program to be the fastest of its task, by its AST alone; ``tasks`` (n,) names the tasks.
+        """(n,) chance of each program to be the fastest of its task, by only its AST; ``tasks`` (n,) names the tasks.
 
         Those of one task add up to one. Where there is a ranker, the geometric mean of what it says and what the
         predictions without machine code do: the two err differently.
@@ -235,12 +235,12 @@ class Predictor:
         return Prediction(latency_s, inputs.labels, device.name, trained_on_device, seen.logs.std(0), **vouched)
 
     def _vouches_for(self, device: Device) -> bool:
-        """What is known of unseen GPUs is known of machine code on a described core, or of framework operators."""
+        """True if errors on an unseen GPU are known: for framework operators, or code on a described core."""
         return self.features == EAGER_FEATURES or can_have_gpu_code(device.target)
 
     @torch.inference_mode()
     def examine(self, programs: ProgramTensors, rows: np.ndarray) -> Examined:
-        """For ``rows`` of tensors on the model's torch device; hidden vectors are those of the first member."""
+        """The model's view of ``rows`` of tensors on its torch device; hidden vectors are those of the first member."""
         rows = np.asarray(rows, np.int64)
         logs, parts, order = np.empty((len(self.models), len(programs))), [], []
         for batch in ordered_batches(programs, rows):
@@ -272,13 +272,13 @@ class Predictor:
         return GPU_CODE_VERSION if "gpu" in kinds else CODE_VERSION
 
     def _wants_code_of(self, device: Device) -> bool:
-        """Whether a member reads code vectors of such devices."""
+        """True if a member reads code vectors of such devices."""
         kind = "cpu" if device.kind == "cpu" else "gpu"
         return any(getattr(m.config, "code", False) and getattr(m.config, "code_kind", "") == kind for m in self.models)
 
     @property
     def torch_device(self) -> torch.device:
-        """Where the weights lie."""
+        """The torch device that the weights lie on."""
         return next(self.models[0].parameters()).device
 
     def _device(self, device: str | Device | None) -> Device:

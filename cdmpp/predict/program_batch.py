@@ -1,4 +1,4 @@
-"""ProgramBatch: programs as a model reads them, and ReadOptions: how they are to be read."""
+"""ProgramBatch: programs as a model reads them, and ReadOptions: how they are read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cdmpp.machine_code.cpu.code_features import CODE_WIDTH
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """How programs are to be read."""
+    """Options that decide how programs are read."""
 
     device: Device
     features: str = "cdmpp"

@@ -45,7 +45,7 @@ def predict_rows_with_intervals(
 
 
 def examine_rows(predictor: Predictor, dataset: LatencyDataset, rows: np.ndarray) -> Examined:
-    """What ``predictor`` sees of the programs ``rows`` of ``dataset``, each on its own device."""
+    """The view that ``predictor`` has of the programs ``rows`` of ``dataset``, each on its own device."""
     from cdmpp.data.batching import ProgramTensors
     from cdmpp.devices import sheets_of
 

@@ -22,7 +22,7 @@ WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "card.json"
 MAX_MEMBERS = 64
 SHEET = ("title", "kind", "target", "spec", "core")  # what is stored of a device
 FORMAT = {"format_version": 3, "leaf_width": LEAF_WIDTH, "kernel_width": KERNEL_WIDTH, "device_width": VECTOR_WIDTH}
-"""What every model of this version is made for."""
+"""The numbers of the format that every model of this version is made for."""
 _READABLE: dict[str, tuple[str | int, ...]] = {
     "extractor_version": tuple(FEATURES.values()),
     "code_version": (CODE_VERSION, GPU_CODE_VERSION),
@@ -37,7 +37,7 @@ AGAIN = "copy or train the model again"
 
 @dataclass(frozen=True)
 class StoredConfig:
-    """What ``config.json`` says, apart from what only building the model can tell."""
+    """The content of ``config.json``, apart from what only building the model can tell."""
 
     file: Path
     features: str
@@ -46,12 +46,12 @@ class StoredConfig:
     devices: dict[str, Device]
     log_shift: float
     calibrations: Mapping[str, Mapping[str, Any]]
-    """Those of ``CALIBRATIONS`` that there are: ``groups`` (the first is the empty one) and ``levels`` (rising)."""
+    """The ``CALIBRATIONS`` that there are: ``groups`` (the first is the empty one) and ``levels`` (rising)."""
     calibrated: tuple[str, ...] = ()
     """Devices that the model was scaled to without being trained on them."""
     unseen: Unseen | None = None
     ranker: bool = False
-    """Whether a ranker is among the weights."""
+    """True if a ranker is among the weights."""
 
 
 def read_object(path: Path) -> dict[str, Any]:
@@ -66,7 +66,7 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def other_version(folder: Path, config: Mapping[str, Any]) -> str:
-    """Why this version of the package cannot read the model in ``folder``; empty where it can."""
+    """The reason why this version of the package cannot read the model in ``folder``; empty where it can."""
     for name, readable in _READABLE.items():
         if (value := config.get(name, readable[0])) not in readable:
             return (

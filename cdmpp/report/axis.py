@@ -1,4 +1,4 @@
-"""Axis: from numbers to places in a picture, and the numbers that are written beside it."""
+"""Axis: from numbers to places in a picture, and the numbers that are written next to it."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class Shape:
     text: str = ""
     hover: str = ""
     label: str = ""
-    """What gives it its colour; empty: the style sheet."""
+    """The label that gives the shape its colour; empty if the style sheet does."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Picture:
     style: str = ""
     """Class of the style sheet."""
     labels: tuple[str, ...] = ()
-    """Those that a legend explains."""
+    """Labels that a legend explains."""
 
 
 @dataclass(frozen=True)

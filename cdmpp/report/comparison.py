@@ -74,7 +74,7 @@ def _dots(
 
 
 def _title(device: str) -> str:
-    """What the device is called in full, where it is described."""
+    """The full title of a device; its name where it is not described."""
     try:
         return devices.get(device).title
     except CdmppError:

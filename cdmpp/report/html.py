@@ -25,7 +25,7 @@ MOST = 1000
 _NOTEBOOK = 8
 """Rows that a notebook shows."""
 _COLOURS = 9
-"""In the style sheet, ``c0`` to ``c8``; ``c9`` is grey, for all labels beyond."""
+"""Colours of labels in the style sheet, ``c0`` to ``c8``; ``c9`` is grey, for all labels beyond."""
 _TEMPLATES = Path(__file__).with_name("templates")
 
 

@@ -30,7 +30,7 @@ class Total:
     parts: tuple[Total, ...] = ()
     """Quantities that ``value`` is made of."""
     note: str = ""
-    """What else to say, after the number."""
+    """A remark that follows the number."""
 
     @property
     def number(self) -> str:
@@ -63,16 +63,16 @@ class Column:
     name: str
     """The heading."""
     unit: str = ""
-    """As ``units.shown`` takes it."""
+    """The unit, as ``units.shown`` takes it."""
     kind: Literal["number", "text", "name"] = "number"
     """A name may be long: a terminal shows its first letters."""
     digits: int = 3
     meaning: str = ""
     """A sentence for readers who do not know the heading."""
     is_optional: bool = False
-    """Whether it is left out where no row has a value."""
+    """True if the column is left out where no row has a value."""
     is_sum: bool = False
-    """Whether the values of several rows add up."""
+    """True if the values of several rows add up."""
     rank: int = 0
     """0: always shown; of the others those with the highest go first where a terminal is narrow."""
 
@@ -105,7 +105,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Report:
-    """What one result says."""
+    """One result, ready to be shown: numbers, tables, charts and warnings."""
 
     title: str
     answer: Any = None
@@ -114,9 +114,9 @@ class Report:
     tables: tuple[Table, ...] = ()
     """The first one is what a CSV file holds."""
     warnings: tuple[str, ...] = ()
-    """What to know before trusting the numbers, a sentence each."""
+    """Sentences to read before trusting the numbers."""
     timeline: tuple[TimelineSpan, ...] | None = None
-    """When everything ran; None where a result has no such order."""
+    """The spans of everything that ran; None where a result has no such order."""
     charts: tuple[Chart, ...] = ()
     code: tuple[str, ...] = ()
     """Lines of Python that realise the result."""

@@ -1,4 +1,4 @@
-"""Which report a result has."""
+"""The report of each kind of result."""
 
 from __future__ import annotations
 

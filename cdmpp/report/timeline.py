@@ -15,17 +15,17 @@ MOST = 1200
 
 @dataclass(frozen=True)
 class TimelineSpan:
-    """What ran, where and when."""
+    """One thing that ran, with its place and its times."""
 
     row: str
-    """What it ran on: a stream, an engine, a link."""
+    """The resource it ran on: a stream, an engine, a link."""
     name: str
     kind: str
     """Op class, phase or kind of exchange: what the colour tells."""
     start_s: float
     end_s: float
     is_critical: bool = False
-    """Whether the end of the run waited for it."""
+    """True if the end of the run waited for it."""
     process: str = ""
     """The rank; empty where there is only one."""
 
@@ -40,7 +40,7 @@ class MergedSpan:
     kind: str
     """The kind that takes most of it."""
     count: int
-    """How many spans it stands for."""
+    """The number of spans it stands for."""
     start_s: float
     end_s: float
 

@@ -1,4 +1,4 @@
-"""The report on a traced training job: its ranks, its replay, what was asked, why a step is long."""
+"""The report on a traced training job: its ranks, its replay, the changes to it, why a step is long."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def trace_report(
         recordings: what was measured next to the traces of its ranks.
         settings: what a what-if changes, as it was given.
         changed: the replay of the changed graph.
-        causes: why a step is long; None: not asked.
+        causes: why a step is long; None: left out.
     """
     ranks = _ranks(graph, base)
     bars = tuple(Bar(one.name, one.seconds, one.seconds / base.step_s) for one in causes or ())
@@ -119,7 +119,7 @@ def _totals(graph: StepGraph, base: Replay) -> tuple[Total, ...]:
 
 
 def _overhead(recordings: Sequence[Recording], graph: StepGraph, base: Replay) -> tuple[Total, ...]:
-    """What profiling cost inside its window, and whether it cost anything outside."""
+    """The cost of profiling inside its window, and outside where that is known."""
     if graph.measured.unprofiled_s is None:
         return ()
     inside, off = graph.measured.step_s / graph.measured.unprofiled_s - 1, base.step_s / graph.measured.unprofiled_s - 1

@@ -46,7 +46,7 @@ class DDP(Strategy):
     """A bucket is closed once it has so many bytes: the first, the next, and so on; the last number holds for all that
     follow."""
     gradient_as_bucket_view: bool = False
-    """Whether gradients lie in their buckets, so that they are not copied back."""
+    """True if gradients lie in their buckets, so that they are not copied back."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -149,7 +149,7 @@ def _sent(graph: StepGraph) -> tuple[int, ...]:
 
 
 def _copies_buckets(graph: StepGraph) -> bool:
-    """Whether a traced step copies gradients back from their buckets."""
+    """True if a traced step copies gradients back from their buckets."""
     return any(op.kind == COPY for rank in graph.ranks for op in rank.ops)
 
 

@@ -30,7 +30,7 @@ class FSDP(Strategy):
     can_accumulate = False
 
     reshard_after_forward: bool = True
-    """Whether parameters are let go after the forward pass and gathered again for the backward pass."""
+    """True if parameters are let go after the forward pass and gathered again for the backward pass."""
 
     def shards(self, ranks: int) -> int:
         """All ranks: each updates its own part of the parameters."""
@@ -106,7 +106,10 @@ class FSDP(Strategy):
         return found
 
     def _scatters(self, graph: StepGraph, order: Sequence[int]) -> list[Exchange]:
-        """With overlap, what follows the backward pass of the next module waits: one buffer holds what is scattered."""
+        """The exchanges that scatter gradients, one a module.
+
+        With overlap, what follows the backward pass of the next module waits: one buffer holds what is scattered.
+        """
         found = []
         for place, number in enumerate(order):
             module, after = graph.ranks[0].modules[number], _places(graph, number, "backward", 1)
