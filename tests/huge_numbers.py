@@ -163,7 +163,7 @@ def cases(folder: Path) -> dict[str, Callable[[], Any]]:
         f"{SHAPES}: words": checkpoint(folder, "words", vocab_size=2 * BILLION),
         "config.json: labels": checkpoint(folder, "labels", num_labels=BILLION),
         f"{SHAPES}: positions": checkpoint(folder, "places", model_type="bert", max_position_embeddings=BILLION),
-        "config.json: image": checkpoint(folder, "image", model_type="vit", image_size=10**6),
+        f"{SHAPES}: image": checkpoint(folder, "image", model_type="vit", image_size=10**6),
         "op: size of 1e300": command("predict", "op", "linear", f"{10**300}x8x8", "--device", "h100"),
         "onnx: ConstantOfShape": onnx_file(folder, "full", "ConstantOfShape", {"s": 2 * BILLION}),
         "onnx: Range": onnx_file(folder, "range", "Range", {"a": 0, "s": BILLION, "d": 1}),

@@ -89,7 +89,7 @@ def test_ci_runs_make_test():
 
 
 def test_readme_is_read_in_three_minutes():
-    assert f"# {len(devices.names())} devices;" in README
+    assert f"# {len(devices.names())} devices," in README
     assert {"train", "test"} <= set(re.findall(r"^make ([a-z-]+)", README, re.MULTILINE))
 
 

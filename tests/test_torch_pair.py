@@ -75,7 +75,7 @@ def test_a_torchvision_of_another_torch_is_named_with_what_to_install(tmp_path):
     (tmp_path / "torchvision").mkdir()
     fault = "operator torchvision::nms does not exist"
     (tmp_path / "torchvision" / "__init__.py").write_text(f"raise RuntimeError({fault!r})")
-    for code, said in answers(tmp_path, tmp_path, commands=(*NETWORKS, ["train", "device=xeon-icelake"])):
+    for code, said in answers(tmp_path, tmp_path, commands=(*NETWORKS, ["model", "train", "device=xeon-icelake"])):
         assert code == 2 and len(said) == 1, said
         assert fault in said[0] and "built for another torch" in said[0] and "`pip install" in said[0]
 

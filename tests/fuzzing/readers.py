@@ -233,7 +233,7 @@ def write_valid(home: Path) -> None:
     (home / "job" / "any-9.steps.json").write_text(json.dumps(steps))
     probe = {"rows": [{"kind": "all_reduce", "bytes": 1000, "latency_s": 1e-4}], "processor_share": 0.1}
     (home / "job" / "probe.json").write_text(json.dumps(probe))
-    shutil.copy(ROOT / "cdmpp" / "distributed" / "collectives.json", home)
+    shutil.copy(ROOT / "cdmpp" / "collectives" / "collectives.json", home)
     rows = [{"system": "a100_sxm", "library": "NCCL", "op": "all_reduce", "dtype": "half", "gpus": 8,
              "message_bytes": 1024 * 2**n, "latency_ms": 0.01 * 1.5**n} for n in range(6)]  # fmt: skip
     pq.write_table(pa.Table.from_pylist(rows), home / "collectives.parquet")

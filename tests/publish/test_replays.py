@@ -94,8 +94,8 @@ def test_trees_are_those_of_metaschedule(programs):
 def test_rows_become_a_table_and_a_picture(tmp_path):
     pytest.importorskip("matplotlib")
     docs, out = tmp_path / "docs", tmp_path / "out"
-    docs.mkdir(), out.mkdir()
-    (docs / "tuning.md").write_text("<!-- replays -->\n<!-- /replays -->\n")
+    (docs / "results").mkdir(parents=True), out.mkdir()
+    (docs / "results" / "searches.md").write_text("<!-- replays -->\n<!-- /replays -->\n")
     for seed in (0, 1):
         lines = [
             {"trials": 1, "weighted_regret": 1.2 + 0.1 * seed, "regret": 1.1, "bias_at_best": 0.1},
@@ -105,6 +105,6 @@ def test_rows_become_a_table_and_a_picture(tmp_path):
         (out / f"{seed}.json").write_text(json.dumps(cell | {"lines": lines}))
     for _ in range(2):
         replays.main(str(out), str(docs))
-    assert "| `d` | n | online | 2 | 1.250 | 1.000 | +10.0 |" in (docs / "tuning.md").read_text()
+    assert "| `d` | n | online | 2 | 1.250 | 1.000 | +10.0 |" in (docs / "results" / "searches.md").read_text()
     assert len((docs / "replays.csv").read_text().splitlines()) == 5
     assert (docs / "images" / "replay-d.png").is_file()

@@ -39,9 +39,9 @@ def cells(tmp_path):
     folder.mkdir(parents=True)
     for one in (cell("xgb", [4e-3, 2e-3]), cell("cascade", [2e-3, 1e-3]), cell("offline", [3e-3])):
         (folder / f"{one['model']}.json").write_text(json.dumps(one))
-    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "results").mkdir(parents=True)
     marks = "".join(f"<!-- {name} -->\n<!-- /{name} -->\n" for name in ("searches", "networks"))
-    (tmp_path / "docs" / "tuning.md").write_text(marks)
+    (tmp_path / "docs" / "results" / "searches.md").write_text(marks)
     return tmp_path
 
 
@@ -53,7 +53,7 @@ def test_the_page_compares_with_the_trees_of_metaschedule(cells):
     (cells / "out" / "networks" / "n.json").write_text(json.dumps(row))
     for _ in range(2):  # again: the rows are there already
         searches.main(str(cells / "out"), str(cells / "docs"))
-    text = (cells / "docs" / "tuning.md").read_text()
+    text = (cells / "docs" / "results" / "searches.md").read_text()
     assert "| cascade | 1 | 128 | 0.500 |" in text and "| offline | 1 | 1 | 1.500 |" in text
     assert "| matmul | 3000 | **1000** | 2000 |" in text
     assert "| `d` | n | xgb | 0 | 5.0 | 64 | 7 | 250.00 | 125.00 |" in text

@@ -33,6 +33,8 @@ def without_dropout(exported: Any) -> int:
             replaced = [user for user in node.users if user.target.__name__ == "getitem"]
             for one in [node] if node.target is not aten.native_dropout.default else replaced:
                 one.replace_all_uses_with(node.args[0])
+            for one in [*replaced, node]:  # what draws numbers is no dead code to torch
+                exported.graph.erase_node(one)
         elif node.target is attention and len(node.args) > 4 and node.args[4]:
             node.args = (*node.args[:4], 0.0, *node.args[5:])
             taken += 1
