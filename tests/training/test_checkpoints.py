@@ -80,7 +80,7 @@ def test_a_full_disk_keeps_the_checkpoint_before_and_says_how_to_go_on(finished,
     whole, written = Path.write_bytes, []
 
     def full(path, content):
-        written += [path] * ("ckpt" in path.name)
+        written.extend([path] * ("ckpt" in path.name))
         if "ckpt" in path.name and len(written) > 2:
             whole(path, content[:1000])
             raise OSError(errno.ENOSPC, "No space left on device")
