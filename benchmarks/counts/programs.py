@@ -17,6 +17,8 @@ from cdmpp.programs.task import Program, Task
 MCPUS = ("x86-64-v2", "haswell", "skylake", "znver2", "znver3", "alderlake")
 TASKS = Path(__file__).parents[2] / "datasets" / "xeon-icelake"
 UNTUNED, SAMPLED = "untuned", "sampled"
+DRAWS = 3
+"""Sampled schedules of a kernel on each CPU."""
 MOST_OPERATIONS = 4e6
 """Of a recorded task: callgrind takes a second for about 20 million instructions."""
 
@@ -41,12 +43,13 @@ class Case:
 
 
 def cases(recorded: int, seed: int = 0) -> list[Case]:
-    """All kernels on all CPUs, untuned and sampled, and ``recorded`` recorded tasks, equally many of each class."""
+    """All kernels on all CPUs, untuned and ``DRAWS`` times sampled, and ``recorded`` tasks, as many of each class."""
+    schedules = [(UNTUNED, 0), *((SAMPLED, draw) for draw in range(DRAWS))]
     found = [
-        Case(name, KERNELS[name][0], mcpu, schedule)
+        Case(name, KERNELS[name][0], mcpu, schedule, draw)
         for name in KERNELS
         for mcpu in MCPUS
-        for schedule in (UNTUNED, SAMPLED)
+        for schedule, draw in schedules
     ]
     found += [Case(TILED, "elementwise", mcpu, UNTUNED) for mcpu in MCPUS]
     by_class: defaultdict[str, list[str]] = defaultdict(list)
