@@ -10,7 +10,8 @@ from cdmpp.features import Feature, names, prefixed
 
 CODE_VERSION = "6"
 CODE_READER = "4"
-"""What is cached of an earlier one is derived again. 4: what decides branches is carried out, in vectors as well."""
+"""Version of the reader; vectors of an earlier one are derived again. 4: what decides branches is carried out, also in
+vectors."""
 WIDTHS = (1, 4, 8, 16)
 """Lanes that a class is counted by: scalar, up to 128, 256 and 512 bits of float32."""
 
@@ -62,13 +63,13 @@ RESOURCES = tuple(
         "chain": "cycles of the longest chain of dependent additions",
     }.items()
 )
-"""What a block of the IR may be bound by; the largest of these counts."""
+"""Bounds of a block of the IR; the largest of these counts."""
 EXTRA = (
     Feature("divider", "cycles", "cycles of the divider"),
     Feature("call", "cycles", "cycles of calls"),
     Feature("spill", "cycles", "cycles of values that no register is left for"),
 )
-"""What comes on top of it."""
+"""Cycles that come on top of the largest bound."""
 
 KINDS = tuple(
     Feature(f"is_{name}", "instructions", meaning)

@@ -34,6 +34,6 @@ def code_vector(llvm_ir: str, assembly: str, core: Core) -> np.ndarray:
 
 
 def rounded(vectors: np.ndarray) -> np.ndarray:
-    """To as many digits as matter: nothing below a thousandth of an amount, and files are a third smaller."""
+    """The vectors with as many digits as matter: less than a thousandth is lost, files are a third smaller."""
     mantissa, exponent = np.frexp(vectors)
     return np.ldexp(np.round(mantissa * _PARTS) / _PARTS, exponent)

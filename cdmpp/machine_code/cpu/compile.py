@@ -28,7 +28,7 @@ def can_have_gpu_code(target: Mapping[str, Any]) -> bool:
 
 
 def can_compile(target: Any) -> bool:
-    """Either of a ``tvm.target.Target``."""
+    """True if code vectors can be read for a ``tvm.target.Target``, on a CPU or a GPU."""
     told = {name: target.attrs.get(name) for name in ("mtriple", "arch")} | {"kind": str(target.kind.name)}
     return can_have_code(told) or can_have_gpu_code(told)
 
@@ -45,7 +45,7 @@ def compiled(program: Program) -> Compiled:
 
 
 def _computes_apart(module: Any) -> bool:
-    """True where the kernel is a function of its own, beside the wrapper that checks the arguments.
+    """True where the kernel is a function of its own, next to the wrapper that checks the arguments.
 
     The checks are never read then, and a third of the time goes into compiling them.
     """

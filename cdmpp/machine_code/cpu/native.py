@@ -1,4 +1,4 @@
-"""What reads the machine code of CPUs, in C++: ``native/code_vector.cpp``."""
+"""The reader of CPUs' machine code, in C++: ``native/code_vector.cpp``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cdmpp.machine_code.cpu.operation import OPERATIONS
 from cdmpp.platform.extension import extension
 
 TOTALS = (*CODE_NAMES, "hottest_total", "hottest_machine_total")
-"""What C++ adds up, in its order; the last two tell the shares of the hottest code."""
+"""Amounts that C++ adds up, in its order; the last two give the shares of the hottest code."""
 _NUMBERS = (
     *("issue_width", "window", "load_ports", "load_bytes", "store_ports", "store_bytes", "store_bytes_per_cycle"),
     *("load_latency", "vector_load_latency", "forward_cycles", "blocked_cycles", "masked_forward_cycles"),

@@ -28,7 +28,7 @@ OPERATIONS: dict[str, str] = {
     "int": "int",
     "int_move": "int_move",
 }
-"""What a core's sheet tells ports and latencies of -> what it is counted as (``code_features.KINDS``).
+"""Operation whose ports and latency a core's sheet gives -> the kind it is counted as (``code_features.KINDS``).
 
 ``light_shuffle`` stays within 128 bits, ``shuffle`` crosses them, ``insert`` moves one element; ``multiply_low`` is the
 slow product of 32-bit lanes; ``mask_transfer`` moves a mask, ``transfer`` an integer, to or from a vector register.

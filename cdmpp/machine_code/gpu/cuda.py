@@ -28,7 +28,7 @@ _HINT = "pip install 'cdmpp[cuda]'"
 _BEGIN = "#define ushort unsigned short\n#endif\n"
 """Ends what TVM puts before every source."""
 _SPECIAL = re.compile(r"#include <cuda\.h>\n#endif\n(.*?)#if \(\(\(__CUDACC_VER_MAJOR__", re.DOTALL)
-"""What is between the headers of C++, which its kernels do not need, and that: types of halves and their functions."""
+"""Types of halves and their functions, which stand behind the headers of C++ that kernels do not need."""
 _CONSTANTS = "#include <math_constants.h>"
 _KERNEL = re.compile(r"\b(?=\w+_kernel(_\d+)?\()")
 _PRELUDE = """\
@@ -54,13 +54,13 @@ class Assembled(NamedTuple):
     """Machine code of one source."""
 
     kernels: dict[str, SassKernel]
-    """By the name that the source gives them."""
+    """Kernels by the name that the source gives them."""
     literals: dict[str, bytes]
     """Constant bank 2 of those that have one."""
 
 
 def can_compile_cuda() -> bool:
-    """Whether a compiler, a disassembler and a reader of cubins are at hand."""
+    """True if a compiler, a disassembler and a reader of cubins are at hand."""
     try:
         _tool("cuobjdump")
         has_reader = importlib.util.find_spec("elftools") is not None
@@ -183,7 +183,7 @@ def _by_nvrtc(text: str, arch: int) -> bytes:
 
 @functools.cache
 def _nvrtc() -> ctypes.CDLL | None:
-    """Of the newest wheel that is installed; with the library of built-in functions, which it looks for by name."""
+    """NVRTC of the newest installed wheel, with its library of built-in functions, which it looks for by name."""
     for folder in _wheel_folders("lib"):
         own = sorted(path for path in folder.glob("libnvrtc.so*") if "alt" not in path.name)
         builtins = sorted(folder.glob("libnvrtc-builtins.so*"))

@@ -21,11 +21,11 @@ class CudaSource(NamedTuple):
 
     text: str
     launches: dict[str, Launch]
-    """By the kernel's name, in the order in which they run."""
+    """Launches by the kernel's name, in the order in which they run."""
 
 
 def cuda_source(program: Program) -> CudaSource:
-    """As TVM compiles it, its host code left out. 20 to 400 ms.
+    """The CUDA that TVM makes of a program, without its host code; it takes 20 to 400 ms.
 
     Without TVM's common subexpressions: its last pass puts them back where they came from, and leaves a variable each
     that nothing reads. The machine code is the same, a tenth sooner.

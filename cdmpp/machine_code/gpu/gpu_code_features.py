@@ -33,7 +33,7 @@ GPU_CYCLES = tuple(
         "start": "to start all blocks of the grid, one a cycle",
     }.items()
 )
-"""Simulated, and what each resource alone would take."""
+"""Simulated, and what each resource by itself would take."""
 _LONGEST = (
     Feature("share", "share", "cycles in those of all kernels"),
     Feature("registers", "registers", "of a thread"),

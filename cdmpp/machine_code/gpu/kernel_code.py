@@ -29,12 +29,12 @@ VARIANTS: dict[str, dict[str, float]] = {
     "narrow": {"l2_sectors_per_cycle": 1 / 1.5},
     "merged": {"merged_share": 2.0},
 }
-"""Of a core, of which its documents say little: each is simulated as well, so that training programs can tell."""
+"""Factors on numbers of a core that documents hardly give: each is simulated, too, and training programs tell."""
 _AT = {name: place for place, name in enumerate(FIELDS)}
 
 
 class KernelWork(NamedTuple):
-    """What the tensor program says of a kernel."""
+    """The work of a kernel by its tensor program."""
 
     block_read_bytes: float
     """Different bytes of global memory that a block reads."""
@@ -52,27 +52,27 @@ class KernelCode:
     stack_bytes: int
     shared_bytes: int
     instructions: int
-    """In the text."""
+    """Instructions in the text of the kernel."""
     counts: dict[str, float]
     """Warp instructions by class, see ``sass_fields.CLASSES``."""
     active_share: float
-    """Of lanes, in all that is issued."""
+    """Share of lanes that are active, in all that is issued."""
     load_sectors: float
-    """Of 32 bytes, from global memory, copies included."""
+    """Sectors of 32 bytes that a warp loads from global memory, copies included."""
     fresh_sectors: float
-    """Those that the warp had not touched before."""
+    """Sectors among them that the warp had not touched before."""
     store_sectors: float
     shared_passes: float
-    """Through the banks of shared memory."""
+    """Passes through the banks of shared memory."""
     stack_words: float
     stall_cycles: float
-    """That the compiler lets the warp wait for its own results."""
+    """Cycles that the compiler lets the warp wait for its own results."""
     missing_share: float
-    """Of fresh sectors, that go to the second-level cache: other warps of the block touched the rest."""
+    """Share of fresh sectors that go to the second-level cache: other warps of the block touched the rest."""
     capped: bool
-    """It runs longer than ``LIMIT``."""
+    """True if the warp runs longer than ``LIMIT``."""
     cycles: dict[str, float]
-    """``simulated`` and what each resource alone would take."""
+    """``simulated`` and what each resource by itself would take."""
 
 
 def kernel_code(
@@ -161,7 +161,7 @@ class _Timing:
         self.rows, self.trace, self.core, self.launch, self.amounts = rows, trace, core, launch, amounts
         self.occupancy = occupancy(core, launch, kernel.registers, kernel.shared_bytes)
         self.blocks = -(-launch.blocks // multiprocessors)
-        """That the busiest multiprocessor gets."""
+        """Blocks that the busiest multiprocessor gets."""
         self.live = min(self.occupancy.blocks, self.blocks)
         fresh = launch.warps * amounts["fresh_sectors"] * 32.0
         self.missing = min(1.0, work.block_read_bytes / fresh) if fresh > 0 and work.block_read_bytes > 0 else 1.0

@@ -1,4 +1,4 @@
-"""How a kernel is launched, and where it finds its arguments."""
+"""The launch of a kernel, and the places of its arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What executes and times warps, in C++: ``native/warp.h`` and ``native/resident.h``."""
+"""The executor and timer of warps, in C++: ``native/warp.h`` and ``native/resident.h``."""
 
 from __future__ import annotations
 

@@ -22,9 +22,9 @@ class Residents(NamedTuple):
     """Who shares a scheduler, and how its accesses fare."""
 
     blocks: int
-    """Whose warps are on it."""
+    """Blocks whose warps are on the scheduler."""
     warps: int
-    """Of each of them."""
+    """Warps of each of these blocks."""
     sharers: int
     """Schedulers that have warps: they share the pipe to memory."""
     missing: float
@@ -37,9 +37,9 @@ class Timed:
 
     cycles: float
     memory_cycles: float
-    """Of the pipe to memory."""
+    """Cycles of the pipe to memory."""
     l2_cycles: float
-    """Of the second-level cache."""
+    """Cycles of the second-level cache."""
 
 
 def cache_passes(core: GpuCore, sectors: Any, lines: Any) -> Any:
@@ -52,7 +52,7 @@ _CORE_NUMBERS = (
     *("l1_latency", "l2_latency", "l1_sectors_per_cycle", "l1_lines_per_cycle", "l2_sectors_per_cycle"),
     *("store_sectors_per_cycle", "merged_share", "barrier_cycles"),
 )
-"""In the order of ``native/resident.h``."""
+"""Numbers of a core that C++ reads, in the order of ``native/resident.h``."""
 
 
 def run_residents(rows: np.ndarray, trace: np.ndarray, core: GpuCore, residents: Residents, most_issued: int) -> Timed:
@@ -67,7 +67,7 @@ def run_residents(rows: np.ndarray, trace: np.ndarray, core: GpuCore, residents:
 
 
 class Occupancy(NamedTuple):
-    """How many blocks of a kernel a multiprocessor holds, by what limits it."""
+    """The number of blocks of a kernel that a multiprocessor holds, by each limit."""
 
     by_threads: int
     by_blocks: int
@@ -76,12 +76,12 @@ class Occupancy(NamedTuple):
 
     @property
     def blocks(self) -> int:
-        """At once; at least one."""
+        """Blocks at once; at least one."""
         return max(1, min(self))
 
 
 def occupancy(core: GpuCore, launch: Launch, registers: int, shared_bytes: int) -> Occupancy:
-    """Of a kernel with ``registers`` a thread and ``shared_bytes`` a block, beside those that ``launch`` gives.
+    """Occupancy of a kernel with ``registers`` a thread and ``shared_bytes`` a block, next to the bytes of ``launch``.
 
     Registers are given to warps of one scheduler each in units, and so is shared memory to blocks, of which each takes
     what the system reserves in addition (CUDA occupancy calculator, ``cuda_occupancy.h``).

@@ -20,7 +20,7 @@ _ARCH = re.compile(r"^\s*code for sm_(\d+)", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Control:
-    """What the compiler tells the scheduler of one instruction (bits 105 to 121 of its encoding)."""
+    """The compiler's orders to the scheduler for one instruction (bits 105 to 121 of its encoding)."""
 
     stall: int
     """Cycles until the warp may issue again."""
@@ -60,7 +60,7 @@ class SassLine:
 
     @property
     def name(self) -> str:
-        """As it is written, operands apart."""
+        """The instruction as it is written, without its operands."""
         return ".".join([self.opcode, *self.modifiers])
 
 
@@ -72,11 +72,11 @@ class SassKernel:
     arch: int
     """75 of ``sm_75``."""
     registers: int
-    """Of a thread."""
+    """Registers of a thread."""
     stack_bytes: int
-    """Of a thread."""
+    """Bytes of the stack of a thread."""
     shared_bytes: int
-    """Of a block, as its source declares it: without what is given at the launch and what the system reserves."""
+    """Shared memory of a block that its source declares, without what the launch gives and the system reserves."""
     lines: tuple[SassLine, ...]
 
 

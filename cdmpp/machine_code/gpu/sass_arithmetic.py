@@ -1,4 +1,4 @@
-"""What SASS instructions between registers do, as fields of a row.
+"""Rows of SASS instructions between registers.
 
 Floats are unknown while a warp is executed, so of their instructions only the destination matters.
 """
@@ -26,7 +26,7 @@ from cdmpp.machine_code.gpu.sass_operands import (
 )
 
 IS_BITS = re.compile(r"^(0x|U?R\d|U?RZ|cx?\[)")
-"""An operand whose bits are told: no number such as 1.5 or +INF, and not negated."""
+"""An operand whose bits are known: no number such as 1.5 or +INF, and not negated."""
 
 
 def _float(counted: str, pipe: Pipe) -> Callable[[SassLine], Row]:

@@ -1,4 +1,4 @@
-"""What a row says of one SASS instruction: fields, and the kinds, spaces, pipes and classes that they name."""
+"""Fields of a row, which describes one SASS instruction, and the kinds, spaces, pipes and classes that they name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TRUE, UNIFORM_PREDICATES = 7, 8
 
 
 class Kind(IntEnum):
-    """What is computed."""
+    """The operation of an instruction."""
 
     NOTHING = 0
     UNKNOWN = 1
@@ -61,7 +61,7 @@ class Space(IntEnum):
 
 
 class Pipe(IntEnum):
-    """What executes it."""
+    """The part of a multiprocessor that executes an instruction."""
 
     NONE = 0
     FMA = 1
@@ -72,7 +72,7 @@ class Pipe(IntEnum):
 
 
 class Source(IntEnum):
-    """Where an operand comes from."""
+    """The place that an operand comes from."""
 
     REGISTER = 0
     IMMEDIATE = 1
@@ -90,7 +90,7 @@ CLASSES = (
     *(f"{move}_{bits}" for move in ("load", "store", "shared_load", "shared_store") for bits in (32, 64, 128)),
     *("local_load", "local_store", "copy", "shuffle", "barrier", "wait", "branch", "control"),
 )
-"""What instructions are counted as."""
+"""Classes that instructions are counted as."""
 OPERAND_PARTS = ("kind", "value", "flags")
 FIELDS = (
     *("kind", "pipe", "counted", "guard", "guard_not"),

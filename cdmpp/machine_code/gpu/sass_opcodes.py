@@ -1,6 +1,6 @@
-"""What each SASS opcode does to integers, predicates and memory, as fields of a row.
+"""Rows of SASS opcodes: their effect on integers, predicates and memory.
 
-What is not listed here is refused by name: a guess would give wrong addresses and counts in silence.
+An opcode that is not listed here is refused by name: a guess would give wrong addresses and counts in silence.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _return(line: SassLine) -> Row:
 
 
 def _wait(line: SassLine) -> Row:
-    """For copies, until no more groups of them than so many are on the way."""
+    """The row of a wait for copies, until at most so many groups of them are on the way."""
     numbers = [text for text in line.operands if IMMEDIATE.match(text)]
     return counted_as(Kind.WAIT, Pipe.NONE, "wait") | {"option": int(numbers[0], 16) if numbers else 0}
 

@@ -30,7 +30,7 @@ IMMEDIATE = re.compile(r"^[-~]?0x[0-9a-f]+$")
 
 
 def register_of(text: str) -> int:
-    """Its place. ``ValueError``: it is no register."""
+    """The place of a register. ``ValueError``: the text is no register."""
     found = REGISTER.match(text)
     if found is None:
         raise ValueError(f"{text} is no register")
@@ -39,7 +39,7 @@ def register_of(text: str) -> int:
 
 
 def predicate_of(text: str) -> tuple[int, int]:
-    """Its place, and whether it is negated."""
+    """The place of a predicate, and 1 if it is negated."""
     found = PREDICATE.match(text)
     if found is None:
         raise ValueError(f"{text} is no predicate")
@@ -91,12 +91,12 @@ def read(predicates: Sequence[str]) -> Row:
 
 
 def counted_as(kind: Kind, pipe: Pipe, counted: str) -> Row:
-    """What is computed, where, and as which of ``CLASSES`` it counts."""
+    """The fields of the operation, its pipe, and the one of ``CLASSES`` that it counts as."""
     return {"kind": kind, "pipe": pipe, "counted": CLASSES.index(counted)}
 
 
 def allowed(line: SassLine, *modifiers: str) -> frozenset[str]:
-    """Its modifiers; an error names one that is none of ``modifiers``."""
+    """The modifiers of a line; an error names one that is none of ``modifiers``."""
     if other := [one for one in line.modifiers if one not in modifiers]:
         raise ValueError(f"modifier {other[0]}")
     return frozenset(line.modifiers)

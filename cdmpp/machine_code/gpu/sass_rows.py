@@ -27,10 +27,10 @@ _INTEGERS = {
     Kind.SIGN_EXTEND, Kind.COMPARE,
 }  # fmt: skip
 _KEPT = {Kind.MOVE, Kind.LOGIC, Kind.SELECT, Kind.LEAST, Kind.PERMUTE}
-"""What may be done to an integer besides, and to a float."""
+"""Operations that may be done to an integer as well, but also to a float."""
 _REGISTERS = re.compile(r"\bR(\d+)\b")
 _READ_FIRST = {Kind.STORE, Kind.BRANCH, Kind.RETURN, Kind.REGISTER_TO_PREDICATES}
-"""Whose first operand is no destination."""
+"""Kinds whose first operand is no destination."""
 _NEAR = 16
 """Instructions between a branch and the call that it avoids, at most."""
 

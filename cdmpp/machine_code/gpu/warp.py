@@ -31,12 +31,12 @@ _FAULTS = (
     "the address of instruction {at} depends on data",
     "instruction {at} leaves the stack of {stack} bytes",
 )
-"""Why a warp cannot be executed; C++ counts them from one."""
+"""Reasons why a warp cannot be executed; C++ counts them from one."""
 
 
 @dataclass(frozen=True)
 class WarpRun:
-    """What one warp issued, in order."""
+    """The instructions that one warp issued, in order."""
 
     trace: np.ndarray
     """(steps,) of ``TRACE``."""
