@@ -12,7 +12,7 @@ AUTOCAST = "cdmpp_autocast"
 """Key of an ``Autocast`` in the ``meta`` of a node."""
 REMEDY = "call .bfloat16() or .half() on the module and its inputs"
 _NETWORK = "ask for --runtime torch, or leave the region out and ask for --dtype float16"
-_STEP = "training steps are made in float32 alone: leave the region out, or give it enabled=False"
+_STEP = "training steps are made in float32 only: leave the region out, or give it enabled=False"
 _ASKED = "_cdmpp_asked"
 DEVICES = {"cpu": "cpu", "gpu": "cuda"}
 
