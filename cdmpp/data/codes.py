@@ -1,4 +1,4 @@
-"""Code vectors of a data set: stored beside its ASTs, derived by compiling its programs where they are missing."""
+"""Code vectors of a data set: stored next to its ASTs, derived by compiling its programs where they are missing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 CODES_FOLDER = "codes"
 VERSIONS = {"codes": f"{CODE_VERSION}.{CODE_READER}", "gpu_codes": GPU_CODE_VERSION}
-"""Of vectors of CPU and of GPU programs, as ``derive.code_kind`` calls them: what is cached of another is not seen."""
+"""Version of the vectors of each ``derive.code_kind``: those that are cached with another version are not seen."""
 _PORTION = 65_536
 
 

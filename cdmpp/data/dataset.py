@@ -28,7 +28,7 @@ class LatencyDataset(Labels):
     source: str
     """Folders it came from."""
     features: str = "cdmpp"
-    """What the leaf vectors are, a name in ``layout.FEATURES``."""
+    """Kind of the leaf vectors, a name in ``layout.FEATURES``."""
 
     def __post_init__(self) -> None:
         n = len(self.asts)

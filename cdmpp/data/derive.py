@@ -1,4 +1,4 @@
-"""What TVM computes of programs, in worker processes and chunk files: killed runs continue, slow programs end."""
+"""Has TVM analyse programs in worker processes, into chunk files: killed runs continue, slow programs end."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def data_set_folder(kind: str, version: str, folder: Path) -> Path:
 
 
 def read_chunks(folder: Path, read: Callable[[Path], T]) -> Iterator[T]:
-    """What ``read`` makes of every finished chunk file; damaged ones are deleted: they are derived again."""
+    """Yield what ``read`` makes of every finished chunk file; damaged ones are deleted: they are derived again."""
     for path in sorted(folder.glob("chunk-*.parquet")):
         try:
             yield read(path)
@@ -119,7 +119,7 @@ def has_tvm() -> bool:
 
 
 def cores() -> int:
-    """That this process may use."""
+    """Number of processor cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -247,7 +247,7 @@ def script_programs(path: Path, target: Mapping[str, object], limit_s: float) ->
 
 
 def _fault(reply: Reply, doing: str, limit_s: float) -> tuple[str, bool]:
-    """Why there is no answer, and whether that will be so again: not of time that ran out, nor of a kill."""
+    """The reason why there is no answer, and whether it will recur: time that ran out and a kill need not."""
     if "reason" in reply:
         return reply["reason"], reply["lasting"]
     if reply["cause"] == "timeout":

@@ -193,7 +193,7 @@ def ready(request: Request) -> Reply:
 
 
 _MOST_BYTES = 3 * 10**9
-"""Of a program that is compiled. One that asks for more, such as a loop of 1e9 turns to unroll, has no code."""
+"""Most memory of compiling a program. One that needs more, such as a loop of 1e9 turns to unroll, has no code."""
 
 OPERATIONS: dict[str, Operation] = {
     "ready": ready,

@@ -43,7 +43,7 @@ def gpu_codes_of(sources: Sequence[Texts], parsed: Callable[[dict[str, Any]], Pr
     for number, one in compiled(missing).items():
         found[number] = one
         if isinstance(one, GpuProgram):
-            with suppress(DataError):  # for speed alone
+            with suppress(DataError):  # only for speed
                 write_program(paths[number], one)
     return [_vector(found[number], int(source["core"])) for number, source in enumerate(sources)]
 

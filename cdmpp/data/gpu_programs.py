@@ -44,7 +44,7 @@ class GpuProgram(NamedTuple):
 
 
 def program_path(*texts: str) -> Path:
-    """Where the program that ``texts`` say is kept: compiling takes a second, reading it again some milliseconds."""
+    """Path of the program that ``texts`` say: compiling it takes a second, reading it again some milliseconds."""
     digest = hashlib.sha256("\0".join([_compiler(), *texts]).encode()).hexdigest()[:32]
     return cache_root() / "gpu_programs" / f"v{_VERSION}" / digest[:2] / f"{digest}.json.gz"
 
@@ -83,7 +83,7 @@ def read_program(path: Path) -> GpuProgram | None:
 
 @functools.cache
 def _compiler() -> str:
-    """What decides the machine code of a program, but for the program."""
+    """Versions of the software that, with the program, decide its machine code."""
     from importlib.metadata import PackageNotFoundError, version
 
     found = []

@@ -1,4 +1,4 @@
-"""Which names or programs are held out or left away: chosen by hash, equal programs together."""
+"""Choice of the names or programs that are held out or left away: by hash, equal programs together."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def shuffled(names: np.ndarray, seed: int, part: str) -> np.ndarray:
 def thinned(
     train: np.ndarray, dataset: LatencyDataset, seed: int, train_tasks: float, train_schedules: float
 ) -> np.ndarray:
-    """Those rows ``train`` of ``dataset`` that a smaller one would have had; a smaller share is in a larger one.
+    """Select those rows ``train`` of ``dataset`` that a smaller one would have had; a larger share holds a smaller one.
 
     ``train_tasks`` is the share of the tasks, each with all its programs; ``train_schedules`` that of each task's
     programs, at least one. ``DataError``: a share outside (0, 1].

@@ -61,7 +61,7 @@ class Labels:
 
     @staticmethod
     def of_records(records: Sequence[Record]) -> Labels:
-        """Of records with different ids."""
+        """Labels of records with different ids."""
         kinds = (str, str, str, float, float)
         arrays = [[getattr(record, name) for record in records] for name in _COLUMNS]
         return Labels(*(np.array(array, dtype=kind) for array, kind in zip(arrays, kinds, strict=True)))

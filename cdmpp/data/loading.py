@@ -75,7 +75,7 @@ def ast_cache(folder: Path) -> Path:
 
 
 def stored_asts(cache: Path, wanted: set[str]) -> dict[str, CompactAST]:
-    """Those ``wanted`` that the chunk files of a cache folder hold, by key."""
+    """Read the ``wanted`` ASTs that the chunk files of a cache folder hold, by key."""
     chunks = read_chunks(cache, read_asts)
     return {name: table[row] for names, table in chunks for row, name in enumerate(names) if name in wanted}
 

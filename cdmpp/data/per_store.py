@@ -1,4 +1,4 @@
-"""TVM's own per-store features (164 numbers a stored-to buffer): what baselines read beside our ASTs."""
+"""TVM's own per-store features (164 numbers a stored-to buffer): baselines read them next to our ASTs."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def spread(axes: Axes, entries: Sequence[DeviceStatistics]) -> None:
 
 
 def schedules(axes: Axes, entries: Sequence[DeviceStatistics]) -> None:
-    """How far the schedules of one task lie apart."""
+    """Plot how far the schedules of one task lie apart."""
     for entry in entries:
         if len(entry.schedule_range):
             axes.ecdf(entry.schedule_range, label=f"{entry.device}: slowest / fastest")

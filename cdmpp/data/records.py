@@ -233,7 +233,7 @@ def _record_of_row(row: dict[str, Any], unknown: list[str]) -> Record:
 
 
 def _fault(record: Record) -> str:
-    """Why a record cannot be used; empty where it can."""
+    """The reason why a record cannot be used; empty where it can."""
     for name in _REQUIRED[:-1]:
         if not getattr(record, name):
             return f"{name} is empty"

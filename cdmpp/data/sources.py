@@ -1,4 +1,4 @@
-"""Which labelled data is within reach: our data sets, raw tuning databases, a pinned public download."""
+"""Labelled data within reach: our data sets, raw tuning databases, a pinned public download."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def load_device(
 def load_devices(
     names: Sequence[str], paths: Paths = ("datasets",), workers: int = 2, progress: bool = True, features: str = "cdmpp"
 ) -> LatencyDataset:
-    """As ``load_device`` for several devices at once, the tasks that they share joined."""
+    """Load several devices at once as ``load_device`` does one, the tasks that they share joined."""
     return join_datasets([load_device(name, paths, workers, progress, features) for name in names])
 
 
@@ -157,7 +157,7 @@ def _download(device: str, paths: Paths, progress: bool) -> list[DataSummary]:
 
 
 def no_data_message(device: str, paths: Paths, download_result: str) -> str:
-    """What was looked for and where, what to do, and what there is instead."""
+    """A message that says what was looked for and where, what to do, and what there is instead."""
     where = [f"{p}{'' if p.is_dir() else ' (no such folder)'}" for p in search_paths(paths)]
     if not os.environ.get("CDMPP_DATA"):
         where.append("$CDMPP_DATA (not set)")

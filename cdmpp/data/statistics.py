@@ -1,4 +1,4 @@
-"""What a data set holds for one device, in numbers: for the data card, ``cdmpp data summary`` and the plots."""
+"""Statistics of a data set for one device: for the data card, ``cdmpp data summary`` and the plots."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class NoiseFloor:
 
 @dataclass(frozen=True)
 class DeviceStatistics:
-    """What a data set holds for one device."""
+    """Numbers that say what a data set holds for one device."""
 
     device: str
     programs: int
@@ -116,7 +116,7 @@ def _of_device(records: list[Record], tasks: dict[str, Task], device: str, folde
 
 
 def noise_floor(folder: Path, device: str) -> NoiseFloor | None:
-    """Of the programs in ``folder`` that were measured again on ``device``; None where there is none."""
+    """Noise floor of the programs in ``folder`` that were measured again on ``device``; None where there is none."""
     entries = read_entries(path := folder / REPEATS_FILE, device, "again_s", "first_s")
     if not entries:
         return None

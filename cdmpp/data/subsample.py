@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 STATISTICS_PROGRAMS = 24_576
-"""Of more training programs a sample is what scalers and bins are fitted on: means and quantiles ask for no more."""
+"""Most training programs that scalers and bins are fitted on, else a sample: means and quantiles need no more."""
 
 
 def sample_rows(rows: np.ndarray, most: int) -> np.ndarray:

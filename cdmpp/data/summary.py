@@ -1,4 +1,4 @@
-"""Which labelled data is within reach, and how much each folder holds: told without TVM, from three columns."""
+"""Labelled data within reach, and how much each folder holds: read without TVM, from three columns."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SKIPPED = {"node_modules", "outputs", "__pycache__", "build", "dist"}
 
 @dataclass(frozen=True)
 class DataSummary:
-    """What one folder holds for one device."""
+    """Numbers that say what one folder holds for one device."""
 
     folder: Path
     device: str  # ``?`` where it is not clear
@@ -33,7 +33,7 @@ class DataSummary:
     """``records`` (a data set of ours), ``metaschedule`` (a tuning database, not imported yet) or ``unreadable``."""
     programs: int | None = None  # distinct programs; None where only an import can tell
     tasks: int | None = None
-    note: str = ""  # why a database cannot be imported without being told device or network, or what is damaged
+    note: str = ""  # why a database cannot be imported unless device or network is given, or what is damaged
     network: str = ""  # of a database
     features: str = "cdmpp"  # kind of leaf vectors, see ``layout.FEATURES``
 

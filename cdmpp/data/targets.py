@@ -11,7 +11,7 @@ from cdmpp.platform.content import lines_of, parse_json
 
 
 def disagreement(device: str | devices.Device, target: str, exact: bool = False) -> str:
-    """Why programs for ``target`` (JSON) are not of ``device``; empty where nothing speaks against it.
+    """The reason why programs for ``target`` (JSON) are not of ``device``; empty where nothing speaks against it.
 
     The kind must be the same, and the architecture of a GPU where both state it. Names of one CPU vary, so
     ``mcpu`` is compared with ``exact`` only.

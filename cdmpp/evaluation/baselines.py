@@ -1,4 +1,4 @@
-"""What any learned model must beat, by name."""
+"""Baselines that any learned model must beat, by name."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ BASELINES: dict[str, Callable[[TreeSettings], Baseline]] = {
 }
 NEED_PER_STORE = "xgb_per_store"
 _MAX_PROGRAMS = 50_000
-"""Of a part, that baselines of a training run see, a sample: they hold all vectors in memory."""
+"""Most programs of a part that baselines of a training run see, a sample: they hold all vectors in memory."""
 
 
 def make_baseline(name: str, settings: TreeSettings) -> Baseline:
@@ -46,7 +46,7 @@ def make_baseline(name: str, settings: TreeSettings) -> Baseline:
 def score_baselines(
     dataset: LatencyDataset, split: Split, names: Sequence[str], seed: int = 0, threads: int = 1
 ) -> dict[str, dict[str, float]]:
-    """Test metrics of the baselines ``names``, with small trees: what a training run prints beside its own."""
+    """Test metrics of the baselines ``names``, with small trees: a training run prints them next to its own."""
     dataset, split = _sample(dataset, split)
     data, result = EvaluationData(dataset), {}
     for name in names:

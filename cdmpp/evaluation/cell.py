@@ -1,4 +1,4 @@
-"""One cell of an evaluation: a split, a seed and a model, with one small JSON file and its predictions beside it."""
+"""One cell of an evaluation: a split, a seed and a model, with one small JSON file and its predictions next to it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cdmpp.predict.stored_config import CONFIG, WEIGHTS
 
 @dataclass(frozen=True)
 class CellOptions:
-    """What is the same for all cells of a run. ``force``: compute again even where a finished cell lies."""
+    """Options that all cells of a run share. ``force``: compute again even where a finished cell lies."""
 
     out: Path
     threads: int = 1
@@ -54,15 +54,15 @@ class Cell:
         return f"{self.split}/{self.seed}/{self.model}"
 
     def path(self, out: Path, dataset_name: str) -> Path:
-        """Its JSON file; the predictions lie beside it."""
+        """Path of its JSON file; the predictions lie next to it."""
         return out / "cells" / dataset_name / self.split / str(self.seed) / f"{self.model}.json"
 
     def model_folder(self, out: Path, dataset_name: str) -> Path:
-        """Where its model is trained."""
+        """Folder in which its model is trained."""
         return out / "models" / dataset_name / str(self)
 
     def fingerprint(self, dataset: LatencyDataset, options: CellOptions) -> str:
-        """Of everything that its figures follow from: a finished cell with another one is stale."""
+        """Hash of everything that its figures follow from: a finished cell with another one is stale."""
         overrides: tuple[str, ...] = (*options.overrides, *options.variants.get(self.model, ()))
         if self.model in options.stored:
             files = [find_model(options.stored[self.model]) / name for name in (CONFIG, WEIGHTS)]

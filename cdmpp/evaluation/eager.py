@@ -21,7 +21,7 @@ _MAX_DEVICES = 64
 
 
 class EagerRoofline:
-    """max(operations / peak, bytes / bandwidth) by the datasheet alone; nothing is fitted."""
+    """max(operations / peak, bytes / bandwidth) by the datasheet only; nothing is fitted."""
 
     def fit(self, data: EvaluationData, split: Split, seed: int) -> None:
         """Nothing to learn; ``DataError`` for programs that are no framework operators."""
@@ -38,7 +38,7 @@ class EagerRoofline:
 
 
 class EagerCosts(EagerRoofline):
-    """What our model starts from: the roofline with numbers fitted for each family and device, and a floor."""
+    """Start of our model: the roofline with numbers fitted for each family and device, and a floor."""
 
     def fit(self, data: EvaluationData, split: Split, seed: int) -> None:
         """Fit the numbers on ``split.train``."""

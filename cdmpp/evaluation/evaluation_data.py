@@ -21,7 +21,7 @@ class EvaluationData:
     per_store: np.ndarray | None = None
     """(n, 4 * 164 + 1) float32, ``pooling.pool_per_store`` of TVM's PerStoreFeature; None where not derived."""
     noise: Mapping[str, NoiseFloor] = field(default_factory=dict)
-    """Of the labels, by device, where programs were measured again."""
+    """Device -> noise floor of its labels, where programs were measured again."""
 
 
 class Baseline(Protocol):
@@ -36,7 +36,7 @@ class Baseline(Protocol):
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a model says of m test programs."""
+    """Predictions of a model for m test programs."""
 
     latency_s: np.ndarray
     intervals: Mapping[float, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What the model of a cell says of the test programs: baselines are fitted, models trained, stored ones asked."""
+"""Predictions of the model of a cell for the test programs: baselines are fitted, models trained, stored ones read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cdmpp.uncertainty.conformal import fit_conformal
 
 
 def forecast(data: EvaluationData, dataset_name: str, split: Split, cell: Cell, options: CellOptions) -> Forecast:
-    """Of the test programs of ``split``; with intervals for trees and trained models."""
+    """Predict the test programs of ``split``; with intervals for trees and trained models."""
     if cell.model in BASELINES:
         baseline = make_baseline(cell.model, TreeSettings(threads=options.threads))
         baseline.fit(data, split, cell.seed)
@@ -38,7 +38,7 @@ def forecast(data: EvaluationData, dataset_name: str, split: Split, cell: Cell, 
 
 
 def conformal_forecast(baseline: Baseline, data: EvaluationData, split: Split) -> Forecast:
-    """Of a fitted baseline, with intervals of one width for all programs, calibrated on ``split.validation``."""
+    """Forecast of a fitted baseline: intervals have one width for all programs, calibrated on ``split.validation``."""
     rows, predicted = split.validation, baseline.predict(data, split.test)
     latency_s, tasks = data.dataset.latency_s[rows], np.asarray(data.dataset.task_ids)[rows]
     conformal = fit_conformal(np.log(baseline.predict(data, rows)), np.log(latency_s), tasks)

@@ -70,7 +70,7 @@ class Roofline:
 
 
 class Analytic:
-    """The model's own anchor alone: analytic kernel times, one factor a part fitted to the training programs."""
+    """Only the model's own anchor: analytic kernel times, one factor a part fitted to the training programs."""
 
     def fit(self, data: EvaluationData, split: Split, seed: int) -> None:
         """Fit the factors on ``split.train``."""
@@ -90,7 +90,7 @@ class Analytic:
 
 
 class CodeCosts(Analytic):
-    """What the model starts from: fitted costs of what the compiler made; analytic where a program has no code."""
+    """Start of the model: fitted costs of what the compiler made; analytic where a program has no code."""
 
     def fit(self, data: EvaluationData, split: Split, seed: int) -> None:
         """Fit the costs on programs of ``split.train`` that have code vectors."""

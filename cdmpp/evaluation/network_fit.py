@@ -1,4 +1,4 @@
-"""What launches, a run and far data cost on a device, fitted on networks that were measured there."""
+"""Costs of launches, a run and far data on a device, fitted on networks that were measured there."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _USUAL = 0.05
 _START = (1.0, 2.0)
 """Share of far data, microseconds a call."""
 _CACHE_SHARES = tuple(sixteenth / 16 for sixteenth in range(1, 17))
-"""Of the last cache, that a network may have to itself."""
+"""Shares of the last cache that a network may have to itself."""
 
 
 def fit_launch_overheads(cells: Sequence[NetworkCell], device: Device) -> LaunchOverheads:
-    """What launches, a run and far data cost, from measured kernels: errors of the predictions do not enter.
+    """Fit the costs of launches, a run and far data on measured kernels: errors of the predictions do not enter.
 
     Each call's time within its network, less its time alone, is a share of what its far data takes, and a constant
     (relative differences, beyond the usual ones by their absolute values: what other guests do to single calls has no

@@ -46,7 +46,7 @@ class NetworkRow:
 
     @staticmethod
     def of(cell: NetworkCell, device: Device) -> NetworkRow:
-        """What ``device``, with its launch overheads, makes of a cell."""
+        """The row of a cell on ``device``, with its launch overheads."""
         errors = cell.errors(device)
         return NetworkRow(
             cell.device, cell.model, cell.schedule, cell.network, cell.batch, cell.held_out, len(cell.calls),
@@ -56,7 +56,7 @@ class NetworkRow:
 
     @property
     def key(self) -> tuple[str, str, str, str, int]:
-        """What it is a row of."""
+        """Device, model, schedule, network and batch: what it is a row of."""
         return self.device, self.model, self.schedule, self.network, self.batch
 
     @property
@@ -79,7 +79,7 @@ def write_rows(path: Path, rows: Iterable[NetworkRow]) -> None:
 
 
 def read_rows(path: Path) -> list[NetworkRow]:
-    """Of a table that ``write_rows`` wrote; ``DataError`` where it is none."""
+    """Read the rows of a table that ``write_rows`` wrote; ``DataError`` where it is none."""
     try:
         with path.open(newline="") as file:
             return [

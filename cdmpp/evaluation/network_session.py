@@ -1,4 +1,4 @@
-"""A session of network evaluations: cells that are not there yet are measured, then all are told as tables."""
+"""A session of network evaluations: cells that are not there yet are measured, then all are printed as tables."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class NetworkSettings:
-    """What is run. ``conf/evaluate_networks.yaml`` takes its defaults from here."""
+    """Settings of a session. ``conf/evaluate_networks.yaml`` takes its defaults from here."""
 
     LIMITS = {"batches": Limits(1, 10**6, "examples"), "visits": Limits(1, 1000)}
 
@@ -43,7 +43,7 @@ class NetworkSettings:
     networks: Sequence[str]
     """Names of the zoo; further shapes of one as ``resnet50@r160``."""
     held_out: Sequence[str]
-    """Those of which the model knows no task: they tell the error, the others fit what a run takes beside kernels."""
+    """Networks of which the model knows no task: they give the error, the others fit what a run adds to its kernels."""
     batches: Sequence[int] = (1, 4)
     schedules: Sequence[str] = ("best_of:16", "untuned")
     chooser: str | None = None
@@ -52,7 +52,7 @@ class NetworkSettings:
     """Models that predict the same programs as well."""
     out: Path = field(default_factory=lambda: Path("outputs/networks"))
     visits: int = 2
-    """To each network, with all others in between: other guests of a host slow it for minutes, and the least counts."""
+    """Visits to each network, with all others between: other guests slow a host for minutes, and the least counts."""
 
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> NetworkSettings:
@@ -117,7 +117,7 @@ def _line(cell: NetworkCell, device: Device) -> str:
 
 
 def fitted(cells: Sequence[NetworkCell]) -> dict[str, Device]:
-    """Each device with what the networks that are not held out say runs beside kernels; as it is where they are few."""
+    """Each device with what a run adds to its kernels, by the networks not held out; as it is where they are few."""
     found = {}
     for name in sorted({cell.device for cell in cells}):
         sheet = devices.get(name)

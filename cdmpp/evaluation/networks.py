@@ -38,7 +38,7 @@ class CallCell:
     inside_s: float
     """Measured within the network."""
     touches: tuple[Touch, ...]
-    """What it reads and writes within the network (``network.residency``)."""
+    """Data that it reads and writes within the network (``network.residency``)."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class NetworkCell:
     device: str
     schedule: str
     model: str
-    """What predicted the kernels."""
+    """Name of the model that predicted the kernels."""
     held_out: bool
     """None of its tasks was trained on."""
     calls: tuple[CallCell, ...]
@@ -114,7 +114,7 @@ class NetworkCell:
         return gaps + (self.cold_s(device) if cold else 0.0)
 
     def cold_s(self, device: Device) -> float:
-        """What all calls take longer, their data being far."""
+        """Extra seconds of all calls, because their data lies farther away."""
         levels = levels_of(device)
         return sum(cold_of(call.touches, device, levels, call.predicted_s) for call in self.calls)
 
@@ -133,7 +133,7 @@ class NetworkCell:
 
 
 def cell_path(out: Path, device: str, schedule: str, network: str, batch: int, other: str = "") -> Path:
-    """Where a cell is kept. ``other``: name of the model, where it did not choose the programs."""
+    """Path at which a cell is kept. ``other``: name of the model, where it did not choose the programs."""
     name = "-".join(filter(None, (network, f"b{batch}", other)))
     return Path(out) / "cells" / device / schedule.replace(":", "-") / f"{name}.json"
 
@@ -159,7 +159,7 @@ def read_cell(path: Path) -> NetworkCell:
 def measure_cell(
     network: str, batch: int, device: Device, schedule: str, model: str | None, held_out: bool, progress: bool = True
 ) -> NetworkCell:
-    """Predict, build and run one network of the zoo on this machine, and PyTorch beside it.
+    """Predict, build and run one network of the zoo on this machine, and PyTorch next to it.
 
     ``CdmppError`` where any of it cannot be done.
     """

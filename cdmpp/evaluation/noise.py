@@ -1,4 +1,4 @@
-"""How far a label moves when the same program is measured again: no model can be expected below it."""
+"""Noise floor: how far a label moves when the same program is measured again. No model can be expected below it."""
 
 from __future__ import annotations
 

@@ -23,13 +23,13 @@ class Run:
     command: str
     date: str
     commit: str
-    """Of our sources; empty where they were no Git checkout."""
+    """Commit of our sources; empty where they were no Git checkout."""
     n_programs: int
     n_tasks: int
 
     @property
     def name(self) -> str:
-        """Its key in ``runs.csv``: equal for equal runs, whoever writes the table."""
+        """The key in ``runs.csv``: equal for equal runs, whoever writes the table."""
         return hashlib.blake2b("\0".join(map(str, astuple(self))).encode(), digest_size=4).hexdigest()
 
 

@@ -114,7 +114,7 @@ def _try_cell(data: EvaluationData, dataset_name: str, cell: Cell, options: Cell
 
 
 def _commit() -> str:
-    """Of the checkout that this code runs from; empty where it is installed."""
+    """Commit of the checkout that this code runs from; empty where it is installed."""
     checkout = Path(__file__).resolve().parents[2]
     if not (checkout / ".git").exists() or not shutil.which("git"):
         return ""

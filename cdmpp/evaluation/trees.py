@@ -94,7 +94,7 @@ def ours_pooled(data: EvaluationData) -> np.ndarray:
 
 
 def _with_devices(columns: np.ndarray, dataset: LatencyDataset) -> np.ndarray:
-    """Datasheet numbers beside the features where the data set has more than one device."""
+    """Datasheet numbers next to the features where the data set has more than one device."""
     names, which = np.unique(np.asarray(dataset.devices), return_inverse=True)
     if len(names) < 2:
         return columns.astype(np.float32)

@@ -52,7 +52,7 @@ class _Again(Collector):
 
 
 class Repeater(_Again):
-    """Times programs again, by the same protocol, into ``repeats.jsonl`` beside them.
+    """Times programs again, by the same protocol, into ``repeats.jsonl`` next to them.
 
     Which ones is decided by a hash of their ids, so that a rerun goes on with the same list. ``run`` returns the
     deviations (see ``repeat_report``); ``DataError`` where the folder holds no record that is old enough.
@@ -119,7 +119,7 @@ class Reviser(_Again):
         subject.visits.clock_mhz[:0] = recorded.clock_mhz
         new = self._record(subject)
         extra = {**old.extra, **new.extra, "revised_by": new.protocol}
-        # How the first visits were taken stays on record; the later ones are named beside.
+        # How the first visits were taken stays on record; the later ones are named next to them.
         return replace(new, protocol=old.protocol, extra=extra)
 
     def _write_info(self) -> None:

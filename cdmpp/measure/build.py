@@ -46,7 +46,7 @@ def arguments_of(workload: str) -> list[list[Any]]:
 
 
 def build(request: Request) -> Reply:
-    """``workload``, ``schedule``, ``target``, ``symbol``, ``path`` -> library at ``path``; beside it a GPU's code."""
+    """``workload``, ``schedule``, ``target``, ``symbol``, ``path`` -> library at ``path``; next to it a GPU's code."""
     import tvm
 
     from cdmpp.programs.replay import replay

@@ -19,7 +19,7 @@ from cdmpp.programs.task import Task
 
 @dataclass(frozen=True)
 class LabelSettings:
-    """How labels of a device are got; those that ``MeasureSettings`` has too mean the same there."""
+    """Settings of how labels of a device are got; those that ``MeasureSettings`` has too mean the same there."""
 
     LIMITS = {**MeasureSettings.LIMITS, "test_tasks": Limits(0, 10**6, "tasks")}
 
@@ -49,7 +49,7 @@ _SHARED = [f.name for f in fields(LabelSettings) if f.name not in ("how", "test_
 
 
 def measure_settings(device: Device, labels: LabelSettings, seed: int = 0) -> MeasureSettings:
-    """What is measured; ``DataError`` where the device cannot be measured this way, or no server answers."""
+    """Settings of the measurement; ``DataError`` where the device cannot be measured this way, or no server answers."""
     shared = {name: getattr(labels, name) for name in _SHARED}
     runner, kit = "rpc" if labels.how == "rpc" else "local", "build" if labels.how == "kit" else None
     settings = MeasureSettings(device.name, seed=seed, runner=runner, kit=kit, **shared)

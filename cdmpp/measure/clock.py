@@ -1,4 +1,4 @@
-"""The clock that a core really has, told by a chain of additions that take one cycle each."""
+"""The clock that a core really has, measured by a chain of additions that take one cycle each."""
 
 from __future__ import annotations
 

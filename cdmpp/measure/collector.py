@@ -44,7 +44,7 @@ class Collector(Collection):
     """
 
     rule: Rule = protocol.CPU
-    """How visits are taken."""
+    """The rule by which visits are taken."""
     features = "cdmpp"
     """Kind of vectors that the programs have, see ``layout.FEATURES``: a folder holds those of one kind."""
 
@@ -59,7 +59,7 @@ class Collector(Collection):
         self._left_out = self._kept = self._busy_windows = 0
 
     def run(self) -> dict[str, Any]:
-        """As ``Collection.run``; ``busy_not_recorded`` counts programs that were timed while the machine was busy."""
+        """Run ``Collection.run``; ``busy_not_recorded`` counts programs that were timed while the machine was busy."""
         if not (self.remote or self.settings.force):
             Disturbance.now().check(FORCE)
         found = super().run()

@@ -34,7 +34,7 @@ class Visited(Protocol):
 
 @dataclass(frozen=True)
 class Disturbance:
-    """How quiet a machine was."""
+    """Numbers that say how quiet a machine was."""
 
     load: float | None = None
     """Threads of others that ran or waited to run, mean over two seconds; None where the system does not tell."""
@@ -49,12 +49,12 @@ class Disturbance:
 
     @staticmethod
     def of_visits(visited: Sequence[Visited]) -> Disturbance:
-        """Of another machine, whose load is not known."""
+        """Disturbance of another machine, whose load is not known, from the programs that were ``visited`` there."""
         return Disturbance(spread=_median_spread(visited))
 
     @staticmethod
     def of(records: Sequence[Record]) -> Disturbance:
-        """While ``records`` were taken: the highest load that one of them tells, and their spread."""
+        """While ``records`` were taken: the highest load that one of them states, and their spread."""
         told = [record.extra["load"].split("/") for record in records if "load" in record.extra]
         load, processors = max(((float(one), int(of)) for one, of in told), default=(None, 1))
         return Disturbance(load, processors, _median_spread(records))

@@ -1,4 +1,4 @@
-"""What a folder says of programs that need no more work: those recorded, and those that failed."""
+"""Programs of a folder that need no more work: those recorded, and those that failed."""
 
 from __future__ import annotations
 

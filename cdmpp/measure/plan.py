@@ -1,4 +1,4 @@
-"""Which tasks are measured, in which order: kept in the data set folder, so that a rerun continues the same list."""
+"""Order of the tasks that are measured: kept in the data set folder, so that a rerun continues the same list."""
 
 from __future__ import annotations
 

@@ -118,5 +118,5 @@ def cache_kib() -> dict[int, int]:
 
 
 def _rounded(value: float) -> float:
-    """To three digits."""
+    """The value rounded to three digits."""
     return float(f"{value:.3g}") if math.isfinite(value) else value

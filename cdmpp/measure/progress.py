@@ -1,4 +1,4 @@
-"""What a long collection is doing: a progress bar for people, a small file for programs that watch."""
+"""Progress of a long collection: a bar for people, a small file for programs that watch."""
 
 from __future__ import annotations
 

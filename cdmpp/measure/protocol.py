@@ -1,4 +1,4 @@
-"""How a latency is taken, and how visits become a label. A change of any constant needs a new protocol id."""
+"""Rules by which a latency is taken and visits become a label. A change of any constant needs a new protocol id."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Rule:
-    """How one visit to a program is taken."""
+    """The rule by which one visit to a program is taken."""
 
     protocol_id: str
     repeat_ms: int
@@ -37,14 +37,14 @@ class Rule:
         )
 
     def repeats_in_words(self) -> str:
-        """How many repeats a run gets, by its time."""
+        """Words that say how many repeats a run gets, by its time."""
         (_, most), *fewer = self.repeats
         limits = [f"{n} from {1e3 * low:g} ms" for (low, _), (_, n) in zip(self.repeats, fewer, strict=False)]
         lasting = f"of at least {self.repeat_ms} ms" if self.repeat_ms else "of one run"
         return f"{most} repeats {lasting} ({', '.join(limits)}, none above {self.too_slow_s:g} s)"
 
     def visits_in_words(self, timed: str) -> str:
-        """How visits to ``timed`` things become a label."""
+        """Words that say how visits to ``timed`` things become a label."""
         return (
             f"two visits at least {self.min_separation_s:g} s "
             f"apart, a third where their minima differ by over {AGREEMENT:.0%}; label = minimum over all samples; "
@@ -65,7 +65,7 @@ GPU = Rule("gpu-v1", 3, ((0.003, 5), (0.030, 3), (float("inf"), 2)), 0.5, 10.0, 
 
 
 def rule_of(kind: str) -> Rule:
-    """How programs of a kind of device are timed: ``cpu``, or any name of a GPU."""
+    """The rule by which programs of a kind of device are timed: ``cpu``, or any name of a GPU."""
     return CPU if kind == "cpu" else GPU
 
 
@@ -84,9 +84,9 @@ class Visits:
     samples: list[tuple[float, ...]] = field(default_factory=list)
     """Seconds a run, one tuple a visit."""
     quiet: list[bool] = field(default_factory=list)
-    """What the sentinels said around each visit."""
+    """True for each visit around which the sentinels were as fast as usual."""
     clock_mhz: list[float] = field(default_factory=list)
-    """Of the core at the end of each visit; empty where it was not looked at."""
+    """Clock of the core at the end of each visit, in MHz; empty where it was not looked at."""
     last_start: float = float("-inf")
     """``time.monotonic()`` at the start of the last visit."""
 
@@ -149,10 +149,10 @@ class Timed:
         return f"p{self.record_id}"
 
     def build_request(self, workload: str, schedule: str, target: Mapping[str, Any]) -> dict[str, Any]:
-        """What a worker is asked to make the library of; texts of TVMScript and of a trace."""
+        """The request to a worker to build the library, with texts of TVMScript and of a trace."""
         program = {"workload": workload, "schedule": schedule, "target": dict(target)}
         return {"op": "build", **program, "symbol": self.symbol, "path": str(self.library)}
 
     def timing_request(self, op: str, **where: Any) -> dict[str, Any]:
-        """What a worker is asked for one visit."""
+        """The request to a worker for one visit."""
         return {"op": op, "path": str(self.library), "symbol": self.symbol, "arguments": self.arguments, **where}

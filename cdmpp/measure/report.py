@@ -1,4 +1,4 @@
-"""What a collection holds so far: counts, failures by cause, how far repeated visits differ."""
+"""Report of what a collection holds so far: counts, failures by cause, how far repeated visits differ."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from cdmpp.measure.protocol import Timed
 from cdmpp.platform.workers import Worker
 
 TOLERANCE = {"compute": 0.05, "cache": 0.05, "memory": 0.25}
-"""How far above its best-known value a sentinel may lie. Neighbours share the memory, so it gets more."""
+"""Share by which a sentinel may lie above its best-known value. Neighbours share the memory, so it gets more."""
 
 
 def _workload(buffers: str, shape: tuple[int, ...], loops: Sequence[str], block: str) -> tuple[str, list[Any]]:
@@ -68,7 +68,7 @@ GPU_WORKLOADS: Mapping[str, tuple[str, list[Any]]] = {
 Timing = Callable[[Timed], dict[str, Any]]
 """A built program -> the request for one visit."""
 PREFIX = "sentinel_"
-"""Of the id of a sentinel; its name in ``TOLERANCE`` follows."""
+"""Start of the id of a sentinel; its name in ``TOLERANCE`` follows."""
 
 
 def build_sentinels(builder: Worker, target: Mapping[str, Any], folder: Path) -> list[Timed]:

@@ -21,7 +21,7 @@ _PYTHON = re.compile(r"3\.\d{1,2}")
 
 @dataclass(frozen=True)
 class MeasureSettings:
-    """What to measure and how. ``conf/measure.yaml`` takes its defaults from here.
+    """Settings that say what to measure and how. ``conf/measure.yaml`` takes its defaults from here.
 
     Raises:
         UnknownDeviceError: no such device.
@@ -55,7 +55,8 @@ class MeasureSettings:
     tasks_from: Path | None = None
     """Data set folder whose measured tasks are taken instead of the zoo's, to compare two devices on the same ones."""
     schedules_from: Path | None = None
-    """As ``tasks_from``, and the very schedules recorded there instead of newly sampled ones."""
+    """Data set folder whose tasks are taken as with ``tasks_from``, with the very schedules recorded there instead of
+    newly sampled ones."""
     programs: str | None = None
     """Instead of sampled schedules: ``untuned``, what TVM runs of each task without tuning; or a file of JSON lines
     ``[task id, schedule]``. Tasks without a line are left out."""
@@ -68,25 +69,25 @@ class MeasureSettings:
     batch: int = 192
     """Programs built between two measuring windows."""
     seed: int = 0
-    """Of schedules and task order; of the operators."""
+    """Seed of schedules and task order; of the operators."""
     runtime: str = "tvm"
     """``tvm``: programs that TVM schedules and compiles; ``torch``: operators that PyTorch serves with its own kernels,
     of random sizes, on this machine's CPU or GPU."""
     operators: int = 1600
-    """Of ``runtime=torch``: how many operators are planned; a larger number continues the list of the same seed."""
+    """Number of operators that ``runtime=torch`` plans; a larger number continues the list of the same seed."""
     dtype: str = "float32"
-    """Of ``runtime=torch``: type of the operators."""
+    """Data type of the operators of ``runtime=torch``."""
     call_ms: float = 250.0
-    """Of ``runtime=torch``: no operator is planned that takes longer by the peak numbers of the datasheet."""
+    """Longest operator that ``runtime=torch`` plans, in milliseconds by the peak numbers of the datasheet."""
     call_mb: float | None = None
-    """Of ``runtime=torch``: most memory of a call's inputs and output; None = a quarter of the device's, of 4 GB where
-    the datasheet names none."""
+    """Most memory of a call's inputs and output with ``runtime=torch``, in MB; None = a quarter of the device's, of
+    4 GB where the datasheet names none."""
     runner: str = "local"
     """``local``: this machine; ``rpc``: servers of a TVM RPC tracker, as many at once as are free."""
     tracker: str | None = None
     """host:port of the tracker."""
     key: str | None = None
-    """What the servers registered under; None = the device's name."""
+    """Key under which the servers registered; None = the device's name."""
     repeat: int = 0
     """Measure this many recorded programs again instead, an hour or more after: the noise floor of the labels."""
     revise: int = 0
@@ -94,7 +95,7 @@ class MeasureSettings:
     kit: str | None = None
     """``build``: pack programs for a machine without compiler or network; ``merge``: its results -> records."""
     kit_folder: Path | None = None
-    """Where ``kit=build`` writes ``parts/`` and ``kit=merge`` looks for ``results/``; None = ``kits/<device>``."""
+    """Folder where ``kit=build`` writes ``parts/`` and ``kit=merge`` reads ``results/``; None = ``kits/<device>``."""
     kit_python: str | None = None
     """Python version of the device, such as 3.12: tvm_ffi is packed for it; None = it is installed there."""
     codes: bool = True
@@ -170,17 +171,17 @@ class MeasureSettings:
 
     @property
     def data_folder(self) -> Path:
-        """Where records go."""
+        """Folder that records go to."""
         return self.out or Path("datasets") / (f"{self.device}-torch" if self.runtime == "torch" else self.device)
 
     @property
     def parts_folder(self) -> Path:
-        """Where a kit is built."""
+        """Folder in which a kit is built."""
         return self.kit_folder or Path("kits") / self.device
 
     @property
     def server_key(self) -> str:
-        """What RPC servers registered under."""
+        """Key under which RPC servers registered."""
         return self.key or self.device
 
     def servers(self) -> int:
@@ -202,5 +203,5 @@ def check_places(tracker: str | None, kit_python: str | None, prefix: str = "") 
 
 
 def runs_on(spec: Mapping[str, Any], device: devices.Device) -> bool:
-    """Whether ``device`` computes in the data type of a zoo entry: float16 needs published matrix rates."""
+    """True if ``device`` computes in the data type of a zoo entry: float16 needs published matrix rates."""
     return spec.get("dtype", "float32") == "float32" or bool(device.spec["fp16_matrix_tflops"])

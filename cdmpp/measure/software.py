@@ -1,4 +1,4 @@
-"""What a measurement ran on: software versions and the host's processor. Measurement kits carry this file."""
+"""Software versions and the host's processor of a measurement. Measurement kits carry this file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def versions() -> str:
 
 
 def torch_versions() -> str:
-    """As ``versions``, of what an operator of PyTorch's libraries runs on."""
+    """Versions, as JSON, of the software that an operator of PyTorch's libraries runs on."""
     import torch
 
     versions_of = {"python": platform.python_version(), "kernel": platform.release(), "torch": torch.__version__}
@@ -33,7 +33,7 @@ def torch_versions() -> str:
 
 
 def processor() -> str:
-    """What the first processor of this machine calls itself."""
+    """Name that the first processor of this machine gives itself."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

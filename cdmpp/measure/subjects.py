@@ -20,7 +20,7 @@ from cdmpp.platform.workers import Reply, Worker, run_many
 from cdmpp.programs.task import Task
 
 UNTUNED = "untuned"
-"""What ``MeasureSettings.programs`` says of programs without a schedule."""
+"""Value of ``MeasureSettings.programs`` for programs without a schedule."""
 IMPORT_LIMIT_S = 900.0
 SAMPLE_LIMIT_S = 240.0
 _MAX_TASK_FLOPS = {"cpu": 4e9, "gpu": 4e11}
@@ -49,7 +49,7 @@ class Subjects:
         self.expected = len(self.subjects)
         """Programs still to come, as far as is known."""
         self.info: dict[str, Any] = {}
-        """What ``dataset.json`` tells of them."""
+        """Facts about them for ``dataset.json``."""
 
     def __iter__(self) -> Iterator[list[Subject]]:
         for subject in self.subjects:

@@ -16,7 +16,7 @@ from cdmpp.operators.operator import EagerOperator
 SCALAR = 0.5
 """Second operand of ``add_scalar`` and the like."""
 EXPONENT = 3.0
-"""Of ``pow_scalar``, as in the tanh form of GELU. Kernels take whole exponents for products."""
+"""Exponent of ``pow_scalar``, as in the tanh form of GELU. Kernels take whole exponents for products."""
 _BLOCK = 65_521
 """Numbers that are repeated: drawing a hundred million takes longer than timing what reads them."""
 
@@ -49,7 +49,7 @@ class _Filler:
         self.random = torch.Generator().manual_seed(0)
 
     def __call__(self, *shape: int) -> Tensor:
-        """Of ``shape``, contiguous."""
+        """A contiguous tensor of ``shape``."""
         block = torch.rand(_BLOCK, generator=self.random).mul_(0.9).add_(0.1).to(self.place, self.dtype)
         elements = math.prod(shape)
         return block.repeat(-(-elements // _BLOCK))[:elements].view(shape)
@@ -94,7 +94,7 @@ def _layer_norm(operator: EagerOperator, new: _Filler) -> TorchCall:
 
 
 def _batch_norm(operator: EagerOperator, new: _Filler) -> TorchCall:
-    """Of one image whose channels are the rows.
+    """A batch norm of one image whose channels are the rows.
 
     A factor and a shift of each channel are all that it must read, so deviation and scale are one tensor, and mean and
     bias are another: the kernel with four runs all the same.
@@ -177,4 +177,4 @@ _CALLS: dict[str, Callable[[EagerOperator, _Filler], TorchCall]] = {
     "max_pool2d": _pool,
     "avg_pool2d": _pool,
 }
-"""By name; every key of ``KINDS``."""
+"""Operator name -> function that makes its call; every key of ``KINDS`` has one."""

@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 ORIGIN = "torch"
 NETWORK = "random_operators"
-"""What the tasks say they come from: splits by network can name them."""
+"""Name of the network that the tasks state as theirs: splits by network can name it."""
 SCHEDULE = served_by("torch")
 _SENTINELS = {
     "cpu": {"compute": ("bmm", "1x256x256x256"), "cache": ("relu", "64x1024"), "memory": ("mean", "16384x1024")},
@@ -43,7 +43,7 @@ _SENTINELS = {
 
 
 class _OfTorch(Collector):
-    """What collecting, repeating and revising operators share. ``DataError``: the device is a GPU that is not here."""
+    """Base of collecting, repeating and revising operators. ``DataError``: the device is a GPU that is not here."""
 
     features = EAGER_FEATURES
 
@@ -93,7 +93,7 @@ class _OfTorch(Collector):
 class TorchCollector(_OfTorch):
     """Collects records of operators into ``folder``; their compact ASTs are made where they are read.
 
-    Those of the networks that are asked for come first, random ones behind; or the given ``operators`` alone.
+    Those of the wanted networks come first, random ones behind; or only the given ``operators``.
     """
 
     def __init__(self, settings: MeasureSettings, folder: Path, operators: Sequence[EagerOperator] = ()) -> None:

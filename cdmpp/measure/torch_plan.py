@@ -1,4 +1,4 @@
-"""Which operators are timed: every kind, of random sizes over orders of magnitude, each within what the device can do.
+"""Choice of operators to time: every kind, of random sizes over orders of magnitude, within what the device can do.
 
 The same seed gives the same operators in the same order, and more of them continue the list.
 """
@@ -20,17 +20,17 @@ _MORE = {
     **{"linear": 24, "bmm": 20, "conv2d": 32, "softmax": 5, "layer_norm": 5, "batch_norm": 3, "mean": 3},
     **{"embedding": 2, "max_pool2d": 2, "avg_pool2d": 1, "add": 2, "mul": 1, "relu": 2, "gelu": 1, "copy": 2},
 }
-"""How often an operator comes in a round beside the once of every kind: networks spend their time in these."""
+"""Further turns of an operator in a round, after the one of every kind: networks spend their time in these."""
 _TYPICAL = {"cpu": (0.1, 10.0), "gpu": (5.0, 200.0)}
 """TFLOP/s and GB/s that a silent datasheet is taken for: on the safe side."""
 _MEMORY_GB = 4.0
-"""Of a device whose datasheet is silent."""
+"""Memory of a device whose datasheet is silent, in GB."""
 _SHARE = 0.25
-"""Of the memory that one call may take."""
+"""Share of the device's memory that one call may take."""
 _STEPS = (1, 1, 8, 16, 64)
 """Sizes are multiples of one of these."""
 _ROUND_SHARE = 0.5
-"""Of the operators: all their sizes are 4, 5, 6 or 7 times a power of two, as 768, 1280, 4096 or 56 are in networks."""
+"""Share of the operators whose sizes are all 4 to 7 times a power of two, as 768, 1280, 4096 or 56 are in networks."""
 _TRIES = 2000
 _DISPATCH_S, _DISPATCH_SHARE = 5e-6, 0.25
 """Smaller calls all take what dispatching one takes: only this share of those that are drawn is kept."""
@@ -38,18 +38,18 @@ _DISPATCH_S, _DISPATCH_SHARE = 5e-6, 0.25
 
 @dataclass(frozen=True)
 class CallLimits:
-    """What one call may take."""
+    """Most time and memory that one call may take."""
 
     call_s: float
     """Seconds of a roofline at the peak of the datasheet: it takes longer."""
     call_bytes: float
-    """Of inputs and output."""
+    """Bytes of inputs and output."""
     flops_per_s: float
     bytes_per_s: float
 
     @staticmethod
     def of(device: Device, call_ms: float, call_mb: float | None) -> CallLimits:
-        """Of a device; without ``call_mb`` a quarter of its memory."""
+        """Limits on a device; without ``call_mb`` a call may take a quarter of its memory."""
         tflops, gbps = _TYPICAL.get(device.kind, _TYPICAL["gpu"])
         memory_gb = device.spec["memory_gb"] or _MEMORY_GB
         call_bytes = 1e6 * call_mb if call_mb is not None else _SHARE * 1e9 * memory_gb
@@ -62,7 +62,7 @@ class CallLimits:
         return operator.flops / self.flops_per_s + operator.io_bytes / self.bytes_per_s
 
     def allow(self, operator: EagerOperator) -> bool:
-        """Whether a call is within them."""
+        """True if a call is within the limits."""
         return operator.io_bytes <= self.call_bytes and self.roofline_s(operator) <= self.call_s
 
 
@@ -110,7 +110,7 @@ class _Draw(random.Random):
     """Draws the sizes of operators."""
 
     are_round = False
-    """Whether those of the present operator are."""
+    """True if the sizes of the present operator are 4, 5, 6 or 7 times a power of two."""
 
     def extent(self, low: int, high: int) -> int:
         """A whole number, its logarithm uniform."""
@@ -182,4 +182,4 @@ _SIZES: dict[str, Callable[[_Draw], dict[str, Any]]] = {
     "avg_pool2d": _pool,
     **dict.fromkeys(("permute", "transpose", "add_broadcast", "mul_broadcast"), _blocks),
 }
-"""By name; all others have rows and columns."""
+"""Operator name -> function that draws its sizes; all others have rows and columns."""

@@ -1,4 +1,4 @@
-"""How a call of PyTorch's own operators is timed. A change of any constant needs a new protocol id."""
+"""Rules by which a call of PyTorch's own operators is timed. A change of any constant needs a new protocol id."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cdmpp.measure.protocol import CPU, GPU, Rule
 
 @dataclass(frozen=True)
 class TorchRule(Rule):
-    """How one visit to an operator is taken."""
+    """The rule by which one visit to an operator is taken."""
 
     def describe(self, cores: int = 1) -> str:
         """The protocol in words, for operators that run on ``cores`` processor cores, or on a GPU."""
@@ -31,5 +31,5 @@ TORCH_GPU = TorchRule(
 
 
 def torch_rule(place: str) -> TorchRule:
-    """Of the type of a torch device: ``cpu``, or any name of a GPU."""
+    """The rule for the type of a torch device: ``cpu``, or any name of a GPU."""
     return TORCH_CPU if place == "cpu" else TORCH_GPU

@@ -1,6 +1,6 @@
 """Times one operator of PyTorch's libraries in this process: run in a worker, because it may crash, hang or be killed.
 
-CPU and GPU differ in their clock alone: what is called, warmed up and repeated is the same.
+CPU and GPU differ only in their clock: what is called, warmed up and repeated is the same.
 """
 
 from __future__ import annotations
@@ -76,14 +76,14 @@ def time_call(run: Callable[[], Any], seconds: Seconds, rule: Rule) -> Reply:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether PyTorch, or Python, found too little memory."""
+    """True if PyTorch, or Python, found too little memory."""
     told = str(error).lower()
     known = isinstance(error, torch.OutOfMemoryError | MemoryError)
     return known or any(words in told for words in ("out of memory", "can't allocate memory", "not enough memory"))
 
 
 def wall_seconds(run: Callable[[], Any], calls: int) -> float:
-    """Of a CPU, by the wall clock: what Python and PyTorch need to dispatch a call is included, as in a network."""
+    """Seconds of a CPU, by the wall clock, with what Python and PyTorch need to dispatch a call, as in a network."""
     begin = time.perf_counter()
     for _ in range(calls):
         run()
@@ -91,7 +91,7 @@ def wall_seconds(run: Callable[[], Any], calls: int) -> float:
 
 
 def event_seconds(run: Callable[[], Any], calls: int) -> float:
-    """Of a GPU, between two events on its stream, which is idle before and is waited for behind.
+    """Seconds of a GPU between two events on its stream, which is idle before and is waited for behind.
 
     The first event passes at once, so a call takes what its host needs to dispatch it and what the device needs to
     run it, as in the measurements of NeuSight: one eager call between two events, a synchronise behind it, caches left

@@ -29,7 +29,7 @@ class Windows(Generic[Item]):
     def measure(self, fresh: Sequence[Item], fail: Callable[[Item, Reply], None]) -> list[Item]:
         """One window: a first visit to each of ``fresh``, another to each active program.
 
-        Returns the programs whose visits are complete; ``fail`` is told of those that cannot be timed.
+        Returns the programs whose visits are complete; ``fail`` is called with those that cannot be timed.
         """
         again = list(self.active)
         self.active.extend(fresh)

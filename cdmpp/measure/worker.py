@@ -1,4 +1,4 @@
-"""What a measuring child process does: everything that may crash or hang (import, sample, compile, run a kernel).
+"""Work of a measuring child process: everything that may crash or hang (import, sample, compile, run a kernel).
 
 An operation's module is imported with its first request, so that a kit's process loads only what the device has.
 """

@@ -1,1 +1,1 @@
-"""Where programs come from: networks, tuning databases, scripts, sampled schedules; and the gate for other people's."""
+"""Sources of programs: networks, tuning databases, scripts, sampled schedules; and the gate for other people's."""

@@ -22,10 +22,10 @@ class Autocast(NamedTuple):
 
     device: str
     dtype: Any
-    """That of products, such as ``torch.bfloat16``."""
+    """Data type of products, such as ``torch.bfloat16``."""
     enabled: bool
     caches: bool
-    """Whether a weight is cast once in the whole region."""
+    """True if a weight is cast once in the whole region."""
     region: str
     """Name of the outermost region."""
 

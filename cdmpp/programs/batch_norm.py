@@ -56,7 +56,7 @@ def _operator(node: Any) -> str:
 
 
 def _name(exported: Any, node: Any) -> str | None:
-    """Of the parameter that a placeholder stands for."""
+    """Name of the parameter that a placeholder stands for; None if it stands for something else."""
     return exported.graph_signature.inputs_to_parameters.get(node.name)
 
 

@@ -47,7 +47,7 @@ class _Layout:
 
 @dataclass(frozen=True)
 class _Place:
-    """Of a tensor among those of its cache."""
+    """The place of a tensor among those of its cache."""
 
     number: int
 

@@ -1,6 +1,6 @@
 """The casts that run in regions of ``torch.autocast``, which an exported graph does not have.
 
-An export is made above the dispatcher's autocast: it records operators as the model calls them, beside results of the
+An export is made above the dispatcher's autocast: it records operators as the model calls them, next to results of the
 types that they have below it. Each operator of a region is run again, on tensors without values, by the dispatcher of
 the device that is asked about; what it casts before the operator becomes a node of its own.
 """
@@ -24,7 +24,7 @@ def with_casts(exported: Any, kind: str) -> None:
         kind: ``cpu`` or ``gpu``.
 
     Raises:
-        UnsupportedProgramError: what runs in a region cannot be told; it names the operator and the place.
+        UnsupportedProgramError: what runs in a region cannot be known; it names the operator and the place.
     """
     if any(_is_active(node, kind) for node in exported.graph.nodes):
         _Recast(exported, kind).run()
@@ -117,7 +117,7 @@ class _Recast:
             return
         for one, dtype in casts.items():
             node.replace_input_with(one, self._cast(node, one, dtype))
-        if _type(self._called(node)) != _type(value):  # it is told the type of its result
+        if _type(self._called(node)) != _type(value):  # it is given the type of its result
             if "dtype" not in {argument.name for argument in node.target._schema.arguments}:
                 self._refuse(node, f"gives {_type(value)}")
             node.kwargs = {**node.kwargs, "dtype": _type(value)}
@@ -152,7 +152,7 @@ def _type(value: Any) -> Any:
 
 
 def _has_autocast(target: Any, device: str) -> bool:
-    """Whether autocast has a rule of its own for an operator."""
+    """True if autocast has a rule of its own for an operator."""
     import torch
 
     if not isinstance(target, torch._ops.OpOverload):
@@ -163,7 +163,7 @@ def _has_autocast(target: Any, device: str) -> bool:
 
 @contextmanager
 def _autocast(device: str, dtype: Any) -> Iterator[None]:
-    """As ``torch.autocast``, which would turn itself off on a machine without that device."""
+    """Does what ``torch.autocast`` does, which would turn itself off on a machine without that device."""
     import torch
 
     before = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device), torch.is_autocast_cache_enabled()

@@ -1,4 +1,4 @@
-"""What ``torch.compile`` wraps, noted while a network is exported: an export looks through it without a word."""
+"""Notes what ``torch.compile`` wraps while a network is exported: an export looks through it without a word."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from cdmpp.errors import some
 
 EAGER, TVM = "eager PyTorch", "what TVM compiles of it"
-"""What it is answered as."""
+"""Names of what a compiled part is answered as."""
 
 
 @contextmanager
@@ -53,7 +53,7 @@ def compiled_flag(names: Iterable[str], as_what: str) -> tuple[str, ...]:
 
 
 def _name(function: Any) -> str:
-    """Of a function, or the class of a module."""
+    """Name of a function, or of the class of a module."""
     inner = inspect.unwrap(function)
     owner = getattr(inner, "__self__", inner)
     return str(getattr(owner, "__qualname__", type(owner).__name__))

@@ -27,7 +27,7 @@ class Declared:
     """Empty: not known."""
 
     def fault(self, value: Any) -> str:
-        """How a Relax expression is another than this, and what to do; empty where nothing that is known differs."""
+        """The difference of a Relax expression from this, and what to do; empty where nothing that is known differs."""
         from tvm import relax
 
         kind = getattr(value, "ty", None)
@@ -54,7 +54,7 @@ class Declared:
 
 
 def sizes_of(kind: Any) -> list[int | None] | None:
-    """Of a Relax tensor type: None for a size that is no number, and for a rank that is not known."""
+    """The sizes of a Relax tensor type: None for a size that is no number, and for a rank that is not known."""
     if kind.shape is None or not hasattr(kind.shape, "values"):
         return None if kind.ndim < 0 else [None] * kind.ndim
     return [getattr(size, "value", None) for size in kind.shape.values]

@@ -18,7 +18,10 @@ from cdmpp.programs.language import is_attribute_key, is_operation, is_text, tex
 MAX_DEPTH = 1000
 """Nested nodes of a graph; TVM recurses over them on the stack. Real programs have up to 100."""
 _MAX_NODES = 2_000_000
-"""With every shared node counted as often as it is met, as TVM's passes do. Real workloads have some ten thousand."""
+"""Most nodes of a graph, every shared one counted as often as it is met, as TVM's passes do.
+
+Real workloads have some ten thousand.
+"""
 
 _PLAIN = {"None", "bool", "int", "float", "dtype", "DataType", "ffi.String"}
 _ROOMS = {
@@ -69,7 +72,7 @@ def check_graph(graph: Any, where: str) -> None:
         kind, data = (str(node.get("type")), node.get("data")) if isinstance(node, dict) else ("", None)
         if kind not in _NODES:
             raise UnsupportedProgramError(f"{where}: node {number} is of type {kind}: no part of a tensor program")
-        for text in () if kind == "ir.SourceName" else texts_in(data):  # files are named in remarks alone
+        for text in () if kind == "ir.SourceName" else texts_in(data):  # files are named in remarks only
             if not is_text(text):
                 raise UnsupportedProgramError(f"{where}: node {number} holds {text[:60]!r}: texts are plain words")
         below = [] if kind in _PLAIN else _references(data)
@@ -90,7 +93,7 @@ def _references(data: Any) -> list[int]:
 
 
 def check_module(module: Any, where: str) -> None:
-    """Raise ``UnsupportedProgramError`` unless ``module`` holds PrimFuncs alone that call known operations alone."""
+    """Raise ``UnsupportedProgramError`` unless ``module`` holds only PrimFuncs that call only known operations."""
     if not isinstance(module, tvm.IRModule) or not module.functions:
         raise UnsupportedProgramError(f"{where}: not a module with a PrimFunc")
     for name, function in module.functions.items():

@@ -1,4 +1,4 @@
-"""What a tensor program is, whatever its names: identity, op class, work and bytes of a task."""
+"""Identity, op class, work and bytes of a task: they say what a tensor program is, whatever its names."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def _blocks(module: tvm.IRModule | tirx.PrimFunc) -> list[Any]:
 
 
 def _stores(statement: Any, trips: float = 1.0) -> float:
-    """How many stores ``statement`` makes when it runs ``trips`` times; loops of unknown extent count as two rounds."""
+    """Number of stores that ``statement`` makes in ``trips`` runs; loops of unknown extent count as two rounds."""
     if isinstance(statement, tirx.BufferStore):
         return trips
     if isinstance(statement, tirx.SeqStmt):
@@ -175,7 +175,7 @@ def _stores(statement: Any, trips: float = 1.0) -> float:
 
 
 def without_offsets(module: Any) -> Any:
-    """With buffers that begin where their memory does: operators that TVM writes as a loop leave that open."""
+    """The module with buffers that begin where their memory does: operators that TVM makes as a loop leave it open."""
     main = module["main"]
     open_ones = [one for one in main.params if isinstance(getattr(one, "elem_offset", None), tirx.Var)]
     if not open_ones:

@@ -26,7 +26,7 @@ _HOLDS: dict[str, Callable[[Any, Any], bool]] = {
     "holds_not": lambda value, wanted: value is not None and any(one != wanted for one in _numbers(value)),
     "holds_below": lambda value, wanted: value is not None and any(one < wanted for one in _numbers(value)),
 }
-"""What a condition may ask of a fact."""
+"""Name of a condition -> test of (value of a fact, wanted value)."""
 
 
 @dataclass(frozen=True)
@@ -41,10 +41,10 @@ class KnownFault:
     what: str
     """The meaning that TVM gives it instead, in a sentence."""
     same_work: bool
-    """Whether the time is that of the right operator, so that it is answered."""
+    """True if the time is that of the right operator, so that it is answered."""
 
     def covers(self, facts: Facts) -> bool:
-        """Whether a node is one of these."""
+        """True if a node with these facts has the fault."""
         return all(_HOLDS[condition](facts.get(fact), value) for fact, condition, value in self.where)
 
     @property
@@ -71,7 +71,7 @@ def known_faults(table: Path = TABLE) -> tuple[KnownFault, ...]:
 
 
 def refused_fault(source: str, operator: str, facts: Facts) -> str:
-    """Why a node is refused, in words that follow its name; empty where it is not."""
+    """The reason to refuse a node, in words that follow its name; empty where it is not refused."""
     for fault in known_faults():
         if (fault.source, fault.operator, fault.same_work) == (source, operator, False) and fault.covers(facts):
             version, setting = importlib.metadata.version("apache-tvm"), fault.setting

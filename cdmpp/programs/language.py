@@ -15,7 +15,7 @@ DECLARATIONS = frozenset(
 )
 LOOPS = frozenset("serial parallel vectorized unroll thread_binding grid".split())
 SCOPES = frozenset("sblock init attr launch_thread Let".split())
-"""What may stand in a ``with``."""
+"""Names that may stand in a ``with``."""
 STATEMENTS = frozenset("where reads writes sblock_attr func_attr evaluate bind env_thread assume buffer_store".split())
 AXES = frozenset("spatial reduce scan opaque remap".split())
 OPERATIONS = frozenset(
@@ -52,28 +52,28 @@ _RENAMED = {
 
 
 def is_call(name: str) -> bool:
-    """Whether ``T.name`` may be called."""
+    """True if ``T.name`` may be called."""
     return name in CALLS or DTYPE.fullmatch(name) is not None
 
 
 def is_text(text: str) -> bool:
-    """Whether a string may stand in a program."""
+    """True if a string may stand in a program."""
     return TEXT.fullmatch(text) is not None
 
 
 def is_attribute_key(key: str) -> bool:
-    """Whether an annotation or attribute may have this name."""
+    """True if an annotation or attribute may have this name."""
     return _KEY.fullmatch(key) is not None and (not key.startswith("pragma_") or key in _PRAGMAS)
 
 
 def is_operation(name: str) -> bool:
-    """Whether a program may call the TVM operator ``name``, such as ``tirx.exp``."""
+    """True if a program may call the TVM operator ``name``, such as ``tirx.exp``."""
     room, _, operation = name.partition(".")
     return room in ("tirx", "prim") and operation in OPERATIONS
 
 
 def hint(name: str) -> str:
-    """What to write in the place of ``T.name``; empty where nothing is near."""
+    """Words that say what to write in the place of ``T.name``; empty where nothing is near."""
     if name in _RENAMED:
         return f": it is now {_RENAMED[name]}"
     near = difflib.get_close_matches(name, sorted(CALLS), n=1)

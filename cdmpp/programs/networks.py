@@ -261,7 +261,7 @@ def task_of(module: Any, name: str, network: str, weight: int) -> Task:
 
 
 def has_static_shapes(function: Any) -> bool:
-    """Whether every parameter of a PrimFunc has a shape of plain numbers."""
+    """True if every parameter of a PrimFunc has a shape of plain numbers."""
     from tvm.tirx import IntImm
 
     shapes = [getattr(parameter, "shape", None) for parameter in function.params]

@@ -1,4 +1,4 @@
-"""Why a model could not be imported: what torch and TVM raise, as one sentence that names operator and place."""
+"""Refusals of models that cannot be imported: errors of torch and TVM as a sentence that names operator and place."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def quiet() -> Iterator[None]:
 
 
 def export_refusal(error: Exception, model: str) -> CdmppError:
-    """Of ``torch.export`` on the module of class ``model``."""
+    """The refusal for an ``error`` of ``torch.export`` on the module of class ``model``."""
     place = place_of(error)
     told = f"{model} cannot be exported{_at(place)}: "
     remedy = _EXPERTS if "expert" in place else ""
@@ -57,7 +57,7 @@ def export_refusal(error: Exception, model: str) -> CdmppError:
 
 
 def import_refusal(error: Exception, exported: Any) -> CdmppError:
-    """Of TVM on a ``torch.export.ExportedProgram``."""
+    """The refusal for an ``error`` of TVM on a ``torch.export.ExportedProgram``."""
     if missing := re.findall(r"'([^']+)'", str(error)) if "Unsupported function types" in str(error) else []:
         return CdmppError(
             f"TVM cannot import the torch operator {', '.join(_with_places(missing, exported))}: replace it in the "
@@ -79,7 +79,7 @@ def import_refusal(error: Exception, exported: Any) -> CdmppError:
 
 
 def first_line(error: BaseException) -> str:
-    """Of its message, or its type where it has none; without a full stop, 300 letters at most."""
+    """First line of its message, or its type where it has none; without a full stop, 300 letters at most."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = textwrap.shorten(lines[0].rstrip("."), 300, placeholder=" ...") if lines else type(error).__name__
     return f"{type(error).__name__}: {text}" if isinstance(error, KeyError | AttributeError) and lines else text

@@ -21,11 +21,11 @@ class Recomputed(NamedTuple):
     """A call of ``torch.utils.checkpoint``."""
 
     number: int
-    """In the order in which they begin."""
+    """Number of the call in the order in which they begin."""
     stops_early: bool
-    """Whether it runs again only as far as the backward pass needs; else to its end."""
+    """True if it runs again only as far as the backward pass needs; else it runs to its end."""
     waits: bool
-    """Whether it runs again when a tensor of it is needed (non-reentrant); else when its gradient arrives."""
+    """True if it runs again when a tensor of it is needed (non-reentrant); else it does when its gradient arrives."""
 
 
 def flags_of(exported: Any) -> tuple[str, ...]:
@@ -39,7 +39,7 @@ def recomputed_in(node: Any) -> tuple[Recomputed, ...]:
 
 
 def has_gradient(node: Any) -> bool:
-    """Whether a gradient can pass through a node: not with gradients off, nor through a detach or whole numbers."""
+    """True if a gradient can pass through a node: not with gradients off, nor through a detach or whole numbers."""
     import torch
 
     if not node.meta.get(_GRADIENT, True) or node.target is torch.ops.aten.detach.default:

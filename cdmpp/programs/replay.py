@@ -37,7 +37,7 @@ def parse_workload(workload: str) -> tvm.IRModule:
 
 
 def parsed_path(workload: str) -> Path:
-    """Of the JSON graph that spares others the parser (0.1 s), where whoever printed the text keeps one."""
+    """Path of the JSON graph that spares others the parser (0.1 s), where whoever printed the text keeps one."""
     digest = hashlib.sha256(workload.encode()).hexdigest()[:24]
     return cache_root() / "parsed" / f"tvm-{tvm.__version__}" / f"{digest}.json"
 
@@ -70,7 +70,7 @@ def replay(
 
 
 def replay_schedule(workload: str, schedule: str) -> Schedule:
-    """As ``replay``, but the TVM ``Schedule`` itself (what MetaSchedule's feature extractors take)."""
+    """Replay as ``replay`` does, but return the TVM ``Schedule`` itself (MetaSchedule's feature extractors take it)."""
     return replay_on(parse_workload(workload), schedule)
 
 

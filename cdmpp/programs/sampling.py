@@ -51,7 +51,7 @@ def sample_programs(task: Task, target: Any, n: int, seed: int, mutants: float =
 
 
 def default_program(task: Task, target: Any) -> Program:
-    """What TVM runs without tuning: the task's loops as they are on a CPU, its default schedules (dlight) on a GPU."""
+    """The program that TVM runs untuned: the loops of the task on a CPU, its default schedule (dlight) on a GPU."""
     import tvm
 
     from cdmpp.programs.replay import parse_target, parse_workload

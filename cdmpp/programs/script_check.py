@@ -17,7 +17,7 @@ _ROOMS = {"ir": "I", "tirx": "T", "tir": "T"}
 
 
 def checked_text(node: ast.stmt, meanings: dict[str, ast.expr], where: str) -> str:
-    """Python text of the function or module class ``node`` alone, in the spelling that TVM's parser is given.
+    """Python text of only the function or module class ``node``, in the spelling that TVM's parser is given.
 
     ``meanings``: ``aliases_and_constants`` of the file it stands in. ``UnsupportedProgramError`` for anything that
     ``cdmpp.programs.language`` does not list; ``where`` begins the message, which names the line.
@@ -37,7 +37,7 @@ def checked_text(node: ast.stmt, meanings: dict[str, ast.expr], where: str) -> s
 
 
 def aliases_and_constants(statements: Iterable[ast.stmt]) -> dict[str, ast.expr]:
-    """What the names of a file mean: the name ``T`` or ``I`` for TVM's script rooms, else a constant."""
+    """Meaning of each name of a file: the name ``T`` or ``I`` for TVM's script rooms, else a constant."""
     rooms = {**_ROOMS, "T": "T", "I": "I"}
     meanings: dict[str, ast.expr] = {name: ast.Name(room, ast.Load()) for name, room in rooms.items()}
     for node in statements:

@@ -96,7 +96,7 @@ class ExpressionCheck:
             self.argument(argument)
 
     def argument(self, node: ast.expr, nested: bool = False) -> None:
-        """As ``expression``; also a list of them, a dictionary of attributes, and a string outside of lists."""
+        """Check as ``expression`` does; a list, a dictionary of attributes and a string outside of lists pass too."""
         match node:
             case ast.Tuple(elts=parts) | ast.List(elts=parts):
                 for part in parts:

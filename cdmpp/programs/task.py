@@ -15,7 +15,7 @@ def network_family(name: str) -> str:
 
 
 def trains(name: str) -> bool:
-    """Whether ``name`` is a variant that trains, such as ``resnet50@train``: its tasks are those of a training step."""
+    """True if ``name`` is a variant that trains, such as ``resnet50@train``: its tasks are those of a training step."""
     return name.partition(VARIANT_MARK)[2].startswith("train")
 
 
@@ -39,7 +39,7 @@ class Task:
     networks: dict[str, int] = field(default_factory=dict)
     """Network name -> number of call sites (weight)."""
     origin: str = ""
-    """Where the task came from: ``torch``, ``onnx``, ``metaschedule:<folder>`` ..."""
+    """Source of the task: ``torch``, ``onnx``, ``metaschedule:<folder>`` ..."""
 
 
 @dataclass(frozen=True)

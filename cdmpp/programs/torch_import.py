@@ -52,7 +52,7 @@ def _with(importer: Any, convert: Callable[[Any, Any], Any]) -> Callable[[Any], 
 
 
 def _checked(convert: Callable[[Any], Any], ours: frozenset[str], node: Any) -> Any:
-    """What ``convert`` makes of a node, if that is what torch makes of it; ``ours`` are not TVM's to convert."""
+    """The result of ``convert`` for a node, if it is what torch makes of it; ``ours`` are not TVM's to convert."""
     name = node.target.__name__
     if (fault := refused_fault("torch", name, _facts(node))) and name not in ours:
         raise CdmppError(f"the torch operator {_name(node)} {fault}. {ADVICE[0].upper()}{ADVICE[1:]}")

@@ -1,7 +1,7 @@
-"""What a model does while it is exported that its graph will not tell: marked on the nodes, or refused by name.
+"""Marks on the nodes, or refuses by name, what a model does during its export and its graph does not say.
 
 ``torch.export`` inlines a checkpointed region and one of ``inference_mode`` without a trace, and runs a custom
-``autograd.Function`` as its forward pass alone.
+``autograd.Function`` only as its forward pass.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cdmpp.programs.refusal import place_here
 from cdmpp.programs.regions import RECOMPUTED, Recomputed
 
 _OF_TORCH = ("torch.utils.checkpoint", "torch._higher_order_ops")
-"""Modules whose functions are told by what they call: those of the second are refused as nodes."""
+"""Modules whose functions are known by what they call: those of the second are refused as nodes."""
 _SAVED = "torch.autograd.graph.saved_tensors_hooks (or save_on_cpu) changes what the backward pass keeps"
 _HOOK = "Tensor.register_hook changes a gradient in the backward pass"
 _LEAVE = "a training step with it cannot be predicted: leave it out, or predict the forward pass alone (cdmpp network)"
@@ -99,7 +99,7 @@ class _Watch:
         return requires_grad_
 
     def non_reentrant(self, frame: Any) -> Any:
-        """In the place of the hook that keeps nothing of a region: it is entered where gradients are on."""
+        """Stands in the place of the hook that keeps nothing of a region: it is entered where gradients are on."""
         again = frame.recompute_fn
         cells = dict(zip(again.__code__.co_freevars, again.__closure__ or (), strict=False))
         context = cells["recompute_context"].cell_contents
@@ -156,13 +156,13 @@ class _Watch:
 
 
 def _is_composable(context: Any) -> bool:
-    """Of ``torch.distributed._composable.checkpoint``, which keeps its own hooks out of the second run."""
+    """True for ``torch.distributed._composable.checkpoint``, which keeps its own hooks out of the second run."""
     function = getattr(context, "func", None)
     return getattr(function, "__name__", "") == "_no_hook" and len(context.args) == 1
 
 
 def _without_gradients(this: Any) -> None:
-    """Of a region of ``torch.inference_mode``, of which an exported graph has no mark, as ``torch.no_grad`` has one."""
+    """Enter a ``torch.inference_mode`` region; it leaves no mark in an exported graph, unlike ``torch.no_grad``."""
     import torch
 
     this._cdmpp_before = torch.is_grad_enabled()
@@ -176,6 +176,6 @@ def _with_gradients_again(this: Any, *_: Any) -> None:
 
 
 def _is_of_model(given: Any) -> bool:
-    """Whether a hook is the model's own; torch has some where it traces."""
+    """True if a hook is the model's own; torch has some where it traces."""
     pack = getattr(given, "pack_hook", None)
     return pack is None or not str(getattr(pack, "__module__", "")).startswith(("torch._", "torch.fx"))

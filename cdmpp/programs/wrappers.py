@@ -1,4 +1,4 @@
-"""What is wrapped around a model, or called by it, that an exported graph would lose without a word."""
+"""Refuses what is wrapped around a model, or called by it, that an exported graph would lose without a word."""
 
 from __future__ import annotations
 

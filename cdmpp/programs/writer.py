@@ -1,4 +1,4 @@
-"""Which TVM wrote a workload graph, and whether its format is read here."""
+"""Finds the TVM that wrote a workload graph, and checks that its format is read here."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import re
 READABLE = "0.16 to 0.20 and 0.27"
 _LEGACY_MINORS, _NATIVE_MINORS = range(16, 21), range(27, 28)
 _VERSION = re.compile(r'"tvm_version"\s*:\s*"([^"\\]{1,40})"')
-"""In ``attrs`` of a legacy graph, in ``metadata`` of a newer one; quotes inside a text of the program are escaped."""
+"""Stands in ``attrs`` of a legacy graph, ``metadata`` of a newer one; a text of the program has its quotes escaped."""
 
 
 def is_legacy_graph(text: str) -> bool:
-    """Whether a workload graph is of the format before TVM 0.21 (nodes carry ``type_key``)."""
+    """True if a workload graph is of the format before TVM 0.21 (nodes carry ``type_key``)."""
     return '"type_key"' in text[:4000]
 
 
 def check_writer(text: str) -> str:
-    """Why a workload graph is not read for its version; empty where it is, or where the graph states none."""
+    """The reason why the version of a workload graph is not read; empty where it is, or where the graph states none."""
     if (stated := _VERSION.search(text)) is None:
         return ""
     version = re.match(r"0\.(\d+)\b", stated[1])

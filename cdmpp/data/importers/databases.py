@@ -165,7 +165,7 @@ def _collect(
 
 
 def _workload(module: tvm.IRModule | BadLine, number: int, network: str, source: Path) -> _Workload:
-    """With the task that it is, or why it cannot be one; ``number`` is its line."""
+    """The workload with its task, or the reason why it cannot be one; ``number`` is its line."""
     if isinstance(module, BadLine):
         return module
     try:

@@ -59,11 +59,11 @@ _PART, _TOGETHER = 50_000, 256
 
 @dataclass
 class OperatorReport:
-    """What an import of operators met and wrote."""
+    """Counts of what an import of operators met and wrote."""
 
     rows: int = 0
     left_out: Counter[str] = field(default_factory=Counter)
-    """Why -> rows."""
+    """Reason -> number of rows."""
     programs: int = 0
     tasks: int = 0
     devices: dict[str, int] = field(default_factory=dict)
@@ -84,7 +84,7 @@ def import_neusight(
 
     Args:
         source: ``ops.parquet``, the folder that holds it, or a copy of NeuSight's repository (see ``neusight_source``).
-        device: rows of it alone; None: of all.
+        device: only its rows; None: those of all.
 
     Raises:
         DataError: no such file, or another table.
@@ -142,7 +142,7 @@ def _rows(path: Path, device: str | None) -> Iterator[dict[str, Any]]:
 
 
 def _known_fault(row: dict[str, Any]) -> str:
-    """Why a row tells nothing of its device, or nothing."""
+    """The reason why a row says nothing about its device; empty where it does."""
     seconds = row["latency_s"]
     if seconds is None or not 0 < seconds < math.inf:
         return "the latency is no positive number"

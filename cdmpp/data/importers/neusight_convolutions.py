@@ -1,4 +1,4 @@
-"""What NeuSight's timing of convolutions added: the later a row stands in its file, the more, on each of five devices.
+"""Time that NeuSight's timing of convolutions added: more for later rows of a file, on each of five devices.
 
 All files list the same shapes in the same random order. A small convolution takes 60 to 130 us at their beginning and
 0.4 to 0.8 ms at their end, a large one as much more in seconds, so that it is time of the host. No other operator of
@@ -20,7 +20,7 @@ from cdmpp.operators.operator import EagerOperator
 _SMALL, _FEWEST = 0.12, 100
 """Share of a device's convolutions, those of least arithmetic, that tell what was added; fewer rows tell nothing."""
 _SPREAD_S = 30e-6
-"""How far small convolutions usually are from what is fitted to them; farther ones count less."""
+"""Usual distance in seconds of small convolutions from what is fitted to them; farther ones count less."""
 _MOST = 0.5
 """Share of a label that may have been added: what is left of others is noise."""
 MOSTLY_ADDED = "more than half was added by the timing of earlier convolutions"
@@ -29,7 +29,7 @@ MOSTLY_ADDED = "more than half was added by the timing of earlier convolutions"
 def time_added(lines: np.ndarray, latency_s: np.ndarray, flops: np.ndarray, io_bytes: np.ndarray) -> np.ndarray:
     """(n,) seconds that were added to the convolutions of one device, at ``lines`` (n,) of its file.
 
-    A polynomial of second degree in the line, none at line 0, which never falls. It is fitted beside a floor and
+    A polynomial of second degree in the line, none at line 0, which never falls. It is fitted together with a floor and
     what arithmetic and bytes take to the smallest convolutions; zeros where these are fewer than a hundred.
     """
     small = flops <= np.quantile(flops, _SMALL)

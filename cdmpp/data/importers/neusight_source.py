@@ -39,7 +39,7 @@ DEVICES = {
     "AMD Instinct MI100": "mi100",
     "AMD Instinct MI210": "mi210",
 }
-"""What PyTorch calls a card -> its description here. Rows of others are left out."""
+"""PyTorch's name of a card -> its description here. Rows of others are left out."""
 _PRODUCT = {"B": "batch", "M": "rows", "N": "inner", "K": "cols"}
 _MATRIX = {"B": "rows", "H": "cols"}
 _CONV = {
@@ -69,7 +69,7 @@ def files_of(device: str) -> list[str]:
 
 
 def data_folder(source: Path) -> Path | None:
-    """Where the files lie in ``source``, a copy of the repository or that folder of it; None: it is neither."""
+    """Folder of the files in ``source``, a copy of the repository or that folder of it; None: it is neither."""
     places = (source, source / PLACE)
     return next((place for place in places if (place / "dataset").is_dir()), None)
 
@@ -93,7 +93,7 @@ def read_files(folder: Path, device: str | None = None) -> Iterator[dict[str, An
     """Rows of the pinned files that ``folder`` holds (see ``data_folder``), as those of ``ops.parquet``.
 
     Args:
-        device: rows of it alone.
+        device: only its rows.
 
     Raises:
         DataError: no such file is there, or one is not the pinned one.

@@ -143,7 +143,7 @@ class _Reader:
     origin: str
     network: str | None
     tasks: dict[tuple[str, str, str | None], Task] = field(default_factory=dict)
-    """By workload, name and network: many lines share one."""
+    """(workload, name, network) -> its task: many lines share one."""
 
     def program(self, values: dict[str, Any], samples: tuple[float, ...]) -> tuple[Task, Record]:
         """The record has no id yet. ``ValueError``: the program cannot be restored, or a field cannot be used."""

@@ -1,4 +1,4 @@
-"""What an import met and wrote, in words and numbers, and whether it may go on."""
+"""Report of what an import met and wrote, in words and numbers; it decides whether the import may go on."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def check_on_bad(on_bad: str) -> None:
 
 @dataclass
 class ImportReport:
-    """What an import met and wrote."""
+    """Counts of what an import met and wrote."""
 
     lines: int = 0
     failed: int = 0  # lines whose program did not build or run when it was tuned

@@ -95,7 +95,7 @@ class KitBuilder(Collection):
         }
 
     def _expected(self, subjects: list[Subject]) -> None:
-        """What the first programs of the kit must compute, one a task, from the unscheduled task run here."""
+        """Store what the first programs of the kit must compute, one a task, from the unscheduled task run here."""
         chosen: dict[str, Subject] = {}
         for subject in subjects:
             shape, _ = subject.arguments[-1]

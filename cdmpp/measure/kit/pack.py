@@ -24,7 +24,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 _CODE = """__init__ errors version old_keywords platform/__init__ platform/workers measure/__init__ measure/protocol
 measure/sentinel measure/software measure/timing
 measure/window measure/worker measure/kit/__init__ measure/kit/runner""".split()
-"""What the device needs of this package: nothing of it imports more than numpy and tvm_ffi there."""
+"""Modules of this package that the device needs: none of them imports more than numpy and tvm_ffi there."""
 _MAIN = '''"""Measure the programs of this part: `python {name}.zip` (see --help)."""
 import sys, tempfile, zipfile
 from pathlib import Path

@@ -36,7 +36,7 @@ class Value:
     role: str
     """One of ``ROLES`` for an input, of ``RESULTS`` for a result."""
     name: str
-    """Of the parameter or buffer, as the model calls it; of a gradient that of its parameter."""
+    """Name of the parameter or buffer, as the model calls it; a gradient has that of its parameter."""
 
 
 @dataclass(frozen=True)
@@ -49,14 +49,14 @@ class JointGraph:
     inputs: tuple[Value, ...]
     results: tuple[Value, ...]
     dropouts: int
-    """How many dropouts were taken out."""
+    """Number of dropouts that were taken out."""
     unused: tuple[str, ...]
     """Trainable parameters that the loss does not depend on: they have no gradient and are not updated."""
     places: Places
     """``places.forward_places`` of the forward pass."""
 
     def place_of(self, operator: str) -> str:
-        """Where the model runs the first operator of that name, such as ``topk.default``; empty where none is."""
+        """Place where the model runs the first operator of that name, such as ``topk.default``; empty if none is."""
         names = [value.name if value.role == "parameter" else "" for value in self.inputs]
         for node in self.module.graph.nodes:
             if getattr(node.target, "__name__", "") == operator:
@@ -65,13 +65,13 @@ class JointGraph:
 
     @property
     def pairs(self) -> tuple[tuple[int, int], ...]:
-        """Of each parameter with a gradient, its number among the inputs and that of its gradient among the results."""
+        """Number of each parameter with a gradient among the inputs, and of its gradient among the results."""
         where = {value.name: i for i, value in enumerate(self.inputs) if value.role == "parameter"}
         return tuple((where[value.name], i) for i, value in enumerate(self.results) if value.role == "gradient")
 
 
 def joint_graph(model: Any, arguments: tuple[Any, ...]) -> JointGraph:
-    """Of a module in training mode that returns ``(loss,)``; the module itself is left as it was.
+    """Export the joint graph of a module in training mode that returns ``(loss,)``; the module itself stays as it was.
 
     Raises:
         NoJointGraphError: this version of torch cannot make one, an operator has no gradient that is covered, or the
@@ -134,7 +134,7 @@ def _check_regions(exported: Any, named: Callable[[str], str]) -> None:
 
 
 def unwrapped(model: Any) -> Callable[[str], str]:
-    """What turns the name of a parameter of a wrapped model into that of the model itself."""
+    """A function that turns the name of a parameter of a wrapped model into that of the model itself."""
     prefix = ""
     while type(model).__name__ in WRAPPERS and hasattr(model, "inner"):
         prefix, model = f"{prefix}inner.", model.inner

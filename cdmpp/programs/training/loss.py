@@ -10,7 +10,7 @@ from cdmpp.errors import CdmppError, UsageError
 from cdmpp.programs.refusal import first_line, place_of
 
 LOSSES = ("cross_entropy", "mse", "model")
-"""Of classes along the last axis (the second of images), of the mean square, or the ``loss`` of the model's output."""
+"""Names of losses: of classes along the last axis (the second of images), the mean square, the output's ``loss``."""
 Loss = str | Callable[..., Any]
 """One of ``LOSSES``, or ``(output[, target])`` -> a tensor of one number."""
 
@@ -59,7 +59,7 @@ def with_loss(model: Any, example: tuple[Any, ...], loss: Loss, target: Any = No
 
 
 def first_tensor(output: Any) -> Any:
-    """Of a model's output: logits where they are named, else the first tensor. ``CdmppError`` where there is none."""
+    """The logits of a model's output if it names them, else its first tensor. ``CdmppError`` where there is none."""
     import torch
 
     if isinstance(output, torch.Tensor):

@@ -15,7 +15,7 @@ from cdmpp.programs.training.optimizers import Optimizer, optimizer_of, update_m
 
 
 def step_tensors(joint: JointGraph, optimizer: Optimizer, rate: float = 1e-3, step: int = 1) -> tuple[Any, ...]:
-    """What the lowered step takes: the tensors of the graph, states of zeros, and the optimizer's scalars."""
+    """Arguments of the lowered step: the tensors of the graph, states of zeros, and the optimizer's scalars."""
     import torch
 
     states = [
@@ -65,7 +65,7 @@ def lower_unfused(module: Any) -> Any:
 
 
 def fuse(module: Any) -> Any:
-    """What ``lower_unfused`` made, with programs fused."""
+    """Fuse the programs of a module that ``lower_unfused`` made."""
     from tvm.relax import transform
 
     fused = _through(module, transform.FuseOps(), transform.FuseTIR(), transform.DeadCodeElimination())

@@ -25,7 +25,7 @@ class Optimizer:
     """``(parameter, gradient, states, scalars)`` -> the new parameter and the new states."""
 
     def scalars_of(self, rate: float, step: int) -> tuple[float, ...]:
-        """Of the step number ``step``, from 1, with the learning rate ``rate``."""
+        """Scalars of the step number ``step``, from 1, with the learning rate ``rate``."""
         corrections = (1 / (1 - _FIRST**step), 1 / (1 - _SECOND**step))
         return (rate, *corrections)[: self.scalars]
 
@@ -55,7 +55,7 @@ OPTIMIZERS = {
 
 
 NONE = Optimizer("none", 0, 0, lambda *_: ())
-"""Forward and backward pass alone: parameters stay as they are."""
+"""Forward and backward pass only: parameters stay as they are."""
 
 
 def optimizer_of(name: str | None) -> Optimizer:

@@ -1,4 +1,4 @@
-"""Where in a model an operator of its joint graph comes from, whose export forgets the modules."""
+"""The place in a model that an operator of its joint graph comes from, whose export forgets the modules."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Places = Mapping[str, Sequence[str]]
 
 
 def forward_places(graph: Any) -> Places:
-    """Of the graph of an exported forward pass."""
+    """Places of the operators in the graph of an exported forward pass."""
     found: dict[str, list[str]] = {}
     for node in graph.nodes:
         if node.op == "call_function" and (place := place_in_model(node)):
@@ -23,7 +23,7 @@ def forward_places(graph: Any) -> Places:
 
 
 def place_in_step(node: Any, known: Places, names: Sequence[str]) -> str:
-    """Of a node of a joint graph: where the forward pass runs the like, else the parameter next to it.
+    """Place of a node of a joint graph: where the forward pass runs the like, else the parameter next to it.
 
     Args:
         node: of the joint graph.
