@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from cdmpp.devices import Device
 from cdmpp.errors import CdmppError
 
 
@@ -19,7 +20,8 @@ class Prediction:
     """(n,) float64, seconds."""
     labels: tuple[str, ...]
     """(n,) what each program is called: its name, record id or database line, else its number."""
-    device: str
+    sheet: Device
+    """The device as the model knows it, or as it was described."""
     trained_on_device: bool
     """False: the model goes by the device's description, unless it was ``calibrated``."""
     member_spread: np.ndarray
@@ -60,6 +62,11 @@ class Prediction:
                 f"no number comes out for {len(bad)} of {len(self)} programs, the first is {self.labels[bad[0]]}: "
                 "the model's weights or the vectors of these programs cannot be right"
             )
+
+    @property
+    def device(self) -> str:
+        """Name of the device."""
+        return self.sheet.name
 
     def interval(self, i: int) -> dict[float, tuple[float, float]]:
         """Level -> lower and upper bound of program ``i`` in seconds; empty where nothing is known of its error."""

@@ -232,7 +232,7 @@ class Predictor:
         shown = {name: flags[name] for name in FLAGS if name in flags}
         vouched["flags"] = tuple(tuple(name for name in shown if shown[name][i]) for i in range(len(latency_s)))
         vouched |= {"refused": inputs.refused, "reasons": inputs.reasons, "calibrated": device.name in self.calibrated}
-        return Prediction(latency_s, inputs.labels, device.name, trained_on_device, seen.logs.std(0), **vouched)
+        return Prediction(latency_s, inputs.labels, device, trained_on_device, seen.logs.std(0), **vouched)
 
     def _vouches_for(self, device: Device) -> bool:
         """True if errors on an unseen GPU are known: for framework operators, or code on a described core."""

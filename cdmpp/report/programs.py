@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from cdmpp import devices
 from cdmpp.predict.flags import FLAGS, NO_MACHINE_CODE
 from cdmpp.predict.prediction import Prediction
 from cdmpp.report.report import Column, Report, Table
@@ -26,7 +25,7 @@ def programs_report(prediction: Prediction, model: str) -> Report:
         "programs": [_answer(prediction, i) for i in range(len(prediction))], "refused": list(prediction.refused),
     }  # fmt: skip
     return Report(
-        title=f"{devices.get(prediction.device).title}, model {model}",
+        title=f"{prediction.sheet.title}, model {model}",
         answer=answer,
         tables=(_table(prediction),),
         warnings=tuple(_warnings(prediction, model)),
@@ -61,9 +60,8 @@ def _warnings(prediction: Prediction, model: str) -> Iterator[str]:
             yield f"the model {model} was scaled to {prediction.device} by a few timed kernels. {expected}"
         else:
             yield f"the model {model} never saw {prediction.device}, so it goes by its description. {expected}"
-    ranges = devices.get(prediction.device).ranges
     for field, (at_low, at_high) in prediction.described.items():
-        low, high = (f"{value:g}" for value in ranges[field])
+        low, high = (f"{value:g}" for value in prediction.sheet.ranges[field])
         factor = float(np.median(np.maximum(at_low, at_high) / np.minimum(at_low, at_high)))
         if factor < _TOLD:
             continue

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from cdmpp import devices
 from cdmpp.collectives.collective import Collective
 from cdmpp.collectives.collective_model import CollectiveEstimate
 from cdmpp.network.comparison import Answer, Comparison
@@ -86,7 +87,7 @@ def collective(name: str) -> Report:
 def programs(name: str) -> Report:
     bounds = np.array([0.5e-3, 1e-3]), np.array([2e-3, np.nan])
     found = Prediction(
-        np.array([2e-3, 1e-3]), (f"{name}0", f"{name}1"), "t4", False, np.zeros(2),
+        np.array([2e-3, 1e-3]), (f"{name}0", f"{name}1"), devices.get("t4"), False, np.zeros(2),
         intervals={0.8: (bounds[0], np.array([4e-3, 4e-3]))}, promised={0.8: 0.7}, flags=((), ("unlike training",)),
         refused=(name,),
     )  # fmt: skip
