@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+
+from cdmpp.platform.files import read_json
 
 
 @dataclass(frozen=True)
@@ -20,6 +23,13 @@ class Feature:
     def plain(self) -> bool:
         """Stored as it is; every other feature is stored as ``slog`` of its quantity."""
         return self.unit in ("flag", "share")
+
+
+def read_features(path: Path) -> dict[str, tuple[Feature, ...]]:
+    """The features that a JSON file declares: group -> name -> [unit, meaning], in the order of their columns."""
+    return {
+        group: tuple(Feature(name, *told) for name, told in rows.items()) for group, rows in read_json(path).items()
+    }
 
 
 def slog(quantity: float) -> float:

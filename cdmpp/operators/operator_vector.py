@@ -1,4 +1,4 @@
-"""Declaration of the operator vector: what decides which kernel an operator takes, and how well it fills a device.
+"""The operator vector: what decides which kernel an operator takes, and how well it fills a device.
 
 It stands where programs that were compiled here have their code vector. Whatever changes a meaning raises the version
 of ``library`` in ``ast.layout.FEATURES``.
@@ -7,12 +7,13 @@ of ``library`` in ``ast.layout.FEATURES``.
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
 from cdmpp.ast.compact_ast import CompactAST
 from cdmpp.errors import CdmppError
-from cdmpp.features import Feature, names, prefixed, stored
+from cdmpp.features import Feature, names, prefixed, read_features, stored
 from cdmpp.machine_code.cpu.code_features import CODE_WIDTH
 from cdmpp.operators.operator import FAMILIES, KINDS, PRODUCTS, EagerOperator
 from cdmpp.operators.template import operator_ast
@@ -22,32 +23,7 @@ ALIGNMENTS = (2, 4, 8, 16)
 OPERATOR_FEATURES = (
     *prefixed("is", tuple(Feature(name, "flag", f"it is {name}") for name in KINDS)),
     *prefixed("family", tuple(Feature(name, "flag", f"it is served as {name}") for name in FAMILIES)),
-    Feature("element_bytes", "bytes", "of an element"),
-    Feature("flops", "operations", "of its definition"),
-    Feature("special", "operations", "calls such as exp"),
-    Feature("read_bytes", "bytes", "of its inputs, each counted once"),
-    Feature("write_bytes", "bytes", "of its output"),
-    Feature("matmul_count", "products", "independent matrix products"),
-    Feature("matmul_rows", "rows", "of a product"),
-    Feature("matmul_inner", "elements", "summed for each element of a product"),
-    Feature("matmul_cols", "columns", "of a product"),
-    Feature("rows", "rows", "of a tensor that is no product"),
-    Feature("cols", "columns", "of a tensor that is no product"),
-    Feature("transposed_flag", "flag", "the second factor is read across"),
-    Feature("bias_flag", "flag", "a bias is added"),
-    *(
-        Feature(f"{size}_aligned_{n}_flag", "flag", f"{size} is a multiple of {n}")
-        for size in ("inner", "cols")
-        for n in ALIGNMENTS
-    ),
-    Feature("kernel", "elements", "side of a convolution's filter"),
-    Feature("stride", "elements", "of a convolution"),
-    Feature("in_channels", "channels", "of a convolution"),
-    Feature("out_channels", "channels", "of a convolution"),
-    Feature("image", "elements", "side of a convolution's input"),
-    Feature("images", "images", "in a convolution's batch"),
-    Feature("winograd_flag", "flag", "a 3x3 convolution of stride 1 that is not grouped"),
-    Feature("depthwise_flag", "flag", "a convolution of as many groups as channels"),
+    *read_features(Path(__file__).with_name("operator_features.json"))["operator"],
 )
 OPERATOR_NAMES = names(OPERATOR_FEATURES)
 
