@@ -52,11 +52,6 @@ class MatchedCollective:
         """Without waiting for anyone: from the latest arrival to the end."""
         return max(self.end_s - self.arrival_s, 0.0)
 
-    @property
-    def late_rank(self) -> int:
-        """Rank that came last."""
-        return max(self.spans, key=lambda rank: self.spans[rank].start_s)
-
     def wait_s(self, rank: int) -> float:
         """Seconds for which ``rank`` waited until the last one came."""
         return self.arrival_s - self.spans[rank].start_s
