@@ -9,7 +9,8 @@ import pytest
 import yaml
 
 from cdmpp import devices
-from cdmpp.devices.cores import NUMBERS, Core, core_names, core_of_processor, get_core, read_core
+from cdmpp.devices.cores import Core, core_names, core_of_processor, get_core, read_core
+from cdmpp.devices.sheet import FIELDS
 from cdmpp.errors import CdmppError
 from cdmpp.machine_code.cpu.operation import OPERATIONS
 
@@ -20,7 +21,7 @@ CONF = Path(__file__).resolve().parent.parent / "conf"
 def test_a_core_describes_all_that_the_pipeline_needs(name: str) -> None:
     core = get_core(name)
     assert set(core.units) == set(OPERATIONS)
-    assert set(core.numbers) == set(NUMBERS)
+    assert set(core.numbers) == set(FIELDS["core"])
     assert all(quantity.source and quantity.value for quantity in core.numbers.values())
     assert core.units["move"][0].ports == core.units["int_move"][0].ports == ()
     for operation in ("fma", "fadd", "shuffle", "int", "branch"):

@@ -2,45 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from cdmpp.devices.sheet import Quantity, read_quantity, read_sheet
+from cdmpp.devices.sheet import Quantity, nearest, read_numbers, read_sheet, sheet_files
 from cdmpp.errors import CdmppError
 from cdmpp.platform.paths import conf_folder
 
-# name -> unit of what a core is described by.
-NUMBERS: dict[str, str] = {
-    "issue_width": "1",  # instructions that start in a cycle
-    "window": "1",  # instructions that may be on the way
-    "load_ports": "1",
-    "load_bytes": "B",  # that a load port moves in a cycle: a wider load takes more of them
-    "store_ports": "1",
-    "store_bytes": "B",
-    "store_bytes_per_cycle": "B",  # of all store ports together
-    "load_latency": "cycle",  # of an integer from the first-level cache
-    "vector_load_latency": "cycle",
-    "forward_cycles": "cycle",  # from a store to a load of the same bytes
-    "blocked_cycles": "cycle",  # to a load that needs more than one store holds
-    "masked_forward_cycles": "cycle",  # from a masked store to a load of the same bytes
-    "aliased_cycles": "cycle",  # that a load loses by a store underway 4 KiB off
-    "masked_store_cycles": "cycle",  # that a masked vector store keeps its port
-    "gather_cycles_per_lane": "cycle",  # from the first-level cache
-    "scatter_cycles_per_lane": "cycle",
-    "l1_ways": "1",
-    "l1_sets": "1",
-    "l2_ways": "1",
-    "l2_sets": "1",
-    "l2_cycles": "cycle",  # from a load that misses the first-level cache to its value
-    "l2_bytes_per_cycle": "B",
-    "l3_bytes_per_cycle": "B",  # of one core
-    "tlb_entries": "1",  # of data pages, first level
-    "l2_tlb_entries": "1",
-}
 _KEYS = {"name", "title", "vendor", "processors", "documents", "numbers", "operations_source", "operations"}
 _MOST, _MOST_CYCLES = 2**24, 10_000
 """Limits of a core's numbers, and of one operation's cycles and slots: a simulated core has places for so many."""
@@ -71,13 +42,13 @@ class Core:
     processors: tuple[str, ...]
     """LLVM's names of the CPUs with this core (``mcpu``)."""
     numbers: Mapping[str, Quantity]
-    """One a name in ``NUMBERS``."""
+    """One a name in ``FIELDS["core"]`` of ``sheet``."""
     port_names: tuple[str, ...]
     units: Mapping[str, tuple[Unit, Unit]]
     """Name of an operation -> what executes it with registers of up to 256 bits, and of 512."""
 
     def __getitem__(self, name: str) -> float:
-        """One of ``NUMBERS``; of a range the middle."""
+        """One of ``numbers``; of a range the middle."""
         value = self.numbers[name].value
         assert value is not None  # checked on reading
         return value
@@ -85,14 +56,13 @@ class Core:
 
 def core_names() -> tuple[str, ...]:
     """The names of all described cores, sorted."""
-    return tuple(sorted(_files()))
+    return tuple(sorted(sheet_files("core")))
 
 
 def get_core(name: str) -> Core:
     """The core of that name; ``CdmppError`` names the nearest where there is none, or a malformed file and field."""
-    if (path := _files().get(name)) is None:
-        near = difflib.get_close_matches(name, core_names(), n=3, cutoff=0.4) or core_names()
-        raise CdmppError(f"unknown core {name!r}; nearest: {', '.join(near)} (files of {conf_folder() / 'core'})")
+    if (path := sheet_files("core").get(name)) is None:
+        raise CdmppError(f"unknown core {name!r}; {nearest(name, core_names())} (files of {conf_folder() / 'core'})")
     return read_core(path)
 
 
@@ -102,32 +72,15 @@ def core_of_processor(mcpu: str) -> str | None:
     return next((name for name in core_names() if mcpu in get_core(name).processors), None)
 
 
-def _files() -> dict[str, Path]:
-    """Name -> description; one's own in ``conf/core`` of the working folder are read too."""
-    places = (Path("conf/core"), conf_folder() / "core")
-    return {path.stem: path.resolve() for place in places for path in place.glob("*.yaml")}
-
-
 @cache
 def read_core(path: Path) -> Core:
     """Read and check one file; ``CdmppError`` names it and the field that cannot be."""
     content = read_sheet(path, _KEYS)
     if not isinstance(content["processors"], list):
         raise CdmppError(f"{path}: processors must be a list of LLVM's names, such as [znver4]")
-    given, documents = content["numbers"], content["documents"]
-    if not isinstance(given, dict) or set(given) != set(NUMBERS):
-        wrong = sorted(set(NUMBERS) ^ set(given)) if isinstance(given, dict) else list(NUMBERS)
-        raise CdmppError(f"{path}: numbers missing or unknown: {', '.join(wrong)}")
-    numbers = {
-        name: read_quantity(path, f"numbers.{name}", given[name], unit, documents) for name, unit in NUMBERS.items()
-    }
-    for name, quantity in numbers.items():
-        if quantity.value is None:
-            raise CdmppError(
-                f"{path}: field numbers.{name} is null: give a number, or a range [low, high] that holds it"
-            )
-        if quantity.value > _MOST:
-            raise CdmppError(f"{path}: field numbers.{name} is {quantity.value:g}: at most {_MOST:,}")
+    numbers = read_numbers(path, content, "core")
+    if large := [(name, quantity.value) for name, quantity in numbers.items() if (quantity.value or 0) > _MOST]:
+        raise CdmppError(f"{path}: field numbers.{large[0][0]} is {large[0][1]:g}: at most {_MOST:,}")
     operations = content["operations"]
     if not isinstance(operations, dict) or not operations:
         raise CdmppError(f"{path}: operations must be a mapping of names to ports, latency and the like")

@@ -13,47 +13,17 @@ import numpy as np
 
 from cdmpp.devices.cores import Core, core_of_processor, get_core
 from cdmpp.devices.launch_overheads import LaunchOverheads, read_launch_overheads
-from cdmpp.devices.sheet import MEASURED, Quantity, nearest, read_quantity, read_sheet, sheet_files
+from cdmpp.devices.sheet import FIELDS, MEASURED, Quantity, nearest, read_quantity, read_sheet, sheet_files
 from cdmpp.errors import CdmppError, UnknownDeviceError
 from cdmpp.platform.content import read_yaml
 from cdmpp.platform.paths import conf_folder
 
 KINDS = ("cpu", "gpu", "accelerator")
 
-# name -> (unit, value that maps to 1 in the feature vector). A core is an SM, a CU or a CPU core. The ceilings are
-# fixed round numbers above every device known today, so that adding a device never moves another one's vector.
-_FIELDS: dict[str, tuple[str, float]] = {
-    "clock_mhz": ("MHz", 8_192),  # boost on GPUs; on CPUs what one busy core runs at
-    "core_count": ("1", 1_024),  # cores that the device's target uses
-    "fp32_tflops": ("TFLOP/s", 256),
-    "fp16_tflops": ("TFLOP/s", 512),
-    "fp16_matrix_tflops": ("TFLOP/s", 4_096),  # dense
-    "bandwidth_gbps": ("GB/s", 16_384),
-    "memory_gb": ("GB", 1_024),
-    "l1_kb_per_core": ("KiB", 1_024),
-    "shared_kb_per_core": ("KiB", 1_024),
-    "l2_kb": ("KiB", 262_144),  # the whole L2 on GPUs, what one core reaches on CPUs
-    "l3_kb": ("KiB", 1_048_576),
-    "registers_per_core": ("1", 262_144),  # 32-bit registers on GPUs, vector registers on CPUs
-    "max_threads_per_core": ("1", 4_096),
-    "warp_size": ("1", 64),
-    "simd_bits": ("bit", 2_048),
-    "fma_units_per_core": ("1", 256),  # FP32 lanes on GPUs, vector units on CPUs
-    "issue_width": ("1", 64),  # instructions that a CPU core can start in a cycle
-    "gather_cycles_per_lane": ("cycle", 16),  # of a vector gather from L1; microcode mitigations included
-    "add_latency_cycles": ("cycle", 16),  # from one dependent float addition to the next on a CPU core
-    "l2_bytes_per_cycle": ("B", 256),  # that one CPU core gets from there; the same of the third level
-    "l3_bytes_per_cycle": ("B", 256),
-    "core_gbps": ("GB/s", 1_024),  # that one CPU core gets from memory
-    "fp32_matrix_tflops": ("TFLOP/s", 1_024),  # of full floats, where matrix units take them
-    "board_power_w": ("W", 4_096),  # that the board may burn
-    "process_nm": ("nm", 64),  # as its maker names it
-}
+# Ceilings are round numbers above every device known today, so that adding a device never moves another one's vector.
+_FIELDS = FIELDS["device"]
 SPEC_FIELDS: tuple[str, ...] = tuple(_FIELDS)
-_COSTS_ONLY = (
-    *("add_latency_cycles", "l2_bytes_per_cycle", "l3_bytes_per_cycle", "core_gbps"),
-    *("fp32_matrix_tflops", "board_power_w", "process_nm"),
-)
+_COSTS_ONLY = tuple(name for name, told in _FIELDS.items() if told.get("costs_only"))
 VECTOR_FIELDS = tuple(name for name in SPEC_FIELDS if name not in _COSTS_ONLY)
 """Fields that enter the device vector; only the costs read the others."""
 VECTOR_WIDTH = 2 * len(VECTOR_FIELDS) + len(KINDS)
@@ -111,7 +81,9 @@ class Device:
         each (1 = known), then a one-hot of the kind.
         """
         published = [self.spec[name] is not None for name in VECTOR_FIELDS]
-        scaled = [math.log2(1 + (self.spec[name] or 0)) / math.log2(1 + _FIELDS[name][1]) for name in VECTOR_FIELDS]
+        ceilings = [_FIELDS[name]["ceiling"] for name in VECTOR_FIELDS]
+        numbers = zip(VECTOR_FIELDS, ceilings, strict=True)
+        scaled = [math.log2(1 + (self.spec[name] or 0)) / math.log2(1 + most) for name, most in numbers]
         return np.array([*scaled, *published, *(self.kind == kind for kind in KINDS)], np.float32)
 
 
@@ -174,8 +146,7 @@ def read_device(path: Path) -> Device:
     if not isinstance(spec, dict) or not set(SPEC_FIELDS) - set(inherited) <= set(spec) <= set(SPEC_FIELDS):
         given = set(spec) | set(inherited) if isinstance(spec, dict) else set()
         raise CdmppError(f"{path}: spec must be a mapping; missing or unknown: {sorted(set(SPEC_FIELDS) ^ given)}")
-    units = {name: unit for name, (unit, _) in _FIELDS.items()}
-    own = {name: read_quantity(path, f"spec.{name}", spec[name], units[name], documents) for name in spec}
+    own = {name: read_quantity(path, f"spec.{name}", spec[name], _FIELDS[name]["unit"], documents) for name in spec}
     numbers = {**inherited, **{name: q for name, q in own.items() if q.value is not None or name not in inherited}}
     if content["kind"] == "cpu" and numbers["clock_mhz"].value is None:
         raise CdmppError(

@@ -7,35 +7,9 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from cdmpp.devices.sheet import Quantity, read_quantity, read_sheet
+from cdmpp.devices.sheet import Quantity, read_numbers, read_sheet
 from cdmpp.errors import CdmppError
 from cdmpp.platform.paths import conf_folder
-
-# name -> unit of what a multiprocessor is described by.
-GPU_NUMBERS: dict[str, str] = {
-    "schedulers": "1",  # each issues one instruction a cycle to its own warps
-    "max_warps": "1",
-    "max_blocks": "1",
-    "registers": "1",  # of 32 bits
-    "register_unit": "1",  # registers are given to a warp in so many
-    "shared_bytes": "B",  # that blocks can have together
-    "shared_unit": "B",  # shared memory is given to a block in so many
-    "reserved_shared_bytes": "B",  # that the system takes of it in each block
-    "fma_cycles": "cycle",  # that a warp's multiply-add keeps its pipe
-    "alu_cycles": "cycle",  # the same of integers, comparisons, minima
-    "special_cycles": "cycle",  # of reciprocals, exponentials, conversions
-    "special_latency": "cycle",
-    "shared_latency": "cycle",  # from a load of shared memory to its value
-    "store_latency": "cycle",  # until a store has read its registers
-    "l1_latency": "cycle",
-    "l2_latency": "cycle",  # on a miss of the first-level cache
-    "l1_sectors_per_cycle": "1",  # of 32 bytes, of a multiprocessor
-    "l1_lines_per_cycle": "1",  # of 128 bytes, that one access looks up
-    "l2_sectors_per_cycle": "1",  # that a multiprocessor gets
-    "store_sectors_per_cycle": "1",  # that it sends there: the first-level cache is written through
-    "merged_share": "1",  # how far halves of a warp that ask for the same words are served together: 1 is always
-    "barrier_cycles": "cycle",
-}
 
 
 @dataclass(frozen=True)
@@ -47,7 +21,7 @@ class GpuCore:
     archs: tuple[int, ...]
     """75 of ``sm_75``."""
     numbers: Mapping[str, Quantity]
-    """One a name in ``GPU_NUMBERS``."""
+    """One a name in ``FIELDS["gpu_core"]`` of ``sheet``."""
 
     def scaled(self, **factors: float) -> GpuCore:
         """The same with some numbers multiplied."""
@@ -56,7 +30,7 @@ class GpuCore:
         return replace(self, numbers={**self.numbers, **changed})
 
     def __getitem__(self, name: str) -> float:
-        """One of ``GPU_NUMBERS``; of a range the middle."""
+        """One of ``numbers``; of a range the middle."""
         value = self.numbers[name].value
         assert value is not None  # checked on reading
         return value
@@ -86,16 +60,8 @@ def _by_arch() -> dict[str, GpuCore]:
 def read_gpu_core(path: Path) -> GpuCore:
     """Read and check one file; ``CdmppError`` names it and the field that cannot be."""
     content = read_sheet(path, {"name", "title", "archs", "documents", "numbers"})
-    given, documents, archs = content["numbers"], content["documents"], content["archs"]
+    archs = content["archs"]
     if not isinstance(archs, list) or not all(type(arch) is int for arch in archs):
         raise CdmppError(f"{path}: archs must be a list of numbers, such as [80]")
-    if not isinstance(given, dict) or set(given) != set(GPU_NUMBERS):
-        wrong = sorted(set(GPU_NUMBERS) ^ set(given)) if isinstance(given, dict) else list(GPU_NUMBERS)
-        raise CdmppError(f"{path}: numbers missing or unknown: {', '.join(wrong)}")
-    numbers = {
-        name: read_quantity(path, f"numbers.{name}", given[name], unit, documents, name == "reserved_shared_bytes")
-        for name, unit in GPU_NUMBERS.items()
-    }
-    if lacking := [name for name, quantity in numbers.items() if quantity.value is None]:
-        raise CdmppError(f"{path}: field numbers.{lacking[0]} is null: give a number, or a range [low, high]")
+    numbers = read_numbers(path, content, "gpu_core", zero="reserved_shared_bytes")
     return GpuCore(content["name"], str(content["title"]), tuple(archs), numbers)

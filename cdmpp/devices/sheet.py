@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from cdmpp.platform.paths import conf_folder
 MEASURED = "measured"
 _OTHER_SOURCES = (MEASURED, "derived", "fitted", "not published", "not applicable")
 """Sources that a number may have instead of a document."""
+FIELDS: dict[str, dict[str, dict[str, Any]]] = json.loads(Path(__file__).with_name("fields.json").read_text())
+"""Kind of description -> number -> its unit and what it means; of a device also what maps to 1 in its vector."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,24 @@ def read_quantity(
     cited = documents.get(key, key)
     source = f"{cited} ({detail.strip()})" if detail else str(cited)
     return Quantity(float(bounds[0]), float(bounds[1]), source, MEASURED if key == MEASURED else "described")
+
+
+def read_numbers(path: Path, content: Mapping[str, Any], kind: str, zero: str = "") -> dict[str, Quantity]:
+    """The ``numbers`` in a core's sheet, one a name in ``FIELDS[kind]``; only the one named ``zero`` may be 0.
+
+    ``CdmppError`` names ``path`` and the number that is missing, unknown, not known or cannot be.
+    """
+    given, wanted = content["numbers"], FIELDS[kind]
+    if not isinstance(given, dict) or set(given) != set(wanted):
+        wrong = sorted(set(wanted) ^ set(given)) if isinstance(given, dict) else list(wanted)
+        raise CdmppError(f"{path}: numbers missing or unknown: {', '.join(wrong)}")
+    numbers = {
+        name: read_quantity(path, f"numbers.{name}", given[name], told["unit"], content["documents"], name == zero)
+        for name, told in wanted.items()
+    }
+    if lacking := [name for name, quantity in numbers.items() if quantity.value is None]:
+        raise CdmppError(f"{path}: field numbers.{lacking[0]} is null: give a number, or a range [low, high]")
+    return numbers
 
 
 def sheet_files(group: str) -> dict[str, Path]:

@@ -14,17 +14,13 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from cdmpp.devices.sheet import MEASURED
+from cdmpp.devices.sheet import FIELDS, MEASURED
 from cdmpp.errors import CdmppError
 from cdmpp.measure.clock import c_compiler
 
 _SOURCE = Path(__file__).with_suffix(".c")
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _KIB = 1024
-_UNITS = {"clock_mhz": "MHz", "issue_width": '"1"', "core_gbps": "GB/s"}
-_UNITS |= dict.fromkeys(("gather_cycles_per_lane", "add_latency_cycles"), "cycle")
-_UNITS |= dict.fromkeys(("l2_bytes_per_cycle", "l3_bytes_per_cycle"), "B")
-_CORE_UNITS = dict.fromkeys(("forward_cycles", "masked_forward_cycles"), "cycle")
 
 
 @dataclass(frozen=True)
@@ -68,12 +64,13 @@ class CoreProbe:
         """Lines for ``spec`` of a device file, and for ``numbers`` of a core's."""
         source = f'source: "{MEASURED}: cdmpp data probe"'
         groups = (
-            ("of a device, conf/device", self.spec(), _UNITS),
-            ("of a core, conf/core", self.core_numbers(), _CORE_UNITS),
+            ("of a device, conf/device", self.spec(), FIELDS["device"]),
+            ("of a core, conf/core", self.core_numbers(), FIELDS["core"]),
         )
         lines = []
-        for title, values, units in groups:
+        for title, values, fields in groups:
             lines.append(f"# {title}")
+            units = {name: fields[name]["unit"].replace("1", '"1"') for name in values}
             lines += [f"  {name}: {{value: {v:g}, unit: {units[name]}, {source}}}" for name, v in values.items()]
         return "\n".join(lines)
 

@@ -12,7 +12,7 @@ import yaml
 
 from cdmpp import cli, devices
 from cdmpp.devices import SPEC_FIELDS, read_device
-from cdmpp.devices.cores import NUMBERS
+from cdmpp.devices.sheet import FIELDS
 from cdmpp.errors import CdmppError
 from cdmpp.measure import clock
 from cdmpp.measure import probe as probing
@@ -31,7 +31,7 @@ def test_a_real_core_is_within_what_cores_do(monkeypatch):
     )  # less memory than a default run takes
     found = probe()
     spec, core = found.spec(), found.core_numbers()
-    assert set(spec) <= set(SPEC_FIELDS) and set(core) <= set(NUMBERS)
+    assert set(spec) <= set(SPEC_FIELDS) and set(core) <= set(FIELDS["core"])
     assert 500 < spec["clock_mhz"] < 7000
     assert 1 < spec["add_latency_cycles"] < 7
     assert 2 < spec["issue_width"] < 16  # a busy machine may time it a little off; no core is wider
@@ -74,7 +74,7 @@ def test_lines_fit_a_core_file():
         "forward_cycles": 10.0,
         "masked_forward_cycles": 24.0,
     }
-    assert all(entry["unit"] == NUMBERS[name] for name, entry in numbers.items())
+    assert all(entry["unit"] == FIELDS["core"][name]["unit"] for name, entry in numbers.items())
 
 
 def test_the_verb_prints_both(monkeypatch, capsys):
