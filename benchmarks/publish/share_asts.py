@@ -1,33 +1,51 @@
 """ASTs that two shipped data sets have in common are kept in one: a compact AST does not depend on the device.
 
 ``python -m benchmarks.publish.share_asts folder=datasets/xeon-icelake-2c source=datasets/xeon-icelake``
+
+Without ``source`` the ASTs of ``folder`` are only packed: in the order of its records, where neighbours are alike.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Collection
 from pathlib import Path
 
 import numpy as np
 
 from benchmarks.publish.command_line import run
 from cdmpp.ast.table import AstTable, read_asts, write_asts
+from cdmpp.data.records import read_records
 from cdmpp.data.shared_asts import write_shared
+from cdmpp.errors import DataError
 
 
 def share(folder: Path, source: Path) -> tuple[int, int]:
     """Leave in ``folder`` only ASTs that ``source`` lacks; returns how many are shared, and how many are left."""
     there = {digest: name for name, digest in _digests(source)}
-    parts = sorted((folder / "asts").glob("part-*.parquet"))
-    read = [read_asts(part) for part in parts]
     same_as = {name: there[digest] for name, digest in _digests(folder) if digest in there}
-    own = [(name, table[row]) for names, table in read for row, name in enumerate(names) if name not in same_as]
     write_shared(folder, source.name, same_as)
-    for part in parts:
+    return len(same_as), pack(folder, same_as)
+
+
+def pack(folder: Path, without: Collection[str] = ()) -> int:
+    """Write the ASTs of ``folder``, less those of ``without``, as one part in the order of its records; returns how many.
+
+    Raises:
+        DataError: ``folder`` holds no ASTs.
+    """
+    parts = sorted((folder / "asts").glob("part-*.parquet"))
+    if not parts:
+        raise DataError(f"{folder / 'asts'} holds no part-*.parquet: derive its ASTs first")
+    read = [read_asts(part) for part in parts]
+    names, table = [name for some, _ in read for name in some], AstTable.concat([table for _, table in read])
+    place = {name: row for row, name in enumerate(names) if name not in without}
+    kept = [record.record_id for record in read_records(folder) if record.record_id in place]
+    if kept:
+        write_asts(parts[0], kept, table.take(np.array([place[name] for name in kept])), effort=19)
+    for part in parts[bool(kept) :]:
         part.unlink()
-    if own:
-        write_asts(parts[0], [name for name, _ in own], AstTable.from_asts([ast for _, ast in own]))
-    return len(same_as), len(own)
+    return len(kept)
 
 
 def _digests(folder: Path) -> list[tuple[str, bytes]]:
@@ -42,11 +60,14 @@ def _digests(folder: Path) -> list[tuple[str, bytes]]:
     return found
 
 
-def main(folder: str, source: str) -> None:
-    """Share the ASTs of ``folder`` with ``source``."""
+def main(folder: str, source: str | None) -> None:
+    """Share the ASTs of ``folder`` with ``source``; without one only pack them."""
+    if source is None:
+        print(f"{folder}: {pack(Path(folder))} ASTs")
+        return
     shared, left = share(Path(folder), Path(source))
     print(f"{folder}: {shared} ASTs are those of {source}, {left} are its own")
 
 
 if __name__ == "__main__":
-    run(main, folder="???", source="???")
+    run(main, folder="???", source=None)

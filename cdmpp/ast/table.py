@@ -119,8 +119,13 @@ class AstTable:
         return replace(self, codes=codes)
 
 
-def write_asts(path: Path, record_ids: Sequence[str], table: AstTable, features: str = "cdmpp") -> None:
-    """Write one row a program, atomically. ``record_ids`` (n,) names the rows, ``features`` the leaf vectors."""
+def write_asts(
+    path: Path, record_ids: Sequence[str], table: AstTable, features: str = "cdmpp", effort: int = 9
+) -> None:
+    """Write one row a program, atomically. ``record_ids`` (n,) names the rows, ``features`` the leaf vectors.
+
+    ``effort`` is zstd's, 1 to 22: what is kept for long is worth minutes, a cache is not.
+    """
     if len(record_ids) != len(table):
         raise DataError(f"{len(record_ids)} record ids for {len(table)} ASTs: they must pair one to one")
     columns: dict[str, pa.Array] = {"record_id": pa.array(list(record_ids), pa.string())}
@@ -137,7 +142,7 @@ def write_asts(path: Path, record_ids: Sequence[str], table: AstTable, features:
     arrow = pa.table(columns).replace_schema_metadata(metadata)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    pq.write_table(arrow, temporary, compression="zstd", compression_level=9, use_dictionary=False)
+    pq.write_table(arrow, temporary, compression="zstd", compression_level=effort, use_dictionary=False)
     os.replace(temporary, path)
 
 

@@ -18,10 +18,10 @@ from fuzzing.audit.sitecustomize import CANARY
 from fuzzing.mutate import ODD_CHARACTERS, damage_parquet, damaged_bytes, damaged_json, damaged_text, junk, to_json
 
 ROOT = Path(__file__).parents[2]
-SHIPPED_DATA = ROOT / "datasets" / "xeon-icelake-2c"
+SHIPPED_DATA = ROOT / "datasets" / "epyc-genoa"
 KINDS = ("script", "database", "dataset", "asts")
-DEVICE = {"script": "xeon-icelake", "database": "a100", "dataset": "xeon-icelake-2c", "asts": "xeon-icelake-2c"}
-MODEL = {"script": "xeon-icelake", "database": "a100", "dataset": "xeon-icelake-2c", "asts": "xeon-icelake-2c"}
+DEVICE = {"script": "xeon-icelake", "database": "a100", "dataset": "epyc-genoa", "asts": "epyc-genoa"}
+MODEL = {"script": "xeon-icelake", "database": "a100", "dataset": "epyc-genoa", "asts": "epyc-genoa"}
 _PROGRAMS = 6
 
 RUN = f"mkdir('{CANARY}')"

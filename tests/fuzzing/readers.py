@@ -19,7 +19,7 @@ from cdmpp.ast.layout import FEATURES
 from fuzzing.inputs import ROOT, write_bases
 from tests.trace.small_traces import write_job
 
-DEVICE = "xeon-icelake-2c"
+DEVICE = "epyc-genoa"
 
 
 @dataclass(frozen=True)
@@ -227,7 +227,7 @@ def write_valid(home: Path) -> None:
     (data / "failures.jsonl").write_text(json.dumps(failure) + "\n")
     order = sorted({record["task_id"] for record in records})
     (data / "plan.json").write_text(json.dumps({"order": order, "networks": []}))
-    shutil.copytree(ROOT / "cdmpp" / "predict" / "pretrained" / "xeon-icelake-2c", home / "model")
+    shutil.copytree(ROOT / "cdmpp" / "predict" / "pretrained" / "epyc-genoa", home / "model")
     write_job(home / "job")
     steps = {"steps_s": [1e-3] * 12, "profiled": [4, 8], "event_s": 1e-6}
     (home / "job" / "any-9.steps.json").write_text(json.dumps(steps))
