@@ -15,7 +15,7 @@ PY    := $(VENV)/bin/python
 STAMP := $(VENV)/.cdmpp-installed
 PIP   := $(PY) -m pip --disable-pip-version-check --no-input
 
-.PHONY: help install native train test test-slow lint format docs data evaluate clean
+.PHONY: help install native train test test-fast test-slow lint format docs data evaluate clean
 .DEFAULT_GOAL := help
 
 help:  ## show this text
@@ -26,7 +26,12 @@ train: $(STAMP)  ## train on DEVICE's records, print the test table, save the mo
 	$(PY) scripts/train.py device=$(DEVICE) $(ARGS)
 
 test: $(STAMP)  ## the default test suite (neither slow nor gpu)
-	OMP_NUM_THREADS=1 $(PY) -m pytest -n $(JOBS) --dist loadfile $(ARGS)
+	OMP_NUM_THREADS=1 $(PY) -m pytest -n $(JOBS) --dist worksteal --durations=25 $(ARGS)
+
+FAST := $(addprefix tests/,simulate collectives plans steps uncertainty devices operators report)
+
+test-fast: $(STAMP)  ## tests that need no TVM and start no process, under a minute
+	OMP_NUM_THREADS=1 $(PY) -m pytest -q -n $(JOBS) --dist worksteal --fast $(FAST) $(ARGS)
 
 test-slow: $(STAMP)  ## the slow tests
 	$(PY) -m pytest -m "slow and not gpu" $(ARGS)
