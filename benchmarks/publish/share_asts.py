@@ -29,7 +29,9 @@ def share(folder: Path, source: Path) -> tuple[int, int]:
 
 
 def pack(folder: Path, without: Collection[str] = ()) -> int:
-    """Write the ASTs of ``folder``, less those of ``without``, as one part in the order of its records; returns how many.
+    """Write the ASTs of ``folder``, less those of ``without``, as one part in the order of its records.
+
+    Returns how many there are.
 
     Raises:
         DataError: ``folder`` holds no ASTs.
