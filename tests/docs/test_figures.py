@@ -39,7 +39,7 @@ def table_rows(path: Path) -> dict[str, list[str]]:
 def test_readme_has_the_figures_of_the_cards():
     entries = {entry.name: entry for entry in models() if entry.folder.parent == SHIPPED}
     rows = {name: entries[name.strip("`")] for name in table_rows(README) if name.strip("`") in entries}
-    assert set(entries) - {"cpus", "torch-gpus"} == {name.strip("`") for name in rows}
+    assert set(entries) - {"torch-gpus"} == {name.strip("`") for name in rows}
     for name, entry in rows.items():
         card = entry.summary()
         assert table_rows(README)[name] == [

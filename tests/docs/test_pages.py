@@ -171,7 +171,7 @@ def test_numbers_of_the_architecture_are_those_of_the_code():
 
 
 def test_shipped_models_are_all_named():
-    assert "Eight models come with the package" in text("README.md") and len(pretrained_names()) == 8
+    assert "Five models come with the package" in text("README.md") and len(pretrained_names()) == 5
     for page in ("README.md", "docs/predicting.md"):
         assert all(f"`{name}`" in text(page) for name in pretrained_names()), page
 
