@@ -16,7 +16,7 @@ class Feature:
 
     name: str
     unit: str
-    """Of the quantity, before it is stored. ``flag``: 0 or 1; ``share``: from 0 to 1."""
+    """The unit of the quantity, before it is stored. ``flag``: 0 or 1; ``share``: from 0 to 1."""
     meaning: str
 
     @property
@@ -49,7 +49,7 @@ def stored(features: Sequence[Feature], quantities: Mapping[str, float]) -> list
 
 
 def names(features: Iterable[Feature]) -> tuple[str, ...]:
-    """Their names, in order."""
+    """The names of the features, in order."""
     return tuple(feature.name for feature in features)
 
 

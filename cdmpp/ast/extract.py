@@ -13,7 +13,7 @@ from cdmpp.programs.task import Program
 
 
 def is_gpu_target(target: Any) -> bool:
-    """Whether a ``tvm.target.Target`` is a GPU."""
+    """True if a ``tvm.target.Target`` is a GPU."""
     return "gpu" in [str(k) for k in target.keys]
 
 

@@ -20,7 +20,7 @@ __all__ = [
 EXTRACTOR_VERSION = "5"
 """Bumped whenever a declared number changes its meaning."""
 EAGER_FEATURES = "library"
-"""What stored models and data sets call framework operators, in ``FEATURES``."""
+"""The word of stored models and data sets for framework operators, in ``FEATURES``."""
 FEATURES = {"cdmpp": EXTRACTOR_VERSION, "ansor164": "ansor164-1", EAGER_FEATURES: f"library-3-{EXTRACTOR_VERSION}"}
 """Name -> version of every kind of leaf vector that models can be trained on. ``ansor164``: the 164 numbers of Ansor's
 per-store extractor, imported from files; zeros fill the rest of the width, and its kernels say nothing. ``library``:

@@ -21,7 +21,7 @@ DECLARED = read_features(Path(__file__).with_name("features.json"))
 OPS = DECLARED["ops"]
 """Arithmetic of a store in a whole run of the program."""
 CONTEXT = DECLARED["context"]
-"""Where a store stands."""
+"""The place of a store."""
 ACCESS = DECLARED["access"]
 """One load or store."""
 LOOP = DECLARED["loop"]
@@ -38,7 +38,7 @@ CROWDED_MISSES = (
 )
 FOOTPRINT = Feature("footprint_bytes", "bytes", "cache lines of all accesses")
 MEMORY = (*MISSES, FOOTPRINT, *CROWDED_MISSES)
-"""What a store and its loads ask of the memory."""
+"""The demands of a store and its loads on the memory."""
 
 LEAF_FEATURES = (
     *prefixed("ops", OPS),

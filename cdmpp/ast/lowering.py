@@ -13,7 +13,7 @@ from cdmpp.ast.native import refuse_deep
 from cdmpp.errors import UnsupportedProgramError
 
 TVM_ERRORS = (RuntimeError, ValueError, TypeError, LookupError, AttributeError)
-"""What a pass of TVM raises for a program that it does not like."""
+"""The exception that a pass of TVM raises for a program that it does not like."""
 MAX_DEPTH = 300
 """The most that a stored expression may be nested. TVM's passes and the extractor recurse over it, and TVM would end
 the whole process on a sum of some thousand terms; real programs are nested up to 100 deep."""

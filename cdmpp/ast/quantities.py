@@ -1,4 +1,4 @@
-"""What leaves say in their own units, of a table of programs."""
+"""Quantities of leaves in their own units, of a table of programs."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def _passes() -> Any:
 
 
 def extract_scheduled(module: Any, target: Any) -> CompactAST:
-    """As ``extract``, of which it is the fast likeness: integer operations of indices may be counted differently."""
+    """The AST as ``extract`` gives it, but fast: integer operations of indices may be counted differently."""
     (found,) = extract_scheduled_many([module], target, 1)
     if isinstance(found, CdmppError):
         raise found

@@ -36,7 +36,7 @@ class MappedTable(AstTable):
     """(sum of kernels + 1, KERNEL_WIDTH) float32."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """As plain arrays: another process cannot map files that are gone."""
+        """The table as plain arrays: another process cannot map files that are gone."""
         arrays = (getattr(self, field.name) for field in fields(AstTable))
         return AstTable, tuple(None if array is None else np.array(array) for array in arrays)
 

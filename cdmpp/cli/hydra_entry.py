@@ -1,4 +1,4 @@
-"""What the verbs with settings share: their configuration as plain Python, and errors and Ctrl-C as one line."""
+"""The common part of verbs with settings: their configuration as plain Python, and errors and Ctrl-C as one line."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from cdmpp.platform.paths import conf_folder
 from cdmpp.recipes.compose import CONFIG_ERRORS, explained, search_path, values_of
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
-"""Where no file of ours is written, a log of Lightning's or a picture, a full disk arrives as it is."""
+"""A full disk arrives as it is where no file of ours is written: a log of Lightning's, a picture."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Entry:
 
     config: str
     act: Callable[[dict[str, Any]], None]
-    """What is done with the composed settings."""
+    """The work that is done with the composed settings."""
 
     def run(self, settings: Sequence[str], program: str) -> None:
         """Compose the configuration with ``settings``, words ``key=value``, and act.

@@ -1,4 +1,4 @@
-"""Where log messages of the package go: one handler for a command, on standard error, one line a message."""
+"""The place of the package's log messages: one handler for a command, on standard error, one line a message."""
 
 from __future__ import annotations
 

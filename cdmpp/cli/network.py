@@ -71,7 +71,7 @@ def workload_of(options: argparse.Namespace, **others: Any) -> Workload:
 
 
 def runtime_options(options: argparse.Namespace) -> dict[str, Any]:
-    """What ``add_network_arguments`` read of the runtime; ``UsageError`` for what does not go together."""
+    """The runtime's options that ``add_network_arguments`` read; ``UsageError`` for what does not go together."""
     names = ("runtime", "model", "schedule")
     given = {name: value for name in names if (value := getattr(options, name, None)) is not None}
     by_torch = options.runtime == "torch"

@@ -1,4 +1,4 @@
-"""What the verbs of the ``cdmpp`` command print and write: every result is a report, shown in the forms asked for."""
+"""Output of the verbs of the ``cdmpp`` command: every result is a report, shown in the forms asked for."""
 
 from __future__ import annotations
 

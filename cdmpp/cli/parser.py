@@ -29,7 +29,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(*arguments, **{"allow_abbrev": False, **options})
 
     entry: Entry | None = None
-    """What the verb runs where it has settings, whose keys are its options."""
+    """The function of a verb that has settings, whose keys are its options."""
 
     def error(self, message: str) -> NoReturn:
         """Raise ``message`` with the name of the verb and where help is."""
@@ -37,11 +37,11 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{self._verb()} {message}{end} `{self.prog} --help` says more".strip())
 
     def format_help(self) -> str:
-        """As ``ArgumentParser`` does, or every setting with its meaning."""
+        """Format the help as ``ArgumentParser`` does, or every setting with its meaning."""
         return super().format_help() if self.entry is None else self.entry.help(self.prog) + "\n"
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As ``ArgumentParser`` does, with the words in its own form. Words for Hydra become ``settings``."""
+        """Parse as ``ArgumentParser`` does, with the words in its own form. Words for Hydra become ``settings``."""
         given = list(args or ())
         if self.entry is None:
             return super().parse_known_args(list(self._words(given)), namespace)

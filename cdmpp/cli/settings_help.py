@@ -41,7 +41,7 @@ A key of a group is written GROUP.KEY=VALUE, a list KEY=[A,B]; --KEY VALUE means
 
 
 def _parts(conf: Path, entry: str | dict[str, str | None]) -> Iterator[str]:
-    """What an entry of a defaults list brings: the choices of a group, the keys of a dataclass."""
+    """The settings that an entry of a defaults list brings: the choices of a group, the keys of a dataclass."""
     if isinstance(entry, str):
         yield from _fields(f"{entry}.yaml", "")
         return

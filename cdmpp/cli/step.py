@@ -14,7 +14,7 @@ from cdmpp.errors import UsageError
 
 OPTIMIZERS = ("sgd", "adam", "adamw", "none")
 LOSSES = ("cross_entropy", "mse", "model")
-"""As in ``programs.training``, which would import torch for a help text."""
+"""Names as in ``programs.training``, which would import torch for a help text."""
 
 
 def add_arguments(verb: argparse.ArgumentParser) -> None:

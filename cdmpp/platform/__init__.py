@@ -1,1 +1,1 @@
-"""What the package needs of its machine: paths, atomic files, locks, limits, child processes, compiled C++."""
+"""The package's needs of its machine: paths, atomic files, locks, limits, child processes, compiled C++."""

@@ -67,7 +67,7 @@ def limit_memory(more_bytes: int) -> None:
 
 
 def _is_out_of_memory(error: BaseException | None) -> bool:
-    """Whether the error, or one that it follows from, says that memory was refused."""
+    """True if the error, or one that it follows from, says that memory was refused."""
     while error is not None:
         if isinstance(error, MemoryError) or any(words in str(error) for words in _REFUSED):
             return True

@@ -74,7 +74,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def plain(value: Any) -> Any:
-    """What strict JSON can hold: NaN and infinity (no task counts towards a metric) become null."""
+    """The value as strict JSON can hold it: NaN and infinity (no task counts towards a metric) become null."""
     if isinstance(value, Mapping):
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

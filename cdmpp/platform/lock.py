@@ -18,7 +18,7 @@ from cdmpp.errors import CdmppError
 log = logging.getLogger(__name__)
 
 LOCK_FILE, HOLDER_FILE = ".writer.lock", ".writer.json"
-"""In the folder. The first is never deleted: a lock on a file that is gone would keep nobody out."""
+"""Names of files in the folder. The first is never deleted: a lock on a file that is gone would keep nobody out."""
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Where things lie that are not code: settings, and derived files."""
+"""Places of settings and of derived files."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ def import_torchvision() -> Any:
 
 
 def torchvision_fault() -> str:
-    """Why an installed torchvision cannot be imported and what to do; empty where it can, or where none is installed.
+    """Say why torchvision cannot be imported, and what to do; empty where it can, or where none is installed.
 
     transformers and Lightning import it where it is installed, and fail with it in words that do not say so.
     """

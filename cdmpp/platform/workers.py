@@ -205,7 +205,7 @@ def keep_worker(worker: Worker) -> None:
 
 
 def _surroundings() -> tuple[int, dict[str, str]]:
-    """What a child depends on: it reads these once."""
+    """Variables that a child depends on: it reads these once."""
     read = {key: value for key, value in os.environ.items() if key.startswith("CDMPP_") or key in _READ_BY_CHILDREN}
     return os.getpid(), read
 

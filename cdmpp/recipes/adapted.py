@@ -44,7 +44,7 @@ def adapt(
     run: Run,
     loss: LossConfig | None = None,
 ) -> Adapted:
-    """Of ``start`` as it is, scaled and tuned what errs least on the ``tasks``, dealt into ``config.folds``.
+    """Choose of ``start`` as it is, scaled and tuned what errs least on the ``tasks``, dealt into ``config.folds``.
 
     ``split`` as for ``fine_tune``, which also says what is raised. A single task can compare nothing: it scales where
     it can. With ``config.folds`` of 0 nothing is compared, and the result is tuned.
@@ -77,7 +77,7 @@ def adapt(
 
 
 def deal(names: np.ndarray, rows: np.ndarray, tasks: np.ndarray, folds: int) -> list[np.ndarray]:
-    """Those of ``rows`` that have the tasks of each fold; ``names``: the task of every program."""
+    """Rows that have the tasks of each fold; ``names``: the task of every program."""
     return [rows[np.isin(names[rows], tasks[fold::folds])] for fold in range(folds)]
 
 

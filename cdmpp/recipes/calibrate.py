@@ -34,7 +34,7 @@ from cdmpp.training.metrics import latency_metrics
 
 _SCHEDULES, _BATCH, _SEPARATION_S = 4, 52, 15.0
 _CALL_MS = 50.0
-"""By the peak numbers of the datasheet: a call that is timed tens of times in these minutes is no longer."""
+"""The longest call by the datasheet's peak numbers: one that is timed tens of times in these minutes is no longer."""
 FEWEST_TASKS = 6
 FORCE = "--force"
 
@@ -46,7 +46,7 @@ class CalibrateSettings:
     LIMITS = {"time_limit_min": numbers(0, 10**6, "minutes", above=True), "calls": CALLS}
 
     device: str
-    """What this machine is, a file of ``conf/device``."""
+    """The name of this machine, a file of ``conf/device``."""
     out: Path
     """Gets ``records/`` and ``model/``; a rerun goes on with the records."""
     start: str
@@ -57,7 +57,7 @@ class CalibrateSettings:
     runtime: str = "tvm"
     """``tvm``: programs on a CPU; ``torch``: calls of PyTorch's operators on the CPU or GPU of this machine."""
     calls: int = 3
-    """Of ``runtime="torch"``: how many calls of each family of kernels are timed, chosen by ``gauge_calls``."""
+    """Calls of each family of kernels that are timed with ``runtime="torch"``, chosen by ``gauge_calls``."""
     force: bool = False
     """Store the model although the machine was busy, see ``Disturbance``."""
 

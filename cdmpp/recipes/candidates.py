@@ -1,4 +1,4 @@
-"""What samplers see of programs: latents on one scale, and how unsure a model is of each."""
+"""Programs as samplers see them: latents on one scale, and how unsure a model is of each."""
 
 from __future__ import annotations
 

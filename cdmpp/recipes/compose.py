@@ -65,7 +65,7 @@ def values_of(composed: DictConfig) -> dict[str, Any]:
 
 
 def explained(error: Exception) -> CdmppError:
-    """What Hydra or OmegaConf found wrong, in one line that names the key, what is near and what is allowed."""
+    """The fault that Hydra or OmegaConf found, in one line that names the key, what is near and what is allowed."""
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         group, _, option = str(error.missing_cfg_file).rpartition("/")
         if group == "device":

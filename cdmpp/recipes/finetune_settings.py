@@ -39,7 +39,7 @@ class FinetuneSettings:
     sources: tuple[str, ...]
     """Empty: all others of the device's kind with records."""
     training: TrainConfig
-    """Of the model of the sources, where ``start`` is None."""
+    """Settings of the model of the sources, where ``start`` is None."""
     tuning: TuneConfig
     measure: LabelSettings
     run: Run

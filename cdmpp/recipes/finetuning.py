@@ -32,7 +32,7 @@ from cdmpp.training.processes import one_writer
 from cdmpp.training.sampling import choose_tasks
 
 CHOICE = "chosen_tasks.json"
-"""In the folder of the new records: which tasks were chosen and which are for the test. A rerun keeps to it."""
+"""A file in the folder of the new records: which tasks were chosen and which are for the test. A rerun keeps to it."""
 
 
 def finetune(settings: FinetuneSettings) -> dict[str, Any] | None:
@@ -108,7 +108,7 @@ def base_model(settings: FinetuneSettings, dataset: LatencyDataset, split: Split
 
 
 def device_split(settings: FinetuneSettings, dataset: LatencyDataset, sources: list[str], seed: int) -> Split:
-    """By device: the new one is tested on, and its other tasks are the pool."""
+    """Splits by device: the new one is tested on, and its other tasks are the pool."""
     same = {name: getattr(settings, name) for name in ("paired", "test_fraction", "test_networks")}
     return make_split(dataset, "by_device", seed, target=settings.device.name, sources=sources, **same)
 
@@ -208,7 +208,7 @@ def _choice(
 
 
 def _figures(predictor: Predictor, dataset: LatencyDataset, split: Split) -> dict[str, Any]:
-    """Of the test part, the new device's, and of the sources' validation part."""
+    """Figures of the test part, the new device's, and of the sources' validation part."""
     figures: dict[str, Any] = {"sources": errors_by_device(predictor, dataset, split.validation)}
     if len(split.test):
         figures["test"] = score(dataset, split.test, predict_rows(predictor, dataset, split.test))

@@ -40,9 +40,9 @@ class LeftOut:
     metrics: dict[str, float]
     """See ``latency_metrics``."""
     errors: UnitErrors
-    """In the order of ``split.test``."""
+    """Errors in the order of ``split.test``."""
     without_code: UnitErrors | None = None
-    """Those of answers without the machine code that the model reads; None where it reads none."""
+    """Errors of answers without the machine code that the model reads; None where it reads none."""
 
 
 def leave_cores_out(dataset: LatencyDataset, names: Sequence[str], config: TrainConfig, run: Run) -> dict[str, LeftOut]:
@@ -61,7 +61,7 @@ def leave_cores_out(dataset: LatencyDataset, names: Sequence[str], config: Train
 
 
 def units_of(names: Sequence[str]) -> dict[str, list[str]]:
-    """What is left out together, by name: all devices with one core; single devices where there is one core only."""
+    """Units left out together, by name: all devices with one core; single devices where there is one core only."""
     units: dict[str, list[str]] = {}
     for name in names:
         units.setdefault(devices.get(name).core or name, []).append(name)
@@ -69,7 +69,7 @@ def units_of(names: Sequence[str]) -> dict[str, list[str]]:
 
 
 def unseen_of(found: Mapping[str, LeftOut]) -> Unseen:
-    """What the errors of left-out units promise of devices that nobody has measured."""
+    """The promise that the errors of left-out units make of devices that nobody has measured."""
     blind = {unit: one.without_code for unit, one in found.items() if one.without_code is not None}
     metrics, errors = ({unit: getattr(one, key) for unit, one in found.items()} for key in ("metrics", "errors"))
     return fit_unseen(metrics, errors, blind if len(blind) == len(found) else None)
@@ -122,7 +122,7 @@ def leave_out(name: str, dataset: LatencyDataset, split: Split, config: TrainCon
 
 
 def _errors(predictor: Predictor, dataset: LatencyDataset, rows: np.ndarray) -> UnitErrors:
-    """Of ``rows`` on devices that ``predictor`` does not know."""
+    """Errors of ``rows`` on devices that ``predictor`` does not know."""
     seen = examine_rows(predictor, dataset, rows)
     without = np.full(len(rows), predictor.reads_code) & np.isnan(dataset.asts.codes_or_nan()[rows, 0])
     assert predictor.calibration
@@ -155,7 +155,7 @@ def _of_lists(stored: Mapping[str, Any], task_ids: np.ndarray) -> UnitErrors:
 
 
 def _key(name: str, dataset: LatencyDataset, split: Split, config: TrainConfig, seed: int) -> str:
-    """Of everything that the figures follow from."""
+    """A digest of everything that the figures follow from."""
     parts = (split.train, split.validation, split.test, split.pool)
     digest, codes = hashlib.blake2b(digest_size=16), dataset.asts.codes
     for rows in parts:

@@ -116,7 +116,7 @@ class RunSettings:
 
     @property
     def title(self) -> str:
-        """What the run is about, in a few words."""
+        """The subject of the run, in a few words."""
         if self.target:
             return f"{self.target} from {'+'.join(self.sources) or 'all others'}"
         return "+".join(self.sources) or self.device.name

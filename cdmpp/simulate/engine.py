@@ -14,7 +14,7 @@ from cdmpp.simulate.timeline import Span, Timeline
 Policy = Callable[[Span, float], Iterable[Task]]
 """Asked at each end, with the span and the time: further tasks, whose inputs may be any known ones."""
 _END, _ARRIVED, _FREE, _SENDS = range(4)
-"""What happens to a task: it ends, or its flow does unless that was rated anew; its gap is over; it starts to send."""
+"""Events of a task: it ends, or its flow does unless that was rated anew; its gap is over; it starts to send."""
 _Order = tuple[int, float, int]
 """Priority, time at which it was ready, number: a total order of all that wait, so no two tasks wait for each other."""
 
@@ -66,7 +66,7 @@ class _Engine:
         self.fresh.add(number)
 
     def start(self, number: int) -> None:
-        """Where it is first in all its queues and nothing is held."""
+        """Start a task where it is first in all its queues and nothing is held."""
         task = self.tasks[number]
         for resource in task.resources:
             if resource in self.held or self.queues[resource][0][2] != number:
@@ -84,7 +84,7 @@ class _Engine:
         heapq.heappush(self.events, (end_s, _END if task.flow is None else _SENDS, number))
 
     def arrived(self, number: int) -> bool:
-        """Whether the flow of a task has ended."""
+        """True if the flow of a task has ended."""
         if not self.links.ends(self.tasks[number].key, self.now_s):
             return False
         begun = self.spans[number]

@@ -12,7 +12,7 @@ from cdmpp.simulate.key import Key
 
 @dataclass(frozen=True)
 class Flow:
-    """What a task sends."""
+    """Bytes that a task sends."""
 
     bytes: float
     """On the wire."""
@@ -60,7 +60,7 @@ class SharedLinks:
         self._moving[key] = _Moving(flow.bytes, flow.links, now_s)
 
     def ends(self, key: Key, now_s: float) -> bool:
-        """Whether it is done at ``now_s``, as was said last; it then has left."""
+        """True if it is done at ``now_s``, as was said last; it then has left."""
         moving = self._moving.get(key)
         if moving is None or moving.end_s != now_s:
             return False

@@ -20,7 +20,7 @@ def union(intervals: Iterable[Interval]) -> list[Interval]:
 
 
 def without(intervals: Sequence[Interval], others: Sequence[Interval]) -> list[Interval]:
-    """What of ``intervals`` lies under none of ``others``; both as ``union`` gives them."""
+    """The part of ``intervals`` that lies under none of ``others``; both as ``union`` gives them."""
     found, at = list[Interval](), 0
     for begin, end in intervals:
         while at < len(others) and others[at][1] <= begin:

@@ -22,18 +22,18 @@ class Task:
     """Seconds; or asked when the task starts, with the time in seconds since the start of all. Before the first byte
     where it has a flow."""
     resources: tuple[Key, ...] = ()
-    """What it holds while it runs, such as an engine, a stream or a link; each runs one task at a time. None: it waits
+    """Resources that it holds: an engine, a stream or a link; each runs one task at a time. None: it waits
     for its inputs alone."""
     after: tuple[Key, ...] = ()
     """Keys of the tasks whose ends it needs."""
     priority: int = 0
-    """Of tasks that wait for a resource the least goes first, then what was ready first, then what was given first."""
+    """Order in a queue: the least goes first, then what was ready first, then what was given first."""
     gap_s: float = 0.0
     """Seconds after its end in which its resources stay busy: the launch of the next, a framework's overhead."""
     label: str = ""
-    """What kind of work it is, for the critical path and the trace."""
+    """The kind of work, for the critical path and the trace."""
     flow: Flow | None = None
-    """What it sends over shared links after its duration; it ends when all is there."""
+    """The flow that it sends over shared links after its duration; it ends when all is there."""
 
     def __post_init__(self) -> None:
         for what, value in (("duration", self.duration), ("gap", self.gap_s)):
@@ -43,14 +43,14 @@ class Task:
                 check_seconds(value, f"{what} of task {self.key!r}")
 
     def seconds(self, now_s: float) -> float:
-        """How long it takes where it starts at ``now_s``; ``DataError`` where what is asked answers nonsense."""
+        """The time it takes where it starts at ``now_s``; ``DataError`` where what is asked answers nonsense."""
         if not callable(self.duration):
             return self.duration
         return check_seconds(self.duration(now_s), f"duration of task {self.key!r} at {now_s:g} s")
 
 
 TASK_BYTES = 2048
-"""What a task takes with its span in a timeline."""
+"""The data of a task with its span in a timeline."""
 
 
 def check_tasks(count: int, what: str, remedy: str) -> None:

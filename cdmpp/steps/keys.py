@@ -25,7 +25,7 @@ class TaskKey(NamedTuple):
 
     @property
     def is_of_exchange(self) -> bool:
-        """Whether ``place`` is that of an exchange."""
+        """True if ``place`` is that of an exchange."""
         return self.kind not in _OF_A_RANK
 
 

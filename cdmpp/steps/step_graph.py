@@ -39,7 +39,7 @@ class Op:
     waits: tuple[int, ...] = ()
     """Places of earlier ops on other streams that it waits for."""
     is_recomputed: bool = False
-    """Whether it runs an op of the forward pass again, in the backward pass."""
+    """True if it runs an op of the forward pass again, in the backward pass."""
     delay_s: float = 0.0
     """Seconds before its start, after the end of all that it waited for: the host, the launch."""
     spread_s: float = 0.0
@@ -74,7 +74,7 @@ class ModuleSpan:
     backward: tuple[int, int]
     """The same of the backward pass: parameters must be there before the first, gradients are after the last."""
     is_kept: bool = False
-    """Whether it stays gathered from the forward to the backward pass, as the root of FSDP2 does."""
+    """True if it stays gathered from the forward to the backward pass, as the root of FSDP2 does."""
 
 
 @dataclass(frozen=True)
@@ -220,7 +220,7 @@ class StepGraph:
     processor_share: float = 0.0
     """Share of a processor that a traced exchange takes while it is under way; 0: none, or not probed."""
     is_contention_free: bool = False
-    """Whether durations are those of ops that run next to no exchange: a replay then makes them longer next to one."""
+    """True if durations are those of ops that run next to no exchange: a replay then makes them longer next to one."""
     measured: Measured = field(default_factory=Measured)
 
     def __post_init__(self) -> None:

@@ -38,7 +38,7 @@ def flag(option: str, type: Callable[[str], Any], help: str) -> dict[str, Flag]:
 
 @dataclass(frozen=True)
 class RankBytes:
-    """What one rank holds under a strategy, next to the model's buffers, its inputs and its activations; in bytes."""
+    """Memory of one rank under a strategy, next to the model's buffers, its inputs and its activations; in bytes."""
 
     kept_bytes: int
     """Parameters, optimizer states and communication buffers that stay from step to step."""
@@ -47,7 +47,7 @@ class RankBytes:
     gathered_bytes: int = 0
     """Parameters and gradients that are there only while the passes run."""
     holds_gradients: bool = False
-    """Whether ``kept_bytes`` contains the gradients; otherwise they live among the results of the backward pass."""
+    """True if ``kept_bytes`` contains the gradients; otherwise they live among the results of the backward pass."""
 
 
 @dataclass(frozen=True)
@@ -67,17 +67,17 @@ class Strategy(ABC):
     degrees: ClassVar[tuple[str, ...]] = ("dp_replicate",)
     """Parallel degrees that may exceed 1; the first one takes all ranks where nothing else is said."""
     can_accumulate: ClassVar[bool] = True
-    """Whether gradients of several batches can be added up before they are exchanged."""
+    """True if gradients of several batches can be added up before they are exchanged."""
 
     overlap: bool = field(default=True, kw_only=True)
-    """Whether ranks compute while they exchange."""
+    """True if ranks compute while they exchange."""
 
     def __post_init__(self) -> None:
         check_fields(self, f"{self.name}.")
 
     @abstractmethod
     def exchanges(self, graph: StepGraph) -> tuple[Exchange, ...]:
-        """What the ranks of ``graph`` exchange in one step, in the order of the launches.
+        """Exchanges of the ranks of ``graph`` in one step, in the order of the launches.
 
         Raises:
             CdmppError: ranks whose gradients or modules differ, or a step that the strategy cannot share.
@@ -115,7 +115,7 @@ class Strategy(ABC):
         return None
 
     def rank_bytes(self, held: StepMemory, modules: Sequence[ModuleSpan], ranks: int) -> RankBytes:
-        """What each of ``ranks`` ranks holds of a model.
+        """The part of a model that each of ``ranks`` ranks holds.
 
         Args:
             held: bytes of the whole model on one rank.

@@ -12,7 +12,7 @@ from cdmpp.platform.limits import Limits, check_fields
 
 @dataclass(frozen=True)
 class Synchrony(ABC):
-    """How far ranks may run ahead of what they exchange. A subclass is one file of ``cdmpp/plans/synchrony``."""
+    """The limit on how far ranks run ahead of their exchanges. A subclass is one file of ``cdmpp/plans/synchrony``."""
 
     LIMITS: ClassVar[Mapping[str, Limits]] = {}
     """Name of a field that holds numbers -> what they may be."""

@@ -15,7 +15,7 @@ from scipy.optimize import nnls
 from cdmpp.errors import DataError
 
 SLACK_S = 20e-6
-"""What may be wrong without a shift: a span is written down a little before or after what it stands for."""
+"""The slack that is allowed without a shift: a span is written down a little before or after what it stands for."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Order:
     first_rank: int
     first_s: float
     first: str
-    """What happens, for messages."""
+    """The event, for messages."""
     then_rank: int
     then_s: float
     then: str
@@ -56,7 +56,7 @@ def shifts(ranks: Sequence[int], orders: Iterable[Order], slack_s: float = SLACK
 
 
 def _room(order: Order) -> float:
-    """How many seconds more the first rank's clock may be shifted than the other's."""
+    """Seconds by which the first rank's clock may be shifted more than the other's."""
     return order.then_s - order.first_s
 
 

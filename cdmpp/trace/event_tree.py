@@ -40,7 +40,7 @@ class Leaf:
 
     @property
     def launches(self) -> bool:
-        """Whether it hands over an exchange."""
+        """True if it hands over an exchange."""
         return is_launch(self.event)
 
 

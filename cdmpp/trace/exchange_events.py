@@ -1,4 +1,4 @@
-"""Which events of a Kineto trace are exchanges between ranks, of what kind, and of how many bytes."""
+"""Exchanges between ranks among the events of a Kineto trace: their kinds and bytes."""
 
 from __future__ import annotations
 

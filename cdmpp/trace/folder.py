@@ -24,7 +24,7 @@ HOW = "record each rank with `cdmpp.trace.record(FOLDER)`, or export torch.profi
 
 @dataclass(frozen=True)
 class Recording:
-    """What a recorder measured in addition to the trace of a rank."""
+    """Figures that a recorder measured in addition to the trace of a rank."""
 
     steps_s: tuple[float, ...]
     """Length of each step of the run."""

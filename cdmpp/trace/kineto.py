@@ -53,7 +53,7 @@ def read_kineto(path: Path) -> RankTrace:
 
 
 def _is_span(event: Any) -> bool:
-    """Whether it has a name, a thread, a begin and a length; what else lies in the file is left out."""
+    """True if it has a name, a thread, a begin and a length; what else lies in the file is left out."""
     if not isinstance(event, dict) or event.get("ph") != "X" or not isinstance(event.get("args", {}), dict):
         return False
     if not isinstance(event.get("tid"), int | str):

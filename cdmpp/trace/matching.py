@@ -42,7 +42,7 @@ class MatchedCollective:
 
     @property
     def sender_blocked(self) -> bool:
-        """Whether a message was under way before its sender went on; else it lay in a buffer."""
+        """True if a message was under way before its sender went on; else it lay in a buffer."""
         if self.peers is None or self.peers[0] not in self.spans:
             return True
         return self.spans[self.peers[0]].end_s - self.arrival_s > self.wire_s / 2
@@ -96,7 +96,7 @@ def orders(steps: Sequence[Sequence[MatchedCollective]]) -> Iterator[Order]:
 
 
 def _holds(one: MatchedCollective, first: int, then: int) -> bool:
-    """Whether ``then`` cannot end before ``first`` has begun."""
+    """True if ``then`` cannot end before ``first`` has begun."""
     if one.kind in _ALL_WAIT:
         return True
     return one.peers == (first, then)

@@ -1,4 +1,4 @@
-"""What-if: a traced step with settings changed, as words of the command line say it."""
+"""Hypothetical changes: a traced step with settings changed, as words of the command line say it."""
 
 from __future__ import annotations
 

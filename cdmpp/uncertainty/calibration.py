@@ -1,4 +1,4 @@
-"""What a model knows of its own errors, fitted after training: prediction intervals and the out-of-range score."""
+"""A model's knowledge of its own errors, fitted after training: prediction intervals and the out-of-range score."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Examined:
         return self.logs.mean(0)
 
     def take(self, rows: np.ndarray) -> Examined:
-        """Those at the places ``rows``."""
+        """The programs at the places ``rows``."""
         sketch = ProgramSketch(self.sketch.hidden[rows], self.sketch.largest[rows], self.sketch.smallest[rows])
         counts = self.leaf_counts[rows], self.kernel_counts[rows]
         return Examined(self.logs[:, rows], sketch, *counts, self.kinds[rows])
@@ -91,7 +91,7 @@ class Calibration:
         return np.where(without, nearer_without, nearer), np.where(without, unlike_without, unlike)
 
     def describe(self) -> dict[str, Any]:
-        """For a model card."""
+        """The calibration as a model card shows it."""
         told: dict[str, Any] = {
             "method": "split conformal on log-latency, tasks as the exchangeable unit, local scale",
             "calibrated_on": "the validation part, which also chose the epoch",

@@ -75,7 +75,7 @@ class Conformal:
         return {level: round(float(promise), 3) for level, promise in zip(self.levels, promises, strict=True)}
 
     def describe(self) -> dict[str, dict[str, Any]]:
-        """For a model card, by group (``all`` is the empty one): its tasks, and by level the promise."""
+        """Promises for a model card, by group (``all`` is the empty one): its tasks, and by level the promise."""
         card = {}
         for group, n_tasks in zip(self.groups, self.n_tasks, strict=True):
             levels = {str(level): {"promised": promise} for level, promise in self.promised(group).items()}

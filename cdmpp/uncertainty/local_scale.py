@@ -1,4 +1,4 @@
-"""How large the error of a program is expected to be: one smooth factor per program, learned from a few inputs."""
+"""The expected size of a program's error: one smooth factor per program, learned from a few inputs."""
 
 from __future__ import annotations
 

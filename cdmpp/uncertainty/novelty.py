@@ -1,4 +1,4 @@
-"""How unlike the training programs a program is: what a model says about such programs deserves less trust.
+"""Distance of a program from the training programs: what a model says about such programs deserves less trust.
 
 Two distances, each over the border that 99 % of the validation programs keep to; the larger one counts. In the model's
 own eyes: Mahalanobis distance of the last hidden vector under probabilistic principal components of the training
@@ -20,7 +20,7 @@ _SMALLEST_EXCESS = 1.0  # border of the second distance at least: a little beyon
 
 @dataclass(frozen=True)
 class ProgramSketch:
-    """What is known of n programs for comparing them: cheap by-products of a prediction."""
+    """Facts about n programs for comparing them: cheap by-products of a prediction."""
 
     hidden: np.ndarray
     """(n, H) last hidden vector of the model."""
@@ -31,7 +31,7 @@ class ProgramSketch:
 
 @dataclass(frozen=True)
 class Novelty:
-    """Where the training programs lie among H hidden and F input numbers, and how far from there is too far."""
+    """Places of the training programs among H hidden and F input numbers, and how far from there is too far."""
 
     mean: np.ndarray
     """(H,) of the training programs' hidden vectors."""

@@ -36,7 +36,7 @@ class Bounds:
     levels: Mapping[float, tuple[float, float]]
     """Level -> range that holds so large a share of the programs of an average unit."""
     scale: LocalScale | None = None
-    """How errors grow with distance from the training programs; None: they do not, and the range is in log-latency."""
+    """Growth of errors with distance from the training programs; None: they do not, and the range is in log-latency."""
 
     def intervals(
         self, log_prediction: np.ndarray, inputs: np.ndarray | None
@@ -51,7 +51,7 @@ class Bounds:
         }
 
     def settings(self) -> dict[str, Any]:
-        """As plain JSON."""
+        """The object as plain JSON."""
         told: dict[str, Any] = {str(level): list(pair) for level, pair in self.levels.items()}
         if self.scale is not None:
             told[_SCALE] = {name: values.tolist() for name, values in vars(self.scale).items()}
@@ -100,7 +100,7 @@ class Unseen:
         return choose(without, blind, self.bounds.intervals(log_prediction, inputs))
 
     def expected(self, device: str, calibrated: bool = False) -> str:
-        """What to expect on ``device``, in a sentence; ``calibrated``: a few of its kernels were timed."""
+        """The error to expect on ``device``, in a sentence; ``calibrated``: a few of its kernels were timed."""
         told = ", ".join(f"{name} {m['mape']:.0f} % (median {m['median_ape']:.0f})" for name, m in self.units.items())
         worst = max(self.units, key=lambda name: self.units[name]["mape"])
         known = "a few timed kernels bring it nearer" if calibrated else "of which nothing was measured"
@@ -110,7 +110,7 @@ class Unseen:
         )
 
     def settings(self) -> dict[str, Any]:
-        """As plain JSON."""
+        """The object as plain JSON."""
         told = {"units": {name: dict(m) for name, m in self.units.items()}, "bounds": self.bounds.settings()}
         return told | ({} if self.without_code is None else {_BLIND: self.without_code.settings()})
 

@@ -21,7 +21,7 @@ offer(MeasureSettings, "measure_settings")
 
 @entry("measure")
 def main(values: dict[str, Any]) -> None:
-    """What ``conf/measure.yaml`` and the command line ask for; prints a report as JSON."""
+    """Measure as ``conf/measure.yaml`` and the command line say; prints a report as JSON."""
     settings = MeasureSettings.from_dict(values)
     folder, kit = settings.data_folder, settings.parts_folder
     if settings.kit == "build":

@@ -32,7 +32,7 @@ def main(values: dict[str, Any]) -> None:
 
 
 def _launches(name: str, sheet: Any) -> Total:
-    """What runs next to the kernels, as it was fitted for one device."""
+    """The time that passes next to the kernels, as it was fitted for one device."""
     one = sheet.launch_overheads
     parts = [
         Total("a call", one.call_s or 0.0, "s"),

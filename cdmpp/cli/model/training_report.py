@@ -1,4 +1,4 @@
-"""What a training run shows at its end: validation figures, the test table with baselines, plots, the model folder."""
+"""Report at the end of a training run: validation figures, the test table with baselines, plots, the model folder."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def _coverages(covered: dict[str, Any], calibration: Calibration | None) -> list
 
 
 def thin_data(split: Split, tasks_of: Sequence[str] | np.ndarray, calibration: Calibration | None) -> list[str]:
-    """What a reader must know of a model of few data: a sentence each for training and for the intervals."""
+    """Warnings about a model of few data: a sentence each for training and for the intervals."""
     warnings, n_tasks = [], len(np.unique(np.asarray(tasks_of)[split.train]))
     if len(split.train) < MIN_PROGRAMS:
         warnings.append(

@@ -9,12 +9,12 @@ from cdmpp.steps.transforms.edit import Edit, edited, moved_op
 
 
 def can_fuse_update(graph: StepGraph) -> bool:
-    """Whether every rank has several updates, on one stream, with nothing else after the first, and pauses between."""
+    """True if every rank has several updates, on one stream, with nothing else after the first, and pauses between."""
     return not is_update_fused(graph) and all(_can_fuse(rank, _updates(graph, rank)) for rank in graph.ranks)
 
 
 def is_update_fused(graph: StepGraph) -> bool:
-    """Whether a traced step calls a fused optimizer of PyTorch, such as ``_fused_adam_``."""
+    """True if a traced step calls a fused optimizer of PyTorch, such as ``_fused_adam_``."""
     return any("_fused_" in op.name for rank in graph.ranks for op in rank.ops if op.phase == "update")
 
 
