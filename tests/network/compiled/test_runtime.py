@@ -75,7 +75,7 @@ def test_the_fastest_of_the_compiled_candidates_was_chosen(answer, cache):
     schedules = [sampled.schedules[i] for i in kept]
     programs = [replay(tasks[kernel.task_id].workload, s, devices.get(DEVICE).target) for s in schedules]
     seconds = predictor.predict(programs, DEVICE).latency_s
-    assert len(programs) > 1 and kernel.candidates == 4
+    assert programs and kernel.candidates == 4  # a single one where the ranker is sure
     assert kernel.latency_s == pytest.approx(seconds.min(), rel=1e-4)
     assert kernel.schedule == schedules[int(np.argmin(seconds))]
 
