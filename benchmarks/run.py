@@ -1,4 +1,4 @@
-"""All benchmarks, each in a process of its own: ``python -m benchmarks.run`` writes docs/BENCHMARKS.md.
+"""All benchmarks, each in a process of its own: ``python -m benchmarks.run`` writes docs/results/benchmarks.md.
 
 ``python -m benchmarks.run loading streaming`` runs these sections alone and keeps the other figures, which are in
 docs/benchmarks.json. Absolute rates depend on the machine and on what else it does; both sides of a ratio are measured
@@ -57,12 +57,12 @@ def main(wanted: Sequence[str] = ()) -> None:
         today = datetime.datetime.now(datetime.UTC).date().isoformat()
         results[name] = {"result": result, "machine": _machine(), "date": today}
         write_json(path, results)
-        write_page(DOCS / "BENCHMARKS.md", [document(results)])
+        write_page(DOCS / "results" / "benchmarks.md", [document(results)])
     print(document(results))
 
 
 def document(results: Mapping[str, Mapping[str, Any]]) -> str:
-    """The whole of BENCHMARKS.md, of the sections that have results."""
+    """The whole of benchmarks.md, of the sections that have results."""
     parts = [HEAD]
     for name, section in SECTIONS.items():
         if name in results:

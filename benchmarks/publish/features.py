@@ -1,6 +1,6 @@
 """The page that lists every feature a model reads, from its declaration.
 
-``python -m benchmarks.publish.features`` writes ``docs/features.md``.
+``python -m benchmarks.publish.features`` writes ``docs/api/features.md``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from cdmpp.features import prefixed
 from cdmpp.machine_code.cpu.code_features import CODE_FEATURES
 from cdmpp.machine_code.gpu.gpu_code_features import GPU_CODE_FEATURES
 
-PAGE = Path(__file__).parents[2] / "docs" / "features.md"
+PAGE = Path(__file__).parents[2] / "docs" / "api" / "features.md"
 _HEAD = """# Features
 
 What models read of a program. Generated from the declarations by `python -m benchmarks.publish.features`.

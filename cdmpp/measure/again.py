@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -40,8 +41,8 @@ class _Again(Collector):
         self.records = {record.record_id: record for record in records[: self.count]}
         self.journal.failed.clear()  # what failed once may be tried again
 
-    def _choose(self, records: Sequence[Record]) -> list[Record]:
-        raise NotImplementedError
+    @abstractmethod
+    def _choose(self, records: Sequence[Record]) -> list[Record]: ...
 
     def _subjects(self, scratch: Path) -> Subjects:
         chosen = [record for key, record in self.records.items() if key not in self.journal]

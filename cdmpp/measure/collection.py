@@ -7,6 +7,7 @@ import json
 import os
 import tempfile
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from cdmpp.platform.lock import writing
 from cdmpp.platform.workers import Reply, Worker, run_many
 
 
-class Collection:
+class Collection(ABC):
     """Builds programs of one device; a subclass says what becomes of them."""
 
     failures_file = FAILURES_FILE
@@ -48,29 +49,29 @@ class Collection:
                     self._stop()
             return self._report()
 
+    @abstractmethod
     def _recall(self) -> None:
         """Put what the folder holds already into the journal; nobody else can write there now."""
-        raise NotImplementedError
 
     def _subjects(self, scratch: Path) -> Subjects:
         return PlannedSubjects(self.settings, self.folder, self.target, self.journal, self.builders, scratch)
 
-    def _prepare(self, scratch: Path) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _prepare(self, scratch: Path) -> None: ...
 
+    @abstractmethod
     def _take(self, built: list[Subject]) -> None:
         """One batch of built programs; none where only pending ones are left."""
-        raise NotImplementedError
 
     def _pending(self) -> int:
         """Built programs that need another batch."""
         return 0
 
-    def _finish(self) -> None:
+    def _finish(self) -> None:  # noqa: B027 - most have nothing left
         """Nothing is left to build or take."""
 
-    def _report(self) -> dict[str, Any]:
-        raise NotImplementedError
+    @abstractmethod
+    def _report(self) -> dict[str, Any]: ...
 
     def _stop(self) -> None:
         for worker in self.builders:

@@ -45,13 +45,13 @@ def answer(cache):
 
 def ask(**options):
     torch.manual_seed(0)
-    options = {"device": DEVICE, "model": DEVICE, "schedule": "best_of:4", "progress": False, **options}
+    options = {"device": DEVICE, "model": DEVICE, "schedule": "best_of:8", "progress": False, **options}
     workload = Workload(Small().eval(), torch.randn(32, 64), batch=options.pop("batch", None))
     return cdmpp.predict_network(workload, **options)
 
 
 def test_the_total_is_the_sum_of_what_it_is_made_of(answer):
-    assert answer.latency_s > 0 and answer.batch == 32 and answer.schedule == "best_of:4"
+    assert answer.latency_s > 0 and answer.batch == 32 and answer.schedule == "best_of:8"
     assert answer.latency_s == pytest.approx(answer.kernels_s + answer.cold_s + answer.overhead_s)
     assert answer.weight_bytes == 2 * (64 * 64 + 64) * 4 and answer.folded == 2
     assert sum(kernel.count for kernel in answer.kernels) == len(answer.timeline.spans) - 1
@@ -69,13 +69,13 @@ def test_the_fastest_of_the_compiled_candidates_was_chosen(answer, cache):
     torch.manual_seed(0)
     tasks = graph_for(Workload(Small().eval(), torch.randn(32, 64))).graph.tasks
     kernel = max(answer.kernels, key=lambda one: one.flops)
-    sampled = candidates_of({kernel.task_id: tasks[kernel.task_id]}, devices.get(DEVICE), 4)[kernel.task_id]
+    sampled = candidates_of({kernel.task_id: tasks[kernel.task_id]}, devices.get(DEVICE), 8)[kernel.task_id]
     predictor = cdmpp.load_model(DEVICE)
-    kept = worth_compiling(predictor.chances(sampled.asts, DEVICE, ["it"] * len(sampled.schedules)), 4)
+    kept = worth_compiling(predictor.chances(sampled.asts, DEVICE, ["it"] * len(sampled.schedules)), 8)
     schedules = [sampled.schedules[i] for i in kept]
     programs = [replay(tasks[kernel.task_id].workload, s, devices.get(DEVICE).target) for s in schedules]
     seconds = predictor.predict(programs, DEVICE).latency_s
-    assert programs and kernel.candidates == 4  # a single one where the ranker is sure
+    assert len(programs) > 1 and kernel.candidates == 8
     assert kernel.latency_s == pytest.approx(seconds.min(), rel=1e-4)
     assert kernel.schedule == schedules[int(np.argmin(seconds))]
 
@@ -87,7 +87,7 @@ def test_a_second_question_needs_no_worker(answer, cache, monkeypatch):
 
 def test_the_same_programs_are_asked_of_another_model(answer, cache):
     torch.manual_seed(0)
-    runtime, device = CompiledRuntime(DEVICE, "best_of:4"), devices.get(DEVICE)
+    runtime, device = CompiledRuntime(DEVICE, "best_of:8"), devices.get(DEVICE)
     read = runtime.read(Workload(Small().eval(), torch.randn(32, 64)), device)
     prepared = runtime.choose(read, device, progress=False)
     priced = [prepared.with_model(name, progress=False).priced() for name in (DEVICE, "cpus")]
