@@ -38,8 +38,12 @@ class Net:
 @pytest.fixture(autouse=True)
 def heard_logger():
     """A logger that does not propagate gets nameless handlers of pytest, which TVM's next search stumbles over."""
+    logger = logging.getLogger("tvm.s_tir.meta_schedule")
+    logger.propagate = True  # a test of another file may have searched before
+    for handler in [one for one in logger.handlers if one.get_name() is None]:
+        logger.removeHandler(handler)
     yield
-    logging.getLogger("tvm.s_tir.meta_schedule").propagate = True
+    logger.propagate = True
 
 
 @pytest.fixture
