@@ -91,12 +91,19 @@ def _crossed(
 
 
 def left_out_rows(name: str, predictor: Predictor) -> Iterator[Row]:
-    """Of the devices that were left out when the model was shipped, as its card has them."""
-    keys = (("intervals", "with code"), ("intervals_without_code", "without code"))
-    for unit, figures in (predictor.card.get("left_out") or {}).items():
-        for key, answered in keys if predictor.reads_code else (("intervals", ""),):
-            if isinstance(held := figures.get(key), Mapping) and held:
-                yield [name, f"unseen core or GPU: {unit}", answered, "", "", *_figures(held)]
+    """Of the devices that were left out when the model was shipped, as its card has them, and the units' mean."""
+    units = predictor.card.get("left_out") or {}
+    for key, answered in (
+        ("intervals", "with code" if predictor.reads_code else ""),
+        ("intervals_without_code", "without code"),
+    ):
+        held = {unit: figures[key] for unit, figures in units.items() if figures.get(key)}
+        mean = {
+            level: {one: float(np.mean([each[level][one] for each in held.values()])) for one in told}
+            for level, told in next(iter(held.values()), {}).items()
+        }
+        for unit, figures in {**held, **({"mean": mean} if len(held) > 1 else {})}.items():
+            yield [name, f"unseen core or GPU: {unit}", answered, "", "", *_figures(figures)]
 
 
 def _figures(held: Mapping[str, Mapping[str, float]]) -> list[str]:

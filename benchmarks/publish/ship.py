@@ -18,6 +18,7 @@ from cdmpp.evaluation.cell import Cell
 from cdmpp.platform.files import plain, read_json
 from cdmpp.predict.catalogue import SHIPPED
 from cdmpp.predict.model_folder import load
+from cdmpp.predict.predictor import Predictor
 from cdmpp.recipes.left_out import coverage_of, leave_cores_out, unseen_of
 from cdmpp.training.config import Run, TrainConfig
 
@@ -75,16 +76,7 @@ def ship(
     names = sorted(predictor.trained_on)
     several = len({devices.get(one).core for one in names} - {None}) > 1 or predictor.features == "library"
     if left_out and several:
-        own_run, config = Run(out / "left_out", progress=False), TrainConfig.from_dict(predictor.card["training"])
-        records = load_devices(names, tuple(data), features=predictor.features)
-        found = leave_cores_out(records, names, config, own_run)
-        predictor.unseen = unseen_of(found)
-        blind = {unit: one.without_code for unit, one in found.items() if one.without_code is not None}
-        held, held_blind = coverage_of({unit: one.errors for unit, one in found.items()}), coverage_of(blind)
-        told = {unit: {**one.metrics, "intervals": held.get(unit, {})} for unit, one in found.items()}
-        for unit, figures in held_blind.items():
-            told[unit]["intervals_without_code"] = figures
-        predictor.card["left_out"] = plain(told)
+        learn_left_out(predictor, data, Run(out / "left_out", progress=False))
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".ship-") as scratch:
         fresh = Path(scratch) / name
@@ -100,6 +92,20 @@ def ship(
             (folder / name).rename(Path(scratch) / "older")
         fresh.rename(folder / name)
     return folder / name
+
+
+def learn_left_out(predictor: Predictor, data: Sequence[Path], run: Run) -> None:
+    """Train models without each unit of its devices, by the records in ``data``: what to expect of further devices."""
+    names = sorted(predictor.trained_on)
+    records = load_devices(names, tuple(data), features=predictor.features)
+    found = leave_cores_out(records, names, TrainConfig.from_dict(predictor.card["training"]), run)
+    predictor.unseen = unseen_of(found)
+    blind = {unit: one.without_code for unit, one in found.items() if one.without_code is not None}
+    held, held_blind = coverage_of({unit: one.errors for unit, one in found.items()}), coverage_of(blind)
+    told = {unit: {**one.metrics, "intervals": held.get(unit, {})} for unit, one in found.items()}
+    for unit, figures in held_blind.items():
+        told[unit]["intervals_without_code"] = figures
+    predictor.card["left_out"] = plain(told)
 
 
 def _model(out: Path, dataset: str, cell: Cell) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,7 +60,7 @@ class CalibrateSettings:
     calls: int = 3
     """Calls of each family of kernels that are timed with ``runtime="torch"``, chosen by ``gauge_calls``."""
     force: bool = False
-    """Store the model although the machine was busy, see ``Disturbance``."""
+    """Store the model although the machine was busy, see ``Disturbance``, or although it is the worse one."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -72,7 +73,8 @@ def calibrate(settings: CalibrateSettings) -> dict[str, Any]:
     Raises:
         CdmppError: a device whose machine code is not read, a model that reads none, or no compiler for the probe; of
             ``runtime="torch"`` a model of another kind.
-        DataError: too few gauges could be measured, the GPU is not in this machine, or the machine is busy.
+        DataError: too few gauges could be measured, the GPU is not in this machine, the machine is busy, or the model
+            as it is answers the gauges better than the scaled one.
     """
     described, start = devices.get(settings.device), cdmpp.load_model(settings.start)
     if settings.runtime == "torch":
@@ -96,6 +98,8 @@ def calibrate(settings: CalibrateSettings) -> dict[str, Any]:
         taken.check(FORCE, "No model was stored, and the next run measures the gauges again")
     before = _figures(start, records, rows, device)
     left_out = _left_out(start, records, device)
+    if not settings.force:
+        _check_gain(before, left_out, settings)
     scaled, factors = scale_to(start, device, records, rows)
     found = plain(
         {
@@ -115,6 +119,17 @@ def calibrate(settings: CalibrateSettings) -> dict[str, Any]:
     scaled.card["calibrated"] = found
     scaled.save(settings.out / "model")
     return found
+
+
+def _check_gain(before: Mapping[str, float], after: Mapping[str, float], settings: CalibrateSettings) -> None:
+    """``DataError`` where both the mean and the median error of the gauges grew."""
+    if all(after[key] > before[key] for key in ("mape", "median_ape")):
+        raise DataError(
+            f"scaling makes the answers of {settings.start} worse on {settings.device}: {before['mape']:.1f} % off "
+            f"(median {before['median_ape']:.1f}) as it is, {after['mape']:.1f} % (median {after['median_ape']:.1f}) "
+            f"scaled, each kernel by what the others tell. No model was stored: use {settings.start} as it is, or add "
+            f"{FORCE}; the records stay in {settings.out / 'records'}"
+        )
 
 
 def _measure(settings: CalibrateSettings, start: Predictor) -> LatencyDataset:

@@ -142,7 +142,8 @@ def fit_bounds(errors: Mapping[str, UnitErrors]) -> Bounds:
     """From errors by unit, which weigh the same, and so do a unit's tasks.
 
     The scale that makes a unit's scores is fitted to the others, as it is for a new device; of a single unit to folds
-    of its tasks.
+    of its tasks. A new unit lies farther from the mean of K known ones than each of them does, since each pulls the
+    mean to itself: variances 1 + 1/K and 1 - 1/K of that between units, so the units are moved apart by their ratio.
     """
     residuals, inputs = (
         np.concatenate([getattr(one, key) for one in errors.values()]) for key in ("log_residuals", "inputs")
@@ -156,6 +157,9 @@ def fit_bounds(errors: Mapping[str, UnitErrors]) -> Bounds:
         folds = unit if len(errors) > 1 else tasks % FOLDS
         scale, factors = fit_crosswise(residuals, inputs, weights * n_tasks / len(errors), folds)
         scores = residuals / factors
+    if (units := len(errors)) > 1:
+        middles = np.bincount(unit, weights * scores)  # a unit's weights add up to 1
+        scores = scores + ((middles - middles.mean()) * (np.sqrt((units + 1) / (units - 1)) - 1))[unit]
     bounds = {}
     for level in LEVELS:
         tails = np.quantile(scores, [(1 - level) / 2, (1 + level) / 2], weights=weights, method="inverted_cdf")

@@ -86,3 +86,19 @@ def test_what_cannot_be_calibrated_is_said(tmp_path, monkeypatch, known):
     monkeypatch.setattr(disturbance, "load_of_others", lambda: 0.0)  # whatever else runs meanwhile
     with pytest.raises(DataError, match="3 gauges could be measured, calibration takes 6"):
         calibrate(CalibrateSettings("epyc-9005", tmp_path, "cpus"))
+
+
+def test_factors_that_make_the_answers_worse_are_not_stored(tmp_path, monkeypatch, known):
+    """Each kernel is off by a factor of its own, so what the others tell of one is wrong."""
+    few = known.take(some(known, 8))
+    offs = dict(zip(np.unique(few.task_ids), [2.5, 0.4] * 4, strict=True))
+    few = slower(few, np.array([offs[task] for task in few.task_ids]))
+    monkeypatch.setattr(recipe, "probe", lambda: type("Found", (), {"spec": lambda _: {}})())
+    monkeypatch.setattr(recipe, "_measure", lambda *_: few)
+    monkeypatch.setattr(disturbance, "load_of_others", lambda: 0.0)
+    settings = CalibrateSettings("epyc-9005", tmp_path, "cpus")
+    with pytest.raises(DataError, match=r"worse on epyc-9005: .* use cpus as it is, or add --force"):
+        calibrate(settings)
+    assert not (tmp_path / "model").exists()
+    calibrate(replace(settings, force=True))
+    assert cdmpp.load_model(tmp_path / "model").calibrated == {"epyc-9005"}

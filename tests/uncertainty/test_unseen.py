@@ -36,11 +36,34 @@ def unseen() -> Unseen:
     return fit_unseen(metrics, errors, blind)
 
 
-def test_units_weigh_the_same(unseen: Unseen) -> None:
-    generator = np.random.default_rng(1)
+def test_units_weigh_the_same() -> None:
+    """One unit has four times the programs; exchanging the sizes changes nothing but the scatter."""
+    middles = {"ice_lake": 0.1, "zen4": -0.2}
+    sizes = ((400, 100), (100, 400))
+    ends = [
+        fit_bounds(
+            {
+                name: unit(np.random.default_rng(i), middle, 0.2, tasks)
+                for i, ((name, middle), tasks) in enumerate(zip(middles.items(), counts, strict=True))
+            }
+        ).levels[0.8]
+        for counts in sizes
+    ]
+    assert ends[0] == pytest.approx(ends[1], abs=0.04)
+
+
+@pytest.mark.parametrize("known", [3, 5])
+def test_a_new_unit_is_held_as_often_as_promised(known: int) -> None:
+    """Units differ by their middles, of which few are known: bounds of what they span would hold too few programs."""
+    held = {level: [] for level in LEVELS}
+    for repeat in range(150):
+        generator = np.random.default_rng(repeat)
+        *units, new = (unit(generator, generator.normal(0, 0.15), 0.2, 40) for _ in range(known + 1))
+        bounds = fit_bounds(dict(zip("abcde", units, strict=False)))
+        for level in LEVELS:
+            held[level].append(shares(bounds, new, level).mean())
     for level in LEVELS:
-        held = [shares(unseen.bounds, unit(generator, *one, 900), level).mean() for one in ((0.1, 0.2), (-0.2, 0.3))]
-        assert np.mean(held) == pytest.approx(level, abs=0.03)
+        assert np.mean(held[level]) == pytest.approx(level, abs=0.035)
 
 
 def test_every_program_of_a_task_weighs_less_where_it_has_many() -> None:

@@ -29,7 +29,8 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     minutes = numbers(0, 10**6, "minutes", above=True)
     late = "no new kernel is begun after this long (default 2.5)"
     verb.add_argument("--minutes", type=minutes, default=2.5, help=late)
-    verb.add_argument("--force", action="store_true", help="store factors that were measured on a busy machine, too")
+    force = "store factors that were measured on a busy machine, or that make the answers worse, too"
+    verb.add_argument("--force", action="store_true", help=force)
     add_output_arguments(verb, "csv", "html")
 
 
