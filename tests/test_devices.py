@@ -62,6 +62,29 @@ def test_numbers_tell_devices_apart():
 
 
 PEAK_FIELDS = ("fp32_tflops", "clock_mhz", "core_count", "fma_units_per_core")
+
+
+@pytest.mark.parametrize("name", devices.names())
+def test_a_unit_mistaken_is_refused_in_every_sheet(name, tmp_path):
+    """Each number that is known, a thousand times too large or too small: GB/s for TB/s, GHz for MHz, MB for KiB."""
+    content = yaml.safe_load((REPOSITORY / f"conf/device/{name}.yaml").read_text())
+    answered = []
+    for field, entry in content["spec"].items():
+        if not isinstance(value := entry["value"], int | float):
+            continue
+        for factor in (1000, 0.001):
+            changed = copy.deepcopy(content)
+            changed["spec"][field]["value"] = value * factor
+            (tmp_path / f"{field}{factor}").mkdir()
+            try:
+                devices.read_device(write(tmp_path / f"{field}{factor}", changed, name))
+            except CdmppError as error:
+                assert f"{name}.yaml: spec." in str(error)
+            else:
+                answered.append((field, factor))
+    assert answered == []
+
+
 WITH_PEAK = [d for d in devices.all_devices() if None not in [d.spec[field] for field in PEAK_FIELDS]]
 
 
@@ -131,6 +154,14 @@ def test_hopeless_name_is_answered_with_all(asked):
         (lambda c: c.update(name="a101"), "field name is 'a101'"),
         (lambda c: c.update(target="cuda"), "field target"),
         (lambda c: c.pop("documents"), "must hold exactly the keys"),
+        (lambda c: c.update(kind="cpu"), "field target.kind is 'cuda' and kind is cpu"),
+        (lambda c: c["target"].update(thread_warp_size=64), "thread_warp_size is 64 and spec.warp_size is 32"),
+        (lambda c: c["spec"]["core_count"].update(value=108.5), "spec.core_count is 108.5: expected a whole number"),
+        (lambda c: c["spec"]["core_count"].update(value=54), r"spec.fp32_tflops is 19.5, and .* x 2 is 9.746"),
+        (lambda c: c["spec"]["bandwidth_gbps"].update(value=1.555), "spec.bandwidth_gbps is 1.555 GB/s: a gpu has 16"),
+        (lambda c: c["spec"]["clock_mhz"].update(value=1.41), "spec.clock_mhz is 1.41 MHz: a gpu has 200 to 32768"),
+        (lambda c: c["spec"]["fp32_tflops"].update(value=19500), "spec.fp32_tflops is 19500 TFLOP/s: a gpu has"),
+        (lambda c: c["spec"]["fp16_tflops"].update(value=0.11), "fp16_tflops is 0.11 and fp32_tflops is 19.5"),
     ],
 )
 def test_malformed_file_is_refused_with_file_and_field(tmp_path, a100_content, change, message):

@@ -26,6 +26,15 @@ BACKENDS: Mapping[str, str] = {
     "custom": "kernels of inference servers (vLLM, SGLang, TensorRT-LLM), all-reduce alone",
 }
 
+MOST_RANKS = 2**16
+"""Most ranks of a job: the largest ones that anyone trained have half as many."""
+
+
+def check_backend(name: str) -> None:
+    """``CdmppError`` names the nearest back ends where ``name`` is none."""
+    if name not in BACKENDS:
+        raise CdmppError(f"unknown back end {name!r}; {nearest(str(name), BACKENDS)}")
+
 
 def kind_named(given: str) -> str:
     """The key of ``KINDS`` that ``given`` spells as PyTorch, NCCL or nccl-tests does; ``given`` itself where none is.

@@ -68,17 +68,25 @@ class CollectiveModel:
         exact = {curve.system for curve in fit if curve.ranks == ranks}
         return tuple(sorted(count, key=lambda name: (name not in exact, -count[name], name)))
 
+    def check(self, link: Interconnect, ranks: int, backend: str) -> None:
+        """``CdmppError`` where ``backend`` does not send over a link, or neither it nor what was measured joins so many."""
+        if ranks > 1:
+            counts = [curve.ranks for curve in self.curves if curve.link == link.name and curve.backend == backend]
+            link.check(ranks, backend, max(counts, default=0))
+
     def predict(
         self, collective: Collective, link: str | Interconnect, system: str | None = None, shared_by: float = 1.0
     ) -> CollectiveEstimate:
         """The time on one link; of several measured systems the best, or ``system``.
 
-        ``shared_by`` devices share an adapter between nodes. ``CdmppError`` where ``system`` was not measured.
+        ``shared_by`` devices share an adapter between nodes. ``CdmppError`` where ``system`` was not measured, and as
+        ``check``.
         """
         on = interconnect.get(link) if isinstance(link, str) else link
         asked, flags = collective.runs_as, _renamed(collective)
         if asked.ranks == 1:
             return CollectiveEstimate(0.0, 0.0, 0.0, "one rank has nobody to talk to", tuple(flags))
+        self.check(on, asked.ranks, asked.backend)
         measured = self.systems(asked.backend, asked.kind, on.name, asked.ranks)
         if system is not None and system not in measured:
             told = ", ".join(measured) or "none"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from cdmpp.collectives.collective import BACKENDS, MOST_RANKS, check_backend
 from cdmpp.devices.sheet import read_quantity, read_sheet, sheet_file, sheet_files
 from cdmpp.errors import CdmppError
 
@@ -18,7 +19,10 @@ TOPOLOGIES: Mapping[str, str] = {
     "network": "adapters of several machines and the switches between them",
     "local": "processes of one machine talk through its memory",
 }
-_UNITS = {"bandwidth_gbps": "GB/s", "latency_s": "s"}
+_UNITS = {"bandwidth_gbps": "GB/s", "latency_s": "s", "joins": "1"}
+
+_RANGES = {"bandwidth_gbps": (0.01, 8192.0), "latency_s": (1e-8, 0.1)}
+"""What links can have: the slowest described has 0.125 GB/s and the fastest 900, steps take 0.9 to 86 us."""
 
 
 @dataclass(frozen=True)
@@ -43,14 +47,36 @@ class Interconnect:
     title: str
     topology: str
     """A key of ``TOPOLOGIES``."""
+    backends: tuple[str, ...]
+    """The back ends that send over it, keys of ``collective.BACKENDS``."""
+    joins: int | None
+    """Most devices that it joins; None where switches join any number."""
     bandwidth_gbps: float
     """GB/s (1e9 bytes) that one device sends; it receives as much at the same time."""
     latency_s: float | None
     """Seconds of one step of a ring of small messages; None where nobody published it."""
     sources: Mapping[str, str]
-    """The document behind ``bandwidth_gbps`` and ``latency_s``, or why there is none."""
+    """The document behind ``bandwidth_gbps``, ``latency_s`` and ``joins``, or why there is none."""
     ranges: Mapping[str, tuple[float, float]]
     """(low, high) of a number of which no more is known; the number is their geometric middle."""
+
+    def check(self, ranks: int, backend: str, measured: int = 0) -> None:
+        """``CdmppError`` where ``backend`` does not send over it, or it joins fewer than ``ranks``.
+
+        ``measured`` is the largest number of ranks timed on machines with it, whose pairs may have other links too.
+        """
+        check_backend(backend)
+        if backend not in self.backends:
+            others = [name for name in names() if backend in get(name).backends]
+            raise CdmppError(
+                f"{backend} does not send over {self.name}, which {' and '.join(self.backends)} use: take one of them, "
+                f"or a link of {backend} ({', '.join(others)})"
+            )
+        most = MOST_RANKS if self.joins is None else max(self.joins, measured)
+        if ranks > most:
+            raise CdmppError(
+                f"{ranks} ranks on {self.name}: it joins at most {most:,} devices. Take fewer, or a cluster of nodes"
+            )
 
     def alpha_beta(self, shared_by: float = 1.0) -> AlphaBeta:
         """The link that each of ``shared_by`` devices gets by the sheet; an unknown latency counts as none."""
@@ -70,18 +96,33 @@ def get(name: str) -> Interconnect:
 @cache
 def read_interconnect(path: Path) -> Interconnect:
     """Read and check one file; ``CdmppError`` names it and the field that cannot be."""
-    content = read_sheet(path, {"name", "title", "topology", "documents", *_UNITS})
+    content = read_sheet(path, {"name", "title", "topology", "backends", "documents", *_UNITS})
     if content["topology"] not in TOPOLOGIES:
         allowed = ", ".join(TOPOLOGIES)
         raise CdmppError(f"{path}: field topology is {content['topology']!r}, expected one of {allowed}")
+    backends = content["backends"]
+    if not isinstance(backends, list) or not backends or not set(map(str, backends)) <= set(BACKENDS):
+        raise CdmppError(f"{path}: field backends is {backends!r}, expected a list of {', '.join(BACKENDS)}")
     read = {key: read_quantity(path, key, content[key], unit, content["documents"]) for key, unit in _UNITS.items()}
+    for key, (least, most) in _RANGES.items():
+        if (value := read[key].value) is not None and not least <= value <= most:
+            raise CdmppError(
+                f"{path}: field {key} is {value:g} {_UNITS[key]}, expected {least:g} to {most:g}. Check the units"
+            )
     bandwidth = read["bandwidth_gbps"].value
     if bandwidth is None:
         raise CdmppError(f"{path}: field bandwidth_gbps is null, and no time can be told without it")
+    joins = read["joins"].value
+    if joins is not None and (joins < 2 or joins % 1 or read["joins"].bounds):
+        raise CdmppError(
+            f"{path}: field joins is {content['joins']['value']!r}, expected a whole number from 2, or null"
+        )
     return Interconnect(
         content["name"],
         str(content["title"]),
         content["topology"],
+        tuple(backends),
+        None if joins is None else int(joins),
         bandwidth,
         read["latency_s"].value,
         sources={key: number.source for key, number in read.items()},

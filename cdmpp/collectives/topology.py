@@ -13,18 +13,15 @@ from cdmpp.collectives import cluster as clusters
 from cdmpp.collectives import interconnect
 from cdmpp.collectives.algorithms import parts, ring
 from cdmpp.collectives.cluster import Cluster
-from cdmpp.collectives.collective import BACKENDS, Collective
+from cdmpp.collectives.collective import MOST_RANKS, Collective, check_backend
 from cdmpp.collectives.collective_model import CollectiveEstimate, shipped
 from cdmpp.collectives.curve import Curve
 from cdmpp.collectives.interconnect import AlphaBeta, Interconnect
 from cdmpp.devices import Device
-from cdmpp.devices.sheet import nearest
 from cdmpp.errors import CdmppError
 from cdmpp.simulate.flow import Flow
 
 Cost = Callable[[Collective], CollectiveEstimate]
-MOST_RANKS = 2**16
-"""Most ranks of a job: the largest ones that anyone trained have half as many."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +59,7 @@ class Topology:
 
     def __post_init__(self) -> None:
         check_ranks(self.ranks)
-        if self.backend not in BACKENDS:
-            raise CdmppError(f"unknown back end {self.backend!r}; {nearest(str(self.backend), BACKENDS)}")
+        check_backend(self.backend)
 
     @cached_property
     def rates(self) -> dict[str, float]:
@@ -156,14 +152,18 @@ def _backend(device: Device) -> str:
 def on_link(link: str | Interconnect, ranks: int, backend: str = "nccl") -> Topology:
     """Ranks of one node, by the shipped collective model; ``CdmppError`` where there is no such link."""
     on = interconnect.get(link) if isinstance(link, str) else link
+    shipped().check(on, ranks, backend)
     cost = cache(lambda collective: shipped().predict(collective, on))
     return Topology(on.name, ranks, backend, cost, cost, 1e9 * on.bandwidth_gbps)
 
 
 def on_cluster(cluster: Cluster, ranks: int, backend: str = "nccl") -> Topology:
-    """Ranks on a cluster; ``CdmppError`` where they do not fit or fill its nodes unevenly."""
+    """Ranks on a cluster; ``CdmppError`` where they do not fit, fill its nodes unevenly, or no link takes ``backend``."""
     model, between = shipped(), cluster.between
     nodes = cluster.nodes_of(ranks)
+    model.check(cluster.inside, ranks // nodes, backend)
+    if nodes > 1 and between is not None:
+        model.check(between, nodes, backend)
     near = cache(lambda collective: model.predict(collective, cluster.inside))
     whole = cache(lambda collective: model.predict_on(collective, cluster))
     near_rate = 1e9 * cluster.inside.bandwidth_gbps

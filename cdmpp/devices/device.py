@@ -14,6 +14,7 @@ import numpy as np
 from cdmpp.devices.cores import Core, core_of_processor, get_core
 from cdmpp.devices.launch_overheads import LaunchOverheads, read_launch_overheads
 from cdmpp.devices.sheet import FIELDS, MEASURED, Quantity, nearest, read_quantity, read_sheet, sheet_files
+from cdmpp.devices.sheet_check import check_range, check_sheet
 from cdmpp.errors import CdmppError, UnknownDeviceError
 from cdmpp.platform.content import read_yaml
 from cdmpp.platform.paths import conf_folder
@@ -64,6 +65,7 @@ class Device:
         for name, value in values.items():
             if name not in _FIELDS or not (math.isfinite(value) and value > 0):
                 raise CdmppError(f"{name}={value}: expected a positive number for one of {', '.join(SPEC_FIELDS)}")
+            check_range(self.kind, name, value)
         ranges = {name: bounds for name, bounds in self.ranges.items() if name not in values}
         sources = {**self.sources, **dict.fromkeys(values, "given")}
         return replace(self, spec={**self.spec, **values}, sources=sources, ranges=ranges)
@@ -153,6 +155,7 @@ def read_device(path: Path) -> Device:
             f"{path}: field spec.clock_mhz is null, and every answer for a CPU hangs on it: give what one busy "
             "core runs at (`cdmpp data probe` tells it there), or the range of the series as [low, high]"
         )
+    check_sheet(path, content["kind"], content["target"], numbers)
     return Device(
         content["name"],
         str(content["title"]),

@@ -17,7 +17,7 @@ from cdmpp.cli.command import main
         ("--ranks 2 --link nvlink3 --strategy zero", "unknown parallel strategy 'zero'"),
         ("--ranks 2 --link nvlink3 --strategy ps --servers 3", "3 servers on 2 ranks"),
         ("--ranks 2 --link nvlink3 --servers 3", "--servers goes with --strategy ps"),
-        ("--ranks 32 --link nvlink3 --ring-steps", "ring steps of 32 ranks"),
+        ("--ranks 32 --link nvlink4 --ring-steps", "ring steps of 32 ranks"),
         ("--ranks 2 --link nvlink3 --backend mpi", "unknown back end 'mpi'"),
         ("--ranks 2 --link nvlink3 --bucket-mb 0", "--bucket-mb: '0' is given, expected a number"),
         ("--ranks 2 --link nvlink3 --straggler 2=1.5", "slow rank 2=1.5: expected a rank from 0 to 1"),

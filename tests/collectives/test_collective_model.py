@@ -13,12 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cdmpp.collectives import cluster, interconnect
-from cdmpp.collectives.collective import KINDS, Collective
+from cdmpp.collectives.collective import BACKENDS, KINDS, Collective
 from cdmpp.collectives.collective_model import SHIPPED, CollectiveModel, kept_curve, shipped
 from cdmpp.collectives.collective_table import read_aiconfigurator
 from cdmpp.collectives.curve import Curve
 from cdmpp.collectives.rank_scaling import scaled_from_two
 from cdmpp.collectives.sheet_model import SheetModel
+from cdmpp.collectives.topology import on_cluster, on_link
 from cdmpp.errors import CdmppError, DataError
 
 SIZES = 2.0 ** np.arange(9, 30)
@@ -73,10 +74,42 @@ def test_doubts_widen_the_interval(model):
         (model.predict(replace(asked, ranks=8), "nvlink3"), "were not measured"),
         (model.predict(asked, "nvlink4"), "from its datasheet"),
         (model.predict(replace(asked, backend="rccl"), "infinity-fabric4"), "nobody published the latency"),
-        (model.predict(asked, "nvlink3-bridge"), "joins two devices"),
     ):
         assert any(flag in one for one in doubted.flags)
         assert doubted.high_s / doubted.low_s > inside.high_s / inside.low_s
+
+
+def test_a_bridge_joins_more_than_two_where_that_was_measured(model):
+    asked = Collective("all_reduce", 2**20, 4)
+    assert any("joins two devices" in flag for flag in shipped().predict(asked, "nvlink3-bridge").flags)
+    with pytest.raises(CdmppError, match="4 ranks on nvlink3-bridge: it joins at most 2 devices"):
+        model.predict(asked, "nvlink3-bridge")
+
+
+@pytest.mark.parametrize("link", interconnect.names())
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_every_back_end_and_link_is_answered_or_refused(backend, link):
+    """gloo talks over TCP: over NVLink it was answered, and faster than NCCL was measured there."""
+    on = interconnect.get(link)
+    asked = Collective("all_reduce", 2**20, 2, backend)
+    if backend in on.backends:
+        assert shipped().predict(asked, link).latency_s > 0 and on_link(link, 2, backend).backend == backend
+    else:
+        for ask in (lambda: shipped().predict(asked, link), lambda: on_link(link, 2, backend)):
+            with pytest.raises(CdmppError, match=f"{backend} does not send over {link}, which .* use: take one of"):
+                ask()
+    most = 4 if on.topology == "pair" else on.joins or 2**16
+    with pytest.raises(CdmppError, match="ranks on .*: it joins at most"):
+        shipped().predict(Collective("all_reduce", 2**20, most + 1, on.backends[0]), link)
+    assert ("gloo" in on.backends) == link.startswith(("ethernet", "loopback"))
+
+
+def test_a_cluster_whose_links_a_back_end_does_not_use_is_refused():
+    for ranks in (8, 16):
+        with pytest.raises(CdmppError, match="gloo does not send over nvlink4"):
+            on_cluster(cluster.get("dgx-h100"), ranks, "gloo")
+    with pytest.raises(CdmppError, match="rccl does not send over nvlink4"):
+        shipped().predict_on(Collective("all_reduce", 64, 8, "rccl"), cluster.get("dgx-h100"))
 
 
 @given(
@@ -88,7 +121,9 @@ def test_doubts_widen_the_interval(model):
 )
 def test_more_bytes_never_take_less(kind, one, other, ranks, link):
     ranks = min(ranks, 2) if kind == "send_recv" else ranks
-    for backend in ("nccl", "gloo"):
+    on = interconnect.get(link)
+    ranks = min(ranks, on.joins or ranks)
+    for backend in sorted({"nccl", "rccl", "gloo"} & set(on.backends)):
         less, more = (shipped().predict(Collective(kind, size, ranks, backend), link) for size in sorted((one, other)))
         assert less.latency_s <= more.latency_s and np.isfinite(more.high_s)
         assert (less.latency_s == 0) == (ranks == 1)

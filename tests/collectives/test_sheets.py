@@ -20,6 +20,7 @@ PROMISED = """
 def changed(tmp_path: Path, kind: str, name: str, **changes) -> Path:
     content = yaml.safe_load((CONF / kind / f"{name}.yaml").read_text()) | changes
     path = tmp_path / f"{name}.yaml"
+    tmp_path.mkdir(exist_ok=True)
     path.write_text(yaml.safe_dump({key: value for key, value in content.items() if value is not ...}))
     return path
 
@@ -58,6 +59,14 @@ def test_wrong_names_and_numbers_are_told(tmp_path):
     with pytest.raises(CdmppError, match=r"field topology is 'star', expected one of switch"):
         interconnect.read_interconnect(changed(tmp_path, "interconnect", "pcie3", topology="star"))
     nothing = {"value": None, "unit": "GB/s", "source": "not published"}
+    for key, value, message in (
+        ("backends", ["mpi"], r"field backends is \['mpi'\], expected a list of nccl"),
+        ("joins", {"value": 1.5, "unit": "1", "source": "pcisig"}, "field joins is 1.5, expected a whole number"),
+        ("bandwidth_gbps", {"value": 31500, "unit": "GB/s", "source": "pcisig"}, "bandwidth_gbps is 31500 GB/s"),
+        ("latency_s", {"value": 1.5, "unit": "s", "source": "nccl"}, "latency_s is 1.5 s, expected 1e-08 to 0.1"),
+    ):
+        with pytest.raises(CdmppError, match=message):
+            interconnect.read_interconnect(changed(tmp_path / key, "interconnect", "pcie4", **{key: value}))
     with pytest.raises(CdmppError, match="bandwidth_gbps is null"):
         interconnect.read_interconnect(changed(tmp_path, "interconnect", "pcie4", bandwidth_gbps=nothing))
     with pytest.raises(CdmppError, match=r"field inside: unknown link 'nvlink'; nearest"):

@@ -1,0 +1,84 @@
+"""Checks of a device's numbers against each other and against those of its kind: a unit mistaken is off by 1000."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from cdmpp.devices.sheet import FIELDS, Quantity
+from cdmpp.errors import CdmppError
+
+KIND_TARGETS: Mapping[str, tuple[str, ...]] = {
+    "cpu": ("llvm", "c"),
+    "gpu": ("cuda", "nvptx", "rocm", "metal", "vulkan", "opencl", "webgpu"),
+    "accelerator": ("ext_dev", "hexagon", "opencl", "c"),
+}
+"""Kind of device -> the kinds of TVM's target that make code for it."""
+ABOVE = 4
+"""A number may be so many times its field's ceiling, which lies above every device known today."""
+PEAK_TOLERANCE = 0.1
+"""Share by which the peak may differ from clock x cores x lanes x 2: makers round."""
+RATIOS: Mapping[tuple[str, str], tuple[float, float, str]] = {
+    ("bandwidth_gbps", "fp32_tflops"): (1.0, 1e4, "GB/s of memory by TFLOP/s: 9 to 152 on the devices described"),
+    ("fp16_tflops", "fp32_tflops"): (1 / 128, 8.0, "half by full precision: 1 to 4 on the devices described"),
+    ("fp16_matrix_tflops", "fp32_tflops"): (
+        1.0,
+        256.0,
+        "matrix units by vector lanes: 4 to 30 on the devices described",
+    ),
+    ("fp32_matrix_tflops", "fp32_tflops"): (0.5, 64.0, "matrix units by vector lanes: 1 to 2 on the devices described"),
+    ("board_power_w", "fp32_tflops"): (0.2, 500.0, "W by TFLOP/s: 2.4 to 34 on the devices described"),
+}
+"""Pairs of numbers -> the lowest and highest quotient that a device can have, and what it is."""
+
+
+def check_sheet(path: Path, kind: str, target: Mapping[str, Any], numbers: Mapping[str, Quantity]) -> None:
+    """``CdmppError`` names ``path`` and the first field that no device of ``kind`` has, or that contradicts another."""
+    if target["kind"] not in KIND_TARGETS[kind]:
+        allowed = ", ".join(KIND_TARGETS[kind])
+        raise CdmppError(
+            f"{path}: field target.kind is {target['kind']!r} and kind is {kind}: expected one of {allowed}"
+        )
+    for fault in (*_out_of_range(kind, numbers), *_contradictions(kind, numbers)):
+        raise CdmppError(f"{path}: spec.{fault}. Check the units")
+    told, warp_size = target.get("thread_warp_size"), numbers["warp_size"].value
+    if None not in (warp_size, told) and told != warp_size:
+        raise CdmppError(f"{path}: field target.thread_warp_size is {told} and spec.warp_size is {warp_size:g}")
+
+
+def check_range(kind: str, name: str, value: float) -> None:
+    """``CdmppError`` for one number that no device of ``kind`` has."""
+    for fault in _out_of_range(kind, {name: Quantity(value, value, "", "")}):
+        raise CdmppError(fault)
+
+
+def _out_of_range(kind: str, numbers: Mapping[str, Quantity]) -> Iterator[str]:
+    for name, number in numbers.items():
+        told = FIELDS["device"][name]
+        least, most = told["least"], ABOVE * told["ceiling"]
+        least = least.get(kind, min(least.values())) if isinstance(least, dict) else least
+        for value in () if number.low is None or number.high is None else (number.low, number.high):
+            if not least <= value <= most:
+                yield f"{name} is {value:g} {told['unit']}: a {kind} has {least:g} to {most:g}"
+            if told["unit"] == "1" and value % 1:
+                yield f"{name} is {value:g}: expected a whole number"
+
+
+def _contradictions(kind: str, numbers: Mapping[str, Quantity]) -> Iterator[str]:
+    factors = ["clock_mhz", "core_count", "fma_units_per_core", *(["simd_bits"] if kind == "cpu" else [])]
+    peak, low, high = numbers["fp32_tflops"], 2e-6, 2e-6
+    for name in factors:
+        low, high = low * (numbers[name].low or 0), high * (numbers[name].high or 0)
+    if kind == "cpu":  # its units are vectors of floats
+        low, high = low / 32, high / 32
+    if low and peak.low and peak.high:
+        if peak.high < low * (1 - PEAK_TOLERANCE) or peak.low > high * (1 + PEAK_TOLERANCE):
+            yield (
+                f"fp32_tflops is {peak.value:g}, and {' x '.join(factors)}{' / 32' if kind == 'cpu' else ''} x 2 is "
+                f"{(low * high) ** 0.5:.4g}: one of them is wrong"
+            )
+    for (over, under), (least, most, meaning) in RATIOS.items():
+        a, b = numbers[over].value, numbers[under].value
+        if a and b and not least <= a / b <= most:
+            yield f"{over} is {a:g} and {under} is {b:g}: their quotient is {a / b:.3g} ({meaning})"
