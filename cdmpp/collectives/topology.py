@@ -158,7 +158,7 @@ def on_link(link: str | Interconnect, ranks: int, backend: str = "nccl") -> Topo
 
 
 def on_cluster(cluster: Cluster, ranks: int, backend: str = "nccl") -> Topology:
-    """Ranks on a cluster; ``CdmppError`` where they do not fit, fill its nodes unevenly, or no link takes ``backend``."""
+    """Ranks on a cluster; ``CdmppError`` where they do not fit, fill nodes unevenly, or a link takes no ``backend``."""
     model, between = shipped(), cluster.between
     nodes = cluster.nodes_of(ranks)
     model.check(cluster.inside, ranks // nodes, backend)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,6 @@ KIND_TARGETS: Mapping[str, tuple[str, ...]] = {
     "accelerator": ("ext_dev", "hexagon", "opencl", "c"),
 }
 """Kind of device -> the kinds of TVM's target that make code for it."""
-ABOVE = 4
-"""A number may be so many times its field's ceiling, which lies above every device known today."""
 PEAK_TOLERANCE = 0.1
 """Share by which the peak may differ from clock x cores x lanes x 2: makers round."""
 RATIOS: Mapping[tuple[str, str], tuple[float, float, str]] = {
@@ -55,29 +54,27 @@ def check_range(kind: str, name: str, value: float) -> None:
 
 def _out_of_range(kind: str, numbers: Mapping[str, Quantity]) -> Iterator[str]:
     for name, number in numbers.items():
-        told = FIELDS["device"][name]
-        least, most = told["least"], ABOVE * told["ceiling"]
-        least = least.get(kind, min(least.values())) if isinstance(least, dict) else least
+        unit, range_ = FIELDS["device"][name]["unit"], FIELDS["device"][name]["range"]
+        least, most = range_ if isinstance(range_, list) else range_["cpu" if kind == "cpu" else "gpu"]
         for value in () if number.low is None or number.high is None else (number.low, number.high):
             if not least <= value <= most:
-                yield f"{name} is {value:g} {told['unit']}: a {kind} has {least:g} to {most:g}"
-            if told["unit"] == "1" and value % 1:
+                yield f"{name} is {value:g} {unit}: a {kind} has {least:g} to {most:g}"
+            if unit == "1" and value % 1:
                 yield f"{name} is {value:g}: expected a whole number"
 
 
 def _contradictions(kind: str, numbers: Mapping[str, Quantity]) -> Iterator[str]:
     factors = ["clock_mhz", "core_count", "fma_units_per_core", *(["simd_bits"] if kind == "cpu" else [])]
-    peak, low, high = numbers["fp32_tflops"], 2e-6, 2e-6
-    for name in factors:
-        low, high = low * (numbers[name].low or 0), high * (numbers[name].high or 0)
-    if kind == "cpu":  # its units are vectors of floats
-        low, high = low / 32, high / 32
-    if low and peak.low and peak.high:
-        if peak.high < low * (1 - PEAK_TOLERANCE) or peak.low > high * (1 + PEAK_TOLERANCE):
-            yield (
-                f"fp32_tflops is {peak.value:g}, and {' x '.join(factors)}{' / 32' if kind == 'cpu' else ''} x 2 is "
-                f"{(low * high) ** 0.5:.4g}: one of them is wrong"
-            )
+    # MHz x FLOP = 1e-6 TFLOP/s, two FLOP of a fused multiply-add; the units of a CPU are vectors of 32-bit floats
+    scale, formula = (2e-6 / 32, " / 32 x 2") if kind == "cpu" else (2e-6, " x 2")
+    low = scale * math.prod(numbers[name].low or 0 for name in factors)
+    high = scale * math.prod(numbers[name].high or 0 for name in factors)
+    peak, peak_low, peak_high = (getattr(numbers["fp32_tflops"], end) for end in ("value", "low", "high"))
+    if low and peak and (peak_high < low * (1 - PEAK_TOLERANCE) or peak_low > high * (1 + PEAK_TOLERANCE)):
+        yield (
+            f"fp32_tflops is {peak:g}, and {' x '.join(factors)}{formula} is {(low * high) ** 0.5:.4g}: "
+            "one of them is wrong"
+        )
     for (over, under), (least, most, meaning) in RATIOS.items():
         a, b = numbers[over].value, numbers[under].value
         if a and b and not least <= a / b <= most:

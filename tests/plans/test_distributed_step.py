@@ -52,12 +52,12 @@ def test_memory_of_one_rank_is_that_of_the_step(found):
 
 
 def test_a_limit_recomputes_blocks(found):
-    free = cdmpp.optimize_step(found, ranks=2, link="nvlink3")
+    free = cdmpp.optimize_step(found, ranks=2, link="ethernet-25g")
     assert free.cost.batch_s <= free.default_cost.batch_s
     assert free.plan.recompute == ()
     memory = Memory(found.step.memory, graph_of(found).ranks[0])
     limit = memory.peak_bytes(plan_on(2, DDP(gradient_as_bucket_view=True), recompute=("body.0",)))
-    made = cdmpp.optimize_step(found, ranks=2, link="nvlink3", memory_limit_bytes=limit)
+    made = cdmpp.optimize_step(found, ranks=2, link="ethernet-25g", memory_limit_bytes=limit)
     assert len(made.plan.recompute) == 1 and made.peak_bytes <= limit < made.default_cost.peak_bytes
     assert any("checkpoint" in line for line in made.settings)
     assert set(found.prediction.warnings) < set(made.warnings)
@@ -65,24 +65,24 @@ def test_a_limit_recomputes_blocks(found):
 
 def test_a_plan_is_replayed_with_all_that_it_sets(found):
     plan = plan_on(2, DDP((2**20,)), recompute=("body.1",), gradient_accumulation_steps=2)
-    replayed = cdmpp.replay_step(found, plan=plan, link="nvlink3")
-    searched = cdmpp.optimize_step(found, plan=plan, link="nvlink3")
+    replayed = cdmpp.replay_step(found, plan=plan, link="ethernet-25g")
+    searched = cdmpp.optimize_step(found, plan=plan, link="ethernet-25g")
     assert replayed.iteration_s == pytest.approx(searched.default_iteration_s)
-    assert replayed.iteration_s > 1.5 * cdmpp.replay_step(found, ranks=2, link="nvlink3").iteration_s
-    by_form = cdmpp.optimize_step(found, plan=plan, link="nvlink3", method="closed_form")
+    assert replayed.iteration_s > 1.5 * cdmpp.replay_step(found, ranks=2, link="ethernet-25g").iteration_s
+    by_form = cdmpp.optimize_step(found, plan=plan, link="ethernet-25g", method="closed_form")
     assert by_form.default_iteration_s <= replayed.no_overlap_s * 1.001
 
 
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"ranks": 2, "link": "nvlink3", "memory_limit_bytes": 1000}, "no plan of ddp needs at most 1.00 kB"),
-        ({"ranks": 2, "link": "nvlink3", "strategy": "zero"}, "unknown parallel strategy 'zero'"),
+        ({"ranks": 2, "link": "ethernet-25g", "memory_limit_bytes": 1000}, "no plan of ddp needs at most 1.00 kB"),
+        ({"ranks": 2, "link": "ethernet-25g", "strategy": "zero"}, "unknown parallel strategy 'zero'"),
         ({"ranks": 2}, "name a cluster or a link"),
-        ({"ranks": 2, "link": "nvlink3", "most_accumulation_steps": 0}, "most_accumulation_steps is 0"),
-        ({"link": "nvlink3"}, "the number of ranks is not given"),
-        ({"ranks": 2, "link": "nvlink3", "plan": plan_on(4)}, "the plan is for 4 ranks, and 2 are asked for"),
-        ({"ranks": 2, "link": "nvlink3", "plan": plan_on(2, recompute=("body.9",))}, "plan.recompute names 'body.9'"),
+        ({"ranks": 2, "link": "ethernet-25g", "most_accumulation_steps": 0}, "most_accumulation_steps is 0"),
+        ({"link": "ethernet-25g"}, "the number of ranks is not given"),
+        ({"ranks": 2, "link": "ethernet-25g", "plan": plan_on(4)}, "the plan is for 4 ranks, and 2 are asked for"),
+        ({"ranks": 2, "link": "ethernet-25g", "plan": plan_on(2, recompute=("body.9",))}, "plan.recompute names 'body.9'"),
     ],
 )
 def test_what_cannot_be_asked_is_said(found, options, told):
