@@ -69,7 +69,7 @@ class CollectiveModel:
         return tuple(sorted(count, key=lambda name: (name not in exact, -count[name], name)))
 
     def check(self, link: Interconnect, ranks: int, backend: str) -> None:
-        """``CdmppError`` where ``backend`` does not send over ``link``, or so many ranks are neither joined nor timed."""
+        """``CdmppError`` where ``backend`` does not send over ``link``, or so many are not joined nor timed."""
         if ranks > 1:
             counts = [curve.ranks for curve in self.curves if curve.link == link.name and curve.backend == backend]
             link.check(ranks, backend, max(counts, default=0))
