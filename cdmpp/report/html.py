@@ -48,7 +48,9 @@ def html_page(reports: Sequence[Report]) -> str:
     """A page with a section for each report. It runs no script but its own, which sorts tables."""
     script = (_TEMPLATES / "page.js").read_text(encoding="utf-8")
     allowed = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return _template("page.html").render(reports=reports, allowed=allowed, version=__version__, most=MOST)
+    return _template("page.html").render(
+        reports=reports, script=script, allowed=allowed, version=__version__, most=MOST
+    )
 
 
 def notebook_html(report: Report) -> Fragment:

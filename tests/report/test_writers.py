@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import csv
+import hashlib
 import json
 import re
 from pathlib import Path
@@ -196,6 +198,14 @@ def test_labels_beyond_the_palette_are_grey():
     spans = [type(report.timeline[0])("row", "n", f"kind{i}", 0.0, 1.0 + i) for i in range(12)]
     colours = colours_of(Report("t", timeline=tuple(spans)))
     assert colours["kind11"] == "c0" and colours["kind0"] == colours["kind1"] == "c9"
+
+
+def test_the_script_that_a_page_allows_is_its_own():
+    """A browser runs the script only if its hash is that of the text between the tags, to the last byte."""
+    page = html_page([REPORTS["network"]("a name")])
+    (script,) = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
+    (allowed,) = re.findall(r"script-src 'sha256-([^']+)'", page)
+    assert allowed == base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
 def test_templates_are_packaged():
