@@ -33,7 +33,7 @@ def load(path_or_name: str | Path) -> Predictor:
     card = read_object(folder / CARD) if (folder / CARD).exists() else {}
     models = _built(stored)
     ranker = Ranker().eval().requires_grad_(False) if stored.ranker else None
-    calibration = read_weights(folder / WEIGHTS, models, stored.calibrations, ranker)
+    calibration = read_weights(folder / WEIGHTS, models, stored, ranker)
     known = (stored.log_shift, stored.calibrated, stored.unseen, ranker)
     return Predictor(models, stored.devices, card, stored.features, calibration, *known)
 

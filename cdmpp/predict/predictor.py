@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -40,7 +41,7 @@ from cdmpp.predict.flags import (
 from cdmpp.predict.prediction import Prediction
 from cdmpp.predict.program_batch import ProgramBatch, ReadOptions
 from cdmpp.predict.read import read_batch
-from cdmpp.predict.stored_config import CARD, CONFIG, FORMAT, SHEET, WEIGHTS
+from cdmpp.predict.stored_config import CARD, CONFIG, FORMAT, SHA256, SHEET, WEIGHTS
 from cdmpp.predict.stored_tensors import calibrations, stored_weights
 from cdmpp.uncertainty.calibration import Calibration, Examined, choose
 from cdmpp.uncertainty.novelty import ProgramSketch
@@ -312,8 +313,10 @@ class Predictor:
         for key, one in calibrations(self.calibration).items():
             weights |= {f"{key}.{name}": torch.tensor(value).contiguous() for name, value in one.arrays().items()}
             config[key] = one.settings()
+        content = serialised(weights)
+        config[SHA256] = hashlib.sha256(content).hexdigest()
         # Of a full disk safetensors itself would not say so.
-        write_atomic(out / WEIGHTS, lambda temporary: temporary.write_bytes(serialised(weights)))
+        write_atomic(out / WEIGHTS, lambda temporary: temporary.write_bytes(content))
         write_json(out / CARD, self.card)
         write_json(out / CONFIG, config)  # last: without it the folder is no model
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import reprlib
 import sys
 from collections.abc import Iterator, Mapping
@@ -28,11 +29,14 @@ _READABLE: dict[str, tuple[str | int, ...]] = {
     "code_version": (CODE_VERSION, GPU_CODE_VERSION),
     **{name: (value,) for name, value in FORMAT.items()},
 }
+SHA256 = "weights_sha256"
+"""Key of a configuration: the SHA-256 of the weights that were saved with it, as hexadecimal digits."""
 CALIBRATIONS = ("calibration", "calibration_without_code")
 """Keys of a configuration: that of answers with the machine code that the model reads comes first."""
-_OPTIONAL = {"cdmpp_version", "code_version", "log_shift", *CALIBRATIONS, "calibrated", "ranker", "unseen"}
+_OPTIONAL = {"cdmpp_version", "code_version", "log_shift", *CALIBRATIONS, "calibrated", "ranker", "unseen", SHA256}
 _NEEDED = [*(name for name in _READABLE if name not in _OPTIONAL), "members", "devices"]
 AGAIN = "copy or train the model again"
+_SUM = re.compile("[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,8 @@ class StoredConfig:
     unseen: Unseen | None = None
     ranker: bool = False
     """True if a ranker is among the weights."""
+    weights_sha256: str | None = None
+    """The checksum of the file of weights; None in folders of versions that stored none."""
 
 
 def read_object(path: Path) -> dict[str, Any]:
@@ -93,6 +99,7 @@ def read_config(folder: Path) -> StoredConfig:
         "calibrated": [],
         "ranker": False,
         "unseen": None,
+        SHA256: None,
     }
     config = absent | config
     for field, value, holds, expected in _rules(config):
@@ -110,7 +117,7 @@ def read_config(folder: Path) -> StoredConfig:
         raise ModelFormatError(f"{file}: unseen: {error}; {AGAIN}") from error
     members, log_shift = tuple(config["members"]), float(config["log_shift"])
     stored = {name: config[name] for name in CALIBRATIONS if config[name] is not None}
-    rest = stored, tuple(config["calibrated"]), unseen, config["ranker"]
+    rest = stored, tuple(config["calibrated"]), unseen, config["ranker"], config[SHA256]
     return StoredConfig(file, features, members, devices, log_shift, *rest)
 
 
@@ -147,6 +154,8 @@ def _rules(config: Mapping[str, Any]) -> Iterator[tuple[str, Any, bool, str]]:
     usable = isinstance(scaled, list) and all(name in devices for name in scaled)
     yield "calibrated", scaled, usable, "a list of names among the devices"
     yield "ranker", config["ranker"], isinstance(config["ranker"], bool), "true or false"
+    is_sum = config[SHA256] is None or (isinstance(config[SHA256], str) and _SUM.fullmatch(config[SHA256]))
+    yield SHA256, config[SHA256], bool(is_sum), "64 hexadecimal digits or null"
     for name in CALIBRATIONS:
         yield from _rules_of_calibration(name, config[name])
     both = [config[name]["levels"] for name in CALIBRATIONS if config[name] is not None]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,9 +18,10 @@ from cdmpp.ast.layout import KERNEL_WIDTH, LEAF_WIDTH
 from cdmpp.errors import ModelFormatError
 from cdmpp.model.build import Model
 from cdmpp.model.ranker import Ranker
-from cdmpp.predict.stored_config import AGAIN, CALIBRATIONS
+from cdmpp.predict.stored_config import AGAIN, CALIBRATIONS, SHA256, StoredConfig
 from cdmpp.uncertainty.calibration import LOCAL_INPUTS, Calibration
 
+log = logging.getLogger(__name__)
 Expected: TypeAlias = dict[str, tuple[tuple[int, ...], set[torch.dtype]]]
 """Name of a tensor -> shape and allowed types."""
 RANKER = "ranker."
@@ -46,13 +49,14 @@ _POSITIVE = ("conformal.n_tasks", "conformal.scale.deviation", "novelty.variance
 
 
 def read_weights(
-    file: Path, models: Sequence[Model], settings: Mapping[str, Mapping[str, Any]], ranker: Ranker | None = None
+    file: Path, models: Sequence[Model], config: StoredConfig, ranker: Ranker | None = None
 ) -> Calibration | None:
     """Give ``models`` and ``ranker`` (built on any torch device) their weights, and return their calibration.
 
-    ``settings`` are the ``groups`` and ``levels`` of each calibration that there is. ``ModelFormatError`` names the
-    file, and the tensor that is missing, unknown, of another shape or type, or holds an impossible number.
+    ``ModelFormatError`` names the file, and the tensor that is missing, unknown, of another shape or type, or holds an
+    impossible number; or says that the file has not the checksum of ``config``. Without one it is read with a warning.
     """
+    settings = config.calibrations
     try:
         tensors = load_file(file)
     except (OSError, SafetensorError, RuntimeError, ValueError) as error:
@@ -72,6 +76,7 @@ def read_weights(
             )
     for name, reason in _faults(tensors, expected):
         raise ModelFormatError(f"{file}: tensor {name} {reason}; {AGAIN}")
+    _check_sum(file, config.weights_sha256)
     for prefix, module in modules.items():
         state = module.state_dict()
         own = {name: tensors[prefix + name].to(value.dtype, copy=True) for name, value in state.items()}
@@ -83,6 +88,16 @@ def read_weights(
     }
     with_code, without_code = (found.get(key) for key in CALIBRATIONS)
     return with_code and replace(with_code, without_code=without_code)
+
+
+def _check_sum(file: Path, expected: str | None) -> None:
+    """Last of the checks: the others say what is wrong."""
+    if expected is None:
+        log.warning("%s has no %s in its config.json, so changed weights are not noticed: save it again", file, SHA256)
+        return
+    with file.open("rb") as stream:
+        if hashlib.file_digest(stream, "sha256").hexdigest() != expected:
+            raise ModelFormatError(f"{file} is not the file that was saved with this config.json ({SHA256}); {AGAIN}")
 
 
 def calibrations(calibration: Calibration | None) -> dict[str, Calibration]:

@@ -102,6 +102,9 @@ def refused(folder: Path) -> str:
         (("members",), DELETE, "lacks members"),
         (("log_shift",), True, "log_shift is True"),
         (("log_shift",), None, "log_shift is None"),
+        (("weights_sha256",), "0" * 64, "is not the file that was saved with this config.json"),
+        (("weights_sha256",), "0" * 63, "weights_sha256 is '000"),
+        (("weights_sha256",), 3, "weights_sha256 is 3, expected 64 hexadecimal digits or null"),
     ],
 )  # fmt: skip
 def test_a_field_that_cannot_be_is_named(folder, place, value, said):
@@ -192,6 +195,28 @@ def test_tensors_that_do_not_fit_are_named(folder, name, change, said):
     assert said in (message := refused(folder)) and "model.safetensors" in message
 
 
+@pytest.mark.parametrize("name", ["members.0.out.weight", "members.0.code_anchor.log_cost"])
+def test_weights_that_are_not_those_saved_are_refused(folder, name):
+    edit_tensor(folder, name, lambda t: -t)
+    assert "model.safetensors is not the file that was saved" in refused(folder)
+
+
+def test_a_folder_saved_without_a_checksum_is_read_with_a_warning(folder, tmp_path, caplog):
+    edit_config(folder, ("weights_sha256",), DELETE)
+    older = cdmpp.load_model(folder)
+    assert "has no weights_sha256" in caplog.text
+    caplog.clear()
+    older.save(tmp_path / "again")
+    cdmpp.load_model(tmp_path / "again")
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize("place", sorted(SHIPPED.iterdir()), ids=lambda place: place.name)
+def test_every_shipped_model_has_its_checksum(place):
+    assert len(json.loads((place / "config.json").read_text())["weights_sha256"]) == 64
+    cdmpp.load_model(place)
+
+
 def test_a_further_tensor_is_refused(folder):
     tensors = load_file(folder / "model.safetensors")
     save_file({**tensors, "members.1.out.weight": torch.zeros(1, 256)}, folder / "model.safetensors")
@@ -218,4 +243,5 @@ def test_how_older_models_found_their_bounds_is_not_read(folder):
     before = cdmpp.load_model(folder).calibration.arrays()
     tensors = load_file(folder / "model.safetensors")
     save_file({**tensors, "calibration.conformal.methods": torch.zeros(2, 1)}, folder / "model.safetensors")
+    edit_config(folder, ("weights_sha256",), DELETE)
     np.testing.assert_equal(cdmpp.load_model(folder).calibration.arrays(), before)
