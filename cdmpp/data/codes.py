@@ -7,17 +7,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 
-from cdmpp.ast.columns import list_column, plain_column
 from cdmpp.data.derive import LIMIT_S, Source, code_kind, data_set_folder, derive, read_chunks, sources_of
+from cdmpp.data.derived_table import read_codes, write_codes
 from cdmpp.data.labels import Labels
 from cdmpp.data.records import read_records, read_tasks
 from cdmpp.data.schema import Record
 from cdmpp.errors import DataError
 from cdmpp.machine_code.cpu.code_features import CODE_READER, CODE_VERSION, CODE_WIDTH
 from cdmpp.machine_code.gpu.gpu_code_features import GPU_CODE_VERSION
-from cdmpp.platform.files import read_table, write_table
 from cdmpp.programs.task import Task
 
 log = logging.getLogger(__name__)
@@ -26,32 +24,6 @@ CODES_FOLDER = "codes"
 VERSIONS = {"codes": f"{CODE_VERSION}.{CODE_READER}", "gpu_codes": GPU_CODE_VERSION}
 """Version of the vectors of each ``derive.code_kind``: those that are cached with another version are not seen."""
 _PORTION = 65_536
-
-
-def write_codes(path: Path, codes: Mapping[str, np.ndarray]) -> None:
-    """Write record id -> (CODE_WIDTH,) float32, atomically, in the order given: that of records packs best."""
-    columns = [pa.array(codes, pa.string()), pa.array(codes.values(), pa.list_(pa.float32(), CODE_WIDTH))]
-    table = pa.table(columns, names=["record_id", "code"], metadata={"code_version": CODE_VERSION})
-    write_table(path, table)
-
-
-def read_codes(path: Path) -> dict[str, np.ndarray]:
-    """Record id -> code vector. ``DataError``: unreadable, or vectors of another version."""
-    table = read_table(path)
-    version = (table.schema.metadata or {}).get(b"code_version", b"unknown").decode("utf-8", "replace")
-    if version != CODE_VERSION:
-        raise DataError(
-            f"{path} holds code vectors of version {version}, this cdmpp reads {CODE_VERSION}: delete the file, and "
-            "derive them again with `cdmpp data codes` where they are wanted"
-        )
-    try:
-        rows, ends = list_column(table, "code", pa.float32())
-        ids = plain_column(table, "record_id", pa.string())
-    except DataError as error:
-        raise DataError(f"{path}: {error}") from error
-    if (np.diff(ends) != CODE_WIDTH).any():
-        raise DataError(f"{path}: code vectors of another width than {CODE_WIDTH}")
-    return dict(zip(ids.tolist(), rows.reshape(-1, CODE_WIDTH), strict=True))
 
 
 def code_cache(folder: Path, kind: str = "codes") -> Path:

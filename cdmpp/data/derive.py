@@ -18,6 +18,7 @@ import numpy as np
 
 from cdmpp.ast.table import AstTable, write_asts
 from cdmpp.data.derive_worker import unpacked
+from cdmpp.data.derived_table import write_codes, write_rows
 from cdmpp.data.schema import Record
 from cdmpp.devices import Device, sheets_of
 from cdmpp.errors import DataError, UnsupportedProgramError
@@ -283,11 +284,9 @@ class _Chunk:
 
 
 def _write_rows(kind: str, path: Path, rows: Mapping[str, Mapping[str, np.ndarray]]) -> None:
-    from cdmpp.data import codes, per_store
-
     if kind == "asts":
         write_asts(path, list(rows), AstTable.concat([AstTable(**arrays) for arrays in rows.values()]))
     elif kind in ("codes", "gpu_codes"):
-        codes.write_codes(path, {key: arrays["code"] for key, arrays in rows.items()})
+        write_codes(path, {key: arrays["code"] for key, arrays in rows.items()})
     else:
-        per_store.write_rows(path, {key: arrays["rows"] for key, arrays in rows.items()})
+        write_rows(path, {key: arrays["rows"] for key, arrays in rows.items()})

@@ -67,8 +67,27 @@ def _ast(request: Request) -> Arrays:
     return {name: array for name, array in vars(table).items() if array is not None}
 
 
+@lru_cache(maxsize=8)
+def _extractor(target: Any) -> tuple[Any, Any]:
+    import tvm_ffi
+    from tvm.s_tir import meta_schedule as ms
+
+    # The Python constructor of TuneContext imports every tensor intrinsic, which takes 10 s and is not needed here.
+    make_context = tvm_ffi.get_global_func("s_tir.meta_schedule.TuneContext")
+    context = make_context(None, target, None, None, "features", 1, -1, None)
+    return ms.feature_extractor.PerStoreFeature(), context
+
+
+def extract_rows(schedule: Any, target: Any) -> np.ndarray:
+    """(stores, 164) float32 of one TVM ``Schedule``, already compressed by log2(1 + x). About 1-15 ms."""
+    from tvm.s_tir import meta_schedule as ms
+
+    extractor, context = _extractor(target)
+    (rows,) = extractor.extract_from(context, [ms.MeasureCandidate(schedule, [])])
+    return rows.numpy().astype(np.float32)
+
+
 def _per_store(request: Request) -> Arrays:
-    from cdmpp.data.per_store import extract_rows
     from cdmpp.programs.replay import parse_target, replay_schedule
 
     schedule = replay_schedule(request["workload"], request["schedule"])

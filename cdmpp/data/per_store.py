@@ -3,59 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
-from cdmpp.ast.columns import list_column, plain_column
 from cdmpp.data.dataset import LatencyDataset
 from cdmpp.data.derive import data_set_folder, derive, read_chunks, sources_of
+from cdmpp.data.derived_table import read_rows
 from cdmpp.data.records import read_records, read_tasks
 from cdmpp.errors import DataError
-from cdmpp.platform.files import read_table, write_table
 
 log = logging.getLogger(__name__)
 
-PER_STORE_WIDTH = 164
 _VERSION = "tvm-0.27"
-
-
-@lru_cache(maxsize=8)
-def _extractor(target: Any) -> tuple[Any, Any]:
-    import tvm_ffi
-    from tvm.s_tir import meta_schedule as ms
-
-    # The Python constructor of TuneContext imports every tensor intrinsic, which takes 10 s and is not needed here.
-    make_context = tvm_ffi.get_global_func("s_tir.meta_schedule.TuneContext")
-    context = make_context(None, target, None, None, "features", 1, -1, None)
-    return ms.feature_extractor.PerStoreFeature(), context
-
-
-def extract_rows(schedule: Any, target: Any) -> np.ndarray:
-    """(stores, 164) float32 of one TVM ``Schedule``, already compressed by log2(1 + x). About 1-15 ms."""
-    from tvm.s_tir import meta_schedule as ms
-
-    extractor, context = _extractor(target)
-    (rows,) = extractor.extract_from(context, [ms.MeasureCandidate(schedule, [])])
-    return rows.numpy().astype(np.float32)
-
-
-def write_rows(path: Path, rows: Mapping[str, np.ndarray]) -> None:
-    """Store record id -> rows, atomically."""
-    values = pa.array([matrix.ravel() for matrix in rows.values()], pa.large_list(pa.float32()))
-    write_table(path, pa.table({"record_id": pa.array(list(rows), pa.string()), "rows": values}))
-
-
-def read_rows(path: Path) -> dict[str, np.ndarray]:
-    """Record id -> (stores, 164) float32 of one file."""
-    table = read_table(path)
-    flat, ends = list_column(table, "rows", pa.float32())
-    ids = plain_column(table, "record_id", pa.string())
-    return {i: flat[ends[k] : ends[k + 1]].reshape(-1, PER_STORE_WIDTH) for k, i in enumerate(ids)}
 
 
 def load_per_store(

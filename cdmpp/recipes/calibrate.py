@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-import cdmpp
 from cdmpp import devices
 from cdmpp.ast.layout import EAGER_FEATURES
 from cdmpp.data.codes import derive_codes
@@ -27,6 +26,7 @@ from cdmpp.measure.settings import MeasureSettings
 from cdmpp.platform.files import plain
 from cdmpp.platform.limits import check_choice, check_fields, numbers
 from cdmpp.platform.lock import writing
+from cdmpp.predict.model_folder import load
 from cdmpp.predict.predictor import Predictor
 from cdmpp.predict.rows import predict_rows
 from cdmpp.recipes.gauges import CALLS, gauge_calls
@@ -76,7 +76,7 @@ def calibrate(settings: CalibrateSettings) -> dict[str, Any]:
         DataError: too few gauges could be measured, the GPU is not in this machine, the machine is busy, or the model
             as it is answers the gauges better than the scaled one.
     """
-    described, start = devices.get(settings.device), cdmpp.load_model(settings.start)
+    described, start = devices.get(settings.device), load(settings.start)
     if settings.runtime == "torch":
         if start.features != EAGER_FEATURES:
             raise CdmppError(f"the model {settings.start} knows no framework operators: start from one that does")

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-import cdmpp
 from cdmpp.data.codes import derive_codes
 from cdmpp.data.dataset import LatencyDataset, join_datasets
 from cdmpp.data.loading import load_dataset
@@ -19,6 +18,7 @@ from cdmpp.errors import DataError, NoRecordsError
 from cdmpp.measure.chosen import measure_settings, measure_tasks
 from cdmpp.measure.disturbance import Disturbance
 from cdmpp.platform.files import plain, read_json, write_json
+from cdmpp.predict.model_folder import load
 from cdmpp.predict.predictor import Predictor
 from cdmpp.predict.rows import predict_rows
 from cdmpp.recipes.adapted import adapt
@@ -99,7 +99,7 @@ def _tuned(
 def base_model(settings: FinetuneSettings, dataset: LatencyDataset, split: Split, name: str = "base") -> Predictor:
     """The model to start from: the one named, or one trained on the sources' part of ``split``."""
     if settings.start:
-        start = cdmpp.load_model(settings.start)
+        start = load(settings.start)
         if start.features != dataset.features:
             raise DataError(f"{settings.start} reads {start.features} vectors, the records hold {dataset.features}")
         return start

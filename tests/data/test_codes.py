@@ -15,8 +15,9 @@ from cdmpp.ast.compact_ast import CompactAST
 from cdmpp.ast.layout import KERNEL_WIDTH, LEAF_WIDTH
 from cdmpp.ast.table import AstTable, read_asts, write_asts
 from cdmpp.data.batching import ProgramTensors
-from cdmpp.data.codes import VERSIONS, code_cache, codes_of, read_codes, write_codes
+from cdmpp.data.codes import VERSIONS, code_cache, codes_of
 from cdmpp.data.derive import record_keys
+from cdmpp.data.derived_table import read_codes, write_codes
 from cdmpp.data.labels import Labels
 from cdmpp.data.loading import load_dataset
 from cdmpp.data.records import read_records

@@ -213,7 +213,8 @@ def test_a_name_with_dots_writes_into_the_cache_alone(small, own_cache, tmp_path
 @pytest.mark.tvm
 def test_per_store_rows(small):
     pytest.importorskip("tvm")
-    from cdmpp.data.per_store import PER_STORE_WIDTH, load_per_store
+    from cdmpp.data.derived_table import PER_STORE_WIDTH
+    from cdmpp.data.per_store import load_per_store
 
     data = _labels(read_records(small))
     counts = load_per_store(

@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 
 from cdmpp.data import derive as module
-from cdmpp.data.codes import read_codes
 from cdmpp.data.derive import Source, data_set_folder, derive, failures, record_keys, sources_of
 from cdmpp.data.derive_worker import packed, unpacked
-from cdmpp.data.per_store import read_rows
+from cdmpp.data.derived_table import read_codes, read_rows
 from cdmpp.errors import CdmppError, DataError
 from cdmpp.platform import workers
 from cdmpp.platform.paths import cache_root

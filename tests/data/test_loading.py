@@ -15,8 +15,8 @@ from cdmpp.ast.spool import AstSpool, MappedTable, concat
 from cdmpp.ast.table import AstTable, write_asts
 from cdmpp.data import loading
 from cdmpp.data.batching import ProgramTensors
-from cdmpp.data.codes import write_codes
 from cdmpp.data.dataset import join_datasets
+from cdmpp.data.derived_table import write_codes
 from cdmpp.data.loading import load_dataset, load_programs
 from cdmpp.data.merge import merge_records
 from cdmpp.data.records import append_records, read_records, write_info, write_tasks

@@ -9,7 +9,7 @@ from cdmpp.ast.compact_ast import CompactAST
 from cdmpp.ast.layout import KERNEL_WIDTH, LEAF_WIDTH
 from cdmpp.ast.table import AstTable
 from cdmpp.data.dataset import LatencyDataset
-from cdmpp.data.per_store import PER_STORE_WIDTH
+from cdmpp.data.derived_table import PER_STORE_WIDTH
 from cdmpp.evaluation.evaluation_data import EvaluationData
 from cdmpp.evaluation.noise import NoiseFloor
 from cdmpp.programs.task import Task

@@ -14,8 +14,8 @@ from toy_data import write_toy_dataset
 import cdmpp
 from cdmpp import cli, devices
 from cdmpp.ast.table import TARGET_KINDS, read_asts
-from cdmpp.data.codes import write_codes
 from cdmpp.data.derive import has_tvm
+from cdmpp.data.derived_table import write_codes
 from cdmpp.errors import CdmppError, DataError
 from cdmpp.machine_code.cpu.code_features import CODE_WIDTH
 from cdmpp.predict import folder as module

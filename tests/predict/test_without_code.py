@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 import cdmpp
 from cdmpp import cli
 from cdmpp.ast.table import write_asts
-from cdmpp.data.codes import write_codes
+from cdmpp.data.derived_table import write_codes
 from cdmpp.machine_code.cpu.code_features import CODE_WIDTH
 from cdmpp.predict import flags as flags_module
 from cdmpp.predict.flags import COUNT_UNKNOWN, NO_MACHINE_CODE

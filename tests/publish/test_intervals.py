@@ -10,7 +10,7 @@ import pytest
 import cdmpp
 from benchmarks.publish import intervals, recalibrate
 from benchmarks.publish.model_data import data_of
-from cdmpp.data.codes import write_codes
+from cdmpp.data.derived_table import write_codes
 from cdmpp.data.loading import load_dataset
 from cdmpp.data.splits import make_split
 from cdmpp.errors import DataError

@@ -1,0 +1,56 @@
+"""Tables of what is derived from programs, by record id: vectors of machine code, and TVM's per-store features."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from cdmpp.ast.columns import list_column, plain_column
+from cdmpp.errors import DataError
+from cdmpp.machine_code.cpu.code_features import CODE_VERSION, CODE_WIDTH
+from cdmpp.platform.files import read_table, write_table
+
+PER_STORE_WIDTH = 164
+
+
+def write_codes(path: Path, codes: Mapping[str, np.ndarray]) -> None:
+    """Write record id -> (CODE_WIDTH,) float32, atomically, in the order given: that of records packs best."""
+    columns = [pa.array(codes, pa.string()), pa.array(codes.values(), pa.list_(pa.float32(), CODE_WIDTH))]
+    table = pa.table(columns, names=["record_id", "code"], metadata={"code_version": CODE_VERSION})
+    write_table(path, table)
+
+
+def read_codes(path: Path) -> dict[str, np.ndarray]:
+    """Record id -> code vector. ``DataError``: unreadable, or vectors of another version."""
+    table = read_table(path)
+    version = (table.schema.metadata or {}).get(b"code_version", b"unknown").decode("utf-8", "replace")
+    if version != CODE_VERSION:
+        raise DataError(
+            f"{path} holds code vectors of version {version}, this cdmpp reads {CODE_VERSION}: delete the file, and "
+            "derive them again with `cdmpp data codes` where they are wanted"
+        )
+    try:
+        rows, ends = list_column(table, "code", pa.float32())
+        ids = plain_column(table, "record_id", pa.string())
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from error
+    if (np.diff(ends) != CODE_WIDTH).any():
+        raise DataError(f"{path}: code vectors of another width than {CODE_WIDTH}")
+    return dict(zip(ids.tolist(), rows.reshape(-1, CODE_WIDTH), strict=True))
+
+
+def write_rows(path: Path, rows: Mapping[str, np.ndarray]) -> None:
+    """Store record id -> rows, atomically."""
+    values = pa.array([matrix.ravel() for matrix in rows.values()], pa.large_list(pa.float32()))
+    write_table(path, pa.table({"record_id": pa.array(list(rows), pa.string()), "rows": values}))
+
+
+def read_rows(path: Path) -> dict[str, np.ndarray]:
+    """Record id -> (stores, 164) float32 of one file."""
+    table = read_table(path)
+    flat, ends = list_column(table, "rows", pa.float32())
+    ids = plain_column(table, "record_id", pa.string())
+    return {i: flat[ends[k] : ends[k + 1]].reshape(-1, PER_STORE_WIDTH) for k, i in enumerate(ids)}
