@@ -34,7 +34,10 @@ for the operator that it names.
 - **not run**: imported, but TVM does not compile and run it within two minutes: not judged.
 - **not judged**: not right, and what `cdmpp` says to it was not asked yet.
 - **open**: wrong and answered. There must be none."""
-_NOTES = {"onnx": " No version of ONNX has `AllClassNMS`: `cdmpp` refuses a file with it before TVM reads it."}
+_NOTES = {
+    "onnx": " No version of ONNX has `AllClassNMS`: `cdmpp` refuses a file with it before TVM reads it.",
+    "torch": " Torch has no such operators, or exports others in their place.",
+}
 _KINDS = (RIGHT, "refused by TVM", "refused here", "same work", "not run", "not judged", "open")
 
 
@@ -89,7 +92,8 @@ def _concerned(row: Mapping[str, Any]) -> Sequence[str]:
     if row["outcome"] == RIGHT:
         return row["operators"]
     named = re.findall(r"the torch operator (\S+) ", row["words"])
-    return [one for one in (*named, row["setting"]) if one in row["operators"]][:1] or row["operators"]
+    known = {*row["operators"], ""} & {*_converted("torch")} if named else row["operators"]
+    return [one for one in (*named, row["setting"]) if one in known][:1] or row["operators"]
 
 
 def _converted(source: str) -> list[str]:

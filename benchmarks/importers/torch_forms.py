@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Iterator
 from itertools import chain, islice
@@ -14,20 +15,56 @@ from torch.nn import functional as F
 from benchmarks.importers.torch_layers import Of
 
 aten = torch.ops.aten
+_ONE_INPUT = (
+    *("acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "sin", "sinh", "tan", "ceil", "round", "erf"),
+    *("isinf", "isnan", "log", "mean", "reciprocal", "squeeze"),
+)
 
 
 def forms() -> Iterator[list[tuple[str, nn.Module, tuple[Any, ...], str]]]:
     """Groups of ``(name, module in eval mode, inputs, operator)``; what may be refused is a group of its own."""
     torch.manual_seed(0)
     counts = Counter[str]()
-    several = chain(_moved(), _reduced(), _elements(), _layers(), _made(), _in_place(), _bits())
-    for size, source in ((1, chain(_random(), _sizes())), (12, several)):
+    several = chain(_moved(), _reduced(), _elements(), _layers(), _made(), _in_place(), _bits(), _overloads())
+    for size, source in ((1, chain(_random(), _sizes(), _sparse())), (12, several)):
         while batch := list(islice(source, size)):
             group = []
             for operator, function, *inputs in batch:
                 counts[operator] += 1
                 group.append((f"form_{operator}_{counts[operator]}", Of(function).eval(), tuple(inputs), operator))
             yield group
+
+
+def _overloads() -> Iterator[tuple[Any, ...]]:
+    """Under names that torch gives to few networks: another overload, or gone once they are decomposed."""
+    for shape, value in (((4,), 2), ((2, 3), -1.5), ((2, 3, 4), 0.5)):
+        x, other = torch.randn(shape), torch.rand(shape)
+        for name in ("add", "sub", "div"):
+            yield f"{name}.Scalar", lambda a, n=name, v=value: getattr(aten, n).Scalar(a, v), x
+        yield "pow.Scalar", lambda a, v=value: torch.pow(abs(v), a), x
+        for name in _ONE_INPUT:
+            yield f"{name}.default", getattr(torch, name), other + (name == "acosh")
+        yield "concat.default", lambda a, b: torch.concat([a, b, a], -1), x, other
+        yield "contiguous.default", lambda a: a.transpose(0, -1).contiguous(), x
+        yield "detach.default", lambda a: a.detach() * 2, x
+        for kept in (False, True):
+            yield "median.dim", lambda a, k=kept: torch.median(a, -1, k), x
+        yield "to.dtype_layout", lambda a: aten.to.dtype_layout(a, dtype=torch.float64), x
+        yield "type_as.default", lambda a, b: a.type_as(b), x, torch.ones(2, dtype=torch.int64)
+        yield "meshgrid.default", lambda a, b: torch.meshgrid(a.flatten(), b.flatten()), x, other[:1]
+    for shape in ((2, 3, 8), (1, 4, 5, 5), (2, 2, 3, 3, 3)):
+        x = torch.randn(shape)
+        yield "_native_batch_norm_legit.no_stats", F.instance_norm, x
+        weight, bias = torch.rand(shape[1]), torch.randn(shape[1])
+        yield "_native_batch_norm_legit.no_stats", lambda a, w, b: F.instance_norm(a, None, None, w, b), x, weight, bias
+
+
+def _sparse() -> Iterator[tuple[Any, ...]]:
+    for rows, inner, columns in ((4, 5, 3), (1, 8, 2), (6, 6, 6)):
+        a, b, c = torch.randn(rows, inner), torch.randn(inner, columns), torch.randn(rows, columns)
+        yield "_sparse_mm.default", lambda a, b: torch.sparse.mm(a.to_sparse(), b), a, b
+        yield "_sparse_addmm.default", lambda a, b, c: torch.sparse.addmm(c, a.to_sparse(), b), a, b, c
+        yield "to_sparse.default", lambda a: a.to_sparse().to_dense(), a
 
 
 def _in_place() -> Iterator[tuple[Any, ...]]:
@@ -303,14 +340,28 @@ def _layers() -> Iterator[tuple[Any, ...]]:
                 return F.batch_norm(a, m.clone(), v.clone(), w, None, training, momentum)
 
             yield "batch_norm.default", batch_norm, torch.randn(4, 3, 5), *torch.rand(3, 3)
+    yield from _boxes()
+
+
+def _boxes() -> Iterator[tuple[Any, ...]]:
+    """By torchvision's operator; where its compiled one is missing, it computes what torchvision's own Python does."""
     try:
-        import torchvision
+        from torchvision.ops.roi_align import _roi_align
     except ImportError:
         return
-    boxes = torch.tensor([[0, 1.0, 1, 6, 5], [0, 0, 2, 3, 7]])
-    for pooled, scale, ratio, aligned in ((3, 1.0, 2, False), ((2, 4), 0.5, 1, True), (2, 1.0, -1, False)):
+    taken = "Tensor input, Tensor rois, float spatial_scale, SymInt pooled_height, SymInt pooled_width"
+    with contextlib.suppress(RuntimeError):  # it is there
+        torch.library.define("torchvision::roi_align", f"({taken}, int sampling_ratio, bool aligned) -> Tensor")
+        torch.library.impl("torchvision::roi_align", "CPU", _roi_align)
 
-        def roi_align(a: Any, b: Any, n: Any = pooled, s: Any = scale, r: Any = ratio, how: Any = aligned) -> Any:
-            return torchvision.ops.roi_align(a, b, n, s, r, how)
+        @torch.library.register_fake("torchvision::roi_align")
+        def _(a: Any, rois: Any, scale: float, height: int, width: int, ratio: int, aligned: bool) -> Any:
+            return a.new_empty(rois.shape[0], a.shape[1], height, width)
+
+    boxes = torch.tensor([[0, 1.0, 1, 6, 5], [0, 0, 2, 3, 7]])
+    for size, scale, ratio, aligned in (((3, 3), 1.0, 2, False), ((2, 4), 0.5, 1, True), ((2, 2), 1.0, -1, False)):
+
+        def roi_align(a: Any, b: Any, n: Any = size, s: Any = scale, r: Any = ratio, how: Any = aligned) -> Any:
+            return torch.ops.torchvision.roi_align(a, b, s, *n, r, how)
 
         yield "roi_align.default", roi_align, torch.randn(1, 2, 8, 8), boxes
