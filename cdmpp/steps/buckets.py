@@ -2,24 +2,48 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
+from cdmpp.steps.step_graph import Gradient, RankGraph
 
-def fill_buckets(sizes: Sequence[int], limits: Sequence[int]) -> list[list[int]]:
-    """Fill buckets as PyTorch's DistributedDataParallel does: one is closed once it has as many bytes as its limit.
+USED_ITEM_BYTES = 4
+"""Bytes of each number of the map of used parameters, an int32 a parameter."""
+
+
+def buckets_of(rank: RankGraph, limits: Sequence[int], is_rebuilt: bool = True) -> list[list[Gradient]]:
+    """The buckets of PyTorch's DistributedDataParallel, in the order in which they leave.
 
     Args:
-        sizes: bytes of the gradients, in the order in which they become ready.
+        rank: the rank whose gradients are packed.
         limits: bytes that close the first bucket, the next, and so on; the last holds for all that follow.
-
-    Returns:
-        For each bucket, in the order in which they leave, the places of its gradients.
+        is_rebuilt: whether buckets follow the order in which gradients become ready, as from the second step on.
+            Otherwise they are filled in the order of the model and leave last to first, so that the first one, which
+            may be small, leaves last.
     """
-    buckets, filled = list[list[int]](), 0
-    for place, size in enumerate(sizes):
-        if not buckets or filled >= limits[min(len(buckets), len(limits)) - 1]:
-            buckets.append([])
-            filled = 0
-        buckets[-1].append(place)
-        filled += size
-    return buckets
+    if is_rebuilt:
+        return fill_buckets(rank.ready_order, limits)
+    place = {one.name: number for number, one in enumerate(rank.gradients)}
+    return sorted(fill_buckets(rank.gradients, limits), key=lambda bucket: -place[bucket[0].name])
+
+
+def fill_buckets(gradients: Sequence[Gradient], limits: Sequence[int]) -> list[list[Gradient]]:
+    """Fill buckets as PyTorch does: each holds one data type, and is closed once it has as many bytes as its limit.
+
+    Each type goes through the limits by itself. Closed buckets come first, in the order in which they were closed;
+    then what is left of each type, that which was seen last first (torch keeps them in an ``unordered_map``).
+
+    Args:
+        gradients: in the order in which they are packed.
+        limits: as ``buckets_of`` takes them.
+    """
+    closed, filling = list[list[Gradient]](), dict[str, list[Gradient]]()
+    filled, full = Counter[str](), Counter[str]()
+    for one in gradients:
+        filling.setdefault(one.dtype, []).append(one)
+        filled[one.dtype] += one.bytes
+        if filled[one.dtype] >= limits[min(full[one.dtype], len(limits) - 1)]:
+            closed.append(filling[one.dtype])
+            filling[one.dtype], filled[one.dtype] = [], 0
+            full[one.dtype] += 1
+    return [*closed, *(bucket for bucket in reversed(filling.values()) if bucket)]

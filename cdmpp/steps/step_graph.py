@@ -60,6 +60,8 @@ class Gradient:
     """Bytes of the gradient as it is exchanged; 0: unknown."""
     ready_after: int
     """Place of the op of the backward pass that makes it."""
+    dtype: str = "float32"
+    """Its data type; gradients of different types share no bucket."""
 
 
 @dataclass(frozen=True)
@@ -248,7 +250,7 @@ class StepGraph:
         for rank in self.ranks:
             rank.check_gradients()
             for what in ("gradients", "modules"):
-                own, first = ([(one.name, one.bytes) for one in getattr(r, what)] for r in (rank, self.ranks[0]))
+                own, first = ([_identity(one) for one in getattr(r, what)] for r in (rank, self.ranks[0]))
                 if own != first:
                     odd = next((pair for pair in zip(own, first, strict=False) if pair[0] != pair[1]), None)
                     difference = f"{odd[0]} against {odd[1]}" if odd else f"{len(own)} against {len(first)}"
@@ -264,3 +266,9 @@ class StepGraph:
                 for one in exchanges
             ),
         )
+
+
+def _identity(one: Gradient | ModuleSpan) -> tuple[str | int, ...]:
+    """What is equal on all ranks; the usual type goes without saying."""
+    dtype = getattr(one, "dtype", "float32")
+    return (one.name, one.bytes) if dtype == "float32" else (one.name, one.bytes, dtype)

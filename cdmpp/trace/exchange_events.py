@@ -14,6 +14,7 @@ _ITEM_BYTES = {
     "float16": 2, "short": 2, "signed char": 1, "unsigned char": 1, "char": 1, "byte": 1, "bool": 1, "int8": 1,
     "uint8": 1, "float8_e4m3fn": 1, "float8_e5m2": 1,
 }  # fmt: skip
+_DTYPES = {"float": "float32", "double": "float64", "half": "float16"}
 _KINDS = (
     ("all_reduce", ("allreduce", "all_reduce")),
     ("reduce_scatter", ("reducescatter", "reduce_scatter")),
@@ -53,6 +54,13 @@ def input_bytes(event: Event) -> int:
     """Bytes of the tensors that a recorded op was given; 0 without ``record_shapes``."""
     args = event.get("args", {})
     return sum(map(_tensor_bytes, args.get("Input Dims", ()), args.get("Input type", ())))
+
+
+def input_dtype(event: Event) -> str:
+    """Data type of the first tensor that a recorded op was given; ``float32`` without ``record_shapes``."""
+    kinds = event.get("args", {}).get("Input type") or ["float"]
+    name = str(kinds[0]).lower().removeprefix("c10::")
+    return _DTYPES.get(name, name) if name in _ITEM_BYTES else "float32"
 
 
 def _tensor_bytes(shape: Any, kind: Any) -> int:

@@ -89,7 +89,10 @@ def _rank_to_list(rank: RankGraph, graph: StepGraph, number: Mapping[str, int]) 
             ]
             for place, op in enumerate(rank.ops)
         ],
-        "gradients": [[one.bytes, one.ready_after] for one in reversed(rank.gradients)],
+        "gradients": [
+            [one.bytes, one.ready_after, *([one.dtype] if one.dtype != "float32" else [])]
+            for one in reversed(rank.gradients)
+        ],
         "tail": _us(rank.tail_s),
     }  # fmt: skip
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from cdmpp.trace.event_tree import Leaf, leaves
-from cdmpp.trace.exchange_events import Event, gloo_bytes, input_bytes, is_gloo, kind_of, peers_of
+from cdmpp.trace.exchange_events import Event, gloo_bytes, input_bytes, input_dtype, is_gloo, kind_of, peers_of
 from cdmpp.trace.rank_trace import Exchange, GradientReady, Op, StepTrace
 
 _ON_HOST = ("cpu_op", "user_annotation", "python_function")
@@ -108,7 +108,7 @@ def _step(
         phase = leaf.phase or ("forward" if backward and place < backward[-1] else "update" if backward else "forward")
         ops.append(Op(str(leaf.event["name"]), phase, 1e-6 * leaf.start, 1e-6 * leaf.end, leaf.events))
         if leaf.gradient is not None:
-            gradients.append(GradientReady(input_bytes(leaf.gradient), place))
+            gradients.append(GradientReady(input_bytes(leaf.gradient), place, input_dtype(leaf.gradient)))
     exchanges = []
     for one in launched:
         span, kind = one.span, kind_of(str(one.span["name"]))

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from cdmpp.errors import DataError
-from cdmpp.trace.exchange_events import Event, input_bytes, is_nccl, nccl_exchange
+from cdmpp.trace.exchange_events import Event, input_bytes, input_dtype, is_nccl, nccl_exchange
 from cdmpp.trace.rank_trace import Exchange, GradientReady, Op, StepTrace
 
 _ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
@@ -103,7 +103,7 @@ def _step(
             start, stop = kernel.event["ts"], kernel.event["ts"] + kernel.event["dur"]
             exchanges.append(Exchange(kind, size, 1e-6 * start, 1e-6 * stop, before(kernel.launched), group))
     gradients = [
-        GradientReady(input_bytes(grad), before(grad["ts"] + grad["dur"]))
+        GradientReady(input_bytes(grad), before(grad["ts"] + grad["dur"]), input_dtype(grad))
         for grad in grads
         if before(grad["ts"] + grad["dur"]) >= 0
     ]

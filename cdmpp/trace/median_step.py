@@ -138,7 +138,7 @@ def _rank(rank: int, steps: Sequence[StepTrace], waits: Mapping[int, int], event
         for place, op in enumerate(steps[0].ops)
     )  # fmt: skip
     ready = enumerate(steps[0].gradients)
-    gradients = [Gradient(f"gradient {number}", one.bytes, one.after) for number, one in ready]
+    gradients = [Gradient(f"gradient {number}", one.bytes, one.after, one.dtype) for number, one in ready]
     return RankGraph(rank, ops, tuple(reversed(gradients)), tail_s=delays_s[-1])
 
 

@@ -45,6 +45,8 @@ class GradientReady:
     bytes: int
     after: int
     """Place of the op that ends last of those that make it."""
+    dtype: str = "float32"
+    """Its data type."""
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,11 @@ from cdmpp.network.training_step import StepMemory
 from cdmpp.plans.sizes import MIB, MOST_BYTES, mib, sizes
 from cdmpp.plans.strategies.registry import STRATEGIES
 from cdmpp.platform.limits import Limits, numbers
-from cdmpp.steps.buckets import fill_buckets
+from cdmpp.steps.buckets import USED_ITEM_BYTES, buckets_of
 from cdmpp.steps.exchange import Exchange
 from cdmpp.steps.step_graph import COPY, Gradient, ModuleSpan, RankGraph, StepGraph
 from cdmpp.steps.strategy import RankBytes, Strategy, flag
-from cdmpp.steps.transforms.rebucket import gradient_exchanges, rebucket
+from cdmpp.steps.transforms.rebucket import gradient_exchanges, rebucket, used_map
 from cdmpp.steps.transforms.view_gradients import view_gradients
 
 DEFAULT_BUCKETS = (MIB, 25 * MIB)
@@ -47,6 +47,9 @@ class DDP(Strategy):
     follow."""
     gradient_as_bucket_view: bool = False
     """True if gradients lie in their buckets, so that they are not copied back."""
+    find_unused_parameters: bool = False
+    """True if each step looks for parameters without a gradient: buckets are never rebuilt, and ranks exchange a map of
+    used parameters. ``static_graph=True`` undoes both."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -56,15 +59,14 @@ class DDP(Strategy):
     def buckets(self, rank: RankGraph) -> list[list[Gradient]]:
         """The gradients of each bucket, in the order in which buckets leave.
 
-        From the second step on PyTorch fills buckets in the order in which gradients became ready on rank 0; the first
-        step has one bucket. Of the gradients of one op those of later parameters come first.
+        From the second step on (with ``static_graph`` the third) PyTorch fills buckets in the order in which gradients
+        became ready on rank 0; the first step has one bucket. Of the gradients of one op those of later parameters come
+        first. With ``find_unused_parameters`` buckets stay in the order of the model.
         """
-        ordered = rank.ready_order
-        filled = fill_buckets([one.bytes for one in ordered], self.bucket_bytes)
-        return [[ordered[i] for i in bucket] for bucket in filled]
+        return buckets_of(rank, self.bucket_bytes, not self.find_unused_parameters)
 
     def exchanges(self, graph: StepGraph) -> tuple[Exchange, ...]:
-        """One all-reduce a bucket; ``CdmppError`` where the gradients of ranks differ."""
+        """One all-reduce a bucket and one of the map of used parameters; ``CdmppError`` where gradients differ."""
         graph.check_alike()
         ready = [{one.name: one.ready_after for one in rank.gradients} for rank in graph.ranks]
         last = [max(own.values(), default=0) for own in ready]
@@ -73,6 +75,9 @@ class DDP(Strategy):
             after = [max(own[one.name] for one in bucket) for own in ready] if self.overlap else last
             size = sum(one.bytes for one in bucket)
             found.append(Exchange("all_reduce", size, dict(enumerate(after)), name=f"bucket {number}"))
+        if self.find_unused_parameters and found:
+            size = USED_ITEM_BYTES * len(graph.ranks[0].gradients)
+            found.append(Exchange("all_reduce", size, dict(enumerate(last)), name="used parameters"))
         return tuple(found)
 
     def rank_bytes(self, held: StepMemory, modules: Sequence[ModuleSpan], ranks: int) -> RankBytes:
@@ -87,15 +92,24 @@ class DDP(Strategy):
         """The step with its exchanges; in a traced step its gradients are packed into other buckets."""
         if not graph.exchanges:
             return super().apply(graph)
+        if self.find_unused_parameters != (used_map(graph) is not None):
+            raise CdmppError("ddp.find_unused_parameters of a traced step cannot be changed")
         return rebucket(view_gradients(graph) if self.gradient_as_bucket_view else graph, self.bucket_bytes)
 
     @classmethod
     def from_trace(cls, graph: StepGraph) -> Self:
         """The strategy of a traced step; ``CdmppError`` where its all-reduces are not those of its gradients."""
-        sent, default = _sent(graph), rebucket(graph, DEFAULT_BUCKETS)
+        sent, finds_unused = _sent(graph), used_map(graph) is not None
+        caps = (DEFAULT_BUCKETS, sent[::-1] if finds_unused else sent, *((size,) for size in sorted(set(sent))))
+        made = {tried: _sent(rebucket(graph, tried)) for tried in caps}
+        found = [tried for tried in made if made[tried] == sent]
+        found += [tried for tried in made if sorted(made[tried]) == sorted(sent)]  # two left at once, either way round
+        if not found:
+            raise CdmppError(f"ddp: no bucket sizes pack the gradients into the traced {', '.join(map(str, sent))} B")
         return cls(
-            bucket_bytes=DEFAULT_BUCKETS if sent == _sent(default) else sent,
+            bucket_bytes=found[0],
             gradient_as_bucket_view=not _copies_buckets(graph),
+            find_unused_parameters=finds_unused,
         )
 
     def proposals(self, graph: StepGraph) -> Iterator[tuple[str, str, Iterable[Self]]]:
@@ -123,6 +137,8 @@ class DDP(Strategy):
         if setting == "gradient_as_bucket_view":
             lie = "in" if self.gradient_as_bucket_view else "next to"
             return f"gradients lie {lie} their buckets"
+        if setting == "find_unused_parameters":
+            return f"parameters without a gradient are {'' if self.find_unused_parameters else 'not '}looked for"
         return super().describe(setting)
 
     def torch_arguments(self) -> dict[str, Any]:
@@ -136,6 +152,8 @@ class DDP(Strategy):
             found |= {"bucket_cap_mb": caps[0]} if len(caps) == 1 else {"bucket_cap_mb_list": caps}
         if self.gradient_as_bucket_view:
             found["gradient_as_bucket_view"] = True
+        if self.find_unused_parameters:
+            found["find_unused_parameters"] = True
         return found
 
     def torch_lines(self) -> tuple[str, ...]:

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cdmpp.errors import CdmppError
-from cdmpp.steps.buckets import fill_buckets
+from cdmpp.steps.buckets import USED_ITEM_BYTES, buckets_of
 from cdmpp.steps.exchange import START, Exchange
 from cdmpp.steps.replay import contention_free
-from cdmpp.steps.step_graph import COPY, LAUNCH, Op, RankGraph, StepGraph
+from cdmpp.steps.step_graph import COPY, LAUNCH, Gradient, Op, RankGraph, StepGraph
 from cdmpp.steps.transforms.edit import Edit, edited
 from cdmpp.steps.wire import Wire, wires
 
@@ -29,14 +29,14 @@ def rebucket(graph: StepGraph, bucket_bytes: int | Sequence[int]) -> StepGraph:
     if min(limits, default=0) < 1:
         raise CdmppError(f"buckets of {bucket_bytes} bytes: expected 1 or more")
     graph, old = contention_free(graph), gradient_exchanges(graph)
-    buckets = fill_buckets([one.bytes for one in graph.ranks[0].ready_order], limits)
+    buckets = buckets_of(graph.ranks[0], limits, is_rebuilt=used_map(graph) is None)
     repacked = {rank.rank: _repacked(rank, graph, old, buckets) for rank in graph.ranks}
     kept = tuple(one for place, one in enumerate(graph.exchanges) if place not in old)
     moved = edited(replace(graph, exchanges=kept), lambda rank: repacked[rank.rank].edit)
     wire, lag_s = wires(graph)["all_reduce"], _median_lag_s(graph, old)
     new = []
     for number, bucket in enumerate(buckets):
-        size = sum(graph.ranks[0].ready_order[place].bytes for place in bucket)
+        size = sum(one.bytes for one in bucket)
         after = {rank: one.launched[number] for rank, one in repacked.items()}
         before = {rank: one.waiting.get(number, ()) for rank, one in repacked.items()}
         new.append(Exchange("all_reduce", size, after, before, wire_s=_seconds(graph, old, wire, size), lag_s=lag_s))
@@ -45,11 +45,7 @@ def rebucket(graph: StepGraph, bucket_bytes: int | Sequence[int]) -> StepGraph:
 
 def gradient_exchanges(graph: StepGraph) -> tuple[int, ...]:
     """Places of the exchanges that carry gradients; ``CdmppError`` where the step is not data parallel."""
-    found = tuple(
-        place
-        for place, one in enumerate(graph.exchanges)
-        if one.kind == "all_reduce" and all(_in_backward(graph.ranks[r], after) for r, after in one.after.items())
-    )
+    found = tuple(place for place in _backward_sums(graph) if place != used_map(graph))
     carried = sum(graph.exchanges[place].bytes for place in found)
     wanted = {rank.gradient_bytes for rank in graph.ranks}
     if not found or wanted != {carried} or len({len(rank.gradients) for rank in graph.ranks}) > 1:
@@ -58,6 +54,24 @@ def gradient_exchanges(graph: StepGraph) -> tuple[int, ...]:
             f"carry {carried} bytes, its gradients have {', '.join(map(str, sorted(wanted)))}"
         )
     return found
+
+
+def used_map(graph: StepGraph) -> int | None:
+    """Place of the exchange of the map of used parameters, as ``find_unused_parameters=True`` has it; None without."""
+    found, rank = _backward_sums(graph), graph.ranks[0]
+    size = USED_ITEM_BYTES * len(rank.gradients)
+    carried = sum(graph.exchanges[place].bytes for place in found)
+    maps = [place for place in found if graph.exchanges[place].bytes == size]
+    return maps[-1] if maps and carried == rank.gradient_bytes + size else None
+
+
+def _backward_sums(graph: StepGraph) -> tuple[int, ...]:
+    """Places of the all-reduces in the backward pass."""
+    return tuple(
+        place
+        for place, one in enumerate(graph.exchanges)
+        if one.kind == "all_reduce" and all(_in_backward(graph.ranks[r], after) for r, after in one.after.items())
+    )
 
 
 @dataclass(frozen=True)
@@ -88,13 +102,18 @@ def _median_lag_s(graph: StepGraph, old: Sequence[int]) -> dict[int, float]:
     }
 
 
-def _repacked(rank: RankGraph, graph: StepGraph, old: Sequence[int], buckets: Sequence[Sequence[int]]) -> _Repacked:
+def _repacked(
+    rank: RankGraph, graph: StepGraph, old: Sequence[int], buckets: Sequence[Sequence[Gradient]]
+) -> _Repacked:
     calls = {graph.exchanges[place].after[rank.rank] for place in old}
     calls = {place for place in calls if rank.ops[place].kind == LAUNCH}
     call = _median_call([rank.ops[place] for place in sorted(calls)])
+    ready = {one.name: one.ready_after for one in rank.gradients}
     full: dict[int, list[int]] = {}
-    for number, bucket in enumerate(buckets):
-        full.setdefault(max(rank.ready_order[place].ready_after for place in bucket), []).append(number)
+    last = START
+    for number, bucket in enumerate(buckets):  # one leaves when those before it have left
+        last = max(last, *(ready[one.name] for one in bucket))
+        full.setdefault(last, []).append(number)
     ops, after, before, launched = list[Op](), list[int](), list[int](), [START] * len(buckets)
     for place, op in enumerate(rank.ops):
         before.append(len(ops))
@@ -118,7 +137,7 @@ def _median_call(calls: Sequence[Op]) -> Op | None:
     return replace(calls[0], duration_s=took_s, delay_s=statistics.median(one.delay_s for one in calls))
 
 
-def _waits(rank: RankGraph, waited: set[int], buckets: Sequence[Sequence[int]]) -> dict[int, int]:
+def _waits(rank: RankGraph, waited: set[int], buckets: Sequence[Sequence[Gradient]]) -> dict[int, int]:
     """Bucket -> old place of the op that waits for it: the first of its copies, or where the first bucket's op was."""
     if not waited:
         return {}

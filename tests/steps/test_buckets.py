@@ -1,0 +1,101 @@
+"""Buckets as torch 2.13 with gloo packs them: sizes and order were recorded from real jobs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from cdmpp.errors import CdmppError
+from cdmpp.plans.strategies.ddp import DDP
+from cdmpp.steps.exchange import Exchange
+from cdmpp.steps.step_graph import Gradient
+from cdmpp.steps.transforms.rebucket import gradient_exchanges, rebucket, used_map
+from tests.steps.toy_graph import MIB, rank_graph, ranks_of
+from tests.steps.toy_traced import MB, gradients, job
+
+LAYER = 512 * 513
+"""Numbers of a Linear(512, 512)."""
+
+
+def _of_types(dtypes, sizes):
+    """A layer a type, first to last, of one gradient each."""
+    rank = rank_graph(sizes=sizes)
+    made = zip(rank.gradients, dtypes, strict=True)
+    return replace(rank, gradients=tuple(replace(one, dtype=dtype) for one, dtype in made))
+
+
+def test_data_types_share_no_bucket():
+    """Twelve Linear(512, 512), in turn float32 and bfloat16."""
+    dtypes = ["float32", "bfloat16"] * 6
+    rank = _of_types(dtypes, [LAYER * (4 if dtype == "float32" else 2) for dtype in dtypes])
+    made = [(sum(one.bytes for one in bucket), {one.dtype for one in bucket}) for bucket in DDP().buckets(rank)]
+    assert made == [
+        (1_050_624, {"float32"}), (1_050_624, {"bfloat16"}), (5_253_120, {"float32"}), (2_101_248, {"bfloat16"}),
+    ]  # fmt: skip
+    as_one = DDP().buckets(rank_graph(sizes=[one.bytes for one in rank.gradients]))
+    assert [sum(one.bytes for one in bucket) for bucket in as_one] == [1_575_936, 7_879_680]
+
+
+def test_what_is_left_of_each_type_leaves_last_seen_first():
+    dtypes = ["float32", "bfloat16", "float16", "float64"]
+    made = DDP().buckets(_of_types(dtypes * 2, [1088, 544, 544, 2176] * 2))
+    assert [bucket[0].dtype for bucket in made] == dtypes  # the last layer, of float64, is ready first
+    assert [len(bucket) for bucket in made] == [2] * 4
+
+
+def test_looking_for_unused_parameters_keeps_the_order_of_the_model_and_sums_a_map():
+    graph = ranks_of(2, sizes=[MIB] * 10)
+    made = DDP(find_unused_parameters=True).exchanges(graph)
+    assert [one.bytes for one in made] == [9 * MIB, MIB, 4 * 10]
+    assert [one.after[0] for one in made] == [18, 19, 19]
+    assert [one.name for one in DDP(find_unused_parameters=True).buckets(graph.ranks[0])[1]] == ["layer 0"]
+    assert [one.bytes for one in DDP().exchanges(graph)] == [MIB, 9 * MIB]
+    assert [one.bytes for one in DDP((25 * MIB,)).exchanges(graph)] == [10 * MIB]
+    assert DDP(find_unused_parameters=True).torch_arguments() == {"find_unused_parameters": True}
+
+
+def _with_map():
+    old = job()
+    used = Exchange("all_reduce", 4 * 4, {0: 7, 1: 7}, {0: (8,), 1: (8,)}, wire_s=0.001, lag_s={0: 0.0, 1: 0.0})
+    return replace(old, exchanges=(*old.exchanges, used))
+
+
+def test_a_traced_job_that_looks_for_unused_parameters_is_data_parallel():
+    graph = _with_map()
+    assert used_map(graph) == 4 and used_map(job()) is None
+    assert gradient_exchanges(graph) == (0, 1, 2, 3)
+    strategy = DDP.from_trace(graph)
+    assert strategy.find_unused_parameters and strategy.bucket_bytes == (MB,) * 4
+    two = rebucket(graph, (MB, 25 * MB))
+    assert sorted(one.bytes for one in two.exchanges) == [16, MB, 3 * MB]
+    last = max((one for one in two.exchanges if one.bytes > 16), key=lambda one: one.after[0])
+    assert last.bytes == MB  # the first parameters are in the small bucket, and their gradients come last
+    odd = DDP.from_trace(rebucket(graph, (3 * MB,)))
+    assert odd.bucket_bytes == (3 * MB, MB)  # filled in the order of the model; the small one leaves first
+    with pytest.raises(CdmppError, match="find_unused_parameters of a traced step cannot be changed"):
+        DDP().apply(graph)
+
+
+def test_traced_gradients_of_two_types_are_packed_apart():
+    dtypes = ["float32", "bfloat16", "float32", "bfloat16"]
+
+    def typed(rank):
+        made = zip(rank.gradients, dtypes, strict=True)
+        return replace(rank, gradients=tuple(replace(one, dtype=dtype) for one, dtype in made))
+
+    graph = job()
+    packed = rebucket(replace(graph, ranks=tuple(map(typed, graph.ranks))), 25 * MB)
+    assert [(one.bytes, one.after[0]) for one in packed.exchanges] == [(2 * MB, 7), (2 * MB, 7)]
+    assert len(rebucket(graph, 25 * MB).exchanges) == 1
+    assert DDP.from_trace(packed).bucket_bytes == (2 * MB, 2 * MB)
+    assert DDP.from_trace(rebucket(packed, MB)).bucket_bytes == (MB, 25 * MB)
+
+
+def test_types_must_be_those_of_rank_0():
+    one, other = ranks_of(2).ranks
+    first = replace(other.gradients[0], dtype="float16")
+    odd = replace(other, gradients=(first, *other.gradients[1:]))
+    with pytest.raises(CdmppError, match=r"gradients of rank 1 are not those of rank 0: .*'float16'"):
+        DDP().exchanges(replace(ranks_of(2), ranks=(one, odd)))
+    assert Gradient("w", 4, 0).dtype == "float32" and gradients([1])[0].dtype == "float32"
