@@ -16,7 +16,10 @@ from cdmpp.errors import CdmppError
 
 
 def ring(collective: Collective, link: AlphaBeta) -> float:
-    """Seconds around a ring; a broadcast is cut into many pieces, an all-to-all is ``pairwise``."""
+    """Seconds around a ring; a broadcast is cut into many pieces, an all-to-all is ``pairwise``.
+
+    gloo's broadcast is its tree.
+    """
     return collective.steps * link.alpha_s + collective.traffic_bytes * link.beta_s
 
 

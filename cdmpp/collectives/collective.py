@@ -22,7 +22,7 @@ BACKENDS: Mapping[str, str] = {
     "nccl": "NVIDIA GPUs",
     "rccl": "AMD GPUs",
     "oneccl": "Intel devices",
-    "gloo": "CPUs, over TCP; it runs a reduce-scatter as an all-reduce",
+    "gloo": "CPUs, over TCP; it runs a reduce-scatter as an all-reduce, and a broadcast as a binomial tree",
     "custom": "kernels of inference servers (vLLM, SGLang, TensorRT-LLM), all-reduce alone",
 }
 
@@ -77,26 +77,44 @@ class Collective:
 
     @property
     def traffic_bytes(self) -> float:
-        """Bytes that each rank must send, in the best algorithm for long messages (``Patarasuk and Yuan, 2009``)."""
-        return self.bytes * traffic(self.runs_as.kind, self.ranks)
+        """Bytes that the rank that sends most must send, in the best algorithm for long messages.
+
+        Source: Patarasuk and Yuan, 2009. gloo's broadcast is none of these: its root sends the whole message again and
+        again (``is_tree``).
+        """
+        return self.bytes * traffic(self.runs_as.kind, self.ranks, self.backend)
 
     @property
     def steps(self) -> int:
         """Messages that follow each other in that algorithm."""
-        return steps(self.runs_as.kind, self.ranks)
+        return steps(self.runs_as.kind, self.ranks, self.backend)
+
+    @property
+    def is_tree(self) -> bool:
+        """True if whole messages go down a binomial tree: to half of the ranks, to half of what is left, and so on."""
+        return is_tree(self.kind, self.backend)
 
 
-def traffic(kind: str, ranks: int) -> float:
-    """Share of ``bytes`` that each rank sends."""
+def is_tree(kind: str, backend: str) -> bool:
+    """True for gloo's broadcast."""
+    return kind == "broadcast" and backend == "gloo"
+
+
+def traffic(kind: str, ranks: int, backend: str = "nccl") -> float:
+    """Share of ``bytes`` that the rank that sends most sends."""
     if ranks == 1:
         return 0.0
+    if is_tree(kind, backend):
+        return float(steps(kind, ranks, backend))
     if kind in ("broadcast", "send_recv"):
         return 1.0
     return (2 if kind == "all_reduce" else 1) * (ranks - 1) / ranks
 
 
-def steps(kind: str, ranks: int) -> int:
-    """Messages one after the other in a ring."""
+def steps(kind: str, ranks: int, backend: str = "nccl") -> int:
+    """Messages one after the other in a ring, or from the root of a tree."""
+    if is_tree(kind, backend):
+        return (ranks - 1).bit_length()
     if kind == "send_recv":
         return min(ranks - 1, 1)
     return (2 if kind == "all_reduce" else 1) * (ranks - 1)

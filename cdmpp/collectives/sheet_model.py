@@ -45,7 +45,7 @@ class SheetModel:
         if collective.backend == "gloo":
             share = _TCP_SHARE if link.topology == "network" else 1.0
             wire = AlphaBeta(link.latency_s or GLOO_STEP_S, plain.beta_s / share)
-            return GLOO_OVERHEAD_S + best(collective, wire)
+            return GLOO_OVERHEAD_S + ring(collective, wire)  # it has no other algorithm by default
         share = self.bus_efficiency if link.topology == "bus" else self.efficiency
         wire = AlphaBeta(self.step_factor * (link.latency_s or _GPU_STEP_S), plain.beta_s / share)
         return self.overhead_s + best(collective, wire)

@@ -34,6 +34,16 @@ class StepParameter:
     """Place of the call that makes its gradient."""
     number: int | None = None
     """Number in ``Call.resident``; None: no call reads it, or nothing says which one it is."""
+    rows: int = 1
+    """Length of its first dimension, along which FSDP2 divides it; 1 for a number."""
+
+
+@dataclass(frozen=True)
+class StepBuffer:
+    """A tensor that the model keeps and does not train, such as a running mean."""
+
+    bytes: int
+    dtype: str
 
 
 @dataclass(frozen=True)
@@ -80,6 +90,8 @@ class TrainingStep:
     optimizer: str
     """``none``: no update."""
     memory: StepMemory
+    buffers: tuple[StepBuffer, ...] = ()
+    """Buffers of the model, in its order."""
     warnings: tuple[str, ...] = ()
     """Differences from the requested step, a sentence each."""
     scaled: Mapping[str, tuple[str, float]] = field(default_factory=dict)

@@ -4,11 +4,27 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Protocol, TypeVar
 
 from cdmpp.steps.step_graph import Gradient, RankGraph
 
 USED_ITEM_BYTES = 4
 """Bytes of each number of the map of used parameters, an int32 a parameter."""
+
+
+class Packed(Protocol):
+    """What is packed: a gradient, or a buffer of a model."""
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the tensor."""
+
+    @property
+    def dtype(self) -> str:
+        """Its data type."""
+
+
+AnyPacked = TypeVar("AnyPacked", bound=Packed)
 
 
 def buckets_of(rank: RankGraph, limits: Sequence[int], is_rebuilt: bool = True) -> list[list[Gradient]]:
@@ -23,23 +39,28 @@ def buckets_of(rank: RankGraph, limits: Sequence[int], is_rebuilt: bool = True) 
     """
     if is_rebuilt:
         return fill_buckets(rank.ready_order, limits)
-    place = {one.name: number for number, one in enumerate(rank.gradients)}
-    return sorted(fill_buckets(rank.gradients, limits), key=lambda bucket: -place[bucket[0].name])
+    return initial_buckets(rank.gradients, limits)[::-1]
 
 
-def fill_buckets(gradients: Sequence[Gradient], limits: Sequence[int]) -> list[list[Gradient]]:
+def initial_buckets(tensors: Sequence[AnyPacked], limits: Sequence[int]) -> list[list[AnyPacked]]:
+    """Fill buckets as ``fill_buckets`` does; they come in the order of their first tensors."""
+    place = {id(one): number for number, one in enumerate(tensors)}
+    return sorted(fill_buckets(tensors, limits), key=lambda bucket: place[id(bucket[0])])
+
+
+def fill_buckets(tensors: Sequence[AnyPacked], limits: Sequence[int]) -> list[list[AnyPacked]]:
     """Fill buckets as PyTorch does: each holds one data type, and is closed once it has as many bytes as its limit.
 
     Each type goes through the limits by itself. Closed buckets come first, in the order in which they were closed;
     then what is left of each type, that which was seen last first (torch keeps them in an ``unordered_map``).
 
     Args:
-        gradients: in the order in which they are packed.
+        tensors: in the order in which they are packed.
         limits: as ``buckets_of`` takes them.
     """
-    closed, filling = list[list[Gradient]](), dict[str, list[Gradient]]()
+    closed, filling = list[list[AnyPacked]](), dict[str, list[AnyPacked]]()
     filled, full = Counter[str](), Counter[str]()
-    for one in gradients:
+    for one in tensors:
         filling.setdefault(one.dtype, []).append(one)
         filled[one.dtype] += one.bytes
         if filled[one.dtype] >= limits[min(full[one.dtype], len(limits) - 1)]:

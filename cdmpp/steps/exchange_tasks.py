@@ -71,7 +71,8 @@ def carried(
         return _pushed(step, place, exchange, launched, topology)
     collective = Collective(exchange.kind, exchange.bytes, topology.ranks, topology.backend)
     if granularity == "ring step":
-        return _rings(step, place, collective, launched, topology)
+        found = _tree if collective.is_tree else _rings
+        return found(step, place, collective, launched, topology)
     key = TaskKey(step, "exchange", ALL_RANKS, place)
     streams = tuple(Stream(rank, COMMUNICATION) for rank in exchange.ranks)
     latency_s = topology.whole(collective).latency_s
@@ -147,6 +148,21 @@ def _ring(key: partial[TaskKey], stage: Stage, group: Sequence[int], topology: T
             )
     last = [key(count - 1, rank) for rank in group]
     return Carried(tuple(tasks), {rank: (last[place - 1], last[place]) for place, rank in enumerate(group)})
+
+
+def _tree(step: int, place: int, collective: Collective, launched: Keys, topology: Topology) -> Carried:
+    """Whole messages, from rank 0 to half of the ranks and from all that have it to half of those that are left."""
+    tasks, ends, key = list[Task](), dict(launched), partial(_ring_key, step, place, 0)
+    for round_, half in enumerate(2**power for power in reversed(range(collective.steps))):
+        pairs = [(source, source + half) for source in range(0, collective.ranks - half, 2 * half)]
+        for number, (source, target) in enumerate(pairs):
+            others = [*pairs[number:], *pairs[:number]]
+            latency_s, flow = topology.share(collective, collective.steps, others, topology.nodes > 1)
+            after, resources = _joined((ends[source], launched[target])), (Stream(source, COMMUNICATION),)
+            sent = key(round_, source)
+            tasks.append(Task(sent, latency_s, resources, after, label=collective.kind, flow=flow))
+            ends[source] = ends[target] = (sent,)
+    return Carried(tuple(tasks), ends)
 
 
 def _pushed(step: int, place: int, exchange: Exchange, launched: Keys, topology: Topology) -> Carried:

@@ -41,7 +41,8 @@ def graph_of(prediction: StepPrediction) -> StepGraph:
         Gradient(one.name, one.bytes, max(one.ready, backward[0] if backward else 0)) for one in step.parameters
     )
     start_s = spans[START].end_s - spans[START].start_s if START in spans else spans[names[0]].start_s
-    return StepGraph((RankGraph(0, ops, gradients, modules_of(step) if backward else (), start_s),))
+    modules = modules_of(step) if backward else ()
+    return StepGraph((RankGraph(0, ops, gradients, modules, start_s, buffers=step.buffers),))
 
 
 def _gaps_s(timeline: Timeline, names: Sequence[str], queues: Sequence[str]) -> list[float]:
@@ -66,7 +67,8 @@ def modules_of(step: TrainingStep) -> tuple[ModuleSpan, ...]:
     for name, parameters in blocks.items():
         span = {phase: _span(step, phase, parameters, uses) for phase in ("forward", "backward")}
         size = sum(one.bytes for one in parameters)
-        found.append(ModuleSpan(name, size, span["forward"], span["backward"], name == ROOT))
+        rows = tuple((one.rows, one.bytes // one.rows) for one in parameters)
+        found.append(ModuleSpan(name, size, span["forward"], span["backward"], name == ROOT, rows))
     return tuple(sorted(found, key=lambda module: module.forward))
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from cdmpp.errors import CdmppError, DataError
-from cdmpp.network.training_step import PHASES
+from cdmpp.network.training_step import PHASES, StepBuffer
 from cdmpp.simulate.task import check_seconds
 from cdmpp.steps.exchange import START, Exchange
 
@@ -77,6 +77,15 @@ class ModuleSpan:
     """The same of the backward pass: parameters must be there before the first, gradients are after the last."""
     is_kept: bool = False
     """True if it stays gathered from the forward to the backward pass, as the root of FSDP2 does."""
+    rows: tuple[tuple[int, int], ...] = ()
+    """Length of the first dimension of each parameter, and the bytes of one row. Empty: unknown."""
+
+    def padded_bytes(self, ranks: int) -> int:
+        """Bytes of all its parameters as FSDP2 shards them: each first dimension is padded to a multiple of ``ranks``.
+
+        ``bytes`` where the dimensions are unknown.
+        """
+        return sum(-(-rows // ranks) * ranks * row_bytes for rows, row_bytes in self.rows) or self.bytes
 
 
 @dataclass(frozen=True)
@@ -93,6 +102,8 @@ class RankGraph:
     """Seconds before the first op: what a step takes once, such as loading the next batch."""
     tail_s: float = 0.0
     """Seconds after the last op until the next step begins."""
+    buffers: tuple[StepBuffer, ...] = ()
+    """Buffers of the model, which DistributedDataParallel broadcasts."""
     update_shards: int = 1
     """Ranks over which parameters were sharded where the updates took this long: 1 where each rank updates all."""
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cdmpp.collectives.collective import BACKENDS, KINDS, Collective, steps, traffic
+from cdmpp.collectives.collective import BACKENDS, KINDS, Collective
 from cdmpp.collectives.curve import Curve
 from cdmpp.errors import CdmppError
 from cdmpp.steps.exchange import Exchange
@@ -30,6 +30,7 @@ class Wire:
     scale: float = 1.0
     """Traced over probed: exchanges next to computing take longer than by themselves."""
     ranks: int = 1
+    backend: str = "gloo"
 
     def at(self, n_bytes: int) -> float:
         """Seconds with the link for itself, over as many ranks as were traced."""
@@ -47,21 +48,21 @@ def wires(graph: StepGraph) -> dict[str, Wire]:
     by_kind: dict[str, list[Exchange]] = defaultdict(list)
     for one in graph.exchanges:
         by_kind[one.kind].append(one)
+    backend = graph.backend if graph.backend in BACKENDS else "gloo"
     for kind, traced in by_kind.items():
         ranks = max(len(one.ranks) for one in traced)
         sizes, took = np.array([one.bytes for one in traced], float), np.array([one.measured_s for one in traced])
         points = {n_bytes: seconds for name, n_bytes, seconds in graph.measured.probed if name == kind and seconds > 0}
         if len(points) >= 2 and ranks == len(graph.ranks):
-            backend = graph.backend if graph.backend in BACKENDS else "gloo"
             x = np.array(sorted(points), float)
             curve = Curve(
                 "this job", None, backend, kind, ranks, 1, x, np.array([points[int(n)] for n in x])
             ).monotone()
             plain = float(np.sum(curve.at(sizes)))
             scale = float(np.sum(took)) / plain if plain else 1.0
-            found[kind] = Wire(curve, float(curve.latency_s[0]), 0.0, scale, ranks)
+            found[kind] = Wire(curve, float(curve.latency_s[0]), 0.0, scale, ranks, backend)
         else:
-            found[kind] = Wire(None, *_line(sizes, took), ranks=ranks)
+            found[kind] = Wire(None, *_line(sizes, took), ranks=ranks, backend=backend)
     return found
 
 
@@ -105,7 +106,7 @@ def rescaled(one: Exchange, wire: Wire, bandwidth: float = 1.0, ranks: int | Non
             raise CdmppError(
                 f"{one.kind} cannot be predicted for other numbers of ranks: expected one of {', '.join(KINDS)}"
             )
-        kind = Collective(one.kind, max(one.bytes, 1), ranks).runs_as.kind
-        latency_s *= steps(kind, ranks) / max(steps(kind, len(one.ranks)), 1)
-        moving_s *= traffic(kind, ranks) / max(traffic(kind, len(one.ranks)), 1e-9)
+        new, old = (Collective(one.kind, max(one.bytes, 1), count, wire.backend) for count in (ranks, len(one.ranks)))
+        latency_s *= new.steps / max(old.steps, 1)
+        moving_s *= new.traffic_bytes / max(old.traffic_bytes, 1e-9)
     return latency_s + moving_s / bandwidth

@@ -14,7 +14,10 @@ from cdmpp.errors import CdmppError
 from cdmpp.plans.strategies.ddp import DDP
 from cdmpp.plans.strategies.fsdp import FSDP
 from cdmpp.plans.strategies.parameter_server import ParameterServer
+from cdmpp.steps.exchange import START, Exchange
+from cdmpp.steps.replay import replay
 from cdmpp.steps.strategy_replay import replay_strategy
+from cdmpp.steps.tasks import step_tasks
 from tests.steps.toy_graph import MIB, ranks_of, wires
 
 
@@ -49,6 +52,33 @@ def test_adapters_are_shared():
     assert exposed[0] > 1.3 * exposed[1]
     assert [stage.is_far for stage in own.stages(Collective("all_reduce", MIB, 4))] == [False, True, False]
     assert own.stages(Collective("all_reduce", MIB, 4))[1].groups == ((0, 2), (1, 3))
+
+
+@pytest.mark.parametrize("topology", [on_link("ethernet-10g", 5, "gloo"), wires(4, backend="gloo"),
+                                      on_cluster(cluster.get("cpus-ethernet"), 4, "gloo")])  # fmt: skip
+def test_gloo_broadcasts_down_a_tree_of_whole_messages(topology):
+    """Bytes that leave each rank were counted by the kernel: 2 S, 0, S, 0 of four ranks, 3 S from the root of five."""
+    exchange = Exchange("broadcast", 8 * MIB, dict.fromkeys(range(topology.ranks), START))
+    graph = ranks_of(topology.ranks).with_exchanges([exchange])
+    sent = dict.fromkeys(range(topology.ranks), 0.0)
+    tasks = [task for task in step_tasks(graph, topology, "ring step", 1) if task.label == "broadcast"]
+    for task in tasks:
+        sent[task.key.rank] += task.flow.bytes
+    whole = sent[2]
+    assert [round(sent[rank] / whole) for rank in sent] == {4: [2, 0, 1, 0], 5: [3, 0, 1, 0, 0]}[topology.ranks]
+    assert len(tasks) == topology.ranks - 1
+    by_message, at_once = (replay(graph, topology, detail).step_s for detail in ("ring step", "collective"))
+    assert by_message == pytest.approx(at_once)
+
+
+def test_a_broadcast_of_gloo_takes_its_rounds():
+    asked = Collective("broadcast", 8 * MIB, 4, "gloo")
+    assert asked.traffic_bytes == 2 * 8 * MIB and asked.steps == 2
+    line = AlphaBeta(0.0, 8e-10)  # 10 Gbit/s
+    assert fitted(line, 4, "gloo").whole(asked).latency_s == pytest.approx(13.42e-3, rel=1e-3)
+    assert on_link("ethernet-10g", 4, "gloo").whole(asked).latency_s == pytest.approx(14.2e-3, rel=0.02)  # and TCP
+    assert [Collective("broadcast", 1, ranks, "gloo").steps for ranks in (1, 2, 3, 4, 5, 8, 9)] == [0, 1, 2, 2, 3, 3, 4]
+    assert Collective("broadcast", 8, 4, "nccl").traffic_bytes == 8
 
 
 def test_gloo_scatters_by_an_all_reduce():

@@ -7,11 +7,14 @@ from dataclasses import replace
 import pytest
 
 from cdmpp.errors import CdmppError
+from cdmpp.network.training_step import StepBuffer
 from cdmpp.plans.strategies.ddp import DDP
-from cdmpp.steps.exchange import Exchange
+from cdmpp.steps.exchange import START, Exchange
 from cdmpp.steps.step_graph import Gradient
+from cdmpp.steps.strategy_replay import replay_strategy
+from cdmpp.steps.transforms.accumulate import accumulate
 from cdmpp.steps.transforms.rebucket import gradient_exchanges, rebucket, used_map
-from tests.steps.toy_graph import MIB, rank_graph, ranks_of
+from tests.steps.toy_graph import MIB, WIRE, rank_graph, ranks_of, wires
 from tests.steps.toy_traced import MB, gradients, job
 
 LAYER = 512 * 513
@@ -90,6 +93,28 @@ def test_traced_gradients_of_two_types_are_packed_apart():
     assert len(rebucket(graph, 25 * MB).exchanges) == 1
     assert DDP.from_trace(packed).bucket_bytes == (2 * MB, 2 * MB)
     assert DDP.from_trace(rebucket(packed, MB)).bucket_bytes == (MB, 25 * MB)
+
+
+def test_buffers_are_broadcast_before_the_first_forward_pass():
+    """Two batch norms of 8 channels: means and variances of float32, counts of int64, as recorded of 4 ranks."""
+    buffers = (StepBuffer(32, "float32"), StepBuffer(32, "float32"), StepBuffer(8, "int64")) * 2
+    graph = ranks_of(4)
+    graph = replace(graph, ranks=tuple(replace(rank, buffers=buffers) for rank in graph.ranks))
+    made = DDP().exchanges(accumulate(graph, 3))
+    assert [(one.kind, one.bytes, set(one.after.values())) for one in made[:2]] == [
+        ("broadcast", 128, {START}), ("broadcast", 16, {START}),
+    ]  # fmt: skip
+    assert made[0].before == made[1].before == dict.fromkeys(range(4), (0,))
+    assert {one.kind for one in made[2:]} == {"all_reduce"}
+    assert not any(one.kind == "broadcast" for one in DDP(forward_sync_buffers=False).exchanges(graph))
+    topology = wires(4, backend="gloo")
+    quiet = replay_strategy(graph, DDP(forward_sync_buffers=False), topology)
+    found = replay_strategy(graph, DDP(), topology)
+    each_s = [2 * (WIRE.alpha_s + size * WIRE.beta_s) for size in (128, 16)]  # down a tree of two rounds
+    assert found.iteration_s - quiet.iteration_s == pytest.approx(sum(each_s))
+    assert found.sent_bytes - quiet.sent_bytes == 2 * (128 + 16)
+    by_message = replay_strategy(graph, DDP(), topology, "ring step")
+    assert by_message.iteration_s == pytest.approx(found.iteration_s)
 
 
 def test_types_must_be_those_of_rank_0():

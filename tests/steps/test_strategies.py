@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from cdmpp.errors import CdmppError
+from cdmpp.network.training_step import StepMemory
 from cdmpp.plans.strategies import STRATEGIES
 from cdmpp.plans.strategies.ddp import DDP
 from cdmpp.plans.strategies.fsdp import FSDP
@@ -67,6 +68,36 @@ def test_sharded_without_overlap_stands_still():
     assert [(tuple(one.after.values()), one.before[0]) for one in made] == [
         ((START,), (0,)), ((0,), (1,)), ((1,), (2,)), ((2,), (3,)), ((2,), (3,)), ((3,), (4,)),
     ]  # fmt: skip
+
+
+def test_fsdp_pads_the_first_dimension_of_every_parameter():
+    """Linear(64, 5) over 4 ranks: 8 rows of 256 bytes and 8 of 4, as gloo was seen to gather and to scatter."""
+    graph = ranks_of(4, sizes=[5 * 64 * 4 + 5 * 4])
+
+    def padded(rank):
+        return replace(rank, modules=(replace(rank.modules[0], rows=((5, 256), (5, 4))),))
+
+    graph = replace(graph, ranks=tuple(map(padded, graph.ranks)))
+    assert {one.bytes for one in FSDP().exchanges(graph)} == {8 * 256 + 8 * 4}
+    module = graph.ranks[0].modules[0]
+    assert [module.padded_bytes(ranks) for ranks in (1, 2, 5, 16)] == [1300, 6 * 260, 5 * 260, 16 * 260]
+    held = StepMemory(1300, 1300, 2600, 0, 0, 0, 0)
+    assert FSDP().rank_bytes(held, graph.ranks[0].modules, 4).kept_bytes == 2 * 260 * 4  # two rows of all four
+    assert FSDP().rank_bytes(held, ranks_of(4).ranks[0].modules, 4).kept_bytes == 1300
+
+
+def test_padding_of_a_network_grows_with_its_ranks():
+    """ResNet-50, as its first dimensions make it."""
+    import torch
+    from torchvision.models import resnet50
+
+    with torch.device("meta"):
+        shapes = [one.shape for one in resnet50().parameters()]
+    rows = tuple((shape[0], 4 * shape[1:].numel()) for shape in shapes)
+    size = sum(count * each for count, each in rows)
+    module = ModuleSpan("all", size, (0, 0), (1, 1), rows=rows)
+    ratios = [round(module.padded_bytes(ranks) / size, 2) for ranks in (8, 64, 256, 512)]
+    assert ratios == [1.0, 1.0, 1.05, 1.34]
 
 
 def test_a_rank_updates_its_own_part_alone():

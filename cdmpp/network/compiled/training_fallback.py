@@ -8,6 +8,7 @@ from typing import Any
 
 from cdmpp.network.graph import Call, NetworkGraph, bytes_of, graph_with_ends
 from cdmpp.network.source.torch_network import TorchNetwork
+from cdmpp.network.source.trained_model import rows_of
 from cdmpp.network.training_phases import live_bytes, saved_bytes
 from cdmpp.network.training_step import StepCall, StepMemory, StepParameter, TrainingStep
 from cdmpp.programs.networks import to_relax
@@ -58,6 +59,7 @@ def ratio_step(network: TorchNetwork, optimizer: Optimizer, batch: int, reason: 
     ready = _ready(numbers, joined)
     phases = [phase for phase, size in joined.sizes for _ in range(size)]
     sizes = {name: _size(parameter) for name, parameter in parameters}
+    rows = {name: rows_of(parameter) for name, parameter in parameters}
     inputs = [number for number in ends.parameters[:count] if number is not None]
     trained = sum(sizes.values())
     memory = StepMemory(
@@ -76,12 +78,12 @@ def ratio_step(network: TorchNetwork, optimizer: Optimizer, batch: int, reason: 
     return TrainingStep(
         joined.graph,
         tuple(map(StepCall, joined.graph.calls, phases)),
-        tuple(StepParameter(name, sizes[name], place, numbers[name]) for name, place in ready.items()),
+        tuple(StepParameter(name, sizes[name], place, numbers[name], rows[name]) for name, place in ready.items()),
         batch,
         optimizer.name,
         memory,
-        (warning,),
-        joined.scaled,
+        warnings=(warning,),
+        scaled=joined.scaled,
     )
 
 

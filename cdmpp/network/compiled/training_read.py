@@ -8,7 +8,7 @@ from typing import Any
 from cdmpp.errors import some
 from cdmpp.network.compiled.training_fallback import ratio_step
 from cdmpp.network.graph import graph_with_ends
-from cdmpp.network.source.trained_model import batch_of, modes_kept, trained_model
+from cdmpp.network.source.trained_model import batch_of, buffers_of, modes_kept, rows_of, trained_model
 from cdmpp.network.training_phases import live_bytes, phases_of, saved_bytes
 from cdmpp.network.training_step import StepCall, StepMemory, StepParameter, TrainingStep
 from cdmpp.network.workload import Workload
@@ -46,7 +46,7 @@ def read_step(workload: Workload, fallback: bool = True) -> TrainingStep:
                 ) from error
             step = ratio_step(network, update, size, str(error))
     compiled |= compiled_modules(network.model)
-    return replace(step, warnings=(*compiled_flag(compiled, TVM), *step.warnings))
+    return replace(step, buffers=buffers_of(model), warnings=(*compiled_flag(compiled, TVM), *step.warnings))
 
 
 def step_of(joint: JointGraph, lowered: Any, optimizer: Optimizer, name: str, batch: int) -> TrainingStep:
@@ -77,9 +77,12 @@ def step_of(joint: JointGraph, lowered: Any, optimizer: Optimizer, name: str, ba
         for value, number in zip(joint.inputs, ends.parameters, strict=False)
         if value.role == "parameter"
     }
-    parameters = tuple(StepParameter(key, sizes[key], place, numbers.get(key)) for key, place in ready.items())
+    rows = {value.name: rows_of(tensor) for value, tensor in zip(joint.inputs, joint.tensors, strict=True)}
+    parameters = tuple(
+        StepParameter(key, sizes[key], place, numbers.get(key), rows[key]) for key, place in ready.items()
+    )
     calls = tuple(map(StepCall, graph.calls, phases))
-    return TrainingStep(graph, calls, parameters, batch, optimizer.name, memory, _warnings(joint))
+    return TrainingStep(graph, calls, parameters, batch, optimizer.name, memory, warnings=_warnings(joint))
 
 
 def _size(tensor: Any) -> int:

@@ -9,7 +9,7 @@ from cdmpp.network.eager.backward import GrownTasks, with_backward
 from cdmpp.network.eager.graph import eager_graph_of
 from cdmpp.network.eager.read import EagerNetwork
 from cdmpp.network.graph import Call
-from cdmpp.network.source.trained_model import batch_of, modes_kept, trained_model
+from cdmpp.network.source.trained_model import batch_of, buffers_of, modes_kept, rows_of, trained_model
 from cdmpp.network.training_phases import live_bytes, saved_bytes
 from cdmpp.network.training_step import PHASES, StepCall, StepMemory, StepParameter, TrainingStep
 from cdmpp.network.workload import Workload
@@ -64,8 +64,9 @@ def read_step(workload: Workload, kind: str = "gpu") -> EagerNetwork:
     graph = replace(whole.graph, calls=tuple(calls), tasks=grown.tasks)
     names = unwrapped(module)
     ready = {names(made.parameters[number]): place for number, place in whole.ready.items()}
+    rows = {name: rows_of(one) for name, one in module.named_parameters()}
     parameters = tuple(
-        StepParameter(names(made.parameters[number]), sizes[number], place, number)
+        StepParameter(names(made.parameters[number]), sizes[number], place, number, rows[made.parameters[number]])
         for number, place in whole.ready.items()
     )
     examples = {number for call in made.graph.calls for number, _ in call.resident} - made.weights
@@ -85,7 +86,7 @@ def read_step(workload: Workload, kind: str = "gpu") -> EagerNetwork:
         graph=graph,
         batch=size,
         warnings=warnings,
-        step=TrainingStep(graph, stepped, parameters, size, update, memory, warnings),
+        step=TrainingStep(graph, stepped, parameters, size, update, memory, buffers_of(model), warnings),
         operators=grown.operators,
         stand_ins=made.stand_ins,
         trains=True,

@@ -10,6 +10,7 @@ from typing import Any
 from cdmpp.errors import UnsupportedNetworkError
 from cdmpp.network.source.torch_network import TorchNetwork, read_torch
 from cdmpp.network.source.weightless import is_weightless
+from cdmpp.network.training_step import StepBuffer
 from cdmpp.network.workload import Workload
 from cdmpp.operators.aten_views import runs_nothing
 from cdmpp.programs.networks import export
@@ -78,6 +79,18 @@ def batch_of(arguments: Sequence[Any]) -> int:
     """Examples in one step: the first size of the first tensor; 1 where there is none."""
     first = next((value for value in arguments if getattr(value, "shape", ())), None)
     return int(first.shape[0]) if first is not None else 1
+
+
+def buffers_of(model: Any) -> tuple[StepBuffer, ...]:
+    """The buffers of a torch module, in its order."""
+    return tuple(
+        StepBuffer(one.numel() * one.element_size(), str(one.dtype).removeprefix("torch.")) for one in model.buffers()
+    )
+
+
+def rows_of(tensor: Any) -> int:
+    """Length of the first dimension; 1 for a number."""
+    return int(tensor.shape[0]) if tensor.dim() else 1
 
 
 def _training_modes(network: Any) -> list[bool]:

@@ -11,8 +11,8 @@ from cdmpp.network.training_step import StepMemory
 from cdmpp.plans.sizes import MIB, MOST_BYTES, mib, sizes
 from cdmpp.plans.strategies.registry import STRATEGIES
 from cdmpp.platform.limits import Limits, numbers
-from cdmpp.steps.buckets import USED_ITEM_BYTES, buckets_of
-from cdmpp.steps.exchange import Exchange
+from cdmpp.steps.buckets import USED_ITEM_BYTES, buckets_of, initial_buckets
+from cdmpp.steps.exchange import START, Exchange
 from cdmpp.steps.step_graph import COPY, Gradient, ModuleSpan, RankGraph, StepGraph
 from cdmpp.steps.strategy import RankBytes, Strategy, flag
 from cdmpp.steps.transforms.rebucket import gradient_exchanges, rebucket, used_map
@@ -20,6 +20,7 @@ from cdmpp.steps.transforms.view_gradients import view_gradients
 
 DEFAULT_BUCKETS = (MIB, 25 * MIB)
 """PyTorch's: a small first bucket leaves early."""
+_BUFFERS = 250 * MIB
 _BUCKET_MIB = numbers(1 / MIB, MOST_BYTES / MIB, "MiB")
 
 
@@ -50,6 +51,9 @@ class DDP(Strategy):
     find_unused_parameters: bool = False
     """True if each step looks for parameters without a gradient: buckets are never rebuilt, and ranks exchange a map of
     used parameters. ``static_graph=True`` undoes both."""
+    forward_sync_buffers: bool = True
+    """True if rank 0 broadcasts the buffers of the model, such as those of batch norms, before the forward pass; of
+    several accumulated ones only before the first."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -66,19 +70,31 @@ class DDP(Strategy):
         return buckets_of(rank, self.bucket_bytes, not self.find_unused_parameters)
 
     def exchanges(self, graph: StepGraph) -> tuple[Exchange, ...]:
-        """One all-reduce a bucket and one of the map of used parameters; ``CdmppError`` where gradients differ."""
+        """Broadcasts of buffers, an all-reduce a bucket and of the map of used parameters.
+
+        ``CdmppError`` where gradients differ.
+        """
         graph.check_alike()
         ready = [{one.name: one.ready_after for one in rank.gradients} for rank in graph.ranks]
         last = [max(own.values(), default=0) for own in ready]
-        found = []
+        found = self._broadcasts(graph) if self.forward_sync_buffers else []
         for number, bucket in enumerate(self.buckets(graph.ranks[0])):
             after = [max(own[one.name] for one in bucket) for own in ready] if self.overlap else last
             size = sum(one.bytes for one in bucket)
             found.append(Exchange("all_reduce", size, dict(enumerate(after)), name=f"bucket {number}"))
-        if self.find_unused_parameters and found:
+        if self.find_unused_parameters and graph.ranks[0].gradients:
             size = USED_ITEM_BYTES * len(graph.ranks[0].gradients)
             found.append(Exchange("all_reduce", size, dict(enumerate(last)), name="used parameters"))
         return tuple(found)
+
+    def _broadcasts(self, graph: StepGraph) -> list[Exchange]:
+        """One a data type and 250 MiB."""
+        after = dict.fromkeys(range(len(graph.ranks)), START)
+        before = {rank.rank: (0,) for rank in graph.ranks if rank.ops}
+        return [
+            Exchange("broadcast", sum(one.bytes for one in bucket), after, before, f"buffers {bucket[0].dtype}")
+            for bucket in initial_buckets(graph.ranks[0].buffers, (_BUFFERS,))
+        ]
 
     def rank_bytes(self, held: StepMemory, modules: Sequence[ModuleSpan], ranks: int) -> RankBytes:
         """A whole model, and on several ranks the buckets, which are as large as all gradients."""
@@ -94,6 +110,8 @@ class DDP(Strategy):
             return super().apply(graph)
         if self.find_unused_parameters != (used_map(graph) is not None):
             raise CdmppError("ddp.find_unused_parameters of a traced step cannot be changed")
+        if not self.forward_sync_buffers and any(one.kind == "broadcast" for one in graph.exchanges):
+            raise CdmppError("ddp.forward_sync_buffers of a traced step cannot be changed")
         return rebucket(view_gradients(graph) if self.gradient_as_bucket_view else graph, self.bucket_bytes)
 
     @classmethod
@@ -139,6 +157,8 @@ class DDP(Strategy):
             return f"gradients lie {lie} their buckets"
         if setting == "find_unused_parameters":
             return f"parameters without a gradient are {'' if self.find_unused_parameters else 'not '}looked for"
+        if setting == "forward_sync_buffers":
+            return f"buffers are {'' if self.forward_sync_buffers else 'not '}broadcast"
         return super().describe(setting)
 
     def torch_arguments(self) -> dict[str, Any]:
@@ -154,6 +174,8 @@ class DDP(Strategy):
             found["gradient_as_bucket_view"] = True
         if self.find_unused_parameters:
             found["find_unused_parameters"] = True
+        if not self.forward_sync_buffers:
+            found["forward_sync_buffers"] = False
         return found
 
     def torch_lines(self) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
@@ -63,13 +64,15 @@ class FSDP(Strategy):
         """A part of everything; in the passes two modules and the root, or all, and one module's gradients."""
         if ranks == 1:
             return super().rank_bytes(held, modules, ranks)
-        sizes = sorted((one.bytes for one in modules if not one.is_kept), reverse=True)
-        root = sum(one.bytes for one in modules if one.is_kept)
-        gathered = sum(sizes[:2]) + root if self.reshard_after_forward else held.parameter_bytes
+        sizes = sorted((one.padded_bytes(ranks) for one in modules if not one.is_kept), reverse=True)
+        root = sum(one.padded_bytes(ranks) for one in modules if one.is_kept)
+        padding = (sum(sizes) + root) / (sum(one.bytes for one in modules) or 1) if modules else 1.0
+        gathered = sum(sizes[:2]) + root if self.reshard_after_forward else padding * held.parameter_bytes
+        kept = held.parameter_bytes + held.state_bytes + held.gradient_bytes
         return RankBytes(
-            -(-(held.parameter_bytes + held.state_bytes + held.gradient_bytes) // ranks),
-            -(-held.update_bytes // ranks),
-            gathered + max([*sizes, root], default=0),
+            math.ceil(padding * kept / ranks),
+            math.ceil(padding * held.update_bytes / ranks),
+            math.ceil(gathered) + max([*sizes, root], default=0),
             holds_gradients=True,
         )
 
@@ -102,7 +105,9 @@ class FSDP(Strategy):
             ahead, module = order[max(place - 1, 0)] if self.overlap else number, graph.ranks[0].modules[number]
             after = {rank: max(begin - 1, START) for rank, begin in _places(graph, ahead, phase, 0).items()}
             before = {rank: (begin,) for rank, begin in _places(graph, number, phase, 0).items()}
-            found.append(Exchange("all_gather", module.bytes, after, before, f"{module.name} {phase}"))
+            found.append(
+                Exchange("all_gather", module.padded_bytes(len(graph.ranks)), after, before, f"{module.name} {phase}")
+            )
         return found
 
     def _scatters(self, graph: StepGraph, order: Sequence[int]) -> list[Exchange]:
@@ -115,7 +120,8 @@ class FSDP(Strategy):
             module, after = graph.ranks[0].modules[number], _places(graph, number, "backward", 1)
             blocks = order[min(place + 1, len(order) - 1)] if self.overlap else number
             before = {rank: (end + 1,) for rank, end in _places(graph, blocks, "backward", 1).items()}
-            found.append(Exchange("reduce_scatter", module.bytes, after, before, f"{module.name} gradients"))
+            size = module.padded_bytes(len(graph.ranks))
+            found.append(Exchange("reduce_scatter", size, after, before, f"{module.name} gradients"))
         return found
 
 

@@ -1,4 +1,8 @@
-"""Recompute: forward ops of FSDP modules run again in the backward pass, so that nothing inside is saved."""
+"""Recompute: forward ops of FSDP modules run again in the backward pass, so that nothing inside is saved.
+
+They stop early, as ``torch.utils.checkpoint(use_reentrant=False)`` does: once the last result is there that the backward
+pass reads.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +29,7 @@ def can_recompute(rank: RankGraph) -> tuple[ModuleSpan, ...]:
 
 
 def recompute(graph: StepGraph, modules: Collection[str]) -> StepGraph:
-    """The forward ops of these modules run again before their backward pass, as part of it."""
+    """The forward ops of these modules run again before their backward pass, as part of it, as far as it needs them."""
     if not modules:
         return graph
     return edited(graph, lambda rank: _edit(rank, modules))
@@ -40,7 +44,7 @@ def run_order(rank: RankGraph, modules: Collection[str]) -> list[tuple[int, bool
     runs = list[tuple[int, bool]]()
     for place in range(len(rank.ops)):
         for module in again.get(place, ()):
-            runs += [(inside, True) for inside in _forward_places(rank, module)]
+            runs += [(inside, True) for inside in again_places(rank, module)]
         runs.append((place, False))
     return runs
 
@@ -58,17 +62,22 @@ def _edit(rank: RankGraph, modules: Collection[str]) -> Edit:
             ops[-1] = replace(ops[-1], phase="backward")
             copies[place] = number
     kept = [places[place] for place in range(len(rank.ops))]
-    begins = {
-        one.name: min(copies[place] for place in _forward_places(rank, one))
-        for one in rank.modules
-        if one.name in modules
-    }
+    again = {one.name: again_places(rank, one) for one in rank.modules if one.name in modules}
+    begins = {name: copies[own[0]] for name, own in again.items() if own}
     return Edit(tuple(ops), kept, kept, begins)
 
 
-def _forward_places(rank: RankGraph, module: ModuleSpan) -> list[int]:
-    inside = range(module.forward[0], module.forward[1] + 1)
-    return [place for place in inside if rank.ops[place].phase == "forward"]
+def again_places(rank: RankGraph, module: ModuleSpan) -> list[int]:
+    """Places of the forward ops of a module that run again: all up to the last whose result is read from then on.
+
+    All of them where nobody knows what ops read.
+    """
+    inside = [place for place in range(module.forward[0], module.forward[1] + 1) if rank.ops[place].phase == "forward"]
+    if not any(op.inputs for op in rank.ops):
+        return inside
+    later = [op for op in rank.ops[module.backward[0] :] if op.phase == "backward"]
+    last = max({source for op in later for source in op.inputs} & set(inside), default=-1)
+    return [place for place in inside if place <= last]
 
 
 def _meet(one: tuple[int, int], other: tuple[int, int]) -> bool:

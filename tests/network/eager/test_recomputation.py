@@ -16,7 +16,7 @@ from cdmpp.errors import CdmppError
 from cdmpp.network.eager.step import read_step
 from cdmpp.network.workload import Workload
 from cdmpp.steps.from_prediction import graph_of
-from cdmpp.steps.transforms.recompute import can_recompute
+from cdmpp.steps.transforms.recompute import again_places, can_recompute
 from tests.network.dispatched import predicted_step, real_step
 from tests.network.region_networks import CHECKPOINTED, WITHOUT_GRADIENTS, Run, each, mlp
 
@@ -182,3 +182,67 @@ def selective(part, x):
     return checkpoint(
         part, x, use_reentrant=False, context_fn=lambda: create_selective_checkpoint_contexts(policy)
     )  # fmt: skip
+
+
+class _Block(nn.Module):
+    """A transformer block whose norms come first."""
+
+    def __init__(self, width: int = 32):
+        super().__init__()
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        batch, length, width = x.shape
+        q, k, v = self.qkv(self.norms[0](x)).view(batch, length, 3, 4, -1).permute(2, 0, 3, 1, 4)
+        mixed = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(mixed.transpose(1, 2).reshape(batch, length, width))
+        return x + self.down(nn.functional.gelu(self.up(self.norms[1](x))))
+
+
+@pytest.mark.parametrize(
+    ("block", "share"),
+    [
+        (lambda: nn.Sequential(nn.Linear(32, 32)), 0.0),
+        (lambda: nn.Sequential(nn.Linear(32, 32), nn.GELU(), nn.Linear(32, 32)), 1 / 2),
+        (_Block, 8 / 12),
+    ],
+    ids=["linear", "linear-gelu-linear", "transformer"],
+)
+def test_a_plan_recomputes_what_checkpoint_does(block, share):
+    """The same kernels as where the model asks for it; ``share``: of the FLOPs of its linears."""
+
+    class Blocks(nn.Module):
+        def __init__(self, checkpoints):
+            super().__init__()
+            self.checkpoints, self.blocks = checkpoints, nn.ModuleList(block() for _ in range(3))
+            self.head = nn.Linear(32, 32)
+
+        def forward(self, x):
+            for one in self.blocks:
+                x = checkpoint(one, x, use_reentrant=False) if self.checkpoints else one(x)
+            return self.head(x)
+
+    def step(checkpoints):
+        return cdmpp.predict_step(Blocks(checkpoints), torch.randn(2, 8, 32), device="a100", runtime="torch")
+
+    plain, checkpointed = step(False), step(True)
+    rank = graph_of(plain).ranks[0]
+    modules = can_recompute(rank)
+    assert len(modules) == 3
+    again = [rank.ops[place] for one in modules for place in again_places(rank, one)]
+    wanted = [op for op in graph_of(checkpointed).ranks[0].ops if op.is_recomputed]
+    assert sorted(op.kind for op in again) == sorted(op.kind for op in wanted)
+
+    def flops(names):
+        tasks = plain.step.graph
+        calls = {call.call.name: call.call for call in plain.step.calls}
+        return sum(
+            tasks.tasks[calls[name].task_id].flops
+            for name in names
+            if "linear" in str(tasks.tasks[calls[name].task_id].op_name)
+        )
+
+    whole = [op.name for one in modules for op in rank.ops[one.forward[0] : one.forward[1] + 1]]
+    assert flops(op.name for op in again) / flops(whole) == pytest.approx(share)

@@ -6,8 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from cdmpp.network.training_step import StepMemory
+from cdmpp.plans.memory import Memory
 from cdmpp.steps.exchange import Exchange
-from cdmpp.steps.step_graph import ModuleSpan, StepGraph
+from cdmpp.steps.step_graph import Gradient, ModuleSpan, Op, RankGraph, StepGraph
 from cdmpp.steps.transforms.accumulate import accumulate
 from cdmpp.steps.transforms.fuse_update import can_fuse_update, fuse_update
 from cdmpp.steps.transforms.recompute import can_recompute, recompute
@@ -25,6 +27,34 @@ def test_a_recomputed_module_runs_again_before_its_backward_pass():
     assert made.modules[1].backward == (7, 9)  # its parameters must be there again before
     assert [one.ready_after for one in made.gradients] == [10, 9, 6]
     assert sum(made.phase_s.values()) == pytest.approx(sum(RANK.phase_s.values()) + 2e-3 + 2e-5)
+
+
+def _linear_gelu_linear():
+    """Seconds of forward ops: 1, 0.1 and 1. Each linear keeps what it reads, and so does GELU."""
+    forward = [Op("linear", "forward", 1.0, output_bytes=4 * MIB), Op("gelu", "forward", 0.1, output_bytes=4 * MIB, inputs=(0,)),
+               Op("linear", "forward", 1.0, output_bytes=MIB, inputs=(1,))]  # fmt: skip
+    backward = [Op("linear backward", "backward", 2.0, inputs=(2, 1)), Op("gelu backward", "backward", 0.1, inputs=(3, 0)),
+                Op("linear backward", "backward", 1.0, inputs=(4,))]  # fmt: skip
+    gradients = (Gradient("0.weight", MIB, 5), Gradient("2.weight", MIB, 3))
+    return RankGraph(0, (*forward, *backward), gradients, (ModuleSpan("0", 2 * MIB, (0, 2), (3, 5)),))
+
+
+def test_recomputing_stops_at_the_last_result_that_is_read():
+    """torch's non-reentrant checkpoint runs one matrix product again, not two: 1.1 s, not 2.1."""
+    rank = _linear_gelu_linear()
+    (made,) = recompute(StepGraph((rank,)), ("0",)).ranks
+    assert [op.name for op in made.ops[3:]] == ["linear", "gelu", "linear backward", "gelu backward", "linear backward"]
+    assert made.phase_s["backward"] - rank.phase_s["backward"] == pytest.approx(1.1)
+    assert made.ops[5].inputs == (2, 4) and made.ops[6].inputs == (5, 3)  # what ran again is read
+    held = Memory(StepMemory(2 * MIB, 2 * MIB, 0, 0, 0, 0, 0), rank)
+    assert held.live_bytes(()) == held.live_bytes(("0",)) == 9 * MIB  # of one block all is there when it is read
+    assert made.modules[0].backward == (3, 7)
+
+
+def test_a_module_that_only_keeps_its_input_runs_nothing_again():
+    rank = _linear_gelu_linear()
+    alone = replace(rank, modules=(ModuleSpan("2", MIB, (2, 2), (3, 3)),))
+    assert recompute(StepGraph((alone,)), ("2",)).ranks == (alone,)
 
 
 def test_batches_one_after_the_other():
