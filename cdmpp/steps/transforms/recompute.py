@@ -1,7 +1,7 @@
 """Recompute: forward ops of FSDP modules run again in the backward pass, so that nothing inside is saved.
 
-They stop early, as ``torch.utils.checkpoint(use_reentrant=False)`` does: once the last result is there that the backward
-pass reads.
+They stop early, as ``torch.utils.checkpoint(use_reentrant=False)`` does: once the last result that the backward pass
+reads is there.
 """
 
 from __future__ import annotations

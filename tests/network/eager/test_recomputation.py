@@ -236,13 +236,9 @@ def test_a_plan_recomputes_what_checkpoint_does(block, share):
     assert sorted(op.kind for op in again) == sorted(op.kind for op in wanted)
 
     def flops(names):
-        tasks = plain.step.graph
-        calls = {call.call.name: call.call for call in plain.step.calls}
-        return sum(
-            tasks.tasks[calls[name].task_id].flops
-            for name in names
-            if "linear" in str(tasks.tasks[calls[name].task_id].op_name)
-        )
+        tasks = plain.step.graph.tasks
+        called = {call.call.name: tasks[call.call.task_id] for call in plain.step.calls}
+        return sum(called[name].flops for name in names if "linear" in called[name].op_name)
 
     whole = [op.name for one in modules for op in rank.ops[one.forward[0] : one.forward[1] + 1]]
     assert flops(op.name for op in again) / flops(whole) == pytest.approx(share)
