@@ -1,19 +1,20 @@
-"""The wheel, built once, and unpacked as an installed package would lie."""
+"""What ``--fast`` leaves out and refuses; and the wheel, built once, as an installed package would lie."""
 
 from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 SLOW_TO_START = re.compile(r"\b(tvm|subprocess|multiprocessing|cdmpp\.programs|torchvision|transformers)\b")
+PROCESSES = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.exec", "os.system"}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -27,19 +28,30 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if SLOW_TO_START.search(collection_path.read_text()) else None
 
 
+STARTED: list[str] = []
+"""With ``--fast``: what was started since the last test ended, though whoever asked may have caught the refusal."""
+
+
+def refuse(event: str, arguments: tuple[Any, ...]) -> None:
+    """Audit hook: no process starts and TVM is not imported."""
+    if event in PROCESSES or event == "import" and arguments[0].partition(".")[0] == "tvm":
+        STARTED.append(f"{event} {arguments[:1]}")
+        raise AssertionError(f"a fast test starts {STARTED[-1]}")
+
+
+def pytest_collectstart(collector: pytest.Collector) -> None:
+    """With ``--fast`` watch the process that collects: not the one that starts the workers. An audit hook stays."""
+    if isinstance(collector, pytest.Session) and collector.config.getoption("--fast"):
+        sys.addaudithook(refuse)
+
+
 @pytest.fixture(autouse=True)
-def only_fast(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """With ``--fast`` a test that starts a process, or leaves TVM imported, fails."""
-    if not request.config.getoption("--fast"):
-        yield
-        return
-
-    def refuse(*arguments: object, **options: object) -> None:
-        raise AssertionError(f"a fast test starts a process: {arguments[1:]}")
-
-    monkeypatch.setattr(subprocess.Popen, "__init__", refuse)
+def only_fast(request: pytest.FixtureRequest) -> Iterator[None]:
+    """With ``--fast`` a test fails that starts a process or imports TVM, be it on another thread or caught."""
     yield
-    assert "tvm" not in sys.modules, "a fast test imports TVM"
+    started, STARTED[:] = STARTED[:], []
+    assert not started, f"a fast test starts {', '.join(started)}"
+    assert not request.config.getoption("--fast") or "tvm" not in sys.modules, "a fast test imports TVM"
 
 
 @pytest.fixture(scope="session")
