@@ -23,6 +23,7 @@ database = ms.tune_tir(
     work_dir=tempfile.mkdtemp(),
     max_trials_global=8,
     num_trials_per_iter=4,
+    strategy=ms.search_strategy.EvolutionarySearch(population_size=32, init_min_unmeasured=8),  # a short search
     cost_model=model,
     builder=model.builder,
 )

@@ -31,8 +31,13 @@ def test_example_runs(name, tmp_path, monkeypatch, capsys):
 
 @pytest.mark.tvm
 def test_cost_model_example_runs(tmp_path, monkeypatch, capsys):
-    pytest.importorskip("tvm")
-    assert "measured programs takes" in run("cost_model", tmp_path, monkeypatch, capsys)
+    tvm = pytest.importorskip("tvm")
+    from cdmpp.programs.intrinsics import intrinsics_for
+
+    with intrinsics_for(
+        tvm.target.Target("llvm")
+    ):  # TVM would import those of GPUs too: 20 s, or 100 in a large process
+        assert "measured programs takes" in run("cost_model", tmp_path, monkeypatch, capsys)
 
 
 def test_every_example_is_run():
