@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import FileLock
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 SLOW_TO_START = re.compile(r"\b(tvm|subprocess|multiprocessing|cdmpp\.programs|torchvision|transformers)\b")
@@ -55,15 +56,17 @@ def only_fast(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def wheel(tmp_path_factory) -> Path:
+def wheel(pytestconfig, tmp_path_factory) -> Path:
+    """Made of what the last one was compiled into: nothing is compiled twice, by no worker of the suite either."""
     build = pytest.importorskip("scikit_build_core.build")
-    out = tmp_path_factory.mktemp("wheel")
+    out, kept = tmp_path_factory.mktemp("wheel"), pytestconfig.cache.mkdir("wheel")
     here = os.getcwd()
-    try:
-        os.chdir(REPOSITORY)
-        return out / build.build_wheel(str(out))
-    finally:
-        os.chdir(here)
+    with FileLock(kept / "lock"):
+        try:
+            os.chdir(REPOSITORY)
+            return out / build.build_wheel(str(out), {"build-dir": str(kept / "build")})
+        finally:
+            os.chdir(here)
 
 
 @pytest.fixture(scope="session")
