@@ -126,7 +126,6 @@ def cases(folder: Path) -> dict[str, Callable[[], Any]]:
         "trace: world of 1e400": traced(folder, "b", 0, 10**400),
         "trace: endless world": traced(folder, "c", 0, float("inf")),
         "trace: rank beyond the world": traced(folder, "d", BILLION, 2),
-        "trace: 65,536 ranks": traced(folder, "e", 0, 2**16),
         "what-if: 1e9 ranks": lambda: scale_ranks(traced_step(), BILLION),
         "what-if: 65,536 ranks": lambda: scale_ranks(traced_step(), 2**16),
         "topology: 1e9 ranks": lambda: on_link("nvlink4", BILLION),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import re
+import sys
 from typing import TYPE_CHECKING
 
 from cdmpp.cli.output import add_output_arguments, check_output, show
@@ -27,6 +29,11 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
         "straggler=no, kernel:NAME=0.9 (a factor of the operators with NAME in their name)"
     )
     verb.add_argument("--what-if", type=text, nargs="+", default=[], metavar="KEY=VALUE", help=changes)
+    verb.add_argument("--check", action="store_true", help="show what was read of the traces, and no answer")
+    verb.add_argument(
+        "--step-mark", type=text, metavar="REGEX",
+        help="host events whose name it finds begin a step, for traces without torch.profiler's ProfilerStep marks",
+    )  # fmt: skip
     verb.add_argument("--diagnose", action="store_true", help="why a step is long: causes in seconds a step, ranked")
     verb.add_argument("--optimize", action="store_true", help="search settings under which the step is shorter")
     add_search_arguments(verb)
@@ -42,23 +49,43 @@ def run(options: argparse.Namespace) -> None:
     check_output(options, options.save_plan)
     from cdmpp.report.plan import plan_report
     from cdmpp.report.trace import trace_report
+    from cdmpp.report.trace_check import check_report
     from cdmpp.steps.replay import replay
     from cdmpp.trace.diagnosis import diagnose
-    from cdmpp.trace.folder import read_job, read_recordings
-    from cdmpp.trace.what_if import changed
+    from cdmpp.trace.folder import read_recordings, read_traces, traced_job
+    from cdmpp.trace.traced_step import traced_steps
+    from cdmpp.trace.what_if import changed, doubts
 
-    graph = read_job(options.folder)
+    traces = read_traces(options.folder, _pattern(options.step_mark), sys.stderr.isatty())
+    if options.check:
+        show({"": check_report(traces)}, options)
+        return
+    job = traced_job(options.folder, traces)
+    graph = job.graph
     recordings = read_recordings(options.folder)
     base = replay(graph)
     asked = replay(changed(graph, settings)) if settings else None
     causes = diagnose(graph) if options.diagnose else None
-    reports = {"": trace_report(graph, base, recordings, settings, asked, causes)}
+    read = [trace.inventory for trace in job.traces]
+    warnings = (*job.warnings, *doubts(graph, settings))
+    reports = {
+        "": trace_report(
+            graph, base, recordings, settings, asked, causes, job.numbers, traced_steps(job), read, warnings
+        )
+    }
     searched = _searched(graph, options.accumulate_steps) if options.optimize else None
     if searched is not None:
         reports["optimized"] = plan_report(searched)
     show(reports, options)
     if searched is not None:
         write_plan(searched.plan, options)
+
+
+def _pattern(mark: str | None) -> str | None:
+    try:
+        return mark if mark is None else re.compile(mark).pattern
+    except re.error as error:
+        raise UsageError(f"--step-mark {mark}: no regular expression: {error}") from None
 
 
 def read_settings(given: list[str]) -> dict[str, str]:

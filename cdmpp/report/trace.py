@@ -6,16 +6,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from cdmpp.errors import some
 from cdmpp.report.charts import Bar, Bars
 from cdmpp.report.replay import timeline_of
 from cdmpp.report.report import Column, Report, Table, Total
+from cdmpp.report.trace_check import read_totals
 from cdmpp.steps.rank_spans import rank_spans
 from cdmpp.steps.replay import Replay
 from cdmpp.steps.step_graph import StepGraph
 from cdmpp.trace.diagnosis import Cause
 from cdmpp.trace.folder import Recording
+from cdmpp.trace.inventory import Inventory
+from cdmpp.trace.rank_trace import HOST
+from cdmpp.trace.traced_step import TracedStep
 from cdmpp.units import SHARE, percent
 
+MOST_OFF = 0.03
+"""Share of the measured step by which a replay may differ without a warning."""
 _UNPROFILED = "no steps without the profiler were measured here: cdmpp.trace.record does"
 
 
@@ -26,6 +33,10 @@ def trace_report(
     settings: Mapping[str, str] | None = None,
     changed: Replay | None = None,
     causes: Sequence[Cause] | None = None,
+    numbers: Sequence[int] | None = None,
+    steps: Sequence[TracedStep] = (),
+    read: Sequence[Inventory] = (),
+    warnings: Sequence[str] = (),
 ) -> Report:
     """Rows are ranks.
 
@@ -36,18 +47,26 @@ def trace_report(
         settings: what a what-if changes, as it was given.
         changed: the replay of the changed graph.
         causes: why a step is long; None: left out.
+        numbers: for each rank its number in the job; None: the same.
+        steps: each traced step by itself.
+        read: what was read of each file.
+        warnings: what was read with a doubt.
     """
-    ranks = _ranks(graph, base)
+    ranks = _ranks(graph, base, numbers)
     bars = tuple(Bar(one.name, one.seconds, one.seconds / base.step_s) for one in causes or ())
-    steps = len(graph.measured.steps_s)
+    count = len(graph.measured.steps_s)
     shown, backend = base if changed is None else changed, graph.backend or "unknown back end"
+    tables = [_rank_table(ranks), *([_step_table(steps)] if len(steps) > 1 else [])]
+    tables += [] if causes is None else [_cause_table(causes, base)]
     return Report(
-        title=f"{len(graph.ranks)} ranks, {backend}, {steps} traced step{'s' * (steps > 1)}",
+        title=f"{_counted(len(graph.ranks), 'rank')}, {backend}, {_counted(count, 'traced step')}",
         answer={
             "measured_s": graph.measured.step_s,
             "unprofiled_s": graph.measured.unprofiled_s,
             "steps_s": list(graph.measured.steps_s),
             "replayed_s": base.step_s,
+            "each_step": [asdict(step) for step in steps],
+            "read": [asdict(one) for one in read],
             "what_if_s": None if changed is None else changed.step_s,
             "ranks": [{key: value for key, value in row.items() if key != "operators"} for row in ranks],
             "exchanges": [
@@ -57,21 +76,27 @@ def trace_report(
             ],
             "causes": [asdict(cause) for cause in causes or ()],
         },
-        totals=(*_totals(graph, base), *_overhead(recordings, graph, base), *_what_if(settings or {}, base, changed)),
-        tables=(_rank_table(ranks), *(() if causes is None else (_cause_table(causes, base),))),
-        warnings=(_UNPROFILED,) if graph.measured.unprofiled_s is None else (),
+        totals=(*read_totals(read), *_totals(graph, base), *_overhead(recordings, graph, base),
+                *_what_if(settings or {}, base, changed)),
+        tables=tuple(tables),
+        warnings=(*_off(graph, base, steps), *warnings,
+                  *((_UNPROFILED,) if graph.measured.unprofiled_s is None else ())),
         timeline=timeline_of(rank_spans(shown)),
         charts=(Bars("Why a step is long", bars),) if bars else (),
     )  # fmt: skip
 
 
-def _ranks(graph: StepGraph, base: Replay) -> list[dict[str, Any]]:
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'s' * (count != 1)}"
+
+
+def _ranks(graph: StepGraph, base: Replay, numbers: Sequence[int] | None) -> list[dict[str, Any]]:
     return [
         {
-            "rank": rank.rank,
-            "operators": len(rank.ops),
-            "computes_s": rank.busy_s,
-            "gaps_s": rank.idle_s,
+            "rank": rank.rank if numbers is None else numbers[rank.rank],
+            "operators": sum(op.stream != HOST for op in rank.ops),
+            "computes_s": base.busy_s[rank.rank],
+            "gaps_s": base.rank_step_s(rank.rank) - base.busy_s[rank.rank] - base.waits_s[rank.rank],
             "stands_s": base.waits_s[rank.rank],
             "others_delay_s": (graph.measured.waits_s or {}).get(rank.rank),
         }
@@ -90,6 +115,28 @@ def _rank_table(rows: Sequence[Mapping[str, Any]]) -> Table:
                meaning="Until the last rank came to an exchange."),
     )  # fmt: skip
     return Table("Ranks, seconds per step", columns, rows)
+
+
+def _step_table(steps: Sequence[TracedStep]) -> Table:
+    columns = (
+        Column("number", "step"),
+        Column("host_s", "host", "s", digits=4, meaning="Between the marks of the host."),
+        Column("measured_s", "measured", "s", digits=4, meaning="As the host's marks say, or as its device needs."),
+        Column("replayed_s", "replayed", "s", digits=4),
+    )
+    return Table("Each traced step", columns, [asdict(step) for step in steps])
+
+
+def _off(graph: StepGraph, base: Replay, steps: Sequence[TracedStep]) -> list[str]:
+    """Replays that are not near what was measured."""
+    pairs = [(f"step {step.number}", step.measured_s, step.replayed_s) for step in steps]
+    pairs.append(("the median step", graph.measured.step_s, base.step_s))
+    far = [
+        f"{name} {percent(replayed_s / measured_s - 1, signed=True)}"
+        for name, measured_s, replayed_s in pairs
+        if replayed_s is not None and measured_s and abs(replayed_s / measured_s - 1) > MOST_OFF
+    ]
+    return [f"the replay is not near what was measured: {some(far, ', ')}"] if far else []
 
 
 def _cause_table(causes: Sequence[Cause], base: Replay) -> Table:

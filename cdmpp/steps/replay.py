@@ -8,7 +8,7 @@ from functools import cached_property
 
 from cdmpp.collectives.topology import Topology
 from cdmpp.simulate.engine import simulate
-from cdmpp.simulate.intervals import Interval
+from cdmpp.simulate.intervals import Interval, length_s, union
 from cdmpp.simulate.timeline import Span, Timeline
 from cdmpp.steps.contention import shared_s, with_contention, without_contention
 from cdmpp.steps.exchange_tasks import check_granularity, measured_rates
@@ -65,17 +65,27 @@ class Replay:
         return dict(sorted(found.items(), key=lambda item: -item[1]))
 
     @cached_property
+    def busy_s(self) -> Mapping[int, float]:
+        """Rank -> seconds of the reported step in which an op runs on any of its streams."""
+        return self._under_way_s("op")
+
+    @cached_property
     def waits_s(self) -> Mapping[int, float]:
         """Rank -> seconds of the reported step in which it runs nothing, not even a delay: it waits for exchanges."""
-        spent = dict.fromkeys(range(len(self.graph.ranks)), 0.0)
+        spent = self._under_way_s("op", "delay", "start", "end")
+        return {rank: self.rank_step_s(rank) - seconds for rank, seconds in spent.items()}
+
+    def rank_step_s(self, rank: int) -> float:
+        """Seconds from the end of the step before to the end of the reported one, on one rank."""
+        before, own = (self.timeline.spans[TaskKey(step, "end", rank, 0)].end_s for step in (STEADY - 1, STEADY))
+        return own - before
+
+    def _under_way_s(self, *kinds: str) -> dict[int, float]:
+        spans: dict[int, list[Interval]] = {rank: [] for rank in range(len(self.graph.ranks))}
         for key, span in self.spans.items():
-            if not key.is_of_exchange:
-                spent[key.rank] += span.end_s - span.start_s
-        ends = {
-            step: [self.timeline.spans[TaskKey(step, "end", rank, 0)].end_s for rank in spent]
-            for step in (STEADY - 1, STEADY)
-        }
-        return {rank: ends[STEADY][rank] - ends[STEADY - 1][rank] - seconds for rank, seconds in spent.items()}
+            if key.kind in kinds:
+                spans[key.rank].append((span.start_s, span.end_s))
+        return {rank: length_s(union(own)) for rank, own in spans.items()}
 
 
 def replay(

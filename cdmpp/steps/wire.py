@@ -51,7 +51,8 @@ def wires(graph: StepGraph) -> dict[str, Wire]:
     backend = graph.backend if graph.backend in BACKENDS else "gloo"
     for kind, traced in by_kind.items():
         ranks = max(len(one.ranks) for one in traced)
-        sizes, took = np.array([one.bytes for one in traced], float), np.array([one.measured_s for one in traced])
+        known = [one for one in traced if one.bytes] or traced
+        sizes, took = np.array([one.bytes for one in known], float), np.array([one.measured_s for one in known])
         points = {n_bytes: seconds for name, n_bytes, seconds in graph.measured.probed if name == kind and seconds > 0}
         if len(points) >= 2 and ranks == len(graph.ranks):
             x = np.array(sorted(points), float)
@@ -99,7 +100,7 @@ def rescaled(one: Exchange, wire: Wire, bandwidth: float = 1.0, ranks: int | Non
 
     The latency part grows with the steps of a ring, the rest with its traffic.
     """
-    latency_s = min(wire.scale * wire.latency_s, one.measured_s)
+    latency_s = min(wire.scale * wire.latency_s, one.measured_s) if one.bytes else one.measured_s
     moving_s = one.measured_s - latency_s
     if ranks is not None and ranks != len(one.ranks):
         if one.kind not in KINDS or one.kind == "send_recv":

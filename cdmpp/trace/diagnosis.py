@@ -12,6 +12,7 @@ from cdmpp.steps.step_graph import StepGraph
 from cdmpp.steps.transforms.gaps import without_gaps
 from cdmpp.steps.transforms.links import scale_latency, without_wire_time
 from cdmpp.steps.transforms.straggler import straggler, without_straggler
+from cdmpp.trace.exchange_events import unknown
 
 _SHOWN = 5
 
@@ -31,12 +32,12 @@ class Cause:
 def diagnose(graph: StepGraph) -> tuple[Cause, ...]:
     """Causes, longest first; each replayed without it. Those of less than a thousandth of a step are left out."""
     base = replay(graph)
-    slow = straggler(graph)
+    slow, hidden = straggler(graph), unknown(graph.exchanges)
     tries: list[tuple[str, Callable[[StepGraph], StepGraph], str, Callable[[Replay], list[str]]]] = [
         (
             "exposed communication",
             without_wire_time,
-            "a faster link, larger buckets, or more to compute a step",
+            f"a faster link, {'' if hidden else 'larger buckets, '}or more to compute a step",
             _waits,
         ),
         (
@@ -47,6 +48,8 @@ def diagnose(graph: StepGraph) -> tuple[Cause, ...]:
         ),
         ("idle gaps", without_gaps, "the host is slow to launch: fuse operators, load data ahead", _delays),
     ]
+    if hidden:  # without bytes nobody knows which messages are small
+        tries = [one for one in tries if one[0] != "small messages"]
     if slow is not None:
         advice = f"rank {slow} computes longest: look at its machine, or give it less"
         tries.append((f"straggler rank {slow}", without_straggler, advice, lambda base: _slower(base, slow)))
@@ -99,7 +102,8 @@ def _say(seconds: float, what: str) -> tuple[float, str]:
 def _exchange_text(base: Replay, place: int) -> str:
     one = base.graph.exchanges[place]
     peers = "" if one.peers is None else f", {one.group}"
-    return f"exchange {place} ({one.kind}, {one.bytes / 1e6:.4g} MB{peers})"
+    size = f"{one.bytes / 1e6:.4g} MB" if one.bytes else "unknown bytes"
+    return f"exchange {place} ({one.kind}, {size}{peers})"
 
 
 def _waits(base: Replay) -> list[str]:

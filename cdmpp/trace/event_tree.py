@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from cdmpp.trace.exchange_events import Event, is_launch
+from cdmpp.trace.event import Event
+from cdmpp.trace.exchange_events import is_launch
 
 _ACCUMULATE = "torch::autograd::AccumulateGrad"
 _ENGINE = "autograd::engine::evaluate_function"
@@ -56,34 +57,34 @@ def _roots(events: list[Event]) -> list[Node]:
     roots: list[Node] = []
     stack: list[Node] = []
     made: list[tuple[Node, Node | None]] = []
-    for event in sorted(events, key=lambda e: (e["ts"], -e["dur"])):
-        while stack and stack[-1].event["ts"] + stack[-1].event["dur"] <= event["ts"]:
+    for event in sorted(events, key=lambda e: (e.ts, -e.dur)):
+        while stack and stack[-1].event.end <= event.ts:
             stack.pop()
         node, parent = Node(event), stack[-1] if stack else None
         (parent.children if parent else roots).append(node)
         made.append((node, parent))
         stack.append(node)
     for node, parent in reversed(made):
-        node.opened = node.opened or node.event.get("cat") != "cpu_op"
+        node.opened = node.opened or node.event.category != "cpu_op"
         if is_launch(node.event):
             node.opened = False
         if parent is not None:
             parent.events += node.events
-            parent.opened = parent.opened or node.opened or is_launch(node.event) or node.event["name"] == _ACCUMULATE
+            parent.opened = parent.opened or node.opened or is_launch(node.event) or node.event.name == _ACCUMULATE
     return roots
 
 
 def _cut(node: Node, phase: str) -> Iterator[Leaf]:
-    name, start = str(node.event["name"]), node.event["ts"]
+    name, start = node.event.name, node.event.ts
     if name.startswith(_ENGINE):
         phase = "backward"
     elif name.startswith("Optimizer.step"):
         phase = "update"
     if not node.opened:
-        yield Leaf(node.event, start, start + node.event["dur"], node.events, phase)
+        yield Leaf(node.event, start, start + node.event.dur, node.events, phase)
         return
     inside = [leaf for child in node.children for leaf in _cut(child, phase)]
-    if name.startswith(_ENGINE) and (grads := [n.event for n in node.children if n.event["name"] == _ACCUMULATE]):
+    if name.startswith(_ENGINE) and (grads := [n.event for n in node.children if n.event.name == _ACCUMULATE]):
         first = next((place for place, leaf in enumerate(inside) if leaf.launches), len(inside))
         inside[max(first - 1, 0)].gradient = grads[0]
         for leaf in inside:

@@ -1,18 +1,22 @@
-"""Exchanges between ranks among the events of a Kineto trace: their kinds and bytes."""
+"""Exchanges between ranks among the events of a trace: their kinds, bytes and groups."""
 
 from __future__ import annotations
 
 import math
 import re
-from typing import Any
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
-Event = dict[str, Any]
+from cdmpp.trace.event import Event
 
 _ITEM_BYTES = {
-    "double": 8, "long int": 8, "long": 8, "int64": 8, "float64": 8,
-    "float": 4, "int": 4, "float32": 4, "int32": 4, "c10::half": 2, "half": 2, "c10::bfloat16": 2, "bfloat16": 2,
-    "float16": 2, "short": 2, "signed char": 1, "unsigned char": 1, "char": 1, "byte": 1, "bool": 1, "int8": 1,
-    "uint8": 1, "float8_e4m3fn": 1, "float8_e5m2": 1,
+    "double": 8, "long int": 8, "long": 8, "int64": 8, "float64": 8, "complexfloat": 8, "uint64": 8,
+    "float": 4, "int": 4, "float32": 4, "int32": 4, "uint32": 4, "c10::half": 2, "half": 2, "c10::bfloat16": 2,
+    "bfloat16": 2, "float16": 2, "short": 2, "int16": 2, "uint16": 2, "signed char": 1, "unsigned char": 1, "char": 1,
+    "byte": 1, "bool": 1, "int8": 1, "uint8": 1, "float8_e4m3fn": 1, "float8_e5m2": 1, "c10::float8_e4m3fn": 1,
+    "c10::float8_e5m2": 1, "float8_e4m3fnuz": 1, "float8_e5m2fnuz": 1,
 }  # fmt: skip
 _DTYPES = {"float": "float32", "double": "float64", "half": "float16"}
 _KINDS = (
@@ -27,6 +31,18 @@ _KINDS = (
     ("gather", ("gather",)),
     ("scatter", ("scatter",)),
 )
+_NAMES = frozenset(kind for kind, _ in _KINDS)
+_COLLECTIVE = re.compile(r"^(void )?(nccl|rccl|oneccl|hccl|xccl|mscclKernel|msccl)|ncclDevKernel|ncclKernel", re.I)
+_RECORD = re.compile(r"^(nccl|rccl|xccl|hccl|ucc|mtia\w*ccl):|^record_param_comms$")
+
+
+class ExchangeRecord(NamedTuple):
+    """What a trace says about one exchange."""
+
+    kind: str
+    bytes: int
+    """Bytes as ``collectives.collective.KINDS`` counts them; 0: unknown."""
+    group: str
 
 
 def kind_of(name: str) -> str:
@@ -37,29 +53,34 @@ def kind_of(name: str) -> str:
 
 def is_gloo(event: Event) -> bool:
     """A span of gloo's worker thread, from the arrival of this rank to the end."""
-    return str(event["name"]).startswith("gloo:")
+    return event.name.startswith("gloo:")
 
 
-def is_nccl(event: Event) -> bool:
-    """A kernel of NCCL or RCCL."""
-    return event.get("cat") == "kernel" and re.match(r"ncclDev|ncclKernel|nccl:|rccl", str(event["name"])) is not None
+def is_collective(event: Event) -> bool:
+    """A kernel of NCCL, RCCL or the like on a device."""
+    return _COLLECTIVE.search(event.name) is not None or "Collective name" in event.args
+
+
+def is_record(event: Event) -> bool:
+    """The span in which the host hands a collective over, with what it is."""
+    return _RECORD.search(event.name) is not None
 
 
 def is_launch(event: Event) -> bool:
     """The call that hands an exchange over."""
-    return event.get("cat") == "cpu_op" and str(event["name"]).startswith(("c10d::", "_c10d_functional::"))
+    return event.category == "cpu_op" and event.name.startswith(("c10d::", "_c10d_functional::"))
 
 
 def input_bytes(event: Event) -> int:
     """Bytes of the tensors that a recorded op was given; 0 without ``record_shapes``."""
-    args = event.get("args", {})
-    return sum(map(_tensor_bytes, args.get("Input Dims", ()), args.get("Input type", ())))
+    shapes, kinds = event.args.get("Input Dims"), event.args.get("Input type")
+    return sum(map(_tensor_bytes, shapes, kinds)) if isinstance(shapes, list) and isinstance(kinds, list) else 0
 
 
 def input_dtype(event: Event) -> str:
     """Data type of the first tensor that a recorded op was given; ``float32`` without ``record_shapes``."""
-    kinds = event.get("args", {}).get("Input type") or ["float"]
-    name = str(kinds[0]).lower().removeprefix("c10::")
+    kinds = event.args.get("Input type")
+    name = str(kinds[0] if isinstance(kinds, list) and kinds else "float").lower().removeprefix("c10::")
     return _DTYPES.get(name, name) if name in _ITEM_BYTES else "float32"
 
 
@@ -67,9 +88,9 @@ def _tensor_bytes(shape: Any, kind: Any) -> int:
     if isinstance(shape, list) and shape and isinstance(shape[0], list):  # a list of tensors
         kinds = kind if isinstance(kind, list) else [kind] * len(shape)
         return sum(map(_tensor_bytes, shape, kinds))
-    if not isinstance(shape, list) or str(kind).lower() not in _ITEM_BYTES or any(isinstance(n, list) for n in shape):
+    if not isinstance(shape, list) or str(kind).lower() not in _ITEM_BYTES or any(type(n) is not int for n in shape):
         return 0
-    return _ITEM_BYTES[str(kind).lower()] * math.prod(int(n) for n in shape)
+    return _ITEM_BYTES[str(kind).lower()] * math.prod(shape)
 
 
 def gloo_bytes(event: Event, kind: str, world: int) -> int:
@@ -77,24 +98,90 @@ def gloo_bytes(event: Event, kind: str, world: int) -> int:
     return input_bytes(event) * (world if kind == "all_gather" else 1)
 
 
-def nccl_exchange(event: Event) -> tuple[str, int, str]:
-    """Kind, bytes and group of a kernel, from what PyTorch writes into it."""
-    args = event.get("args", {})
-    kind = kind_of(str(args.get("Collective name") or event["name"]))
+def record_of(event: Event, world: int) -> ExchangeRecord:
+    """What a kernel's own arguments, or a record of the host, say."""
+    args = event.args
+    kind = kind_of(str(args.get("Collective name") or event.name))
     item = _ITEM_BYTES.get(str(args.get("dtype", "")).lower(), 0)
-    count = max(int(args.get("In msg nelems", 0)), int(args.get("Out msg nelems", 0)))
-    ranks = str(args.get("Process Group Ranks", ""))
-    return kind, count * item, f"{args.get('Process Group Name', '')}{ranks}"
+    counts = [args.get(f"{way} msg nelems", 0) for way in ("In", "Out")]
+    size = max(n if type(n) is int else 0 for n in counts) * item
+    if not size and "Collective name" not in args:
+        size = gloo_bytes(event, kind, world)
+    name = next((str(args[key]) for key in ("Process Group Name", "Process Group Description") if args.get(key)), "")
+    return ExchangeRecord(kind, max(size, 0), f"{name}{args.get('Process Group Ranks', '')}")
+
+
+class Records:
+    """Records of the host, found by the launch of a kernel: the innermost around it, or of the same External id."""
+
+    def __init__(self, host: Sequence[Event], world: int) -> None:
+        self.world = world
+        self._by_thread: dict[Any, list[Event]] = defaultdict(list)
+        self._by_id: dict[Any, list[Event]] = defaultdict(list)
+        for event in sorted((one for one in host if is_record(one)), key=lambda one: one.ts):
+            self._by_thread[event.tid].append(event)
+            if "External id" in event.args:
+                self._by_id[event.args["External id"]].append(event)
+        self._starts = {tid: [one.ts for one in found] for tid, found in self._by_thread.items()}
+
+    def of(self, kernel: Event, launch: Event | None) -> ExchangeRecord:
+        """The kind, bytes and group of a kernel: its own arguments, filled up from the records of the host."""
+        found = record_of(kernel, self.world)
+        if found.bytes and found.group:
+            return found
+        for event in self._around(launch) if launch is not None else self._same_id(kernel, kernel.ts):
+            said = record_of(event, self.world)
+            if said.kind not in _NAMES:
+                continue
+            is_same = said.kind == found.kind or found.kind == kernel.name or kernel_hides(kernel.name)
+            if "Collective name" not in kernel.args and (is_same or found.kind == "send_recv"):
+                found = ExchangeRecord(said.kind, found.bytes, found.group)
+            if said.kind == found.kind:
+                found = ExchangeRecord(found.kind, found.bytes or said.bytes, found.group or said.group)
+        return found
+
+    def _around(self, launch: Event) -> list[Event]:
+        starts = self._starts.get(launch.tid, [])
+        events = self._by_thread.get(launch.tid, [])
+        place, found = bisect_right(starts, launch.ts), []
+        for event in reversed(events[max(place - 8, 0) : place]):
+            if event.end >= launch.ts:
+                found.append(event)
+        return found or self._same_id(launch, launch.ts)
+
+    def _same_id(self, event: Event, moment: float) -> list[Event]:
+        """Ids may come again in later steps: the last one that began before."""
+        same = [one for one in self._by_id.get(event.args.get("External id"), ()) if one.ts <= moment]
+        return same[-1:]
+
+
+def kernel_hides(name: str) -> bool:
+    """True for a kernel whose name does not say which collective it runs."""
+    return "Generic" in name
 
 
 def peers_of(launch: Event | None, rank: int) -> str:
     """``0->1`` of a send or a receive, by the numbers that it was called with; empty otherwise."""
     if launch is None:
         return ""
-    name, given = str(launch["name"]), launch.get("args", {}).get("Concrete Inputs", ())
-    numbers = [int(text) for text in given if re.fullmatch(r"-?[0-9]+", str(text))]
+    given = launch.args.get("Concrete Inputs", ())
+    numbers = [int(text) for text in given if re.fullmatch(r"-?[0-9]{1,18}", str(text))]
     if not numbers:
         return ""
-    if name.startswith("c10d::send"):
+    if launch.name.startswith("c10d::send"):
         return f"{rank}->{numbers[0]}"
-    return f"{numbers[0]}->{rank}" if name.startswith("c10d::recv") else ""
+    return f"{numbers[0]}->{rank}" if launch.name.startswith("c10d::recv") else ""
+
+
+def unknown(exchanges: Sequence[Any]) -> list[Any]:
+    """Exchanges whose bytes nobody said; a barrier has none to say."""
+    return [one for one in exchanges if not one.bytes and one.kind != "barrier"]
+
+
+def summary(exchanges: Sequence[Any]) -> Mapping[str, tuple[int, int, int]]:
+    """Kind -> how many, how many of them with known bytes, and these bytes."""
+    found: dict[str, tuple[int, int, int]] = {}
+    for one in exchanges:
+        count, known, size = found.get(one.kind, (0, 0, 0))
+        found[one.kind] = (count + 1, known + (one.bytes > 0), size + one.bytes)
+    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,14 @@ import numpy as np
 from cdmpp.errors import DataError, some
 from cdmpp.platform.content import content_of, parse_json
 from cdmpp.steps.contention import MOST_SHARE
+from cdmpp.steps.exchange import peers_of
+from cdmpp.steps.replay import replay
 from cdmpp.steps.step_graph import StepGraph
-from cdmpp.trace.kineto import read_kineto
-from cdmpp.trace.median_step import median_step
+from cdmpp.trace.kineto import rank_trace
+from cdmpp.trace.matching import common_steps, whole_steps
+from cdmpp.trace.median_step import step_of
+from cdmpp.trace.rank_trace import Exchange, RankTrace, StepTrace
+from cdmpp.trace.scanned import scan
 
 STEPS_SUFFIX = ".steps.json"
 """End of the file next to each trace that ``cdmpp.trace.record`` made."""
@@ -55,31 +61,124 @@ class Recording:
         return _median(self.steps_s[1 : self.profiled[0]] + self.steps_s[self.profiled[1] + 1 :])
 
 
-def read_job(folder: Path | str) -> StepGraph:
+@dataclass(frozen=True)
+class TracedJob:
+    """The traces of a folder and the step that they show."""
+
+    graph: StepGraph
+    traces: tuple[RankTrace, ...]
+    """One for each rank of the graph, numbered as there."""
+    numbers: tuple[int, ...]
+    """For each rank of the graph its number in the job."""
+    steps: tuple[Mapping[int, StepTrace], ...]
+    """Steps that are whole on all ranks, rank of the graph -> trace."""
+    warnings: tuple[str, ...]
+
+
+def read_job(folder: Path | str, mark: str | None = None) -> StepGraph:
     """The median step of the job whose traces, ``*.json`` or ``*.json.gz``, lie in ``folder``.
 
     Raises:
         DataError: no folder, no traces, or what ``median_step`` refuses.
     """
+    return traced_job(folder, read_traces(folder, mark)).graph
+
+
+def read_traces(folder: Path | str, mark: str | None = None, progress: bool = False) -> tuple[RankTrace, ...]:
+    """The traces in ``folder`` by rank, also those without a step that can be answered from.
+
+    Args:
+        folder: with one file a rank.
+        mark: a regular expression of what begins a step, as ``step_windows`` takes it.
+        progress: show a bar for each file.
+
+    Raises:
+        DataError: no folder, no traces, a file that is none, or two of the same rank.
+    """
     folder = Path(folder)
     if not folder.is_dir():
         raise DataError(f"no folder {folder}: {HOW}")
     files = sorted(f for f in folder.iterdir() if f.name.endswith((".json", ".json.gz")))
-    traces = [file for file in files if not file.name.endswith(STEPS_SUFFIX) and file.name != PROBE]
-    if not traces:
+    files = [file for file in files if not file.name.endswith(STEPS_SUFFIX) and file.name != PROBE]
+    if not files:
         names = sorted(file.name for file in folder.iterdir())
         raise DataError(f"no trace in {folder}, it holds {some(names, ', ') if names else 'nothing'}: {HOW}")
-    recordings = [read_recording(file) for file in files if file.name.endswith(STEPS_SUFFIX)]
+    found, base_us = list[RankTrace](), None
+    for file in files:
+        scanned = scan(file, progress)
+        base_us = scanned.begin_us if base_us is None else base_us
+        found.append(rank_trace(scanned, mark, base_us))
+    found.sort(key=lambda trace: trace.rank)
+    for one, other in zip(found, found[1:], strict=False):
+        if one.rank == other.rank:
+            raise DataError(
+                f"two traces are of rank {one.rank}: {one.source} and {other.source}; keep the files of one run"
+            )
+    sizes = sorted({trace.world_size for trace in found if not trace.is_alone})
+    if len(sizes) > 1:
+        raise DataError(f"the traces are of jobs with {', '.join(map(str, sizes))} ranks: keep those of one")
+    return tuple(found)
+
+
+def traced_job(folder: Path | str, traces: Sequence[RankTrace]) -> TracedJob:
+    """The median step of all ranks that are there, with what the folder says of the time that recording took.
+
+    Raises:
+        DataError: a rank without a whole step, or what ``median_step`` refuses.
+    """
+    if refusal := next((trace.refusal for trace in traces if trace.refusal), ""):
+        raise DataError(refusal)
+    folder = Path(folder)
+    numbers = tuple(trace.rank for trace in traces)
+    warnings = [*_missing(traces), *dict.fromkeys(text for trace in traces for text in trace.inventory.warnings)]
+    traces = [_renumbered(trace, numbers) for trace in traces]
+    recordings = read_recordings(folder)
     event_s = float(np.median([one.event_s for one in recordings])) if recordings else 0.0
-    read = [read_kineto(file) for file in traces]
-    graph = median_step(read, event_s)
-    if recordings and not any(step.events for trace in read for step in trace.steps):
+    steps, differ = common_steps(traces)
+    graph = step_of(steps, traces, event_s)
+    if recordings and not any(step.events for trace in traces for step in trace.steps):
         graph = _launched_without_profiler(graph, float(np.median([one.added_s for one in recordings])))
     unprofiled = [one.unprofiled_s for one in recordings if one.unprofiled_s is not None]
     unprofiled_s = float(np.median(unprofiled)) if unprofiled else None
     probed, share = read_probe(folder / PROBE) if (folder / PROBE).exists() else ((), graph.processor_share)
     measured = replace(graph.measured, unprofiled_s=unprofiled_s, probed=probed)
-    return replace(graph, measured=measured, processor_share=share)
+    graph = replace(graph, measured=measured, processor_share=share)
+    return TracedJob(graph, tuple(traces), numbers, tuple(whole_steps(traces)), (*warnings, *differ))
+
+
+def _missing(traces: Sequence[RankTrace]) -> list[str]:
+    """A warning where ranks of the job have no trace here: nothing is made of the number that a file claims."""
+    world = max(trace.world_size for trace in traces)
+    if len(traces) == world:
+        return []
+    gaps, following = list[str](), 0
+    for number in [*(trace.rank for trace in traces), world]:
+        if number > following:
+            gaps.append(str(following) if number == following + 1 else f"{following}-{number - 1}")
+        following = number + 1
+    return [
+        f"traces of rank {some(gaps, ', ')} of {world:,} are missing: what those ranks do, and how long the others "
+        "wait for them, cannot be told; such waiting counts as time of an exchange"
+    ]
+
+
+def _renumbered(trace: RankTrace, numbers: Sequence[int]) -> RankTrace:
+    """The trace with its place among those that are there in place of its rank; messages name places too."""
+    if tuple(numbers) == tuple(range(len(numbers))) and trace.world_size == len(numbers):
+        return trace
+    places = {number: place for place, number in enumerate(numbers)}
+
+    def moved(one: Exchange) -> Exchange:
+        peers = peers_of(one.kind, one.group)
+        if peers is None:
+            return one
+        here = [places[rank] for rank in peers if rank in places]
+        return replace(
+            one, group=f"{here[0]}->{here[1]}" if len(here) == 2 else f"{one.group} of the job".replace("->", " to ")
+        )
+
+    steps = tuple(replace(step, exchanges=tuple(map(moved, step.exchanges))) for step in trace.steps)
+    return replace(trace, rank=places[trace.rank], world_size=len(numbers), steps=steps)
 
 
 def _launched_without_profiler(graph: StepGraph, added_s: float) -> StepGraph:
@@ -87,9 +186,10 @@ def _launched_without_profiler(graph: StepGraph, added_s: float) -> StepGraph:
 
     What it adds to an event depends on the event, so whole steps are compared: the gaps lose it in proportion.
     """
-    ranks = []
+    base, ranks = replay(graph), []
     for rank in graph.ranks:
-        share = max(1 - added_s / rank.idle_s, 0.0) if rank.idle_s else 1.0
+        gaps_s = base.rank_step_s(rank.rank) - base.busy_s[rank.rank] - base.waits_s[rank.rank]
+        share = max(1 - added_s / gaps_s, 0.0) if gaps_s > 0 else 1.0
         ops = tuple(replace(op, delay_s=share * op.delay_s) for op in rank.ops)
         ranks.append(replace(rank, ops=ops, tail_s=share * rank.tail_s))
     return replace(graph, ranks=tuple(ranks))

@@ -1,73 +1,223 @@
-"""Reader of the traces that ``torch.profiler`` exports (Kineto), of CPU jobs on gloo and of GPU jobs on NCCL."""
+"""Reader of the traces that ``torch.profiler`` exports (Kineto), of hosts and of any accelerator."""
 
 from __future__ import annotations
 
-import json
-import math
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from cdmpp.collectives.topology import MOST_RANKS
-from cdmpp.errors import DataError
-from cdmpp.platform.content import content_of
-from cdmpp.platform.limits import shown
+from cdmpp.errors import DataError, some
+from cdmpp.trace.device_steps import busy_us, device_steps, overlaps
+from cdmpp.trace.device_work import DeviceWork, device_work
+from cdmpp.trace.event import Event, kind_of_category
+from cdmpp.trace.exchange_events import Records, is_record, summary
 from cdmpp.trace.host_ops import host_steps
-from cdmpp.trace.kernels import kernel_steps
-from cdmpp.trace.rank_trace import RankTrace
+from cdmpp.trace.inventory import Breakdown, CategoryCount, CollectiveCount, Inventory, StepLength, StreamUse
+from cdmpp.trace.rank_trace import RankTrace, StepTrace
+from cdmpp.trace.scanned import Scanned, scan
+from cdmpp.trace.step_window import StepWindow, step_windows
 
-Event = dict[str, Any]
+_COPIES = ("memcpy", "memset", "dma")
+_NAMED = 3
+"""Broken events that a message names."""
 
 
-def read_kineto(path: Path) -> RankTrace:
+def read_kineto(path: Path, mark: str | None = None) -> RankTrace:
     """One rank's trace, JSON or gzipped JSON; the rank is what the file says, not its name.
 
     Raises:
-        DataError: no such trace, no rank in it, or no marked steps.
+        DataError: no such trace, or no step in it that can be answered from.
     """
-    whole = _load(path)
-    info = whole.get("distributedInfo")
-    if not isinstance(info, dict) or "rank" not in info:
-        raise DataError(
-            f"{path} does not say its rank (distributedInfo): start the process group before the profiler, "
-            "or record with cdmpp.trace.record"
-        )
-    events = [event for event in whole["traceEvents"] if _is_span(event)]
+    found = rank_trace(scan(path), mark)
+    if found.refusal:
+        raise DataError(found.refusal)
+    return found
+
+
+def rank_trace(scanned: Scanned, mark: str | None = None, base_us: float = 0.0) -> RankTrace:
+    """What one rank did, and what was read of it.
+
+    Args:
+        scanned: its events.
+        mark: a regular expression of what begins a step, as ``step_windows`` takes it.
+        base_us: moment of the trace from which times are counted, so that they keep their digits.
+
+    Raises:
+        DataError: a rank that is no number, or beyond its world; a mark that no event has.
+    """
+    rank, world, backend, warnings = _place(scanned)
+    if base_us:
+        for part in (scanned.device, scanned.launches, scanned.syncs, scanned.host):
+            part[:] = [event._replace(ts=event.ts - base_us) for event in part]
     try:
-        rank, world = int(info["rank"]), int(info.get("world_size", 1))
+        windows, said = step_windows(scanned, mark)
+    except DataError as error:
+        if mark is not None:
+            raise
+        return RankTrace(rank, world or rank + 1, backend, (), str(scanned.path), refusal=str(error))
+    work = device_work(scanned, windows)
+    is_device = bool(scanned.device)
+    steps, workers, refusal = tuple[StepTrace, ...](), 1, ""
+    if is_device:
+        steps = device_steps(scanned, windows, work, world or rank + 1)
+        collective = {one.stream for works in work.streams.values() for one in works if one.is_collective}
+        workers = max(len(collective), 1)
+        if not steps:
+            reason = f"{scanned.path}: no step is whole: " + some(
+                [f"step {w.number}: {why}" for w, why in zip(windows, work.lost, strict=True)], "; ", _NAMED
+            )
+            refusal = reason
+    elif refusal := _host_of_a_device(scanned):
+        pass
+    else:
+        steps, workers = host_steps(scanned.host, windows, rank, world or rank + 1)
+    warnings += _doubts(scanned, windows, work, said, is_device)
+    inventory = _inventory(scanned, windows, work, said, rank, world or rank + 1, warnings, steps)
+    return RankTrace(
+        rank, world or rank + 1, backend, steps, str(scanned.path), workers, inventory, refusal, is_alone=world is None
+    )
+
+
+def _place(scanned: Scanned) -> tuple[int, int | None, str, list[str]]:
+    """Rank, number of ranks where the file says it, back end and doubts."""
+    info = scanned.keys.get("distributedInfo")
+    if not isinstance(info, dict) or "rank" not in info:
+        backend = str(info.get("backend", "")) if isinstance(info, dict) else ""
+        doubts = [f"{scanned.path.name} names no rank: it is taken as rank 0 of 1"] if backend else []
+        return 0, None, backend, doubts
+    try:
+        rank, world = int(info["rank"]), int(info["world_size"]) if "world_size" in info else None
     except (TypeError, ValueError, OverflowError):
         raise DataError(
-            f"{path}: distributedInfo {info} has no rank that is a number: expected whole numbers"
+            f"{scanned.path}: distributedInfo {str(info)[:200]} has no rank that is a number: expected whole numbers"
         ) from None
-    if not 0 <= rank < world <= MOST_RANKS:
+    if not 0 <= rank < (MOST_RANKS if world is None else world) <= MOST_RANKS:
         raise DataError(
-            f"{path}: distributedInfo says rank {rank} of a world of {world}: expected a rank below the world's size, "
-            f"which is at most {MOST_RANKS:,}"
+            f"{scanned.path}: distributedInfo says rank {rank} of a world of {world}: expected a rank below the "
+            f"world's size, which is at most {MOST_RANKS:,}"
         )
-    marks = [e for e in events if str(e["name"]).startswith("ProfilerStep#") and e.get("cat") == "user_annotation"]
-    if not marks:
-        raise DataError(f"{path} has no steps: give torch.profiler a schedule and call its step() after each step")
-    marks.sort(key=lambda event: event["ts"])
-    read = kernel_steps if any(event.get("cat") == "kernel" for event in events) else host_steps
-    steps, workers = read(events, marks, rank, world)
-    return RankTrace(rank, world, str(info.get("backend", "")), steps, str(path), workers)
+    return rank, world, str(info.get("backend", "")), []
 
 
-def _is_span(event: Any) -> bool:
-    """True if it has a name, a thread, a begin and a length; what else lies in the file is left out."""
-    if not isinstance(event, dict) or event.get("ph") != "X" or not isinstance(event.get("args", {}), dict):
-        return False
-    if not isinstance(event.get("tid"), int | str):
-        return False
-    times = (event.get("ts"), event.get("dur"))
-    return isinstance(event.get("name"), str) and all(isinstance(t, int | float) and math.isfinite(t) for t in times)
+def _host_of_a_device(scanned: Scanned) -> str:
+    """Why a trace of the host tells nothing of a step: its work ran on a device that was not traced."""
+    launches = [one for one in scanned.launches if "launch" in one.name.lower()]
+    if launches:
+        return (
+            f"{scanned.path} has {len(launches):,} launches and no event of a device: its kernels were not recorded. "
+            "Profile the device's activity too, and let it finish before the profiler stops"
+        )
+    if records := [one for one in scanned.host if is_record(one)]:
+        return (
+            f"{scanned.path} is the host's part of a job on devices: it hands {len(records):,} collectives to "
+            f"{records[0].name.partition(':')[0]} and has no event of a device. Profile the device's activity too"
+        )
+    if not any(one.category == "cpu_op" for one in scanned.host):
+        return f"{scanned.path} has no operators and no work of a device: nothing says what its steps do"
+    return ""
 
 
-def _load(path: Path) -> dict[str, Any]:
-    text = content_of(path)
-    try:
-        whole = json.loads(text.decode("utf-8"))  # torch.profiler may write a key of ``args`` twice
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"cannot read {path} as a trace: {shown(str(error))}") from error
-    if not isinstance(whole, dict) or not isinstance(whole.get("traceEvents"), list):
-        raise DataError(f"{path} is no trace: it has no traceEvents")
-    return whole
+def _doubts(scanned: Scanned, windows: Sequence[StepWindow], work: DeviceWork, said: str, is_device: bool) -> list[str]:
+    found = []
+    if not said:
+        found.append(
+            "nothing marks the steps, so the whole trace is one: give torch.profiler a schedule and call its step(), "
+            "or name what begins a step with --step-mark REGEX"
+        )
+    if scanned.broken:
+        reasons = Counter(one.reason for one in scanned.broken)
+        found.append(
+            f"{len(scanned.broken):,} broken events are lost: "
+            f"{some([one for one, _ in reasons.most_common()], '; ', _NAMED)}"
+        )
+    if scanned.texts:
+        found.append(f"{scanned.texts:,} events have numbers written as text; they are read as numbers")
+    if is_device:
+        left = [f"{w.number} ({why})" for w, why in zip(windows, work.lost, strict=True) if why]
+        if left:
+            found.append(f"{len(left)} of {len(windows)} steps are left out: step {some(left, '; ', _NAMED)}")
+        if work.left_over:
+            found.append(
+                f"{len(work.left_over):,} of {len(scanned.device):,} device events are of no step: they were launched "
+                "before the first, after the last or between two"
+            )
+        if work.unlaunched:
+            found.append(
+                f"{work.unlaunched:,} device events have no launch in the trace: the order of their stream says "
+                "their step"
+            )
+        crossed = {name: count for name, works in work.streams.items() if (count := overlaps(works))}
+        if crossed:
+            each = [f"stream {name}: {count:,}" for name, count in crossed.items()]
+            found.append(f"events of one stream overlap, they are kept as they are ({some(each, ', ', _NAMED)})")
+    return found
+
+
+def _inventory(
+    scanned: Scanned, windows: Sequence[StepWindow], work: DeviceWork, said: str, rank: int, world: int,
+    warnings: Sequence[str], steps: Sequence[StepTrace],
+) -> Inventory:  # fmt: skip
+    kept: Counter = Counter()
+    lost = Counter(one.category for one in scanned.broken)
+    for works, why in zip(work.steps, work.lost, strict=True):
+        (lost if why else kept).update(one.event.category for one in works)
+    whole = [window for window, why in zip(windows, work.lost, strict=True) if not why or not scanned.device]
+    starts = [window.start for window in whole]
+    for events in (scanned.launches, scanned.syncs, scanned.host):
+        for event in events:
+            place = bisect_right(starts, event.ts) - 1
+            kept[event.category] += place >= 0 and event.ts < whole[place].end
+    categories = tuple(
+        CategoryCount(name, count, kept[name], count - kept[name] - lost[name], lost[name])
+        for name, count in scanned.counts.most_common()
+    )
+    names = {event.category for event in scanned.device}
+    names |= {one.category for one in scanned.broken if kind_of_category(one.category, False) == "device"}
+    device = [one for one in categories if one.category in names]
+    total = CategoryCount(
+        "device", *(sum(getattr(c, f) for c in device) for f in ("events", "kept", "left_over", "lost"))
+    )
+    streams = tuple(
+        StreamUse(name, len(works), 1e-6 * busy_us([(one.event.ts, one.event.end) for one in works]), overlaps(works))
+        for name, works in sorted(work.streams.items(), key=lambda pair: -len(pair[1]))
+    )
+    records = Records(scanned.host, world)
+    said_of = [
+        records.of(one.event, one.launch)
+        for works, why in zip(work.steps, work.lost, strict=True)
+        if not why
+        for one in works
+        if one.is_collective
+    ]
+    found: Sequence[Any] = said_of or [one for step in steps for one in step.exchanges]
+    return Inventory(
+        str(scanned.path), rank, world, scanned.events, said, categories, total, streams,
+        tuple(_length(*row) for row in zip(windows, work.steps, work.lost, strict=True)) if scanned.device else
+        tuple(StepLength(window.number, 1e-6 * window.length, 0.0, 0) for window in windows),
+        tuple(CollectiveCount(kind, *numbers) for kind, numbers in sorted(summary(found).items())),
+        _breakdown(one.event for works in work.streams.values() for one in works), tuple(warnings),
+    )  # fmt: skip
+
+
+def _length(window: StepWindow, works: Sequence[Any], lost: str) -> StepLength:
+    begin = min((one.event.ts for one in works), default=0.0)
+    end = max((one.event.end for one in works), default=0.0)
+    return StepLength(window.number, 1e-6 * window.length, 1e-6 * (end - begin), len(works), lost)
+
+
+def _breakdown(events: Iterable[Event]) -> Breakdown:
+    ordered = sorted(events, key=lambda one: one.ts)
+    if not ordered:
+        return Breakdown(0.0, 0.0, 0.0)
+    every = [(one.ts, one.end) for one in ordered]
+    compute = [(one.ts, one.end) for one in ordered if not _moves(one)]
+    total, busy, computes = max(end for _, end in every) - every[0][0], busy_us(every), busy_us(compute)
+    return Breakdown(1e-6 * computes, 1e-6 * (busy - computes), 1e-6 * (total - busy))
+
+
+def _moves(event: Event) -> bool:
+    lower = event.name.lower()
+    return "nccl" in lower or any(word in lower for word in _COPIES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,10 @@ from cdmpp.steps.exchange import peers_of
 from cdmpp.trace.clock import Order
 from cdmpp.trace.rank_trace import Exchange, RankTrace, StepTrace
 
+_SAME = 0.05
+"""Share by which the median of the steps that did the same may differ from that of all."""
+_UNEVEN = ("all_to_all", "send_recv", "gather", "scatter")
+"""Kinds in which ranks may give different numbers of bytes."""
 _ALL_WAIT = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
 """Kinds that end nowhere before they have begun everywhere."""
 
@@ -67,7 +72,7 @@ def matched(step: Mapping[int, StepTrace]) -> tuple[MatchedCollective, ...]:
     for rank, trace in step.items():
         seen: Counter = Counter()
         for one in trace.exchanges:
-            key = (one.group, one.kind, one.bytes)
+            key = (one.group, one.kind, 0 if one.kind in _UNEVEN else one.bytes)
             found[*key, seen[key]][rank] = one
             seen[key] += 1
     for (group, kind, size, number), spans in found.items():
@@ -78,8 +83,14 @@ def matched(step: Mapping[int, StepTrace]) -> tuple[MatchedCollective, ...]:
                 f"step {next(iter(step.values())).number}: {kind} of {size} bytes number {number + 1} is in the traces "
                 f"of ranks {sorted(spans)} and not in those of {lacking}"
             )
-    all_of_them = [MatchedCollective(kind, size, group, spans) for (group, kind, size, _), spans in found.items()]
-    return tuple(sorted(all_of_them, key=lambda one: min((s.after, s.start_s) for s in one.spans.values())))
+    all_of_them = [
+        MatchedCollective(kind, max(one.bytes for one in spans.values()), group, spans)
+        for (group, kind, _, _), spans in found.items()
+    ]
+    on_host = all(trace.host_s is None for trace in step.values())
+    return tuple(
+        sorted(all_of_them, key=lambda one: min((s.after if on_host else 0, s.start_s) for s in one.spans.values()))
+    )
 
 
 def orders(steps: Sequence[Sequence[MatchedCollective]]) -> Iterator[Order]:
@@ -102,15 +113,53 @@ def _holds(one: MatchedCollective, first: int, then: int) -> bool:
     return one.peers == (first, then)
 
 
-def common_steps(traces: Sequence[RankTrace]) -> list[dict[int, StepTrace]]:
-    """Steps that all ranks have and in which each did the same as in most of its steps, rank -> trace.
+def common_steps(traces: Sequence[RankTrace]) -> tuple[list[dict[int, StepTrace]], list[str]]:
+    """Steps that all ranks have and in which each did the same as in most of its steps, rank -> trace; and doubts.
+
+    Where most steps of a device differ, or last longer or shorter than those, it is the one of median length alone.
 
     Raises:
         DataError: no such step.
     """
-    usual = {t.rank: Counter(step.signature for step in t.steps).most_common(1)[0][0] for t in traces}
-    by_number = [{step.number: step for step in trace.steps if step.signature == usual[trace.rank]} for trace in traces]
-    numbers = sorted(set.intersection(*(set(steps) for steps in by_number)))
-    if not numbers:
+    every = whole_steps(traces)
+    if not every:
         raise DataError("no step is in the traces of all ranks with the same operators: trace them at the same steps")
+    usual = {t.rank: Counter(step.signature for step in t.steps).most_common(1)[0][0] for t in traces}
+    alike = [step for step in every if all(one.signature == usual[rank] for rank, one in step.items())]
+    if len(alike) == len(every):
+        return alike, []
+    if any(one.host_s is None for one in every[0].values()):
+        if not alike:
+            raise DataError("no step has the same operators on all ranks: trace them at the same steps")
+        return alike, [f"{len(every) - len(alike)} of {len(every)} steps did other work and are left out"]
+    middle = _median_s(every)
+    if 2 * len(alike) >= len(every) and abs(_median_s(alike) / middle - 1) <= _SAME:
+        kept = {_number(step) for step in alike}
+        odd = [f"{_number(step)}: {1e3 * length_s(step):.4g} ms" for step in every if _number(step) not in kept]
+        return alike, [f"{len(odd)} of {len(every)} steps did other work and are left out: step {', '.join(odd)}"]
+    ordered = sorted(every, key=length_s)
+    chosen = ordered[(len(ordered) - 1) // 2]
+    each = ", ".join(f"{_number(step)}: {1e3 * length_s(step):.4g}" for step in every)
+    return [chosen], [
+        f"steps differ in their work: step {_number(chosen)}, of median length, is answered from (ms of each: {each})"
+    ]
+
+
+def whole_steps(traces: Sequence[RankTrace]) -> list[dict[int, StepTrace]]:
+    """Steps that all ranks have, rank -> trace."""
+    by_number = [{step.number: step for step in trace.steps} for trace in traces]
+    numbers = sorted(set.intersection(*(set(steps) for steps in by_number)))
     return [{t.rank: steps[number] for t, steps in zip(traces, by_number, strict=True)} for number in numbers]
+
+
+def length_s(step: Mapping[int, StepTrace]) -> float:
+    """Seconds of a step, mean over ranks."""
+    return sum(one.end_s - one.start_s for one in step.values()) / len(step)
+
+
+def _median_s(steps: Sequence[Mapping[int, StepTrace]]) -> float:
+    return statistics.median(map(length_s, steps))
+
+
+def _number(step: Mapping[int, StepTrace]) -> int:
+    return next(iter(step.values())).number

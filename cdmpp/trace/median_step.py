@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from cdmpp.errors import DataError, some
+from cdmpp.errors import DataError
 from cdmpp.steps.exchange import Exchange
 from cdmpp.steps.step_graph import Gradient, Measured, Op, RankGraph, StepGraph
 from cdmpp.trace import rank_trace
@@ -17,8 +17,6 @@ from cdmpp.trace.matching import MatchedCollective, common_steps, matched, order
 from cdmpp.trace.op_kind import kind_of_op
 from cdmpp.trace.rank_trace import RankTrace, StepTrace
 
-_NAMED = 10
-"""Ranks that a message names."""
 _RESUME_S = 5e-4
 """An op that starts later than this after an exchange has ended, did not wait for it."""
 
@@ -27,15 +25,17 @@ def median_step(traces: Sequence[RankTrace], event_s: float = 0.0) -> StepGraph:
     """The step graph that ``traces``, one a rank, show.
 
     Args:
-        traces: of all ranks, in any order.
+        traces: of all ranks, from rank 0 up.
         event_s: seconds by which the profiler delays an event of the host; taken off again.
 
     Raises:
-        DataError: ranks missing or twice, no common step, exchanges that do not match, clocks that cannot be aligned.
+        DataError: no common step, exchanges that do not match, clocks that cannot be aligned.
     """
-    traces = sorted(traces, key=lambda trace: trace.rank)
-    _check_ranks(traces)
-    steps = common_steps(traces)
+    return step_of(common_steps(traces)[0], traces, event_s)
+
+
+def step_of(steps: Sequence[Mapping[int, StepTrace]], traces: Sequence[RankTrace], event_s: float = 0.0) -> StepGraph:
+    """The medians of ``steps``, rank -> trace, in all of which each rank did the same; errors as ``median_step``."""
     ranks = [trace.rank for trace in traces]
     shift = shifts(ranks, orders([matched(step) for step in steps]))
     steps = [{rank: _shifted(trace, shift[rank]) for rank, trace in step.items()} for step in steps]
@@ -83,23 +83,6 @@ def median_step(traces: Sequence[RankTrace], event_s: float = 0.0) -> StepGraph:
     return StepGraph(found, tuple(joined), traces[0].backend, workers, measured=Measured(lengths, waits_s))
 
 
-def _check_ranks(traces: Sequence[RankTrace]) -> None:
-    ranks = [trace.rank for trace in traces]
-    if twice := sorted({rank for rank in ranks if ranks.count(rank) > 1}):
-        files = [trace.source for trace in traces if trace.rank == twice[0]]
-        raise DataError(f"two traces are of rank {twice[0]}: {' and '.join(files)}; keep the files of one run")
-    sizes = {trace.world_size for trace in traces}
-    if len(sizes) > 1:
-        raise DataError(f"the traces are of jobs with {', '.join(map(str, sorted(sizes)))} ranks: keep those of one")
-    (size,), here = sizes, set(ranks)
-    if missing := [str(rank) for rank in range(min(size, _NAMED + len(here))) if rank not in here]:
-        more = f" and {size - len(here) - _NAMED:,} more" if size > _NAMED + len(here) else ""
-        raise DataError(
-            f"the traces of rank {', '.join(missing[:_NAMED])}{more} are missing, those of "
-            f"{some(list(map(str, ranks)), ', ', _NAMED)} are here: each rank must export its own"
-        )
-
-
 def _shifted(step: StepTrace, by_s: float) -> StepTrace:
     ops = tuple(replace(op, start_s=op.start_s + by_s, end_s=op.end_s + by_s) for op in step.ops)
     exchanges = tuple(replace(one, start_s=one.start_s + by_s, end_s=one.end_s + by_s) for one in step.exchanges)
@@ -132,8 +115,8 @@ def _rank(rank: int, steps: Sequence[StepTrace], waits: Mapping[int, int], event
     delays_s, _ = _medians([_delays_s(step, waits) for step in steps])
     ops = tuple(
         Op(
-            op.name, op.phase, durations_s[place], kind=kind_of_op(op.name, op.phase), delay_s=delays_s[place],
-            spread_s=spreads_s[place],
+            op.name, op.phase, durations_s[place], kind=kind_of_op(op.name, op.phase), stream=op.stream,
+            waits=op.waits, delay_s=delays_s[place], spread_s=spreads_s[place],
         )
         for place, op in enumerate(steps[0].ops)
     )  # fmt: skip
@@ -143,15 +126,18 @@ def _rank(rank: int, steps: Sequence[StepTrace], waits: Mapping[int, int], event
 
 
 def _delays_s(step: StepTrace, waits: Mapping[int, int]) -> list[float]:
-    """Seconds before each op since what it waited for, and after the last one."""
+    """Seconds before each op since all that it waited for, and after the last of all."""
     ready_s: dict[int, float] = {}
     for number, place in waits.items():
         ready_s[place] = max(ready_s.get(place, step.start_s), step.exchanges[number].end_s)
-    free_s, found = step.start_s, []
+    free_s, found = dict[str, float](), list[float]()
     for place, op in enumerate(step.ops):
-        found.append(op.start_s - max(free_s, ready_s.get(place, free_s)))
-        free_s = op.end_s
-    return [*found, step.end_s - free_s]
+        before_s = [step.ops[other].end_s for other in op.waits]
+        free = max([free_s.get(op.stream, step.start_s), *before_s, ready_s.get(place, step.start_s)])
+        found.append(op.start_s - free)
+        free_s[op.stream] = max(op.end_s, free_s.get(op.stream, op.end_s))
+    ended_s = max([step.start_s, *free_s.values(), ready_s.get(len(step.ops), step.start_s)])
+    return [*found, step.end_s - ended_s]
 
 
 def _medians(samples: Sequence[Sequence[float]]) -> tuple[list[float], list[float]]:
@@ -177,7 +163,7 @@ def _waits(steps: Sequence[StepTrace]) -> dict[int, int]:
         votes: dict[int, int] = {}
         for step in steps:
             one = step.exchanges[number]
-            place = one.waited_by if one.waited_by is not None else _resumed(one, step.ops)
+            place = one.waited_by if one.waited_by is not None else _resumed(one, step)
             if place is not None:
                 votes[place] = votes.get(place, 0) + 1
         if votes:
@@ -187,14 +173,23 @@ def _waits(steps: Sequence[StepTrace]) -> dict[int, int]:
     return found
 
 
-def _resumed(one: rank_trace.Exchange, ops: Sequence[rank_trace.Op]) -> int | None:
+def _resumed(one: rank_trace.Exchange, step: StepTrace) -> int | None:
+    """The first op that begins after its end, if its stream stood still until then; the end of a device's step."""
+    ops, later = step.ops, None
     for place in range(one.after + 1, len(ops)):
-        if ops[place].start_s >= one.end_s:
-            hole_s = ops[place].start_s - (ops[place - 1].end_s if place else float("-inf"))
-            late_s = ops[place].start_s - one.end_s
-            has_waited = late_s < hole_s and late_s <= max(_RESUME_S, hole_s / 4)
-            return place if has_waited else None
-    return None
+        op = ops[place]
+        is_work = op.stream != rank_trace.HOST and op.start_s >= one.end_s
+        if is_work and (later is None or op.start_s < ops[later].start_s):
+            later = place
+            if step.host_s is None:
+                break
+    if later is None:
+        is_last = step.host_s is not None and all(op.end_s <= one.end_s for op in ops) and one.end_s <= step.end_s
+        return len(ops) if is_last else None
+    before_s = [op.end_s for op in ops[:later] if op.stream == ops[later].stream]
+    hole_s = ops[later].start_s - max(before_s, default=float("-inf"))
+    late_s = ops[later].start_s - one.end_s
+    return later if late_s < hole_s and late_s <= max(_RESUME_S, hole_s / 4) else None
 
 
 def _lag(span: rank_trace.Exchange, trace: StepTrace, workers: int) -> float | None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from cdmpp.trace.inventory import Inventory
+
+HOST = "host"
+"""Name and stream of the launches that a host makes for its device."""
 
 
 @dataclass(frozen=True)
 class Op:
-    """An operator of a CPU, or a kernel of a GPU; it overlaps no other one of its rank."""
+    """An operator of a CPU, a kernel of a device, or its launch; it overlaps no other one of its stream."""
 
     name: str
     phase: str
@@ -17,6 +22,10 @@ class Op:
     end_s: float
     events: int = 1
     """Events of the trace that it holds, itself among them."""
+    stream: str = "compute"
+    """Queue that it runs in."""
+    waits: tuple[int, ...] = ()
+    """Places of earlier ops on other streams that it waits for."""
 
 
 @dataclass(frozen=True)
@@ -61,11 +70,15 @@ class StepTrace:
     gradients: tuple[GradientReady, ...] = ()
     events: int = 0
     """Events of the host in the step: the profiler delays it by as many."""
+    host_s: float | None = None
+    """Length of the step by the host's marks; None where its operators run on the host."""
 
     @property
     def signature(self) -> tuple:
         """Equal for steps that did the same."""
-        return tuple(op.name for op in self.ops), tuple((e.kind, e.bytes, e.after) for e in self.exchanges)
+        on_host = self.host_s is None
+        ops = tuple((op.name, op.stream) for op in self.ops if op.stream != HOST)
+        return ops, tuple((one.kind, one.bytes, one.after if on_host else 0) for one in self.exchanges)
 
 
 @dataclass(frozen=True)
@@ -80,3 +93,9 @@ class RankTrace:
     """File that it was read from."""
     workers: int = 1
     """Exchanges that run at a time: threads of gloo, streams of NCCL."""
+    inventory: Inventory = field(default_factory=Inventory)
+    """What was read."""
+    refusal: str = ""
+    """Why there is no step; empty where there are some."""
+    is_alone: bool = False
+    """True if the file does not say how many ranks its job has."""

@@ -13,8 +13,10 @@ from cdmpp.steps.transforms.links import scale_bandwidth, scale_latency
 from cdmpp.steps.transforms.rebucket import rebucket
 from cdmpp.steps.transforms.scale import scale_kernel, scale_ranks
 from cdmpp.steps.transforms.straggler import without_straggler
+from cdmpp.trace.exchange_events import unknown
 
-_FACTOR = numbers(0, 10**6, "times what it was", above=True)
+_FACTOR = numbers(1e-6, 10**6, "times what it was")
+_OF_BYTES = ("bandwidth", "latency", "bucket_mb", "ranks")
 _LIMITS = {
     "ranks": Limits(2, MOST_RANKS, "ranks"),
     "bucket_mb": numbers(0, 10**6, "MiB", above=True),
@@ -39,6 +41,12 @@ def changed(graph: StepGraph, settings: Mapping[str, str]) -> StepGraph:
         "latency": lambda graph, text: scale_latency(graph, _number("latency", text)),
         "straggler": lambda graph, text: without_straggler(graph) if _is_no(text) else graph,
     }
+    hidden = unknown(graph.exchanges)
+    if hidden and len(hidden) == len(graph.exchanges) and (asked := [key for key in _OF_BYTES if key in settings]):
+        raise CdmppError(
+            f"--what-if {asked[0]}: the trace does not say how many bytes any of its {len(hidden):,} exchanges carry; "
+            "record with record_shapes=True, or with a PyTorch that writes them into its traces"
+        )
     for key, text in settings.items():
         if key.startswith("kernel:"):
             graph = scale_kernel(graph, key.partition(":")[2], _number(key, text))
@@ -48,6 +56,18 @@ def changed(graph: StepGraph, settings: Mapping[str, str]) -> StepGraph:
         if key in settings:
             graph = maker(graph, settings[key])
     return graph
+
+
+def doubts(graph: StepGraph, settings: Mapping[str, str]) -> list[str]:
+    """What an answer cannot tell: exchanges of unknown bytes stay as they are."""
+    hidden = unknown(graph.exchanges)
+    if not hidden or not any(key in settings for key in _OF_BYTES):
+        return []
+    took_s = sum(one.measured_s for one in hidden)
+    return [
+        f"the bytes of {len(hidden):,} of {len(graph.exchanges):,} exchanges ({1e3 * took_s:.4g} ms a step) are "
+        "unknown: the what-if leaves those as they are"
+    ]
 
 
 def _number(key: str, text: str) -> Any:

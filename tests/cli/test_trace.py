@@ -29,10 +29,11 @@ def test_json_and_a_timeline(tmp_path, capsys):
 
 def test_wrong_input_is_one_line(tmp_path, capsys):
     folder = write_job(tmp_path / "job")
-    write(tmp_path, 1, cpu_step(3))
+    write(tmp_path, 1, cpu_step(3), world=1)
     for given, message in (
         ([str(tmp_path / "none")], "no folder"),
-        ([str(tmp_path)], "rank 0 are missing"),
+        ([str(tmp_path)], "rank 1 of a world of 1"),
+        ([str(folder), "--step-mark", "("], "no regular expression"),
         ([str(folder), "--what-if", "bandwidth"], "expected KEY=VALUE"),
         ([str(folder), "--what-if", "wind=2"], "expected ranks, bucket_mb"),
         ([str(folder), "--timeline", str(tmp_path)], "it is a folder"),

@@ -12,7 +12,7 @@ from cdmpp.steps.transforms.gaps import without_gaps
 from cdmpp.steps.transforms.links import scale_bandwidth, without_wire_time
 from cdmpp.steps.transforms.straggler import straggler
 from cdmpp.trace.diagnosis import diagnose, servers_of
-from cdmpp.trace.folder import read_job
+from cdmpp.trace.folder import read_job, read_traces, traced_job
 from cdmpp.trace.graph_file import graph_from_dict, graph_to_dict
 from tests.trace.small_traces import ITEMS, cpu_step, event, gpu_step, shaped, write, write_job
 
@@ -61,8 +61,9 @@ def test_gpu_traces_take_the_same_way(tmp_path):
     job = read_job(write_job(tmp_path, late=40.0, step=gpu_step, backend="nccl"))
     (exchange,) = job.exchanges
     assert exchange.wire_s * US == pytest.approx(330 - 265)
-    update = job.ranks[0].ops[2]
-    assert job.waits(0)[2] == (0,) and update.delay_s * US == pytest.approx(5)
+    place = next(place for place, op in enumerate(job.ranks[0].ops) if op.name == "sgd")
+    update = job.ranks[0].ops[place]
+    assert job.waits(0)[place] == (0,) and update.delay_s * US == pytest.approx(5)
     assert replay(job).step_s == pytest.approx(job.measured.step_s, rel=0.01)
 
 
@@ -171,8 +172,7 @@ def test_folders_without_all_traces_say_which(tmp_path):
     with pytest.raises(DataError, match=r"holds notes.txt"):
         read_job(tmp_path)
     write(tmp_path, 1, cpu_step(3), world=3)
-    with pytest.raises(DataError, match=r"rank 0, 2 are missing, those of 1 are here"):
-        read_job(tmp_path)
+    assert any("rank 0, 2 of 3 are missing" in text for text in traced_job(tmp_path, read_traces(tmp_path)).warnings)
     write(tmp_path, 1, cpu_step(3), packed=True)
     with pytest.raises(DataError, match=r"two traces are of rank 1.*any-8.json"):
         read_job(tmp_path)

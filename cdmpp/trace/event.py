@@ -1,0 +1,112 @@
+"""Event: one span of a trace, and what it is by its category."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+_NOTHING: Mapping[str, Any] = {}
+_DEVICE = frozenset(("kernel", "gpu_memcpy", "gpu_memset"))
+_NO_DEVICE = ("annotation", "runtime", "driver", "cpu_op", "python", "overhead", "sync", "profiler_range", "trace")
+_LINKS = ("correlation", "External id", "stream", "device", "wait_on_stream", "wait_on_cuda_event_record_corr_id")
+_OF_COLLECTIVES = (
+    "Collective name", "In msg nelems", "Out msg nelems", "dtype", "Group size", "Process Group Name",
+    "Process Group Description", "Process Group Ranks", "Input Dims", "Input type", "Concrete Inputs", "Seq",
+)  # fmt: skip
+_SHAPED = ("c10d::", "_c10d_functional::", "gloo:", "nccl:", "record_param_comms", "torch::autograd::AccumulateGrad",
+           "torch.distributed.ddp.reducer::", "torch::distributed::reducer::", "xccl:", "hccl:")  # fmt: skip
+
+
+class Event(NamedTuple):
+    """One span."""
+
+    category: str
+    name: str
+    ts: float
+    """Microseconds, by the clock of its rank."""
+    dur: float
+    """Microseconds."""
+    tid: int | str
+    pid: int | str
+    args: Mapping[str, Any] = _NOTHING
+    """Links to other events, and the sizes of a collective."""
+
+    @property
+    def end(self) -> float:
+        """Microseconds."""
+        return self.ts + self.dur
+
+    @property
+    def is_mark(self) -> bool:
+        """True if PyTorch's profiler marks a step with it."""
+        return self.category == "user_annotation" and self.name.startswith("ProfilerStep#")
+
+
+class Broken(NamedTuple):
+    """An event that cannot be used."""
+
+    category: str
+    reason: str
+    """What is wrong with it, with its name."""
+    ts: float | None
+    correlation: Any
+
+
+def kind_of_category(category: str, has_stream: bool) -> str:
+    """``device``, ``launch``, ``sync``, ``host`` or nothing: the categories of any accelerator, by their words."""
+    lower = category.lower()
+    if lower in _DEVICE:
+        return "device"
+    if lower.endswith(("runtime", "driver")):
+        return "launch"
+    if lower.endswith("_sync"):
+        return "sync"
+    if lower in ("cpu_op", "user_annotation"):
+        return "host"
+    return "device" if has_stream and not any(word in lower for word in _NO_DEVICE) else ""
+
+
+def event_of(parsed: Mapping[str, Any], kind: str) -> Event | Broken:
+    """The event that a file says; ``kind`` as ``kind_of_category`` tells it."""
+    name, args, ts, dur = parsed.get("name"), parsed.get("args"), parsed.get("ts"), parsed.get("dur")
+    category = parsed.get("cat") or ""
+    if type(args) is not dict:
+        args = _NOTHING
+    if type(ts) is not float or type(dur) is not float:
+        ts, dur = _number(ts), _number(dur)
+    if type(name) is not str or ts is None or dur is None or not 0 <= dur < math.inf or not -1e18 < ts < 1e18:
+        return Broken(category, _reason(parsed, category), ts, args.get("correlation"))
+    tid, pid = parsed.get("tid"), parsed.get("pid")
+    if type(tid) is not int and type(tid) is not str:
+        return Broken(category, f"{category} {name[:80]!r} has the thread {tid!r}", ts, args.get("correlation"))
+    if kind == "host":
+        args = args if name.startswith(_SHAPED) else _NOTHING
+    elif args:
+        links = {key: args[key] for key in _LINKS if type(args.get(key)) in (int, str)}
+        if "Collective name" in args:
+            links |= {key: args[key] for key in _OF_COLLECTIVES if key in args}
+        args = links
+    return Event(category, name, ts, dur, tid, pid if type(pid) is int or type(pid) is str else "", args)
+
+
+def _number(given: Any) -> float | None:
+    """A number, or the text of one as older exports write it; None for anything else."""
+    if type(given) is bool or not isinstance(given, int | float | str):
+        return None
+    try:
+        number = float(given)
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _reason(parsed: Mapping[str, Any], category: str) -> str:
+    name = parsed.get("name")
+    what = f"{category} {str(name)[:80]!r}"
+    if type(name) is not str:
+        return f"{what} has no name"
+    for key, word in (("ts", "begin"), ("dur", "length")):
+        if (number := _number(parsed.get(key))) is None or not -1e18 < number < 1e18:
+            return f"{what} has a {word} of {str(parsed.get(key))[:40]}, which is no time"
+    return f"{what} has a length of {_number(parsed.get('dur')):.12g} us"

@@ -1,0 +1,100 @@
+"""StepWindow: where the host's marks, graph launches or nothing at all begin and end the steps of a trace."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from cdmpp.errors import DataError, some
+from cdmpp.trace.event import Event
+from cdmpp.trace.scanned import Scanned
+
+_GRAPH = "graphlaunch"
+_SHOWN = 8
+
+
+class StepWindow(NamedTuple):
+    """One step of the host."""
+
+    number: int
+    start: float
+    """Microseconds, by the clock of the rank."""
+    end: float
+
+    @property
+    def length(self) -> float:
+        """Microseconds."""
+        return self.end - self.start
+
+
+def step_windows(scanned: Scanned, mark: str | None) -> tuple[list[StepWindow], str]:
+    """Steps by start, and what says so.
+
+    Args:
+        scanned: one rank's events.
+        mark: a regular expression; host events whose names it finds begin a step. None: ``ProfilerStep#``, else
+            launches of graphs, else the whole trace is one step.
+
+    Raises:
+        DataError: a mark that no event has, or a trace with nothing in it.
+    """
+    if mark is not None:
+        marks = [event for event in scanned.host if re.search(mark, event.name)]
+        if not marks:
+            names = Counter(e.name for e in scanned.host if e.category == "user_annotation") or Counter(
+                e.name for e in scanned.host
+            )
+            raise DataError(
+                f"{scanned.path} has no host event with {mark!r} in its name, but "
+                f"{some([name for name, _ in names.most_common()], ', ', _SHOWN) or 'none at all'}"
+            )
+        return _between(_outermost(marks)), f"marks {mark!r}"
+    if marks := [event for event in scanned.host if event.is_mark]:
+        numbered = [(_number(event, place), event) for place, event in enumerate(_outermost(marks))]
+        found = []
+        for (number, event), following in zip(numbered, [*numbered[1:], None], strict=True):
+            is_next = following is not None and following[0] == number + 1
+            found.append(StepWindow(number, event.ts, following[1].ts if is_next and following else event.end))
+        return found, "ProfilerStep marks"
+    if graphs := _graph_steps(scanned):
+        return graphs, "graph launches"
+    ends = [max(event.end for event in part) for part in (scanned.device, scanned.launches, scanned.host) if part]
+    if not ends:
+        raise DataError(f"{scanned.path} has no steps: it has neither operators nor work of a device")
+    return [StepWindow(0, scanned.begin_us, max(ends))], ""
+
+
+def _outermost(marks: Sequence[Event]) -> list[Event]:
+    """Marks by start, without those inside another, or at the same time on another thread."""
+    found: list[Event] = []
+    for event in sorted(marks, key=lambda one: (one.ts, -one.dur)):
+        if not found or event.ts >= found[-1].end:
+            found.append(event)
+    return found
+
+
+def _between(marks: Sequence[Event]) -> list[StepWindow]:
+    """From mark to mark; the last as long as itself."""
+    ends = [*(event.ts for event in marks[1:]), marks[-1].end]
+    return [StepWindow(place, event.ts, end) for place, (event, end) in enumerate(zip(marks, ends, strict=True))]
+
+
+def _number(event: Event, place: int) -> int:
+    digits = event.name.partition("#")[2]
+    return int(digits[:18]) if digits.isdecimal() else place
+
+
+def _graph_steps(scanned: Scanned) -> list[StepWindow]:
+    """From graph launch to graph launch, where each starts as many kernels as the others, to a tenth."""
+    launches = sorted((one for one in scanned.launches if _GRAPH in one.name.lower()), key=lambda one: one.ts)
+    if len(launches) < 2:
+        return []
+    counts = Counter(event.args.get("correlation") for event in scanned.device)
+    sizes = [counts[launch.args.get("correlation")] for launch in launches]
+    if min(sizes) < 0.9 * max(sizes):
+        return []
+    gaps = sorted(b.ts - a.ts for a, b in zip(launches, launches[1:], strict=False))
+    ends = [*(launch.ts for launch in launches[1:]), launches[-1].ts + gaps[len(gaps) // 2]]
+    return [StepWindow(place, one.ts, end) for place, (one, end) in enumerate(zip(launches, ends, strict=True))]
