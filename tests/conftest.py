@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 import sys
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
@@ -53,6 +55,20 @@ def only_fast(request: pytest.FixtureRequest) -> Iterator[None]:
     started, STARTED[:] = STARTED[:], []
     assert not started, f"a fast test starts {', '.join(started)}"
     assert not request.config.getoption("--fast") or "tvm" not in sys.modules, "a fast test imports TVM"
+
+
+@pytest.fixture
+def run_script(monkeypatch, capfd) -> Callable[..., CompletedProcess[str]]:
+    """Run a script of the checkout as a process of its own would, but import torch and Hydra once for all tests."""
+
+    def run(script: str, *words: str) -> CompletedProcess[str]:
+        monkeypatch.setattr(sys, "argv", [str(REPOSITORY / script), *words])
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as end:
+            runpy.run_path(sys.argv[0], run_name="__main__")
+        return CompletedProcess(sys.argv, end.value.code, *capfd.readouterr())
+
+    return run
 
 
 @pytest.fixture(scope="session")

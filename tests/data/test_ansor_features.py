@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -147,13 +146,15 @@ def test_kinds_of_vectors_are_never_mixed(feature_file: Path, tmp_path: Path) ->
     assert load_device("t4", [tmp_path / "data"], features="ansor164").features == "ansor164"
 
 
-def test_a_model_is_trained_on_imported_vectors_and_reads_no_others(feature_file: Path, tmp_path: Path) -> None:
+def test_a_model_is_trained_on_imported_vectors_and_reads_no_others(feature_file: Path, tmp_path: Path, run_script):
     import_features(feature_file, tmp_path / "data" / "ansor", "t4")
     out = tmp_path / "run"
-    run_train(
+    done = run_script(
+        "scripts/train.py",
         "device=t4", "features=ansor164", f"data.path=[{tmp_path / 'data'}]", f"out={out}", "trainer=quick",
         "trainer.epochs=2", "model.width=16", "model.layers=1", "progress=false", "plots=false", "accelerator=cpu",
     )  # fmt: skip
+    assert done.returncode == 0, done.stderr
     figures = json.loads((out / "test.json").read_text())
     assert set(figures["models"]) == {"constant", "roofline", "xgb_ours", "cdmpp"}
     assert np.isfinite(figures["models"]["cdmpp"]["mape"])
@@ -166,9 +167,3 @@ def test_a_model_is_trained_on_imported_vectors_and_reads_no_others(feature_file
         model.predict(tmp_path / "ours", "t4")
     with pytest.raises(CdmppError, match="give it a data set or a Parquet file"):
         model.predict([], "t4")
-
-
-def run_train(*words: str) -> None:
-    script = Path(__file__).resolve().parents[2] / "scripts/train.py"
-    done = subprocess.run([sys.executable, str(script), *words], capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr[-3000:]

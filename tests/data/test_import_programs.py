@@ -5,9 +5,7 @@ from __future__ import annotations
 import dataclasses
 import gzip
 import json
-import os
-import subprocess
-import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -333,15 +331,10 @@ def test_joins_a_folder_of_another_source(tmp_path, native_database, tuned):
     assert sum("mine" in task.networks for task in read_tasks(out).values()) == 2
 
 
-def test_command(tmp_path):
-    root = str(Path(__file__).parents[2])
-    environment = {**os.environ, "PYTHONPATH": root, "OMP_NUM_THREADS": "1"}
+def test_command(tmp_path, run_script, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     write(tmp_path / "a.jsonl", elementwise(8), elementwise(16))
-
-    def command(*words: str) -> subprocess.CompletedProcess[str]:
-        arguments = [sys.executable, "-m", "cdmpp.cli", *words]
-        return subprocess.run(arguments, env=environment, cwd=tmp_path, capture_output=True, text=True)
-
+    command = partial(run_script, "cdmpp/cli/__main__.py")
     words = ("data", "import", "source=tvmscript", "path=a.jsonl", f"device={DEVICE}")
     done = command(*words)
     assert done.returncode == 0, done.stderr

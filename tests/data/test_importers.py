@@ -253,20 +253,14 @@ def test_second_network_with_other_block_names(tmp_path, native_database, other_
         replay(tasks[record.task_id].workload, record.schedule, record.target)
 
 
-def test_script(tmp_path, native_database):
-    root = Path(__file__).parents[2]
-    command = [sys.executable, str(root / "scripts" / "import_data.py"), f"path={native_database}", "device=a100"]
-    environment = {**os.environ, "PYTHONPATH": str(root)}
-    done = subprocess.run(
-        [*command, "network=resnet34", f"out={tmp_path / 'out'}"], env=environment, capture_output=True, text=True
-    )
+def test_script(tmp_path, native_database, run_script):
+    command = ["scripts/import_data.py", f"path={native_database}", "device=a100"]
+    done = run_script(*command, "network=resnet34", f"out={tmp_path / 'out'}")
     assert done.returncode == 0, done.stderr
     assert "34 programs of 4 tasks" in done.stdout and len(read_records(tmp_path / "out")) == 34
-    done = subprocess.run(
-        [*command[:2], f"path={tmp_path}", "device=a100", "network=x"], env=environment, capture_output=True, text=True
-    )
+    done = run_script(command[0], f"path={tmp_path}", "device=a100", "network=x")
     assert done.returncode == 2 and "not a MetaSchedule database" in done.stderr and "Traceback" not in done.stderr
-    done = subprocess.run([*command, "source=tenset"], env=environment, capture_output=True, text=True)
+    done = run_script(*command, "source=tenset")
     assert done.returncode == 2 and "one of metaschedule, tvmscript, ansor_features, neusight" in done.stderr
-    done = subprocess.run([*command[:3], "network=x"], env=environment, capture_output=True, text=True)
+    done = run_script(*command[:2], "network=x")
     assert done.returncode == 2 and "device=NAME is missing" in done.stderr and "Traceback" not in done.stderr

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -91,20 +88,11 @@ def test_what_a_stopped_import_left_is_replaced(table, tmp_path):
     assert len(read_records(tmp_path / "out")) == 6 and len(load_dataset(tmp_path / "out", progress=False)) == 6
 
 
-def test_the_command_names_no_device(table, tmp_path):
-    command = [
-        sys.executable,
-        "-m",
-        "cdmpp.cli",
-        "data",
-        "import",
-        "source=neusight",
-        f"path={table}",
-        f"out={tmp_path / 'out'}",
-    ]
-    done = subprocess.run([*command, "device=t4"], capture_output=True, text=True)
+def test_the_command_names_no_device(table, tmp_path, run_script):
+    words = ["data", "import", "source=neusight", f"path={table}", f"out={tmp_path / 'out'}"]
+    done = run_script("cdmpp/cli/__main__.py", *words, "device=t4")
     assert done.returncode == 2 and "device=t4" in done.stderr and not (tmp_path / "out").exists()
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = run_script("cdmpp/cli/__main__.py", *words)
     assert done.returncode == 0 and "6 programs of 6 operators" in done.stdout, done.stderr
 
 

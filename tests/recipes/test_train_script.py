@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -105,16 +102,20 @@ def test_resume_needs_a_run(tmp_path):
         settings(f"resume={tmp_path}")
 
 
-def train(*overrides: str, **environment: str) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, str(ROOT / "scripts" / "train.py"), *overrides],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "CDMPP_DATA": "", **environment},
-    )
+@pytest.fixture
+def train(run_script, monkeypatch):
+    monkeypatch.setenv("CDMPP_DATA", "")
+
+    def run(*overrides: str, **environment: str):
+        with monkeypatch.context() as changed:
+            for name, value in environment.items():
+                changed.setenv(name, value)
+            return run_script("scripts/train.py", *overrides)
+
+    return run
 
 
-def test_from_records_to_a_scored_model_folder(tmp_path):
+def test_from_records_to_a_scored_model_folder(tmp_path, train):
     write_toy_dataset(tmp_path / "toy", 120)
     out = tmp_path / "run"
     quick = ["experiment=quick", "trainer.epochs=2", "baselines=[constant]", "accelerator=cpu", "progress=false"]
@@ -143,7 +144,7 @@ def write_two_devices(folder: Path) -> None:
 QUICK = ["experiment=quick", "trainer.epochs=2", "accelerator=cpu", "progress=false", "plots=false"]
 
 
-def test_cross_device_in_one_line(tmp_path):
+def test_cross_device_in_one_line(tmp_path, train):
     write_two_devices(tmp_path)
     options = [*QUICK, "split=by_device", "loss.domain=cmd", "baselines=[constant,analytic]"]
     done = train(f"data.path=[{tmp_path}]", f"out={tmp_path}/run", "target=xeon-icelake-avx2", *options)
@@ -156,7 +157,7 @@ def test_cross_device_in_one_line(tmp_path):
     assert set(cdmpp.load_model(tmp_path / "run" / "model").trained_on) == {"xeon-icelake"}
 
 
-def test_joint_training_on_several_devices(tmp_path):
+def test_joint_training_on_several_devices(tmp_path, train):
     write_two_devices(tmp_path)
     sources = "sources=[xeon-icelake,xeon-icelake-avx2]"
     done = train(f"data.path=[{tmp_path}]", f"out={tmp_path}/run", sources, "baselines=[xgb_ours]", *QUICK)
@@ -164,7 +165,7 @@ def test_joint_training_on_several_devices(tmp_path):
     assert len(cdmpp.load_model(tmp_path / "run" / "model").trained_on) == 2
 
 
-def test_zero_shot_for_a_device_without_records(tmp_path, monkeypatch):
+def test_zero_shot_for_a_device_without_records(tmp_path, monkeypatch, train):
     write_two_devices(tmp_path / "data")
     data, out = f"data.path=[{tmp_path}/data]", tmp_path / "outputs" / "graviton2" / "now"
     options = [data, "device=graviton2", f"out={out}", "baselines=[constant]", *QUICK]
@@ -191,7 +192,7 @@ def test_zero_shot_for_a_device_without_records(tmp_path, monkeypatch):
     assert not prediction.trained_on_device and (prediction.latency_s > 0).all()
 
 
-def test_public_records_out_of_reach_stop_the_run_with_what_was_looked_for(tmp_path):
+def test_public_records_out_of_reach_stop_the_run_with_what_was_looked_for(tmp_path, train):
     """No proxy and no name server answer here: it must not train on CPU records instead."""
     write_toy_dataset(tmp_path / "data" / "one", 120)
     options = [f"data.path=[{tmp_path}/data]", f"out={tmp_path}/run", "baselines=[constant]", *QUICK]
@@ -231,7 +232,7 @@ def test_leave_one_out_is_true_or_false_and_runs_older_than_it_go_on(tmp_path):
     assert settings(f"resume={tmp_path}").leave_one_out is True
 
 
-def test_zero_shot_from_one_source_says_that_no_error_is_known(tmp_path):
+def test_zero_shot_from_one_source_says_that_no_error_is_known(tmp_path, train):
     write_toy_dataset(tmp_path / "data" / "one", 120)
     done = train(f"data.path=[{tmp_path}/data]", "device=v100", f"out={tmp_path}/run", "baselines=[constant]", *QUICK)
     assert done.returncode == 0, done.stderr
@@ -239,6 +240,6 @@ def test_zero_shot_from_one_source_says_that_no_error_is_known(tmp_path):
     assert json.loads((tmp_path / "run" / "model" / "card.json").read_text())["zero_shot"]["left_out"] == {}
 
 
-def test_an_unknown_device_gets_the_nearest_names():
+def test_an_unknown_device_gets_the_nearest_names(train):
     done = train("device=a1000")
     assert done.returncode != 0 and "a100" in done.stderr and "Traceback" not in done.stderr
