@@ -143,6 +143,8 @@ def traced_job(folder: Path | str, traces: Sequence[RankTrace]) -> TracedJob:
     probed, share = read_probe(folder / PROBE) if (folder / PROBE).exists() else ((), graph.processor_share)
     measured = replace(graph.measured, unprofiled_s=unprofiled_s, probed=probed)
     graph = replace(graph, measured=measured, processor_share=share)
+    if len(traces) > 1 and graph.exchanges and all(len(one.ranks) == 1 for one in graph.exchanges):
+        differ.append("the exchanges of the ranks that are here do not match: each rank is replayed by itself")
     return TracedJob(graph, tuple(traces), numbers, tuple(whole_steps(traces)), (*warnings, *differ))
 
 
@@ -178,7 +180,7 @@ def _renumbered(trace: RankTrace, numbers: Sequence[int]) -> RankTrace:
         )
 
     steps = tuple(replace(step, exchanges=tuple(map(moved, step.exchanges))) for step in trace.steps)
-    return replace(trace, rank=places[trace.rank], world_size=len(numbers), steps=steps)
+    return replace(trace, rank=places[trace.rank], world_size=len(numbers), steps=steps, is_partial=True)
 
 
 def _launched_without_profiler(graph: StepGraph, added_s: float) -> StepGraph:

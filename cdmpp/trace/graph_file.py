@@ -11,6 +11,8 @@ from cdmpp.steps.step_graph import Gradient, Measured, Op, RankGraph, StepGraph
 from cdmpp.trace.op_kind import kind_of_op
 
 VERSION = 1
+_WAITS = 4
+"""Field of an op with the exchanges that it waits for."""
 _PHASES = {"f": "forward", "b": "backward", "u": "update"}
 
 
@@ -54,7 +56,7 @@ def graph_from_dict(stored: Mapping[str, Any]) -> StepGraph:
             one["kind"],
             one["bytes"],
             {rank: after for rank, after, _ in one["on"]},
-            _waiting(stored["ranks"], number, 4),
+            _waiting(stored["ranks"], number, _WAITS),
             wire_s=1e-6 * one["wire"],
             lag_s={rank: 1e-6 * lag for rank, _, lag in one["on"]},
             group=one["group"],
@@ -94,16 +96,23 @@ def _rank_to_list(rank: RankGraph, graph: StepGraph, number: Mapping[str, int]) 
             for one in reversed(rank.gradients)
         ],
         "tail": _us(rank.tail_s),
+        **({"end": list(waits[len(rank.ops)])} if len(rank.ops) in waits else {}),
+        **({"streams": [[op.stream, list(op.waits)] for op in rank.ops]} if _has_streams(rank) else {}),
     }  # fmt: skip
 
 
+def _has_streams(rank: RankGraph) -> bool:
+    return rank.streams not in ((), ("compute",))
+
+
 def _rank_from_dict(stored: Mapping[str, Any], names: Sequence[str]) -> RankGraph:
+    streams = stored.get("streams") or [["compute", []]] * len(stored["ops"])
     ops = tuple(
         Op(
             names[name], _PHASES[phase], 1e-6 * took, kind=kind_of_op(names[name], _PHASES[phase]),
-            delay_s=1e-6 * delay, spread_s=1e-6 * spread,
+            delay_s=1e-6 * delay, spread_s=1e-6 * spread, stream=stream, waits=tuple(waits),
         )
-        for name, phase, took, delay, _, spread, *_ in stored["ops"]
+        for (name, phase, took, delay, _, spread, *_), (stream, waits) in zip(stored["ops"], streams, strict=True)
     )  # fmt: skip
     gradients = [Gradient(f"gradient {number}", *one) for number, one in enumerate(stored["gradients"])]
     return RankGraph(stored["rank"], ops, tuple(reversed(gradients)), tail_s=1e-6 * stored["tail"])
@@ -114,6 +123,8 @@ def _waiting(ranks: Sequence[Mapping[str, Any]], exchange: int, field: int) -> d
     found = {}
     for rank in ranks:
         places = [place for place, op in enumerate(rank["ops"]) if len(op) > field and exchange in op[field]]
+        if field == _WAITS and exchange in rank.get("end", ()):
+            places.append(len(rank["ops"]))
         if places:
             found[rank["rank"]] = tuple(places)
     return found

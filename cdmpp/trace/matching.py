@@ -62,8 +62,13 @@ class MatchedCollective:
         return self.arrival_s - self.spans[rank].start_s
 
 
-def matched(step: Mapping[int, StepTrace]) -> tuple[MatchedCollective, ...]:
+def matched(
+    step: Mapping[int, StepTrace], is_partial: bool = False, is_apart: bool = False
+) -> tuple[MatchedCollective, ...]:
     """Exchanges of one step, rank -> its trace; the n-th of a group, kind and size is the same one on all ranks.
+
+    With ``is_partial`` other ranks have no trace, so that one rank may have it with them; with ``is_apart`` each has
+    all of its own with them.
 
     Raises:
         DataError: ranks of a group that do not have equally many.
@@ -73,11 +78,11 @@ def matched(step: Mapping[int, StepTrace]) -> tuple[MatchedCollective, ...]:
         seen: Counter = Counter()
         for one in trace.exchanges:
             key = (one.group, one.kind, 0 if one.kind in _UNEVEN else one.bytes)
-            found[*key, seen[key]][rank] = one
+            found[*key, (rank, seen[key]) if is_apart else seen[key]][rank] = one
             seen[key] += 1
     for (group, kind, size, number), spans in found.items():
         wanted = set(peers_of(kind, group) or (spans if group else step))
-        if wanted != set(spans):
+        if wanted != set(spans) and not is_partial:
             lacking = sorted(wanted - set(spans))
             raise DataError(
                 f"step {next(iter(step.values())).number}: {kind} of {size} bytes number {number + 1} is in the traces "

@@ -36,10 +36,16 @@ def median_step(traces: Sequence[RankTrace], event_s: float = 0.0) -> StepGraph:
 
 def step_of(steps: Sequence[Mapping[int, StepTrace]], traces: Sequence[RankTrace], event_s: float = 0.0) -> StepGraph:
     """The medians of ``steps``, rank -> trace, in all of which each rank did the same; errors as ``median_step``."""
-    ranks = [trace.rank for trace in traces]
-    shift = shifts(ranks, orders([matched(step) for step in steps]))
+    ranks, is_partial = [trace.rank for trace in traces], any(trace.is_partial for trace in traces)
+    is_apart = False
+    try:
+        shift = shifts(ranks, orders([matched(step, is_partial) for step in steps]))
+    except DataError:
+        if not is_partial:
+            raise
+        shift, is_apart = dict.fromkeys(ranks, 0.0), True  # what looked like one exchange was with others
     steps = [{rank: _shifted(trace, shift[rank]) for rank, trace in step.items()} for step in steps]
-    exchanges = [matched(step) for step in steps]
+    exchanges = [matched(step, is_partial, is_apart) for step in steps]
     if len({tuple((one.kind, one.bytes, one.group) for one in step) for step in exchanges}) > 1:
         exchanges = [_in_order_of(exchanges[0], step) for step in exchanges]
     mine = {rank: [step[rank] for step in steps] for rank in ranks}

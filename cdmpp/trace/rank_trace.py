@@ -97,5 +97,7 @@ class RankTrace:
     """What was read."""
     refusal: str = ""
     """Why there is no step; empty where there are some."""
+    is_partial: bool = False
+    """True if ranks of its job have no trace: what they took part in cannot be matched."""
     is_alone: bool = False
     """True if the file does not say how many ranks its job has."""

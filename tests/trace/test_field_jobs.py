@@ -8,6 +8,7 @@ from cdmpp import cli
 from cdmpp.errors import CdmppError, DataError
 from cdmpp.steps.replay import replay
 from cdmpp.trace.folder import TracedJob, read_traces, traced_job
+from cdmpp.trace.graph_file import graph_from_dict, graph_to_dict
 from cdmpp.trace.rank_trace import HOST
 from cdmpp.trace.traced_step import traced_steps
 from cdmpp.trace.what_if import changed, doubts
@@ -244,3 +245,32 @@ def test_factors_that_cannot_be_are_refused(tmp_path, given, capsys):
     folder = jobs.nccl_generic(tmp_path / "job")
     assert cli.main(["trace", str(folder), "--what-if", given]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_ranks_whose_partners_have_no_trace(tmp_path):
+    """Two of eight ranks, which exchange different things with ranks that are not there."""
+    for rank, count in ((0, 1), (3, 2)):
+        trace = jobs.steps_of(jobs.Trace(rank, 8))
+        for number in range(3):
+            for i in range(count):
+                begin = 5000 * number + 1000 * i
+                trace.device("ncclDevKernel_AllGather_RING_LL(args)", begin + 150, begin + 400, 300, 20)
+        trace.save(tmp_path)
+    job = read(tmp_path)
+    assert job.numbers == (0, 3) and sorted(one.ranks for one in job.graph.exchanges) == [(0, 1), (1,)]
+    assert MS * replay(job.graph).step_s == pytest.approx(5, rel=0.03)
+
+
+def test_streams_survive_their_file(tmp_path):
+    """Streams, what they wait for, and a collective that only the end of the step waits for."""
+    trace = jobs.steps_of(jobs.Trace())
+    for number in range(3):
+        h = 5000 * number
+        trace.device("Memcpy HtoD", h + 120, h + 400, 500, stream=22, cat="gpu_memcpy")
+        trace.device("ncclDevKernel_ReduceScatter_Sum_f32(args)", h + 195, h + 4310, 600, 20)
+    graph = read(trace.save(tmp_path)).graph
+    assert graph.exchanges[0].before == {0: (len(graph.ranks[0].ops),)}
+    again = graph_from_dict(graph_to_dict(graph))
+    assert again.exchanges[0].before == graph.exchanges[0].before
+    assert [(op.stream, op.waits) for op in again.ranks[0].ops] == [(op.stream, op.waits) for op in graph.ranks[0].ops]
+    assert replay(again).step_s == pytest.approx(replay(graph).step_s, rel=1e-6)

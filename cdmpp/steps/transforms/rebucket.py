@@ -11,7 +11,7 @@ from cdmpp.steps.buckets import USED_ITEM_BYTES, buckets_of
 from cdmpp.steps.exchange import START, Exchange
 from cdmpp.steps.replay import contention_free
 from cdmpp.steps.step_graph import COPY, LAUNCH, Gradient, Op, RankGraph, StepGraph
-from cdmpp.steps.transforms.edit import Edit, edited
+from cdmpp.steps.transforms.edit import Edit, edited, moved_op
 from cdmpp.steps.wire import Wire, wires
 
 
@@ -115,10 +115,12 @@ def _repacked(
         last = max(last, *(ready[one.name] for one in bucket))
         full.setdefault(last, []).append(number)
     ops, after, before, launched = list[Op](), list[int](), list[int](), [START] * len(buckets)
+    places = dict[int, int]()
     for place, op in enumerate(rank.ops):
         before.append(len(ops))
         if place not in calls:
-            ops.append(op)
+            places[place] = len(ops)
+            ops.append(moved_op(op, places))
         after.append(len(ops) - 1)
         for number in full.get(place, ()):
             if call is not None:
