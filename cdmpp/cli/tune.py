@@ -8,6 +8,7 @@ import sys
 from cdmpp.cli.network import add_graph_arguments, workload_of
 from cdmpp.cli.options import add_device
 from cdmpp.cli.output import add_output_arguments, check_output, say, show
+from cdmpp.network.compiled.rule import SCHEDULES
 from cdmpp.platform.limits import Limits, path
 
 _TRIALS = """programs to build and time on this machine, which must be the device: the most promising ones, more of the
@@ -23,7 +24,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--trials", type=Limits(0, 10**6, "programs"), default=0, help=" ".join(_TRIALS.split()))
     verb.add_argument(
         "--candidates",
-        type=Limits(1, 10**6, "schedules"),
+        type=SCHEDULES,
         default=256,
         help="schedules to sample of each kernel (default 256)",
     )

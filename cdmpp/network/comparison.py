@@ -13,6 +13,7 @@ from cdmpp.network.prediction import NetworkPrediction, best_level
 from cdmpp.network.runtime import Runtime
 from cdmpp.network.workload import Workload
 from cdmpp.platform.files import plain
+from cdmpp.platform.limits import checked
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,7 @@ class Comparison:
         return plain({"network": self.network, "devices": self.table()})
 
 
+@checked()
 def compare_devices(
     workload: Workload, devices: Sequence[str | Device], runtime: Runtime[Any], progress: bool = True
 ) -> Comparison:
@@ -79,7 +81,7 @@ def compare_devices(
 
     Args:
         workload: the network and how it runs.
-        devices: names, or devices described in Python; one that is there twice is predicted once.
+        devices: names, or devices described in Python, each once.
         runtime: what runs the network on each of them.
         progress: whether bars are shown on stderr.
 

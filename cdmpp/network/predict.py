@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from cdmpp import devices
@@ -18,10 +19,13 @@ from cdmpp.network.runtime import RUNTIMES, ReadNetwork, Runtime
 from cdmpp.network.training_prediction import StepPrediction
 from cdmpp.network.training_step import TrainingStep
 from cdmpp.network.workload import Workload
+from cdmpp.platform.limits import checked
+from cdmpp.predict.predictor import Predictor
 
 
+@checked()
 def runtime_of(
-    name: str, model: Any = None, schedule: str | None = None, fallback: bool | None = None
+    name: str, model: str | Path | Predictor | None = None, schedule: str | None = None, fallback: bool | None = None
 ) -> CompiledRuntime | EagerRuntime:
     """The runtime that is called ``name``, with its settings; None: its default.
 
@@ -39,6 +43,7 @@ def runtime_of(
     return EagerRuntime(model)
 
 
+@checked()
 def predict_network(
     workload: Workload, device: str | Device, runtime: Runtime[Any], measure: bool = False, progress: bool = True
 ) -> NetworkPrediction:
@@ -65,6 +70,7 @@ def predict_network(
     return with_measured(prediction, read, described) if measure else prediction
 
 
+@checked()
 def predict_step(
     workload: Workload | TrainingStep, device: str | Device, runtime: Runtime[Any], progress: bool = True
 ) -> StepPrediction:

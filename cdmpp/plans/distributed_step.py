@@ -11,10 +11,11 @@ from cdmpp.errors import CdmppError
 from cdmpp.network.training_prediction import StepPrediction
 from cdmpp.plans.evaluate import Evaluator, changed
 from cdmpp.plans.memory import Memory
-from cdmpp.plans.plan import Plan, plan_on
+from cdmpp.plans.plan import ACCUMULATION, Plan, plan_on
 from cdmpp.plans.search import search
 from cdmpp.plans.search_result import SearchResult
 from cdmpp.plans.strategies import DEFAULT_STRATEGY
+from cdmpp.platform.limits import Limits, checked
 from cdmpp.steps.exchange_tasks import check_granularity
 from cdmpp.steps.from_prediction import graph_of
 from cdmpp.steps.step_replay import StepReplay
@@ -22,10 +23,13 @@ from cdmpp.steps.strategy import Strategy
 from cdmpp.steps.strategy_replay import replay_strategy
 from cdmpp.steps.transforms.scale import scale_rank, scale_ranks
 
+MEMORY = Limits(1, 2**50, "bytes")
+"""Memory of a device."""
 _SLOWEST = 1e6
 """The largest factor by which the device of a rank may be slower than the others."""
 
 
+@checked()
 def replay_step(
     step: StepPrediction,
     *,
@@ -66,6 +70,7 @@ def replay_step(
     return replace(replayed, warnings=(*_warnings(step, cluster), *replayed.warnings))
 
 
+@checked(memory_limit_bytes=MEMORY, most_accumulation_steps=ACCUMULATION)
 def optimize_step(
     step: StepPrediction,
     *,

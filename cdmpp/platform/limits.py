@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import inspect
 import typing
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, wraps
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
-from cdmpp.errors import CdmppError
+from cdmpp.errors import UsageError
 
+P = ParamSpec("P")
+T = TypeVar("T")
 _EXACT = 2**53
 """Above it a float does not hold every whole number."""
 
@@ -38,10 +41,10 @@ class Limits:
         return (self.least < value if self.above else self.least <= value) and value <= self.most
 
     def fitting(self, name: str, value: Any) -> Any:
-        """``value`` where it may be, a float where numbers may be broken; ``CdmppError`` names what is allowed."""
+        """``value`` where it may be, a float where numbers may be broken; ``UsageError`` names what is allowed."""
         allowed = (int,) if self.whole else (int, float)
         if type(value) not in allowed or value not in self:  # NaN is in no limits
-            raise CdmppError(f"{name} is {shown(value)}: expected {self}")
+            raise UsageError(f"{name} is {shown(value)}: expected {self}")
         return value if self.whole else float(value)
 
     def __call__(self, given: str) -> Any:
@@ -61,7 +64,7 @@ def text(given: str) -> str:
     """A name of a command line, as ``type`` of ``argparse``: an empty one is none."""
     try:
         return _text("it", given)
-    except CdmppError as error:
+    except UsageError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
@@ -77,14 +80,21 @@ PROCESSES = Limits(1, 1024, "processes or threads")
 def fitting(name: str, value: Any, hint: Any, limits: Limits | None = None) -> Any:
     """``value`` as a setting of the type ``hint``: lists become tuples where it is one, whole numbers floats.
 
-    ``CdmppError`` for another type, a number beyond ``limits``, an empty text, and a list that says something twice.
+    ``UsageError`` for another type, a number beyond ``limits``, an empty text, and a list that says something twice.
     """
-    hints = typing.get_args(hint) if isinstance(hint, UnionType) or typing.get_origin(hint) is typing.Union else (hint,)
-    if value is None and NoneType in hints:
+    kinds = typing.get_args(hint) if isinstance(hint, UnionType) or typing.get_origin(hint) is typing.Union else (hint,)
+    if value is None and NoneType in kinds:
         return None
-    (kind,) = [one for one in hints if one is not NoneType] if NoneType in hints else hints[:1]
+    kinds = tuple(kind for kind in kinds if kind is not NoneType)
+    kind = next((kind for kind in kinds if len(kinds) > 1 and isinstance(value, typing.get_origin(kind) or kind)), None)
+    if kind is None and len(kinds) > 1:
+        raise UsageError(f"{name} is {shown(value)}: expected {' or '.join(map(_kind_named, kinds))}")
+    kind = kind or kinds[0]
     origin = typing.get_origin(kind) or kind
-    if origin is Any or origin is object:
+    if origin is Any or origin is object or getattr(origin, "_is_protocol", False):
+        return value
+    if origin is typing.Literal:
+        check_choice(name, value, typing.get_args(kind))
         return value
     if origin in (int, float):
         default = Limits(-_EXACT, _EXACT, whole=origin is int)
@@ -97,11 +107,37 @@ def fitting(name: str, value: Any, hint: Any, limits: Limits | None = None) -> A
         return Path(_text(name, str(value) if isinstance(value, Path) else value))
     if origin in (list, tuple, Sequence, Collection):
         item = (typing.get_args(kind) or (str,))[0]
+        if item is Any:
+            return _of(name, value, Collection, "a list")
         found = [fitting(f"{name}[{i}]", one, item, limits) for i, one in enumerate(_list(name, value))]
         if origin is not tuple:  # a tuple is a stack of layers, whose sizes may be alike
             _check_once(name, found)
         return tuple(found) if origin is tuple else found
-    return _of(name, value, Mapping, "keys with values")
+    if not issubclass(origin, Mapping):
+        return _of(name, value, origin, _kind_named(origin))
+    key_hint, item = typing.get_args(kind) or (Any, Any)
+    for key, one in _of(name, value, Mapping, "keys with values").items():
+        fitting(f"a key of {name}", key, key_hint)
+        fitting(f"{name}[{shown(key)}]", one, item, limits)
+    return value
+
+
+def checked(**limits: Limits) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Decorator of a public function: ``UsageError`` for an argument that is not ``fitting`` its type or its limits."""
+
+    def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        signature = inspect.signature(function)
+
+        @wraps(function)
+        def call(*args: P.args, **options: P.kwargs) -> T:
+            hints = hints_of(function)
+            for name, value in signature.bind(*args, **options).arguments.items():
+                fitting(name, value, hints[name], limits.get(name))
+            return function(*args, **options)
+
+        return call
+
+    return decorate
 
 
 def fitting_values(
@@ -112,21 +148,21 @@ def fitting_values(
 
 
 def check_fields(config: Any, prefix: str = "") -> None:
-    """``CdmppError`` for the first field of a dataclass that is not ``fitting`` its type and the class's ``LIMITS``."""
+    """``UsageError`` for the first field of a dataclass that is not ``fitting`` its type and the class's ``LIMITS``."""
     for name, hint in hints_of(type(config)).items():
-        fitting(f"{prefix}{name}", getattr(config, name), hint, type(config).LIMITS.get(name))
+        fitting(f"{prefix}{name}", getattr(config, name), hint, getattr(config, "LIMITS", {}).get(name))
 
 
 def check_choice(name: str, value: Any, choices: Sequence[Any]) -> None:
-    """``CdmppError`` where ``value`` is none of ``choices``."""
+    """``UsageError`` where ``value`` is none of ``choices``."""
     if not any(type(value) is type(one) and value == one for one in choices):
-        raise CdmppError(
+        raise UsageError(
             f"{name} is {shown(value)}; one of {', '.join('null' if c is None else str(c) for c in choices)}"
         )
 
 
 def hints_of(kind: Any) -> Mapping[str, Any]:
-    """Name -> type of the fields of a dataclass."""
+    """Name -> type of the fields of a dataclass, or of the arguments of a function."""
     return _hints_of(kind)
 
 
@@ -138,24 +174,29 @@ def _hints_of(kind: Any) -> Mapping[str, Any]:
 
 def _list(name: str, value: Any) -> Sequence[Any]:
     if not isinstance(value, list | tuple):
-        raise CdmppError(f"{name} is {shown(value)}: expected a list, such as [A,B]")
+        raise UsageError(f"{name} is {shown(value)}: expected a list, such as [A,B]")
     return value
 
 
 def _check_once(name: str, items: Sequence[Any]) -> None:
     if twice := [one for i, one in enumerate(items) if one in items[:i]]:
-        raise CdmppError(f"{name} says {shown(twice[0])} twice: name each once")
+        raise UsageError(f"{name} says {shown(twice[0])} twice: name each once")
 
 
 def _text(name: str, value: Any) -> str:
     if not isinstance(value, str) or not value.strip() or not value.isprintable():
-        raise CdmppError(f"{name} is {shown(value)}: expected a text in one line that is not empty")
+        raise UsageError(f"{name} is {shown(value)}: expected a text in one line that is not empty")
     return value
+
+
+def _kind_named(kind: Any) -> str:
+    named = {str: "a text", int: "a whole number", float: "a number"}
+    return named.get(kind, f"a {getattr(kind, '__name__', str(kind))}")
 
 
 def _of(name: str, value: Any, kind: type, expected: str) -> Any:
     if not isinstance(value, kind):
-        raise CdmppError(f"{name} is {shown(value)}: expected {expected}")
+        raise UsageError(f"{name} is {shown(value)}: expected {expected}")
     return value
 
 

@@ -14,6 +14,7 @@ from cdmpp.machine_code.cpu.code_features import CODE_WIDTH
 from cdmpp.model.build import Model, build_model
 from cdmpp.model.config import CdmppConfig, ModelConfig, model_config
 from cdmpp.model.ranker import Ranker
+from cdmpp.platform.limits import checked
 from cdmpp.predict.catalogue import SHIPPED
 from cdmpp.predict.predictor import Predictor
 from cdmpp.predict.stored_config import CARD, CONFIG, WEIGHTS, StoredConfig, read_config, read_object
@@ -23,6 +24,7 @@ _SMALL = 2**28
 """Values of all members that may be allocated before its weights are known to be there."""
 
 
+@checked()
 def load(path_or_name: str | Path) -> Predictor:
     """A predictor from a model folder, or a shipped one by name.
 

@@ -17,11 +17,13 @@ from cdmpp.errors import UsageError
 from cdmpp.measure.build import arguments_of
 from cdmpp.network.compiled.choice import Chosen
 from cdmpp.network.compiled.measured import check_is_here
+from cdmpp.network.compiled.rule import SCHEDULES
 from cdmpp.network.compiled.runtime import CompiledRuntime
 from cdmpp.network.compiled.worker import COMMAND
 from cdmpp.network.graph import NetworkGraph
 from cdmpp.network.workload import Workload
 from cdmpp.platform.files import plain
+from cdmpp.platform.limits import Limits, checked
 from cdmpp.platform.progress import shown
 from cdmpp.platform.workers import Worker
 from cdmpp.programs.task import Task
@@ -29,6 +31,7 @@ from cdmpp.tuning.database import TuningDatabase
 
 CANDIDATES = 256
 """Schedules that are sampled of each kernel."""
+TRIALS = Limits(0, 10**6, "programs")
 _LIMIT_S = 60.0
 """Longest seconds for building and timing one program."""
 
@@ -75,6 +78,7 @@ class TunedNetwork:
         return plain({**told, "kernels_s": self.kernels_s, "kernels": rows})
 
 
+@checked(trials=TRIALS, candidates=SCHEDULES)
 def tune_network(
     workload: Workload,
     device: str | Device,
@@ -99,8 +103,6 @@ def tune_network(
     Raises:
         CdmppError: what ``predict_network`` raises; ``folder`` holds another database; the device is not here.
     """
-    if trials < 0 or candidates < 1:
-        raise UsageError(f"trials={trials}, candidates={candidates}: trials are 0 or more, candidates 1 or more")
     described = devices.get(device) if isinstance(device, str) else device
     if trials:
         check_is_here(described)

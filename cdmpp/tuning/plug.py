@@ -12,6 +12,7 @@ from tvm.s_tir.meta_schedule import relax_integration
 
 from cdmpp import devices
 from cdmpp.devices import Device
+from cdmpp.platform.limits import SEED, checked
 from cdmpp.predict.catalogue import model_for, models
 from cdmpp.predict.model_folder import find_model, load
 from cdmpp.predict.predictor import Predictor
@@ -21,6 +22,7 @@ _HOOK = "tvm.s_tir.meta_schedule.tune_relax"
 """The function by which ``relax.transform.MetaScheduleTuneIRMod`` calls the tuner."""
 
 
+@checked(seed=SEED)
 def make_cost_model(
     device: str | Device,
     model: str | Path | None = None,

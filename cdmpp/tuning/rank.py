@@ -12,6 +12,7 @@ import numpy as np
 
 from cdmpp.devices import Device
 from cdmpp.errors import CdmppError
+from cdmpp.platform.limits import Limits, checked
 from cdmpp.programs.task import Task
 from cdmpp.tuning.plug import device_and_predictor
 
@@ -33,6 +34,7 @@ class Ranking:
     """The reason for which a candidate has no answer, by place."""
 
 
+@checked(look=Limits(0, 10**6, "schedules"))
 def rank_schedules(
     task: Any,
     candidates: Sequence[Any],

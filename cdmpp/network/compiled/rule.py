@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cdmpp.errors import UsageError
+from cdmpp.platform.limits import Limits
 
 DEFAULT = "best_of:16"
-_MOST = 4096
+SCHEDULES = Limits(1, 4096, "schedules")
+"""Schedules of one kernel that may be sampled."""
 
 
 @dataclass(frozen=True)
@@ -28,13 +30,13 @@ class ScheduleRule:
         kind, _, rest = text.partition(":")
         if kind == "untuned" and not rest:
             return ScheduleRule(kind)
-        if kind == "best_of" and rest.isdecimal() and 1 <= int(rest) <= _MOST:
+        if kind == "best_of" and rest.isdecimal() and len(rest) < 10 and int(rest) in SCHEDULES:
             return ScheduleRule(kind, n=int(rest))
         if kind == "database" and rest:
             return ScheduleRule(kind, folder=Path(rest))
         raise UsageError(
             f"schedule {text!r} is unknown: use best_of:K (the best of K sampled schedules by prediction, K up to "
-            f"{_MOST}), untuned (what TVM runs without tuning) or database:DIR (a MetaSchedule tuning database)"
+            f"{SCHEDULES.most}), untuned (what TVM runs without tuning) or database:DIR (a MetaSchedule tuning database)"
         )
 
     def __str__(self) -> str:

@@ -20,6 +20,7 @@ from cdmpp.network.runtime import LaunchedNetwork, PricedNetwork
 from cdmpp.network.source.read import NetworkSource
 from cdmpp.network.training_step import TrainingStep
 from cdmpp.network.workload import Workload
+from cdmpp.platform.limits import check_fields
 from cdmpp.predict.catalogue import model_for, models
 from cdmpp.predict.flags import OF_STEPS
 
@@ -40,6 +41,7 @@ class CompiledRuntime:
     fallback: bool = True
 
     def __post_init__(self) -> None:
+        check_fields(self)
         ScheduleRule.parse(self.schedule)
 
     def read(self, workload: Workload, device: Device) -> CompiledNetwork:

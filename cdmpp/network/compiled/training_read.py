@@ -12,6 +12,7 @@ from cdmpp.network.source.trained_model import batch_of, buffers_of, modes_kept,
 from cdmpp.network.training_phases import live_bytes, phases_of, saved_bytes
 from cdmpp.network.training_step import StepCall, StepMemory, StepParameter, TrainingStep
 from cdmpp.network.workload import Workload
+from cdmpp.platform.limits import checked
 from cdmpp.programs.compiled import TVM, compiled_flag, compiled_modules, compiled_noted
 from cdmpp.programs.training.joint import JointGraph, NoJointGraphError, joint_graph
 from cdmpp.programs.training.loss import with_loss
@@ -19,6 +20,7 @@ from cdmpp.programs.training.lowering import lowered_step
 from cdmpp.programs.training.optimizers import Optimizer, optimizer_of
 
 
+@checked()
 def read_step(workload: Workload, fallback: bool = True) -> TrainingStep:
     """Forward pass, backward pass and update of a network as tensor programs in float32. Needs TVM.
 

@@ -13,6 +13,7 @@ from cdmpp.network.eager.read import EagerNetwork, read_run
 from cdmpp.network.eager.step import read_step
 from cdmpp.network.runtime import LaunchedNetwork, PricedNetwork
 from cdmpp.network.workload import Workload
+from cdmpp.platform.limits import check_fields
 from cdmpp.predict.catalogue import model_for, models
 from cdmpp.predict.model_folder import load
 from cdmpp.predict.predictor import Predictor
@@ -28,6 +29,9 @@ class EagerRuntime:
     """
 
     model: str | Path | Predictor | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     def read(self, workload: Workload, device: Device) -> EagerNetwork:
         """The operators of one run, as a device of that kind has them.
