@@ -7,15 +7,12 @@ import re
 
 from cdmpp.cli.options import add_place
 from cdmpp.cli.output import add_output_arguments, check_output, show
+from cdmpp.collectives.collective import MESSAGE, RANKS
 from cdmpp.errors import UsageError
-from cdmpp.platform.limits import Limits, shown, text
+from cdmpp.platform.limits import shown, text
 
 _UNITS = {"": 1, "B": 1, **{f"{p}B": 1000**n for n, p in enumerate("kMGT", 1)},
           **{f"{p}iB": 1024**n for n, p in enumerate("KMGT", 1)}}  # fmt: skip
-
-
-RANKS = Limits(1, 10**6, "devices")
-_MOST_BYTES = 10**15
 
 
 def add_arguments(verb: argparse.ArgumentParser) -> None:
@@ -58,6 +55,6 @@ def read_bytes(given: str) -> int:
             f"size {shown(given)}: expected a number and one of {', '.join(unit for unit in _UNITS if unit)}"
         )
     count = float(read[1]) * _UNITS[read[2]]
-    if not 1 <= count <= _MOST_BYTES:
-        raise UsageError(f"size {shown(given)}: expected 1 byte to {_MOST_BYTES // 10**12} TB")
+    if count not in MESSAGE:
+        raise UsageError(f"size {shown(given)}: expected 1 byte to {MESSAGE.most / 1e12:g} TB")
     return round(count)

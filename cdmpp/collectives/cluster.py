@@ -6,22 +6,24 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from cdmpp import devices
 from cdmpp.collectives import interconnect
+from cdmpp.collectives.collective import MOST_RANKS
 from cdmpp.collectives.interconnect import Interconnect
 from cdmpp.devices.sheet import read_sheet, sheet_file, sheet_files
 from cdmpp.errors import CdmppError
+from cdmpp.platform.limits import Limits, check_fields
 
 _Sheet = TypeVar("_Sheet")
-_MOST = 2**16
-"""Nodes, and devices or adapters of a node."""
 
 
 @dataclass(frozen=True)
 class Cluster:
     """Equal nodes of equal devices."""
+
+    LIMITS: ClassVar = dict.fromkeys(("nodes", "devices_per_node", "adapters_per_node"), Limits(1, MOST_RANKS))
 
     name: str
     title: str
@@ -39,11 +41,8 @@ class Cluster:
     """The document that tells so."""
 
     def __post_init__(self) -> None:
-        for field in ("nodes", "devices_per_node", "adapters_per_node"):
-            value = getattr(self, field)
-            if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _MOST:
-                told = f"{field} is {value!r}, expected a whole number from 1 to {_MOST:,}"
-                raise CdmppError(f"cluster {self.name}: {told}")
+        check_fields(self, f"cluster {self.name}: ")
+        devices.get(self.device)
         if self.nodes > 1 and self.between is None:
             raise CdmppError(f"cluster {self.name} has {self.nodes} nodes: field between must name the link of them")
 

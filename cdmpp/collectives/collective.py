@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from cdmpp.devices.sheet import nearest
 from cdmpp.errors import CdmppError
+from cdmpp.platform.limits import Limits
 
 KINDS: Mapping[str, str] = {
     "all_reduce": "the buffer of one rank, as long before as after",
@@ -28,11 +29,13 @@ BACKENDS: Mapping[str, str] = {
 
 MOST_RANKS = 2**16
 """Most ranks of a job: the largest ones that anyone trained have half as many."""
+RANKS = Limits(1, MOST_RANKS, "ranks")
+MESSAGE = Limits(1, 10**15, "bytes")
 
 
 def check_backend(name: str) -> None:
     """``CdmppError`` names the nearest back ends where ``name`` is none."""
-    if name not in BACKENDS:
+    if not isinstance(name, str) or name not in BACKENDS:
         raise CdmppError(f"unknown back end {name!r}; {nearest(str(name), BACKENDS)}")
 
 
@@ -60,11 +63,10 @@ class Collective:
 
     def __post_init__(self) -> None:
         for what, given, allowed in (("kind", self.kind, KINDS), ("backend", self.backend, BACKENDS)):
-            if given not in allowed:
+            if not isinstance(given, str) or given not in allowed:
                 raise CdmppError(f"unknown {what} of collective {given!r}; {nearest(str(given), allowed)}")
-        for what, number in (("bytes", self.bytes), ("ranks", self.ranks)):
-            if not isinstance(number, int) or isinstance(number, bool) or number < 1:
-                raise CdmppError(f"{self.kind}: {what} is {number!r}, expected a whole number from 1 up")
+        MESSAGE.fitting(f"{self.kind}: bytes", self.bytes)
+        RANKS.fitting(f"{self.kind}: ranks", self.ranks)
         if self.kind == "send_recv" and self.ranks > 2:
             raise CdmppError(f"send_recv has two ranks, given {self.ranks}: describe each pair by itself")
         if self.backend == "custom" and self.kind != "all_reduce":

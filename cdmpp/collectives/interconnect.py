@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import ClassVar
 
 from cdmpp.collectives.collective import BACKENDS, MOST_RANKS, check_backend
 from cdmpp.devices.sheet import read_quantity, read_sheet, sheet_file, sheet_files
 from cdmpp.errors import CdmppError
+from cdmpp.platform.limits import Limits, check_choice, check_fields, numbers
 
 TOPOLOGIES: Mapping[str, str] = {
     "switch": "every device reaches every other at its full rate",
@@ -20,9 +22,6 @@ TOPOLOGIES: Mapping[str, str] = {
     "local": "processes of one machine talk through its memory",
 }
 _UNITS = {"bandwidth_gbps": "GB/s", "latency_s": "s", "joins": "1"}
-
-_RANGES = {"bandwidth_gbps": (0.01, 8192.0), "latency_s": (1e-8, 0.1)}
-"""What links can have: the slowest described has 0.125 GB/s and the fastest 900, steps take 0.9 to 86 us."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,16 @@ class AlphaBeta:
 
 @dataclass(frozen=True)
 class Interconnect:
-    """One kind of link as its public documents describe it."""
+    """One kind of link as its public documents describe it.
+
+    ``LIMITS``: the slowest described has 0.125 GB/s and the fastest 900, steps take 0.9 to 86 us.
+    """
+
+    LIMITS: ClassVar = {
+        "bandwidth_gbps": numbers(0.01, 8192.0, "GB/s"),
+        "latency_s": numbers(1e-8, 0.1, "s"),
+        "joins": Limits(2, MOST_RANKS, "devices"),
+    }
 
     name: str
     title: str
@@ -59,6 +67,14 @@ class Interconnect:
     """The document behind ``bandwidth_gbps``, ``latency_s`` and ``joins``, or why there is none."""
     ranges: Mapping[str, tuple[float, float]]
     """(low, high) of a number of which no more is known; the number is their geometric middle."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        check_choice("topology", self.topology, tuple(TOPOLOGIES))
+        if not self.backends:
+            raise CdmppError(f"backends is empty: expected some of {', '.join(BACKENDS)}")
+        for backend in self.backends:
+            check_backend(backend)
 
     def check(self, ranks: int, backend: str, measured: int = 0) -> None:
         """``CdmppError`` where ``backend`` does not send over it, or it joins fewer than ``ranks``.
@@ -97,34 +113,19 @@ def get(name: str) -> Interconnect:
 def read_interconnect(path: Path) -> Interconnect:
     """Read and check one file; ``CdmppError`` names it and the field that cannot be."""
     content = read_sheet(path, {"name", "title", "topology", "backends", "documents", *_UNITS})
-    if content["topology"] not in TOPOLOGIES:
-        allowed = ", ".join(TOPOLOGIES)
-        raise CdmppError(f"{path}: field topology is {content['topology']!r}, expected one of {allowed}")
-    backends = content["backends"]
-    if not isinstance(backends, list) or not backends or not set(map(str, backends)) <= set(BACKENDS):
-        raise CdmppError(f"{path}: field backends is {backends!r}, expected a list of {', '.join(BACKENDS)}")
     read = {key: read_quantity(path, key, content[key], unit, content["documents"]) for key, unit in _UNITS.items()}
-    for key, (least, most) in _RANGES.items():
-        if (value := read[key].value) is not None and not least <= value <= most:
-            raise CdmppError(
-                f"{path}: field {key} is {value:g} {_UNITS[key]}, expected {least:g} to {most:g}. Check the units"
-            )
-    bandwidth = read["bandwidth_gbps"].value
-    if bandwidth is None:
-        raise CdmppError(f"{path}: field bandwidth_gbps is null, and no time can be told without it")
-    joins = read["joins"].value
-    if joins is not None and (joins < 2 or joins % 1 or read["joins"].bounds):
-        raise CdmppError(
-            f"{path}: field joins is {content['joins']['value']!r}, expected a whole number from 2, or null"
+    joins, backends = read["joins"].value, content["backends"]
+    try:
+        return Interconnect(
+            content["name"],
+            content["title"],
+            content["topology"],
+            tuple(backends) if isinstance(backends, list) else backends,
+            int(joins) if joins and joins % 1 == 0 and not read["joins"].bounds else joins,  # type: ignore[arg-type]
+            read["bandwidth_gbps"].value,  # type: ignore[arg-type]
+            read["latency_s"].value,
+            sources={key: number.source for key, number in read.items()},
+            ranges={key: number.bounds for key, number in read.items() if number.bounds},
         )
-    return Interconnect(
-        content["name"],
-        str(content["title"]),
-        content["topology"],
-        tuple(backends),
-        None if joins is None else int(joins),
-        bandwidth,
-        read["latency_s"].value,
-        sources={key: number.source for key, number in read.items()},
-        ranges={key: number.bounds for key, number in read.items() if number.bounds},
-    )
+    except CdmppError as error:
+        raise CdmppError(f"{path}: field {error}. Check the units") from error

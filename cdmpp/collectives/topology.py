@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
+from typing import ClassVar
 
 import numpy as np
 
@@ -13,12 +14,13 @@ from cdmpp.collectives import cluster as clusters
 from cdmpp.collectives import interconnect
 from cdmpp.collectives.algorithms import parts, ring
 from cdmpp.collectives.cluster import Cluster
-from cdmpp.collectives.collective import MOST_RANKS, Collective, check_backend
+from cdmpp.collectives.collective import RANKS, Collective, check_backend
 from cdmpp.collectives.collective_model import CollectiveEstimate, shipped
 from cdmpp.collectives.curve import Curve
 from cdmpp.collectives.interconnect import AlphaBeta, Interconnect
 from cdmpp.devices import Device
 from cdmpp.errors import CdmppError
+from cdmpp.platform.limits import check_fields, numbers
 from cdmpp.simulate.flow import Flow
 
 Cost = Callable[[Collective], CollectiveEstimate]
@@ -39,6 +41,11 @@ class Stage:
 class Topology:
     """Ranks fill nodes one after the other. Every rank has a way out and a way in, every adapter of a node too."""
 
+    LIMITS: ClassVar = {
+        **dict.fromkeys(("ranks", "nodes", "adapters"), RANKS),
+        **dict.fromkeys(("near_rate", "far_rate"), numbers(0, 1e18, "bytes a second")),
+    }
+
     name: str
     ranks: int
     backend: str
@@ -58,7 +65,7 @@ class Topology:
     """Adapters of each node, shared evenly by its ranks."""
 
     def __post_init__(self) -> None:
-        check_ranks(self.ranks)
+        check_fields(self, "topology.")
         check_backend(self.backend)
 
     @cached_property
@@ -118,8 +125,7 @@ class Topology:
 
 def check_ranks(ranks: int) -> None:
     """``CdmppError`` for what is no number of ranks, or more than ``MOST_RANKS``."""
-    if not isinstance(ranks, int) or isinstance(ranks, bool) or not 1 <= ranks <= MOST_RANKS:
-        raise CdmppError(f"ranks is {str(ranks)[:60]}: expected a whole number from 1 to {MOST_RANKS:,}")
+    RANKS.fitting("ranks", ranks)
 
 
 def topology_of(

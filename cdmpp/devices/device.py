@@ -17,6 +17,7 @@ from cdmpp.devices.sheet import FIELDS, MEASURED, Quantity, nearest, read_quanti
 from cdmpp.devices.sheet_check import check_range, check_sheet
 from cdmpp.errors import CdmppError, UnknownDeviceError
 from cdmpp.platform.content import read_yaml
+from cdmpp.platform.limits import check_choice, check_fields, fitting
 from cdmpp.platform.paths import conf_folder
 
 KINDS = ("cpu", "gpu", "accelerator")
@@ -54,6 +55,15 @@ class Device:
     launch_overheads: LaunchOverheads = field(default_factory=LaunchOverheads)
     """The times that a network takes on it apart from its kernels."""
 
+    def __post_init__(self) -> None:
+        check_fields(self, "device.")
+        check_choice("device.kind", self.kind, KINDS)
+        if set(self.spec) != set(SPEC_FIELDS):
+            raise CdmppError(f"device.spec: missing or unknown: {', '.join(sorted(set(self.spec) ^ set(SPEC_FIELDS)))}")
+        for name, value in self.spec.items():
+            if value is not None:
+                check_range(self.kind, name, value)
+
     def origin(self, name: str) -> str:
         """The way a number is known: ``measured``, ``described``, ``range``, ``unknown`` or ``not applicable``."""
         if self.spec[name] is None:
@@ -63,9 +73,9 @@ class Device:
     def with_spec(self, **values: float) -> Device:
         """The same with other numbers; ``CdmppError`` for a name that no device has, or a number that cannot be."""
         for name, value in values.items():
-            if name not in _FIELDS or not (math.isfinite(value) and value > 0):
-                raise CdmppError(f"{name}={value}: expected a positive number for one of {', '.join(SPEC_FIELDS)}")
-            check_range(self.kind, name, value)
+            if name not in _FIELDS:
+                raise CdmppError(f"{name}={value}: no device has it, expected one of {', '.join(SPEC_FIELDS)}")
+            check_range(self.kind, name, fitting(name, value, float))
         ranges = {name: bounds for name, bounds in self.ranges.items() if name not in values}
         sources = {**self.sources, **dict.fromkeys(values, "given")}
         return replace(self, spec={**self.spec, **values}, sources=sources, ranges=ranges)

@@ -33,7 +33,7 @@ def runtime_of(
         UsageError: no such runtime, or one that does not have this setting.
     """
     if name == "tvm":
-        return CompiledRuntime(model, schedule or DEFAULT, fallback is not False)
+        return CompiledRuntime(model, schedule or DEFAULT, fallback is not False)  # type: ignore[arg-type]  # it refuses
     if name != "torch":
         raise UsageError(f"runtime {name!r}: one of {', '.join(RUNTIMES)}")
     if schedule is not None:

@@ -6,9 +6,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from cdmpp.errors import UsageError
+from cdmpp.platform.limits import Limits, fitting, shown
 from cdmpp.programs.training.loss import Loss, check_loss
 from cdmpp.programs.training.optimizers import optimizer_of
 
@@ -18,8 +19,8 @@ KINDS = (
     "a zoo network (bert_tiny, resnet50@b4), torchvision:resnet50, hf:bert-base-uncased, hf:FOLDER with a config.json, "
     "model.onnx, file.py:FUNCTION; in Python also a torch.nn.Module with example inputs, or a Relax module"
 )
-_MOST_SIZE = 2**31
-"""The largest dimension of an input: torch and TVM count the elements of a tensor with 64 bits."""
+_SIZES = Limits(1, 2**31)
+"""Dimensions of an input: torch and TVM count the elements of a tensor with 64 bits."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,15 +70,15 @@ class Workload:
     def __post_init__(self) -> None:
         if not (isinstance(self.network, str | Path) or self.is_torch or self.is_relax):
             raise UsageError(f"a {type(self.network).__name__} is no network: give {KINDS}")
-        if self.batch is not None and (not isinstance(self.batch, int) or not 1 <= self.batch <= _MOST_SIZE):
-            raise UsageError(f"batch={str(self.batch)[:40]}: give a whole number from 1 to {_MOST_SIZE:,}")
-        for name, shape in (self.inputs or {}).items():
-            if wrong := [size for size in shape if not 1 <= size <= _MOST_SIZE]:
-                allowed = f"give whole numbers from 1 to {_MOST_SIZE:,}"
-                raise UsageError(f"input {name}: size {str(wrong[0])[:40]}: {allowed}")
-        for name, known in (("dtype", get_args(Dtype)), ("mode", get_args(Mode))):
-            if getattr(self, name) not in known:
-                raise UsageError(f"{name} {getattr(self, name)!r} is unknown: use {', '.join(known)}")
+        if isinstance(self.network, str):
+            fitting("network", self.network, str)
+        fitting("batch", self.batch, int | None, _SIZES)
+        fitting("inputs", self.inputs, Mapping[str, tuple[int, ...]] | None, _SIZES)
+        fitting("dtype", self.dtype, Dtype)
+        fitting("mode", self.mode, Mode)
+        fitting("optimizer", self.optimizer, str | None)
+        if not (self.target is None or is_instance(self.target, "torch", "Tensor")):
+            raise UsageError(f"target is {shown(self.target)}: expected a tensor, or None")
         check_loss(self.loss)
         optimizer_of(self.optimizer)
         if self.mode == "training_step" and self.dtype != "float32":

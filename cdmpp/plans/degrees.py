@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import astuple, dataclass, fields
 
-from cdmpp.collectives.topology import MOST_RANKS
+from cdmpp.collectives.collective import MOST_RANKS
 from cdmpp.errors import CdmppError
 from cdmpp.platform.limits import Limits, check_fields
 

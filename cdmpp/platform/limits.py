@@ -86,40 +86,47 @@ def fitting(name: str, value: Any, hint: Any, limits: Limits | None = None) -> A
     if value is None and NoneType in kinds:
         return None
     kinds = tuple(kind for kind in kinds if kind is not NoneType)
-    kind = next((kind for kind in kinds if len(kinds) > 1 and isinstance(value, typing.get_origin(kind) or kind)), None)
-    if kind is None and len(kinds) > 1:
-        raise UsageError(f"{name} is {shown(value)}: expected {' or '.join(map(_kind_named, kinds))}")
-    kind = kind or kinds[0]
+    if len(kinds) == 1:
+        return _fitting(name, value, kinds[0], limits)
+    for kind in kinds:
+        if isinstance(value, typing.get_origin(kind) or kind):
+            return _fitting(name, value, kind, limits)
+    raise UsageError(f"{name} is {shown(value)}: expected {' or '.join(map(_kind_named, kinds))}")
+
+
+def _fitting(name: str, value: Any, kind: Any, limits: Limits | None) -> Any:
     origin = typing.get_origin(kind) or kind
     if origin is Any or origin is object or getattr(origin, "_is_protocol", False):
         return value
-    if origin is typing.Literal:
-        check_choice(name, value, typing.get_args(kind))
-        return value
     if origin in (int, float):
-        default = Limits(-_EXACT, _EXACT, whole=origin is int)
-        return (limits or default).fitting(name, value)
-    if origin is bool:
-        return _of(name, value, bool, "true or false")
+        return (limits or Limits(-_EXACT, _EXACT, whole=origin is int)).fitting(name, value)
     if origin is str:
         return _text(name, value)
     if origin is Path:
         return Path(_text(name, str(value) if isinstance(value, Path) else value))
+    if origin is typing.Literal:
+        check_choice(name, value, typing.get_args(kind))
+        return value
     if origin in (list, tuple, Sequence, Collection):
-        item = (typing.get_args(kind) or (str,))[0]
-        if item is Any:
-            return _of(name, value, Collection, "a list")
-        found = [fitting(f"{name}[{i}]", one, item, limits) for i, one in enumerate(_list(name, value))]
-        if origin is not tuple:  # a tuple is a stack of layers, whose sizes may be alike
-            _check_once(name, found)
-        return tuple(found) if origin is tuple else found
-    if not issubclass(origin, Mapping):
-        return _of(name, value, origin, _kind_named(origin))
-    key_hint, item = typing.get_args(kind) or (Any, Any)
-    for key, one in _of(name, value, Mapping, "keys with values").items():
-        fitting(f"a key of {name}", key, key_hint)
-        fitting(f"{name}[{shown(key)}]", one, item, limits)
+        return _fitting_list(name, value, kind, limits)
+    _of(name, value, origin, _kind_named(origin))
+    if issubclass(origin, Mapping):
+        key_hint, item = typing.get_args(kind) or (Any, Any)
+        for key, one in value.items():
+            fitting(f"a key of {name}", key, key_hint)
+            fitting(f"{name}[{shown(key)}]", one, item, limits)
     return value
+
+
+def _fitting_list(name: str, value: Any, kind: Any, limits: Limits | None) -> Any:
+    origin, item = typing.get_origin(kind) or kind, (typing.get_args(kind) or (str,))[0]
+    if item is Any:
+        return _of(name, value, Collection, "a list")
+    found = [fitting(f"{name}[{i}]", one, item, limits) for i, one in enumerate(_list(name, value))]
+    if origin is tuple:  # a stack of layers, whose sizes may be alike
+        return tuple(found)
+    _check_once(name, found)
+    return found
 
 
 def checked(**limits: Limits) -> Callable[[Callable[P, T]], Callable[P, T]]:
@@ -153,6 +160,12 @@ def check_fields(config: Any, prefix: str = "") -> None:
         fitting(f"{prefix}{name}", getattr(config, name), hint, getattr(config, "LIMITS", {}).get(name))
 
 
+def check_all(name: str, values: Any, kind: type) -> None:
+    """``UsageError`` where ``values`` are no list or tuple of ``kind``."""
+    if odd := [one for one in _list(name, values) if not isinstance(one, kind)]:
+        raise UsageError(f"{name} hold {shown(odd[0])}: expected a {kind.__name__} each")
+
+
 def check_choice(name: str, value: Any, choices: Sequence[Any]) -> None:
     """``UsageError`` where ``value`` is none of ``choices``."""
     if not any(type(value) is type(one) and value == one for one in choices):
@@ -169,7 +182,7 @@ def hints_of(kind: Any) -> Mapping[str, Any]:
 @cache
 def _hints_of(kind: Any) -> Mapping[str, Any]:
     hints = typing.get_type_hints(kind)
-    return {name: hint for name, hint in hints.items() if typing.get_origin(hint) is not typing.ClassVar}
+    return {name: hint for name, hint in hints.items() if typing.ClassVar not in (hint, typing.get_origin(hint))}
 
 
 def _list(name: str, value: Any) -> Sequence[Any]:
@@ -190,7 +203,8 @@ def _text(name: str, value: Any) -> str:
 
 
 def _kind_named(kind: Any) -> str:
-    named = {str: "a text", int: "a whole number", float: "a number"}
+    named = {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}
+    named |= dict.fromkeys((dict, Mapping), "keys with values")
     return named.get(kind, f"a {getattr(kind, '__name__', str(kind))}")
 
 

@@ -60,6 +60,9 @@ def check_tasks(count: int, what: str, remedy: str) -> None:
 
 def check_seconds(value: float, what: str) -> float:
     """``value``; ``DataError`` where it is negative or not finite."""
-    if not (math.isfinite(value) and value >= 0):
-        raise DataError(f"the {what} is {value}: it must be finite and not negative")
-    return value
+    try:
+        if 0 <= value < math.inf and value is not True and value is not False:
+            return value
+    except TypeError:
+        pass
+    raise DataError(f"the {what} is {value!r}: it must be a number, finite and not negative")

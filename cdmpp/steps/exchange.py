@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from cdmpp.errors import DataError
+from cdmpp.platform.limits import Limits, shown
 from cdmpp.simulate.task import check_seconds
 
+_WHOLE = Limits(0, 2**53)
 START = -1
 """The place before the first op of a rank: the start of the step."""
 
@@ -43,6 +45,16 @@ class Exchange:
     in proportion to ``wire_s``."""
 
     def __post_init__(self) -> None:
+        for name in ("kind", "name", "group"):
+            if not isinstance(value := getattr(self, name), str):
+                raise DataError(f"{name} of an exchange is {shown(value)}: expected a text")
+        for name in ("bytes", "server"):
+            _WHOLE.fitting(f"{name} of {self.title}", getattr(self, name))
+        for name in ("after", "before", "lag_s", "blocks"):
+            if not isinstance(value := getattr(self, name), Mapping):
+                raise DataError(f"{name} of {self.title} is {shown(value)}: expected ranks with values")
+        check_seconds(self.sum_s, f"sum of {self.title}")
+        check_seconds(self.spread_s, f"spread of {self.title}")
         if self.wire_s is not None:
             check_seconds(self.wire_s, f"wire time of {self.title}")
 

@@ -6,18 +6,23 @@ transforms change it, and ``tasks`` makes one simulated graph of it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import ClassVar
 
 from cdmpp.errors import CdmppError, DataError
 from cdmpp.network.training_step import PHASES, StepBuffer
+from cdmpp.platform.limits import Limits, check_all, check_fields, fitting, numbers, shown
 from cdmpp.simulate.task import check_seconds
 from cdmpp.steps.exchange import START, Exchange
 
 LAUNCH, COPY, BOOKKEEPING = "launch", "bucket copy", "bookkeeping"
 """Kinds of traced ops: a call that hands an exchange over, a copy from a bucket back into its gradients, and an op of
 the update that changes no parameter."""
+
+_COUNT = Limits(0, 2**53)
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,24 @@ class Op:
     """Bytes that it writes."""
     inputs: tuple[int, ...] = ()
     """Places of the ops whose results it reads. A result of the forward pass that the backward pass reads is saved."""
+
+    LIMITS: ClassVar = {"spread_s": numbers(0, 1e9, "s"), "output_bytes": _COUNT}
+
+    def is_sound_at(self, place: int) -> bool:
+        """True if it may be op ``place`` of a rank; quick, since graphs have many."""
+        try:
+            seconds = (self.duration_s, self.gap_s, self.delay_s, self.spread_s)
+            return (
+                all(0 <= value < math.inf for value in seconds)
+                and all(isinstance(other, int) and 0 <= other < place for other in (*self.waits, *self.inputs))
+                and all(isinstance(text, str) for text in (self.name, self.kind, self.stream))
+                and isinstance(self.is_recomputed, bool)
+                and isinstance(self.output_bytes, int)
+                and self.output_bytes >= 0
+                and self.phase in PHASES
+            )
+        except TypeError:
+            return False
 
 
 @dataclass(frozen=True)
@@ -108,33 +131,46 @@ class RankGraph:
     """Ranks over which parameters were sharded where the updates took this long: 1 where each rank updates all."""
 
     def __post_init__(self) -> None:
+        fitting("rank", self.rank, int, _COUNT)
         check_seconds(self.start_s, f"start of rank {self.rank}")
         check_seconds(self.tail_s, f"tail of rank {self.rank}")
-        if self.update_shards < 1:
+        for name, kind in (("ops", Op), ("gradients", Gradient), ("modules", ModuleSpan)):
+            check_all(f"{name} of rank {self.rank}", getattr(self, name), kind)
+        if not isinstance(self.update_shards, int) or self.update_shards < 1:
             raise DataError(f"rank {self.rank}: parameters sharded over {self.update_shards} ranks, expected 1 or more")
         for place, op in enumerate(self.ops):
+            if op.is_sound_at(place):
+                continue
             what = f"op {place} ({op.name!r}) of rank {self.rank}"
             if op.phase not in PHASES:
                 raise DataError(f"{what} is of phase {op.phase!r}, expected one of {', '.join(PHASES)}")
             check_seconds(op.duration_s, f"duration of {what}")
             check_seconds(op.gap_s, f"gap after {what}")
             check_seconds(op.delay_s, f"delay of {what}")
+            check_fields(op, f"{what}: ")
             if wrong := [other for other in (*op.waits, *op.inputs) if not 0 <= other < place]:
                 raise DataError(f"{what} waits for op {wrong[0]}, which is no earlier one")
         for gradient in self.gradients:
-            if not START <= gradient.ready_after < len(self.ops) or gradient.bytes < 0:
+            whole = isinstance(gradient.name, str) and {type(gradient.bytes), type(gradient.ready_after)} == {int}
+            if not whole or not START <= gradient.ready_after < len(self.ops) or gradient.bytes < 0:
                 raise DataError(
                     f"gradient {gradient.name!r} of rank {self.rank} has {gradient.bytes} bytes after op "
                     f"{gradient.ready_after}: expected 0 or more, after one of {len(self.ops)} ops"
                 )
         for module in self.modules:
+            if not (isinstance(module.name, str) and isinstance(module.is_kept, bool)):
+                raise DataError(
+                    f"a module of rank {self.rank} is {shown(module)}: expected a name, and whether it is kept"
+                )
             self._check(f"module {module.name!r}", module.bytes, module.forward, "forward")
             self._check(f"module {module.name!r}", module.bytes, module.backward, "backward")
 
     def _check(self, what: str, n_bytes: int, places: Sequence[int], phase: str) -> None:
         what = f"{what} of rank {self.rank}"
-        if n_bytes < 1:
+        if not isinstance(n_bytes, int) or n_bytes < 1:
             raise DataError(f"{what} has {n_bytes} bytes, expected at least 1")
+        if not isinstance(places, tuple) or {*map(type, places)} != {int}:
+            raise DataError(f"{what} has places {places!r} in the {phase} pass, expected whole numbers")
         for place in places:
             if not 0 <= place < len(self.ops) or self.ops[place].phase != phase:
                 raise DataError(f"{what} names op {place}, which is not in the {phase} pass")
@@ -237,8 +273,15 @@ class StepGraph:
     measured: Measured = field(default_factory=Measured)
 
     def __post_init__(self) -> None:
+        check_all("ranks", self.ranks, RankGraph)
+        check_all("exchanges", self.exchanges, Exchange)
         if not self.ranks:
             raise DataError("no rank does anything: give one RankGraph for each rank, from 1 up")
+        for name, kind in (("backend", str), ("is_contention_free", bool), ("measured", Measured)):
+            if not isinstance(value := getattr(self, name), kind):
+                raise DataError(f"step.{name} is {shown(value)}: expected a {kind.__name__}")
+        fitting("step.workers", self.workers, int, _COUNT)
+        fitting("step.processor_share", self.processor_share, float)
         if not 0 <= self.processor_share < 1:
             raise DataError(f"exchanges take {self.processor_share} of a processor: expected 0 to below 1")
         for place, rank in enumerate(self.ranks):

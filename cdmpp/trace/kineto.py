@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from cdmpp.collectives.topology import MOST_RANKS
+from cdmpp.collectives.collective import MOST_RANKS
 from cdmpp.errors import DataError, some
 from cdmpp.trace.device_steps import busy_us, device_steps, overlaps
 from cdmpp.trace.device_work import DeviceWork, device_work

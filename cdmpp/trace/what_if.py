@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from cdmpp.collectives.topology import MOST_RANKS
+from cdmpp.collectives.collective import MOST_RANKS
 from cdmpp.errors import CdmppError
 from cdmpp.platform.limits import Limits, numbers
 from cdmpp.steps.step_graph import StepGraph

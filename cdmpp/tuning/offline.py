@@ -13,7 +13,6 @@ import numpy as np
 
 from cdmpp import devices
 from cdmpp.devices import Device
-from cdmpp.errors import UsageError
 from cdmpp.measure.build import arguments_of
 from cdmpp.network.compiled.choice import Chosen
 from cdmpp.network.compiled.measured import check_is_here

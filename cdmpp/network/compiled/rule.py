@@ -36,7 +36,7 @@ class ScheduleRule:
             return ScheduleRule(kind, folder=Path(rest))
         raise UsageError(
             f"schedule {text!r} is unknown: use best_of:K (the best of K sampled schedules by prediction, K up to "
-            f"{SCHEDULES.most}), untuned (what TVM runs without tuning) or database:DIR (a MetaSchedule tuning database)"
+            f"{SCHEDULES.most}), untuned (what TVM runs untuned) or database:DIR (a MetaSchedule tuning database)"
         )
 
     def __str__(self) -> str:

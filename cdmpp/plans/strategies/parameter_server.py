@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Self
 
-from cdmpp.collectives.topology import MOST_RANKS
+from cdmpp.collectives.collective import MOST_RANKS
 from cdmpp.errors import CdmppError
 from cdmpp.network.training_step import StepMemory
 from cdmpp.plans.sizes import MIB, MOST_BYTES, sizes

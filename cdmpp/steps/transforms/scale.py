@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cdmpp.collectives.topology import MOST_RANKS
+from cdmpp.collectives.collective import MOST_RANKS
 from cdmpp.errors import CdmppError
 from cdmpp.steps.replay import contention_free
 from cdmpp.steps.step_graph import StepGraph
