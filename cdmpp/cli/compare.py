@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 
 from cdmpp.cli.network import add_network_arguments, runtime_options, workload_of
 from cdmpp.cli.output import add_output_arguments, check_output, say, show
 from cdmpp.errors import UsageError
+from cdmpp.platform.limits import path, text
 
 
 def add_arguments(verb: argparse.ArgumentParser) -> None:
     """Declare the options of this verb."""
-    verb.add_argument("--devices", required=True, help="names with commas between them, see `cdmpp devices`")
+    verb.add_argument("--devices", type=text, required=True, help="names with commas between them, see `cdmpp devices`")
     add_network_arguments(verb)
     add_output_arguments(verb, "csv", "html")
-    verb.add_argument("--plot", type=Path, metavar="FILE", help="also write a picture, PNG; needs matplotlib")
+    verb.add_argument("--plot", type=path, metavar="FILE", help="also write a picture, PNG; needs matplotlib")
 
 
 def run(options: argparse.Namespace) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from cdmpp.cli.options import add_device, add_model, add_runtime
 from cdmpp.cli.output import add_output_arguments, check_output, show
 from cdmpp.errors import UsageError
+from cdmpp.platform.limits import SIZES, text
 
 if TYPE_CHECKING:
     from cdmpp import Workload
@@ -36,10 +37,10 @@ def add_network_arguments(verb: argparse.ArgumentParser) -> None:
 
 def add_graph_arguments(verb: argparse.ArgumentParser) -> None:
     """Declare which network, and of which shapes."""
-    verb.add_argument("network", metavar="NETWORK", help=" ".join(_NETWORK.split()))
-    verb.add_argument("--batch", type=int, help="examples in one run, where the network leaves it open")
+    verb.add_argument("network", type=text, metavar="NETWORK", help=" ".join(_NETWORK.split()))
+    verb.add_argument("--batch", type=SIZES, help="examples in one run, where the network leaves it open")
     shape = "shape of an input, for example x=1,3,224,224; once for each input"
-    verb.add_argument("--input", action="append", default=[], metavar="NAME=SHAPE", help=shape)
+    verb.add_argument("--input", type=text, action="append", default=[], metavar="NAME=SHAPE", help=shape)
     verb.add_argument("--dtype", default="float32", choices=("float32", "float16"), help="default float32")
     add_model(verb)
 
@@ -63,8 +64,6 @@ def workload_of(options: argparse.Namespace, **others: Any) -> Workload:
     """The workload that ``add_graph_arguments`` read; ``others``: its fields besides."""
     from cdmpp import Workload
 
-    if options.batch is not None and options.batch < 1:
-        raise UsageError(f"--batch {str(options.batch)[:40]}: must be at least 1")
     if getattr(options, "train", False):
         others["mode"] = "forward_backward"
     return Workload(options.network, batch=options.batch, inputs=_shapes(options.input), dtype=options.dtype, **others)

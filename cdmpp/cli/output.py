@@ -41,7 +41,7 @@ def check_output(options: argparse.Namespace, *others: Path | None) -> None:
     ``others``: files of the same command that are no report.
     """
     given = [path for path in (*(getattr(options, name, None) for name in _FILES), *others) if path is not None]
-    if len(set(given)) < len(given):
+    if len({path.resolve() for path in given}) < len(given):
         raise CdmppError("two outputs have the same file name: the second would replace the first")
     for path in given:
         folder = next(parent for parent in path.absolute().parents if parent.exists())

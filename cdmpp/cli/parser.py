@@ -51,7 +51,7 @@ class Parser(argparse.ArgumentParser):
 
     def _settings(self, given: Sequence[str]) -> Iterator[str]:
         """Each of ``given`` as ``key=value``; what Hydra itself knows stays."""
-        rest = list(given)
+        rest, seen = list(given), set[str]()
         while rest:
             word = rest.pop(0)
             if word in _HYDRA:
@@ -66,13 +66,16 @@ class Parser(argparse.ArgumentParser):
                 value = value if equals else rest.pop(0)
             elif not equals and not word.startswith("~"):
                 self.error(f"{word} is no setting: write KEY=VALUE or --KEY VALUE, such as device=a100")
+            if key in seen:
+                self.error(f"{key} is given twice: say it once")
+            seen.add(key)
             yield word if word.startswith("~") else f"{key}={old_names.value_of(key, value)}"
 
     def _words(self, given: Sequence[str]) -> Iterator[str]:
         """Each of ``given`` in the form that argparse reads, under its name of today."""
         options = {text[2:]: action for text, action in self._option_string_actions.items() if text.startswith("--")}
         is_group = any(isinstance(action, argparse._SubParsersAction) for action in self._actions)
-        rest, values = list(given), 0.0  # how many of the next words are values of the option before them
+        rest, values, seen = list(given), 0.0, set[str]()  # how many of the next words are values of the option before
         while rest:
             word = rest.pop(0)
             if word == "--" or is_group and not word.startswith("-"):  # what follows belongs to the verb
@@ -82,6 +85,7 @@ class Parser(argparse.ArgumentParser):
                 name, equals, value = word[2:].partition("=")
                 name = old_names.option_of(name, options)
                 action = self._known(name, options)
+                self._check_once(name, action, seen)
                 values = 0.0 if equals else _takes(action)
                 if values == 1 and rest:
                     rest[0] = old_names.value_of(name, rest[0])
@@ -90,9 +94,11 @@ class Parser(argparse.ArgumentParser):
                 values = max(0.0, values - 1)
                 yield word
             else:
-                yield from self._of_pair(word, pair[1], pair[2], options)
+                yield from self._of_pair(word, pair[1], pair[2], options, seen)
 
-    def _of_pair(self, word: str, key: str, value: str, options: Mapping[str, argparse.Action]) -> Iterator[str]:
+    def _of_pair(
+        self, word: str, key: str, value: str, options: Mapping[str, argparse.Action], seen: set[str]
+    ) -> Iterator[str]:
         """``key=value`` as an option; ``word`` as it is where ``key`` is not close to one."""
         name = old_names.option_of(key.replace("_", "-"), options)
         if name not in options:
@@ -100,11 +106,18 @@ class Parser(argparse.ArgumentParser):
                 self.error(f"has no option {key}: did you mean {near[0]}={value}?")
             yield word
         elif options[name].nargs != 0:
+            self._check_once(name, options[name], seen)
             yield f"--{name}={old_names.value_of(name, value)}"
         elif value.lower() in _YES:
             yield f"--{name}"
         elif value.lower() not in _NO:
             self.error(f"{word}: expected {key}=true or {key}=false")
+
+    def _check_once(self, name: str, action: argparse.Action, seen: set[str]) -> None:
+        """Argparse takes the last of several values, and says nothing."""
+        if name in seen and action.nargs != 0 and not isinstance(action, argparse._AppendAction):
+            self.error(f"--{name} is given twice: say it once")
+        seen.add(name)
 
     def _known(self, name: str, options: Mapping[str, argparse.Action]) -> argparse.Action:
         if name in options:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from cdmpp.cli.output import say
 from cdmpp.cli.ranks import searched_settings
 from cdmpp.errors import UsageError
-from cdmpp.platform.limits import Limits, numbers, path
+from cdmpp.plans.plan import ACCUMULATION
+from cdmpp.platform.limits import numbers, path
 
 if TYPE_CHECKING:
     from cdmpp.plans.plan import Plan
@@ -25,7 +26,7 @@ def add_plan_arguments(verb: argparse.ArgumentParser) -> None:
 def add_search_arguments(verb: argparse.ArgumentParser) -> None:
     """Declare the limits of a search."""
     many = "batches whose gradients may be added up; more than 1 multiplies the global batch (default 1)"
-    verb.add_argument("--accumulate-steps", type=Limits(1, 10**6, "batches"), help=many)
+    verb.add_argument("--accumulate-steps", type=ACCUMULATION, help=many)
 
 
 def add_memory_argument(verb: argparse.ArgumentParser) -> None:

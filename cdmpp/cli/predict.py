@@ -11,6 +11,7 @@ from cdmpp import devices
 from cdmpp.cli.options import add_device, add_model
 from cdmpp.cli.output import add_output_arguments, check_output, show
 from cdmpp.errors import UsageError
+from cdmpp.platform.limits import numbers, text
 
 if TYPE_CHECKING:
     from cdmpp.operators.operator import EagerOperator
@@ -20,16 +21,18 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     """Declare the options of this verb."""
     told = "a TVMScript file, a database or data set folder, or stored ASTs (.parquet); or framework operators"
     verb.add_argument(
-        "programs", nargs="+", metavar="PROGRAMS", help=f"{told}: op linear 8192x4096x4096 softmax 512x512"
+        "programs", type=text, nargs="+", metavar="PROGRAMS", help=f"{told}: op linear 8192x4096x4096 softmax 512x512"
     )
-    verb.add_argument("--dtype", help="of operators (default float32)")
+    verb.add_argument("--dtype", type=text, help="of operators (default float32)")
     add_device(verb)
-    verb.add_argument("--clock-mhz", type=float, help="what a busy core runs at, where the device is known as a range")
+    clock = "what a busy core runs at, where the device is known as a range"
+    verb.add_argument("--clock-mhz", type=numbers(1, 10**5, "MHz"), help=clock)
     add_model(verb)
     add_output_arguments(verb, "csv", "html", rows=20)
     verb.add_argument("--no-compile", action="store_true", help="see no machine code: faster, rougher")
     verb.add_argument("--retarget", action="store_true", help="make schedules of another architecture for DEVICE's own")
-    verb.add_argument("--limit", type=float, default=60.0, help="seconds to lower or compile a program (default 60)")
+    limit = numbers(0, 10**6, "seconds", above=True)
+    verb.add_argument("--limit", type=limit, default=60.0, help="seconds to lower or compile a program (default 60)")
 
 
 def run(options: argparse.Namespace) -> None:
@@ -56,7 +59,7 @@ def run(options: argparse.Namespace) -> None:
     predictor = cdmpp.load_model(name)
     gc.freeze()
     gc.enable()
-    _check(given, options.limit)
+    _check(given)
     compiled = False if options.no_compile else None
     asked = device.name if options.clock_mhz is None else device.with_spec(clock_mhz=options.clock_mhz)
     prediction = predictor.predict(
@@ -81,6 +84,8 @@ def _operators(words: list[str], dtype: str | None) -> list[EagerOperator]:
         name, given, value = word.partition("=")
         if not given:
             calls.append((word, next(rest, ""), {}))
+        elif calls and name in calls[-1][2]:
+            raise UsageError(f"{word}: {name}={calls[-1][2][name]} was said before: each option of {calls[-1][0]} once")
         elif calls and is_size(value):
             calls[-1][2][name] = int(value)
         else:
@@ -96,7 +101,7 @@ def _path(words: list[str]) -> Path:
     return Path(words[0])
 
 
-def _check(given: list[EagerOperator] | Path, limit: float) -> None:
+def _check(given: list[EagerOperator] | Path) -> None:
     if isinstance(given, Path):
         if not given.exists():
             raise UsageError(
@@ -106,5 +111,3 @@ def _check(given: list[EagerOperator] | Path, limit: float) -> None:
             raise UsageError(
                 f"{given} is neither a .py file with TVMScript nor a .parquet file of stored ASTs nor a folder"
             )
-    if not limit > 0:
-        raise UsageError(f"--limit {limit:g}: must be a positive number of seconds")

@@ -8,8 +8,10 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 from cdmpp.cli.options import add_place
+from cdmpp.collectives.collective import RANKS
 from cdmpp.errors import UsageError
 from cdmpp.plans.strategies import DEFAULT_STRATEGY, STRATEGIES
+from cdmpp.platform.limits import text
 
 if TYPE_CHECKING:
     from cdmpp.network.training_prediction import StepPrediction
@@ -23,16 +25,16 @@ _OPTIONS = ("cluster", "link", "strategy", "backend", "no_overlap", "ring_steps"
 def add_rank_arguments(verb: argparse.ArgumentParser) -> None:
     """Declare them; each strategy declares those of its own settings."""
     ranks = verb.add_argument_group("several ranks")
-    ranks.add_argument("--ranks", type=int, help="how many devices train, each with the whole batch that is given")
+    ranks.add_argument("--ranks", type=RANKS, help="how many devices train, each with the whole batch that is given")
     add_place(ranks)
     known = ", ".join(f"{kind.name} ({kind.title})" for kind in STRATEGIES)
-    ranks.add_argument("--strategy", help=f"parallel strategy: {known} (default {DEFAULT_STRATEGY})")
+    ranks.add_argument("--strategy", type=text, help=f"parallel strategy: {known} (default {DEFAULT_STRATEGY})")
     for _, _, flag in _flags():
         ranks.add_argument(flag.option, type=flag.type, help=flag.help)
-    ranks.add_argument("--backend", help="nccl, rccl, oneccl or gloo (default: what fits the device)")
+    ranks.add_argument("--backend", type=text, help="nccl, rccl, oneccl or gloo (default: what fits the device)")
     ranks.add_argument("--no-overlap", action="store_true", help="exchange only when nothing computes")
     slow = "a rank whose device takes that many times as long as the others, such as 2=1.3; may be given again"
-    ranks.add_argument("--straggler", action="append", default=[], metavar="RANK=FACTOR", help=slow)
+    ranks.add_argument("--straggler", type=text, action="append", default=[], metavar="RANK=FACTOR", help=slow)
     ranks.add_argument("--ring-steps", action="store_true", help="expand collectives into the steps of their rings")
 
 

@@ -41,7 +41,7 @@ class Cluster:
     """The document that tells so."""
 
     def __post_init__(self) -> None:
-        check_fields(self, f"cluster {self.name}: ")
+        check_fields(self, f"cluster {self.name!r:.60}: ")
         devices.get(self.device)
         if self.nodes > 1 and self.between is None:
             raise CdmppError(f"cluster {self.name} has {self.nodes} nodes: field between must name the link of them")

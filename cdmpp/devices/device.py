@@ -58,6 +58,7 @@ class Device:
     def __post_init__(self) -> None:
         check_fields(self, "device.")
         check_choice("device.kind", self.kind, KINDS)
+        fitting("device.target.kind", self.target.get("kind"), str)
         if set(self.spec) != set(SPEC_FIELDS):
             raise CdmppError(f"device.spec: missing or unknown: {', '.join(sorted(set(self.spec) ^ set(SPEC_FIELDS)))}")
         for name, value in self.spec.items():

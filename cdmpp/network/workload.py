@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from cdmpp.errors import UsageError
-from cdmpp.platform.limits import Limits, fitting, shown
+from cdmpp.platform.limits import SIZES, fitting, shown
 from cdmpp.programs.training.loss import Loss, check_loss
 from cdmpp.programs.training.optimizers import optimizer_of
 
@@ -19,8 +19,6 @@ KINDS = (
     "a zoo network (bert_tiny, resnet50@b4), torchvision:resnet50, hf:bert-base-uncased, hf:FOLDER with a config.json, "
     "model.onnx, file.py:FUNCTION; in Python also a torch.nn.Module with example inputs, or a Relax module"
 )
-_SIZES = Limits(1, 2**31)
-"""Dimensions of an input: torch and TVM count the elements of a tensor with 64 bits."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,8 +70,8 @@ class Workload:
             raise UsageError(f"a {type(self.network).__name__} is no network: give {KINDS}")
         if isinstance(self.network, str):
             fitting("network", self.network, str)
-        fitting("batch", self.batch, int | None, _SIZES)
-        fitting("inputs", self.inputs, Mapping[str, tuple[int, ...]] | None, _SIZES)
+        fitting("batch", self.batch, int | None, SIZES)
+        fitting("inputs", self.inputs, Mapping[str, tuple[int, ...]] | None, SIZES)
         fitting("dtype", self.dtype, Dtype)
         fitting("mode", self.mode, Mode)
         fitting("optimizer", self.optimizer, str | None)

@@ -11,7 +11,7 @@ from cdmpp.plans.degrees import TITLES, ParallelDegrees
 from cdmpp.plans.registry import to_dict
 from cdmpp.plans.strategies import DEFAULT_STRATEGY, STRATEGIES
 from cdmpp.plans.synchrony.synchronous import Synchronous
-from cdmpp.platform.limits import Limits, check_choice, fitting
+from cdmpp.platform.limits import Limits, check_choice, check_once, fitting
 from cdmpp.steps.strategy import Strategy
 from cdmpp.steps.synchrony import Synchrony
 
@@ -48,7 +48,7 @@ class Plan:
             if not isinstance(getattr(self, name), kind):
                 raise CdmppError(f"plan.{name} is {getattr(self, name)!r}: expected a {kind.__name__}")
         ACCUMULATION.fitting("plan.gradient_accumulation_steps", self.gradient_accumulation_steps)
-        fitting("plan.recompute", self.recompute, tuple[str, ...])
+        check_once("plan.recompute", fitting("plan.recompute", self.recompute, tuple[str, ...]))
         check_choice("plan.update", self.update, UPDATES)
         for degree in self.degrees.beyond_one():
             if degree not in self.strategy.degrees:

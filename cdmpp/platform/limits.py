@@ -75,6 +75,8 @@ def path(given: str) -> Path:
 
 SEED = Limits(0, 2**32 - 1)
 PROCESSES = Limits(1, 1024, "processes or threads")
+SIZES = Limits(1, 2**31)
+"""Dimensions of an input: torch and TVM count the elements of a tensor with 64 bits."""
 
 
 def fitting(name: str, value: Any, hint: Any, limits: Limits | None = None) -> Any:
@@ -125,7 +127,7 @@ def _fitting_list(name: str, value: Any, kind: Any, limits: Limits | None) -> An
     found = [fitting(f"{name}[{i}]", one, item, limits) for i, one in enumerate(_list(name, value))]
     if origin is tuple:  # a stack of layers, whose sizes may be alike
         return tuple(found)
-    _check_once(name, found)
+    check_once(name, found)
     return found
 
 
@@ -191,7 +193,8 @@ def _list(name: str, value: Any) -> Sequence[Any]:
     return value
 
 
-def _check_once(name: str, items: Sequence[Any]) -> None:
+def check_once(name: str, items: Sequence[Any]) -> None:
+    """``UsageError`` for the first of ``items`` that is there twice."""
     if twice := [one for i, one in enumerate(items) if one in items[:i]]:
         raise UsageError(f"{name} says {shown(twice[0])} twice: name each once")
 

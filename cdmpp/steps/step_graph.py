@@ -10,11 +10,10 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import ClassVar
 
 from cdmpp.errors import CdmppError, DataError
 from cdmpp.network.training_step import PHASES, StepBuffer
-from cdmpp.platform.limits import Limits, check_all, check_fields, fitting, numbers, shown
+from cdmpp.platform.limits import Limits, check_all, fitting, shown
 from cdmpp.simulate.task import check_seconds
 from cdmpp.steps.exchange import START, Exchange
 
@@ -53,8 +52,6 @@ class Op:
     """Bytes that it writes."""
     inputs: tuple[int, ...] = ()
     """Places of the ops whose results it reads. A result of the forward pass that the backward pass reads is saved."""
-
-    LIMITS: ClassVar = {"spread_s": numbers(0, 1e9, "s"), "output_bytes": _COUNT}
 
     def is_sound_at(self, place: int) -> bool:
         """True if it may be op ``place`` of a rank; quick, since graphs have many."""
@@ -136,26 +133,17 @@ class RankGraph:
         check_seconds(self.tail_s, f"tail of rank {self.rank}")
         for name, kind in (("ops", Op), ("gradients", Gradient), ("modules", ModuleSpan)):
             check_all(f"{name} of rank {self.rank}", getattr(self, name), kind)
-        if not isinstance(self.update_shards, int) or self.update_shards < 1:
-            raise DataError(f"rank {self.rank}: parameters sharded over {self.update_shards} ranks, expected 1 or more")
+        if type(self.update_shards) is not int or self.update_shards < 1:
+            raise DataError(f"rank {self.rank}: parameters sharded over {self.update_shards!r} ranks, expected 1 or more")
         for place, op in enumerate(self.ops):
-            if op.is_sound_at(place):
-                continue
-            what = f"op {place} ({op.name!r}) of rank {self.rank}"
-            if op.phase not in PHASES:
-                raise DataError(f"{what} is of phase {op.phase!r}, expected one of {', '.join(PHASES)}")
-            check_seconds(op.duration_s, f"duration of {what}")
-            check_seconds(op.gap_s, f"gap after {what}")
-            check_seconds(op.delay_s, f"delay of {what}")
-            check_fields(op, f"{what}: ")
-            if wrong := [other for other in (*op.waits, *op.inputs) if not 0 <= other < place]:
-                raise DataError(f"{what} waits for op {wrong[0]}, which is no earlier one")
+            if not op.is_sound_at(place):
+                self._refuse(place, op)
         for gradient in self.gradients:
             whole = isinstance(gradient.name, str) and {type(gradient.bytes), type(gradient.ready_after)} == {int}
             if not whole or not START <= gradient.ready_after < len(self.ops) or gradient.bytes < 0:
                 raise DataError(
-                    f"gradient {gradient.name!r} of rank {self.rank} has {gradient.bytes} bytes after op "
-                    f"{gradient.ready_after}: expected 0 or more, after one of {len(self.ops)} ops"
+                    f"gradient {gradient.name!r} of rank {self.rank} has {gradient.bytes!r} bytes after op "
+                    f"{gradient.ready_after!r}: expected 0 or more, after one of {len(self.ops)} ops"
                 )
         for module in self.modules:
             if not (isinstance(module.name, str) and isinstance(module.is_kept, bool)):
@@ -165,10 +153,22 @@ class RankGraph:
             self._check(f"module {module.name!r}", module.bytes, module.forward, "forward")
             self._check(f"module {module.name!r}", module.bytes, module.backward, "backward")
 
+    def _refuse(self, place: int, op: Op) -> None:
+        what = f"op {place} ({op.name!r}) of rank {self.rank}"
+        if op.phase not in PHASES:
+            raise DataError(f"{what} is of phase {op.phase!r}, expected one of {', '.join(PHASES)}")
+        check_seconds(op.duration_s, f"duration of {what}")
+        check_seconds(op.gap_s, f"gap after {what}")
+        check_seconds(op.delay_s, f"delay of {what}")
+        others = (*op.waits, *op.inputs) if isinstance(op.waits, tuple) and isinstance(op.inputs, tuple) else ()
+        if wrong := [other for other in others if not isinstance(other, int) or not 0 <= other < place]:
+            raise DataError(f"{what} waits for op {wrong[0]}, which is no earlier one")
+        raise DataError(f"{what} has a value that cannot be: {shown(op)}")
+
     def _check(self, what: str, n_bytes: int, places: Sequence[int], phase: str) -> None:
         what = f"{what} of rank {self.rank}"
         if not isinstance(n_bytes, int) or n_bytes < 1:
-            raise DataError(f"{what} has {n_bytes} bytes, expected at least 1")
+            raise DataError(f"{what} has {n_bytes!r} bytes, expected at least 1")
         if not isinstance(places, tuple) or {*map(type, places)} != {int}:
             raise DataError(f"{what} has places {places!r} in the {phase} pass, expected whole numbers")
         for place in places:

@@ -16,7 +16,7 @@ import pytest
 
 import cdmpp
 from cdmpp import cli
-from cdmpp.cli import command, verbs
+from cdmpp.cli import command, old_names, verbs
 from cdmpp.cli.data import measure
 from cdmpp.cli.data.import_data import ImportSettings
 from cdmpp.cli.model import train
@@ -38,9 +38,14 @@ VERBS = {
     "collective": ["all_reduce", "64MiB", "--ranks", "8", "--link", "nvlink3"],
     "trace": ["nowhere"],
     "tune": ["torchvision:resnet18", "--device", "xeon-icelake", "--out", "db"],
+    "predict": ["op", "linear", "8x8x8", "--device", "a100"],
+    "network": ["torchvision:resnet18", "--device", "a100", "--runtime", "torch"],
+    "compare": ["torchvision:resnet18", "--devices", "a100,t4", "--runtime", "torch"],
+    "step": ["torchvision:resnet18", "--device", "a100", "--runtime", "torch", "--ranks", "4", "--link", "nvlink3"],
+    "plan": ["torchvision:resnet18", "--device", "a100", "--runtime", "torch", "--ranks", "4", "--link", "nvlink3"],
 }
 NO_NUMBERS = ("nan", "inf", "-inf", "1e18", "-1e18", "9" * 19, "1" * 5000, "", " ", "many", "0x10", "1,5")
-MAY_BE_ZERO = {"trials"}
+MAY_BE_ZERO = {"trials", "rows"}
 
 
 def options_of(verb: str) -> list[argparse.Action]:
@@ -57,12 +62,17 @@ def with_option(verb: str, action: argparse.Action, *values: str) -> list[str]:
     if not action.option_strings:
         place = [one.dest for one in options_of(verb) if not one.option_strings].index(action.dest)
         return [*verb.split(), *words[:place], *values, *words[place + 1 :]]
-    for name in {action.option_strings[0], *(["--link"] if action.dest == "cluster" else [])} & set(words):
+    beside = {"cluster": "--link", "link": "--cluster", "schedule": "--runtime"}.get(action.dest)
+    for name in {action.option_strings[0], beside} & set(words):
         place = words.index(name)
         del words[place : place + 2]
     if action.nargs == "+":
         return [*verb.split(), *words, action.option_strings[0], *values]
     return [*verb.split(), *words, *(f"{action.option_strings[0]}={value}" for value in values)]
+
+
+LATE = {(verb, name) for verb in ("network", "compare", "step", "plan") for name in ("network", "model", "input")}
+"""Names that are looked up while a network is read or priced, which is work."""
 
 
 @pytest.fixture
@@ -76,6 +86,8 @@ def refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.Capt
     monkeypatch.setattr("cdmpp.recipes.calibrate.probe", work)
     monkeypatch.setattr(Disturbance, "now", staticmethod(lambda *_: Disturbance()))
     monkeypatch.setattr(cdmpp, "tune_network", work)
+    for place in ("cdmpp.network.predict.predict_read", "cdmpp.predict.predictor.Predictor.predict"):
+        monkeypatch.setattr(place, work)
 
     def line(words: list[str]) -> str:
         assert cli.main(words) == 2, words
@@ -87,21 +99,19 @@ def refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.Capt
     return line
 
 
-ELSEWHERE = {"predict", "network", "compare", "step", "plan"}
-"""Verbs whose options the tests of their own sweep."""
-
-
 def test_no_verb_is_left_out():
     valued = {verb.name for verb in verbs.VERBS.values() if not verb.has_settings and options_of(verb.name)}
-    assert valued - ELSEWHERE == set(VERBS)
+    assert valued == set(VERBS)
 
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_number_of_a_command_line_has_limits(verb, refused):
     for action in options_of(verb):
-        if action.type in (None, path, text) or action.dest == "batch":  # networks and steps have a sweep of their own
+        if action.choices or action.type in (path, text):
             continue
-        assert isinstance(action.type, Limits), f"{verb} {action.dest}: declare it with cdmpp.platform.limits"
+        assert isinstance(action.type, Limits) or action.dest == "bucket_mb", (
+            f"{verb} {action.dest}: declare it with cdmpp.platform.limits"
+        )
         for value in NO_NUMBERS:
             refused(with_option(verb, action, value))
         refused(with_option(verb, action, "-1"))
@@ -112,13 +122,47 @@ def test_every_number_of_a_command_line_has_limits(verb, refused):
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_text_of_a_command_line_is_known_or_refused(verb, refused):
     for action in options_of(verb):
-        if isinstance(action.type, Limits) or action.dest in ("network", "model", "input", "batch") and verb == "tune":
+        if isinstance(action.type, Limits) or action.dest == "bucket_mb":
             continue
-        unknown = [] if action.type is path or verb == "tune" or action.choices else ["no such thing", "nan", "x=nan"]
-        for value in ("", " ", "a\nb", *unknown):
+        late = action.type is path or verb == "tune" or (verb, action.dest) in LATE
+        for value in ("", " ", "a\nb", *([] if late else ["no such thing", "nan", "x=nan"])):
             refused(with_option(verb, action, value))
-        if action.nargs == "+" or isinstance(action, argparse._AppendAction):
-            refused(with_option(verb, action, "bandwidth=2", "bandwidth=3"))
+
+
+TWICE = {
+    "input": ("x=1,3,8,8", "x=2,3,8,8"),
+    "straggler": ("2=1.3", "2=5"),
+    "path": (".", "."),
+    "what_if": ("bandwidth=2", "bandwidth=3"),
+    "programs": ("op", "linear", "8x8x8", "bias=0", "bias=1"),
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_what_is_said_twice_is_refused(verb, refused):
+    """Also where both say the same: whoever says two things means one of them."""
+    for action in options_of(verb):
+        if action.dest in TWICE:
+            refused(with_option(verb, action, *TWICE[action.dest]))
+        elif action.option_strings:
+            name, words = action.option_strings[0], VERBS[verb]
+            value = words[words.index(name) + 1] if name in words else (action.choices or ["5"])[0]
+            assert "twice" in refused([*with_option(verb, action, value), f"{name[2:]}={value}"])
+
+
+def test_devices_are_compared_once_each(refused):
+    words = ["compare", "torchvision:resnet18", "--runtime", "torch", "--devices"]
+    assert "says 'a100' twice: name each once" in refused([*words, "a100,t4,a100"])
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_no_option_is_abbreviated(verb, refused):
+    known = {action.dest.replace("_", "-") for action in options_of(verb)}
+    for action in options_of(verb):
+        if action.option_strings and (short := action.option_strings[0][:-1])[2:] not in known:
+            if short in old_names.SEARCHES:  # what was a search for a plan
+                continue
+            assert f"no option {short}" in refused([*with_option(verb, action, "5"), short, "5"])
 
 
 WHAT_IF = ("ranks", "bucket_mb", "bandwidth", "latency", "kernel:a", "link_gbps", "straggler", "nothing")

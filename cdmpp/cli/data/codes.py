@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from cdmpp.errors import UsageError
-from cdmpp.platform.limits import PROCESSES, path
+from cdmpp.platform.limits import PROCESSES, check_once, path
 
 
 def add_arguments(verb: argparse.ArgumentParser) -> None:
@@ -22,6 +22,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Derive the code vectors of each folder, and print how many there are."""
     folders: list[Path] = options.path
+    check_once("--path", [str(folder) for folder in folders])
     if missing := [str(folder) for folder in folders if not folder.is_dir()]:
         raise UsageError(f"no such folder: {', '.join(missing)}")
     from cdmpp.cli.output import print_json

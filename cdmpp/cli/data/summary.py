@@ -7,7 +7,7 @@ import sys
 
 from cdmpp.cli.output import add_output_arguments, check_output, say, show
 from cdmpp.errors import UsageError
-from cdmpp.platform.limits import path
+from cdmpp.platform.limits import check_once, path
 
 
 def add_arguments(verb: argparse.ArgumentParser) -> None:
@@ -20,6 +20,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Show what is here."""
     check_output(options)
+    check_once("--path", [str(folder) for folder in options.path])
     if missing := [str(folder) for folder in options.path if not folder.is_dir()]:
         raise UsageError(f"no such folder: {', '.join(missing)}")
     from cdmpp.data.summary import details, known_paths, summarise
