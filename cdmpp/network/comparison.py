@@ -13,7 +13,7 @@ from cdmpp.network.prediction import NetworkPrediction, best_level
 from cdmpp.network.runtime import Runtime
 from cdmpp.network.workload import Workload
 from cdmpp.platform.files import plain
-from cdmpp.platform.limits import checked
+from cdmpp.platform.limits import check_once, checked
 
 
 @dataclass(frozen=True)
@@ -89,11 +89,12 @@ def compare_devices(
         UsageError: no device is given.
         CdmppError: none of the devices has an answer. Where one has, the others keep their reason.
     """
-    wanted = {device if isinstance(device, str) else device.name: device for device in devices}
-    if not wanted:
+    names = [device if isinstance(device, str) else device.name for device in devices]
+    check_once("devices", names)
+    if not names:
         raise UsageError("no device to compare on: give the names of some, `cdmpp devices` lists them")
     answers = []
-    for name, device in wanted.items():
+    for name, device in zip(names, devices, strict=True):
         try:
             answers.append(Answer(name, predict_network(workload, device, runtime, progress=progress)))
         except CdmppError as error:

@@ -95,7 +95,9 @@ class EagerOperator:
     def __post_init__(self) -> None:
         for given, type_ in ((self.name, str), (self.sizes, Mapping), (self.dtype, str)):
             if not isinstance(given, type_):
-                raise UnsupportedProgramError(f"operator of {str(given)[:60]!r}: expected a name, sizes by name, a type")
+                raise UnsupportedProgramError(
+                    f"operator of {str(given)[:60]!r}: expected a name, sizes by name, a type"
+                )
         if self.name not in KINDS:
             near = difflib.get_close_matches(self.name, KINDS, n=1)
             hint = f"; did you mean {near[0]}?" if near else ""

@@ -37,7 +37,7 @@ def by_hand(monkeypatch):
 
 
 def test_the_fastest_comes_first_and_one_without_an_answer_keeps_its_reason():
-    found = cdmpp.compare_devices(cdmpp.Workload("net", batch=8), devices=["a100", "mi100", "h200", "a100", "t4"])
+    found = cdmpp.compare_devices(cdmpp.Workload("net", batch=8), devices=["a100", "mi100", "h200", "t4"])
     rows = found.table()
     assert [row["device"] for row in rows] == ["h200", "a100", "t4", "mi100"]
     assert rows[-1]["reason"] == NO_MODEL and rows[-1]["latency_s"] is None
@@ -55,6 +55,8 @@ def test_no_answer_at_all_is_an_error():
         cdmpp.compare_devices("net", devices=["mi100", "other"])
     with pytest.raises(CdmppError, match="no device to compare"):
         cdmpp.compare_devices("net", devices=[])
+    with pytest.raises(CdmppError, match="devices says 'a100' twice"):
+        cdmpp.compare_devices("net", devices=["a100", devices.get("a100").with_spec(memory_gb=80)])
 
 
 def test_another_error_is_not_hidden(monkeypatch):
