@@ -135,7 +135,7 @@ class RankGraph:
             check_all(f"{name} of rank {self.rank}", getattr(self, name), kind)
         if type(self.update_shards) is not int or self.update_shards < 1:
             raise DataError(
-                f"rank {self.rank}: parameters sharded over {self.update_shards!r} ranks, expected 1 or more"
+                f"rank {self.rank}: parameters sharded over {self.update_shards!r} ranks: expected 1 or more"
             )
         for place, op in enumerate(self.ops):
             if not op.is_sound_at(place):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import cdmpp
-from cdmpp import cli
+from cdmpp import cli, devices
 from cdmpp.errors import CdmppError
 from cdmpp.network.prediction import NetworkPrediction
 from cdmpp.report.comparison import comparison_report
