@@ -141,7 +141,10 @@ class RankGraph:
             if not op.is_sound_at(place):
                 self._refuse(place, op)
         for gradient in self.gradients:
-            whole = isinstance(gradient.name, str) and {type(gradient.bytes), type(gradient.ready_after)} == {int}
+            whole = type(gradient.name) is type(gradient.dtype) is str and {
+                type(gradient.bytes),
+                type(gradient.ready_after),
+            } == {int}
             if not whole or not START <= gradient.ready_after < len(self.ops) or gradient.bytes < 0:
                 raise DataError(
                     f"gradient {gradient.name!r} of rank {self.rank} has {gradient.bytes!r} bytes after op "

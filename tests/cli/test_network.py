@@ -92,7 +92,7 @@ def test_the_old_name_of_the_timeline_warns(asked, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--batch", "0"], "--batch 0"),
+        (["--batch", "0"], "--batch: '0' is given"),
         (["--rows", "-1"], "--rows"),
         (["--input", "1,3"], "NAME=SHAPE"),
         (["--input", "x=1,a"], "NAME=SHAPE"),
