@@ -22,6 +22,7 @@ from cdmpp.collectives.topology import topology_of
 from cdmpp.errors import CdmppError, UsageError
 from cdmpp.network.compiled.runtime import CompiledRuntime
 from cdmpp.network.eager.runtime import EagerRuntime
+from cdmpp.network.training_step import StepBuffer
 from cdmpp.operators.operator import EagerOperator
 from cdmpp.plans.degrees import ParallelDegrees
 from cdmpp.plans.strategies import STRATEGIES
@@ -150,7 +151,7 @@ MADE: list[tuple[Any, Mapping[str, tuple[Any, ...]]]] = [
         **dict.fromkeys(("kind", "name", "group"), ANY_TEXT), **dict.fromkeys(("bytes", "server"), (0,)),
         **dict.fromkeys(("after", "before", "lag_s", "blocks"), ({},)),
         **dict.fromkeys(("sum_s", "wire_s", "spread_s"), SECONDS)}),
-    (RANK, {"rank": (0,), "gradients": ([],), "modules": ([],), "start_s": SECONDS, "tail_s": SECONDS,
+    (RANK, {"rank": (0,), "gradients": ([],), "modules": ([],), "buffers": ([],), "start_s": SECONDS, "tail_s": SECONDS,
             "update_shards": (10**18,)}),
     (StepGraph((RANK,)), {"exchanges": ([],), "backend": ANY_TEXT, "workers": (0,), "processor_share": (0,)}),
 ]  # fmt: skip
@@ -171,10 +172,12 @@ PARTS: list[tuple[Any, Callable[[Any], Any], Mapping[str, tuple[Any, ...]]]] = [
         **dict.fromkeys(("name", "kind", "stream"), ANY_TEXT), **dict.fromkeys(("waits", "inputs"), ("", [], {})),
         **dict.fromkeys(("duration_s", "gap_s", "delay_s", "spread_s"), SECONDS),
         "output_bytes": (0, 10**18)}),
+    (StepBuffer(4, "float32"), lambda one: RankGraph(0, (OP, LATER), buffers=(one,)), {
+        "bytes": (0,), "dtype": TEXTS}),
     (GRADIENT, lambda one: RankGraph(0, (OP, LATER), (one,)), {
         "name": ANY_TEXT, "dtype": ANY_TEXT, "bytes": (0, 10**18), "ready_after": (0, -1)}),
     (SPAN, lambda one: RankGraph(0, (OP, LATER), (), (one,)), {
-        "name": ANY_TEXT, "bytes": (10**18,)}),
+        "name": ANY_TEXT, "bytes": (10**18,), "rows": ([],)}),
 ]  # fmt: skip
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from cdmpp.network.graph import Call, NetworkGraph
+from cdmpp.platform.limits import Limits, fitting
 
 PHASES = ("forward", "backward", "update")
 
@@ -44,6 +45,10 @@ class StepBuffer:
 
     bytes: int
     dtype: str
+
+    def __post_init__(self) -> None:
+        fitting("bytes of a buffer", self.bytes, int, Limits(0, 2**53))
+        fitting("dtype of a buffer", self.dtype, str)
 
 
 @dataclass(frozen=True)

@@ -100,6 +100,11 @@ class ModuleSpan:
     rows: tuple[tuple[int, int], ...] = ()
     """Length of the first dimension of each parameter, and the bytes of one row. Empty: unknown."""
 
+    def __post_init__(self) -> None:
+        if not (isinstance(self.name, str) and isinstance(self.is_kept, bool)):
+            raise DataError(f"a module is {shown(self)}: expected a name, and whether it is kept")
+        fitting(f"rows of module {self.name!r}", self.rows, tuple[tuple[int, int], ...], _COUNT)
+
     def padded_bytes(self, ranks: int) -> int:
         """Bytes of all its parameters as FSDP2 shards them: each first dimension is padded to a multiple of ``ranks``.
 
@@ -131,7 +136,8 @@ class RankGraph:
         fitting("rank", self.rank, int, _COUNT)
         check_seconds(self.start_s, f"start of rank {self.rank}")
         check_seconds(self.tail_s, f"tail of rank {self.rank}")
-        for name, kind in (("ops", Op), ("gradients", Gradient), ("modules", ModuleSpan)):
+        lists = (("ops", Op), ("gradients", Gradient), ("modules", ModuleSpan), ("buffers", StepBuffer))
+        for name, kind in lists:
             check_all(f"{name} of rank {self.rank}", getattr(self, name), kind)
         if type(self.update_shards) is not int or self.update_shards < 1:
             raise DataError(
@@ -141,20 +147,13 @@ class RankGraph:
             if not op.is_sound_at(place):
                 self._refuse(place, op)
         for gradient in self.gradients:
-            whole = type(gradient.name) is type(gradient.dtype) is str and {
-                type(gradient.bytes),
-                type(gradient.ready_after),
-            } == {int}
-            if not whole or not START <= gradient.ready_after < len(self.ops) or gradient.bytes < 0:
+            types = [type(one) for one in (gradient.name, gradient.dtype, gradient.bytes, gradient.ready_after)]
+            if types != [str, str, int, int] or not START <= gradient.ready_after < len(self.ops) or gradient.bytes < 0:
                 raise DataError(
                     f"gradient {gradient.name!r} of rank {self.rank} has {gradient.bytes!r} bytes after op "
                     f"{gradient.ready_after!r}: expected 0 or more, after one of {len(self.ops)} ops"
                 )
         for module in self.modules:
-            if not (isinstance(module.name, str) and isinstance(module.is_kept, bool)):
-                raise DataError(
-                    f"a module of rank {self.rank} is {shown(module)}: expected a name, and whether it is kept"
-                )
             self._check(f"module {module.name!r}", module.bytes, module.forward, "forward")
             self._check(f"module {module.name!r}", module.bytes, module.backward, "backward")
 
