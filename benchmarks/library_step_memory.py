@@ -1,8 +1,8 @@
 """Memory of training steps beside that of eager PyTorch: ``python -m benchmarks.library_step_memory``.
 
 Networks of the zoo, or those that are named, batch 2, AdamW, on a CPU. Of saved activations each storage that autograd
-keeps counts once, parameters not at all. The peak is what PyTorch's allocator holds at most within a second step, when
-the optimizer has its states.
+keeps counts once, parameters, buffers and inputs not at all. The peak is what PyTorch's allocator holds at most within
+a second step, when the optimizer has its states.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Kept:
 
 def kept_bytes(module: Any, arguments: tuple[Any, ...]) -> int:
     """What autograd keeps of one forward pass, for as long as its loss is there."""
-    own = {value.untyped_storage().data_ptr() for value in module.parameters()}
+    own = {value.untyped_storage().data_ptr() for value in (*module.parameters(), *module.buffers(), *arguments)}
     held: weakref.WeakSet[Kept] = weakref.WeakSet()
 
     def pack(value: torch.Tensor) -> Kept:

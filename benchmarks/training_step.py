@@ -116,12 +116,12 @@ def run(joint: JointGraph, lowered: Any, optimizer: Optimizer, optimised: int = 
 
 
 def by_autograd(module: Any, arguments: tuple[Any, ...], dtype: Any = torch.float32) -> tuple[Any, int, dict[str, Any]]:
-    """The module with gradients, bytes that autograd saves beside parameters and buffers, and the gradients."""
+    """The module with gradients, bytes that autograd saves beside parameters, buffers and inputs, and the gradients."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     module = copy.deepcopy(module).to(dtype)
     given = tuple(one.to(dtype) if one.is_floating_point() else one for one in arguments)
-    own = {tensor.untyped_storage().data_ptr() for tensor in (*module.parameters(), *module.buffers())}
+    own = {tensor.untyped_storage().data_ptr() for tensor in (*module.parameters(), *module.buffers(), *given)}
     kept: dict[int, Any] = {}
 
     def pack(tensor: Any) -> Any:

@@ -16,7 +16,7 @@ from cdmpp.network.compiled.cold import cold_of, levels_of
 from cdmpp.network.compiled.measured import quiet_seconds
 from cdmpp.network.compiled.residency import Touch, touches
 from cdmpp.network.compiled.runtime import CompiledRuntime
-from cdmpp.network.graph import peak_activation_bytes
+from cdmpp.network.liveness import peak_activation_bytes
 from cdmpp.network.workload import Workload
 from cdmpp.platform.files import read_json
 

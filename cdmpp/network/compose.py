@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from cdmpp.devices import Device
-from cdmpp.network.graph import peak_activation_bytes
+from cdmpp.network.liveness import peak_activation_bytes
 from cdmpp.network.memory import with_memory_warning
 from cdmpp.network.prediction import Bounds, KernelPrediction, NetworkPrediction
 from cdmpp.network.runtime import LaunchedNetwork, PricedNetwork

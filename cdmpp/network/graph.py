@@ -30,6 +30,8 @@ class Call:
     """Bytes of all buffers that it writes."""
     resident: tuple[tuple[int, int], ...] = ()
     """Weights and inputs of the network that it reads: (number, bytes). One number is one buffer."""
+    saved_bytes: int | None = None
+    """Bytes of what it writes that the backward pass reads; None: all, if it reads any."""
 
 
 @dataclass(frozen=True)
@@ -222,21 +224,3 @@ def _task(module: Any, function: Any, network: str) -> Task:
         with suppress(DataError):  # for speed alone
             write_text(path, graph)
     return task
-
-
-def peak_activation_bytes(graph: NetworkGraph, order: Sequence[int]) -> int:
-    """Most bytes of results alive at a time, where calls run in ``order``: each lives until its last reader has run."""
-    ends = {place: step for step, place in enumerate(order)}
-    for step, place in enumerate(order):
-        for source in graph.calls[place].inputs:
-            ends[source] = max(ends[source], step)
-    ends.update(dict.fromkeys(graph.results, len(order)))
-    freed: dict[int, int] = {}
-    for place, step in ends.items():
-        freed[step] = freed.get(step, 0) + graph.calls[place].output_bytes
-    alive = most = 0
-    for step, place in enumerate(order):
-        alive += graph.calls[place].output_bytes
-        most = max(most, alive)
-        alive -= freed.get(step, 0)
-    return most

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Sequence
 
-from cdmpp.network.graph import NetworkGraph, peak_activation_bytes
+from cdmpp.network.graph import NetworkGraph
+from cdmpp.network.liveness import peak_of
 
 
 def phases_of(graph: NetworkGraph, kept: Iterable[int], gradients: Iterable[int]) -> tuple[str, ...]:
@@ -22,37 +22,40 @@ def phases_of(graph: NetworkGraph, kept: Iterable[int], gradients: Iterable[int]
     return tuple("forward" if i in forward else "backward" if i in backward else "update" for i in places)
 
 
-def saved_bytes(
-    graph: NetworkGraph, phases: Sequence[str], inputs: Iterable[int | None], copies_weights: bool = True
-) -> int:
-    """Bytes that live from the forward into the backward pass, parameters not counted.
+def saved_bytes(graph: NetworkGraph, phases: Sequence[str], inputs: Iterable[int | None] = ()) -> int:
+    """Bytes of results of the forward pass that live into the backward pass; parameters and inputs are none.
 
     Args:
         graph: calls of the whole step.
         phases: phase of each call.
-        inputs: numbers, as in ``Call.resident``, of examples and targets.
-        copies_weights: whether calls make copies of weights that autograd has as views, as programs of TVM do. Results
-            that come only from weights are then not counted.
+        inputs: numbers, as in ``Call.resident``, of examples and targets, where calls make copies of weights that
+            autograd has as views, as programs of TVM do. Results that come only from weights are then not counted.
     """
     given = set(inputs)
     varies = list[bool]()
     for call in graph.calls:
         reads = any(number in given for number, _ in call.resident)
-        varies.append(not copies_weights or reads or any(varies[place] for place in call.inputs))
+        varies.append(not given or reads or any(varies[place] for place in call.inputs))
     backward = [call for call, phase in zip(graph.calls, phases, strict=True) if phase == "backward"]
     saved = {place for call in backward for place in call.inputs if phases[place] == "forward" and varies[place]}
-    read = {number: size for call in backward for number, size in call.resident if number in given}
-    return sum(graph.calls[place].output_bytes for place in saved) + sum(read.values())
+    sizes = ((graph.calls[place].saved_bytes, graph.calls[place].output_bytes) for place in saved)
+    return sum(whole if part is None else part for part, whole in sizes)
 
 
-def live_bytes(graph: NetworkGraph, phases: Sequence[str], gradients: Iterable[int]) -> int:
+def live_bytes(
+    graph: NetworkGraph, phases: Sequence[str], gradients: Iterable[int], recomputed: Collection[int] = ()
+) -> int:
     """Most bytes of results alive at a time while calls run in order; gradients live to the end.
 
-    An update writes in place: its results are the parameters and states that are there already.
+    An update writes in place: its results are the parameters and states that are there already. Calls ``recomputed``
+    are of the backward pass, but run one of the forward pass again.
     """
-    before = [place for place, phase in enumerate(phases) if phase != "update"]
-    kept = tuple(dict.fromkeys(gradients))
-    return peak_activation_bytes(replace(graph, results=kept), before)
+    runs = [
+        (place, phase == "backward" and place not in recomputed)
+        for place, phase in enumerate(phases)
+        if phase != "update"
+    ]
+    return peak_of(graph.calls, runs, tuple(gradients))
 
 
 def _before(graph: NetworkGraph, ends: Iterable[int]) -> set[int]:

@@ -65,7 +65,7 @@ class StepMemory:
     input_bytes: int
     """Examples and targets."""
     saved_activation_bytes: int
-    """Results of the forward pass, and inputs, that the backward pass reads; a view counts as what it is a view of."""
+    """Results of the forward pass that the backward pass reads; a view counts as what it is a view of."""
     live_bytes: int
     """Most bytes of results alive at a time before the update: saved activations, gradients so far, workspace."""
     update_bytes: int = 0
@@ -104,7 +104,7 @@ class TrainingStep:
 
     @property
     def saved_activation_bytes(self) -> int:
-        """Bytes that live from the forward into the backward pass, parameters not counted."""
+        """Bytes of results that live from the forward into the backward pass; parameters and inputs are none."""
         return self.memory.saved_activation_bytes
 
     @property

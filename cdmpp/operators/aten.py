@@ -57,8 +57,6 @@ class Calls(NamedTuple):
     """Operator that the node is and that nobody measured: ``operators`` are what it is answered as."""
     fused_on: tuple[str, ...] = ()
     """Kinds of devices where one kernel runs them all, so that what is between them is never written."""
-    dropped: bool = False
-    """True if there is a dropout between them, which takes no time here."""
 
 
 def calls_of(node: Any) -> Calls:
@@ -113,7 +111,7 @@ def _of_kind(node: Any, name: str) -> tuple[EagerOperator, str] | None:
 
 def _by_rule(node: Any, name: str, operators: tuple[EagerOperator, ...]) -> Calls:
     if name == "scaled_dot_product_attention":
-        return Calls(operators, "", ("gpu",) if drops(node) else ("cpu", "gpu"), drops(node))
+        return Calls(operators, "", ("gpu",) if drops(node) else ("cpu", "gpu"))
     if name in _DROPOUTS and operators:
         return Calls(operators, DROPOUT)
     return Calls(operators, stands_for(node, name) if name in CONVOLUTIONS else "")

@@ -22,7 +22,7 @@ def shape_of(value: Any) -> list[int]:
     """Return the shape of a tensor; ``UnsupportedProgramError``: it is known only when the network runs."""
     try:
         return [int(size) for size in value.shape]
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RuntimeError) as error:  # of torch, where values decide
         raise UnsupportedProgramError(f"a shape depends on the values of inputs ({list(value.shape)})") from error
 
 

@@ -1,18 +1,10 @@
-"""Calls of autograd for the gradient of a framework operator, and what it keeps for that, as operators again."""
+"""Calls of autograd for the gradient of a framework operator, as operators again."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 from cdmpp.operators.operator import EagerOperator
-
-_KEEP_INPUTS = tuple(
-    "linear conv2d bmm layer_norm batch_norm mul mul_broadcast div pow pow_scalar where gelu silu max_pool2d "
-    "avg_pool2d".split()
-)
-_KEEP_SMALL = ("embedding", "layer_norm", "batch_norm")
-"""They keep numbers of rows, or statistics, which are too few bytes to count."""
-_KEEP_RESULT = ("max_pool2d", "softmax", "relu", "tanh", "sigmoid", "exp", "sqrt", "rsqrt")
 
 
 class Gradient(NamedTuple):
@@ -67,19 +59,3 @@ def accumulation_of(elements: int, dtype: str) -> EagerOperator:
 def table_gradient(elements: int, dtype: str) -> EagerOperator:
     """Writes the gradient of a table of vectors, of which most are zero."""
     return EagerOperator.flat("copy", elements, dtype)
-
-
-def kept_for(operator: EagerOperator) -> tuple[bool, bool]:
-    """Return whether autograd keeps the inputs of an operator for its backward pass, and whether its result."""
-    return operator.name in _KEEP_INPUTS, operator.name in _KEEP_RESULT
-
-
-def last_kept(operator: EagerOperator) -> str:
-    """Return what autograd keeps of an operator at last: its ``result``, its ``inputs``, or nothing (empty).
-
-    Statistics of a norm are a result of its kernel.
-    """
-    keeps_inputs, keeps_result = kept_for(operator)
-    if keeps_result or operator.name in ("layer_norm", "batch_norm"):
-        return "result"
-    return "inputs" if keeps_inputs or operator.name in _KEEP_SMALL else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cdmpp.network.liveness import peak_of
 from cdmpp.network.training_step import StepMemory
 from cdmpp.plans.plan import Plan
 from cdmpp.steps.step_graph import RankGraph
@@ -28,28 +29,13 @@ class Memory:
             recomputed: names of modules.
             with_gradients: whether gradients live to the end; else each goes to a place of its own at once.
         """
-        runs = [run for run in run_order(self.rank, recomputed) if self.rank.ops[run[0]].phase != "update"]
-        latest = dict[int, int]()
-        """Place -> the run whose result is read."""
-        last = list(range(len(runs)))
-        for number, (place, _) in enumerate(runs):
-            for source in self.rank.ops[place].inputs:
-                last[latest[source]] = number
-            latest[place] = number
-        if with_gradients:
-            gradients = {one.ready_after for one in self.rank.gradients}
-            for number, (place, _) in enumerate(runs):
-                if place in gradients:
-                    last[number] = len(runs)
-        freed = [0] * (len(runs) + 1)
-        for number, (place, _) in enumerate(runs):
-            freed[last[number]] += self.rank.ops[place].output_bytes
-        alive = most = 0
-        for number, (place, _) in enumerate(runs):
-            alive += self.rank.ops[place].output_bytes
-            most = max(most, alive)
-            alive -= freed[number]
-        return most
+        ops = self.rank.ops
+        runs = [
+            (place, ops[place].phase == "backward" and not (ops[place].is_recomputed or is_again))
+            for place, is_again in run_order(self.rank, recomputed)
+            if ops[place].phase != "update"
+        ]
+        return peak_of(ops, runs, {one.ready_after for one in self.rank.gradients} if with_gradients else ())
 
     def peak_bytes(self, plan: Plan) -> int:
         """Bytes of parameters, states, gradients, results and what the strategy adds; buffers of NCCL are unknown."""

@@ -38,11 +38,16 @@ def recomputed_in(node: Any) -> tuple[Recomputed, ...]:
     return (node.meta.get("custom") or {}).get(RECOMPUTED, ())
 
 
+def gradients_on(node: Any) -> bool:
+    """False for a node that runs with gradients off."""
+    return bool(node.meta.get(_GRADIENT, True))
+
+
 def has_gradient(node: Any) -> bool:
     """True if a gradient can pass through a node: not with gradients off, nor through a detach or whole numbers."""
     import torch
 
-    if not node.meta.get(_GRADIENT, True) or node.target is torch.ops.aten.detach.default:
+    if not gradients_on(node) or node.target is torch.ops.aten.detach.default:
         return False
     value = node.meta.get("val")
     values = value if isinstance(value, tuple | list) else (value,)

@@ -33,6 +33,7 @@ def graph_of(prediction: StepPrediction) -> StepGraph:
             call.is_recomputed,
             output_bytes=call.call.output_bytes,
             inputs=call.call.inputs,
+            saved_bytes=call.call.saved_bytes,
         )
         for place, call in enumerate(step.calls)
     )

@@ -52,6 +52,8 @@ class Op:
     """Bytes that it writes."""
     inputs: tuple[int, ...] = ()
     """Places of the ops whose results it reads. A result of the forward pass that the backward pass reads is saved."""
+    saved_bytes: int | None = None
+    """Bytes of what it writes that the backward pass reads; None: all, if it reads any."""
 
     def is_sound_at(self, place: int) -> bool:
         """True if it may be op ``place`` of a rank; quick, since graphs have many."""

@@ -61,7 +61,7 @@ class Step(NamedTuple):
 def real_step(model: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> Step:
     """Of ``model(*inputs).sum()``, run here."""
     kept: weakref.WeakSet[Kept] = weakref.WeakSet()
-    own = {value.untyped_storage().data_ptr() for value in (*model.parameters(), *model.buffers())}
+    own = {value.untyped_storage().data_ptr() for value in (*model.parameters(), *model.buffers(), *inputs)}
 
     def pack(value: torch.Tensor) -> Kept:
         kept.add(one := Kept(value.detach()))  # a result with its graph would hold that and itself

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from cdmpp.errors import CdmppError
-from cdmpp.network.graph import Call, NetworkGraph, peak_activation_bytes
+from cdmpp.network.graph import Call, NetworkGraph
+from cdmpp.network.liveness import peak_activation_bytes
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("tvm")

@@ -9,14 +9,9 @@ from typing import Any, NamedTuple
 from cdmpp.network.eager.graph import EagerGraph, Factor
 from cdmpp.network.eager.recomputation import Recomputation
 from cdmpp.network.graph import Call, NetworkGraph
-from cdmpp.operators.aten import DROPOUT
-from cdmpp.operators.backward import Gradient, accumulation_of, backward_of, kept_for, last_kept, table_gradient
+from cdmpp.operators.backward import Gradient, accumulation_of, backward_of, table_gradient
 from cdmpp.operators.operator import EagerOperator
 from cdmpp.operators.operator_task import operator_task
-
-_INDEX_BYTES = 8
-_OF_TWO = ("linear", "conv2d", "bmm", "mul", "mul_broadcast", "div")
-"""Operators of two factors."""
 
 
 class ForwardBackward(NamedTuple):
@@ -65,25 +60,16 @@ class GrownTasks:
 
 class _Backward:
     def __init__(self, made: EagerGraph, accumulates: bool) -> None:
-        self.graph, self.operators, self.stand_ins, kind = made.graph, made.operators, made.stand_ins, made.kind
-        self.learning = made.learning
+        self.graph, self.operators, self.learning = made.graph, made.operators, made.learning
         self.accumulates = accumulates
         self.grown = GrownTasks(self.graph.name)
         for operator in self.operators.values():
             self.grown.task(operator)
-        self.calls = [_with_indices(call, self.operators[call.task_id]) for call in self.graph.calls]
-        self.masked = {place for place, stands_for in self.stand_ins.items() if stands_for == DROPOUT}
-        self.masked = {place for place in self.masked if all(map(self._keeps_result, self.calls[place].inputs))}
-        """Dropouts of what is kept anyway; of the others the input counts for the mask."""
-        for place in self.masked:
-            call, operator = self.calls[place], self.operators[self.calls[place].task_id]
-            # on CPUs a dropout is a product with a tensor of its type, on GPUs a kernel of its own
-            mask = int(operator.written_elements) * (operator.element_bytes if kind == "cpu" else 1)
-            self.calls[place] = replace(call, output_bytes=call.output_bytes + mask)
+        self.calls = list(self.graph.calls)
+        self.saved = dict[int, dict[int, int]]()
+        """Call of the forward pass, or that runs one again -> buffers of it that gradients are made from: bytes."""
         tracked = [bool(one.sources or one.weights) for one in self.learning]
-        self.again = Recomputation(
-            self.learning, [self._last_kept(place) if tracked[place] else "" for place in range(len(tracked))]
-        )
+        self.again = Recomputation(self.learning)
         self.copies = list[int]()
         """Places of calls of the forward pass that run again."""
         self.trained = [tracked[place] and place in self.graph.results for place in range(len(tracked))]
@@ -99,6 +85,8 @@ class _Backward:
         for place in reversed(range(len(self.graph.calls))):
             if self.trained[place]:
                 self._call(place)
+        for place, buffers in self.saved.items():
+            self.calls[place] = replace(self.calls[place], saved_bytes=sum(buffers.values()))
         results = tuple(dict.fromkeys((*self.graph.results, *self.ready.values())))
         return ForwardBackward(
             replace(self.graph, calls=tuple(self.calls), tasks=self.grown.tasks, results=results),
@@ -112,12 +100,10 @@ class _Backward:
             self._again(other)
         for _ in given[1:]:
             summed = accumulation_of(int(operator.written_elements), operator.dtype)
-            given = [self._add(place, summed, given, call.output_bytes)]
-        keeps_inputs, keeps_result = (True, False) if place in self.stand_ins else kept_for(operator)
-        if place in self.masked:
-            keeps_inputs, keeps_result = False, True
-        kept = (*(self._kept_inputs(place, operator) if keeps_inputs else ()), *((place,) if keeps_result else ()))
-        kept = tuple(map(self.again.latest, kept))
+            given = [self._add(place, summed, given, self._result_bytes(place))]
+        buffers = [(self.again.latest(buffer.place), buffer) for buffer in self.learning[place].kept]
+        for owner, buffer in buffers:
+            self.saved.setdefault(owner, {})[buffer.number] = buffer.bytes
         weights = {number: size for number, size in call.resident if number in self.learning[place].weights}
         parts = backward_of(operator)
         held = _held(parts, weights, operator.element_bytes, self.learning[place].factors)
@@ -126,8 +112,8 @@ class _Backward:
             sources = self._sources(place, index, one, bool(weights))
             if one.of and not own and not sources and (operator.name != "bmm" or self.learning[place].factors):
                 continue
-            written = sum(self.calls[source].output_bytes for source in sources) + sum(weights[key] for key in own)
-            last = self._add(place, one.operator, (*given, *kept), written)
+            written = sum(map(self._result_bytes, sources)) + sum(weights[key] for key in own)
+            last = self._add(place, one.operator, (*given, *(owner for owner, _ in buffers)), written)
             if not one.of:
                 given = [last]
             for source in sources:
@@ -142,33 +128,21 @@ class _Backward:
                 summed = accumulation_of(size // operator.element_bytes, operator.dtype)
                 self.ready[number] = self._add(place, summed, (self.ready[number],), size)
 
+    def _result_bytes(self, place: int) -> int:
+        """Bytes of the result of a call, and so of its gradient: not of what it writes for its backward pass."""
+        made = self.learning[place].made
+        return sum(one.bytes for one in made) if made else self.calls[place].output_bytes
+
     def _again(self, place: int) -> None:
         """Call ``place`` of the forward pass runs for another time."""
         call = self.calls[place]
         inputs = tuple(map(self.again.latest, call.inputs))
+        for source in inputs:
+            for one in self.learning[source].made if source < len(self.learning) else ():
+                self.saved.setdefault(source, {})[one.number] = one.bytes
         self.calls.append(replace(call, name=f"{call.name} recomputed#{len(self.calls)}", inputs=inputs))
         self.copies.append(len(self.calls) - 1)
         self.again.done(place, self.copies[-1])
-
-    def _last_kept(self, place: int) -> str:
-        operator = self.operators[self.graph.calls[place].task_id]
-        if place in self.stand_ins:
-            return "result" if self.stand_ins[place] == DROPOUT else "inputs"
-        return last_kept(operator)
-
-    def _kept_inputs(self, place: int, operator: EagerOperator) -> tuple[int, ...]:
-        """Keep a factor of a product for the gradient of the other, unless that other learns nothing."""
-        call, learned, factors = self.graph.calls[place], self.learning[place].sources, self.learning[place].factors
-        if factors:
-            first, second = ({*one.sources, *one.weights} for one in factors[:2])
-            return tuple(sorted((factors[1].reads if first else set()) | (factors[0].reads if second else set())))
-        given = len(call.inputs) + len(call.resident)
-        if operator.name not in _OF_TWO or given < 2 or self.learning[place].weights or len(learned) > 1:
-            return call.inputs
-        return tuple(source for source in call.inputs if source not in learned)
-
-    def _keeps_result(self, place: int) -> bool:
-        return place not in self.stand_ins and kept_for(self.operators[self.graph.calls[place].task_id])[1]
 
     def _give(self, place: int, weights: Mapping[int, int], made: int) -> None:
         """Call ``made`` has their gradients, to which those of other calls that read them are added (tied weights)."""
@@ -186,7 +160,7 @@ class _Backward:
         if factors:
             return tuple(sorted(factors[index].sources)) if index < len(factors) else ()
         inputs = tuple(source for source in self.graph.calls[place].inputs if source in self.learning[place].sources)
-        if one.of == "inputs":
+        if one.of == "inputs" or (one.operator.name == "embedding" and not has_weights):  # looked up in a result
             return inputs
         if one.of == "first":
             return inputs[:1]
@@ -198,13 +172,6 @@ class _Backward:
         read = tuple(dict.fromkeys(inputs))
         self.calls.append(Call(name, self.grown.task(operator), read, written, call.resident))
         return len(self.calls) - 1
-
-
-def _with_indices(call: Call, operator: EagerOperator) -> Call:
-    """A pooling that is trained writes, next to each maximum, where that was."""
-    if operator.name != "max_pool2d":
-        return call
-    return replace(call, output_bytes=call.output_bytes + int(_INDEX_BYTES * operator.written_elements))
 
 
 def _held(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
+from cdmpp.network.eager.saved import AFTER, BEFORE, Autograd, Saved
 from cdmpp.network.graph import Call, NetworkGraph
 from cdmpp.operators.aten import calls_of
 from cdmpp.operators.aten_layout import tensors_in
@@ -21,11 +22,19 @@ StandIns = dict[int, str]
 class Factor(NamedTuple):
     """An operand of a product."""
 
-    reads: frozenset[int]
-    """Places of the calls that it comes from."""
     sources: frozenset[int]
     """Places as in ``Learning``; ``weights`` are numbers as there."""
     weights: frozenset[int]
+
+
+class Buffer(NamedTuple):
+    """What autograd keeps of the forward pass."""
+
+    place: int
+    """Place of the call that wrote it."""
+    number: int
+    """Number of the buffer."""
+    bytes: int
 
 
 class Learning(NamedTuple):
@@ -37,10 +46,14 @@ class Learning(NamedTuple):
     """Numbers of the parameters that it is passed on to."""
     again: tuple[Recomputed, ...] = ()
     """Regions around it that ``torch.utils.checkpoint`` recomputes, the outermost first."""
-    end: int = 0
-    """Place of the last call of the kernel that it belongs to: its own, unless several calls are one kernel."""
     factors: tuple[Factor, ...] = ()
     """The first factor of a product, the second one, and what is added; empty where they cannot be distinguished."""
+    made: tuple[Buffer, ...] = ()
+    """Its results."""
+    kept: tuple[Buffer, ...] = ()
+    """What the backward pass of the operator reads that the call is of; parameters and inputs are left out."""
+    last: str = ""
+    """``BEFORE`` or ``AFTER`` the call autograd was handed the last that it keeps of the operator; else empty."""
 
 
 class EagerGraph(NamedTuple):
@@ -60,9 +73,10 @@ class EagerGraph(NamedTuple):
     """One a call, of a network that was exported to be trained."""
 
 
-def eager_graph_of(exported: Any, name: str, kind: str = "gpu") -> EagerGraph:
+def eager_graph_of(exported: Any, name: str, kind: str = "gpu", trains: bool = False) -> EagerGraph:
     """Make the graph of a ``torch.export.ExportedProgram`` on a ``kind`` of device: ``cpu``, or any other as ``gpu``.
 
+    With ``trains``, of one that was exported so, autograd says what it keeps of each call.
     ``UnsupportedProgramError`` names what nothing can answer for.
     """
     signature = exported.graph_signature
@@ -74,7 +88,7 @@ def eager_graph_of(exported: Any, name: str, kind: str = "gpu") -> EagerGraph:
     kind = "cpu" if kind == "cpu" else "gpu"
     named = signature.inputs_to_parameters
     trained = {key: name for key, name in named.items() if exported.state_dict[name].requires_grad}
-    made = _Made(name, kind)
+    made = _Made(name, kind, Autograd(exported, kind) if trains else None)
     for node in exported.graph.nodes:
         made.add(node, node.name in weights, node.name in trained)
     parameters = {number: trained[node.name] for node, (number, _) in made.resident.items() if node.name in trained}
@@ -85,8 +99,10 @@ def eager_graph_of(exported: Any, name: str, kind: str = "gpu") -> EagerGraph:
 
 
 class _Made:
-    def __init__(self, network: str, kind: str) -> None:
-        self.network, self.kind = network, kind
+    def __init__(self, network: str, kind: str, autograd: Autograd | None) -> None:
+        self.network, self.kind, self.autograd = network, kind, autograd
+        self.owners: dict[int, int] = {}
+        """Buffer -> place of the call that wrote it."""
         self.sources: dict[Any, tuple[int, ...]] = {}
         """Node -> places of the calls that its value comes from."""
         self.resident: dict[Any, tuple[int, int]] = {}
@@ -105,6 +121,8 @@ class _Made:
     def add(self, node: Any, is_weight: bool, is_trained: bool) -> None:
         self.learned[node] = Learning()
         if node.op == "placeholder":
+            if self.autograd:
+                self.autograd.give(node, is_trained)
             size = _bytes(node.meta.get("val"))
             self.bytes[is_weight] += size
             self.resident[node] = len(self.resident), size
@@ -116,12 +134,14 @@ class _Made:
         elif node.op == "call_function":
             self._call(node)
         else:
+            if self.autograd:
+                self.autograd.constant(node)
             self.sources[node] = ()
 
     def _call(self, node: Any) -> None:
         found = calls_of(node)
         before = tuple(dict.fromkeys(place for one in node.all_input_nodes for place in self.sources[one]))
-        learning = self._learning(node)
+        learning, saved = self._learning(node), self.autograd.run(node) if self.autograd else Saved()
         if not found.operators:
             self.views += 1
             self.sources[node], self.learned[node] = before, learning
@@ -130,7 +150,7 @@ class _Made:
             return
         reads = tuple(dict.fromkeys(self.resident[one] for one in node.all_input_nodes if one in self.resident))
         again, is_one = recomputed_in(node), self.kind in found.fused_on
-        end = len(self.calls) + len(found.operators) - 1
+        results, kept, extra_bytes = self._buffers(saved, len(self.calls) + len(found.operators) - 1)
         factors = tuple(self._factor(one) for one in operands_of(node))
         for operator in found.operators:
             task = operator_task(operator, self.network)
@@ -140,24 +160,33 @@ class _Made:
                 self.stand_ins[len(self.calls)] = found.stands_for
             written = int(operator.written_elements * operator.element_bytes)
             if operator is found.operators[-1]:
-                written = sum(map(_bytes, tensors_in(node.meta["val"])))
-            if is_one and operator is not found.operators[-1]:
-                # of each row the sum of its exponentials stays
-                written = operator["rows"] * operator.element_bytes if operator.name == "softmax" else 0
-            elif found.dropped and operator.name == "softmax":
-                written *= 3  # what was not dropped, and the mask, are as large
+                written = sum(map(_bytes, tensors_in(node.meta["val"]))) + extra_bytes
+            elif is_one:
+                written = 0
             self.calls.append(Call(f"{node.name}#{len(self.calls)}", task.task_id, before, written, reads))
             place = len(self.calls) - 1
             is_product = operator.kind.family in PRODUCTS and operator is found.operators[0]
             own = factors if is_product and (learning.sources or learning.weights) else ()
-            self.learning.append(learning._replace(again=again, end=end if is_one else place, factors=own))
+            is_last = operator is found.operators[-1]
+            last, made = _last(saved.last, operator is found.operators[0], is_last), results if is_last else ()
+            self.learning.append(learning._replace(again=again, factors=own, made=made, kept=kept, last=last))
             before, reads = (place,), ()
             learning = Learning(frozenset(before)) if learning.sources or learning.weights else Learning()
         self.sources[node], self.learned[node] = before, learning
 
     def _factor(self, node: Any) -> Factor:
         learned = self.learned[node]
-        return Factor(frozenset(self.sources[node]), learned.sources, learned.weights)
+        return Factor(learned.sources, learned.weights)
+
+    def _buffers(self, saved: Saved, place: int) -> tuple[tuple[Buffer, ...], tuple[Buffer, ...], int]:
+        """Results of a node that ends at ``place``, what autograd keeps, and its bytes that are results of no node."""
+        self.owners.update(dict.fromkeys(saved.made, place))
+        own = {number: size for number, size in saved.kept.items() if number not in self.owners}
+        self.owners.update(dict.fromkeys(own, place))
+        made, kept = (
+            tuple(Buffer(self.owners[key], key, size) for key, size in one.items()) for one in (saved.made, saved.kept)
+        )
+        return made, kept, sum(own.values())
 
     def _learning(self, node: Any) -> Learning:
         """Return what a value learns: nothing if it is made with gradients off, detached, or of whole numbers."""
@@ -171,6 +200,13 @@ class _Made:
     def graph(self) -> NetworkGraph:
         tasks, weights, inputs = self.tasks, self.bytes[True], self.bytes[False]
         return NetworkGraph(self.network, tuple(self.calls), tasks, 0, weights, inputs, self.results, self.views)
+
+
+def _last(last: str, is_first: bool, is_last: bool) -> str:
+    """The same as ``Saved.last``, of one call of a node. Within a node that is one call, most has run by then."""
+    if last == BEFORE:
+        return BEFORE if is_first else ""
+    return (AFTER if last == AFTER or is_first else BEFORE) if last and is_last else ""
 
 
 def _bytes(value: Any) -> int:

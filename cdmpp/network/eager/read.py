@@ -47,7 +47,7 @@ def read_run(workload: Workload, kind: str = "gpu") -> EagerNetwork:
     trains, kind = workload.mode == "forward_backward", "cpu" if kind == "cpu" else "gpu"
     with compiled_noted() as compiled:
         exported = export(model.train(trains), example, eager=True, trains=trains, kind=kind)
-    forward = eager_graph_of(exported, network.name, kind)
+    forward = eager_graph_of(exported, network.name, kind, trains)
     check_runs(forward.graph)
     whole = with_backward(forward) if trains else forward
     return EagerNetwork(

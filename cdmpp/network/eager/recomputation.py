@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cdmpp.network.eager.graph import Learning
+from cdmpp.network.eager.saved import AFTER
 
 
 class Recomputation:
@@ -15,14 +16,9 @@ class Recomputation:
     arrives. A region inside another one counts as what keeps its inputs, and runs again by itself.
     """
 
-    def __init__(self, learning: Sequence[Learning], kept: Sequence[str]) -> None:
-        """Begin with the calls of a forward pass.
-
-        Args:
-            learning: what the gradient of each call's result goes to.
-            kept: as from ``operators.backward.last_kept``, one a call; empty without a gradient.
-        """
-        self.learning, self.kept = learning, kept
+    def __init__(self, learning: Sequence[Learning]) -> None:
+        """Begin with the calls of a forward pass: what the gradient of each one's result goes to."""
+        self.learning = learning
         self.places: dict[int, int] = {}
         """Call of the forward pass -> the call that ran it last, for all that ran again."""
         self.ran: set[int] = set()
@@ -36,7 +32,7 @@ class Recomputation:
         """Calls that run again before the gradient of call ``place`` is made, in order."""
         found = list[int]()
         for region in self.learning[place].again:
-            if region.number in self.ran or (region.waits and not self.kept[place]):
+            if region.number in self.ran or (region.waits and not self.learning[place].last):
                 continue
             self.ran.add(region.number)
             own = self.own[region.number]
@@ -58,8 +54,6 @@ class Recomputation:
             inner = self.learning[place].again[depth + 1 :]
             if inner:
                 stop = max(stop, self.own[inner[0].number][0])
-            elif self.kept[place]:
-                one = self.learning[place]
-                is_part = one.end != place or (place > 0 and self.learning[place - 1].end == place)
-                stop = max(stop, one.end + 1 if self.kept[place] == "result" or is_part else place)
+            elif last := self.learning[place].last:
+                stop = max(stop, place + (last == AFTER))
         return [place for place in own if place < stop]

@@ -41,9 +41,8 @@ def read_step(workload: Workload, kind: str = "gpu") -> EagerNetwork:
     with modes_kept(workload.network), compiled_noted() as compiled:
         network, model = trained_model(workload)
         module, arguments = with_loss(model, network.example, workload.loss, workload.target)
-        made = eager_graph_of(
-            export(module, arguments, eager=True, trains=True), network.name, "gpu" if together else "cpu"
-        )
+        exported = export(module, arguments, eager=True, trains=True)
+        made = eager_graph_of(exported, network.name, "gpu" if together else "cpu", trains=True)
     whole, update = with_backward(made, accumulates=False), workload.optimizer or "none"
     if made.parameters and not whole.ready:
         raise CdmppError(
@@ -69,12 +68,10 @@ def read_step(workload: Workload, kind: str = "gpu") -> EagerNetwork:
         StepParameter(names(made.parameters[number]), sizes[number], place, number, rows[made.parameters[number]])
         for number, place in whole.ready.items()
     )
-    examples = {number for call in made.graph.calls for number, _ in call.resident} - made.weights
     all_bytes = sum(one.numel() * one.element_size() for one in module.parameters())
     memory = StepMemory(
         all_bytes, sum(sizes.values()), STATES[update] * sum(sizes.values()), made.graph.weight_bytes - all_bytes,
-        made.graph.input_bytes, saved_bytes(graph, phases, examples, copies_weights=False),
-        live_bytes(graph, phases, ready.values()),
+        made.graph.input_bytes, saved_bytes(graph, phases), live_bytes(graph, phases, ready.values(), whole.recomputed),
         _BYTES * workspace_elements(update, elements, together),
     )  # fmt: skip
     size, warnings = batch_of(arguments), compiled_flag(compiled | compiled_modules(network.model), EAGER)

@@ -39,7 +39,9 @@ def test_an_update_is_that_of_torch(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_saved_activations_are_those_of_autograd(name):
-    assert checked(name).saved_ratio == pytest.approx(1.0, abs=0.1)
+    found, pooled = checked(name), 4 * 4 * 8 * 8 if name == "residual" else 0
+    indices = 8 * pooled  # int64, of autograd's pooling; TVM's looks for its maxima again
+    assert found.step.saved_activation_bytes + indices == pytest.approx(found.autograd_bytes, rel=0.1)
 
 
 def test_statistics_of_zero_are_noticed():

@@ -51,9 +51,7 @@ def test_sizes_of_a_perceptron(perceptron):
     memory = perceptron.memory
     assert (memory.parameter_bytes, memory.gradient_bytes, memory.state_bytes) == (weights, weights, 2 * weights)
     assert memory.input_bytes == 4 * (4 * 8 + 4 * 4)
-    assert perceptron.saved_activation_bytes == 4 * (
-        4 * 8 + 2 * 4 * 16 + 4 * 4 + 4 * 4
-    )  # inputs, tanh twice, output, target
+    assert perceptron.saved_activation_bytes == 4 * (2 * 4 * 16 + 4 * 4)  # tanh twice, output
     held = memory.parameter_bytes + memory.state_bytes
     assert held < perceptron.peak_bytes < held + memory.gradient_bytes + 3 * perceptron.saved_activation_bytes
     assert perceptron.batch == 4

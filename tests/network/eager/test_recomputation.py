@@ -57,7 +57,7 @@ def test_a_step_runs_and_keeps_what_eager_pytorch_does(name):
     real, predicted = real_step(model.train(), inputs), predicted_step(model, inputs)
     assert predicted.forward == real.forward
     assert predicted.backward == real.backward
-    assert predicted.saved_bytes == pytest.approx(real.saved_bytes, rel=0.05)
+    assert predicted.saved_bytes == real.saved_bytes
 
 
 @pytest.mark.parametrize("kind", ["bert", "llama"])
@@ -96,7 +96,7 @@ def test_the_command_says_what_is_recomputed(tmp_path, capsys):
         found[name] = json.loads(capsys.readouterr().out)
     again, plain = found["checkpointed"], found["plain"]
     assert (again["recomputed_calls"], plain["recomputed_calls"], plain["recomputed_s"]) == (8, 0, 0.0)
-    assert again["saved_activation_bytes"] == 4 * 4096 * 256 * 4
+    assert again["saved_activation_bytes"] == 4 * 4096 * 256 * 4  # of the first block it is the input
     assert plain["saved_activation_bytes"] == 4 * (4096 * 256 + 2 * 4096 * 1024) * 4
     assert again["forward_s"] == pytest.approx(plain["forward_s"])
     assert again["backward_s"] - plain["backward_s"] == pytest.approx(again["recomputed_s"], rel=0.02)

@@ -100,7 +100,9 @@ class Attention(nn.Module):
 
 def kept_bytes(model, x):
     """What autograd keeps of one forward pass with its loss."""
-    seen, own = {}, {value.untyped_storage().data_ptr() for value in (*model.parameters(), *model.buffers())}
+    target = torch.zeros(len(x), dtype=torch.int64)
+    given = (*model.parameters(), *model.buffers(), x, target)
+    seen, own = {}, {value.untyped_storage().data_ptr() for value in given}
 
     def pack(value):
         seen.setdefault(value.untyped_storage().data_ptr(), value)
@@ -108,7 +110,7 @@ def kept_bytes(model, x):
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda value: value):
         output = model(x)
-        loss = nn.functional.cross_entropy(output, torch.zeros(len(x), dtype=torch.int64))
+        loss = nn.functional.cross_entropy(output, target)
     assert loss.requires_grad
     return sum(value.untyped_storage().nbytes() for key, value in seen.items() if key not in own)
 
@@ -117,7 +119,7 @@ def kept_bytes(model, x):
 def test_what_is_kept_of_attention_dropouts_and_frozen_layers(drop):
     model, x = Attention(drop).train(), torch.randn(4, 32, 64)
     made = read_step(Workload(model, x, mode="training_step"), "cpu").step
-    assert made.saved_activation_bytes == pytest.approx(kept_bytes(model, x), rel=0.02)
+    assert made.saved_activation_bytes == pytest.approx(kept_bytes(model, x), rel=1e-9)
     on_gpu = read_step(Workload(model, x, mode="training_step"), "gpu").step
     whole = 4 * 4 * 32 * 32 * 4  # the weights of attention, which a fused kernel does not write
     if drop:
@@ -125,16 +127,15 @@ def test_what_is_kept_of_attention_dropouts_and_frozen_layers(drop):
         lost = made.saved_activation_bytes - on_gpu.saved_activation_bytes - masks
         assert lost == pytest.approx(3 * whole, rel=0.02)
     else:
-        assert on_gpu.saved_activation_bytes == made.saved_activation_bytes
+        seeds = 2 * 8  # of a fused kernel's random numbers, though it draws none
+        assert on_gpu.saved_activation_bytes == made.saved_activation_bytes + seeds
 
 
 def test_memory_is_what_torch_holds(step):
     made = step.step
     model = Small()
     kept = kept_bytes(model, torch.randn(4, 3, 32, 32))
-    assert made.saved_activation_bytes == pytest.approx(
-        kept, rel=0.1
-    )  # a pooling is kept with its places or not at all
+    assert made.saved_activation_bytes == kept
     every = sum(value.numel() * 4 for value in model.parameters())
     trained = sum(one.bytes for one in made.parameters)
     memory = made.memory

@@ -1,0 +1,64 @@
+"""Liveness: the most bytes of results that are alive at a time while calls run in an order."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from typing import Protocol
+
+from cdmpp.network.graph import NetworkGraph
+
+
+class Written(Protocol):
+    """A call of a network, or an op of a step."""
+
+    @property
+    def inputs(self) -> tuple[int, ...]:
+        """Places of those whose results it reads."""
+
+    @property
+    def output_bytes(self) -> int:
+        """Bytes that it writes."""
+
+    @property
+    def saved_bytes(self) -> int | None:
+        """Those of them that the backward pass reads; None: all, if it reads any."""
+
+
+def peak_of(calls: Sequence[Written], runs: Sequence[tuple[int, bool]], to_end: Collection[int] = ()) -> int:
+    """Most bytes alive at a time: each result lives until its last reader has run.
+
+    Args:
+        calls: all calls.
+        runs: place of each call as they run, and whether it reads only what autograd saved. A call that runs twice
+            writes twice, and the second result is read from then on.
+        to_end: places of calls whose results live to the end.
+    """
+    latest = dict[int, int]()
+    """Place -> the run whose result is read."""
+    ends = {False: list(range(len(runs))), True: list(range(len(runs)))}
+    for run, (place, reads_saved) in enumerate(runs):
+        for source in calls[place].inputs:
+            if source in latest:
+                ends[reads_saved][latest[source]] = run
+        latest[place] = run
+    for place in to_end:
+        if place in latest:
+            ends[False][latest[place]] = len(runs)
+    freed = Counter[int]()
+    for run, (place, _) in enumerate(runs):
+        size, saved = calls[place].output_bytes, calls[place].saved_bytes
+        saved = size if saved is None else saved
+        freed[ends[False][run]] += size - saved
+        freed[max(ends[False][run], ends[True][run])] += saved
+    alive = most = 0
+    for run, (place, _) in enumerate(runs):
+        alive += calls[place].output_bytes
+        most = max(most, alive)
+        alive -= freed[run]
+    return most
+
+
+def peak_activation_bytes(graph: NetworkGraph, order: Sequence[int]) -> int:
+    """Most bytes of results alive at a time, where calls run in ``order``; those that are returned live to the end."""
+    return peak_of(graph.calls, [(place, False) for place in order], graph.results)
