@@ -6,6 +6,7 @@ from bisect import bisect_right, insort
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import NamedTuple
 
 from cdmpp.trace.device_work import DeviceWork, Work
@@ -22,7 +23,7 @@ _FOLLOWS = 50.0
 waited for it."""
 _LOOK_BACK = 64
 """Events of a stream among which those that something waits for are sought."""
-_SYNCS = ("ynchronize", "emcpy", "eventquery")
+_SYNCS = ("ynchronize", "emcpy")
 
 
 @dataclass(frozen=True)
@@ -74,8 +75,11 @@ def device_steps(
     syncs = [(one.ts, one.end) for one in scanned.launches if any(word in one.name.lower() for word in _SYNCS)]
     syncs.sort(key=lambda span: span[1])
     grads = [one for one in scanned.host if one.name == "torch::autograd::AccumulateGrad"]
+    for used in (scanned.host, scanned.launches, scanned.device, work.left_over):
+        used.clear()
     found = []
-    for window, works, lost in zip(windows, work.steps, work.lost, strict=True):
+    for place, (window, lost) in enumerate(zip(windows, work.lost, strict=True)):
+        works, work.steps[place] = work.steps[place], []
         if not lost:
             mine = [one for one in grads if window.start <= one.ts < window.end]
             found.append(_step(window, works, records, phases, waits, syncs, mine))
@@ -103,13 +107,13 @@ class _Phases:
 
 def _stream_waits(scanned: Scanned) -> dict[object, list[tuple[float, str, float]]]:
     """Stream -> when it was made to wait, for which stream, and for what was launched there until when."""
-    recorded = {one.args["correlation"]: one.ts for one in scanned.launches if "correlation" in one.args}
+    recorded = {one.correlation: one.ts for one in scanned.launches} if scanned.syncs else {}
     found: dict[object, list[tuple[float, str, float]]] = defaultdict(list)
     for one in scanned.syncs:
         until = recorded.get(one.args.get("wait_on_cuda_event_record_corr_id"))
-        called = recorded.get(one.args.get("correlation"), one.ts)
+        called = recorded.get(one.correlation, one.ts)
         if until is not None and "wait_on_stream" in one.args:
-            found[one.args.get("stream")].append((called, str(one.args["wait_on_stream"]), until))
+            found[one.stream].append((called, str(one.args["wait_on_stream"]), until))
     return found
 
 
@@ -164,6 +168,7 @@ class _Ops:
         self._streams: dict[str, list[_Item]] = defaultdict(list)
         self._ends: list[tuple[float, int]] = []
         self._launched: list[tuple[float, int]] = []
+        self._last: list[int] = []
         ready = self._ready(works)
         syncs = [one for one in syncs if works and one[1] > works[0].launched]
         host, asked = -1, 0
@@ -196,7 +201,11 @@ class _Ops:
 
     def launched_by(self, moment: float) -> int:
         """The last op that the host had launched by a moment."""
-        return max((place for launched, place in self._launched if launched <= moment), default=-1)
+        if len(self._last) != len(self._launched):
+            self._launched.sort()
+            self._last = list(accumulate((place for _, place in self._launched), max))
+        at = bisect_right(self._launched, (moment, len(self._rows)))
+        return self._last[at - 1] if at else -1
 
     def ops(self) -> tuple[Op, ...]:
         """All ops, each with the earlier ones that it waits for."""
@@ -232,7 +241,7 @@ class _Ops:
     def _recorded(self, work: Work, start: float) -> set[int]:
         """Work on other streams that this one was made to wait for, as the profiler recorded it."""
         found: set[int] = set()
-        waits = self._waits.get(work.event.args.get("stream"), ()) if self._waits else ()
+        waits = self._waits.get(work.event.stream, ()) if self._waits else ()
         own = self._streams[work.stream]
         since = own[-1].launched if own else float("-inf")
         for called, stream, until in waits:

@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from cdmpp.trace.event import Event
 from cdmpp.trace.exchange_events import is_collective
@@ -16,8 +17,7 @@ from cdmpp.trace.step_window import StepWindow
 _NO_STEP = -1
 
 
-@dataclass(frozen=True)
-class Work:
+class Work(NamedTuple):
     """One event of a device."""
 
     event: Event
@@ -51,15 +51,15 @@ class DeviceWork:
 
 def device_work(scanned: Scanned, windows: Sequence[StepWindow]) -> DeviceWork:
     """Work by step: that of a launch where it is known, else the step of its neighbours on its stream."""
-    launches = {one.args["correlation"]: one for one in scanned.launches if "correlation" in one.args}
+    launches: dict[object, Event] = {one.correlation: one for one in scanned.launches if one.correlation is not None}
     streams: dict[str, list[Work]] = defaultdict(list)
     many = len({_device(event) for event in scanned.device}) > 1
     for event in scanned.device:
         if "wait_on_stream" in event.args:
             continue
-        queue = event.args.get("stream", event.tid)
+        queue = event.tid if event.stream is None else event.stream
         stream = f"{_device(event)}:{queue}" if many else str(queue)
-        launch = launches.get(event.args.get("correlation"))
+        launch = launches.get(event.correlation)
         streams[stream].append(Work(event, stream, launch, is_collective(event)))
     starts = [window.start for window in windows]
     steps: list[list[Work]] = [[] for _ in windows]
@@ -86,7 +86,7 @@ def _by_launch(works: Sequence[Work]) -> list[Work]:
 
 
 def _device(event: Event) -> object:
-    return event.args.get("device", event.pid)
+    return event.pid if event.device is None else event.device
 
 
 def _place(moment: float, starts: Sequence[float], windows: Sequence[StepWindow]) -> int:
@@ -112,13 +112,13 @@ def _lost(
     """Why a step is not whole: an event of it is broken, kernels were launched and are not there, or it has none."""
     lost = ["" if works else "it has no work of a device" for works in found.steps]
     for one in scanned.broken:
-        launch = launches.get(one.correlation) if isinstance(one.correlation, int | str) else None
+        launch = launches.get(one.correlation)
         moment = launch.ts if launch is not None else one.ts
         place = _NO_STEP if moment is None else _place(moment, starts, windows)
         if place != _NO_STEP:
             lost[place] = lost[place] or one.reason
-    there = {event.args.get("correlation") for event in scanned.device}
-    broken = {one.correlation for one in scanned.broken if isinstance(one.correlation, int | str)}
+    there = {event.correlation for event in scanned.device}
+    broken = {one.correlation for one in scanned.broken}
     missing: Counter = Counter()
     captures = _captures(scanned)
     for correlation, launch in launches.items():

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 _NOTHING: Mapping[str, Any] = {}
 _DEVICE = frozenset(("kernel", "gpu_memcpy", "gpu_memset"))
 _NO_DEVICE = ("annotation", "runtime", "driver", "cpu_op", "python", "overhead", "sync", "profiler_range", "trace")
-_LINKS = ("correlation", "External id", "stream", "device", "wait_on_stream", "wait_on_cuda_event_record_corr_id")
+_WAITS = ("wait_on_stream", "wait_on_cuda_event_record_corr_id")
+_UNUSED = re.compile(
+    "query|getdevice|peekat|lasterror|attribute|occupancy|iscapturing|captureinfo|propert|malloc", re.I
+)
 _OF_COLLECTIVES = (
     "Collective name", "In msg nelems", "Out msg nelems", "dtype", "Group size", "Process Group Name",
     "Process Group Description", "Process Group Ranks", "Input Dims", "Input type", "Concrete Inputs", "Seq",
@@ -29,8 +34,14 @@ class Event(NamedTuple):
     """Microseconds."""
     tid: int | str
     pid: int | str
+    correlation: int | str | None = None
+    """Number that a launch shares with what it starts."""
+    external: int | str | None = None
+    """Number that an operator shares with its launches."""
+    stream: int | str | None = None
+    device: int | str | None = None
     args: Mapping[str, Any] = _NOTHING
-    """Links to other events, and the sizes of a collective."""
+    """What else is needed: sizes of a collective, what a stream waits for."""
 
     @property
     def end(self) -> float:
@@ -50,7 +61,7 @@ class Broken(NamedTuple):
     reason: str
     """What is wrong with it, with its name."""
     ts: float | None
-    correlation: Any
+    correlation: int | str | None
 
 
 def kind_of_category(category: str, has_stream: bool) -> str:
@@ -67,8 +78,14 @@ def kind_of_category(category: str, has_stream: bool) -> str:
     return "device" if has_stream and not any(word in lower for word in _NO_DEVICE) else ""
 
 
-def event_of(parsed: Mapping[str, Any], kind: str) -> Event | Broken:
-    """The event that a file says; ``kind`` as ``kind_of_category`` tells it."""
+@lru_cache(1 << 12)
+def is_unused(call: str) -> bool:
+    """True for a call of a runtime that neither starts nor awaits work."""
+    return _UNUSED.search(call) is not None
+
+
+def event_of(parsed: Mapping[str, Any], kind: str, base_us: float = 0.0) -> Event | Broken:
+    """The event that a file says, counted from ``base_us``; ``kind`` as ``kind_of_category`` tells it."""
     name, args, ts, dur = parsed.get("name"), parsed.get("args"), parsed.get("ts"), parsed.get("dur")
     category = parsed.get("cat") or ""
     if type(args) is not dict:
@@ -76,18 +93,31 @@ def event_of(parsed: Mapping[str, Any], kind: str) -> Event | Broken:
     if type(ts) is not float or type(dur) is not float:
         ts, dur = _number(ts), _number(dur)
     if type(name) is not str or ts is None or dur is None or not 0 <= dur < math.inf or not -1e18 < ts < 1e18:
-        return Broken(category, _reason(parsed, category), ts, args.get("correlation"))
+        return Broken(
+            category, _reason(parsed, category), None if ts is None else ts - base_us, _link(args, "correlation")
+        )
     tid, pid = parsed.get("tid"), parsed.get("pid")
     if type(tid) is not int and type(tid) is not str:
-        return Broken(category, f"{category} {name[:80]!r} has the thread {tid!r}", ts, args.get("correlation"))
+        reason = f"{category} {name[:80]!r} has the thread {tid!r}"
+        return Broken(category, reason, ts - base_us, _link(args, "correlation"))
+    pid = pid if type(pid) is int or type(pid) is str else ""
     if kind == "host":
-        args = args if name.startswith(_SHAPED) else _NOTHING
-    elif args:
-        links = {key: args[key] for key in _LINKS if type(args.get(key)) in (int, str)}
-        if "Collective name" in args:
-            links |= {key: args[key] for key in _OF_COLLECTIVES if key in args}
-        args = links
-    return Event(category, name, ts, dur, tid, pid if type(pid) is int or type(pid) is str else "", args)
+        more = args if name.startswith(_SHAPED) else _NOTHING
+        return Event(category, name, ts - base_us, dur, tid, pid, None, _link(args, "External id"), args=more)
+    more = _NOTHING
+    if "Collective name" in args:
+        more = {key: args[key] for key in _OF_COLLECTIVES if key in args}
+    elif "wait_on_stream" in args:
+        more = {key: args[key] for key in _WAITS if type(args.get(key)) in (int, str)}
+    return Event(
+        category, name, ts - base_us, dur, tid, pid, _link(args, "correlation"), _link(args, "External id"),
+        _link(args, "stream"), _link(args, "device"), more,
+    )  # fmt: skip
+
+
+def _link(args: Mapping[str, Any], key: str) -> int | str | None:
+    found = args.get(key)
+    return found if type(found) is int or type(found) is str else None
 
 
 def _number(given: Any) -> float | None:

@@ -7,6 +7,7 @@ import re
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from cdmpp.trace.event import Event
@@ -45,6 +46,12 @@ class ExchangeRecord(NamedTuple):
     group: str
 
 
+@lru_cache(1 << 14)
+def _matches(pattern: re.Pattern[str], name: str) -> bool:
+    return pattern.search(name) is not None
+
+
+@lru_cache(1 << 14)
 def kind_of(name: str) -> str:
     """``ncclDevKernel_AllReduce_Sum_f32_RING_LL`` -> ``all_reduce``; a name without a known kind as it is."""
     lower = name.lower()
@@ -58,12 +65,12 @@ def is_gloo(event: Event) -> bool:
 
 def is_collective(event: Event) -> bool:
     """A kernel of NCCL, RCCL or the like on a device."""
-    return _COLLECTIVE.search(event.name) is not None or "Collective name" in event.args
+    return _matches(_COLLECTIVE, event.name) or "Collective name" in event.args
 
 
 def is_record(event: Event) -> bool:
     """The span in which the host hands a collective over, with what it is."""
-    return _RECORD.search(event.name) is not None
+    return _matches(_RECORD, event.name)
 
 
 def is_launch(event: Event) -> bool:
@@ -120,8 +127,8 @@ class Records:
         self._by_id: dict[Any, list[Event]] = defaultdict(list)
         for event in sorted((one for one in host if is_record(one)), key=lambda one: one.ts):
             self._by_thread[event.tid].append(event)
-            if "External id" in event.args:
-                self._by_id[event.args["External id"]].append(event)
+            if event.external is not None:
+                self._by_id[event.external].append(event)
         self._starts = {tid: [one.ts for one in found] for tid, found in self._by_thread.items()}
 
     def of(self, kernel: Event, launch: Event | None) -> ExchangeRecord:
@@ -151,7 +158,7 @@ class Records:
 
     def _same_id(self, event: Event, moment: float) -> list[Event]:
         """Ids may come again in later steps: the last one that began before."""
-        same = [one for one in self._by_id.get(event.args.get("External id"), ()) if one.ts <= moment]
+        same = [one for one in self._by_id.get(event.external, ()) if one.ts <= moment]
         return same[-1:]
 
 

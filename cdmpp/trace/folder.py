@@ -105,9 +105,9 @@ def read_traces(folder: Path | str, mark: str | None = None, progress: bool = Fa
         raise DataError(f"no trace in {folder}, it holds {some(names, ', ') if names else 'nothing'}: {HOW}")
     found, base_us = list[RankTrace](), None
     for file in files:
-        scanned = scan(file, progress)
-        base_us = scanned.begin_us if base_us is None else base_us
-        found.append(rank_trace(scanned, mark, base_us))
+        scanned = scan(file, progress, base_us)
+        base_us = scanned.base_us
+        found.append(rank_trace(scanned, mark))
     found.sort(key=lambda trace: trace.rank)
     for one, other in zip(found, found[1:], strict=False):
         if one.rank == other.rank:

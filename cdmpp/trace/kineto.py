@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,27 +32,23 @@ def read_kineto(path: Path, mark: str | None = None) -> RankTrace:
     Raises:
         DataError: no such trace, or no step in it that can be answered from.
     """
-    found = rank_trace(scan(path), mark)
+    found = rank_trace(scan(path, base_us=0.0), mark)
     if found.refusal:
         raise DataError(found.refusal)
     return found
 
 
-def rank_trace(scanned: Scanned, mark: str | None = None, base_us: float = 0.0) -> RankTrace:
-    """What one rank did, and what was read of it.
+def rank_trace(scanned: Scanned, mark: str | None = None) -> RankTrace:
+    """What one rank did, and what was read of it. Its events are used up: they take the most memory.
 
     Args:
         scanned: its events.
         mark: a regular expression of what begins a step, as ``step_windows`` takes it.
-        base_us: moment of the trace from which times are counted, so that they keep their digits.
 
     Raises:
         DataError: a rank that is no number, or beyond its world; a mark that no event has.
     """
     rank, world, backend, warnings = _place(scanned)
-    if base_us:
-        for part in (scanned.device, scanned.launches, scanned.syncs, scanned.host):
-            part[:] = [event._replace(ts=event.ts - base_us) for event in part]
     try:
         windows, said = step_windows(scanned, mark)
     except DataError as error:
@@ -59,23 +56,19 @@ def rank_trace(scanned: Scanned, mark: str | None = None, base_us: float = 0.0) 
             raise
         return RankTrace(rank, world or rank + 1, backend, (), str(scanned.path), refusal=str(error))
     work = device_work(scanned, windows)
-    is_device = bool(scanned.device)
+    warnings += _doubts(scanned, windows, work, said)
+    inventory = _inventory(scanned, windows, work, said, rank, world or rank + 1, warnings)
     steps, workers, refusal = tuple[StepTrace, ...](), 1, ""
-    if is_device:
+    if scanned.device:
+        workers = max(len({one.stream for works in work.streams.values() for one in works if one.is_collective}), 1)
+        work.streams.clear()
         steps = device_steps(scanned, windows, work, world or rank + 1)
-        collective = {one.stream for works in work.streams.values() for one in works if one.is_collective}
-        workers = max(len(collective), 1)
         if not steps:
-            reason = f"{scanned.path}: no step is whole: " + some(
-                [f"step {w.number}: {why}" for w, why in zip(windows, work.lost, strict=True)], "; ", _NAMED
-            )
-            refusal = reason
-    elif refusal := _host_of_a_device(scanned):
-        pass
-    else:
+            reasons = [f"step {one.number}: {why}" for one, why in zip(windows, work.lost, strict=True)]
+            refusal = f"{scanned.path}: no step is whole: {some(reasons, '; ', _NAMED)}"
+    elif not (refusal := _host_of_a_device(scanned)):
         steps, workers = host_steps(scanned.host, windows, rank, world or rank + 1)
-    warnings += _doubts(scanned, windows, work, said, is_device)
-    inventory = _inventory(scanned, windows, work, said, rank, world or rank + 1, warnings, steps)
+        inventory = replace(inventory, collectives=_collectives([one for step in steps for one in step.exchanges]))
     return RankTrace(
         rank, world or rank + 1, backend, steps, str(scanned.path), workers, inventory, refusal, is_alone=world is None
     )
@@ -120,7 +113,7 @@ def _host_of_a_device(scanned: Scanned) -> str:
     return ""
 
 
-def _doubts(scanned: Scanned, windows: Sequence[StepWindow], work: DeviceWork, said: str, is_device: bool) -> list[str]:
+def _doubts(scanned: Scanned, windows: Sequence[StepWindow], work: DeviceWork, said: str) -> list[str]:
     found = []
     if not said:
         found.append(
@@ -135,7 +128,7 @@ def _doubts(scanned: Scanned, windows: Sequence[StepWindow], work: DeviceWork, s
         )
     if scanned.texts:
         found.append(f"{scanned.texts:,} events have numbers written as text; they are read as numbers")
-    if is_device:
+    if scanned.device:
         left = [f"{w.number} ({why})" for w, why in zip(windows, work.lost, strict=True) if why]
         if left:
             found.append(f"{len(left)} of {len(windows)} steps are left out: step {some(left, '; ', _NAMED)}")
@@ -158,7 +151,7 @@ def _doubts(scanned: Scanned, windows: Sequence[StepWindow], work: DeviceWork, s
 
 def _inventory(
     scanned: Scanned, windows: Sequence[StepWindow], work: DeviceWork, said: str, rank: int, world: int,
-    warnings: Sequence[str], steps: Sequence[StepTrace],
+    warnings: Sequence[str],
 ) -> Inventory:  # fmt: skip
     kept: Counter = Counter()
     lost = Counter(one.category for one in scanned.broken)
@@ -192,14 +185,17 @@ def _inventory(
         for one in works
         if one.is_collective
     ]
-    found: Sequence[Any] = said_of or [one for step in steps for one in step.exchanges]
     return Inventory(
         str(scanned.path), rank, world, scanned.events, said, categories, total, streams,
         tuple(_length(*row) for row in zip(windows, work.steps, work.lost, strict=True)) if scanned.device else
         tuple(StepLength(window.number, 1e-6 * window.length, 0.0, 0) for window in windows),
-        tuple(CollectiveCount(kind, *numbers) for kind, numbers in sorted(summary(found).items())),
+        _collectives(said_of),
         _breakdown(one.event for works in work.streams.values() for one in works), tuple(warnings),
     )  # fmt: skip
+
+
+def _collectives(found: Sequence[Any]) -> tuple[CollectiveCount, ...]:
+    return tuple(CollectiveCount(kind, *numbers) for kind, numbers in sorted(summary(found).items()))
 
 
 def _length(window: StepWindow, works: Sequence[Any], lost: str) -> StepLength:

@@ -10,7 +10,7 @@ HOST = "host"
 """Name and stream of the launches that a host makes for its device."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Op:
     """An operator of a CPU, a kernel of a device, or its launch; it overlaps no other one of its stream."""
 

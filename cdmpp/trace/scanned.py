@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cdmpp.trace.event import Broken, Event, event_of, kind_of_category
+from cdmpp.trace.event import Broken, Event, event_of, is_unused, kind_of_category
 from cdmpp.trace.event_file import EventFile
 
 
@@ -32,8 +32,25 @@ class Scanned:
     others: Counter = field(default_factory=Counter)
     """Phase of the trace format -> events that are no spans."""
     broken: list[Broken] = field(default_factory=list)
+    base_us: float = 0.0
+    """Moment of the trace from which times are counted, so that they keep their digits."""
     texts: int = 0
     """Spans whose numbers were written as text."""
+
+    def add(self, event: Event | Broken, kind: str, parsed: dict[str, Any]) -> None:
+        """Take an event, unless it is of a call that neither starts nor awaits work."""
+        if isinstance(event, Broken):
+            self.broken.append(event)
+            return
+        self.texts += type(parsed["ts"]) is str or type(parsed["dur"]) is str
+        if kind == "device":
+            self.device.append(event)
+        elif kind == "host":
+            self.host.append(event)
+        elif kind == "sync":
+            self.syncs.append(event)
+        elif not is_unused(event.name):
+            self.launches.append(event)
 
     @property
     def begin_us(self) -> float:
@@ -47,22 +64,25 @@ class Scanned:
         return self.counts.total() + self.others.total()
 
 
-def scan(path: Path, progress: bool = False) -> Scanned:
-    """Read a file in one pass; ``DataError`` where it is no trace."""
+def scan(path: Path, progress: bool = False, base_us: float | None = None) -> Scanned:
+    """Read a file in one pass, with times counted from ``base_us``, or from its first event.
+
+    Raises:
+        DataError: it is no trace.
+    """
     was_on = gc.isenabled()
     gc.disable()  # events hold no circles, and looking for some takes longer than reading
     try:
-        return _scan(path, progress)
+        return _scan(path, progress, base_us)
     finally:
         if was_on:
             gc.enable()
 
 
-def _scan(path: Path, progress: bool) -> Scanned:
+def _scan(path: Path, progress: bool, base_us: float | None) -> Scanned:
     file, found = EventFile(path, progress), Scanned(path)
-    kinds: dict[str, str] = {}
-    names: dict[str, str] = {}
-    into = {"device": found.device, "launch": found.launches, "sync": found.syncs, "host": found.host}
+    kinds, same = dict[str, str](), dict[object, object]()
+    """Kinds of categories, and one object for equal names and numbers of threads."""
     for batch in file.batches():
         for parsed in batch:
             if type(parsed) is not dict:
@@ -78,20 +98,33 @@ def _scan(path: Path, progress: bool) -> Scanned:
             found.counts[category] += 1
             kind = kinds.get(category)
             if kind is None:
-                kind = kind_of_category(category, False)
-                if kind or not kind_of_category(category, True):
-                    kinds[category] = kind
-                else:  # a category of its own: it is a device's where it has a stream
-                    args = parsed.get("args")
-                    kind = kind_of_category(category, type(args) is dict and "stream" in args)
+                kind = _kind(parsed, category, kinds)
             if not kind:
                 continue
-            event = event_of(parsed, kind)
-            if isinstance(event, Broken):
-                found.broken.append(event)
-                continue
-            found.texts += type(parsed["ts"]) is str or type(parsed["dur"]) is str
-            name = names.setdefault(event.name, event.name)
-            into[kind].append(event if name is event.name else event._replace(name=name))
-    found.keys = file.keys
+            if base_us is None:
+                base_us = _begin_us(parsed.get("ts"))
+            _shared(parsed, same)
+            found.add(event_of(parsed, kind, base_us), kind, parsed)
+    found.keys, found.base_us = file.keys, base_us or 0.0
     return found
+
+
+def _kind(parsed: dict[str, Any], category: str, kinds: dict[str, str]) -> str:
+    """The kind of a category; one of its own is a device's where an event has a stream."""
+    kind = kind_of_category(category, False)
+    if kind or not kind_of_category(category, True):
+        kinds[category] = kind
+        return kind
+    args = parsed.get("args")
+    return kind_of_category(category, type(args) is dict and "stream" in args)
+
+
+def _shared(parsed: dict[str, Any], same: dict[object, object]) -> None:
+    for key in ("name", "cat", "tid", "pid"):
+        value = parsed.get(key)
+        if type(value) is str or type(value) is int:
+            parsed[key] = same.setdefault(value, value)
+
+
+def _begin_us(begin: Any) -> float:
+    return float(begin) if type(begin) in (int, float) and abs(begin) < 1e18 else 0.0

@@ -91,8 +91,8 @@ def _graph_steps(scanned: Scanned) -> list[StepWindow]:
     launches = sorted((one for one in scanned.launches if _GRAPH in one.name.lower()), key=lambda one: one.ts)
     if len(launches) < 2:
         return []
-    counts = Counter(event.args.get("correlation") for event in scanned.device)
-    sizes = [counts[launch.args.get("correlation")] for launch in launches]
+    counts = Counter(event.correlation for event in scanned.device)
+    sizes = [counts[launch.correlation] for launch in launches]
     if min(sizes) < 0.9 * max(sizes):
         return []
     gaps = sorted(b.ts - a.ts for a, b in zip(launches, launches[1:], strict=False))
