@@ -77,12 +77,13 @@ $(PY):
 	echo "error: no Python 3.11, 3.12 or 3.13 with the venv module was found on PATH (Debian: apt install python3-venv)" >&2; \
 	exit 1
 
-# Names a C++ compiler for CMake where none is on the path: that of Zig, which comes as a wheel.
+# Names a C++ compiler for CMake where none is on the path: that of Zig, which comes as a wheel. Without -I it is not
+# found: pip, while it builds, hides what is installed from each Python that does not ignore its environment.
 COMPILER = if ! { command -v c++ || command -v g++ || command -v clang++; } >/dev/null 2>&1; then \
     $(PIP) install --progress-bar off --quiet ziglang || { \
         echo "error: no C++ compiler (c++, g++ or clang++) is on the path, and ziglang could not be installed; Debian: apt install g++" >&2; \
         exit 1; }; \
-    export CXX="$(abspath $(PY)) -m ziglang c++"; fi
+    export CXX="$(abspath $(PY)) -I -m ziglang c++"; fi
 
 # The alarm ends the question after 8 seconds even where a name server never answers.
 REACHABLE := import signal, sys, urllib.request; signal.alarm(8); urllib.request.urlopen(sys.argv[1], timeout=5)

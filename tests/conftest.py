@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import runpy
@@ -40,6 +41,13 @@ def refuse(event: str, arguments: tuple[Any, ...]) -> None:
     if event in PROCESSES or event == "import" and arguments[0].partition(".")[0] == "tvm":
         STARTED.append(f"{event} {arguments[:1]}")
         raise AssertionError(f"a fast test starts {STARTED[-1]}")
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays, and torch and TVM make many short-lived objects: looked through less often."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
 
 
 def pytest_collectstart(collector: pytest.Collector) -> None:

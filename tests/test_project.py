@@ -82,6 +82,18 @@ def test_make_without_a_fit_python_says_so(tmp_path):
     assert not (tmp_path / "venv").exists()
 
 
+def test_the_compiler_that_is_a_wheel_is_found_while_pip_builds(tmp_path):
+    """Pip gives what it starts a path without the packages that are installed."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys; sys.path = [p for p in sys.path if 'site-packages' not in p]"
+    )
+    words = re.search(r'CXX="\S+ (.*) ziglang c\+\+"', make("-n", "native").stdout)
+    hidden = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    for options, found in ((["-m"], False), (words[1].split(), True)):  # any installed module will do
+        done = subprocess.run([sys.executable, *options, "pytest", "--version"], env=hidden, capture_output=True)
+        assert (done.returncode == 0) == found
+
+
 def test_ci_runs_make_test():
     script = REPOSITORY / ".ci" / "run"
     assert os.access(script, os.X_OK)
