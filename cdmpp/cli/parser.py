@@ -87,7 +87,9 @@ class Parser(argparse.ArgumentParser):
                 action = self._known(name, options)
                 self._check_once(name, action, seen)
                 values = 0.0 if equals else _takes(action)
-                if values == 1 and rest:
+                if equals and not value or values == 1 and not (rest and rest[0]):
+                    self.error(f"--{name} has no value: write {name}=VALUE or --{name} VALUE")
+                if values == 1:
                     rest[0] = old_names.value_of(name, rest[0])
                 yield f"--{name}={old_names.value_of(name, value)}" if equals else f"--{name}"
             elif values or not (pair := _KEY.fullmatch(word)):
@@ -107,6 +109,8 @@ class Parser(argparse.ArgumentParser):
             yield word
         elif options[name].nargs != 0:
             self._check_once(name, options[name], seen)
+            if not value:
+                self.error(f"{key} has no value: write {key}=VALUE or --{name} VALUE")
             yield f"--{name}={old_names.value_of(name, value)}"
         elif value.lower() in _YES:
             yield f"--{name}"

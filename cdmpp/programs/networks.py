@@ -85,7 +85,7 @@ def import_network(name: str, spec: Mapping[str, Any] | None = None) -> list[Tas
 def build_model(spec: Mapping[str, Any], most_bytes: float = math.inf) -> tuple[Any, tuple[Any, ...]]:
     """``(torch module in eval mode, example inputs)`` of one zoo entry.
 
-    Of more than ``most_bytes`` of weights only the shapes are made: it and its inputs are on the device meta.
+    Of more than ``most_bytes`` of weights and inputs only the shapes are made: they are on the device meta.
     """
     import torch
 
@@ -93,7 +93,7 @@ def build_model(spec: Mapping[str, Any], most_bytes: float = math.inf) -> tuple[
     if most_bytes < math.inf:
         with contextlib.suppress(Exception), torch.device("meta"):  # some ask for values while they are made
             described, example = build_model(spec)
-            if sum(one.numel() * one.element_size() for one in described.parameters()) > most_bytes:
+            if sum(one.nbytes for one in (*described.parameters(), *example)) > most_bytes:
                 return described, example
     builders = {"torchvision": _build_torchvision, "transformers": _build_transformers, "handmade": _build_handmade}
     if (library := spec["source"]) not in builders:

@@ -28,6 +28,7 @@ from cdmpp.measure.disturbance import Disturbance
 from cdmpp.platform.limits import Limits, path, text
 from cdmpp.recipes.compose import compose
 from cdmpp.recipes.finetune_settings import FinetuneSettings
+from cdmpp.steps.step_graph import RankGraph, StepGraph
 
 VERBS = {
     "model calibrate": ["--device", "xeon-icelake"],
@@ -174,7 +175,7 @@ def test_every_what_if_has_limits(key):
 
     for value in (*NO_NUMBERS, "-1", *([] if key in ("latency", "straggler") else ["0"])):
         with pytest.raises(CdmppError) as caught:
-            changed(None, {key: value})  # type: ignore[arg-type]
+            changed(StepGraph((RankGraph(0, ()),)), {key: value})
         assert key in str(caught.value)
 
 

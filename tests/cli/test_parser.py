@@ -60,7 +60,7 @@ def test_both_forms_of_an_option_do_the_same(parser, capsys, words, told):
         ("devise=a100", "has no option devise: did you mean device=a100?"),
         ("json=perhaps", "expected json=true or json=false"),
         ("loss=own2", "invalid choice: 'own2'"),
-        ("--slow", "expected one argument"),
+        ("--slow", "--straggler has no value: write straggler=VALUE"),
     ],
 )
 def test_a_wrong_form_is_told_the_right_one(parser, words, told):

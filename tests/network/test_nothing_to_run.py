@@ -82,7 +82,7 @@ def test_any_input_without_elements_is_named(example, where):
 
 
 def test_shapes_without_elements_are_refused_too():
-    with pytest.raises(CdmppError, match="input: size 0: give whole numbers from 1"):
+    with pytest.raises(CdmppError, match=r"inputs\['input'\]\[[0-9]\] is 0: expected a whole number from 1"):
         read_torch(Workload(nn.Linear(8, 8), inputs={"input": (0, 8)}))
 
 

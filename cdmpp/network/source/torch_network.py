@@ -20,7 +20,7 @@ from cdmpp.programs.caches import register_caches
 from cdmpp.programs.networks import build_model, network_of, read_zoo
 
 _MOST_BYTES = 2e9
-"""Most bytes of weights that are made where their values play no part; of more only the shapes are made."""
+"""Most bytes of weights and inputs that are made where their values play no part; of more only the shapes are made."""
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from torch import nn
 
 from cdmpp.errors import CdmppError
 from cdmpp.network.eager.graph import eager_graph_of
+from cdmpp.network.eager.read import read_run
 from cdmpp.network.source.torch_network import read_torch
 from cdmpp.network.workload import Workload
 from cdmpp.programs.networks import export
@@ -64,3 +65,12 @@ def test_no_tvm_is_needed():
 def test_what_is_no_torch_model_is_refused():
     with pytest.raises(CdmppError, match="is no torch model"):
         read_torch(Workload("model.onnx"))
+
+
+def test_large_batches_are_read_without_memory_for_their_inputs():
+    """60 GB of images: the calls are those of one image. Beyond what an operator can be it is refused."""
+    small, large = (read_run(Workload("torchvision:resnet18", batch=batch)).graph for batch in (1, 100_000))
+    assert large.input_bytes == 100_000 * small.input_bytes == 100_000 * 3 * 224 * 224 * 4
+    assert large.weight_bytes == small.weight_bytes and len(large.calls) == len(small.calls)
+    with pytest.raises(CdmppError, match="a whole number from 1 to 1099511627776"):
+        read_run(Workload("torchvision:resnet18", batch=10**9))

@@ -225,7 +225,7 @@ def test_mixed_precision():
         ("weights.pt", {}, "pickles are not loaded"),
         ("none.onnx", {}, "there is no file none.onnx"),
         ("none.py:make", {}, "there is no file none.py"),
-        ("mlp", {"batch": 0}, "batch=0: give a whole number from 1 to"),
+        ("mlp", {"batch": 0}, "batch is 0: expected a whole number from 1 to"),
         ("mlp", {"inputs": {"y": [1, 256]}}, "mlp: input y=1,256: it takes one input, for example x=1,256"),
         ("mlp", {"inputs": {"x": [2, 256]}, "batch": 3}, "batch=3, but inputs give 2"),
         ("mlp", {"example_inputs": torch.ones(1)}, "mlp has inputs of its own"),
