@@ -61,18 +61,18 @@ def test_every_verb_that_answers_networks_says_it(tmp_path, capsys):
 
 
 def test_a_training_step_counts_gradients_and_states():
-    """A million parameters: 4 MB of weights, which 10 MB hold, but not 16 MB with gradients and AdamW's states."""
+    """36 million parameters: 144 MB of weights, which 500 MB hold, but not 576 MB with gradients and AdamW's states."""
     torch = pytest.importorskip("torch")
     from cdmpp.network.eager.runtime import EagerRuntime
     from cdmpp.network.predict import predict_network, predict_step
     from cdmpp.network.workload import Workload
 
-    layer, sheet = torch.nn.Linear(1_000, 1_000, bias=False), devices.get("l4")
-    small = replace(sheet, spec={**sheet.spec, "memory_gb": 0.01})
+    layer, sheet = torch.nn.Linear(6_000, 6_000, bias=False), devices.get("l4")
+    small = replace(sheet, spec={**sheet.spec, "memory_gb": 0.5})
     begin = "WARNING: it holds "
     for device, told in ((sheet, False), (small, True)):
-        step = Workload(layer, torch.randn(1, 1_000), loss="mse")
+        step = Workload(layer, torch.randn(1, 6_000), loss="mse")
         found = predict_step(step, device, EagerRuntime()).to_dict()["warnings"]
         assert bool(found and found[0].startswith(begin)) is told
-    run = predict_network(Workload(layer, torch.randn(1, 1_000)), small, EagerRuntime())
+    run = predict_network(Workload(layer, torch.randn(1, 6_000)), small, EagerRuntime())
     assert not any(one.startswith(begin) for one in run.warnings)
