@@ -6,27 +6,27 @@ from collections.abc import Sequence
 
 
 class CdmppError(ValueError):
-    """Base of all errors raised on purpose by this package."""
+    """Every error that this package raises on purpose is one of these."""
 
 
 class UsageError(CdmppError):
-    """An argument or a flag that cannot be, alone or together with the others: the question must change."""
+    """An argument or a flag cannot be, alone or together with the others: the question must change."""
 
 
 class UnknownDeviceError(UsageError):
-    """A device name that no ``conf/device/*.yaml`` describes."""
+    """No ``conf/device/*.yaml`` describes a device of this name."""
 
 
 class UnsupportedNetworkError(CdmppError):
-    """A network that cannot be read, exported, copied or lowered; operator and place are named where they are known."""
+    """A network cannot be read, exported, copied or lowered; operator and place are named where they are known."""
 
 
 class UnsupportedProgramError(CdmppError):
-    """A tensor program that cannot be turned into a compact AST."""
+    """A tensor program cannot be turned into a compact AST."""
 
 
 class DataError(CdmppError):
-    """Records, tables or databases that cannot be read, or hold impossible values."""
+    """Records, tables or databases cannot be read, or hold impossible values."""
 
 
 class NoRecordsError(DataError):
@@ -34,18 +34,18 @@ class NoRecordsError(DataError):
 
 
 class MissingToolError(CdmppError):
-    """A compiler or disassembler that is not at hand."""
+    """A compiler or disassembler is not at hand."""
 
 
 class InfeasiblePlanError(CdmppError):
-    """A training step for which no plan fits into memory."""
+    """No plan for this training step fits into memory."""
 
 
 class ModelFormatError(CdmppError):
-    """A model folder that this version cannot load."""
+    """This version cannot load the model folder."""
 
 
 def some(texts: Sequence[str], separator: str = "; ", most: int = 10) -> str:
-    """The first of ``texts`` for a message, and how many more there are."""
+    """Name the first of ``texts`` for a message, and how many more there are."""
     more = [f"and {len(texts) - most} more"] if len(texts) > most else []
     return separator.join([*texts[:most], *more])

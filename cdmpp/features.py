@@ -12,7 +12,7 @@ from cdmpp.platform.files import read_json
 
 @dataclass(frozen=True)
 class Feature:
-    """A column of a leaf, kernel or machine-code vector."""
+    """A feature is a column of a leaf, kernel or machine-code vector."""
 
     name: str
     unit: str
@@ -21,24 +21,24 @@ class Feature:
 
     @property
     def plain(self) -> bool:
-        """Stored as it is; every other feature is stored as ``slog`` of its quantity."""
+        """The quantity is stored as it is; that of every other feature is stored as ``slog``."""
         return self.unit in ("flag", "share")
 
 
 def read_features(path: Path) -> dict[str, tuple[Feature, ...]]:
-    """The features that a JSON file declares: group -> name -> [unit, meaning], in the order of their columns."""
+    """Read the features that a JSON file declares: group -> name -> [unit, meaning], in the order of their columns."""
     return {
         group: tuple(Feature(name, *told) for name, told in rows.items()) for group, rows in read_json(path).items()
     }
 
 
 def slog(quantity: float) -> float:
-    """sign(x) * log2(1 + |x|)."""
+    """Compute sign(x) * log2(1 + |x|)."""
     return math.copysign(math.log2(1.0 + abs(quantity)), quantity)
 
 
 def stored(features: Sequence[Feature], quantities: Mapping[str, float]) -> list[float]:
-    """``quantities`` by name as the numbers that are stored, in the order of ``features``.
+    """Return ``quantities`` by name as the numbers that are stored, in the order of ``features``.
 
     Raises:
         KeyError: a quantity is missing, or is not declared.
@@ -49,10 +49,10 @@ def stored(features: Sequence[Feature], quantities: Mapping[str, float]) -> list
 
 
 def names(features: Iterable[Feature]) -> tuple[str, ...]:
-    """The names of the features, in order."""
+    """Return the names of the features, in order."""
     return tuple(feature.name for feature in features)
 
 
 def prefixed(prefix: str, features: Iterable[Feature], of: str = "") -> tuple[Feature, ...]:
-    """The same features of one of several loads, loops and the like: ``of`` comes before each meaning."""
+    """Repeat the features for one of several loads, loops and the like: ``of`` comes before each meaning."""
     return tuple(replace(f, name=f"{prefix}_{f.name}", meaning=f"{of}{f.meaning}") for f in features)

@@ -13,7 +13,7 @@ _FIELDS = ("batch", "inputs", "dtype", "loss", "target", "optimizer", "train")
 
 
 def takes_workload_keywords(function: Callable[P, T]) -> Callable[P, T]:
-    """The function, which also takes fields of a ``Workload``; a ``DeprecationWarning`` says where they go."""
+    """Let a function also take fields of a ``Workload``; a ``DeprecationWarning`` says where they go."""
 
     @wraps(function)
     def call(*args: Any, **options: Any) -> T:

@@ -12,7 +12,7 @@ that is a percentage already is shown as it is."""
 
 
 def shown(value: Any, unit: str = "", digits: int = 3) -> str:
-    """``value`` as people read it, on one line and without control characters; a dash where nothing is known.
+    """Write ``value`` as people read it, on one line and without control characters; a dash where nothing is known.
 
     Args:
         value: a number in ``unit``, a text, a truth value, or a list of texts.
@@ -40,14 +40,14 @@ def shown(value: Any, unit: str = "", digits: int = 3) -> str:
 
 
 def quantity(value: float | None, unit: str, digits: int = 3) -> str:
-    """``(0.00123, "s")`` -> ``1.23 ms``; a dash where nothing is known."""
+    """Write ``(0.00123, "s")`` as ``1.23 ms``; a dash where nothing is known."""
     if value is None or not math.isfinite(value):
         return "-"
     return " ".join(_parts(value, unit, digits))
 
 
 def span(low: float, high: float, unit: str, digits: int = 3) -> str:
-    """``1.10 - 1.52 ms``: the unit once where both have the same."""
+    """Write ``1.10 - 1.52 ms``: the unit once where both have the same."""
     if unit == RATE:
         return f"{rate(low, '')} - {rate(high)}"
     (first, unit_low), (last, unit_high) = _parts(low, unit, digits), _parts(high, unit, digits)
@@ -55,18 +55,18 @@ def span(low: float, high: float, unit: str, digits: int = 3) -> str:
 
 
 def percent(share: float, signed: bool = False) -> str:
-    """``0.123`` -> ``12.3 %``; ``signed``, for a change: ``+12.3 %``."""
+    """Write ``0.123`` as ``12.3 %``; ``signed``, for a change: ``+12.3 %``."""
     rounded = round(100 * share, 1) + 0.0  # no minus before what rounding leaves of nothing
     return f"{rounded:+.1f} %" if signed else f"{rounded:.1f} %"
 
 
 def rate(per_s: float, unit: str = RATE) -> str:
-    """``813.4`` -> ``813/s``: three digits, or all before the point."""
+    """Write ``813.4`` as ``813/s``: three digits, or all before the point."""
     return f"{per_s:,.0f}{unit}" if per_s >= 100 else f"{per_s:.3g}{unit}"
 
 
 def visible(text: str) -> str:
-    """``text`` on one line and without control characters, which could rewrite a terminal."""
+    """Write ``text`` on one line and without control characters, which could rewrite a terminal."""
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
 
 

@@ -9,7 +9,7 @@ from cdmpp.errors import DataError
 
 
 def plain_column(arrow: pa.Table, name: str, kind: pa.DataType) -> np.ndarray:
-    """(n,) values; texts as objects."""
+    """Return the values as an (n,) array, texts as objects; ``DataError`` where one is missing."""
     column = _column(arrow, name, kind)
     if column.null_count:
         raise DataError(f"column {name} has {column.null_count} rows without a value")
@@ -17,7 +17,7 @@ def plain_column(arrow: pa.Table, name: str, kind: pa.DataType) -> np.ndarray:
 
 
 def list_column(arrow: pa.Table, name: str, kind: pa.DataType) -> tuple[np.ndarray, np.ndarray]:
-    """All items of all rows, and (n + 1,) int64 where the rows begin and end."""
+    """Return all items of all rows, and (n + 1,) int64 offsets at which the rows begin and end."""
     column = _column(arrow, name, pa.large_list(kind))
     items = column.flatten()
     if column.null_count or items.null_count:

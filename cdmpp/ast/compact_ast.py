@@ -13,7 +13,7 @@ from cdmpp.machine_code.cpu.code_features import CODE_WIDTH
 
 @dataclass(frozen=True)
 class CompactAST:
-    """Leaves (one per store) and kernels (one per launch or top-level loop nest) of one program."""
+    """A compact AST lists leaves (one per store) and kernels (one per launch or top-level loop nest) of one program."""
 
     leaf_features: np.ndarray
     """(n_leaf, LEAF_WIDTH) float32, the computation vector of each store, pre-order. See ``layout.LEAF_NAMES``."""
@@ -47,10 +47,10 @@ class CompactAST:
 
     @property
     def n_leaf(self) -> int:
-        """Stores."""
+        """The number of stores."""
         return len(self.leaf_features)
 
     @property
     def n_kernel(self) -> int:
-        """Launches or top-level loop nests."""
+        """The number of launches or top-level loop nests."""
         return len(self.kernel_features)

@@ -18,7 +18,7 @@ _SHORTEST = 4  # links; shorter chains stay as they are
 
 
 def hide(function: Any) -> Any:
-    """The PrimFunc with every table as one call."""
+    """Return the PrimFunc with every table as one call."""
 
     def replace(select: Any, mutator: Any) -> Any:
         parts: list[Any] = []
@@ -34,7 +34,7 @@ def hide(function: Any) -> Any:
 
 
 def restore(function: Any) -> Any:
-    """The PrimFunc with selects again; links whose condition is constant are resolved."""
+    """Return the PrimFunc with selects again; links whose condition is constant are resolved."""
     extern = Op.get("tirx.call_pure_extern")
 
     def replace(call: Any, mutator: Any) -> Any:

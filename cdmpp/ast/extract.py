@@ -13,12 +13,12 @@ from cdmpp.programs.task import Program
 
 
 def is_gpu_target(target: Any) -> bool:
-    """True if a ``tvm.target.Target`` is a GPU."""
+    """Return True if a ``tvm.target.Target`` is a GPU."""
     return "gpu" in [str(k) for k in target.keys]
 
 
 def extract(module: Any, target: Any) -> CompactAST:
-    """Compact AST of a scheduled or lowered program.
+    """Extract the compact AST of a scheduled or lowered program.
 
     Args:
         module: ``tvm.IRModule`` with one PrimFunc, or the PrimFunc; for a Schedule, its ``.mod``.
@@ -32,7 +32,7 @@ def extract(module: Any, target: Any) -> CompactAST:
 
 
 def extract_many(programs: Iterable[Program]) -> list[CompactAST]:
-    """Compact ASTs in order; ``UnsupportedProgramError`` begins with place and name of the first that has none."""
+    """Extract ASTs in order; ``UnsupportedProgramError`` says which program is the first that has none."""
     asts = []
     for index, program in enumerate(programs):
         try:

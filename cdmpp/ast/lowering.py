@@ -37,7 +37,7 @@ def _passes() -> Any:
 
 
 def main_function(module: Any) -> Any:
-    """The one PrimFunc of a module, or the PrimFunc itself; ``UnsupportedProgramError`` where there is no such."""
+    """Return the one PrimFunc of a module, or the PrimFunc itself; ``UnsupportedProgramError`` where there is none."""
     if isinstance(module, tirx.PrimFunc):
         return module
     if not isinstance(module, tvm.IRModule):
@@ -54,7 +54,7 @@ def main_function(module: Any) -> Any:
 
 
 def lower(module: Any, target: Any) -> Any:
-    """PrimFunc ready for the walk; ``UnsupportedProgramError``: not one function, nested too deep, TVM refuses it."""
+    """Lower to a PrimFunc for the walk; ``UnsupportedProgramError``: several functions, too deep, or TVM refuses."""
     function = main_function(module)
     refuse_deep(function, MAX_DEPTH)
     function = hide(function).with_attr("global_symbol", "main")

@@ -15,7 +15,7 @@ from cdmpp.platform.extension import extension
 
 @functools.cache
 def native_extract() -> Any:
-    """The compiled library; ``MissingToolError`` where it was not built."""
+    """Load the compiled library; ``MissingToolError`` where it was not built."""
     path = extension("extract")
     import tvm_ffi
 
@@ -24,7 +24,7 @@ def native_extract() -> Any:
 
 
 def summarize(function: Any, gpu: bool) -> CompactAST:
-    """The compact AST of a lowered PrimFunc, or of the loop program of an operator.
+    """Read the compact AST of a lowered PrimFunc, or of the loop program of an operator.
 
     Raises:
         UnsupportedProgramError: no store, a symbolic shape or extent, a while loop, loops nested too deep, or, for a
@@ -34,20 +34,20 @@ def summarize(function: Any, gpu: bool) -> CompactAST:
 
 
 def refuse_deep(function: Any, most: int) -> None:
-    """``UnsupportedProgramError`` where an expression that is stored is nested more than ``most`` deep."""
+    """Raise ``UnsupportedProgramError`` where an expression that is stored is nested more than ``most`` deep."""
     native_extract()["refuse_deep"](function, most)
 
 
 def read_scheduled(
     modules: Sequence[Any], passes: Any, gpu: bool, most_deep: int, threads: int
 ) -> list[CompactAST | None]:
-    """The compact AST of each scheduled IRModule as it is; None where it has to be lowered, or is to be refused."""
+    """Read each scheduled IRModule as it is; None where it has to be lowered, or is to be refused."""
     found = native_extract()["extract_scheduled"](list(modules), passes, gpu, most_deep, threads)
     return [_ast(data, gpu) if len(data) else None for data in map(bytes, found)]
 
 
 def feature_names() -> dict[str, tuple[str, ...]]:
-    """The features that C++ fills, in its order, by the name of their group: ``OPS``, ``CONTEXT`` and so on."""
+    """Return the features that C++ fills, in its order, by the name of their group: ``OPS``, ``CONTEXT`` and so on."""
     lines = str(native_extract()["feature_names"]()).splitlines()
     return {group: tuple(names) for group, *names in map(str.split, lines)}
 

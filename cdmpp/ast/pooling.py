@@ -19,7 +19,7 @@ def pool_per_store(rows: np.ndarray) -> np.ndarray:
 
 
 def pool_asts(table: AstTable, kernel_columns: np.ndarray, kernel_seconds: np.ndarray) -> np.ndarray:
-    """(n, columns) float32: pooled leaves, pooled kernels (with further ``kernel_columns``) and their counts."""
+    """Return pooled leaves, pooled kernels (with further ``kernel_columns``) and their counts: (n, columns) float32."""
     leaves, kernels = table.leaf_features, np.concatenate([table.kernel_features, kernel_columns], axis=1)
     leaf_work = expand(leaves[:, _OPS].astype(np.float64)).sum(axis=1)
     first, second = _top_two(kernel_seconds, table.kernel_offsets)
@@ -43,7 +43,7 @@ def expand(values: np.ndarray) -> np.ndarray:
 
 
 def compress(values: np.ndarray) -> np.ndarray:
-    """Signed log2(1 + |x|)."""
+    """Take the signed log2(1 + |x|)."""
     return np.sign(values) * np.log2(1.0 + np.abs(values))
 
 

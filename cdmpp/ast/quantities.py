@@ -10,18 +10,18 @@ from cdmpp.ast.table import AstTable
 
 
 def leaf_quantity(asts: AstTable, name: str) -> np.ndarray:
-    """(sum of leaves,) the feature ``name`` in its unit."""
+    """Return the feature ``name`` of all leaves in its unit, (sum of leaves,)."""
     column = np.asarray(asts.leaf_features[:, LEAF_NAMES.index(name)], np.float64)
     return np.exp2(np.minimum(column, 1000.0)) - 1
 
 
 def leaf_total(asts: AstTable, values: np.ndarray) -> np.ndarray:
-    """(n,) sums over the leaves of each program."""
+    """Sum over the leaves of each program, (n,)."""
     return np.add.reduceat(values.astype(np.float64), asts.leaf_offsets[:-1]) if len(asts) else np.zeros(0)
 
 
 def unrolled_steps(asts: AstTable) -> np.ndarray:
-    """(n,) statements after unrolling, as TVM counts them, of all kernels of each program."""
+    """Count the statements after unrolling, as TVM counts them, of all kernels of each program, (n,)."""
     column = np.asarray(asts.kernel_features[:, KERNEL_NAMES.index("code_steps")], np.float64)
     steps = np.exp2(np.minimum(column, 1000.0)) - 1
     return np.add.reduceat(steps, asts.kernel_offsets[:-1]) if len(asts) else np.zeros(0)

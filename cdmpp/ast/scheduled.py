@@ -34,7 +34,7 @@ def _passes() -> Any:
 
 
 def extract_scheduled(module: Any, target: Any) -> CompactAST:
-    """The AST as ``extract`` gives it, but fast: integer operations of indices may be counted differently."""
+    """Extract the AST as ``extract`` does, but fast: integer operations of indices may be counted differently."""
     (found,) = extract_scheduled_many([module], target, 1)
     if isinstance(found, CdmppError):
         raise found
@@ -42,7 +42,7 @@ def extract_scheduled(module: Any, target: Any) -> CompactAST:
 
 
 def extract_scheduled_many(modules: Sequence[Any], target: Any, threads: int) -> list[CompactAST | CdmppError]:
-    """The AST of each module, or why it has none. Those that C++ does not read are lowered, one by one."""
+    """Return the AST of each module, or why it has none. Those that C++ does not read are lowered, one by one."""
     gpu = is_gpu_target(target)
     readable = [i for i, module in enumerate(modules) if isinstance(module, tvm.IRModule)]
     read = read_scheduled([modules[i] for i in readable], _passes(), gpu, MAX_DEPTH, threads)

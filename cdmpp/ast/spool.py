@@ -26,7 +26,7 @@ _FILES = {
 
 @dataclass(frozen=True)
 class MappedTable(AstTable):
-    """A table whose large arrays are files. The last row of each mapped array is zeros, for padding to point at."""
+    """The large arrays of this table are files. The last row of each is zeros, for padding to point at."""
 
     mapped_leaves: np.ndarray = None  # type: ignore[assignment]
     """(sum of leaves + 1, LEAF_WIDTH) float32."""
@@ -53,7 +53,7 @@ class AstSpool:
         self.coded = False
 
     def append(self, table: AstTable) -> None:
-        """All programs of ``table``, which itself may be mapped."""
+        """Append all programs of ``table``, which itself may be mapped."""
         for start in range(0, len(table), _PORTION):
             part = table.take(np.arange(start, min(start + _PORTION, len(table))))
             places = np.stack([part.leaf_positions, part.leaf_serial_positions, part.leaf_kernels], axis=1)
@@ -65,7 +65,7 @@ class AstSpool:
             self.shapes.append(np.stack(counts, axis=1))
 
     def finish(self) -> MappedTable:
-        """The table; nothing can be appended afterwards."""
+        """Return the table; nothing can be appended afterwards."""
         leaf_counts, kernel_counts, kinds = np.concatenate(self.shapes).T
         leaf_offsets, kernel_offsets = offsets_of(leaf_counts), offsets_of(kernel_counts)
         lengths = (leaf_offsets[-1], leaf_offsets[-1], kernel_offsets[-1], len(kinds))
@@ -97,7 +97,7 @@ class AstSpool:
 
 
 def concat(tables: Sequence[AstTable], parent: Path) -> AstTable:
-    """All programs of ``tables``, one table after the other, in mapped files below ``parent``."""
+    """Put the programs of ``tables`` one table after the other, in mapped files below ``parent``."""
     if len(tables) == 1:
         return tables[0]
     spool = AstSpool(parent)

@@ -23,7 +23,7 @@ _OF_LEAVES = ("leaf_features", "leaf_positions", "leaf_serial_positions", "leaf_
 
 
 def offsets_of(counts: np.ndarray) -> np.ndarray:
-    """(n,) sizes of ragged groups -> (n + 1,) int64 where they begin and end."""
+    """Turn (n,) sizes of ragged groups into the (n + 1,) int64 offsets at which they begin and end."""
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
 
 
@@ -36,7 +36,7 @@ def _rows(offsets: np.ndarray, indices: np.ndarray) -> tuple[np.ndarray, np.ndar
 
 @dataclass(frozen=True)
 class AstTable:
-    """n programs; ragged groups are rows ``offsets[i]:offsets[i+1]`` of the flat arrays."""
+    """A table of n programs; ragged groups are rows ``offsets[i]:offsets[i+1]`` of the flat arrays."""
 
     leaf_features: np.ndarray
     """(sum of leaves, LEAF_WIDTH) float32."""
@@ -71,7 +71,7 @@ class AstTable:
         )
 
     def take(self, indices: Sequence[int] | np.ndarray) -> AstTable:
-        """The programs at ``indices``, in that order."""
+        """Select the programs at ``indices``, in that order."""
         index = np.asarray(indices, dtype=np.int64)
         leaves, leaf_offsets = _rows(self.leaf_offsets, index)
         kernels, kernel_offsets = _rows(self.kernel_offsets, index)
@@ -86,7 +86,7 @@ class AstTable:
 
     @staticmethod
     def from_asts(asts: Iterable[CompactAST]) -> AstTable:
-        """A table of these programs."""
+        """Make a table of these programs."""
         items = list(asts)
         codes = [a.code if a.code is not None else np.full(CODE_WIDTH, np.nan, np.float32) for a in items]
 
@@ -105,15 +105,15 @@ class AstTable:
 
     @staticmethod
     def concat(tables: Iterable[AstTable]) -> AstTable:
-        """All programs of ``tables``, one table after the other."""
+        """Put the programs of ``tables`` one table after the other."""
         return AstTable.from_asts(table[i] for table in tables for i in range(len(table)))
 
     def codes_or_nan(self) -> np.ndarray:
-        """(n, CODE_WIDTH) float32."""
+        """Return the code vectors, (n, CODE_WIDTH) float32, NaN where there is none."""
         return np.full((len(self), CODE_WIDTH), np.nan, np.float32) if self.codes is None else self.codes
 
     def with_codes(self, codes: np.ndarray | None) -> AstTable:
-        """The same programs with these code vectors, (n, CODE_WIDTH)."""
+        """Replace the code vectors by ``codes``, (n, CODE_WIDTH); ``DataError`` for another shape."""
         if codes is not None and codes.shape != (len(self), CODE_WIDTH):
             raise DataError(f"code vectors of shape {codes.shape} for {len(self)} programs; need {CODE_WIDTH} each")
         return replace(self, codes=codes)
@@ -147,7 +147,7 @@ def write_asts(
 
 
 def read_asts(path: Path, features: str = "cdmpp") -> tuple[list[str], AstTable]:
-    """Record ids and ASTs of one file; ``DataError``: unreadable, or by another extractor than that of ``features``."""
+    """Read ids and ASTs of one file; ``DataError``: unreadable, or by another extractor than that of ``features``."""
     try:
         arrow = read_parquet(path)
     except ValueError as error:

@@ -28,7 +28,7 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
 
 @dataclass(frozen=True)
 class Entry:
-    """A verb that ``conf/<config>.yaml`` configures."""
+    """``conf/<config>.yaml`` configures this verb."""
 
     config: str
     act: Callable[[dict[str, Any]], None]
@@ -55,12 +55,12 @@ class Entry:
         _ended_well(composed, {})
 
     def help(self, program: str) -> str:
-        """Usage, and every setting with its default and meaning."""
+        """Return the usage, and every setting with its default and meaning."""
         return settings_help(program, self.config)
 
 
 def entry(config: str) -> Callable[[Callable[[dict[str, Any]], None]], Entry]:
-    """Decorator: ``main(settings)`` becomes the ``Entry`` that ``conf/<config>.yaml`` configures."""
+    """Decorate ``main(settings)``: it becomes the ``Entry`` that ``conf/<config>.yaml`` configures."""
     return lambda act: Entry(config, act)
 
 

@@ -61,7 +61,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def workload_of(options: argparse.Namespace, **others: Any) -> Workload:
-    """The workload that ``add_graph_arguments`` read; ``others``: its fields besides."""
+    """Return the workload that ``add_graph_arguments`` read; ``others``: its fields besides."""
     from cdmpp import Workload
 
     if getattr(options, "train", False):
@@ -70,7 +70,7 @@ def workload_of(options: argparse.Namespace, **others: Any) -> Workload:
 
 
 def runtime_options(options: argparse.Namespace) -> dict[str, Any]:
-    """The runtime's options that ``add_network_arguments`` read; ``UsageError`` for what does not go together."""
+    """Return the runtime's options of ``add_network_arguments``; ``UsageError`` for what does not go together."""
     names = ("runtime", "model", "schedule")
     given = {name: value for name in names if (value := getattr(options, name, None)) is not None}
     by_torch = options.runtime == "torch"

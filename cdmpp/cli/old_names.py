@@ -40,7 +40,7 @@ VALUES: Mapping[tuple[str, str], str] = {
 
 
 def verb_of(words: Sequence[str]) -> list[str]:
-    """``words`` with the verb that they name under its name of today."""
+    """Return ``words`` with today's name of the verb that they name."""
     place = next((place for place, word in enumerate(words) if not word.startswith("-")), len(words))
     verb, rest = " ".join(words[place : place + 1]), list(words[place + 1 :])
     new = VERBS.get(verb)
@@ -56,7 +56,7 @@ def verb_of(words: Sequence[str]) -> list[str]:
 
 
 def option_of(given: str, known: Collection[str]) -> str:
-    """The name among ``known`` of an option that is given as ``given``; ``given`` itself where it is no old name."""
+    """Return the name among ``known`` of an option given as ``given``; ``given`` itself where it is no old name."""
     new = OPTIONS.get(given)
     if given in known or new not in known or new is None:
         return given
@@ -65,7 +65,7 @@ def option_of(given: str, known: Collection[str]) -> str:
 
 
 def value_of(option: str, given: str) -> str:
-    """The value of ``option`` that is given as ``given``; ``given`` itself where it is no old value."""
+    """Return the value of ``option`` that is given as ``given``; ``given`` itself where it is no old value."""
     if (new := VALUES.get((option, given))) is None:
         return given
     _warn(f"--{option} {given}", f"--{option} {new}")

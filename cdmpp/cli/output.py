@@ -36,7 +36,7 @@ def add_output_arguments(verb: argparse.ArgumentParser, *files: str, rows: int |
 
 
 def check_output(options: argparse.Namespace, *others: Path | None) -> None:
-    """``CdmppError`` where a file cannot be written: better now than after minutes of predicting.
+    """Raise ``CdmppError`` where a file cannot be written: better now than after minutes of predicting.
 
     ``others``: files of the same command that are no report.
     """

@@ -23,7 +23,7 @@ _YES, _NO = ("true", "yes", "1"), ("false", "no", "0")
 
 
 class Parser(argparse.ArgumentParser):
-    """An ``ArgumentParser`` that reads ``key=value`` as ``--key value`` and knows old names; raises ``UsageError``."""
+    """This ``ArgumentParser`` reads ``key=value`` as ``--key value`` and knows old names; it raises ``UsageError``."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **{"allow_abbrev": False, **options})

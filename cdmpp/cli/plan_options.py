@@ -36,7 +36,7 @@ def add_memory_argument(verb: argparse.ArgumentParser) -> None:
 
 
 def check_plan(options: argparse.Namespace) -> None:
-    """``UsageError`` for options of a step or plan that do not go together."""
+    """Raise ``UsageError`` for options of a step or plan that do not go together."""
     has_ranks = options.ranks is not None or options.plan is not None
     if not options.optimize:
         if options.save_plan and not has_ranks:

@@ -23,7 +23,7 @@ _OPTIONS = ("cluster", "link", "strategy", "backend", "no_overlap", "ring_steps"
 
 
 def add_rank_arguments(verb: argparse.ArgumentParser) -> None:
-    """Declare them; each strategy declares those of its own settings."""
+    """Declare the ranks and how they train; each strategy declares those of its own settings."""
     ranks = verb.add_argument_group("several ranks")
     ranks.add_argument("--ranks", type=RANKS, help="how many devices train, each with the whole batch that is given")
     add_place(ranks)
@@ -39,7 +39,7 @@ def add_rank_arguments(verb: argparse.ArgumentParser) -> None:
 
 
 def check_ranks(options: argparse.Namespace) -> None:
-    """``CdmppError`` for what cannot be, before anything is predicted; ``options.plan`` becomes the plan."""
+    """Raise ``CdmppError`` for what cannot be, before anything is predicted; ``options.plan`` becomes the plan."""
     settings = [_dest(flag) for _, _, flag in _flags()]
     if options.ranks is None and options.plan is None:
         if given := [name for name in (*_OPTIONS, *settings) if getattr(options, name)]:
@@ -69,7 +69,7 @@ def check_ranks(options: argparse.Namespace) -> None:
 
 
 def replayed_on(found: StepPrediction, options: argparse.Namespace) -> StepReplay:
-    """The step on the ranks that were asked for."""
+    """Replay the step on the ranks that were asked for."""
     import cdmpp
 
     return cdmpp.replay_step(
@@ -79,7 +79,7 @@ def replayed_on(found: StepPrediction, options: argparse.Namespace) -> StepRepla
 
 
 def planned_on(found: StepPrediction, options: argparse.Namespace) -> SearchResult:
-    """The best plan for the step on them."""
+    """Search the best plan for the step on the ranks that were asked for."""
     import cdmpp
 
     limit = None if options.memory_gb is None else round(1e9 * options.memory_gb)
@@ -90,7 +90,7 @@ def planned_on(found: StepPrediction, options: argparse.Namespace) -> SearchResu
 
 
 def searched_settings(options: argparse.Namespace) -> list[str]:
-    """Options that are given although a search chooses what they set."""
+    """List the options that are given although a search chooses what they set."""
     names = [*(_dest(flag) for _, _, flag in _flags()), "ring_steps", "no_overlap"]
     return [f"--{name.replace('_', '-')}" for name in names if getattr(options, name, None)]
 

@@ -21,7 +21,7 @@ _FIELD = re.compile(r'^    (\w+): [^\n]*\n(?:    """(.*?)"""\n)?', re.MULTILINE 
 
 
 def settings_help(command: str, config: str) -> str:
-    """Usage, the settings file ``conf/<config>.yaml``, and the dataclasses and groups that it builds on."""
+    """Return the usage, the settings file ``conf/<config>.yaml``, and the dataclasses and groups that it builds on."""
     path = conf_folder() / f"{config}.yaml"
     try:
         settings = path.read_text(encoding="utf-8")

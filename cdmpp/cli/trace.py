@@ -89,7 +89,7 @@ def _pattern(mark: str | None) -> str | None:
 
 
 def read_settings(given: list[str]) -> dict[str, str]:
-    """``["bandwidth=0.5"]`` -> ``{"bandwidth": "0.5"}``; ``UsageError`` for another form."""
+    """Turn ``["bandwidth=0.5"]`` into ``{"bandwidth": "0.5"}``; ``UsageError`` for another form."""
     found: dict[str, str] = {}
     for word in given:
         key, equals, value = word.rpartition("=")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Verb:
-    """One command, such as ``cdmpp model train``."""
+    """A verb is one command, such as ``cdmpp model train``."""
 
     name: str
     """Words as typed, without ``cdmpp``."""
@@ -21,7 +21,7 @@ class Verb:
 
     @property
     def module(self) -> str:
-        """Name of the module that runs it."""
+        """The name of the module that runs it."""
         group, _, name = self.name.rpartition(" ")
         return ".".join(filter(None, ("cdmpp.cli", group, self.file or name.replace("-", "_"))))
 

@@ -16,7 +16,7 @@ from cdmpp.errors import CdmppError
 
 
 def ring(collective: Collective, link: AlphaBeta) -> float:
-    """Seconds around a ring; a broadcast is cut into many pieces, an all-to-all is ``pairwise``.
+    """Compute the seconds around a ring; a broadcast is cut into many pieces, an all-to-all is ``pairwise``.
 
     gloo's broadcast is its tree.
     """
@@ -24,7 +24,7 @@ def ring(collective: Collective, link: AlphaBeta) -> float:
 
 
 def tree(collective: Collective, link: AlphaBeta) -> float:
-    """Seconds by doubling: few steps, whole messages where all ranks need all of it.
+    """Compute the seconds by doubling: few steps, whole messages where all ranks need all of it.
 
     ``CdmppError`` for an all-to-all, which has no tree here.
     """
@@ -37,20 +37,20 @@ def tree(collective: Collective, link: AlphaBeta) -> float:
 
 
 def pairwise(collective: Collective, link: AlphaBeta) -> float:
-    """Seconds where each rank deals with one other after the other: an all-to-all, a send, or a gather of all."""
+    """Compute the seconds where each rank deals with one other at a time: an all-to-all, a send, or a gather of all."""
     if collective.runs_as.kind in ("all_reduce", "broadcast"):
         raise CdmppError(f"a {collective.runs_as.kind} is not run in pairs: take ring or tree")
     return ring(collective, link)
 
 
 def best(collective: Collective, link: AlphaBeta) -> float:
-    """Seconds of the fastest of ring and tree."""
+    """Compute the seconds of the faster of ring and tree."""
     ways = [ring] if collective.runs_as.kind in ("all_to_all", "send_recv") else [ring, tree]
     return min(way(collective, link) for way in ways)
 
 
 def hierarchical(collective: Collective, nodes: int, inside: AlphaBeta, between: AlphaBeta) -> float:
-    """Seconds where each node first acts inside, then rank i of each node with the ranks i of the others.
+    """Compute the seconds where nodes first act inside, then rank i of each node with the ranks i of the others.
 
     ``between`` is what one rank gets of the links between nodes. With one node this is ``ring``.
     """
@@ -60,7 +60,7 @@ def hierarchical(collective: Collective, nodes: int, inside: AlphaBeta, between:
 
 
 def parts(collective: Collective, nodes: int) -> list[tuple[Collective, bool]]:
-    """The collectives that a hierarchical one consists of, one after the other, and whether each is between nodes.
+    """List the collectives that make up a hierarchical one, one after the other, and whether each is between nodes.
 
     ``CdmppError`` where the nodes do not hold equally many ranks.
     """
@@ -90,7 +90,7 @@ def parts(collective: Collective, nodes: int) -> list[tuple[Collective, bool]]:
 
 
 def server_traffic_bytes(n_bytes: float, workers: int, servers: int, colocated: bool = True) -> float:
-    """Bytes that the busiest link carries in one direction while ``workers`` push gradients and pull parameters.
+    """Count the bytes one way on the busiest link while ``workers`` push gradients and pull parameters.
 
     Each server holds an equal share. Where ``colocated``, servers run on workers, whose own share stays at home; N
     servers on N ranks then move 2 (N - 1) / N of the bytes, as a ring does.
@@ -103,7 +103,7 @@ def server_traffic_bytes(n_bytes: float, workers: int, servers: int, colocated: 
 
 
 def parameter_server(collective: Collective, servers: int, link: AlphaBeta, colocated: bool = True) -> float:
-    """Seconds of an all-reduce by push and pull; ``CdmppError`` for another kind."""
+    """Compute the seconds of an all-reduce by push and pull; ``CdmppError`` for another kind."""
     if collective.kind != "all_reduce":
         raise CdmppError(f"parameter servers stand for an all_reduce, given {collective.kind}")
     moved = server_traffic_bytes(collective.bytes, collective.ranks, servers, colocated)

@@ -21,7 +21,7 @@ _Sheet = TypeVar("_Sheet")
 
 @dataclass(frozen=True)
 class Cluster:
-    """Equal nodes of equal devices."""
+    """A cluster has equal nodes of equal devices."""
 
     LIMITS: ClassVar = dict.fromkeys(("nodes", "devices_per_node", "adapters_per_node"), Limits(1, MOST_RANKS))
 
@@ -48,11 +48,11 @@ class Cluster:
 
     @property
     def ranks(self) -> int:
-        """Devices in all."""
+        """The number of devices in all."""
         return self.nodes * self.devices_per_node
 
     def nodes_of(self, ranks: int) -> int:
-        """Nodes that so many ranks fill; ``CdmppError`` where they do not fit or fill nodes unevenly."""
+        """Count the nodes that so many ranks fill; ``CdmppError`` where they do not fit or fill nodes unevenly."""
         if not 1 <= ranks <= self.ranks:
             raise CdmppError(f"{ranks} ranks do not fit on cluster {self.name}: it has {self.ranks} devices")
         nodes = -(-ranks // self.devices_per_node)
@@ -64,12 +64,12 @@ class Cluster:
 
 
 def names() -> tuple[str, ...]:
-    """The names of all described clusters, sorted."""
+    """Return the names of all described clusters, sorted."""
     return tuple(sorted(sheet_files("cluster")))
 
 
 def get(name: str) -> Cluster:
-    """The cluster of that name; ``CdmppError`` names the nearest ones where there is none."""
+    """Return the cluster of that name; ``CdmppError`` names the nearest ones where there is none."""
     return read_cluster(sheet_file("cluster", "cluster", name))
 
 

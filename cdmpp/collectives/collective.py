@@ -34,13 +34,13 @@ MESSAGE = Limits(1, 10**15, "bytes")
 
 
 def check_backend(name: str) -> None:
-    """``CdmppError`` names the nearest back ends where ``name`` is none."""
+    """Raise ``CdmppError``, which names the nearest back ends, where ``name`` is none."""
     if not isinstance(name, str) or name not in BACKENDS:
         raise CdmppError(f"unknown back end {name!r}; {nearest(str(name), BACKENDS)}")
 
 
 def kind_named(given: str) -> str:
-    """The key of ``KINDS`` that ``given`` spells as PyTorch, NCCL or nccl-tests does; ``given`` itself where none is.
+    """Return the key of ``KINDS`` that PyTorch, NCCL or nccl-tests spells as ``given``; ``given`` itself where none is.
 
     ``AllReduce``, ``allreduce`` and ``all-reduce`` are ``all_reduce``.
     """
@@ -50,7 +50,7 @@ def kind_named(given: str) -> str:
 
 @dataclass(frozen=True)
 class Collective:
-    """One exchange between ranks."""
+    """A collective is one exchange between ranks."""
 
     kind: str
     """A key of ``KINDS``."""
@@ -74,12 +74,12 @@ class Collective:
 
     @property
     def runs_as(self) -> Collective:
-        """The collective that the back end really runs: gloo's reduce-scatter is an all-reduce of the same bytes."""
+        """The back end really runs this collective: gloo's reduce-scatter is an all-reduce of the same bytes."""
         return replace(self, kind="all_reduce") if self.backend == "gloo" and self.kind == "reduce_scatter" else self
 
     @property
     def traffic_bytes(self) -> float:
-        """Bytes that the rank that sends most must send, in the best algorithm for long messages.
+        """The rank that sends most must send so many bytes, in the best algorithm for long messages.
 
         Source: Patarasuk and Yuan, 2009. gloo's broadcast is none of these: its root sends the whole message again and
         again (``is_tree``).
@@ -88,7 +88,7 @@ class Collective:
 
     @property
     def steps(self) -> int:
-        """Messages that follow each other in that algorithm."""
+        """So many messages follow each other in that algorithm."""
         return steps(self.runs_as.kind, self.ranks, self.backend)
 
     @property
@@ -98,12 +98,12 @@ class Collective:
 
 
 def is_tree(kind: str, backend: str) -> bool:
-    """True for gloo's broadcast."""
+    """Return True for gloo's broadcast."""
     return kind == "broadcast" and backend == "gloo"
 
 
 def traffic(kind: str, ranks: int, backend: str = "nccl") -> float:
-    """Share of ``bytes`` that the rank that sends most sends."""
+    """Return the share of ``bytes`` that the rank that sends most sends."""
     if ranks == 1:
         return 0.0
     if is_tree(kind, backend):
@@ -114,7 +114,7 @@ def traffic(kind: str, ranks: int, backend: str = "nccl") -> float:
 
 
 def steps(kind: str, ranks: int, backend: str = "nccl") -> int:
-    """Messages one after the other in a ring, or from the root of a tree."""
+    """Count the messages one after the other in a ring, or from the root of a tree."""
     if is_tree(kind, backend):
         return (ranks - 1).bit_length()
     if kind == "send_recv":

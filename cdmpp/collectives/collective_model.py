@@ -31,7 +31,7 @@ SHIPPED = Path(__file__).with_name("collectives.json")
 
 @dataclass(frozen=True)
 class CollectiveEstimate:
-    """The time that one collective takes, from the arrival of the last rank on."""
+    """One collective takes this time, from the arrival of the last rank on."""
 
     latency_s: float
     low_s: float
@@ -45,7 +45,7 @@ class CollectiveEstimate:
 
 @dataclass(frozen=True)
 class CollectiveModel:
-    """Curves, the model for links without any, and how far each way of answering is off."""
+    """Measured curves answer, or the model for links without any; how far each way is off is known."""
 
     curves: tuple[Curve, ...]
     sheet: SheetModel
@@ -54,14 +54,14 @@ class CollectiveModel:
 
     @classmethod
     def fit(cls, curves: Sequence[Curve], tolerance: float = TOLERANCE) -> CollectiveModel:
-        """From measured curves; of each a line is kept that never falls and is within ``tolerance`` of its points."""
+        """Fit to measured curves: of each a line is kept that never falls and is within ``tolerance`` of its points."""
         kept = tuple(kept_curve(curve, tolerance) for curve in curves)
         even = [curve.kept(_octaves(curve.bytes)) for curve in curves]
         sheet = SheetModel.fit(even)
         return cls(kept, sheet, spreads(even, sheet))
 
     def systems(self, backend: str, kind: str, link: str, ranks: int) -> tuple[str, ...]:
-        """Measured systems with such a link: first those with this number of ranks, then those with most curves."""
+        """List measured systems with such a link: first those with as many ranks, then those with most curves."""
         own = [curve for curve in self.curves if (curve.backend, curve.link, curve.nodes) == (backend, link, 1)]
         fit = [curve for curve in own if curve.kind == kind]
         count = {curve.system: sum(other.system == curve.system for other in own) for curve in fit}
@@ -69,7 +69,7 @@ class CollectiveModel:
         return tuple(sorted(count, key=lambda name: (name not in exact, -count[name], name)))
 
     def check(self, link: Interconnect, ranks: int, backend: str) -> None:
-        """``CdmppError`` where ``backend`` does not send over ``link``, or so many are not joined nor timed."""
+        """Raise ``CdmppError`` where ``backend`` does not send over ``link``, or so many are not joined nor timed."""
         if ranks > 1:
             counts = [curve.ranks for curve in self.curves if curve.link == link.name and curve.backend == backend]
             link.check(ranks, backend, max(counts, default=0))
@@ -77,7 +77,7 @@ class CollectiveModel:
     def predict(
         self, collective: Collective, link: str | Interconnect, system: str | None = None, shared_by: float = 1.0
     ) -> CollectiveEstimate:
-        """The time on one link; of several measured systems the best, or ``system``.
+        """Predict the time on one link; of several measured systems the best, or ``system``.
 
         ``shared_by`` devices share an adapter between nodes. ``CdmppError`` where ``system`` was not measured, and as
         ``check``.
@@ -103,7 +103,7 @@ class CollectiveModel:
         return self._from_curves(asked, on, system or measured[0], flags)
 
     def predict_on(self, collective: Collective, cluster: Cluster) -> CollectiveEstimate:
-        """The time on a cluster whose nodes are filled one after the other: inside nodes, and between them."""
+        """Predict the time on a cluster whose nodes are filled one after the other: inside and between them."""
         nodes, asked = cluster.nodes_of(collective.ranks), collective.runs_as
         cut = [(asked, nodes > 1)] if asked.backend == "gloo" else parts(asked, nodes)  # gloo's ring knows no nodes
         flows = 1.0 if asked.backend == "gloo" else asked.ranks / nodes / cluster.adapters_per_node
@@ -183,12 +183,12 @@ class CollectiveModel:
 
 @cache
 def shipped() -> CollectiveModel:
-    """The model that comes with the package."""
+    """Load the model that comes with the package."""
     return CollectiveModel.load(SHIPPED)
 
 
 def kept_curve(curve: Curve, tolerance: float = TOLERANCE) -> Curve:
-    """The part of a measured curve that the model keeps: few knots of a line that never falls."""
+    """Return the part of a measured curve that the model keeps: few knots of a line that never falls."""
     return curve.monotone().fitted(tolerance)
 
 

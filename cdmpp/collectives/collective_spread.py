@@ -32,7 +32,7 @@ _CUT = 4
 
 
 def spreads(curves: Sequence[Curve], sheet: SheetModel) -> dict[str, float]:
-    """Way, or ``way/topology`` where the topology has curves enough -> error in log-seconds that ``LEVEL`` stay below.
+    """Map each way, or ``way/topology`` with curves enough, to the error in log-seconds that ``LEVEL`` stay below.
 
     Every curve weighs the same. What has no curve to be tried on gets the spread of the next harder way.
     """

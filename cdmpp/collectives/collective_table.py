@@ -29,7 +29,7 @@ _LINKS: dict[str, str | None] = {
 
 
 def read_aiconfigurator(path: Path, dtype: str = "half") -> tuple[Curve, ...]:
-    """Curves of ``collectives.parquet``: library, ``dtype`` and median of repeats as there.
+    """Read curves of ``collectives.parquet``: library, ``dtype`` and median of repeats as there.
 
     Its sizes follow nccl-tests, as ours do: an all-gather counts the gathered result, a reduce-scatter its input.
     Raises ``DataError`` for a missing file, column or system.
@@ -44,7 +44,7 @@ def read_aiconfigurator(path: Path, dtype: str = "half") -> tuple[Curve, ...]:
 
 
 def read_custom_all_reduce(path: Path) -> tuple[Curve, ...]:
-    """Curves of ``custom_allreduce.parquet``, system ``a100_sxm/vllm_graph`` and so on.
+    """Read curves of ``custom_allreduce.parquet``, system ``a100_sxm/vllm_graph`` and so on.
 
     Many tables there are copies of one another under another name; of equal ones the first in order of name is kept.
     Versions of one kernel are repeats.
@@ -77,7 +77,7 @@ def read_custom_all_reduce(path: Path) -> tuple[Curve, ...]:
 
 
 def read_vidur(path: Path) -> tuple[Curve, ...]:
-    """Curves of Vidur's ``collectives.parquet`` (NCCL, fp16): medians, workers spread evenly over nodes."""
+    """Read curves of Vidur's ``collectives.parquet`` (NCCL, fp16): medians, workers spread evenly over nodes."""
     wanted = ("host", "op", "workers", "workers_per_node", "message_bytes", "median_ms")
     cells: dict[tuple, list[tuple[int, float]]] = defaultdict(list)
     for row in _rows(path, wanted):

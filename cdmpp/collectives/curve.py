@@ -11,7 +11,7 @@ from cdmpp.errors import DataError
 
 @dataclass(frozen=True)
 class Curve:
-    """Latency over bytes, linear between knots: each piece has an alpha and a beta of its own."""
+    """A curve is latency over bytes, linear between knots: each piece has an alpha and a beta of its own."""
 
     system: str
     """Who was measured, such as ``a100_sxm``."""
@@ -37,32 +37,32 @@ class Curve:
         object.__setattr__(self, "latency_s", y)
 
     def at(self, n_bytes: float | np.ndarray) -> np.ndarray:
-        """Seconds, same shape. Below the first knot as there, above the last with the slope of the last piece."""
+        """Return seconds, same shape: below all knots those of the first, above with the slope of the last piece."""
         x, y, asked = self.bytes, self.latency_s, np.asarray(n_bytes, np.float64)
         slope = max((y[-1] - y[-2]) / (x[-1] - x[-2]), 0.0)
         return np.interp(asked, x, y) + np.maximum(asked - x[-1], 0.0) * slope
 
     def octaves_outside(self, n_bytes: float) -> float:
-        """The number of halvings or doublings that bring a size among the measured ones; 0 inside."""
+        """Count the halvings or doublings that bring a size among the measured ones; 0 inside."""
         return float(np.log2(max(n_bytes / self.bytes[-1], self.bytes[0] / n_bytes, 1.0)))
 
     def elasticity(self) -> np.ndarray:
-        """(n,) Per cent of latency with one per cent more bytes, from half to twice each size; within 0 and 1."""
+        """Return (n,) relative changes of latency over those of bytes, from half to twice each size, in 0 to 1."""
         low, high = np.maximum(self.bytes / 2, self.bytes[0]), np.minimum(self.bytes * 2, self.bytes[-1])
         return np.clip(np.log(self.at(high) / self.at(low)) / np.log(high / low), 0.0, 1.0)
 
     def monotone(self) -> Curve:
-        """The nearest curve in log-seconds that never falls (isotonic regression)."""
+        """Fit the nearest curve in log-seconds that never falls (isotonic regression)."""
         from sklearn.isotonic import isotonic_regression  # answers need none of it
 
         return replace(self, latency_s=np.exp(isotonic_regression(np.log(self.latency_s))))
 
     def kept(self, rows: np.ndarray) -> Curve:
-        """The curve with only the knots at ``rows``: indices, or a mask."""
+        """Keep only the knots at ``rows``: indices, or a mask."""
         return replace(self, bytes=self.bytes[rows], latency_s=self.latency_s[rows])
 
     def fitted(self, tolerance: float) -> Curve:
-        """The curve with few knots: a line through measured ones is within ``tolerance`` of all, relative.
+        """Keep few knots: a line through measured ones is within ``tolerance`` of all, relative.
 
         Which ones is found by Ramer, Douglas and Peucker's rule; then the knots' latencies are fitted to all points by
         least squares of relative errors.

@@ -26,7 +26,7 @@ _UNITS = {"bandwidth_gbps": "GB/s", "latency_s": "s", "joins": "1"}
 
 @dataclass(frozen=True)
 class AlphaBeta:
-    """Time of one message from one device to another: ``alpha_s + bytes * beta_s``."""
+    """One message from one device to another takes ``alpha_s + bytes * beta_s``."""
 
     alpha_s: float
     """Seconds until the first byte arrives."""
@@ -34,13 +34,13 @@ class AlphaBeta:
     """Seconds a byte."""
 
     def seconds(self, n_bytes: float) -> float:
-        """Seconds of a message of ``n_bytes``."""
+        """Compute the seconds of a message of ``n_bytes``."""
         return self.alpha_s + n_bytes * self.beta_s
 
 
 @dataclass(frozen=True)
 class Interconnect:
-    """One kind of link as its public documents describe it.
+    """An interconnect is one kind of link as its public documents describe it.
 
     ``LIMITS``: the slowest described has 0.125 GB/s and the fastest 900, steps take 0.9 to 86 us.
     """
@@ -77,7 +77,7 @@ class Interconnect:
             check_backend(backend)
 
     def check(self, ranks: int, backend: str, measured: int = 0) -> None:
-        """``CdmppError`` where ``backend`` does not send over it, or it joins fewer than ``ranks``.
+        """Raise ``CdmppError`` where ``backend`` does not send over it, or it joins fewer than ``ranks``.
 
         ``measured`` is the largest number of ranks timed on machines with it, whose pairs may have other links too.
         """
@@ -95,17 +95,17 @@ class Interconnect:
             )
 
     def alpha_beta(self, shared_by: float = 1.0) -> AlphaBeta:
-        """The link that each of ``shared_by`` devices gets by the sheet; an unknown latency counts as none."""
+        """Return the link that each of ``shared_by`` devices gets by the sheet; an unknown latency counts as none."""
         return AlphaBeta(self.latency_s or 0.0, max(shared_by, 1.0) / (1e9 * self.bandwidth_gbps))
 
 
 def names() -> tuple[str, ...]:
-    """The names of all described links, sorted."""
+    """Return the names of all described links, sorted."""
     return tuple(sorted(sheet_files("interconnect")))
 
 
 def get(name: str) -> Interconnect:
-    """The link of that name; ``CdmppError`` names the nearest ones where there is none."""
+    """Return the link of that name; ``CdmppError`` names the nearest ones where there is none."""
     return read_interconnect(sheet_file("interconnect", "link", name))
 
 

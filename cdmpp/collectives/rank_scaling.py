@@ -15,7 +15,7 @@ from cdmpp.collectives.sheet_model import SheetModel
 
 
 def scaled_from_two(few: Curve, many: Curve, ranks: int) -> Curve:
-    """The curve at ``ranks`` from those at two other counts of the same system, kind and back end.
+    """Scale curves at two other counts of the same system, kind and back end to ``ranks``.
 
     What a short message takes grows with the steps of the algorithm, what a long one takes with its traffic: from 2
     and 4 ranks to 8 the difference between the two comes on top twice, or by half. In between it goes by how much of
@@ -32,7 +32,7 @@ def scaled_from_two(few: Curve, many: Curve, ranks: int) -> Curve:
 
 
 def scaled_by_sheet(known: Curve, sheet: SheetModel, link: Interconnect, ranks: int) -> Curve:
-    """The curve at ``ranks`` from one other count: times what the sheet's times grow by, never falling."""
+    """Scale the curve at one other count to ``ranks`` as the sheet's times grow, never falling."""
 
     def told_s(size: float, count: int) -> float:
         return sheet.seconds(Collective(known.kind, int(size), count, known.backend), link)
@@ -42,7 +42,7 @@ def scaled_by_sheet(known: Curve, sheet: SheetModel, link: Interconnect, ranks: 
 
 
 def nearest_two(counts: Iterable[int], ranks: int) -> tuple[int, int]:
-    """The two of at least two measured counts that are nearest to ``ranks`` as ratios, the smaller one first."""
+    """Choose the two of at least two measured counts that are nearest to ``ranks`` as ratios, the smaller one first."""
     first, second = sorted(counts, key=lambda count: (abs(math.log(count / ranks)), count))[:2]
     return min(first, second), max(first, second)
 

@@ -26,7 +26,7 @@ _TCP_SHARE = 0.95
 
 @dataclass(frozen=True)
 class SheetModel:
-    """Closed forms with what libraries make of a sheet's numbers."""
+    """Closed forms take what libraries make of a sheet's numbers."""
 
     overhead_s: float = _START[0]
     """Seconds of launch and of waiting for all, whatever is sent."""
@@ -38,7 +38,7 @@ class SheetModel:
     """The same where devices share a bus."""
 
     def seconds(self, collective: Collective, link: Interconnect, shared_by: float = 1.0) -> float:
-        """Seconds of one collective on one link that ``shared_by`` devices share; gloo has numbers of its own."""
+        """Compute the seconds of a collective on a link that ``shared_by`` devices share; gloo has its own numbers."""
         if collective.ranks == 1:
             return 0.0
         plain = link.alpha_beta(shared_by)
@@ -52,7 +52,7 @@ class SheetModel:
 
     @classmethod
     def fit(cls, curves: Sequence[Curve]) -> SheetModel:
-        """Fitted to the curves of one node whose link is known; each weighs the same, and so does each relative error.
+        """Fit to the curves of one node whose link is known; each weighs the same, and so does each relative error.
 
         Raises ``DataError`` where there is none.
         """
@@ -84,7 +84,7 @@ class SheetModel:
 
 
 def follows_sheet(curve: Curve) -> bool:
-    """True if the curve's link is known and all of its ranks have it: a bridge joins two."""
+    """Return True if the curve's link is known and all of its ranks have it: a bridge joins two."""
     if curve.link is None or curve.nodes > 1:
         return False
     return curve.ranks <= 2 or interconnect.get(curve.link).topology != "pair"

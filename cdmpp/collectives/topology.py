@@ -28,7 +28,7 @@ Cost = Callable[[Collective], CollectiveEstimate]
 
 @dataclass(frozen=True)
 class Stage:
-    """A part of a collective, which groups of ranks carry out side by side."""
+    """Groups of ranks carry out this part of a collective at the same time."""
 
     collective: Collective
     """The collective of one group."""
@@ -70,18 +70,18 @@ class Topology:
 
     @cached_property
     def rates(self) -> dict[str, float]:
-        """Link -> bytes a second."""
+        """Each link carries so many bytes a second."""
         ranks = {f"rank {rank} {way}": self.near_rate for rank in range(self.ranks) for way in ("out", "in")}
         adapters = [f"node {node} adapter {i}" for node in range(self.nodes) for i in range(self.adapters)]
         far = {f"{name} {way}": self.far_rate for name in adapters for way in ("out", "in")}
         return {**ranks, **far} if self.nodes > 1 else ranks
 
     def node_of(self, rank: int) -> int:
-        """Number of the node."""
+        """Return the number of the node."""
         return rank // (self.ranks // self.nodes)
 
     def way(self, source: int, target: int) -> tuple[str, ...]:
-        """Links that a message crosses."""
+        """List the links that a message crosses."""
         if self.node_of(source) == self.node_of(target):
             return f"rank {source} out", f"rank {target} in"
         return f"{self._adapter(source)} out", f"{self._adapter(target)} in"
@@ -91,7 +91,7 @@ class Topology:
         return f"node {rank // per_node} adapter {rank % per_node * self.adapters // per_node}"
 
     def stages(self, collective: Collective) -> list[Stage]:
-        """The stages of a collective of all ranks, one after the other. gloo has one ring, whatever the nodes."""
+        """List the stages of a collective of all ranks, one after the other. gloo has one ring, whatever the nodes."""
         ranks, runs_as = range(self.ranks), collective.runs_as
         if self.ranks == 1:
             return []
@@ -103,13 +103,13 @@ class Topology:
         return [Stage(part, across if far else inside, far) for part, far in parts(runs_as, self.nodes)]
 
     def message(self, source: int, target: int, n_bytes: int) -> tuple[float, Flow]:
-        """Seconds before the first byte, and the bytes on their way."""
+        """Return the seconds before the first byte, and the bytes on their way."""
         return self.share(Collective("send_recv", n_bytes, 2, self.backend), 1, ((source, target),))
 
     def share(
         self, collective: Collective, steps: int, pairs: Sequence[tuple[int, int]], is_far: bool | None = None
     ) -> tuple[float, Flow]:
-        """One of equal ``steps`` of a collective, from the first to the second rank of the first of ``pairs``.
+        """Return one of equal ``steps`` of a collective, from the first to the second rank of the first of ``pairs``.
 
         Alone on its links a step takes its share of the whole. The flow has as many bytes as the tightest link of all
         pairs, which act at the same time, carries in that time: what a protocol adds comes on top of what is sent.
@@ -124,14 +124,14 @@ class Topology:
 
 
 def check_ranks(ranks: int) -> None:
-    """``CdmppError`` for what is no number of ranks, or more than ``MOST_RANKS``."""
+    """Raise ``CdmppError`` for what is no number of ranks, or more than ``MOST_RANKS``."""
     RANKS.fitting("ranks", ranks)
 
 
 def topology_of(
     ranks: int, device: str | Device, cluster: str | None = None, link: str | None = None, backend: str | None = None
 ) -> Topology:
-    """The topology on which ``ranks`` of a device exchange: a cluster, or one link for all, by name.
+    """Return the topology on which ``ranks`` of a device exchange: a cluster, or one link for all, by name.
 
     ``backend`` is gloo on CPUs, rccl on AMD's GPUs and nccl elsewhere, unless it is given. ``CdmppError`` where there
     is no such cluster, link or back end, neither or both are given, or ranks do not fit.
@@ -156,7 +156,7 @@ def _backend(device: Device) -> str:
 
 
 def on_link(link: str | Interconnect, ranks: int, backend: str = "nccl") -> Topology:
-    """Ranks of one node, by the shipped collective model; ``CdmppError`` where there is no such link."""
+    """Join ranks of one node, by the shipped collective model; ``CdmppError`` where there is no such link."""
     on = interconnect.get(link) if isinstance(link, str) else link
     shipped().check(on, ranks, backend)
     cost = cache(lambda collective: shipped().predict(collective, on))
@@ -164,7 +164,7 @@ def on_link(link: str | Interconnect, ranks: int, backend: str = "nccl") -> Topo
 
 
 def on_cluster(cluster: Cluster, ranks: int, backend: str = "nccl") -> Topology:
-    """Ranks on a cluster; ``CdmppError`` where they do not fit, fill nodes unevenly, or a link takes no ``backend``."""
+    """Join ranks of a cluster; ``CdmppError``: they do not fit, fill nodes unevenly, or a link takes no ``backend``."""
     model, between = shipped(), cluster.between
     nodes = cluster.nodes_of(ranks)
     model.check(cluster.inside, ranks // nodes, backend)
@@ -182,7 +182,7 @@ def on_cluster(cluster: Cluster, ranks: int, backend: str = "nccl") -> Topology:
 
 
 def fitted(wire: AlphaBeta, ranks: int, backend: str = "gloo") -> Topology:
-    """Ranks of which each message takes ``wire``, in rings: two numbers fitted to one set-up."""
+    """Join ranks in rings of which each message takes ``wire``: two numbers fitted to one set-up."""
     cost = cache(lambda collective: _estimate(ring(collective, wire), "two fitted numbers"))
     return Topology("fitted", ranks, backend, cost, cost, 1.0 / wire.beta_s)
 
@@ -190,7 +190,7 @@ def fitted(wire: AlphaBeta, ranks: int, backend: str = "gloo") -> Topology:
 def probed(
     table: Mapping[str, Sequence[tuple[float, float]]], ranks: int, bytes_per_s: float, backend: str = "gloo"
 ) -> Topology:
-    """Ranks whose collectives were timed.
+    """Join ranks whose collectives were timed.
 
     Args:
         table: kind of collective -> (bytes, seconds), two or more sizes of each.

@@ -23,7 +23,7 @@ PAD_EDGES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 
 
 class Batch(NamedTuple):
-    """B programs padded to L leaves and K kernels; masks are True where something is."""
+    """A batch is B programs padded to L leaves and K kernels; masks are True where something is."""
 
     leaves: Tensor
     """(B, L, LEAF_WIDTH) float32; zeros where padded."""
@@ -56,7 +56,7 @@ class Batch(NamedTuple):
 
 
 def spec_array(device: Device) -> np.ndarray:
-    """(len(SPEC_FIELDS),) float32 raw datasheet numbers, 0 where unknown."""
+    """Return the raw datasheet numbers as (len(SPEC_FIELDS),) float32, 0 where unknown."""
     return np.array([device.spec.get(name) or 0.0 for name in SPEC_FIELDS], np.float32)
 
 
@@ -75,7 +75,7 @@ def _padded_length(longest: int) -> int:
 
 @dataclass(frozen=True)
 class ProgramTensors:
-    """n programs as flat tensors, all on one torch device. The last flat row is zeros: padding points at it."""
+    """The programs are flat tensors on one torch device. The last flat row is zeros: padding points at it."""
 
     leaf_features: Tensor
     leaf_ints: Tensor  # (sum of leaves + 1, 3) int32: position, serial position, kernel
@@ -104,7 +104,7 @@ class ProgramTensors:
         weights: np.ndarray | None = None,
         rows: np.ndarray | None = None,
     ) -> ProgramTensors:
-        """From an AST table. Of a mapped one (``ast.spool``) leaves and kernels stay in its files.
+        """Build from an AST table. Of a mapped one (``ast.spool``) leaves and kernels stay in its files.
 
         Args:
             rows: (n,) programs of ``asts``, in that order; None: all. The other (n,) arguments are of these.
@@ -156,18 +156,18 @@ class ProgramTensors:
         return len(self.host_leaf_counts)
 
     def without_codes(self) -> ProgramTensors:
-        """The same as if nobody had compiled any of them."""
+        """Drop the code vectors, as if nobody had compiled any program."""
         return replace(
             self, codes=torch.full_like(self.codes[:1], torch.nan), code_rows=torch.zeros_like(self.code_rows)
         )
 
     def codes_of(self, rows: np.ndarray) -> Tensor:
-        """(n, code width) code vectors of ``rows`` (n,), NaN where a program has none."""
+        """Return the code vectors of ``rows`` (n,), (n, code width), NaN where a program has none."""
         index = torch.from_numpy(np.ascontiguousarray(rows, np.int64)).to(self.code_rows.device)
         return self.codes[self.code_rows[index]]
 
     def coded_kinds(self, rows: np.ndarray) -> list[int]:
-        """Kinds (0 cpu, 1 gpu) of those of ``rows`` that have a code vector."""
+        """Return the kinds (0 cpu, 1 gpu) of those of ``rows`` that have a code vector."""
         index = torch.from_numpy(np.ascontiguousarray(rows, np.int64)).to(self.code_rows.device)
         found: set[int] = set()
         for part in index.split(65536):
@@ -176,12 +176,12 @@ class ProgramTensors:
         return sorted(found)
 
     def to(self, device: torch.device | str) -> ProgramTensors:
-        """The same on another torch device."""
+        """Move all tensors to another torch device."""
         moved: dict[str, Any] = {k: v.to(device) for k, v in vars(self).items() if isinstance(v, Tensor)}
         return replace(self, **moved)
 
     def batch(self, rows: np.ndarray) -> Batch:
-        """The programs ``rows`` (B,) int64, padded to a common length."""
+        """Pad the programs ``rows`` (B,) int64 to a common length."""
         index = torch.from_numpy(np.ascontiguousarray(rows, np.int64)).to(self.kinds.device, non_blocking=True)
 
         def places(starts: Tensor, counts: Tensor, host_counts: np.ndarray, padding: int) -> tuple[Tensor, Tensor]:
@@ -217,7 +217,7 @@ class ProgramTensors:
 
 
 class TrainingBatches:
-    """One epoch of random batches, each a tuple of ``Batch`` of like length, so that little is padded.
+    """One epoch yields random batches, each a tuple of ``Batch`` of like length, so that little is padded.
 
     The same (seed, epoch) gives the same batches. With ``share`` (i, n) it is the i-th of n processes that compute a
     batch together: each takes every n-th program, by length.
@@ -255,7 +255,7 @@ class TrainingBatches:
 
 
 def ordered_batches(programs: ProgramTensors, rows: np.ndarray, max_tokens: int = 16384) -> Iterator[Batch]:
-    """Every program of ``rows`` once, by length; at most ``max_tokens`` padded tokens a batch, or one program."""
+    """Yield each of ``rows`` once, by length; at most ``max_tokens`` padded tokens a batch, or one program."""
     lengths = programs.host_leaf_counts + programs.host_kernel_counts
     rows = np.asarray(rows, np.int64)
     rows = rows[np.argsort(lengths[rows], kind="stable")]

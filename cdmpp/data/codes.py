@@ -27,19 +27,19 @@ _PORTION = 65_536
 
 
 def code_cache(folder: Path, kind: str = "codes") -> Path:
-    """Cache folder of a data set's code vectors of a kind in ``VERSIONS``, by ``derive.record_key``."""
+    """Return the cache folder of a data set's code vectors of a kind in ``VERSIONS``, by ``derive.record_key``."""
     return data_set_folder(kind, VERSIONS[kind], folder)
 
 
 def cached_codes(cache: Path) -> dict[str, np.ndarray]:
-    """Key -> code vector, over the chunk files of a cache folder."""
+    """Read all chunk files of a cache folder: key -> code vector."""
     return {key: code for codes in read_chunks(cache, read_codes) for key, code in codes.items()}
 
 
 def codes_of(
     folders: Sequence[tuple[Path, Mapping[str, Task]]], labels: Labels, scratch: Path | None = None
 ) -> np.ndarray | None:
-    """(n, CODE_WIDTH) of the programs of ``labels``, NaN rows where there is none; None where no program has one.
+    """Return (n, CODE_WIDTH) for the programs of ``labels``, NaN rows where one is missing; None where all are.
 
     ``folders`` are data sets with their tasks; files that came with one count before the cache. A file that cannot be
     used is logged. With ``scratch`` the array is in a mapped file there instead of memory.
@@ -95,7 +95,7 @@ def complete_codes(
     progress: bool = True,
     limit_s: float = LIMIT_S,
 ) -> tuple[np.ndarray | None, dict[str, str]]:
-    """``codes_of`` the different ``records`` of data set ``folder``, those that can be compiled into the cache first.
+    """Return ``codes_of`` the different ``records`` of ``folder``, after compiling what can be into the cache.
 
     Also record id -> why one has none. A killed call continues.
     """
@@ -117,5 +117,5 @@ def complete_codes(
 
 
 def compilable(record: Record) -> bool:
-    """True of programs that LLVM compiles for a CPU, or NVIDIA's compiler for a GPU."""
+    """Return True for programs that LLVM compiles for a CPU, or NVIDIA's compiler for a GPU."""
     return code_kind(record.target) is not None

@@ -20,7 +20,7 @@ _ARRAYS = tuple(Labels.__dataclass_fields__)
 
 @dataclass(frozen=True)
 class LatencyDataset(Labels):
-    """n programs with label and AST; index i means the same program in every array. ``task_ids`` are in ``tasks``."""
+    """Each of n programs has a label and an AST, at the same index in every array. ``task_ids`` are in ``tasks``."""
 
     asts: AstTable
     """n compact ASTs."""
@@ -37,7 +37,7 @@ class LatencyDataset(Labels):
                 raise DataError(f"{name} has {len(getattr(self, name))} entries for {n} ASTs")
 
     def take(self, indices: Sequence[int] | np.ndarray) -> LatencyDataset:
-        """The programs at ``indices`` (positions or a boolean mask), in that order."""
+        """Select the programs at ``indices`` (positions or a boolean mask), in that order."""
         index = np.asarray(indices)
         index = np.flatnonzero(index) if index.dtype == bool else index.astype(np.int64)
         arrays = {name: getattr(self, name)[index] for name in _ARRAYS}
@@ -46,12 +46,12 @@ class LatencyDataset(Labels):
 
     @property
     def op_classes(self) -> np.ndarray:
-        """(n,) str, see ``Task.op_class``."""
+        """Each program has an operator class, (n,) str, see ``Task.op_class``."""
         return np.array([self.tasks[task].op_class for task in self.task_ids], dtype=str)
 
 
 def join_datasets(parts: Sequence[LatencyDataset]) -> LatencyDataset:
-    """The programs of all ``parts`` one after the other, such as those of several devices; a shared task is one.
+    """Join the programs of all ``parts``, such as those of several devices; a shared task is one.
 
     ``DataError``: nothing to join, or leaf vectors of different kinds.
     """
@@ -66,7 +66,7 @@ def join_datasets(parts: Sequence[LatencyDataset]) -> LatencyDataset:
 
 
 def one_kind(features: Iterable[str]) -> str:
-    """The kind of leaf vectors that all parts have; ``DataError`` where they differ."""
+    """Return the kind of leaf vectors that all parts have; ``DataError`` where they differ."""
     kinds = sorted(set(features))
     if len(kinds) != 1:
         raise DataError(f"data sets of different features cannot be joined: {', '.join(kinds) or 'none given'}")
@@ -74,7 +74,7 @@ def one_kind(features: Iterable[str]) -> str:
 
 
 def join_tasks(tables: Iterable[Mapping[str, Task]]) -> dict[str, Task]:
-    """One table; a task that several hold belongs to the networks of all."""
+    """Join tables into one; a task that several hold belongs to the networks of all."""
     tasks: dict[str, Task] = {}
     for table in tables:
         for key, task in table.items():

@@ -42,7 +42,7 @@ _TOGETHER = 12  # GPU programs that are compiled together: NVIDIA's tools take m
 
 @dataclass(frozen=True)
 class Source:
-    """A program as text: what a worker makes it of."""
+    """A source is a program as text: what a worker makes it of."""
 
     key: str  # names the result in chunk files: equal for equal programs only
     workload: str
@@ -54,23 +54,23 @@ class Source:
 
 
 def record_keys(record_ids: Iterable[str], task_ids: Sequence[str], tasks: Mapping[str, Task]) -> list[str]:
-    """Names of records' derived files. The workload counts: one that was mended is another program."""
+    """Name records' derived files. The workload counts: one that was mended is another program."""
     digests = {task_id: hashlib.sha256(tasks[task_id].workload.encode()).hexdigest()[:16] for task_id in set(task_ids)}
     return [f"{record_id}-{digests[task_id]}" for record_id, task_id in zip(record_ids, task_ids, strict=True)]
 
 
 def core_of(sheet: Device) -> str:
-    """``Source.core`` of programs for a device; empty where nothing is known."""
+    """Return the ``Source.core`` of programs for a device; empty where nothing is known."""
     return sheet.core or (str(int(sheet.spec["core_count"] or 0)) if sheet.kind == "gpu" else "")
 
 
 def code_kind(target: str) -> str | None:
-    """Kind of code vectors that programs of a ``Source.target`` have; None: none."""
+    """Return the kind of code vectors that programs of a ``Source.target`` have; None: none."""
     return next((kind for name, kind in _CODE_KINDS.items() if name in target), None)
 
 
 def sources_of(records: Iterable[Record], tasks: Mapping[str, Task]) -> list[Source]:
-    """One a record, keyed by ``record_keys``."""
+    """Make a source of each record, keyed by ``record_keys``."""
     records = list(records)
     keys = record_keys([r.record_id for r in records], [r.task_id for r in records], tasks)
     cores_of = {name: core_of(sheet) for name, sheet in sheets_of(r.device for r in records).items()}
@@ -81,13 +81,13 @@ def sources_of(records: Iterable[Record], tasks: Mapping[str, Task]) -> list[Sou
 
 
 def derived_folder(kind: str, version: str, *parts: str) -> Path:
-    """Cache folder of ``kind``, by a hash of ``parts``: whatever they hold, it lies in the cache."""
+    """Return the cache folder of ``kind``, by a hash of ``parts``: whatever they hold, it lies in the cache."""
     digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()
     return cache_root() / kind / f"v{version}" / digest[:20]
 
 
 def data_set_folder(kind: str, version: str, folder: Path) -> Path:
-    """``derived_folder`` of what comes from the data set in ``folder``."""
+    """Return the ``derived_folder`` of what comes from the data set in ``folder``."""
     return derived_folder(kind, version, str(Path(folder).resolve()))
 
 
@@ -101,7 +101,7 @@ def read_chunks(folder: Path, read: Callable[[Path], T]) -> Iterator[T]:
 
 
 def failures(folder: Path) -> dict[str, str]:
-    """Key -> why nothing can be derived from that program, over all chunks of a cache folder."""
+    """Read all chunks of a cache folder: key -> why nothing can be derived from that program."""
     reasons: dict[str, str] = {}
     for path in sorted(folder.glob("chunk-*.failed.json")):
         try:
@@ -112,7 +112,7 @@ def failures(folder: Path) -> dict[str, str]:
 
 
 def has_tvm() -> bool:
-    """Without importing it."""
+    """Return True where TVM is installed, without importing it."""
     try:
         return importlib.util.find_spec("tvm") is not None
     except ValueError:  # hidden on purpose
@@ -120,7 +120,7 @@ def has_tvm() -> bool:
 
 
 def cores() -> int:
-    """Number of processor cores that this process may use."""
+    """Return the number of processor cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -231,7 +231,7 @@ def start_workers(n: int, codes: bool = False) -> None:
 
 
 def script_programs(path: Path, target: Mapping[str, object], limit_s: float) -> tuple[list[str], list[Source]]:
-    """Names and sources of the programs in a TVMScript file, for ``target``. The sources' keys are numbers.
+    """Read names and sources of the programs in a TVMScript file, for ``target``. Keys are numbers.
 
     ``UnsupportedProgramError``: the file cannot be read as programs.
     """

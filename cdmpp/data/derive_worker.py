@@ -28,14 +28,14 @@ Arrays = Mapping[str, np.ndarray]
 
 
 def packed(arrays: Arrays) -> str:
-    """``arrays`` as text, exact; ``unpacked`` reads it."""
+    """Write ``arrays`` as text, exact; ``unpacked`` reads it."""
     stream = io.BytesIO()
     np.savez(stream, **arrays)  # type: ignore[arg-type]
     return base64.b64encode(stream.getvalue()).decode()
 
 
 def unpacked(text: str) -> dict[str, np.ndarray]:
-    """The arrays that ``packed`` wrote."""
+    """Read the arrays that ``packed`` wrote."""
     with np.load(io.BytesIO(base64.b64decode(text)), allow_pickle=False) as stored:
         return dict(stored)
 
@@ -79,7 +79,7 @@ def _extractor(target: Any) -> tuple[Any, Any]:
 
 
 def extract_rows(schedule: Any, target: Any) -> np.ndarray:
-    """(stores, 164) float32 of one TVM ``Schedule``, already compressed by log2(1 + x). About 1-15 ms."""
+    """Extract the rows of a TVM ``Schedule``, (stores, 164) float32, compressed by log2(1 + x); takes 1-15 ms."""
     from tvm.s_tir import meta_schedule as ms
 
     extractor, context = _extractor(target)
@@ -112,7 +112,7 @@ def _code(request: Request) -> Arrays:
 
 
 def gpu_codes(request: Request) -> Reply:
-    """A reply of ``_answer`` for each of the ``programs``, which are compiled together."""
+    """Compile the ``programs`` together, and make a reply of ``_answer`` for each."""
     from cdmpp.data.gpu_codes import gpu_codes_of
 
     replies: list[Reply] = []
@@ -134,7 +134,7 @@ def _answer(compute: Callable[[Request], Arrays], request: Request) -> Reply:
 
 
 def candidates(request: Request) -> Reply:
-    """``n`` schedules of ``task`` for ``target``, drawn from ``seed``, and their ``arrays``; ``n`` 0: TVM's default."""
+    """Draw ``n`` schedules of ``task`` for ``target`` from ``seed``, with ``arrays``; ``n`` 0: TVM's default."""
     from cdmpp.ast.extract import extract
     from cdmpp.ast.table import AstTable
     from cdmpp.programs.replay import parse_target
@@ -163,7 +163,7 @@ def candidates(request: Request) -> Reply:
 
 
 def read_script(request: Request) -> Reply:
-    """The programs of the TVMScript file ``path`` for ``target``, as JSON graphs with names; or ``refused``."""
+    """Read the programs of the TVMScript file ``path`` for ``target``: JSON graphs with names, or ``refused``."""
     import tvm
 
     from cdmpp.programs.replay import parse_target

@@ -24,7 +24,7 @@ def write_codes(path: Path, codes: Mapping[str, np.ndarray]) -> None:
 
 
 def read_codes(path: Path) -> dict[str, np.ndarray]:
-    """Record id -> code vector. ``DataError``: unreadable, or vectors of another version."""
+    """Read record id -> code vector. ``DataError``: unreadable, or vectors of another version."""
     table = read_table(path)
     version = (table.schema.metadata or {}).get(b"code_version", b"unknown").decode("utf-8", "replace")
     if version != CODE_VERSION:
@@ -49,7 +49,7 @@ def write_rows(path: Path, rows: Mapping[str, np.ndarray]) -> None:
 
 
 def read_rows(path: Path) -> dict[str, np.ndarray]:
-    """Record id -> (stores, 164) float32 of one file."""
+    """Read record id -> (stores, 164) float32 of one file."""
     table = read_table(path)
     flat, ends = list_column(table, "rows", pa.float32())
     ids = plain_column(table, "record_id", pa.string())

@@ -28,7 +28,7 @@ _TIMEOUT_S = 20
 
 @dataclass(frozen=True)
 class PinnedDatabase:
-    """A public tuning database of one network on one device."""
+    """This is a public tuning database of one network on one device."""
 
     device: str
     network: str
@@ -45,7 +45,7 @@ PINNED = (PinnedDatabase("a100", "resnet34", "meta_cuda_a100_resnet34_10k", _RES
 
 
 def pinned(device: str) -> tuple[PinnedDatabase, ...]:
-    """Public databases known for a device."""
+    """List the public databases known for a device."""
     return tuple(database for database in PINNED if database.device == device)
 
 

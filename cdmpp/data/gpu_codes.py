@@ -28,7 +28,7 @@ Texts = Mapping[str, str]
 
 
 def gpu_codes_of(sources: Sequence[Texts], parsed: Callable[[dict[str, Any]], Program]) -> list[np.ndarray | Exception]:
-    """(CODE_WIDTH,) float32 of each, filled up with zeros, or why it has none. ``parsed`` makes a program of texts."""
+    """Return each one's (CODE_WIDTH,) float32, zero-padded, or why it has none; ``parsed`` makes programs of texts."""
     paths = [program_path(one["workload"], one["schedule"], one["target"]) for one in sources]
     found: dict[int, GpuProgram | Exception] = {}
     missing: dict[int, Program] = {}
@@ -59,7 +59,7 @@ def _vector(program: GpuProgram | Exception, multiprocessors: int) -> np.ndarray
 
 
 def compiled(programs: Mapping[int, Program]) -> dict[int, GpuProgram | CdmppError]:
-    """The machine code of each, by number, or why there is none; those of one architecture are compiled together."""
+    """Compile those of one architecture together; return machine code by number, or why there is none."""
     sources: dict[int, CudaSource] = {}
     found: dict[int, GpuProgram | CdmppError] = {}
     by_arch: dict[int, list[int]] = {}
@@ -97,7 +97,7 @@ def _assembled(texts: Mapping[str, str], arch: int) -> Mapping[str, Assembled | 
 
 
 def arch_of(program: Program) -> int:
-    """80 of ``sm_80``. ``DataError``: the target is not of CUDA."""
+    """Return 80 for ``sm_80``. ``DataError``: the target is not of CUDA."""
     arch = str(program.target.attrs.get("arch", ""))
     if str(program.target.kind.name) != "cuda" or not arch.removeprefix("sm_").isdigit():
         raise DataError(f"GPU code is read of CUDA targets with an arch such as sm_80, not of {program.target}")

@@ -30,7 +30,7 @@ _VERSION = "2"
 
 
 class GpuProgram(NamedTuple):
-    """Kernels of one program in the order in which they run."""
+    """A program is its kernels in the order in which they run."""
 
     arch: int
     """80 of ``sm_80``."""
@@ -39,18 +39,18 @@ class GpuProgram(NamedTuple):
     machine: Assembled
 
     def vector(self, multiprocessors: int) -> np.ndarray:
-        """``gpu_code_vector`` on so many multiprocessors; ``CdmppError`` as there, or no such core is described."""
+        """Return ``gpu_code_vector`` on so many multiprocessors; ``CdmppError`` as there, or no such core is known."""
         return gpu_code_vector(self.launches, self.machine, self.works, gpu_core_of(self.arch), multiprocessors)
 
 
 def program_path(*texts: str) -> Path:
-    """Path of the program that ``texts`` say: compiling it takes a second, reading it again some milliseconds."""
+    """Return the path of the program that ``texts`` say: compiling takes a second, reading again milliseconds."""
     digest = hashlib.sha256("\0".join([_compiler(), *texts]).encode()).hexdigest()[:32]
     return cache_root() / "gpu_programs" / f"v{_VERSION}" / digest[:2] / f"{digest}.json.gz"
 
 
 def write_program(path: Path, program: GpuProgram) -> None:
-    """Into a file that is whole or absent. ``DataError``: it cannot be written."""
+    """Write a file that is whole or absent. ``DataError``: it cannot be written."""
     content = {
         "arch": program.arch,
         "launches": {name: [one.grid, one.block, one.dynamic_shared_bytes] for name, one in program.launches.items()},
@@ -63,7 +63,7 @@ def write_program(path: Path, program: GpuProgram) -> None:
 
 
 def read_program(path: Path) -> GpuProgram | None:
-    """None where there is none, or a damaged one, which is then removed."""
+    """Return None where there is none, or a damaged one, which is then removed."""
     try:
         content = json.loads(gzip.decompress(path.read_bytes()))
         launches = {

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def program_groups(dataset: LatencyDataset) -> np.ndarray:
-    """(n,) group of each program. Equal programs share one, so that none is on both sides.
+    """Return the (n,) group of each program. Equal programs share one, so that none is on both sides.
 
     Equal means the same record id, or the same task and compact AST: traces that differ in text often lower to one
     program, and the same program may be measured on several devices.
@@ -47,7 +47,7 @@ def hold_out(
 
 
 def shuffled(names: np.ndarray, seed: int, part: str) -> np.ndarray:
-    """``names`` in an order of hashes: two of them stand the same way round whatever else there is."""
+    """Order ``names`` by hashes: two of them stand the same way round whatever else there is."""
     keys = [hashlib.blake2b(f"{seed}/{part}/{name}".encode(), digest_size=8).digest() for name in names]
     return names[np.array(sorted(range(len(names)), key=keys.__getitem__), dtype=np.int64)]
 

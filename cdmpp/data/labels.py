@@ -23,7 +23,7 @@ _COLUMNS = ("record_id", "task_id", "device", "latency_s", "spread")
 
 @dataclass(frozen=True)
 class Labels:
-    """n different programs in the order of their first rows; every array is (n,)."""
+    """The labels of n different programs, in the order of their first rows, are arrays of shape (n,)."""
 
     record_ids: np.ndarray
     task_ids: np.ndarray
@@ -35,7 +35,7 @@ class Labels:
         return len(self.record_ids)
 
     def take(self, rows: np.ndarray) -> Labels:
-        """The programs at ``rows``, positions or a mask."""
+        """Select the programs at ``rows``, positions or a mask."""
         return Labels(*(getattr(self, name)[rows] for name in Labels.__dataclass_fields__))
 
     @cached_property
@@ -43,7 +43,7 @@ class Labels:
         return np.argsort(self.record_ids, kind="stable")
 
     def places(self, record_ids: Sequence[str] | np.ndarray) -> np.ndarray:
-        """(m,) where these records stand, -1 for those that are not here."""
+        """Return (m,) places of these records, -1 for those that are not here."""
         wanted = np.asarray(record_ids, dtype=str)
         if not len(self) or not len(wanted):
             return np.full(len(wanted), -1)
@@ -51,7 +51,7 @@ class Labels:
         return np.where(self.record_ids[at] == wanted, at, -1)
 
     def places_of_keys(self, keys: Sequence[str], tasks: Mapping[str, Task]) -> np.ndarray:
-        """(m,) as ``places`` for names of derived files (``derive.record_key``); -1 for those of another workload."""
+        """Return (m,) ``places`` of names of derived files (``derive.record_key``); -1: another workload's."""
         at = self.places([key.rpartition("-")[0] for key in keys])
         at[~np.isin(self.task_ids[at], list(tasks))] = -1
         present = np.flatnonzero(at >= 0)
@@ -61,14 +61,14 @@ class Labels:
 
     @staticmethod
     def of_records(records: Sequence[Record]) -> Labels:
-        """Labels of records with different ids."""
+        """Take the labels of records with different ids."""
         kinds = (str, str, str, float, float)
         arrays = [[getattr(record, name) for record in records] for name in _COLUMNS]
         return Labels(*(np.array(array, dtype=kind) for array, kind in zip(arrays, kinds, strict=True)))
 
 
 def read_labels(folders: Sequence[Path], tasks: Sequence[Mapping[str, Task]], device: str | None) -> Labels:
-    """The labels in data set ``folders``, of ``device`` where given; samples of a program that stands twice are united.
+    """Read the labels in ``folders``, of ``device`` where given; samples of a program that stands twice are united.
 
     ``tasks`` are those of each folder, by id. ``DataError``: no record of the device, broken rows, an unknown task.
     """

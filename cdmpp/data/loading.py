@@ -35,14 +35,14 @@ _PORTION = 8192  # programs that are held at a time
 
 
 def load_dataset(folder: Path, device: str | None = None, workers: int = 2, progress: bool = True) -> LatencyDataset:
-    """``load_programs`` of one data set folder."""
+    """Load one data set folder as ``load_programs`` does."""
     return load_programs([folder], device, workers, progress)
 
 
 def load_programs(
     folders: Sequence[Path], device: str | None = None, workers: int = 2, progress: bool = True
 ) -> LatencyDataset:
-    """The labelled programs of data set folders, those of ``device`` where given, in the order they were written.
+    """Load the labelled programs of folders, those of ``device`` where given, in the order they were written.
 
     A program that several folders hold becomes one, its samples united. ASTs come from ``asts/``, of this data set or
     of the one that is named there, or from the cache. TVM derives missing ones (about 30 a second and process) in
@@ -70,7 +70,7 @@ def load_programs(
 
 
 def ast_cache(folder: Path) -> Path:
-    """Cache folder of a data set's ASTs."""
+    """Return the cache folder of a data set's ASTs."""
     return data_set_folder("asts", EXTRACTOR_VERSION, folder)
 
 

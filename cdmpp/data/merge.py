@@ -14,7 +14,7 @@ _VISITS = ("samples_per_visit", "quiet_visits", "clock_mhz")  # of ``Record.extr
 
 
 def merge_records(group: Sequence[Record]) -> Record:
-    """One record of several of the same program: all samples, the label by the first one's statistic."""
+    """Merge records of one program: all samples, the label by the first one's statistic."""
     first: dict[tuple[float, ...], Record] = {}
     for record in group:
         first.setdefault(record.latency_samples_s, record)
@@ -41,7 +41,7 @@ def merge_records(group: Sequence[Record]) -> Record:
 
 
 def each_once(records: Iterable[Record]) -> tuple[list[Record], int, int]:
-    """(each (record id, device) once where it first stood, copies that were dropped, programs that were merged)."""
+    """Return (each (record id, device) once where it first stood, copies dropped, programs merged)."""
     groups: dict[tuple[str, str], list[Record]] = {}
     for record in records:
         groups.setdefault((record.record_id, record.device), []).append(record)

@@ -26,7 +26,7 @@ def load_per_store(
     workers: int = 2,
     progress: bool = True,
 ) -> np.ndarray:
-    """(n, width of ``pool``) float32 of a data set's programs, index by index: ``per_store_rows`` pooled.
+    """Pool ``per_store_rows`` of a data set's programs: (n, width of ``pool``) float32, index by index.
 
     A program that TVM cannot featurise becomes a row of zeros.
     """
@@ -42,7 +42,7 @@ def per_store_rows(
     workers: int = 2,
     progress: bool = True,
 ) -> dict[str, np.ndarray]:
-    """Record id -> ``pool`` of its rows, float32; ``folders`` hold the schedules of the data set's programs.
+    """Map record id to ``pool`` of its rows, float32; ``folders`` hold the schedules of the programs.
 
     Missing rows are derived with TVM (about 30 programs a second and process) and cached in chunks. Programs that TVM
     cannot featurise are left out and counted in a warning. ``DataError``: that is all of them.

@@ -32,7 +32,7 @@ def save_data_plots(out_dir: Path, entries: Sequence[DeviceStatistics]) -> list[
 
 
 def op_classes(axes: Axes, entries: Sequence[DeviceStatistics]) -> None:
-    """Programs per op class and device."""
+    """Plot the programs per operator class and device."""
     names = list(dict.fromkeys(name for entry in entries for name in entry.programs_by_class))
     width = 0.8 / len(entries)
     for i, entry in enumerate(entries):
@@ -44,7 +44,7 @@ def op_classes(axes: Axes, entries: Sequence[DeviceStatistics]) -> None:
 
 
 def networks(axes: Axes, entries: Sequence[DeviceStatistics]) -> None:
-    """Programs of each network and op class, all devices together."""
+    """Plot the programs of each network and operator class, all devices together."""
     names = sorted({name for entry in entries for name in entry.programs_by_network})
     classes = list(dict.fromkeys(name for entry in entries for name in entry.programs_by_class))
     tables = [entry.programs_by_network for entry in entries]
@@ -57,7 +57,7 @@ def networks(axes: Axes, entries: Sequence[DeviceStatistics]) -> None:
 
 
 def latency(axes: Axes, entries: Sequence[DeviceStatistics]) -> None:
-    """Histogram of the labels."""
+    """Plot a histogram of the labels."""
     every = np.concatenate([entry.latency_s for entry in entries]) * 1e6
     edges = np.geomspace(every.min() * 0.9, every.max() * 1.1, _BINS)
     for entry in entries:
@@ -67,7 +67,7 @@ def latency(axes: Axes, entries: Sequence[DeviceStatistics]) -> None:
 
 
 def spread(axes: Axes, entries: Sequence[DeviceStatistics]) -> None:
-    """Share of programs whose two best visits differ by less than x."""
+    """Plot the share of programs whose two best visits differ by less than x."""
     for entry in entries:
         axes.ecdf((100 * entry.spread).clip(1e-3), label=entry.device)
         if entry.noise is not None:

@@ -45,7 +45,7 @@ _REQUIRED = ("record_id", "task_id", "device", "target", "schedule", "latency_s"
 
 
 def read_info(folder: Path) -> dict[str, Any]:
-    """Contents of ``dataset.json``; ``DataError`` where the folder is not a data set of ours."""
+    """Read ``dataset.json``; ``DataError`` where the folder is not a data set of ours."""
     info = read_json(Path(folder) / "dataset.json")
     if not isinstance(info, dict) or not isinstance(info.get("schema_version"), int):
         raise DataError(f"{folder}/dataset.json lacks an integer 'schema_version': not a cdmpp data set")
@@ -64,13 +64,13 @@ def write_info(folder: Path, **fields: Any) -> None:
 
 
 def record_parts(folder: Path) -> list[Path]:
-    """Record files of a data set in the order they were written."""
+    """List the record files of a data set in the order they were written."""
     parts = [(int(m[1]), p) for p in (Path(folder) / "records").glob("part-*") if (m := _PART.fullmatch(p.name))]
     return [path for _, path in sorted(parts)]
 
 
 def count_records(folder: Path) -> dict[str, tuple[int, int]]:
-    """Device -> (different programs, their tasks), read from three columns. Unreadable parts are left out, logged."""
+    """Count (different programs, their tasks) by device, from three columns. Unreadable parts are logged."""
     read_info(folder)
     keys = [_KEYS.empty_table()]
     for path in record_parts(folder):
@@ -105,7 +105,7 @@ def write_tasks(folder: Path, tasks: Iterable[Task]) -> None:
 
 
 def read_tasks(folder: Path) -> dict[str, Task]:
-    """Tasks of a data set by task id."""
+    """Read the tasks of a data set by task id."""
     path = Path(folder) / "tasks.parquet"
     table = _typed(path, read_table(path), _TASK_SCHEMA, ("task_id", "op_class", "workload", "flops", "io_bytes"))
     tasks: dict[str, Task] = {}
@@ -155,7 +155,7 @@ def replace_records(folder: Path, records: Iterable[Record]) -> int:
 
 
 def check_record(record: Record) -> None:
-    """``DataError`` for a record that is not written: without an id, or with a latency that cannot be."""
+    """Raise ``DataError`` for a record that is not written: without an id, or with a latency that cannot be."""
     if reason := _fault(record):
         raise DataError(f"record {record.record_id or '(no id)'} for {record.device}: {reason}")
 
@@ -168,7 +168,7 @@ def _row_of_record(record: Record) -> dict[str, Any]:
 def read_records(
     folder: Path, device: str | None = None, on_bad: OnBad = "error", parts: Sequence[Path] | None = None
 ) -> list[Record]:
-    """Records of all parts (or of ``parts``) in writing order, those of ``device`` where given, each once.
+    """Read all parts (or ``parts``) in writing order, each record once, those of ``device`` where given.
 
     Rows of the same record id and device become one: copies are dropped, differing ones united by ``merge_records``,
     and a log line counts both. A part or row that cannot be used is named by file and number: it raises a

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Record:
-    """One measured program on one device."""
+    """A record is one measured program on one device."""
 
     record_id: str
     """16 hex digits over (task_id, device, target, schedule): identical programs share it."""

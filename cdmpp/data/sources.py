@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 def devices_with_data(paths: Paths = (), features: str = "cdmpp") -> dict[str, list[DataSummary]]:
-    """Device -> folders below ``search_paths(paths)`` that hold records of it with leaf vectors ``features``.
+    """Map device to folders below ``search_paths(paths)`` that hold records of it with leaf vectors ``features``.
 
     The device of a raw MetaSchedule database comes from its folder name ``<network>_<device>[_...]``, and the target
     of its records must agree.
@@ -42,7 +42,7 @@ def devices_with_data(paths: Paths = (), features: str = "cdmpp") -> dict[str, l
 def load_device(
     device: str, paths: Paths = ("datasets",), workers: int = 2, progress: bool = True, features: str = "cdmpp"
 ) -> LatencyDataset:
-    """All labelled programs of ``device`` within reach, as one data set of one kind of ``features``.
+    """Load all labelled programs of ``device`` within reach, as one data set of one kind of ``features``.
 
     Raw databases are imported into the cache first. Where nothing is here, a pinned public source is downloaded: tuning
     runs of the A100, or of features ``library`` NeuSight's measurements of nine GPUs.
@@ -59,7 +59,7 @@ def load_devices(
 
 
 def source_devices(target: str, paths: Paths = ("datasets",), features: str = "cdmpp") -> list[str]:
-    """Devices with records within reach that can teach about ``target``: others of its kind, else all others."""
+    """List devices with records within reach that can teach about ``target``: of its kind, else all others."""
     kind = devices.get(target).kind
     others = [name for name in devices_with_data(paths, features) if name != target]
     alike = [name for name in others if name in devices.names() and devices.get(name).kind == kind]
@@ -69,7 +69,7 @@ def source_devices(target: str, paths: Paths = ("datasets",), features: str = "c
 def data_folders(
     device: str, paths: Paths = ("datasets",), progress: bool = True, features: str = "cdmpp"
 ) -> list[Path]:
-    """The data set folders that ``load_device`` reads, raw databases imported."""
+    """List the data set folders that ``load_device`` reads, raw databases imported."""
     devices.get(device)
     if features not in FEATURES:
         raise CdmppError(f"features={features!r} is unknown; one of {', '.join(FEATURES)}")
@@ -157,7 +157,7 @@ def _download(device: str, paths: Paths, progress: bool) -> list[DataSummary]:
 
 
 def no_data_message(device: str, paths: Paths, download_result: str) -> str:
-    """A message that says what was looked for and where, what to do, and what there is instead."""
+    """Say what was looked for and where, what to do, and what there is instead."""
     where = [f"{p}{'' if p.is_dir() else ' (no such folder)'}" for p in search_paths(paths)]
     if not os.environ.get("CDMPP_DATA"):
         where.append("$CDMPP_DATA (not set)")

@@ -21,7 +21,7 @@ SHARED_RULES = ("leave_training", "leave_test")
 
 @dataclass(frozen=True)
 class Split:
-    """Index arrays into one data set; no two of them overlap."""
+    """A split is index arrays into one data set; no two of them overlap."""
 
     name: str
     seed: int

@@ -76,7 +76,7 @@ def make_split(dataset: LatencyDataset, name: str, seed: int, **options: Any) ->
 
 
 def check_split(options: Mapping[str, Any]) -> None:
-    """``CdmppError`` for an option of a split that cannot be, before any data is read; unknown ones are left."""
+    """Raise ``CdmppError`` for an impossible option of a split, before data is read; unknown ones are left."""
     fitting_values({key: value for key, value in options.items() if key in _HINTS}, _HINTS, _LIMITS, "split.")
     check_choice("split.kind", options["kind"], tuple(KINDS))
     if "shared" in options:
@@ -84,12 +84,12 @@ def check_split(options: Mapping[str, Any]) -> None:
 
 
 def split_names() -> tuple[str, ...]:
-    """Names of the definitions in ``conf/split/``."""
+    """Return the names of the definitions in ``conf/split/``."""
     return tuple(sorted(path.stem for path in (conf_folder() / "split").glob("*.yaml")))
 
 
 def split_definition(name: str) -> dict[str, Any]:
-    """Every option of ``conf/split/<name>.yaml``, those behind a ``+`` in ``name`` in their place.
+    """Return every option of ``conf/split/<name>.yaml``, those behind a ``+`` in ``name`` in their place.
 
     Values are written as in YAML; ``a|b`` is a list.
 

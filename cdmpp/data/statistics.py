@@ -22,7 +22,7 @@ _ENOUGH = 5  # schedules a task needs to say how far they spread
 
 @dataclass(frozen=True)
 class NoiseFloor:
-    """Programs measured again an hour or more later: the label's relative change."""
+    """The label of a program changes by so much when it is measured again an hour or more later."""
 
     programs: int
     hours_apart: float  # least time between the two measurements
@@ -34,7 +34,7 @@ class NoiseFloor:
 
 @dataclass(frozen=True)
 class DeviceStatistics:
-    """Numbers that say what a data set holds for one device."""
+    """These numbers say what a data set holds for one device."""
 
     device: str
     programs: int
@@ -52,7 +52,7 @@ class DeviceStatistics:
     failures: dict[str, int]  # cause -> programs that could not be built or timed, tasks that could not be sampled
 
     def plain(self) -> dict[str, Any]:
-        """The same for JSON: of an array its percentiles."""
+        """Return the same for JSON: of an array its percentiles."""
         at = (1, 10, 50, 90, 99)
         numbers = {
             name: dict(zip([f"p{q}" for q in at], quantiles(value, at), strict=False))
@@ -66,12 +66,12 @@ _HOURS = numbers(0, 1e9)
 
 
 def quantiles(values: np.ndarray, at: tuple[int, ...] = (10, 50, 90)) -> list[float]:
-    """Percentiles of ``values``; empty where there are none."""
+    """Compute percentiles of ``values``; empty where there are none."""
     return [float(value) for value in np.percentile(values, at)] if len(values) else []
 
 
 def statistics(folder: Path) -> list[DeviceStatistics]:
-    """One entry per device of a data set folder, by name.
+    """Return one entry per device of a data set folder, by name.
 
     ``DataError``: the folder holds no records, or a record of a task that it does not describe.
     """
@@ -116,7 +116,7 @@ def _of_device(records: list[Record], tasks: dict[str, Task], device: str, folde
 
 
 def noise_floor(folder: Path, device: str) -> NoiseFloor | None:
-    """Noise floor of the programs in ``folder`` that were measured again on ``device``; None where there is none."""
+    """Compute the noise floor of programs in ``folder`` that were measured again on ``device``; None: none was."""
     entries = read_entries(path := folder / REPEATS_FILE, device, "again_s", "first_s")
     if not entries:
         return None

@@ -9,7 +9,7 @@ STATISTICS_PROGRAMS = 24_576
 
 
 def sample_rows(rows: np.ndarray, most: int) -> np.ndarray:
-    """At most ``most`` of ``rows``, in order, always the same."""
+    """Choose at most ``most`` of ``rows``, in order, always the same."""
     if len(rows) <= most:
         return np.asarray(rows)
     return np.sort(np.random.default_rng(0).choice(rows, most, replace=False))

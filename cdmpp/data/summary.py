@@ -25,7 +25,7 @@ _SKIPPED = {"node_modules", "outputs", "__pycache__", "build", "dist"}
 
 @dataclass(frozen=True)
 class DataSummary:
-    """Numbers that say what one folder holds for one device."""
+    """These numbers say what one folder holds for one device."""
 
     folder: Path
     device: str  # ``?`` where it is not clear
@@ -39,13 +39,13 @@ class DataSummary:
 
 
 def search_paths(paths: Paths = ()) -> list[Path]:
-    """``paths`` and the folders in ``$CDMPP_DATA`` (separated by ``os.pathsep``), each once."""
+    """List ``paths`` and the folders in ``$CDMPP_DATA`` (separated by ``os.pathsep``), each once."""
     extra = [entry for entry in os.environ.get("CDMPP_DATA", "").split(os.pathsep) if entry.strip()]
     return list(dict.fromkeys(Path(path).expanduser() for path in [*paths, *extra]))
 
 
 def known_paths(extra: Sequence[Path] = ()) -> list[Path]:
-    """Folders that are there among ``extra``, ``./datasets``, a checkout's ``datasets`` and ``$CDMPP_DATA``."""
+    """List existing folders: ``extra``, ``./datasets``, a checkout's ``datasets`` and ``$CDMPP_DATA``."""
     root = Path(__file__).resolve().parents[2]
     checkout = [root / "datasets"] if (root / "pyproject.toml").is_file() else []
     paths = search_paths([*extra, Path("datasets"), *checkout])
@@ -53,7 +53,7 @@ def known_paths(extra: Sequence[Path] = ()) -> list[Path]:
 
 
 def summarise(paths: Paths) -> list[DataSummary]:
-    """One entry per folder and device below ``paths``, a few levels deep, in a fixed order.
+    """Return one entry per folder and device below ``paths``, a few levels deep, in a fixed order.
 
     A damaged folder is an entry, too.
     """
@@ -65,7 +65,7 @@ def summarise(paths: Paths) -> list[DataSummary]:
 
 
 def details(entries: Sequence[DataSummary]) -> list[tuple[Path, DeviceStatistics]]:
-    """(folder, statistics) of every readable data set of ours among ``entries``, by device."""
+    """Return (folder, statistics) of every readable data set of ours among ``entries``, by device."""
     pairs = []
     for folder in dict.fromkeys(entry.folder for entry in entries if entry.form == "records"):
         try:
@@ -76,7 +76,7 @@ def details(entries: Sequence[DataSummary]) -> list[tuple[Path, DeviceStatistics
 
 
 def name_parts(folder_name: str) -> tuple[str, str]:
-    """(network, device) that a database folder's name tells, each empty where it does not.
+    """Return the (network, device) that a database folder's name tells, each empty where it does not.
 
     ``<network>_<device>[_...]``; of public collections also ``meta_<backend>_<device>_<network>_<trials>``.
     """

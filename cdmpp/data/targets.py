@@ -11,7 +11,7 @@ from cdmpp.platform.content import lines_of, parse_json
 
 
 def disagreement(device: str | devices.Device, target: str, exact: bool = False) -> str:
-    """The reason why programs for ``target`` (JSON) are not of ``device``; empty where nothing speaks against it.
+    """Say why programs for ``target`` (JSON) are not of ``device``; empty where nothing speaks against it.
 
     The kind must be the same, and the architecture of a GPU where both state it. Names of one CPU vary, so
     ``mcpu`` is compared with ``exact`` only.
@@ -25,14 +25,14 @@ def disagreement(device: str | devices.Device, target: str, exact: bool = False)
 
 
 def retargeted(device: devices.Device, target: str) -> str:
-    """JSON of the target of ``device`` in place of one of its kind for another processor; else ``target`` as it is."""
+    """Replace a target of another processor of its kind by that of ``device``, JSON; else return ``target``."""
     own, given = device.target, json.loads(target)
     another = any(given.get(key) != own[key] for key in ("arch", "mcpu") if key in own)
     return json.dumps(own) if another and given.get("kind") == own["kind"] else target
 
 
 def first_target(database: Path) -> str:
-    """JSON of the target of the first readable record of a MetaSchedule database."""
+    """Return the target of the first readable record of a MetaSchedule database, as JSON."""
     plain = database / "database_tuning_record.json"
     path = plain if plain.is_file() else plain.with_name(plain.name + ".gz")
     for _, (_, line) in zip(range(100), lines_of(path), strict=False):

@@ -20,7 +20,7 @@ _OPERATION_KEYS = {"ports", "latency", "busy", "slots", "wide_ports", "wide_busy
 
 @dataclass(frozen=True)
 class Unit:
-    """The part of a core that executes one operation."""
+    """A unit is the part of a core that executes one operation."""
 
     ports: tuple[int, ...]
     """Any one of these; empty: none is needed."""
@@ -34,7 +34,7 @@ class Unit:
 
 @dataclass(frozen=True)
 class Core:
-    """One microarchitecture."""
+    """A core is one microarchitecture."""
 
     name: str
     title: str
@@ -55,12 +55,12 @@ class Core:
 
 
 def core_names() -> tuple[str, ...]:
-    """The names of all described cores, sorted."""
+    """Return the names of all described cores, sorted."""
     return tuple(sorted(sheet_files("core")))
 
 
 def get_core(name: str) -> Core:
-    """The core of that name; ``CdmppError`` names the nearest where there is none, or a malformed file and field."""
+    """Return the core of that name; ``CdmppError`` names the nearest where there is none, or a malformed field."""
     if (path := sheet_files("core").get(name)) is None:
         raise CdmppError(f"unknown core {name!r}; {nearest(name, core_names())} (files of {conf_folder() / 'core'})")
     return read_core(path)
@@ -68,7 +68,7 @@ def get_core(name: str) -> Core:
 
 @cache
 def core_of_processor(mcpu: str) -> str | None:
-    """Name of the core of what LLVM calls ``mcpu``; None where none is described."""
+    """Return the name of the core of what LLVM calls ``mcpu``; None where none is described."""
     return next((name for name in core_names() if mcpu in get_core(name).processors), None)
 
 

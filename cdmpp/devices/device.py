@@ -33,7 +33,7 @@ VECTOR_WIDTH = 2 * len(VECTOR_FIELDS) + len(KINDS)
 
 @dataclass(frozen=True)
 class Device:
-    """One processor as its public documents describe it."""
+    """A device is one processor as its public documents describe it."""
 
     name: str
     title: str
@@ -66,13 +66,13 @@ class Device:
                 check_range(self.kind, name, value)
 
     def origin(self, name: str) -> str:
-        """The way a number is known: ``measured``, ``described``, ``range``, ``unknown`` or ``not applicable``."""
+        """Say how a number is known: ``measured``, ``described``, ``range``, ``unknown`` or ``not applicable``."""
         if self.spec[name] is None:
             return "not applicable" if self.sources.get(name, "").startswith("not applicable") else "unknown"
         return "range" if name in self.ranges else "measured" if name in self.measured else "described"
 
     def with_spec(self, **values: float) -> Device:
-        """The same with other numbers; ``CdmppError`` for a name that no device has, or a number that cannot be."""
+        """Replace numbers; ``CdmppError`` for a name that no device has, or a number that cannot be."""
         for name, value in values.items():
             if name not in _FIELDS:
                 raise CdmppError(f"{name}={value}: no device has it, expected one of {', '.join(SPEC_FIELDS)}")
@@ -82,13 +82,13 @@ class Device:
         return replace(self, spec={**self.spec, **values}, sources=sources, ranges=ranges)
 
     def measured_as(self, values: Mapping[str, float]) -> Device:
-        """The same with numbers that were timed on it."""
+        """Replace numbers by those that were timed on it."""
         timed = self.with_spec(**values)
         sources = {**self.sources, **dict.fromkeys(values, MEASURED)}
         return replace(timed, sources=sources, measured=self.measured | set(values))
 
     def vector(self) -> np.ndarray:
-        """The device as a model sees it: (VECTOR_WIDTH,) float32, all finite.
+        """Describe the device for a model: (VECTOR_WIDTH,) float32, all finite.
 
         First one log-scaled value between about 0 and 1 per name in ``VECTOR_FIELDS`` (0 where unknown), then one mask
         each (1 = known), then a one-hot of the kind.
@@ -101,12 +101,12 @@ class Device:
 
 
 def names() -> tuple[str, ...]:
-    """The names of all described devices, sorted."""
+    """Return the names of all described devices, sorted."""
     return tuple(sorted(_files()))
 
 
 def get(name: str) -> Device:
-    """The device of that name.
+    """Return the device of that name.
 
     ``UnknownDeviceError`` names the nearest ones where there is none, ``CdmppError`` a malformed file and its field.
     """
@@ -116,7 +116,7 @@ def get(name: str) -> Device:
 
 
 def named(content: Any) -> str:
-    """The name in a composed ``device`` group; ``CdmppError`` where its file says something else than ``content``.
+    """Return the name in a composed ``device`` group; ``CdmppError`` where its file contradicts ``content``.
 
     Everything reads devices by their names: a number that is changed on a command line would change nothing.
     """
@@ -136,12 +136,12 @@ def _content(path: Path) -> Any:
 
 
 def all_devices() -> tuple[Device, ...]:
-    """Every described device, sorted by name."""
+    """Return every described device, sorted by name."""
     return tuple(get(name) for name in names())
 
 
 def sheets_of(occurring: Iterable[str]) -> dict[str, Device]:
-    """The devices that occur in a sequence of names, by name, sorted."""
+    """Return the devices that occur in a sequence of names, by name, sorted."""
     return {name: get(name) for name in sorted({str(name) for name in occurring})}
 
 

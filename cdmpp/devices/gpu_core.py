@@ -14,7 +14,7 @@ from cdmpp.platform.paths import conf_folder
 
 @dataclass(frozen=True)
 class GpuCore:
-    """One architecture."""
+    """A GPU core is one architecture."""
 
     name: str
     title: str
@@ -24,7 +24,7 @@ class GpuCore:
     """One a name in ``FIELDS["gpu_core"]`` of ``sheet``."""
 
     def scaled(self, **factors: float) -> GpuCore:
-        """The same with some numbers multiplied."""
+        """Multiply some numbers."""
         new = {name: self[name] * factor for name, factor in factors.items()}
         changed = {name: Quantity(value, value, "derived: scaled", "described") for name, value in new.items()}
         return replace(self, numbers={**self.numbers, **changed})
@@ -37,7 +37,7 @@ class GpuCore:
 
 
 def gpu_core_of(arch: int) -> GpuCore:
-    """The core of ``sm_arch``; ``CdmppError`` names those that are described, or a malformed file and field."""
+    """Return the core of ``sm_arch``; ``CdmppError`` names those that are described, or a malformed field."""
     cores = _by_arch()
     if f"sm_{arch}" not in cores:
         where = conf_folder() / "gpu_core"
@@ -46,7 +46,7 @@ def gpu_core_of(arch: int) -> GpuCore:
 
 
 def described_archs() -> tuple[str, ...]:
-    """``sm_80`` and the like."""
+    """Return the described architectures: ``sm_80`` and the like."""
     return tuple(_by_arch())
 
 

@@ -15,7 +15,7 @@ _NUMBERS = {"call_us": "us", "run_us": "us", "exposed_share": "1", "resident_kb"
 
 @dataclass(frozen=True)
 class LaunchOverheads:
-    """The overheads of one device; None where nobody has measured one."""
+    """These are the overheads of one device; None where nobody has measured one."""
 
     call_s: float | None = None
     """Seconds from the end of a kernel to the start of the next one on the same stream, and before the first."""
@@ -32,13 +32,13 @@ class LaunchOverheads:
     """Engine -> op classes that run there; those of none run on the last. Empty: one engine for all."""
 
     def engine_of(self, op_class: str) -> str:
-        """Name of the engine."""
+        """Return the name of the engine."""
         named = (name for name, classes in self.classes.items() if op_class in classes)
         return next(named, [*self.classes][-1] if self.classes else "device")
 
 
 def read_launch_overheads(path: Path, content: Any, documents: Mapping[str, Any]) -> LaunchOverheads:
-    """The part ``network`` of a device file; ``CdmppError`` names the field that cannot be."""
+    """Read the part ``network`` of a device file; ``CdmppError`` names the field that cannot be."""
     if content is None:
         return LaunchOverheads()
     known = {*_NUMBERS, "streams", "engines"}

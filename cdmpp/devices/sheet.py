@@ -23,7 +23,7 @@ FIELDS: dict[str, dict[str, dict[str, Any]]] = json.loads(Path(__file__).with_na
 
 @dataclass(frozen=True)
 class Quantity:
-    """A number that a model reads of a device or of a core."""
+    """A model reads this number of a device or of a core."""
 
     low: float | None
     high: float | None
@@ -35,17 +35,17 @@ class Quantity:
 
     @property
     def value(self) -> float | None:
-        """The number; the geometric middle of a range."""
+        """The value is the number, or the geometric middle of a range."""
         return None if self.low is None or self.high is None else math.sqrt(self.low * self.high)
 
     @property
     def bounds(self) -> tuple[float, float] | None:
-        """(low, high) where only these are known."""
+        """The bounds are (low, high) where only these are known."""
         return None if self.low is None or self.high is None or self.low == self.high else (self.low, self.high)
 
 
 def read_sheet(path: Path, keys: set[str]) -> dict[str, Any]:
-    """Mapping in a YAML file that holds ``keys`` (those that end in ``?`` may lack); ``CdmppError`` names it."""
+    """Read a YAML mapping that holds ``keys`` (those that end in ``?`` may lack); ``CdmppError`` names it."""
     content = read_yaml(path)
     needed, allowed = {key for key in keys if key[-1] != "?"}, {key.removesuffix("?") for key in keys}
     if not isinstance(content, dict) or not needed <= set(content) <= allowed:
@@ -62,7 +62,7 @@ def read_sheet(path: Path, keys: set[str]) -> dict[str, Any]:
 def read_quantity(
     path: Path, field: str, entry: Any, unit: str, documents: Mapping[str, str], may_be_zero: bool = False
 ) -> Quantity:
-    """One entry ``{value, unit, source}``; ``CdmppError`` names ``path``, ``field`` and what was expected."""
+    """Read one entry ``{value, unit, source}``; ``CdmppError`` names ``path``, ``field`` and what was expected."""
     where = f"{path}: field {field}"
     if not isinstance(entry, dict) or set(entry) != {"value", "unit", "source"}:
         raise CdmppError(f"{where} must be a mapping of value, unit and source")
@@ -90,7 +90,7 @@ def read_quantity(
 
 
 def read_numbers(path: Path, content: Mapping[str, Any], kind: str, zero: str = "") -> dict[str, Quantity]:
-    """The ``numbers`` in a core's sheet, one a name in ``FIELDS[kind]``; only the one named ``zero`` may be 0.
+    """Read the ``numbers`` in a core's sheet, one a name in ``FIELDS[kind]``; only that named ``zero`` may be 0.
 
     ``CdmppError`` names ``path`` and the number that is missing, unknown, not known or cannot be.
     """
@@ -108,7 +108,7 @@ def read_numbers(path: Path, content: Mapping[str, Any], kind: str, zero: str = 
 
 
 def sheet_files(group: str) -> dict[str, Path]:
-    """Name -> description in ``conf/GROUP``, those of the working folder included; ``CdmppError`` where none is."""
+    """Return name -> description in ``conf/GROUP``, the working folder's included; ``CdmppError``: there is none."""
     folder = conf_folder() / group
     if not folder.is_dir():
         raise CdmppError(f"no {group} descriptions found in {folder}: the installation is incomplete")
@@ -117,7 +117,7 @@ def sheet_files(group: str) -> dict[str, Path]:
 
 
 def sheet_file(group: str, what: str, name: str) -> Path:
-    """The description of ``name``; ``CdmppError`` names the nearest ones where ``conf/GROUP`` has none."""
+    """Return the description of ``name``; ``CdmppError`` names the nearest ones where ``conf/GROUP`` has none."""
     files = sheet_files(group)
     if name not in files:
         readme = conf_folder() / group / "README.md"
@@ -126,7 +126,7 @@ def sheet_file(group: str, what: str, name: str) -> Path:
 
 
 def nearest(name: str, known: Collection[str]) -> str:
-    """Words for a message on a name that is not ``known``: the nearest names, or all where none is near."""
+    """Say for a name that is not ``known`` which are the nearest, or all where none is near."""
     plain = {other.replace("-", ""): other for other in known}
     wanted = name.lower().replace("-", "").replace("_", "").replace(" ", "")
     near = [plain[match] for match in difflib.get_close_matches(wanted, plain, n=3, cutoff=0.5)]

@@ -33,7 +33,7 @@ RATIOS: Mapping[tuple[str, str], tuple[float, float, str]] = {
 
 
 def check_sheet(path: Path, kind: str, target: Mapping[str, Any], numbers: Mapping[str, Quantity]) -> None:
-    """``CdmppError`` names ``path`` and the first field that no device of ``kind`` has, or that contradicts another."""
+    """Raise ``CdmppError`` for the first field that no device of ``kind`` has, or that contradicts another."""
     if target["kind"] not in KIND_TARGETS[kind]:
         allowed = ", ".join(KIND_TARGETS[kind])
         raise CdmppError(
@@ -47,7 +47,7 @@ def check_sheet(path: Path, kind: str, target: Mapping[str, Any], numbers: Mappi
 
 
 def check_range(kind: str, name: str, value: float) -> None:
-    """``CdmppError`` for one number that no device of ``kind`` has."""
+    """Raise ``CdmppError`` for one number that no device of ``kind`` has."""
     for fault in _out_of_range(kind, {name: Quantity(value, value, "", "")}):
         raise CdmppError(fault)
 

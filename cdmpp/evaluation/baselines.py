@@ -37,7 +37,7 @@ _MAX_PROGRAMS = 50_000
 
 
 def make_baseline(name: str, settings: TreeSettings) -> Baseline:
-    """Baseline by name; ``DataError`` lists the names."""
+    """Make the baseline of that name; ``DataError`` lists the names."""
     if name not in BASELINES:
         raise DataError(f"unknown baseline {name!r}; known: {', '.join(BASELINES)}")
     return BASELINES[name](settings)
@@ -46,7 +46,7 @@ def make_baseline(name: str, settings: TreeSettings) -> Baseline:
 def score_baselines(
     dataset: LatencyDataset, split: Split, names: Sequence[str], seed: int = 0, threads: int = 1
 ) -> dict[str, dict[str, float]]:
-    """Test metrics of the baselines ``names``, with small trees: a training run prints them next to its own."""
+    """Score the baselines ``names`` on the test part, with small trees: a training run prints them too."""
     dataset, split = _sample(dataset, split)
     data, result = EvaluationData(dataset), {}
     for name in names:

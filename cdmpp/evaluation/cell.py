@@ -19,7 +19,7 @@ from cdmpp.predict.stored_config import CONFIG, WEIGHTS
 
 @dataclass(frozen=True)
 class CellOptions:
-    """Options that all cells of a run share. ``force``: compute again even where a finished cell lies."""
+    """All cells of a run share these options. ``force``: compute again even where a finished cell lies."""
 
     out: Path
     threads: int = 1
@@ -36,7 +36,7 @@ class CellOptions:
 
 @dataclass(frozen=True)
 class Cell:
-    """A model on one split with one seed."""
+    """A cell is a model on one split with one seed."""
 
     split: str
     seed: int
@@ -44,7 +44,7 @@ class Cell:
 
     @staticmethod
     def parse(text: str) -> Cell:
-        """``split/seed/model`` as ``str(cell)`` writes it."""
+        """Read ``split/seed/model`` as ``str(cell)`` writes it."""
         parts = text.split("/")
         if len(parts) != 3 or not parts[1].isdigit():
             raise DataError(f"cell {text!r} is not of the form split/seed/model, e.g. by_task/0/xgb_ours")
@@ -54,15 +54,15 @@ class Cell:
         return f"{self.split}/{self.seed}/{self.model}"
 
     def path(self, out: Path, dataset_name: str) -> Path:
-        """Path of its JSON file; the predictions lie next to it."""
+        """Return the path of its JSON file; the predictions lie next to it."""
         return out / "cells" / dataset_name / self.split / str(self.seed) / f"{self.model}.json"
 
     def model_folder(self, out: Path, dataset_name: str) -> Path:
-        """Folder in which its model is trained."""
+        """Return the folder in which its model is trained."""
         return out / "models" / dataset_name / str(self)
 
     def fingerprint(self, dataset: LatencyDataset, options: CellOptions) -> str:
-        """Hash of everything that its figures follow from: a finished cell with another one is stale."""
+        """Hash everything that its figures follow from: a finished cell with another hash is stale."""
         overrides: tuple[str, ...] = (*options.overrides, *options.variants.get(self.model, ()))
         if self.model in options.stored:
             files = [find_model(options.stored[self.model]) / name for name in (CONFIG, WEIGHTS)]

@@ -21,15 +21,15 @@ _MAX_DEVICES = 64
 
 
 class EagerRoofline:
-    """max(operations / peak, bytes / bandwidth) by the datasheet only; nothing is fitted."""
+    """The time is max(operations / peak, bytes / bandwidth) by the datasheet only; nothing is fitted."""
 
     def fit(self, data: EvaluationData, split: Split, seed: int) -> None:
-        """Nothing to learn; ``DataError`` for programs that are no framework operators."""
+        """Learn nothing; ``DataError`` for programs that are no framework operators."""
         _only_operators(data.dataset)
 
     @torch.no_grad()
     def predict(self, data: EvaluationData, indices: np.ndarray) -> np.ndarray:
-        """(len(indices),) seconds."""
+        """Return (len(indices),) seconds."""
         return np.exp(_each(data.dataset, indices, lambda batch: self._log_latency(batch)[:, None])[:, 0])
 
     def _log_latency(self, batch: Batch) -> torch.Tensor:
@@ -38,7 +38,7 @@ class EagerRoofline:
 
 
 class EagerCosts(EagerRoofline):
-    """Start of our model: the roofline with numbers fitted for each family and device, and a floor."""
+    """Our model starts from this: the roofline with numbers fitted for each family and device, and a floor."""
 
     def fit(self, data: EvaluationData, split: Split, seed: int) -> None:
         """Fit the numbers on ``split.train``."""
@@ -53,7 +53,7 @@ class EagerCosts(EagerRoofline):
 
 @torch.no_grad()
 def eager_columns(data: EvaluationData) -> np.ndarray:
-    """(n, N_INPUTS) float32: what our model's correction reads, the same for trees."""
+    """Return what our model's correction reads, the same for trees: (n, N_INPUTS) float32."""
     _only_operators(data.dataset)
     return _each(data.dataset, np.arange(len(data.dataset)), eager_inputs, N_INPUTS)
 

@@ -15,7 +15,7 @@ from cdmpp.evaluation.noise import NoiseFloor
 
 @dataclass(frozen=True)
 class EvaluationData:
-    """A data set with the extra features that only baselines read."""
+    """A data set comes with the extra features that only baselines read."""
 
     dataset: LatencyDataset
     per_store: np.ndarray | None = None
@@ -25,18 +25,18 @@ class EvaluationData:
 
 
 class Baseline(Protocol):
-    """A predictor that an evaluation fits itself."""
+    """An evaluation fits this predictor itself."""
 
     def fit(self, data: EvaluationData, split: Split, seed: int) -> None:
         """Learn from ``split.train``; ``split.validation`` may choose settings. The rest is never read."""
 
     def predict(self, data: EvaluationData, indices: np.ndarray) -> np.ndarray:
-        """(len(indices),) seconds."""
+        """Return (len(indices),) seconds."""
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """Predictions of a model for m test programs."""
+    """A forecast is the predictions of a model for m test programs."""
 
     latency_s: np.ndarray
     intervals: Mapping[float, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)

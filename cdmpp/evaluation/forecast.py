@@ -38,7 +38,7 @@ def forecast(data: EvaluationData, dataset_name: str, split: Split, cell: Cell, 
 
 
 def conformal_forecast(baseline: Baseline, data: EvaluationData, split: Split) -> Forecast:
-    """Forecast of a fitted baseline: intervals have one width for all programs, calibrated on ``split.validation``."""
+    """Forecast by a fitted baseline: all intervals have one width, calibrated on ``split.validation``."""
     rows, predicted = split.validation, baseline.predict(data, split.test)
     latency_s, tasks = data.dataset.latency_s[rows], np.asarray(data.dataset.task_ids)[rows]
     conformal = fit_conformal(np.log(baseline.predict(data, rows)), np.log(latency_s), tasks)

@@ -23,22 +23,22 @@ _MAX_DEVICES = 16
 
 
 class Constant:
-    """The median latency of the training programs."""
+    """Every program takes the median latency of the training programs."""
 
     def fit(self, data: EvaluationData, split: Split, seed: int) -> None:
         """Take the median of ``split.train``."""
         self.seconds = float(np.median(data.dataset.latency_s[split.train]))
 
     def predict(self, data: EvaluationData, indices: np.ndarray) -> np.ndarray:
-        """(len(indices),) seconds."""
+        """Return (len(indices),) seconds."""
         return np.full(len(indices), self.seconds)
 
 
 class Roofline:
-    """``kernels * launch + max(flops / rate, bytes / bandwidth)``; fitted: launch, fractions of the datasheet's."""
+    """Fit launch and fractions of the datasheet in ``kernels * launch + max(flops / rate, bytes / bandwidth)``."""
 
     def fit(self, data: EvaluationData, split: Split, seed: int) -> None:
-        """Least mean absolute error of log-latency on ``split.train``, from three starting points."""
+        """Minimise the mean absolute error of log-latency on ``split.train``, from three starting points."""
         terms = self._terms(data.dataset, split.train)
         target = np.log(data.dataset.latency_s[split.train])
 
@@ -46,7 +46,7 @@ class Roofline:
         self.parameters = _least_error(lambda parameters: self._seconds(terms, parameters), target, starts)
 
     def predict(self, data: EvaluationData, indices: np.ndarray) -> np.ndarray:
-        """(len(indices),) seconds."""
+        """Return (len(indices),) seconds."""
         return self._seconds(self._terms(data.dataset, indices), self.parameters)
 
     @staticmethod
@@ -70,7 +70,7 @@ class Roofline:
 
 
 class Analytic:
-    """Only the model's own anchor: analytic kernel times, one factor a part fitted to the training programs."""
+    """The model's own analytical prior predicts alone, with factors fitted to the training programs."""
 
     def fit(self, data: EvaluationData, split: Split, seed: int) -> None:
         """Fit the factors on ``split.train``."""
@@ -78,7 +78,7 @@ class Analytic:
         self.anchor.fit(_tensors(data.dataset, split.train), np.arange(len(split.train)))
 
     def predict(self, data: EvaluationData, indices: np.ndarray) -> np.ndarray:
-        """(len(indices),) seconds."""
+        """Return (len(indices),) seconds."""
         programs, predicted = _tensors(data.dataset, indices), np.empty(len(indices))
         with torch.no_grad():
             for batch in ordered_batches(programs, np.arange(len(indices))):
@@ -90,7 +90,7 @@ class Analytic:
 
 
 class CodeCosts(Analytic):
-    """Start of the model: fitted costs of what the compiler made; analytic where a program has no code."""
+    """The model starts from this: fitted costs of what the compiler made; analytic where a program has no code."""
 
     def fit(self, data: EvaluationData, split: Split, seed: int) -> None:
         """Fit the costs on programs of ``split.train`` that have code vectors."""
@@ -108,10 +108,10 @@ class CodeCosts(Analytic):
 
 
 class Simulated(Analytic):
-    """Simulated cycles with two fitted numbers: a factor, and the time of a launch. Analytic without code vectors."""
+    """Simulated cycles get a fitted factor and time of a launch. It is analytic without code vectors."""
 
     def fit(self, data: EvaluationData, split: Split, seed: int) -> None:
-        """Least mean absolute error of log-latency on those of ``split.train`` that have code vectors."""
+        """Minimise the mean absolute error of log-latency on those of ``split.train`` that have code vectors."""
         super().fit(data, split, seed)
         simulated_s, kernels = self.terms(data.dataset, split.train)
         coded = np.isfinite(simulated_s)
@@ -122,13 +122,13 @@ class Simulated(Analytic):
             self.parameters = _least_error(lambda parameters: self._seconds(*terms, parameters), target, starts)
 
     def predict(self, data: EvaluationData, indices: np.ndarray) -> np.ndarray:
-        """(len(indices),) seconds."""
+        """Return (len(indices),) seconds."""
         predicted = self._seconds(*self.terms(data.dataset, indices), self.parameters)
         return np.where(np.isfinite(predicted), predicted, super().predict(data, indices))
 
     @staticmethod
     def terms(dataset: LatencyDataset, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(n,) simulated seconds, NaN without a code vector, and how many kernels each has."""
+        """Return (n,) simulated seconds, NaN without a code vector, and how many kernels each has."""
         asts, names = dataset.asts, np.asarray(dataset.devices)[indices]
         sheets = devices.sheets_of(names)
         clocks_hz = 1e6 * np.array([sheets[str(name)].spec["clock_mhz"] or np.nan for name in names])

@@ -14,7 +14,7 @@ from cdmpp.training.config import TrainConfig
 def train_config(
     model: str, overrides: Sequence[str] = (), variants: Mapping[str, Sequence[str]] | None = None
 ) -> TrainConfig:
-    """Settings for ``cdmpp``, a variant or a file of ``conf/experiment``; ``NAME:override`` is for one model only."""
+    """Compose settings for ``cdmpp``, a variant or a file of ``conf/experiment``; ``NAME:override``: one model's."""
     choices: dict[str, Sequence[str]] = {
         **{name: [f"model={name}"] for name in GROUPS["model"]},
         **{path.stem: [f"experiment={path.stem}"] for path in (conf_folder() / "experiment").glob("*.yaml")},

@@ -46,7 +46,7 @@ class NetworkRow:
 
     @staticmethod
     def of(cell: NetworkCell, device: Device) -> NetworkRow:
-        """The row of a cell on ``device``, with its launch overheads."""
+        """Make the row of a cell on ``device``, with its launch overheads."""
         errors = cell.errors(device)
         return NetworkRow(
             cell.device, cell.model, cell.schedule, cell.network, cell.batch, cell.held_out, len(cell.calls),
@@ -56,12 +56,12 @@ class NetworkRow:
 
     @property
     def key(self) -> tuple[str, str, str, str, int]:
-        """Device, model, schedule, network and batch: what it is a row of."""
+        """Return device, model, schedule, network and batch: what it is a row of."""
         return self.device, self.model, self.schedule, self.network, self.batch
 
     @property
     def times_eager(self) -> float | None:
-        """Measured time over that of eager PyTorch."""
+        """Return the measured time over that of eager PyTorch."""
         return self.measured_s / self.eager_pytorch_s if self.eager_pytorch_s else None
 
 
@@ -69,7 +69,7 @@ ERRORS = tuple(entry.name.removesuffix("_error") for entry in fields(NetworkRow)
 
 
 def write_rows(path: Path, rows: Iterable[NetworkRow]) -> None:
-    """A table with six digits."""
+    """Write a table with six digits."""
     stream = io.StringIO()
     writer = csv.DictWriter(stream, [entry.name for entry in fields(NetworkRow)], lineterminator="\n")
     writer.writeheader()
@@ -108,7 +108,7 @@ _PARSED = {entry.name: _PARSERS[str(entry.type)] for entry in fields(NetworkRow)
 
 
 def summary(rows: Sequence[NetworkRow]) -> list[dict[str, Any]]:
-    """A line a device, schedule, model and side (held out or not): errors in percent, their parts, ratio to eager."""
+    """Sum up each device, schedule, model and side (held out or not): errors in percent, parts, ratio to eager."""
     lines = []
     for group in sorted({(row.device, row.schedule, row.model, row.held_out) for row in rows}):
         own = [row for row in rows if (row.device, row.schedule, row.model, row.held_out) == group]
@@ -126,7 +126,7 @@ def summary(rows: Sequence[NetworkRow]) -> list[dict[str, Any]]:
 
 
 def network_errors(rows: Iterable[NetworkRow]) -> dict[str, Any]:
-    """Device -> model -> kind of schedule -> network -> log of measured over predicted, as ``network.interval`` reads.
+    """Map device -> model -> kind of schedule -> network to log(measured / predicted), for ``network.interval``.
 
     Of several batches or shapes of one network the worst counts: they err together.
     """
@@ -141,7 +141,7 @@ def network_errors(rows: Iterable[NetworkRow]) -> dict[str, Any]:
 
 
 def coverage(errors: Mapping[str, float], level: float) -> float | None:
-    """Share of networks inside the interval that the others make; None where these are too few."""
+    """Return the share of networks inside the interval that the others make; None where these are too few."""
     inside = []
     for name, error in errors.items():
         others = NetworkErrors({key: value for key, value in errors.items() if key != name})

@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class NetworkSettings:
-    """Settings of a session. ``conf/evaluate_networks.yaml`` takes its defaults from here."""
+    """These are the settings of a session. ``conf/evaluate_networks.yaml`` takes its defaults from here."""
 
     LIMITS = {"batches": Limits(1, 10**6, "examples"), "visits": Limits(1, 1000)}
 
@@ -56,7 +56,7 @@ class NetworkSettings:
 
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> NetworkSettings:
-        """From the composed configuration; ``DataError`` for a key that nothing reads."""
+        """Read the composed configuration; ``DataError`` for a key that nothing reads."""
         names = {entry.name for entry in fields(NetworkSettings)}
         if unknown := sorted(set(values) - names):
             raise DataError(f"unknown settings {', '.join(unknown)}; known: {', '.join(sorted(names))}")
@@ -117,7 +117,7 @@ def _line(cell: NetworkCell, device: Device) -> str:
 
 
 def fitted(cells: Sequence[NetworkCell]) -> dict[str, Device]:
-    """Each device with what a run adds to its kernels, by the networks not held out; as it is where they are few."""
+    """Give each device what a run adds to its kernels, by networks not held out; as it is where they are few."""
     found = {}
     for name in sorted({cell.device for cell in cells}):
         sheet = devices.get(name)
@@ -131,12 +131,12 @@ def fitted(cells: Sequence[NetworkCell]) -> dict[str, Device]:
 
 
 def rows_of(cells: Sequence[NetworkCell], sheets: Mapping[str, Device]) -> list[NetworkRow]:
-    """A row a cell, each by the sheet of its device."""
+    """Make a row of each cell, by the sheet of its device."""
     return [NetworkRow.of(cell, sheets[cell.device]) for cell in cells]
 
 
 def write_figures(rows: Sequence[NetworkRow], sheets: Mapping[str, Device], out: Path) -> None:
-    """``networks.json`` under ``out``: rows, engines, and the errors that intervals are made of."""
+    """Write ``networks.json`` under ``out``: rows, engines, and the errors that intervals are made of."""
     content = {
         "rows": summary(rows),
         "engines": {name: asdict(sheet.launch_overheads) for name, sheet in sheets.items()},

@@ -25,7 +25,7 @@ _EAGER_RUNS = 8
 
 @dataclass(frozen=True)
 class CallCell:
-    """One call of a network."""
+    """This is one call of a network."""
 
     name: str
     op_class: str
@@ -43,7 +43,7 @@ class CallCell:
 
 @dataclass(frozen=True)
 class NetworkCell:
-    """One network on one device."""
+    """This is one network on one device."""
 
     network: str
     batch: int
@@ -65,7 +65,7 @@ class NetworkCell:
     """After how many, some time apart, these are the least times."""
 
     def with_visit(self, other: NetworkCell) -> NetworkCell:
-        """The least of this one and of a later visit; only the later one, where it ran other programs."""
+        """Take the least of this one and a later visit; only the later one, where it ran other programs."""
         ran, runs = ([call.predicted_s for call in cell.calls] for cell in (self, other))
         if (self.model, ran) != (other.model, runs):
             return other
@@ -89,37 +89,37 @@ class NetworkCell:
 
     @property
     def measured_s(self) -> float:
-        """One run on a quiet machine, see ``network.measured.quiet_seconds``."""
+        """Return the time of one run on a quiet machine, see ``network.measured.quiet_seconds``."""
         return quiet_seconds(self.samples_s, [call.inside_s for call in self.calls])
 
     @property
     def kernels_s(self) -> float:
-        """Sum of the kernels as predicted."""
+        """Sum the kernels as predicted."""
         return sum(call.predicted_s for call in self.calls)
 
     @property
     def alone_s(self) -> float:
-        """Sum of the kernels as measured, each alone."""
+        """Sum the kernels as measured, each alone."""
         return sum(call.alone_s for call in self.calls)
 
     @property
     def inside_s(self) -> float:
-        """Sum of the kernels as measured within the network."""
+        """Sum the kernels as measured within the network."""
         return sum(call.inside_s for call in self.calls)
 
     def beside_s(self, device: Device, cold: bool = True) -> float:
-        """Seconds of launches, of a run, and (``cold``) of data far away by ``device``'s overheads, on one stream."""
+        """Compute seconds of launches, a run and (``cold``) far data by ``device``'s overheads, on one stream."""
         overheads = device.launch_overheads
         gaps = (overheads.run_s or 0.0) + len(self.calls) * (overheads.call_s or 0.0)
         return gaps + (self.cold_s(device) if cold else 0.0)
 
     def cold_s(self, device: Device) -> float:
-        """Extra seconds of all calls, because their data lies farther away."""
+        """Sum the extra seconds of all calls, because their data lies farther away."""
         levels = levels_of(device)
         return sum(cold_of(call.touches, device, levels, call.predicted_s) for call in self.calls)
 
     def errors(self, device: Device) -> dict[str, float]:
-        """Relative errors: of the replay, of plain sums, and the parts that the replay's is made of (which add up)."""
+        """Compute relative errors: of the replay, of plain sums, and of the replay's parts (which add up)."""
         real = self.measured_s
         overhead = self.beside_s(device, cold=False)
         return {
@@ -133,18 +133,18 @@ class NetworkCell:
 
 
 def cell_path(out: Path, device: str, schedule: str, network: str, batch: int, other: str = "") -> Path:
-    """Path at which a cell is kept. ``other``: name of the model, where it did not choose the programs."""
+    """Return the path of a cell. ``other``: name of the model, where it did not choose the programs."""
     name = "-".join(filter(None, (network, f"b{batch}", other)))
     return Path(out) / "cells" / device / schedule.replace(":", "-") / f"{name}.json"
 
 
 def read_cells(out: Path) -> list[NetworkCell]:
-    """All finished cells under ``out``; ``DataError`` names a file that is none."""
+    """Read all finished cells under ``out``; ``DataError`` names a file that is none."""
     return [read_cell(path) for path in sorted((Path(out) / "cells").rglob("*.json"))]
 
 
 def read_cell(path: Path) -> NetworkCell:
-    """``DataError`` where the file is none."""
+    """Read a cell; ``DataError`` where the file is none."""
     stored = read_json(path)
     try:
         calls = tuple(
@@ -191,7 +191,7 @@ def measure_cell(
 
 
 def predicted_again(cell: NetworkCell, device: Device, model: str, progress: bool = True) -> NetworkCell:
-    """The programs that were measured, predicted by another model.
+    """Predict the programs that were measured by another model.
 
     ``CdmppError`` where the model of ``cell`` has changed since, so that its programs are not known any more.
     """

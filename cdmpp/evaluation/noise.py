@@ -12,7 +12,7 @@ from cdmpp.data.schema import Record
 
 @dataclass(frozen=True)
 class NoiseFloor:
-    """Relative deviation of repeated measurements, percent of the latency."""
+    """Repeated measurements deviate by so many percent of the latency."""
 
     n_programs: int
     mean: float
@@ -21,7 +21,7 @@ class NoiseFloor:
 
 
 def noise_floor(records: Iterable[Record]) -> NoiseFloor | None:
-    """Over records with a repeat apart in time, by ``Record.spread``; None where no program was measured again.
+    """Compare records with a repeat apart in time, by ``Record.spread``; None where no program was repeated.
 
     Two visits of our protocol count, and merged equal programs of an import. Repeats inside one visit share its state.
     """

@@ -37,7 +37,7 @@ def save_training_plots(
 
 
 def scatter(axes: Axes, true_s: np.ndarray, predicted_s: np.ndarray) -> None:
-    """Predicted against measured on logarithmic axes, coloured by how many programs lie there."""
+    """Plot predicted against measured on logarithmic axes, coloured by how many programs lie there."""
     true, predicted = np.asarray(true_s) * 1e6, np.asarray(predicted_s) * 1e6
     low, high = min(true.min(), predicted.min()) / 1.3, max(true.max(), predicted.max()) * 1.3
     span = np.log10([low, high])
@@ -57,7 +57,7 @@ def scatter(axes: Axes, true_s: np.ndarray, predicted_s: np.ndarray) -> None:
 
 
 def error_boxes(axes: Axes, ape: np.ndarray, labels: Sequence[str] | np.ndarray, what: str) -> None:
-    """Distribution of the absolute percentage error (m,) in each group: box = quartiles, whiskers = p10 and p90."""
+    """Plot the absolute percentage error (m,) in each group: box = quartiles, whiskers = p10 and p90."""
     kinds = np.asarray(labels)
     names = sorted(set(kinds.tolist()))
     groups = [np.maximum(np.asarray(ape)[kinds == name], 1e-2) for name in names]
@@ -78,7 +78,7 @@ def error_boxes(axes: Axes, ape: np.ndarray, labels: Sequence[str] | np.ndarray,
 
 
 def learning_curve(axes: Axes, history: Sequence[Mapping[str, float]]) -> None:
-    """Training loss (left) and validation errors (right) over epochs, a line for each ``member``."""
+    """Plot training loss (left) and validation errors (right) over epochs, a line for each ``member``."""
     right, members = axes.twinx(), sorted({row.get("member", 0) for row in history})
     errors = (right, "val_mape", "--", _ORANGE), (right, "val_median_ape", ":", _ORANGE)
     for target, name, style, colour in ((axes, "train_loss", "-", _BLUE), *errors):
@@ -97,7 +97,7 @@ def learning_curve(axes: Axes, history: Sequence[Mapping[str, float]]) -> None:
 
 
 def plain_numbers(axes: Axes) -> None:
-    """Numbers at a logarithmic y axis, several of them also where it spans less than a decade; after all drawing."""
+    """Write several plain numbers at a logarithmic y axis, within a decade too; call after all drawing."""
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
     low, high = axes.get_ylim()

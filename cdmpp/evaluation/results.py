@@ -18,7 +18,7 @@ RESULTS, RUNS = "results.csv", "runs.csv"
 
 @dataclass(frozen=True)
 class Run:
-    """One command on one day, as far as its test parts are of one size."""
+    """A run is one command on one day, as far as its test parts are of one size."""
 
     command: str
     date: str
@@ -29,13 +29,13 @@ class Run:
 
     @property
     def name(self) -> str:
-        """The key in ``runs.csv``: equal for equal runs, whoever writes the table."""
+        """The name is the key in ``runs.csv``: equal for equal runs, whoever writes the table."""
         return hashlib.blake2b("\0".join(map(str, astuple(self))).encode(), digest_size=4).hexdigest()
 
 
 @dataclass(frozen=True)
 class Result:
-    """One figure of a model on the test part of a split."""
+    """A result is one figure of a model on the test part of a split."""
 
     device: str
     dataset: str
@@ -50,12 +50,12 @@ class Result:
 
 
 def collect(out: Path, dataset_name: str | None = None) -> list[dict[str, Any]]:
-    """Contents of all finished cells under ``out``, of one data set or of all, in order of their paths."""
+    """Read all finished cells under ``out``, of one data set or of all, in order of their paths."""
     return [read_json(path) for path in sorted((Path(out) / "cells" / (dataset_name or ".")).rglob("*.json"))]
 
 
 def results_of(cells: Iterable[Mapping[str, Any]]) -> list[Result]:
-    """One result for each overall metric of each cell."""
+    """Make one result of each overall metric of each cell."""
     keys, of_run = ("device", "dataset", "split", "seed", "model"), [field.name for field in fields(Run)]
     results = []
     for cell in cells:
@@ -65,7 +65,7 @@ def results_of(cells: Iterable[Mapping[str, Any]]) -> list[Result]:
 
 
 def read_results(folder: Path) -> list[Result]:
-    """Results of ``folder/results.csv`` with their runs; none where there is no such file. ``DataError``: damaged."""
+    """Read ``folder/results.csv`` with its runs; none where there is no such file. ``DataError``: damaged."""
     if not (folder / RESULTS).is_file():
         return []
     try:

@@ -53,7 +53,7 @@ _LIMITS = {"seeds": SEED, **dict.fromkeys(("jobs", "threads"), PROCESSES)}
 
 @dataclass(frozen=True)
 class EvaluationSettings:
-    """``conf/evaluate.yaml`` in plain Python; the comments there say more."""
+    """This is ``conf/evaluate.yaml`` in plain Python; the comments there say more."""
 
     devices: tuple[str, ...]
     data_paths: tuple[Path, ...]
@@ -67,7 +67,7 @@ class EvaluationSettings:
 
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> EvaluationSettings:
-        """From the composed ``conf/evaluate.yaml``; ``CdmppError`` names a key that nothing reads."""
+        """Read the composed ``conf/evaluate.yaml``; ``CdmppError`` names a key that nothing reads."""
         check_keys(values, _KEYS)
         # One name needs no brackets.
         values = {**values, **{key: [values[key]] for key in _LISTS if not isinstance(values[key], list)}}
@@ -103,7 +103,7 @@ def run_session(settings: EvaluationSettings) -> None:
 
 
 def load_evaluation_data(settings: EvaluationSettings) -> EvaluationData:
-    """All programs of the devices, the noise of their labels, and features of TVM where a baseline reads them."""
+    """Load all programs of the devices, their noise, and features of TVM where a baseline reads them."""
     threads, parts, noise = settings.options.threads, [], {}
     folders_of = {
         name: data_folders(name, settings.data_paths, features=settings.features) for name in settings.devices

@@ -19,7 +19,7 @@ from cdmpp.training.metrics import mape_factor
 
 @dataclass(frozen=True)
 class TreeSettings:
-    """XGBoost on log-latency with an absolute-error objective; ``depths`` are compared on the validation part."""
+    """XGBoost fits log-latency with an absolute-error objective; ``depths`` are compared on the validation part."""
 
     depths: tuple[int, ...] = (5, 7)
     rounds: int = 600
@@ -33,7 +33,7 @@ _XGBOOST = {"objective": "reg:absoluteerror", "eval_metric": "mae", "tree_method
 
 @dataclass
 class Trees:
-    """Gradient-boosted trees on a fixed-width vector per program; of the ratio to ``base`` where one is given."""
+    """Gradient-boosted trees read a fixed-width vector per program; with ``base`` they fit the ratio to it."""
 
     features: Callable[[EvaluationData], np.ndarray]
     settings: TreeSettings
@@ -66,14 +66,14 @@ class Trees:
         self.factor = mape_factor(np.exp(y[split.validation]), predicted)
 
     def predict(self, data: EvaluationData, indices: np.ndarray) -> np.ndarray:
-        """(len(indices),) seconds."""
+        """Return (len(indices),) seconds."""
         x = self.features(data)[indices][:, self.columns]
         ratio = self.factor * np.exp(self.model.predict(x).astype(np.float64) + self.centre)
         return ratio * self.base.predict(data, indices) if self.base else ratio
 
 
 def per_store_pooled(data: EvaluationData) -> np.ndarray:
-    """(n, 657) sum, maximum, busiest store, log of the linear sum, count."""
+    """Return (n, 657): sum, maximum, busiest store, log of the linear sum, count."""
     if data.per_store is None:
         raise DataError(
             "this baseline needs TVM's per-store features, and they are not derived for this data set: run "
@@ -83,7 +83,7 @@ def per_store_pooled(data: EvaluationData) -> np.ndarray:
 
 
 def ours_pooled(data: EvaluationData) -> np.ndarray:
-    """Pooled compact ASTs with the task's arithmetic and bytes."""
+    """Pool compact ASTs, and add the task's arithmetic and bytes."""
     dataset, asts = data.dataset, data.dataset.asts
     size = np.array([(dataset.tasks[task].flops, dataset.tasks[task].io_bytes) for task in dataset.task_ids])
     sheets = {name: devices.get(name) for name in np.unique(np.asarray(dataset.devices)).astype(str).tolist()}

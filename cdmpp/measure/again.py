@@ -53,7 +53,7 @@ class _Again(Collector):
 
 
 class Repeater(_Again):
-    """Times programs again, by the same protocol, into ``repeats.jsonl`` next to them.
+    """A repeater times programs again, by the same protocol, into ``repeats.jsonl`` next to them.
 
     Which ones is decided by a hash of their ids, so that a rerun goes on with the same list. ``run`` returns the
     deviations (see ``repeat_report``); ``DataError`` where the folder holds no record that is old enough.
@@ -92,7 +92,7 @@ class Repeater(_Again):
 
 
 class Reviser(_Again):
-    """Times programs again whose label is in doubt, and merges the visits with those recorded.
+    """A reviser times programs again whose label is in doubt, and merges the visits with those recorded.
 
     The widest spread comes first. A label stays the minimum over all visits, so it can only fall.
     ``DataError`` where no label of the device is in doubt.

@@ -22,14 +22,14 @@ def load_compiler(_: Request) -> Reply:
 
 
 def import_tasks(request: Request) -> Reply:
-    """``network``, ``spec`` -> ``tasks``: their fields."""
+    """Import the ``network`` that ``spec`` describes; ``tasks`` holds the fields of its tasks."""
     from cdmpp.programs.networks import import_network
 
     return {"tasks": [asdict(task) for task in import_network(request["network"], request["spec"])]}
 
 
 def sample(request: Request) -> Reply:
-    """``task``, ``target``, ``n``, ``seed`` -> ``schedules``: trace JSON texts."""
+    """Draw ``n`` schedules of ``task`` for ``target`` from ``seed``; ``schedules`` holds their traces as JSON texts."""
     from cdmpp.programs.sampling import sample_programs
 
     programs = sample_programs(Task(**request["task"]), request["target"], request["n"], request["seed"])
@@ -38,7 +38,7 @@ def sample(request: Request) -> Reply:
 
 @lru_cache(maxsize=64)
 def arguments_of(workload: str) -> list[list[Any]]:
-    """``[[shape, dtype], ...]`` of a task's parameters, outputs included."""
+    """Return ``[[shape, dtype], ...]`` of a task's parameters, outputs included."""
     from cdmpp.programs.replay import parse_workload
 
     main = parse_workload(workload)["main"]
@@ -46,7 +46,7 @@ def arguments_of(workload: str) -> list[list[Any]]:
 
 
 def build(request: Request) -> Reply:
-    """``workload``, ``schedule``, ``target``, ``symbol``, ``path`` -> library at ``path``; next to it a GPU's code."""
+    """Build ``workload`` with ``schedule`` for ``target`` as library ``path``; next to it a GPU's code."""
     import tvm
 
     from cdmpp.programs.replay import replay
@@ -70,7 +70,7 @@ def build(request: Request) -> Reply:
 
 
 def write_expected(request: Request) -> Reply:
-    """``workload``, ``path`` -> nothing; the last argument lies there (npy) after the unscheduled task has run here."""
+    """Run the unscheduled task here and write its last argument (npy) to ``path``; the reply is empty."""
     import tvm
 
     from cdmpp.measure.timing import tensors_for

@@ -19,7 +19,7 @@ from cdmpp.programs.task import Task
 
 @dataclass(frozen=True)
 class LabelSettings:
-    """Settings of how labels of a device are got; those that ``MeasureSettings`` has too mean the same there."""
+    """Labels of a device are got by these settings; those that ``MeasureSettings`` has too mean the same there."""
 
     LIMITS = {**MeasureSettings.LIMITS, "test_tasks": Limits(0, 10**6, "tasks")}
 
@@ -49,7 +49,7 @@ _SHARED = [f.name for f in fields(LabelSettings) if f.name not in ("how", "test_
 
 
 def measure_settings(device: Device, labels: LabelSettings, seed: int = 0) -> MeasureSettings:
-    """Settings of the measurement; ``DataError`` where the device cannot be measured this way, or no server answers."""
+    """Return settings of the measurement; ``DataError``: not measurable this way, or no server answers."""
     shared = {name: getattr(labels, name) for name in _SHARED}
     runner, kit = "rpc" if labels.how == "rpc" else "local", "build" if labels.how == "kit" else None
     settings = MeasureSettings(device.name, seed=seed, runner=runner, kit=kit, **shared)
@@ -58,7 +58,7 @@ def measure_settings(device: Device, labels: LabelSettings, seed: int = 0) -> Me
 
 
 def measure_tasks(tasks: Sequence[Task], device: Device, labels: LabelSettings, seed: int = 0) -> dict[str, Any]:
-    """Random schedules of ``tasks``, in that order, as records in ``labels.out``; or a kit of them (``how=kit``)."""
+    """Measure random schedules of ``tasks``, in order, as records in ``labels.out``; or pack them (``how=kit``)."""
     settings = measure_settings(device, labels, seed)
     kind, folder = (KitBuilder, settings.parts_folder) if settings.kit else (Collector, settings.data_folder)
     with writing(folder, f"measuring of {device.name}"):

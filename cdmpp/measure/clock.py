@@ -14,7 +14,7 @@ _SOURCE = Path(__file__).with_suffix(".c")
 
 
 def c_compiler() -> str:
-    """Path of a C compiler; ``CdmppError`` where there is none."""
+    """Return the path of a C compiler; ``CdmppError`` where there is none."""
     found = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
     if found is None:
         raise CdmppError("no C compiler (cc, gcc or clang) on the path: install one, such as the package gcc")
@@ -39,5 +39,5 @@ def _entry(library: str) -> ctypes._NamedFuncPointer:
 
 
 def running_mhz(library: str) -> float:
-    """MHz of the core that this thread runs on, by the library of ``build_clock``; takes a tenth of a millisecond."""
+    """Return MHz of the core that this thread runs on, by the library of ``build_clock``; takes a tenth of a ms."""
     return float(_entry(library)())

@@ -37,7 +37,7 @@ BUSY_WINDOWS = 3
 
 
 class Collector(Collection):
-    """Collects records of one device into ``folder``: programs of its plan, timed here or over RPC.
+    """A collector writes records of one device into ``folder``: programs of its plan, timed here or over RPC.
 
     Unless ``settings.force``, a busy machine (see ``Disturbance``) ends ``run`` with a ``DataError`` before anything is
     timed, and programs whose visits ended in a busy window are not recorded: a rerun measures them again.

@@ -25,16 +25,16 @@ FEWEST_PROGRAMS = 4
 
 
 class Visited(Protocol):
-    """A record, or visits themselves: anything that was timed in visits."""
+    """Anything that was timed in visits: a record, or visits themselves."""
 
     @property
     def spread(self) -> float:
-        """Relative difference of the two fastest visits."""
+        """Return the relative difference of the two fastest visits."""
 
 
 @dataclass(frozen=True)
 class Disturbance:
-    """Numbers that say how quiet a machine was."""
+    """These numbers say how quiet a machine was."""
 
     load: float | None = None
     """Threads of others that ran or waited to run, mean over two seconds; None where the system does not tell."""
@@ -44,29 +44,29 @@ class Disturbance:
 
     @staticmethod
     def now(visited: Sequence[Visited] = ()) -> Disturbance:
-        """The machine at this moment, in which nothing of ours is to run, and the programs that were ``visited``."""
+        """Look at the machine at this moment, in which nothing of ours may run, and at the programs ``visited``."""
         return Disturbance(load_of_others(), os.cpu_count() or 1, _median_spread(visited))
 
     @staticmethod
     def of_visits(visited: Sequence[Visited]) -> Disturbance:
-        """Disturbance of another machine, whose load is not known, from the programs that were ``visited`` there."""
+        """Judge another machine, whose load is not known, by the programs that were ``visited`` there."""
         return Disturbance(spread=_median_spread(visited))
 
     @staticmethod
     def of(records: Sequence[Record]) -> Disturbance:
-        """While ``records`` were taken: the highest load that one of them states, and their spread."""
+        """Take the highest load that one of ``records`` states, and their spread."""
         told = [record.extra["load"].split("/") for record in records if "load" in record.extra]
         load, processors = max(((float(one), int(of)) for one, of in told), default=(None, 1))
         return Disturbance(load, processors, _median_spread(records))
 
     @property
     def mark(self) -> dict[str, str]:
-        """The load as ``Record.extra`` states it."""
+        """Return the load as ``Record.extra`` states it."""
         return {} if self.load is None else {"load": f"{self.load:.1f}/{self.processors}"}
 
     @property
     def reasons(self) -> list[str]:
-        """The numbers above their limits, in words; empty for a quiet machine."""
+        """These numbers are above their limits, in words; empty for a quiet machine."""
         found = []
         if self.load is not None and self.load > LOAD_LIMIT * self.processors:
             most = LOAD_LIMIT * self.processors
@@ -78,13 +78,13 @@ class Disturbance:
         return found
 
     def describe(self) -> str:
-        """Both numbers in words."""
+        """Return both numbers in words."""
         load = "load of others unknown" if self.load is None else f"load of others {self.load:.1f}"
         spread = "" if self.spread is None else f"; visits differ by {self.spread:.1%} (median)"
         return f"{load} on {self.processors} processor{'s' * (self.processors > 1)}{spread}"
 
     def check(self, how: str, kept: str = "Nothing was measured") -> None:
-        """``DataError`` where the machine is not quiet: ``how`` stores all the same, ``kept`` is what happened."""
+        """Raise ``DataError`` where it is not quiet: ``how`` stores all the same, ``kept`` is what happened."""
         if reasons := self.reasons:
             raise DataError(
                 f"this machine is busy: {'; '.join(reasons)}. {kept}. Run the same command again when the machine is "
@@ -93,7 +93,7 @@ class Disturbance:
 
 
 def load_of_others() -> float | None:
-    """Mean number of other threads that run or wait to run, within two seconds; None where the system does not tell.
+    """Return the mean number of other threads that run or wait, within two seconds; None where it is unknown.
 
     Linux counts them at each moment. Elsewhere it is the load average of the last minute, our own work included.
     """

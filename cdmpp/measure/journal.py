@@ -10,7 +10,7 @@ from cdmpp.platform.files import append_lines, read_entries
 
 
 class Journal:
-    """Finished programs of one device in ``folder``; each failure is appended to ``failures`` as it happens."""
+    """A journal knows a device's finished programs in ``folder``; ``failures`` gets each failure as it happens."""
 
     def __init__(self, folder: Path, device: str, failures: str) -> None:
         self.failures = folder / failures
@@ -28,12 +28,12 @@ class Journal:
         return record_id in self.recorded or record_id in self.failed
 
     def record(self, record_id: str, task_id: str) -> None:
-        """A program is recorded."""
+        """Note that a program is recorded."""
         self.recorded.add(record_id)
         self.per_task[task_id] += 1
 
     def fail(self, key: str, task_id: str, reply: dict[str, Any]) -> None:
-        """A program failed, or a ``task:`` or ``network:``; ``reply`` holds its ``cause``."""
+        """Note that a program failed, or a ``task:`` or ``network:``; ``reply`` holds its ``cause``."""
         self.causes[reply["cause"]] += 1
         self.failed.add(key)
         append_lines(self.failures, [{"id": key, "task_id": task_id, "device": self.device, **reply}])

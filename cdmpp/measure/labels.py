@@ -14,7 +14,7 @@ from cdmpp.measure.protocol import Rule, Visits
 
 
 def record_of(visits: Visits, rule: Rule, marks: Mapping[str, str] | None = None, **fields: Any) -> Record:
-    """Record whose label is the minimum over ``visits``, taken by ``rule``.
+    """Make a record whose label is the minimum over ``visits``, taken by ``rule``.
 
     ``marks`` join its ``extra``; ``fields`` are the other ones of ``Record``.
     """
@@ -40,7 +40,7 @@ def record_of(visits: Visits, rule: Rule, marks: Mapping[str, str] | None = None
 
 
 def visits_of(record: Record) -> Visits:
-    """The visits that a record's samples came from; ``DataError`` where it does not say how they fall into visits."""
+    """Return the visits that a record's samples came from; ``DataError`` where it does not say."""
     try:
         lengths = [int(n) for n in record.extra["samples_per_visit"].split(",")]
         quiet = [bool(int(q)) for q in record.extra["quiet_visits"].split(",")]

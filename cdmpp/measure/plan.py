@@ -19,7 +19,7 @@ from cdmpp.programs.task import Task
 
 @dataclass
 class Plan:
-    """Tasks in measuring order and the networks they came from."""
+    """A plan lists tasks in measuring order and the networks they came from."""
 
     order: list[str]
     networks: list[str]
@@ -33,7 +33,7 @@ def load_plan(
     import_tasks: Callable[[str, Mapping[str, Any]], list[Task] | None],
     begun: Collection[str] = (),
 ) -> Plan:
-    """Plan of ``folder``, extended by the networks of ``zoo`` that it does not have yet.
+    """Load the plan of ``folder``, extended by the networks of ``zoo`` that it does not have yet.
 
     ``import_tasks(name, spec)`` returns the tasks of a network, or None where it cannot be imported (tried again on
     the next run). Where networks join, the tasks that are not ``begun`` are shuffled anew among all networks.
@@ -54,7 +54,7 @@ def load_plan(
 
 
 def copy_plan(folder: Path, source: Path, seed: int) -> Plan:
-    """Plan of ``folder``, extended by the tasks measured in the data set ``source``; ``DataError`` if it has none."""
+    """Load the plan of ``folder``, and add the tasks measured in data set ``source``; ``DataError`` if it has none."""
     order, networks = _stored(folder)
     measured = {record.task_id for record in read_records(source)}
     if not measured:
@@ -101,7 +101,7 @@ def _by_network(
 
 
 def interleave(tasks: Mapping[str, Sequence[str]], seed: int) -> list[str]:
-    """One task of each network in turn, each network's in random order, every task once."""
+    """Take one task of each network in turn, each network's in random order, every task once."""
     shuffle = random.Random(seed)
     queues = [shuffle.sample(tasks[name], len(tasks[name])) for name in sorted(tasks)]
     turns = itertools.chain.from_iterable(itertools.zip_longest(*queues))
@@ -109,5 +109,5 @@ def interleave(tasks: Mapping[str, Sequence[str]], seed: int) -> list[str]:
 
 
 def schedule_seed(task_id: str, seed: int) -> int:
-    """Sampling seed of one task: the same in every run, different from task to task."""
+    """Return the sampling seed of one task: the same in every run, different from task to task."""
     return int(hashlib.sha256(f"{task_id}:{seed}".encode()).hexdigest()[:7], 16)

@@ -25,7 +25,7 @@ _KIB = 1024
 
 @dataclass(frozen=True)
 class CoreProbe:
-    """Nanoseconds of one each, the least of several visits; in the order that the C program prints them."""
+    """Each takes so many nanoseconds, the least of several visits; in the order that the C program prints them."""
 
     integer_add_ns: float
     float_add_ns: float
@@ -40,7 +40,7 @@ class CoreProbe:
     memory_byte_ns: float
 
     def spec(self) -> dict[str, float]:
-        """Fields of a device's ``spec``, in their units."""
+        """Return fields of a device's ``spec``, in their units."""
         cycle = self.integer_add_ns
         return {
             "clock_mhz": round(1e3 / cycle),
@@ -53,7 +53,7 @@ class CoreProbe:
         }
 
     def core_numbers(self) -> dict[str, float]:
-        """Fields of a core's ``numbers``."""
+        """Return fields of a core's ``numbers``."""
         cycle = self.integer_add_ns
         return {
             "forward_cycles": _rounded(self.forward_ns / cycle),
@@ -61,7 +61,7 @@ class CoreProbe:
         }
 
     def yaml(self) -> str:
-        """Lines for ``spec`` of a device file, and for ``numbers`` of a core's."""
+        """Write lines for ``spec`` of a device file, and for ``numbers`` of a core's."""
         source = f'source: "{MEASURED}: cdmpp data probe"'
         groups = (
             ("of a device, conf/device", self.spec(), FIELDS["device"]),
@@ -102,7 +102,7 @@ def _buffers() -> tuple[int, int, int]:
 
 
 def cache_kib() -> dict[int, int]:
-    """Level -> KiB of the data caches that the first processor reaches; empty where the system does not tell."""
+    """Map level to KiB of the data caches that the first processor reaches; empty where it is unknown."""
     found: dict[int, int] = {}
     for place in sorted(_CACHES.glob("index*")):
         try:

@@ -12,7 +12,7 @@ from cdmpp.platform.files import write_json
 
 
 class CollectionProgress:
-    """Context manager around a collection; ``.progress.json`` in ``folder`` holds its phase and counts."""
+    """This context manager keeps phase and counts of a collection in ``.progress.json`` of ``folder``."""
 
     def __init__(self, folder: Path, done: int, show: bool = True) -> None:
         self.path = folder / ".progress.json"

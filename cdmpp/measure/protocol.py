@@ -11,7 +11,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Rule:
-    """The rule by which one visit to a program is taken."""
+    """One visit to a program is taken by this rule."""
 
     protocol_id: str
     repeat_ms: int
@@ -25,11 +25,11 @@ class Rule:
     clock: str
 
     def repeats_for(self, run_s: float) -> int:
-        """Repeats that a program of ``run_s`` seconds a run gets; 0 where it is too slow."""
+        """Return the repeats that a program of ``run_s`` seconds a run gets; 0 where it is too slow."""
         return 0 if run_s > self.too_slow_s else next(n for limit, n in self.repeats if run_s < limit)
 
     def describe(self, cores: int = 1) -> str:
-        """The protocol in words, for programs that run on ``cores`` processor cores."""
+        """Describe the protocol in words, for programs that run on ``cores`` processor cores."""
         where = "one pinned core" if cores == 1 else f"{cores} pinned cores"
         return (
             f"{self.protocol_id}: {self.clock}, {where}, TVM_NUM_THREADS={cores}, 64-byte aligned tensors, "
@@ -37,14 +37,14 @@ class Rule:
         )
 
     def repeats_in_words(self) -> str:
-        """Words that say how many repeats a run gets, by its time."""
+        """Say how many repeats a run gets, by its time."""
         (_, most), *fewer = self.repeats
         limits = [f"{n} from {1e3 * low:g} ms" for (low, _), (_, n) in zip(self.repeats, fewer, strict=False)]
         lasting = f"of at least {self.repeat_ms} ms" if self.repeat_ms else "of one run"
         return f"{most} repeats {lasting} ({', '.join(limits)}, none above {self.too_slow_s:g} s)"
 
     def visits_in_words(self, timed: str) -> str:
-        """Words that say how visits to ``timed`` things become a label."""
+        """Say how visits to ``timed`` things become a label."""
         return (
             f"two visits at least {self.min_separation_s:g} s "
             f"apart, a third where their minima differ by over {AGREEMENT:.0%}; label = minimum over all samples; "
@@ -65,7 +65,7 @@ GPU = Rule("gpu-v1", 3, ((0.003, 5), (0.030, 3), (float("inf"), 2)), 0.5, 10.0, 
 
 
 def rule_of(kind: str) -> Rule:
-    """The rule by which programs of a kind of device are timed: ``cpu``, or any name of a GPU."""
+    """Return the rule by which programs of a kind of device are timed: ``cpu``, or any name of a GPU."""
     return CPU if kind == "cpu" else GPU
 
 
@@ -79,7 +79,7 @@ MAX_VISITS = 3
 
 @dataclass
 class Visits:
-    """All visits to one program so far."""
+    """These are all visits to one program so far."""
 
     samples: list[tuple[float, ...]] = field(default_factory=list)
     """Seconds a run, one tuple a visit."""
@@ -91,7 +91,7 @@ class Visits:
     """``time.monotonic()`` at the start of the last visit."""
 
     def add(self, samples: Sequence[float], quiet: bool, start: float, clock_mhz: float | None = None) -> None:
-        """One more visit: ``samples`` in seconds a run, ``start`` by ``time.monotonic()``."""
+        """Add a visit: ``samples`` in seconds a run, ``start`` by ``time.monotonic()``."""
         self.samples.append(tuple(samples))
         if clock_mhz is not None:
             self.clock_mhz.append(clock_mhz)
@@ -100,33 +100,33 @@ class Visits:
 
     @property
     def minima(self) -> list[float]:
-        """Seconds: the minimum of each visit, ascending."""
+        """These are the minima of all visits in seconds, ascending."""
         return sorted(min(visit) for visit in self.samples)
 
     @property
     def spread(self) -> float:
-        """Relative difference of the two smallest visit minima; 0 for a single visit."""
+        """Return the relative difference of the two smallest visit minima; 0 for a single visit."""
         lowest = self.minima
         return lowest[1] / lowest[0] - 1.0 if len(lowest) > 1 else 0.0
 
     @property
     def label(self) -> float:
-        """Seconds: the minimum over all samples."""
+        """The label is the minimum over all samples, in seconds."""
         return self.minima[0]
 
     @property
     def median(self) -> float:
-        """Seconds: the median of the visit that holds the minimum."""
+        """Return the median of the visit that holds the minimum, in seconds."""
         return statistics.median(min(self.samples, key=min))
 
     @property
     def flagged(self) -> bool:
-        """True where the two fastest visits disagree."""
+        """Return True where the two fastest visits disagree."""
         return self.spread > AGREEMENT
 
     @property
     def complete(self) -> bool:
-        """True where no further visit is due."""
+        """Return True where no further visit is due."""
         unquiet = len(self.quiet) - sum(self.quiet)
         if len(self.samples) >= MAX_VISITS + min(unquiet, 1):  # one more where a sentinel was slow
             return True
@@ -135,7 +135,7 @@ class Visits:
 
 @dataclass
 class Timed:
-    """A built program between its first visit and its last."""
+    """This is a built program between its first visit and its last."""
 
     record_id: str
     arguments: list[Any]
@@ -145,14 +145,14 @@ class Timed:
 
     @property
     def symbol(self) -> str:
-        """Entry of the library."""
+        """The library has this entry."""
         return f"p{self.record_id}"
 
     def build_request(self, workload: str, schedule: str, target: Mapping[str, Any]) -> dict[str, Any]:
-        """The request to a worker to build the library, with texts of TVMScript and of a trace."""
+        """Return the request to a worker to build the library, with texts of TVMScript and of a trace."""
         program = {"workload": workload, "schedule": schedule, "target": dict(target)}
         return {"op": "build", **program, "symbol": self.symbol, "path": str(self.library)}
 
     def timing_request(self, op: str, **where: Any) -> dict[str, Any]:
-        """The request to a worker for one visit."""
+        """Return the request to a worker for one visit."""
         return {"op": op, "path": str(self.library), "symbol": self.symbol, "arguments": self.arguments, **where}

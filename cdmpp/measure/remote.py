@@ -18,7 +18,7 @@ ATTEMPTS = 3
 
 
 def parse_tracker(text: str) -> tuple[str, int]:
-    """``host:port``; ``CdmppError`` where it is something else."""
+    """Read ``host:port``; ``CdmppError`` where it is something else."""
     host, _, port = text.rpartition(":")
     if not host or not port.isdigit():
         raise CdmppError(f"tracker={text!r} is not host:port, for example tracker=10.0.0.7:9190")
@@ -26,7 +26,7 @@ def parse_tracker(text: str) -> tuple[str, int]:
 
 
 def time_remote(request: Request) -> Reply:
-    """One visit on any free server of ``tracker`` that registered under ``key``; replies as ``time_module``."""
+    """Take a visit on any free server of ``tracker`` that registered under ``key``; replies as ``time_module``."""
     for attempt in range(ATTEMPTS):
         try:
             return _time_once(request)
@@ -54,7 +54,7 @@ def _time_once(request: Request) -> Reply:
 
 
 def free_servers(tracker: str, key: str) -> int:
-    """Free servers of ``key``; ``CdmppError`` where no tracker answers, or it has none of that key."""
+    """Count the free servers of ``key``; ``CdmppError`` where no tracker answers, or it has none of that key."""
     from tvm import rpc
 
     host, port = parse_tracker(tracker)

@@ -14,7 +14,7 @@ from cdmpp.platform.files import FAILURES_FILE, read_entries
 
 
 def report(folder: Path, device: str) -> dict[str, Any]:
-    """Counts, failures by cause, distribution of spreads and noise floor of the records of ``device``."""
+    """Report counts, failures by cause, distribution of spreads and noise floor of the records of ``device``."""
     records = read_records(folder, device)
     failures = read_entries(folder / FAILURES_FILE, device)
     causes = collections.Counter(entry["cause"] for entry in failures)
@@ -34,6 +34,6 @@ def report(folder: Path, device: str) -> dict[str, Any]:
 
 
 def repeat_report(folder: Path, device: str) -> dict[str, Any]:
-    """Deviation |again / first - 1| of programs measured again; ``programs`` is 0 where there is none."""
+    """Report |again / first - 1| of programs measured again; ``programs`` is 0 where there is none."""
     floor = noise_floor(folder, device)
     return {"programs": 0} if floor is None else vars(floor)

@@ -21,7 +21,7 @@ _PYTHON = re.compile(r"3\.\d{1,2}")
 
 @dataclass(frozen=True)
 class MeasureSettings:
-    """Settings that say what to measure and how. ``conf/measure.yaml`` takes its defaults from here.
+    """Settings say what to measure and how. ``conf/measure.yaml`` takes its defaults from here.
 
     Raises:
         UnknownDeviceError: no such device.
@@ -111,7 +111,7 @@ class MeasureSettings:
 
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> MeasureSettings:
-        """From the composed ``conf/measure.yaml``; ``DataError`` for a key that nothing reads."""
+        """Read the composed ``conf/measure.yaml``; ``DataError`` for a key that nothing reads."""
         names = {entry.name for entry in fields(MeasureSettings)}
         if unknown := sorted(set(values) - names):
             raise DataError(f"unknown settings {', '.join(unknown)}; known: {', '.join(sorted(names))}")
@@ -161,41 +161,41 @@ class MeasureSettings:
 
     @property
     def target(self) -> dict[str, Any]:
-        """TVM target of the device."""
+        """This is the TVM target of the device."""
         return devices.get(self.device).target
 
     @property
     def threads(self) -> int:
-        """Cores that a program runs on here or in a kit: the target's ``num-cores``; over RPC 1."""
+        """A program runs on so many cores here or in a kit: the target's ``num-cores``; over RPC 1."""
         return 1 if self.runner == "rpc" else int(self.target.get("num-cores", 1))
 
     @property
     def data_folder(self) -> Path:
-        """Folder that records go to."""
+        """Records go to this folder."""
         return self.out or Path("datasets") / (f"{self.device}-torch" if self.runtime == "torch" else self.device)
 
     @property
     def parts_folder(self) -> Path:
-        """Folder in which a kit is built."""
+        """A kit is built in this folder."""
         return self.kit_folder or Path("kits") / self.device
 
     @property
     def server_key(self) -> str:
-        """Key under which RPC servers registered."""
+        """RPC servers registered under this key."""
         return self.key or self.device
 
     def servers(self) -> int:
-        """Programs that are timed at the same time; ``CdmppError`` where no RPC server answers."""
+        """So many programs are timed at the same time; ``CdmppError`` where no RPC server answers."""
         return 1 if self.runner == "local" else free_servers(str(self.tracker or ""), self.server_key)
 
     def device_networks(self) -> dict[str, Mapping[str, Any]]:
-        """Name -> specification of the chosen networks that the device can run."""
+        """Return name -> specification of the chosen networks that the device can run."""
         zoo, device = expand_zoo(self.zoo), devices.get(self.device)
         return {name: zoo[name] for name in self.networks or zoo if runs_on(zoo[name], device)}
 
 
 def check_places(tracker: str | None, kit_python: str | None, prefix: str = "") -> None:
-    """``CdmppError`` for what is no address of a tracker, or no version of Python."""
+    """Raise ``CdmppError`` for what is no address of a tracker, or no version of Python."""
     if tracker is not None:
         parse_tracker(tracker)
     if kit_python is not None and not _PYTHON.fullmatch(kit_python):
@@ -203,5 +203,5 @@ def check_places(tracker: str | None, kit_python: str | None, prefix: str = "") 
 
 
 def runs_on(spec: Mapping[str, Any], device: devices.Device) -> bool:
-    """True if ``device`` computes in the data type of a zoo entry: float16 needs published matrix rates."""
+    """Return True if ``device`` computes in the data type of a zoo entry: float16 needs published matrix rates."""
     return spec.get("dtype", "float32") == "float32" or bool(device.spec["fp16_matrix_tflops"])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def versions() -> str:
-    """JSON of the versions that a latency may depend on."""
+    """Return the versions that a latency may depend on, as JSON."""
     import tvm
 
     versions_of = {"python": platform.python_version(), "kernel": platform.release(), "tvm": tvm.__version__}
@@ -21,7 +21,7 @@ def versions() -> str:
 
 
 def torch_versions() -> str:
-    """Versions, as JSON, of the software that an operator of PyTorch's libraries runs on."""
+    """Return versions of the software that an operator of PyTorch's libraries runs on, as JSON."""
     import torch
 
     versions_of = {"python": platform.python_version(), "kernel": platform.release(), "torch": torch.__version__}
@@ -33,7 +33,7 @@ def torch_versions() -> str:
 
 
 def processor() -> str:
-    """Name that the first processor of this machine gives itself."""
+    """Return the name that the first processor of this machine gives itself."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

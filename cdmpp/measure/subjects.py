@@ -29,20 +29,20 @@ _MAX_TASK_FLOPS = {"cpu": 4e9, "gpu": 4e11}
 
 @dataclass(kw_only=True)
 class Subject(Timed):
-    """A program on its way to becoming a record."""
+    """A subject is a program on its way to becoming a record."""
 
     task: Task
     schedule: str
 
     @staticmethod
     def of(record_id: str, task: Task, schedule: str, scratch: Path) -> Subject:
-        """A program whose library will lie in ``scratch``."""
+        """Make a subject whose library will lie in ``scratch``."""
         library = scratch / f"{record_id}.so"
         return Subject(record_id, arguments_of(task.workload), library, task=task, schedule=schedule)
 
 
 class Subjects:
-    """Programs given by the caller; iterating yields them in groups that stay together."""
+    """The caller gives programs; iterating yields them in groups that stay together."""
 
     def __init__(self, subjects: Iterable[Subject]) -> None:
         self.subjects = list(subjects)
@@ -58,7 +58,7 @@ class Subjects:
 
 
 class PlannedSubjects(Subjects):
-    """The programs of a folder's plan that its journal does not hold, sampled a few tasks at a time."""
+    """These are programs of a folder's plan that its journal does not hold, sampled a few tasks at a time."""
 
     def __init__(
         self, settings: MeasureSettings, folder: Path, target: str, journal: Journal, builders: Sequence[Worker],

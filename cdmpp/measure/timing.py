@@ -41,7 +41,7 @@ def load_runtime(request: Request) -> Reply:
 
 
 def time_library(request: Request) -> Reply:
-    """One visit to ``path``, ``symbol`` with ``arguments`` on ``device``; replies as ``time_module``.
+    """Take a visit to ``path``, ``symbol`` with ``arguments`` on ``device``; replies as ``time_module``.
 
     With ``clock`` (a library of ``clock.build_clock``) the reply names the core's ``clock_mhz`` too.
     """
@@ -58,7 +58,7 @@ def time_library(request: Request) -> Reply:
 
 
 def time_module(module: Any, symbol: str, tensors: Sequence[Any], device: Any, rule: protocol.Rule) -> Reply:
-    """One visit to a loaded module, here or at the other end of an RPC session.
+    """Take a visit to a loaded module, here or at the other end of an RPC session.
 
     Returns ``{"samples": seconds a run, one per repeat}``, or ``{"cause": "too slow", "run_s": ...}``.
     """
@@ -97,7 +97,7 @@ def check_library(request: Request) -> Reply:
 
 
 def tensors_for(arguments: Sequence[Sequence[Any]], device: str) -> list[Any]:
-    """Aligned tensors of fixed content; those of the last request are used again where it asked for the same."""
+    """Return aligned tensors of fixed content; those of the last request are used again where it was the same."""
     key = repr((arguments, device))
     if _kept.get("key") != key:
         _kept.pop("tensors", None)
@@ -123,7 +123,7 @@ def _runtime(name: str) -> Any:
 
 
 def make_inputs(arguments: Sequence[Sequence[Any]]) -> list[np.ndarray]:
-    """Inputs that any operator accepts: floats in [0.1, 1), flags that are set, integers that index every axis around.
+    """Make inputs that any operator accepts: floats in [0.1, 1), flags that are set, integers that index every axis.
 
     Zeros and denormals would run faster or slower than real data; a mask that is not set would leave out work.
     """

@@ -23,7 +23,7 @@ _BLOCK = 65_521
 
 @dataclass(frozen=True)
 class TorchCall:
-    """One operator, ready to run."""
+    """This is one operator, ready to run."""
 
     inputs: tuple[Tensor, ...]
     """All that the call reads, each once."""
@@ -32,7 +32,7 @@ class TorchCall:
 
 
 def torch_call(operator: EagerOperator, place: str = "cpu") -> TorchCall:
-    """The call on the torch device ``place``, its inputs allocated there and filled with numbers from 0.1 to 1.
+    """Make the call on the torch device ``place``, its inputs allocated and filled with numbers from 0.1 to 1.
 
     Zeros and denormals would run faster or slower than real data. What PyTorch itself refuses (a pooling padded by more
     than half of its kernel, memory that is not there) raises a ``RuntimeError``, here or at the first run.
@@ -55,7 +55,7 @@ class _Filler:
         return block.repeat(-(-elements // _BLOCK))[:elements].view(shape)
 
     def rows_of(self, rows: int) -> Tensor:
-        """(rows,) int64: every row of a table once, in random order."""
+        """Draw (rows,) int64: every row of a table once, in random order."""
         return torch.randperm(rows, generator=self.random).to(self.place)
 
 

@@ -91,7 +91,7 @@ class _OfTorch(Collector):
 
 
 class TorchCollector(_OfTorch):
-    """Collects records of operators into ``folder``; their compact ASTs are made where they are read.
+    """A collector writes records of operators into ``folder``; their compact ASTs are made where they are read.
 
     Those of the wanted networks come first, random ones behind; or only the given ``operators``.
     """
@@ -134,11 +134,11 @@ class TorchCollector(_OfTorch):
 
 
 class TorchRepeater(_OfTorch, Repeater):
-    """``Repeater`` of operators."""
+    """This ``Repeater`` times operators."""
 
 
 class TorchReviser(_OfTorch, Reviser):
-    """``Reviser`` of operators."""
+    """This ``Reviser`` times operators."""
 
 
 def _operator(subject: Subject) -> EagerOperator:

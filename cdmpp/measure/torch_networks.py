@@ -38,7 +38,7 @@ def import_operators(request: Request) -> Reply:
 def network_tasks(
     operators: Sequence[Sequence[Any]], network: str, dtype: str, limits: CallLimits, origin: str
 ) -> list[Task]:
-    """Tasks of what ``import_operators`` found in ``network``, of ``dtype`` and within ``limits``."""
+    """Make tasks of what ``import_operators`` found in ``network``, of ``dtype`` and within ``limits``."""
     calls: Counter[EagerOperator] = Counter()
     for text, number in operators:
         told = EagerOperator.from_json(text)

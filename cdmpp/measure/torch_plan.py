@@ -38,7 +38,7 @@ _DISPATCH_S, _DISPATCH_SHARE = 5e-6, 0.25
 
 @dataclass(frozen=True)
 class CallLimits:
-    """Most time and memory that one call may take."""
+    """One call may take so much time and memory at most."""
 
     call_s: float
     """Seconds of a roofline at the peak of the datasheet: it takes longer."""
@@ -49,7 +49,7 @@ class CallLimits:
 
     @staticmethod
     def of(device: Device, call_ms: float, call_mb: float | None) -> CallLimits:
-        """Limits on a device; without ``call_mb`` a call may take a quarter of its memory."""
+        """Set the limits on a device; without ``call_mb`` a call may take a quarter of its memory."""
         tflops, gbps = _TYPICAL.get(device.kind, _TYPICAL["gpu"])
         memory_gb = device.spec["memory_gb"] or _MEMORY_GB
         call_bytes = 1e6 * call_mb if call_mb is not None else _SHARE * 1e9 * memory_gb
@@ -58,21 +58,21 @@ class CallLimits:
         return CallLimits(1e-3 * call_ms, call_bytes, 1e12 * peak, 1e9 * bandwidth)
 
     def roofline_s(self, operator: EagerOperator) -> float:
-        """Seconds at the peak of the datasheet."""
+        """Return the seconds at the peak of the datasheet."""
         return operator.flops / self.flops_per_s + operator.io_bytes / self.bytes_per_s
 
     def allow(self, operator: EagerOperator) -> bool:
-        """True if a call is within the limits."""
+        """Return True if a call is within the limits."""
         return operator.io_bytes <= self.call_bytes and self.roofline_s(operator) <= self.call_s
 
 
 def operator_plan(limits: CallLimits, count: int, seed: int, dtype: str = "float32") -> list[EagerOperator]:
-    """``count`` different operators; ``DataError`` where so many within the limits are not found."""
+    """Draw ``count`` different operators; ``DataError`` where so many within the limits are not found."""
     return list(islice(_operators(limits, seed, dtype), count))
 
 
 def gauge_plan(limits: CallLimits, calls: int, seed: int, dtype: str = "float32") -> list[EagerOperator]:
-    """The first ``calls`` operators of each family of kernels in the list that ``operator_plan`` begins."""
+    """Take the first ``calls`` operators of each family of kernels in the list that ``operator_plan`` begins."""
     room = dict.fromkeys(FAMILIES, calls)
     chosen = []
     for operator in _operators(limits, seed, dtype):
@@ -113,7 +113,7 @@ class _Draw(random.Random):
     """True if the sizes of the present operator are 4, 5, 6 or 7 times a power of two."""
 
     def extent(self, low: int, high: int) -> int:
-        """A whole number, its logarithm uniform."""
+        """Draw a whole number, its logarithm uniform."""
         value = math.exp(self.uniform(math.log(low), math.log(high)))
         step = 2 ** max(0, math.floor(math.log2(value)) - 2) if self.are_round else self.choice(_STEPS)
         return min(high, max(low, round(value / step) * step if value >= step else round(value)))

@@ -9,10 +9,10 @@ from cdmpp.measure.protocol import CPU, GPU, Rule
 
 @dataclass(frozen=True)
 class TorchRule(Rule):
-    """The rule by which one visit to an operator is taken."""
+    """One visit to an operator is taken by this rule."""
 
     def describe(self, cores: int = 1) -> str:
-        """The protocol in words, for operators that run on ``cores`` processor cores, or on a GPU."""
+        """Describe the protocol in words, for operators that run on ``cores`` processor cores, or on a GPU."""
         where = f"torch.set_num_threads({cores}) on pinned cores"
         if self is TORCH_GPU:
             where = "the stream is idle before each call, TF32 off, cudnn.benchmark off"
@@ -31,5 +31,5 @@ TORCH_GPU = TorchRule(
 
 
 def torch_rule(place: str) -> TorchRule:
-    """The rule for the type of a torch device: ``cpu``, or any name of a GPU."""
+    """Return the rule for the type of a torch device: ``cpu``, or any name of a GPU."""
     return TORCH_CPU if place == "cpu" else TORCH_GPU

@@ -27,7 +27,7 @@ OUT_OF_MEMORY = "out of memory"
 
 
 def load_torch(request: Request) -> Reply:
-    """Settings of this process: ``threads`` of a CPU, full precision; ``CdmppError`` where ``device`` is not here."""
+    """Set up this process: ``threads`` of a CPU, full precision; ``CdmppError`` where ``device`` is not here."""
     torch.set_num_threads(request["threads"])
     torch.set_float32_matmul_precision("highest")
     torch.backends.cudnn.allow_tf32 = False
@@ -42,7 +42,7 @@ def load_torch(request: Request) -> Reply:
 
 
 def time_operator(request: Request) -> Reply:
-    """One visit to ``operator`` (JSON) on ``device``, ``cpu`` or ``cuda``.
+    """Take one visit to ``operator`` (JSON) on ``device``, ``cpu`` or ``cuda``.
 
     Returns ``{"samples": seconds a call, one per repeat}``, ``{"cause": "too slow", "run_s": ...}``, or the cause
     ``OUT_OF_MEMORY``. With ``clock`` (a library of ``clock.build_clock``) it names the core's ``clock_mhz`` too.
@@ -64,7 +64,7 @@ def time_operator(request: Request) -> Reply:
 
 
 def time_call(run: Callable[[], Any], seconds: Seconds, rule: Rule) -> Reply:
-    """Repeats of ``run`` by ``rule``; replies as ``time_operator``."""
+    """Repeat ``run`` by ``rule``; replies as ``time_operator``."""
     run()  # chooses a kernel, loads or even compiles it
     run_s = max(seconds(run, 1), 1e-9)
     if not (repeats := rule.repeats_for(run_s)):
@@ -76,14 +76,14 @@ def time_call(run: Callable[[], Any], seconds: Seconds, rule: Rule) -> Reply:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """True if PyTorch, or Python, found too little memory."""
+    """Return True if PyTorch, or Python, found too little memory."""
     told = str(error).lower()
     known = isinstance(error, torch.OutOfMemoryError | MemoryError)
     return known or any(words in told for words in ("out of memory", "can't allocate memory", "not enough memory"))
 
 
 def wall_seconds(run: Callable[[], Any], calls: int) -> float:
-    """Seconds of a CPU, by the wall clock, with what Python and PyTorch need to dispatch a call, as in a network."""
+    """Time on a CPU by the wall clock, with the dispatch by Python and PyTorch, as in a network."""
     begin = time.perf_counter()
     for _ in range(calls):
         run()
@@ -91,7 +91,7 @@ def wall_seconds(run: Callable[[], Any], calls: int) -> float:
 
 
 def event_seconds(run: Callable[[], Any], calls: int) -> float:
-    """Seconds of a GPU between two events on its stream, which is idle before and is waited for behind.
+    """Time on a GPU between two events on its stream, which is idle before and is waited for behind.
 
     The first event passes at once, so a call takes what its host needs to dispatch it and what the device needs to
     run it, as in the measurements of NeuSight: one eager call between two events, a synchronise behind it, caches left

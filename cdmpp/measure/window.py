@@ -17,7 +17,7 @@ Item = TypeVar("Item", bound=Timed)
 
 @dataclass
 class Windows(Generic[Item]):
-    """Times programs on ``workers``; those that need another visit wait in ``active`` for the next window."""
+    """Programs are timed on ``workers``; those that need another visit wait in ``active`` for the next window."""
 
     workers: Sequence[Worker]
     sentinels: Sentinels
@@ -27,7 +27,7 @@ class Windows(Generic[Item]):
     active: list[Item] = field(default_factory=list)
 
     def measure(self, fresh: Sequence[Item], fail: Callable[[Item, Reply], None]) -> list[Item]:
-        """One window: a first visit to each of ``fresh``, another to each active program.
+        """Run one window: a first visit to each of ``fresh``, another to each active program.
 
         Returns the programs whose visits are complete; ``fail`` is called with those that cannot be timed.
         """

@@ -19,7 +19,7 @@ SOURCES = ("metaschedule", "tvmscript", "ansor_features", "neusight")
 
 @dataclass(frozen=True)
 class ImportSettings:
-    """``conf/import_data.yaml`` explains the fields; ``CdmppError`` for what cannot be."""
+    """``conf/import_data.yaml`` explains the fields; a value that cannot be raises ``CdmppError``."""
 
     LIMITS = dict[str, Limits]()
 
@@ -32,7 +32,7 @@ class ImportSettings:
 
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> ImportSettings:
-        """From the composed configuration."""
+        """Read the composed configuration."""
         check_keys(values, hints_of(ImportSettings))
         device = values.get("device")
         told = {**values, "device": None if device is None else devices.named(device)}
@@ -51,7 +51,7 @@ class ImportSettings:
 
     @property
     def folder(self) -> Path:
-        """Folder that the data set is written to."""
+        """Return the folder that the data set is written to."""
         names = {
             "neusight": "neusight",
             "ansor_features": f"ansor_{self.device}",

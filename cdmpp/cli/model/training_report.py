@@ -107,7 +107,7 @@ def _coverages(covered: dict[str, Any], calibration: Calibration | None) -> list
 
 
 def thin_data(split: Split, tasks_of: Sequence[str] | np.ndarray, calibration: Calibration | None) -> list[str]:
-    """Warnings about a model of few data: a sentence each for training and for the intervals."""
+    """Warn about a model of few data: a sentence each for training and for the intervals."""
     warnings, n_tasks = [], len(np.unique(np.asarray(tasks_of)[split.train]))
     if len(split.train) < MIN_PROGRAMS:
         warnings.append(

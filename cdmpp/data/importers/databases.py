@@ -117,7 +117,7 @@ def _store(out: Path, programs: Sequence[tuple[Task, Record]], report: ImportRep
 
 
 def identified(record: Record, own: str, stored: str) -> Record:
-    """``record`` with its id, the blocks of its ``own`` workload named as in the equal one that is ``stored``."""
+    """Give ``record`` its id; name blocks of its ``own`` workload as in the equal one that is ``stored``."""
     schedule = record.schedule
     if schedule.startswith("[") and (renames := {} if own == stored else _renames(own, stored)):
         instructions, decisions = json.loads(schedule)
@@ -175,7 +175,7 @@ def _workload(module: tvm.IRModule | BadLine, number: int, network: str, source:
 
 
 def task_of(module: tvm.IRModule, workload: str, origin: str, network: str | None, name: str = "") -> Task:
-    """The task that ``module``, as text ``workload``, is; named by its blocks where there is no ``name``.
+    """Return the task that ``module``, as text ``workload``, is; named by its blocks where there is no ``name``.
 
     ``UnsupportedProgramError``: not one PrimFunc, or a symbolic shape.
     """

@@ -59,7 +59,7 @@ _PART, _TOGETHER = 50_000, 256
 
 @dataclass
 class OperatorReport:
-    """Counts of what an import of operators met and wrote."""
+    """An import of operators met and wrote these counts."""
 
     rows: int = 0
     left_out: Counter[str] = field(default_factory=Counter)

@@ -27,7 +27,7 @@ MOSTLY_ADDED = "more than half was added by the timing of earlier convolutions"
 
 
 def time_added(lines: np.ndarray, latency_s: np.ndarray, flops: np.ndarray, io_bytes: np.ndarray) -> np.ndarray:
-    """(n,) seconds that were added to the convolutions of one device, at ``lines`` (n,) of its file.
+    """Return the seconds that were added to one device's convolutions, (n,), at ``lines`` (n,) of its file.
 
     A polynomial of second degree in the line, none at line 0, which never falls. It is fitted together with a floor and
     what arithmetic and bytes take to the smallest convolutions; zeros where these are fewer than a hundred.
@@ -50,7 +50,7 @@ def time_added(lines: np.ndarray, latency_s: np.ndarray, flops: np.ndarray, io_b
 def without_time_added(
     records: Sequence[Record], operators: Mapping[str, EagerOperator]
 ) -> tuple[list[Record], Counter[str]]:
-    """The records with the convolutions' labels set right, and how many are left out for what reason.
+    """Set the convolutions' labels right; return the records, and how many are left out for what reason.
 
     ``extra["added_s"]`` of a record says what was taken off.
     """

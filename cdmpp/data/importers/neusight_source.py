@@ -58,18 +58,18 @@ _SIZES = tuple(dict.fromkeys((*_PRODUCT.values(), *_CONV.values())))
 
 @cache
 def pinned_files() -> Mapping[str, Mapping[str, Any]]:
-    """Path below ``PLACE`` -> ``devices``, ``rows`` and ``sha256`` (see ``rows_sum``) of the file."""
+    """Map each path below ``PLACE`` to ``devices``, ``rows`` and ``sha256`` (see ``rows_sum``) of the file."""
     files: dict[str, dict[str, Any]] = read_json(Path(__file__).with_name("neusight_files.json"))
     return files
 
 
 def files_of(device: str) -> list[str]:
-    """Paths below ``PLACE`` of the files that hold rows of ``device``; empty where nobody measured it."""
+    """List files below ``PLACE`` that hold rows of ``device``; empty where nobody measured it."""
     return [name for name, file in pinned_files().items() if device in file["devices"]]
 
 
 def data_folder(source: Path) -> Path | None:
-    """Folder of the files in ``source``, a copy of the repository or that folder of it; None: it is neither."""
+    """Return the folder of the files in ``source``, a copy of the repository or that folder; None: neither."""
     places = (source, source / PLACE)
     return next((place for place in places if (place / "dataset").is_dir()), None)
 
@@ -90,7 +90,7 @@ def download(device: str, base_url: str = BASE_URL, progress: bool = True) -> Pa
 
 
 def read_files(folder: Path, device: str | None = None) -> Iterator[dict[str, Any]]:
-    """Rows of the pinned files that ``folder`` holds (see ``data_folder``), as those of ``ops.parquet``.
+    """Read the rows of the pinned files in ``folder`` (see ``data_folder``), as those of ``ops.parquet``.
 
     Args:
         device: only its rows.
@@ -111,7 +111,7 @@ def read_files(folder: Path, device: str | None = None) -> Iterator[dict[str, An
 
 
 def read_file(path: Path, name: str) -> Iterator[dict[str, Any]]:
-    """Rows of one file by what ``ops.parquet`` calls their columns; ``name`` is its path below ``PLACE``.
+    """Read the rows of one file, columns named as in ``ops.parquet``; ``name`` is its path below ``PLACE``.
 
     Rows of cards that are not among ``DEVICES`` are left out. ``DataError``: a broken row, by its line.
     """
@@ -138,7 +138,7 @@ def read_file(path: Path, name: str) -> Iterator[dict[str, Any]]:
 
 
 def rows_sum(rows: Iterable[Mapping[str, Any]]) -> str:
-    """SHA-256 over device, operator, sizes and latency (seven digits) of rows as ``ops.parquet`` has them, in order."""
+    """Compute the SHA-256 over device, operator, sizes and latency (7 digits) of rows as ``ops.parquet`` has them."""
     digest = hashlib.sha256()
     for row in rows:
         numbers = [str(row[size] or "") for size in _SIZES]

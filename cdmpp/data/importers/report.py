@@ -13,14 +13,14 @@ log = logging.getLogger(__name__)
 
 
 def check_on_bad(on_bad: str) -> None:
-    """``DataError`` for what is no way to deal with broken lines."""
+    """Raise ``DataError`` for what is no way to deal with broken lines."""
     if on_bad not in ("error", "skip"):
         raise DataError(f"on_bad is {on_bad!r}: choose error or skip")
 
 
 @dataclass
 class ImportReport:
-    """Counts of what an import met and wrote."""
+    """An import met and wrote these counts."""
 
     lines: int = 0
     failed: int = 0  # lines whose program did not build or run when it was tuned
@@ -43,7 +43,7 @@ class ImportReport:
         )
 
     def bad_lines(self) -> str:
-        """The broken lines by number, those of a database with the same reason together."""
+        """Name the broken lines by number, those of a database with the same reason together."""
         numbers: dict[str, list[str]] = {}
         for line in self.bad:
             if isinstance(line, str):
@@ -53,7 +53,7 @@ class ImportReport:
         return some([f"line{'s' if len(lines) > 1 else ''} {some(lines, ', ')}: {reason}" for reason, lines in reasons])
 
     def judge(self, source: Path, on_bad: str, programs: int) -> None:
-        """After reading, before writing: ``DataError`` for broken lines, unless skipped, and where there is nothing.
+        """Raise ``DataError`` before writing: for broken lines, unless skipped, and where there is nothing.
 
         ``programs`` are those that can be written.
         """

@@ -18,7 +18,7 @@ _PARTS = 2.0**15
 
 
 def code_vector(llvm_ir: str, assembly: str, core: Core) -> np.ndarray:
-    """(CODE_WIDTH,) float32 of one program on ``core``, from its optimised LLVM IR and the assembly made of it.
+    """Return (CODE_WIDTH,) float32 of one program on ``core``, from its optimised LLVM IR and the assembly of it.
 
     Raises:
         DataError: the assembly is of neither x86-64 nor AArch64, or lacks a function of the IR.
@@ -34,6 +34,6 @@ def code_vector(llvm_ir: str, assembly: str, core: Core) -> np.ndarray:
 
 
 def rounded(vectors: np.ndarray) -> np.ndarray:
-    """The vectors with as many digits as matter: less than a thousandth is lost, files are a third smaller."""
+    """Round to as many digits as matter: less than a thousandth is lost, files are a third smaller."""
     mantissa, exponent = np.frexp(vectors)
     return np.ldexp(np.round(mantissa * _PARTS) / _PARTS, exponent)

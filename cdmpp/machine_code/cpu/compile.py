@@ -10,7 +10,7 @@ from cdmpp.programs.task import Program
 
 
 class Compiled(NamedTuple):
-    """The host module that holds a program, as text."""
+    """This is the host module that holds a program, as text."""
 
     llvm_ir: str
     """Optimised."""
@@ -18,23 +18,23 @@ class Compiled(NamedTuple):
 
 
 def can_have_code(target: Mapping[str, Any]) -> bool:
-    """True where code vectors can be had, to train or to ask with, for a ``Device.target``: CPUs that run x86-64."""
+    """Return True where code vectors for a ``Device.target`` can be had: CPUs that run x86-64."""
     return target["kind"] == "llvm" and str(target.get("mtriple") or "x86_64").startswith("x86_64")
 
 
 def can_have_gpu_code(target: Mapping[str, Any]) -> bool:
-    """The same of GPUs: NVIDIA's, where a multiprocessor of that architecture is described."""
+    """Return True for GPUs of NVIDIA of which a multiprocessor of that architecture is described."""
     return target["kind"] == "cuda" and str(target.get("arch", "")) in described_archs()
 
 
 def can_compile(target: Any) -> bool:
-    """True if code vectors can be read for a ``tvm.target.Target``, on a CPU or a GPU."""
+    """Return True if code vectors can be read for a ``tvm.target.Target``, on a CPU or a GPU."""
     told = {name: target.attrs.get(name) for name in ("mtriple", "arch")} | {"kind": str(target.kind.name)}
     return can_have_code(told) or can_have_gpu_code(told)
 
 
 def compiled(program: Program) -> Compiled:
-    """Raises whatever TVM raises for a program that it cannot compile."""
+    """Compile a program; raises whatever TVM raises for one that it cannot compile."""
     import tvm
 
     context = tvm.transform.PassContext.current()

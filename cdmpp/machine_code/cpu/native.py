@@ -24,7 +24,7 @@ _NUMBERS = (
 
 @functools.cache
 def native_code() -> ctypes.CDLL:
-    """The compiled library; ``MissingToolError`` where it was not built."""
+    """Load the compiled library; ``MissingToolError`` where it was not built."""
     library = ctypes.CDLL(str(extension("cpu_code")))
     text = (ctypes.c_char_p, ctypes.c_int64)
     library.code_amounts.argtypes = [*text, *text, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int64]
@@ -34,7 +34,7 @@ def native_code() -> ctypes.CDLL:
 
 
 def native_amounts(llvm_ir: str, assembly: str, core: Core) -> dict[str, float]:
-    """``TOTALS`` of a program on ``core``; ``DataError`` where its texts cannot be read."""
+    """Count the ``TOTALS`` of a program on ``core``; ``DataError`` where its texts cannot be read."""
     reason = ctypes.create_string_buffer(1 << 12)
     if llvm_ir.isascii() and assembly.isascii():
         totals, numbers = np.zeros(len(TOTALS)), _core_numbers(core)

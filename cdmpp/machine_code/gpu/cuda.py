@@ -51,7 +51,7 @@ typedef unsigned long long uint64_t;
 
 
 class Assembled(NamedTuple):
-    """Machine code of one source."""
+    """This is the machine code of one source."""
 
     kernels: dict[str, SassKernel]
     """Kernels by the name that the source gives them."""
@@ -60,7 +60,7 @@ class Assembled(NamedTuple):
 
 
 def can_compile_cuda() -> bool:
-    """True if a compiler, a disassembler and a reader of cubins are at hand."""
+    """Return True if a compiler, a disassembler and a reader of cubins are at hand."""
     try:
         _tool("cuobjdump")
         has_reader = importlib.util.find_spec("elftools") is not None
@@ -130,7 +130,7 @@ def _disassembled(text: str, arch: int, limit_s: float) -> tuple[str, dict[str, 
 
 
 def literals_of(cubin: bytes) -> dict[str, bytes]:
-    """Constant bank 2 of each kernel in a cubin: numbers that its instructions do not hold themselves."""
+    """Read constant bank 2 of each kernel in a cubin: numbers that its instructions do not hold themselves."""
     try:
         from elftools.elf.elffile import ELFFile
     except ImportError as error:

@@ -17,7 +17,7 @@ _TAGS = tuple(f"{what}.{axis}" for what in ("blockIdx", "threadIdx") for axis in
 
 
 class CudaSource(NamedTuple):
-    """Kernels of one program."""
+    """These are the kernels of one program."""
 
     text: str
     launches: dict[str, Launch]
@@ -25,7 +25,7 @@ class CudaSource(NamedTuple):
 
 
 def cuda_source(program: Program) -> CudaSource:
-    """The CUDA that TVM makes of a program, without its host code; it takes 20 to 400 ms.
+    """Generate the CUDA that TVM makes of a program, without its host code; it takes 20 to 400 ms.
 
     Without TVM's common subexpressions: its last pass puts them back where they came from, and leaves a variable each
     that nothing reads. The machine code is the same, a tenth sooner.

@@ -22,7 +22,7 @@ def gpu_code_vector(
     core: GpuCore,
     multiprocessors: int,
 ) -> np.ndarray:
-    """(len(GPU_CODE_FEATURES),) float32 of one program on ``multiprocessors`` of ``core``.
+    """Return (len(GPU_CODE_FEATURES),) float32 of one program on ``multiprocessors`` of ``core``.
 
     ``launches`` and ``works`` are of its kernels in the order in which they run.
 

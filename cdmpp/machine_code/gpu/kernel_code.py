@@ -34,7 +34,7 @@ _AT = {name: place for place, name in enumerate(FIELDS)}
 
 
 class KernelWork(NamedTuple):
-    """The work of a kernel by its tensor program."""
+    """A kernel does this work by its tensor program."""
 
     block_read_bytes: float
     """Different bytes of global memory that a block reads."""
@@ -44,7 +44,7 @@ class KernelWork(NamedTuple):
 
 @dataclass(frozen=True)
 class KernelCode:
-    """Amounts of a mean warp, and the cycles of a multiprocessor for all that it gets of the grid."""
+    """A mean warp does these amounts; a multiprocessor needs these cycles for its part of the grid."""
 
     launch: Launch
     occupancy: Occupancy

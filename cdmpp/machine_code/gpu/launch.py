@@ -14,14 +14,14 @@ _ABI = {**_OLDER, 90: (0x210, 0x28), **dict.fromkeys((100, 103, 120, 121), (0x38
 
 
 def abi_of(arch: int) -> tuple[int, int]:
-    """Offsets of the arguments and of the stack's size in constant bank 0. ``DataError``: not known for ``sm_arch``."""
+    """Return offsets of arguments and stack size in constant bank 0. ``DataError``: not known for ``sm_arch``."""
     if arch not in _ABI:
         raise DataError(f"machine code of sm_{arch} is not known; known are {', '.join(f'sm_{one}' for one in _ABI)}")
     return _ABI[arch]
 
 
 class Launch(NamedTuple):
-    """Blocks of the grid and threads of a block, by dimension x, y, z."""
+    """A launch has blocks of the grid and threads of a block, by dimension x, y, z."""
 
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
@@ -30,15 +30,15 @@ class Launch(NamedTuple):
 
     @property
     def blocks(self) -> int:
-        """Blocks of the grid."""
+        """The grid has so many blocks."""
         return math.prod(self.grid)
 
     @property
     def threads(self) -> int:
-        """Threads of a block."""
+        """A block has so many threads."""
         return math.prod(self.block)
 
     @property
     def warps(self) -> int:
-        """Warps of a block."""
+        """A block has so many warps."""
         return -(-self.threads // LANES)

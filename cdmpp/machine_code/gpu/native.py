@@ -10,7 +10,7 @@ from cdmpp.platform.extension import extension
 
 @functools.cache
 def native_library() -> ctypes.CDLL:
-    """The compiled library; ``MissingToolError`` where it was not built."""
+    """Load the compiled library; ``MissingToolError`` where it was not built."""
     library = ctypes.CDLL(str(extension("gpu_code")))
     pointer, count = ctypes.c_void_p, ctypes.c_int64
     library.resident_cycles.restype = None

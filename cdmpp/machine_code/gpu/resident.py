@@ -19,7 +19,7 @@ from cdmpp.machine_code.gpu.warp import TRACE
 
 
 class Residents(NamedTuple):
-    """Who shares a scheduler, and how its accesses fare."""
+    """These warps share a scheduler, and their accesses fare so."""
 
     blocks: int
     """Blocks whose warps are on the scheduler."""
@@ -33,7 +33,7 @@ class Residents(NamedTuple):
 
 @dataclass(frozen=True)
 class Timed:
-    """Cycles until all residents ended, and what kept them."""
+    """All residents need so many cycles to their end, and these resources kept them busy."""
 
     cycles: float
     memory_cycles: float
@@ -43,7 +43,7 @@ class Timed:
 
 
 def cache_passes(core: GpuCore, sectors: Any, lines: Any) -> Any:
-    """Cycles that accesses (arrays, or numbers) to so many ``sectors`` in so many ``lines`` keep the first cache."""
+    """Count the cycles that accesses to so many ``sectors`` in so many ``lines`` keep the first cache."""
     return np.maximum(sectors / core["l1_sectors_per_cycle"], lines / core["l1_lines_per_cycle"])
 
 
@@ -56,7 +56,7 @@ _CORE_NUMBERS = (
 
 
 def run_residents(rows: np.ndarray, trace: np.ndarray, core: GpuCore, residents: Residents, most_issued: int) -> Timed:
-    """Time ``residents`` that all issue ``trace``; of long ones the first part, so that ``most_issued`` are issued."""
+    """Time ``residents`` that all issue ``trace``; of long ones a first part of ``most_issued`` in all."""
     table, steps = np.ascontiguousarray(rows, np.int64), np.ascontiguousarray(trace, TRACE)
     numbers, shared, found = np.array([core[name] for name in _CORE_NUMBERS]), np.array(residents, float), np.zeros(3)
     native_library().resident_cycles(
@@ -67,7 +67,7 @@ def run_residents(rows: np.ndarray, trace: np.ndarray, core: GpuCore, residents:
 
 
 class Occupancy(NamedTuple):
-    """The number of blocks of a kernel that a multiprocessor holds, by each limit."""
+    """A multiprocessor holds so many blocks of a kernel, by each limit."""
 
     by_threads: int
     by_blocks: int
@@ -76,12 +76,12 @@ class Occupancy(NamedTuple):
 
     @property
     def blocks(self) -> int:
-        """Blocks at once; at least one."""
+        """So many blocks run at once; at least one."""
         return max(1, min(self))
 
 
 def occupancy(core: GpuCore, launch: Launch, registers: int, shared_bytes: int) -> Occupancy:
-    """Occupancy of a kernel with ``registers`` a thread and ``shared_bytes`` a block, next to the bytes of ``launch``.
+    """Compute it with ``registers`` a thread and ``shared_bytes`` a block, next to the bytes of ``launch``.
 
     Registers are given to warps of one scheduler each in units, and so is shared memory to blocks, of which each takes
     what the system reserves in addition (CUDA occupancy calculator, ``cuda_occupancy.h``).

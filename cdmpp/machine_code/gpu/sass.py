@@ -20,7 +20,7 @@ _ARCH = re.compile(r"^\s*code for sm_(\d+)", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Control:
-    """The compiler's orders to the scheduler for one instruction (bits 105 to 121 of its encoding)."""
+    """The compiler gives the scheduler these orders for an instruction (bits 105 to 121 of its encoding)."""
 
     stall: int
     """Cycles until the warp may issue again."""
@@ -34,20 +34,20 @@ class Control:
 
     @property
     def high(self) -> int:
-        """The upper 64 bits, as far as they are read."""
+        """Return the upper 64 bits, as far as they are read."""
         bits = self.stall | (not self.yields) << 4 | self.write_barrier << 5 | self.read_barrier << 8 | self.waits << 11
         return bits << 41
 
     @classmethod
     def of(cls, high: int) -> Control:
-        """From the upper 64 bits."""
+        """Read the upper 64 bits."""
         bits = high >> 41
         return cls(bits & 15, not bits >> 4 & 1, bits >> 5 & 7, bits >> 8 & 7, bits >> 11 & 63)
 
 
 @dataclass(frozen=True)
 class SassLine:
-    """One instruction as text."""
+    """A line is one instruction as text."""
 
     guard: str
     """Predicate that lets it run, such as ``!P0``; empty: always."""
@@ -60,13 +60,13 @@ class SassLine:
 
     @property
     def name(self) -> str:
-        """The instruction as it is written, without its operands."""
+        """Return the instruction as it is written, without its operands."""
         return ".".join([self.opcode, *self.modifiers])
 
 
 @dataclass(frozen=True)
 class SassKernel:
-    """One kernel of a cubin."""
+    """This is one kernel of a cubin."""
 
     name: str
     arch: int
@@ -81,7 +81,7 @@ class SassKernel:
 
 
 def parse_sass(text: str) -> dict[str, SassKernel]:
-    """Kernels by name. ``DataError``: the text is no such listing, or lacks the resources of a kernel."""
+    """Parse kernels by name. ``DataError``: the text is no such listing, or lacks the resources of a kernel."""
     found = _ARCH.search(text)
     if found is None:
         raise DataError("no listing of a cubin: it lacks a line 'code for sm_..'")
@@ -101,7 +101,7 @@ def parse_sass(text: str) -> dict[str, SassKernel]:
 
 
 def listed(kernels: Mapping[str, SassKernel]) -> str:
-    """A listing that ``parse_sass`` reads as the same kernels."""
+    """Write a listing that ``parse_sass`` reads as the same kernels."""
     used = []
     for one in kernels.values():
         shared = one.shared_bytes + _reserved(one.arch) if one.shared_bytes else 0

@@ -12,7 +12,7 @@ TRUE, UNIFORM_PREDICATES = 7, 8
 
 
 class Kind(IntEnum):
-    """The operation of an instruction."""
+    """An instruction does one of these operations."""
 
     NOTHING = 0
     UNKNOWN = 1
@@ -52,7 +52,7 @@ class Kind(IntEnum):
 
 
 class Space(IntEnum):
-    """Memory that is touched."""
+    """An instruction touches one of these memories."""
 
     NONE = 0
     GLOBAL = 1
@@ -61,7 +61,7 @@ class Space(IntEnum):
 
 
 class Pipe(IntEnum):
-    """The part of a multiprocessor that executes an instruction."""
+    """A pipe is the part of a multiprocessor that executes an instruction."""
 
     NONE = 0
     FMA = 1
@@ -72,7 +72,7 @@ class Pipe(IntEnum):
 
 
 class Source(IntEnum):
-    """The place that an operand comes from."""
+    """An operand comes from one of these places."""
 
     REGISTER = 0
     IMMEDIATE = 1

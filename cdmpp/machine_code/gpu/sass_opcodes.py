@@ -112,7 +112,7 @@ OPCODES: dict[str, Callable[[SassLine], Row]] = {
 
 
 def described(line: SassLine) -> Row:
-    """Fields of one instruction. ``KeyError``, ``ValueError``, ``IndexError``: it is not known."""
+    """Return the fields of one instruction. ``KeyError``, ``ValueError``, ``IndexError``: it is not known."""
     uniform = line.opcode.startswith("U") and line.opcode[1:] in OPCODES
     opcode = line.opcode[1:] if uniform else line.opcode
     row = dict(OPCODES[opcode](line))

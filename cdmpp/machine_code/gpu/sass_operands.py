@@ -30,7 +30,7 @@ IMMEDIATE = re.compile(r"^[-~]?0x[0-9a-f]+$")
 
 
 def register_of(text: str) -> int:
-    """The place of a register. ``ValueError``: the text is no register."""
+    """Return the place of a register. ``ValueError``: the text is no register."""
     found = REGISTER.match(text)
     if found is None:
         raise ValueError(f"{text} is no register")
@@ -39,7 +39,7 @@ def register_of(text: str) -> int:
 
 
 def predicate_of(text: str) -> tuple[int, int]:
-    """The place of a predicate, and 1 if it is negated."""
+    """Return the place of a predicate, and 1 if it is negated."""
     found = PREDICATE.match(text)
     if found is None:
         raise ValueError(f"{text} is no predicate")
@@ -48,7 +48,7 @@ def predicate_of(text: str) -> tuple[int, int]:
 
 
 def operand_of(text: str) -> tuple[int, int, int]:
-    """Kind, value and flags."""
+    """Return kind, value and flags."""
     flags = NEGATED * text.startswith("-") + INVERTED * text.startswith("~") + MAGNITUDE * ("|" in text)
     if REGISTER.match(text):
         if halves := [part for part in text.split(".")[1:] if part not in ("64", "reuse")]:
@@ -62,7 +62,7 @@ def operand_of(text: str) -> tuple[int, int, int]:
 
 
 def sources_of(texts: Sequence[str]) -> Row:
-    """Fields of up to three operands."""
+    """Return the fields of up to three operands."""
     row: Row = {}
     for i, text in enumerate(texts):
         row |= dict(zip((f"source{i}_{part}" for part in OPERAND_PARTS), operand_of(text), strict=True))
@@ -70,7 +70,7 @@ def sources_of(texts: Sequence[str]) -> Row:
 
 
 def parts_of(line: SassLine) -> tuple[Row, list[str], list[str]]:
-    """Destinations as fields; sources; predicates that are read."""
+    """Return destinations as fields; sources; predicates that are read."""
     rest = list(line.operands)
     given: list[str] = []
     while PREDICATE.match(rest[0]):
@@ -83,7 +83,7 @@ def parts_of(line: SassLine) -> tuple[Row, list[str], list[str]]:
 
 
 def read(predicates: Sequence[str]) -> Row:
-    """Fields of up to two predicates that are read."""
+    """Return the fields of up to two predicates that are read."""
     row: Row = {}
     for name, text in zip(("predicate", "second"), predicates, strict=False):
         row[name], row[f"{name}_not"] = predicate_of(text)
@@ -91,12 +91,12 @@ def read(predicates: Sequence[str]) -> Row:
 
 
 def counted_as(kind: Kind, pipe: Pipe, counted: str) -> Row:
-    """The fields of the operation, its pipe, and the one of ``CLASSES`` that it counts as."""
+    """Return the fields of the operation, its pipe, and the one of ``CLASSES`` that it counts as."""
     return {"kind": kind, "pipe": pipe, "counted": CLASSES.index(counted)}
 
 
 def allowed(line: SassLine, *modifiers: str) -> frozenset[str]:
-    """The modifiers of a line; an error names one that is none of ``modifiers``."""
+    """Return the modifiers of a line; an error names one that is none of ``modifiers``."""
     if other := [one for one in line.modifiers if one not in modifiers]:
         raise ValueError(f"modifier {other[0]}")
     return frozenset(line.modifiers)
@@ -107,7 +107,7 @@ _TERM = re.compile(r"[+-]?[^+-]+")
 
 
 def address_of(text: str) -> tuple[int, int, int, int, int]:
-    """Base register, what it is multiplied by, whether it has 64 bits, uniform register, offset in bytes."""
+    """Return base register, its multiplier, whether it has 64 bits, uniform register, offset in bytes."""
     base, scale, wide, uniform, offset = ZERO, 1, 0, UNIFORM_ZERO, 0
     found = _ADDRESS.search(text)
     if found is None:
@@ -132,6 +132,6 @@ def address_of(text: str) -> tuple[int, int, int, int, int]:
 
 
 def width_of(line: SassLine) -> int:
-    """Bytes that a lane moves."""
+    """Return the bytes that a lane moves."""
     named = {"128": 16, "64": 8, "U8": 1, "S8": 1, "U16": 2, "S16": 2}
     return next((width for name, width in named.items() if name in line.modifiers), 4)

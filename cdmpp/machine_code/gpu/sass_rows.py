@@ -36,7 +36,7 @@ _NEAR = 16
 
 
 def rows_of(kernel: SassKernel) -> np.ndarray:
-    """(instructions, len(FIELDS)) int64. ``DataError`` names an instruction that is not known."""
+    """Return (instructions, len(FIELDS)) int64. ``DataError`` names an instruction that is not known."""
     table = np.tile(_EMPTY, (len(kernel.lines), 1))
     for row, line in zip(table, kernel.lines, strict=True):
         try:

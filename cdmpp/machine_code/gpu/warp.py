@@ -36,7 +36,7 @@ _FAULTS = (
 
 @dataclass(frozen=True)
 class WarpRun:
-    """The instructions that one warp issued, in order."""
+    """One warp issued these instructions, in order."""
 
     trace: np.ndarray
     """(steps,) of ``TRACE``."""

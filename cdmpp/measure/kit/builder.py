@@ -39,7 +39,7 @@ _CHECK_ELEMENTS, _CHECK_FLOPS = 1 << 16, 2e8
 
 
 class KitBuilder(Collection):
-    """Packs programs of one device into ``folder``: ``programs/`` says what is in which of ``parts/``."""
+    """A builder packs programs of one device into ``folder``: ``programs/`` says what is in which of ``parts/``."""
 
     def __init__(self, settings: MeasureSettings, folder: Path) -> None:
         super().__init__(settings, folder)
@@ -133,7 +133,7 @@ class KitBuilder(Collection):
 
 
 def read_header(folder: Path) -> dict[str, str]:
-    """``device``, ``kind`` and ``target`` of a kit; ``DataError`` where its file says something else."""
+    """Read ``device``, ``kind`` and ``target`` of a kit; ``DataError`` where its file says something else."""
     path = folder / KIT_FILE
     header = read_json(path)
     names = ("device", "kind", "target")
@@ -145,7 +145,7 @@ def read_header(folder: Path) -> dict[str, str]:
 
 
 def packed_programs(folder: Path) -> list[dict[str, str]]:
-    """``record_id``, ``task_id``, ``schedule`` and ``part`` of every program of the kit ``folder``."""
+    """List ``record_id``, ``task_id``, ``schedule`` and ``part`` of every program of the kit ``folder``."""
     paths = sorted((folder / "programs").glob("part-*.parquet"))
     return [row for path in paths for row in read_table(path).to_pylist()]
 

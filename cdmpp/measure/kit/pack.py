@@ -40,7 +40,7 @@ sys.exit(status)
 
 
 def runtime_files(cuda: bool) -> dict[str, Path]:
-    """Archive name -> file of TVM's runtime libraries in loading order; with ``cuda`` those of a GPU, too."""
+    """Map archive name to file of TVM's runtime libraries in loading order; with ``cuda`` a GPU's, too."""
     spec = importlib.util.find_spec("tvm")
     if spec is None or spec.origin is None:
         raise CdmppError("building a kit needs TVM: pip install 'cdmpp[tvm]'")
@@ -72,7 +72,7 @@ def fetch_ffi(python: str, folder: Path) -> None:
 
 
 def compressed_size(path: Path) -> int:
-    """Bytes that a file takes in a part."""
+    """Return the bytes that a file takes in a part."""
     return len(zlib.compress(path.read_bytes(), 6)) + 200
 
 

@@ -35,7 +35,7 @@ _GPU_FACTS = "name,driver_version,clocks.sm,clocks.mem,clocks.max.sm,clocks.max.
 
 
 def main(folder: Path, part: Path) -> int:
-    """Command line of a part that was unpacked into ``folder``; returns the exit status."""
+    """Run the command line of a part that was unpacked into ``folder``; returns the exit status."""
     words = argparse.ArgumentParser(prog=f"python {part.name}", description=__doc__)
     words.add_argument("--out", type=Path, default=part.with_name(f"results-{part.stem}.jsonl"), help="results file")
     words.add_argument("--window", type=int, default=192, help="programs that get their first visit in one window")
@@ -50,7 +50,7 @@ def main(folder: Path, part: Path) -> int:
 
 
 class KitRun:
-    """One run over the programs of an unpacked part."""
+    """This is one run over the programs of an unpacked part."""
 
     def __init__(self, folder: Path, out: Path, window: int, separation_s: float | None) -> None:
         self.folder, self.out, self.window = folder, out, window
